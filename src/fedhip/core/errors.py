@@ -1,0 +1,65 @@
+"""What can go wrong, one class for each thing a user can do about it.
+
+Every message names the value received and the remedy. `FedHiPError` catches them all; those that reject an
+argument are also a `ValueError`, as Python's users expect.
+"""
+
+
+class FedHiPError(Exception):
+    """Base of every error this package raises on purpose."""
+
+
+class FeaturesError(FedHiPError, ValueError):
+    """The features are not a finite, real, two-dimensional array."""
+
+
+class LabelsError(FedHiPError, ValueError):
+    """The labels are not whole numbers from 0 to num_classes − 1, one for each row."""
+
+
+class EmptyClientError(FedHiPError, ValueError):
+    """A client without rows has no statistics and nothing to personalize on."""
+
+
+class DimensionError(FedHiPError, ValueError):
+    """Two parts of a federation differ in feature width or in number of classes."""
+
+
+class AlphaError(FedHiPError, ValueError):
+    """α is negative or not a finite number."""
+
+
+class BetaError(FedHiPError, ValueError):
+    """β is negative or not a finite number."""
+
+
+class StatisticsError(FedHiPError, ValueError):
+    """No data set has these statistics: they are asymmetric, indefinite or inconsistent."""
+
+
+class NotInTotalError(FedHiPError, ValueError):
+    """The summed statistics do not contain the rows that were to be personalized on or taken out."""
+
+
+class FileFormatError(FedHiPError):
+    """The file is not a statistics file, or it is truncated."""
+
+
+class FileVersionError(FileFormatError):
+    """The file was written by a newer version of this package."""
+
+
+class FileAlteredError(FileFormatError):
+    """The file's contents do not match the digest stored in it."""
+
+
+class GridOverflowError(FedHiPError, OverflowError):
+    """A value does not fit the int64 grid at the chosen scale."""
+
+
+class GridScaleError(FedHiPError, ValueError):
+    """Two statistics lie on grids of different scale, or a scale is out of range."""
+
+
+class SingularSystemWarning(UserWarning):
+    """The equations have no unique solution; the one of minimum norm was taken."""
