@@ -1,1 +1,30 @@
-"""The mathematics of FedHiP."""
+"""The mathematics of FedHiP: statistics that add, and models in closed form from their sum.
+
+No I/O but the statistics' own file, no randomness, no global state. `fedhip.core.paper` holds the paper's own
+letters and recursion.
+"""
+
+from fedhip.core.aggregation import aggregate, solve_global
+from fedhip.core.path import (
+    DEFAULT_ALPHAS,
+    LooScore,
+    PersonalizationPath,
+    RegularizationPath,
+    default_betas,
+)
+from fedhip.core.personalization import personalize
+from fedhip.core.standardization import Standardization
+from fedhip.core.statistics import Statistics
+
+__all__ = [
+    "DEFAULT_ALPHAS",
+    "LooScore",
+    "PersonalizationPath",
+    "RegularizationPath",
+    "Standardization",
+    "Statistics",
+    "aggregate",
+    "default_betas",
+    "personalize",
+    "solve_global",
+]

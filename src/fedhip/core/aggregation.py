@@ -1,0 +1,87 @@
+"""Phase 2: the sum of the clients' statistics, and the global model from it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from functools import cached_property
+
+from torch import Tensor
+
+from fedhip.core.errors import EmptyClientError
+from fedhip.core.solvers import Factor, factorize, require_beta
+from fedhip.core.statistics import Statistics
+
+
+def aggregate(clients: Iterable[Statistics] | Mapping[str, Statistics]) -> Statistics:
+    """(A, B, n) = Σ_k (A_k, B_k, n_k), one client at a time.
+
+    Takes any iterable, a generator too: one client's statistics and the sum are held, whatever their number. A
+    mapping from client names gives error messages the name.
+    """
+    named = clients.items() if isinstance(clients, Mapping) else enumerate(clients)
+    total: Statistics | None = None
+    for client, statistics in named:
+        if total is None:
+            total = statistics + Statistics.zeros(statistics.num_features, statistics.num_classes)
+            continue
+        total._require_same_shape(statistics, who=f"client {client!r}: ")
+        term = statistics.to(total.device)
+        total.gram.add_(term.gram)
+        total.cross.add_(term.cross)
+        total.counts.add_(term.counts)
+    if total is None:
+        raise EmptyClientError("no client took part, so there is nothing to sum")
+    return total
+
+
+@dataclass(frozen=True)
+class GlobalSystem:
+    """(A + βI) Ĝ = B, factored: what every client's personalization starts from.
+
+    With A + βI = R Rᵀ: U = R⁻¹B, Ĝ = R⁻ᵀU.
+    """
+
+    factor: Factor
+    U: Tensor
+
+    @classmethod
+    def of(cls, factor: Factor, B: Tensor) -> GlobalSystem:
+        """From a factor of A + βI."""
+        return cls(factor, factor.whiten(B.mT).mT)
+
+    @cached_property
+    def G(self) -> Tensor:  # noqa: N802
+        """Ĝ (m, d)."""
+        return self.factor.unwhiten(self.U)
+
+
+def global_system(total: Statistics, beta: float) -> GlobalSystem:
+    """Factor A + βI once for the federation: the last one is remembered with the statistics."""
+    beta = require_beta(beta)
+    if total.num_samples == 0:
+        raise EmptyClientError("the sum holds no rows; add at least one client's statistics")
+    if total._memo.get("beta") != beta:
+        system = GlobalSystem.of(factorize(total.gram, beta), total.cross)
+        total._memo.update(beta=beta, system=system)
+    system = total._memo["system"]
+    assert isinstance(system, GlobalSystem)  # noqa: S101
+    return system
+
+
+def solve_global(total: Statistics, beta: float = 1.0) -> Tensor:
+    """Ĝ = argmin_G ‖Y − FG‖² + β‖G‖² = (A + βI)⁻¹ B over all clients' rows (eq. 3, Theorem 1).
+
+    Parameters
+    ----------
+    total : Statistics
+        The sum over clients.
+    beta : float
+        The ridge penalty, at least 0. At β = 0 with a singular sum the solution of minimum norm is returned,
+        with a `SingularSystemWarning` that names the smallest β that helps.
+
+    Returns
+    -------
+    (m, d) float64 tensor on the statistics' device; scores of rows F are `F @ Ĝ`.
+    """
+    return global_system(total, beta).G.clone()

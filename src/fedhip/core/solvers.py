@@ -1,0 +1,126 @@
+"""Positive definite systems H X = B, and what is done when H is singular.
+
+A factor gives H⁻¹ through whitening: `whiten(X) whiten(X)ᵀ = X H⁻¹ Xᵀ`. Everything after that is written once,
+in whitened coordinates, whichever way H was factored.
+"""
+
+from __future__ import annotations
+
+import math
+import warnings
+from dataclasses import dataclass
+from typing import Protocol
+
+import torch
+from torch import Tensor
+
+from fedhip.core.errors import AlphaError, BetaError, SingularSystemWarning
+
+_EPS = torch.finfo(torch.float64).eps
+
+
+class Factor(Protocol):
+    """H = R Rᵀ for some R, used through R⁻¹ alone."""
+
+    def whiten(self, X: Tensor) -> Tensor:
+        """X R⁻ᵀ for rows X (n, m)."""
+
+    def unwhiten(self, T: Tensor) -> Tensor:
+        """R⁻ᵀ T: back from whitened coordinates to weights."""
+
+
+@dataclass(frozen=True)
+class CholeskyFactor:
+    """H = R Rᵀ with R (m, m) lower triangular."""
+
+    R: Tensor
+
+    def whiten(self, X: Tensor) -> Tensor:
+        """X R⁻ᵀ."""
+        whitened: Tensor = torch.linalg.solve_triangular(self.R.mT, X, upper=True, left=False)
+        return whitened
+
+    def unwhiten(self, T: Tensor) -> Tensor:
+        """R⁻ᵀ T."""
+        weights: Tensor = torch.linalg.solve_triangular(self.R.mT, T, upper=True)
+        return weights
+
+
+@dataclass(frozen=True)
+class EigenFactor:
+    """H⁺ = V diag(1/values) Vᵀ over the eigenvalues that were kept: V (m, r), values (r,)."""
+
+    V: Tensor
+    values: Tensor
+
+    def whiten(self, X: Tensor) -> Tensor:
+        """X V diag(values)^-½."""
+        return (X @ self.V) / self.values.sqrt()
+
+    def unwhiten(self, T: Tensor) -> Tensor:
+        """V diag(values)^-½ T."""
+        return self.V @ (T / self.values.sqrt()[:, None])
+
+
+def factorize(H: Tensor, beta: float = 0.0) -> Factor:
+    """Factor H + βI by Cholesky; where that is singular to working precision, by eigenvalues, with a warning.
+
+    H counts as singular when a Cholesky pivot is below `rank_tolerance(m)` times its diagonal entry: a feature
+    of which the others explain all but rounding. The warning names the smallest β that helps.
+    """
+    regularized = H + beta * torch.eye(len(H), dtype=H.dtype, device=H.device) if beta else H
+    R, info = torch.linalg.cholesky_ex(regularized)
+    pivots, diagonal = R.diagonal().square(), regularized.diagonal()
+    if int(info) == 0 and bool((pivots > rank_tolerance(len(H)) * diagonal).all()):
+        return CholeskyFactor(R)
+    values, V = torch.linalg.eigh(regularized)
+    factor = truncated(values, V)
+    warnings.warn(
+        f"the equations are singular to working precision at beta = {beta:g}: rank {len(factor.values)} of "
+        f"{len(H)} (eigenvalues below {rank_tolerance(len(H)):.1e} of the largest count as zero); the solution of "
+        f"minimum norm was taken. beta >= {smallest_helpful_beta(H):.0e} makes the solution unique",
+        SingularSystemWarning,
+        stacklevel=3,
+    )
+    return factor
+
+
+def truncated(values: Tensor, V: Tensor) -> EigenFactor:
+    """The eigenpairs above the cut-off; the rest is the null space, to rounding."""
+    kept = values > rank_tolerance(len(values)) * values[-1].clamp(min=0.0)
+    return EigenFactor(V[:, kept], values[kept])
+
+
+def rank_tolerance(m: int) -> float:
+    """The relative size below which a pivot or an eigenvalue of an (m, m) matrix is rounding."""
+    return 16 * m * _EPS
+
+
+def smallest_helpful_beta(H: Tensor) -> float:
+    """The smallest β, to one digit, with which `factorize` has no objection to a semi-definite H."""
+    needed = 2 * rank_tolerance(len(H)) * float(H.diagonal().max())
+    if needed <= 0.0:
+        return _EPS
+    digit = 10.0 ** math.floor(math.log10(needed))
+    return math.ceil(needed / digit) * digit
+
+
+def require_beta(beta: float) -> float:
+    """β as a float, if it is one that makes sense."""
+    if not _is_finite_number(beta) or beta < 0:
+        raise BetaError(f"beta is {beta!r}; give a finite number of at least 0 (0 means no regularization)")
+    return float(beta)
+
+
+def require_alpha(alpha: float) -> float:
+    """α as a float, if it is one that makes sense."""
+    if not _is_finite_number(alpha) or alpha < 0:
+        raise AlphaError(f"alpha is {alpha!r}; give a finite number of at least 0 (0 is the global model)")
+    return float(alpha)
+
+
+def _is_finite_number(value: object) -> bool:
+    try:
+        return not isinstance(value, (str, bool)) and math.isfinite(float(value))  # type: ignore[arg-type]
+    except (TypeError, ValueError):
+        return False

@@ -1,0 +1,297 @@
+"""All that FedHiP needs of a data set: sufficient statistics, which add.
+
+    gram = FᵀF (m, m)     cross = FᵀY (m, d)     counts = 1ᵀY (d,)
+
+The statistics of two data sets together are the sum of theirs. So the server's aggregation is a sum, a client
+that joins is one more term, and forgetting a client is a subtraction.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from dataclasses import dataclass, field
+from os import PathLike
+from typing import Any, ClassVar, Self
+
+import torch
+from torch import Tensor
+
+from fedhip.core import statistics_file
+from fedhip.core.errors import DimensionError, NotInTotalError, StatisticsError
+from fedhip.core.rows import ArrayLike, Rows, one_hot
+
+#: `==` allows for the rounding of float64 sums: a difference of this part of the largest entry.
+SUM_TOLERANCE = 1e-9
+
+#: An eigenvalue below zero by less than this part of the largest diagonal entry is rounding.
+PSD_TOLERANCE = 1e-9
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class AdditiveStatistics:
+    """What float and fixed-point statistics share: three tensors that add."""
+
+    gram: Tensor
+    cross: Tensor
+    counts: Tensor
+
+    _kind: ClassVar[str]
+
+    @property
+    def num_samples(self) -> int:
+        """N, the number of rows behind these statistics."""
+        return int(self.counts.sum())
+
+    @property
+    def num_features(self) -> int:
+        """m, the width of the features."""
+        return int(self.cross.shape[0])
+
+    @property
+    def num_classes(self) -> int:
+        """d, the number of classes."""
+        return int(self.cross.shape[1])
+
+    @property
+    def device(self) -> torch.device:
+        """Where the tensors live."""
+        return self.gram.device
+
+    def digest(self) -> str:
+        """SHA-256 in hexadecimal: the same for the same values, on any device, and for no others."""
+        sha = hashlib.sha256(f"{self._kind} m={self.num_features} d={self.num_classes}\n".encode())
+        for values in (pack(self.gram), self.cross, self.counts):
+            little_endian = (values + 0).cpu().contiguous().numpy()  # + 0 makes −0.0 and 0.0 one value
+            sha.update(little_endian.astype(little_endian.dtype.newbyteorder("<"), copy=False).data)
+        return sha.hexdigest()
+
+    def __repr__(self) -> str:
+        return (
+            f"{type(self).__name__}(num_samples={self.num_samples}, num_features={self.num_features}, "
+            f"num_classes={self.num_classes}, device={str(self.device)!r})"
+        )
+
+    def _require_same_shape(self, other: AdditiveStatistics, who: str = "") -> None:
+        for what, mine, theirs in (
+            ("features", self.num_features, other.num_features),
+            ("classes", self.num_classes, other.num_classes),
+        ):
+            if mine != theirs:
+                raise DimensionError(
+                    f"{who}statistics of {theirs} {what} do not fit those of {mine} {what}; "
+                    "every client must use the same backbone and the same list of classes"
+                )
+
+    def _require_contains(self, counts: Tensor) -> None:
+        missing = (counts.to(self.counts.device) > self.counts).nonzero()
+        if len(missing):
+            c = int(missing[0])
+            raise NotInTotalError(
+                f"the client has {int(counts[c])} rows of class {c} and the sum only {int(self.counts[c])}: "
+                "these rows are not in the sum; add the client's statistics first"
+            )
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class Statistics(AdditiveStatistics):
+    """Sufficient statistics in float64. A value: never write into its tensors.
+
+    `a + b` and `a - b` join and remove data sets. `a == b` is true when the two are the same to the rounding of
+    float64 sums, so `(a + b) - a == b`; compare `digest()` for the same bits. Sums that are the same bits in any
+    order are the business of `fedhip.core.fixedpoint`.
+
+    Parameters
+    ----------
+    gram : (m, m), symmetric
+    cross : (m, d)
+    counts : (d,), rows of each class
+    """
+
+    _kind: ClassVar[str] = "fedhip.statistics/1"
+    _memo: dict[str, Any] = field(default_factory=dict, init=False)
+
+    def __post_init__(self) -> None:
+        gram = torch.as_tensor(self.gram, dtype=torch.float64)
+        cross = torch.as_tensor(self.cross, dtype=torch.float64)
+        counts = torch.as_tensor(self.counts)
+        if gram.ndim != 2 or cross.ndim != 2 or counts.ndim != 1 or gram.shape[0] != gram.shape[1]:
+            raise DimensionError(
+                f"gram {tuple(gram.shape)}, cross {tuple(cross.shape)} and counts {tuple(counts.shape)} "
+                "must have shapes (m, m), (m, d) and (d,)"
+            )
+        if cross.shape != (gram.shape[0], counts.shape[0]):
+            raise DimensionError(
+                f"cross has shape {tuple(cross.shape)}; gram and counts ask for {(gram.shape[0], counts.shape[0])}"
+            )
+        if not bool((counts >= 0).all()) or not torch.equal(counts, counts.to(torch.int64).to(counts.dtype)):
+            raise StatisticsError(f"counts must be whole and not negative, not {counts.tolist()}")
+        if not (bool(torch.isfinite(gram).all()) and bool(torch.isfinite(cross).all())):
+            raise StatisticsError("gram or cross holds values that are not finite")
+        asymmetry = float((gram - gram.mT).abs().max()) if gram.numel() else 0.0
+        if asymmetry > SUM_TOLERANCE * float(gram.abs().max()):
+            raise StatisticsError(
+                f"gram is not symmetric (it differs from its transpose by {asymmetry:.1e}); a Gram matrix FᵀF always is"
+            )
+        object.__setattr__(self, "gram", mirror_upper(gram) if asymmetry else gram)
+        object.__setattr__(self, "cross", cross)
+        object.__setattr__(self, "counts", counts.to(torch.int64))
+
+    @classmethod
+    def from_data(
+        cls,
+        features: ArrayLike,
+        labels: ArrayLike,
+        num_classes: int,
+        *,
+        client: str | None = None,
+        block_rows: int | None = None,
+    ) -> Self:
+        """gram = FᵀF, cross = FᵀY, counts = 1ᵀY, accumulated in float64 over blocks of rows.
+
+        Parameters
+        ----------
+        features : (N, m)
+            Any real dtype; numpy (memory-mapped too) or torch, on CPU or CUDA. The work is done where they are.
+        labels : (N,)
+            Class numbers from 0 to num_classes − 1.
+        client : str, optional
+            Named in error messages.
+        block_rows : int, optional
+            Rows converted at a time; about 32 MiB by default.
+        """
+        rows = Rows.checked(features, labels, num_classes, client)
+        m, d = rows.width, rows.num_classes
+        gram = torch.zeros((m, m), dtype=torch.float64, device=rows.device)
+        cross = torch.zeros((m, d), dtype=torch.float64, device=rows.device)
+        for F, block_labels in rows.blocks(block_rows):
+            gram.addmm_(F.mT, F)
+            cross.addmm_(F.mT, one_hot(block_labels, d))
+        counts = torch.bincount(rows.labels, minlength=d).to(rows.device)
+        return cls._of(mirror_upper(gram), cross, counts)
+
+    @classmethod
+    def zeros(cls, num_features: int, num_classes: int) -> Self:
+        """The statistics of no rows: the neutral element of the sum."""
+        return cls._of(
+            torch.zeros((num_features, num_features), dtype=torch.float64),
+            torch.zeros((num_features, num_classes), dtype=torch.float64),
+            torch.zeros(num_classes, dtype=torch.int64),
+        )
+
+    @classmethod
+    def _of(cls, gram: Tensor, cross: Tensor, counts: Tensor) -> Self:
+        """Without the checks: the tensors come from our own arithmetic."""
+        self = object.__new__(cls)
+        for name, value in (("gram", gram), ("cross", cross), ("counts", counts), ("_memo", {})):
+            object.__setattr__(self, name, value)
+        return self
+
+    def __add__(self, other: Statistics) -> Self:
+        if not isinstance(other, Statistics):
+            return NotImplemented
+        self._require_same_shape(other)
+        other = other.to(self.device)
+        return self._of(self.gram + other.gram, self.cross + other.cross, self.counts + other.counts)
+
+    def __radd__(self, other: object) -> Self:
+        # sum(...) starts from the integer 0.
+        return self if other == 0 else NotImplemented
+
+    def __sub__(self, other: Statistics) -> Self:
+        if not isinstance(other, Statistics):
+            return NotImplemented
+        self._require_same_shape(other)
+        other = other.to(self.device)
+        self._require_contains(other.counts)
+        counts = self.counts - other.counts
+        # Where no rows are left nothing may be left of them, not even their rounding.
+        cross = (self.cross - other.cross) * (counts > 0)
+        gram = self.gram - other.gram if bool(counts.any()) else torch.zeros_like(self.gram)
+        return self._of(gram, cross, counts)
+
+    def __eq__(self, other: object) -> bool:
+        if not isinstance(other, Statistics):
+            return NotImplemented
+        if self.cross.shape != other.cross.shape:
+            return False
+        other = other.to(self.device)
+        return torch.equal(self.counts, other.counts) and all(
+            torch.equal(a, b) or bool((a - b).abs().max() <= SUM_TOLERANCE * max(a.abs().max(), b.abs().max()))
+            for a, b in ((self.gram, other.gram), (self.cross, other.cross))
+        )
+
+    __hash__ = None  # type: ignore[assignment]
+
+    def to(self, device: torch.device | str) -> Self:
+        """The same statistics on another device."""
+        if torch.device(device) == self.device:
+            return self
+        return self._of(self.gram.to(device), self.cross.to(device), self.counts.to(device))
+
+    def require_valid(self, client: str | None = None) -> None:
+        """Raise `StatisticsError` unless some data set has these statistics.
+
+        [F Y]ᵀ[F Y] = [[gram, cross], [crossᵀ, diag(counts)]] must be positive semi-definite; that also
+        bounds the cross terms by the Gram matrix and the counts.
+        """
+        who = f"client {client!r}: " if client is not None else ""
+        joint = torch.cat(
+            (
+                torch.cat((self.gram, self.cross), dim=1),
+                torch.cat((self.cross.mT, torch.diag(self.counts.to(torch.float64))), dim=1),
+            )
+        )
+        scale = float(joint.diagonal().abs().max())
+        shifted = joint + PSD_TOLERANCE * scale * torch.eye(len(joint), dtype=joint.dtype, device=joint.device)
+        # Cholesky answers the common case at a tenth of the price of the eigenvalues.
+        if (scale == 0.0 and not bool(joint.any())) or int(torch.linalg.cholesky_ex(shifted).info) == 0:
+            return
+        for what, matrix in (("gram is", self.gram), ("gram, cross and counts together are", joint)):
+            smallest = float(torch.linalg.eigvalsh(matrix)[0])
+            if smallest < -0.5 * PSD_TOLERANCE * scale:
+                raise StatisticsError(
+                    f"{who}{what} not positive semi-definite (smallest eigenvalue {smallest:.1e}): no data set "
+                    "has these statistics; ask the client to compute them again"
+                )
+
+    def to_file(self, path: str | PathLike[str]) -> None:
+        """Write a safetensors file (gram as its packed upper triangle), whole or not at all."""
+        statistics_file.write(
+            path,
+            {"gram": pack(self.gram), "cross": self.cross, "counts": self.counts},
+            digest=self.digest(),
+        )
+
+    @classmethod
+    def from_file(cls, path: str | PathLike[str]) -> Self:
+        """Read what `to_file` wrote, and check version, digest and positive semi-definiteness."""
+        tensors, digest = statistics_file.read(path)
+        gram = tensors["gram"]
+        statistics = cls(unpack(gram) if gram.ndim == 1 else gram, tensors["cross"], tensors["counts"])
+        statistics_file.require_digest(path, stored=digest, computed=statistics.digest())
+        statistics.require_valid()
+        return statistics
+
+
+def mirror_upper(matrix: Tensor) -> Tensor:
+    """Copy the upper triangle onto the lower, so that the matrix is symmetric to the last bit."""
+    return torch.triu(matrix) + torch.triu(matrix, diagonal=1).mT
+
+
+def pack(matrix: Tensor) -> Tensor:
+    """The upper triangle of a symmetric (m, m) matrix, row by row: m(m + 1)/2 values."""
+    return matrix[_upper(len(matrix), matrix.device)]
+
+
+def unpack(packed: Tensor) -> Tensor:
+    """The symmetric matrix whose upper triangle was packed."""
+    m = (int((8 * len(packed) + 1) ** 0.5) - 1) // 2
+    if m * (m + 1) // 2 != len(packed):
+        raise DimensionError(f"{len(packed)} values are no packed triangle (m(m + 1)/2 values for some m)")
+    matrix = torch.zeros((m, m), dtype=packed.dtype, device=packed.device)
+    matrix[_upper(m, packed.device)] = packed
+    return mirror_upper(matrix)
+
+
+def _upper(m: int, device: torch.device) -> Tensor:
+    return torch.ones((m, m), dtype=torch.bool, device=device).triu_()
