@@ -83,16 +83,12 @@ class PersonalizationPath:
     def _spectrum(self) -> _Spectrum:
         return _Spectrum.of(self._W, self._Y - self._base)
 
-    @cached_property
-    def _directions(self) -> Tensor:
-        return self._system.factor.unwhiten(self._spectrum.basis)
-
     def weights(self, alpha: float) -> Tensor:
         """P̂_k(α), (m, d) float64."""
         alpha = require_alpha(alpha)
         if alpha == 0.0:
             return self._system.G.clone()
-        return self._system.G + self._directions @ self._spectrum.shrunk(alpha)
+        return self._system.G + self._system.factor.unwhiten(self._spectrum.basis @ self._spectrum.shrunk(alpha))
 
     def loo_scores(self, alpha: float) -> Tensor:
         """For each of the client's rows the scores (N_k, d) of the model fitted without that row.

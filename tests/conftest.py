@@ -1,0 +1,9 @@
+"""Hypothesis draws the same problems on every run; HYPOTHESIS_PROFILE=explore draws many new ones."""
+
+import os
+
+from hypothesis import settings
+
+settings.register_profile("default", deadline=None, derandomize=True, max_examples=60, database=None)
+settings.register_profile("explore", deadline=None, max_examples=2000)
+settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "default"))

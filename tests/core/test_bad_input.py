@@ -1,0 +1,154 @@
+"""Every entrance refuses bad rows, labels and parameters, in words that name the value and the remedy."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from fedhip import FedHiPError, PersonalizationPath, Statistics, personalize, solve_global
+from fedhip.core import RegularizationPath, Standardization, paper
+from fedhip.core.errors import (
+    AlphaError,
+    BetaError,
+    DimensionError,
+    EmptyClientError,
+    FeaturesError,
+    LabelsError,
+    NotInTotalError,
+)
+from fedhip.core.fixedpoint import GridStatistics
+
+F = np.random.default_rng(0).normal(size=(6, 3))
+Y = np.array([0, 1, 2, 0, 1, 2])
+TOTAL = Statistics.from_data(F, Y, 3)
+
+
+def spoiled(value: float) -> Any:
+    features = F.copy()
+    features[4, 1] = value
+    return features
+
+
+ENTRANCES: list[Callable[[Any, Any], object]] = [
+    lambda features, labels: Statistics.from_data(features, labels, 3, client="site-3"),
+    lambda features, labels: GridStatistics.from_data(features, labels, 3, client="site-3"),
+    lambda features, labels: personalize(TOTAL, features, labels, client="site-3"),
+    lambda features, labels: PersonalizationPath(TOTAL, features, labels, client="site-3"),
+    lambda features, labels: RegularizationPath(TOTAL).score(features, labels, client="site-3"),
+]
+
+
+@pytest.mark.parametrize("enter", ENTRANCES, ids=["statistics", "grid", "personalize", "path", "beta-path"])
+@pytest.mark.parametrize(
+    ("features", "labels", "error", "message"),
+    [
+        (spoiled(np.nan), Y, FeaturesError, r"row 4, column 1 is nan; .*repair or drop"),
+        (spoiled(-np.inf), Y, FeaturesError, r"row 4, column 1 is -inf"),
+        (torch.from_numpy(spoiled(1e5)).half(), Y, FeaturesError, r"row 4, column 1 is inf"),
+        (F + 1j, Y, FeaturesError, r"dtype complex128; give real numbers"),
+        (torch.from_numpy(F + 1j), Y, FeaturesError, r"complex128; give real numbers"),
+        (torch.from_numpy(F).to_sparse(), Y, FeaturesError, r"to_dense\(\)"),
+        (F.astype(str), Y, FeaturesError, r"dtype <U32; give real numbers"),
+        ([[1.0], [1.0, 2.0]], Y, FeaturesError, "not a rectangular array"),
+        (F[:, 0], Y, FeaturesError, r"shape \(6,\); give a table"),
+        (F[:, :0], Y, FeaturesError, "no columns"),
+        (F[:0], Y[:0], EmptyClientError, "no rows; leave a client without data out"),
+        (F, [0, 1, 2, 0, 1, 3], LabelsError, r"label 3 in row 5 is out of range; class numbers go from 0 to 2"),
+        (F, [0, -1, 2, 0, 1, 2], LabelsError, r"label -1 in row 1 is out of range"),
+        (F, [0, 1, 2, 0.5, 1, 2], LabelsError, r"label 0.5 in row 3 is not a whole number"),
+        (F, [0, 1, 2, np.nan, 1, 2], LabelsError, r"label nan in row 3 is not a whole number"),
+        (F, [0, 1, 2, np.inf, 1, 2], LabelsError, r"label inf in row 3 is out of range"),
+        (F, list("abcabc"), LabelsError, r"dtype <U1; give class numbers .*numpy\.unique"),
+        (F, Y[:5], LabelsError, r"shape \(5,\) for 6 rows"),
+        (F, np.eye(3)[Y], LabelsError, r"shape \(6, 3\) .*argmax\(1\)"),
+    ],
+)
+def test_bad_rows(
+    enter: Callable[[Any, Any], object], features: Any, labels: Any, error: type[FedHiPError], message: str
+) -> None:
+    with pytest.raises(error, match=f"client 'site-3': .*{message}"):
+        enter(features, labels)
+
+
+@pytest.mark.parametrize("num_classes", [0, -1, 2.5, True, "3", None])
+def test_bad_number_of_classes(num_classes: Any) -> None:
+    with pytest.raises(LabelsError, match=f"num_classes is {num_classes!r}; give a whole number"):
+        Statistics.from_data(F, Y, num_classes)
+
+
+BAD_NUMBERS = [-1.0, -1e-9, float("nan"), float("inf"), "1", None, True]
+
+
+@pytest.mark.parametrize("beta", BAD_NUMBERS)
+def test_bad_beta(beta: Any) -> None:
+    for call in (
+        lambda: solve_global(TOTAL, beta),
+        lambda: personalize(TOTAL, F, Y, 1.0, beta),
+        lambda: PersonalizationPath(TOTAL, F, Y, beta),
+        lambda: RegularizationPath(TOTAL, [1.0, beta]),
+        lambda: RegularizationPath(TOTAL).weights(beta),
+        lambda: paper.local_training(F, np.eye(3)[Y], beta),
+        lambda: paper.aggregate([], beta),
+    ):
+        with pytest.raises(BetaError, match=f"beta is {beta!r}; give a finite number of at least 0"):
+            call()
+
+
+@pytest.mark.parametrize("alpha", BAD_NUMBERS)
+def test_bad_alpha(alpha: Any) -> None:
+    path = PersonalizationPath(TOTAL, F, Y)
+    for call in (
+        lambda: personalize(TOTAL, F, Y, alpha),
+        lambda: path.weights(alpha),
+        lambda: path.loo_scores(alpha),
+        lambda: path.loo_accuracy([0.0, alpha]),
+        lambda: path.select([0.0, alpha]),
+    ):
+        with pytest.raises(AlphaError, match=f"alpha is {alpha!r}; give a finite number of at least 0"):
+            call()
+
+
+def test_no_alpha_and_no_beta_to_choose_from() -> None:
+    with pytest.raises(AlphaError, match="at least one"):
+        PersonalizationPath(TOTAL, F, Y).select([])
+    with pytest.raises(BetaError, match="at least one"):
+        RegularizationPath(TOTAL, [])
+
+
+def test_rows_of_another_width() -> None:
+    for call in (
+        lambda: personalize(TOTAL, F[:, :2], Y, client="site-3"),
+        lambda: PersonalizationPath(TOTAL, F[:, :2], Y, client="site-3"),
+    ):
+        with pytest.raises(DimensionError, match=r"client 'site-3': features are 2 wide and the sum's 3"):
+            call()
+
+
+def test_rows_that_are_not_in_the_sum() -> None:
+    with pytest.raises(NotInTotalError, match=r"3 rows of class 0 and the sum only 2"):
+        personalize(TOTAL, F, [0, 0, 0, 1, 1, 2])
+    # The counts fit, but the features are not those that were summed.
+    with pytest.raises(NotInTotalError, match=r"these rows are not in the sum .*add the client's statistics"):
+        PersonalizationPath(TOTAL, 100 * F, Y).weights(1.0)
+
+
+def test_unknown_route() -> None:
+    with pytest.raises(ValueError, match="'fast'; choose 'auto', 'cholesky' or 'low-rank'"):
+        personalize(TOTAL, F, Y, route="fast")  # type: ignore[arg-type]
+
+
+def test_a_sum_without_rows_has_no_model() -> None:
+    empty = TOTAL - TOTAL
+    for call in (lambda: solve_global(empty), lambda: Standardization.of(empty)):
+        with pytest.raises(EmptyClientError, match="holds no rows"):
+            call()
+
+
+def test_every_error_is_a_fedhip_error_and_a_value_error() -> None:
+    for kind in (AlphaError, BetaError, DimensionError, EmptyClientError, FeaturesError, LabelsError, NotInTotalError):
+        assert issubclass(kind, FedHiPError)
+        assert issubclass(kind, ValueError)

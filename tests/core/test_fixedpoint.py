@@ -1,0 +1,149 @@
+"""The int64 grid: exact sums, exact rows, and overflow that says which scale fits."""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from fedhip import Statistics
+from fedhip.core.errors import DimensionError, GridOverflowError, GridScaleError, NotInTotalError
+from fedhip.core.fixedpoint import GridStatistics, decode, encode
+from tests.core.problems import Federation, federations, relative_error
+
+RNG = np.random.default_rng(0)
+F = RNG.normal(size=(50, 7))
+Y = RNG.integers(0, 4, 50)
+
+
+@given(federations(), st.sampled_from([0, 7, 28, 40]))
+def test_encoding_rounds_by_at_most_half_a_step(federation: Federation, fraction_bits: int) -> None:
+    statistics = Statistics.from_data(*federation.clients[0], federation.num_classes)
+    again = decode(encode(statistics, fraction_bits))
+    assert float((again.gram - statistics.gram).abs().max()) <= 2.0 ** -(fraction_bits + 1)
+    assert float((again.cross - statistics.cross).abs().max()) <= 2.0 ** -(fraction_bits + 1)
+    assert torch.equal(again.counts, statistics.counts)
+    assert encode(again, fraction_bits) == encode(statistics, fraction_bits)
+
+
+@given(federations(), st.sampled_from([0, 9, 28, 31, 40]))
+def test_from_data_is_exact_in_python_integers(federation: Federation, fraction_bits: int) -> None:
+    features, labels = federation.clients[0]
+    Q = [[round(value * 2 ** (fraction_bits // 2)) for value in row] for row in features.tolist()]
+    shift = fraction_bits - fraction_bits // 2
+    m, d = federation.width, federation.num_classes
+    gram = [[sum(q[i] * q[j] for q in Q) << (fraction_bits % 2) for j in range(m)] for i in range(m)]
+    cross = [
+        [sum(q[i] for q, label in zip(Q, labels, strict=True) if label == c) << shift for c in range(d)]
+        for i in range(m)
+    ]
+    grid = GridStatistics.from_data(features, labels, d, fraction_bits=fraction_bits)
+    assert grid.gram.tolist() == gram
+    assert grid.cross.tolist() == cross
+
+
+def test_from_data_is_exact_where_float64_products_would_round() -> None:
+    """Entries near 2^26 steps: two products already exceed 2^53."""
+    features = np.full((5, 2), 2.0**26 - 1)
+    features[:, 1] = [1, 3, 5, 7, 9]
+    grid = GridStatistics.from_data(features, np.zeros(5), 1, fraction_bits=0)
+    assert grid.gram.tolist() == [[5 * (2**26 - 1) ** 2, 25 * (2**26 - 1)], [25 * (2**26 - 1), 165]]
+
+
+def test_from_data_does_not_depend_on_blocks() -> None:
+    whole = GridStatistics.from_data(F, Y, 4)
+    assert all(GridStatistics.from_data(F, Y, 4, block_rows=rows) == whole for rows in (1, 7, 49))
+
+
+def test_from_data_agrees_with_float_statistics_to_the_step() -> None:
+    assert relative_error(decode(GridStatistics.from_data(F, Y, 4)).gram, Statistics.from_data(F, Y, 4).gram) < 1e-4
+
+
+def test_sum_decodes_to_the_sum() -> None:
+    a, b = Statistics.from_data(F[:20], Y[:20], 4), Statistics.from_data(F[20:], Y[20:], 4)
+    total = decode(sum([encode(a), encode(b)]))  # type: ignore[arg-type]
+    assert total == a + b
+    assert decode(encode(a) + encode(b) - encode(a)) == b
+
+
+def test_grid_values_are_values() -> None:
+    a = encode(Statistics.from_data(F, Y, 4))
+    assert a == encode(Statistics.from_data(F.copy(), Y, 4))
+    assert len({a, encode(Statistics.from_data(F.copy(), Y, 4))}) == 1
+    assert a != encode(Statistics.from_data(F, Y, 4), 27)
+    assert a.digest() != encode(Statistics.from_data(F, Y, 4), 27).digest()
+    assert a != encode(Statistics.from_data(F[1:], Y[1:], 4))
+    assert a != encode(Statistics.from_data(F, Y, 5))
+    assert a != 1
+
+
+@pytest.mark.parametrize("scale", [1.0, 1e3, 1e7])
+@pytest.mark.parametrize("num_clients", [1, 50])
+def test_overflow_names_the_largest_scale_that_fits(scale: float, num_clients: int) -> None:
+    statistics = Statistics.from_data(scale * F, Y, 4)
+    with pytest.raises(
+        GridOverflowError, match=r"overflow the int64 grid at fraction_bits=62; fraction_bits=\d+ fits"
+    ) as e:
+        encode(statistics, 62, num_clients=num_clients)
+    fits = int(re.search(r"fraction_bits=(\d+) fits", str(e.value))[1])  # type: ignore[index]
+    encode(statistics, fits, num_clients=num_clients)
+    with pytest.raises(GridOverflowError):
+        encode(statistics, fits + 1, num_clients=num_clients)
+
+
+def test_a_sum_that_was_promised_room_does_not_overflow() -> None:
+    statistics = Statistics.from_data(F, Y, 4)
+    encoded = encode(statistics, 53, num_clients=8)
+    total = encoded
+    for _ in range(7):
+        total = total + encoded
+    assert total.gram.tolist() == [[8 * value for value in row] for row in encoded.gram.tolist()]
+
+
+def test_overflow_of_a_sum_is_noticed_and_names_the_scale() -> None:
+    statistics = Statistics.from_data(F, Y, 4)
+    largest = int(np.floor(62.999 - np.log2(float(statistics.gram.max()))))
+    encoded = encode(statistics, largest)
+    with pytest.raises(GridOverflowError, match=rf"at fraction_bits={largest}; fraction_bits=\d+ fits") as e:
+        encoded + encoded
+    fits = int(re.search(r"fraction_bits=(\d+) fits", str(e.value))[1])  # type: ignore[index]
+    encode(statistics, fits) + encode(statistics, fits)
+
+
+def test_overflow_of_rows_names_the_client_and_the_scale() -> None:
+    with pytest.raises(GridOverflowError, match=r"client 'site-3': .*fraction_bits=\d+ fits") as e:
+        GridStatistics.from_data(1e5 * F, Y, 4, client="site-3")
+    fits = int(re.search(r"fraction_bits=(\d+) fits", str(e.value))[1])  # type: ignore[index]
+    GridStatistics.from_data(1e5 * F, Y, 4, fraction_bits=fits)
+
+
+def test_values_beyond_every_scale() -> None:
+    with pytest.raises(GridOverflowError, match="at no scale; rescale the features"):
+        encode(Statistics.from_data([[1e10]], [0], 1))
+
+
+def test_grids_that_do_not_match() -> None:
+    statistics = Statistics.from_data(F, Y, 4)
+    with pytest.raises(GridScaleError, match=r"27 fraction bits do not add to those with 28"):
+        encode(statistics) + encode(statistics, 27)
+    with pytest.raises(DimensionError):
+        encode(statistics) + encode(Statistics.from_data(F, Y, 5))
+    with pytest.raises(NotInTotalError):
+        encode(Statistics.from_data(F[:3], Y[:3], 4)) - encode(statistics)
+    with pytest.raises(TypeError):
+        encode(statistics) + statistics
+    with pytest.raises(TypeError):
+        encode(statistics) - 1  # type: ignore[operator]
+
+
+@pytest.mark.parametrize("fraction_bits", [-1, 63, 2.5, "28", None])
+def test_scales_out_of_range(fraction_bits: Any) -> None:
+    with pytest.raises(GridScaleError, match="whole number from 0 to 62"):
+        encode(Statistics.from_data(F, Y, 4), fraction_bits)
+    with pytest.raises(GridScaleError, match="whole number from 0 to 62"):
+        GridStatistics.from_data(F, Y, 4, fraction_bits=fraction_bits)

@@ -1,0 +1,193 @@
+"""The α path and the β path: leave-one-out against refits, selection against brute force."""
+
+from __future__ import annotations
+
+from unittest.mock import Mock
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from sklearn.linear_model import RidgeCV
+
+from fedhip import PersonalizationPath, Statistics, aggregate, personalize, solve_global
+from fedhip.core import DEFAULT_ALPHAS, RegularizationPath, default_betas
+from fedhip.core.errors import SingularSystemWarning
+from tests.core.problems import Array, Federation, federations, relative_error, ridge_oracle
+
+seeds = st.integers(0, 2**32 - 1)
+ALPHAS = [0.0, 0.3, 20.0, 1000.0]
+
+
+def total_of(federation: Federation) -> Statistics:
+    return aggregate(Statistics.from_data(F, y, federation.num_classes) for F, y in federation.clients)
+
+
+def refits(federation: Federation, k: int, alpha: float, beta: float) -> Array:
+    """Scores of each of client k's rows by scikit-learn's ridge fitted without that row."""
+    F, Y = federation.features, federation.one_hot(federation.labels)
+    own = federation.rows_of(k)
+    scores = []
+    for i in range(own.start, own.stop):
+        weights = np.ones(len(F))
+        weights[own] += alpha
+        others = np.arange(len(F)) != i
+        scores.append(F[i] @ ridge_oracle(F[others], Y[others], beta, weights[others]) if others.any() else 0 * Y[i])
+    return np.array(scores)
+
+
+@given(federations(max_clients=3, max_width=6), st.sampled_from([1.0, 20.0]), seeds)
+def test_leave_one_out_equals_explicit_refits(federation: Federation, penalty: float, seed: int) -> None:
+    k, beta = seed % len(federation.clients), federation.beta(penalty)
+    path = PersonalizationPath(total_of(federation), *federation.clients[k], beta)
+    alpha = ALPHAS[seed % 3]
+    expected = refits(federation, k, alpha, beta)
+    assert np.abs(path.loo_scores(alpha).numpy() - expected).max() <= 1e-9
+    Y = federation.one_hot(federation.clients[k][1])
+    assert path.loo_error([alpha])[0] == pytest.approx(np.square(expected - Y).sum(1).mean(), abs=1e-9)
+
+
+def realistic(rows: tuple[int, ...], m: int, d: int, seed: int) -> Federation:
+    """Clients whose classes can be told apart, some of the time."""
+    rng = np.random.default_rng(seed)
+    means = rng.normal(size=(d, m))
+    clients = []
+    for n in rows:
+        labels = rng.integers(0, d, n)
+        clients.append((means[labels] + 2.0 * rng.normal(size=(n, m)), labels))
+    return Federation(clients, d)
+
+
+@pytest.mark.parametrize("rows", [(10, 60, 80), (70, 30, 30)], ids=["fewer rows than features", "more"])
+def test_leave_one_out_accuracy_and_selection_by_brute_force(rows: tuple[int, ...]) -> None:
+    federation = realistic(rows, m=15, d=4, seed=1)
+    F, y = federation.clients[0]
+    path = PersonalizationPath(total_of(federation), F, y, beta=2.0)
+    accuracy = [float((refits(federation, 0, alpha, 2.0).argmax(1) == y).mean()) for alpha in ALPHAS]
+    assert len(set(accuracy)) > 1
+    assert path.loo_accuracy(ALPHAS).tolist() == pytest.approx(accuracy)
+    assert path.select(ALPHAS) == ALPHAS[int(np.argmax(accuracy))]
+    assert path.select(ALPHAS[::-1]) == path.select(ALPHAS)
+
+
+def test_ties_go_to_the_smaller_alpha() -> None:
+    F, y = np.eye(3), np.arange(3)
+    total = aggregate([Statistics.from_data(F, y, 3), Statistics.from_data(np.repeat(F, 9, 0), np.repeat(y, 9), 3)])
+    path = PersonalizationPath(total, F, y)
+    assert path.loo_accuracy([0.0, 5.0, 20.0]).tolist() == [1.0, 1.0, 1.0]
+    assert path.select([20.0, 5.0]) == 5.0
+    assert path.select() == 0.0
+
+
+def test_default_alphas_cover_the_range_and_hold_the_papers_values() -> None:
+    assert list(DEFAULT_ALPHAS) == sorted(set(DEFAULT_ALPHAS))
+    assert (DEFAULT_ALPHAS[0], DEFAULT_ALPHAS[-1]) == (0.0, 1000.0)
+    assert set(range(0, 65, 5)) <= set(DEFAULT_ALPHAS)
+    ratios = np.divide(DEFAULT_ALPHAS[2:], DEFAULT_ALPHAS[1:-1])
+    assert ratios.max() < 10**0.25 + 1e-9
+
+
+@given(federations(), st.sampled_from([1.0, 20.0]), seeds)
+def test_weights_and_leave_one_out_agree_at_alpha_zero(federation: Federation, penalty: float, seed: int) -> None:
+    """α = 0 takes a short cut; the limit of small α does not."""
+    total, beta = total_of(federation), federation.beta(penalty)
+    path = PersonalizationPath(total, *federation.clients[seed % len(federation.clients)], beta)
+    assert torch.equal(path.weights(0.0), solve_global(total, beta))
+    assert (path.loo_scores(0.0) - path.loo_scores(1e-13)).abs().max() <= 1e-9
+
+
+def test_a_row_that_nobody_else_can_predict_counts_as_wrong() -> None:
+    """β = 0, and one row alone carries feature 2."""
+    F = np.array([[1.0, 0.0, 0.0], [1.0, 0.0, 0.0], [0.0, 1.0, 0.0], [0.0, 2.0, 0.0], [0.0, 0.0, 3.0]])
+    y = np.array([0, 0, 1, 1, 0])
+    path = PersonalizationPath(Statistics.from_data(F, y, 2), F, y, beta=0.0)
+    for alpha in (0.0, 20.0):
+        assert path.loo_scores(alpha)[4].tolist() == [0.0, 0.0]
+        assert path.loo_accuracy([alpha]).tolist() == [0.8]
+        # Feature 1 is predicted 0.5 for 1 and 2 for 1; feature 2 not at all.
+        assert path.loo_error([alpha]).tolist() == pytest.approx([(0.25 + 1.0 + 1.0) / 5])
+
+
+def test_path_with_a_singular_sum_takes_the_minimum_norm_solution() -> None:
+    rng = np.random.default_rng(0)
+    F, y = rng.normal(size=(12, 3)) @ rng.normal(size=(3, 6)), rng.integers(0, 3, 12)
+    total = Statistics.from_data(F, y, 3)
+    with pytest.warns(SingularSystemWarning):
+        path = PersonalizationPath(total, F[:5], y[:5], beta=0.0)
+    root = np.ones((12, 1))
+    root[:5] = np.sqrt(21.0)
+    expected = np.linalg.lstsq(root * F, root * np.eye(3)[y], rcond=1e-10)[0]
+    assert relative_error(path.weights(20.0), expected) <= 1e-9
+
+
+def test_the_factorisation_is_shared_by_the_clients_of_a_sum(monkeypatch: pytest.MonkeyPatch) -> None:
+    federation = realistic((8, 9, 30), m=15, d=3, seed=2)
+    total = total_of(federation)
+    cholesky = Mock(wraps=torch.linalg.cholesky_ex)
+    monkeypatch.setattr(torch.linalg, "cholesky_ex", cholesky)
+    for client in federation.clients:
+        PersonalizationPath(total, *client, beta=1.0).select()
+        personalize(total, *client, 20.0, 1.0, route="low-rank")
+    assert cholesky.call_count == 1
+    solve_global(total, 2.0)
+    assert cholesky.call_count == 2
+
+
+@given(federations(), st.sampled_from([1.0, 20.0]))
+def test_every_beta_from_one_eigendecomposition(federation: Federation, penalty: float) -> None:
+    beta = federation.beta(penalty)
+    expected = ridge_oracle(federation.features, federation.one_hot(federation.labels), beta)
+    assert relative_error(RegularizationPath(total_of(federation)).weights(beta), expected) <= 1e-9
+
+
+def test_beta_scores_of_all_clients_are_the_leave_one_out_of_the_pooled_rows() -> None:
+    federation = realistic((10, 20, 40), m=6, d=3, seed=3)
+    F, Y = federation.features, federation.one_hot(federation.labels)
+    betas = [0.1, 1.0, 30.0, 1000.0]
+    path = RegularizationPath(total_of(federation), betas)
+    score = sum(path.score(*client) for client in federation.clients)
+    assert not isinstance(score, int)
+
+    oracle = RidgeCV(alphas=betas, fit_intercept=False, store_cv_results=True).fit(F, Y)
+    errors = oracle.cv_results_.reshape(len(F), Y.shape[1], len(betas)).sum(axis=1).mean(axis=0)
+    assert score.error.tolist() == pytest.approx(errors.tolist(), rel=1e-9)
+    assert score.rows == 70
+
+    accuracy = [
+        float(
+            (np.concatenate([refits(federation, k, 0.0, beta) for k in range(3)]).argmax(1) == federation.labels).mean()
+        )
+        for beta in betas
+    ]
+    assert score.accuracy.tolist() == pytest.approx(accuracy)
+    assert path.select(score) == max(b for b, a in zip(betas, accuracy, strict=True) if a == max(accuracy))
+
+
+def test_beta_scores_at_each_clients_own_alpha() -> None:
+    federation = realistic((12, 30, 30), m=15, d=4, seed=4)
+    total, alphas = total_of(federation), (0.0, 5.0, 100.0)
+    path = RegularizationPath(total, [1.0, 50.0])
+    score = path.score(*federation.clients[0], alphas=alphas)
+    for index, beta in enumerate(path.betas):
+        own = PersonalizationPath(total, *federation.clients[0], beta)
+        chosen = own.select(alphas)
+        assert float(score.accuracy[index]) == pytest.approx(float(own.loo_accuracy([chosen])[0]))
+        assert float(score.error[index]) == pytest.approx(float(own.loo_error([chosen])[0]))
+
+
+def test_gcv_from_statistics_alone_equals_gcv_from_the_rows() -> None:
+    federation = realistic((10, 20, 40), m=6, d=3, seed=5)
+    F, Y = federation.features, federation.one_hot(federation.labels)
+    path = RegularizationPath(total_of(federation), [0.0, 1.0, 30.0])
+    for beta, found in zip(path.betas, path.gcv().tolist(), strict=True):
+        hat = F @ np.linalg.solve(F.T @ F + beta * np.eye(6), F.T)
+        expected = len(F) * np.square(Y - hat @ Y).sum() / (len(F) - np.trace(hat)) ** 2
+        assert found == pytest.approx(expected, rel=1e-9)
+
+
+def test_default_betas_follow_the_scale_of_the_features() -> None:
+    F, y = np.random.default_rng(0).normal(size=(20, 3)), np.arange(20) % 2
+    small, large = (default_betas(Statistics.from_data(scale * F, y, 2)) for scale in (1.0, 100.0))
+    assert np.allclose(np.multiply(small, 1e4), large)
+    assert len(small) == 15

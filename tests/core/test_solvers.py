@@ -1,0 +1,104 @@
+"""Singular systems: found, said, and solved with minimum norm."""
+
+from __future__ import annotations
+
+import re
+import warnings
+from unittest.mock import Mock
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from fedhip import Statistics, personalize, solve_global
+from fedhip.core.errors import SingularSystemWarning
+from fedhip.core.solvers import CholeskyFactor, EigenFactor, factorize
+from tests.core.problems import Array, relative_error
+
+
+@st.composite
+def singular_rows(draw: st.DrawFn) -> tuple[Array, Array]:
+    """Rows of deficient rank: too few, or features that are sums of others, or features that are always zero."""
+    rng = np.random.default_rng(draw(st.integers(0, 2**32 - 1)))
+    m = draw(st.integers(2, 40))
+    kind = draw(st.sampled_from(["few rows", "dependent", "dead"]))
+    scale = draw(st.sampled_from([1e-4, 1.0, 1e4]))
+    F = rng.normal(size=(draw(st.integers(1, m - 1)) if kind == "few rows" else 3 * m, m))
+    if kind == "dependent":
+        F[:, -1] = F[:, : m - 1].sum(1)
+    if kind == "dead":
+        F[:, int(rng.integers(m))] = 0.0
+    return scale * F, rng.integers(0, 3, len(F))
+
+
+@given(singular_rows())
+def test_a_singular_sum_gives_the_minimum_norm_solution_and_says_so(rows: tuple[Array, Array]) -> None:
+    F, y = rows
+    total = Statistics.from_data(F, y, 3)
+    with pytest.warns(SingularSystemWarning) as caught:
+        G = solve_global(total, 0.0)
+    message = str(caught[0].message)
+    rank = np.linalg.matrix_rank(F)
+    assert f"rank {rank} of {F.shape[1]}" in message
+    expected = np.linalg.lstsq(F, np.eye(3)[y], rcond=1e-10)[0]
+    singular_values = np.linalg.svd(F)[1]
+    condition = singular_values[0] / singular_values[rank - 1]
+    assert relative_error(G, expected) <= 1e-11 * condition**2
+
+    named = float(re.search(r"beta >= (\S+) makes", message)[1])  # type: ignore[index]
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        solve_global(total, named)
+
+
+@pytest.mark.parametrize("m", [1, 2, 30, 200])
+def test_a_regular_sum_is_solved_without_a_word(m: int) -> None:
+    rng = np.random.default_rng(m)
+    for scale in (1e-6, 1.0, 1e6):
+        F, y = scale * rng.normal(size=(3 * m, m)), rng.integers(0, 3, 3 * m)
+        expected = np.linalg.lstsq(F, np.eye(3)[y], rcond=None)[0]
+        assert relative_error(solve_global(Statistics.from_data(F, y, 3), 0.0), expected) <= 1e-10
+
+
+def test_badly_scaled_features_are_not_taken_for_a_singular_sum() -> None:
+    """Cholesky does not mind features in different units; a cut on eigenvalues would drop the small ones."""
+    rng = np.random.default_rng(0)
+    units = np.array([1e-9, 1.0, 1e9])
+    F, y = rng.normal(size=(40, 3)), rng.integers(0, 2, 40)
+    expected = np.linalg.lstsq(F, np.eye(2)[y], rcond=None)[0]
+    G = solve_global(Statistics.from_data(F * units, y, 2), 0.0).numpy() * units[:, None]
+    assert relative_error(G, expected) <= 1e-10
+
+
+def test_both_factors_whiten_alike() -> None:
+    rng = np.random.default_rng(0)
+    F = torch.from_numpy(rng.normal(size=(30, 8)))
+    H, X = F.mT @ F, torch.from_numpy(rng.normal(size=(5, 8)))
+    values, V = torch.linalg.eigh(H)
+    expected = X @ torch.linalg.inv(H) @ X.mT
+    chosen = factorize(H)
+    assert isinstance(chosen, CholeskyFactor)
+    for factor in (chosen, EigenFactor(V, values)):
+        assert relative_error(factor.whiten(X) @ factor.whiten(X).mT, expected) <= 1e-12
+        assert relative_error(factor.unwhiten(factor.whiten(X).mT), torch.linalg.solve(H, X.mT)) <= 1e-12
+
+
+def test_a_sum_of_nothing_but_zeros_gives_the_zero_model() -> None:
+    total = Statistics.from_data(np.zeros((4, 3)), np.zeros(4), 2)
+    with pytest.warns(SingularSystemWarning, match="rank 0 of 3"):
+        assert not solve_global(total, 0.0).any()
+    assert not solve_global(total, 1.0).any()
+
+
+@pytest.mark.parametrize(("rows", "route"), [(10, "low-rank"), (11, "cholesky")])
+def test_the_route_is_chosen_by_size(rows: int, route: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """m = 30: up to 10 rows the low-rank correction, which alone factors an (N_k, N_k) matrix."""
+    rng = np.random.default_rng(0)
+    F, y = rng.normal(size=(100, 30)), rng.integers(0, 3, 100)
+    cholesky = Mock(wraps=torch.linalg.cholesky)
+    monkeypatch.setattr(torch.linalg, "cholesky", cholesky)
+    personalize(Statistics.from_data(F, y, 3), F[:rows], y[:rows])
+    sizes = [len(call.args[0]) for call in cholesky.call_args_list]
+    assert sizes == ([rows] if route == "low-rank" else [])

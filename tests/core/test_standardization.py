@@ -1,0 +1,50 @@
+"""Standardised features with an intercept, from statistics alone."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from sklearn.linear_model import Ridge
+from sklearn.preprocessing import StandardScaler
+
+from fedhip import Statistics, aggregate, solve_global
+from fedhip.core import Standardization
+from tests.core.problems import Federation, federations, relative_error
+
+
+@given(federations(), st.booleans())
+def test_statistics_of_standardized_features_follow_from_the_statistics(
+    federation: Federation, intercept: bool
+) -> None:
+    parts = [Statistics.from_data(F, y, federation.num_classes) for F, y in federation.clients]
+    total = aggregate(parts)
+    standardization = Standardization.of(total, intercept=intercept)
+    for statistics, (F, y) in zip(parts, federation.clients, strict=True):
+        standardized = standardization.features(torch.from_numpy(F))
+        direct = Statistics.from_data(standardized, y, federation.num_classes)
+        # Rows far from the mean of a nearly constant feature are large numbers, and cancel.
+        scale = max(1.0, float((torch.from_numpy(F) / standardization.scale).abs().max())) ** 2 * len(F)
+        assert float((standardization.statistics(statistics).gram - direct.gram).abs().max()) <= 1e-12 * scale
+        assert float((standardization.statistics(statistics).cross - direct.cross).abs().max()) <= 1e-12 * scale
+
+
+def test_mean_and_deviation_are_scikit_learns() -> None:
+    rng = np.random.default_rng(0)
+    F, y = rng.normal(size=(60, 4)) * [1, 10, 0.1, 0] + [5, 0, 1, 7], rng.integers(0, 3, 60)
+    total = Statistics.from_data(F[:20], y[:20], 3) + Statistics.from_data(F[20:], y[20:], 3)
+    standardization, scaler = Standardization.of(total), StandardScaler().fit(F)
+    assert relative_error(standardization.mean, scaler.mean_) <= 1e-13
+    assert relative_error(standardization.scale, scaler.scale_) <= 1e-10
+    assert relative_error(standardization.features(torch.from_numpy(F))[:, :4], scaler.transform(F)) <= 1e-10
+
+
+def test_least_squares_with_an_intercept_is_scikit_learns() -> None:
+    rng = np.random.default_rng(1)
+    F, y = rng.normal(size=(60, 4)) + 3.0, rng.integers(0, 3, 60)
+    standardization = Standardization.of(Statistics.from_data(F, y, 3))
+    G = solve_global(standardization.statistics(Statistics.from_data(F, y, 3)), 0.0)
+    expected = Ridge(alpha=0.0, solver="svd").fit(F, np.eye(3)[y]).predict(F)
+    assert np.asarray(standardization.features(torch.from_numpy(F)) @ G) == pytest.approx(expected, abs=1e-11)

@@ -1,0 +1,258 @@
+"""Statistics: what goes in, what adds, what is the same."""
+
+from __future__ import annotations
+
+import hashlib
+import struct
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from fedhip import Statistics, aggregate
+from fedhip.core.errors import DimensionError, EmptyClientError, NotInTotalError, StatisticsError
+from fedhip.core.statistics import pack, unpack
+from tests.core.problems import Federation, federations, relative_error
+
+RNG = np.random.default_rng(0)
+F = RNG.normal(size=(50, 7))
+Y = RNG.integers(0, 4, 50)
+
+
+def by_loops(features: Any, labels: Any, num_classes: int) -> tuple[Any, Any, Any]:
+    """The definition, one row at a time."""
+    m = len(features[0])
+    gram, cross, counts = np.zeros((m, m)), np.zeros((m, num_classes)), np.zeros(num_classes, dtype=int)
+    for row, label in zip(features, labels, strict=True):
+        gram += np.outer(row, row)
+        cross[:, label] += row
+        counts[label] += 1
+    return gram, cross, counts
+
+
+def agrees(statistics: Statistics, features: Any, labels: Any) -> bool:
+    gram, cross, counts = by_loops(features, labels, statistics.num_classes)
+    return (
+        relative_error(statistics.gram, gram) <= 1e-13
+        and relative_error(statistics.cross, cross) <= 1e-13
+        and statistics.counts.tolist() == counts.tolist()
+    )
+
+
+@pytest.mark.parametrize(
+    "features",
+    [
+        F,
+        F.astype(np.float32),
+        F.astype(np.float16),
+        F.astype(np.longdouble),
+        F.astype(">f8"),
+        (10 * F).astype(np.int8),
+        (10 * F).astype(np.uint8),
+        F > 0,
+        np.asfortranarray(F),
+        F[:, ::-1],
+        np.repeat(F, 2, axis=0)[::2],
+        torch.from_numpy(F),
+        torch.from_numpy(F).to(torch.bfloat16),
+        torch.from_numpy(F).half(),
+        torch.from_numpy(F).T.contiguous().T,
+        torch.from_numpy(F).clone().requires_grad_(),
+        F.tolist(),
+    ],
+    ids=lambda features: f"{type(features).__name__}-{getattr(features, 'dtype', '')}",
+)
+def test_from_data_takes_any_real_array(features: Any) -> None:
+    statistics = Statistics.from_data(features, Y, 4)
+    values = features.detach().double().numpy() if isinstance(features, torch.Tensor) else np.asarray(features, float)
+    assert agrees(statistics, values, Y)
+    assert statistics.gram.dtype == statistics.cross.dtype == torch.float64
+    assert (statistics.num_samples, statistics.num_features, statistics.num_classes) == (50, 7, 4)
+
+
+@pytest.mark.parametrize(
+    "labels",
+    [Y, Y.astype(np.uint8), Y.astype(float), torch.from_numpy(Y), torch.from_numpy(Y).bfloat16(), Y.tolist()],
+    ids=lambda labels: f"{type(labels).__name__}-{getattr(labels, 'dtype', '')}",
+)
+def test_from_data_takes_any_whole_labels(labels: Any) -> None:
+    assert agrees(Statistics.from_data(F, labels, 4), F, Y)
+
+
+def test_from_data_reads_a_memory_mapped_file_block_by_block(tmp_path: Path) -> None:
+    np.save(tmp_path / "features.npy", F)
+    mapped = np.load(tmp_path / "features.npy", mmap_mode="r")
+    assert agrees(Statistics.from_data(mapped, Y, 4, block_rows=7), F, Y)
+
+
+def test_from_data_holds_one_block_at_a_time() -> None:
+    class Recorder:
+        """Rows that exist only when they are asked for."""
+
+        shape, dtype = (1000, 3), np.dtype(np.float32)
+        asked: list[int] = []  # noqa: RUF012
+
+        def __getitem__(self, rows: slice) -> Any:
+            self.asked.append(rows.stop - rows.start)
+            return np.full((rows.stop - rows.start, 3), 2.0, dtype=np.float32)
+
+    statistics = Statistics.from_data(Recorder(), np.zeros(1000), 1, block_rows=300)  # type: ignore[arg-type]
+    assert Recorder.asked == [300, 300, 300, 100]
+    assert statistics.gram.tolist() == [[4000.0] * 3] * 3
+
+
+@given(federations())
+def test_gram_is_symmetric_to_the_last_bit(federation: Federation) -> None:
+    statistics = Statistics.from_data(*federation.clients[0], federation.num_classes)
+    assert torch.equal(statistics.gram, statistics.gram.mT)
+
+
+@given(federations())
+def test_sum_of_statistics_is_statistics_of_all_rows(federation: Federation) -> None:
+    parts = [Statistics.from_data(F, y, federation.num_classes) for F, y in federation.clients]
+    total = sum(parts)
+    assert isinstance(total, Statistics)
+    assert total == aggregate(parts)
+    assert total == aggregate({str(k): part for k, part in enumerate(parts)})
+    assert total == aggregate(part for part in parts)
+    assert total == Statistics.from_data(federation.features, federation.labels, federation.num_classes)
+
+
+@given(federations(), st.integers(0, 5))
+def test_subtracting_a_client_leaves_the_others(federation: Federation, k: int) -> None:
+    parts = [Statistics.from_data(F, y, federation.num_classes) for F, y in federation.clients]
+    k %= len(parts)
+    rest = parts[:k] + parts[k + 1 :]
+    left = aggregate(parts) - parts[k]
+    expected = aggregate(rest) if rest else Statistics.zeros(federation.width, federation.num_classes)
+    assert left == expected
+    assert left.num_samples == sum(part.num_samples for part in rest)
+
+
+def test_nothing_is_left_of_a_class_without_rows() -> None:
+    a = Statistics.from_data(RNG.normal(size=(9, 4)) * 1e3, np.zeros(9), 2)
+    b = Statistics.from_data(RNG.normal(size=(9, 4)), np.ones(9), 2)
+    assert not (a + b - a).cross[:, 0].any()
+    assert not (a + b - a - b).gram.any()
+
+
+def test_aggregate_does_not_write_into_its_terms() -> None:
+    parts = [Statistics.from_data(F, Y, 4), Statistics.from_data(2 * F, Y, 4)]
+    digests = [part.digest() for part in parts]
+    aggregate(parts)
+    assert [part.digest() for part in parts] == digests
+
+
+def test_equality_is_of_values_and_forgives_only_rounding() -> None:
+    a = Statistics.from_data(F, Y, 4)
+    assert a == Statistics.from_data(F.copy(), Y, 4)
+    assert a == Statistics.from_data(F[::-1], Y[::-1], 4)
+    assert a != Statistics(a.gram + 1e-6 * torch.eye(7), a.cross, a.counts)
+    assert a != Statistics(a.gram, a.cross * (1 + 1e-6), a.counts)
+    assert a != Statistics(a.gram, a.cross, a.counts + 1)
+    assert a != Statistics.from_data(F, Y, 5)
+    assert a != Statistics.from_data(F[:, :6], Y, 4)
+    assert a != "statistics"
+    with pytest.raises(TypeError):
+        hash(a)
+
+
+def test_digest_is_of_values() -> None:
+    a = Statistics.from_data(F, Y, 4)
+    assert a.digest() == Statistics.from_data(F.copy(), Y.copy(), 4).digest()
+    assert a.digest() == Statistics(a.gram.clone(), a.cross.T.contiguous().T, a.counts.clone()).digest()
+    cross = a.cross.clone()
+    cross[0, 0] = np.nextafter(float(cross[0, 0]), 9.0)
+    assert a.digest() != Statistics(a.gram, cross, a.counts).digest()
+    zero = Statistics.zeros(2, 2)
+    assert zero.digest() == Statistics(-zero.gram, -zero.cross, zero.counts).digest()
+    assert Statistics.zeros(2, 3).digest() != Statistics.zeros(3, 2).digest()
+
+
+def test_digest_is_the_one_the_docs_describe() -> None:
+    """Pinned, so that files and ledgers written today verify with any later version."""
+    statistics = Statistics.from_data([[1.0, 2.0], [3.0, -4.0]], [0, 1], 2)
+    upper, cross, counts = struct.pack("<3d", 10, -10, 20), struct.pack("<4d", 1, 3, 2, -4), struct.pack("<2q", 1, 1)
+    expected = hashlib.sha256(b"fedhip.statistics/1 m=2 d=2\n" + upper + cross + counts).hexdigest()
+    assert statistics.digest() == expected
+
+
+@given(st.integers(1, 12))
+def test_a_packed_triangle_unpacks(m: int) -> None:
+    matrix = torch.arange(m * m, dtype=torch.float64).reshape(m, m)
+    symmetric = matrix + matrix.mT
+    assert len(pack(symmetric)) == m * (m + 1) // 2
+    assert torch.equal(unpack(pack(symmetric)), symmetric)
+
+
+def test_sum_over_clients_of_different_shape_names_the_client() -> None:
+    clients = {"site-1": Statistics.from_data(F, Y, 4), "site-2": Statistics.from_data(F[:, :3], Y, 4)}
+    with pytest.raises(DimensionError, match=r"client 'site-2'.* 3 features .* 7 features.*same backbone"):
+        aggregate(clients)
+    with pytest.raises(DimensionError, match=r"5 classes .* 4 classes"):
+        Statistics.from_data(F, Y, 4) + Statistics.from_data(F, Y, 5)
+    with pytest.raises(EmptyClientError, match="no client took part"):
+        aggregate([])
+
+
+def test_what_is_not_in_the_sum_cannot_be_taken_out() -> None:
+    with pytest.raises(NotInTotalError, match=r"class 2 .*not in the sum"):
+        Statistics.from_data(F[:2], [0, 1], 4) - Statistics.from_data(F[:1], [2], 4)
+
+
+def test_only_statistics_add() -> None:
+    with pytest.raises(TypeError):
+        Statistics.from_data(F, Y, 4) + 1  # type: ignore[operator]
+    with pytest.raises(TypeError):
+        Statistics.from_data(F, Y, 4) - 1  # type: ignore[operator]
+    with pytest.raises(TypeError):
+        sum([Statistics.from_data(F, Y, 4)], 5)
+
+
+@pytest.mark.parametrize(
+    ("gram", "cross", "counts", "error", "message"),
+    [
+        ([[1.0, 2.0], [0.0, 1.0]], [[1.0], [1.0]], [1], StatisticsError, r"not symmetric .* 2\.0e\+00"),
+        ([[1.0, np.nan], [np.nan, 1.0]], [[1.0], [1.0]], [1], StatisticsError, "not finite"),
+        ([[1.0]], [[np.inf]], [1], StatisticsError, "not finite"),
+        ([[1.0]], [[1.0]], [-1], StatisticsError, r"not negative, not \[-1\]"),
+        ([[1.0]], [[1.0]], [0.5], StatisticsError, r"whole .* not \[0.5\]"),
+        ([[1.0]], [[1.0, 2.0]], [1], DimensionError, r"\(1, 2\).* \(1, 1\)"),
+        ([[1.0, 0.0]], [[1.0]], [1], DimensionError, r"gram \(1, 2\)"),
+        ([1.0], [[1.0]], [1], DimensionError, r"gram \(1,\)"),
+    ],
+)
+def test_tensors_that_are_no_statistics_are_refused(
+    gram: Any, cross: Any, counts: Any, error: type[Exception], message: str
+) -> None:
+    with pytest.raises(error, match=message):
+        Statistics(torch.tensor(gram), torch.tensor(cross), torch.tensor(counts))
+
+
+@given(federations())
+def test_statistics_of_data_are_valid(federation: Federation) -> None:
+    parts = [Statistics.from_data(F, y, federation.num_classes) for F, y in federation.clients]
+    for statistics in (*parts, aggregate(parts), aggregate(parts) - parts[0]):
+        statistics.require_valid()
+
+
+def test_statistics_that_no_data_have_are_not_valid() -> None:
+    a = Statistics.from_data(F, Y, 4)
+    indefinite = a.gram - 2 * float(torch.linalg.eigvalsh(a.gram)[0]) * torch.eye(7)
+    with pytest.raises(StatisticsError, match=r"client 'site-3': gram is not positive semi-definite .*eigenvalue -"):
+        Statistics(indefinite, a.cross, a.counts).require_valid("site-3")
+    # More correlation with a class than its rows can carry.
+    with pytest.raises(StatisticsError, match="gram, cross and counts together are not positive semi-definite"):
+        Statistics(a.gram, 20 * a.cross, a.counts).require_valid()
+    with pytest.raises(StatisticsError, match="not positive semi-definite"):
+        Statistics(torch.zeros(1, 1), torch.ones(1, 1), torch.zeros(1)).require_valid()
+
+
+def test_repr_is_short() -> None:
+    assert repr(Statistics.from_data(F, Y, 4)) == (
+        "Statistics(num_samples=50, num_features=7, num_classes=4, device='cpu')"
+    )

@@ -1,0 +1,145 @@
+"""Statistics on disk: the same bits back, or an error that says why not."""
+
+from __future__ import annotations
+
+import json
+import struct
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from safetensors.torch import load_file, save_file
+
+from fedhip import FedHiPError, Statistics
+from fedhip.core.errors import FileAlteredError, FileFormatError, FileVersionError, StatisticsError
+from fedhip.core.statistics import unpack
+
+RNG = np.random.default_rng(0)
+STATISTICS = Statistics.from_data(RNG.normal(size=(50, 7)), RNG.integers(0, 4, 50), 4)
+
+
+@pytest.fixture
+def file(tmp_path: Path) -> Path:
+    path = tmp_path / "site.safetensors"
+    STATISTICS.to_file(path)
+    return path
+
+
+def rewrite(path: Path, metadata: dict[str, str] | None = None, **tensors: torch.Tensor) -> None:
+    """Write the file again with some tensors or metadata replaced, the digest left as it is."""
+    stored = {"format": "fedhip.statistics", "schema": "1", "digest": STATISTICS.digest()}
+    save_file({**load_file(path), **tensors}, path, metadata={**stored, **(metadata or {})})
+
+
+def test_round_trip_gives_the_same_bits(file: Path) -> None:
+    again = Statistics.from_file(str(file))
+    assert again.digest() == STATISTICS.digest()
+    assert torch.equal(again.gram, STATISTICS.gram)
+    assert [path.name for path in file.parent.iterdir()] == [file.name]
+
+
+def test_the_gram_travels_as_its_upper_triangle(file: Path) -> None:
+    tensors = load_file(file)
+    assert {name: tuple(tensor.shape) for name, tensor in tensors.items()} == {
+        "gram": (28,),
+        "cross": (7, 4),
+        "counts": (4,),
+    }
+
+
+def test_a_full_gram_is_read_too(file: Path) -> None:
+    rewrite(file, gram=unpack(load_file(file)["gram"]))
+    assert Statistics.from_file(file).digest() == STATISTICS.digest()
+
+
+def test_every_truncation_is_noticed(file: Path) -> None:
+    whole = file.read_bytes()
+    for length in [0, 1, 7, 8, 20, 200, len(whole) // 2, len(whole) - 1]:
+        file.write_bytes(whole[:length])
+        with pytest.raises(FileFormatError, match=r"site\.safetensors is truncated .*write it again"):
+            Statistics.from_file(file)
+
+
+def test_every_altered_byte_of_the_values_is_noticed(file: Path) -> None:
+    whole = bytearray(file.read_bytes())
+    header = 8 + struct.unpack("<Q", whole[:8])[0]
+    for position in range(header, len(whole), 13):
+        altered = bytearray(whole)
+        altered[position] ^= 1
+        file.write_bytes(altered)
+        with pytest.raises(FedHiPError):
+            Statistics.from_file(file)
+
+
+def test_an_altered_value_is_named_as_such(file: Path) -> None:
+    rewrite(file, cross=load_file(file)["cross"] * (1 + 1e-15))
+    with pytest.raises(FileAlteredError, match=r"was altered after it was written .*fresh copy"):
+        Statistics.from_file(file)
+
+
+def test_a_later_version_asks_for_an_upgrade(file: Path) -> None:
+    rewrite(file, metadata={"schema": "2"})
+    with pytest.raises(FileVersionError, match=r"schema version 2; .*reads up to 1: upgrade fedhip"):
+        Statistics.from_file(file)
+
+
+@pytest.mark.parametrize(
+    ("metadata", "message"),
+    [({"schema": "one"}, "no schema version"), ({"format": "other"}, "not of fedhip statistics")],
+)
+def test_other_files_are_not_taken_for_statistics(file: Path, metadata: dict[str, str], message: str) -> None:
+    rewrite(file, metadata=metadata)
+    with pytest.raises(FileFormatError, match=message):
+        Statistics.from_file(file)
+    file.write_text(json.dumps({"gram": [1]}))
+    with pytest.raises(FileFormatError):
+        Statistics.from_file(file)
+
+
+def test_a_missing_tensor_is_named(file: Path) -> None:
+    tensors = load_file(file)
+    del tensors["cross"]
+    save_file(tensors, file, metadata={"format": "fedhip.statistics", "schema": "1", "digest": ""})
+    with pytest.raises(FileFormatError, match="lacks cross"):
+        Statistics.from_file(file)
+
+
+@pytest.mark.parametrize(
+    ("gram", "message"),
+    [
+        (torch.tensor([[1.0, 2.0], [0.0, 1.0]]).double(), "not symmetric"),
+        (torch.tensor([1.0, 2.0, 1.0]).double(), "gram is not positive semi-definite"),
+        (torch.tensor([1.0, float("nan"), 1.0]).double(), "not finite"),
+    ],
+)
+def test_statistics_that_no_data_have_are_refused(tmp_path: Path, gram: torch.Tensor, message: str) -> None:
+    """With a digest that fits: a client that computed wrongly, not a file that was altered."""
+    path = tmp_path / "wrong.safetensors"
+    tensors: dict[str, Any] = {"gram": gram, "cross": torch.zeros(2, 1).double(), "counts": torch.tensor([2])}
+    digest = ""
+    if gram.ndim == 1 and not gram.isnan().any():
+        digest = Statistics(unpack(gram), tensors["cross"], tensors["counts"]).digest()
+    save_file(tensors, path, metadata={"format": "fedhip.statistics", "schema": "1", "digest": digest})
+    with pytest.raises(StatisticsError, match=message):
+        Statistics.from_file(path)
+
+
+def test_a_failed_write_leaves_the_old_file_and_nothing_else(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    before = file.read_bytes()
+
+    def interrupted(tensors: Any, path: Path, metadata: Any) -> None:
+        path.write_bytes(b"half")
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("fedhip.core.statistics_file.save_file", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        (STATISTICS + STATISTICS).to_file(file)
+    assert file.read_bytes() == before
+    assert list(file.parent.iterdir()) == [file]
+
+
+def test_a_file_that_is_not_there_is_an_ordinary_error(tmp_path: Path) -> None:
+    with pytest.raises(FileNotFoundError):
+        Statistics.from_file(tmp_path / "none.safetensors")
