@@ -1,0 +1,1 @@
+"""Data sets, partitions and feature files."""
