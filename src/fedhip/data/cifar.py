@@ -51,7 +51,7 @@ def load_cifar100(data_dir: Path | None, cache_dir: Path | None, official_split:
         start += rows
     if len(class_names) != CLASSES or labels.min() < 0 or labels.max() >= CLASSES:
         raise DataCorruptError(
-            f"{folder} names {len(class_names)} classes and has labels from {labels.min()} to {labels.max()}, "
+            f"{folder} names {len(class_names)} classes with labels from {labels.min()} to {labels.max()}, "
             f"not {CLASSES} classes from 0; get it again from {ADDRESS}"
         )
     split = np.repeat(np.array([0, 1], np.int8), list(ROWS.values())) if official_split else None
