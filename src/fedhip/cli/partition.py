@@ -71,10 +71,10 @@ def run(args: argparse.Namespace) -> int:
     written = []
     if args.out is not None:
         picture = args.out / "partition.svg"
+        save_partition(args.out / "partition.json", partition)
         draw_partition(
             picture, counts, class_names=data.class_names, client_names=partition.clients, title=title
         )
-        save_partition(args.out / "partition.json", partition)
         written = [str(args.out / "partition.json"), str(picture)]
     if args.json:
         print(json.dumps({"title": title, "clients": table, "written": written}, ensure_ascii=False))

@@ -13,7 +13,7 @@ from safetensors import SafetensorError, safe_open
 from fedhip.data.errors import DataMissingError, FeatureFileError
 
 Arrays = dict[str, NDArray[Any]]
-_KNOWN = ("features", "images", "labels", "clients", "split", "class_names")
+_KNOWN = {"features", "images", "labels", "clients", "split", "class_names"}
 _UNREADABLE = (OSError, EOFError, ValueError, KeyError, zipfile.BadZipFile, zlib.error, SafetensorError)
 
 
@@ -35,27 +35,27 @@ def read_arrays(path: Path) -> Arrays:
 
 
 def _read_npz(path: Path) -> Arrays:
-    with np.load(path, allow_pickle=False) as file:
+    with path.open("rb") as stream:
+        file = np.load(stream, allow_pickle=False)
         if not isinstance(file, np.lib.npyio.NpzFile):
             raise FeatureFileError(f"{path} is a single array; save named arrays with numpy.savez")
         arrays: Arrays = {}
-        for name in file.files:
-            if name in _KNOWN:
-                try:
-                    arrays[name] = file[name]
-                except ValueError as error:
-                    if "allow_pickle" not in str(error):
-                        raise
-                    raise FeatureFileError(
-                        f"{path}: '{name}' holds Python objects; save numpy.asarray({name}, dtype=str)"
-                    ) from error
+        for name in set(file.files) & _KNOWN:
+            try:
+                arrays[name] = file[name]
+            except ValueError as error:
+                if "allow_pickle" not in str(error):
+                    raise
+                raise FeatureFileError(
+                    f"{path}: '{name}' holds Python objects; save numpy.asarray({name}, dtype=str)"
+                ) from error
         return arrays
 
 
 def _read_safetensors(path: Path) -> Arrays:
     with safe_open(path, framework="np") as file:
         metadata: dict[str, str] = file.metadata() or {}
-        arrays: Arrays = {name: file.get_tensor(name) for name in file.keys() if name in _KNOWN}  # noqa: SIM118
+        arrays: Arrays = {name: file.get_tensor(name) for name in set(file.keys()) & _KNOWN}
     if "class_names" in metadata:
         arrays["class_names"] = _names(path, metadata, "class_names")
     if "client_names" in metadata and "clients" in arrays:

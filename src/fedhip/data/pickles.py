@@ -63,16 +63,18 @@ class _Buffer(_Array):
     """Stands in for numpy's constructor from a buffer, as in pickles of protocol 5."""
 
     def __init__(self, data: Any, dtype: _Type, shape: tuple[int, ...], order: str) -> None:
-        self.__setstate__((1, shape, dtype, order == "F", bytes(data)))
+        # bytes(10**12) would fill the memory with zeros, so numbers are not converted.
+        content = bytes(data) if isinstance(data, bytearray) else data
+        self.__setstate__((1, shape, dtype, order == "F", content))
 
 
 class _Bytes:
-    """Stands in for codecs.encode, which is how protocol 2 writes bytes."""
+    """Stands in for codecs.encode and bytes(), which is how old protocols write bytes; makes real ones."""
 
-    def __init__(self, text: str, encoding: str) -> None:
+    def __new__(cls, text: str = "", encoding: str = "latin1") -> bytes:  # type: ignore[misc]
         if encoding != "latin1":
             raise UnsafePickleError(f"it encodes a string as {encoding!r}")
-        self.value = text.encode("latin1")
+        return text.encode("latin1")
 
     def __setstate__(self, state: Any) -> None:
         raise UnsafePickleError("it alters a string")
@@ -82,6 +84,7 @@ _STAND_INS: dict[tuple[str, str], type] = {
     ("numpy", "dtype"): _Type,
     ("numpy", "ndarray"): _Array,
     ("_codecs", "encode"): _Bytes,
+    ("__builtin__", "bytes"): _Bytes,
 }
 for _core in ("numpy.core", "numpy._core"):
     _STAND_INS[_core + ".multiarray", "_reconstruct"] = _Array
@@ -131,8 +134,6 @@ def _plain(value: Any, done: dict[int, Any]) -> Any:
     """
     if isinstance(value, _Array | _Scalar):
         return value.array
-    if isinstance(value, _Bytes):
-        return value.value
     if value is None or type(value) in (bool, int, float, str, bytes):
         return value
     if type(value) not in (list, tuple, dict):
