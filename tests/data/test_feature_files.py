@@ -1,4 +1,3 @@
-import os
 import pickle
 from pathlib import Path
 from typing import Any
@@ -42,7 +41,7 @@ def test_what_is_written_is_read(tmp_path: Path, suffix: str, dtype: type, full:
     else:
         assert found.clients is None
         assert found.split is None
-    assert os.listdir(tmp_path) == [f"f{suffix}"]
+    assert [p.name for p in tmp_path.iterdir()] == [f"f{suffix}"]
 
 
 def test_failed_write_keeps_the_old_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -57,7 +56,7 @@ def test_failed_write_keeps_the_old_file(tmp_path: Path, monkeypatch: pytest.Mon
     with pytest.raises(OSError, match="No space"):
         write_features(path, FeatureSet(X * 2, Y, ("x", "y", "z")))
     assert path.read_bytes() == before
-    assert os.listdir(tmp_path) == ["f.npz"]
+    assert [p.name for p in tmp_path.iterdir()] == ["f.npz"]
 
 
 def test_labels_as_strings_bytes_or_any_integers(tmp_path: Path) -> None:
@@ -156,9 +155,9 @@ def test_single_array_in_npz_clothing(tmp_path: Path) -> None:
 
 def test_unknown_suffix(tmp_path: Path) -> None:
     (tmp_path / "f.csv").touch()
-    with pytest.raises(FeatureFileError, match="not '.csv'"):
+    with pytest.raises(FeatureFileError, match=r"not '\.csv'"):
         read_features(tmp_path / "f.csv")
-    with pytest.raises(FeatureFileError, match="not '.csv'"):
+    with pytest.raises(FeatureFileError, match=r"not '\.csv'"):
         write_features(tmp_path / "g.csv", FeatureSet(X, Y, ("x", "y", "z")))
 
 

@@ -38,7 +38,8 @@ def draw_partition(
         raise MissingExtraError(
             "drawing needs matplotlib; install it with: pip install 'fedhip[plot]'"
         ) from error
-    style: Any = {"svg.hashsalt": "fedhip", "font.size": 9.0, "font.family": "DejaVu Sans"}
+    # Names come from the user's folders: a dollar sign in one is a dollar sign.
+    style: Any = {"svg.hashsalt": "fedhip", "font.size": 9.0, "text.parse_math": False}
     with matplotlib.rc_context(style):
         figure = Figure(layout="constrained")
         _draw(figure, counts, class_names, client_names, title)
