@@ -101,6 +101,39 @@ def test_entropy_grows_with_concentration(scheme: str) -> None:
     assert means[-1] > 0.98 * np.log(20)
 
 
+def literature(
+    labels: NDArray[np.int64], clients: int, concentration: float, seed: int
+) -> list[NDArray[np.int64]]:
+    """The loop of the papers: a client that has N/K rows gets none of the classes to come."""
+    random = np.random.default_rng(seed)
+    held: list[list[int]] = [[] for _ in range(clients)]
+    for label in np.unique(labels):
+        rows = random.permutation(np.flatnonzero(labels == label))
+        share = random.dirichlet(np.full(clients, concentration))
+        share *= [len(own) < len(labels) / clients for own in held]
+        cuts = (np.cumsum(share / share.sum()) * len(rows)).astype(int)[:-1]
+        for own, more in zip(held, np.split(rows, cuts), strict=True):
+            own += more.tolist()
+    return [np.array(own) for own in held]
+
+
+@pytest.mark.parametrize("concentration", [0.1, 0.5, 1.0])
+def test_capped_clients_are_as_skewed_as_in_the_literature(concentration: float) -> None:
+    labels = np.repeat(np.arange(50), 200)
+    ours = [
+        entropy(make_partition(labels, "dirichlet", 25, concentration=concentration, seed=s), labels)
+        for s in range(8)
+    ]
+    theirs = []
+    for seed in range(8):
+        rows = literature(labels, 25, concentration, seed)
+        assignment = np.empty(len(labels), dtype=np.int64)
+        for client, own in enumerate(rows):
+            assignment[own] = client
+        theirs.append(entropy(make_partition(labels, "natural", clients=assignment), labels))
+    assert np.mean(ours) == pytest.approx(np.mean(theirs), rel=0.05)
+
+
 @pytest.mark.parametrize("rows", [3000, 2999, 2981])
 @pytest.mark.parametrize("concentration", [0.001, 0.1, 100.0])
 def test_capped_sizes_differ_by_at_most_one(rows: int, concentration: float) -> None:

@@ -42,7 +42,7 @@ def register(subparsers: "argparse._SubParsersAction[argparse.ArgumentParser]") 
     parser.add_argument("--concentration", type=float, metavar="λ", help="of the Dirichlet schemes (0.1)")
     parser.add_argument("--shards", type=int, metavar="S", help="shards for each client (2)")
     parser.add_argument("--min-rows", type=int, default=1, metavar="N", help="every client's least rows (1)")
-    parser.add_argument("--seed", type=int, default=0, help="(0)")
+    parser.add_argument("--seed", type=int, default=0, help="of the generator (0)")
     parser.add_argument(
         "--skip-corrupt", action="store_true", help="leave corrupt images out, with a warning"
     )

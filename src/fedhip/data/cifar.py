@@ -78,7 +78,7 @@ def _cached(cache: Path) -> Path:
         if not archive.is_file():
             fetch(ADDRESS, MD5, archive)
         unpack(archive, folder)
-        archive.unlink()
+        archive.unlink(missing_ok=True)
     return _find(cache)
 
 
@@ -95,7 +95,8 @@ def unpack(archive: Path, folder: Path) -> None:
                 with (temporary / name).open("wb") as target:
                     shutil.copyfileobj(source, target)
         temporary.chmod(0o755)
-        temporary.rename(folder)
+        if not folder.is_dir():  # another process may have been faster
+            temporary.rename(folder)
     except (KeyError, EOFError, tarfile.TarError, zlib.error) as error:
         raise DataCorruptError(
             f"{archive} cannot be unpacked ({error}); delete it and get it again from {ADDRESS}"

@@ -1,7 +1,7 @@
 """Files that are either complete or not there at all, and where downloads are kept."""
 
 import os
-import tempfile
+import secrets
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -9,19 +9,14 @@ from pathlib import Path
 
 @contextmanager
 def atomic_path(path: Path) -> Iterator[Path]:
-    """A temporary file beside `path` that takes its place, flushed to disk, when the block succeeds."""
+    """A name beside `path` to write to; the file takes its place, flushed, when the block succeeds."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.stem}-", suffix=path.suffix)
-    os.close(handle)
-    temporary = Path(name)
+    # Not mkstemp: its files are private, and the result is to have the permissions of any new file.
+    temporary = path.with_name(f".{path.stem}-{secrets.token_hex(8)}{path.suffix}")
     try:
         yield temporary
         with temporary.open("rb+") as file:
             os.fsync(file.fileno())
-        # mkstemp makes private files; the result gets the permissions any new file would have.
-        umask = os.umask(0)
-        os.umask(umask)
-        temporary.chmod(0o666 & ~umask)
         temporary.replace(path)
     finally:
         temporary.unlink(missing_ok=True)
