@@ -48,6 +48,7 @@ def test_server_that_cannot_continue_starts_anew(site: Site, path: Path) -> None
     site.ranges = False
     fetch(site.address, MD5, path)
     assert path.read_bytes() == CONTENT
+    assert len(site.asked) == 1
 
 
 def test_server_that_continues_elsewhere_is_not_believed(site: Site, path: Path) -> None:
