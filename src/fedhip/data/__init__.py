@@ -1,0 +1,27 @@
+"""Data sets, feature files, and partitions of both among clients."""
+
+from fedhip.data.dataset import Dataset, ImagePaths
+from fedhip.data.feature_files import FeatureSet, read_features, write_features
+from fedhip.data.manifest import load_partition, save_partition
+from fedhip.data.partitions import Partition, client_parts, list_partitions, make_partition, split_clients
+from fedhip.data.picture import draw_partition
+from fedhip.data.registry import DatasetInfo, list_datasets, load_dataset
+
+__all__ = [
+    "Dataset",
+    "DatasetInfo",
+    "FeatureSet",
+    "ImagePaths",
+    "Partition",
+    "client_parts",
+    "draw_partition",
+    "list_datasets",
+    "list_partitions",
+    "load_dataset",
+    "load_partition",
+    "make_partition",
+    "read_features",
+    "save_partition",
+    "split_clients",
+    "write_features",
+]

@@ -1,0 +1,114 @@
+"""Named arrays in `.npz` and `.safetensors` files, read without pickle, with labels and names as strings."""
+
+import json
+import zipfile
+import zlib
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+from safetensors import SafetensorError, safe_open
+
+from fedhip.data.errors import DataMissingError, FeatureFileError
+
+Arrays = dict[str, NDArray[Any]]
+_KNOWN = {"features", "images", "labels", "clients", "split", "class_names"}
+_UNREADABLE = (OSError, EOFError, ValueError, KeyError, zipfile.BadZipFile, zlib.error, SafetensorError)
+
+
+def read_arrays(path: Path) -> Arrays:
+    """The arrays of an `.npz` or `.safetensors` file, with names from the metadata put back as strings."""
+    if not path.is_file():
+        raise DataMissingError(f"{path} is not there; check the path, or write the file first")
+    if path.suffix not in (".npz", ".safetensors"):
+        raise FeatureFileError(f"{path}: a feature file ends in .npz or .safetensors, not '{path.suffix}'")
+    try:
+        return _read_npz(path) if path.suffix == ".npz" else _read_safetensors(path)
+    except FeatureFileError:
+        raise
+    except _UNREADABLE as error:
+        raise FeatureFileError(
+            f"{path} cannot be read as {path.suffix} ({error}); "
+            "it is truncated or of another kind: write it again"
+        ) from error
+
+
+def _read_npz(path: Path) -> Arrays:
+    with path.open("rb") as stream:
+        file = np.load(stream, allow_pickle=False)
+        if not isinstance(file, np.lib.npyio.NpzFile):
+            raise FeatureFileError(f"{path} is a single array; save named arrays with numpy.savez")
+        arrays: Arrays = {}
+        for name in set(file.files) & _KNOWN:
+            try:
+                arrays[name] = file[name]
+            except ValueError as error:
+                if "allow_pickle" not in str(error):
+                    raise
+                raise FeatureFileError(
+                    f"{path}: '{name}' holds Python objects; save numpy.asarray({name}, dtype=str)"
+                ) from error
+        return arrays
+
+
+def _read_safetensors(path: Path) -> Arrays:
+    with safe_open(path, framework="np") as file:
+        metadata: dict[str, str] = file.metadata() or {}
+        arrays: Arrays = {name: file.get_tensor(name) for name in set(file.keys()) & _KNOWN}
+    if "class_names" in metadata:
+        arrays["class_names"] = _names(path, metadata, "class_names")
+    if "client_names" in metadata and "clients" in arrays:
+        names, indices = _names(path, metadata, "client_names"), arrays["clients"]
+        if indices.dtype.kind not in "iu" or not np.isin(indices, np.arange(len(names))).all():
+            raise FeatureFileError(f"{path}: clients do not index the {len(names)} client_names")
+        arrays["clients"] = names[indices]
+    return arrays
+
+
+def _names(path: Path, metadata: dict[str, str], key: str) -> NDArray[Any]:
+    names = json.loads(metadata[key])
+    if not isinstance(names, list) or not all(isinstance(name, str) for name in names):
+        raise FeatureFileError(f"{path}: '{key}' in the metadata must be a JSON list of strings")
+    return np.array(names, dtype=np.str_)
+
+
+def named_labels(
+    labels: NDArray[Any], class_names: NDArray[Any] | None
+) -> tuple[NDArray[np.int64], tuple[str, ...]]:
+    """Labels as indices and what they index: the given names, or the sorted distinct labels themselves."""
+    if labels.ndim != 1 or labels.dtype.kind not in "iuUS":
+        raise FeatureFileError(
+            f"labels are {labels.dtype} of shape {labels.shape}; give integers or strings, one for each row"
+        )
+    if class_names is None:
+        return encode_names(labels if labels.dtype.kind in "iu" else as_text(labels, "labels"))
+    names = as_text(class_names, "class_names").tolist()
+    if labels.dtype.kind in "iu":
+        return labels.astype(np.int64), tuple(names)
+    position = {name: i for i, name in enumerate(names)}
+    labels = as_text(labels, "labels")
+    unknown = sorted(set(labels.tolist()) - set(position))
+    if unknown:
+        raise FeatureFileError(f"label {unknown[0]!r} is not among the {len(names)} class_names; add it")
+    return np.array([position[label] for label in labels.tolist()], dtype=np.int64), tuple(names)
+
+
+def as_text(values: NDArray[Any], name: str) -> NDArray[np.str_]:
+    """Integers or strings as strings; bytes are read as UTF-8."""
+    if values.ndim != 1 or values.dtype.kind not in "iuUS":
+        raise FeatureFileError(
+            f"{name} are {values.dtype} of shape {values.shape}; give integers or strings in one dimension"
+        )
+    if values.dtype.kind == "S":
+        try:
+            return np.char.decode(values, "utf-8")
+        except UnicodeDecodeError as error:
+            raise FeatureFileError(f"{name} are not UTF-8 ({error}); save them as strings") from error
+    return values.astype(np.str_)
+
+
+def encode_names(values: ArrayLike) -> tuple[NDArray[np.int64], tuple[str, ...]]:
+    """Whole numbers or strings as indices into their sorted distinct values, and those values as names."""
+    names, indices = np.unique(np.asarray(values), return_inverse=True)
+    return indices.astype(np.int64), tuple(str(name) for name in names)

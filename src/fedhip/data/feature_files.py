@@ -1,0 +1,120 @@
+"""Feature files: rows of numbers with a label each, as `.npz` or `.safetensors`.
+
+`features` (N × m), `labels` (N; integers, or strings in npz), optional `clients` (N; integers or strings) and
+optional `split` (N; 0 train, 1 test). An optional `class_names` says what the integers mean; safetensors
+holds no strings, so there it and `client_names` are JSON lists in the metadata, which the integers index.
+"""
+
+import hashlib
+import json
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from safetensors.numpy import save_file
+
+from fedhip.data.array_files import Arrays, as_text, encode_names, named_labels, read_arrays
+from fedhip.data.dataset import set_row_fields, update_array, update_row_fields
+from fedhip.data.errors import FeatureFileError
+from fedhip.data.files import atomic_path
+
+
+@dataclass(frozen=True, eq=False)
+class FeatureSet:
+    """Features (N × m, floats), labels that index `class_names`, and clients and split where known."""
+
+    features: NDArray[np.floating[Any]]
+    labels: NDArray[np.int64]
+    class_names: tuple[str, ...]
+    clients: NDArray[np.str_] | None = None
+    split: NDArray[np.int8] | None = None
+
+    def __post_init__(self) -> None:
+        features = np.asarray(self.features)
+        if features.ndim != 2 or 0 in features.shape or features.dtype.kind not in "fiu":
+            raise FeatureFileError(
+                f"features are {features.dtype} of shape {features.shape}; give real numbers of shape (N, m)"
+            )
+        if features.dtype.kind != "f":
+            features = features.astype(np.float32 if features.dtype.itemsize <= 2 else np.float64)
+        finite = np.isfinite(features).all(axis=1)
+        if not finite.all():
+            raise FeatureFileError(
+                f"features of row {int(finite.argmin())} hold NaN or infinity, and so do those of "
+                f"{int((~finite).sum()) - 1} other rows; remove these rows or repair the extraction"
+            )
+        view = features.view()
+        view.setflags(write=False)
+        object.__setattr__(self, "features", view)
+        set_row_fields(self, len(features), FeatureFileError)
+
+    def __len__(self) -> int:
+        return len(self.features)
+
+    @property
+    def num_classes(self) -> int:
+        """How many classes there are."""
+        return len(self.class_names)
+
+    @cached_property
+    def fingerprint(self) -> str:
+        """sha256 over features, labels, class names, clients and split."""
+        digest = hashlib.sha256()
+        update_array(digest, self.features)
+        update_row_fields(digest, self)
+        return digest.hexdigest()
+
+
+def read_features(path: str | Path) -> FeatureSet:
+    """Read and check a feature file; the message of every error names the file."""
+    path = Path(path)
+    arrays = read_arrays(path)
+    if "features" not in arrays and "images" in arrays:
+        raise FeatureFileError(
+            f"{path} holds images, not features; give it as a data set, or extract features first"
+        )
+    for name in ("features", "labels"):
+        if name not in arrays:
+            raise FeatureFileError(
+                f"{path} has no array '{name}', only {sorted(arrays)}; see the feature file format"
+            )
+    try:
+        labels, class_names = named_labels(arrays["labels"], arrays.get("class_names"))
+        clients = arrays.get("clients")
+        return FeatureSet(
+            features=arrays["features"],
+            labels=labels,
+            class_names=class_names,
+            clients=None if clients is None else as_text(clients, "clients"),
+            split=arrays.get("split"),
+        )
+    except FeatureFileError as error:
+        raise FeatureFileError(f"{path}: {error}") from error
+
+
+def write_features(path: str | Path, features: FeatureSet) -> None:
+    """Write `.npz` or `.safetensors`, by suffix; a reader sees the old file or the new one, never a part."""
+    path = Path(path)
+    arrays: Arrays = {"features": features.features, "labels": features.labels}
+    if features.split is not None:
+        arrays["split"] = features.split
+    if path.suffix == ".npz":
+        arrays["class_names"] = np.array(features.class_names)
+        if features.clients is not None:
+            arrays["clients"] = features.clients
+        with atomic_path(path) as temporary:
+            np.savez(temporary, **arrays)  # type: ignore[arg-type]
+    elif path.suffix == ".safetensors":
+        metadata = {"class_names": json.dumps(features.class_names)}
+        if features.clients is not None:
+            arrays["clients"], names = encode_names(features.clients)
+            metadata["client_names"] = json.dumps(names)
+        with atomic_path(path) as temporary:
+            save_file(
+                {name: np.ascontiguousarray(array) for name, array in arrays.items()}, temporary, metadata
+            )
+    else:
+        raise FeatureFileError(f"{path}: a feature file ends in .npz or .safetensors, not '{path.suffix}'")

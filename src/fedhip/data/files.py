@@ -1,0 +1,35 @@
+"""Files that are either complete or not there at all, and where downloads are kept."""
+
+import os
+import secrets
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+
+@contextmanager
+def atomic_path(path: Path) -> Iterator[Path]:
+    """A name beside `path` to write to; the file takes its place, flushed, when the block succeeds."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    # Not mkstemp: its files are private, and the result is to have the permissions of any new file.
+    temporary = path.with_name(f".{path.stem}-{secrets.token_hex(8)}{path.suffix}")
+    try:
+        yield temporary
+        with temporary.open("rb+") as file:
+            os.fsync(file.fileno())
+        temporary.replace(path)
+    finally:
+        temporary.unlink(missing_ok=True)
+
+
+def write_text(path: Path, text: str) -> None:
+    """Write a text file atomically."""
+    with atomic_path(path) as temporary:
+        temporary.write_text(text, encoding="utf-8")
+
+
+def default_cache() -> Path:
+    """$FEDHIP_CACHE, or the user's cache folder."""
+    if chosen := os.environ.get("FEDHIP_CACHE"):
+        return Path(chosen)
+    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "fedhip"

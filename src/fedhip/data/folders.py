@@ -1,0 +1,146 @@
+"""Folders of images: `class/image`, or `client/class/image` where the data has natural clients."""
+
+import os
+import re
+import warnings
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import numpy as np
+
+from fedhip.data.dataset import Dataset, ImagePaths
+from fedhip.data.errors import (
+    CorruptImageError,
+    DataMissingError,
+    FolderLayoutError,
+    SkippedImagesWarning,
+)
+from fedhip.data.images import SUFFIXES, Pixels, open_rgb
+
+IN_MEMORY = 1 << 30  # images of one size are kept in memory up to this many bytes
+_CHUNK = 512
+
+IMAGENET_R_ADDRESS = "https://people.eecs.berkeley.edu/~hendrycks/imagenet-r.tar"
+IMAGENET_R_CLASSES, IMAGENET_R_IMAGES = 200, 30_000
+
+
+def load_folder(root: Path, *, skip_corrupt: bool = False, name: str | None = None) -> Dataset:
+    """Every image below `root`, in the order of their paths; the depth says whether there are clients.
+
+    Each image is decoded once, so that a corrupt one is known at once and not in the middle of a long run.
+    """
+    files = _image_files(root)
+    depth = _depth(root, files)
+    pixels, corrupt = _decode(root, files)
+    if corrupt and not skip_corrupt:
+        more = f" ({len(corrupt) - 1} more files are corrupt too)" if len(corrupt) > 1 else ""
+        raise CorruptImageError(f"{next(iter(corrupt.values()))}{more}")
+    if corrupt:
+        named = ", ".join(list(corrupt)[:3])
+        warnings.warn(
+            f"left out {len(corrupt)} corrupt of {len(files)} images in {root}: {named}"
+            f"{', …' if len(corrupt) > 3 else ''}",
+            SkippedImagesWarning,
+            stacklevel=3,
+        )
+    class_names = sorted({file.split("/")[-2] for file in files})
+    good = tuple(file for file in files if file not in corrupt)
+    if not good:
+        raise FolderLayoutError(f"{root}: all {len(files)} images are corrupt; get the data again")
+    position = {label: i for i, label in enumerate(class_names)}
+    return Dataset(
+        name=name or root.resolve().name,
+        images=ImagePaths(root, good) if pixels is None else pixels,
+        labels=np.array([position[file.split("/")[-2]] for file in good], np.int64),
+        class_names=tuple(class_names),
+        clients=np.array([file.split("/")[0] for file in good]) if depth == 2 else None,
+        skipped=tuple(corrupt),
+    )
+
+
+def load_imagenet_r(data_dir: Path | None, *, skip_corrupt: bool = False) -> Dataset:
+    """ImageNet-R in its official layout, `imagenet-r/<wnid>/*.jpg`: 200 classes, 30,000 images."""
+    get = f"download {IMAGENET_R_ADDRESS} and unpack it"
+    if data_dir is None:
+        raise DataMissingError(
+            f"imagenet-r needs the folder it lies in; {get}, then give that folder as data"
+        )
+    root = data_dir / "imagenet-r" if (data_dir / "imagenet-r").is_dir() else data_dir
+    classes = [p for p in root.iterdir() if re.fullmatch(r"n\d{8}", p.name)] if root.is_dir() else []
+    if not classes:
+        raise DataMissingError(f"{root} has no folders like n01443537; {get} in {data_dir}")
+    images = sum(file.suffix.lower() in SUFFIXES for folder in classes for file in folder.iterdir())
+    if (len(classes), images) != (IMAGENET_R_CLASSES, IMAGENET_R_IMAGES):
+        raise DataMissingError(
+            f"{root} has {images:,} images in {len(classes)} classes, not {IMAGENET_R_IMAGES:,} in "
+            f"{IMAGENET_R_CLASSES}: it was not unpacked completely; {get} again in {data_dir}"
+        )
+    return load_folder(root, skip_corrupt=skip_corrupt, name="imagenet-r")
+
+
+def _image_files(root: Path) -> list[str]:
+    """Sorted paths of the images relative to `root`, with '/'; hidden and other files are passed over."""
+    if not root.is_dir():
+        raise DataMissingError(f"{root} is not a folder; check the path")
+    found = []
+    for folder, subfolders, names in os.walk(root):
+        subfolders[:] = [name for name in subfolders if not name.startswith(".")]
+        images = [name for name in names if Path(name).suffix.lower() in SUFFIXES and name[0] != "."]
+        if not images and not subfolders and Path(folder) != root:
+            raise FolderLayoutError(
+                f"{folder} holds no image; remove the folder or put the class's images in"
+            )
+        found += [(Path(folder) / name).relative_to(root).as_posix() for name in images]
+    return sorted(found)
+
+
+def _depth(root: Path, files: list[str]) -> int:
+    """1 for class/image, 2 for client/class/image."""
+    example = {file.count("/"): file for file in files}
+    if not files or 0 in example:
+        what = f"{example[0]} lies" if 0 in example else "no image lies"
+        where = "outside any class folder" if 0 in example else "in any class folder"
+        raise FolderLayoutError(
+            f"{root}: {what} {where}; put each image in a folder named after its class: class/image"
+        )
+    if len(example) > 1 or max(example) > 2:
+        raise FolderLayoutError(
+            f"{root}: {' and '.join(example.values())} lie at depths {sorted(example)}; "
+            "use class/image for all, or client/class/image for all"
+        )
+    return next(iter(example))
+
+
+def _decode(root: Path, files: list[str]) -> tuple[Pixels | None, dict[str, CorruptImageError]]:
+    """Decode every image once: the pixels if all have one size and fit in memory, and the corrupt files."""
+    corrupt: dict[str, CorruptImageError] = {}
+    pixels: Pixels | None = None
+    kept = 0
+    for file, image in _decoded(root, files):
+        if isinstance(image, CorruptImageError):
+            corrupt[file] = image
+            continue
+        if kept == 0 and len(files) * image.nbytes <= IN_MEMORY:
+            pixels = np.empty((len(files), *image.shape), np.uint8)
+        if pixels is not None and pixels.shape[1:] != image.shape:
+            pixels = None
+        if pixels is not None:
+            pixels[kept] = image
+        kept += 1
+    return None if pixels is None else pixels[:kept], corrupt
+
+
+def _decoded(root: Path, files: list[str]) -> Iterator[tuple[str, Pixels | CorruptImageError]]:
+    """Each file with its pixels or its error, in order, decoded by a few threads a chunk at a time."""
+
+    def attempt(file: str) -> Pixels | CorruptImageError:
+        try:
+            return np.asarray(open_rgb(root / file))
+        except CorruptImageError as error:
+            return error
+
+    with ThreadPoolExecutor(max_workers=min(8, os.cpu_count() or 1)) as pool:
+        for start in range(0, len(files), _CHUNK):
+            chunk = files[start : start + _CHUNK]
+            yield from zip(chunk, pool.map(attempt, chunk), strict=True)

@@ -1,0 +1,152 @@
+"""Pickles of plain data, read without running anything.
+
+A pickle is a program. Old data sets come as pickles all the same, so this reader lets them build arrays,
+lists, dicts, strings, bytes and numbers, and nothing else. Not even numpy's own constructors are called:
+they trust what a pickle says about its memory layout. Stand-ins collect the parts, and the array is made from
+its bytes after a check.
+"""
+
+import pickle
+import re
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fedhip.data.errors import DataCorruptError, UnsafePickleError
+
+_NUMBER = re.compile(r"[<>|=]?([biuf])([1248])")
+
+
+class _Type:
+    """Stands in for numpy.dtype: a number type and its byte order."""
+
+    def __init__(self, code: Any, *_: Any) -> None:
+        code = code.decode("ascii") if isinstance(code, bytes) else code
+        if not isinstance(code, str) or not _NUMBER.fullmatch(code):
+            raise UnsafePickleError(f"it holds an array of type {code!r}")
+        self.dtype = np.dtype(code)
+
+    def __setstate__(self, state: Any) -> None:
+        order = state[1].decode("ascii") if isinstance(state[1], bytes) else state[1]
+        if order not in ("<", ">", "|", "="):
+            raise UnsafePickleError(f"it holds an array of byte order {order!r}")
+        self.dtype = np.dtype(order + self.dtype.str[1:])
+
+
+class _Array:
+    """Stands in for numpy.ndarray: the shape, the number type and the bytes."""
+
+    def __init__(self, *_: Any) -> None:
+        self.array: NDArray[Any] = np.empty(0)
+
+    def __setstate__(self, state: Any) -> None:
+        _, shape, dtype, fortran, data = state
+        if not isinstance(data, bytes) or not isinstance(dtype, _Type):
+            raise UnsafePickleError(f"it holds an array of {type(data).__name__}")
+        flat = np.frombuffer(data, dtype.dtype)
+        self.array = flat.reshape(shape, order="F" if fortran else "C")
+
+
+class _Scalar:
+    """Stands in for numpy's scalars, which are arrays without a dimension."""
+
+    def __init__(self, dtype: _Type, data: bytes) -> None:
+        self.array = np.frombuffer(data, dtype.dtype).reshape(())[()]
+
+    def __setstate__(self, state: Any) -> None:
+        raise UnsafePickleError("it alters a number")
+
+
+class _Buffer(_Array):
+    """Stands in for numpy's constructor from a buffer, as in pickles of protocol 5."""
+
+    def __init__(self, data: Any, dtype: _Type, shape: tuple[int, ...], order: str) -> None:
+        # bytes(10**12) would fill the memory with zeros, so numbers are not converted.
+        content = bytes(data) if isinstance(data, bytearray) else data
+        self.__setstate__((1, shape, dtype, order == "F", content))
+
+
+class _Bytes:
+    """Stands in for codecs.encode and bytes(), which is how old protocols write bytes; makes real ones."""
+
+    def __new__(cls, text: str = "", encoding: str = "latin1") -> bytes:  # type: ignore[misc]
+        if encoding != "latin1":
+            raise UnsafePickleError(f"it encodes a string as {encoding!r}")
+        return text.encode("latin1")
+
+    def __setstate__(self, state: Any) -> None:
+        raise UnsafePickleError("it alters a string")
+
+
+_STAND_INS: dict[tuple[str, str], type] = {
+    ("numpy", "dtype"): _Type,
+    ("numpy", "ndarray"): _Array,
+    ("_codecs", "encode"): _Bytes,
+    ("__builtin__", "bytes"): _Bytes,
+}
+for _core in ("numpy.core", "numpy._core"):
+    _STAND_INS[_core + ".multiarray", "_reconstruct"] = _Array
+    _STAND_INS[_core + ".multiarray", "scalar"] = _Scalar
+    _STAND_INS[_core + ".numeric", "_frombuffer"] = _Buffer
+
+
+class _Reader(pickle.Unpickler):
+    """Looks up stand-ins instead of importing."""
+
+    def find_class(self, module: str, name: str) -> Any:
+        """The stand-in of a name that arrays need; an error for any other."""
+        try:
+            return _STAND_INS[module, name]
+        except KeyError:
+            raise UnsafePickleError(f"it asks for {module}.{name}") from None
+
+    def persistent_load(self, pid: Any) -> Any:
+        """Refuse references to outside objects."""
+        raise UnsafePickleError(f"it refers to an outside object, {pid!r}")
+
+
+def read_pickle(path: Path) -> Any:
+    """Read a pickle of plain data; Python 2 strings come back as bytes."""
+    try:
+        with path.open("rb") as file:
+            return _plain(_Reader(file, encoding="bytes").load(), {})
+    except UnsafePickleError as error:
+        raise UnsafePickleError(
+            f"{path} was not read: {error}. Only arrays of numbers, lists, dicts, strings, bytes and "
+            "numbers are allowed in a pickle; get the file from its official address"
+        ) from error
+    except OSError:
+        raise
+    # A damaged pickle can fail in any operation it spells out, so in any way at all.
+    except Exception as error:
+        raise DataCorruptError(
+            f"{path} is truncated or not a pickle ({type(error).__name__}: {error}); get the file again"
+        ) from error
+
+
+def _plain(value: Any, done: dict[int, Any]) -> Any:
+    """Replace stand-ins by what they stand for and refuse what is not plain data.
+
+    `done` holds every container once it was replaced: one that is shared is walked once, one that contains
+    itself is refused.
+    """
+    if isinstance(value, _Array | _Scalar):
+        return value.array
+    if value is None or type(value) in (bool, int, float, str, bytes):
+        return value
+    if type(value) not in (list, tuple, dict):
+        raise UnsafePickleError(f"it holds a {type(value).__name__}")
+    if id(value) in done:
+        if done[id(value)] is None:
+            raise UnsafePickleError("it holds a container that contains itself")
+        return done[id(value)]
+    done[id(value)] = None
+    result: Any
+    if isinstance(value, dict):
+        result = {_plain(key, done): _plain(item, done) for key, item in value.items()}
+    else:
+        result = type(value)(_plain(item, done) for item in value)
+    done[id(value)] = result
+    return result

@@ -1,0 +1,149 @@
+"""The picture of a partition: a bubble for each client and class, its area the number of rows."""
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fedhip.data.errors import MissingExtraError, PartitionError
+from fedhip.data.files import atomic_path
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+_INK, _MUTED, _GRID = "#1f2933", "#66727f", "#e9edf1"
+_BUBBLE = "#2f6fb3"
+_MOST_CELLS = 120  # up to so many cells in a row are square; more are squeezed into the page
+_LONGEST_NAME = 24
+
+
+def draw_partition(
+    path: str | Path,
+    counts: NDArray[np.int64],
+    *,
+    class_names: tuple[str, ...],
+    client_names: tuple[str, ...],
+    title: str,
+) -> None:
+    """Draw rows per client and class (K × d) into an .svg, .png or .pdf file; equal input, equal file."""
+    path = Path(path)
+    if path.suffix not in (".svg", ".png", ".pdf"):
+        raise PartitionError(f"{path}: a picture ends in .svg, .png or .pdf, not '{path.suffix}'")
+    try:
+        import matplotlib
+        from matplotlib.figure import Figure
+    except ImportError as error:
+        raise MissingExtraError(
+            "drawing needs matplotlib; install it with: pip install 'fedhip[plot]'"
+        ) from error
+    # Names come from the user's folders: a dollar sign in one is a dollar sign.
+    style: Any = {"svg.hashsalt": "fedhip", "font.size": 9.0, "text.parse_math": False}
+    with matplotlib.rc_context(style):
+        figure = Figure(layout="constrained")
+        _draw(figure, counts, class_names, client_names, title)
+        metadata: Any = {".svg": {"Date": None}, ".png": {"Software": None}, ".pdf": {"CreationDate": None}}
+        with atomic_path(path) as temporary:
+            figure.savefig(temporary, dpi=150, metadata=metadata[path.suffix])
+
+
+def _draw(
+    figure: "Figure",
+    counts: NDArray[np.int64],
+    class_names: tuple[str, ...],
+    client_names: tuple[str, ...],
+    title: str,
+) -> None:
+    clients, classes = counts.shape
+    # Cells are square and as large as the picture allows: the more there are, the smaller.
+    width, height = (float(np.clip(_cell(side) * side, 2.2, 15.0)) for side in (classes, clients))
+    if max(clients, classes) <= _MOST_CELLS:
+        cell = min(_cell(clients), _cell(classes))
+        width, height = max(cell * classes, 2.2), max(cell * clients, 2.2)
+    figure.set_size_inches(width + 1.9, height + 2.1)
+    axes = figure.add_subplot()
+    client, label = np.nonzero(counts)
+    rows = counts[client, label]
+    # Where cells are small most are empty, and bubbles may reach into the next one.
+    cell = min(width / classes, height / clients)
+    diameter = 72 * max(0.92 * cell, min(1.6 * cell, 0.25), 0.06)
+    scale = diameter**2 / rows.max()
+    axes.scatter(label, client, s=rows * scale, color=_BUBBLE, alpha=0.8, linewidths=0, zorder=2)
+    axes.set(xlim=(-0.8, classes - 0.2), ylim=(clients - 0.2, -0.8), xlabel="class", ylabel="client")
+    _ticks(axes.xaxis, class_names, width / classes, rotate=classes > 6)
+    _ticks(axes.yaxis, client_names, height / clients, rotate=False)
+    _decorate(axes, title, counts)
+    _legend(axes, int(rows.max()), scale, diameter)
+
+
+def _cell(side: int) -> float:
+    """Inches for each of `side` cells in a row."""
+    return float(np.clip(15.0 / side, 0.15, 0.42))
+
+
+def _ticks(axis: Any, names: tuple[str, ...], cell: float, *, rotate: bool) -> None:
+    """A name at every place if there is height for its letters; otherwise a number every few places."""
+    count = len(names)
+    letters = min(9.0, 72 * cell * 0.72)
+    if letters >= 6.5 and max(map(len, names)) <= _LONGEST_NAME:
+        axis.set_ticks(range(count), names, fontsize=letters, rotation=90 if rotate else 0)
+    else:
+        step = next(step for step in (1, 2, 5, 10, 20, 50, 100, 200, 500, 1000) if step * cell >= 0.3)
+        axis.set_ticks(range(0, count, step))
+
+
+def _decorate(axes: "Axes", title: str, counts: NDArray[np.int64]) -> None:
+    clients, classes = counts.shape
+    sizes, present = counts.sum(axis=1), (counts > 0).sum(axis=1)
+    axes.set_title(title, loc="left", color=_INK, fontsize=12, fontweight="bold", pad=20)
+    axes.annotate(
+        f"{counts.sum():,} rows · {clients:,} clients with {_span(sizes)} rows and {_span(present)} of "
+        f"{classes:,} classes each",
+        xy=(0, 1),
+        xytext=(0, 4),
+        xycoords="axes fraction",
+        textcoords="offset points",
+        color=_MUTED,
+        annotation_clip=False,
+        in_layout=False,
+    )
+    axes.tick_params(labelcolor=_MUTED, length=0)
+    axes.xaxis.label.set_color(_INK)
+    axes.yaxis.label.set_color(_INK)
+    axes.grid(color=_GRID, linewidth=0.6, zorder=0)
+    axes.set_axisbelow(True)
+    for spine in axes.spines.values():
+        spine.set_visible(False)
+
+
+def _legend(axes: "Axes", most: int, scale: float, diameter: float) -> None:
+    """Up to three bubbles of round sizes, the largest about as large as any in the picture."""
+    sizes = sorted({_round_down(most * part) for part in (0.1, 0.4, 1.0)} - {0})
+    style: dict[str, Any] = {"color": _BUBBLE, "alpha": 0.8, "linewidths": 0}
+    legend = axes.legend(
+        [axes.scatter([], [], s=size * scale, **style) for size in sizes],
+        [f"{size:,}" for size in sizes],
+        title="rows",
+        loc="upper left",
+        bbox_to_anchor=(1.0, 1.0),
+        frameon=False,
+        labelcolor=_MUTED,
+        labelspacing=max(0.6, diameter / 9 - 0.7),
+        handletextpad=max(0.6, diameter / 18 - 0.6),
+        borderpad=1.0,
+    )
+    legend.get_title().set_color(_INK)
+
+
+def _span(values: NDArray[np.int64]) -> str:
+    low, high = int(values.min()), int(values.max())
+    return f"{low:,}" if low == high else f"{low:,}–{high:,}"
+
+
+def _round_down(value: float) -> int:
+    """The largest of 1, 2, 5, 10, 20, 50, … that is not above the value; 0 below 1."""
+    if value < 1:
+        return 0
+    power = 10 ** int(np.log10(value))
+    return int(max(step * power for step in (1, 2, 5) if step * power <= value))

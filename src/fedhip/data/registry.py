@@ -1,0 +1,117 @@
+"""Data sets by name or by path."""
+
+import difflib
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from fedhip.data.array_files import as_text, named_labels, read_arrays
+from fedhip.data.cifar import load_cifar100
+from fedhip.data.dataset import Dataset
+from fedhip.data.errors import DatasetError, DatasetNameError, FeatureFileError, SmallClassError
+from fedhip.data.folders import load_folder, load_imagenet_r
+
+SKETCHES = Path(__file__).parent / "sketches" / "sketches.npz"
+
+
+@dataclass(frozen=True)
+class DatasetInfo:
+    """One line of the list of data sets."""
+
+    name: str
+    description: str
+
+
+_NAMED = (
+    DatasetInfo(
+        "sketches", "100 classes × 100 drawings from Quick, Draw! (Google, CC BY 4.0), in the package"
+    ),
+    DatasetInfo("cifar100", "CIFAR-100, 60,000 photographs of 32×32; from a folder, or downloaded (169 MB)"),
+    DatasetInfo("imagenet-r", "ImageNet-R, 30,000 renditions in 200 classes; from a folder"),
+)
+
+
+def list_datasets() -> tuple[DatasetInfo, ...]:
+    """The data sets that `load_dataset` knows by name; any image folder and .npz of images works by path."""
+    return _NAMED
+
+
+def load_dataset(
+    source: str | Path,
+    data_dir: str | Path | None = None,
+    *,
+    official_split: bool = False,
+    skip_corrupt: bool = False,
+    allow_single: bool = False,
+    cache_dir: str | Path | None = None,
+) -> Dataset:
+    """Load a data set by name, or an image folder or an .npz of images by path.
+
+    A name wins over a path: write './sketches' for a folder of that name. `data_dir` is where the files of a
+    named set lie. `official_split` keeps the published split into training and test rows; without it they are
+    pooled. `skip_corrupt` leaves out images that cannot be decoded, with a warning. A class with a single
+    image cannot be both trained on and tested: it is an error unless `allow_single`.
+    """
+    data = None if data_dir is None else Path(data_dir)
+    path = Path(source)
+    if source == "sketches":
+        dataset = load_npz(SKETCHES, name="sketches")
+    elif source == "cifar100":
+        dataset = load_cifar100(data, None if cache_dir is None else Path(cache_dir), official_split)
+    elif source == "imagenet-r":
+        dataset = load_imagenet_r(data, skip_corrupt=skip_corrupt)
+    elif path.is_dir():
+        dataset = load_folder(path, skip_corrupt=skip_corrupt)
+    elif path.suffix == ".npz":
+        dataset = load_npz(path)
+    else:
+        raise DatasetNameError(_unknown(str(source)))
+    if official_split and dataset.split is None:
+        raise DatasetError(f"{dataset.name} has no official split; leave official_split out")
+    _check_class_sizes(dataset, 1 if allow_single else 2)
+    return dataset
+
+
+def load_npz(path: Path, name: str | None = None) -> Dataset:
+    """An .npz with uint8 `images`; labels, class names, clients and split as in a feature file."""
+    try:
+        arrays = read_arrays(path)
+        for key in ("images", "labels"):
+            if key not in arrays:
+                hint = "; it holds features: read it as a feature file" if "features" in arrays else ""
+                raise DatasetError(f"{path} has no array '{key}', only {sorted(arrays)}{hint or '; add it'}")
+        labels, class_names = named_labels(arrays["labels"], arrays.get("class_names"))
+        clients = arrays.get("clients")
+        return Dataset(
+            name=name or path.stem,
+            images=arrays["images"],
+            labels=labels,
+            class_names=class_names,
+            clients=None if clients is None else as_text(clients, "clients"),
+            split=arrays.get("split"),
+        )
+    except FeatureFileError as error:
+        raise DatasetError(str(error) if str(path) in str(error) else f"{path}: {error}") from error
+
+
+def _check_class_sizes(dataset: Dataset, least: int) -> None:
+    counts = np.bincount(dataset.labels, minlength=dataset.num_classes)
+    small = np.flatnonzero(counts < least)
+    if small.size:
+        count = int(counts[small[0]])
+        more = f", and {small.size - 1} other classes are as small" if small.size > 1 else ""
+        remedy = ", or allow it with allow_single=True" if count else ""
+        raise SmallClassError(
+            f"class '{dataset.class_names[small[0]]}' of {dataset.name} has {count} image"
+            f"{'' if count == 1 else 's'}{more}; add images or remove the class{remedy}"
+        )
+
+
+def _unknown(source: str) -> str:
+    names = [info.name for info in _NAMED]
+    close = difflib.get_close_matches(source, names, n=1, cutoff=0.5)
+    guess = f"; did you mean '{close[0]}'?" if close else ""
+    return (
+        f"'{source}' is neither a data set ({', '.join(names)}) nor an image folder nor an .npz file{guess}"
+    )

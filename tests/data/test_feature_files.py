@@ -1,0 +1,170 @@
+import pickle
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from safetensors.numpy import save_file
+
+from fedhip.data import FeatureSet, read_features, write_features
+from fedhip.data.errors import DataMissingError, FeatureFileError
+
+X = np.random.default_rng(0).normal(size=(4, 3)).astype(np.float32)
+Y = np.array([0, 2, 1, 0])
+
+
+def npz(path: Path, **arrays: Any) -> Path:
+    np.savez(path, **{"features": X, "labels": Y, **arrays})
+    return path
+
+
+@pytest.mark.parametrize("suffix", [".npz", ".safetensors"])
+@pytest.mark.parametrize("dtype", [np.float16, np.float32, np.float64])
+@pytest.mark.parametrize("full", [False, True])
+def test_what_is_written_is_read(tmp_path: Path, suffix: str, dtype: type, full: bool) -> None:
+    extra: dict[str, Any] = {}
+    if full:
+        extra = {"clients": np.array(["Köln", "a", "b", "a"]), "split": np.array([0, 1, 0, 0])}
+    written = FeatureSet(X.astype(dtype), Y, ("x", "y", "z"), **extra)
+    write_features(tmp_path / f"f{suffix}", written)
+    found = read_features(tmp_path / f"f{suffix}")
+    assert found.fingerprint == written.fingerprint
+    assert found.features.dtype == dtype
+    np.testing.assert_array_equal(found.features, written.features)
+    np.testing.assert_array_equal(found.labels, Y)
+    assert found.class_names == ("x", "y", "z")
+    if full:
+        assert found.clients is not None
+        assert found.clients.tolist() == ["Köln", "a", "b", "a"]
+        assert found.split is not None
+        assert found.split.tolist() == [0, 1, 0, 0]
+    else:
+        assert found.clients is None
+        assert found.split is None
+    assert [p.name for p in tmp_path.iterdir()] == [f"f{suffix}"]
+
+
+def test_failed_write_keeps_the_old_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = tmp_path / "f.npz"
+    write_features(path, FeatureSet(X, Y, ("x", "y", "z")))
+    before = path.read_bytes()
+
+    def full_disk(path: Path, **_: Any) -> None:
+        path.write_bytes(b"the first half")
+        raise OSError("No space left on device")
+
+    monkeypatch.setattr(np, "savez", full_disk)
+    with pytest.raises(OSError, match="No space"):
+        write_features(path, FeatureSet(X * 2, Y, ("x", "y", "z")))
+    assert path.read_bytes() == before
+    assert [p.name for p in tmp_path.iterdir()] == ["f.npz"]
+
+
+def test_labels_as_strings_bytes_or_any_integers(tmp_path: Path) -> None:
+    for labels, names in (
+        (["dog", "cat", "dog", "eel"], ("cat", "dog", "eel")),
+        (np.array([b"dog", b"cat", b"dog", b"eel"]), ("cat", "dog", "eel")),
+        ([7, -3, 7, 100], ("-3", "7", "100")),
+    ):
+        found = read_features(npz(tmp_path / "f.npz", labels=np.asarray(labels)))
+        assert found.labels.tolist() == [1, 0, 1, 2]
+        assert found.class_names == names
+
+
+def test_class_names_say_what_labels_mean(tmp_path: Path) -> None:
+    names = np.array(["z", "y", "x", "never seen"])
+    found = read_features(npz(tmp_path / "f.npz", class_names=names))
+    assert (found.class_names, found.labels.tolist()) == (("z", "y", "x", "never seen"), [0, 2, 1, 0])
+    found = read_features(npz(tmp_path / "f.npz", class_names=names, labels=np.array(["x", "y", "x", "z"])))
+    assert found.labels.tolist() == [2, 1, 2, 0]
+
+
+def test_safetensors_of_others_needs_no_metadata(tmp_path: Path) -> None:
+    save_file({"features": X, "labels": Y, "clients": np.array([3, 3, 10, 3])}, tmp_path / "f.safetensors")
+    found = read_features(tmp_path / "f.safetensors")
+    assert found.class_names == ("0", "1", "2")
+    assert found.clients is not None
+    assert found.clients.tolist() == ["3", "3", "10", "3"]
+
+
+def test_integer_features_become_floats(tmp_path: Path) -> None:
+    found = read_features(npz(tmp_path / "f.npz", features=np.arange(12).reshape(4, 3)))
+    assert found.features.dtype == np.float64
+
+
+@pytest.mark.parametrize(
+    ("arrays", "message"),
+    [
+        ({"features": X[0]}, r"shape \(3,\)"),
+        ({"features": X[:, :0]}, r"shape \(4, 0\)"),
+        ({"features": X[:3]}, r"labels have shape \(4,\), but there are 3 rows"),
+        ({"features": X.astype(complex)}, "complex"),
+        ({"features": np.where(np.arange(4)[:, None] == 2, np.nan, X)}, "row 2 hold NaN"),
+        ({"features": np.where(np.arange(4)[:, None] > 0, np.inf, X)}, "row 1 .* 2 other rows"),
+        ({"features": X[:0], "labels": Y[:0]}, r"shape \(0, 3\)"),
+        ({"labels": Y / 1}, "labels are float64"),
+        ({"labels": Y > 0}, "labels are bool"),
+        ({"labels": Y[:, None]}, r"labels are int64 of shape \(4, 1\)"),
+        ({"labels": np.array([{}, 1, 2, 3], dtype=object)}, "'labels' holds Python objects"),
+        ({"class_names": np.array(["a", "b"])}, "labels run from 0 to 2, but there are 2 class names"),
+        ({"class_names": np.array(["a"]), "labels": np.array(list("abab"))}, "label 'b' is not among"),
+        ({"clients": np.array([0.5] * 4)}, "clients are float64"),
+        ({"clients": np.array([b"\xff"] * 4)}, "clients are not UTF-8"),
+        ({"split": np.array([0, 1, 2, 0])}, r"split holds \[0, 1, 2\]"),
+    ],
+    ids=lambda value: str(value)[:40] if isinstance(value, str) else "",
+)
+def test_bad_arrays_are_named_with_their_file(tmp_path: Path, arrays: dict[str, Any], message: str) -> None:
+    with pytest.raises(FeatureFileError, match=rf"mine\.npz: .*{message}"):
+        read_features(npz(tmp_path / "mine.npz", **arrays))
+
+
+def test_missing_file_and_missing_array(tmp_path: Path) -> None:
+    with pytest.raises(DataMissingError, match=r"nowhere\.npz is not there"):
+        read_features(tmp_path / "nowhere.npz")
+    np.savez(tmp_path / "f.npz", features=X)
+    with pytest.raises(FeatureFileError, match=r"f\.npz has no array 'labels', only \['features'\]"):
+        read_features(tmp_path / "f.npz")
+    np.savez(tmp_path / "f.npz", images=X, labels=Y)
+    with pytest.raises(FeatureFileError, match="holds images"):
+        read_features(tmp_path / "f.npz")
+
+
+@pytest.mark.parametrize("suffix", [".npz", ".safetensors"])
+def test_truncated_file_is_named(tmp_path: Path, suffix: str) -> None:
+    path = tmp_path / f"f{suffix}"
+    write_features(path, FeatureSet(X, Y, ("x", "y", "z")))
+    whole = path.read_bytes()
+    for keep in (0, 10, len(whole) // 2, len(whole) - 1):
+        path.write_bytes(whole[:keep])
+        with pytest.raises(FeatureFileError, match=rf"f{suffix} cannot be read"):
+            read_features(path)
+
+
+def test_pickle_in_npz_clothing_is_not_run(tmp_path: Path) -> None:
+    (tmp_path / "f.npz").write_bytes(pickle.dumps({"features": 1}))
+    with pytest.raises(FeatureFileError, match="cannot be read"):
+        read_features(tmp_path / "f.npz")
+
+
+def test_single_array_in_npz_clothing(tmp_path: Path) -> None:
+    with (tmp_path / "f.npz").open("wb") as file:
+        np.save(file, X)
+    with pytest.raises(FeatureFileError, match="single array"):
+        read_features(tmp_path / "f.npz")
+
+
+def test_unknown_suffix(tmp_path: Path) -> None:
+    (tmp_path / "f.csv").touch()
+    with pytest.raises(FeatureFileError, match=r"not '\.csv'"):
+        read_features(tmp_path / "f.csv")
+    with pytest.raises(FeatureFileError, match=r"not '\.csv'"):
+        write_features(tmp_path / "g.csv", FeatureSet(X, Y, ("x", "y", "z")))
+
+
+@pytest.mark.parametrize("names", ['["a"]', '"a"', "[1, 2]", "not json"])
+def test_client_names_that_do_not_fit(tmp_path: Path, names: str) -> None:
+    arrays = {"features": X, "labels": Y, "clients": np.array([0, 1, 0, 1])}
+    save_file(arrays, tmp_path / "f.safetensors", {"client_names": names})
+    with pytest.raises(FeatureFileError, match=r"f\.safetensors"):
+        read_features(tmp_path / "f.safetensors")

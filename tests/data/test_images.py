@@ -1,0 +1,99 @@
+from pathlib import Path
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from fedhip.data.errors import CorruptImageError
+from fedhip.data.images import fit, open_rgb
+
+RED, GREEN, WHITE = (255, 0, 0), (0, 255, 0), (255, 255, 255)
+
+
+def pixel(path: Path, at: tuple[int, int] = (0, 0)) -> tuple[int, ...]:
+    image = open_rgb(path)
+    assert image.mode == "RGB"
+    return tuple(int(v) for v in np.asarray(image)[at[1], at[0]])
+
+
+def test_grey_and_bilevel(tmp_path: Path) -> None:
+    Image.new("L", (4, 4), 77).save(tmp_path / "grey.png")
+    Image.new("1", (4, 4), 1).save(tmp_path / "bit.png")
+    assert pixel(tmp_path / "grey.png") == (77, 77, 77)
+    assert pixel(tmp_path / "bit.png") == WHITE
+
+
+def test_transparent_pixels_are_laid_on_white(tmp_path: Path) -> None:
+    image = Image.new("RGBA", (2, 1), (*RED, 255))
+    image.putpixel((1, 0), (0, 0, 0, 0))
+    image.save(tmp_path / "a.png")
+    Image.new("LA", (2, 1), (0, 128)).save(tmp_path / "la.png")
+    assert pixel(tmp_path / "a.png") == RED
+    assert pixel(tmp_path / "a.png", (1, 0)) == WHITE
+    assert pixel(tmp_path / "la.png") == (127, 127, 127)
+
+
+def test_palette_with_and_without_transparency(tmp_path: Path) -> None:
+    image = Image.new("P", (2, 1), 0)
+    image.putpalette([*RED, *GREEN])
+    image.putpixel((1, 0), 1)
+    image.save(tmp_path / "plain.png")
+    image.save(tmp_path / "clear.png", transparency=0)
+    image.save(tmp_path / "bytes.png", transparency=b"\x00\xff")
+    assert pixel(tmp_path / "plain.png") == RED
+    for name in ("clear.png", "bytes.png"):
+        assert pixel(tmp_path / name) == WHITE
+        assert pixel(tmp_path / name, (1, 0)) == GREEN
+
+
+@pytest.mark.parametrize("name", ["deep.png", "deep.tiff"])
+def test_sixteen_bits_keep_their_high_byte(tmp_path: Path, name: str) -> None:
+    values = np.array([[0, 255, 256, 32768, 65535]], dtype=np.uint16)
+    Image.fromarray(values).save(tmp_path / name)
+    np.testing.assert_array_equal(np.asarray(open_rgb(tmp_path / name))[0, :, 0], [0, 0, 1, 128, 255])
+
+
+def test_cmyk(tmp_path: Path) -> None:
+    Image.new("CMYK", (8, 8), (0, 255, 255, 0)).save(tmp_path / "c.tiff")
+    assert pixel(tmp_path / "c.tiff") == RED
+
+
+def test_animation_is_its_first_frame(tmp_path: Path) -> None:
+    frames = [Image.new("RGB", (4, 4), colour) for colour in (GREEN, RED)]
+    frames[0].save(tmp_path / "a.gif", save_all=True, append_images=frames[1:])
+    assert pixel(tmp_path / "a.gif") == GREEN
+
+
+def test_camera_orientation_is_honoured(tmp_path: Path) -> None:
+    image = Image.new("RGB", (16, 8), WHITE)
+    image.paste(RED, (0, 0, 8, 8))  # red on the left
+    exif = Image.Exif()
+    exif[0x0112] = 6  # turn by 90° clockwise to view: red comes to the top
+    image.save(tmp_path / "r.png", exif=exif)
+    turned = open_rgb(tmp_path / "r.png")
+    assert turned.size == (8, 16)
+    assert turned.getpixel((4, 2)) == RED
+    assert turned.getpixel((4, 14)) == WHITE
+
+
+def test_floating_point_image_is_refused(tmp_path: Path) -> None:
+    Image.fromarray(np.zeros((2, 2), dtype=np.float32)).save(tmp_path / "f.tiff")
+    with pytest.raises(CorruptImageError, match=r"f.tiff .*8 or 16 bits"):
+        open_rgb(tmp_path / "f.tiff")
+
+
+@pytest.mark.parametrize("suffix", [".jpg", ".png", ".gif", ".webp"])
+def test_truncated_image_is_named(tmp_path: Path, suffix: str) -> None:
+    path = tmp_path / f"half{suffix}"
+    noise = np.random.default_rng(0).integers(0, 256, (64, 64, 3), dtype=np.uint8)
+    Image.fromarray(noise).save(path)
+    path.write_bytes(path.read_bytes()[: path.stat().st_size // 2])
+    with pytest.raises(CorruptImageError, match=f"half{suffix} cannot be decoded.*skip_corrupt"):
+        open_rgb(path)
+
+
+def test_fit_takes_the_central_square() -> None:
+    wide = Image.new("RGB", (40, 10), WHITE)
+    wide.paste(RED, (15, 0, 25, 10))
+    assert set(np.asarray(fit(wide, 10)).reshape(-1, 3)[:, 1].tolist()) == {0}
+    assert fit(wide, 5).size == (5, 5)
