@@ -1,0 +1,1 @@
+"""From images to features: backbones, extraction and pre-training."""
