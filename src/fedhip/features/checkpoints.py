@@ -5,6 +5,7 @@ Own format: float16 (or float32) tensors under the module's own names, the confi
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import re
 from collections.abc import Mapping
@@ -21,6 +22,7 @@ from fedhip.features.files import atomic
 from fedhip.features.vit import ViT, ViTConfig
 
 FORMAT = "fedhip-vit"
+ORIGINAL_MARK = "patch_embed.proj.weight"
 State = dict[str, Tensor]
 
 
@@ -45,6 +47,9 @@ def load_encoder(path: Path, config: ViTConfig | None = None) -> ViT:
         config = own_config(path, metadata)
     elif config is None:
         raise WeightsError(f"{path} does not say which architecture it is; give its configuration")
+    elif ORIGINAL_MARK in state:
+        # the original code and the hub's differ in this constant alone
+        config = dataclasses.replace(config, layer_norm_eps=1e-6)
     return build(state, config, str(path))
 
 
@@ -121,7 +126,7 @@ def to_own_layout(state: Mapping[str, Tensor], config: ViTConfig) -> State:
     """Rename a published layout to our own; keys that are not recognised keep their names and fail the check."""
     if any("embeddings.patch_embeddings" in key for key in state):
         return from_hub(state, config)
-    if "patch_embed.proj.weight" in state:
+    if ORIGINAL_MARK in state:
         return from_original(state, config)
     return dict(state)
 
@@ -139,27 +144,14 @@ def from_hub(state: Mapping[str, Tensor], config: ViTConfig) -> State:
         r"encoder\.layer\.(\d+)\.output\.dense\.(weight|bias)": r"blocks.\1.contract.\2",
         r"layernorm\.(weight|bias)": r"norm.\1",
     }
-    trunk = {
-        key.removeprefix("vit."): value for key, value in state.items() if not key.startswith("decoder.")
-    }
-    merged: State = {}
-    for key, value in trunk.items():
-        match = re.fullmatch(r"(encoder\.layer\.(\d+)\.attention\.attention)\.query\.(weight|bias)", key)
-        if match is None:
-            merged[key] = value
-            continue
-        stem, layer, kind = match.groups()
-        parts = [trunk.get(f"{stem}.{name}.{kind}") for name in ("query", "key", "value")]
-        whole = [part for part in parts if part is not None]
-        if len(whole) == 3:
-            merged[f"blocks.{layer}.attention.qkv.{kind}"] = torch.cat(whole)
-    pattern = re.compile(r"encoder\.layer\.(\d+)\.attention\.attention\.(key|value)\.(weight|bias)")
-    merged = {
-        key: value
-        for key, value in merged.items()
-        if not ((match := pattern.fullmatch(key)) and f"blocks.{match[1]}.attention.qkv.{match[3]}" in merged)
-    }
-    return reshape(rename(merged, rules), config)
+    trunk = {k.removeprefix("vit."): v for k, v in state.items() if not k.startswith("decoder.")}
+    for layer in range(config.depth):
+        stem = f"encoder.layer.{layer}.attention.attention"
+        for kind in ("weight", "bias"):
+            names = [f"{stem}.{part}.{kind}" for part in ("query", "key", "value")]
+            if all(name in trunk for name in names):
+                trunk[f"blocks.{layer}.attention.qkv.{kind}"] = torch.cat([trunk.pop(name) for name in names])
+    return reshape(rename(trunk, rules), config)
 
 
 def from_original(state: Mapping[str, Tensor], config: ViTConfig) -> State:
@@ -192,16 +184,7 @@ def reshape(state: State, config: ViTConfig) -> State:
     """Convolution weights as a matrix; tokens and positions without their batch dimensions."""
     out = dict(state)
     kernel = out.get("patch_embedding.weight")
-    if (
-        kernel is not None
-        and kernel.ndim == 4
-        and kernel.shape[1:]
-        == (
-            config.channels,
-            config.patch_size,
-            config.patch_size,
-        )
-    ):
+    if kernel is not None and kernel.shape[1:] == (config.channels, config.patch_size, config.patch_size):
         out["patch_embedding.weight"] = kernel.flatten(1)
     for key, batch in (("class_token", 2), ("positions", 1)):
         if key in out and out[key].ndim == 3 and out[key].shape[:batch] == (1,) * batch:

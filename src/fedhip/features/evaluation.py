@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from fedhip.features.errors import ImagesError
-from fedhip.features.images import Pixels, check_images, resize_uint8
+from fedhip.features.images import Pixels, check_images, normalise, to_rgb
 from fedhip.features.pooling import Pooling
 from fedhip.features.vit import ViT
 
@@ -46,7 +46,7 @@ class LabelledSet:
         try:
             with np.load(path, allow_pickle=False) as file:
                 images, names = file["images"], file["labels"]
-                split = file["split"] if "split" in file else None
+                split = file.get("split")
         except (OSError, ValueError, KeyError) as error:
             raise ImagesError(f"cannot read images and labels from {path}: {error}") from error
         labels = np.unique(names, return_inverse=True)[1].astype(np.int64)
@@ -127,12 +127,10 @@ def evaluate_encoder(
 def encode_images(encoder: ViT, images: Pixels, pooling: Pooling, device: torch.device, batch: int) -> Tensor:
     """Features of all images, kept on the device."""
     config = encoder.config
-    mean = torch.tensor(config.mean, device=device).view(-1, 1, 1)
-    std = torch.tensor(config.std, device=device).view(-1, 1, 1)
     out = []
     for start in range(0, len(images), batch):
-        part = resize_uint8(images[start : start + batch], config.image_size)
-        pixels = torch.from_numpy(np.array(part)).to(device).permute(0, 3, 1, 2)
+        part = torch.from_numpy(np.array(to_rgb(images[start : start + batch]))).to(device)
+        pixels = normalise(part, config.image_size, config.mean, config.std)
         with torch.autocast("cuda", torch.bfloat16) if device.type == "cuda" else nullcontext():
-            out.append(pooling(encoder, (pixels.float() / 255 - mean) / std))
+            out.append(pooling(encoder, pixels))
     return torch.cat(out)

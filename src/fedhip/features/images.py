@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import IO
 
@@ -40,6 +41,13 @@ def resize(images: Tensor, size: int) -> Tensor:
     if images.shape[-2:] == (size, size):
         return images
     return functional.interpolate(images, (size, size), mode="bilinear", antialias=True, align_corners=False)
+
+
+def normalise(images: Tensor, size: int, mean: Sequence[float], std: Sequence[float]) -> Tensor:
+    """uint8 (B, H, W, 3) → normalised float32 (B, 3, size, size), on the device the images are on."""
+    pixels = resize(images.permute(0, 3, 1, 2).float(), size)
+    constants = torch.tensor([mean, std], device=pixels.device)[:, :, None, None] * 255
+    return (pixels - constants[0]) / constants[1]
 
 
 def resize_uint8(images: Pixels, size: int, block: int = 2048) -> Pixels:
