@@ -12,7 +12,7 @@ from torch import Tensor
 from fedhip.features.checkpoints import load_encoder, save_encoder
 from fedhip.features.errors import WeightsError
 from fedhip.features.vit import ViT
-from tests.features.conftest import SMALL, random_encoder
+from tests.features.samples import SMALL, random_encoder
 
 D = SMALL.width
 

@@ -3,7 +3,7 @@ import torch
 
 from fedhip.features.errors import PoolingError
 from fedhip.features.pooling import Pooling
-from tests.features.conftest import random_encoder
+from tests.features.samples import random_encoder
 
 
 def test_cls_and_mean_are_taken_from_the_tokens() -> None:

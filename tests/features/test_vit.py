@@ -10,7 +10,7 @@ from torch import Tensor
 from fedhip.features.checkpoints import load_encoder
 from fedhip.features.errors import ConfigError
 from fedhip.features.vit import ViTConfig, keep_lowest, num_kept, patchify, sincos_positions
-from tests.features.conftest import random_encoder
+from tests.features.samples import random_encoder
 
 transformers = pytest.importorskip("transformers")
 
