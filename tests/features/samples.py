@@ -14,8 +14,9 @@ def random_encoder(config: ViTConfig = SMALL, seed: int = 0) -> ViT:
     generator = torch.Generator().manual_seed(seed)
     encoder = ViT(config)
     with torch.no_grad():
-        for parameter in encoder.parameters():
-            parameter.add_(0.2 * torch.randn(parameter.shape, generator=generator))
+        for name, parameter in encoder.named_parameters():
+            scale = float("norm" in name and name.endswith("weight"))
+            parameter.copy_(scale + 0.2 * torch.randn(parameter.shape, generator=generator))
     return encoder.eval().requires_grad_(False)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import zipfile
 from collections.abc import Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass
@@ -44,10 +45,10 @@ class LabelledSet:
     def load(cls, path: Path) -> LabelledSet:
         """Read an .npz with `images`, `labels` and optionally `split`; without it, a random fifth tests."""
         try:
-            with np.load(path, allow_pickle=False) as file:
+            with path.open("rb") as raw, np.load(raw, allow_pickle=False) as file:
                 images, names = file["images"], file["labels"]
                 split = file.get("split")
-        except (OSError, ValueError, KeyError) as error:
+        except (zipfile.BadZipFile, OSError, ValueError, KeyError, TypeError) as error:
             raise ImagesError(f"cannot read images and labels from {path}: {error}") from error
         labels = np.unique(names, return_inverse=True)[1].astype(np.int64)
         if split is None:

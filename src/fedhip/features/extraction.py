@@ -203,7 +203,8 @@ class Store:
     def load(self, rows: range, out: Features) -> bool:
         """Put a chunk in its place; False where there is none, or none that can be read."""
         try:
-            found = np.load(self.path(rows), allow_pickle=False)
+            with self.path(rows).open("rb") as file:
+                found = np.load(file, allow_pickle=False)
         except (OSError, ValueError, EOFError):
             return False
         if found.dtype != out.dtype or found.shape != (len(rows), out.shape[1]):

@@ -97,7 +97,7 @@ def read_source(path: Path, image_size: int, skip_corrupt: bool = False) -> Pool
 def read_npz(path: Path, image_size: int) -> Pool:
     """An .npz with `images`; sources and weights if it was written by `Pool.save`."""
     try:
-        with np.load(path, allow_pickle=False) as file:
+        with path.open("rb") as raw, np.load(raw, allow_pickle=False) as file:
             if "images" not in file:
                 raise PoolError(f"{path} holds {sorted(file)}, but no array 'images'")
             images = resize_uint8(check_images(file["images"], f"the images of {path}"), image_size)
@@ -109,7 +109,7 @@ def read_npz(path: Path, image_size: int) -> Pool:
                 tuple(int(count) for count in file["counts"]),
                 tuple(float(weight) for weight in file["weights"]),
             )
-    except (zipfile.BadZipFile, OSError, ValueError, KeyError) as error:
+    except (zipfile.BadZipFile, OSError, ValueError, KeyError, TypeError) as error:
         if isinstance(error, ImagesError):
             raise
         raise PoolError(f"cannot read {path}: {error}; is the file complete?") from error
