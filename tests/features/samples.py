@@ -27,4 +27,5 @@ def waves(count: int, size: int = 16, seed: int = 0) -> NDArray[np.uint8]:
     a, b = rng.normal(size=(2, count, 1, 1, 3))
     frequency, phase = rng.uniform(2, 8, (count, 1, 1, 1)), rng.uniform(0, 6, (count, 1, 1, 1))
     wave = np.sin(frequency * (a * x[..., None] + b * y[..., None]) + phase)
-    return (127 + 100 * wave).astype(np.uint8)
+    image: NDArray[np.uint8] = (127 + 100 * wave).astype(np.uint8)
+    return image

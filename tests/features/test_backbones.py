@@ -14,7 +14,7 @@ from torch import Tensor
 
 from fedhip.features import backbones
 from fedhip.features.backbones import Named, ViTBackbone, list_backbones, load_backbone
-from fedhip.features.checkpoints import save_encoder
+from fedhip.features.checkpoints import load_encoder, save_encoder
 from fedhip.features.errors import (
     BackboneError,
     ConfigError,
@@ -23,7 +23,7 @@ from fedhip.features.errors import (
     PoolingError,
     WeightsError,
 )
-from fedhip.features.vit import ViTConfig
+from fedhip.features.vit import ViT, ViTConfig
 from tests.features.samples import SMALL, random_encoder, waves
 from tests.features.test_checkpoints import hub_layout
 
@@ -31,7 +31,9 @@ CPU = torch.device("cpu")
 IMAGES = torch.from_numpy(waves(4))
 
 
-def small(pooling: str | None = None, mask_ratio: float = 0.0, mask_seed: int = 0, seed: int = 0) -> ViTBackbone:
+def small(
+    pooling: str | None = None, mask_ratio: float = 0.0, mask_seed: int = 0, seed: int = 0
+) -> ViTBackbone:
     return ViTBackbone("small", random_encoder(seed=seed), pooling, CPU, mask_ratio, mask_seed)
 
 
@@ -48,7 +50,8 @@ def test_published_sizes() -> None:
     assert base is not None
     assert large is not None
     with torch.device("meta"):
-        counts = [sum(p.numel() for p in backbones.ViT(config).parameters()) for config in (base, large)]
+        encoders = [ViT(config) for config in (base, large)]
+    counts = [sum(int(p.numel()) for p in encoder.parameters()) for encoder in encoders]
     # the published 85,798,656 and 303,301,632 count the positions too
     assert counts == [85_798_656 - 197 * 768, 303_301_632 - 197 * 1024]
 
@@ -245,7 +248,7 @@ def test_mae_through_transformers_equals_our_own(tmp_path: Path) -> None:
     config = transformers.ViTMAEConfig(**sizes, image_size=16, patch_size=4, layer_norm_eps=1e-6)
     transformers.ViTMAEModel(config).save_pretrained(tmp_path)
     own_config = ViTConfig(16, 4, 32, 3, 2, mlp_ratio=2.0)
-    encoder = backbones.load_encoder(tmp_path / "model.safetensors", own_config)
+    encoder = load_encoder(tmp_path / "model.safetensors", own_config)
     for ratio in (0.0, 0.75):
         theirs = load_backbone(f"hf:{tmp_path}", pooling="mean", device="cpu", mask_ratio=ratio, mask_seed=3)
         ours = ViTBackbone("ours", encoder, "mean", CPU, ratio, 3)

@@ -114,12 +114,20 @@ def test_positions_of_the_file_are_used(tmp_path: Path) -> None:
     [
         (lambda s: s.pop("vit.encoder.layer.1.layernorm_after.bias"), "no 'blocks.1.norm2.bias'"),
         (lambda s: s.update({"vit.extra": torch.zeros(1)}), "unexpected 'extra'"),
-        (lambda s: s.update({"vit.layernorm.weight": torch.zeros(31)}), r"'norm.weight' .* \(31,\), expected \(32,\)"),
+        (
+            lambda s: s.update({"vit.layernorm.weight": torch.zeros(31)}),
+            r"'norm.weight' .* \(31,\), expected \(32,\)",
+        ),
         (lambda s: s.pop("vit.encoder.layer.0.attention.attention.key.bias"), "blocks.0.attention.qkv.bias"),
-        (lambda s: s.update({"vit.encoder.layer.3.output.dense.bias": torch.zeros(32)}), "blocks.3.contract.bias"),
+        (
+            lambda s: s.update({"vit.encoder.layer.3.output.dense.bias": torch.zeros(32)}),
+            "blocks.3.contract.bias",
+        ),
     ],
 )
-def test_weights_of_another_architecture_name_the_first_key(tmp_path: Path, spoil: object, named: str) -> None:
+def test_weights_of_another_architecture_name_the_first_key(
+    tmp_path: Path, spoil: object, named: str
+) -> None:
     state = hub_layout(random_encoder())
     spoil(state)  # type: ignore[operator]
     save_file(state, tmp_path / "m.safetensors")

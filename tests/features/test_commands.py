@@ -8,14 +8,18 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from numpy.typing import NDArray
 
 from fedhip.cli import extract, pretrain
 from fedhip.features.checkpoints import load_encoder, save_encoder
 from fedhip.features.errors import ConfigError, PoolError
 from tests.features.samples import random_encoder, waves
 
-SIZES = "--image-size 16 --patch 4 --width 32 --depth 2 --heads 2 --decoder-width 16 --decoder-depth 1".split()
-SIZES += "--decoder-heads 2 --batch 16 --device cpu --log-every 2".split()
+SIZES = [
+    *("--image-size", 16, "--patch", 4, "--width", 32, "--depth", 2, "--heads", 2),
+    *("--decoder-width", 16, "--decoder-depth", 1, "--decoder-heads", 2),
+    *("--batch", 16, "--device", "cpu", "--log-every", 2),
+]
 
 
 def fedhip(*words: object) -> int:
@@ -88,8 +92,8 @@ def test_extract_hands_the_features_to_the_feature_file(
         def __len__(self) -> int:
             return 12
 
-        def read(self, indices: object, size: int) -> object:
-            return waves(12, size)[indices]  # type: ignore[index]
+        def read(self, indices: NDArray[np.int64], size: int) -> NDArray[np.uint8]:
+            return waves(12, size)[indices]
 
     class FeatureSet:
         def __init__(self, **fields: object) -> None:
@@ -99,12 +103,25 @@ def test_extract_hands_the_features_to_the_feature_file(
             np.savez(path, features=self.fields["features"], labels=self.fields["labels"])  # type: ignore[arg-type]
 
     asked: list[object] = []
+
+    def load_dataset(name: str, data_dir: Path | None) -> DataSet:
+        asked.append((name, data_dir))
+        return DataSet()
+
     stand_in = types.ModuleType("fedhip.data")
     stand_in.FeatureSet = FeatureSet  # type: ignore[attr-defined]
-    stand_in.load_dataset = lambda name, data_dir: asked.append((name, data_dir)) or DataSet()  # type: ignore[attr-defined]
+    stand_in.load_dataset = load_dataset  # type: ignore[attr-defined]
     monkeypatch.setitem(sys.modules, "fedhip.data", stand_in)
     save_encoder(tmp_path / "e.safetensors", random_encoder())
-    words = ["extract", "--dataset", "toy", "--weights", tmp_path / "e.safetensors", "--pooling", "mean:1+cls"]
+    words = [
+        "extract",
+        "--dataset",
+        "toy",
+        "--weights",
+        tmp_path / "e.safetensors",
+        "--pooling",
+        "mean:1+cls",
+    ]
     assert fedhip(*words, "--device", "cpu", "--out", tmp_path / "f.npz") == 0
     assert asked == [("toy", None)]
     with np.load(tmp_path / "f.npz") as file:

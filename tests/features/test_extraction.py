@@ -52,7 +52,8 @@ class Source:
 
     def read(self, indices: Sequence[int] | NDArray[np.int64], size: int) -> Pixels:
         assert size == 16
-        return self.images[np.asarray(indices)]
+        found: Pixels = self.images[np.asarray(indices)]
+        return found
 
 
 @pytest.fixture(autouse=True)
@@ -81,7 +82,9 @@ def test_arrays_and_sources_grey_and_colour() -> None:
     np.testing.assert_allclose(from_source, expected(), rtol=1e-5, atol=1e-5)
     grey = IMAGES[..., 0]
     repeated = np.stack([grey] * 3, axis=-1)
-    shapes = [extract(Counting(), images, dtype=FLOAT, cache=False) for images in (grey, grey[..., None], repeated)]
+    shapes = [
+        extract(Counting(), images, dtype=FLOAT, cache=False) for images in (grey, grey[..., None], repeated)
+    ]
     assert (shapes[0] == shapes[1]).all()
     assert (shapes[1] == shapes[2]).all()
 
@@ -208,7 +211,12 @@ def test_precision_is_measured_once(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, factor: float, chosen: torch.dtype
 ) -> None:
     calls: list[object] = []
-    monkeypatch.setattr(precision, "speedup", lambda backbone: calls.append(backbone) or factor)
+
+    def measured(backbone: object) -> float:
+        calls.append(backbone)
+        return factor
+
+    monkeypatch.setattr(precision, "speedup", measured)
     assert precision.choose_dtype(Counting(), tmp_path) == chosen
     assert precision.choose_dtype(Counting(), tmp_path) == chosen
     assert len(calls) == 1

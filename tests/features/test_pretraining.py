@@ -60,7 +60,9 @@ def test_training_beats_its_start_and_the_mean_of_each_patch(tmp_path: Path) -> 
     assert float(rows[-1]["loss"]) == pytest.approx(outcome.curve[-1]["loss"], abs=1e-6)
 
 
-def test_resumed_run_equals_uninterrupted_run_bit_for_bit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_resumed_run_equals_uninterrupted_run_bit_for_bit(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     whole = pretrain(pool(), TINY, tmp_path / "whole", device="cpu", log_every=3)
     advance = Run.advance
 
@@ -128,7 +130,7 @@ def test_checkpoints_are_not_overwritten_or_mixed_up(tmp_path: Path) -> None:
 def test_another_model_in_the_checkpoint(tmp_path: Path) -> None:
     pretrain(pool(), TINY, tmp_path, device="cpu")
     wider = dataclasses.replace(TINY, decoder=DecoderConfig(64, 1, 2))
-    with pytest.raises(CheckpointError, match="another model|decoder was"):
+    with pytest.raises(CheckpointError, match=r"another model"):
         pretrain(pool(), wider, tmp_path, device="cpu", resume=True)
 
 
@@ -136,7 +138,9 @@ def test_resume_without_a_checkpoint_starts(tmp_path: Path) -> None:
     assert pretrain(pool(), TINY, tmp_path, device="cpu", resume=True).finished
 
 
-def test_a_crash_while_saving_keeps_the_old_checkpoint(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_crash_while_saving_keeps_the_old_checkpoint(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     run = Run(pool(), TINY, tmp_path, CPU, compile_step=False)
     run.save()
     before = (tmp_path / "checkpoint.safetensors").read_bytes()
@@ -161,9 +165,7 @@ def test_divergence_is_an_error_and_spares_the_checkpoint(tmp_path: Path) -> Non
 
 def test_no_decay_on_biases_norms_and_tokens() -> None:
     run = Run(pool(), TINY, Path(), CPU, compile_step=False)
-    decay = {
-        id(p): group["weight_decay"] for group in run.optimizer.param_groups for p in group["params"]
-    }
+    decay = {id(p): group["weight_decay"] for group in run.optimizer.param_groups for p in group["params"]}
     for name, parameter in run.model.named_parameters():
         plain = name.endswith("bias") or "norm" in name or "token" in name
         assert decay[id(parameter)] == (0.0 if plain else 0.05), name

@@ -12,7 +12,7 @@ def register(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) ->
     parser = subparsers.add_parser(
         "extract",
         help="turn a data set of images into a feature file",
-        description="Send every image through a frozen backbone and write features, labels and clients to a file.",
+        description="Send every image through a frozen backbone; write features and labels to a file.",
     )
     add = parser.add_argument
     add("--dataset", required=True, metavar="NAME", help="a data set (see: fedhip list datasets)")

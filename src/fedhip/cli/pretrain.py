@@ -16,8 +16,8 @@ def register(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) ->
     parser = subparsers.add_parser(
         "pretrain",
         help="train a backbone on unlabelled images by masked auto-encoding",
-        description="Train a ViT encoder on a pool of unlabelled images. Writes encoder.safetensors, card.json, "
-        "card.md, loss.csv and checkpoint.safetensors to the output folder.",
+        description="Train a ViT encoder on a pool of unlabelled images. Writes encoder.safetensors, "
+        "card.json, card.md, loss.csv and checkpoint.safetensors to the output folder.",
     )
     add = parser.add_argument
     add(

@@ -21,7 +21,7 @@ from fedhip.features.vit import IMAGENET_MEAN, IMAGENET_STD, num_kept
 
 
 def pool_output(output: Tensor, pooling: str | None, what: str) -> Tensor:
-    """Whatever an encoder returns as (B, m): vectors as they are, tokens by `cls` or `mean`, maps by their mean."""
+    """An encoder's output as (B, m): vectors as they are, tokens by `cls` or `mean`, maps by their mean."""
     if pooling not in (None, "cls", "mean"):
         raise PoolingError(f"{what} offers the poolings 'cls' and 'mean'; got {pooling!r}")
     if output.ndim == 2:
@@ -104,7 +104,7 @@ def pixel_settings(name: str, image_size: int) -> tuple[int, list[float], list[f
 
 
 class OnnxBackbone:
-    """An ONNX file: one float input (B, 3, S, S) with ImageNet's normalisation, features as its first output."""
+    """An ONNX file: one input (B, 3, S, S) with ImageNet's normalisation, features as its first output."""
 
     mixed_precision = False
 
@@ -146,8 +146,8 @@ class OnnxBackbone:
 class CallableBackbone:
     """A function from uint8 images (B, H, W, 3) to features (B, m), torch or numpy.
 
-    `image_size` and `identity` are taken from attributes of the function; without an identity nothing is cached,
-    since nobody can say whether the function is still the same.
+    `image_size` and `identity` are taken from attributes of the function; without an identity nothing is
+    cached, since nobody can say whether the function is still the same.
     """
 
     mixed_precision = False

@@ -1,8 +1,8 @@
 """Backbone(X; Θ) → F: frozen encoders by name.
 
-A backbone takes uint8 images (B, H, W, 3) on its device, resizes and normalises them there, and gives features
-(B, m) in float32. It is deterministic: the random mask of MAE is off unless asked for, and then it is a function
-of a recorded seed and the row of the image.
+A backbone takes uint8 images (B, H, W, 3) on its device, resizes and normalises them there, and gives
+features (B, m) in float32. It is deterministic: the random mask of MAE is off unless asked for, and then it
+is a function of a recorded seed and the row of the image.
 """
 
 from __future__ import annotations
@@ -123,8 +123,8 @@ def load_backbone(
 ) -> Backbone:
     """A frozen backbone by name, or from a callable on uint8 images (B, H, W, 3).
 
-    `pooling` is a specification such as `cls`, `mean` or `mean:6,8,10,12+cls`. `weights` is a file or folder to read
-    instead of the package's own or the hub's.
+    `pooling` is a specification such as `cls`, `mean` or `mean:6,8,10,12+cls`. `weights` is a file or
+    folder to read instead of the package's own or the hub's.
     """
     from fedhip.features import adapters
 

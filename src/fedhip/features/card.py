@@ -1,4 +1,4 @@
-"""The model card of a pre-trained encoder: data, recipe, cost, loss and accuracy, for machines and for people."""
+"""The card of a pre-trained encoder, for machines and people: data, recipe, cost, loss and accuracy."""
 
 from __future__ import annotations
 
@@ -63,9 +63,9 @@ def render(card: dict[str, Any]) -> str:
     lines = [
         "# Model card",
         "",
-        f"ViT encoder, {encoder['width']} wide, {encoder['depth']} deep, {encoder['heads']} heads, patches of "
-        f"{encoder['patch_size']} on {encoder['image_size']}×{encoder['image_size']} images; pre-trained without "
-        f"labels by masked auto-encoding.",
+        f"ViT encoder, {encoder['width']} wide, {encoder['depth']} deep, {encoder['heads']} heads, "
+        f"patches of {encoder['patch_size']} on {encoder['image_size']}×{encoder['image_size']} images; "
+        f"pre-trained without labels by masked auto-encoding.",
         "",
         "## Data",
         "",
@@ -75,11 +75,11 @@ def render(card: dict[str, Any]) -> str:
         "",
         "## Recipe",
         "",
-        f"Mask {recipe['mask_ratio']:.0%}; decoder of {decoder['depth']} blocks, {decoder['width']} wide; targets "
-        f"normalised per patch; AdamW {tuple(recipe['betas'])}, weight decay {recipe['weight_decay']}; batch "
-        f"{recipe['batch']}; peak learning rate {recipe['peak_learning_rate']:.2e}, {recipe['warmup']:.0%} warm-up, "
-        f"cosine; crops of {recipe['crop_area'][0]:.0%} to {recipe['crop_area'][1]:.0%} with flips; seed "
-        f"{recipe['seed']}.",
+        f"Mask {recipe['mask_ratio']:.0%}; decoder of {decoder['depth']} blocks, {decoder['width']} wide; "
+        f"targets normalised per patch; AdamW {tuple(recipe['betas'])}, weight decay "
+        f"{recipe['weight_decay']}; batch {recipe['batch']}; peak learning rate "
+        f"{recipe['peak_learning_rate']:.2e}, {recipe['warmup']:.0%} warm-up, cosine; crops of "
+        f"{recipe['crop_area'][0]:.0%} to {recipe['crop_area'][1]:.0%} with flips; seed {recipe['seed']}.",
         "",
         "## Cost",
         "",

@@ -1,6 +1,7 @@
 """Encoders on disk: our own safetensors, and the layouts MAE encoders are published in.
 
-Own format: float16 (or float32) tensors under the module's own names, the configuration as JSON in the metadata.
+Own format: float16 (or float32) tensors under the module's own names, the configuration as JSON in the
+metadata.
 """
 
 from __future__ import annotations
@@ -39,8 +40,8 @@ def save_encoder(path: Path, encoder: ViT, dtype: torch.dtype = torch.float16) -
 def load_encoder(path: Path, config: ViTConfig | None = None) -> ViT:
     """Read an encoder from any known layout; `config` is needed where the file does not bring its own.
 
-    float32 in memory, whatever the file stores. A file of another architecture is an error that names the first
-    key that does not fit.
+    float32 in memory, whatever the file stores. A file of another architecture is an error that names the
+    first key that does not fit.
     """
     state, metadata = read_tensors(path)
     if metadata.get("format") == FORMAT:
@@ -64,7 +65,7 @@ def own_config(path: Path, metadata: Mapping[str, str]) -> ViTConfig:
 
 
 def read_tensors(path: Path) -> tuple[State, dict[str, str]]:
-    """All tensors and the metadata of a safetensors file, or the tensors of a .pth file that holds nothing else."""
+    """Tensors and metadata of a safetensors file, or the tensors of a .pth file that holds nothing else."""
     if not path.is_file():
         raise WeightsError(f"there is no weights file {path}; check the path")
     try:
@@ -123,7 +124,7 @@ def check_keys(found: Mapping[str, Tensor], expected: Mapping[str, torch.Size], 
 
 
 def to_own_layout(state: Mapping[str, Tensor], config: ViTConfig) -> State:
-    """Rename a published layout to our own; keys that are not recognised keep their names and fail the check."""
+    """Rename a published layout to our own; unknown keys keep their names and fail the check."""
     if any("embeddings.patch_embeddings" in key for key in state):
         return from_hub(state, config)
     if ORIGINAL_MARK in state:
@@ -132,14 +133,14 @@ def to_own_layout(state: Mapping[str, Tensor], config: ViTConfig) -> State:
 
 
 def from_hub(state: Mapping[str, Tensor], config: ViTConfig) -> State:
-    """ViT-MAE as published on the hub: separate query, key and value, an optional `vit.` prefix, a decoder."""
+    """ViT-MAE as on the hub: separate query, key and value, an optional `vit.` prefix, a decoder."""
     rules = {
         r"embeddings\.cls_token": "class_token",
         r"embeddings\.position_embeddings": "positions",
         r"embeddings\.patch_embeddings\.projection\.(weight|bias)": r"patch_embedding.\1",
         r"encoder\.layer\.(\d+)\.layernorm_before\.(weight|bias)": r"blocks.\1.norm1.\2",
         r"encoder\.layer\.(\d+)\.layernorm_after\.(weight|bias)": r"blocks.\1.norm2.\2",
-        r"encoder\.layer\.(\d+)\.attention\.output\.dense\.(weight|bias)": r"blocks.\1.attention.projection.\2",
+        r"encoder\.layer\.(\d+)\.attention\.output\.dense\.(\w+)": r"blocks.\1.attention.projection.\2",
         r"encoder\.layer\.(\d+)\.intermediate\.dense\.(weight|bias)": r"blocks.\1.expand.\2",
         r"encoder\.layer\.(\d+)\.output\.dense\.(weight|bias)": r"blocks.\1.contract.\2",
         r"layernorm\.(weight|bias)": r"norm.\1",

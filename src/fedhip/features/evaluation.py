@@ -61,8 +61,8 @@ def ridge_accuracy(
 ) -> tuple[float, float]:
     """Test accuracy of argmax x·W, W = argmin ‖XW − Y‖² + βN‖W‖², and the β that was chosen.
 
-    Features are standardised and targets centred with the training rows; β is the best on every fifth training row
-    after fitting on the others, and the final fit uses all training rows. float64 throughout.
+    Features are standardised and targets centred with the training rows; β is the best on every fifth
+    training row after fitting on the others, and the final fit uses all training rows. float64 throughout.
     """
     train = (split == 0).nonzero().flatten()
     test = (split == 1).nonzero().flatten()

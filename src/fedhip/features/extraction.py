@@ -1,8 +1,8 @@
 """From images to a feature matrix: batched, cached by content, resumable.
 
-Rows go through in chunks. A chunk is read (and pinned, for a GPU) by one thread while the one before is computed,
-and written by another while the next one is; each is a file that is either whole or not there, so that an
-interrupted run continues, and a finished one takes no time the second time.
+Rows go through in chunks. A chunk is read (and pinned, for a GPU) by one thread while the one before is
+computed, and written by another while the next one is; each is a file that is either whole or not there, so
+that an interrupted run continues, and a finished one takes no time the second time.
 """
 
 from __future__ import annotations
@@ -56,10 +56,11 @@ def extract(
 ) -> Features:
     """Features (N, m) in float32 of uint8 images (N, H, W[, 1 or 3]), or of an object with `len` and `read`.
 
-    `dtype` is the precision of the matrix products: by default bfloat16 on a GPU, and on a CPU whichever of float32
-    and bfloat16 a short measurement finds faster. A batch that does not fit in memory is halved. `cache` is a
-    folder, True for the usual one, or False. An object is known to the cache by its `fingerprint`; without one it
-    is not cached. `report` gets (done, total, images per second, seconds left).
+    `dtype` is the precision of the matrix products: by default bfloat16 on a GPU, and on a CPU whichever of
+    float32 and bfloat16 a short measurement finds faster. A batch that does not fit in memory is halved.
+    `cache` is a folder, True for the usual one, or False. An object is known to the cache by its
+    `fingerprint`; without one it is not cached. `report` gets (done, total, images per second, seconds
+    left).
     """
     if batch is not None and batch < 1:
         raise ConfigError(f"batch is {batch}; it must be at least 1")
@@ -182,8 +183,8 @@ class Engine:
             raise error
         if self.batch == 1:
             raise BackboneError(
-                f"{self.backbone.name} does not fit in the memory of {self.backbone.device} with a single image; "
-                f"use a smaller backbone or another device"
+                f"{self.backbone.name} does not fit in the memory of {self.backbone.device} with a single "
+                f"image; use a smaller backbone or another device"
             ) from error
         self.batch //= 2
         if self.backbone.device.type == "cuda":

@@ -68,7 +68,7 @@ def resize_uint8(images: Pixels, size: int, block: int = 2048) -> Pixels:
 
 
 def read_image(source: Path | IO[bytes], size: int, name: str | None = None) -> Pixels:
-    """Any image pillow reads, as uint8 RGB (size, size, 3); the first frame of an animation, white behind alpha."""
+    """Any image as uint8 RGB (size, size, 3); the first frame of an animation, white behind alpha."""
     try:
         with Image.open(source) as image:
             rgb = opaque(image)

@@ -1,8 +1,8 @@
 """Masked auto-encoding: the encoder sees a quarter of the patches, a small decoder predicts the rest.
 
-Self-attention does not care about the order of its tokens, so the decoder works on them in shuffled order, visible
-first. That is the same function as putting them back in place, without a single scatter in the backward pass, and
-the predictions of the masked patches are a slice.
+Self-attention does not care about the order of its tokens, so the decoder works on them in shuffled order,
+visible first. That is the same function as putting them back in place, without a single scatter in the
+backward pass, and the predictions of the masked patches are a slice.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ class MaskedAutoencoder(nn.Module):
         nn.init.normal_(self.mask_token, std=0.02, generator=generator)
 
     def forward(self, pixels: Tensor, noise: Tensor) -> Tensor:
-        """Mean squared error on the masked patches of normalised pixels (B, C, S, S); noise is (B, patches)."""
+        """Mean squared error on the masked patches of pixels (B, C, S, S); noise is (B, patches)."""
         patches = patchify(pixels, self.encoder.config.patch_size)
         order = noise.argsort(dim=1)
         keep, masked = order[:, : self.kept], order[:, self.kept :]
@@ -88,7 +88,7 @@ def normalise_patches(patches: Tensor, eps: float = 1e-6) -> Tensor:
 def draw_boxes(
     count: int, area: tuple[float, float], generator: torch.Generator, device: torch.device
 ) -> Tensor:
-    """Random crops as affine maps (count, 2, 3): area in the given range, aspect 3:4 to 4:3, half of them mirrored."""
+    """Random crops as affine maps (count, 2, 3): area in a range, aspect 3:4 to 4:3, half mirrored."""
     u = torch.rand(5, count, generator=generator, device=device)
     size = area[0] + (area[1] - area[0]) * u[0]
     aspect = torch.exp((2 * u[1] - 1) * math.log(4 / 3))

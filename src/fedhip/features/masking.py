@@ -1,4 +1,4 @@
-"""Mask noise that depends on a seed and on the row of an image alone, on every device and at any batch size."""
+"""Mask noise from a seed and the row of an image alone, on every device and at any batch size."""
 
 from __future__ import annotations
 

@@ -1,7 +1,8 @@
 """From the tokens of an encoder to one feature vector for each image.
 
-A specification is a sum of parts, `kind[:layers]`: `cls` is the class token, `mean` the mean of the (visible)
-patches; layers are counted from 1 and default to the last. `"mean:6,8,10,12+cls"` is five vectors side by side.
+A specification is a sum of parts, `kind[:layers]`: `cls` is the class token, `mean` the mean of the
+(visible) patches; layers are counted from 1 and default to the last. `"mean:6,8,10,12+cls"` is five vectors
+side by side.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Pools of unlabelled images for pre-training: .npz files, folders and zip files, all at one size in memory."""
+"""Pools of unlabelled images for pre-training: .npz, folders and zip files, at one size in memory."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ SUFFIXES = {".jpg", ".jpeg", ".png", ".bmp", ".gif", ".webp", ".ppm", ".tif", ".
 
 @dataclass(frozen=True)
 class Pool:
-    """uint8 images (N, S, S, 3) of one or several sources, one after the other, and how often each is drawn."""
+    """uint8 images (N, S, S, 3) of some sources, one after the other, and how often each is drawn."""
 
     images: Pixels
     names: tuple[str, ...]

@@ -2,8 +2,8 @@
 
     pool on the device as uint8 → random crops → visible patches → encoder → decoder → error on masked patches
 
-All randomness of a step comes from (seed, step), so that a resumed run continues exactly where it stood. The host
-never waits for the device inside the loop, except to read the mean loss every `log_every` steps.
+All randomness of a step comes from (seed, step), so that a resumed run continues exactly where it stood.
+The host never waits for the device inside the loop, except to read the mean loss every `log_every` steps.
 """
 
 from __future__ import annotations
@@ -77,10 +77,11 @@ def pretrain(
 ) -> Outcome:
     """Train until the schedule ends; checkpoints and the loss curve go to the folder `out`.
 
-    With a schedule by minutes, the learning rate follows the time trained over the budget and reaches zero at the
-    budget. Time trained is wall-clock time after the first step of each process, whose compilation is not counted.
-    `stop_after` seconds of this process (compilation included), or an interrupt, end the run early with a
-    checkpoint; `resume=True` goes on from there, and starts from the beginning where there is none.
+    With a schedule by minutes, the learning rate follows the time trained over the budget and reaches zero
+    at the budget. Time trained is wall-clock time after the first step of each process, whose compilation
+    is not counted. `stop_after` seconds of this process (compilation included), or an interrupt, end the
+    run early with a checkpoint; `resume=True` goes on from there, and starts from the beginning where there
+    is none.
     """
     chosen = torch.device(device or ("cuda" if torch.cuda.is_available() else "cpu"))
     run = Run(pool, recipe, out, chosen, compile_step)
@@ -217,7 +218,7 @@ class Run:
                     window_start = self.seconds
                     self.note(loss, rate, report)
                     total, summed = torch.zeros((), device=self.device), 0
-                    # only here is the curve complete up to this step, so that a resumed run repeats it exactly
+                    # only here is the curve complete up to this step: a resumed run repeats it exactly
                     if time.monotonic() - saved_at > checkpoint_every:
                         self.save()
                         saved_at = time.monotonic()
@@ -242,8 +243,8 @@ class Run:
         loss = float(total) / summed
         if not math.isfinite(loss):
             raise DivergedError(
-                f"the loss is {loss} at step {self.step}; lower the learning rate (peak {self.recipe.peak:g}) and "
-                f"start again; the last checkpoint in {self.out} is from before"
+                f"the loss is {loss} at step {self.step}; lower the learning rate (peak "
+                f"{self.recipe.peak:g}) and start again; the last checkpoint in {self.out} is from before"
             )
         return loss
 
@@ -297,7 +298,7 @@ def write_curve(path: Path, curve: list[dict[str, float]]) -> None:
 
 @contextmanager
 def interrupts() -> Iterator[threading.Event]:
-    """An event that the first interrupt or termination signal sets; the second interrupt is Python's usual one.
+    """An event that the first interrupt or termination sets; the second interrupt is Python's usual one.
 
     A step is never cut in two, so that the checkpoint written afterwards is of a whole step.
     """

@@ -17,8 +17,8 @@ from fedhip.features.vit import ViTConfig, num_kept
 class Recipe:
     """Everything that decides the result of a run, apart from the pool.
 
-    Exactly one of `steps` and `minutes` is given. `learning_rate` is the peak; by default 1.5e-4 for each 256 images
-    of the batch (2.4e-3 at 4096).
+    Exactly one of `steps` and `minutes` is given. `learning_rate` is the peak; by default 1.5e-4 for each
+    256 images of the batch (2.4e-3 at 4096).
     """
 
     encoder: ViTConfig = field(default_factory=ViTConfig)

@@ -1,4 +1,4 @@
-"""Training checkpoints: one safetensors file, tensors beside each other, everything else as JSON in its metadata.
+"""Training checkpoints: one safetensors file, with everything that is no tensor as JSON in its metadata.
 
 One file, because two files cannot be replaced in one atomic move.
 """
@@ -36,7 +36,7 @@ def write_checkpoint(
 
 
 def read_checkpoint(path: Path, model: nn.Module, optimizer: torch.optim.AdamW) -> dict[str, Any]:
-    """Put weights and moments back in place and return the state; nothing is changed if the file does not fit."""
+    """Put weights and moments back and return the state; nothing changes if the file does not fit."""
     parameters = dict(model.named_parameters())
     try:
         with safe_open(path, framework="pt") as file:

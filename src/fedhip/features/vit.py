@@ -1,7 +1,8 @@
 """A plain vision transformer encoder, as masked auto-encoders use it.
 
-Pre-norm blocks, one class token, fixed sine-cosine positions. The patch embedding is a linear map on flattened
-patches (equal to the usual strided convolution), so that only the patches that are kept need to be embedded.
+Pre-norm blocks, one class token, fixed sine-cosine positions. The patch embedding is a linear map on
+flattened patches (equal to the usual strided convolution), so that only the patches that are kept need to
+be embedded.
 """
 
 from __future__ import annotations
@@ -94,7 +95,8 @@ class ViTConfig:
 def sincos_positions(grid: int, width: int) -> Tensor:
     """Sine-cosine positions (1 + grid², width): zeros for the class token, then the patches row by row.
 
-    The first half of the channels encodes the column, the second half the row; each half holds sines, then cosines.
+    The first half of the channels encodes the column, the second half the row; each half holds sines, then
+    cosines.
     """
     frequencies = 10000.0 ** -(torch.arange(width // 4, dtype=torch.float64) / (width / 4))
     angles = torch.arange(grid, dtype=torch.float64)[:, None] * frequencies
@@ -185,7 +187,7 @@ class ViT(nn.Module):
         self.register_buffer("positions", sincos_positions(config.grid, config.width), persistent=False)
 
     def embed(self, patches: Tensor, keep: Tensor | None = None) -> Tensor:
-        """Class token and embedded patches with their positions; only the patches in `keep` (B, K) if given."""
+        """Class token and embedded patches with positions; only the patches in `keep` (B, K) if given."""
         positions = self.positions[1:]
         if keep is not None:
             patches, positions = take(patches, keep), positions[keep]
@@ -200,8 +202,8 @@ class ViT(nn.Module):
     def layers(self, pixels: Tensor, wanted: Sequence[int], keep: Tensor | None = None) -> list[Tensor]:
         """Tokens after each wanted block (counted 1..depth), in ascending order.
 
-        The final norm is applied to every one of them: the residual stream grows with depth, and the norm puts all
-        layers on one scale, which a ridge on their concatenation needs.
+        The final norm is applied to every one of them: the residual stream grows with depth, and the norm
+        puts all layers on one scale, which a ridge on their concatenation needs.
         """
         return self.encode(patchify(pixels, self.config.patch_size), wanted, keep)
 
@@ -217,5 +219,5 @@ class ViT(nn.Module):
 
 
 def keep_lowest(noise: Tensor, kept: int) -> Tensor:
-    """Indices (B, kept) of the patches with the lowest noise (B, L), in the order of the noise, as MAE keeps them."""
+    """Indices (B, kept) of the patches with the lowest noise (B, L), in its order, as MAE keeps them."""
     return noise.argsort(dim=1, stable=True)[:, :kept]
