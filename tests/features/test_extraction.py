@@ -58,7 +58,7 @@ class Source:
 
 @pytest.fixture(autouse=True)
 def small_chunks(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(extraction.CHUNK_ROWS, "cpu", 10)
+    monkeypatch.setattr(extraction, "chunk_rows", lambda backbone: 10)
 
 
 IMAGES = waves(25)

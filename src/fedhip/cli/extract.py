@@ -24,6 +24,7 @@ def register(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) ->
     add("--mask-seed", type=int, default=0, metavar="N", help="seed of the mask (default: %(default)s)")
     add("--device", help="cuda or cpu (default: cuda where there is one)")
     add("--batch", type=int, metavar="N", help="images at a time (default: by their size)")
+    add("--precision", choices=["float32", "bfloat16"], help="default: bfloat16 on a GPU, measured on a CPU")
     add("--no-cache", action="store_true", help="neither read nor write the cache")
     add("--out", type=Path, required=True, metavar="FILE", help=".npz or .safetensors")
     parser.set_defaults(handler=run)
@@ -31,6 +32,8 @@ def register(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) ->
 
 def run(args: argparse.Namespace) -> int:
     """Load, extract, write."""
+    import torch
+
     from fedhip.data import FeatureSet, load_dataset
     from fedhip.features import extract, load_backbone
 
@@ -43,7 +46,14 @@ def run(args: argparse.Namespace) -> int:
         weights=args.weights,
     )
     dataset = load_dataset(args.dataset, data_dir=args.data)
-    features = extract(backbone, dataset, batch=args.batch, cache=not args.no_cache, report=show_progress)
+    features = extract(
+        backbone,
+        dataset,
+        batch=args.batch,
+        dtype=None if args.precision is None else getattr(torch, args.precision),
+        cache=not args.no_cache,
+        report=show_progress,
+    )
     print(file=sys.stderr)
     FeatureSet(
         features=features,

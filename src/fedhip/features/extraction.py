@@ -1,8 +1,8 @@
 """From images to a feature matrix: batched, cached by content, resumable.
 
 Rows go through in chunks. A chunk is read (and pinned, for a GPU) by one thread while the one before is
-computed, and written by another while the next one is; each is a file that is either whole or not there, so
-that an interrupted run continues, and a finished one takes no time the second time.
+computed, and fetched back and written by another while the next one is. Each is a file that is either whole
+or not there, so that an interrupted run continues, and a finished one takes no time the second time.
 """
 
 from __future__ import annotations
@@ -30,7 +30,6 @@ from fedhip.features.precision import choose_dtype
 
 Features = NDArray[np.float32]
 Report = Callable[[int, int, float, float], None]
-CHUNK_ROWS = {"cuda": 16384, "cpu": 1024}
 
 
 class ImageSource(Protocol):
@@ -84,7 +83,7 @@ def run(
 ) -> Features:
     """Fill the feature matrix chunk by chunk."""
     out = np.empty((total, engine.backbone.feature_dim), dtype=np.float32)
-    step = CHUNK_ROWS.get(engine.backbone.device.type, CHUNK_ROWS["cpu"])
+    step = chunk_rows(engine.backbone)
     chunks = [range(start, min(start + step, total)) for start in range(0, total, step)]
     missing = [rows for rows in chunks if store is None or not store.load(rows, out)]
     done = cached = total - sum(map(len, missing))
@@ -98,24 +97,42 @@ def run(
             report(done, total, rate, (total - done) / rate if rate else 0.0)
 
     progress(0)
+    pending: tuple[Future[None], range] | None = None
+
+    def finish(rows: range, features: Tensor) -> None:
+        host = features.cpu().numpy()
+        check_finite(host, rows, engine.backbone.name)
+        out[rows.start : rows.stop] = host
+        if store is not None:
+            store.save(rows, host)
+
+    def settle() -> None:
+        if pending is not None:
+            pending[0].result()
+            if engine.asynchronous:
+                progress(len(pending[1]))
+
     threads = ThreadPoolExecutor(2)
-    written: Future[None] | None = None
     try:
         coming = threads.submit(engine.fetch, read, missing[0]) if missing else None
         for number, rows in enumerate(missing):
             pixels = cast("Future[Tensor]", coming).result()
             if number + 1 < len(missing):
                 coming = threads.submit(engine.fetch, read, missing[number + 1])
-            out[rows.start : rows.stop] = engine.features(pixels, rows, progress)
-            if written is not None:
-                written.result()
-            if store is not None:
-                written = threads.submit(store.save, rows, out[rows.start : rows.stop])
-        if written is not None:
-            written.result()
+            features = engine.features(pixels, rows, progress)
+            settle()
+            pending = threads.submit(finish, rows, features), rows
+        settle()
     finally:
         threads.shutdown(wait=True, cancel_futures=True)
     return out
+
+
+def check_finite(features: Features, rows: range, name: str) -> None:
+    """Features that are not numbers are an error that names the first row of them."""
+    if not np.isfinite(features).all():
+        row = rows[int(np.flatnonzero(~np.isfinite(features).all(axis=1))[0])]
+        raise BackboneError(f"{name} gave features of row {row} that are not finite numbers")
 
 
 @dataclass
@@ -135,11 +152,16 @@ class Engine:
     def fetch(self, read: Callable[[range], Pixels], rows: range) -> Tensor:
         """One chunk of pixels in memory, pinned where that makes the copy to the device asynchronous."""
         pixels = torch.from_numpy(np.require(read(rows), requirements=["C", "W"]))
-        return pixels.pin_memory() if self.backbone.device.type == "cuda" else pixels
+        return pixels.pin_memory() if self.asynchronous else pixels
+
+    @property
+    def asynchronous(self) -> bool:
+        """Whether work is only queued when a call returns."""
+        return self.backbone.device.type == "cuda"
 
     @torch.inference_mode()
-    def features(self, pixels: Tensor, rows: range, progress: Callable[[int], None]) -> Features:
-        """Features of one chunk."""
+    def features(self, pixels: Tensor, rows: range, progress: Callable[[int], None]) -> Tensor:
+        """Features of one chunk, on the device; on a GPU they may still be under way."""
         device = self.backbone.device
         resident = pixels.to(device, non_blocking=True)
         numbers = torch.arange(rows.start, rows.stop, device=device)
@@ -148,21 +170,13 @@ class Engine:
             stop = min(start + self.batch, len(rows))
             try:
                 parts.append(self.forward(resident[start:stop], numbers[start:stop]))
-            except (torch.OutOfMemoryError, MemoryError, RuntimeError) as error:
+            except (MemoryError, RuntimeError) as error:
                 self.shrink(error)
                 continue
-            if device.type != "cuda":
+            if not self.asynchronous:
                 progress(stop - start)
             start = stop
-        result = torch.cat(parts).cpu().numpy()
-        if device.type == "cuda":  # only now has the device done what was asked of it
-            progress(len(rows))
-        if not np.isfinite(result).all():
-            row = rows[int(np.flatnonzero(~np.isfinite(result).all(axis=1))[0])]
-            raise BackboneError(
-                f"{self.backbone.name} gave features of row {row} that are not finite numbers"
-            )
-        return cast(Features, result)
+        return torch.cat(parts)
 
     def forward(self, pixels: Tensor, numbers: Tensor) -> Tensor:
         """One batch; a compiled backbone always gets a full one, so that it is compiled once."""
@@ -176,10 +190,8 @@ class Engine:
 
     def shrink(self, error: Exception) -> None:
         """Halve the batch if memory ran out; anything else is an error."""
-        exhausted = isinstance(error, torch.OutOfMemoryError | MemoryError) or "can't allocate memory" in str(
-            error
-        )
-        if not exhausted:
+        typed = isinstance(error, torch.OutOfMemoryError | MemoryError)
+        if not typed and "can't allocate memory" not in str(error):
             raise error
         if self.batch == 1:
             raise BackboneError(
@@ -253,3 +265,10 @@ def default_batch(backbone: Backbone) -> int:
     """As many images as keep the device busy: by their pixels, within limits."""
     pixels = 2**24 if backbone.device.type == "cuda" else 2**19
     return max(8, min(4096, pixels // backbone.image_size**2))
+
+
+def chunk_rows(backbone: Backbone) -> int:
+    """Rows that are written at once: seconds of work on a CPU, a quarter of a gigabyte of pixels on a GPU."""
+    if backbone.device.type != "cuda":
+        return 1024
+    return max(512, min(16384, 2**28 // (3 * backbone.image_size**2)))
