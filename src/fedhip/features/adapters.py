@@ -70,7 +70,7 @@ class HubBackbone:
         self.model = model.to(device).eval().requires_grad_(False)
         self.feature_dim = self(torch.zeros(1, size, size, 3, dtype=torch.uint8)).shape[1]
 
-    @torch.inference_mode()
+    @torch.no_grad()
     def __call__(self, images: Tensor, rows: Tensor | None = None) -> Tensor:
         """Features of uint8 images (B, H, W, 3)."""
         pixels = normalise(images.to(self.device), self.image_size, self.mean, self.std)
@@ -161,7 +161,7 @@ class CallableBackbone:
         blank = torch.zeros(2, self.image_size, self.image_size, 3, dtype=torch.uint8)
         self.feature_dim = self(blank).shape[1]
 
-    @torch.inference_mode()
+    @torch.no_grad()
     def __call__(self, images: Tensor, rows: Tensor | None = None) -> Tensor:
         """Features of uint8 images (B, H, W, 3), checked."""
         features = self.function(images.to(self.device))

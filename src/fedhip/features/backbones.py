@@ -215,7 +215,7 @@ class ViTBackbone:
         self.identity = digest(encoder, settings)
         self.encoder = encoder.to(device).eval().requires_grad_(False)
 
-    @torch.inference_mode()
+    @torch.no_grad()
     def __call__(self, images: Tensor, rows: Tensor | None = None) -> Tensor:
         """Features of uint8 images (B, H, W, 3)."""
         config = self.encoder.config

@@ -98,7 +98,7 @@ def default_concatenation(depth: int) -> str:
     return f"mean:{','.join(map(str, layers))}+cls"
 
 
-@torch.inference_mode()
+@torch.no_grad()
 def evaluate_encoder(
     encoder: ViT,
     data: LabelledSet,

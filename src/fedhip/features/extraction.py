@@ -159,7 +159,7 @@ class Engine:
         """Whether work is only queued when a call returns."""
         return self.backbone.device.type == "cuda"
 
-    @torch.inference_mode()
+    @torch.no_grad()
     def features(self, pixels: Tensor, rows: range, progress: Callable[[int], None]) -> Tensor:
         """Features of one chunk, on the device; on a GPU they may still be under way."""
         device = self.backbone.device

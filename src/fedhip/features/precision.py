@@ -50,7 +50,7 @@ def speedup(backbone: Backbone, count: int = 8) -> float:
         times = []
         for _ in range(3):
             start = time.perf_counter()
-            with torch.inference_mode(), torch.autocast("cpu", torch.bfloat16, enabled=mixed):
+            with torch.no_grad(), torch.autocast("cpu", torch.bfloat16, enabled=mixed):
                 backbone(images)
             times.append(time.perf_counter() - start)
         seconds[mixed] = min(times)

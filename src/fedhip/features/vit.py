@@ -211,10 +211,12 @@ class ViT(nn.Module):
         """The same as `layers`, from flattened patches (B, L, C·p·p)."""
         x = self.embed(patches, keep)
         found = []
-        for layer, block in enumerate(self.blocks[: max(wanted)], start=1):
+        for layer, block in enumerate(self.blocks, start=1):
             x = block(x)
             if layer in wanted:
                 found.append(self.norm(x))
+            if layer == max(wanted):
+                break
         return found
 
 
