@@ -16,7 +16,6 @@ import torch
 
 from fedhip.features import Pool, Progress, Recipe, ViT, ViTConfig, extract, pretrain
 from fedhip.features.backbones import NAMED, ViTBackbone
-from fedhip.features.mae import DecoderConfig, MaskedAutoencoder
 
 
 def synchronize(device: torch.device) -> None:
@@ -54,10 +53,7 @@ def flops(config: ViTConfig) -> float:
 def extraction(config: ViTConfig, count: int, device: torch.device, compiled: bool, pooling: str) -> float:
     """Images per second from memory, without the cache."""
     torch.manual_seed(0)
-    encoder = MaskedAutoencoder(config, DecoderConfig()) if config.depth < 24 else None
-    if encoder is not None:
-        encoder.initialize(0)
-    backbone = ViTBackbone("random", encoder.encoder if encoder else ViT(config), pooling, device)
+    backbone = ViTBackbone("random", ViT(config), pooling, device)
     shape = (count, config.image_size, config.image_size, 3)
     images = np.random.default_rng(0).integers(0, 256, shape, dtype=np.uint8)
     work = seconds(lambda: extract(backbone, images, cache=False, compile_backbone=compiled), device, 2)

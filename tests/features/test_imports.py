@@ -5,5 +5,6 @@ OPTIONAL = ["transformers", "onnxruntime", "onnx", "rich", "sklearn", "torchvisi
 
 
 def test_features_need_no_optional_package() -> None:
-    code = f"import sys; sys.modules.update(dict.fromkeys({OPTIONAL})); import fedhip.features, fedhip.cli.pretrain"
+    blocked = f"import sys; sys.modules.update(dict.fromkeys({OPTIONAL}))"
+    code = f"{blocked}; import fedhip.features, fedhip.cli.extract, fedhip.cli.pretrain"
     subprocess.run([sys.executable, "-c", code], check=True)  # noqa: S603
