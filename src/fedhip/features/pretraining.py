@@ -194,7 +194,7 @@ class Run:
         clock = Clock(self.seconds)
         saved_at, first = process_start, True
         total, summed = torch.zeros((), device=self.device), 0
-        window_start = self.seconds
+        window_start, window_step = self.seconds, self.step
         self.model.train()
         with interrupts() as stop:
             while True:
@@ -211,12 +211,13 @@ class Run:
                     self.synchronize()
                     self.compile_seconds += time.monotonic() - process_start
                     clock, first = Clock(self.seconds), False
+                    window_step = self.step
                 if self.step % log_every == 0 or self.step == recipe.steps:
                     loss = self.read(total, summed)
                     self.seconds = clock.seconds
-                    rate = summed * recipe.batch / max(self.seconds - window_start, 1e-9)
-                    window_start = self.seconds
-                    self.note(loss, rate, report)
+                    speed = self.speed(window_step, window_start)
+                    window_start, window_step = self.seconds, self.step
+                    self.note(loss, speed, report)
                     total, summed = torch.zeros((), device=self.device), 0
                     # only here is the curve complete up to this step: a resumed run repeats it exactly
                     if time.monotonic() - saved_at > checkpoint_every:
@@ -225,7 +226,7 @@ class Run:
         if summed:
             loss = self.read(total, summed)
             self.seconds = clock.seconds
-            self.note(loss, summed * recipe.batch / max(self.seconds - window_start, 1e-9), report)
+            self.note(loss, self.speed(window_step, window_start), report)
             self.save()
         elif not first:
             self.save()
@@ -256,6 +257,10 @@ class Run:
         if report is not None:
             left = (self.seconds * (1 - progress) / progress) if progress else math.inf
             report(Progress(self.step, loss, rate, images_per_second, self.seconds, left))
+
+    def speed(self, step: int, seconds: float) -> float:
+        """Images per second since a step and a time."""
+        return (self.step - step) * self.recipe.batch / max(self.seconds - seconds, 1e-9)
 
     def synchronize(self) -> None:
         """Wait for the device."""
