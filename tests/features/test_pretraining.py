@@ -2,9 +2,11 @@
 
 import csv
 import dataclasses
+import itertools
 import json
 import os
 import signal
+import types
 from pathlib import Path
 
 import numpy as np
@@ -94,20 +96,32 @@ def test_seed_decides_and_nothing_else_does(tmp_path: Path) -> None:
     assert first.curve[-1]["loss"] == second.curve[-1]["loss"] != third.curve[-1]["loss"]
 
 
+@pytest.fixture
+def ticking(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A clock that moves on by a hundredth of a second whenever somebody looks at it."""
+    ticks = itertools.count()
+    monkeypatch.setattr(pretraining, "time", types.SimpleNamespace(monotonic=lambda: next(ticks) / 100))
+
+
+@pytest.mark.usefixtures("ticking")
 def test_minutes_end_the_run_and_the_cosine_together(tmp_path: Path) -> None:
     recipe = dataclasses.replace(TINY, steps=None, minutes=1.5 / 60)
-    outcome = pretrain(pool(), recipe, tmp_path, device="cpu", log_every=5)
+    outcome = pretrain(pool(), recipe, tmp_path, device="cpu", log_every=1)
     assert outcome.finished
-    assert 1.5 <= outcome.seconds < 2.5
+    assert 1.5 - 0.05 <= outcome.seconds <= 1.5 + 0.05
     rates = [point["learning_rate"] for point in outcome.curve]
-    assert rates[-1] == pytest.approx(0, abs=1e-5)
-    assert max(rates) > 0.9 * recipe.peak
+    assert rates[-1] < 0.01 * recipe.peak
+    assert max(rates) > 0.98 * recipe.peak
+    middle = min(outcome.curve, key=lambda point: abs(point["seconds"] - 1.5 * 0.525))
+    assert middle["learning_rate"] == pytest.approx(recipe.peak / 2, rel=0.1)
 
 
+@pytest.mark.usefixtures("ticking")
 def test_stop_after_leaves_a_checkpoint_and_resume_keeps_the_clock(tmp_path: Path) -> None:
     recipe = dataclasses.replace(TINY, steps=None, minutes=1.0)
     outcome = pretrain(pool(), recipe, tmp_path, device="cpu", stop_after=0.3)
     assert not outcome.finished
+    assert outcome.step > 2
     run = Run(pool(), recipe, tmp_path, CPU, compile_step=False)
     run.begin(resume=True)
     assert (run.step, run.seconds) == (outcome.step, outcome.seconds)
