@@ -1,1 +1,1 @@
-"""The command line: one module for each command."""
+"""The command line: parse, call, print. One module for each command."""

@@ -1,0 +1,43 @@
+"""`fedhip COMMAND`: the commands, and what happens when one fails."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+from collections.abc import Sequence
+
+from fedhip import FedHiPError, __version__
+from fedhip.cli import extract, list, partition, pretrain, run  # noqa: A004
+
+COMMANDS = (run, partition, extract, pretrain, list)
+
+FAILED, INTERRUPTED = 2, 130
+
+
+def build_parser() -> argparse.ArgumentParser:
+    """The parser with every command."""
+    parser = argparse.ArgumentParser(
+        prog="fedhip", description="Personalized federated learning in one round and closed form."
+    )
+    parser.add_argument("--version", action="version", version=f"fedhip {__version__}")
+    subparsers = parser.add_subparsers(title="commands", metavar="COMMAND", required=True)
+    for command in COMMANDS:
+        command.register(subparsers)
+    return parser
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run a command: 0 if it succeeded, 2 with one line of reason if not, 130 if it was interrupted."""
+    args = build_parser().parse_args(argv)
+    try:
+        return int(args.handler(args))
+    except (FedHiPError, OSError) as error:
+        if isinstance(error, BrokenPipeError):  # the reader of our output has gone, as with `| head`
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+            return FAILED
+        print(f"fedhip: {error}", file=sys.stderr)
+        return FAILED
+    except KeyboardInterrupt:
+        print("fedhip: interrupted", file=sys.stderr)
+        return INTERRUPTED

@@ -1,0 +1,144 @@
+"""`fedhip pretrain`: a foundation model from public images."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from fedhip.features.recipe import Recipe
+
+
+def register(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+    """Add the command."""
+    parser = subparsers.add_parser(
+        "pretrain",
+        help="train a backbone on unlabelled images by masked auto-encoding",
+        description="Train a ViT encoder on a pool of unlabelled images. Writes encoder.safetensors, "
+        "card.json, card.md, loss.csv and checkpoint.safetensors to the output folder.",
+    )
+    add = parser.add_argument
+    add(
+        "--pool",
+        nargs="+",
+        required=True,
+        metavar="SOURCE",
+        help=".npz with 'images', .zip or folder of images",
+    )
+    add(
+        "--weights",
+        nargs="+",
+        type=float,
+        metavar="W",
+        help="share of draws of each source (default: by size)",
+    )
+    add("--skip-corrupt", action="store_true", help="leave unreadable images out instead of stopping")
+    add("--save-pool", type=Path, metavar="FILE", help="also write the resized pool as one .npz")
+    add("--out", type=Path, required=True, metavar="DIR", help="output folder")
+    length = parser.add_mutually_exclusive_group(required=True)
+    length.add_argument("--steps", type=int, help="length of the schedule in steps")
+    length.add_argument(
+        "--minutes", type=float, help="length of the schedule in minutes, without compilation"
+    )
+    add(
+        "--stop-after",
+        type=float,
+        metavar="MINUTES",
+        help="stop this process early with a checkpoint to resume",
+    )
+    add(
+        "--resume",
+        action="store_true",
+        help="go on from the checkpoint in the output folder, if there is one",
+    )
+    add("--checkpoint-every", type=float, default=120.0, metavar="SECONDS", help="default: %(default)g")
+    add("--image-size", type=int, default=64, help="default: %(default)s")
+    add("--patch", type=int, default=8, help="patch size (default: %(default)s)")
+    add("--width", type=int, default=192, help="default: %(default)s")
+    add("--depth", type=int, default=12, help="default: %(default)s")
+    add("--heads", type=int, default=3, help="default: %(default)s")
+    add("--mask-ratio", type=float, default=0.75, help="default: %(default)s")
+    add("--decoder-width", type=int, default=192, help="default: %(default)s")
+    add("--decoder-depth", type=int, default=4, help="default: %(default)s")
+    add("--decoder-heads", type=int, default=3, help="default: %(default)s")
+    add("--batch", type=int, default=4096, help="default: %(default)s")
+    add("--lr", type=float, help="peak learning rate (default: 1.5e-4 for each 256 images of the batch)")
+    add("--weight-decay", type=float, default=0.05, help="default: %(default)s")
+    add("--seed", type=int, default=0, help="default: %(default)s")
+    add("--device", help="cuda or cpu (default: cuda where there is one)")
+    add("--compile", action=argparse.BooleanOptionalAction, help="compile the step (default: on cuda)")
+    add("--log-every", type=int, default=100, metavar="STEPS", help="default: %(default)s")
+    add(
+        "--evaluate",
+        nargs="+",
+        type=Path,
+        default=[],
+        metavar="FILE",
+        help=".npz with 'images', 'labels' and optionally 'split': ridge accuracy for the card",
+    )
+    parser.set_defaults(handler=run)
+
+
+def recipe_of(args: argparse.Namespace) -> Recipe:
+    """The recipe the arguments describe."""
+    from fedhip.features.mae import DecoderConfig
+    from fedhip.features.recipe import Recipe
+    from fedhip.features.vit import ViTConfig
+
+    return Recipe(
+        encoder=ViTConfig(args.image_size, args.patch, args.width, args.depth, args.heads),
+        decoder=DecoderConfig(args.decoder_width, args.decoder_depth, args.decoder_heads),
+        mask_ratio=args.mask_ratio,
+        steps=args.steps,
+        minutes=args.minutes,
+        batch=args.batch,
+        learning_rate=args.lr,
+        weight_decay=args.weight_decay,
+        seed=args.seed,
+    )
+
+
+def run(args: argparse.Namespace) -> int:
+    """Train, evaluate, write."""
+    import torch
+
+    from fedhip.features.card import make_card, write_card
+    from fedhip.features.checkpoints import save_encoder
+    from fedhip.features.evaluation import LabelledSet, evaluate_encoder
+    from fedhip.features.pools import load_pool
+    from fedhip.features.pretraining import pretrain
+
+    recipe = recipe_of(args)
+    # before hours of training, not after: a labelled set that cannot be read
+    labelled = [LabelledSet.load(path) for path in args.evaluate]
+    device = args.device or ("cuda" if torch.cuda.is_available() else "cpu")
+    pool = load_pool(args.pool, recipe.encoder.image_size, args.weights, args.skip_corrupt)
+    print(f"{len(pool.images):,} images from {', '.join(pool.names)}", flush=True)
+    if args.save_pool:
+        pool.save(args.save_pool)
+    outcome = pretrain(
+        pool,
+        recipe,
+        args.out,
+        device=device,
+        compile_step=device.startswith("cuda") if args.compile is None else args.compile,
+        resume=args.resume,
+        checkpoint_every=args.checkpoint_every,
+        log_every=args.log_every,
+        stop_after=None if args.stop_after is None else 60 * args.stop_after,
+        report=lambda progress: print(progress, flush=True),
+    )
+    if not outcome.finished:
+        print(f"stopped at step {outcome.step}; go on with --resume", file=sys.stderr)
+        return 1
+    accuracy = {}
+    for data in labelled:
+        accuracy[data.name] = evaluate_encoder(outcome.encoder, data, device=device)
+        for spec, result in accuracy[data.name].items():
+            print(f"{data.name}  {spec:<24} {result['accuracy']:.2%}", flush=True)
+    save_encoder(args.out / "encoder.safetensors", outcome.encoder)
+    write_card(args.out, make_card(pool, recipe, outcome, device, accuracy))
+    print(f"encoder and card in {args.out}")
+    return 0

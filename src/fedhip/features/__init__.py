@@ -1,0 +1,33 @@
+"""From images to features: backbones, extraction with a cache, and masked pre-training."""
+
+from fedhip.features.backbones import Backbone, BackboneInfo, list_backbones, load_backbone
+from fedhip.features.checkpoints import load_encoder, save_encoder
+from fedhip.features.evaluation import LabelledSet, evaluate_encoder, ridge_accuracy
+from fedhip.features.extraction import extract
+from fedhip.features.pooling import Pooling
+from fedhip.features.pools import Pool, load_pool
+from fedhip.features.pretraining import Outcome, Progress, pretrain
+from fedhip.features.recipe import Recipe
+from fedhip.features.vit import ViT, ViTConfig
+
+__all__ = [
+    "Backbone",
+    "BackboneInfo",
+    "LabelledSet",
+    "Outcome",
+    "Pool",
+    "Pooling",
+    "Progress",
+    "Recipe",
+    "ViT",
+    "ViTConfig",
+    "evaluate_encoder",
+    "extract",
+    "list_backbones",
+    "load_backbone",
+    "load_encoder",
+    "load_pool",
+    "pretrain",
+    "ridge_accuracy",
+    "save_encoder",
+]

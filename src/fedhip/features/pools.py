@@ -1,0 +1,156 @@
+"""Pools of unlabelled images for pre-training: .npz, folders and zip files, at one size in memory."""
+
+from __future__ import annotations
+
+import hashlib
+import zipfile
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path, PurePosixPath
+
+import numpy as np
+
+from fedhip.features.errors import ImagesError, PoolError
+from fedhip.features.files import atomic
+from fedhip.features.images import Pixels, check_images, read_image, resize_uint8
+
+SUFFIXES = {".jpg", ".jpeg", ".png", ".bmp", ".gif", ".webp", ".ppm", ".tif", ".tiff"}
+
+
+@dataclass(frozen=True)
+class Pool:
+    """uint8 images (N, S, S, 3) of some sources, one after the other, and how often each is drawn."""
+
+    images: Pixels
+    names: tuple[str, ...]
+    counts: tuple[int, ...]
+    weights: tuple[float, ...]
+
+    def __post_init__(self) -> None:
+        if not len(self.names) == len(self.counts) == len(self.weights):
+            raise PoolError(f"{len(self.names)} sources need as many weights; got {len(self.weights)}")
+        if sum(self.counts) != len(self.images):
+            raise PoolError(f"the sources hold {sum(self.counts)} images, the pool {len(self.images)}")
+        if min(self.weights) < 0 or not 0 < sum(self.weights) < float("inf"):
+            raise PoolError(f"the weights {list(self.weights)} must be non-negative and not all zero")
+
+    @property
+    def digest(self) -> str:
+        """What the pool contains, in 16 hexadecimal digits."""
+        sha = hashlib.sha256(repr((self.images.shape, self.counts, self.weights)).encode())
+        sha.update(np.ascontiguousarray(self.images).data)
+        return sha.hexdigest()[:16]
+
+    def save(self, path: Path) -> None:
+        """Write an .npz that `load_pool` reads back."""
+        with atomic(path) as temporary, temporary.open("wb") as file:
+            np.savez_compressed(
+                file,
+                images=self.images,
+                names=np.array(self.names),
+                counts=np.array(self.counts),
+                weights=np.array(self.weights),
+            )
+
+
+def load_pool(
+    sources: Sequence[str | Path],
+    image_size: int,
+    weights: Sequence[float] | None = None,
+    skip_corrupt: bool = False,
+) -> Pool:
+    """Read every source and put them side by side.
+
+    `weights` are the sources' shares of the draws; by default every image is drawn equally often.
+    """
+    if not sources:
+        raise PoolError("no source of images was given; name at least one .npz, .zip or folder")
+    if weights is not None and len(weights) != len(sources):
+        raise PoolError(f"{len(sources)} sources need as many weights; got {len(weights)}")
+    pools = [read_source(Path(source), image_size, skip_corrupt) for source in sources]
+    shares = []
+    for i, pool in enumerate(pools):
+        scale = len(pool.images) if weights is None else weights[i]
+        shares += [scale * weight / sum(pool.weights) for weight in pool.weights]
+    return Pool(
+        np.concatenate([pool.images for pool in pools]) if len(pools) > 1 else pools[0].images,
+        tuple(name for pool in pools for name in pool.names),
+        tuple(count for pool in pools for count in pool.counts),
+        tuple(shares),
+    )
+
+
+def read_source(path: Path, image_size: int, skip_corrupt: bool = False) -> Pool:
+    """One source of images, resized."""
+    if path.is_dir():
+        return read_folder(path, image_size, skip_corrupt)
+    if not path.is_file():
+        raise PoolError(f"there is no file or folder {path}; check the name of the pool")
+    if path.suffix == ".npz":
+        return read_npz(path, image_size)
+    if zipfile.is_zipfile(path):
+        return read_zip(path, image_size, skip_corrupt)
+    raise PoolError(f"{path} is neither an .npz file, a zip file nor a folder of images")
+
+
+def read_npz(path: Path, image_size: int) -> Pool:
+    """An .npz with `images`; sources and weights if it was written by `Pool.save`."""
+    try:
+        with path.open("rb") as raw, np.load(raw, allow_pickle=False) as file:
+            if "images" not in file:
+                raise PoolError(f"{path} holds {sorted(file)}, but no array 'images'")
+            images = resize_uint8(check_images(file["images"], f"the images of {path}"), image_size)
+            if "counts" not in file:
+                return Pool(images, (path.name,), (len(images),), (1.0,))
+            return Pool(
+                images,
+                tuple(str(name) for name in file["names"]),
+                tuple(int(count) for count in file["counts"]),
+                tuple(float(weight) for weight in file["weights"]),
+            )
+    except (zipfile.BadZipFile, OSError, ValueError, KeyError, TypeError) as error:
+        if isinstance(error, ImagesError):
+            raise
+        raise PoolError(f"cannot read {path}: {error}; is the file complete?") from error
+
+
+def read_folder(path: Path, image_size: int, skip_corrupt: bool) -> Pool:
+    """All images below a folder, in the order of their names."""
+    files = sorted(file for file in path.rglob("*") if file.suffix.lower() in SUFFIXES and file.is_file())
+    return decode(
+        path.name, [str(file) for file in files], lambda i: read_image(files[i], image_size), skip_corrupt
+    )
+
+
+def read_zip(path: Path, image_size: int, skip_corrupt: bool) -> Pool:
+    """All images in a zip file, in the order of their names."""
+    with zipfile.ZipFile(path) as archive:
+        names = sorted(name for name in archive.namelist() if PurePosixPath(name).suffix.lower() in SUFFIXES)
+
+        def read(i: int) -> Pixels:
+            try:
+                with archive.open(names[i]) as file:
+                    return read_image(file, image_size, f"{path}:{names[i]}")
+            except zipfile.BadZipFile as error:
+                raise ImagesError(f"cannot read the image {path}:{names[i]}: {error}") from error
+
+        return decode(path.name, names, read, skip_corrupt)
+
+
+def decode(name: str, files: Sequence[str], read: Callable[[int], Pixels], skip_corrupt: bool) -> Pool:
+    """Decode with threads (pillow works outside the interpreter's lock)."""
+
+    def attempt(i: int) -> Pixels | None:
+        try:
+            return read(i)
+        except ImagesError:
+            if skip_corrupt:
+                return None
+            raise
+
+    with ThreadPoolExecutor() as threads:
+        images = [image for image in threads.map(attempt, range(len(files))) if image is not None]
+    if not images:
+        raise PoolError(f"{name} holds no readable image; known endings: {', '.join(sorted(SUFFIXES))}")
+    return Pool(np.stack(images), (name,), (len(images),), (1.0,))

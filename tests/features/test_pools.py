@@ -1,0 +1,95 @@
+import io
+import zipfile
+from pathlib import Path
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from fedhip.features.errors import ImagesError, PoolError
+from fedhip.features.pools import Pool, load_pool
+from tests.features.samples import waves
+
+
+def png(image: np.ndarray[tuple[int, ...], np.dtype[np.uint8]]) -> bytes:
+    file = io.BytesIO()
+    Image.fromarray(image).save(file, "PNG")
+    return file.getvalue()
+
+
+@pytest.fixture
+def sources(tmp_path: Path) -> list[Path]:
+    """An .npz of grey images at another size, a folder and a zip file."""
+    np.savez(tmp_path / "grey.npz", images=waves(5, 20)[..., 0])
+    (tmp_path / "folder" / "deep").mkdir(parents=True)
+    for i, image in enumerate(waves(3)):
+        (tmp_path / "folder" / "deep" / f"{i}.png").write_bytes(png(image))
+    (tmp_path / "folder" / "notes.txt").write_text("not an image")
+    with zipfile.ZipFile(tmp_path / "photos.zip", "w") as archive:
+        for i, image in enumerate(waves(4, seed=1)):
+            archive.writestr(f"photos/{i}.png", png(image))
+        archive.writestr("photos/labels.csv", "a,b")
+    return [tmp_path / "grey.npz", tmp_path / "folder", tmp_path / "photos.zip"]
+
+
+def test_sources_side_by_side(sources: list[Path]) -> None:
+    pool = load_pool(sources, 16)
+    assert pool.images.shape == (12, 16, 16, 3)
+    assert (pool.names, pool.counts) == (("grey.npz", "folder", "photos.zip"), (5, 3, 4))
+    assert pool.weights == (5.0, 3.0, 4.0)
+    assert (pool.images[5:8] == waves(3)).all()
+    assert (pool.images[8:] == waves(4, seed=1)).all()
+    assert (pool.images[:5, ..., 0] == pool.images[:5, ..., 2]).all()
+
+
+def test_a_saved_pool_is_the_same_pool(sources: list[Path], tmp_path: Path) -> None:
+    pool = load_pool(sources, 16, weights=[1, 1, 2])
+    pool.save(tmp_path / "pool.npz")
+    again = load_pool([tmp_path / "pool.npz"], 16)
+    assert (again.images == pool.images).all()
+    assert (again.names, again.counts) == (pool.names, pool.counts)
+    assert np.array(again.weights) / sum(again.weights) == pytest.approx([0.25, 0.25, 0.5])
+    assert load_pool(sources, 16).digest != pool.digest
+    assert load_pool(sources, 16, weights=[1, 1, 2]).digest == pool.digest
+
+
+def test_corrupt_images_are_named_and_skipped_only_if_asked(sources: list[Path]) -> None:
+    (sources[1] / "broken.png").write_bytes(b"\x89PNG nothing")
+    with pytest.raises(ImagesError, match=r"broken\.png"):
+        load_pool(sources, 16)
+    assert load_pool(sources, 16, skip_corrupt=True).counts == (5, 3, 4)
+
+
+def test_pools_that_are_none(tmp_path: Path) -> None:
+    (tmp_path / "empty").mkdir()
+    (tmp_path / "text.txt").write_text("hello")
+    (tmp_path / "cut.npz").write_bytes(b"PK\x03\x04")
+    np.savez(tmp_path / "other.npz", pixels=waves(2))
+    np.savez(tmp_path / "objects.npz", images=np.array([{}, 1], dtype=object))
+    np.savez(tmp_path / "floats.npz", images=np.zeros((2, 4, 4)))
+    cases = {
+        "gone.npz": "no file or folder",
+        "empty": "no readable image",
+        "text.txt": "neither",
+        "cut.npz": "is the file complete",
+        "other.npz": "no array 'images'",
+        "objects.npz": "cannot read",
+    }
+    for name, named in cases.items():
+        with pytest.raises(PoolError, match=named):
+            load_pool([tmp_path / name], 16)
+    with pytest.raises(ImagesError, match=r"floats\.npz are float64"):
+        load_pool([tmp_path / "floats.npz"], 16)
+    with pytest.raises(PoolError, match="at least one"):
+        load_pool([], 16)
+
+
+@pytest.mark.parametrize("weights", [[1.0], [1.0, -1.0, 1.0], [0.0, 0.0, 0.0], [float("inf"), 1.0, 1.0]])
+def test_weights_that_make_no_sense(sources: list[Path], weights: list[float]) -> None:
+    with pytest.raises(PoolError, match="weights"):
+        load_pool(sources, 16, weights)
+
+
+def test_pool_checks_itself() -> None:
+    with pytest.raises(PoolError, match="hold 3 images, the pool 2"):
+        Pool(waves(2), ("a",), (3,), (1.0,))
