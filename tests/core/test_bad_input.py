@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+import scipy.sparse
 import torch
 
 from fedhip import FedHiPError, PersonalizationPath, Statistics, personalize, solve_global
@@ -64,6 +65,11 @@ ENTRANCES: list[Callable[[Any, Any], object]] = [
         (F, [0, 1, 2, np.inf, 1, 2], LabelsError, r"label inf in row 3 is out of range"),
         (F, list("abcabc"), LabelsError, r"dtype <U1; give class numbers .*numpy\.unique"),
         (F, Y[:5], LabelsError, r"shape \(5,\) for 6 rows"),
+        (F, [[0], [1, 2]], LabelsError, "not a list of class numbers"),
+        (F, np.ma.masked_equal(Y, 2), LabelsError, "masked entries; drop rows"),
+        (np.ma.masked_greater(F, 1.0), Y, FeaturesError, "masked entries; fill them"),
+        (scipy.sparse.csr_matrix(F), Y, FeaturesError, r"sparse csr_matrix; call \.toarray\(\)"),
+        ([], [], EmptyClientError, "no rows"),
         (F, np.eye(3)[Y], LabelsError, r"shape \(6, 3\) .*argmax\(1\)"),
     ],
 )
@@ -80,7 +86,23 @@ def test_bad_number_of_classes(num_classes: Any) -> None:
         Statistics.from_data(F, Y, num_classes)
 
 
-BAD_NUMBERS = [-1.0, -1e-9, float("nan"), float("inf"), "1", None, True]
+@pytest.mark.parametrize("block_rows", [0, -5, 2.5])
+def test_bad_block_size(block_rows: Any) -> None:
+    with pytest.raises(FeaturesError, match=f"block_rows is {block_rows}; give a whole number"):
+        Statistics.from_data(F, Y, 3, block_rows=block_rows)
+
+
+def test_the_bad_row_is_named_wherever_its_block_is() -> None:
+    with pytest.raises(FeaturesError, match="row 4, column 1 is nan"):
+        Statistics.from_data(spoiled(np.nan), Y, 3, block_rows=3)
+
+
+def test_features_whose_squares_are_not_finite() -> None:
+    with pytest.raises(FeaturesError, match=r"client 'site-3': the squares of the features exceed float64; rescale"):
+        Statistics.from_data(1e160 * F, Y, 3, client="site-3")
+
+
+BAD_NUMBERS = [-1.0, -1e-9, float("nan"), float("inf"), 10**400, "1", b"1", None, True]
 
 
 @pytest.mark.parametrize("beta", BAD_NUMBERS)
@@ -132,8 +154,14 @@ def test_rows_that_are_not_in_the_sum() -> None:
     with pytest.raises(NotInTotalError, match=r"3 rows of class 0 and the sum only 2"):
         personalize(TOTAL, F, [0, 0, 0, 1, 1, 2])
     # The counts fit, but the features are not those that were summed.
-    with pytest.raises(NotInTotalError, match=r"these rows are not in the sum .*add the client's statistics"):
-        PersonalizationPath(TOTAL, 100 * F, Y).weights(1.0)
+    for call in (
+        lambda: personalize(TOTAL, 2 * F, Y),
+        lambda: personalize(TOTAL, 2 * F, Y, 0.0),
+        lambda: PersonalizationPath(TOTAL, 2 * F, Y),
+        lambda: RegularizationPath(TOTAL).score(2 * F, Y),
+    ):
+        with pytest.raises(NotInTotalError, match=r"squares .*not in the sum; add the client's statistics first"):
+            call()
 
 
 def test_unknown_route() -> None:
@@ -143,7 +171,11 @@ def test_unknown_route() -> None:
 
 def test_a_sum_without_rows_has_no_model() -> None:
     empty = TOTAL - TOTAL
-    for call in (lambda: solve_global(empty), lambda: Standardization.of(empty)):
+    for call in (
+        lambda: solve_global(empty),
+        lambda: Standardization.of(empty),
+        lambda: RegularizationPath(empty),
+    ):
         with pytest.raises(EmptyClientError, match="holds no rows"):
             call()
 

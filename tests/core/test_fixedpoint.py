@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from fedhip import Statistics
 from fedhip.core.errors import DimensionError, GridOverflowError, GridScaleError, NotInTotalError
-from fedhip.core.fixedpoint import GridStatistics, decode, encode
+from fedhip.core.fixedpoint import GridStatistics, decode, encode, round_features
 from tests.core.problems import Federation, federations, relative_error
 
 RNG = np.random.default_rng(0)
@@ -53,6 +53,30 @@ def test_from_data_is_exact_where_float64_products_would_round() -> None:
     features[:, 1] = [1, 3, 5, 7, 9]
     grid = GridStatistics.from_data(features, np.zeros(5), 1, fraction_bits=0)
     assert grid.gram.tolist() == [[5 * (2**26 - 1) ** 2, 25 * (2**26 - 1)], [25 * (2**26 - 1), 165]]
+
+
+def test_from_data_is_exact_where_a_single_product_would_round() -> None:
+    grid = GridStatistics.from_data([[2.0**27 + 1, 2.0**27 + 3]], [0], 1, fraction_bits=0)
+    a, b = 2**27 + 1, 2**27 + 3
+    assert grid.gram.tolist() == [[a * a, a * b], [a * b, b * b]]
+
+
+def test_from_data_takes_all_that_fits() -> None:
+    """The limit is that of the entries, 2^63 steps, for gram as for cross."""
+    statistics = decode(GridStatistics.from_data(np.full((10_000, 1), 20.0), np.zeros(10_000), 1))
+    assert (float(statistics.gram), float(statistics.cross)) == (4e6, 2e5)
+    GridStatistics.from_data([[2.0**31, 0.0]], [0], 1, fraction_bits=0)
+    with pytest.raises(GridOverflowError, match="at no scale"):
+        GridStatistics.from_data([[2.0**32]], [0], 1, fraction_bits=28)
+    # Tiny values: cross, not gram, is what overflows.
+    with pytest.raises(GridOverflowError):
+        GridStatistics.from_data(np.full((8, 1), 0.5), np.zeros(8), 1, fraction_bits=62)
+    assert decode(GridStatistics.from_data(np.full((3, 1), 0.5), np.zeros(3), 1, fraction_bits=62)).cross == 1.5
+
+
+def test_rounded_features_have_the_statistics_of_the_grid() -> None:
+    rounded = round_features(torch.from_numpy(F))
+    assert decode(GridStatistics.from_data(F, Y, 4)).digest() == Statistics.from_data(rounded, Y, 4).digest()
 
 
 def test_from_data_does_not_depend_on_blocks() -> None:
@@ -115,11 +139,56 @@ def test_overflow_of_a_sum_is_noticed_and_names_the_scale() -> None:
     encode(statistics, fits) + encode(statistics, fits)
 
 
-def test_overflow_of_rows_names_the_client_and_the_scale() -> None:
+@pytest.mark.parametrize("block_rows", [None, 7])
+def test_overflow_of_rows_names_the_client_and_the_scale(block_rows: int | None) -> None:
+    """A scale that fits all rows, not only those read when the first overflow was noticed."""
     with pytest.raises(GridOverflowError, match=r"client 'site-3': .*fraction_bits=\d+ fits") as e:
-        GridStatistics.from_data(1e5 * F, Y, 4, client="site-3")
+        GridStatistics.from_data(1e5 * F, Y, 4, client="site-3", block_rows=block_rows)
     fits = int(re.search(r"fraction_bits=(\d+) fits", str(e.value))[1])  # type: ignore[index]
     GridStatistics.from_data(1e5 * F, Y, 4, fraction_bits=fits)
+    with pytest.raises(GridOverflowError):
+        GridStatistics.from_data(1e5 * F, Y, 4, fraction_bits=fits + 1, block_rows=block_rows)
+
+
+def test_overflow_that_only_all_blocks_together_reach() -> None:
+    rows = np.full((8, 1), 2.0**16)  # 2^32 each: one fits at 28 bits, eight do not
+    GridStatistics.from_data(rows[:7], np.zeros(7), 1, block_rows=1)
+    with pytest.raises(GridOverflowError):
+        GridStatistics.from_data(rows, np.zeros(8), 1, block_rows=1)
+
+
+@pytest.mark.parametrize(("a", "b"), [(2**62, 2**62), (-(2**62) - 1, -(2**62)), (-(2**63), -1)])
+def test_overflow_of_either_sign_is_noticed(a: int, b: int) -> None:
+    def grid(value: int) -> GridStatistics:
+        return GridStatistics(torch.tensor([[0]]), torch.tensor([[value]]), torch.tensor([5]), 0)
+
+    with pytest.raises(GridOverflowError, match="at no scale"):
+        grid(a) + grid(b)
+    if b != -(2**63):
+        with pytest.raises(GridOverflowError):
+            grid(a) - grid(-b)
+    assert int((grid(-1) - grid(-(2**63))).cross) == 2**63 - 1
+    with pytest.raises(GridOverflowError):
+        grid(0) - grid(-(2**63))
+
+
+def test_values_that_no_number_of_steps_can_hold() -> None:
+    for scale in (1e155, 1e300):
+        with pytest.raises(GridOverflowError, match="at no scale; rescale"):
+            GridStatistics.from_data(scale * F, Y, 4)
+
+
+@pytest.mark.parametrize("num_clients", [0, -1, 2.5, float("nan"), True])
+def test_room_for_a_number_of_clients_that_is_none(num_clients: Any) -> None:
+    with pytest.raises(GridScaleError, match=r"num_clients is .*give a whole number"):
+        encode(Statistics.from_data(F, Y, 4), num_clients=num_clients)
+
+
+def test_tensors_that_are_no_grid() -> None:
+    with pytest.raises(GridScaleError, match="int64"):
+        GridStatistics(torch.zeros(2, 2), torch.zeros(2, 1), torch.zeros(1), 28)
+    with pytest.raises(DimensionError, match="do not fit"):
+        GridStatistics(torch.zeros(2, 2).long(), torch.zeros(3, 1).long(), torch.zeros(1).long(), 28)
 
 
 def test_values_beyond_every_scale() -> None:
@@ -141,7 +210,7 @@ def test_grids_that_do_not_match() -> None:
         encode(statistics) - 1  # type: ignore[operator]
 
 
-@pytest.mark.parametrize("fraction_bits", [-1, 63, 2.5, "28", None])
+@pytest.mark.parametrize("fraction_bits", [-1, 63, 2.5, "28", None, True])
 def test_scales_out_of_range(fraction_bits: Any) -> None:
     with pytest.raises(GridScaleError, match="whole number from 0 to 62"):
         encode(Statistics.from_data(F, Y, 4), fraction_bits)

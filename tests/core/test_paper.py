@@ -57,6 +57,7 @@ def test_dropouts_count_the_clients_that_contributed() -> None:
         (np.array([[1, 1], [1, 0]]), "exactly one 1"),
         (np.array([[0, 0], [1, 0]]), "exactly one 1"),
         (np.eye(2)[[0, 1, 0]], r"shape \(3,\) for 2 rows"),
+        ([["a", "b"], ["c", "d"]], "not a table of numbers"),
     ],
 )
 def test_labels_that_are_not_one_hot(Y: Any, message: str) -> None:
@@ -70,6 +71,17 @@ def test_clients_that_do_not_fit_and_no_clients() -> None:
         paper.aggregate([a, b], 1.0)
     with pytest.raises(EmptyClientError, match="no client took part"):
         paper.aggregate([], 1.0)
+
+
+def test_rows_that_do_not_fit_the_sums() -> None:
+    S, M, _ = paper.aggregate([paper.local_training(*CLIENTS[0], 1.0)], 1.0)
+    with pytest.raises(DimensionError, match=r"F \(2, 4\) .* do not fit S \(5, 5\)"):
+        paper.personalize(S, M, np.ones((2, 4)), np.eye(3)[:2], 1.0, 1.0, 1)
+
+
+def test_one_hot_rows_may_be_boolean() -> None:
+    F, Y = CLIENTS[1]
+    assert torch.equal(paper.local_training(F, Y > 0, 1.0)[1], paper.local_training(F, Y, 1.0)[1])
 
 
 def test_torch_in_torch_out() -> None:

@@ -13,8 +13,8 @@ from sklearn.linear_model import RidgeCV
 
 from fedhip import PersonalizationPath, Statistics, aggregate, personalize, solve_global
 from fedhip.core import DEFAULT_ALPHAS, RegularizationPath, default_betas
-from fedhip.core.errors import SingularSystemWarning
-from tests.core.problems import Array, Federation, federations, relative_error, ridge_oracle
+from fedhip.core.errors import BetaError, EmptyClientError, LeaveOneOutWarning, SingularSystemWarning
+from tests.core.problems import Array, Federation, federations, mpmath_oracle, relative_error, ridge_oracle
 
 seeds = st.integers(0, 2**32 - 1)
 ALPHAS = [0.0, 0.3, 20.0, 1000.0]
@@ -37,15 +37,49 @@ def refits(federation: Federation, k: int, alpha: float, beta: float) -> Array:
     return np.array(scores)
 
 
-@given(federations(max_clients=3, max_width=6), st.sampled_from([1.0, 20.0]), seeds)
-def test_leave_one_out_equals_explicit_refits(federation: Federation, penalty: float, seed: int) -> None:
+@given(federations(max_clients=3, max_width=6), st.sampled_from([1.0, 20.0]), st.sampled_from(ALPHAS), seeds)
+def test_leave_one_out_equals_explicit_refits(federation: Federation, penalty: float, alpha: float, seed: int) -> None:
     k, beta = seed % len(federation.clients), federation.beta(penalty)
     path = PersonalizationPath(total_of(federation), *federation.clients[k], beta)
-    alpha = ALPHAS[seed % 3]
     expected = refits(federation, k, alpha, beta)
     assert np.abs(path.loo_scores(alpha).numpy() - expected).max() <= 1e-9
     Y = federation.one_hot(federation.clients[k][1])
     assert path.loo_error([alpha])[0] == pytest.approx(np.square(expected - Y).sum(1).mean(), abs=1e-9)
+
+
+@pytest.mark.parametrize("rows", [(4, 3), (4, 30), (20, 5)], ids=["few in all", "few of many", "more than features"])
+@pytest.mark.parametrize("alpha", [0.0, 20.0, 1000.0, 1e6])
+@pytest.mark.parametrize("beta", [1.0, 1e-3, 1e-6])
+def test_leave_one_out_in_fifty_digits_for_small_beta_and_large_alpha(
+    rows: tuple[int, ...], alpha: float, beta: float
+) -> None:
+    """Where 1 − h_i is small: each row left out nearly takes a direction with it."""
+    rng = np.random.default_rng(sum(rows))
+    federation = Federation([(rng.normal(size=(n, 8)), rng.integers(0, 3, n)) for n in rows], 3)
+    F, Y = federation.features, federation.one_hot(federation.labels)
+    scores = PersonalizationPath(total_of(federation), *federation.clients[0], beta).loo_scores(alpha).numpy()
+    for i in range(rows[0]):
+        weights = np.ones(len(F))
+        weights[: rows[0]] += alpha
+        others = np.arange(len(F)) != i
+        expected = F[i] @ mpmath_oracle(F[others], Y[others], beta, weights[others])
+        # What is lost is lost in A + βI itself, whose rounding is relative to its largest entries.
+        assert np.abs(scores[i] - expected).max() <= 1e-14 / beta + 1e-12
+
+
+def test_unscaled_features_do_not_spoil_leave_one_out() -> None:
+    """Features in the thousands, β = 1: the models are those of least squares, and α must not matter to the scores."""
+    rng = np.random.default_rng(0)
+    means = rng.normal(size=(4, 30))
+    clients = []
+    for n in (12, 25):
+        labels = rng.integers(0, 4, n)
+        clients.append((1e5 * (means[labels] + 0.5 * rng.normal(size=(n, 30))), labels))
+    federation = Federation(clients, 4)
+    path = PersonalizationPath(total_of(federation), *clients[0], beta=1.0)
+    for alpha in (0.0, 20.0, 1000.0):
+        expected = refits(federation, 0, alpha, 1.0)
+        assert np.abs(path.loo_scores(alpha).numpy() - expected).max() <= 1e-4
 
 
 def realistic(rows: tuple[int, ...], m: int, d: int, seed: int) -> Federation:
@@ -101,8 +135,10 @@ def test_a_row_that_nobody_else_can_predict_counts_as_wrong() -> None:
     """β = 0, and one row alone carries feature 2."""
     F = np.array([[1.0, 0.0, 0.0], [1.0, 0.0, 0.0], [0.0, 1.0, 0.0], [0.0, 2.0, 0.0], [0.0, 0.0, 3.0]])
     y = np.array([0, 0, 1, 1, 0])
-    path = PersonalizationPath(Statistics.from_data(F, y, 2), F, y, beta=0.0)
-    for alpha in (0.0, 20.0):
+    for alpha in (0.0, 20.0, 1000.0):
+        path = PersonalizationPath(Statistics.from_data(F, y, 2), F, y, beta=0.0)
+        with pytest.warns(LeaveOneOutWarning, match="1 of 5 rows alone determine .*a larger beta helps"):
+            path.loo_scores(alpha)
         assert path.loo_scores(alpha)[4].tolist() == [0.0, 0.0]
         assert path.loo_accuracy([alpha]).tolist() == [0.8]
         # Feature 1 is predicted 0.5 for 1 and 2 for 1; feature 2 not at all.
@@ -128,7 +164,7 @@ def test_the_factorisation_is_shared_by_the_clients_of_a_sum(monkeypatch: pytest
     monkeypatch.setattr(torch.linalg, "cholesky_ex", cholesky)
     for client in federation.clients:
         PersonalizationPath(total, *client, beta=1.0).select()
-        personalize(total, *client, 20.0, 1.0, route="low-rank")
+        personalize(total, *client, 0.0, 1.0, route="low-rank")
     assert cholesky.call_count == 1
     solve_global(total, 2.0)
     assert cholesky.call_count == 2
@@ -146,8 +182,8 @@ def test_beta_scores_of_all_clients_are_the_leave_one_out_of_the_pooled_rows() -
     F, Y = federation.features, federation.one_hot(federation.labels)
     betas = [0.1, 1.0, 30.0, 1000.0]
     path = RegularizationPath(total_of(federation), betas)
-    score = sum(path.score(*client) for client in federation.clients)
-    assert not isinstance(score, int)
+    first, second, third = (path.score(*client) for client in federation.clients)
+    score = first + second + third
 
     oracle = RidgeCV(alphas=betas, fit_intercept=False, store_cv_results=True).fit(F, Y)
     errors = oracle.cv_results_.reshape(len(F), Y.shape[1], len(betas)).sum(axis=1).mean(axis=0)
@@ -161,14 +197,19 @@ def test_beta_scores_of_all_clients_are_the_leave_one_out_of_the_pooled_rows() -
         for beta in betas
     ]
     assert score.accuracy.tolist() == pytest.approx(accuracy)
-    assert path.select(score) == max(b for b, a in zip(betas, accuracy, strict=True) if a == max(accuracy))
+    best = max(b for b, a in zip(betas, accuracy, strict=True) if a == max(accuracy))
+    assert path.select(score) == path.select(iter([first, second, third])) == best
+    with pytest.raises(BetaError, match="different grids"):
+        score + RegularizationPath(total_of(federation), [1.0]).score(*federation.clients[0])
+    with pytest.raises(EmptyClientError, match="no client scored"):
+        path.select([])
 
 
 def test_beta_scores_at_each_clients_own_alpha() -> None:
     federation = realistic((12, 30, 30), m=15, d=4, seed=4)
     total, alphas = total_of(federation), (0.0, 5.0, 100.0)
     path = RegularizationPath(total, [1.0, 50.0])
-    score = path.score(*federation.clients[0], alphas=alphas)
+    score = path.score(*federation.clients[0], alphas=alphas[::-1])
     for index, beta in enumerate(path.betas):
         own = PersonalizationPath(total, *federation.clients[0], beta)
         chosen = own.select(alphas)
@@ -186,8 +227,46 @@ def test_gcv_from_statistics_alone_equals_gcv_from_the_rows() -> None:
         assert found == pytest.approx(expected, rel=1e-9)
 
 
+def test_a_beta_path_over_a_singular_sum_includes_zero() -> None:
+    """Minimum norm at β = 0; and what interpolates has no generalized cross-validation."""
+    rng = np.random.default_rng(0)
+    F, y = rng.normal(size=(20, 3)) @ rng.normal(size=(3, 6)), rng.integers(0, 3, 20)
+    path = RegularizationPath(Statistics.from_data(F, y, 3), [0.0, 1.0])
+    expected = np.linalg.lstsq(F, np.eye(3)[y], rcond=1e-10)[0]
+    assert relative_error(path.weights(0.0), expected) <= 1e-9
+    hat = F @ np.linalg.pinv(F, rcond=1e-10)
+    loo = (np.eye(3)[y] - hat @ np.eye(3)[y]) / (1 - np.diag(hat))[:, None]
+    assert float(path.score(F, y).error[0]) == pytest.approx(np.square(loo).sum(1).mean(), rel=1e-9)
+    assert float(path.gcv()[0]) == pytest.approx(20 * np.square(np.eye(3)[y] - hat @ np.eye(3)[y]).sum() / 17**2)
+
+    for seed in range(5):
+        wide = np.random.default_rng(seed).normal(size=(20, 50))
+        scores = RegularizationPath(Statistics.from_data(wide, y, 3), [0.0, 1.0, 10.0]).gcv()
+        assert torch.isinf(scores).tolist() == [True, False, False]
+
+
+def test_a_sum_of_zeros_has_a_path_too() -> None:
+    F, y = np.zeros((4, 3)), np.array([0, 1, 0, 1])
+    path = RegularizationPath(Statistics.from_data(F, y, 2))
+    assert not path.weights(1.0).any()
+    assert path.score(F, y).accuracy.tolist() == [0.5] * 15
+    own = PersonalizationPath(Statistics.from_data(F, y, 2), F, y)
+    assert not own.weights(20.0).any()
+
+
+def test_what_is_returned_may_be_written_into() -> None:
+    federation = realistic((8, 9), m=5, d=3, seed=2)
+    total = total_of(federation)
+    solve_global(total).zero_()
+    personalize(total, *federation.clients[0], 0.0).zero_()
+    PersonalizationPath(total, *federation.clients[0]).weights(0.0).zero_()
+    assert solve_global(total).any()
+
+
 def test_default_betas_follow_the_scale_of_the_features() -> None:
     F, y = np.random.default_rng(0).normal(size=(20, 3)), np.arange(20) % 2
     small, large = (default_betas(Statistics.from_data(scale * F, y, 2)) for scale in (1.0, 100.0))
     assert np.allclose(np.multiply(small, 1e4), large)
     assert len(small) == 15
+    mean_square = float(np.square(F).sum(0).mean())
+    assert (small[0], small[-1]) == pytest.approx((1e-6 * mean_square, 10 * mean_square))

@@ -53,6 +53,18 @@ def test_a_singular_sum_gives_the_minimum_norm_solution_and_says_so(rows: tuple[
         solve_global(total, named)
 
 
+def test_the_beta_named_is_about_the_smallest_that_helps() -> None:
+    rng = np.random.default_rng(0)
+    F = rng.normal(size=(60, 20))
+    F[:, -1] = F[:, :-1].sum(1)
+    total = Statistics.from_data(F, rng.integers(0, 3, 60), 3)
+    with pytest.warns(SingularSystemWarning) as caught:
+        solve_global(total, 0.0)
+    named = float(re.search(r"beta >= (\S+) makes", str(caught[0].message))[1])  # type: ignore[index]
+    with pytest.warns(SingularSystemWarning):
+        solve_global(total, named / 100)
+
+
 @pytest.mark.parametrize("m", [1, 2, 30, 200])
 def test_a_regular_sum_is_solved_without_a_word(m: int) -> None:
     rng = np.random.default_rng(m)
@@ -70,6 +82,25 @@ def test_badly_scaled_features_are_not_taken_for_a_singular_sum() -> None:
     expected = np.linalg.lstsq(F, np.eye(2)[y], rcond=None)[0]
     G = solve_global(Statistics.from_data(F * units, y, 2), 0.0).numpy() * units[:, None]
     assert relative_error(G, expected) <= 1e-10
+
+
+@pytest.mark.parametrize("distance", [1e-3, 1e-4, 1e-5])
+def test_features_that_are_nearly_sums_of_others_are_not_taken_for_it(distance: float) -> None:
+    """Ill-conditioned is not singular: down to 1e-5 the solution has digits to give, and is the least squares one."""
+    rng = np.random.default_rng(0)
+    F, y = rng.normal(size=(60, 20)), rng.integers(0, 3, 60)
+    F[:, -1] = F[:, :-1].sum(1) + distance * rng.normal(size=60)
+    expected = np.linalg.lstsq(F, np.eye(3)[y], rcond=None)[0]
+    assert relative_error(solve_global(Statistics.from_data(F, y, 3), 0.0), expected) <= 1e-13 / distance**2
+
+
+def test_a_huge_alpha_with_duplicate_rows_still_has_an_answer() -> None:
+    rng = np.random.default_rng(0)
+    F, y = np.repeat(rng.normal(size=(4, 20)), 2, axis=0), np.repeat(rng.integers(0, 3, 4), 2)
+    total = Statistics.from_data(F, y, 3)
+    with pytest.warns(SingularSystemWarning):
+        P = personalize(total, F, y, 1e17, 1.0, route="low-rank")
+    assert float((torch.from_numpy(F) @ P - torch.from_numpy(np.eye(3)[y])).abs().max()) <= 1e-6
 
 
 def test_both_factors_whiten_alike() -> None:
@@ -97,8 +128,8 @@ def test_the_route_is_chosen_by_size(rows: int, route: str, monkeypatch: pytest.
     """m = 30: up to 10 rows the low-rank correction, which alone factors an (N_k, N_k) matrix."""
     rng = np.random.default_rng(0)
     F, y = rng.normal(size=(100, 30)), rng.integers(0, 3, 100)
-    cholesky = Mock(wraps=torch.linalg.cholesky)
-    monkeypatch.setattr(torch.linalg, "cholesky", cholesky)
+    cholesky = Mock(wraps=torch.linalg.cholesky_ex)
+    monkeypatch.setattr(torch.linalg, "cholesky_ex", cholesky)
     personalize(Statistics.from_data(F, y, 3), F[:rows], y[:rows])
     sizes = [len(call.args[0]) for call in cholesky.call_args_list]
-    assert sizes == ([rows] if route == "low-rank" else [])
+    assert sizes == ([30, rows] if route == "low-rank" else [30])

@@ -12,6 +12,7 @@ from sklearn.preprocessing import StandardScaler
 
 from fedhip import Statistics, aggregate, solve_global
 from fedhip.core import Standardization
+from fedhip.core.errors import DimensionError
 from tests.core.problems import Federation, federations, relative_error
 
 
@@ -39,6 +40,21 @@ def test_mean_and_deviation_are_scikit_learns() -> None:
     assert relative_error(standardization.mean, scaler.mean_) <= 1e-13
     assert relative_error(standardization.scale, scaler.scale_) <= 1e-10
     assert relative_error(standardization.features(torch.from_numpy(F))[:, :4], scaler.transform(F)) <= 1e-10
+
+
+def test_a_nearly_constant_feature_keeps_its_scale() -> None:
+    """Its variance is rounding: dividing by it would make noise of it."""
+    F = np.random.default_rng(0).normal(size=(50, 2))
+    F[:, 1] = 1e3 * (1 + 1e-9 * F[:, 1])
+    assert float(Standardization.of(Statistics.from_data(F, np.zeros(50), 1)).scale[1]) == 1.0
+
+
+def test_other_widths_are_refused() -> None:
+    standardization = Standardization.of(Statistics.from_data(np.ones((3, 2)), np.zeros(3), 1))
+    with pytest.raises(DimensionError, match="3 wide, the standardization 2"):
+        standardization.features(np.ones((1, 3)))
+    with pytest.raises(DimensionError, match="3 wide, the standardization 2"):
+        standardization.statistics(Statistics.from_data(np.ones((3, 3)), np.zeros(3), 1))
 
 
 def test_least_squares_with_an_intercept_is_scikit_learns() -> None:

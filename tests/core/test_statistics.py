@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import hashlib
+import pickle
 import struct
+import sys
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -13,8 +16,9 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fedhip import Statistics, aggregate
+from fedhip import Statistics, aggregate, solve_global
 from fedhip.core.errors import DimensionError, EmptyClientError, NotInTotalError, StatisticsError
+from fedhip.core.rows import Rows
 from fedhip.core.statistics import pack, unpack
 from tests.core.problems import Federation, federations, relative_error
 
@@ -134,9 +138,10 @@ def test_subtracting_a_client_leaves_the_others(federation: Federation, k: int) 
 
 
 def test_nothing_is_left_of_a_class_without_rows() -> None:
-    a = Statistics.from_data(RNG.normal(size=(9, 4)) * 1e3, np.zeros(9), 2)
-    b = Statistics.from_data(RNG.normal(size=(9, 4)), np.ones(9), 2)
-    assert not (a + b - a).cross[:, 0].any()
+    a, b = (Statistics.from_data(scale * RNG.normal(size=(9, 4)), np.zeros(9), 2) for scale in (1e3, 1.0))
+    c = Statistics.from_data(RNG.normal(size=(9, 4)), np.ones(9), 2)
+    assert (a.cross + b.cross - a.cross - b.cross)[:, 0].any()  # rounding that must not survive
+    assert not (a + b + c - a - b).cross[:, 0].any()
     assert not (a + b - a - b).gram.any()
 
 
@@ -242,14 +247,64 @@ def test_statistics_of_data_are_valid(federation: Federation) -> None:
 
 def test_statistics_that_no_data_have_are_not_valid() -> None:
     a = Statistics.from_data(F, Y, 4)
-    indefinite = a.gram - 2 * float(torch.linalg.eigvalsh(a.gram)[0]) * torch.eye(7)
-    with pytest.raises(StatisticsError, match=r"client 'site-3': gram is not positive semi-definite .*eigenvalue -"):
-        Statistics(indefinite, a.cross, a.counts).require_valid("site-3")
+    values, V = torch.linalg.eigh(a.gram)
+    for scale in (1.0, 1e-5, 1e5):
+        for below in (1.0, 1e-3, 1e-7):  # of the largest entry
+            values[0] = -below * float(a.gram.max())
+            gram = (V * values) @ V.mT
+            with pytest.raises(StatisticsError, match=r"'site-3': gram is not positive semi-definite .*eigenvalue -"):
+                Statistics(scale**2 * (gram + gram.mT) / 2, scale * a.cross, a.counts).require_valid("site-3")
+        with pytest.raises(StatisticsError, match="counts are: they are not positive semi-definite"):
+            Statistics(scale**2 * a.gram, scale * a.cross, 0 * a.counts).require_valid()
     # More correlation with a class than its rows can carry.
     with pytest.raises(StatisticsError, match="gram, cross and counts together are not positive semi-definite"):
         Statistics(a.gram, 20 * a.cross, a.counts).require_valid()
     with pytest.raises(StatisticsError, match="not positive semi-definite"):
         Statistics(torch.zeros(1, 1), torch.ones(1, 1), torch.zeros(1)).require_valid()
+
+
+def test_a_value_does_not_change_with_the_arrays_it_was_made_from() -> None:
+    gram, cross, counts = torch.eye(2).double(), torch.ones(2, 1).double(), torch.tensor([3])
+    statistics = Statistics(gram, cross, counts)
+    before = statistics.digest()
+    for tensor in (gram, cross, counts):
+        tensor.mul_(2)
+    assert statistics.digest() == before
+
+
+def test_a_nearly_symmetric_gram_is_made_symmetric() -> None:
+    gram = torch.tensor([[2.0, 1.0], [1.0 + 1e-13, 2.0]]).double()
+    statistics = Statistics(gram, torch.ones(2, 1), torch.tensor([3]))
+    assert torch.equal(statistics.gram, statistics.gram.mT)
+
+
+def test_statistics_can_be_pickled_without_what_was_remembered() -> None:
+    statistics = Statistics.from_data(F, Y, 4)
+    before = len(pickle.dumps(statistics))
+    solve_global(statistics)
+    assert len(pickle.dumps(statistics)) == before
+    assert pickle.loads(pickle.dumps(statistics)).digest() == statistics.digest()  # noqa: S301
+
+
+def test_the_default_block_bounds_features_and_labels() -> None:
+    """About 32 MiB, whether the features are wide or the classes many."""
+    for width, classes in ((4096, 10), (8, 20_000)):
+        rows = Rows.checked(np.zeros((1, width)), [0], classes).default_block_rows
+        assert 2**24 <= 8 * rows * (width + classes) <= 2**25
+
+
+def test_threads_that_ask_for_different_betas_get_their_own() -> None:
+    total = Statistics.from_data(F, Y, 4)
+    expected = {beta: solve_global(Statistics.from_data(F, Y, 4), beta) for beta in (1.0, 1000.0)}
+    interval = sys.getswitchinterval()
+    sys.setswitchinterval(1e-6)
+    try:
+        with ThreadPoolExecutor(4) as threads:
+            betas = [1.0, 1000.0] * 400
+            found = list(threads.map(lambda beta: solve_global(total, beta), betas))
+    finally:
+        sys.setswitchinterval(interval)
+    assert all(torch.equal(G, expected[beta]) for G, beta in zip(found, betas, strict=True))
 
 
 def test_repr_is_short() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import struct
 from pathlib import Path
@@ -80,14 +81,21 @@ def test_an_altered_value_is_named_as_such(file: Path) -> None:
 
 
 def test_a_later_version_asks_for_an_upgrade(file: Path) -> None:
-    rewrite(file, metadata={"schema": "2"})
-    with pytest.raises(FileVersionError, match=r"schema version 2; .*reads up to 1: upgrade fedhip"):
-        Statistics.from_file(file)
+    for schema in ("2", "3", "77"):
+        rewrite(file, metadata={"schema": schema})
+        with pytest.raises(FileVersionError, match=rf"schema version {schema}; .*reads up to 1: upgrade fedhip"):
+            Statistics.from_file(file)
 
 
 @pytest.mark.parametrize(
     ("metadata", "message"),
-    [({"schema": "one"}, "no schema version"), ({"format": "other"}, "not of fedhip statistics")],
+    [
+        ({"schema": "one"}, "no schema version"),
+        ({"schema": "0"}, "no schema version"),
+        ({"schema": "9" * 5000}, "no schema version"),
+        ({"format": "other"}, "not of fedhip statistics"),
+        ({"digest": ""}, "no digest"),
+    ],
 )
 def test_other_files_are_not_taken_for_statistics(file: Path, metadata: dict[str, str], message: str) -> None:
     rewrite(file, metadata=metadata)
@@ -101,7 +109,7 @@ def test_other_files_are_not_taken_for_statistics(file: Path, metadata: dict[str
 def test_a_missing_tensor_is_named(file: Path) -> None:
     tensors = load_file(file)
     del tensors["cross"]
-    save_file(tensors, file, metadata={"format": "fedhip.statistics", "schema": "1", "digest": ""})
+    save_file(tensors, file, metadata={"format": "fedhip.statistics", "schema": "1", "digest": "0"})
     with pytest.raises(FileFormatError, match="lacks cross"):
         Statistics.from_file(file)
 
@@ -118,22 +126,54 @@ def test_statistics_that_no_data_have_are_refused(tmp_path: Path, gram: torch.Te
     """With a digest that fits: a client that computed wrongly, not a file that was altered."""
     path = tmp_path / "wrong.safetensors"
     tensors: dict[str, Any] = {"gram": gram, "cross": torch.zeros(2, 1).double(), "counts": torch.tensor([2])}
-    digest = ""
-    if gram.ndim == 1 and not gram.isnan().any():
-        digest = Statistics(unpack(gram), tensors["cross"], tensors["counts"]).digest()
+    upper = gram if gram.ndim == 1 else gram[torch.ones(2, 2, dtype=torch.bool).triu()]
+    values = b"".join(t.numpy().tobytes() for t in (upper, tensors["cross"], tensors["counts"]))
+    digest = hashlib.sha256(b"fedhip.statistics/1 m=2 d=1\n" + values).hexdigest()
     save_file(tensors, path, metadata={"format": "fedhip.statistics", "schema": "1", "digest": digest})
     with pytest.raises(StatisticsError, match=message):
         Statistics.from_file(path)
 
 
+@pytest.mark.parametrize(
+    ("name", "tensor", "message"),
+    [
+        ("gram", torch.zeros(29).double(), r"29 values are no packed triangle"),
+        ("gram", torch.zeros(0).double(), r"must have shapes|was altered"),
+        ("gram", torch.zeros(7, 6).double(), r"gram has shape \(7, 6\)"),
+        ("cross", torch.zeros(28).double(), r"cross has shape \(28,\)"),
+        ("cross", torch.zeros(7, 4), r"cross as torch.float32, not torch.float64"),
+        ("counts", torch.zeros(4, dtype=torch.int32), r"counts as torch.int32, not torch.int64"),
+    ],
+)
+def test_tensors_of_another_shape_or_type_are_named(
+    file: Path, name: str, tensor: torch.Tensor, message: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rewrite(file, None, **{name: tensor})
+    monkeypatch.setattr("fedhip.core.statistics_file.require_digest", lambda *_, **__: None)
+    with pytest.raises(FileFormatError, match=rf"site\.safetensors.*({message})"):
+        Statistics.from_file(file)
+
+
+def test_folders(file: Path, tmp_path: Path) -> None:
+    with pytest.raises(FileFormatError, match="is a folder"):
+        Statistics.from_file(tmp_path)
+    with pytest.raises(FileNotFoundError, match=r"no folder .*none to write x\.safetensors to; make it first"):
+        STATISTICS.to_file(tmp_path / "none" / "x.safetensors")
+
+
+def test_permissions_are_those_of_any_new_file(file: Path) -> None:
+    (file.parent / "ordinary").write_text("")
+    assert file.stat().st_mode == (file.parent / "ordinary").stat().st_mode
+
+
 def test_a_failed_write_leaves_the_old_file_and_nothing_else(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     before = file.read_bytes()
 
-    def interrupted(tensors: Any, path: Path, metadata: Any) -> None:
-        path.write_bytes(b"half")
+    def interrupted(descriptor: int) -> None:
+        assert len(list(file.parent.iterdir())) == 2
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("fedhip.core.statistics_file.save_file", interrupted)
+    monkeypatch.setattr("os.fsync", interrupted)
     with pytest.raises(KeyboardInterrupt):
         (STATISTICS + STATISTICS).to_file(file)
     assert file.read_bytes() == before

@@ -61,12 +61,11 @@ def global_system(total: Statistics, beta: float) -> GlobalSystem:
     beta = require_beta(beta)
     if total.num_samples == 0:
         raise EmptyClientError("the sum holds no rows; add at least one client's statistics")
-    if total._memo.get("beta") != beta:
-        system = GlobalSystem.of(factorize(total.gram, beta), total.cross)
-        total._memo.update(beta=beta, system=system)
-    system = total._memo["system"]
-    assert isinstance(system, GlobalSystem)  # noqa: S101
-    return system
+    remembered: tuple[float, GlobalSystem] | None = total._memo.get("system")
+    if remembered is None or remembered[0] != beta:
+        remembered = beta, GlobalSystem.of(factorize(total.gram, beta), total.cross)
+        total._memo["system"] = remembered  # one assignment: another thread finds this pair or the other
+    return remembered[1]
 
 
 def solve_global(total: Statistics, beta: float = 1.0) -> Tensor:

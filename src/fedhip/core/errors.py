@@ -61,5 +61,9 @@ class GridScaleError(FedHiPError, ValueError):
     """Two statistics lie on grids of different scale, or a scale is out of range."""
 
 
+class LeaveOneOutWarning(UserWarning):
+    """Some rows have no leave-one-out score, because without them nothing is known in their direction."""
+
+
 class SingularSystemWarning(UserWarning):
     """The equations have no unique solution; the one of minimum norm was taken."""

@@ -14,13 +14,16 @@ Two ways onto the grid:
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator
 from dataclasses import dataclass
+from numbers import Integral
+from operator import index
 from typing import ClassVar, Self
 
 import torch
 from torch import Tensor
 
-from fedhip.core.errors import GridOverflowError, GridScaleError
+from fedhip.core.errors import DimensionError, GridOverflowError, GridScaleError
 from fedhip.core.rows import ArrayLike, Rows, one_hot
 from fedhip.core.statistics import AdditiveStatistics, Statistics, mirror_upper
 
@@ -42,6 +45,15 @@ class GridStatistics(AdditiveStatistics):
 
     _kind: ClassVar[str] = "fedhip.grid/1"
 
+    def __post_init__(self) -> None:
+        tensors = (self.gram, self.cross, self.counts)
+        if any(tensor.dtype != torch.int64 for tensor in tensors):
+            raise GridScaleError("statistics on the grid are int64; make them with encode or from_data")
+        m, d = self.gram.shape[0], self.counts.shape[0]
+        if self.gram.shape != (m, m) or self.cross.shape != (m, d):
+            raise DimensionError(f"gram {tuple(self.gram.shape)} and cross {tuple(self.cross.shape)} do not fit")
+        object.__setattr__(self, "fraction_bits", _checked_bits(self.fraction_bits))
+
     @classmethod
     def from_data(
         cls,
@@ -59,23 +71,23 @@ class GridStatistics(AdditiveStatistics):
         through the ordinary matrix product, and int64 adds the blocks.
         """
         fraction_bits = _checked_bits(fraction_bits)
-        rows = Rows.checked(features, labels, num_classes, client)
+        rows = Rows.checked(features, labels, num_classes, client, block_rows)
         m, d = rows.width, rows.num_classes
         feature_bits = fraction_bits // 2
         gram = torch.zeros((m, m), dtype=torch.int64, device=rows.device)
         cross = torch.zeros((m, d), dtype=torch.int64, device=rows.device)
-        bound = 0.0
+        # Sums of squares bound the entries of gram, sums of absolute values those of cross, partial sums included.
+        squares = absolutes = torch.zeros(m, dtype=torch.float64, device=rows.device)
         for F, block_labels in rows.blocks(block_rows):
-            Q = torch.round(F * 2.0**feature_bits)
-            largest = float(Q.abs().max())
-            # Σ q² bounds every entry and every partial sum, of gram and of cross (|q| ≤ q²).
-            bound += float(Q.square().sum(dim=0).max())
-            _require_fit(max(bound, largest**2) * 2.0 ** (fraction_bits - feature_bits), fraction_bits, rows.who)
-            step = max(1, int(_EXACT_FLOAT // max(largest**2, 1.0)))
-            for start in range(0, len(Q), step):
-                q, y = Q[start : start + step], one_hot(block_labels[start : start + step], d)
-                gram += (q.mT @ q).to(torch.int64)
-                cross += (q.mT @ y).to(torch.int64)
+            Q = _feature_steps(F, fraction_bits)
+            squares = squares + Q.square().sum(dim=0)
+            absolutes = absolutes + Q.abs().sum(dim=0)
+            steps = _grid_steps(squares, absolutes, fraction_bits, feature_bits)
+            if steps < _LIMIT:  # else go on measuring, to name the scale that fits all rows
+                for q, y in _exact_parts(Q, block_labels):
+                    gram += _exact_gram(q)
+                    cross += (q.mT @ one_hot(y, d)).to(torch.int64)
+        _require_fit(_grid_steps(squares, absolutes, fraction_bits, feature_bits), fraction_bits, rows.who)
         return cls(
             mirror_upper(gram) << (fraction_bits - 2 * feature_bits),
             cross << (fraction_bits - feature_bits),
@@ -97,7 +109,7 @@ class GridStatistics(AdditiveStatistics):
             return NotImplemented
         self._require_same_grid(other)
         self._require_contains(other.counts)
-        return self._with(*(_exact_sum(a, -b, self.fraction_bits) for a, b in self._pairs(other)))
+        return self._with(*(_exact_difference(a, b, self.fraction_bits) for a, b in self._pairs(other)))
 
     def __eq__(self, other: object) -> bool:
         if not isinstance(other, GridStatistics):
@@ -140,6 +152,8 @@ def encode(
     cannot wrap round.
     """
     fraction_bits = _checked_bits(fraction_bits)
+    if isinstance(num_clients, bool) or not isinstance(num_clients, Integral) or num_clients < 1:
+        raise GridScaleError(f"num_clients is {num_clients!r}; give a whole number of at least 1")
     largest = max(float(statistics.gram.abs().max()), float(statistics.cross.abs().max()))
     _require_fit(largest * 2.0**fraction_bits * num_clients, fraction_bits, "")
     gram, cross = (
@@ -148,37 +162,78 @@ def encode(
     return GridStatistics(gram, cross, statistics.counts, fraction_bits)
 
 
+def round_features(features: Tensor, fraction_bits: int = DEFAULT_FRACTION_BITS) -> Tensor:
+    """Features as `GridStatistics.from_data` sees them, float64: for personalization that is exact on the grid."""
+    return _feature_steps(features.to(torch.float64), fraction_bits) * 2.0 ** -(_checked_bits(fraction_bits) // 2)
+
+
+def _feature_steps(F: Tensor, fraction_bits: int) -> Tensor:
+    return torch.round(F * 2.0 ** (fraction_bits // 2))
+
+
 def decode(grid: GridStatistics) -> Statistics:
     """The float64 statistics nearest to those on the grid: the same bits from the same integers."""
     step = 2.0**-grid.fraction_bits
     return Statistics(grid.gram.to(torch.float64) * step, grid.cross.to(torch.float64) * step, grid.counts)
 
 
+def _grid_steps(squares: Tensor, absolutes: Tensor, fraction_bits: int, feature_bits: int) -> float:
+    """The largest entry that sums of these squares and absolute values may reach, in grid steps."""
+    return max(
+        float(squares.max()) * 2.0 ** (fraction_bits - 2 * feature_bits),
+        float(absolutes.max()) * 2.0 ** (fraction_bits - feature_bits),
+    )
+
+
+def _exact_parts(Q: Tensor, labels: Tensor) -> Iterator[tuple[Tensor, Tensor]]:
+    """Rows in parts whose products add up to less than 2^53; single rows where one alone exceeds it."""
+    largest = max(float(Q.abs().max()), 1.0)
+    rows = max(1, int(_EXACT_FLOAT // (largest * largest)))
+    for start in range(0, len(Q), rows):
+        yield Q[start : start + rows], labels[start : start + rows]
+
+
+def _exact_gram(q: Tensor) -> Tensor:
+    """qᵀq in int64; a single row goes by int64 products, which float64 might round."""
+    if len(q) == 1:
+        row = q[0].to(torch.int64)
+        return torch.outer(row, row)
+    return (q.mT @ q).to(torch.int64)
+
+
 def _exact_sum(a: Tensor, b: Tensor, fraction_bits: int) -> Tensor:
     total = a + b
     # Overflow has happened where both terms have the sign that their sum lacks.
-    if bool((((a ^ total) & (b ^ total)) < 0).any()):
-        largest = float(a.abs().max()) + float(b.abs().max())
+    return _unless(((a ^ total) & (b ^ total)) < 0, total, a, b, fraction_bits)
+
+
+def _exact_difference(a: Tensor, b: Tensor, fraction_bits: int) -> Tensor:
+    difference = a - b
+    return _unless(((a ^ b) & (a ^ difference)) < 0, difference, a, b, fraction_bits)
+
+
+def _unless(overflow: Tensor, result: Tensor, a: Tensor, b: Tensor, fraction_bits: int) -> Tensor:
+    if bool(overflow.any()):
+        largest = float(a.to(torch.float64).abs().max()) + float(b.to(torch.float64).abs().max())
         _require_fit(max(largest, _LIMIT), fraction_bits, "")
-    return total
+    return result
 
 
 def _require_fit(largest: float, fraction_bits: int, who: str) -> None:
     """`largest` counts grid steps at the given scale."""
     if largest < _LIMIT:
         return
-    fits = fraction_bits - math.floor(math.log2(largest / _LIMIT)) - 1
+    value = f"{who}values of {largest * 2.0**-fraction_bits:.2g}"
+    fits = fraction_bits - math.floor(math.log2(largest / _LIMIT)) - 1 if math.isfinite(largest) else -1
     if fits < 0:
-        raise GridOverflowError(
-            f"{who}values of {largest * 2.0**-fraction_bits:.2g} fit the int64 grid at no scale; rescale the features"
-        )
+        raise GridOverflowError(f"{value} fit the int64 grid at no scale; rescale the features")
     raise GridOverflowError(
-        f"{who}values of {largest * 2.0**-fraction_bits:.2g} overflow the int64 grid at fraction_bits="
-        f"{fraction_bits}; fraction_bits={fits} fits"
+        f"{value} overflow the int64 grid at fraction_bits={fraction_bits}; fraction_bits={fits} fits"
     )
 
 
 def _checked_bits(fraction_bits: object) -> int:
-    if not isinstance(fraction_bits, int) or not 0 <= fraction_bits <= 62:
+    whole = isinstance(fraction_bits, Integral) and not isinstance(fraction_bits, bool)
+    if not whole or not 0 <= (bits := index(fraction_bits)) <= 62:  # type: ignore[arg-type]
         raise GridScaleError(f"fraction_bits is {fraction_bits!r}; give a whole number from 0 to 62")
-    return fraction_bits
+    return bits

@@ -76,6 +76,10 @@ def personalize(
     """
     F, Y = _matrices(F, Y)
     alpha, beta = require_alpha(alpha), require_beta(beta)
+    if S.shape != (F.shape[1], F.shape[1]) or M.shape != (F.shape[1], Y.shape[1]):
+        raise DimensionError(
+            f"F {tuple(F.shape)} and Y {tuple(Y.shape)} do not fit S {tuple(S.shape)} and M {tuple(M.shape)}"
+        )
     C_tilde = alpha * F.mT @ F + beta * _identity(F)  # eq. 13
     return _solve(S + C_tilde - num_clients * beta * _identity(S), S @ M + alpha * F.mT @ Y)  # eq. 14
 
@@ -95,7 +99,10 @@ def _identity(like: Tensor) -> Tensor:
 
 def _matrices(F: ArrayLike, Y: ArrayLike) -> tuple[Tensor, Tensor]:
     """F and one-hot Y as float64 tensors, checked as everywhere else."""
-    one_hot = torch.as_tensor(Y)
+    try:
+        one_hot = torch.as_tensor(Y).to(torch.float64)
+    except (TypeError, ValueError) as error:
+        raise LabelsError(f"Y is not a table of numbers ({error}); give one-hot rows") from None
     if one_hot.ndim != 2 or not torch.equal(one_hot, (one_hot == 1).to(one_hot.dtype)):
         raise LabelsError(f"Y has shape {tuple(one_hot.shape)}; give one-hot rows of zeros and a single one")
     if not bool((one_hot.sum(dim=1) == 1).all()):

@@ -3,36 +3,36 @@
 In whitened coordinates (A + βI = R Rᵀ, W = F_k R⁻ᵀ, U = R⁻¹B) the client's problem is a ridge path over α:
 
     W Wᵀ = E Λ Eᵀ, all eigenvalues in [0, 1]
-    fit(α) = W U + E diag(αλ/(1 + αλ)) Eᵀ (Y_k − W U)
-    h_i(α) = (1 + α) Σ_j E_ij² λ_j/(1 + αλ_j)                            the weight of row i in its own prediction
-    loo_i(α) = (fit_i − h_i y_i)/(1 − h_i)                               the prediction without row i, exactly
+    y_i − fit_i(α) = [E diag(1/(1 + αλ)) Eᵀ (Y_k − W U)]_i
+    1 − h_i(α) = Σ_j E_ij² (1 − λ_j)/(1 + αλ_j)          h_i: the weight of row i in its own prediction
+    y_i − loo_i(α) = (y_i − fit_i)/(1 − h_i)              loo_i: the prediction without row i, exactly
 
-Leaving row i out takes it from both places it counts in: once in the sum over clients, α times on top.
+Leaving row i out takes it from both places it counts in: once in the sum over clients, α times on top. Both lines are
+sums of terms of one sign, so that nothing cancels however large α is.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import warnings
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, reduce
+from operator import add
 
 import torch
 from torch import Tensor
 
 from fedhip.core.aggregation import GlobalSystem, global_system
-from fedhip.core.errors import AlphaError, BetaError, NotInTotalError
+from fedhip.core.errors import AlphaError, BetaError, EmptyClientError, LeaveOneOutWarning
 from fedhip.core.personalization import client_rows
 from fedhip.core.rows import ArrayLike
-from fedhip.core.solvers import EigenFactor, require_alpha, require_beta, truncated
+from fedhip.core.solvers import EigenFactor, rank_tolerance, require_alpha, require_beta, truncated
 from fedhip.core.statistics import Statistics
 
 #: 0 to 1000: zero, four to the decade from 0.1, and the values of the paper's Table II.
 DEFAULT_ALPHAS: tuple[float, ...] = tuple(
     sorted({0.0, *(10.0 ** (i / 4) for i in range(-4, 13)), *(5.0 * i for i in range(13))})
 )
-
-#: A row with 1 − h_i below this determines its own prediction: without it there is none.
-_NO_EVIDENCE = 1e-12
 
 
 class PersonalizationPath:
@@ -54,6 +54,8 @@ class PersonalizationPath:
     Cost: the federation's factorisation, O(m³), once for all clients; then O(N_k m² + r³) with
     r = min(N_k, m) for the client; then O(N_k r d) for each α.
     """
+
+    _warned = False
 
     def __init__(
         self,
@@ -77,24 +79,25 @@ class PersonalizationPath:
     def _start(self, system: GlobalSystem, W: Tensor, Y: Tensor) -> None:
         self._system, self._W, self._Y = system, W, Y
         self._labels = Y.argmax(dim=1)
-        self._base = W @ system.U
+        self._residuals = Y - W @ system.U
 
     @cached_property
     def _spectrum(self) -> _Spectrum:
-        return _Spectrum.of(self._W, self._Y - self._base)
+        return _Spectrum.of(self._W, self._residuals)
 
     def weights(self, alpha: float) -> Tensor:
         """P̂_k(α), (m, d) float64."""
         alpha = require_alpha(alpha)
         if alpha == 0.0:
             return self._system.G.clone()
-        return self._system.G + self._system.factor.unwhiten(self._spectrum.basis @ self._spectrum.shrunk(alpha))
+        correction = self._W.mT @ (self._spectrum.E @ self._spectrum.shrunk(alpha))
+        return self._system.G + alpha * self._system.factor.unwhiten(correction)
 
     def loo_scores(self, alpha: float) -> Tensor:
         """For each of the client's rows the scores (N_k, d) of the model fitted without that row.
 
-        A row that alone determines its own prediction (β = 0 and a direction no other row has) gets zeros:
-        the others say nothing of it.
+        A row that alone determines its own prediction (a direction no other row has, and β = 0 or lost in
+        rounding) gets zeros, counts as wrong, and is warned of: the others say nothing of it.
         """
         return self._leave_one_out(require_alpha(alpha))[0]
 
@@ -123,59 +126,64 @@ class PersonalizationPath:
     def _leave_one_out(self, alpha: float) -> tuple[Tensor, Tensor]:
         """Scores without the row itself, and which rows have any."""
         if alpha == 0.0:  # the global model needs no spectrum
-            fit, leverage = self._base, self._W.square().sum(dim=1)
+            residuals, remainder = self._residuals, 1.0 - self._W.square().sum(dim=1)
+            most = torch.ones_like(remainder)
         else:
-            fit = self._base + self._spectrum.scores @ self._spectrum.shrunk(alpha)
-            leverage = self._spectrum.leverage(alpha)
-        remainder = (1.0 - leverage)[:, None]
-        known = remainder > _NO_EVIDENCE
-        scores = torch.where(known, (fit - leverage[:, None] * self._Y) / remainder, 0.0)
-        return scores, known[:, 0]
+            spectrum = self._spectrum
+            residuals = spectrum.outside + spectrum.E @ spectrum.shrunk(alpha)
+            remainder, most = spectrum.remainder(alpha)
+        known = remainder > rank_tolerance(max(self._W.shape)) * most
+        if not bool(known.all()) and not self._warned:
+            self._warned = True
+            warnings.warn(
+                f"{int((~known).sum())} of {len(known)} rows alone determine their own prediction at "
+                f"alpha = {alpha:g}: leave-one-out says nothing of them, and they count as wrong; a larger beta helps",
+                LeaveOneOutWarning,
+                stacklevel=4,
+            )
+        scores = self._Y - residuals / remainder[:, None]
+        return torch.where(known[:, None], scores, 0.0), known
 
 
 @dataclass(frozen=True)
 class _Spectrum:
-    """The eigenvalues λ (r,) of WᵀW, r = min(N_k, m), and what turns them into scores and weights.
+    """W Wᵀ = E diag(λ) Eᵀ: E (N_k, r) orthonormal, λ (r,); and what of rows and residuals lies outside of E."""
 
-    correction of the scores = scores · diag(α/(1 + αλ)) · coefficients, of the whitened weights the same with
-    `basis` for `scores`; squares (N_k, r) = E_ij² λ_j.
-    """
-
+    E: Tensor
     values: Tensor
-    basis: Tensor
-    scores: Tensor
-    squares: Tensor
     coefficients: Tensor
+    outside: Tensor
+    share_outside: Tensor
 
     @classmethod
     def of(cls, W: Tensor, residuals: Tensor) -> _Spectrum:
-        if len(W) <= W.shape[1]:
+        rows, width = W.shape
+        if rows <= width:  # E is square: nothing lies outside
             values, E = torch.linalg.eigh(W @ W.mT)
-            values = _in_unit_interval(values)
-            return cls(values, W.mT @ E, E * values, E.square() * values, E.mT @ residuals)
+            none = torch.zeros((), dtype=W.dtype, device=W.device)
+            return cls(E, values.clamp(0.0, 1.0), E.mT @ residuals, none, none)
         values, Q = torch.linalg.eigh(W.mT @ W)
-        T = W @ Q
-        return cls(_in_unit_interval(values), Q, T, T.square(), T.mT @ residuals)
+        kept = values > rank_tolerance(rows)  # the rest is rounding, and outside
+        E = (W @ Q[:, kept]) / values[kept].sqrt()
+        coefficients = E.mT @ residuals
+        share_outside = (1.0 - E.square().sum(dim=1)).clamp(min=0.0)
+        return cls(E, values[kept].clamp(max=1.0), coefficients, residuals - E @ coefficients, share_outside)
 
     def shrunk(self, alpha: float) -> Tensor:
-        return self.coefficients * (alpha / (1.0 + alpha * self.values))[:, None]
+        """diag(1/(1 + αλ)) Eᵀ (Y_k − W U)."""
+        return self.coefficients / (1.0 + alpha * self.values)[:, None]
 
-    def leverage(self, alpha: float) -> Tensor:
-        return self.squares @ ((1.0 + alpha) / (1.0 + alpha * self.values))
-
-
-def _in_unit_interval(values: Tensor) -> Tensor:
-    """The eigenvalues of F_k (A + βI)⁻¹ F_kᵀ; they exceed 1 only if the rows are not part of A."""
-    if float(values[-1]) > 1.0 + 1e-6:
-        raise NotInTotalError(
-            f"these rows are not in the sum (eigenvalue {float(values[-1]):.6g} of their share, which is at most 1);"
-            " add the client's statistics to the total first"
+    def remainder(self, alpha: float) -> tuple[Tensor, Tensor]:
+        """1 − h_i, and the most it could be (all λ in the numerator 0): its rounding is relative to that."""
+        squares, shrinkage = self.E.square(), 1.0 + alpha * self.values
+        return (
+            self.share_outside + squares @ ((1.0 - self.values) / shrinkage),
+            self.share_outside + squares @ (1.0 / shrinkage),
         )
-    return values.clamp(0.0, 1.0)
 
 
-def _checked_alphas(alphas: Sequence[float]) -> list[float]:
-    checked = [require_alpha(alpha) for alpha in alphas]
+def _checked_alphas(alphas: Sequence[float] | float) -> list[float]:
+    checked = [require_alpha(alpha) for alpha in ([alphas] if isinstance(alphas, float | int) else alphas)]
     if not checked:
         raise AlphaError("there is no alpha to choose from; give at least one")
     return checked
@@ -185,12 +193,16 @@ def _checked_alphas(alphas: Sequence[float]) -> list[float]:
 class LooScore:
     """How the models over a grid of β do on a client's rows, each left out in turn. Scores of clients add."""
 
+    betas: tuple[float, ...]
     right: Tensor
     squared_error: Tensor
     rows: int
 
     def __add__(self, other: LooScore) -> LooScore:
-        return LooScore(self.right + other.right, self.squared_error + other.squared_error, self.rows + other.rows)
+        if self.betas != other.betas:
+            raise BetaError("scores over different grids of beta do not add; every client must score the same grid")
+        right, error = self.right + other.right, self.squared_error + other.squared_error
+        return LooScore(self.betas, right, error, self.rows + other.rows)
 
     def __radd__(self, other: object) -> LooScore:
         return self if other == 0 else NotImplemented
@@ -213,11 +225,12 @@ class RegularizationPath:
     leave-one-out, and only the scores, two numbers for each β, are summed.
 
         path = RegularizationPath(total)
-        score = sum(path.score(F_k, y_k) for F_k, y_k in clients)
-        beta = path.select(score)
+        beta = path.select(path.score(F_k, y_k) for F_k, y_k in clients)
     """
 
     def __init__(self, total: Statistics, betas: Sequence[float] | None = None) -> None:
+        if total.num_samples == 0:
+            raise EmptyClientError("the sum holds no rows; add at least one client's statistics")
         self._total = total
         self._values, self._V = torch.linalg.eigh(total.gram)
         self._values = self._values.clamp(min=0.0)
@@ -249,45 +262,54 @@ class RegularizationPath:
         right, error = [], []
         for beta in self.betas:
             factor = self._factor(beta)
-            W = rotated[:, -len(factor.values) :] / factor.values.sqrt()
+            W = rotated[:, self._kept(factor)] / factor.values.sqrt()
             path = PersonalizationPath._whitened(self._system(factor), W, Y)
             rights, errors = path._loo(sorted(_checked_alphas(alphas)))
             best = int(rights.argmax())
             right.append(rights[best])
             error.append(errors[best])
-        return LooScore(torch.stack(right), torch.stack(error), len(F))
+        return LooScore(self.betas, torch.stack(right), torch.stack(error), len(F))
 
     def gcv(self) -> Tensor:
         """Generalized cross-validation for each β, from the summed statistics alone; smaller is better.
 
         N·RSS/(N − df)², with RSS = N − 2 tr(ĜᵀB) + tr(ĜᵀAĜ) since every one-hot row has norm 1, and
-        df = Σ λ/(λ + β).
+        df = Σ λ/(λ + β). Where the model interpolates (df = N) there is nothing to judge it by: infinity.
         """
         N, values = self._total.num_samples, self._values
         power = self._rotated_cross.square().sum(dim=1)
         scores = []
         for beta in self.betas:
-            kept = self._factor(beta).values
+            factor = self._factor(beta)
             inverse = torch.zeros_like(values)
-            inverse[-len(kept) :] = 1.0 / kept
+            inverse[self._kept(factor)] = 1.0 / factor.values
             residual = N - (power * (2.0 * inverse - values * inverse.square())).sum()
             freedom = (values * inverse).sum()
-            scores.append(N * residual.clamp(min=0.0) / (N - freedom).clamp(min=1e-9).square())
+            left = N - freedom
+            interpolates = left <= rank_tolerance(max(N, len(values))) * N
+            scores.append(torch.where(interpolates, torch.inf, N * residual.clamp(min=0.0) / left.square()))
         return torch.stack(scores)
 
-    def select(self, score: LooScore) -> float:
+    def select(self, scores: LooScore | Iterable[LooScore]) -> float:
         """The β of highest leave-one-out accuracy over all clients' rows; of several, the largest."""
-        best = (score.right == score.right.max()).nonzero()[-1]
-        return self.betas[int(best)]
+        terms = [scores] if isinstance(scores, LooScore) else list(scores)
+        if not terms:
+            raise EmptyClientError("no client scored the grid, so there is nothing to choose beta by")
+        right = reduce(add, terms).right
+        return terms[0].betas[int((right == right.max()).nonzero()[-1])]
 
     def _factor(self, beta: float) -> EigenFactor:
         return truncated(self._values + beta, self._V)
 
     def _system(self, factor: EigenFactor) -> GlobalSystem:
-        return GlobalSystem(factor, self._rotated_cross[-len(factor.values) :] / factor.values.sqrt()[:, None])
+        return GlobalSystem(factor, self._rotated_cross[self._kept(factor)] / factor.values.sqrt()[:, None])
+
+    def _kept(self, factor: EigenFactor) -> slice:
+        """The eigenvalues ascend: the kept ones are the last."""
+        return slice(len(self._values) - len(factor.values), None)
 
 
 def default_betas(total: Statistics) -> tuple[float, ...]:
     """Two to the decade, from 1e-6 to 10 times the mean square of the features summed over rows."""
-    scale = float(total.gram.diagonal().mean())
+    scale = float(total.gram.diagonal().mean()) or 1.0
     return tuple(scale * 10.0 ** (i / 2) for i in range(-12, 3))

@@ -9,13 +9,13 @@ gets wrong on the client's own rows.
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Literal, get_args
 
 import torch
 from torch import Tensor
 
 from fedhip.core.aggregation import GlobalSystem, global_system
-from fedhip.core.errors import DimensionError
+from fedhip.core.errors import DimensionError, NotInTotalError
 from fedhip.core.rows import ArrayLike, Rows
 from fedhip.core.solvers import factorize, require_alpha, require_beta
 from fedhip.core.statistics import Statistics
@@ -55,6 +55,8 @@ def personalize(
     (m, d) float64 tensor on the statistics' device.
     """
     alpha, beta = require_alpha(alpha), require_beta(beta)
+    if route not in get_args(Route):
+        raise ValueError(f"route is {route!r}; choose 'auto', 'cholesky' or 'low-rank'")
     F, Y = client_rows(total, features, labels, client)
     if alpha == 0.0:
         return global_system(total, beta).G.clone()
@@ -62,10 +64,8 @@ def personalize(
         route = "low-rank" if 3 * len(F) <= total.num_features else "cholesky"
     if route == "low-rank":
         return _corrected(global_system(total, beta), F, Y, alpha)
-    if route == "cholesky":
-        A, B = total.gram + alpha * (F.mT @ F), total.cross + alpha * (F.mT @ Y)
-        return GlobalSystem.of(factorize(A, beta), B).G
-    raise ValueError(f"route is {route!r}; choose 'auto', 'cholesky' or 'low-rank'")
+    A, B = total.gram + alpha * (F.mT @ F), total.cross + alpha * (F.mT @ Y)
+    return GlobalSystem.of(factorize(A, beta), B).G
 
 
 def client_rows(
@@ -79,8 +79,15 @@ def client_rows(
             "every client must use the same backbone"
         )
     total._require_contains(torch.bincount(rows.labels, minlength=rows.num_classes))
-    F, Y = rows.matrices()
-    return F.to(total.device), Y.to(total.device)
+    F, Y = (matrix.to(total.device) for matrix in rows.matrices())
+    squares, diagonal = F.square().sum(dim=0), total.gram.diagonal()
+    # Twice, because a sum on the grid is of rounded features; this is for the wrong rows or the wrong sum.
+    if bool((squares > 2.0 * diagonal + 1e-3 * diagonal.max()).any()):
+        raise NotInTotalError(
+            f"{rows.who}the squares of these features exceed the sum's: these rows are not in the sum; "
+            "add the client's statistics first"
+        )
+    return F, Y
 
 
 def _corrected(system: GlobalSystem, F: Tensor, Y: Tensor, alpha: float) -> Tensor:
@@ -88,5 +95,5 @@ def _corrected(system: GlobalSystem, F: Tensor, Y: Tensor, alpha: float) -> Tens
     W = system.factor.whiten(F)
     core = W @ W.mT
     core.diagonal().add_(1.0 / alpha)
-    coefficients = torch.cholesky_solve(Y - W @ system.U, torch.linalg.cholesky(core))
+    coefficients = GlobalSystem.of(factorize(core), Y - W @ system.U).G
     return system.G + system.factor.unwhiten(W.mT @ coefficients)

@@ -35,16 +35,23 @@ class Rows:
     who: str
 
     @classmethod
-    def checked(cls, features: ArrayLike, labels: ArrayLike, num_classes: int, client: str | None = None) -> Rows:
+    def checked(
+        cls,
+        features: ArrayLike,
+        labels: ArrayLike,
+        num_classes: int,
+        client: str | None = None,
+        block_rows: int | None = None,
+    ) -> Rows:
         """Check shapes, types and labels; the features' values are checked as they are read."""
         who = f"client {client!r}: " if client is not None else ""
         if isinstance(num_classes, bool) or not isinstance(num_classes, Integral) or num_classes < 1:
             raise LabelsError(f"{who}num_classes is {num_classes!r}; give a whole number of at least 1")
+        if block_rows is not None and (not isinstance(block_rows, Integral) or block_rows < 1):
+            raise FeaturesError(f"{who}block_rows is {block_rows!r}; give a whole number of at least 1")
         features = _sliceable(features, who)
-        num_rows = int(features.shape[0])
-        if num_rows == 0:
-            raise EmptyClientError(f"{who}there are no rows; leave a client without data out of the round")
-        return cls(features, _class_numbers(labels, num_rows, int(num_classes), who), int(num_classes), who)
+        numbers = _class_numbers(labels, int(features.shape[0]), int(num_classes), who)
+        return cls(features, numbers, int(num_classes), who)
 
     @property
     def width(self) -> int:
@@ -59,9 +66,14 @@ class Rows:
     def __len__(self) -> int:
         return int(self.features.shape[0])
 
+    @property
+    def default_block_rows(self) -> int:
+        """Rows whose features and one-hot labels take about 32 MiB in float64."""
+        return max(1, _BLOCK_BYTES // (8 * (self.width + self.num_classes)))
+
     def blocks(self, block_rows: int | None = None) -> Iterator[tuple[Tensor, Tensor]]:
         """Yield (F, labels) in blocks: F float64, finite, on the features' device."""
-        step = block_rows or max(256, _BLOCK_BYTES // (8 * self.width))
+        step = self.default_block_rows if block_rows is None else block_rows
         for start in range(0, len(self), step):
             stop = min(start + step, len(self))
             F = self._float64(start, stop)
@@ -100,6 +112,10 @@ def _sliceable(features: Any, who: str) -> Any:
         if features.layout != torch.strided:
             raise FeaturesError(f"{who}features are a {features.layout} tensor; call .to_dense() first")
     else:
+        if hasattr(features, "toarray"):  # scipy's sparse matrices
+            raise FeaturesError(f"{who}features are a sparse {type(features).__name__}; call .toarray() first")
+        if np.ma.is_masked(features):
+            raise FeaturesError(f"{who}features have masked entries; fill them or drop their rows")
         if not (hasattr(features, "shape") and hasattr(features, "dtype")):
             try:
                 features = np.asarray(features)
@@ -109,6 +125,8 @@ def _sliceable(features: Any, who: str) -> Any:
         # ml_dtypes' bfloat16 is of numpy's kind "V", and converts.
         if dtype.kind not in "fiub" and dtype.name != "bfloat16":
             raise FeaturesError(f"{who}features have dtype {dtype}; give real numbers")
+    if features.shape and features.shape[0] == 0:
+        raise EmptyClientError(f"{who}there are no rows; leave a client without data out of the round")
     if len(features.shape) != 2:
         raise FeaturesError(
             f"{who}features have shape {tuple(features.shape)}; give a table with a row for each sample"
@@ -121,8 +139,14 @@ def _sliceable(features: Any, who: str) -> Any:
 def _class_numbers(labels: ArrayLike, num_rows: int, num_classes: int, who: str) -> Tensor:
     """Labels as an int64 tensor of class numbers on the CPU."""
     if isinstance(labels, Tensor):  # numpy has no bfloat16
-        labels = (labels.double() if labels.is_floating_point() else labels).detach().cpu().numpy()
-    values: npt.NDArray[Any] = np.asarray(labels)
+        labels = labels.detach().to_dense().cpu()
+        labels = (labels.double() if labels.is_floating_point() else labels).numpy()
+    try:
+        values: npt.NDArray[Any] = np.asarray(labels)
+    except ValueError as error:
+        raise LabelsError(f"{who}labels are not a list of class numbers: {error}") from None
+    if np.ma.is_masked(labels):
+        raise LabelsError(f"{who}labels have masked entries; drop rows without a label")
     if values.dtype.kind not in "fiub":
         raise LabelsError(
             f"{who}labels have dtype {values.dtype}; give class numbers from 0 to {num_classes - 1} "

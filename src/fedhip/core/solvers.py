@@ -121,6 +121,6 @@ def require_alpha(alpha: float) -> float:
 
 def _is_finite_number(value: object) -> bool:
     try:
-        return not isinstance(value, (str, bool)) and math.isfinite(float(value))  # type: ignore[arg-type]
-    except (TypeError, ValueError):
+        return not isinstance(value, str | bytes | bool) and math.isfinite(float(value))  # type: ignore[arg-type]
+    except (TypeError, ValueError, OverflowError):
         return False

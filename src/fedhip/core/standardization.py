@@ -16,7 +16,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from fedhip.core.errors import EmptyClientError
+from fedhip.core.errors import DimensionError, EmptyClientError
+from fedhip.core.rows import ArrayLike
 from fedhip.core.statistics import Statistics
 
 
@@ -40,15 +41,22 @@ class Standardization:
         constant = variance <= 1e-12 * second
         return cls(mean, torch.where(constant, 1.0, variance.clamp(min=0.0).sqrt()), intercept)
 
-    def features(self, F: Tensor) -> Tensor:
+    def features(self, F: ArrayLike) -> Tensor:
         """F' for rows F (n, m)."""
-        standardized = (F.to(self.mean) - self.mean) / self.scale
+        rows = torch.as_tensor(F).to(self.mean)
+        self._require_width(rows.shape[-1])
+        standardized = (rows - self.mean) / self.scale
         if not self.intercept:
             return standardized
         return torch.cat((standardized, torch.ones_like(standardized[:, :1])), dim=1)
 
     def statistics(self, statistics: Statistics) -> Statistics:
-        """The statistics of F' from those of F, exactly; for a client's as for the sum's."""
+        """The statistics of F' from those of F; for a client's as for the sum's.
+
+        The same to rounding as standardising the rows, but the rounding is of the raw squares: with features
+        whose mean is 1000 times their deviation, about six digits are lost.
+        """
+        self._require_width(statistics.num_features)
         N, n = statistics.num_samples, statistics.counts.to(torch.float64)
         mean, scale = self.mean.to(statistics.device), self.scale.to(statistics.device)
         s = statistics.cross.sum(dim=1)
@@ -61,3 +69,7 @@ class Standardization:
             gram = torch.cat((torch.cat((gram, last), 1), torch.cat((last.mT, last.new_tensor([[float(N)]])), 1)))
             cross = torch.cat((cross, n[None, :]))
         return Statistics(gram, cross, statistics.counts)
+
+    def _require_width(self, width: int) -> None:
+        if width != len(self.mean):
+            raise DimensionError(f"features are {width} wide, the standardization {len(self.mean)}")

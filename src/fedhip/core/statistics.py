@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 
 from fedhip.core import statistics_file
-from fedhip.core.errors import DimensionError, NotInTotalError, StatisticsError
+from fedhip.core.errors import DimensionError, FeaturesError, FileFormatError, NotInTotalError, StatisticsError
 from fedhip.core.rows import ArrayLike, Rows, one_hot
 
 #: `==` allows for the rounding of float64 sums: a difference of this part of the largest entry.
@@ -59,8 +59,14 @@ class AdditiveStatistics:
 
     def digest(self) -> str:
         """SHA-256 in hexadecimal: the same for the same values, on any device, and for no others."""
-        sha = hashlib.sha256(f"{self._kind} m={self.num_features} d={self.num_classes}\n".encode())
-        for values in (pack(self.gram), self.cross, self.counts):
+        return self._digest_of(pack(self.gram), self.cross, self.counts)
+
+    @classmethod
+    def _digest_of(cls, packed: Tensor, cross: Tensor, counts: Tensor) -> str:
+        if cross.ndim != 2:
+            raise DimensionError(f"cross has shape {tuple(cross.shape)}; it must be (m, d)")
+        sha = hashlib.sha256(f"{cls._kind} m={cross.shape[0]} d={cross.shape[1]}\n".encode())
+        for values in (packed, cross, counts):
             little_endian = (values + 0).cpu().contiguous().numpy()  # + 0 makes −0.0 and 0.0 one value
             sha.update(little_endian.astype(little_endian.dtype.newbyteorder("<"), copy=False).data)
         return sha.hexdigest()
@@ -97,8 +103,9 @@ class Statistics(AdditiveStatistics):
     """Sufficient statistics in float64. A value: never write into its tensors.
 
     `a + b` and `a - b` join and remove data sets. `a == b` is true when the two are the same to the rounding of
-    float64 sums, so `(a + b) - a == b`; compare `digest()` for the same bits. Sums that are the same bits in any
-    order are the business of `fedhip.core.fixedpoint`.
+    float64 sums (1e-9 of the largest entry), so `(a + b) - a == b` unless a is millions of times larger than b;
+    compare `digest()` for the same bits. Sums that are the same bits in any order, and differences that are exact
+    however large the rest was, are the business of `fedhip.core.fixedpoint`.
 
     Parameters
     ----------
@@ -111,10 +118,12 @@ class Statistics(AdditiveStatistics):
     _memo: dict[str, Any] = field(default_factory=dict, init=False)
 
     def __post_init__(self) -> None:
-        gram = torch.as_tensor(self.gram, dtype=torch.float64)
-        cross = torch.as_tensor(self.cross, dtype=torch.float64)
+        # Copies: a value must not change when its maker's arrays do.
+        gram = torch.as_tensor(self.gram, dtype=torch.float64).clone()
+        cross = torch.as_tensor(self.cross, dtype=torch.float64).clone()
         counts = torch.as_tensor(self.counts)
-        if gram.ndim != 2 or cross.ndim != 2 or counts.ndim != 1 or gram.shape[0] != gram.shape[1]:
+        shaped = gram.ndim == cross.ndim == 2 and counts.ndim == 1 and gram.shape[0] == gram.shape[1]
+        if not shaped or 0 in (*gram.shape, *cross.shape):
             raise DimensionError(
                 f"gram {tuple(gram.shape)}, cross {tuple(cross.shape)} and counts {tuple(counts.shape)} "
                 "must have shapes (m, m), (m, d) and (d,)"
@@ -123,18 +132,19 @@ class Statistics(AdditiveStatistics):
             raise DimensionError(
                 f"cross has shape {tuple(cross.shape)}; gram and counts ask for {(gram.shape[0], counts.shape[0])}"
             )
-        if not bool((counts >= 0).all()) or not torch.equal(counts, counts.to(torch.int64).to(counts.dtype)):
+        whole = counts.to(torch.int64)
+        if not torch.equal(whole.double(), counts.double()) or bool((whole < 0).any()):
             raise StatisticsError(f"counts must be whole and not negative, not {counts.tolist()}")
         if not (bool(torch.isfinite(gram).all()) and bool(torch.isfinite(cross).all())):
             raise StatisticsError("gram or cross holds values that are not finite")
-        asymmetry = float((gram - gram.mT).abs().max()) if gram.numel() else 0.0
+        asymmetry = float((gram - gram.mT).abs().max())
         if asymmetry > SUM_TOLERANCE * float(gram.abs().max()):
             raise StatisticsError(
                 f"gram is not symmetric (it differs from its transpose by {asymmetry:.1e}); a Gram matrix FᵀF always is"
             )
         object.__setattr__(self, "gram", mirror_upper(gram) if asymmetry else gram)
         object.__setattr__(self, "cross", cross)
-        object.__setattr__(self, "counts", counts.to(torch.int64))
+        object.__setattr__(self, "counts", whole.clone())
 
     @classmethod
     def from_data(
@@ -159,13 +169,15 @@ class Statistics(AdditiveStatistics):
         block_rows : int, optional
             Rows converted at a time; about 32 MiB by default.
         """
-        rows = Rows.checked(features, labels, num_classes, client)
+        rows = Rows.checked(features, labels, num_classes, client, block_rows)
         m, d = rows.width, rows.num_classes
         gram = torch.zeros((m, m), dtype=torch.float64, device=rows.device)
         cross = torch.zeros((m, d), dtype=torch.float64, device=rows.device)
         for F, block_labels in rows.blocks(block_rows):
             gram.addmm_(F.mT, F)
             cross.addmm_(F.mT, one_hot(block_labels, d))
+        if not bool(torch.isfinite(gram.diagonal()).all()):
+            raise FeaturesError(f"{rows.who}the squares of the features exceed float64; rescale the features")
         counts = torch.bincount(rows.labels, minlength=d).to(rows.device)
         return cls._of(mirror_upper(gram), cross, counts)
 
@@ -232,26 +244,36 @@ class Statistics(AdditiveStatistics):
         """Raise `StatisticsError` unless some data set has these statistics.
 
         [F Y]ᵀ[F Y] = [[gram, cross], [crossᵀ, diag(counts)]] must be positive semi-definite; that also
-        bounds the cross terms by the Gram matrix and the counts.
+        bounds the cross terms by the Gram matrix and the counts. The units of the features do not matter.
         """
         who = f"client {client!r}: " if client is not None else ""
+        gram, counts = self.gram, torch.diag(self.counts.to(torch.float64))
+        largest_gram, largest_count = gram.diagonal().max().clamp(min=0.0), counts.max()
+        if largest_gram == 0.0 or largest_count == 0.0:
+            if bool(gram.any()) or bool(self.cross.any()):
+                raise StatisticsError(
+                    f"{who}gram or cross is not zero although its diagonal or the counts are: they are not positive "
+                    "semi-definite, and no data set has them; ask the client to compute them again"
+                )
+            return
+        cross = self.cross / (largest_gram * largest_count).sqrt()
         joint = torch.cat(
             (
-                torch.cat((self.gram, self.cross), dim=1),
-                torch.cat((self.cross.mT, torch.diag(self.counts.to(torch.float64))), dim=1),
+                torch.cat((gram / largest_gram, cross), dim=1),
+                torch.cat((cross.mT, counts / largest_count), dim=1),
             )
         )
-        scale = float(joint.diagonal().abs().max())
-        shifted = joint + PSD_TOLERANCE * scale * torch.eye(len(joint), dtype=joint.dtype, device=joint.device)
+        shifted = joint + PSD_TOLERANCE * torch.eye(len(joint), dtype=joint.dtype, device=joint.device)
         # Cholesky answers the common case at a tenth of the price of the eigenvalues.
-        if (scale == 0.0 and not bool(joint.any())) or int(torch.linalg.cholesky_ex(shifted).info) == 0:
+        if int(torch.linalg.cholesky_ex(shifted).info) == 0:
             return
-        for what, matrix in (("gram is", self.gram), ("gram, cross and counts together are", joint)):
+        m = self.num_features
+        for what, matrix in (("gram is", joint[:m, :m]), ("gram, cross and counts together are", joint)):
             smallest = float(torch.linalg.eigvalsh(matrix)[0])
-            if smallest < -0.5 * PSD_TOLERANCE * scale:
+            if smallest < -0.5 * PSD_TOLERANCE:
                 raise StatisticsError(
-                    f"{who}{what} not positive semi-definite (smallest eigenvalue {smallest:.1e}): no data set "
-                    "has these statistics; ask the client to compute them again"
+                    f"{who}{what} not positive semi-definite (smallest eigenvalue {smallest:.1e} of the largest "
+                    "diagonal entry): no data set has these statistics; ask the client to compute them again"
                 )
 
     def to_file(self, path: str | PathLike[str]) -> None:
@@ -265,12 +287,20 @@ class Statistics(AdditiveStatistics):
     @classmethod
     def from_file(cls, path: str | PathLike[str]) -> Self:
         """Read what `to_file` wrote, and check version, digest and positive semi-definiteness."""
-        tensors, digest = statistics_file.read(path)
-        gram = tensors["gram"]
-        statistics = cls(unpack(gram) if gram.ndim == 1 else gram, tensors["cross"], tensors["counts"])
-        statistics_file.require_digest(path, stored=digest, computed=statistics.digest())
-        statistics.require_valid()
+        gram, cross, counts, digest = statistics_file.read(path)
+        try:
+            packed = gram if gram.ndim == 1 else pack(gram)
+            statistics_file.require_digest(path, stored=digest, computed=cls._digest_of(packed, cross, counts))
+            statistics = cls(unpack(gram) if gram.ndim == 1 else gram, cross, counts)
+            statistics.require_valid()
+        except DimensionError as error:
+            raise FileFormatError(f"{path}: {error}; write it again") from None
+        except StatisticsError as error:
+            raise StatisticsError(f"{path}: {error}") from None
         return statistics
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return self._of, (self.gram, self.cross, self.counts)  # without what was remembered
 
 
 def mirror_upper(matrix: Tensor) -> Tensor:
@@ -280,6 +310,8 @@ def mirror_upper(matrix: Tensor) -> Tensor:
 
 def pack(matrix: Tensor) -> Tensor:
     """The upper triangle of a symmetric (m, m) matrix, row by row: m(m + 1)/2 values."""
+    if matrix.ndim != 2 or matrix.shape[0] != matrix.shape[1]:
+        raise DimensionError(f"gram has shape {tuple(matrix.shape)}; it must be (m, m), or its packed triangle")
     return matrix[_upper(len(matrix), matrix.device)]
 
 
