@@ -84,9 +84,7 @@ def test_other_sets_have_no_official_split() -> None:
 def test_missing_file_is_named_with_its_source(tmp_path: Path, name: str) -> None:
     folder = write_official(tmp_path / "cifar-100-python")
     (folder / name).unlink()
-    with pytest.raises(
-        DataMissingError, match=rf"cifar-100-python/{name} is not there; download https://www\.cs"
-    ):
+    with pytest.raises(DataMissingError, match=rf"cifar-100-python/{name} is not there; download https://www\.cs"):
         load_dataset("cifar100", tmp_path)
 
 
@@ -142,9 +140,7 @@ def published(tmp_path: Path, site: Site, monkeypatch: pytest.MonkeyPatch) -> Si
 def test_downloaded_once_and_kept(tmp_path: Path, published: Site) -> None:
     first = load_dataset("cifar100", cache_dir=tmp_path / "cache")
     second = load_dataset("cifar100", cache_dir=tmp_path / "cache")
-    assert (
-        first.fingerprint == second.fingerprint == load_dataset("cifar100", tmp_path / "source").fingerprint
-    )
+    assert first.fingerprint == second.fingerprint == load_dataset("cifar100", tmp_path / "source").fingerprint
     assert len(published.asked) == 1
     assert [p.name for p in (tmp_path / "cache").iterdir()] == ["cifar-100-python"]
 
@@ -166,9 +162,7 @@ def test_wrong_checksum_is_not_unpacked(tmp_path: Path, published: Site) -> None
     assert list((tmp_path / "cache").iterdir()) == []
 
 
-def test_cache_folder_from_the_environment(
-    tmp_path: Path, published: Site, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_cache_folder_from_the_environment(tmp_path: Path, published: Site, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("FEDHIP_CACHE", str(tmp_path / "mine"))
     load_dataset("cifar100")
     assert (tmp_path / "mine" / "cifar-100-python" / "meta").is_file()

@@ -31,9 +31,7 @@ def test_whole_file(site: Site, path: Path) -> None:
 
 def test_half_download_is_resumed(site: Site, path: Path) -> None:
     site.send = 1_000_000
-    with pytest.raises(
-        DownloadError, match=r"broke off after 1,000,000 of 3,000,000 bytes; .*part keeps what"
-    ):
+    with pytest.raises(DownloadError, match=r"broke off after 1,000,000 of 3,000,000 bytes; .*part keeps what"):
         fetch(site.address, MD5, path)
     assert not path.exists()
     site.send = None
@@ -91,9 +89,7 @@ def test_error_of_the_server(site: Site, path: Path) -> None:
 
 
 def test_no_network(path: Path) -> None:
-    with pytest.raises(
-        DownloadError, match=r"could not be downloaded .* put the file at .*file\.tar\.gz by hand"
-    ):
+    with pytest.raises(DownloadError, match=r"could not be downloaded .* put the file at .*file\.tar\.gz by hand"):
         fetch("http://127.0.0.1:9/file", MD5, path, timeout=2)
 
 

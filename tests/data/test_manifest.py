@@ -62,9 +62,7 @@ def test_manifest_is_small_and_complete(path: Path) -> None:
 
 @pytest.mark.parametrize("other", [LABELS[:-1], LABELS[::-1], (LABELS + 1) % 7])
 def test_other_data(path: Path, other: Any) -> None:
-    with pytest.raises(
-        ManifestMismatchError, match=r"was made for 500 rows .* give the data it was made for"
-    ):
+    with pytest.raises(ManifestMismatchError, match=r"was made for 500 rows .* give the data it was made for"):
         load_partition(path, other)
 
 

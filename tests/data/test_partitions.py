@@ -108,9 +108,7 @@ def test_entropy_grows_with_concentration(scheme: str) -> None:
     assert means[-1] > 0.98 * np.log(20)
 
 
-def literature(
-    labels: NDArray[np.int64], clients: int, concentration: float, seed: int
-) -> list[NDArray[np.int64]]:
+def literature(labels: NDArray[np.int64], clients: int, concentration: float, seed: int) -> list[NDArray[np.int64]]:
     """The loop of the papers: a client that has N/K rows gets none of the classes to come."""
     random = np.random.default_rng(seed)
     held: list[list[int]] = [[] for _ in range(clients)]
@@ -128,8 +126,7 @@ def literature(
 def test_capped_clients_are_as_skewed_as_in_the_literature(concentration: float) -> None:
     labels = np.repeat(np.arange(50), 200)
     ours = [
-        entropy(make_partition(labels, "dirichlet", 25, concentration=concentration, seed=s), labels)
-        for s in range(8)
+        entropy(make_partition(labels, "dirichlet", 25, concentration=concentration, seed=s), labels) for s in range(8)
     ]
     theirs = []
     for seed in range(8):

@@ -106,9 +106,7 @@ def test_persistent_id_is_refused(tmp_path: Path) -> None:
 
 def test_number_as_buffer_allocates_nothing(tmp_path: Path) -> None:
     call = b"\x80\x04cnumpy._core.numeric\n_frombuffer\n(\x8a\x06\x00\x00\x00\x00\x00\x01"
-    (tmp_path / "p").write_bytes(
-        call + b"cnumpy\ndtype\nX\x02\x00\x00\x00u1\x85RK\x01\x85X\x01\x00\x00\x00CtR."
-    )
+    (tmp_path / "p").write_bytes(call + b"cnumpy\ndtype\nX\x02\x00\x00\x00u1\x85RK\x01\x85X\x01\x00\x00\x00CtR.")
     with pytest.raises(UnsafePickleError, match="array of int"):
         read_pickle(tmp_path / "p")
 

@@ -49,9 +49,7 @@ def test_a_name_wins_over_a_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPat
 def test_unknown_name_suggests_the_near_one() -> None:
     with pytest.raises(DatasetNameError, match=r"'cifar-100' is neither .*did you mean 'cifar100'\?"):
         load_dataset("cifar-100")
-    with pytest.raises(
-        DatasetNameError, match=r"'zzz' is neither a data set \(sketches, cifar100, imagenet-r\)"
-    ):
+    with pytest.raises(DatasetNameError, match=r"'zzz' is neither a data set \(sketches, cifar100, imagenet-r\)"):
         load_dataset("zzz")
 
 

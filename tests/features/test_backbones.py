@@ -31,9 +31,7 @@ CPU = torch.device("cpu")
 IMAGES = torch.from_numpy(waves(4))
 
 
-def small(
-    pooling: str | None = None, mask_ratio: float = 0.0, mask_seed: int = 0, seed: int = 0
-) -> ViTBackbone:
+def small(pooling: str | None = None, mask_ratio: float = 0.0, mask_seed: int = 0, seed: int = 0) -> ViTBackbone:
     return ViTBackbone("small", random_encoder(seed=seed), pooling, CPU, mask_ratio, mask_seed)
 
 

@@ -125,9 +125,7 @@ def test_positions_of_the_file_are_used(tmp_path: Path) -> None:
         ),
     ],
 )
-def test_weights_of_another_architecture_name_the_first_key(
-    tmp_path: Path, spoil: object, named: str
-) -> None:
+def test_weights_of_another_architecture_name_the_first_key(tmp_path: Path, spoil: object, named: str) -> None:
     state = hub_layout(random_encoder())
     spoil(state)  # type: ignore[operator]
     save_file(state, tmp_path / "m.safetensors")

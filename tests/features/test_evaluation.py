@@ -34,9 +34,7 @@ def test_accuracy_is_that_of_scikit_learn(beta: float) -> None:
     X, Z = features[fit].numpy(), features[score].numpy()
     # our scale is the unbiased deviation, scikit-learn's the biased one: β moves by N/(N−1)
     scaler = StandardScaler().fit(X)
-    ridge = Ridge(alpha=beta * len(X) * len(X) / (len(X) - 1)).fit(
-        scaler.transform(X), np.eye(4)[labels[fit]]
-    )
+    ridge = Ridge(alpha=beta * len(X) * len(X) / (len(X) - 1)).fit(scaler.transform(X), np.eye(4)[labels[fit]])
     expected = (ridge.predict(scaler.transform(Z)).argmax(1) == labels[score].numpy()).mean()
     assert fit_and_score(features, labels, fit, score, [beta], 4) == [pytest.approx(expected)]
 

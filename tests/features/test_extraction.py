@@ -82,9 +82,7 @@ def test_arrays_and_sources_grey_and_colour() -> None:
     np.testing.assert_allclose(from_source, expected(), rtol=1e-5, atol=1e-5)
     grey = IMAGES[..., 0]
     repeated = np.stack([grey] * 3, axis=-1)
-    shapes = [
-        extract(Counting(), images, dtype=FLOAT, cache=False) for images in (grey, grey[..., None], repeated)
-    ]
+    shapes = [extract(Counting(), images, dtype=FLOAT, cache=False) for images in (grey, grey[..., None], repeated)]
     assert (shapes[0] == shapes[1]).all()
     assert (shapes[1] == shapes[2]).all()
 

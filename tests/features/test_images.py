@@ -64,9 +64,7 @@ def test_arrays_that_are_not_images(array: object, named: str) -> None:
 
 def test_resize_agrees_with_pillow() -> None:
     images = waves(3, 48)
-    expected = np.stack(
-        [np.asarray(Image.fromarray(i).resize((20, 20), Image.Resampling.BILINEAR)) for i in images]
-    )
+    expected = np.stack([np.asarray(Image.fromarray(i).resize((20, 20), Image.Resampling.BILINEAR)) for i in images])
     assert np.abs(resize_uint8(images, 20).astype(int) - expected).max() <= 1
     grey = images[..., 0]
     assert resize_uint8(grey, 20).shape == (3, 20, 20, 3)

@@ -96,9 +96,7 @@ def test_the_whole_image_and_its_mirror() -> None:
     expected = (images.double() / 255 - mean) / std
     torch.testing.assert_close(crop(images, whole, mean, std).double(), expected, rtol=0, atol=1e-4)
     mirrored = torch.tensor([[-1.0, 0, 0], [0, 1, 0]]).expand(2, 2, 3)
-    torch.testing.assert_close(
-        crop(images, mirrored, mean, std).double(), expected.flip(3), rtol=0, atol=1e-4
-    )
+    torch.testing.assert_close(crop(images, mirrored, mean, std).double(), expected.flip(3), rtol=0, atol=1e-4)
 
 
 def test_a_quarter_of_the_image_is_that_quarter() -> None:

@@ -24,9 +24,7 @@ def test_canonical_name() -> None:
     assert str(Pooling.parse("mean:6,8,10,12+cls", 12)) == "mean:6+mean:8+mean:10+mean:12+cls:12"
 
 
-@pytest.mark.parametrize(
-    "spec", ["", "max", "mean:", "mean:0", "mean:4", "cls+", "mean:1,1", "mean:-1", "cls+cls:3"]
-)
+@pytest.mark.parametrize("spec", ["", "max", "mean:", "mean:0", "mean:4", "cls+", "mean:1,1", "mean:-1", "cls+cls:3"])
 def test_bad_specifications(spec: str) -> None:
     with pytest.raises(PoolingError, match="pooling"):
         Pooling.parse(spec, 3)

@@ -62,9 +62,7 @@ def test_training_beats_its_start_and_the_mean_of_each_patch(tmp_path: Path) -> 
     assert float(rows[-1]["loss"]) == pytest.approx(outcome.curve[-1]["loss"], abs=1e-6)
 
 
-def test_resumed_run_equals_uninterrupted_run_bit_for_bit(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_resumed_run_equals_uninterrupted_run_bit_for_bit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     whole = pretrain(pool(), TINY, tmp_path / "whole", device="cpu", log_every=3)
     advance = Run.advance
 
@@ -152,9 +150,7 @@ def test_resume_without_a_checkpoint_starts(tmp_path: Path) -> None:
     assert pretrain(pool(), TINY, tmp_path, device="cpu", resume=True).finished
 
 
-def test_a_crash_while_saving_keeps_the_old_checkpoint(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_crash_while_saving_keeps_the_old_checkpoint(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     run = Run(pool(), TINY, tmp_path, CPU, compile_step=False)
     run.save()
     before = (tmp_path / "checkpoint.safetensors").read_bytes()

@@ -44,9 +44,7 @@ def reference(tmp_path_factory: pytest.TempPathFactory) -> tuple[object, Path]:
 
 
 @pytest.mark.parametrize("mask_ratio", [0.0, 0.75])
-def test_equals_transformers_with_the_same_weights_and_noise(
-    reference: tuple[object, Path], mask_ratio: float
-) -> None:
+def test_equals_transformers_with_the_same_weights_and_noise(reference: tuple[object, Path], mask_ratio: float) -> None:
     model, path = reference
     pixels, noise = torch.randn(5, 3, 32, 32), torch.rand(5, 16)
     model.config.mask_ratio = mask_ratio  # type: ignore[attr-defined]

@@ -29,8 +29,7 @@ def read_arrays(path: Path) -> Arrays:
         raise
     except _UNREADABLE as error:
         raise FeatureFileError(
-            f"{path} cannot be read as {path.suffix} ({error}); "
-            "it is truncated or of another kind: write it again"
+            f"{path} cannot be read as {path.suffix} ({error}); it is truncated or of another kind: write it again"
         ) from error
 
 
@@ -73,9 +72,7 @@ def _names(path: Path, metadata: dict[str, str], key: str) -> NDArray[Any]:
     return np.array(names, dtype=np.str_)
 
 
-def named_labels(
-    labels: NDArray[Any], class_names: NDArray[Any] | None
-) -> tuple[NDArray[np.int64], tuple[str, ...]]:
+def named_labels(labels: NDArray[Any], class_names: NDArray[Any] | None) -> tuple[NDArray[np.int64], tuple[str, ...]]:
     """Labels as indices and what they index: the given names, or the sorted distinct labels themselves."""
     if labels.ndim != 1 or labels.dtype.kind not in "iuUS":
         raise FeatureFileError(

@@ -46,12 +46,7 @@ class Dataset:
     def __post_init__(self) -> None:
         if isinstance(self.images, np.ndarray):
             images = self.images[..., None] if self.images.ndim == 3 else self.images
-            if (
-                images.dtype != np.uint8
-                or images.ndim != 4
-                or images.shape[3] not in (1, 3)
-                or 0 in images.shape
-            ):
+            if images.dtype != np.uint8 or images.ndim != 4 or images.shape[3] not in (1, 3) or 0 in images.shape:
                 raise DatasetError(
                     f"images of {self.name} are {self.images.dtype} of shape {self.images.shape}; "
                     "give uint8 of shape (N, H, W), (N, H, W, 1) or (N, H, W, 3), with no side 0"
@@ -104,16 +99,12 @@ def set_row_fields(target: Any, rows: int, error: type[Exception]) -> None:
     if rows == 0:
         raise error("there are no rows; at least one is needed")
     if labels.ndim != 1 or labels.dtype.kind not in "iu":
-        raise error(
-            f"labels are {labels.dtype} of shape {labels.shape}; give whole numbers, one for each row"
-        )
+        raise error(f"labels are {labels.dtype} of shape {labels.shape}; give whole numbers, one for each row")
     classes = len(target.class_names)
     for name in ("labels", "clients", "split"):
         values = getattr(target, name)
         if values is not None and np.shape(values) != (rows,):
-            raise error(
-                f"{name} have shape {np.shape(values)}, but there are {rows} rows; give one for each row"
-            )
+            raise error(f"{name} have shape {np.shape(values)}, but there are {rows} rows; give one for each row")
     if labels.min() < 0 or labels.max() >= classes:
         raise error(f"labels run from {labels.min()} to {labels.max()}, but there are {classes} class names")
     if len(set(target.class_names)) != classes:
@@ -125,9 +116,7 @@ def set_row_fields(target: Any, rows: int, error: type[Exception]) -> None:
     if target.split is not None:
         split = np.asarray(target.split)
         if not np.isin(split, (0, 1)).all():
-            raise error(
-                f"split holds {np.unique(split)[:5].tolist()}; it must be 0 (train) or 1 (test) for each row"
-            )
+            raise error(f"split holds {np.unique(split)[:5].tolist()}; it must be 0 (train) or 1 (test) for each row")
         object.__setattr__(target, "split", _frozen(split.astype(np.int8)))
 
 

@@ -73,14 +73,10 @@ def read_features(path: str | Path) -> FeatureSet:
     path = Path(path)
     arrays = read_arrays(path)
     if "features" not in arrays and "images" in arrays:
-        raise FeatureFileError(
-            f"{path} holds images, not features; give it as a data set, or extract features first"
-        )
+        raise FeatureFileError(f"{path} holds images, not features; give it as a data set, or extract features first")
     for name in ("features", "labels"):
         if name not in arrays:
-            raise FeatureFileError(
-                f"{path} has no array '{name}', only {sorted(arrays)}; see the feature file format"
-            )
+            raise FeatureFileError(f"{path} has no array '{name}', only {sorted(arrays)}; see the feature file format")
     try:
         labels, class_names = named_labels(arrays["labels"], arrays.get("class_names"))
         clients = arrays.get("clients")
@@ -113,8 +109,6 @@ def write_features(path: str | Path, features: FeatureSet) -> None:
             arrays["clients"], names = encode_names(features.clients)
             metadata["client_names"] = json.dumps(names)
         with atomic_path(path) as temporary:
-            save_file(
-                {name: np.ascontiguousarray(array) for name, array in arrays.items()}, temporary, metadata
-            )
+            save_file({name: np.ascontiguousarray(array) for name, array in arrays.items()}, temporary, metadata)
     else:
         raise FeatureFileError(f"{path}: a feature file ends in .npz or .safetensors, not '{path.suffix}'")

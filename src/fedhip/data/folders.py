@@ -63,9 +63,7 @@ def load_imagenet_r(data_dir: Path | None, *, skip_corrupt: bool = False) -> Dat
     """ImageNet-R in its official layout, `imagenet-r/<wnid>/*.jpg`: 200 classes, 30,000 images."""
     get = f"download {IMAGENET_R_ADDRESS} and unpack it"
     if data_dir is None:
-        raise DataMissingError(
-            f"imagenet-r needs the folder it lies in; {get}, then give that folder as data"
-        )
+        raise DataMissingError(f"imagenet-r needs the folder it lies in; {get}, then give that folder as data")
     root = data_dir / "imagenet-r" if (data_dir / "imagenet-r").is_dir() else data_dir
     classes = [p for p in root.iterdir() if re.fullmatch(r"n\d{8}", p.name)] if root.is_dir() else []
     if not classes:
@@ -88,9 +86,7 @@ def _image_files(root: Path) -> list[str]:
         subfolders[:] = [name for name in subfolders if not name.startswith(".")]
         images = [name for name in names if Path(name).suffix.lower() in SUFFIXES and name[0] != "."]
         if not images and not subfolders and Path(folder) != root:
-            raise FolderLayoutError(
-                f"{folder} holds no image; remove the folder or put the class's images in"
-            )
+            raise FolderLayoutError(f"{folder} holds no image; remove the folder or put the class's images in")
         found += [(Path(folder) / name).relative_to(root).as_posix() for name in images]
     return sorted(found)
 

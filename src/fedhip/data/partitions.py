@@ -117,9 +117,7 @@ def make_partition(
     return Partition(scheme, MappingProxyType(parameters), int(seed), names, assignment, hash_labels(labels))
 
 
-def split_clients(
-    partition: Partition, train_fraction: float = 0.8, seed: int | None = None
-) -> NDArray[np.int8]:
+def split_clients(partition: Partition, train_fraction: float = 0.8, seed: int | None = None) -> NDArray[np.int8]:
     """0 (train) or 1 (test) for each row, drawn client by client; by the partition's seed if none is given.
 
     Of a client's n rows, floor(train_fraction·n + 1/2) are for training, but at least one, and at most n − 1

@@ -35,9 +35,7 @@ def draw_partition(
         import matplotlib
         from matplotlib.figure import Figure
     except ImportError as error:
-        raise MissingExtraError(
-            "drawing needs matplotlib; install it with: pip install matplotlib"
-        ) from error
+        raise MissingExtraError("drawing needs matplotlib; install it with: pip install matplotlib") from error
     # Names come from the user's folders: a dollar sign in one is a dollar sign.
     style: Any = {"svg.hashsalt": "fedhip", "font.size": 9.0, "text.parse_math": False}
     with matplotlib.rc_context(style):

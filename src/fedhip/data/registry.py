@@ -24,9 +24,7 @@ class DatasetInfo:
 
 
 _NAMED = (
-    DatasetInfo(
-        "sketches", "100 classes × 100 drawings from Quick, Draw! (Google, CC BY 4.0), in the package"
-    ),
+    DatasetInfo("sketches", "100 classes × 100 drawings from Quick, Draw! (Google, CC BY 4.0), in the package"),
     DatasetInfo("cifar100", "CIFAR-100, 60,000 photographs of 32×32; from a folder, or downloaded (169 MB)"),
     DatasetInfo("imagenet-r", "ImageNet-R, 30,000 renditions in 200 classes; from a folder"),
 )
@@ -112,6 +110,4 @@ def _unknown(source: str) -> str:
     names = [info.name for info in _NAMED]
     close = difflib.get_close_matches(source, names, n=1, cutoff=0.5)
     guess = f"; did you mean '{close[0]}'?" if close else ""
-    return (
-        f"'{source}' is neither a data set ({', '.join(names)}) nor an image folder nor an .npz file{guess}"
-    )
+    return f"'{source}' is neither a data set ({', '.join(names)}) nor an image folder nor an .npz file{guess}"

@@ -14,9 +14,7 @@ Rows = NDArray[np.int64]
 Scheme = Callable[[Rows, int, Mapping[str, float], np.random.Generator], Rows]
 
 
-def _dirichlet(
-    labels: Rows, clients: int, parameters: Mapping[str, float], random: np.random.Generator
-) -> Rows:
+def _dirichlet(labels: Rows, clients: int, parameters: Mapping[str, float], random: np.random.Generator) -> Rows:
     """Each client has room for N/K rows. Classes come in random order, as the last ones fill what is left."""
     return _by_class(labels, _equal_sizes(len(labels), clients, random), parameters["concentration"], random)
 
@@ -63,9 +61,7 @@ def _iid(labels: Rows, clients: int, parameters: Mapping[str, float], random: np
     return random.permutation(np.repeat(np.arange(clients), _equal_sizes(len(labels), clients, random)))
 
 
-def _quantity(
-    labels: Rows, clients: int, parameters: Mapping[str, float], random: np.random.Generator
-) -> Rows:
+def _quantity(labels: Rows, clients: int, parameters: Mapping[str, float], random: np.random.Generator) -> Rows:
     proportions = random.dirichlet(np.full(clients, parameters["concentration"]))
     sizes = apportion(len(labels), proportions, np.full(clients, len(labels), dtype=np.int64))
     return random.permutation(np.repeat(np.arange(clients), sizes))
@@ -84,9 +80,7 @@ def natural_clients(
     if len(assignment) != rows:
         raise PartitionError(f"there are {len(assignment)} clients for {rows} rows; give one for each row")
     if num_clients is not None and num_clients != len(names):
-        raise PartitionError(
-            f"the data has {len(names)} natural clients, not {num_clients}; leave the number out"
-        )
+        raise PartitionError(f"the data has {len(names)} natural clients, not {num_clients}; leave the number out")
     sizes = np.bincount(assignment)
     if sizes.min() < min_rows:
         raise PartitionError(

@@ -40,9 +40,7 @@ class HubBackbone:
 
     mixed_precision = True
 
-    def __init__(
-        self, name: str, pooling: str | None, device: torch.device, mask_ratio: float, mask_seed: int
-    ) -> None:
+    def __init__(self, name: str, pooling: str | None, device: torch.device, mask_ratio: float, mask_seed: int) -> None:
         try:
             from transformers import AutoConfig, AutoModel
         except ImportError as error:

@@ -85,12 +85,9 @@ def render(card: dict[str, Any]) -> str:
         "",
         f"{cost['steps']:,} steps ({cost['epochs']:,} epochs) in {cost['seconds'] / 60:.1f} minutes on "
         f"{cost['device']}, and {cost['compile_seconds']:.0f} s of compilation; "
-        f"{cost['images_per_second'] or 0:,} images/s."
-        + ("" if cost["finished"] else " The run is not finished."),
+        f"{cost['images_per_second'] or 0:,} images/s." + ("" if cost["finished"] else " The run is not finished."),
         "",
-        "Loss at the end: "
-        + ("not measured" if last is None else f"{last:.4f}")
-        + "; the curve is in `loss.csv`.",
+        "Loss at the end: " + ("not measured" if last is None else f"{last:.4f}") + "; the curve is in `loss.csv`.",
         "",
         "## Ridge accuracy",
         "",

@@ -59,9 +59,7 @@ def own_config(path: Path, metadata: Mapping[str, str]) -> ViTConfig:
     try:
         return ViTConfig.from_dict(json.loads(metadata["config"]))
     except (KeyError, AttributeError, TypeError, json.JSONDecodeError, ConfigError) as error:
-        raise WeightsError(
-            f"{path} has no readable encoder configuration in its metadata: {error}"
-        ) from error
+        raise WeightsError(f"{path} has no readable encoder configuration in its metadata: {error}") from error
 
 
 def read_tensors(path: Path) -> tuple[State, dict[str, str]]:
@@ -166,9 +164,7 @@ def from_original(state: Mapping[str, Tensor], config: ViTConfig) -> State:
         r"blocks\.(\d+)\.mlp\.fc1\.(weight|bias)": r"blocks.\1.expand.\2",
         r"blocks\.(\d+)\.mlp\.fc2\.(weight|bias)": r"blocks.\1.contract.\2",
     }
-    trunk = {
-        key: value for key, value in state.items() if not key.startswith("decoder_") and key != "mask_token"
-    }
+    trunk = {key: value for key, value in state.items() if not key.startswith("decoder_") and key != "mask_token"}
     return reshape(rename(trunk, rules), config)
 
 

@@ -48,9 +48,7 @@ def download(
             part.replace(path)
             tag_of(part).unlink(missing_ok=True)
             return path
-    raise DownloadError(
-        f"cannot fetch {url}: {problem}; fetch it by other means and give its path as weights"
-    )
+    raise DownloadError(f"cannot fetch {url}: {problem}; fetch it by other means and give its path as weights")
 
 
 def fetch(url: str, part: Path, timeout: float, report: Callable[[int, int], None] | None) -> None:

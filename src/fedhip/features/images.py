@@ -57,11 +57,7 @@ def resize_uint8(images: Pixels, size: int, block: int = 2048) -> Pixels:
     out = np.empty((len(images), size, size, 3), dtype=np.uint8)
     for start in range(0, len(images), block):
         part = images[start : start + block]
-        planes = (
-            torch.from_numpy(np.array(part[..., None] if part.ndim == 3 else part))
-            .permute(0, 3, 1, 2)
-            .float()
-        )
+        planes = torch.from_numpy(np.array(part[..., None] if part.ndim == 3 else part)).permute(0, 3, 1, 2).float()
         small = resize(planes, size).round_().clamp_(0, 255).byte().permute(0, 2, 3, 1).numpy()
         out[start : start + block] = small
     return out

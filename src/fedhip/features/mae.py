@@ -61,9 +61,7 @@ class MaskedAutoencoder(nn.Module):
         order = noise.argsort(dim=1)
         keep, masked = order[:, : self.kept], order[:, self.kept :]
         target = normalise_patches(take(patches, masked))
-        prediction = self.decode(
-            self.encoder.encode(patches, [self.encoder.config.depth], keep)[0], keep, masked
-        )
+        prediction = self.decode(self.encoder.encode(patches, [self.encoder.config.depth], keep)[0], keep, masked)
         return functional.mse_loss(prediction.float(), target)
 
     def decode(self, tokens: Tensor, keep: Tensor, masked: Tensor) -> Tensor:
@@ -85,9 +83,7 @@ def normalise_patches(patches: Tensor, eps: float = 1e-6) -> Tensor:
     return (patches - mean) * (variance + eps).rsqrt()
 
 
-def draw_boxes(
-    count: int, area: tuple[float, float], generator: torch.Generator, device: torch.device
-) -> Tensor:
+def draw_boxes(count: int, area: tuple[float, float], generator: torch.Generator, device: torch.device) -> Tensor:
     """Random crops as affine maps (count, 2, 3): area in a range, aspect 3:4 to 4:3, half mirrored."""
     u = torch.rand(5, count, generator=generator, device=device)
     size = area[0] + (area[1] - area[0]) * u[0]

@@ -40,9 +40,7 @@ class Pooling:
             parts += [(kind, int(layer)) for layer in (layers.split(",") if layers else [depth])]
         for part in parts:
             if not 1 <= part[1] <= depth:
-                raise PoolingError(
-                    f"the pooling {spec!r} names layer {part[1]}; this encoder has layers 1 to {depth}"
-                )
+                raise PoolingError(f"the pooling {spec!r} names layer {part[1]}; this encoder has layers 1 to {depth}")
             if parts.count(part) > 1:
                 raise PoolingError(f"the pooling {spec!r} takes {part[0]} of layer {part[1]} twice")
         return cls(tuple(parts))
@@ -59,9 +57,7 @@ class Pooling:
         """Features (B, len(parts) · width) in float32."""
         tokens = dict(zip(self.layers, encoder.layers(pixels, self.layers, keep), strict=True))
         vectors = [
-            tokens[layer][:, 0].float()
-            if kind == "cls"
-            else tokens[layer][:, 1:].mean(dim=1, dtype=torch.float32)
+            tokens[layer][:, 0].float() if kind == "cls" else tokens[layer][:, 1:].mean(dim=1, dtype=torch.float32)
             for kind, layer in self.parts
         ]
         return torch.cat(vectors, dim=1)

@@ -118,9 +118,7 @@ def read_npz(path: Path, image_size: int) -> Pool:
 def read_folder(path: Path, image_size: int, skip_corrupt: bool) -> Pool:
     """All images below a folder, in the order of their names."""
     files = sorted(file for file in path.rglob("*") if file.suffix.lower() in SUFFIXES and file.is_file())
-    return decode(
-        path.name, [str(file) for file in files], lambda i: read_image(files[i], image_size), skip_corrupt
-    )
+    return decode(path.name, [str(file) for file in files], lambda i: read_image(files[i], image_size), skip_corrupt)
 
 
 def read_zip(path: Path, image_size: int, skip_corrupt: bool) -> Pool:

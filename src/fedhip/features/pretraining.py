@@ -92,9 +92,7 @@ def pretrain(
 class Run:
     """One training run: model, optimiser, clock and curve."""
 
-    def __init__(
-        self, pool: Pool, recipe: Recipe, out: Path, device: torch.device, compile_step: bool
-    ) -> None:
+    def __init__(self, pool: Pool, recipe: Recipe, out: Path, device: torch.device, compile_step: bool) -> None:
         self.recipe, self.out, self.device = recipe, out, device
         self.digest = pool.digest
         # the pool lives on the device channel by channel, as the sampler reads it
@@ -128,9 +126,7 @@ class Run:
         if not path.exists():
             return
         if not resume:
-            raise CheckpointError(
-                f"{path} is the checkpoint of an earlier run; resume it, or choose another folder"
-            )
+            raise CheckpointError(f"{path} is the checkpoint of an earlier run; resume it, or choose another folder")
         state = read_checkpoint(path, self.model, self.optimizer)
         difference = self.recipe.first_difference(state["recipe"])
         if difference is None and state["pool"] != self.digest:
@@ -199,9 +195,7 @@ class Run:
         with interrupts() as stop:
             while True:
                 progress = recipe.progress(self.step, clock.seconds)
-                early = stop.is_set() or (
-                    stop_after is not None and time.monotonic() - process_start > stop_after
-                )
+                early = stop.is_set() or (stop_after is not None and time.monotonic() - process_start > stop_after)
                 if progress >= 1 or early:
                     break
                 # by steps, the rate is that of the middle of the step: neither the first nor the last is zero

@@ -36,9 +36,7 @@ class Recipe:
 
     def __post_init__(self) -> None:
         if (self.steps is None) == (self.minutes is None):
-            raise ConfigError(
-                f"give steps or minutes, not both or neither; got {self.steps} and {self.minutes}"
-            )
+            raise ConfigError(f"give steps or minutes, not both or neither; got {self.steps} and {self.minutes}")
         for name in ("steps", "minutes", "batch", "learning_rate"):
             value = getattr(self, name)
             if value is not None and not 0 < value < math.inf:
@@ -46,9 +44,7 @@ class Recipe:
         if not 0 <= self.warmup < 1:
             raise ConfigError(f"warmup is {self.warmup}; it is a share of the run, at least 0 and below 1")
         if not 0 < self.crop_area[0] <= self.crop_area[1] <= 1:
-            raise ConfigError(
-                f"crop_area is {self.crop_area}; give two shares of the image, the smaller first"
-            )
+            raise ConfigError(f"crop_area is {self.crop_area}; give two shares of the image, the smaller first")
         if self.decoder.width % self.decoder.heads or self.decoder.width % 4:
             raise ConfigError(f"decoder width {self.decoder.width} must be a multiple of 4 and of its heads")
         if num_kept(self.encoder.num_patches, self.mask_ratio) == self.encoder.num_patches:
@@ -67,9 +63,7 @@ class Recipe:
         """Learning rate: linear warm-up, then half a cosine to zero."""
         if progress < self.warmup:
             return self.peak * progress / self.warmup
-        return (
-            self.peak * 0.5 * (1 + math.cos(math.pi * min(1.0, (progress - self.warmup) / (1 - self.warmup))))
-        )
+        return self.peak * 0.5 * (1 + math.cos(math.pi * min(1.0, (progress - self.warmup) / (1 - self.warmup))))
 
     def to_dict(self) -> dict[str, Any]:
         """The fields as JSON knows them."""

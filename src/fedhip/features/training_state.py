@@ -21,9 +21,7 @@ CHECKPOINT = "checkpoint.safetensors"
 MOMENTS = ("exp_avg", "exp_avg_sq", "step")
 
 
-def write_checkpoint(
-    path: Path, model: nn.Module, optimizer: torch.optim.AdamW, state: dict[str, Any]
-) -> None:
+def write_checkpoint(path: Path, model: nn.Module, optimizer: torch.optim.AdamW, state: dict[str, Any]) -> None:
     """Write weights, both moments of each, and the state."""
     tensors = {}
     for name, parameter in model.named_parameters():
@@ -50,9 +48,7 @@ def read_checkpoint(path: Path, model: nn.Module, optimizer: torch.optim.AdamW) 
     for name, parameter in parameters.items():
         found = tensors.get(f"model/{name}")
         if found is None or found.shape != parameter.shape:
-            raise CheckpointError(
-                f"{path} belongs to another model: {name!r} does not fit; choose another folder"
-            )
+            raise CheckpointError(f"{path} belongs to another model: {name!r} does not fit; choose another folder")
     with torch.no_grad():
         for name, parameter in parameters.items():
             parameter.copy_(tensors[f"model/{name}"])

@@ -52,8 +52,7 @@ class ViTConfig:
             raise ConfigError(f"width {self.width} is not a multiple of 4, which sine-cosine positions need")
         if len(self.mean) != self.channels or len(self.std) != self.channels:
             raise ConfigError(
-                f"{self.channels} channels need as many means and deviations; "
-                f"got {len(self.mean)} and {len(self.std)}"
+                f"{self.channels} channels need as many means and deviations; got {len(self.mean)} and {len(self.std)}"
             )
 
     @property
@@ -82,9 +81,7 @@ class ViTConfig:
         known = {field.name for field in dataclasses.fields(cls)}
         unknown = sorted(set(fields) - known)
         if unknown:
-            raise ConfigError(
-                f"unknown field {unknown[0]!r} in an encoder configuration; known: {sorted(known)}"
-            )
+            raise ConfigError(f"unknown field {unknown[0]!r} in an encoder configuration; known: {sorted(known)}")
         try:
             lists = {key: tuple(float(v) for v in fields[key]) for key in ("mean", "std") if key in fields}
             return cls(**{**fields, **lists})
@@ -126,9 +123,7 @@ def num_kept(num_patches: int, mask_ratio: float) -> int:
         raise ConfigError(f"mask_ratio is {mask_ratio}; it must be at least 0 and below 1")
     kept = int(num_patches * (1 - mask_ratio))
     if kept < 1:
-        raise ConfigError(
-            f"mask_ratio {mask_ratio} leaves none of {num_patches} patches visible; choose a smaller one"
-        )
+        raise ConfigError(f"mask_ratio {mask_ratio} leaves none of {num_patches} patches visible; choose a smaller one")
     return kept
 
 
@@ -180,8 +175,7 @@ class ViT(nn.Module):
         self.patch_embedding = nn.Linear(config.patch_dim, config.width)
         self.class_token = nn.Parameter(torch.zeros(config.width))
         self.blocks = nn.ModuleList(
-            Block(config.width, config.heads, config.mlp_ratio, config.layer_norm_eps)
-            for _ in range(config.depth)
+            Block(config.width, config.heads, config.mlp_ratio, config.layer_norm_eps) for _ in range(config.depth)
         )
         self.norm = nn.LayerNorm(config.width, eps=config.layer_norm_eps)
         self.register_buffer("positions", sincos_positions(config.grid, config.width), persistent=False)
