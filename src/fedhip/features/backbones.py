@@ -17,7 +17,7 @@ from typing import Any, Protocol
 import torch
 from torch import Tensor
 
-from fedhip.features.cache import cache_directory
+from fedhip.data.files import default_cache
 from fedhip.features.checkpoints import load_encoder
 from fedhip.features.download import download
 from fedhip.features.errors import BackboneError, DownloadError, WeightsError
@@ -172,7 +172,7 @@ def find_weights(name: str, weights: str | Path | None) -> Path:
                 f"or train one with `fedhip pretrain` and give its encoder.safetensors as weights"
             )
         return path
-    folder = cache_directory() / "weights" / name
+    folder = default_cache() / "weights" / name
     safe, pickled = (folder / file for file in WEIGHT_FILES[:2])
     if pickled.exists():
         return pickled

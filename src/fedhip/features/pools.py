@@ -11,8 +11,8 @@ from pathlib import Path, PurePosixPath
 
 import numpy as np
 
+from fedhip.data.files import atomic_path
 from fedhip.features.errors import ImagesError, PoolError
-from fedhip.features.files import atomic
 from fedhip.features.images import Pixels, check_images, read_image, resize_uint8
 
 SUFFIXES = {".jpg", ".jpeg", ".png", ".bmp", ".gif", ".webp", ".ppm", ".tif", ".tiff"}
@@ -44,7 +44,7 @@ class Pool:
 
     def save(self, path: Path) -> None:
         """Write an .npz that `load_pool` reads back."""
-        with atomic(path) as temporary, temporary.open("wb") as file:
+        with atomic_path(path) as temporary, temporary.open("wb") as file:
             np.savez_compressed(
                 file,
                 images=self.images,
