@@ -1,9 +1,20 @@
 """Hypothesis draws the same problems on every run; HYPOTHESIS_PROFILE=explore draws many new ones."""
 
 import os
+from collections.abc import Iterator
 
+import pytest
 from hypothesis import settings
+
+from tests.http_server import Site, serve
 
 settings.register_profile("default", deadline=None, derandomize=True, max_examples=60, database=None)
 settings.register_profile("explore", deadline=None, max_examples=2000)
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "default"))
+
+
+@pytest.fixture
+def site() -> Iterator[Site]:
+    """A web server whose manners a test can choose."""
+    with serve() as state:
+        yield state

@@ -37,6 +37,8 @@ class CorruptImageError(DataCorruptError):
 class DownloadError(FedHiPError, OSError):
     """A download did not finish; what arrived is kept, and the next try goes on from there."""
 
+    status: int | None = None  # the server's answer, where it was an error
+
 
 class FolderLayoutError(FedHiPError, ValueError):
     """The folder is neither class/image nor client/class/image."""
