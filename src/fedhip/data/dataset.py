@@ -62,7 +62,7 @@ class Dataset:
         """How many classes there are."""
         return len(self.class_names)
 
-    def batch(self, rows: Sequence[int] | NDArray[np.integer[Any]], size: int) -> Pixels:
+    def read(self, rows: Sequence[int] | NDArray[np.integer[Any]], size: int) -> Pixels:
         """The chosen rows as uint8 (B, size, size, 3): central square, bicubic, grey made RGB."""
         if size < 1:
             raise DatasetError(f"size must be at least 1 pixel, not {size}")

@@ -37,7 +37,7 @@ class ImageSource(Protocol):
     def __len__(self) -> int:
         """Number of images."""
 
-    def read(self, indices: Sequence[int] | NDArray[np.int64], size: int) -> Pixels:
+    def read(self, rows: Sequence[int] | NDArray[np.int64], size: int, /) -> Pixels:
         """uint8 (B, size, size, 3)."""
 
 
