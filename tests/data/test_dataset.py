@@ -93,7 +93,7 @@ def test_fingerprint_of_files_depends_on_their_content(tmp_path: Path) -> None:
         ({"images": IMAGES.astype(np.float32)}, "float32"),
         ({"images": IMAGES[..., :2]}, r"\(6, 12, 12, 2\)"),
         ({"images": IMAGES[:, 0, 0]}, r"shape \(6, 3\)"),
-        ({"images": IMAGES[:0], "labels": LABELS[:0]}, "no side 0"),
+        ({"images": IMAGES[:0], "labels": LABELS[:0]}, "no side may be 0"),
         ({"labels": LABELS[:5]}, r"labels have shape \(5,\), but there are 6 rows"),
         ({"labels": LABELS + 1}, "labels run from 1 to 3, but there are 3 class names"),
         ({"labels": LABELS - 1}, "labels run from -1"),

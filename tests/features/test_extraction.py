@@ -10,9 +10,10 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from fedhip.data import Dataset
+from fedhip.data.errors import ImagesError
 from fedhip.features import extraction, precision
 from fedhip.features.backbones import ViTBackbone
-from fedhip.features.errors import BackboneError, ConfigError, ImagesError
+from fedhip.features.errors import BackboneError, ConfigError
 from fedhip.features.extraction import extract
 from tests.features.samples import random_encoder, waves
 

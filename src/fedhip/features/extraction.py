@@ -21,10 +21,12 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from fedhip.data.errors import ImagesError
 from fedhip.data.files import atomic_path, default_cache
+from fedhip.data.images import Pixels, check_images
 from fedhip.features.backbones import Backbone
-from fedhip.features.errors import BackboneError, ConfigError, ImagesError
-from fedhip.features.images import Pixels, check_images, to_rgb
+from fedhip.features.errors import BackboneError, ConfigError
+from fedhip.features.images import to_rgb
 from fedhip.features.precision import choose_dtype
 
 Features = NDArray[np.float32]
