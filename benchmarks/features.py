@@ -101,9 +101,7 @@ def main() -> None:
         print(f"extract ViT-Tiny/8 at 64,    {word:<8} {tiny:>12,.0f} images/s", flush=True)
         large = extraction(base, args.base_images, device, compiled, "cls")
         share = large * flops(base) / rate
-        print(
-            f"extract ViT-Base/16 at 224,  {word:<8} {large:>12,.0f} images/s, {share:.0%} of it", flush=True
-        )
+        print(f"extract ViT-Base/16 at 224,  {word:<8} {large:>12,.0f} images/s, {share:.0%} of it", flush=True)
     speed = pretraining(args.minutes, device, cuda)
     print(f"pretrain ViT-Tiny/8 at 64,   {'compiled' if cuda else 'eager':<8} {speed:>12,.0f} images/s")
 

@@ -44,9 +44,7 @@ def read_tarball(path: Path) -> Drawings:
                 name = member.name.removeprefix(PREFIX).removesuffix(SUFFIX)
                 lines = gzip.decompress(file.read()).splitlines()
                 values = np.array([json.loads(line) for line in lines], dtype=np.float64)
-                drawings[name] = centred(
-                    np.rint(values * 255).astype(np.uint8).reshape(PER_CLASS, SIDE, SIDE)
-                )
+                drawings[name] = centred(np.rint(values * 255).astype(np.uint8).reshape(PER_CLASS, SIDE, SIDE))
     return {name: drawings[name] for name in sorted(drawings, key=str.casefold)}
 
 
@@ -83,9 +81,7 @@ def main() -> int:
     """Read the tarball, write what was asked for."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
     parser.add_argument("tarball", type=Path)
-    parser.add_argument(
-        "--out", type=Path, default=EMBEDDED, help="the embedded classes (default: %(default)s)"
-    )
+    parser.add_argument("--out", type=Path, default=EMBEDDED, help="the embedded classes (default: %(default)s)")
     parser.add_argument("--pool", type=Path, help="also write the other classes here, as .npz")
     parser.add_argument("--mosaic", type=Path, help="also write a picture of the embedded ones here, as .png")
     args = parser.parse_args()

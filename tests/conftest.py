@@ -4,9 +4,13 @@ import os
 from collections.abc import Iterator
 
 import pytest
+import torch
 from hypothesis import settings
 
 from tests.http_server import Site, serve
+
+# Two test processes of two threads each would fight over two cores.
+torch.set_num_threads(1)
 
 settings.register_profile("default", deadline=None, derandomize=True, max_examples=60, database=None)
 settings.register_profile("explore", deadline=None, max_examples=2000)

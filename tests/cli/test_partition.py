@@ -29,9 +29,7 @@ def features(tmp_path: Path) -> str:
 
 
 def test_table_agrees_with_the_partition(features: str, capsys: pytest.CaptureFixture[str]) -> None:
-    assert (
-        run("--features", features, "--clients", "4", "--concentration", "0.3", "--seed", "2", "--json") == 0
-    )
+    assert run("--features", features, "--clients", "4", "--concentration", "0.3", "--seed", "2", "--json") == 0
     table = json.loads(capsys.readouterr().out)["clients"]
     expected = make_partition(LABELS, "dirichlet", 4, concentration=0.3, seed=2)
     for row, rows in zip(table, expected.rows, strict=True):
@@ -42,9 +40,7 @@ def test_table_agrees_with_the_partition(features: str, capsys: pytest.CaptureFi
         assert row["largest_class_share"] == pytest.approx(counts.max() / len(rows))
 
 
-def test_files_are_written_and_reproduce_it(
-    features: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_files_are_written_and_reproduce_it(features: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     out = tmp_path / "new" / "folder"
     assert run("--features", features, "--clients", "4", "--partition", "iid", "--out", str(out)) == 0
     assert sorted(p.name for p in out.iterdir()) == ["partition.json", "partition.svg"]

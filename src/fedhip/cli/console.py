@@ -1,5 +1,6 @@
 """Tables in the terminal: with rich where it is installed, plain text otherwise."""
 
+import sys
 from collections.abc import Sequence
 
 
@@ -20,7 +21,7 @@ def print_table(columns: Sequence[str], rows: Sequence[Sequence[object]], title:
         table.add_column(column, justify="right" if number else "left")
     for row in cells:
         table.add_row(*(escape(cell) for cell in row))
-    Console().print(table)
+    Console(width=None if sys.stdout.isatty() else 120).print(table)  # a pipe has no width of its own
 
 
 def _print_plain(columns: Sequence[str], cells: list[list[str]], right: list[bool], title: str) -> None:

@@ -39,9 +39,7 @@ def register(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) ->
     add("--out", type=Path, required=True, metavar="DIR", help="output folder")
     length = parser.add_mutually_exclusive_group(required=True)
     length.add_argument("--steps", type=int, help="length of the schedule in steps")
-    length.add_argument(
-        "--minutes", type=float, help="length of the schedule in minutes, without compilation"
-    )
+    length.add_argument("--minutes", type=float, help="length of the schedule in minutes, without compilation")
     add(
         "--stop-after",
         type=float,

@@ -1,0 +1,175 @@
+"""Options that several commands share, and what they stand for."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from fedhip.data import (
+    Dataset,
+    FeatureSet,
+    Partition,
+    list_partitions,
+    load_dataset,
+    make_partition,
+    read_features,
+)
+from fedhip.data.errors import DatasetNameError
+
+
+def add_dataset(parser: argparse.ArgumentParser) -> None:
+    """Options that name images."""
+    group = parser.add_argument_group("data")
+    group.add_argument("--dataset", metavar="NAME", help="a data set by name, see: fedhip list datasets")
+    group.add_argument("--data", metavar="PATH", help="where its files lie; alone: an image folder or .npz")
+    group.add_argument("--skip-corrupt", action="store_true", help="leave corrupt images out, with a warning")
+    group.add_argument("--allow-single", action="store_true", help="allow classes with a single image")
+
+
+def add_rows(parser: argparse.ArgumentParser) -> None:
+    """Options that name images or features."""
+    add_dataset(parser)
+    parser.add_argument("--features", metavar="FILE", help="a feature file, instead of a data set")
+
+
+def add_backbone(parser: argparse.ArgumentParser) -> None:
+    """Options that choose a backbone and how it runs."""
+    group = parser.add_argument_group("backbone")
+    group.add_argument("--backbone", default="fedhip-vit-tiny", metavar="NAME", help="default: %(default)s")
+    group.add_argument("--weights", type=Path, metavar="PATH", help="weights to use instead of the usual ones")
+    group.add_argument("--pooling", metavar="SPEC", help="cls, mean, or layers such as mean:6,8,10,12+cls")
+    group.add_argument(
+        "--mask-ratio", type=float, default=0.0, metavar="R", help="share of hidden patches (default: none)"
+    )
+    group.add_argument("--mask-seed", type=int, default=0, metavar="N", help="seed of the mask (default: %(default)s)")
+    group.add_argument("--device", help="cuda or cpu (default: cuda where there is one)")
+    group.add_argument("--batch", type=int, metavar="N", help="images at a time (default: by their size)")
+    group.add_argument(
+        "--precision", choices=["float32", "bfloat16"], help="default: bfloat16 on a GPU, measured on a CPU"
+    )
+    group.add_argument("--no-cache", action="store_true", help="neither read nor write the cache of features")
+
+
+def add_partition(parser: argparse.ArgumentParser) -> None:
+    """Options that divide rows among clients."""
+    group = parser.add_argument_group("clients")
+    group.add_argument("--clients", type=int, metavar="K", help="number of clients")
+    group.add_argument(
+        "--partition",
+        choices=tuple(list_partitions()),
+        help="the scheme (default: the data's own clients if it has any, else dirichlet)",
+    )
+    group.add_argument("--concentration", type=float, metavar="λ", help="of the Dirichlet schemes (default: 0.1)")
+    group.add_argument("--shards", type=int, metavar="S", help="shards for each client (default: 2)")
+    group.add_argument("--min-rows", type=int, default=1, metavar="N", help="every client's least rows (default: 1)")
+    group.add_argument("--seed", type=int, default=0, help="of partition and split (default: 0)")
+
+
+def load_images(args: argparse.Namespace) -> Dataset:
+    """The data set that --dataset and --data name."""
+    options: dict[str, Any] = {"skip_corrupt": args.skip_corrupt, "allow_single": args.allow_single}
+    if args.dataset is not None:
+        dataset = load_dataset(args.dataset, args.data, **options)
+    elif args.data is not None:
+        dataset = load_dataset(Path(args.data), **options)
+    else:
+        raise DatasetNameError("no data given; choose --dataset NAME or --data PATH (see: fedhip list datasets)")
+    for name in dataset.skipped:
+        print(f"fedhip: left out {name}, which cannot be decoded", file=sys.stderr)
+    return dataset
+
+
+def load_rows(args: argparse.Namespace) -> tuple[str, Dataset | FeatureSet]:
+    """The rows that the options name, images or features, and what to call them."""
+    if args.features is not None:
+        if args.dataset is not None or args.data is not None:
+            raise DatasetNameError("--features stands alone; leave --dataset and --data out")
+        return Path(args.features).stem, read_features(args.features)
+    if args.dataset is None and args.data is None:
+        raise DatasetNameError("no data given; choose one of --dataset NAME, --data PATH and --features FILE")
+    dataset = load_images(args)
+    return dataset.name, dataset
+
+
+def divide(args: argparse.Namespace, data: Dataset | FeatureSet) -> Partition:
+    """The partition that the options describe."""
+    natural = args.partition is None and args.clients is None and data.clients is not None
+    return make_partition(
+        data.labels,
+        "natural" if natural else args.partition or "dirichlet",
+        args.clients,
+        seed=args.seed,
+        concentration=args.concentration,
+        shards_per_client=args.shards,
+        min_rows=args.min_rows,
+        clients=data.clients,
+    )
+
+
+def describe(partition: Partition) -> str:
+    """Scheme, parameters and seed in a few words."""
+    words = [f"{partition.num_clients} clients", partition.scheme]
+    if "concentration" in partition.parameters:
+        words.append(f"λ = {partition.parameters['concentration']:g}")
+    if "shards_per_client" in partition.parameters:
+        words.append(f"{partition.parameters['shards_per_client']} shards a client")
+    return ", ".join([*words, f"seed {partition.seed}"])
+
+
+def extract_features(args: argparse.Namespace, dataset: Dataset) -> tuple[str, FeatureSet]:
+    """Send the images through the backbone that the options choose; its name, and the features."""
+    import torch
+
+    from fedhip.features import extract, load_backbone
+
+    backbone = load_backbone(
+        args.backbone,
+        pooling=args.pooling,
+        device=args.device,
+        mask_ratio=args.mask_ratio,
+        mask_seed=args.mask_seed,
+        weights=args.weights,
+    )
+    # An array goes to the device as it is and is resized there; files are read and cropped one by one.
+    images = dataset.images if isinstance(dataset.images, np.ndarray) else dataset
+    features = extract(
+        backbone,
+        images,
+        batch=args.batch,
+        dtype=None if args.precision is None else getattr(torch, args.precision),
+        cache=not args.no_cache,
+        fingerprint=dataset.fingerprint,
+        report=show_progress,
+    )
+    print(file=sys.stderr)
+    return backbone.name, FeatureSet(
+        features, dataset.labels, dataset.class_names, clients=dataset.clients, split=dataset.split
+    )
+
+
+def show_progress(done: int, total: int, rate: float, left: float) -> None:
+    """One line that is written over."""
+    minutes, seconds = divmod(round(left), 60)
+    speed = f"{rate:,.0f} images/s  {minutes:d}:{seconds:02d} left" if rate else ""
+    write_over(f"features {_bar(done, total)} {done:>7,}/{total:,}  {speed}")
+
+
+def show_clients(phase: str, done: int, total: int) -> None:
+    """One line for each phase, written over."""
+    write_over(f"{phase:<17} {_bar(done, total)} {done:>4,}/{total:,} clients", last=done == total)
+
+
+def write_over(line: str, last: bool = False) -> None:
+    """Replace the line on the terminal; in a log, write only the last of each."""
+    if sys.stderr.isatty():
+        print(f"\r{line:<78}", end="\n" if last else "", file=sys.stderr, flush=True)
+    elif last:
+        print(line, file=sys.stderr, flush=True)
+
+
+def _bar(done: int, total: int) -> str:
+    return f"{'█' * (24 * done // total):░<24}"

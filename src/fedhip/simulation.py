@@ -1,0 +1,183 @@
+"""A whole federation in one process: every client's rows are here, and each phase sees only what it would see.
+
+phase 1   at each client: statistics of its own training rows
+phase 2   at the server: their sum, β for the federation, the global model
+phase 3   at each client: α by leave-one-out on its own training rows, its personalized model
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from functools import reduce
+from operator import add
+from typing import Any, Literal
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from fedhip.core import (
+    PersonalizationPath,
+    RegularizationPath,
+    Statistics,
+    aggregate,
+    default_betas,
+    solve_global,
+)
+
+METHODS = ("local", "global", "fedhip")
+
+Rows = tuple[NDArray[Any], NDArray[np.int64]]
+Report = Callable[[str, int, int], None]
+
+
+@dataclass(frozen=True)
+class Client:
+    """One client's name and its rows (features, labels) to train and to test on."""
+
+    name: str
+    train: Rows
+    test: Rows
+
+
+@dataclass(frozen=True)
+class ClientResult:
+    """Test accuracies of one client's models by method (None without test rows), and the α of its own."""
+
+    client: str
+    train: int
+    test: int
+    classes: int
+    alpha: float
+    accuracy: dict[str, float | None]
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What a round gave."""
+
+    beta: float
+    clients: list[ClientResult]
+    seconds: dict[str, float]
+    upload_bytes: int
+    download_bytes: int
+
+    def summary(self, method: str) -> dict[str, float]:
+        """Mean over clients, mean over test rows, and the mean over the worst tenth of the clients."""
+        pairs = [(r.accuracy[method], r.test) for r in self.clients]
+        values = np.array([value for value, _ in pairs if value is not None])
+        weights = np.array([rows for value, rows in pairs if value is not None])
+        worst = np.sort(values)[: max(1, round(len(values) / 10))]
+        return {
+            "mean": float(values.mean()),
+            "weighted": float(np.average(values, weights=weights)),
+            "worst_decile": float(worst.mean()),
+            "std": float(values.std()),
+        }
+
+
+@dataclass
+class _Stopwatch:
+    """Seconds by phase."""
+
+    seconds: dict[str, float] = field(default_factory=dict)
+
+    @contextmanager
+    def __call__(self, phase: str) -> Iterator[None]:
+        start = time.perf_counter()
+        yield
+        self.seconds[phase] = self.seconds.get(phase, 0.0) + time.perf_counter() - start
+
+
+def simulate(
+    clients: Sequence[Client],
+    num_classes: int,
+    *,
+    alpha: float | Literal["loo"] = "loo",
+    beta: float | Literal["auto"] = "auto",
+    device: str | torch.device = "cpu",
+    report: Report | None = None,
+) -> Outcome:
+    """One round of FedHiP over the clients, beside models of the clients alone and the global one.
+
+    `report(phase, done, total)` is called as the clients go by. No model and no parameter sees a test row.
+    """
+    watch, tell = _Stopwatch(), report or (lambda phase, done, total: None)
+
+    def uploads() -> Iterator[Statistics]:
+        for k, client in enumerate(clients, start=1):
+            yield _statistics(client, num_classes, device)
+            tell("1 local training", k, len(clients))
+
+    with watch("local training and aggregation"):
+        total = aggregate(uploads())
+    with watch("choosing beta"):
+        chosen = _choose_beta(total, clients, tell) if beta == "auto" else float(beta)
+    with watch("global model"):
+        G = solve_global(total, chosen)
+
+    results = []
+    for k, client in enumerate(clients, start=1):
+        with watch("personalization"):
+            path = PersonalizationPath(total, *client.train, chosen, client=client.name)
+            own_alpha = path.select() if alpha == "loo" else float(alpha)
+            P = path.weights(own_alpha)
+        with watch("models of one client alone, and testing"):
+            models = {"local": local_model(client, num_classes, device), "global": G, "fedhip": P}
+            results.append(
+                ClientResult(
+                    client.name,
+                    len(client.train[1]),
+                    len(client.test[1]),
+                    len(np.unique(client.train[1])),
+                    own_alpha,
+                    {name: accuracy(model, client.test) for name, model in models.items()},
+                )
+            )
+        tell("3 personalization", k, len(clients))
+    m, d = total.num_features, num_classes
+    return Outcome(
+        chosen,
+        results,
+        watch.seconds,
+        upload_bytes=8 * (m * (m + 1) // 2 + m * d + d),
+        download_bytes=8 * (m * (m + 1) // 2 + m * d + d),
+    )
+
+
+def local_model(client: Client, num_classes: int, device: str | torch.device = "cpu") -> Tensor:
+    """The ridge of the client's rows alone, its penalty chosen by leave-one-out on them.
+
+    A federation of one: (A_k + αA_k + βI) P = (1 + α)B_k is the ridge with penalty β/(1 + α).
+    """
+    own = _statistics(client, num_classes, device)
+    penalties = default_betas(own)
+    path = PersonalizationPath(own, *client.train, max(penalties), client=client.name)
+    return path.weights(path.select([max(penalties) / penalty - 1.0 for penalty in penalties]))
+
+
+def accuracy(model: Tensor, test: Rows) -> float | None:
+    """Share of rows whose highest score is that of their class; None where there are no rows."""
+    features, labels = test
+    if len(labels) == 0:
+        return None
+    scores = torch.as_tensor(features, dtype=model.dtype, device=model.device) @ model
+    return float((scores.argmax(dim=1).cpu() == torch.as_tensor(labels)).double().mean())
+
+
+def _statistics(client: Client, num_classes: int, device: str | torch.device) -> Statistics:
+    features = torch.as_tensor(client.train[0], device=device)
+    return Statistics.from_data(features, client.train[1], num_classes, client=client.name)
+
+
+def _choose_beta(total: Statistics, clients: Sequence[Client], tell: Report) -> float:
+    path = RegularizationPath(total)
+    scores = []
+    for k, client in enumerate(clients, start=1):
+        scores.append(path.score(*client.train, client=client.name))
+        tell("2 choosing beta", k, len(clients))
+    return path.select(reduce(add, scores))

@@ -1,0 +1,76 @@
+"""The `fedhip` command itself: help, version, and how failures look."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import fedhip
+from fedhip.cli import list as list_command
+from fedhip.cli.main import build_parser, main
+
+
+def test_help_names_every_command(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as stop:
+        main(["--help"])
+    assert stop.value.code == 0
+    shown = capsys.readouterr().out
+    for command in ("run", "partition", "extract", "pretrain", "list"):
+        assert f"\n    {command} " in shown
+        with pytest.raises(SystemExit):
+            main([command, "--help"])
+
+
+def test_version(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        main(["--version"])
+    assert capsys.readouterr().out == f"fedhip {fedhip.__version__}\n"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["run"], "fedhip: no data given; choose one of --dataset NAME, --data PATH and --features FILE"),
+        (["extract", "--out", "x.npz"], "fedhip: no data given; choose --dataset NAME or --data PATH"),
+        (["run", "--features", "none.npz", "--data", "here"], "fedhip: --features stands alone"),
+        (["run", "--features", "none.npz"], "none.npz"),
+        (["run", "--dataset", "sketchs", "--clients", "5"], "sketches"),
+        (["run", "--dataset", "sketches"], "fedhip: 'dirichlet' needs a number of clients"),
+        (["run", "--dataset", "sketches", "--clients", "20000"], "20000"),
+        (["run", "--dataset", "sketches", "--clients", "5", "--concentration", "0"], "fedhip: "),
+        (["partition", "--dataset", "sketches", "--clients", "0"], "fedhip: "),
+    ],
+)
+def test_a_failure_is_one_line_and_exit_code_2(
+    arguments: list[str], message: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(arguments) == 2
+    shown = capsys.readouterr()
+    assert shown.out == ""
+    assert message in shown.err
+    assert shown.err.count("\n") == 1
+    assert "Traceback" not in shown.err
+
+
+def test_an_interrupt_is_exit_code_130(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    def interrupted(what: str) -> Any:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(list_command, "_entries", interrupted)
+    assert main(["list", "datasets"]) == 130
+    assert capsys.readouterr().err == "fedhip: interrupted\n"
+
+
+def test_a_reader_that_leaves_early_is_no_traceback(tmp_path: Path) -> None:
+    command = f"{sys.executable} -m fedhip list datasets | true"
+    done = subprocess.run(["bash", "-c", command], capture_output=True, text=True, check=False)  # noqa: S603, S607
+    assert "Traceback" not in done.stderr
+
+
+def test_every_command_has_a_handler() -> None:
+    parser = build_parser()
+    assert callable(parser.parse_args(["list", "datasets"]).handler)

@@ -1,0 +1,99 @@
+"""`fedhip run` from features, from images and with natural clients."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from fedhip.cli.main import main
+
+
+@pytest.fixture
+def features(tmp_path: Path) -> Path:
+    """Embeddings of five classes that can be told apart."""
+    rng = np.random.default_rng(0)
+    labels = rng.integers(0, 5, 300)
+    path = tmp_path / "mine.npz"
+    np.savez(path, features=rng.normal(size=(5, 8))[labels] + rng.normal(size=(300, 8)), labels=labels)
+    return path
+
+
+def run_json(capsys: pytest.CaptureFixture[str], *arguments: str) -> dict[str, Any]:
+    assert main(["run", *arguments, "--json"]) == 0
+    result: dict[str, Any] = json.loads(capsys.readouterr().out)
+    return result
+
+
+def test_run_from_features_prints_every_client_and_the_means(
+    features: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["run", "--features", str(features), "--clients", "6", "--seed", "3"]) == 0
+    shown = capsys.readouterr()
+    assert "mine · 6 clients, dirichlet, λ = 0.1, seed 3 · given features, 8 wide" in shown.out
+    for text in ("trained alone", "global model", "personalized", "mean over clients", "one round; up"):
+        assert text in shown.out
+    assert [line[0] for line in shown.err.splitlines()] == ["1", "2", "3"]
+
+
+def test_the_same_seed_gives_the_same_numbers(features: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    arguments = ("--features", str(features), "--clients", "6")
+    first, second, other = (run_json(capsys, *arguments, "--seed", seed) for seed in ("1", "1", "2"))
+    for result in (first, second, other):
+        del result["seconds"]
+    assert first == second
+    assert first["clients"] != other["clients"]
+
+
+def test_fixed_alpha_and_beta_are_used(features: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    result = run_json(capsys, "--features", str(features), "--clients", "4", "--alpha", "0", "--beta", "2.5")
+    assert result["beta"] == 2.5
+    for client in result["clients"]:
+        assert client["alpha"] == 0.0
+        assert client["accuracy"]["fedhip"] == client["accuracy"]["global"]
+
+
+@pytest.mark.parametrize("option", ["--alpha", "--beta"])
+@pytest.mark.parametrize("value", ["-1", "nan", "inf", "much"])
+def test_bad_alpha_and_beta_are_refused(
+    option: str, value: str, features: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit) as stop:
+        main(["run", "--features", str(features), "--clients", "4", f"{option}={value}"])
+    assert stop.value.code == 2
+    assert f"'{value}' is neither" in capsys.readouterr().err
+
+
+def test_natural_clients_and_a_given_split_are_kept(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    rng = np.random.default_rng(0)
+    path = tmp_path / "sites.npz"
+    clients = np.array(["north", "south"]).repeat(30)
+    split = np.tile([0, 0, 1], 20)
+    np.savez(path, features=rng.normal(size=(60, 4)), labels=rng.integers(0, 2, 60), clients=clients, split=split)
+    result = run_json(capsys, "--features", str(path))
+    assert [(c["client"], c["train"], c["test"]) for c in result["clients"]] == [("north", 20, 10), ("south", 20, 10)]
+
+
+def test_run_from_images_through_a_backbone(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Random weights are enough to tell black squares from white ones."""
+    import torch
+
+    from fedhip.features import ViT, ViTConfig, save_encoder
+
+    monkeypatch.setenv("FEDHIP_CACHE", str(tmp_path / "cache"))
+    torch.manual_seed(0)
+    encoder = ViT(ViTConfig(image_size=16, patch_size=8, width=16, depth=2, heads=2))
+    save_encoder(tmp_path / "encoder.safetensors", encoder)
+    labels = np.arange(40) % 2
+    images = np.random.default_rng(0).integers(0, 60, (40, 16, 16, 3)) + 180 * labels[:, None, None, None]
+    np.savez(tmp_path / "squares.npz", images=images.astype(np.uint8), labels=labels)
+    arguments = ["--data", str(tmp_path / "squares.npz"), "--clients", "2", "--partition", "iid"]
+    backbone = ["--weights", str(tmp_path / "encoder.safetensors"), "--pooling", "mean"]
+    result = run_json(capsys, *arguments, *backbone)
+    assert result["methods"]["global"]["mean"] == 1.0
+    assert "squares · 2 clients, iid, seed 0" in result["title"]

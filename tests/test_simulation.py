@@ -1,0 +1,99 @@
+"""A federation in one process: the numbers of the core, and no peeking at test rows."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from fedhip.core import Statistics, default_betas
+from fedhip.simulation import METHODS, Client, local_model, simulate
+from tests.core.problems import Array, relative_error, ridge_oracle
+
+
+def federation(seed: int = 0, rows: tuple[int, ...] = (30, 40, 12, 50)) -> list[Client]:
+    """Clients with a few of six classes each."""
+    rng = np.random.default_rng(seed)
+    means = rng.normal(size=(6, 10))
+    clients = []
+    for k, n in enumerate(rows):
+        labels = rng.choice(rng.choice(6, 3, replace=False), n)
+        features = means[labels] + 1.5 * rng.normal(size=(n, 10))
+        cut = round(0.8 * n)
+        clients.append(Client(f"site-{k}", (features[:cut], labels[:cut]), (features[cut:], labels[cut:])))
+    return clients
+
+
+def share_right(model: Array, rows: tuple[Array, Array]) -> float:
+    return float(((rows[0] @ model).argmax(1) == rows[1]).mean())
+
+
+def test_accuracies_are_those_of_pooled_and_weighted_ridge() -> None:
+    clients = federation()
+    outcome = simulate(clients, 6, alpha=20.0, beta=2.0)
+    F = np.concatenate([client.train[0] for client in clients])
+    Y = np.eye(6)[np.concatenate([client.train[1] for client in clients])]
+    start = 0
+    for client, result in zip(clients, outcome.clients, strict=True):
+        weights = np.ones(len(F))
+        weights[start : start + len(client.train[1])] += 20.0
+        start += len(client.train[1])
+        assert result.accuracy["global"] == share_right(ridge_oracle(F, Y, 2.0), client.test)
+        assert result.accuracy["fedhip"] == share_right(ridge_oracle(F, Y, 2.0, weights), client.test)
+        assert (result.alpha, result.train, result.test) == (20.0, len(client.train[1]), len(client.test[1]))
+
+
+def test_the_local_model_is_the_ridge_that_leave_one_out_prefers() -> None:
+    client = federation()[1]
+    F, y = client.train
+    betas = default_betas(Statistics.from_data(F, y, 6))
+    found = local_model(client, 6).numpy()
+    # Refit by brute force: the accuracy of each penalty with each row left out.
+    right = [
+        sum(
+            (F[i] @ ridge_oracle(np.delete(F, i, 0), np.delete(np.eye(6)[y], i, 0), beta)).argmax() == y[i]
+            for i in range(len(F))
+        )
+        for beta in betas
+    ]
+    best = max(beta for beta, number in zip(betas, right, strict=True) if number == max(right))
+    assert relative_error(found, ridge_oracle(F, np.eye(6)[y], best)) <= 1e-9
+
+
+def test_no_model_sees_a_test_row() -> None:
+    clients = federation()
+    rng = np.random.default_rng(1)
+    shuffled = [Client(c.name, c.train, (c.test[0], rng.permutation(c.test[1]))) for c in clients]
+    before, after = simulate(clients, 6), simulate(shuffled, 6)
+    assert before.beta == after.beta
+    assert [r.alpha for r in before.clients] == [r.alpha for r in after.clients]
+
+
+def test_summary_weighs_clients_as_it_says() -> None:
+    clients = federation(rows=tuple(range(10, 50, 2)))
+    outcome = simulate(clients, 6)
+    for method in METHODS:
+        values = [result.accuracy[method] or 0.0 for result in outcome.clients]
+        rows = [result.test for result in outcome.clients]
+        summary = outcome.summary(method)
+        assert summary["mean"] == pytest.approx(np.mean(values))
+        assert summary["weighted"] == pytest.approx(np.dot(values, rows) / np.sum(rows))
+        assert summary["worst_decile"] == pytest.approx(np.mean(sorted(values)[:2]))
+
+
+def test_a_client_without_test_rows_is_left_out_of_the_means() -> None:
+    clients = federation()
+    clients[2] = Client("site-2", clients[2].train, (clients[2].test[0][:0], clients[2].test[1][:0]))
+    outcome = simulate(clients, 6)
+    assert outcome.clients[2].accuracy == {"local": None, "global": None, "fedhip": None}
+    others = [result.accuracy["fedhip"] for k, result in enumerate(outcome.clients) if k != 2]
+    assert outcome.summary("fedhip")["mean"] == pytest.approx(np.mean(others))  # type: ignore[arg-type]
+
+
+def test_progress_names_every_phase() -> None:
+    seen: list[tuple[str, int, int]] = []
+    simulate(federation(), 6, report=lambda *line: seen.append(line))
+    assert [line for line in seen if line[1] == line[2]] == [
+        ("1 local training", 4, 4),
+        ("2 choosing beta", 4, 4),
+        ("3 personalization", 4, 4),
+    ]
