@@ -1,9 +1,13 @@
 """Hypothesis draws the same problems on every run; HYPOTHESIS_PROFILE=explore draws many new ones."""
 
 import os
+from collections.abc import Iterator
 
+import pytest
 import torch
 from hypothesis import settings
+
+from tests.http_server import Site, serve
 
 # Two test processes of two threads each would fight over two cores.
 torch.set_num_threads(1)
@@ -11,3 +15,10 @@ torch.set_num_threads(1)
 settings.register_profile("default", deadline=None, derandomize=True, max_examples=60, database=None)
 settings.register_profile("explore", deadline=None, max_examples=2000)
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "default"))
+
+
+@pytest.fixture
+def site() -> Iterator[Site]:
+    """A web server whose manners a test can choose."""
+    with serve() as state:
+        yield state

@@ -15,7 +15,7 @@ NAMES = ("a", "b", "c")
 
 def test_rows_keep_their_pixels() -> None:
     data = Dataset("d", IMAGES, LABELS, NAMES)
-    np.testing.assert_array_equal(data.batch([4, 0], 12), IMAGES[[4, 0]])
+    np.testing.assert_array_equal(data.read([4, 0], 12), IMAGES[[4, 0]])
     assert len(data) == 6
     assert data.num_classes == 3
     assert data.labels.dtype == np.int64
@@ -26,25 +26,25 @@ def test_grey_becomes_three_equal_channels() -> None:
     assert isinstance(data.images, np.ndarray)
     assert data.images.shape == (6, 12, 12, 1)
     for size in (12, 7):
-        batch = data.batch(np.arange(6), size)
-        assert batch.shape == (6, size, size, 3)
-        assert batch.dtype == np.uint8
-        np.testing.assert_array_equal(batch[..., 0], batch[..., 2])
+        read = data.read(np.arange(6), size)
+        assert read.shape == (6, size, size, 3)
+        assert read.dtype == np.uint8
+        np.testing.assert_array_equal(read[..., 0], read[..., 2])
 
 
-def test_memory_and_disk_give_the_same_batch(tmp_path: Path) -> None:
+def test_memory_and_disk_read_the_same(tmp_path: Path) -> None:
     for i, image in enumerate(IMAGES):
         Image.fromarray(image).save(tmp_path / f"{i}.png")
     on_disk = Dataset("d", ImagePaths(tmp_path, tuple(f"{i}.png" for i in range(6))), LABELS, NAMES)
     in_memory = Dataset("d", IMAGES, LABELS, NAMES)
     for size in (12, 5, 31):
-        np.testing.assert_array_equal(on_disk.batch([5, 2], size), in_memory.batch([5, 2], size))
-    assert on_disk.batch([], 5).shape == in_memory.batch([], 5).shape == (0, 5, 5, 3)
+        np.testing.assert_array_equal(on_disk.read([5, 2], size), in_memory.read([5, 2], size))
+    assert on_disk.read([], 5).shape == in_memory.read([], 5).shape == (0, 5, 5, 3)
 
 
 def test_resizing_agrees_with_pillow() -> None:
     expected = Image.fromarray(IMAGES[3]).resize((6, 6), Image.Resampling.BICUBIC)
-    np.testing.assert_array_equal(Dataset("d", IMAGES, LABELS, NAMES).batch([3], 6)[0], expected)
+    np.testing.assert_array_equal(Dataset("d", IMAGES, LABELS, NAMES).read([3], 6)[0], expected)
 
 
 def test_arrays_are_read_only_and_the_callers_are_not() -> None:
@@ -93,7 +93,7 @@ def test_fingerprint_of_files_depends_on_their_content(tmp_path: Path) -> None:
         ({"images": IMAGES.astype(np.float32)}, "float32"),
         ({"images": IMAGES[..., :2]}, r"\(6, 12, 12, 2\)"),
         ({"images": IMAGES[:, 0, 0]}, r"shape \(6, 3\)"),
-        ({"images": IMAGES[:0], "labels": LABELS[:0]}, "no side 0"),
+        ({"images": IMAGES[:0], "labels": LABELS[:0]}, "no side may be 0"),
         ({"labels": LABELS[:5]}, r"labels have shape \(5,\), but there are 6 rows"),
         ({"labels": LABELS + 1}, "labels run from 1 to 3, but there are 3 class names"),
         ({"labels": LABELS - 1}, "labels run from -1"),
@@ -110,6 +110,6 @@ def test_parts_that_do_not_fit(changes: dict[str, object], message: str) -> None
         Dataset("d", **fields)  # type: ignore[arg-type]
 
 
-def test_size_of_a_batch_is_positive() -> None:
+def test_size_is_positive() -> None:
     with pytest.raises(DatasetError, match="at least 1 pixel, not 0"):
-        Dataset("d", IMAGES, LABELS, NAMES).batch([0], 0)
+        Dataset("d", IMAGES, LABELS, NAMES).read([0], 0)

@@ -46,7 +46,7 @@ def test_images_of_many_sizes_stay_on_disk(tmp_path: Path) -> None:
     data = load_dataset(tmp_path)
     assert isinstance(data.images, ImagePaths)
     assert data.images.names == ("a/0.png", "a/1.jpg", "b/0.png", "b/1.bmp")
-    assert data.batch([0, 3], 4).shape == (2, 4, 4, 3)
+    assert data.read([0, 3], 4).shape == (2, 4, 4, 3)
 
 
 def test_memory_is_limited(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -82,7 +82,7 @@ def test_corrupt_images_are_skipped_only_if_asked(tmp_path: Path, last: tuple[in
         data = load_dataset(tmp_path, skip_corrupt=True)
     assert data.skipped == ("a/0bad.jpg", "a/bad.png", "b/bad.png")
     assert data.labels.tolist() == [0, 0, 1, 1]
-    assert data.batch([0, 1, 2], 5)[:, 2, 2, 0].tolist() == [0, 1, 2]
+    assert data.read([0, 1, 2], 5)[:, 2, 2, 0].tolist() == [0, 1, 2]
 
 
 @pytest.mark.filterwarnings("ignore::fedhip.data.errors.SkippedImagesWarning")

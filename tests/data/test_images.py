@@ -1,11 +1,12 @@
+import io
 from pathlib import Path
 
 import numpy as np
 import pytest
 from PIL import Image
 
-from fedhip.data.errors import CorruptImageError
-from fedhip.data.images import fit, open_rgb
+from fedhip.data.errors import CorruptImageError, DatasetError, ImagesError
+from fedhip.data.images import check_images, fit, open_rgb
 
 RED, GREEN, WHITE = (255, 0, 0), (0, 255, 0), (255, 255, 255)
 
@@ -90,6 +91,42 @@ def test_truncated_image_is_named(tmp_path: Path, suffix: str) -> None:
     path.write_bytes(path.read_bytes()[: path.stat().st_size // 2])
     with pytest.raises(CorruptImageError, match=f"half{suffix} cannot be decoded.*skip_corrupt"):
         open_rgb(path)
+
+
+@pytest.mark.parametrize("name", ["text.png", "none.png"])
+def test_file_that_is_no_image_is_named(tmp_path: Path, name: str) -> None:
+    (tmp_path / "text.png").write_text("no image")
+    with pytest.raises(CorruptImageError, match=name):
+        open_rgb(tmp_path / name)
+
+
+def test_open_file_goes_by_the_name_given() -> None:
+    file = io.BytesIO()
+    Image.new("LA", (4, 4), (0, 0)).save(file, "PNG")
+    assert open_rgb(file).getpixel((0, 0)) == WHITE
+    with pytest.raises(CorruptImageError, match=r"^photos\.zip:3\.png cannot be decoded"):
+        open_rgb(io.BytesIO(file.getvalue()[:40]), "photos.zip:3.png")
+
+
+@pytest.mark.parametrize("shape", [(2, 4, 5), (2, 4, 5, 1), (2, 4, 5, 3)])
+def test_arrays_that_are_images(shape: tuple[int, ...]) -> None:
+    array = np.zeros(shape, dtype=np.uint8)
+    assert check_images(array) is array
+
+
+@pytest.mark.parametrize(
+    ("array", "named"),
+    [
+        (np.zeros((2, 4, 4), dtype=np.float32), "photos are float32"),
+        (np.zeros((4, 4), dtype=np.uint8), r"photos have shape \(4, 4\)"),
+        (np.zeros((2, 4, 4, 4), dtype=np.uint8), r"\(2, 4, 4, 4\)"),
+        (np.zeros((0, 4, 4, 3), dtype=np.uint8), "nothing"),
+    ],
+)
+def test_arrays_that_are_not_images(array: object, named: str) -> None:
+    with pytest.raises(ImagesError, match=named) as caught:
+        check_images(array, "photos")
+    assert isinstance(caught.value, DatasetError)
 
 
 def test_fit_takes_the_central_square() -> None:

@@ -1,9 +1,6 @@
 from pathlib import Path
 
 import pytest
-import torch
-
-torch.set_num_threads(1)
 
 
 @pytest.fixture(autouse=True)

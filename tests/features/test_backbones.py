@@ -2,8 +2,6 @@
 
 import dataclasses
 import sys
-import threading
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
 import numpy as np
@@ -12,20 +10,20 @@ import torch
 from safetensors.torch import save_file
 from torch import Tensor
 
+from fedhip.data.errors import DownloadError, MissingExtraError
 from fedhip.features import backbones
 from fedhip.features.backbones import Named, ViTBackbone, list_backbones, load_backbone
 from fedhip.features.checkpoints import load_encoder, save_encoder
 from fedhip.features.errors import (
     BackboneError,
     ConfigError,
-    DownloadError,
-    MissingExtraError,
     PoolingError,
     WeightsError,
 )
 from fedhip.features.vit import ViT, ViTConfig
 from tests.features.samples import SMALL, random_encoder, waves
 from tests.features.test_checkpoints import hub_layout
+from tests.http_server import Site
 
 CPU = torch.device("cpu")
 IMAGES = torch.from_numpy(waves(4))
@@ -122,44 +120,21 @@ def test_weights_of_another_size_name_the_key(tmp_path: Path) -> None:
 @pytest.mark.usefixtures("small_hub")
 @pytest.mark.parametrize("file", ["model.safetensors", "pytorch_model.bin"])
 def test_weights_from_the_hub_are_fetched_once(
-    tmp_path: Path, own_cache: Path, monkeypatch: pytest.MonkeyPatch, file: str
+    tmp_path: Path, own_cache: Path, site: Site, monkeypatch: pytest.MonkeyPatch, file: str
 ) -> None:
     state = hub_layout(random_encoder())
     if file.endswith(".bin"):
         torch.save(state, tmp_path / file)
     else:
         save_file(state, tmp_path / file)
-    asked: list[str] = []
-
-    class Handler(BaseHTTPRequestHandler):
-        def do_GET(self) -> None:
-            asked.append(self.path)
-            if not self.path.endswith(file):
-                self.send_error(404)
-                return
-            body = (tmp_path / file).read_bytes()
-            self.send_response(200)
-            self.send_header("Content-Length", str(len(body)))
-            self.end_headers()
-            self.wfile.write(body)
-
-        def log_message(self, format: str, *args: object) -> None:  # noqa: A002
-            pass
-
-    with ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server:
-        thread = threading.Thread(target=server.serve_forever, args=(0.01,))
-        thread.start()
-        address = f"http://127.0.0.1:{server.server_port}/facebook/{{name}}/resolve/main/{{file}}"
-        monkeypatch.setattr(backbones, "HUB", address)
-        try:
-            first = load_backbone("vit-mae-base", device="cpu")
-            requests = len(asked)
-            second = load_backbone("vit-mae-base", device="cpu")
-        finally:
-            server.shutdown()
-            thread.join()
-    assert asked[-1] == f"/facebook/vit-mae-base/resolve/main/{file}"
-    assert len(asked) == requests
+    site.content, site.only = (tmp_path / file).read_bytes(), file
+    address = f"{site.address}/facebook/{{name}}/resolve/main/{{file}}"
+    monkeypatch.setattr(backbones, "HUB", address)
+    first = load_backbone("vit-mae-base", device="cpu")
+    requests = len(site.paths)
+    second = load_backbone("vit-mae-base", device="cpu")
+    assert site.paths[-1] == f"/file/facebook/vit-mae-base/resolve/main/{file}"
+    assert len(site.paths) == requests
     assert first.identity == second.identity
     assert (own_cache / "weights" / "vit-mae-base" / file).is_file()
 

@@ -2,15 +2,13 @@
 
 import argparse
 import json
-import sys
-import types
 from pathlib import Path
 
 import numpy as np
 import pytest
-from numpy.typing import NDArray
 
 from fedhip.cli import extract, pretrain
+from fedhip.data import read_features
 from fedhip.features.checkpoints import load_encoder, save_encoder
 from fedhip.features.errors import ConfigError, PoolError
 from tests.features.samples import random_encoder, waves
@@ -80,52 +78,15 @@ def test_pretrain_refuses_before_it_trains(pool: Path) -> None:
     assert not (pool.parent / "out").exists()
 
 
-def test_extract_hands_the_features_to_the_feature_file(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    """With a stand-in for the data package: what is asked of it, and what it gets."""
-
-    class DataSet:
-        fingerprint, clients, split, class_names = "f", None, None, ["a", "b"]
-        labels = np.arange(12) % 2
-
-        def __len__(self) -> int:
-            return 12
-
-        def read(self, indices: NDArray[np.int64], size: int) -> NDArray[np.uint8]:
-            return waves(12, size)[indices]
-
-    class FeatureSet:
-        def __init__(self, **fields: object) -> None:
-            self.fields = fields
-
-        def save(self, path: Path) -> None:
-            np.savez(path, features=self.fields["features"], labels=self.fields["labels"])  # type: ignore[arg-type]
-
-    asked: list[object] = []
-
-    def load_dataset(name: str, data_dir: Path | None) -> DataSet:
-        asked.append((name, data_dir))
-        return DataSet()
-
-    stand_in = types.ModuleType("fedhip.data")
-    stand_in.FeatureSet = FeatureSet  # type: ignore[attr-defined]
-    stand_in.load_dataset = load_dataset  # type: ignore[attr-defined]
-    monkeypatch.setitem(sys.modules, "fedhip.data", stand_in)
+def test_extract_hands_the_features_to_the_feature_file(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    labels = np.array(["a", "b"] * 6)
+    np.savez(tmp_path / "toy.npz", images=waves(12), labels=labels, clients=np.arange(12) % 3)
     save_encoder(tmp_path / "e.safetensors", random_encoder())
-    words = [
-        "extract",
-        "--dataset",
-        "toy",
-        "--weights",
-        tmp_path / "e.safetensors",
-        "--pooling",
-        "mean:1+cls",
-    ]
-    assert fedhip(*words, "--device", "cpu", "--out", tmp_path / "f.npz") == 0
-    assert asked == [("toy", None)]
-    with np.load(tmp_path / "f.npz") as file:
-        assert file["features"].shape == (12, 64)
-    streams = capsys.readouterr()
-    assert "12/12" in streams.err
-    assert "12 × 64 features of fedhip-vit-tiny" in streams.out
+    words = ["extract", "--data", tmp_path / "toy.npz", "--weights", tmp_path / "e.safetensors"]
+    assert fedhip(*words, "--pooling", "mean:1+cls", "--device", "cpu", "--out", tmp_path / "f.npz") == 0
+    found = read_features(tmp_path / "f.npz")
+    assert found.features.shape == (12, 64)
+    assert [found.class_names[label] for label in found.labels] == labels.tolist()
+    assert found.clients is not None
+    assert found.clients.tolist() == ["0", "1", "2"] * 4
+    assert "12 × 64 features of fedhip-vit-tiny" in capsys.readouterr().out

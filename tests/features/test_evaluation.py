@@ -8,7 +8,7 @@ import torch
 from sklearn.linear_model import Ridge
 from sklearn.preprocessing import StandardScaler
 
-from fedhip.features.errors import ImagesError
+from fedhip.data.errors import ImagesError
 from fedhip.features.evaluation import (
     LabelledSet,
     default_concatenation,

@@ -9,9 +9,11 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from fedhip.data import Dataset
+from fedhip.data.errors import ImagesError
 from fedhip.features import extraction, precision
 from fedhip.features.backbones import ViTBackbone
-from fedhip.features.errors import BackboneError, ConfigError, ImagesError
+from fedhip.features.errors import BackboneError, ConfigError
 from fedhip.features.extraction import extract
 from tests.features.samples import random_encoder, waves
 
@@ -202,6 +204,15 @@ def test_bad_input() -> None:
 
     with pytest.raises(ImagesError, match="asked for 10 images"):
         extract(Counting(), Short(IMAGES))
+
+
+def test_a_data_set_is_a_source() -> None:
+    data = Dataset("waves", waves(10, 20), np.arange(10) % 2, ("a", "b"))
+    first, second = Counting(), Counting()
+    features = extract(first, data, dtype=FLOAT)
+    np.testing.assert_array_equal(features, extract(first, data.read(range(10), 16), dtype=FLOAT, cache=False))
+    np.testing.assert_array_equal(features, extract(second, data, dtype=FLOAT))
+    assert second.seen == 0
 
 
 @pytest.mark.parametrize(("factor", "chosen"), [(3.0, torch.bfloat16), (1.1, torch.float32)])

@@ -6,7 +6,8 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from fedhip.features.errors import ImagesError, PoolError
+from fedhip.data.errors import CorruptImageError, ImagesError
+from fedhip.features.errors import PoolError
 from fedhip.features.pools import Pool, load_pool
 from tests.features.samples import waves
 
@@ -55,9 +56,28 @@ def test_a_saved_pool_is_the_same_pool(sources: list[Path], tmp_path: Path) -> N
 
 def test_corrupt_images_are_named_and_skipped_only_if_asked(sources: list[Path]) -> None:
     (sources[1] / "broken.png").write_bytes(b"\x89PNG nothing")
-    with pytest.raises(ImagesError, match=r"broken\.png"):
+    with pytest.raises(CorruptImageError, match=r"broken\.png"):
         load_pool(sources, 16)
     assert load_pool(sources, 16, skip_corrupt=True).counts == (5, 3, 4)
+
+
+@pytest.mark.parametrize("at", ["header", "pixels"])
+def test_damaged_image_in_a_zip_file_is_named_and_skipped_only_if_asked(sources: list[Path], at: str) -> None:
+    content = bytearray(sources[2].read_bytes())
+    second = content.index(b"PK\x03\x04", 4)
+    content[second if at == "header" else content.index(b"IDAT", second) + 8] ^= 0xFF
+    sources[2].write_bytes(content)
+    with pytest.raises(CorruptImageError, match=r"photos\.zip:photos/1\.png"):
+        load_pool(sources, 16)
+    assert load_pool(sources, 16, skip_corrupt=True).counts == (5, 3, 3)
+
+
+def test_other_sizes_are_resized_without_a_crop(tmp_path: Path) -> None:
+    image = Image.fromarray(waves(1, 24)[0]).crop((0, 0, 24, 12))
+    (tmp_path / "folder").mkdir()
+    image.save(tmp_path / "folder" / "wide.png")
+    expected = image.resize((16, 16), Image.Resampling.BILINEAR)
+    np.testing.assert_array_equal(load_pool([tmp_path / "folder"], 16).images[0], np.asarray(expected))
 
 
 def test_pools_that_are_none(tmp_path: Path) -> None:

@@ -138,7 +138,7 @@ def extract_features(args: argparse.Namespace, dataset: Dataset) -> tuple[str, F
     images = dataset.images if isinstance(dataset.images, np.ndarray) else dataset
     features = extract(
         backbone,
-        images,  # type: ignore[arg-type]
+        images,
         batch=args.batch,
         dtype=None if args.precision is None else getattr(torch, args.precision),
         cache=not args.no_cache,

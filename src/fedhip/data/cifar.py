@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from fedhip.data.dataset import Dataset
-from fedhip.data.download import fetch
+from fedhip.data.download import download
 from fedhip.data.errors import DataCorruptError, DataMissingError
 from fedhip.data.files import default_cache
 from fedhip.data.pickles import read_pickle
@@ -75,9 +75,7 @@ def _cached(cache: Path) -> Path:
     folder = cache / FOLDER
     if not folder.is_dir():
         archive = cache / f"{FOLDER}.tar.gz"
-        if not archive.is_file():
-            fetch(ADDRESS, MD5, archive)
-        unpack(archive, folder)
+        unpack(download(ADDRESS, archive, md5=MD5), folder)
         archive.unlink(missing_ok=True)
     return _find(cache)
 

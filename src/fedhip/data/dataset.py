@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from PIL import Image
 
 from fedhip.data.errors import DatasetError
-from fedhip.data.images import Pixels, fit, open_rgb
+from fedhip.data.images import Pixels, check_images, fit, open_rgb
 
 
 @dataclass(frozen=True)
@@ -45,12 +45,8 @@ class Dataset:
 
     def __post_init__(self) -> None:
         if isinstance(self.images, np.ndarray):
-            images = self.images[..., None] if self.images.ndim == 3 else self.images
-            if images.dtype != np.uint8 or images.ndim != 4 or images.shape[3] not in (1, 3) or 0 in images.shape:
-                raise DatasetError(
-                    f"images of {self.name} are {self.images.dtype} of shape {self.images.shape}; "
-                    "give uint8 of shape (N, H, W), (N, H, W, 1) or (N, H, W, 3), with no side 0"
-                )
+            images = check_images(self.images, f"images of {self.name}")
+            images = images[..., None] if images.ndim == 3 else images
             object.__setattr__(self, "images", _frozen(images))
         set_row_fields(self, len(self.images), DatasetError)
 
@@ -62,7 +58,7 @@ class Dataset:
         """How many classes there are."""
         return len(self.class_names)
 
-    def batch(self, rows: Sequence[int] | NDArray[np.integer[Any]], size: int) -> Pixels:
+    def read(self, rows: Sequence[int] | NDArray[np.integer[Any]], size: int) -> Pixels:
         """The chosen rows as uint8 (B, size, size, 3): central square, bicubic, grey made RGB."""
         if size < 1:
             raise DatasetError(f"size must be at least 1 pixel, not {size}")

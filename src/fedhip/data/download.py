@@ -1,4 +1,4 @@
-"""One file from the network, resumed where it broke off and used only if its checksum is as published."""
+"""A file from the network: resumed where it broke off, and put in place only when it is known to be whole."""
 
 import hashlib
 import http.client
@@ -6,85 +6,161 @@ import logging
 import os
 import urllib.error
 import urllib.request
+from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
 
 from fedhip.data.errors import ChecksumError, DownloadError
 
+Report = Callable[[int, int], None]
+
 _log = logging.getLogger(__name__)
 _BLOCK = 1 << 20
+_FINAL = frozenset({401, 403, 404, 410})  # answers that asking again does not change
 
 
-def fetch(address: str, md5: str, path: Path, timeout: float = 30.0) -> None:
-    """Download to `path`. What arrives waits in `path` + '.part'; the next call goes on from there.
+def download(
+    address: str,
+    path: Path,
+    *,
+    md5: str | None = None,
+    attempts: int = 3,
+    timeout: float = 30.0,
+    report: Report | None = None,
+    remedy: str | None = None,
+) -> Path:
+    """Fetch `address` to `path` unless a file is there; a broken connection continues where it stopped.
 
-    A resumed file with the wrong checksum is fetched once more from the start, because its first part may be
-    of another day; a whole one with the wrong checksum is thrown away and reported.
+    What arrives waits in `path` + '.part', and the next call goes on from there. A beginning is continued only
+    if the server's tag proves that it is of the same file, or if `md5` will judge the whole. A file in pieces
+    with the wrong checksum is fetched once more from the start, because its beginning may be of another day;
+    one from a single answer is thrown away and reported. `report` gets (done, total) in bytes where the server
+    announces a size. `remedy` is what the user can do instead; by default, put the file in place by hand.
     """
+    if path.exists():
+        return path
+    remedy = remedy or f"put the file at {path} by hand"
     if not address.startswith(("http://", "https://")):
-        raise DownloadError(f"{address} is not an http or https address")
+        raise DownloadError(f"{address} is not an http or https address, and only those are downloaded; {remedy}")
     path.parent.mkdir(parents=True, exist_ok=True)
     part = path.with_name(path.name + ".part")
-    resumed = part.is_file() and part.stat().st_size > 0
-    _receive(address, part, timeout)
-    found = _md5(part)
-    if found != md5 and resumed:
-        part.unlink()
-        _receive(address, part, timeout)
+    transfer = _Transfer(address, part, md5 is not None, timeout, report)
+    in_pieces = transfer.complete(attempts, remedy)
+    if md5 is not None:
         found = _md5(part)
-    if found != md5:
-        size = part.stat().st_size
-        part.unlink()
-        raise ChecksumError(
-            f"{address} gave {size:,} bytes with md5 {found}, but the published md5 is {md5}; it was "
-            f"thrown away. Try again, or put the right file at {path} by hand"
-        )
+        if found != md5 and in_pieces:
+            transfer.discard()
+            transfer.complete(attempts, remedy)
+            found = _md5(part)
+        if found != md5:
+            size = part.stat().st_size
+            transfer.discard()
+            raise ChecksumError(
+                f"{address} gave {size:,} bytes with md5 {found}, but the published md5 is {md5}; "
+                f"it was thrown away. Try again, or {remedy}"
+            )
     part.replace(path)
+    transfer.tag.unlink(missing_ok=True)
+    return path
 
 
-def _receive(address: str, part: Path, timeout: float) -> None:
-    """Append to `part` what is missing, or write it anew if the server cannot continue."""
-    start = part.stat().st_size if part.is_file() else 0
-    request = urllib.request.Request(address)  # noqa: S310 (the scheme was checked)
-    if start:
-        request.add_header("Range", f"bytes={start}-")
-    try:
-        _log.info("downloading %s from byte %d", address, start)
-        with urllib.request.urlopen(request, timeout=timeout) as response:  # noqa: S310
-            continued = response.status == 206 and _range_start(response) == start
-            if response.status == 206 and not continued:
-                raise DownloadError(f"{address} answered with another range than byte {start} onwards")
-            length = response.headers.get("Content-Length")
-            expected = (start if continued else 0) + int(length) if length else None
-            with part.open("ab" if continued else "wb") as file:
+@dataclass(frozen=True)
+class _Transfer:
+    """One address and what has arrived from it; `judged` if a checksum will be taken of the whole."""
+
+    address: str
+    part: Path
+    judged: bool
+    timeout: float
+    report: Report | None
+
+    @property
+    def tag(self) -> Path:
+        """Where the server's tag of what has arrived is kept."""
+        return self.part.with_name(self.part.name + ".etag")
+
+    def discard(self) -> None:
+        """Forget what has arrived."""
+        self.tag.unlink(missing_ok=True)
+        self.part.unlink(missing_ok=True)
+
+    def complete(self, attempts: int, remedy: str) -> bool:
+        """Ask until everything is there; whether the last answer continued an earlier one."""
+        problem, status = "no attempt was made", None
+        for _ in range(attempts):
+            try:
+                return self.receive()
+            except urllib.error.HTTPError as error:
+                error.close()
+                problem, status = f"the server answered {error.code} {error.reason}", error.code
+                if error.code == 416 and self.part.exists():  # nothing follows: whole already, or of another file
+                    if self.judged:
+                        return True
+                    self.discard()
+                if error.code in _FINAL:
+                    break
+            except (OSError, http.client.HTTPException) as error:
+                problem, status = str(error) or type(error).__name__, None
+        kept = self.part.is_file() and (self.judged or self.tag.is_file())
+        again = f"{self.part} keeps what arrived and the next try continues it" if kept else "try again"
+        failure = DownloadError(f"{self.address} could not be downloaded: {problem}; {again}, or {remedy}")
+        failure.status = status
+        raise failure
+
+    def receive(self) -> bool:
+        """Append what is missing, or write everything anew if the server does not continue; whether it did."""
+        have = self.part.stat().st_size if self.part.is_file() else 0
+        tag = self.tag.read_text(encoding="utf-8") if self.tag.is_file() else ""
+        start = have if tag or self.judged else 0
+        request = urllib.request.Request(self.address)  # noqa: S310 (the scheme was checked)
+        if start:
+            request.add_header("Range", f"bytes={start}-")
+            if tag:
+                request.add_header("If-Range", tag)
+        _log.info("downloading %s from byte %d", self.address, start)
+        with urllib.request.urlopen(request, timeout=self.timeout) as response:  # noqa: S310
+            continued: bool = response.status == 206
+            done, total = start if continued else 0, _number(response.headers.get("Content-Length"))
+            if continued:
+                first, whole = _content_range(response)
+                if not start or first != start:
+                    self.discard()
+                    raise ConnectionError(f"the server sent another range than byte {start} onwards")
+                total = whole or (None if total is None else start + total)
+            if total is None and not self.judged:
+                raise ConnectionError("the server does not announce the file's size")
+            with self.part.open("ab" if continued else "wb") as file:
+                if not continued:  # only now, so that the tag is never of another beginning
+                    self.keep_tag(response.headers.get("ETag", ""))
                 while block := response.read(_BLOCK):
                     file.write(block)
+                    done += len(block)
+                    if self.report is not None and total is not None:
+                        self.report(done, total)
                 file.flush()
                 os.fsync(file.fileno())
-    except urllib.error.HTTPError as error:
-        error.close()
-        if error.code == 416 and start:  # nothing after byte `start`: whole already, or of another file
-            return
-        raise DownloadError(f"{address} answered {error.code} {error.reason}; {_remedy(part)}") from error
-    except (OSError, http.client.HTTPException) as error:
-        if isinstance(error, DownloadError):
-            part.unlink()
-            raise
-        raise DownloadError(f"{address} could not be downloaded ({error}); {_remedy(part)}") from error
-    size = part.stat().st_size
-    if expected is not None and size < expected:
-        raise DownloadError(f"{address} broke off after {size:,} of {expected:,} bytes; {_remedy(part)}")
+        if total is not None and done != total:
+            raise ConnectionError(f"it broke off after {done:,} of {total:,} bytes")
+        return continued
+
+    def keep_tag(self, tag: str) -> None:
+        """Remember a tag that stands for exact bytes; a weak one does not."""
+        if tag.startswith('"'):
+            self.tag.write_text(tag, encoding="utf-8")
+        else:
+            self.tag.unlink(missing_ok=True)
 
 
-def _range_start(response: http.client.HTTPResponse) -> int | None:
-    """The first byte of a partial answer, from 'Content-Range: bytes START-END/TOTAL'."""
+def _content_range(response: http.client.HTTPResponse) -> tuple[int | None, int | None]:
+    """First byte and size of the whole, from 'Content-Range: bytes START-END/TOTAL'."""
     unit, _, span = response.headers.get("Content-Range", "").partition(" ")
-    start = span.partition("-")[0]
-    return int(start) if unit == "bytes" and start.isdigit() else None
+    if unit != "bytes":
+        return None, None
+    return _number(span.partition("-")[0]), _number(span.partition("/")[2])
 
 
-def _remedy(part: Path) -> str:
-    kept = f"{part} keeps what arrived and the next try continues it" if part.is_file() else "try again"
-    return f"{kept}, or put the file at {part.with_suffix('')} by hand"
+def _number(text: str | None) -> int | None:
+    return int(text) if text is not None and text.isdecimal() else None
 
 
 def _md5(path: Path) -> str:

@@ -14,6 +14,10 @@ class DatasetError(FedHiPError, ValueError):
     """The parts of a data set do not fit together, or it lacks what was asked of it."""
 
 
+class ImagesError(DatasetError):
+    """The images are not uint8 pixels of a shape this package understands."""
+
+
 class DataMissingError(FedHiPError, FileNotFoundError):
     """A file of the data set is not there; the message says how to get it."""
 
@@ -36,6 +40,8 @@ class CorruptImageError(DataCorruptError):
 
 class DownloadError(FedHiPError, OSError):
     """A download did not finish; what arrived is kept, and the next try goes on from there."""
+
+    status: int | None = None  # the server's answer, where it was an error
 
 
 class FolderLayoutError(FedHiPError, ValueError):

@@ -1,4 +1,4 @@
-"""Files that are either complete or not there at all, and where downloads are kept."""
+"""Files that are either complete or not there at all, and where downloads and features are kept."""
 
 import os
 import secrets
@@ -11,12 +11,16 @@ from pathlib import Path
 def atomic_path(path: Path) -> Iterator[Path]:
     """A name beside `path` to write to; the file takes its place, flushed, when the block succeeds."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    # Not mkstemp: its files are private, and the result is to have the permissions of any new file.
     temporary = path.with_name(f".{path.stem}-{secrets.token_hex(8)}{path.suffix}")
+    # Some writers (mkstemp, safetensors) make private files; the result has the permissions of any new file.
+    temporary.touch(exist_ok=False)
+    mode = temporary.stat().st_mode
+    temporary.unlink()
     try:
         yield temporary
         with temporary.open("rb+") as file:
             os.fsync(file.fileno())
+        temporary.chmod(mode)
         temporary.replace(path)
     finally:
         temporary.unlink(missing_ok=True)

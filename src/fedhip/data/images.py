@@ -1,4 +1,4 @@
-"""Image files of every kind as RGB pixels.
+"""Images of every kind as uint8 RGB pixels.
 
 Grey, palette, CMYK, transparent, 16-bit and animated images all become uint8 RGB: transparent pixels are laid
 on white, 16-bit values keep their high byte, an animation is its first frame, and the camera's orientation
@@ -6,28 +6,41 @@ on white, 16-bit values keep their high byte, an animation is its first frame, a
 """
 
 from pathlib import Path
+from typing import IO
 
 import numpy as np
 from numpy.typing import NDArray
 from PIL import Image, ImageOps
 
-from fedhip.data.errors import CorruptImageError
+from fedhip.data.errors import CorruptImageError, ImagesError
 
 Pixels = NDArray[np.uint8]
 
 SUFFIXES = frozenset({".bmp", ".gif", ".jpeg", ".jpg", ".pgm", ".png", ".ppm", ".tif", ".tiff", ".webp"})
 
 
-def open_rgb(path: Path) -> Image.Image:
-    """Decode one file completely, so that damage is found here and carries the file's name."""
+def check_images(images: object, what: str = "images") -> Pixels:
+    """uint8 of shape (N, H, W), (N, H, W, 1) or (N, H, W, 3), or an error that names what was received."""
+    array = np.asanyarray(images)
+    if array.dtype != np.uint8:
+        raise ImagesError(f"{what} are {array.dtype} of shape {array.shape}; give uint8 pixels from 0 to 255")
+    if array.ndim not in (3, 4) or (array.ndim == 4 and array.shape[3] not in (1, 3)):
+        raise ImagesError(f"{what} have shape {array.shape}; give (N, H, W), (N, H, W, 1) or (N, H, W, 3)")
+    if 0 in array.shape:
+        raise ImagesError(f"{what} have shape {array.shape}: there is nothing in them; no side may be 0")
+    return array
+
+
+def open_rgb(source: Path | IO[bytes], name: str | None = None) -> Image.Image:
+    """Decode a file completely, so that damage is found here; the error names it (by default, its path)."""
     try:
-        with Image.open(path) as file:
+        with Image.open(source) as file:
             file.load()
             return to_rgb(ImageOps.exif_transpose(file))
     # Decoders report damage with many kinds of exception, SyntaxError and struct.error among them.
     except Exception as error:
         raise CorruptImageError(
-            f"{path} cannot be decoded ({type(error).__name__}: {error}); "
+            f"{name or source} cannot be decoded ({type(error).__name__}: {error}); "
             "replace or remove the file, or pass skip_corrupt=True to leave such images out"
         ) from error
 

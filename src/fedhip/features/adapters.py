@@ -13,8 +13,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from fedhip.data.errors import MissingExtraError
 from fedhip.features.backbones import digest
-from fedhip.features.errors import BackboneError, ConfigError, MissingExtraError, PoolingError, WeightsError
+from fedhip.features.errors import BackboneError, ConfigError, PoolingError, WeightsError
 from fedhip.features.images import normalise
 from fedhip.features.masking import row_noise
 from fedhip.features.vit import IMAGENET_MEAN, IMAGENET_STD, num_kept

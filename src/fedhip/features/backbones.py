@@ -17,10 +17,11 @@ from typing import Any, Protocol
 import torch
 from torch import Tensor
 
-from fedhip.features.cache import cache_directory
+from fedhip.data.download import download
+from fedhip.data.errors import DownloadError
+from fedhip.data.files import default_cache
 from fedhip.features.checkpoints import load_encoder
-from fedhip.features.download import download
-from fedhip.features.errors import BackboneError, DownloadError, WeightsError
+from fedhip.features.errors import BackboneError, WeightsError
 from fedhip.features.evaluation import default_concatenation
 from fedhip.features.images import normalise
 from fedhip.features.masking import row_noise
@@ -172,16 +173,17 @@ def find_weights(name: str, weights: str | Path | None) -> Path:
                 f"or train one with `fedhip pretrain` and give its encoder.safetensors as weights"
             )
         return path
-    folder = cache_directory() / "weights" / name
+    folder = default_cache() / "weights" / name
     safe, pickled = (folder / file for file in WEIGHT_FILES[:2])
     if pickled.exists():
         return pickled
+    remedy = "fetch it by other means and give its path as weights"
     try:
-        return download(HUB.format(name=name, file=safe.name), safe)
+        return download(HUB.format(name=name, file=safe.name), safe, remedy=remedy)
     except DownloadError as error:
-        if "404" not in str(error):
+        if error.status != 404:
             raise
-    return download(HUB.format(name=name, file=pickled.name), pickled)
+    return download(HUB.format(name=name, file=pickled.name), pickled, remedy=remedy)
 
 
 class ViTBackbone:

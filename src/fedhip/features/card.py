@@ -9,7 +9,7 @@ from typing import Any
 
 import torch
 
-from fedhip.features.files import write_text
+from fedhip.data.files import write_text
 from fedhip.features.pools import Pool
 from fedhip.features.pretraining import Outcome
 from fedhip.features.recipe import Recipe

@@ -19,18 +19,6 @@ class BackboneError(FedHiPError, ValueError):
     """No backbone has this name, or what it returns are not features."""
 
 
-class MissingExtraError(FedHiPError, ImportError):
-    """An optional package is needed for this backbone and is not installed."""
-
-
-class DownloadError(FedHiPError, OSError):
-    """A file could not be fetched completely."""
-
-
-class ImagesError(FedHiPError, ValueError):
-    """The images are not uint8 pixels of a shape this package understands."""
-
-
 class PoolError(FedHiPError):
     """A pool of images for pre-training is missing, empty or unreadable."""
 

@@ -14,8 +14,9 @@ import torch.nn.functional as functional
 from numpy.typing import NDArray
 from torch import Tensor
 
-from fedhip.features.errors import ImagesError
-from fedhip.features.images import Pixels, check_images, normalise, to_rgb
+from fedhip.data.errors import ImagesError
+from fedhip.data.images import Pixels, check_images
+from fedhip.features.images import normalise, to_rgb
 from fedhip.features.pooling import Pooling
 from fedhip.features.vit import ViT
 

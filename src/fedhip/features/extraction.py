@@ -21,11 +21,12 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from fedhip.data.errors import ImagesError
+from fedhip.data.files import atomic_path, default_cache
+from fedhip.data.images import Pixels, check_images
 from fedhip.features.backbones import Backbone
-from fedhip.features.cache import cache_directory
-from fedhip.features.errors import BackboneError, ConfigError, ImagesError
-from fedhip.features.files import atomic
-from fedhip.features.images import Pixels, check_images, to_rgb
+from fedhip.features.errors import BackboneError, ConfigError
+from fedhip.features.images import to_rgb
 from fedhip.features.precision import choose_dtype
 
 Features = NDArray[np.float32]
@@ -38,7 +39,7 @@ class ImageSource(Protocol):
     def __len__(self) -> int:
         """Number of images."""
 
-    def read(self, indices: Sequence[int] | NDArray[np.int64], size: int) -> Pixels:
+    def read(self, rows: Sequence[int] | NDArray[np.int64], size: int, /) -> Pixels:
         """uint8 (B, size, size, 3)."""
 
 
@@ -64,7 +65,7 @@ def extract(
     if batch is not None and batch < 1:
         raise ConfigError(f"batch is {batch}; it must be at least 1")
     read, total = reader(images, backbone.image_size)
-    folder = (cache_directory() if cache is True else Path(cache)) if cache else None
+    folder = (default_cache() if cache is True else Path(cache)) if cache else None
     if folder is not None and backbone.identity is not None:
         fingerprint = fingerprint or fingerprint_of(images)
     remembered = folder if fingerprint and backbone.identity else None
@@ -227,7 +228,7 @@ class Store:
 
     def save(self, rows: range, features: Features) -> None:
         """Write a chunk."""
-        with atomic(self.path(rows)) as temporary, temporary.open("wb") as file:
+        with atomic_path(self.path(rows)) as temporary, temporary.open("wb") as file:
             np.save(file, features)
 
 

@@ -1,33 +1,15 @@
-"""uint8 pixels: shapes people bring, made RGB, resized."""
+"""uint8 pixels in batches: made RGB, resized, normalised."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from pathlib import Path
-from typing import IO
 
 import numpy as np
 import torch
 import torch.nn.functional as functional
-from numpy.typing import NDArray
-from PIL import Image, UnidentifiedImageError
 from torch import Tensor
 
-from fedhip.features.errors import ImagesError
-
-Pixels = NDArray[np.uint8]
-
-
-def check_images(images: object, what: str = "images") -> Pixels:
-    """uint8 of shape (N, H, W), (N, H, W, 1) or (N, H, W, 3), or an error that names what was received."""
-    array = np.asanyarray(images)
-    if array.dtype != np.uint8:
-        raise ImagesError(f"{what} are {array.dtype}; give uint8 pixels from 0 to 255")
-    if array.ndim not in (3, 4) or (array.ndim == 4 and array.shape[3] not in (1, 3)):
-        raise ImagesError(f"{what} have shape {array.shape}; give (N, H, W), (N, H, W, 1) or (N, H, W, 3)")
-    if 0 in array.shape:
-        raise ImagesError(f"{what} have shape {array.shape}: there is nothing in them")
-    return array
+from fedhip.data.images import Pixels
 
 
 def to_rgb(images: Pixels) -> Pixels:
@@ -61,28 +43,3 @@ def resize_uint8(images: Pixels, size: int, block: int = 2048) -> Pixels:
         small = resize(planes, size).round_().clamp_(0, 255).byte().permute(0, 2, 3, 1).numpy()
         out[start : start + block] = small
     return out
-
-
-def read_image(source: Path | IO[bytes], size: int, name: str | None = None) -> Pixels:
-    """Any image as uint8 RGB (size, size, 3); the first frame of an animation, white behind alpha."""
-    try:
-        with Image.open(source) as image:
-            rgb = opaque(image)
-            if rgb.size != (size, size):
-                rgb = rgb.resize((size, size), Image.Resampling.BILINEAR)
-            return np.asarray(rgb)
-    except (OSError, UnidentifiedImageError, SyntaxError, ValueError, Image.DecompressionBombError) as error:
-        raise ImagesError(f"cannot read the image {name or source}: {error}; replace or remove it") from error
-
-
-def opaque(image: Image.Image) -> Image.Image:
-    """Any mode as 8-bit RGB."""
-    if image.mode.startswith(("I", "F")):
-        # pillow would clip 16-bit pixels at 255: bring them to 8 bits first
-        wide = np.asarray(image, dtype=np.float64)
-        top = 65535.0 if wide.max(initial=0.0) > 255 else 255.0
-        return Image.fromarray((wide * (255.0 / top)).clip(0, 255).astype(np.uint8)).convert("RGB")
-    if "A" in image.getbands() or "transparency" in image.info:
-        layered = image.convert("RGBA")
-        return Image.alpha_composite(Image.new("RGBA", layered.size, "white"), layered).convert("RGB")
-    return image.convert("RGB")

@@ -10,12 +10,13 @@ from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 
 import numpy as np
+from PIL import Image
 
-from fedhip.features.errors import ImagesError, PoolError
-from fedhip.features.files import atomic
-from fedhip.features.images import Pixels, check_images, read_image, resize_uint8
-
-SUFFIXES = {".jpg", ".jpeg", ".png", ".bmp", ".gif", ".webp", ".ppm", ".tif", ".tiff"}
+from fedhip.data.errors import CorruptImageError, ImagesError
+from fedhip.data.files import atomic_path
+from fedhip.data.images import SUFFIXES, Pixels, check_images, open_rgb
+from fedhip.features.errors import PoolError
+from fedhip.features.images import resize_uint8
 
 
 @dataclass(frozen=True)
@@ -44,7 +45,7 @@ class Pool:
 
     def save(self, path: Path) -> None:
         """Write an .npz that `load_pool` reads back."""
-        with atomic(path) as temporary, temporary.open("wb") as file:
+        with atomic_path(path) as temporary, temporary.open("wb") as file:
             np.savez_compressed(
                 file,
                 images=self.images,
@@ -118,7 +119,9 @@ def read_npz(path: Path, image_size: int) -> Pool:
 def read_folder(path: Path, image_size: int, skip_corrupt: bool) -> Pool:
     """All images below a folder, in the order of their names."""
     files = sorted(file for file in path.rglob("*") if file.suffix.lower() in SUFFIXES and file.is_file())
-    return decode(path.name, [str(file) for file in files], lambda i: read_image(files[i], image_size), skip_corrupt)
+    return decode(
+        path.name, [str(file) for file in files], lambda i: resized(open_rgb(files[i]), image_size), skip_corrupt
+    )
 
 
 def read_zip(path: Path, image_size: int, skip_corrupt: bool) -> Pool:
@@ -129,11 +132,21 @@ def read_zip(path: Path, image_size: int, skip_corrupt: bool) -> Pool:
         def read(i: int) -> Pixels:
             try:
                 with archive.open(names[i]) as file:
-                    return read_image(file, image_size, f"{path}:{names[i]}")
+                    return resized(open_rgb(file, f"{path}:{names[i]}"), image_size)
             except zipfile.BadZipFile as error:
-                raise ImagesError(f"cannot read the image {path}:{names[i]}: {error}") from error
+                raise CorruptImageError(
+                    f"{path}:{names[i]} cannot be unpacked ({error}); "
+                    "replace the zip file, or pass skip_corrupt=True to leave such images out"
+                ) from error
 
         return decode(path.name, names, read, skip_corrupt)
+
+
+def resized(image: Image.Image, size: int) -> Pixels:
+    """uint8 (size, size, 3), bilinear as in `resize_uint8`; the aspect ratio is not kept."""
+    if image.size != (size, size):
+        image = image.resize((size, size), Image.Resampling.BILINEAR)
+    return np.asarray(image)
 
 
 def decode(name: str, files: Sequence[str], read: Callable[[int], Pixels], skip_corrupt: bool) -> Pool:
@@ -142,7 +155,7 @@ def decode(name: str, files: Sequence[str], read: Callable[[int], Pixels], skip_
     def attempt(i: int) -> Pixels | None:
         try:
             return read(i)
-        except ImagesError:
+        except CorruptImageError:
             if skip_corrupt:
                 return None
             raise

@@ -22,8 +22,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from fedhip.data.files import write_text
 from fedhip.features.errors import CheckpointError, DivergedError
-from fedhip.features.files import write_text
 from fedhip.features.mae import MaskedAutoencoder, crop, draw_boxes
 from fedhip.features.pools import Pool
 from fedhip.features.recipe import Recipe
