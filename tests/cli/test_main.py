@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -20,7 +21,7 @@ def test_help_names_every_command(capsys: pytest.CaptureFixture[str]) -> None:
     assert stop.value.code == 0
     shown = capsys.readouterr().out
     for command in ("run", "partition", "extract", "pretrain", "list"):
-        assert f"\n    {command} " in shown
+        assert re.search(rf"^    {command}\s", shown, re.MULTILINE)
         with pytest.raises(SystemExit):
             main([command, "--help"])
 

@@ -47,7 +47,7 @@ def test_files_are_written_and_reproduce_it(features: str, tmp_path: Path, capsy
     found, _ = load_partition(out / "partition.json", LABELS)
     assert found.sha256 == make_partition(LABELS, "iid", 4).sha256
     printed = capsys.readouterr().out
-    assert "mine · iid, seed 0" in printed
+    assert "mine · 4 clients, iid, seed 0" in printed
     assert "partition.json" in printed
 
 
@@ -63,7 +63,7 @@ def test_plain_table_without_rich(
     monkeypatch.setitem(sys.modules, "rich", None)
     run("--features", features, "--clients", "2", "--partition", "shards", "--shards", "1")
     lines = capsys.readouterr().out.splitlines()
-    assert lines[0] == "mine · shards, 1 shards a client, seed 0"
+    assert lines[0] == "mine · 2 clients, shards, 1 shards a client, seed 0"
     assert lines[1].split() == ["client", "rows", "train", "test", "classes", "largest", "class"]
     assert lines[3].split() == ["0", "150", "120", "30", "3", "40.0%"]
 
@@ -75,7 +75,7 @@ def test_long_tables_are_cut(features: str, capsys: pytest.CaptureFixture[str]) 
 
 def test_data_sets_by_name_and_by_path(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert run("--dataset", "sketches", "--clients", "3", "--json") == 0
-    assert json.loads(capsys.readouterr().out)["title"].startswith("sketches · dirichlet, λ = 0.1")
+    assert json.loads(capsys.readouterr().out)["title"].startswith("sketches · 3 clients, dirichlet, λ = 0.1")
     np.savez(tmp_path / "own.npz", images=np.zeros((6, 2, 2), np.uint8), labels=[0, 0, 0, 1, 1, 1])
     assert run("--data", str(tmp_path / "own.npz"), "--clients", "3", "--json") == 0
     assert len(json.loads(capsys.readouterr().out)["clients"]) == 3
@@ -101,6 +101,6 @@ def test_without_matplotlib_the_manifest_is_kept(
     features: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setitem(sys.modules, "matplotlib", None)
-    with pytest.raises(FedHiPError, match="fedhip"):
+    with pytest.raises(FedHiPError, match="pip install matplotlib"):
         run("--features", features, "--clients", "4", "--out", str(tmp_path / "out"))
     load_partition(tmp_path / "out" / "partition.json", LABELS)

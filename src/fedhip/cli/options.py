@@ -145,7 +145,6 @@ def extract_features(args: argparse.Namespace, dataset: Dataset) -> tuple[str, F
         fingerprint=dataset.fingerprint,
         report=show_progress,
     )
-    print(file=sys.stderr)
     return backbone.name, FeatureSet(
         features, dataset.labels, dataset.class_names, clients=dataset.clients, split=dataset.split
     )
@@ -155,7 +154,7 @@ def show_progress(done: int, total: int, rate: float, left: float) -> None:
     """One line that is written over."""
     minutes, seconds = divmod(round(left), 60)
     speed = f"{rate:,.0f} images/s  {minutes:d}:{seconds:02d} left" if rate else ""
-    write_over(f"features {_bar(done, total)} {done:>7,}/{total:,}  {speed}")
+    write_over(f"features          {_bar(done, total)} {done:>7,}/{total:,}  {speed}", last=done == total)
 
 
 def show_clients(phase: str, done: int, total: int) -> None:
