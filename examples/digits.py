@@ -35,8 +35,8 @@ def main() -> None:
     total = aggregate(statistics)
 
     # β for the federation: every client scores the grid on its own rows, the scores are summed.
-    betas = RegularizationPath(total)
-    beta = betas.select(sum((betas.score(*train) for train, _ in clients[1:]), betas.score(*clients[0][0])))
+    grid = RegularizationPath(total)
+    beta = grid.select(grid.score(*train) for train, _ in clients)
     global_model = solve_global(total, beta)
 
     table = Table(title=f"{CLIENTS} clients, Dirichlet({CONCENTRATION}), one round, β = {beta:.2g}")

@@ -11,8 +11,6 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from functools import reduce
-from operator import add
 from typing import Any, Literal
 
 import numpy as np
@@ -21,6 +19,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from fedhip.core import (
+    LooScore,
     PersonalizationPath,
     RegularizationPath,
     Statistics,
@@ -176,8 +175,10 @@ def _statistics(client: Client, num_classes: int, device: str | torch.device) ->
 
 def _choose_beta(total: Statistics, clients: Sequence[Client], tell: Report) -> float:
     path = RegularizationPath(total)
-    scores = []
-    for k, client in enumerate(clients, start=1):
-        scores.append(path.score(*client.train, client=client.name))
-        tell("2 choosing beta", k, len(clients))
-    return path.select(reduce(add, scores))
+
+    def scores() -> Iterator[LooScore]:
+        for k, client in enumerate(clients, start=1):
+            yield path.score(*client.train, client=client.name)
+            tell("2 choosing beta", k, len(clients))
+
+    return path.select(scores())
