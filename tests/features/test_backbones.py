@@ -35,9 +35,9 @@ def small(pooling: str | None = None, mask_ratio: float = 0.0, mask_seed: int = 
 
 def test_names_and_descriptions() -> None:
     names = [info.name for info in list_backbones()]
-    assert names == ["fedhip-vit-tiny", "vit-mae-base", "vit-mae-large", "hf:NAME", "onnx:FILE"]
+    assert names == ["fedhip-vit", "vit-mae-base", "vit-mae-large", "hf:NAME", "onnx:FILE"]
     assert all(info.description for info in list_backbones())
-    with pytest.raises(BackboneError, match=r"'resnet'; known: fedhip-vit-tiny, vit-mae-base"):
+    with pytest.raises(BackboneError, match=r"'resnet'; known: fedhip-vit, vit-mae-base"):
         load_backbone("resnet")
 
 
@@ -86,11 +86,11 @@ def test_identity_changes_with_whatever_changes_the_features() -> None:
 
 
 def test_embedded_backbone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(backbones, "embedded_weights", lambda: tmp_path / "fedhip-vit-tiny.safetensors")
-    with pytest.raises(WeightsError, match=r"has no fedhip-vit-tiny.safetensors; install a release"):
-        load_backbone("fedhip-vit-tiny")
-    save_encoder(tmp_path / "fedhip-vit-tiny.safetensors", random_encoder(), torch.float32)
-    backbone = load_backbone("fedhip-vit-tiny", device="cpu")
+    monkeypatch.setattr(backbones, "embedded_weights", lambda: tmp_path / "fedhip-vit.safetensors")
+    with pytest.raises(WeightsError, match=r"has no fedhip-vit.safetensors; install a release"):
+        load_backbone("fedhip-vit")
+    save_encoder(tmp_path / "fedhip-vit.safetensors", random_encoder(), torch.float32)
+    backbone = load_backbone("fedhip-vit", device="cpu")
     assert backbone.feature_dim == 3 * 32  # means of layers 2 and 3, and the class token
     torch.testing.assert_close(backbone(IMAGES), small("mean:2,3+cls")(IMAGES))
 

@@ -89,4 +89,4 @@ def test_extract_hands_the_features_to_the_feature_file(tmp_path: Path, capsys: 
     assert [found.class_names[label] for label in found.labels] == labels.tolist()
     assert found.clients is not None
     assert found.clients.tolist() == ["0", "1", "2"] * 4
-    assert "12 × 64 features of fedhip-vit-tiny" in capsys.readouterr().out
+    assert "12 × 64 features of fedhip-vit" in capsys.readouterr().out

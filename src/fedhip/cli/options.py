@@ -26,6 +26,9 @@ def add_dataset(parser: argparse.ArgumentParser) -> None:
     group = parser.add_argument_group("data")
     group.add_argument("--dataset", metavar="NAME", help="a data set by name, see: fedhip list datasets")
     group.add_argument("--data", metavar="PATH", help="where its files lie; alone: an image folder or .npz")
+    group.add_argument(
+        "--official-split", action="store_true", help="keep the data set's own test rows (default: 8:2 for each client)"
+    )
     group.add_argument("--skip-corrupt", action="store_true", help="leave corrupt images out, with a warning")
     group.add_argument("--allow-single", action="store_true", help="allow classes with a single image")
 
@@ -39,7 +42,7 @@ def add_rows(parser: argparse.ArgumentParser) -> None:
 def add_backbone(parser: argparse.ArgumentParser) -> None:
     """Options that choose a backbone and how it runs."""
     group = parser.add_argument_group("backbone")
-    group.add_argument("--backbone", default="fedhip-vit-tiny", metavar="NAME", help="default: %(default)s")
+    group.add_argument("--backbone", default="fedhip-vit", metavar="NAME", help="default: %(default)s")
     group.add_argument("--weights", type=Path, metavar="PATH", help="weights to use instead of the usual ones")
     group.add_argument("--pooling", metavar="SPEC", help="cls, mean, or layers such as mean:6,8,10,12+cls")
     group.add_argument(
@@ -71,7 +74,11 @@ def add_partition(parser: argparse.ArgumentParser) -> None:
 
 def load_images(args: argparse.Namespace) -> Dataset:
     """The data set that --dataset and --data name."""
-    options: dict[str, Any] = {"skip_corrupt": args.skip_corrupt, "allow_single": args.allow_single}
+    options: dict[str, Any] = {
+        "official_split": args.official_split,
+        "skip_corrupt": args.skip_corrupt,
+        "allow_single": args.allow_single,
+    }
     if args.dataset is not None:
         dataset = load_dataset(args.dataset, args.data, **options)
     elif args.data is not None:
@@ -142,7 +149,6 @@ def extract_features(args: argparse.Namespace, dataset: Dataset) -> tuple[str, F
         batch=args.batch,
         dtype=None if args.precision is None else getattr(torch, args.precision),
         cache=not args.no_cache,
-        fingerprint=dataset.fingerprint,
         report=show_progress,
     )
     return backbone.name, FeatureSet(

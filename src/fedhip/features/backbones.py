@@ -84,7 +84,7 @@ class Named:
     config: ViTConfig | None = None
 
 
-EMBEDDED = "fedhip-vit-tiny"
+EMBEDDED = "fedhip-vit"
 NAMED = {
     EMBEDDED: Named("ViT-Tiny/8 at 64×64, masked auto-encoder; comes with the package"),
     "vit-mae-base": Named(
