@@ -86,7 +86,7 @@ class Named:
 
 EMBEDDED = "fedhip-vit"
 NAMED = {
-    EMBEDDED: Named("ViT-Tiny/8 at 64×64, masked auto-encoder; comes with the package"),
+    EMBEDDED: Named("ViT, 256 wide, 12 deep, patches of 8 at 64×64, masked auto-encoder; comes with the package"),
     "vit-mae-base": Named(
         "facebook/vit-mae-base: ViT-Base/16 at 224×224, masked auto-encoder on ImageNet",
         ViTConfig(224, 16, 768, 12, 12, layer_norm_eps=1e-12),
