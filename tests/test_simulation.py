@@ -5,7 +5,9 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from fedhip import simulation
 from fedhip.core import Statistics, default_betas
+from fedhip.core.errors import EmptyClientError
 from fedhip.simulation import METHODS, Client, local_model, simulate
 from tests.core.problems import Array, relative_error, ridge_oracle
 
@@ -59,13 +61,20 @@ def test_the_local_model_is_the_ridge_that_leave_one_out_prefers() -> None:
     assert relative_error(found, ridge_oracle(F, np.eye(6)[y], best)) <= 1e-9
 
 
-def test_no_model_sees_a_test_row() -> None:
+def test_no_model_sees_a_test_row(monkeypatch: pytest.MonkeyPatch) -> None:
+    """With noise for test features and shuffled test labels, every model is the same to the last bit."""
     clients = federation()
     rng = np.random.default_rng(1)
-    shuffled = [Client(c.name, c.train, (c.test[0], rng.permutation(c.test[1]))) for c in clients]
-    before, after = simulate(clients, 6), simulate(shuffled, 6)
+    noise = [Client(c.name, c.train, (rng.normal(size=c.test[0].shape), rng.permutation(c.test[1]))) for c in clients]
+    models: list[Array] = []
+    monkeypatch.setattr(simulation, "accuracy", lambda model, test: models.append(model.numpy().copy()))
+    before = simulate(clients, 6)
+    after = simulate(noise, 6)
     assert before.beta == after.beta
     assert [r.alpha for r in before.clients] == [r.alpha for r in after.clients]
+    half = len(models) // 2
+    assert half == 3 * len(clients)
+    assert all(np.array_equal(a, b) for a, b in zip(models[:half], models[half:], strict=True))
 
 
 def test_summary_weighs_clients_as_it_says() -> None:
@@ -87,6 +96,28 @@ def test_a_client_without_test_rows_is_left_out_of_the_means() -> None:
     assert outcome.clients[2].accuracy == {"local": None, "global": None, "fedhip": None}
     others = [result.accuracy["fedhip"] for k, result in enumerate(outcome.clients) if k != 2]
     assert outcome.summary("fedhip")["mean"] == pytest.approx(np.mean(others))  # type: ignore[arg-type]
+
+
+def test_without_any_test_rows_there_is_no_mean() -> None:
+    clients = [Client(c.name, c.train, (c.test[0][:0], c.test[1][:0])) for c in federation()]
+    assert simulate(clients, 6).summary("fedhip") == dict.fromkeys(("mean", "weighted", "worst_decile", "std"))
+
+
+def test_a_client_without_training_rows_is_tested_with_the_global_model() -> None:
+    clients = federation()
+    new = Client("new", (clients[0].train[0][:0], clients[0].train[1][:0]), clients[0].test)
+    outcome, without = simulate([*clients, new], 6), simulate(clients, 6)
+    assert outcome.clients[:4] == without.clients
+    result = outcome.clients[4]
+    assert (result.alpha, result.train) == (None, 0)
+    assert result.accuracy["local"] is None
+    assert result.accuracy["fedhip"] == result.accuracy["global"] == outcome.clients[0].accuracy["global"]
+
+
+def test_nobody_to_train_on_is_an_error() -> None:
+    empty = [Client(c.name, (c.train[0][:0], c.train[1][:0]), c.test) for c in federation()]
+    with pytest.raises(EmptyClientError, match="no client took part"):
+        simulate(empty, 6)
 
 
 def test_progress_names_every_phase() -> None:

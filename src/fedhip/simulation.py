@@ -27,6 +27,7 @@ from fedhip.core import (
     default_betas,
     solve_global,
 )
+from fedhip.data import FeatureSet, Partition, client_parts, split_clients
 
 METHODS = ("local", "global", "fedhip")
 
@@ -45,13 +46,17 @@ class Client:
 
 @dataclass(frozen=True)
 class ClientResult:
-    """Test accuracies of one client's models by method (None without test rows), and the α of its own."""
+    """Test accuracies of one client's models by method, and the α of its own.
+
+    A client without training rows is tested with the global model and has no model or α of its own; one without
+    test rows has no accuracies.
+    """
 
     client: str
     train: int
     test: int
     classes: int
-    alpha: float
+    alpha: float | None
     accuracy: dict[str, float | None]
 
 
@@ -65,11 +70,16 @@ class Outcome:
     upload_bytes: int
     download_bytes: int
 
-    def summary(self, method: str) -> dict[str, float]:
-        """Mean over clients, mean over test rows, and the mean over the worst tenth of the clients."""
+    def summary(self, method: str) -> dict[str, float | None]:
+        """Mean over clients, mean over test rows, and the mean over the worst tenth of the clients.
+
+        Clients without test rows are left out; None where that leaves nobody.
+        """
         pairs = [(r.accuracy[method], r.test) for r in self.clients]
         values = np.array([value for value, _ in pairs if value is not None])
         weights = np.array([rows for value, rows in pairs if value is not None])
+        if len(values) == 0:
+            return dict.fromkeys(("mean", "weighted", "worst_decile", "std"))
         worst = np.sort(values)[: max(1, round(len(values) / 10))]
         return {
             "mean": float(values.mean()),
@@ -92,6 +102,15 @@ class _Stopwatch:
         self.seconds[phase] = self.seconds.get(phase, 0.0) + time.perf_counter() - start
 
 
+def clients_of(data: FeatureSet, partition: Partition) -> list[Client]:
+    """Each client's rows to train and to test on: the data's own split, or eight of ten."""
+    split = split_clients(partition) if data.split is None else data.split
+    return [
+        Client(name, (data.features[train], data.labels[train]), (data.features[test], data.labels[test]))
+        for name, (train, test) in zip(partition.clients, client_parts(partition, split), strict=True)
+    ]
+
+
 def simulate(
     clients: Sequence[Client],
     num_classes: int,
@@ -106,37 +125,41 @@ def simulate(
     `report(phase, done, total)` is called as the clients go by. No model and no parameter sees a test row.
     """
     watch, tell = _Stopwatch(), report or (lambda phase, done, total: None)
+    training = [client for client in clients if len(client.train[1])]
 
     def uploads() -> Iterator[Statistics]:
-        for k, client in enumerate(clients, start=1):
+        for k, client in enumerate(training, start=1):
             yield _statistics(client, num_classes, device)
-            tell("1 local training", k, len(clients))
+            tell("1 local training", k, len(training))
 
     with watch("local training and aggregation"):
         total = aggregate(uploads())
     with watch("choosing beta"):
-        chosen = _choose_beta(total, clients, tell) if beta == "auto" else float(beta)
+        chosen = _choose_beta(total, training, tell) if beta == "auto" else float(beta)
     with watch("global model"):
         G = solve_global(total, chosen)
 
     results = []
     for k, client in enumerate(clients, start=1):
-        with watch("personalization"):
-            path = PersonalizationPath(total, *client.train, chosen, client=client.name)
-            own_alpha = path.select() if alpha == "loo" else float(alpha)
-            P = path.weights(own_alpha)
-        with watch("models of one client alone, and testing"):
-            models = {"local": local_model(client, num_classes, device), "global": G, "fedhip": P}
-            results.append(
-                ClientResult(
-                    client.name,
-                    len(client.train[1]),
-                    len(client.test[1]),
-                    len(np.unique(client.train[1])),
-                    own_alpha,
-                    {name: accuracy(model, client.test) for name, model in models.items()},
-                )
+        own_alpha: float | None = None
+        models = {"local": None, "global": G, "fedhip": G}
+        if len(client.train[1]):
+            with watch("personalization"):
+                path = PersonalizationPath(total, *client.train, chosen, client=client.name)
+                own_alpha = path.select() if alpha == "loo" else float(alpha)
+                models["fedhip"] = path.weights(own_alpha)
+            with watch("models of one client alone"):
+                models["local"] = local_model(client, num_classes, device)
+        results.append(
+            ClientResult(
+                client.name,
+                len(client.train[1]),
+                len(client.test[1]),
+                len(np.unique(client.train[1])),
+                own_alpha,
+                {name: accuracy(model, client.test) for name, model in models.items()},
             )
+        )
         tell("3 personalization", k, len(clients))
     m, d = total.num_features, num_classes
     return Outcome(
@@ -159,10 +182,10 @@ def local_model(client: Client, num_classes: int, device: str | torch.device = "
     return path.weights(path.select([max(penalties) / penalty - 1.0 for penalty in penalties]))
 
 
-def accuracy(model: Tensor, test: Rows) -> float | None:
-    """Share of rows whose highest score is that of their class; None where there are no rows."""
+def accuracy(model: Tensor | None, test: Rows) -> float | None:
+    """Share of rows whose highest score is that of their class; None where there is no model or no row."""
     features, labels = test
-    if len(labels) == 0:
+    if model is None or len(labels) == 0:
         return None
     scores = torch.as_tensor(features, dtype=model.dtype, device=model.device) @ model
     return float((scores.argmax(dim=1).cpu() == torch.as_tensor(labels)).double().mean())

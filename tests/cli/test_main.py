@@ -8,6 +8,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 import fedhip
@@ -66,10 +67,22 @@ def test_an_interrupt_is_exit_code_130(monkeypatch: pytest.MonkeyPatch, capsys: 
     assert capsys.readouterr().err == "fedhip: interrupted\n"
 
 
-def test_a_reader_that_leaves_early_is_no_traceback(tmp_path: Path) -> None:
-    command = f"{sys.executable} -m fedhip list datasets | true"
+@pytest.mark.parametrize("words", ["list datasets", "list datasets --json"])
+def test_a_reader_that_leaves_early_is_no_traceback(words: str) -> None:
+    command = f"set -o pipefail; {sys.executable} -m fedhip {words} | true"
     done = subprocess.run(["bash", "-c", command], capture_output=True, text=True, check=False)  # noqa: S603, S607
-    assert "Traceback" not in done.stderr
+    assert done.stderr == ""
+    assert done.returncode in (0, 1, 2)
+
+
+@pytest.mark.filterwarnings("default")
+def test_a_warning_is_one_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Two rows, three features, β = 0: the equations are singular."""
+    np.savez(tmp_path / "f.npz", features=[[1.0, 2.0, 3.0], [2.0, 1.0, 0.0]], labels=[0, 1])
+    assert main(["run", "--features", str(tmp_path / "f.npz"), "--clients", "1", "--beta", "0", "--alpha", "1"]) == 0
+    warnings = [line for line in capsys.readouterr().err.splitlines() if "singular" in line]
+    assert warnings
+    assert all(line.startswith("fedhip: warning: the equations are singular") for line in warnings)
 
 
 def test_every_command_has_a_handler() -> None:

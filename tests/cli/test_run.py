@@ -8,8 +8,10 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
 
 from fedhip.cli.main import main
+from fedhip.features import ViT, ViTConfig, save_encoder
 
 
 @pytest.fixture
@@ -20,6 +22,18 @@ def features(tmp_path: Path) -> Path:
     path = tmp_path / "mine.npz"
     np.savez(path, features=rng.normal(size=(5, 8))[labels] + rng.normal(size=(300, 8)), labels=labels)
     return path
+
+
+def squares(folder: Path, monkeypatch: pytest.MonkeyPatch) -> tuple[Path, Path]:
+    """A random encoder, and images of dark and bright squares."""
+    monkeypatch.setenv("FEDHIP_CACHE", str(folder / "cache"))
+    torch.manual_seed(0)
+    encoder = ViT(ViTConfig(image_size=16, patch_size=8, width=16, depth=2, heads=2))
+    save_encoder(folder / "encoder.safetensors", encoder)
+    labels = np.arange(40) % 2
+    images = np.random.default_rng(0).integers(0, 60, (40, 16, 16, 3)) + 180 * labels[:, None, None, None]
+    np.savez(folder / "squares.npz", images=images.astype(np.uint8), labels=labels)
+    return folder / "encoder.safetensors", folder / "squares.npz"
 
 
 def run_json(capsys: pytest.CaptureFixture[str], *arguments: str) -> dict[str, Any]:
@@ -77,23 +91,51 @@ def test_natural_clients_and_a_given_split_are_kept(tmp_path: Path, capsys: pyte
     assert [(c["client"], c["train"], c["test"]) for c in result["clients"]] == [("north", 20, 10), ("south", 20, 10)]
 
 
+def test_options_that_would_do_nothing_are_refused(features: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    arguments = ["run", "--features", str(features), "--clients", "4", "--pooling", "cls", "--mask-ratio", "0.75"]
+    assert main(arguments) == 2
+    assert "--pooling, --mask-ratio has no effect on --features" in capsys.readouterr().err
+
+
+def test_as_many_clients_as_rows_leaves_nothing_to_test_on(features: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    arguments = ("--features", str(features), "--clients", "300", "--partition", "iid")
+    assert run_json(capsys, *arguments)["methods"]["fedhip"]["mean"] is None
+    assert main(["run", *arguments]) == 0
+    assert "–" in capsys.readouterr().out
+
+
+def test_a_client_that_only_tests_gets_the_global_model(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    rng = np.random.default_rng(0)
+    path = tmp_path / "sites.npz"
+    clients = np.array(["old", "new"]).repeat(20)
+    split = np.r_[np.tile([0, 1], 10), np.ones(20, dtype=int)]
+    np.savez(path, features=rng.normal(size=(40, 4)), labels=rng.integers(0, 2, 40), clients=clients, split=split)
+    result = run_json(capsys, "--features", str(path))
+    new = next(client for client in result["clients"] if client["client"] == "new")
+    assert new["alpha"] is None
+    assert new["accuracy"]["fedhip"] == new["accuracy"]["global"] is not None
+
+
+def test_extract_then_run_is_run(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    encoder, images = squares(tmp_path, monkeypatch)
+    backbone = ["--weights", str(encoder), "--precision", "float32"]
+    assert main(["extract", "--data", str(images), *backbone, "--out", str(tmp_path / "f.npz")]) == 0
+    capsys.readouterr()
+    partition = ["--clients", "3", "--partition", "iid"]
+    direct = run_json(capsys, "--data", str(images), *backbone, *partition)
+    from_file = run_json(capsys, "--features", str(tmp_path / "f.npz"), *partition)
+    assert direct["clients"] == from_file["clients"]
+    assert direct["beta"] == from_file["beta"]
+
+
 def test_run_from_images_through_a_backbone(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Random weights are enough to tell black squares from white ones."""
-    import torch
-
-    from fedhip.features import ViT, ViTConfig, save_encoder
-
-    monkeypatch.setenv("FEDHIP_CACHE", str(tmp_path / "cache"))
-    torch.manual_seed(0)
-    encoder = ViT(ViTConfig(image_size=16, patch_size=8, width=16, depth=2, heads=2))
-    save_encoder(tmp_path / "encoder.safetensors", encoder)
-    labels = np.arange(40) % 2
-    images = np.random.default_rng(0).integers(0, 60, (40, 16, 16, 3)) + 180 * labels[:, None, None, None]
-    np.savez(tmp_path / "squares.npz", images=images.astype(np.uint8), labels=labels)
-    arguments = ["--data", str(tmp_path / "squares.npz"), "--clients", "2", "--partition", "iid"]
-    backbone = ["--weights", str(tmp_path / "encoder.safetensors"), "--pooling", "mean"]
-    result = run_json(capsys, *arguments, *backbone)
+    encoder, images = squares(tmp_path, monkeypatch)
+    arguments = ["--data", str(images), "--clients", "2", "--partition", "iid"]
+    result = run_json(capsys, *arguments, "--weights", str(encoder), "--pooling", "mean")
     assert result["methods"]["global"]["mean"] == 1.0
     assert "squares · 2 clients, iid, seed 0" in result["title"]

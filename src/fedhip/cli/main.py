@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import os
 import sys
+import warnings
 from collections.abc import Sequence
 
 from fedhip import FedHiPError, __version__
@@ -27,15 +28,24 @@ def build_parser() -> argparse.ArgumentParser:
     return parser
 
 
+def show_warning(message: Warning | str, *_: object, **__: object) -> None:
+    """A warning as one line, without the line of source that raised it."""
+    print(f"fedhip: warning: {message}", file=sys.stderr)
+
+
 def main(argv: Sequence[str] | None = None) -> int:
     """Run a command: 0 if it succeeded, 2 with one line of reason if not, 130 if it was interrupted."""
     args = build_parser().parse_args(argv)
     try:
-        return int(args.handler(args))
+        with warnings.catch_warnings():
+            warnings.showwarning = show_warning
+            code = int(args.handler(args))
+        sys.stdout.flush()
+        return code
+    except BrokenPipeError:  # the reader of our output has gone, as with `| head`
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return FAILED
     except (FedHiPError, OSError) as error:
-        if isinstance(error, BrokenPipeError):  # the reader of our output has gone, as with `| head`
-            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-            return FAILED
         print(f"fedhip: {error}", file=sys.stderr)
         return FAILED
     except KeyboardInterrupt:

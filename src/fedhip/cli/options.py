@@ -20,6 +20,8 @@ from fedhip.data import (
 )
 from fedhip.data.errors import DatasetNameError
 
+DEFAULT_BACKBONE = "fedhip-vit"
+
 
 def add_dataset(parser: argparse.ArgumentParser) -> None:
     """Options that name images."""
@@ -42,7 +44,7 @@ def add_rows(parser: argparse.ArgumentParser) -> None:
 def add_backbone(parser: argparse.ArgumentParser) -> None:
     """Options that choose a backbone and how it runs."""
     group = parser.add_argument_group("backbone")
-    group.add_argument("--backbone", default="fedhip-vit", metavar="NAME", help="default: %(default)s")
+    group.add_argument("--backbone", default=DEFAULT_BACKBONE, metavar="NAME", help="default: %(default)s")
     group.add_argument("--weights", type=Path, metavar="PATH", help="weights to use instead of the usual ones")
     group.add_argument("--pooling", metavar="SPEC", help="cls, mean, or layers such as mean:6,8,10,12+cls")
     group.add_argument(
@@ -72,6 +74,23 @@ def add_partition(parser: argparse.ArgumentParser) -> None:
     group.add_argument("--seed", type=int, default=0, help="of partition and split (default: 0)")
 
 
+def refuse_unused(args: argparse.Namespace) -> None:
+    """Feature files have been through their backbone: options that choose one would do nothing."""
+    if args.features is None:
+        return
+    given = {
+        "--backbone": args.backbone != DEFAULT_BACKBONE,
+        "--weights": args.weights is not None,
+        "--pooling": args.pooling is not None,
+        "--mask-ratio": args.mask_ratio != 0.0,
+        "--official-split": args.official_split,
+        "--skip-corrupt": args.skip_corrupt,
+    }
+    unused = [option for option, is_given in given.items() if is_given]
+    if unused:
+        raise DatasetNameError(f"{', '.join(unused)} has no effect on --features; leave it out")
+
+
 def load_images(args: argparse.Namespace) -> Dataset:
     """The data set that --dataset and --data name."""
     options: dict[str, Any] = {
@@ -85,8 +104,6 @@ def load_images(args: argparse.Namespace) -> Dataset:
         dataset = load_dataset(Path(args.data), **options)
     else:
         raise DatasetNameError("no data given; choose --dataset NAME or --data PATH (see: fedhip list datasets)")
-    for name in dataset.skipped:
-        print(f"fedhip: left out {name}, which cannot be decoded", file=sys.stderr)
     return dataset
 
 

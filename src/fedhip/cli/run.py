@@ -8,6 +8,7 @@ from collections.abc import Callable
 from typing import Any
 
 import numpy as np
+import torch
 
 from fedhip.cli.console import print_table
 from fedhip.cli.options import (
@@ -18,11 +19,12 @@ from fedhip.cli.options import (
     divide,
     extract_features,
     load_rows,
+    refuse_unused,
     show_clients,
 )
 from fedhip.core.solvers import require_alpha, require_beta
-from fedhip.data import Dataset, FeatureSet, Partition, client_parts, split_clients
-from fedhip.simulation import METHODS, Client, Outcome, simulate
+from fedhip.data import Dataset
+from fedhip.simulation import METHODS, Outcome, clients_of, simulate
 
 TITLES = {"local": "trained alone", "global": "global model", "fedhip": "personalized"}
 
@@ -53,6 +55,7 @@ def register(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) ->
 
 def run(args: argparse.Namespace) -> int:
     """Load, divide, extract, run the round, print."""
+    refuse_unused(args)
     name, data = load_rows(args)
     # Divided before any feature is computed: a wrong number of clients is not worth a minute's wait.
     partition = divide(args, data)
@@ -62,7 +65,7 @@ def run(args: argparse.Namespace) -> int:
         features.num_classes,
         alpha=args.alpha,
         beta=args.beta,
-        device=args.device or "cpu",
+        device=args.device or ("cuda" if torch.cuda.is_available() else "cpu"),
         report=show_clients,
     )
     title = f"{name} · {describe(partition)} · {backbone}, {features.features.shape[1]} wide"
@@ -73,21 +76,17 @@ def run(args: argparse.Namespace) -> int:
     return 0
 
 
-def clients_of(features: FeatureSet, partition: Partition) -> list[Client]:
-    """Each client's rows to train and to test on: the data's own split, or eight of ten."""
-    F, y = features.features, features.labels
-    split = split_clients(partition) if features.split is None else features.split
-    parts = client_parts(partition, split)
-    return [
-        Client(name, (F[train], y[train]), (F[test], y[test]))
-        for name, (train, test) in zip(partition.clients, parts, strict=True)
-    ]
-
-
 def print_outcome(outcome: Outcome, title: str) -> None:
     """A row for each client, then one for each method."""
     rows = [
-        (r.client, r.train, r.test, r.classes, *(_percent(r.accuracy[m]) for m in METHODS), f"{r.alpha:.3g}")
+        (
+            r.client,
+            r.train,
+            r.test,
+            r.classes,
+            *(_percent(r.accuracy[m]) for m in METHODS),
+            "–" if r.alpha is None else f"{r.alpha:.3g}",
+        )
         for r in outcome.clients
     ]
     columns = ("client", "train", "test", "classes", *TITLES.values(), "α")
@@ -99,7 +98,7 @@ def print_outcome(outcome: Outcome, title: str) -> None:
         summary = outcome.summary(method)
         summaries.append((label, *(_percent(summary[key]) for key in ("mean", "weighted", "worst_decile"))))
     print_table(("model", "mean over clients", "mean over rows", "worst tenth of clients"), summaries)
-    alphas = np.array([r.alpha for r in outcome.clients])
+    alphas = [r.alpha for r in outcome.clients if r.alpha is not None]
     print(
         f"one round; up {outcome.upload_bytes / 1e6:.1f} MB and down {outcome.download_bytes / 1e6:.1f} MB for each "
         f"client; β = {outcome.beta:.3g}; median α = {np.median(alphas):.3g}"
