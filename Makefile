@@ -15,8 +15,8 @@ $(READY): pyproject.toml constraints.txt
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e ".[dev]"
 	@touch $@
 
-demo: $(READY) ## three phases on 20 clients, as a table
-	@$(BIN)/python examples/digits.py
+demo: $(READY) ## sketches, 50 clients, three phases: a model for every client
+	@$(BIN)/fedhip run --dataset sketches --clients 50
 
 test: $(READY) ## the tests
 	$(BIN)/python -m pytest -n 2
