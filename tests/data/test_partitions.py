@@ -6,7 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from fedhip.data import Partition, client_parts, list_partitions, make_partition, split_clients
+from fedhip.data import Partition, client_parts, list_partitions, make_partition, split_clients, split_of
 from fedhip.data.errors import PartitionError
 
 SCHEMES = ("dirichlet", "dirichlet-unbalanced", "shards", "iid", "quantity")
@@ -313,6 +313,17 @@ def test_impossible_partitions(options: dict[str, Any], message: str) -> None:
 def test_impossible_splits(fraction: float) -> None:
     with pytest.raises(PartitionError, match="between 0 and 1"):
         split_clients(make_partition(LABELS, "iid", 3), fraction)
+
+
+def test_split_of_the_data_wins() -> None:
+    partition = make_partition(LABELS, "iid", 3)
+    given = np.arange(len(LABELS)) % 2
+    np.testing.assert_array_equal(split_of(given, partition), given)
+    assert split_of(given, partition).dtype == np.int8
+    np.testing.assert_array_equal(split_of(None, partition), split_clients(partition))
+    for wrong in (given[:-1], given * 2, given - 1):
+        with pytest.raises(PartitionError, match="the data's split is int64"):
+            split_of(wrong, partition)
 
 
 def test_split_of_another_length() -> None:

@@ -3,7 +3,14 @@
 from fedhip.data.dataset import Dataset, ImagePaths
 from fedhip.data.feature_files import FeatureSet, read_features, write_features
 from fedhip.data.manifest import load_partition, save_partition
-from fedhip.data.partitions import Partition, client_parts, list_partitions, make_partition, split_clients
+from fedhip.data.partitions import (
+    Partition,
+    client_parts,
+    list_partitions,
+    make_partition,
+    split_clients,
+    split_of,
+)
 from fedhip.data.picture import draw_partition
 from fedhip.data.registry import DatasetInfo, list_datasets, load_dataset
 
@@ -23,5 +30,6 @@ __all__ = [
     "read_features",
     "save_partition",
     "split_clients",
+    "split_of",
     "write_features",
 ]
