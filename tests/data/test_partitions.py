@@ -286,7 +286,7 @@ def test_schemes_are_listed() -> None:
         ({"num_clients": 2.0}, "at least 1, not 2.0"),
         ({"num_clients": None}, "needs a number of clients"),
         ({"min_rows": 0}, "min_rows must be a whole number of at least 1, not 0"),
-        ({"min_rows": 31}, "need 310 rows, but there are 300; .* lower min_rows to 30"),
+        ({"min_rows": 31}, "need 310 rows, but there are 300; .* lower min_rows \\(--min-rows\\) to 30"),
         ({"seed": -1}, "seed must be a whole number of at least 0, not -1"),
         ({"seed": 0.5}, "seed must be"),
         ({"scheme": "natural", "num_clients": None}, "no natural clients"),

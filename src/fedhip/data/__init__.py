@@ -2,6 +2,7 @@
 
 from fedhip.data.dataset import Dataset, ImagePaths
 from fedhip.data.feature_files import FeatureSet, read_features, write_features
+from fedhip.data.image_files import image_files, is_image_name
 from fedhip.data.manifest import load_partition, save_partition
 from fedhip.data.partitions import (
     Partition,
@@ -22,6 +23,8 @@ __all__ = [
     "Partition",
     "client_parts",
     "draw_partition",
+    "image_files",
+    "is_image_name",
     "list_datasets",
     "list_partitions",
     "load_dataset",

@@ -213,7 +213,7 @@ def _check_clients(clients: Any, rows: int, min_rows: int) -> None:
     if clients * min_rows > rows:
         raise PartitionError(
             f"{clients} clients with at least {min_rows} rows each need {clients * min_rows} rows, but there "
-            f"are {rows}; take at most {rows // min_rows} clients or lower min_rows to {rows // clients}"
+            f"are {rows}; take at most {rows // min_rows} clients or lower min_rows (--min-rows) to {rows // clients}"
         )
 
 

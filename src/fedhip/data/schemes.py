@@ -58,7 +58,7 @@ def _shards(labels: Rows, clients: int, parameters: Mapping[str, float], random:
     if shards > len(labels):
         raise PartitionError(
             f"{clients} clients with {each} shards each need {shards} rows, but there are {len(labels)}; "
-            "take fewer clients or fewer shards_per_client"
+            "take fewer clients (--clients) or fewer shards_per_client (--shards)"
         )
     owner = random.permutation(np.repeat(np.arange(clients), each))
     assignment = np.empty(len(labels), dtype=np.int64)
@@ -95,7 +95,7 @@ def natural_clients(
     if sizes.min() < min_rows:
         raise PartitionError(
             f"natural client '{names[int(sizes.argmin())]}' has {sizes.min()} rows, fewer than min_rows = "
-            f"{min_rows}; lower min_rows or leave the client out of the data"
+            f"{min_rows}; lower min_rows (--min-rows) or leave the client out of the data"
         )
     return names, assignment
 
