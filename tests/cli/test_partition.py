@@ -51,6 +51,18 @@ def test_files_are_written_and_reproduce_it(features: str, tmp_path: Path, capsy
     assert "partition.json" in printed
 
 
+def test_split_that_the_data_brings_is_kept(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    split = (np.arange(300) // 5 % 2).astype(np.int8)
+    write_features(tmp_path / "own.npz", FeatureSet(np.ones((300, 2)), LABELS, tuple("abcde"), split=split))
+    words = ("--features", str(tmp_path / "own.npz"), "--clients", "4", "--json", "--out", str(tmp_path / "out"))
+    assert run(*words) == 0
+    table = json.loads(capsys.readouterr().out)["clients"]
+    partition, found = load_partition(tmp_path / "out" / "partition.json", LABELS, data_split=split)
+    np.testing.assert_array_equal(found, split)
+    assert [row["test"] for row in table] == [int(split[rows].sum()) for rows in partition.rows]
+    assert sum(row["test"] for row in table) == 150
+
+
 def test_natural_clients_by_name(features: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert run("--features", features, "--partition", "natural") == 0
     printed = capsys.readouterr().out

@@ -46,6 +46,13 @@ def write_official(folder: Path, key: Any = str.encode, **changes: Any) -> Path:
     return folder
 
 
+def nested(value: Any, depth: int) -> Any:
+    """A list that holds the one below it twice: 2^depth leaves, if walked as a tree."""
+    for _ in range(depth):
+        value = [value, value]
+    return value
+
+
 def archive_of(folder: Path) -> bytes:
     buffer = io.BytesIO()
     with tarfile.open(fileobj=buffer, mode="w:gz") as tar:
@@ -75,7 +82,7 @@ def test_official_split_on_request(tmp_path: Path) -> None:
 
 
 def test_other_sets_have_no_official_split() -> None:
-    with pytest.raises(DatasetError, match="sketches has no official split"):
+    with pytest.raises(DatasetError, match=r"sketches has no official split; .*--official-split"):
         load_dataset("sketches", official_split=True)
 
 
@@ -104,7 +111,18 @@ def test_half_copied_file_is_named(tmp_path: Path) -> None:
         ({"train": ("data", PIXELS["train"].reshape(-1, 3072) / 255)}, "train holds float64"),
         ({"test": ("fine_labels", [0])}, "test holds .* and 1 labels"),
         ({"test": ("fine_labels", [100] * 200)}, "labels from 0 to 100"),
+        ({"test": ("fine_labels", [[0], [1, 2]] * 100)}, "test: 'fine_labels' are not whole numbers"),
+        ({"test": ("fine_labels", ["cat"] * 200)}, "test: 'fine_labels' are not whole numbers"),
+        ({"test": ("fine_labels", [0.5] * 200)}, "test: 'fine_labels' are not whole numbers"),
+        ({"test": ("fine_labels", [2**80] * 200)}, "test: 'fine_labels' are not whole numbers"),
+        ({"test": ("fine_labels", nested([], 60))}, "test: 'fine_labels' are not whole numbers"),
+        ({"test": ("fine_labels", 7)}, "test: 'fine_labels' are not whole numbers"),
+        ({"test": ("fine_labels", np.zeros((200, 2), int))}, "and 400 labels"),
+        ({"train": ("data", nested([], 60))}, "train holds no array as 'data'"),
         ({"meta": [b"only one"]}, "names 1 classes"),
+        ({"meta": [b"caf\xe9"] * 100}, "meta: 'fine_label_names' are not UTF-8"),
+        ({"meta": list(range(100))}, "meta: 'fine_label_names' are not a list of strings"),
+        ({"meta": 100}, "meta: 'fine_label_names' are not a list of strings"),
     ],
     ids=lambda value: value if isinstance(value, str) else "",
 )

@@ -43,7 +43,7 @@ def test_memory_and_disk_read_the_same(tmp_path: Path) -> None:
 
 
 def test_resizing_agrees_with_pillow() -> None:
-    expected = Image.fromarray(IMAGES[3]).resize((6, 6), Image.Resampling.BICUBIC)
+    expected = Image.fromarray(IMAGES[3]).resize((6, 6), Image.Resampling.BILINEAR)
     np.testing.assert_array_equal(Dataset("d", IMAGES, LABELS, NAMES).read([3], 6)[0], expected)
 
 
@@ -77,6 +77,23 @@ def test_fingerprint_depends_on_everything_but_the_name(tmp_path: Path) -> None:
     assert len(set(prints)) == len(prints)
     assert fingerprint("other name") == prints[0]
     assert fingerprint(images=np.asfortranarray(IMAGES)) == prints[0]
+
+
+def test_fingerprint_of_pixels_depends_on_nothing_else(tmp_path: Path) -> None:
+    plain = Dataset("d", IMAGES, LABELS, NAMES)
+    clients = np.array(list("xxyyzz"))
+    other = Dataset("e", IMAGES, LABELS[::-1], ("p", "q", "r"), clients=clients, split=np.array([0, 0, 0, 0, 0, 1]))
+    assert plain.pixels_fingerprint == other.pixels_fingerprint
+    assert plain.fingerprint != other.fingerprint
+    assert plain.pixels_fingerprint != Dataset("d", IMAGES[::-1], LABELS, NAMES).pixels_fingerprint
+    for i, image in enumerate(IMAGES[:2]):
+        Image.fromarray(image).save(tmp_path / f"{i}.png")
+    prints = {
+        Dataset("d", ImagePaths(tmp_path, names), labels, ("x", "y")).pixels_fingerprint
+        for names in (("0.png", "1.png"), ("1.png", "0.png"))
+        for labels in (np.array([0, 1]), np.array([1, 1]))
+    }
+    assert len(prints) == 2
 
 
 def test_fingerprint_of_files_depends_on_their_content(tmp_path: Path) -> None:

@@ -1,9 +1,12 @@
+import io
 import pickle
+import zipfile
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+import torch
 from safetensors.numpy import save_file
 
 from fedhip.data import FeatureSet, read_features, write_features
@@ -90,6 +93,52 @@ def test_safetensors_of_others_needs_no_metadata(tmp_path: Path) -> None:
 def test_integer_features_become_floats(tmp_path: Path) -> None:
     found = read_features(npz(tmp_path / "f.npz", features=np.arange(12).reshape(4, 3)))
     assert found.features.dtype == np.float64
+
+
+@pytest.mark.parametrize(
+    ("stored", "held"),
+    [(">f2", "=f2"), (">f4", "=f4"), (">f8", "=f8"), ("g", "=f8"), (">g", "=f8"), (">i2", "=f4"), (">i4", "=f8")],
+)
+def test_features_are_floats_of_this_machine(tmp_path: Path, stored: str, held: str) -> None:
+    values = np.arange(12).reshape(4, 3).astype(stored)
+    found = read_features(npz(tmp_path / "f.npz", features=values)).features
+    assert found.dtype.str == np.dtype(held).str
+    np.testing.assert_array_equal(found, values)
+    torch.from_numpy(found.copy())
+
+
+def test_number_beyond_float64_is_refused() -> None:
+    if np.finfo(np.longdouble).max == np.finfo(np.float64).max:
+        pytest.skip("extended precision is float64 here")
+    with pytest.raises(FeatureFileError, match="row 0 hold NaN or infinity"):
+        FeatureSet(np.full((1, 1), np.finfo(np.longdouble).max), np.array([0]), ("a",))
+
+
+def with_header(path: Path, shape: tuple[int, ...]) -> Path:
+    """Features of four rows whose header claims another shape."""
+    header, arrays = io.BytesIO(), io.BytesIO()
+    np.lib.format.write_array_header_1_0(header, {"descr": "<f4", "fortran_order": False, "shape": shape})
+    np.save(arrays, Y)
+    with zipfile.ZipFile(path, "w") as archive:
+        archive.writestr("features.npy", header.getvalue() + X.tobytes())
+        archive.writestr("labels.npy", arrays.getvalue())
+    return path
+
+
+@pytest.mark.parametrize("shape", [(10**9, 10**6), (2**62, 2**62), (4, 4), (4, 2)])
+def test_header_that_claims_another_size(tmp_path: Path, shape: tuple[int, ...]) -> None:
+    with pytest.raises(FeatureFileError, match=r"f\.npz: the header of 'features' claims .* but 48 bytes follow"):
+        read_features(with_header(tmp_path / "f.npz", shape))
+
+
+def test_file_that_does_not_fit_in_memory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def no_memory(*_: Any, **__: Any) -> None:
+        raise MemoryError("Unable to allocate 9 PiB")
+
+    path = npz(tmp_path / "f.npz")
+    monkeypatch.setattr(np.lib.npyio.NpzFile, "__getitem__", no_memory)
+    with pytest.raises(FeatureFileError, match=r"f\.npz does not fit in memory \(Unable to allocate 9 PiB\)"):
+        read_features(path)
 
 
 @pytest.mark.parametrize(

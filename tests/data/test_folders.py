@@ -1,10 +1,13 @@
+import os
+import subprocess
+import sys
 from pathlib import Path
 
 import numpy as np
 import pytest
 from PIL import Image
 
-from fedhip.data import ImagePaths, folders, load_dataset
+from fedhip.data import ImagePaths, folders, image_files, is_image_name, load_dataset, make_partition
 from fedhip.data.errors import (
     CorruptImageError,
     DataMissingError,
@@ -56,10 +59,77 @@ def test_memory_is_limited(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> N
 
 
 def test_hidden_and_other_files_are_passed_over(tmp_path: Path) -> None:
-    draw(tmp_path, "a/0.png", "a/1.png", "a/.hidden.png", ".cache/x/0.png")
+    draw(tmp_path, "a/0.png", "a/1.png", "a/.hidden.png", ".cache/x/0.png", "__MACOSX/a/0.png", "a/__MACOSX/0.png")
     (tmp_path / "README.txt").touch()
     (tmp_path / "a" / "labels.csv").touch()
     assert len(load_dataset(tmp_path)) == 2
+
+
+def test_pipes_are_not_opened(tmp_path: Path) -> None:
+    """In a process of its own, as it would wait forever."""
+    draw(tmp_path, "a/0.png", "a/1.png")
+    os.mkfifo(tmp_path / "a" / "z.png")
+    code = "import sys; from fedhip.data import load_dataset; sys.exit(len(load_dataset(sys.argv[1])))"
+    done = subprocess.run([sys.executable, "-c", code, str(tmp_path)], timeout=60)  # noqa: S603
+    assert done.returncode == 2
+
+
+def test_links_to_folders_are_followed_and_end(tmp_path: Path) -> None:
+    draw(tmp_path / "elsewhere", "0.png", "1.png")
+    draw(tmp_path / "root", "a/0.png", "a/1.png")
+    (tmp_path / "root" / "linked").symlink_to(tmp_path / "elsewhere")
+    (tmp_path / "root" / "a" / "up").symlink_to(tmp_path / "root")
+    (tmp_path / "root" / "self").symlink_to(".")
+    data = load_dataset(tmp_path / "root")
+    assert (data.class_names, len(data)) == (("a", "linked"), 4)
+
+
+def test_links_between_folders_end(tmp_path: Path) -> None:
+    draw(tmp_path, "a/0.png", "b/0.png")
+    (tmp_path / "a" / "b").symlink_to(tmp_path / "b")
+    (tmp_path / "b" / "a").symlink_to(tmp_path / "a")
+    assert image_files(tmp_path) == ["a/0.png", "a/b/0.png", "b/0.png", "b/a/0.png"]
+
+
+def test_link_that_leads_nowhere_is_not_lost_silently(tmp_path: Path) -> None:
+    draw(tmp_path, "a/0.png", "a/1.png")
+    (tmp_path / "a" / "2.png").symlink_to(tmp_path / "gone.png")
+    with pytest.raises(CorruptImageError, match=r"a/2\.png cannot be decoded"):
+        load_dataset(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("name", "expected"),
+    [
+        ("a.png", True),
+        ("x/y/a.JPEG", True),
+        ("x/.a.png", False),
+        (".x/a.png", False),
+        ("__MACOSX/x/._a.png", False),
+        ("x/__MACOSX/a.png", False),
+        ("x/a.txt", False),
+        ("x/", False),
+        ("", False),
+    ],
+)
+def test_names_of_images(name: str, expected: bool) -> None:
+    assert is_image_name(name) is expected
+
+
+def test_folder_names_that_are_not_utf_8(tmp_path: Path) -> None:
+    for client, label in ((b"north", b"caf\xe9"), (b"s\xfcd", b"caf\xe9"), (b"s\xfcd", b"tea")):
+        folder = tmp_path / os.fsdecode(client) / os.fsdecode(label)
+        try:
+            folder.mkdir(parents=True)
+        except OSError:
+            pytest.skip("this file system wants UTF-8")
+        draw(folder, "0.png", "1.png", size=(len(label), 4))
+    data = load_dataset(tmp_path)
+    assert data.class_names == ("caf\\xe9", "tea")
+    partition = make_partition(data.labels, "natural", clients=data.clients)
+    assert partition.clients == ("north", "s\\xfcd")
+    assert len(data.fingerprint) == len(partition.sha256) == 64
+    assert data.read(range(6), 3).shape == (6, 3, 3, 3)
 
 
 def test_corrupt_image_is_an_error_that_names_it(tmp_path: Path) -> None:
@@ -89,7 +159,7 @@ def test_corrupt_images_are_skipped_only_if_asked(tmp_path: Path, last: tuple[in
 def test_class_that_loses_all_its_images(tmp_path: Path) -> None:
     draw(tmp_path, "a/0.png", "a/1.png", "b/0.png")
     (tmp_path / "b" / "0.png").write_bytes(b"")
-    with pytest.raises(SmallClassError, match=r"class 'b' .* has 0 images"):
+    with pytest.raises(SmallClassError, match=r"class 'b' of .* has no image that can be decoded"):
         load_dataset(tmp_path, skip_corrupt=True, allow_single=True)
     for name in ("0.png", "1.png"):
         (tmp_path / "a" / name).write_bytes(b"")

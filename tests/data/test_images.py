@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from fedhip.data.errors import CorruptImageError, DatasetError, ImagesError
+from fedhip.data.errors import CorruptImageError, DatasetError, ImagesError, ImageTooLargeError
 from fedhip.data.images import check_images, fit, open_rgb
 
 RED, GREEN, WHITE = (255, 0, 0), (0, 255, 0), (255, 255, 255)
@@ -89,7 +89,7 @@ def test_truncated_image_is_named(tmp_path: Path, suffix: str) -> None:
     noise = np.random.default_rng(0).integers(0, 256, (64, 64, 3), dtype=np.uint8)
     Image.fromarray(noise).save(path)
     path.write_bytes(path.read_bytes()[: path.stat().st_size // 2])
-    with pytest.raises(CorruptImageError, match=f"half{suffix} cannot be decoded.*skip_corrupt"):
+    with pytest.raises(CorruptImageError, match=f"half{suffix} cannot be decoded.*skip_corrupt=True .--skip-corrupt"):
         open_rgb(path)
 
 
@@ -98,6 +98,18 @@ def test_file_that_is_no_image_is_named(tmp_path: Path, name: str) -> None:
     (tmp_path / "text.png").write_text("no image")
     with pytest.raises(CorruptImageError, match=name):
         open_rgb(tmp_path / name)
+
+
+@pytest.mark.parametrize("limit", [40, 60])  # Pillow refuses twice its limit, and warns of what is above it
+def test_image_above_pillows_limit_is_too_large_and_not_corrupt(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, limit: int
+) -> None:
+    Image.new("RGB", (10, 10)).save(tmp_path / "big.png")
+    monkeypatch.setattr(Image, "MAX_IMAGE_PIXELS", limit)
+    with pytest.raises(
+        ImageTooLargeError, match=r"big\.png is too large \(100 pixels.*MAX_IMAGE_PIXELS.*--skip-corrupt"
+    ):
+        open_rgb(tmp_path / "big.png")
 
 
 def test_open_file_goes_by_the_name_given() -> None:
@@ -134,3 +146,11 @@ def test_fit_takes_the_central_square() -> None:
     wide.paste(RED, (15, 0, 25, 10))
     assert set(np.asarray(fit(wide, 10)).reshape(-1, 3)[:, 1].tolist()) == {0}
     assert fit(wide, 5).size == (5, 5)
+
+
+def test_fit_crops_whole_pixels_and_resizes_bilinearly() -> None:
+    """The oracle is Pillow itself, on a square cut out by hand: 21 − 14 = 7 columns, 3 of them on the left."""
+    pixels = np.random.default_rng(0).integers(0, 256, (14, 21, 3), dtype=np.uint8)
+    for size in (5, 28):
+        expected = Image.fromarray(pixels[:, 3:17].copy()).resize((size, size), Image.Resampling.BILINEAR)
+        np.testing.assert_array_equal(fit(Image.fromarray(pixels), size), expected)

@@ -4,6 +4,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from numpy.typing import NDArray
 
 from fedhip.data import load_partition, make_partition, save_partition, split_clients
 from fedhip.data.errors import DataMissingError, ManifestError, ManifestMismatchError, ManifestVersionError
@@ -23,6 +24,12 @@ def path(tmp_path: Path) -> Path:
     path = tmp_path / "run" / "partition.json"
     save_partition(path, make_partition(LABELS, "dirichlet", 9, seed=5))
     return path
+
+
+def own_split(path: Path) -> NDArray[np.int8]:
+    split = (np.arange(500) % 2).astype(np.int8)
+    save_partition(path, make_partition(LABELS, "dirichlet", 9, seed=5), data_split=split)
+    return split
 
 
 def alter(path: Path, **changes: Any) -> None:
@@ -53,7 +60,7 @@ def test_natural_partition(tmp_path: Path) -> None:
 
 def test_manifest_is_small_and_complete(path: Path) -> None:
     content = json.loads(path.read_text())
-    assert content["schema"] == 1
+    assert content["schema"] == 2
     assert content["scheme"] == "dirichlet"
     assert content["parameters"] == {"concentration": 0.1, "min_rows": 1}
     assert (content["seed"], content["num_rows"], content["num_clients"]) == (5, 500, 9)
@@ -73,7 +80,7 @@ def test_other_data(path: Path, other: Any) -> None:
         {"scheme": "dirichlet-unbalanced"},
         {"parameters": {"concentration": 0.2, "min_rows": 1}},
         {"num_clients": 10},
-        {"train_fraction": 0.5},
+        {"split": 0.5},
         {"assignment_sha256": "0" * 64},
         {"split_sha256": "0" * 64},
     ],
@@ -91,10 +98,10 @@ def test_mismatch_names_the_numpy_that_wrote_it(path: Path) -> None:
         load_partition(path, LABELS)
 
 
-@pytest.mark.parametrize("schema", [0, 2, "1", None])
+@pytest.mark.parametrize("schema", [0, 1, 3, "2", 2.0, True, None, [[[]]]])
 def test_other_schema(path: Path, schema: Any) -> None:
     alter(path, schema=schema)
-    with pytest.raises(ManifestVersionError, match="this version reads 1"):
+    with pytest.raises(ManifestVersionError, match="this version reads 2"):
         load_partition(path, LABELS)
 
 
@@ -111,7 +118,21 @@ def test_other_schema(path: Path, schema: Any) -> None:
         {"parameters": {"unknown": 1}},
         {"parameters": {"seed": 1}},
         {"num_clients": 10**6},
-        {"train_fraction": 2.0},
+        {"split": 2.0},
+        {"split": 1},
+        {"split": "other"},
+        {"split": None},
+        {"seed": 5.0},
+        {"num_clients": 9.0},
+        {"parameters": {}},
+        {"parameters": {"min_rows": 1}},
+        {"parameters": {"concentration": 0.1}},
+        {"parameters": {"concentration": 0.1, "min_rows": None}},
+        {"parameters": {"concentration": 0.1, "min_rows": True}},
+        {"parameters": {"concentration": 0.1, "min_rows": 1.0}},
+        {"parameters": {"concentration": 1, "min_rows": 1}},
+        {"parameters": {"concentration": None, "min_rows": 1}},
+        {"parameters": {"concentration": 0.1, "min_rows": 1, "shards_per_client": None}},
         {"labels_sha256": None},
     ],
     ids=str,
@@ -127,6 +148,34 @@ def test_file_that_is_no_manifest(path: Path, text: str) -> None:
     path.write_text(text)
     with pytest.raises(ManifestError, match="is not a partition manifest"):
         load_partition(path, LABELS)
+
+
+def test_file_that_is_nested_too_deeply(path: Path) -> None:
+    path.write_text("[" * 200_000)
+    with pytest.raises(ManifestError, match="is not a partition manifest"):
+        load_partition(path, LABELS)
+
+
+def test_folder_instead_of_the_file(path: Path) -> None:
+    with pytest.raises(ManifestError, match=r"is a folder; give the file in it, such as .*partition\.json"):
+        load_partition(path.parent, LABELS)
+
+
+def test_split_that_the_data_brings_is_recorded_and_verified(path: Path) -> None:
+    split = own_split(path)
+    assert json.loads(path.read_text())["split"] == "given"
+    _, found = load_partition(path, LABELS, data_split=split)
+    np.testing.assert_array_equal(found, split)
+    with pytest.raises(ManifestMismatchError, match="split that comes with this data"):
+        load_partition(path, LABELS, data_split=split[::-1])
+    with pytest.raises(ManifestMismatchError, match="came with the data, but this data brings no split"):
+        load_partition(path, LABELS)
+
+
+def test_drawn_split_is_not_mistaken_for_a_given_one(path: Path) -> None:
+    assert json.loads(path.read_text())["split"] == 0.8
+    with pytest.raises(ManifestMismatchError, match=r"made with 0\.8 of each client .* brings a split of its own"):
+        load_partition(path, LABELS, data_split=np.zeros(500, np.int8))
 
 
 def test_missing_field(path: Path) -> None:

@@ -6,7 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from fedhip.data import Partition, client_parts, list_partitions, make_partition, split_clients
+from fedhip.data import Partition, client_parts, list_partitions, make_partition, split_clients, split_of
 from fedhip.data.errors import PartitionError
 
 SCHEMES = ("dirichlet", "dirichlet-unbalanced", "shards", "iid", "quantity")
@@ -36,7 +36,7 @@ def problems(draw: st.DrawFn) -> dict[str, Any]:
     if shards is not None:
         problem["shards_per_client"] = shards
     elif scheme != "iid":
-        problem["concentration"] = draw(st.sampled_from([1e-300, 1e-3, 0.1, 1.0, 100.0, 1e308]))
+        problem["concentration"] = draw(st.sampled_from([5e-324, 1e-300, 1e-3, 0.1, 1.0, 100.0, 1e308]))
     return problem
 
 
@@ -106,6 +106,31 @@ def test_entropy_grows_with_concentration(scheme: str) -> None:
     # The last step nears the limit log 20; the standard error of these means is below 0.01 there.
     assert all(np.diff(means) > 0.03), means
     assert means[-1] > 0.98 * np.log(20)
+
+
+@pytest.mark.parametrize("scheme", ["dirichlet", "dirichlet-unbalanced"])
+def test_skew_does_not_fall_as_concentration_goes_to_zero(scheme: str) -> None:
+    labels = np.repeat(np.arange(100), 100)
+    entropies, classes = [], []
+    for concentration in (1.0, 0.1, 0.01, 1e-3, 1e-4, 1e-6, 1e-12, 5e-324):
+        made = [make_partition(labels, scheme, 50, concentration=concentration, seed=seed) for seed in range(3)]
+        for partition in made:
+            assert sorted(np.concatenate(partition.rows).tolist()) == list(range(10_000))
+        entropies.append(np.mean([entropy(partition, labels) for partition in made]))
+        classes.append(np.mean([(partition.class_counts(labels, 100) > 0).sum(axis=1).mean() for partition in made]))
+    # Below 1e-4 each class has one winner and only chance differs; rows cut at a client's cap add fractions.
+    assert (np.diff(entropies) < 0.05).all(), entropies
+    assert (np.diff(classes) < 0.1).all(), classes
+    assert classes[-1] < 3
+
+
+def test_quantity_gives_all_to_one_as_concentration_goes_to_zero() -> None:
+    largest = [
+        np.mean([make_partition(LABELS, "quantity", 20, concentration=c, seed=s).sizes.max() for s in range(20)])
+        for c in (1.0, 0.1, 0.01, 1e-3, 1e-6)
+    ]
+    assert (np.diff(largest) >= 0).all(), largest
+    assert largest[-1] == 3000 - 19  # the others have the least there is, one row each
 
 
 def literature(labels: NDArray[np.int64], clients: int, concentration: float, seed: int) -> list[NDArray[np.int64]]:
@@ -261,7 +286,7 @@ def test_schemes_are_listed() -> None:
         ({"num_clients": 2.0}, "at least 1, not 2.0"),
         ({"num_clients": None}, "needs a number of clients"),
         ({"min_rows": 0}, "min_rows must be a whole number of at least 1, not 0"),
-        ({"min_rows": 31}, "need 310 rows, but there are 300; .* lower min_rows to 30"),
+        ({"min_rows": 31}, "need 310 rows, but there are 300; .* lower min_rows \\(--min-rows\\) to 30"),
         ({"seed": -1}, "seed must be a whole number of at least 0, not -1"),
         ({"seed": 0.5}, "seed must be"),
         ({"scheme": "natural", "num_clients": None}, "no natural clients"),
@@ -288,6 +313,17 @@ def test_impossible_partitions(options: dict[str, Any], message: str) -> None:
 def test_impossible_splits(fraction: float) -> None:
     with pytest.raises(PartitionError, match="between 0 and 1"):
         split_clients(make_partition(LABELS, "iid", 3), fraction)
+
+
+def test_split_of_the_data_wins() -> None:
+    partition = make_partition(LABELS, "iid", 3)
+    given = np.arange(len(LABELS)) % 2
+    np.testing.assert_array_equal(split_of(given, partition), given)
+    assert split_of(given, partition).dtype == np.int8
+    np.testing.assert_array_equal(split_of(None, partition), split_clients(partition))
+    for wrong in (given[:-1], given * 2, given - 1):
+        with pytest.raises(PartitionError, match="the data's split is int64"):
+            split_of(wrong, partition)
 
 
 def test_split_of_another_length() -> None:

@@ -1,5 +1,7 @@
 import os
 import pickle
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -96,6 +98,48 @@ def test_shared_containers_are_walked_once(tmp_path: Path) -> None:
     for _ in range(200):  # 2^200 leaves if walked as a tree
         value = [value, value]
     assert len(read_pickle(write(tmp_path / "p", value))) == 2
+
+
+def nested_tuple(depth: int = 40) -> Any:
+    value: Any = ()
+    for _ in range(depth):
+        value = (value, value)
+    return value
+
+
+def pickles_that_hash() -> dict[str, bytes]:
+    """A tuple with 2^40 leaves where it would be hashed, compared or written out."""
+    tuple_ = pickle.dumps(nested_tuple(), 4)[:-1]  # without the stop
+    tuple_ = tuple_[2 + 9 :] if tuple_[2:3] == pickle.FRAME else tuple_[2:]
+    return {
+        "setitem": b"\x80\x04}" + tuple_ + b"K\x01s.",
+        "setitems": b"\x80\x04}(" + tuple_ + b"K\x01K\x02K\x03u.",
+        "dict": b"\x80\x04(" + tuple_ + b"K\x01d.",
+        "additems": b"\x80\x04\x8f(" + tuple_ + b"\x90.",
+        "frozenset": b"\x80\x04(" + tuple_ + b"\x91.",
+        "persistent": b"\x80\x04" + tuple_ + b"Q.",
+        "dtype": b"\x80\x04cnumpy\ndtype\n" + tuple_ + b"\x85R.",
+        "encoding": b"\x80\x04c_codecs\nencode\nX\x01\x00\x00\x00a" + tuple_ + b"\x86R.",
+    }
+
+
+def test_what_takes_forever_to_hash_is_refused(tmp_path: Path) -> None:
+    """In a process of its own, as a hang in compiled code can only be ended from outside."""
+    for name, content in pickles_that_hash().items():
+        (tmp_path / name).write_bytes(content)
+    code = """if True:
+        import pathlib, sys
+        from fedhip.data.errors import UnsafePickleError
+        from fedhip.data.pickles import read_pickle
+        for path in pathlib.Path(sys.argv[1]).iterdir():
+            print(path, flush=True)
+            try:
+                read_pickle(path)
+            except UnsafePickleError:
+                continue
+            sys.exit(1)
+    """
+    subprocess.run([sys.executable, "-c", code, str(tmp_path)], check=True, timeout=60)  # noqa: S603
 
 
 def test_persistent_id_is_refused(tmp_path: Path) -> None:

@@ -66,6 +66,12 @@ def test_names_are_letters_and_not_markup(tmp_path: Path) -> None:
     ET.parse(tmp_path / "p.svg")  # noqa: S314
 
 
+def test_names_that_are_not_utf_8_can_be_drawn(tmp_path: Path) -> None:
+    names = (b"caf\xe9".decode("utf-8", "surrogateescape"),)
+    draw_partition(tmp_path / "p.svg", np.array([[1]]), class_names=names, client_names=names, title=names[0])
+    assert "caf\\xe9" in (tmp_path / "p.svg").read_text(encoding="utf-8")
+
+
 def test_unknown_suffix(tmp_path: Path) -> None:
     with pytest.raises(PartitionError, match=r"not '\.txt'"):
         draw(tmp_path / "p.txt")

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from fedhip.data import list_datasets, load_dataset, registry
-from fedhip.data.errors import DataMissingError, DatasetError, DatasetNameError
+from fedhip.data.errors import DataMissingError, DatasetError, DatasetNameError, SmallClassError
 
 IMAGES = np.zeros((4, 3, 3), dtype=np.uint8)
 
@@ -62,6 +62,22 @@ def test_npz_of_images(tmp_path: Path) -> None:
     assert data.clients.tolist() == ["1", "1", "2", "2"]
     assert data.split is not None
     assert data.split.tolist() == [0, 0, 0, 1]
+
+
+def test_class_that_never_occurs_is_kept(tmp_path: Path) -> None:
+    """As in a feature file."""
+    names = ["x", "never", "y"]
+    np.savez(tmp_path / "mine.npz", images=IMAGES, labels=[0, 2, 0, 2], class_names=names)
+    assert load_dataset(tmp_path / "mine.npz").class_names == ("x", "never", "y")
+    np.savez(tmp_path / "mine.npz", images=IMAGES, labels=[0, 0, 0, 2], class_names=names)
+    with pytest.raises(SmallClassError, match=r"class 'y' of mine has 1 image; .*allow_single=True \(--allow-single"):
+        load_dataset(tmp_path / "mine.npz")
+    assert load_dataset(tmp_path / "mine.npz", allow_single=True).num_classes == 3
+
+
+def test_name_given_as_a_path_is_told_apart() -> None:
+    with pytest.raises(DatasetNameError, match=r"no folder or file 'cifar100'; .*--dataset cifar100"):
+        load_dataset(Path("cifar100"))
 
 
 def test_npz_of_something_else(tmp_path: Path) -> None:

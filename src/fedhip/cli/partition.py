@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 
 from fedhip.cli.console import print_table
 from fedhip.cli.options import add_partition, add_rows, describe, divide, load_rows
-from fedhip.data import Partition, draw_partition, save_partition, split_clients
+from fedhip.data import Partition, draw_partition, save_partition, split_of
 
 _MOST_ROWS = 100  # a longer table is cut in the terminal; --json holds all of it
 _COLUMNS = ("client", "rows", "train", "test", "classes", "largest class")
@@ -32,12 +32,12 @@ def run(args: argparse.Namespace) -> int:
     name, data = load_rows(args)
     partition = divide(args, data)
     counts = partition.class_counts(data.labels, data.num_classes)
-    table = _table(partition, counts, split_clients(partition))
+    table = _table(partition, counts, split_of(data.split, partition))
     title = f"{name} · {describe(partition)}"
     written = []
     if args.out is not None:
         picture = args.out / "partition.svg"
-        save_partition(args.out / "partition.json", partition)
+        save_partition(args.out / "partition.json", partition, data_split=data.split)
         draw_partition(picture, counts, class_names=data.class_names, client_names=partition.clients, title=title)
         written = [str(args.out / "partition.json"), str(picture)]
     if args.json:

@@ -2,8 +2,16 @@
 
 from fedhip.data.dataset import Dataset, ImagePaths
 from fedhip.data.feature_files import FeatureSet, read_features, write_features
+from fedhip.data.image_files import image_files, is_image_name
 from fedhip.data.manifest import load_partition, save_partition
-from fedhip.data.partitions import Partition, client_parts, list_partitions, make_partition, split_clients
+from fedhip.data.partitions import (
+    Partition,
+    client_parts,
+    list_partitions,
+    make_partition,
+    split_clients,
+    split_of,
+)
 from fedhip.data.picture import draw_partition
 from fedhip.data.registry import DatasetInfo, list_datasets, load_dataset
 
@@ -15,6 +23,8 @@ __all__ = [
     "Partition",
     "client_parts",
     "draw_partition",
+    "image_files",
+    "is_image_name",
     "list_datasets",
     "list_partitions",
     "load_dataset",
@@ -23,5 +33,6 @@ __all__ = [
     "read_features",
     "save_partition",
     "split_clients",
+    "split_of",
     "write_features",
 ]

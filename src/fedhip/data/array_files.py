@@ -1,6 +1,7 @@
 """Named arrays in `.npz` and `.safetensors` files, read without pickle, with labels and names as strings."""
 
 import json
+import math
 import zipfile
 import zlib
 from pathlib import Path
@@ -31,15 +32,20 @@ def read_arrays(path: Path) -> Arrays:
         raise FeatureFileError(
             f"{path} cannot be read as {path.suffix} ({error}); it is truncated or of another kind: write it again"
         ) from error
+    except MemoryError as error:
+        raise FeatureFileError(
+            f"{path} does not fit in memory ({error}); write it with fewer rows, or write it again if it is damaged"
+        ) from error
 
 
 def _read_npz(path: Path) -> Arrays:
     with path.open("rb") as stream:
         file = np.load(stream, allow_pickle=False)
-        if not isinstance(file, np.lib.npyio.NpzFile):
+        if not isinstance(file, np.lib.npyio.NpzFile) or file.zip is None:
             raise FeatureFileError(f"{path} is a single array; save named arrays with numpy.savez")
         arrays: Arrays = {}
         for name in set(file.files) & _KNOWN:
+            _check_size(path, file.zip, name)
             try:
                 arrays[name] = file[name]
             except ValueError as error:
@@ -49,6 +55,23 @@ def _read_npz(path: Path) -> Arrays:
                     f"{path}: '{name}' holds Python objects; save numpy.asarray({name}, dtype=str)"
                 ) from error
         return arrays
+
+
+def _check_size(path: Path, archive: zipfile.ZipFile, name: str) -> None:
+    """Compare the size in an array's header with that of its bytes, before memory is taken for it."""
+    member = archive.getinfo(name if name in archive.namelist() else f"{name}.npy")
+    with archive.open(member) as file:
+        version = np.lib.format.read_magic(file)
+        readers = {(1, 0): np.lib.format.read_array_header_1_0, (2, 0): np.lib.format.read_array_header_2_0}
+        if version not in readers:
+            return  # structured types with names that are not latin-1: none of ours, and refused later
+        shape, _, dtype = readers[version](file)
+        stored = member.file_size - file.tell()
+    if not dtype.hasobject and math.prod(shape) * dtype.itemsize != stored:
+        raise FeatureFileError(
+            f"{path}: the header of '{name}' claims {dtype} of shape {shape}, but {stored:,} bytes follow; "
+            "it is damaged: write it again"
+        )
 
 
 def _read_safetensors(path: Path) -> Arrays:

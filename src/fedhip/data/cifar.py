@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from fedhip.data.dataset import Dataset
 from fedhip.data.download import download
@@ -31,16 +32,17 @@ def load_cifar100(data_dir: Path | None, cache_dir: Path | None, official_split:
     are taken from the cache, and downloaded into it the first time.
     """
     folder = _cached(cache_dir or default_cache()) if data_dir is None else _find(data_dir)
-    names = _field(folder / "meta", read_pickle(folder / "meta"), "fine_label_names")
-    class_names = tuple(name.decode() if isinstance(name, bytes) else name for name in names)
+    class_names = _names(folder / "meta")
     images = np.empty((sum(ROWS.values()), 32, 32, 3), np.uint8)
     labels = np.empty(len(images), np.int64)
     start = 0
     for part, rows in ROWS.items():
         path = folder / part
         content = read_pickle(path)
-        pixels = np.asarray(_field(path, content, "data"))
-        fine = np.asarray(_field(path, content, "fine_labels"))
+        pixels = _field(path, content, "data")
+        if not isinstance(pixels, np.ndarray):
+            raise DataCorruptError(f"{path} holds no array as 'data'; get it again from {ADDRESS}")
+        fine = _labels(path, content)
         if pixels.shape != (rows, 3072) or pixels.dtype != np.uint8 or fine.shape != (rows,):
             raise DataCorruptError(
                 f"{path} holds {pixels.dtype} data of shape {pixels.shape} and {fine.size} labels, not "
@@ -101,6 +103,31 @@ def unpack(archive: Path, folder: Path) -> None:
         ) from error
     finally:
         shutil.rmtree(temporary, ignore_errors=True)
+
+
+def _names(path: Path) -> tuple[str, ...]:
+    """The names of the fine classes; Python 2 wrote them as bytes."""
+    names = _field(path, read_pickle(path), "fine_label_names")
+    try:
+        if isinstance(names, list | tuple) and all(isinstance(name, str | bytes) for name in names):
+            return tuple(name.decode() if isinstance(name, bytes) else name for name in names)
+        problem = "a list of strings"
+    except UnicodeDecodeError:
+        problem = "UTF-8"
+    raise DataCorruptError(f"{path}: 'fine_label_names' are not {problem}; get it again from {ADDRESS}")
+
+
+def _labels(path: Path, content: Any) -> NDArray[np.integer[Any]]:
+    """The fine labels, as an array or a flat list of whole numbers."""
+    labels = _field(path, content, "fine_labels")
+    # Looked at one by one, since numpy would walk nested lists to their last leaf.
+    if isinstance(labels, list | tuple) and all(
+        type(label) is int or isinstance(label, np.integer) for label in labels
+    ):
+        labels = np.asarray(labels)
+    if not isinstance(labels, np.ndarray) or labels.dtype.kind not in "iu":
+        raise DataCorruptError(f"{path}: 'fine_labels' are not whole numbers; get it again from {ADDRESS}")
+    return labels
 
 
 def _field(path: Path, content: Any, name: str) -> Any:

@@ -59,7 +59,7 @@ class Dataset:
         return len(self.class_names)
 
     def read(self, rows: Sequence[int] | NDArray[np.integer[Any]], size: int) -> Pixels:
-        """The chosen rows as uint8 (B, size, size, 3): central square, bicubic, grey made RGB."""
+        """The chosen rows as uint8 (B, size, size, 3): central square, bilinear, grey made RGB."""
         if size < 1:
             raise DatasetError(f"size must be at least 1 pixel, not {size}")
         if isinstance(self.images, ImagePaths):
@@ -76,8 +76,8 @@ class Dataset:
         return np.repeat(chosen, 3, axis=3) if chosen.shape[3] == 1 else chosen
 
     @cached_property
-    def fingerprint(self) -> str:
-        """sha256 over pixels (or image files), labels, class names, clients and split; not over the name."""
+    def pixels_fingerprint(self) -> str:
+        """sha256 over the pixels (or image files) in their order, and nothing else."""
         digest = hashlib.sha256()
         if isinstance(self.images, ImagePaths):
             for name in self.images.names:
@@ -85,6 +85,12 @@ class Dataset:
                     digest.update(hashlib.file_digest(file, "sha256").digest())
         else:
             update_array(digest, self.images)
+        return digest.hexdigest()
+
+    @cached_property
+    def fingerprint(self) -> str:
+        """sha256 over pixels (or image files), labels, class names, clients and split; not over the name."""
+        digest = hashlib.sha256(bytes.fromhex(self.pixels_fingerprint))
         update_row_fields(digest, self)
         return digest.hexdigest()
 
@@ -120,7 +126,7 @@ def update_row_fields(digest: "hashlib._Hash", source: Any) -> None:
     """Add labels, class names, clients and split to a fingerprint."""
     update_array(digest, source.labels)
     for name in source.class_names:
-        digest.update(name.encode() + b"\0")
+        digest.update(name.encode("utf-8", "surrogatepass") + b"\0")
     for values in (source.clients, source.split):
         update_array(digest, np.empty(0, np.int8) if values is None else values)
 

@@ -38,6 +38,10 @@ class CorruptImageError(DataCorruptError):
     """An image cannot be decoded; the message names it."""
 
 
+class ImageTooLargeError(CorruptImageError):
+    """An image has more pixels than Pillow decodes; it is left out like a corrupt one, if asked."""
+
+
 class DownloadError(FedHiPError, OSError):
     """A download did not finish; what arrived is kept, and the next try goes on from there."""
 
@@ -77,4 +81,4 @@ class MissingExtraError(FedHiPError, ImportError):
 
 
 class SkippedImagesWarning(UserWarning):
-    """Corrupt images were left out, as asked; the data set lists them in `skipped`."""
+    """Images that cannot be decoded were left out, as asked; the data set lists them in `skipped`."""

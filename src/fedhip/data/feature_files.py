@@ -24,7 +24,10 @@ from fedhip.data.files import atomic_path
 
 @dataclass(frozen=True, eq=False)
 class FeatureSet:
-    """Features (N × m, floats), labels that index `class_names`, and clients and split where known."""
+    """Features (N × m), labels that index `class_names`, and clients and split where known.
+
+    Features become floats in this machine's byte order, of at most 64 bits.
+    """
 
     features: NDArray[np.floating[Any]]
     labels: NDArray[np.int64]
@@ -38,8 +41,8 @@ class FeatureSet:
             raise FeatureFileError(
                 f"features are {features.dtype} of shape {features.shape}; give real numbers of shape (N, m)"
             )
-        if features.dtype.kind != "f":
-            features = features.astype(np.float32 if features.dtype.itemsize <= 2 else np.float64)
+        with np.errstate(over="ignore"):  # what does not fit in float64 is infinite, and reported below
+            features = features.astype(_native(features.dtype), copy=False)
         finite = np.isfinite(features).all(axis=1)
         if not finite.all():
             raise FeatureFileError(
@@ -66,6 +69,13 @@ class FeatureSet:
         update_array(digest, self.features)
         update_row_fields(digest, self)
         return digest.hexdigest()
+
+
+def _native(dtype: np.dtype[Any]) -> np.dtype[Any]:
+    """The float of this machine that holds such numbers; extended precision becomes float64."""
+    if dtype.kind != "f":
+        return np.dtype(np.float32 if dtype.itemsize <= 2 else np.float64)
+    return dtype.newbyteorder("=") if dtype.itemsize <= 8 else np.dtype(np.float64)
 
 
 def read_features(path: str | Path) -> FeatureSet:

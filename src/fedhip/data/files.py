@@ -1,6 +1,7 @@
 """Files that are either complete or not there at all, and where downloads and features are kept."""
 
 import os
+import re
 import secrets
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -30,6 +31,14 @@ def write_text(path: Path, text: str) -> None:
     """Write a text file atomically."""
     with atomic_path(path) as temporary:
         temporary.write_text(text, encoding="utf-8")
+
+
+def readable(name: str) -> str:
+    r"""A file's name as text that can be written anywhere: a byte that is not UTF-8 is shown as \xNN.
+
+    Python holds such bytes as lone surrogates, which no encoding, font or JSON reader accepts.
+    """
+    return re.sub("[\ud800-\udfff]", lambda found: f"\\x{ord(found[0]) & 0xFF:02x}", name)
 
 
 def default_cache() -> Path:

@@ -15,8 +15,11 @@ from fedhip.data.errors import (
     DataMissingError,
     FolderLayoutError,
     SkippedImagesWarning,
+    SmallClassError,
 )
-from fedhip.data.images import SUFFIXES, Pixels, open_rgb
+from fedhip.data.files import readable
+from fedhip.data.image_files import image_files, image_folders
+from fedhip.data.images import Pixels, open_rgb
 
 IN_MEMORY = 1 << 30  # images of one size are kept in memory up to this many bytes
 _CHUNK = 512
@@ -30,7 +33,7 @@ def load_folder(root: Path, *, skip_corrupt: bool = False, name: str | None = No
 
     Each image is decoded once, so that a corrupt one is known at once and not in the middle of a long run.
     """
-    files = _image_files(root)
+    files = _class_files(root)
     depth = _depth(root, files)
     pixels, corrupt = _decode(root, files)
     if corrupt and not skip_corrupt:
@@ -49,12 +52,19 @@ def load_folder(root: Path, *, skip_corrupt: bool = False, name: str | None = No
     if not good:
         raise FolderLayoutError(f"{root}: all {len(files)} images are corrupt; get the data again")
     position = {label: i for i, label in enumerate(class_names)}
+    labels = np.array([position[file.split("/")[-2]] for file in good], np.int64)
+    lost = np.flatnonzero(np.bincount(labels, minlength=len(class_names)) == 0)
+    if lost.size:
+        raise SmallClassError(
+            f"class '{class_names[lost[0]]}' of {root} has no image that can be decoded; "
+            "get its images again or remove the class"
+        )
     return Dataset(
-        name=name or root.resolve().name,
+        name=name or readable(root.resolve().name),
         images=ImagePaths(root, good) if pixels is None else pixels,
-        labels=np.array([position[file.split("/")[-2]] for file in good], np.int64),
-        class_names=tuple(class_names),
-        clients=np.array([file.split("/")[0] for file in good]) if depth == 2 else None,
+        labels=labels,
+        class_names=tuple(map(readable, class_names)),
+        clients=np.array([readable(file.split("/")[0]) for file in good]) if depth == 2 else None,
         skipped=tuple(corrupt),
     )
 
@@ -65,10 +75,11 @@ def load_imagenet_r(data_dir: Path | None, *, skip_corrupt: bool = False) -> Dat
     if data_dir is None:
         raise DataMissingError(f"imagenet-r needs the folder it lies in; {get}, then give that folder as data")
     root = data_dir / "imagenet-r" if (data_dir / "imagenet-r").is_dir() else data_dir
-    classes = [p for p in root.iterdir() if re.fullmatch(r"n\d{8}", p.name)] if root.is_dir() else []
+    files = image_files(root) if root.is_dir() else []
+    classes = {file.split("/")[0] for file in files if re.fullmatch(r"n\d{8}/[^/]+", file)}
     if not classes:
         raise DataMissingError(f"{root} has no folders like n01443537; {get} in {data_dir}")
-    images = sum(file.suffix.lower() in SUFFIXES for folder in classes for file in folder.iterdir())
+    images = sum(file.split("/")[0] in classes for file in files)
     if (len(classes), images) != (IMAGENET_R_CLASSES, IMAGENET_R_IMAGES):
         raise DataMissingError(
             f"{root} has {images:,} images in {len(classes)} classes, not {IMAGENET_R_IMAGES:,} in "
@@ -77,17 +88,13 @@ def load_imagenet_r(data_dir: Path | None, *, skip_corrupt: bool = False) -> Dat
     return load_folder(root, skip_corrupt=skip_corrupt, name="imagenet-r")
 
 
-def _image_files(root: Path) -> list[str]:
-    """Sorted paths of the images relative to `root`, with '/'; hidden and other files are passed over."""
-    if not root.is_dir():
-        raise DataMissingError(f"{root} is not a folder; check the path")
-    found = []
-    for folder, subfolders, names in os.walk(root):
-        subfolders[:] = [name for name in subfolders if not name.startswith(".")]
-        images = [name for name in names if Path(name).suffix.lower() in SUFFIXES and name[0] != "."]
-        if not images and not subfolders and Path(folder) != root:
+def _class_files(root: Path) -> list[str]:
+    """The images below `root`; a folder with neither images nor folders is an error."""
+    found: list[str] = []
+    for folder, images, has_folders in image_folders(root):
+        if not images and not has_folders and folder != root:
             raise FolderLayoutError(f"{folder} holds no image; remove the folder or put the class's images in")
-        found += [(Path(folder) / name).relative_to(root).as_posix() for name in images]
+        found += images
     return sorted(found)
 
 

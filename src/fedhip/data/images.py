@@ -5,6 +5,7 @@ on white, 16-bit values keep their high byte, an animation is its first frame, a
 (EXIF) is honoured.
 """
 
+import re
 from pathlib import Path
 from typing import IO
 
@@ -12,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 from PIL import Image, ImageOps
 
-from fedhip.data.errors import CorruptImageError, ImagesError
+from fedhip.data.errors import CorruptImageError, ImagesError, ImageTooLargeError
 
 Pixels = NDArray[np.uint8]
 
@@ -33,15 +34,23 @@ def check_images(images: object, what: str = "images") -> Pixels:
 
 def open_rgb(source: Path | IO[bytes], name: str | None = None) -> Image.Image:
     """Decode a file completely, so that damage is found here; the error names it (by default, its path)."""
+    leave_out = "pass skip_corrupt=True (--skip-corrupt on the command line) to leave such images out"
     try:
         with Image.open(source) as file:
             file.load()
             return to_rgb(ImageOps.exif_transpose(file))
+    except (Image.DecompressionBombError, Image.DecompressionBombWarning) as error:
+        pixels = re.search(r"\d+", str(error))
+        size = f"{int(pixels[0]):,} pixels" if pixels else str(error)
+        raise ImageTooLargeError(
+            f"{name or source} is too large ({size}; Pillow warns above {Image.MAX_IMAGE_PIXELS or 0:,} and refuses "
+            f"twice as many); scale it down, raise PIL.Image.MAX_IMAGE_PIXELS, or {leave_out}"
+        ) from error
     # Decoders report damage with many kinds of exception, SyntaxError and struct.error among them.
     except Exception as error:
         raise CorruptImageError(
             f"{name or source} cannot be decoded ({type(error).__name__}: {error}); "
-            "replace or remove the file, or pass skip_corrupt=True to leave such images out"
+            f"replace or remove the file, or {leave_out}"
         ) from error
 
 
@@ -60,7 +69,11 @@ def to_rgb(image: Image.Image) -> Image.Image:
 
 
 def fit(image: Image.Image, size: int) -> Image.Image:
-    """Crop to the central square and resize it to size × size, bicubic and anti-aliased."""
+    """Crop to the central square, in whole pixels, and resize it to size × size, bilinear and anti-aliased."""
     if image.size == (size, size):
         return image
-    return ImageOps.fit(image, (size, size), method=Image.Resampling.BICUBIC)
+    width, height = image.size
+    side = min(width, height)
+    left, top = (width - side) // 2, (height - side) // 2
+    square = image.crop((left, top, left + side, top + side))
+    return square.resize((size, size), Image.Resampling.BILINEAR)

@@ -18,6 +18,7 @@ from numpy.typing import ArrayLike, NDArray
 from fedhip.data.errors import PartitionError
 from fedhip.data.schemes import SCHEMES, Rows, natural_clients, rank_within, with_minimum
 
+TRAIN_FRACTION = 0.8  # the paper's 8:2
 DESCRIPTIONS: Mapping[str, str] = MappingProxyType(
     {
         "dirichlet": "each class spread by Dirichlet(λ), at most N/K rows a client: near equal sizes",
@@ -73,7 +74,9 @@ class Partition:
     @cached_property
     def sha256(self) -> str:
         """Fingerprint of the assignment and the clients' names."""
-        return hashlib.sha256("\0".join(self.clients).encode() + _bytes(self.assignment)).hexdigest()
+        return hashlib.sha256(
+            "\0".join(self.clients).encode("utf-8", "surrogatepass") + _bytes(self.assignment)
+        ).hexdigest()
 
     def class_counts(self, labels: ArrayLike, num_classes: int) -> Rows:
         """Rows of each client (K) in each class (d), as K × d."""
@@ -117,7 +120,9 @@ def make_partition(
     return Partition(scheme, MappingProxyType(parameters), int(seed), names, assignment, hash_labels(labels))
 
 
-def split_clients(partition: Partition, train_fraction: float = 0.8, seed: int | None = None) -> NDArray[np.int8]:
+def split_clients(
+    partition: Partition, train_fraction: float = TRAIN_FRACTION, seed: int | None = None
+) -> NDArray[np.int8]:
     """0 (train) or 1 (test) for each row, drawn client by client; by the partition's seed if none is given.
 
     Of a client's n rows, floor(train_fraction·n + 1/2) are for training, but at least one, and at most n − 1
@@ -134,6 +139,21 @@ def split_clients(partition: Partition, train_fraction: float = 0.8, seed: int |
     train = np.floor(train_fraction * sizes + 0.5).astype(np.int64).clip(1, np.maximum(sizes - 1, 1))
     rank = rank_within(partition.assignment, sizes, random)
     return np.asarray(rank >= train[partition.assignment], dtype=np.int8)
+
+
+def split_of(
+    data_split: ArrayLike | None, partition: Partition, train_fraction: float = TRAIN_FRACTION
+) -> NDArray[np.int8]:
+    """The split that the data brings, if it brings one; else one drawn client by client (`split_clients`)."""
+    if data_split is None:
+        return split_clients(partition, train_fraction)
+    split = np.asarray(data_split)
+    if split.shape != partition.assignment.shape or not np.isin(split, (0, 1)).all():
+        raise PartitionError(
+            f"the data's split is {split.dtype} of shape {split.shape}; give 0 (train) or 1 (test) for each of "
+            f"the partition's {len(partition.assignment)} rows"
+        )
+    return split.astype(np.int8)
 
 
 def client_parts(partition: Partition, split: NDArray[np.int8]) -> list[tuple[Rows, Rows]]:
@@ -193,7 +213,7 @@ def _check_clients(clients: Any, rows: int, min_rows: int) -> None:
     if clients * min_rows > rows:
         raise PartitionError(
             f"{clients} clients with at least {min_rows} rows each need {clients * min_rows} rows, but there "
-            f"are {rows}; take at most {rows // min_rows} clients or lower min_rows to {rows // clients}"
+            f"are {rows}; take at most {rows // min_rows} clients or lower min_rows (--min-rows) to {rows // clients}"
         )
 
 

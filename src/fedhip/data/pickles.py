@@ -8,8 +8,9 @@ its bytes after a check.
 
 import pickle
 import re
+from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -19,19 +20,24 @@ from fedhip.data.errors import DataCorruptError, UnsafePickleError
 _NUMBER = re.compile(r"[<>|=]?([biuf])([1248])")
 
 
+def _shown(value: Any) -> str:
+    """A value in a message. A container is named by its type, since to write it out may take forever."""
+    return repr(value) if isinstance(value, str | bytes) else f"a {type(value).__name__}"
+
+
 class _Type:
     """Stands in for numpy.dtype: a number type and its byte order."""
 
     def __init__(self, code: Any, *_: Any) -> None:
         code = code.decode("ascii") if isinstance(code, bytes) else code
         if not isinstance(code, str) or not _NUMBER.fullmatch(code):
-            raise UnsafePickleError(f"it holds an array of type {code!r}")
+            raise UnsafePickleError(f"it holds an array of type {_shown(code)}")
         self.dtype = np.dtype(code)
 
     def __setstate__(self, state: Any) -> None:
         order = state[1].decode("ascii") if isinstance(state[1], bytes) else state[1]
         if order not in ("<", ">", "|", "="):
-            raise UnsafePickleError(f"it holds an array of byte order {order!r}")
+            raise UnsafePickleError(f"it holds an array of byte order {_shown(order)}")
         self.dtype = np.dtype(order + self.dtype.str[1:])
 
 
@@ -73,7 +79,7 @@ class _Bytes:
 
     def __new__(cls, text: str = "", encoding: str = "latin1") -> bytes:  # type: ignore[misc]
         if encoding != "latin1":
-            raise UnsafePickleError(f"it encodes a string as {encoding!r}")
+            raise UnsafePickleError(f"it encodes a string as {_shown(encoding)}")
         return text.encode("latin1")
 
     def __setstate__(self, state: Any) -> None:
@@ -92,8 +98,53 @@ for _core in ("numpy.core", "numpy._core"):
     _STAND_INS[_core + ".numeric", "_frombuffer"] = _Buffer
 
 
-class _Reader(pickle.Unpickler):
-    """Looks up stand-ins instead of importing."""
+class _Reader(pickle._Unpickler):
+    """Looks up stand-ins instead of importing, and puts only plain keys in dicts.
+
+    Hashing is what makes keys dangerous: a tuple that holds another twice, and so on, takes 2^depth steps. The
+    reader written in C does not let anyone look at a key first; this one does. Sets hash too.
+    """
+
+    dispatch: ClassVar[dict[int, Callable[[Any], None]]] = dict(pickle._Unpickler.dispatch)
+    stack: list[Any]
+    append: Callable[[Any], None]
+    pop_mark: Callable[[], list[Any]]
+
+    def set_items(self, target: Any, items: list[Any]) -> None:
+        """Put keys and values, one after the other, in a dict."""
+        if type(target) is not dict:
+            raise UnsafePickleError(f"it gives keys to a {type(target).__name__}")
+        for key, value in zip(items[::2], items[1::2], strict=True):
+            if type(key) not in (bool, int, float, str, bytes):
+                raise UnsafePickleError(f"it holds a dict with a {type(key).__name__} as a key")
+            target[key] = value
+
+    def load_dict(self) -> None:
+        """A dict from all since the mark."""
+        target: dict[Any, Any] = {}
+        self.set_items(target, self.pop_mark())
+        self.append(target)
+
+    def load_setitem(self) -> None:
+        """One key and value."""
+        value, key = self.stack.pop(), self.stack.pop()
+        self.set_items(self.stack[-1], [key, value])
+
+    def load_setitems(self) -> None:
+        """All keys and values since the mark."""
+        items = self.pop_mark()
+        self.set_items(self.stack[-1], items)
+
+    def load_set(self) -> None:
+        """Refuse sets before anything is put in them."""
+        raise UnsafePickleError("it holds a set")
+
+    dispatch[pickle.DICT[0]] = load_dict
+    dispatch[pickle.SETITEM[0]] = load_setitem
+    dispatch[pickle.SETITEMS[0]] = load_setitems
+    dispatch[pickle.EMPTY_SET[0]] = load_set
+    dispatch[pickle.ADDITEMS[0]] = load_set
+    dispatch[pickle.FROZENSET[0]] = load_set
 
     def find_class(self, module: str, name: str) -> Any:
         """The stand-in of a name that arrays need; an error for any other."""
@@ -104,7 +155,7 @@ class _Reader(pickle.Unpickler):
 
     def persistent_load(self, pid: Any) -> Any:
         """Refuse references to outside objects."""
-        raise UnsafePickleError(f"it refers to an outside object, {pid!r}")
+        raise UnsafePickleError(f"it refers to an outside object, {_shown(pid)}")
 
 
 def read_pickle(path: Path) -> Any:

@@ -7,7 +7,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedhip.data.errors import MissingExtraError, PartitionError
-from fedhip.data.files import atomic_path
+from fedhip.data.files import atomic_path, readable
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -40,10 +40,14 @@ def draw_partition(
     style: Any = {"svg.hashsalt": "fedhip", "font.size": 9.0, "text.parse_math": False}
     with matplotlib.rc_context(style):
         figure = Figure(layout="constrained")
-        _draw(figure, counts, class_names, client_names, title)
+        _draw(figure, counts, _readable(class_names), _readable(client_names), readable(title))
         metadata: Any = {".svg": {"Date": None}, ".png": {"Software": None}, ".pdf": {"CreationDate": None}}
         with atomic_path(path) as temporary:
             figure.savefig(temporary, dpi=150, metadata=metadata[path.suffix])
+
+
+def _readable(names: tuple[str, ...]) -> tuple[str, ...]:
+    return tuple(map(readable, names))
 
 
 def _draw(

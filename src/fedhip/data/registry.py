@@ -49,7 +49,8 @@ def load_dataset(
     A name wins over a path: write './sketches' for a folder of that name. `data_dir` is where the files of a
     named set lie. `official_split` keeps the published split into training and test rows; without it they are
     pooled. `skip_corrupt` leaves out images that cannot be decoded, with a warning. A class with a single
-    image cannot be both trained on and tested: it is an error unless `allow_single`.
+    image cannot be both trained on and tested: it is an error unless `allow_single`. A class name without any
+    image is kept: it is a class that never occurs.
     """
     data = None if data_dir is None else Path(data_dir)
     path = Path(source)
@@ -66,8 +67,11 @@ def load_dataset(
     else:
         raise DatasetNameError(_unknown(str(source)))
     if official_split and dataset.split is None:
-        raise DatasetError(f"{dataset.name} has no official split; leave official_split out")
-    _check_class_sizes(dataset, 1 if allow_single else 2)
+        raise DatasetError(
+            f"{dataset.name} has no official split; leave official_split (--official-split on the command line) out"
+        )
+    if not allow_single:
+        _refuse_single(dataset)
     return dataset
 
 
@@ -93,21 +97,21 @@ def load_npz(path: Path, name: str | None = None) -> Dataset:
         raise DatasetError(str(error) if str(path) in str(error) else f"{path}: {error}") from error
 
 
-def _check_class_sizes(dataset: Dataset, least: int) -> None:
+def _refuse_single(dataset: Dataset) -> None:
     counts = np.bincount(dataset.labels, minlength=dataset.num_classes)
-    small = np.flatnonzero(counts < least)
-    if small.size:
-        count = int(counts[small[0]])
-        more = f", and {small.size - 1} other classes are as small" if small.size > 1 else ""
-        remedy = ", or allow it with allow_single=True" if count else ""
+    single = np.flatnonzero(counts == 1)
+    if single.size:
+        more = f", and so have {single.size - 1} other classes" if single.size > 1 else ""
         raise SmallClassError(
-            f"class '{dataset.class_names[small[0]]}' of {dataset.name} has {count} image"
-            f"{'' if count == 1 else 's'}{more}; add images or remove the class{remedy}"
+            f"class '{dataset.class_names[single[0]]}' of {dataset.name} has 1 image{more}; add images, remove the "
+            "class, or allow it with allow_single=True (--allow-single on the command line)"
         )
 
 
 def _unknown(source: str) -> str:
     names = [info.name for info in _NAMED]
+    if source in names:
+        return f"there is no folder or file '{source}'; the data set of that name is the string (--dataset {source})"
     close = difflib.get_close_matches(source, names, n=1, cutoff=0.5)
     guess = f"; did you mean '{close[0]}'?" if close else ""
     return f"'{source}' is neither a data set ({', '.join(names)}) nor an image folder nor an .npz file{guess}"

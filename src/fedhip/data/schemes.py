@@ -32,13 +32,23 @@ def _by_class(labels: Rows, room: Rows, concentration: float, random: np.random.
     classes, class_sizes = np.unique(labels, return_counts=True)
     counts = np.empty((len(classes), len(room)), dtype=np.int64)
     for c in random.permutation(len(classes)):
-        proportions = random.dirichlet(np.full(len(room), concentration))
-        counts[c] = apportion(int(class_sizes[c]), proportions, room)
+        counts[c] = apportion(int(class_sizes[c]), _log_dirichlet(len(room), concentration, random), room)
         room -= counts[c]
     rows_by_class = _shuffled_by(labels, random)
     assignment = np.empty(len(labels), dtype=np.int64)
     assignment[rows_by_class] = np.repeat(np.tile(np.arange(len(room)), len(classes)), counts.ravel())
     return assignment
+
+
+def _log_dirichlet(clients: int, concentration: float, random: np.random.Generator) -> NDArray[np.float64]:
+    """log g_k with g_k ~ Gamma(λ), so that g / Σ g ~ Dirichlet(λ); not normalised.
+
+    Gamma(λ) is Gamma(λ+1)·U^(1/λ), and log U is minus an exponential variate. For small λ nearly all g_k are
+    below the smallest float; their logarithms still say which client comes first, and which next.
+    """
+    concentration = min(max(concentration, 1e-300), 1e300)  # the logarithms stay finite; beyond, nothing changes
+    log_gamma = np.log(random.standard_gamma(concentration + 1.0, clients))
+    return np.asarray(log_gamma - random.standard_exponential(clients) / concentration)
 
 
 def _shards(labels: Rows, clients: int, parameters: Mapping[str, float], random: np.random.Generator) -> Rows:
@@ -48,7 +58,7 @@ def _shards(labels: Rows, clients: int, parameters: Mapping[str, float], random:
     if shards > len(labels):
         raise PartitionError(
             f"{clients} clients with {each} shards each need {shards} rows, but there are {len(labels)}; "
-            "take fewer clients or fewer shards_per_client"
+            "take fewer clients (--clients) or fewer shards_per_client (--shards)"
         )
     owner = random.permutation(np.repeat(np.arange(clients), each))
     assignment = np.empty(len(labels), dtype=np.int64)
@@ -62,8 +72,8 @@ def _iid(labels: Rows, clients: int, parameters: Mapping[str, float], random: np
 
 
 def _quantity(labels: Rows, clients: int, parameters: Mapping[str, float], random: np.random.Generator) -> Rows:
-    proportions = random.dirichlet(np.full(clients, parameters["concentration"]))
-    sizes = apportion(len(labels), proportions, np.full(clients, len(labels), dtype=np.int64))
+    log_weights = _log_dirichlet(clients, parameters["concentration"], random)
+    sizes = apportion(len(labels), log_weights, np.full(clients, len(labels), dtype=np.int64))
     return random.permutation(np.repeat(np.arange(clients), sizes))
 
 
@@ -85,7 +95,7 @@ def natural_clients(
     if sizes.min() < min_rows:
         raise PartitionError(
             f"natural client '{names[int(sizes.argmin())]}' has {sizes.min()} rows, fewer than min_rows = "
-            f"{min_rows}; lower min_rows or leave the client out of the data"
+            f"{min_rows}; lower min_rows (--min-rows) or leave the client out of the data"
         )
     return names, assignment
 
@@ -100,7 +110,7 @@ def with_minimum(assignment: Rows, clients: int, min_rows: int, random: np.rando
     # Equal weights make `apportion` cut the largest down to one level, which lies at or above min_rows
     # because min_rows·K ≤ N.
     kept = np.where(donor, 0, sizes)
-    kept[donor] = apportion(int(sizes[donor].sum() - deficit.sum()), np.ones(donor.sum()), sizes[donor])
+    kept[donor] = apportion(int(sizes[donor].sum() - deficit.sum()), np.zeros(donor.sum()), sizes[donor])
     moved = np.flatnonzero(rank_within(assignment, sizes, random) >= kept[assignment])
     assignment = assignment.copy()
     assignment[moved] = random.permutation(np.repeat(np.arange(clients), deficit))
