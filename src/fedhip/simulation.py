@@ -27,7 +27,7 @@ from fedhip.core import (
     default_betas,
     solve_global,
 )
-from fedhip.data import FeatureSet, Partition, client_parts, split_clients
+from fedhip.data import FeatureSet, Partition, client_parts, split_of
 
 METHODS = ("local", "global", "fedhip")
 
@@ -104,7 +104,7 @@ class _Stopwatch:
 
 def clients_of(data: FeatureSet, partition: Partition) -> list[Client]:
     """Each client's rows to train and to test on: the data's own split, or eight of ten."""
-    split = split_clients(partition) if data.split is None else data.split
+    split = split_of(data.split, partition)
     return [
         Client(name, (data.features[train], data.labels[train]), (data.features[test], data.labels[test]))
         for name, (train, test) in zip(partition.clients, client_parts(partition, split), strict=True)
