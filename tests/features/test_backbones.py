@@ -1,6 +1,8 @@
 """Backbones by name, from every kind of source, with an identity that tells them apart."""
 
 import dataclasses
+import json
+import shutil
 import sys
 from pathlib import Path
 
@@ -117,6 +119,21 @@ def test_weights_of_another_size_name_the_key(tmp_path: Path) -> None:
         load_backbone("vit-mae-base", weights=tmp_path)
 
 
+def test_a_folder_of_our_own_pretraining(tmp_path: Path) -> None:
+    save_encoder(tmp_path / "encoder.safetensors", random_encoder(), torch.float32)
+    backbone = load_backbone("fedhip-vit", weights=tmp_path, pooling="cls", device="cpu")
+    torch.testing.assert_close(backbone(IMAGES), small("cls")(IMAGES))
+    with pytest.raises(WeightsError, match="image_size 16, expected 224"):
+        load_backbone("vit-mae-base", weights=tmp_path, device="cpu")
+
+
+@pytest.mark.parametrize("seed", [2**63, -(2**63) - 1, 10**30])
+def test_mask_seeds_have_64_bits(tmp_path: Path, seed: int) -> None:
+    with pytest.raises(ConfigError, match=f"mask_seed is {seed}"):
+        small(mask_ratio=0.5, mask_seed=seed)
+    assert small(mask_ratio=0.5, mask_seed=-1)(IMAGES).shape == (4, 32)
+
+
 @pytest.mark.usefixtures("small_hub")
 @pytest.mark.parametrize("file", ["model.safetensors", "pytorch_model.bin"])
 def test_weights_from_the_hub_are_fetched_once(
@@ -212,6 +229,17 @@ def test_an_encoder_of_the_hub(hub_vit: tuple[str, object]) -> None:
     assert mean.identity != backbone.identity
     with pytest.raises(ConfigError, match="no mask"):
         load_backbone(name, mask_ratio=0.5, device="cpu")
+
+
+def test_identity_of_a_hub_model_is_its_configuration_too(hub_vit: tuple[str, object], tmp_path: Path) -> None:
+    """The same weights, elsewhere and with another constant."""
+    name, _ = hub_vit
+    original, copy = Path(name.removeprefix("hf:")), tmp_path / "copy"
+    shutil.copytree(original, copy)
+    assert load_backbone(f"hf:{copy}", device="cpu").identity == load_backbone(name, device="cpu").identity
+    settings = json.loads((copy / "config.json").read_text())
+    (copy / "config.json").write_text(json.dumps(settings | {"layer_norm_eps": 0.1}))
+    assert load_backbone(f"hf:{copy}", device="cpu").identity != load_backbone(name, device="cpu").identity
 
 
 def test_mae_through_transformers_equals_our_own(tmp_path: Path) -> None:

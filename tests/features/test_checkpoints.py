@@ -1,5 +1,6 @@
 """Weights in every layout give the same encoder; weights of anything else are named by their first misfit."""
 
+import dataclasses
 import io
 import pickle
 from pathlib import Path
@@ -11,7 +12,7 @@ from torch import Tensor
 
 from fedhip.features.checkpoints import load_encoder, save_encoder
 from fedhip.features.errors import WeightsError
-from fedhip.features.vit import ViT
+from fedhip.features.vit import ViT, ViTConfig
 from tests.features.samples import SMALL, random_encoder
 
 D = SMALL.width
@@ -100,6 +101,22 @@ def test_own_format_brings_its_configuration_and_stores_half_precision(tmp_path:
     same(loaded, encoder, atol=2e-2)
     save_encoder(path, encoder, torch.float32)
     same(load_encoder(path), encoder)
+
+
+@pytest.mark.parametrize(
+    ("asked", "named"),
+    [
+        (dataclasses.replace(SMALL, width=64), "width 32, expected 64"),
+        (dataclasses.replace(SMALL, heads=4), "heads 2, expected 4"),
+        (dataclasses.replace(SMALL, image_size=32, depth=6), "image_size 16, expected 32"),
+    ],
+)
+def test_own_format_must_be_what_was_asked_for(tmp_path: Path, asked: ViTConfig, named: str) -> None:
+    save_encoder(tmp_path / "encoder.safetensors", random_encoder())
+    with pytest.raises(WeightsError, match=named):
+        load_encoder(tmp_path / "encoder.safetensors", asked)
+    other = dataclasses.replace(SMALL, layer_norm_eps=1e-12)
+    assert load_encoder(tmp_path / "encoder.safetensors", other).config == SMALL
 
 
 def test_positions_of_the_file_are_used(tmp_path: Path) -> None:

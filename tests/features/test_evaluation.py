@@ -1,6 +1,7 @@
 """The ridge of the evaluation against scikit-learn's."""
 
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -70,5 +71,17 @@ def test_labelled_sets_from_files(tmp_path: Path) -> None:
     np.savez(tmp_path / "all.npz", images=waves(4), labels=np.arange(4), split=np.zeros(4))
     with pytest.raises(ImagesError, match="split"):
         LabelledSet.load(tmp_path / "all.npz")
+    bad: dict[str, dict[str, Any]] = {
+        "labels of .* have shape": {"labels": np.zeros((10, 2), np.int64)},
+        "split of .* have shape": {"split": np.arange(20).reshape(10, 2) % 2},
+        "split of .* holds": {"split": np.full(10, 0.5)},
+        "split .* holds": {"split": np.array(["train", "test"] * 5)},
+        "training rows of 1 classes": {"labels": np.zeros(10)},
+        "2 training rows of 2": {"split": np.array([0, 0, *[1] * 8])},
+    }
+    for named, arrays in bad.items():
+        np.savez(tmp_path / "bad.npz", **{"images": waves(10), "labels": np.arange(10), **arrays})
+        with pytest.raises(ImagesError, match=named):
+            LabelledSet.load(tmp_path / "bad.npz")
     with pytest.raises(ImagesError, match=r"none\.npz"):
         LabelledSet.load(tmp_path / "none.npz")

@@ -1,19 +1,23 @@
 """Extraction: the same features at any batch size, from memory or disk, after faults of every kind."""
 
-from collections.abc import Sequence
+import hashlib
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
 from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
 from numpy.typing import NDArray
+from PIL import Image
 from torch import Tensor
 
-from fedhip.data import Dataset
+from fedhip.data import Dataset, load_dataset
 from fedhip.data.errors import ImagesError
-from fedhip.features import extraction, precision
+from fedhip.data.files import atomic_path
+from fedhip.features import extraction
 from fedhip.features.backbones import ViTBackbone
-from fedhip.features.errors import BackboneError, ConfigError
+from fedhip.features.errors import BackboneError, CacheWarning, ConfigError
 from fedhip.features.extraction import extract
 from tests.features.samples import random_encoder, waves
 
@@ -206,33 +210,102 @@ def test_bad_input() -> None:
         extract(Counting(), Short(IMAGES))
 
 
-def test_a_data_set_is_a_source() -> None:
-    data = Dataset("waves", waves(10, 20), np.arange(10) % 2, ("a", "b"))
-    first, second = Counting(), Counting()
-    features = extract(first, data, dtype=FLOAT)
-    np.testing.assert_array_equal(features, extract(first, data.read(range(10), 16), dtype=FLOAT, cache=False))
-    np.testing.assert_array_equal(features, extract(second, data, dtype=FLOAT))
-    assert second.seen == 0
+@pytest.mark.parametrize("size", [(24, 40), (41, 24)])
+def test_pixels_give_the_same_features_from_wherever_they_come(tmp_path: Path, size: tuple[int, int]) -> None:
+    """An array, a data set, a folder of one size and a folder of mixed sizes: one rule, to 1e-3 in relative norm.
+
+    The tolerance is for pixels that pillow and torch round to neighbouring values.
+    """
+    images = waves(12, 41)[:, : size[0], : size[1]]
+    for i, image in enumerate(images):
+        for folder in ("one", "mixed"):
+            path = tmp_path / folder / "ab"[i % 2] / f"{i:02d}.png"
+            path.parent.mkdir(parents=True, exist_ok=True)
+            Image.fromarray(image).save(path)
+    for name in "ab":
+        Image.fromarray(waves(1, 50)[0]).save(tmp_path / "mixed" / name / "z.png")
+    order = [*range(0, 12, 2), *range(1, 12, 2)]
+    array = extract(Counting(), images[order], dtype=FLOAT)
+    data = Dataset("waves", images[order], np.arange(12) // 6, ("a", "b"))
+    np.testing.assert_array_equal(extract(Counting(), data, dtype=FLOAT, cache=False), array)
+    one, mixed = load_dataset(tmp_path / "one"), load_dataset(tmp_path / "mixed")
+    assert isinstance(one.images, np.ndarray)
+    assert not isinstance(mixed.images, np.ndarray)
+    np.testing.assert_array_equal(extract(Counting(), one, dtype=FLOAT, cache=False), array)
+    rows = [*range(6), *range(7, 13)]
+    from_files = extract(Counting(), mixed, dtype=FLOAT)[rows]
+    assert np.linalg.norm(from_files - array) < 1e-3 * np.linalg.norm(array)
 
 
-@pytest.mark.parametrize(("factor", "chosen"), [(3.0, torch.bfloat16), (1.1, torch.float32)])
-def test_precision_is_measured_once(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, factor: float, chosen: torch.dtype
-) -> None:
-    calls: list[object] = []
+def test_a_data_set_is_known_by_its_pixels() -> None:
+    first = Dataset("waves", waves(10, 20), np.arange(10) % 2, ("a", "b"))
+    other_labels = Dataset("others", waves(10, 20), np.arange(10) % 3, ("a", "b", "c"))
+    extract(Counting(), first, dtype=FLOAT)
+    backbone = Counting()
+    extract(backbone, other_labels, dtype=FLOAT)
+    assert backbone.seen == 0
 
-    def measured(backbone: object) -> float:
-        calls.append(backbone)
-        return factor
+    class Labelled(Source):
+        pixels_fingerprint = "the pixels"
 
-    monkeypatch.setattr(precision, "speedup", measured)
-    assert precision.choose_dtype(Counting(), tmp_path) == chosen
-    assert precision.choose_dtype(Counting(), tmp_path) == chosen
-    assert len(calls) == 1
-    (tmp_path / "precision.json").write_text("damaged")
-    assert precision.choose_dtype(Counting(), tmp_path) == chosen
-    assert len(calls) == 2
+    extract(Counting(), Labelled(IMAGES, "with labels"), dtype=FLOAT)
+    extract(backbone, Labelled(IMAGES, "with other labels"), dtype=FLOAT)
+    assert backbone.seen == 0
 
 
-def test_the_measurement_is_a_ratio_of_times() -> None:
-    assert 0.01 < precision.speedup(Counting()) < 100
+def flip(content: bytes) -> bytes:
+    """The same, with one bit of one feature flipped."""
+    return content[:-40] + bytes([content[-40] ^ 1]) + content[-39:]
+
+
+def not_finite(content: bytes) -> bytes:
+    """A whole chunk of features that are not numbers."""
+    body = content[:128] + np.full((len(content) - 32 - 128) // 4, np.nan, np.float32).tobytes()
+    return body + hashlib.sha256(body).digest()
+
+
+@pytest.mark.parametrize("spoil", [flip, not_finite])
+def test_a_chunk_with_other_values_is_computed_again(own_cache: Path, spoil: Callable[[bytes], bytes]) -> None:
+    whole = extract(Counting(), IMAGES, dtype=FLOAT)
+    chunk = sorted(own_cache.rglob("*.npy"))[1]
+    chunk.write_bytes(spoil(chunk.read_bytes()))
+    assert np.load(chunk).shape == (10, 64)  # numpy sees nothing wrong with it
+    backbone = Counting()
+    np.testing.assert_array_equal(extract(backbone, IMAGES, dtype=FLOAT), whole)
+    assert backbone.seen == 10
+
+
+def test_another_version_has_other_features(monkeypatch: pytest.MonkeyPatch) -> None:
+    extract(Counting(), IMAGES, dtype=FLOAT)
+    monkeypatch.setattr(extraction, "FEATURES_VERSION", extraction.FEATURES_VERSION + 1)
+    backbone = Counting()
+    extract(backbone, IMAGES, dtype=FLOAT)
+    assert backbone.seen == 25
+
+
+def test_a_cache_that_cannot_be_used_is_one_warning(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("not a folder")
+    with pytest.warns(CacheWarning, match=r"file cannot be used .*; set FEDHIP_CACHE") as seen:
+        found = extract(Counting(), IMAGES, cache=tmp_path / "file")
+    assert len(seen) == 1
+    assert found.shape == (25, 64)
+
+
+def test_a_disk_that_fills_up_is_one_warning(monkeypatch: pytest.MonkeyPatch, own_cache: Path) -> None:
+    def full(path: Path) -> AbstractContextManager[Path]:
+        if path.suffix == ".npy":
+            raise OSError(28, "No space left on device")
+        return atomic_path(path)
+
+    monkeypatch.setattr(extraction, "atomic_path", full)
+    with pytest.warns(CacheWarning, match="No space left on device") as seen:
+        found = extract(Counting(), IMAGES, dtype=FLOAT)
+    assert len(seen) == 1
+    np.testing.assert_allclose(found, expected(), rtol=1e-5, atol=1e-5)
+
+
+def test_precision_that_would_do_nothing_is_refused() -> None:
+    backbone = Counting()
+    backbone.mixed_precision = False
+    with pytest.raises(ConfigError, match="precision of its own"):
+        extract(backbone, IMAGES, dtype=torch.bfloat16)

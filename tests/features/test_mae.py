@@ -119,7 +119,9 @@ def test_a_quarter_of_the_image_is_that_quarter() -> None:
         ({"steps": 1, "mask_ratio": 0.0}, "masks no patch"),
         ({"steps": 1, "warmup": 1.0}, "warmup is 1.0"),
         ({"steps": 1, "crop_area": (0.0, 1.0)}, "crop_area"),
-        ({"steps": 1, "decoder": DecoderConfig(30, 1, 4)}, "decoder width 30"),
+        ({"steps": 1, "weight_decay": -0.1}, r"weight_decay is -0\.1"),
+        ({"steps": 1, "weight_decay": float("nan")}, "weight_decay is nan"),
+        ({"steps": 1, "seed": 2**63}, "seed is"),
     ],
 )
 def test_recipes_that_make_no_sense(fields: dict[str, object], named: str) -> None:

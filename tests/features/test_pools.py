@@ -72,12 +72,24 @@ def test_damaged_image_in_a_zip_file_is_named_and_skipped_only_if_asked(sources:
     assert load_pool(sources, 16, skip_corrupt=True).counts == (5, 3, 3)
 
 
-def test_other_sizes_are_resized_without_a_crop(tmp_path: Path) -> None:
-    image = Image.fromarray(waves(1, 24)[0]).crop((0, 0, 24, 12))
+def test_other_sizes_are_cropped_to_the_central_square(tmp_path: Path) -> None:
+    image = waves(1, 32)[0, :16].copy()
+    image[:, :8] = image[:, 24:] = 255
     (tmp_path / "folder").mkdir()
-    image.save(tmp_path / "folder" / "wide.png")
-    expected = image.resize((16, 16), Image.Resampling.BILINEAR)
-    np.testing.assert_array_equal(load_pool([tmp_path / "folder"], 16).images[0], np.asarray(expected))
+    (tmp_path / "folder" / "wide.png").write_bytes(png(image))
+    np.savez(tmp_path / "wide.npz", images=image[None])
+    for source in ("folder", "wide.npz"):
+        np.testing.assert_array_equal(load_pool([tmp_path / source], 16).images[0], image[:, 8:24])
+
+
+def test_hidden_files_are_no_images(sources: list[Path]) -> None:
+    rubbish = ["._1.png", ".thumbs/1.png", "__MACOSX/photos/._1.png", "__MACOSX/1.png"]
+    with zipfile.ZipFile(sources[2], "a") as archive:
+        for name in rubbish:
+            archive.writestr(name, b"resource fork")
+            (sources[1] / name).parent.mkdir(parents=True, exist_ok=True)
+            (sources[1] / name).write_bytes(b"resource fork")
+    assert load_pool(sources, 16).counts == (5, 3, 4)
 
 
 def test_pools_that_are_none(tmp_path: Path) -> None:

@@ -8,6 +8,7 @@ import os
 import signal
 import types
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -17,11 +18,12 @@ from safetensors import safe_open
 from fedhip.features import pretraining
 from fedhip.features.card import make_card, render, write_card
 from fedhip.features.checkpoints import load_encoder, save_encoder
-from fedhip.features.errors import CheckpointError, DivergedError
+from fedhip.features.errors import CheckpointError, ConfigError, DivergedError
 from fedhip.features.mae import DecoderConfig, normalise_patches
 from fedhip.features.pools import Pool
 from fedhip.features.pretraining import Outcome, Progress, Run, pretrain
 from fedhip.features.recipe import Recipe
+from fedhip.features.training_state import read_checkpoint, restore
 from fedhip.features.vit import ViTConfig, patchify
 from tests.features.samples import waves
 
@@ -74,7 +76,7 @@ def test_resumed_run_equals_uninterrupted_run_bit_for_bit(tmp_path: Path, monkey
 
     monkeypatch.setattr(Run, "advance", interrupted)
     half = pretrain(pool(), TINY, tmp_path / "parts", device="cpu", log_every=3)
-    assert (half.finished, half.step) == (False, 6)
+    assert (half.finished, half.interrupted, half.step) == (False, True, 6)
     monkeypatch.undo()
     rest = pretrain(pool(), TINY, tmp_path / "parts", device="cpu", log_every=3, resume=True)
     assert rest.finished
@@ -83,6 +85,58 @@ def test_resumed_run_equals_uninterrupted_run_bit_for_bit(tmp_path: Path, monkey
         assert torch.equal(value, weights(rest)[key]), key
     again = pretrain(pool(), TINY, tmp_path / "parts", device="cpu", resume=True)
     assert (again.finished, again.step) == (True, 12)
+
+
+def test_a_killed_run_goes_on_from_between_two_points_of_the_curve(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    whole = pretrain(pool(), TINY, tmp_path / "whole", device="cpu", log_every=6)
+    advance = Run.advance
+
+    def killed(self: Run, rate: float) -> torch.Tensor:
+        if self.step == 10:
+            raise MemoryError
+        return advance(self, rate)
+
+    monkeypatch.setattr(Run, "advance", killed)
+    with pytest.raises(MemoryError):
+        pretrain(pool(), TINY, tmp_path / "parts", device="cpu", log_every=6, checkpoint_every=1e-9)
+    monkeypatch.undo()
+    state = read_checkpoint(tmp_path / "parts" / "checkpoint.safetensors")[0]
+    assert (state["step"], state["window"][1]) == (10, 4)
+    rest = pretrain(pool(), TINY, tmp_path / "parts", device="cpu", log_every=6, resume=True)
+    assert [(p["step"], p["loss"]) for p in rest.curve] == [(p["step"], p["loss"]) for p in whole.curve]
+    for key, value in weights(whole).items():
+        assert torch.equal(value, weights(rest)[key]), key
+
+
+@pytest.mark.parametrize(
+    ("options", "named"),
+    [
+        ({"log_every": 0}, "log_every is 0"),
+        ({"checkpoint_every": 0.0}, r"checkpoint_every is 0\.0"),
+        ({"checkpoint_every": -1.0}, r"checkpoint_every is -1\.0"),
+        ({"stop_after": 0.0}, "stop_after is"),
+    ],
+)
+def test_intervals_that_make_no_sense(tmp_path: Path, options: dict[str, Any], named: str) -> None:
+    with pytest.raises(ConfigError, match=named):
+        pretrain(pool(), TINY, tmp_path, device="cpu", **options)
+
+
+@pytest.mark.parametrize(
+    ("sizes", "named"),
+    [((32, 1, 0), "heads is 0"), ((32, 0, 2), "depth"), ((30, 1, 2), "of 4"), ((32, 1, 5), "its 5 heads")],
+)
+def test_decoders_that_make_no_sense(sizes: tuple[int, int, int], named: str) -> None:
+    with pytest.raises(ConfigError, match=named):
+        DecoderConfig(*sizes)
+
+
+def test_the_output_is_no_file(tmp_path: Path) -> None:
+    (tmp_path / "out").write_text("")
+    with pytest.raises(ConfigError, match="out is a file"):
+        pretrain(pool(), TINY, tmp_path / "out", device="cpu")
 
 
 def test_seed_decides_and_nothing_else_does(tmp_path: Path) -> None:
@@ -142,8 +196,11 @@ def test_checkpoints_are_not_overwritten_or_mixed_up(tmp_path: Path) -> None:
 def test_another_model_in_the_checkpoint(tmp_path: Path) -> None:
     pretrain(pool(), TINY, tmp_path, device="cpu")
     wider = dataclasses.replace(TINY, decoder=DecoderConfig(64, 1, 2))
-    with pytest.raises(CheckpointError, match=r"another model"):
+    with pytest.raises(CheckpointError, match=r"decoder\.width was 32 and is now 64"):
         pretrain(pool(), wider, tmp_path, device="cpu", resume=True)
+    run = Run(pool(), wider, tmp_path, CPU, compile_step=False)
+    with pytest.raises(CheckpointError, match="another model: 'mask_token' does not fit"):
+        restore(tmp_path, read_checkpoint(tmp_path / "checkpoint.safetensors")[1], run.model, run.optimizer)
 
 
 def test_resume_without_a_checkpoint_starts(tmp_path: Path) -> None:
@@ -168,9 +225,14 @@ def test_a_crash_while_saving_keeps_the_old_checkpoint(tmp_path: Path, monkeypat
 
 def test_divergence_is_an_error_and_spares_the_checkpoint(tmp_path: Path) -> None:
     wild = dataclasses.replace(TINY, learning_rate=1e30)
-    with pytest.raises(DivergedError, match="lower the learning rate"):
+    with pytest.raises(DivergedError, match=r"lower the learning rate .* and start again$"):
         pretrain(pool(), wild, tmp_path, device="cpu", log_every=4)
     assert not (tmp_path / "checkpoint.safetensors").exists()
+    run = Run(pool(), wild, tmp_path, CPU, compile_step=False)
+    run.save()
+    run.begin(resume=True)
+    with pytest.raises(DivergedError, match=r"the checkpoint in .* is from before"):
+        run.train(1e9, 4, None, None)
 
 
 def test_no_decay_on_biases_norms_and_tokens() -> None:

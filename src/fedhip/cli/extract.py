@@ -7,6 +7,7 @@ from pathlib import Path
 
 from fedhip.cli.options import add_backbone, add_dataset, extract_features, load_images
 from fedhip.data import write_features
+from fedhip.data.errors import FeatureFileError
 
 
 def register(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
@@ -24,8 +25,16 @@ def register(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) ->
 
 def run(args: argparse.Namespace) -> int:
     """Load, extract, write."""
+    from fedhip.features.devices import require_folder
+
+    # before the work, not after it: a place that the features cannot be written to
+    if args.out.suffix not in (".npz", ".safetensors"):
+        raise FeatureFileError(f"{args.out}: a feature file ends in .npz or .safetensors, not '{args.out.suffix}'")
+    if args.out.is_dir():
+        raise FeatureFileError(f"{args.out} is a folder; give the name of a file")
+    require_folder(args.out.parent)
     backbone, features = extract_features(args, load_images(args))
     write_features(args.out, features)
     rows, width = features.features.shape
-    print(f"{rows:,} × {width} features of {backbone} in {args.out}")
+    print(f"{rows:,} × {width} features of {backbone}, written to {args.out}")
     return 0

@@ -7,8 +7,6 @@ import sys
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
 from fedhip.data import (
     Dataset,
     FeatureSet,
@@ -145,10 +143,10 @@ def describe(partition: Partition) -> str:
 
 
 def extract_features(args: argparse.Namespace, dataset: Dataset) -> tuple[str, FeatureSet]:
-    """Send the images through the backbone that the options choose; its name, and the features."""
+    """Send the images through the backbone that the options choose; its name and precision, and the features."""
     import torch
 
-    from fedhip.features import extract, load_backbone
+    from fedhip.features import cache_folder, choose_dtype, extract, load_backbone
 
     backbone = load_backbone(
         args.backbone,
@@ -158,19 +156,11 @@ def extract_features(args: argparse.Namespace, dataset: Dataset) -> tuple[str, F
         mask_seed=args.mask_seed,
         weights=args.weights,
     )
-    # An array goes to the device as it is and is resized there; files are read and cropped one by one.
-    images = dataset.images if isinstance(dataset.images, np.ndarray) else dataset
-    features = extract(
-        backbone,
-        images,
-        batch=args.batch,
-        dtype=None if args.precision is None else getattr(torch, args.precision),
-        cache=not args.no_cache,
-        report=show_progress,
-    )
-    return backbone.name, FeatureSet(
-        features, dataset.labels, dataset.class_names, clients=dataset.clients, split=dataset.split
-    )
+    folder = cache_folder(not args.no_cache)
+    dtype = getattr(torch, args.precision) if args.precision else choose_dtype(backbone, folder)
+    features = extract(backbone, dataset, batch=args.batch, dtype=dtype, cache=folder or False, report=show_progress)
+    name = f"{backbone.name} in {str(dtype).removeprefix('torch.')}"
+    return name, FeatureSet(features, dataset.labels, dataset.class_names, clients=dataset.clients, split=dataset.split)
 
 
 def show_progress(done: int, total: int, rate: float, left: float) -> None:

@@ -11,6 +11,9 @@ if TYPE_CHECKING:
     from fedhip.features.recipe import Recipe
 
 
+UNFINISHED, INTERRUPTED = 1, 130
+
+
 def register(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
     """Add the command."""
     parser = subparsers.add_parser(
@@ -99,21 +102,24 @@ def recipe_of(args: argparse.Namespace) -> Recipe:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Train, evaluate, write."""
-    import torch
-
+    """Train, write, evaluate."""
     from fedhip.features.card import make_card, write_card
     from fedhip.features.checkpoints import save_encoder
+    from fedhip.features.devices import require_folder, resolve_device
     from fedhip.features.evaluation import LabelledSet, evaluate_encoder
     from fedhip.features.pools import load_pool
-    from fedhip.features.pretraining import pretrain
+    from fedhip.features.pretraining import check_intervals, pretrain
 
     recipe = recipe_of(args)
-    # before hours of training, not after: a labelled set that cannot be read
+    stop_after = None if args.stop_after is None else 60 * args.stop_after
+    # before hours of training, not after: whatever could fail at their end
+    check_intervals(args.checkpoint_every, args.log_every, stop_after)
+    device = resolve_device(args.device)
+    for folder in [args.out, *([args.save_pool.parent] if args.save_pool else [])]:
+        require_folder(folder)
     labelled = [LabelledSet.load(path) for path in args.evaluate]
-    device = args.device or ("cuda" if torch.cuda.is_available() else "cpu")
     pool = load_pool(args.pool, recipe.encoder.image_size, args.weights, args.skip_corrupt)
-    print(f"{len(pool.images):,} images from {', '.join(pool.names)}", flush=True)
+    print(f"{len(pool.images):,} images from {', '.join(pool.names)}", file=sys.stderr, flush=True)
     if args.save_pool:
         pool.save(args.save_pool)
     outcome = pretrain(
@@ -121,22 +127,25 @@ def run(args: argparse.Namespace) -> int:
         recipe,
         args.out,
         device=device,
-        compile_step=device.startswith("cuda") if args.compile is None else args.compile,
+        compile_step=device.type == "cuda" if args.compile is None else args.compile,
         resume=args.resume,
         checkpoint_every=args.checkpoint_every,
         log_every=args.log_every,
-        stop_after=None if args.stop_after is None else 60 * args.stop_after,
-        report=lambda progress: print(progress, flush=True),
+        stop_after=stop_after,
+        report=lambda progress: print(progress, file=sys.stderr, flush=True),
     )
     if not outcome.finished:
         print(f"stopped at step {outcome.step}; go on with --resume", file=sys.stderr)
-        return 1
-    accuracy = {}
+        return INTERRUPTED if outcome.interrupted else UNFINISHED
+    save_encoder(args.out / "encoder.safetensors", outcome.encoder)
+    accuracy: dict[str, dict[str, dict[str, float]]] = {}
+    # with and without accuracies, so that an evaluation that fails loses nothing
+    write_card(args.out, make_card(pool, recipe, outcome, str(device), accuracy))
     for data in labelled:
         accuracy[data.name] = evaluate_encoder(outcome.encoder, data, device=device)
         for spec, result in accuracy[data.name].items():
             print(f"{data.name}  {spec:<24} {result['accuracy']:.2%}", flush=True)
-    save_encoder(args.out / "encoder.safetensors", outcome.encoder)
-    write_card(args.out, make_card(pool, recipe, outcome, device, accuracy))
+    if accuracy:
+        write_card(args.out, make_card(pool, recipe, outcome, str(device), accuracy))
     print(f"encoder and card in {args.out}")
     return 0

@@ -2,10 +2,13 @@
 
 from fedhip.features.backbones import Backbone, BackboneInfo, list_backbones, load_backbone
 from fedhip.features.checkpoints import load_encoder, save_encoder
+from fedhip.features.devices import resolve_device
+from fedhip.features.errors import CacheWarning
 from fedhip.features.evaluation import LabelledSet, evaluate_encoder, ridge_accuracy
-from fedhip.features.extraction import extract
+from fedhip.features.extraction import cache_folder, extract
 from fedhip.features.pooling import Pooling
 from fedhip.features.pools import Pool, load_pool
+from fedhip.features.precision import choose_dtype
 from fedhip.features.pretraining import Outcome, Progress, pretrain
 from fedhip.features.recipe import Recipe
 from fedhip.features.vit import ViT, ViTConfig
@@ -13,6 +16,7 @@ from fedhip.features.vit import ViT, ViTConfig
 __all__ = [
     "Backbone",
     "BackboneInfo",
+    "CacheWarning",
     "LabelledSet",
     "Outcome",
     "Pool",
@@ -21,6 +25,8 @@ __all__ = [
     "Recipe",
     "ViT",
     "ViTConfig",
+    "cache_folder",
+    "choose_dtype",
     "evaluate_encoder",
     "extract",
     "list_backbones",
@@ -28,6 +34,7 @@ __all__ = [
     "load_encoder",
     "load_pool",
     "pretrain",
+    "resolve_device",
     "ridge_accuracy",
     "save_encoder",
 ]

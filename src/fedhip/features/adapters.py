@@ -17,7 +17,7 @@ from fedhip.data.errors import MissingExtraError
 from fedhip.features.backbones import digest
 from fedhip.features.errors import BackboneError, ConfigError, PoolingError, WeightsError
 from fedhip.features.images import normalise
-from fedhip.features.masking import row_noise
+from fedhip.features.masking import check_seed, row_noise
 from fedhip.features.vit import IMAGENET_MEAN, IMAGENET_STD, num_kept
 
 
@@ -62,10 +62,11 @@ class HubBackbone:
         size, self.mean, self.std = pixel_settings(name, int(getattr(vision, "image_size", 224)))
         self.patches = (size // int(getattr(vision, "patch_size", size))) ** 2
         num_kept(self.patches, mask_ratio)
-        self.name, self.image_size, self.pooling, self.mask_seed = f"hf:{name}", size, pooling, mask_seed
+        self.name, self.image_size, self.pooling = f"hf:{name}", size, pooling
+        self.mask_seed = check_seed(mask_seed, "mask_seed")
         self.device = device
         mask = [mask_ratio, mask_seed] if mask_ratio else None
-        self.identity = digest(model, ["hf", size, self.mean, self.std, pooling, mask])
+        self.identity = digest(model, ["hf", architecture(model), size, self.mean, self.std, pooling, mask])
         self.model = model.to(device).eval().requires_grad_(False)
         self.feature_dim = self(torch.zeros(1, size, size, 3, dtype=torch.uint8)).shape[1]
 
@@ -80,6 +81,12 @@ class HubBackbone:
             extra["noise"] = row_noise(self.mask_seed, rows.to(self.device), self.patches)
         output = self.model(pixel_values=pixels, **extra)
         return pool_output(output.last_hidden_state, self.pooling, self.name)
+
+
+def architecture(model: Any) -> dict[str, Any]:
+    """A model's configuration, without where it came from: what its weights alone do not tell."""
+    settings: dict[str, Any] = json.loads(model.config.to_json_string(use_diff=False))
+    return {key: value for key, value in settings.items() if key not in ("_name_or_path", "transformers_version")}
 
 
 def pixel_settings(name: str, image_size: int) -> tuple[int, list[float], list[float]]:

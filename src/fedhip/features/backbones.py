@@ -21,10 +21,11 @@ from fedhip.data.download import download
 from fedhip.data.errors import DownloadError
 from fedhip.data.files import default_cache
 from fedhip.features.checkpoints import load_encoder
+from fedhip.features.devices import resolve_device
 from fedhip.features.errors import BackboneError, WeightsError
 from fedhip.features.evaluation import default_concatenation
 from fedhip.features.images import normalise
-from fedhip.features.masking import row_noise
+from fedhip.features.masking import check_seed, row_noise
 from fedhip.features.pooling import Pooling
 from fedhip.features.vit import ViT, ViTConfig, keep_lowest, num_kept
 
@@ -34,6 +35,7 @@ WEIGHT_FILES = (
     "model.safetensors",
     "pytorch_model.bin",
     "mae_pretrain_{name}.pth",
+    "encoder.safetensors",
 )
 
 
@@ -129,7 +131,7 @@ def load_backbone(
     """
     from fedhip.features import adapters
 
-    where = torch.device(device or ("cuda" if torch.cuda.is_available() else "cpu"))
+    where = resolve_device(device)
     if not isinstance(name, str):
         refuse("a callable", pooling=pooling, mask_ratio=mask_ratio or None, weights=weights)
         return adapters.CallableBackbone(name, where)
@@ -205,7 +207,7 @@ class ViTBackbone:
         self.name = name
         self.pooling = Pooling.parse(pooling or default, config.depth)
         self.kept = num_kept(config.num_patches, mask_ratio)
-        self.mask_seed = mask_seed
+        self.mask_seed = check_seed(mask_seed, "mask_seed")
         self.feature_dim = config.width * len(self.pooling.parts)
         self.image_size = config.image_size
         self.device = device

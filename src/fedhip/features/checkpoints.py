@@ -41,11 +41,11 @@ def load_encoder(path: Path, config: ViTConfig | None = None) -> ViT:
     """Read an encoder from any known layout; `config` is needed where the file does not bring its own.
 
     float32 in memory, whatever the file stores. A file of another architecture is an error that names the
-    first key that does not fit.
+    first key, or the first field of its own configuration, that does not fit.
     """
     state, metadata = read_tensors(path)
     if metadata.get("format") == FORMAT:
-        config = own_config(path, metadata)
+        config = agreed(own_config(path, metadata), config, path)
     elif config is None:
         raise WeightsError(f"{path} does not say which architecture it is; give its configuration")
     elif ORIGINAL_MARK in state:
@@ -60,6 +60,19 @@ def own_config(path: Path, metadata: Mapping[str, str]) -> ViTConfig:
         return ViTConfig.from_dict(json.loads(metadata["config"]))
     except (KeyError, AttributeError, TypeError, json.JSONDecodeError, ConfigError) as error:
         raise WeightsError(f"{path} has no readable encoder configuration in its metadata: {error}") from error
+
+
+def agreed(own: ViTConfig, asked: ViTConfig | None, path: Path) -> ViTConfig:
+    """The file's own configuration, if it is of the architecture that was asked for (where one was)."""
+    for field in dataclasses.fields(ViTConfig) if asked is not None else ():
+        found, expected = getattr(own, field.name), getattr(asked, field.name)
+        # the published files differ among themselves in the norm's constant: the file's own is right
+        if field.name != "layer_norm_eps" and found != expected:
+            raise WeightsError(
+                f"{path} has {field.name} {found}, expected {expected}: it is another architecture "
+                f"or another size of this one"
+            )
+    return own
 
 
 def read_tensors(path: Path) -> tuple[State, dict[str, str]]:

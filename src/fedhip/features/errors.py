@@ -27,5 +27,9 @@ class CheckpointError(FedHiPError):
     """The training checkpoint does not belong to this run, or cannot be read."""
 
 
+class CacheWarning(UserWarning):
+    """The cache cannot be used; features are computed and not kept."""
+
+
 class DivergedError(FedHiPError, ArithmeticError):
     """The training loss is no longer a finite number."""

@@ -8,8 +8,10 @@ or not there, so that an interrupted run continues, and a finished one takes no 
 from __future__ import annotations
 
 import hashlib
+import io
 import json
 import time
+import warnings
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
@@ -21,15 +23,20 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from fedhip.data import Dataset
 from fedhip.data.errors import ImagesError
 from fedhip.data.files import atomic_path, default_cache
 from fedhip.data.images import Pixels, check_images
 from fedhip.features.backbones import Backbone
-from fedhip.features.errors import BackboneError, ConfigError
+from fedhip.features.errors import BackboneError, CacheWarning, ConfigError
 from fedhip.features.images import to_rgb
 from fedhip.features.precision import choose_dtype
 
+# part of every key of the cache: to be raised when the same weights and images give other features
+FEATURES_VERSION = 2
+
 Features = NDArray[np.float32]
+DIGEST_BYTES = hashlib.sha256().digest_size
 Report = Callable[[int, int, float, float], None]
 
 
@@ -57,24 +64,30 @@ def extract(
     """Features (N, m) in float32 of uint8 images (N, H, W[, 1 or 3]), or of an object with `len` and `read`.
 
     `dtype` is the precision of the matrix products: by default bfloat16 on a GPU, and on a CPU whichever of
-    float32 and bfloat16 a short measurement finds faster. A batch that does not fit in memory is halved.
-    `cache` is a folder, True for the usual one, or False. An object is known to the cache by its
-    `fingerprint`; without one it is not cached. `report` gets (done, total, images per second, seconds
-    left).
+    float32 and bfloat16 a short measurement finds faster (`choose_dtype`). A batch that does not fit in
+    memory is halved. `compile_backbone` goes through torch.compile, which takes a minute and pays for
+    millions of images; it is offered here and not by the commands, because it needs a compiler on the
+    machine. `cache` is a folder, True for the usual one, or False; a folder that cannot be used is a
+    `CacheWarning`. An object is known to the cache by its `pixels_fingerprint` or `fingerprint`; without
+    one it is not cached. `report` gets (done, total, images per second, seconds left).
     """
     if batch is not None and batch < 1:
         raise ConfigError(f"batch is {batch}; it must be at least 1")
+    if dtype not in (None, torch.float32) and not backbone.mixed_precision:
+        raise ConfigError(f"{backbone.name} has a precision of its own; leave {dtype} out")
+    if isinstance(images, Dataset) and isinstance(images.images, np.ndarray):
+        images = images.images  # resized on the device
     read, total = reader(images, backbone.image_size)
-    folder = (default_cache() if cache is True else Path(cache)) if cache else None
-    if folder is not None and backbone.identity is not None:
+    if cache and backbone.identity is not None:
         fingerprint = fingerprint or fingerprint_of(images)
-    remembered = folder if fingerprint and backbone.identity else None
+    remembered = bool(cache and fingerprint and backbone.identity)
+    folder = cache_folder(cache) if remembered or dtype is None else None
     precision = dtype or choose_dtype(backbone, folder)
     store = None
-    if remembered is not None:
-        settings = [fingerprint, total, backbone.identity, backbone.device.type, str(precision)]
+    if remembered and folder is not None:
+        settings = [FEATURES_VERSION, fingerprint, total, backbone.identity, backbone.device.type, str(precision)]
         key = hashlib.sha256(json.dumps(settings).encode()).hexdigest()
-        store = Store(remembered / "features" / key)
+        store = Store(folder / "features" / key)
     engine = Engine(backbone, batch or default_batch(backbone), precision, compile_backbone)
     return run(engine, read, total, store, report)
 
@@ -127,6 +140,31 @@ def run(
     finally:
         threads.shutdown(wait=True, cancel_futures=True)
     return out
+
+
+def cache_folder(cache: bool | Path = True) -> Path | None:
+    """The folder to keep features in, made if need be; None, with a warning, where that cannot be done."""
+    if cache is False:
+        return None
+    folder = default_cache() if cache is True else Path(cache)
+    try:
+        with atomic_path(folder / "writable") as temporary:
+            temporary.touch()
+        (folder / "writable").unlink()
+    except OSError as error:
+        warn_of(folder, error)
+        return None
+    return folder
+
+
+def warn_of(folder: Path, error: OSError) -> None:
+    """Say that features are not kept, and why."""
+    warnings.warn(
+        f"the cache {folder} cannot be used ({error.strerror or error}); features are computed and not kept; "
+        f"set FEDHIP_CACHE to a folder that can be written to",
+        CacheWarning,
+        stacklevel=3,
+    )
 
 
 def check_finite(features: Features, rows: range, name: str) -> None:
@@ -204,32 +242,44 @@ class Engine:
             torch.cuda.empty_cache()
 
 
-@dataclass(frozen=True)
+@dataclass
 class Store:
-    """Finished chunks of one extraction on disk."""
+    """Finished chunks of one extraction on disk, each an .npy followed by its SHA-256."""
 
     folder: Path
+    writable: bool = True
 
     def path(self, rows: range) -> Path:
         """The file of a chunk."""
         return self.folder / f"{rows.start:09d}-{rows.stop:09d}.npy"
 
     def load(self, rows: range, out: Features) -> bool:
-        """Put a chunk in its place; False where there is none, or none that can be read."""
+        """Put a chunk in its place; False where there is none, or none that is as it was written."""
         try:
-            with self.path(rows).open("rb") as file:
-                found = np.load(file, allow_pickle=False)
+            content = self.path(rows).read_bytes()
+            body, mark = content[:-DIGEST_BYTES], content[-DIGEST_BYTES:]
+            if hashlib.sha256(body).digest() != mark:
+                return False
+            found = np.load(io.BytesIO(body), allow_pickle=False)
         except (OSError, ValueError, EOFError):
             return False
-        if found.dtype != out.dtype or found.shape != (len(rows), out.shape[1]):
+        if found.dtype != out.dtype or found.shape != (len(rows), out.shape[1]) or not np.isfinite(found).all():
             return False
         out[rows.start : rows.stop] = found
         return True
 
     def save(self, rows: range, features: Features) -> None:
-        """Write a chunk."""
-        with atomic_path(self.path(rows)) as temporary, temporary.open("wb") as file:
-            np.save(file, features)
+        """Write a chunk; a disk that takes no more of them is a warning, since the features are there."""
+        if not self.writable:
+            return
+        body = io.BytesIO()
+        np.save(body, features)
+        try:
+            with atomic_path(self.path(rows)) as temporary:
+                temporary.write_bytes(body.getvalue() + hashlib.sha256(body.getvalue()).digest())
+        except OSError as error:
+            self.writable = False
+            warn_of(self.folder, error)
 
 
 def reader(images: Pixels | ImageSource, size: int) -> tuple[Callable[[range], Pixels], int]:
@@ -253,7 +303,8 @@ def reader(images: Pixels | ImageSource, size: int) -> tuple[Callable[[range], P
 def fingerprint_of(images: Pixels | ImageSource) -> str | None:
     """What the images are: a source's own word for it, or the digest of an array."""
     if hasattr(images, "read"):
-        found = getattr(images, "fingerprint", None)
+        # the labels do not change the features: a word for the pixels alone is better
+        found = getattr(images, "pixels_fingerprint", None) or getattr(images, "fingerprint", None)
         return None if found is None else str(found)
     array = np.asanyarray(images)
     sha = hashlib.sha256(repr((array.shape, str(array.dtype))).encode())

@@ -14,6 +14,7 @@ import torch
 import torch.nn.functional as functional
 from torch import Tensor, nn
 
+from fedhip.features.errors import ConfigError
 from fedhip.features.vit import Block, ViT, ViTConfig, num_kept, patchify, sincos_positions, take
 
 
@@ -24,6 +25,13 @@ class DecoderConfig:
     width: int = 192
     depth: int = 4
     heads: int = 3
+
+    def __post_init__(self) -> None:
+        for name in ("width", "depth", "heads"):
+            if getattr(self, name) < 1:
+                raise ConfigError(f"decoder {name} is {getattr(self, name)}; it must be at least 1")
+        if self.width % self.heads or self.width % 4:
+            raise ConfigError(f"decoder width {self.width} must be a multiple of 4 and of its {self.heads} heads")
 
 
 class MaskedAutoencoder(nn.Module):

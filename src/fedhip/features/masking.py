@@ -5,6 +5,15 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from fedhip.features.errors import ConfigError
+
+
+def check_seed(seed: int, name: str) -> int:
+    """The seed, if it fits in 64 bits."""
+    if not -(2**63) <= seed < 2**63:
+        raise ConfigError(f"{name} is {seed}; it must fit in 64 bits, from {-(2**63)} to {2**63 - 1}")
+    return seed
+
 
 def row_noise(seed: int, rows: Tensor, patches: int) -> Tensor:
     """Uniform numbers (B, patches) in [0, 1), float64, from a counter-based hash of (seed, row, patch)."""

@@ -7,14 +7,13 @@ import zipfile
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from pathlib import Path, PurePosixPath
+from pathlib import Path, PurePath, PurePosixPath
 
 import numpy as np
-from PIL import Image
 
 from fedhip.data.errors import CorruptImageError, ImagesError
 from fedhip.data.files import atomic_path
-from fedhip.data.images import SUFFIXES, Pixels, check_images, open_rgb
+from fedhip.data.images import SUFFIXES, Pixels, check_images, fit, open_rgb
 from fedhip.features.errors import PoolError
 from fedhip.features.images import resize_uint8
 
@@ -118,21 +117,20 @@ def read_npz(path: Path, image_size: int) -> Pool:
 
 def read_folder(path: Path, image_size: int, skip_corrupt: bool) -> Pool:
     """All images below a folder, in the order of their names."""
-    files = sorted(file for file in path.rglob("*") if file.suffix.lower() in SUFFIXES and file.is_file())
-    return decode(
-        path.name, [str(file) for file in files], lambda i: resized(open_rgb(files[i]), image_size), skip_corrupt
-    )
+    files = sorted(file for file in path.rglob("*") if is_image(file.relative_to(path)) and file.is_file())
+    names = [str(file) for file in files]
+    return decode(path.name, names, lambda i: np.asarray(fit(open_rgb(files[i]), image_size)), skip_corrupt)
 
 
 def read_zip(path: Path, image_size: int, skip_corrupt: bool) -> Pool:
     """All images in a zip file, in the order of their names."""
     with zipfile.ZipFile(path) as archive:
-        names = sorted(name for name in archive.namelist() if PurePosixPath(name).suffix.lower() in SUFFIXES)
+        names = sorted(name for name in archive.namelist() if is_image(PurePosixPath(name)))
 
         def read(i: int) -> Pixels:
             try:
                 with archive.open(names[i]) as file:
-                    return resized(open_rgb(file, f"{path}:{names[i]}"), image_size)
+                    return np.asarray(fit(open_rgb(file, f"{path}:{names[i]}"), image_size))
             except zipfile.BadZipFile as error:
                 raise CorruptImageError(
                     f"{path}:{names[i]} cannot be unpacked ({error}); "
@@ -142,11 +140,10 @@ def read_zip(path: Path, image_size: int, skip_corrupt: bool) -> Pool:
         return decode(path.name, names, read, skip_corrupt)
 
 
-def resized(image: Image.Image, size: int) -> Pixels:
-    """uint8 (size, size, 3), bilinear as in `resize_uint8`; the aspect ratio is not kept."""
-    if image.size != (size, size):
-        image = image.resize((size, size), Image.Resampling.BILINEAR)
-    return np.asarray(image)
+def is_image(path: PurePath) -> bool:
+    """Whether a name inside a source is that of an image; hidden files and what macOS adds to zips are not."""
+    hidden = any(part.startswith(".") or part == "__MACOSX" for part in path.parts)
+    return path.suffix.lower() in SUFFIXES and not hidden
 
 
 def decode(name: str, files: Sequence[str], read: Callable[[int], Pixels], skip_corrupt: bool) -> Pool:

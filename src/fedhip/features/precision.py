@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import json
 import platform
+import statistics
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 import torch
@@ -14,19 +16,24 @@ from fedhip.features.backbones import Backbone
 
 # bfloat16 costs digits: it must earn them
 WORTHWHILE = 1.2
+PAIRS = 5
 
 
 def choose_dtype(backbone: Backbone, memory: Path | None = None) -> torch.dtype:
-    """bfloat16 on a GPU; on a CPU the faster of float32 and bfloat16, measured once and kept in `memory`."""
+    """bfloat16 on a GPU; on a CPU the faster of float32 and bfloat16, measured once and kept in `memory`.
+
+    A choice holds for these weights, this number of threads and this machine.
+    """
     if not backbone.mixed_precision:
         return torch.float32
     if backbone.device.type != "cpu":
         return torch.bfloat16
-    place = f"{platform.machine()} {platform.processor()} {torch.backends.cpu.get_cpu_capability()}"
-    key = f"{backbone.name} {backbone.image_size} {backbone.feature_dim} on {place} torch {torch.__version__}"
+    machine = f"{platform.node()} {platform.machine()} {torch.backends.cpu.get_cpu_capability()}"
+    what = backbone.identity or f"{backbone.name} {backbone.image_size} {backbone.feature_dim}"
+    key = f"{what} on {machine}, {torch.get_num_threads()} threads, torch {torch.__version__}"
     path = None if memory is None else memory / "precision.json"
     known = read_choices(path)
-    if key not in known:
+    if known.get(key) not in ("bfloat16", "float32"):
         known[key] = "bfloat16" if speedup(backbone) > WORTHWHILE else "float32"
         if path is not None:
             write_text(path, json.dumps(known, indent=1) + "\n")
@@ -42,16 +49,23 @@ def read_choices(path: Path | None) -> dict[str, str]:
     return {str(k): str(v) for k, v in known.items()} if isinstance(known, dict) else {}
 
 
-def speedup(backbone: Backbone, count: int = 8) -> float:
-    """How many times faster bfloat16 is on a few images."""
-    images = torch.randint(0, 256, (count, backbone.image_size, backbone.image_size, 3), dtype=torch.uint8)
-    seconds = {}
-    for mixed in (False, True):
-        times = []
-        for _ in range(3):
-            start = time.perf_counter()
-            with torch.no_grad(), torch.autocast("cpu", torch.bfloat16, enabled=mixed):
-                backbone(images)
-            times.append(time.perf_counter() - start)
-        seconds[mixed] = min(times)
-    return seconds[False] / seconds[True]
+def speedup(backbone: Backbone, clock: Callable[[], float] = time.perf_counter) -> float:
+    """How many times faster bfloat16 is: the median over pairs of runs, one of each right after the other.
+
+    Other work on the machine slows both halves of a pair alike, and a pair it cuts in two does not move the
+    median. The first run of each precision, which sets things up, is not counted.
+    """
+    # a batch as in extraction, but fewer images where each of them is large
+    count = max(8, min(32, 2**17 // backbone.image_size**2))
+    generator = torch.Generator().manual_seed(0)
+    shape = (count, backbone.image_size, backbone.image_size, 3)
+    images = torch.randint(0, 256, shape, generator=generator, dtype=torch.uint8)
+
+    def seconds(mixed: bool) -> float:
+        start = clock()
+        with torch.no_grad(), torch.autocast("cpu", torch.bfloat16, enabled=mixed):
+            backbone(images)
+        return clock() - start
+
+    ratios = [seconds(mixed=False) / seconds(mixed=True) for _ in range(1 + PAIRS)]
+    return statistics.median(ratios[1:])

@@ -3,7 +3,8 @@
     pool on the device as uint8 → random crops → visible patches → encoder → decoder → error on masked patches
 
 All randomness of a step comes from (seed, step), so that a resumed run continues exactly where it stood.
-The host never waits for the device inside the loop, except to read the mean loss every `log_every` steps.
+The host never waits for the device inside the loop, except to read the mean loss every `log_every` steps and
+to write a checkpoint.
 """
 
 from __future__ import annotations
@@ -23,11 +24,12 @@ import torch
 from torch import Tensor
 
 from fedhip.data.files import write_text
-from fedhip.features.errors import CheckpointError, DivergedError
+from fedhip.features.devices import require_folder, resolve_device
+from fedhip.features.errors import CheckpointError, ConfigError, DivergedError
 from fedhip.features.mae import MaskedAutoencoder, crop, draw_boxes
 from fedhip.features.pools import Pool
 from fedhip.features.recipe import Recipe
-from fedhip.features.training_state import CHECKPOINT, read_checkpoint, write_checkpoint
+from fedhip.features.training_state import CHECKPOINT, read_checkpoint, restore, write_checkpoint
 from fedhip.features.vit import ViT
 
 
@@ -52,7 +54,7 @@ class Progress:
 
 @dataclass
 class Outcome:
-    """The encoder and how it came about."""
+    """The encoder and how it came about; `interrupted` by a signal, or simply not `finished` in time."""
 
     encoder: ViT
     finished: bool
@@ -60,6 +62,7 @@ class Outcome:
     seconds: float
     compile_seconds: float
     curve: list[dict[str, float]]
+    interrupted: bool = False
 
 
 def pretrain(
@@ -83,10 +86,21 @@ def pretrain(
     run early with a checkpoint; `resume=True` goes on from there, and starts from the beginning where there
     is none.
     """
-    chosen = torch.device(device or ("cuda" if torch.cuda.is_available() else "cpu"))
-    run = Run(pool, recipe, out, chosen, compile_step)
+    check_intervals(checkpoint_every, log_every, stop_after)
+    require_folder(out)
+    run = Run(pool, recipe, out, resolve_device(device), compile_step)
     run.begin(resume)
     return run.train(checkpoint_every, log_every, stop_after, report)
+
+
+def check_intervals(checkpoint_every: float, log_every: int, stop_after: float | None) -> None:
+    """Intervals that never come, or come at once, are errors."""
+    if log_every < 1:
+        raise ConfigError(f"log_every is {log_every}; it must be at least 1 step")
+    if not checkpoint_every > 0:
+        raise ConfigError(f"checkpoint_every is {checkpoint_every}; it must be a positive number of seconds")
+    if stop_after is not None and not stop_after > 0:
+        raise ConfigError(f"stop_after is {stop_after}; it must be positive")
 
 
 class Run:
@@ -119,6 +133,8 @@ class Run:
         self.seconds = 0.0
         self.compile_seconds = 0.0
         self.curve: list[dict[str, float]] = []
+        # losses since the last point of the curve: their sum, which stays on the device, and their number
+        self.total, self.summed = torch.zeros((), device=device), 0
 
     def begin(self, resume: bool) -> None:
         """Load the checkpoint in `out`, if there is one and it may be continued."""
@@ -127,17 +143,22 @@ class Run:
             return
         if not resume:
             raise CheckpointError(f"{path} is the checkpoint of an earlier run; resume it, or choose another folder")
-        state = read_checkpoint(path, self.model, self.optimizer)
+        state, tensors = read_checkpoint(path)
         difference = self.recipe.first_difference(state["recipe"])
         if difference is None and state["pool"] != self.digest:
             difference = f"the pool was {state['pool']} and is now {self.digest}"
         if difference is not None:
             raise CheckpointError(f"{path} belongs to another run: {difference}; choose another folder")
+        restore(path, tensors, self.model, self.optimizer)
+        total, summed = state.get("window", (0.0, 0))
+        self.total, self.summed = torch.tensor(float(total), device=self.device), int(summed)
         self.step, self.seconds = int(state["step"]), float(state["seconds"])
         self.compile_seconds, self.curve = float(state["compile_seconds"]), list(state["curve"])
 
     def save(self) -> None:
-        """Write the checkpoint and the loss curve."""
+        """Write the checkpoint and the loss curve; with the sum of the losses, so that a resumed run repeats it."""
+        if self.summed:
+            self.read()
         state = {
             "recipe": self.recipe.to_dict(),
             "pool": self.digest,
@@ -145,6 +166,7 @@ class Run:
             "seconds": self.seconds,
             "compile_seconds": self.compile_seconds,
             "curve": self.curve,
+            "window": [float(self.total), self.summed],
         }
         write_checkpoint(self.out / CHECKPOINT, self.model, self.optimizer, state)
         write_curve(self.out / "loss.csv", self.curve)
@@ -189,7 +211,6 @@ class Run:
         process_start = time.monotonic()
         clock = Clock(self.seconds)
         saved_at, first = process_start, True
-        total, summed = torch.zeros((), device=self.device), 0
         window_start, window_step = self.seconds, self.step
         self.model.train()
         with interrupts() as stop:
@@ -199,30 +220,26 @@ class Run:
                 if progress >= 1 or early:
                     break
                 # by steps, the rate is that of the middle of the step: neither the first nor the last is zero
-                total += self.advance(recipe.rate(progress + (0.5 / recipe.steps if recipe.steps else 0.0)))
-                summed += 1
+                self.total += self.advance(recipe.rate(progress + (0.5 / recipe.steps if recipe.steps else 0.0)))
+                self.summed += 1
                 if first:
                     self.synchronize()
                     self.compile_seconds += time.monotonic() - process_start
                     clock, first = Clock(self.seconds), False
                     window_step = self.step
                 if self.step % log_every == 0 or self.step == recipe.steps:
-                    loss = self.read(total, summed)
-                    self.seconds = clock.seconds
-                    speed = self.speed(window_step, window_start)
+                    self.note(clock, window_step, window_start, report)
                     window_start, window_step = self.seconds, self.step
-                    self.note(loss, speed, report)
-                    total, summed = torch.zeros((), device=self.device), 0
-                    # only here is the curve complete up to this step: a resumed run repeats it exactly
-                    if time.monotonic() - saved_at > checkpoint_every:
-                        self.save()
-                        saved_at = time.monotonic()
-        if summed:
-            loss = self.read(total, summed)
+                if time.monotonic() - saved_at > checkpoint_every:
+                    self.synchronize()
+                    self.seconds = clock.seconds
+                    self.save()
+                    saved_at = time.monotonic()
+        if self.summed and progress >= 1:
+            self.note(clock, window_step, window_start, report)
+        elif early and not first:
             self.seconds = clock.seconds
-            self.note(loss, self.speed(window_step, window_start), report)
-            self.save()
-        elif not first:
+        if not first:
             self.save()
         return Outcome(
             self.model.encoder.eval(),
@@ -231,20 +248,28 @@ class Run:
             self.seconds,
             self.compile_seconds,
             self.curve,
+            interrupted=stop.is_set() and progress < 1,
         )
 
-    def read(self, total: Tensor, summed: int) -> float:
-        """The mean loss of a window, checked: the one place where the host waits for the device."""
-        loss = float(total) / summed
+    def read(self) -> float:
+        """The mean loss since the last point of the curve, checked; the host waits for the device here."""
+        loss = float(self.total) / self.summed
         if not math.isfinite(loss):
+            kept = f"; the checkpoint in {self.out} is from before" if (self.out / CHECKPOINT).exists() else ""
             raise DivergedError(
-                f"the loss is {loss} at step {self.step}; lower the learning rate (peak "
-                f"{self.recipe.peak:g}) and start again; the last checkpoint in {self.out} is from before"
+                f"the loss is {loss} at step {self.step}; lower the learning rate (peak {self.recipe.peak:g}) "
+                f"and start again{kept}"
             )
         return loss
 
-    def note(self, loss: float, images_per_second: float, report: Callable[[Progress], None] | None) -> None:
+    def note(
+        self, clock: Clock, window_step: int, window_start: float, report: Callable[[Progress], None] | None
+    ) -> None:
         """Add a point to the curve and report it."""
+        loss = self.read()
+        self.total, self.summed = torch.zeros((), device=self.device), 0
+        self.seconds = clock.seconds
+        images_per_second = self.speed(window_step, window_start)
         progress = min(1.0, self.recipe.progress(self.step, self.seconds))
         rate = self.recipe.rate(progress)
         self.curve.append({"step": self.step, "loss": loss, "learning_rate": rate, "seconds": self.seconds})

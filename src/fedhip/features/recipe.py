@@ -10,6 +10,7 @@ from typing import Any
 
 from fedhip.features.errors import ConfigError
 from fedhip.features.mae import DecoderConfig
+from fedhip.features.masking import check_seed
 from fedhip.features.vit import ViTConfig, num_kept
 
 
@@ -45,8 +46,9 @@ class Recipe:
             raise ConfigError(f"warmup is {self.warmup}; it is a share of the run, at least 0 and below 1")
         if not 0 < self.crop_area[0] <= self.crop_area[1] <= 1:
             raise ConfigError(f"crop_area is {self.crop_area}; give two shares of the image, the smaller first")
-        if self.decoder.width % self.decoder.heads or self.decoder.width % 4:
-            raise ConfigError(f"decoder width {self.decoder.width} must be a multiple of 4 and of its heads")
+        if not 0 <= self.weight_decay < math.inf:
+            raise ConfigError(f"weight_decay is {self.weight_decay}; it must be at least 0")
+        check_seed(self.seed, "seed")
         if num_kept(self.encoder.num_patches, self.mask_ratio) == self.encoder.num_patches:
             raise ConfigError(f"mask_ratio {self.mask_ratio} masks no patch; there would be nothing to learn")
 
@@ -72,8 +74,16 @@ class Recipe:
 
     def first_difference(self, other: Mapping[str, Any]) -> str | None:
         """The first field in which another run's `to_dict` differs, in words."""
-        mine = self.to_dict()
+        mine, theirs = flat(self.to_dict()), flat(other)
         for key in mine:
-            if mine[key] != other.get(key):
-                return f"{key} was {other.get(key)!r} and is now {mine[key]!r}"
+            if mine[key] != theirs.get(key):
+                return f"{key} was {theirs.get(key)!r} and is now {mine[key]!r}"
         return None
+
+
+def flat(fields: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
+    """Nested fields under names such as `encoder.width`."""
+    out: dict[str, Any] = {}
+    for key, value in fields.items():
+        out |= flat(value, f"{prefix}{key}.") if isinstance(value, Mapping) else {f"{prefix}{key}": value}
+    return out

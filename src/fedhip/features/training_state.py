@@ -12,7 +12,7 @@ from typing import Any
 import torch
 from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
-from torch import nn
+from torch import Tensor, nn
 
 from fedhip.data.files import atomic_path
 from fedhip.features.errors import CheckpointError
@@ -33,9 +33,8 @@ def write_checkpoint(path: Path, model: nn.Module, optimizer: torch.optim.AdamW,
         save_file(tensors, temporary, {"format": "fedhip-pretraining", "state": json.dumps(state)})
 
 
-def read_checkpoint(path: Path, model: nn.Module, optimizer: torch.optim.AdamW) -> dict[str, Any]:
-    """Put weights and moments back and return the state; nothing changes if the file does not fit."""
-    parameters = dict(model.named_parameters())
+def read_checkpoint(path: Path) -> tuple[dict[str, Any], dict[str, Tensor]]:
+    """The state and the tensors in a file."""
     try:
         with safe_open(path, framework="pt") as file:
             metadata = file.metadata() or {}
@@ -45,6 +44,12 @@ def read_checkpoint(path: Path, model: nn.Module, optimizer: torch.optim.AdamW) 
             state[key]
     except (SafetensorError, KeyError, TypeError, json.JSONDecodeError) as error:
         raise CheckpointError(f"{path} is not a readable training checkpoint ({error}); remove it") from error
+    return state, tensors
+
+
+def restore(path: Path, tensors: dict[str, Tensor], model: nn.Module, optimizer: torch.optim.AdamW) -> None:
+    """Put weights and moments back; nothing changes if one does not fit."""
+    parameters = dict(model.named_parameters())
     for name, parameter in parameters.items():
         found = tensors.get(f"model/{name}")
         if found is None or found.shape != parameter.shape:
@@ -60,4 +65,3 @@ def read_checkpoint(path: Path, model: nn.Module, optimizer: torch.optim.AdamW) 
                     "exp_avg": tensors[f"exp_avg/{name}"].to(parameter.device),
                     "exp_avg_sq": tensors[f"exp_avg_sq/{name}"].to(parameter.device),
                 }
-    return state

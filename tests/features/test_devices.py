@@ -1,0 +1,62 @@
+"""Where to compute and where to write, asked before the work."""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from fedhip.features import load_backbone, pretrain, resolve_device
+from fedhip.features.devices import require_folder
+from fedhip.features.errors import ConfigError
+from fedhip.features.pools import Pool
+from fedhip.features.recipe import Recipe
+from tests.features.samples import waves
+
+
+@pytest.fixture
+def no_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+
+
+@pytest.mark.usefixtures("no_gpu")
+def test_devices_that_are_not_there() -> None:
+    assert resolve_device() == resolve_device("cpu") == torch.device("cpu")
+    for name, named in {
+        "foo": "no device 'foo'; use cpu",
+        "cuda": "finds none; use cpu",
+        "cuda:x": "no device",
+    }.items():
+        with pytest.raises(ConfigError, match=named):
+            resolve_device(name)
+    with pytest.raises(ConfigError, match="'meta' cannot be used"):
+        resolve_device("meta")
+
+
+def test_gpus_are_counted(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
+    assert resolve_device() == torch.device("cuda")
+    assert resolve_device("cuda:1") == torch.device("cuda:1")
+    with pytest.raises(ConfigError, match="has cuda:0 to cuda:1, and cpu"):
+        resolve_device("cuda:2")
+
+
+@pytest.mark.usefixtures("no_gpu")
+def test_backbones_and_pretraining_ask(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="use cpu"):
+        load_backbone("fedhip-vit", device="cuda")
+    with pytest.raises(ConfigError, match="use cpu"):
+        pretrain(Pool(waves(4, 64), ("w",), (4,), (1.0,)), Recipe(steps=1), tmp_path, device="cuda")
+
+
+def test_folders_that_can_be_made(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    require_folder(tmp_path / "a" / "b")
+    assert not (tmp_path / "a").exists()
+    np.save(tmp_path / "file.npy", 1)
+    for folder in (tmp_path / "file.npy", tmp_path / "file.npy" / "deeper"):
+        with pytest.raises(ConfigError, match=r"file\.npy is a file, not a folder"):
+            require_folder(folder)
+    monkeypatch.setattr("os.access", lambda path, mode: False)
+    with pytest.raises(ConfigError, match="cannot be written to"):
+        require_folder(tmp_path / "a")
