@@ -8,7 +8,6 @@ from collections.abc import Callable
 from typing import Any
 
 import numpy as np
-import torch
 
 from fedhip.cli.console import print_table
 from fedhip.cli.options import (
@@ -24,6 +23,7 @@ from fedhip.cli.options import (
 )
 from fedhip.core.solvers import require_alpha, require_beta
 from fedhip.data import Dataset
+from fedhip.features import resolve_device
 from fedhip.simulation import METHODS, Outcome, clients_of, simulate
 
 TITLES = {"local": "trained alone", "global": "global model", "fedhip": "personalized"}
@@ -65,7 +65,7 @@ def run(args: argparse.Namespace) -> int:
         features.num_classes,
         alpha=args.alpha,
         beta=args.beta,
-        device=args.device or ("cuda" if torch.cuda.is_available() else "cpu"),
+        device=resolve_device(args.device),
         report=show_clients,
     )
     title = f"{name} · {describe(partition)} · {backbone}, {features.features.shape[1]} wide"

@@ -153,7 +153,7 @@ def refuse(what: str, **settings: object) -> None:
     """Settings that would silently do nothing are errors."""
     for setting, value in settings.items():
         if value is not None:
-            raise BackboneError(f"{what} has no setting {setting}; got {value!r}; leave it out")
+            raise BackboneError(f"{what} has no setting {setting}; got {value}; leave it out")
 
 
 def find_weights(name: str, weights: str | Path | None) -> Path:
