@@ -103,14 +103,12 @@ def pth_tensors(content: Any, path: Path) -> State:
 def build(state: Mapping[str, Tensor], config: ViTConfig, source: str) -> ViT:
     """An encoder with these weights, in evaluation mode."""
     own = to_own_layout(state, config)
-    with torch.device("meta"):
-        encoder = ViT(config)
+    encoder = ViT(config)
     expected = {key: value.shape for key, value in encoder.state_dict().items()}
     expected["positions"] = encoder.positions.shape
     positions = own.pop("positions", None)
     found = dict(own) if positions is None else {**own, "positions": positions}
     check_keys(found, expected, source)
-    encoder = ViT(config)
     encoder.load_state_dict({key: value.float() for key, value in own.items()})
     if positions is not None:
         encoder.positions = positions.float().clone()
