@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import argparse
-import sys
 from pathlib import Path
 from typing import Any
 
+from fedhip.cli.progress import ExtractionProgress
 from fedhip.data import (
     Dataset,
     FeatureSet,
@@ -158,30 +158,8 @@ def extract_features(args: argparse.Namespace, dataset: Dataset) -> tuple[str, F
     )
     folder = cache_folder(not args.no_cache)
     dtype = getattr(torch, args.precision) if args.precision else choose_dtype(backbone, folder)
-    features = extract(backbone, dataset, batch=args.batch, dtype=dtype, cache=folder or False, report=show_progress)
+    features = extract(
+        backbone, dataset, batch=args.batch, dtype=dtype, cache=folder or False, report=ExtractionProgress()
+    )
     name = f"{backbone.name} in {str(dtype).removeprefix('torch.')}"
     return name, FeatureSet(features, dataset.labels, dataset.class_names, clients=dataset.clients, split=dataset.split)
-
-
-def show_progress(done: int, total: int, rate: float, left: float) -> None:
-    """One line that is written over."""
-    minutes, seconds = divmod(round(left), 60)
-    speed = f"{rate:,.0f} images/s  {minutes:d}:{seconds:02d} left" if rate else ""
-    write_over(f"features          {_bar(done, total)} {done:>7,}/{total:,}  {speed}", last=done == total)
-
-
-def show_clients(phase: str, done: int, total: int) -> None:
-    """One line for each phase, written over."""
-    write_over(f"{phase:<17} {_bar(done, total)} {done:>4,}/{total:,} clients", last=done == total)
-
-
-def write_over(line: str, last: bool = False) -> None:
-    """Replace the line on the terminal; in a log, write only the last of each."""
-    if sys.stderr.isatty():
-        print(f"\r{line:<78}", end="\n" if last else "", file=sys.stderr, flush=True)
-    elif last:
-        print(line, file=sys.stderr, flush=True)
-
-
-def _bar(done: int, total: int) -> str:
-    return f"{'█' * (24 * done // total):░<24}"

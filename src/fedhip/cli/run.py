@@ -19,8 +19,8 @@ from fedhip.cli.options import (
     extract_features,
     load_rows,
     refuse_unused,
-    show_clients,
 )
+from fedhip.cli.progress import show_clients
 from fedhip.core.solvers import require_alpha, require_beta
 from fedhip.data import Dataset
 from fedhip.features import resolve_device
