@@ -68,9 +68,9 @@ def test_from_data_takes_all_that_fits() -> None:
     GridStatistics.from_data([[2.0**31, 0.0]], [0], 1, fraction_bits=0)
     with pytest.raises(GridOverflowError, match="at no scale"):
         GridStatistics.from_data([[2.0**32]], [0], 1, fraction_bits=28)
-    # Tiny values: cross, not gram, is what overflows.
-    with pytest.raises(GridOverflowError):
-        GridStatistics.from_data(np.full((8, 1), 0.5), np.zeros(8), 1, fraction_bits=62)
+    # Many tiny values: cross, not gram, is what overflows.
+    with pytest.raises(GridOverflowError, match=r"values of 4 overflow .*fraction_bits=60 fits"):
+        GridStatistics.from_data(np.full((4096, 1), 2.0**-10), np.zeros(4096), 1, fraction_bits=62)
     assert decode(GridStatistics.from_data(np.full((3, 1), 0.5), np.zeros(3), 1, fraction_bits=62)).cross == 1.5
 
 

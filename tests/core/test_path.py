@@ -106,12 +106,15 @@ def test_leave_one_out_accuracy_and_selection_by_brute_force(rows: tuple[int, ..
 
 
 def test_ties_go_to_the_smaller_alpha() -> None:
-    F, y = np.eye(3), np.arange(3)
+    F, y = np.concatenate([np.eye(3), 2 * np.eye(3)]), np.tile(np.arange(3), 2)
     total = aggregate([Statistics.from_data(F, y, 3), Statistics.from_data(np.repeat(F, 9, 0), np.repeat(y, 9), 3)])
     path = PersonalizationPath(total, F, y)
     assert path.loo_accuracy([0.0, 5.0, 20.0]).tolist() == [1.0, 1.0, 1.0]
     assert path.select([20.0, 5.0]) == 5.0
     assert path.select() == 0.0
+    score = RegularizationPath(total, [1.0]).score(F, y, alphas=[20.0, 5.0])
+    assert float(score.error[0]) == pytest.approx(float(path.loo_error([5.0])[0]))
+    assert float(score.error[0]) != pytest.approx(float(path.loo_error([20.0])[0]))
 
 
 def test_default_alphas_cover_the_range_and_hold_the_papers_values() -> None:

@@ -273,7 +273,8 @@ def test_a_value_does_not_change_with_the_arrays_it_was_made_from() -> None:
 
 
 def test_a_nearly_symmetric_gram_is_made_symmetric() -> None:
-    gram = torch.tensor([[2.0, 1.0], [1.0 + 1e-13, 2.0]]).double()
+    gram = torch.tensor([[2.0, 1.0], [1.0 + 1e-13, 2.0]], dtype=torch.float64)
+    assert not torch.equal(gram, gram.mT)
     statistics = Statistics(gram, torch.ones(2, 1), torch.tensor([3]))
     assert torch.equal(statistics.gram, statistics.gram.mT)
 

@@ -233,7 +233,6 @@ class RegularizationPath:
             raise EmptyClientError("the sum holds no rows; add at least one client's statistics")
         self._total = total
         self._values, self._V = torch.linalg.eigh(total.gram)
-        self._values = self._values.clamp(min=0.0)
         self._rotated_cross = self._V.mT @ total.cross
         self.betas = tuple(sorted(require_beta(beta) for beta in (default_betas(total) if betas is None else betas)))
         if not self.betas:
