@@ -100,7 +100,6 @@ def test_data_sets_by_name_and_by_path(tmp_path: Path, capsys: pytest.CaptureFix
         (("--features", "x.npz", "--dataset", "sketches"), "stands alone"),
         (("--dataset", "scetches", "--clients", "3"), "did you mean 'sketches'"),
         (("--dataset", "sketches", "--clients", "3", "--concentration", "0"), "above 0, not 0.0"),
-        (("--dataset", "sketches"), "needs a number of clients"),
         (("--dataset", "sketches", "--clients", "10001"), "cannot share 10000 rows"),
     ],
 )

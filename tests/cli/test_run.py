@@ -81,6 +81,10 @@ def test_bad_alpha_and_beta_are_refused(
     assert f"'{value}' is neither" in capsys.readouterr().err
 
 
+def test_without_a_number_there_are_fifty_clients(features: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert len(run_json(capsys, "--features", str(features))["clients"]) == 50
+
+
 def test_natural_clients_and_a_given_split_are_kept(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     rng = np.random.default_rng(0)
     path = tmp_path / "sites.npz"

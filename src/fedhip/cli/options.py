@@ -19,6 +19,7 @@ from fedhip.data import (
 from fedhip.data.errors import DatasetNameError
 
 DEFAULT_BACKBONE = "fedhip-vit"
+DEFAULT_CLIENTS = 50
 
 
 def add_dataset(parser: argparse.ArgumentParser) -> None:
@@ -60,7 +61,9 @@ def add_backbone(parser: argparse.ArgumentParser) -> None:
 def add_partition(parser: argparse.ArgumentParser) -> None:
     """Options that divide rows among clients."""
     group = parser.add_argument_group("clients")
-    group.add_argument("--clients", type=int, metavar="K", help="number of clients")
+    group.add_argument(
+        "--clients", type=int, metavar="K", help=f"number of clients (default: {DEFAULT_CLIENTS}, as in the paper)"
+    )
     group.add_argument(
         "--partition",
         choices=tuple(list_partitions()),
@@ -119,11 +122,13 @@ def load_rows(args: argparse.Namespace) -> tuple[str, Dataset | FeatureSet]:
 
 def divide(args: argparse.Namespace, data: Dataset | FeatureSet) -> Partition:
     """The partition that the options describe."""
-    natural = args.partition is None and args.clients is None and data.clients is not None
+    brought = args.partition is None and args.clients is None and data.clients is not None
+    scheme = "natural" if brought else args.partition or "dirichlet"
+    number = DEFAULT_CLIENTS if args.clients is None and scheme != "natural" else args.clients
     return make_partition(
         data.labels,
-        "natural" if natural else args.partition or "dirichlet",
-        args.clients,
+        scheme,
+        number,
         seed=args.seed,
         concentration=args.concentration,
         shards_per_client=args.shards,
