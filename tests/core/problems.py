@@ -102,6 +102,13 @@ def mpmath_oracle(F: Array, Y: Array, beta: float, weights: Array) -> Array:
         return np.array(solution.tolist(), dtype=float).reshape(F.shape[1], Y.shape[1])
 
 
+def attainable(figure: float, federation: Federation, k: int, alpha: float, beta: float) -> float:
+    """`figure` for well-conditioned problems (up to 1e4); beyond, as many digits less as the problem itself loses."""
+    F_k = federation.clients[k][0]
+    H = federation.features.T @ federation.features + alpha * F_k.T @ F_k + beta * np.eye(federation.width)
+    return figure * max(1.0, float(np.linalg.cond(H)) / 1e4)
+
+
 def relative_error(found: Any, expected: Any) -> float:
     """Largest difference, relative to the largest entry expected."""
     found, expected = np.asarray(found), np.asarray(expected)

@@ -18,6 +18,10 @@ from fedhip.core.errors import AlphaError, BetaError, SingularSystemWarning
 
 _EPS = torch.finfo(torch.float64).eps
 
+#: A Cholesky pivot below this part of its diagonal entry may be the rounding of a zero: what it was computed from may
+#: have been divided by pivots as small as this.
+_SUSPICIOUS = 1e-6
+
 
 class Factor(Protocol):
     """H = R Rᵀ for some R, used through R⁻¹ alone."""
@@ -65,24 +69,31 @@ class EigenFactor:
 def factorize(H: Tensor, beta: float = 0.0) -> Factor:
     """Factor H + βI by Cholesky; where that is singular to working precision, by eigenvalues, with a warning.
 
-    H counts as singular when a Cholesky pivot is below `rank_tolerance(m)` times its diagonal entry: a feature
-    of which the others explain all but rounding. The warning names the smallest β that helps.
+    H counts as singular when, scaled to a diagonal of ones, it has an eigenvalue below `rank_tolerance(m)`: some
+    feature is a combination of others to all but rounding, whatever their units. The eigenvalues are computed only
+    when a Cholesky pivot is small enough to be the rounding of a zero.
     """
     regularized = H + beta * torch.eye(len(H), dtype=H.dtype, device=H.device) if beta else H
     R, info = torch.linalg.cholesky_ex(regularized)
     pivots, diagonal = R.diagonal().square(), regularized.diagonal()
-    if int(info) == 0 and bool((pivots > rank_tolerance(len(H)) * diagonal).all()):
+    clear = int(info) == 0 and bool((pivots > _SUSPICIOUS * diagonal).all())
+    if clear or (int(info) == 0 and _smallest_scaled_eigenvalue(regularized) > rank_tolerance(len(H))):
         return CholeskyFactor(R)
-    values, V = torch.linalg.eigh(regularized)
-    factor = truncated(values, V)
+    factor = truncated(*torch.linalg.eigh(regularized))
     warnings.warn(
-        f"the equations are singular to working precision at beta = {beta:g}: rank {len(factor.values)} of "
-        f"{len(H)} (eigenvalues below {rank_tolerance(len(H)):.1e} of the largest count as zero); the solution of "
-        f"minimum norm was taken. beta >= {smallest_helpful_beta(H):.0e} makes the solution unique",
+        f"the equations are singular to working precision at beta = {beta:g}: rank {len(factor.values)} of {len(H)} "
+        f"(eigenvalues below {rank_tolerance(len(H)):.1e} of the largest count as zero); the solution of minimum norm "
+        f"was taken. beta >= {smallest_helpful_beta(H):.0e} makes the solution unique",
         SingularSystemWarning,
         stacklevel=3,
     )
     return factor
+
+
+def _smallest_scaled_eigenvalue(H: Tensor) -> float:
+    """The smallest eigenvalue of D^-½ H D^-½ with D = diag(H), which must be positive."""
+    root = H.diagonal().sqrt()
+    return float(torch.linalg.eigvalsh(H / torch.outer(root, root))[0])
 
 
 def truncated(values: Tensor, V: Tensor) -> EigenFactor:
