@@ -19,7 +19,7 @@ from torch import Tensor
 
 from fedhip.core.errors import DimensionError, EmptyClientError, LabelsError
 from fedhip.core.rows import ArrayLike, Rows
-from fedhip.core.solvers import EigenFactor, rank_tolerance, require_alpha, require_beta, truncated
+from fedhip.core.solvers import cholesky_if_regular, require_alpha, require_beta, truncated
 
 
 def local_training(F: ArrayLike, Y: ArrayLike, beta: float) -> tuple[Tensor, Tensor]:
@@ -86,10 +86,10 @@ def personalize(
 
 def _solve(H: Tensor, B: Tensor) -> Tensor:
     """H⁻¹B, or H⁺B where H, symmetric and positive semi-definite, is singular to working precision."""
-    R, info = torch.linalg.cholesky_ex(H)
-    if int(info) == 0 and bool((R.diagonal().square() > rank_tolerance(len(H)) * H.diagonal()).all()):
+    R = cholesky_if_regular(H)
+    if R is not None:
         return torch.cholesky_solve(B, R)
-    pseudo: EigenFactor = truncated(*torch.linalg.eigh(H))
+    pseudo = truncated(*torch.linalg.eigh(H))
     return pseudo.unwhiten(pseudo.whiten(B.mT).mT)
 
 

@@ -67,17 +67,10 @@ class EigenFactor:
 
 
 def factorize(H: Tensor, beta: float = 0.0) -> Factor:
-    """Factor H + βI by Cholesky; where that is singular to working precision, by eigenvalues, with a warning.
-
-    H counts as singular when, scaled to a diagonal of ones, it has an eigenvalue below `rank_tolerance(m)`: some
-    feature is a combination of others to all but rounding, whatever their units. The eigenvalues are computed only
-    when a Cholesky pivot is small enough to be the rounding of a zero.
-    """
+    """Factor H + βI by Cholesky; where that is singular to working precision, by eigenvalues, with a warning."""
     regularized = H + beta * torch.eye(len(H), dtype=H.dtype, device=H.device) if beta else H
-    R, info = torch.linalg.cholesky_ex(regularized)
-    pivots, diagonal = R.diagonal().square(), regularized.diagonal()
-    clear = int(info) == 0 and bool((pivots > _SUSPICIOUS * diagonal).all())
-    if clear or (int(info) == 0 and _smallest_scaled_eigenvalue(regularized) > rank_tolerance(len(H))):
+    R = cholesky_if_regular(regularized)
+    if R is not None:
         return CholeskyFactor(R)
     factor = truncated(*torch.linalg.eigh(regularized))
     warnings.warn(
@@ -88,6 +81,21 @@ def factorize(H: Tensor, beta: float = 0.0) -> Factor:
         stacklevel=3,
     )
     return factor
+
+
+def cholesky_if_regular(H: Tensor) -> Tensor | None:
+    """R with H = R Rᵀ; None where H is singular to working precision.
+
+    That is when, scaled to a diagonal of ones, it has an eigenvalue below `rank_tolerance(m)`: some feature is a
+    combination of others to all but rounding, whatever their units. The eigenvalues are computed only when a Cholesky
+    pivot is small enough to be the rounding of a zero.
+    """
+    R, info = torch.linalg.cholesky_ex(H)
+    if int(info) != 0:
+        return None
+    if bool((R.diagonal().square() > _SUSPICIOUS * H.diagonal()).all()):
+        return R
+    return R if _smallest_scaled_eigenvalue(H) > rank_tolerance(len(H)) else None
 
 
 def _smallest_scaled_eigenvalue(H: Tensor) -> float:
