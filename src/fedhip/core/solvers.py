@@ -90,8 +90,9 @@ def cholesky_if_regular(H: Tensor) -> Tensor | None:
     combination of others to all but rounding, whatever their units. The eigenvalues are computed only when a Cholesky
     pivot is small enough to be the rounding of a zero.
     """
-    R, info = torch.linalg.cholesky_ex(H)
-    if int(info) != 0:
+    factored = torch.linalg.cholesky_ex(H)
+    R: Tensor = factored.L
+    if int(factored.info) != 0:
         return None
     if bool((R.diagonal().square() > _SUSPICIOUS * H.diagonal()).all()):
         return R
