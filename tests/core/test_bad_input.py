@@ -151,8 +151,8 @@ def test_rows_of_another_width() -> None:
 
 
 def test_rows_that_are_not_in_the_sum() -> None:
-    with pytest.raises(NotInTotalError, match=r"3 rows of class 0 and the sum only 2"):
-        personalize(TOTAL, F, [0, 0, 0, 1, 1, 2])
+    with pytest.raises(NotInTotalError, match=r"client 'site-3': .* 3 rows of class 0 and the sum only 2"):
+        personalize(TOTAL, F, [0, 0, 0, 1, 1, 2], client="site-3")
     # The counts fit, but the features are not those that were summed.
     for call in (
         lambda: personalize(TOTAL, 2 * F, Y),

@@ -54,6 +54,7 @@ def test_every_layer_and_the_concatenation() -> None:
     images = waves(80)
     labels = (images.mean(axis=(1, 2, 3)) > 127).astype(np.int64)
     data = LabelledSet("toy", images, labels, (np.arange(80) % 5 == 0).astype(np.int64))
+    data.labels.setflags(write=False)  # as those of a Dataset are
     results = evaluate_encoder(random_encoder(), data, batch=32)
     assert list(results) == [*(f"{k}:{i}" for k in ("mean", "cls") for i in (1, 2, 3)), "mean:2,3+cls"]
     assert all(0 <= result["accuracy"] <= 1 for result in results.values())

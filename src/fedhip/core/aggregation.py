@@ -25,7 +25,7 @@ def aggregate(clients: Iterable[Statistics] | Mapping[str, Statistics]) -> Stati
         if total is None:
             total = statistics + Statistics.zeros(statistics.num_features, statistics.num_classes)
             continue
-        total._require_same_shape(statistics, who=f"client {client!r}: ")
+        total.require_same_shape(statistics, who=f"client {client!r}: ")
         term = statistics.to(total.device)
         total.gram.add_(term.gram)
         total.cross.add_(term.cross)

@@ -101,14 +101,11 @@ class GridStatistics(AdditiveStatistics):
         self._require_same_grid(other)
         return self._with(*(_exact_sum(a, b, self.fraction_bits) for a, b in self._pairs(other)))
 
-    def __radd__(self, other: object) -> Self:
-        return self if other == 0 else NotImplemented
-
     def __sub__(self, other: GridStatistics) -> Self:
         if not isinstance(other, GridStatistics):
             return NotImplemented
         self._require_same_grid(other)
-        self._require_contains(other.counts)
+        self.require_contains(other.counts)
         return self._with(*(_exact_difference(a, b, self.fraction_bits) for a, b in self._pairs(other)))
 
     def __eq__(self, other: object) -> bool:
@@ -135,7 +132,7 @@ class GridStatistics(AdditiveStatistics):
         return type(self)(gram, cross, counts, self.fraction_bits)
 
     def _require_same_grid(self, other: GridStatistics) -> None:
-        self._require_same_shape(other)
+        self.require_same_shape(other)
         if self.fraction_bits != other.fraction_bits:
             raise GridScaleError(
                 f"statistics with {other.fraction_bits} fraction bits do not add to those with "

@@ -78,7 +78,7 @@ def client_rows(
             f"{rows.who}features are {rows.width} wide and the sum's {total.num_features}; "
             "every client must use the same backbone"
         )
-    total._require_contains(torch.bincount(rows.labels, minlength=rows.num_classes))
+    total.require_contains(torch.bincount(rows.labels, minlength=rows.num_classes), rows.who)
     F, Y = (matrix.to(total.device) for matrix in rows.matrices())
     squares, diagonal = F.square().sum(dim=0), total.gram.diagonal()
     # Twice, because a sum on the grid is of rounded features; this is for the wrong rows or the wrong sum.

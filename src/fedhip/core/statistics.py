@@ -77,7 +77,12 @@ class AdditiveStatistics:
             f"num_classes={self.num_classes}, device={str(self.device)!r})"
         )
 
-    def _require_same_shape(self, other: AdditiveStatistics, who: str = "") -> None:
+    def __radd__(self, other: object) -> Self:
+        # sum(...) starts from the integer 0.
+        return self if other == 0 else NotImplemented
+
+    def require_same_shape(self, other: AdditiveStatistics, who: str = "") -> None:
+        """Raise `DimensionError` unless the two can be added."""
         for what, mine, theirs in (
             ("features", self.num_features, other.num_features),
             ("classes", self.num_classes, other.num_classes),
@@ -88,12 +93,13 @@ class AdditiveStatistics:
                     "every client must use the same backbone and the same list of classes"
                 )
 
-    def _require_contains(self, counts: Tensor) -> None:
+    def require_contains(self, counts: Tensor, who: str = "") -> None:
+        """Raise `NotInTotalError` unless there are at least these many rows of each class."""
         missing = (counts.to(self.counts.device) > self.counts).nonzero()
         if len(missing):
             c = int(missing[0])
             raise NotInTotalError(
-                f"the client has {int(counts[c])} rows of class {c} and the sum only {int(self.counts[c])}: "
+                f"{who}the client has {int(counts[c])} rows of class {c} and the sum only {int(self.counts[c])}: "
                 "these rows are not in the sum; add the client's statistics first"
             )
 
@@ -201,20 +207,16 @@ class Statistics(AdditiveStatistics):
     def __add__(self, other: Statistics) -> Self:
         if not isinstance(other, Statistics):
             return NotImplemented
-        self._require_same_shape(other)
+        self.require_same_shape(other)
         other = other.to(self.device)
         return self._of(self.gram + other.gram, self.cross + other.cross, self.counts + other.counts)
-
-    def __radd__(self, other: object) -> Self:
-        # sum(...) starts from the integer 0.
-        return self if other == 0 else NotImplemented
 
     def __sub__(self, other: Statistics) -> Self:
         if not isinstance(other, Statistics):
             return NotImplemented
-        self._require_same_shape(other)
+        self.require_same_shape(other)
         other = other.to(self.device)
-        self._require_contains(other.counts)
+        self.require_contains(other.counts)
         counts = self.counts - other.counts
         # Where no rows are left nothing may be left of them, not even their rounding.
         cross = (self.cross - other.cross) * (counts > 0)

@@ -128,8 +128,8 @@ def evaluate_encoder(
     layers = ",".join(str(layer) for layer in range(1, depth + 1))
     everything = Pooling.parse(f"mean:{layers}+cls:{layers}", depth)
     features = encode_images(encoder.to(device).eval(), data.images, everything, torch.device(device), batch)
-    labels = torch.from_numpy(data.labels).to(device)
-    split = torch.from_numpy(data.split).to(device)
+    labels = torch.tensor(data.labels, device=device)
+    split = torch.tensor(data.split, device=device)
     specs = [f"{kind}:{layer}" for kind, layer in everything.parts]
     specs += list(concatenations) or [default_concatenation(depth)]
     results = {}
