@@ -149,7 +149,7 @@ def test_tensors_of_another_shape_or_type_are_named(
     file: Path, name: str, tensor: torch.Tensor, message: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     rewrite(file, None, **{name: tensor})
-    monkeypatch.setattr("fedhip.core.statistics_file.require_digest", lambda *_, **__: None)
+    monkeypatch.setattr("fedhip.core.statistics.require_digest", lambda *_, **__: None)
     with pytest.raises(FileFormatError, match=rf"site\.safetensors.*({message})"):
         Statistics.from_file(file)
 

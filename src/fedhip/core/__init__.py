@@ -12,7 +12,7 @@ from fedhip.core.path import (
     RegularizationPath,
     default_betas,
 )
-from fedhip.core.personalization import personalize
+from fedhip.core.personalization import personalize, personalize_from_statistics
 from fedhip.core.standardization import Standardization
 from fedhip.core.statistics import Statistics
 
@@ -26,5 +26,6 @@ __all__ = [
     "aggregate",
     "default_betas",
     "personalize",
+    "personalize_from_statistics",
     "solve_global",
 ]

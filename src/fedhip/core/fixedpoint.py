@@ -18,17 +18,21 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from numbers import Integral
 from operator import index
+from os import PathLike
 from typing import ClassVar, Self
 
 import torch
 from torch import Tensor
 
-from fedhip.core.errors import DimensionError, GridOverflowError, GridScaleError
+from fedhip.core.errors import DimensionError, FileFormatError, GridOverflowError, GridScaleError
 from fedhip.core.rows import ArrayLike, Rows, one_hot
-from fedhip.core.statistics import AdditiveStatistics, Statistics, mirror_upper
+from fedhip.core.statistics import AdditiveStatistics, Statistics, mirror_upper, pack, unpack
+from fedhip.core.tensor_file import TensorFile, require_digest
 
 #: Steps of 2^-28 (3.7e-9), sums up to 2^35 (3.4e10); features in steps of 2^-14.
 DEFAULT_FRACTION_BITS = 28
+
+_FILE = TensorFile("fedhip.grid", 1, "grid statistics", dict.fromkeys(("gram", "cross", "counts"), torch.int64))
 
 _LIMIT = 2.0**63
 _EXACT_FLOAT = 2.0**53
@@ -124,6 +128,22 @@ class GridStatistics(AdditiveStatistics):
         """SHA-256 of scale and values."""
         return f"{self.fraction_bits}-{super().digest()}"
 
+    def to_file(self, path: str | PathLike[str]) -> None:
+        """Write a safetensors file (gram as its packed upper triangle), whole or not at all."""
+        tensors = {"gram": pack(self.gram), "cross": self.cross, "counts": self.counts}
+        _FILE.write(path, tensors, digest=self.digest(), fraction_bits=str(self.fraction_bits))
+
+    @classmethod
+    def from_file(cls, path: str | PathLike[str]) -> Self:
+        """Read what `to_file` wrote, and check version and digest."""
+        tensors, metadata = _FILE.read(path)
+        try:
+            grid = cls(unpack(tensors["gram"]), tensors["cross"], tensors["counts"], int(metadata["fraction_bits"]))
+        except (DimensionError, GridScaleError, IndexError, KeyError, ValueError) as error:
+            raise FileFormatError(f"{path} does not hold statistics on a grid ({error}); write it again") from None
+        require_digest(path, stored=metadata["digest"], computed=grid.digest())
+        return grid
+
     def _pairs(self, other: GridStatistics) -> list[tuple[Tensor, Tensor]]:
         names = ("gram", "cross", "counts")
         return [(getattr(self, name), getattr(other, name).to(self.device)) for name in names]
@@ -138,6 +158,17 @@ class GridStatistics(AdditiveStatistics):
                 f"statistics with {other.fraction_bits} fraction bits do not add to those with "
                 f"{self.fraction_bits}; every client must encode at the same scale"
             )
+
+
+def fraction_bits_for(largest: float) -> int:
+    """A scale for features up to `largest` in absolute value: they get 16 to 20 bits, and the sum room for millions.
+
+    In steps of eight, so that data a little larger or smaller has the same scale: 2^-40 up to 1, 2^-32 up to 16,
+    2^-24 up to 256, and so on.
+    """
+    if not (math.isfinite(largest) and largest > 0.0):
+        return DEFAULT_FRACTION_BITS
+    return min(max(2 * (20 - 4 * math.ceil(math.log2(largest) / 4)), 0), 62)
 
 
 def encode(

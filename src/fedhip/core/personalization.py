@@ -64,7 +64,29 @@ def personalize(
         route = "low-rank" if 3 * len(F) <= total.num_features else "cholesky"
     if route == "low-rank":
         return _corrected(global_system(total, beta), F, Y, alpha)
-    A, B = total.gram + alpha * (F.mT @ F), total.cross + alpha * (F.mT @ Y)
+    return _weighted(total, F.mT @ F, F.mT @ Y, alpha, beta)
+
+
+def personalize_from_statistics(
+    total: Statistics, own: Statistics, alpha: float = 20.0, beta: float = 1.0, *, client: str | None = None
+) -> Tensor:
+    """P̂_k = (A + αA_k + βI)⁻¹ (B + αB_k) from the client's statistics: no row of it is needed.
+
+    What `personalize` gives, to rounding, at the price of one factorisation. Choosing α by leave-one-out does need
+    the rows.
+    """
+    alpha, beta = require_alpha(alpha), require_beta(beta)
+    who = f"client {client!r}: " if client is not None else ""
+    total.require_same_shape(own, who)
+    total.require_contains(own.counts, who)
+    if alpha == 0.0:
+        return global_system(total, beta).G.clone()
+    own = own.to(total.device)
+    return _weighted(total, own.gram, own.cross, alpha, beta)
+
+
+def _weighted(total: Statistics, A_k: Tensor, B_k: Tensor, alpha: float, beta: float) -> Tensor:
+    A, B = total.gram + alpha * A_k, total.cross + alpha * B_k
     return GlobalSystem.of(factorize(A, beta), B).G
 
 

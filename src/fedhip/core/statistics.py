@@ -16,15 +16,20 @@ from typing import Any, ClassVar, Self
 import torch
 from torch import Tensor
 
-from fedhip.core import statistics_file
 from fedhip.core.errors import DimensionError, FeaturesError, FileFormatError, NotInTotalError, StatisticsError
 from fedhip.core.rows import ArrayLike, Rows, one_hot
+from fedhip.core.tensor_file import TensorFile, require_digest
 
 #: `==` allows for the rounding of float64 sums: a difference of this part of the largest entry.
 SUM_TOLERANCE = 1e-9
 
 #: An eigenvalue below zero by less than this part of the largest diagonal entry is rounding.
 PSD_TOLERANCE = 1e-9
+
+#: `gram` is the upper triangle packed row by row, or the full matrix.
+_FILE = TensorFile(
+    "fedhip.statistics", 1, "statistics", {"gram": torch.float64, "cross": torch.float64, "counts": torch.int64}
+)
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -280,19 +285,18 @@ class Statistics(AdditiveStatistics):
 
     def to_file(self, path: str | PathLike[str]) -> None:
         """Write a safetensors file (gram as its packed upper triangle), whole or not at all."""
-        statistics_file.write(
-            path,
-            {"gram": pack(self.gram), "cross": self.cross, "counts": self.counts},
-            digest=self.digest(),
+        _FILE.write(
+            path, {"gram": pack(self.gram), "cross": self.cross, "counts": self.counts}, digest=self.digest()
         )
 
     @classmethod
     def from_file(cls, path: str | PathLike[str]) -> Self:
         """Read what `to_file` wrote, and check version, digest and positive semi-definiteness."""
-        gram, cross, counts, digest = statistics_file.read(path)
+        tensors, metadata = _FILE.read(path)
+        gram, cross, counts = (tensors[name] for name in _FILE.dtypes)
         try:
             packed = gram if gram.ndim == 1 else pack(gram)
-            statistics_file.require_digest(path, stored=digest, computed=cls._digest_of(packed, cross, counts))
+            require_digest(path, stored=metadata["digest"], computed=cls._digest_of(packed, cross, counts))
             statistics = cls(unpack(gram) if gram.ndim == 1 else gram, cross, counts)
             statistics.require_valid()
         except DimensionError as error:

@@ -1,0 +1,90 @@
+"""Values on disk: safetensors with a format, a schema version and a digest, written whole or not at all."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass
+from os import PathLike
+from pathlib import Path
+
+import torch
+from safetensors import SafetensorError, safe_open
+from safetensors.torch import save
+from torch import Tensor
+
+from fedhip.core.errors import FileAlteredError, FileFormatError, FileVersionError
+
+
+@dataclass(frozen=True)
+class TensorFile:
+    """One kind of file: its name in the metadata, its schema version, and what it holds.
+
+    Metadata: `format`, `schema`, `digest`, and what the kind adds.
+    """
+
+    format: str
+    schema: int
+    what: str
+    dtypes: Mapping[str, torch.dtype]
+
+    def write(self, path: str | PathLike[str], tensors: Mapping[str, Tensor], digest: str, **metadata: str) -> None:
+        """Write to a temporary file beside `path`, then rename it into place."""
+        path = Path(path)
+        if not path.parent.is_dir():
+            raise FileNotFoundError(f"there is no folder {path.parent} to write {path.name} to; make it first")
+        header = {"format": self.format, "schema": str(self.schema), "digest": digest, **metadata}
+        contents = save({name: tensor.cpu().contiguous() for name, tensor in tensors.items()}, header)
+        temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+        try:
+            with temporary.open("wb") as file:
+                file.write(contents)
+                file.flush()
+                os.fsync(file.fileno())
+            temporary.replace(path)
+        except BaseException:
+            temporary.unlink(missing_ok=True)
+            raise
+
+    def read(self, path: str | PathLike[str]) -> tuple[dict[str, Tensor], dict[str, str]]:
+        """Tensors and metadata, after the format and its version were recognised."""
+        if Path(path).is_dir():
+            raise FileFormatError(f"{path} is a folder; give a {self.what} file")
+        try:
+            with safe_open(os.fspath(path), framework="pt") as file:
+                metadata = file.metadata() or {}
+                self._require_format(path, metadata)
+                missing = self.dtypes.keys() - set(file.keys())
+                if missing:
+                    raise FileFormatError(f"{path} lacks {', '.join(sorted(missing))}; write it again")
+                tensors = {name: file.get_tensor(name) for name in self.dtypes}
+        except SafetensorError as error:
+            raise FileFormatError(
+                f"{path} is truncated or not a {self.what} file ({error}); copy or write it again"
+            ) from None
+        for name, dtype in self.dtypes.items():
+            if tensors[name].dtype != dtype:
+                raise FileFormatError(f"{path} holds {name} as {tensors[name].dtype}, not {dtype}; write it again")
+        return tensors, metadata
+
+    def _require_format(self, path: str | PathLike[str], metadata: Mapping[str, str]) -> None:
+        if metadata.get("format") != self.format:
+            raise FileFormatError(f"{path} is a safetensors file, but not of fedhip {self.what}")
+        schema = metadata.get("schema", "")
+        if not (schema.isdecimal() and len(schema) < 10 and int(schema) > 0):
+            raise FileFormatError(f"{path} names no schema version (it says {schema[:20]!r}); write it again")
+        if int(schema) > self.schema:
+            raise FileVersionError(
+                f"{path} has schema version {schema}; this fedhip reads up to {self.schema}: upgrade fedhip"
+            )
+        if not metadata.get("digest"):
+            raise FileFormatError(f"{path} holds no digest, so nobody can say if it was altered; write it again")
+
+
+def require_digest(path: str | PathLike[str], *, stored: str, computed: str) -> None:
+    """Refuse a file whose values are not those that were written."""
+    if stored != computed:
+        raise FileAlteredError(
+            f"{path} was altered after it was written (digest {computed[:12]}…, stored {stored[:12]}…); "
+            "get a fresh copy from its writer"
+        )
