@@ -34,7 +34,7 @@ def log_losses(scores: Tensor, labels: Tensor, temperatures: Sequence[float] = T
 
 
 def choose_temperature(losses: Tensor, temperatures: Sequence[float] = TEMPERATURES) -> float:
-    """The T of smallest loss: the lowest point of the parabola in log T through the best of the grid and its neighbours.
+    """The T of smallest loss: the lowest point of a parabola in log T, through the best of the grid and its neighbours.
 
     At an end of the grid, that end.
     """

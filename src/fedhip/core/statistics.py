@@ -285,9 +285,7 @@ class Statistics(AdditiveStatistics):
 
     def to_file(self, path: str | PathLike[str]) -> None:
         """Write a safetensors file (gram as its packed upper triangle), whole or not at all."""
-        _FILE.write(
-            path, {"gram": pack(self.gram), "cross": self.cross, "counts": self.counts}, digest=self.digest()
-        )
+        _FILE.write(path, {"gram": pack(self.gram), "cross": self.cross, "counts": self.counts}, digest=self.digest())
 
     @classmethod
     def from_file(cls, path: str | PathLike[str]) -> Self:

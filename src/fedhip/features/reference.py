@@ -1,0 +1,59 @@
+"""Which backbone made the features: enough to load it again, and to know that it is the same."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from fedhip.features.backbones import Backbone, load_backbone
+from fedhip.features.errors import BackboneError
+
+
+@dataclass(frozen=True)
+class BackboneReference:
+    """A backbone by name and settings, with the digest of its weights (None where it has none)."""
+
+    name: str
+    identity: str | None
+    precision: str
+    pooling: str | None = None
+    weights: str | None = None
+    mask_ratio: float = 0.0
+    mask_seed: int = 0
+
+    def __str__(self) -> str:
+        return f"{self.name} in {self.precision}"
+
+    @property
+    def dtype(self) -> torch.dtype:
+        """The precision of its matrix products."""
+        dtype: torch.dtype = getattr(torch, self.precision)
+        return dtype
+
+    def to_dict(self) -> dict[str, Any]:
+        """For JSON."""
+        return asdict(self)
+
+    def load(self, *, weights: Path | None = None, device: str | torch.device | None = None) -> Backbone:
+        """Load it, from other weights files if given, and refuse one that would give other features."""
+        backbone = load_backbone(
+            self.name,
+            pooling=self.pooling,
+            device=device,
+            mask_ratio=self.mask_ratio,
+            mask_seed=self.mask_seed,
+            weights=weights or self.weights,
+        )
+        if backbone.identity != self.identity:
+            raise BackboneError(
+                f"the backbone {self.name} here has digest {_short(backbone.identity)}, and the model was made with "
+                f"{_short(self.identity)}: its features would not fit; give the weights the model was made with"
+            )
+        return backbone
+
+
+def _short(identity: str | None) -> str:
+    return "none" if identity is None else f"{identity[:12]}…"

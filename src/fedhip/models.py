@@ -1,0 +1,152 @@
+"""A model as a file: what a client keeps, serves and can check.
+
+`scores = F @ weights` for features F of the model's backbone; `softmax(scores / temperature)` are probabilities. The
+file (safetensors) holds the weights and, as JSON in its metadata, all that is needed to use them and to know where they
+come from: classes, α, β, backbone, and the digests of the statistics they were solved from.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from dataclasses import dataclass, replace
+from os import PathLike
+from typing import Any, Self
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from fedhip.core import calibration
+from fedhip.core.errors import DimensionError, FileFormatError
+from fedhip.core.tensor_file import TensorFile, require_digest
+from fedhip.features.reference import BackboneReference
+
+_FILE = TensorFile("fedhip.model", 1, "model", {"weights": torch.float64, "local_classes": torch.bool})
+
+
+@dataclass(frozen=True, eq=False)
+class Model:
+    """A linear classifier on a backbone's features.
+
+    Parameters
+    ----------
+    client : str or None
+        Whose it is; None for the global model.
+    weights : (m, d) float64
+    class_names : d names
+    alpha, beta : float
+        What it was solved with; the global model has no α.
+    temperature : float
+        Of the probabilities.
+    local_classes : (d,) bool
+        The classes the client has training rows of; all, for the global model.
+    only_local_classes : bool
+        Whether the other classes are left out of its answers.
+    backbone : BackboneReference or None
+        What makes its features; None if they were given.
+    total, own : str
+        Digests of the federation's statistics and of the client's part of them.
+    """
+
+    client: str | None
+    weights: Tensor
+    class_names: tuple[str, ...]
+    alpha: float | None
+    beta: float
+    temperature: float
+    local_classes: Tensor
+    only_local_classes: bool
+    backbone: BackboneReference | None
+    total: str
+    own: str | None = None
+
+    def __post_init__(self) -> None:
+        if self.weights.ndim != 2 or self.weights.shape[1] != len(self.class_names):
+            raise DimensionError(
+                f"weights have shape {tuple(self.weights.shape)}, and there are {len(self.class_names)} class names"
+            )
+
+    @property
+    def feature_dim(self) -> int:
+        """m, the width of the features it takes."""
+        return int(self.weights.shape[0])
+
+    @property
+    def who(self) -> str:
+        """Whose model it is, in words."""
+        return "the global model" if self.client is None else f"the model of client {self.client!r}"
+
+    def scores(self, features: NDArray[Any] | Tensor) -> Tensor:
+        """(N, d) float64; −∞ for classes that the model leaves out."""
+        F = torch.as_tensor(np.asarray(features) if not isinstance(features, Tensor) else features)
+        if F.ndim != 2 or F.shape[1] != self.feature_dim:
+            raise DimensionError(
+                f"features have shape {tuple(F.shape)}, and {self.who} takes (N, {self.feature_dim}); "
+                "use the backbone it was made with"
+            )
+        return masked(F.to(self.weights) @ self.weights, self.local_classes if self.only_local_classes else None)
+
+    def probabilities(self, features: NDArray[Any] | Tensor) -> Tensor:
+        """(N, d); each row sums to 1."""
+        return calibration.probabilities(self.scores(features), self.temperature)
+
+    def with_weights(self, weights: Tensor, **changed: Any) -> Self:
+        """The same client's model, solved anew."""
+        return replace(self, weights=weights, **changed)
+
+    def digest(self) -> str:
+        """SHA-256 of weights and description: the same for the same model, and for no other."""
+        sha = hashlib.sha256(_canonical(self._description()).encode())
+        for values in (self.weights, self.local_classes):
+            array = values.cpu().contiguous().numpy()
+            sha.update(array.astype(array.dtype.newbyteorder("<"), copy=False).data)
+        return sha.hexdigest()
+
+    def to_file(self, path: str | PathLike[str]) -> None:
+        """Write a safetensors file, whole or not at all."""
+        tensors = {"weights": self.weights, "local_classes": self.local_classes}
+        _FILE.write(path, tensors, digest=self.digest(), model=_canonical(self._description()))
+
+    @classmethod
+    def from_file(cls, path: str | PathLike[str]) -> Self:
+        """Read what `to_file` wrote, and check version and digest."""
+        tensors, metadata = _FILE.read(path)
+        try:
+            described = json.loads(metadata["model"])
+            backbone = described.pop("backbone")
+            class_names = tuple(described.pop("class_names"))
+            model = cls(
+                weights=tensors["weights"],
+                local_classes=tensors["local_classes"],
+                **described,
+                class_names=class_names,
+                backbone=None if backbone is None else BackboneReference(**backbone),
+            )
+        except (DimensionError, KeyError, TypeError, ValueError, AttributeError) as error:
+            raise FileFormatError(f"{path} does not describe a model ({error}); write it again") from None
+        require_digest(path, stored=metadata["digest"], computed=model.digest())
+        return model
+
+    def _description(self) -> dict[str, Any]:
+        return {
+            "client": self.client,
+            "class_names": list(self.class_names),
+            "alpha": self.alpha,
+            "beta": self.beta,
+            "temperature": self.temperature,
+            "only_local_classes": self.only_local_classes,
+            "backbone": None if self.backbone is None else self.backbone.to_dict(),
+            "total": self.total,
+            "own": self.own,
+        }
+
+
+def masked(scores: Tensor, classes: Tensor | None) -> Tensor:
+    """Scores with −∞ for every class that is not among `classes` (d,) bool; None keeps all."""
+    return scores if classes is None else scores.masked_fill(~classes.to(scores.device), -torch.inf)
+
+
+def _canonical(value: dict[str, Any]) -> str:
+    return json.dumps(value, sort_keys=True, ensure_ascii=False)
