@@ -60,7 +60,7 @@ def test_natural_partition(tmp_path: Path) -> None:
 
 def test_manifest_is_small_and_complete(path: Path) -> None:
     content = json.loads(path.read_text())
-    assert content["schema"] == 2
+    assert content["schema"] == 3
     assert content["scheme"] == "dirichlet"
     assert content["parameters"] == {"concentration": 0.1, "min_rows": 1}
     assert (content["seed"], content["num_rows"], content["num_clients"]) == (5, 500, 9)
@@ -98,10 +98,10 @@ def test_mismatch_names_the_numpy_that_wrote_it(path: Path) -> None:
         load_partition(path, LABELS)
 
 
-@pytest.mark.parametrize("schema", [0, 1, 3, "2", 2.0, True, None, [[[]]]])
+@pytest.mark.parametrize("schema", [0, 1, 2, 4, "3", 3.0, True, None, [[[]]]])
 def test_other_schema(path: Path, schema: Any) -> None:
     alter(path, schema=schema)
-    with pytest.raises(ManifestVersionError, match="this version reads 2"):
+    with pytest.raises(ManifestVersionError, match="this version reads 3"):
         load_partition(path, LABELS)
 
 

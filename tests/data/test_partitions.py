@@ -81,6 +81,13 @@ def test_seed_changes_partition_and_split(scheme: str) -> None:
     np.testing.assert_array_equal(split_clients(one), split_clients(one, seed=1))
 
 
+def test_the_split_of_a_client_does_not_depend_on_the_others() -> None:
+    names = np.array(["a", "b", "c"]).repeat([40, 55, 70])[np.random.default_rng(0).permutation(165)]
+    whole = make_partition(np.zeros(165, dtype=int), "natural", clients=names)
+    without = make_partition(np.zeros(110, dtype=int), "natural", clients=names[names != "b"])
+    np.testing.assert_array_equal(split_clients(whole)[names != "b"], split_clients(without))
+
+
 def test_split_does_not_follow_the_order_of_rows() -> None:
     """In every tenth of the rows a fifth is for testing, within four standard deviations."""
     split = split_clients(make_partition(np.zeros(40_000, dtype=int), "iid", 2))

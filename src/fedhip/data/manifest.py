@@ -31,7 +31,7 @@ from fedhip.data.partitions import (
     split_of,
 )
 
-SCHEMA = 2
+SCHEMA = 3
 GIVEN = "given"
 _FIELDS: dict[str, tuple[type, ...]] = {
     "scheme": (str,),

@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from fedhip.data.errors import PartitionError
-from fedhip.data.schemes import SCHEMES, Rows, natural_clients, rank_within, with_minimum
+from fedhip.data.schemes import SCHEMES, Rows, natural_clients, with_minimum
 
 TRAIN_FRACTION = 0.8  # the paper's 8:2
 DESCRIPTIONS: Mapping[str, str] = MappingProxyType(
@@ -125,6 +125,9 @@ def split_clients(
 ) -> NDArray[np.int8]:
     """0 (train) or 1 (test) for each row, drawn client by client; by the partition's seed if none is given.
 
+    A client's draw depends on its name, its number of rows and the seed, and on no other client: whoever joins or
+    leaves, the others' rows stay where they were.
+
     Of a client's n rows, floor(train_fraction·n + 1/2) are for training, but at least one, and at most n − 1
     where n ≥ 2: every client can train, and every client with two rows can be tested. One with a single row
     has no test rows.
@@ -133,12 +136,18 @@ def split_clients(
         raise PartitionError(f"the training fraction must lie between 0 and 1, not {train_fraction}")
     seed = partition.seed if seed is None else seed
     _check_seed(seed)
-    # A stream of its own: with the partition's, being a test row could depend on which client a row went to.
-    random = np.random.default_rng([int(seed), 1])
-    sizes = partition.sizes
-    train = np.floor(train_fraction * sizes + 0.5).astype(np.int64).clip(1, np.maximum(sizes - 1, 1))
-    rank = rank_within(partition.assignment, sizes, random)
-    return np.asarray(rank >= train[partition.assignment], dtype=np.int8)
+    split = np.empty(len(partition.assignment), dtype=np.int8)
+    for client, rows in zip(partition.clients, partition.rows, strict=True):
+        split[rows] = _split_client(client, len(rows), train_fraction, int(seed))
+    return split
+
+
+def _split_client(client: str, rows: int, train_fraction: float, seed: int) -> NDArray[np.int8]:
+    """0 or 1 for each of a client's rows, from a stream of its own."""
+    train = min(max(math.floor(train_fraction * rows + 0.5), 1), max(rows - 1, 1))
+    name = hashlib.sha256(client.encode("utf-8", "surrogatepass")).digest()
+    random = np.random.default_rng([seed, int.from_bytes(name, "little")])
+    return (random.permutation(rows) >= train).astype(np.int8)
 
 
 def split_of(
