@@ -35,6 +35,10 @@ DEFAULT_ALPHAS: tuple[float, ...] = tuple(
 )
 
 
+#: Leave-one-out looks at as many values of α at a time as give this many scores, or at one.
+_LOO_ENTRIES = 2**21
+
+
 class PersonalizationPath:
     """All of one client's personalized models P̂_k(α), and how each does on rows it has not seen.
 
@@ -90,7 +94,8 @@ class PersonalizationPath:
         alpha = require_alpha(alpha)
         if alpha == 0.0:
             return self._system.G.clone()
-        correction = self._W.mT @ (self._spectrum.E @ self._spectrum.shrunk(alpha))
+        weight = torch.tensor([alpha], dtype=self._W.dtype, device=self._W.device)
+        correction = self._W.mT @ (self._spectrum.E @ self._spectrum.shrunk(weight)[:, 0])
         return self._system.G + alpha * self._system.factor.unwhiten(correction)
 
     def loo_scores(self, alpha: float) -> Tensor:
@@ -99,50 +104,67 @@ class PersonalizationPath:
         A row that alone determines its own prediction (a direction no other row has, and β = 0 or lost in
         rounding) gets zeros, counts as wrong, and is warned of: the others say nothing of it.
         """
-        return self._leave_one_out(require_alpha(alpha))[0]
+        return self._leave_one_out([require_alpha(alpha)])[0][:, 0]
 
-    def loo_accuracy(self, alphas: Sequence[float] = DEFAULT_ALPHAS) -> Tensor:
-        """For each α the share of the client's rows that the models fitted without them classify right."""
-        return self._loo(alphas)[0] / len(self._W)
+    def loo_accuracy(self, alphas: Sequence[float] = DEFAULT_ALPHAS, *, only_local_classes: bool = False) -> Tensor:
+        """For each α the share of the client's rows that the models fitted without them classify right.
+
+        With `only_local_classes` the models choose among the classes of the client's other rows.
+        """
+        return self._loo(alphas, only_local_classes)[0] / len(self._W)
 
     def loo_error(self, alphas: Sequence[float] = DEFAULT_ALPHAS) -> Tensor:
         """For each α the mean over rows of ‖loo_i − y_i‖²."""
         return self._loo(alphas)[1] / len(self._W)
 
-    def select(self, alphas: Sequence[float] = DEFAULT_ALPHAS) -> float:
+    def select(self, alphas: Sequence[float] = DEFAULT_ALPHAS, *, only_local_classes: bool = False) -> float:
         """The α of highest leave-one-out accuracy; of several, the smallest."""
         ordered = sorted(_checked_alphas(alphas))
-        return ordered[int(self._loo(ordered)[0].argmax())]
+        return ordered[int(self._loo(ordered, only_local_classes)[0].argmax())]
 
-    def _loo(self, alphas: Sequence[float]) -> tuple[Tensor, Tensor]:
+    def _loo(self, alphas: Sequence[float], only_local_classes: bool = False) -> tuple[Tensor, Tensor]:
         """For each α: rows classified right, and the sum of squared errors."""
+        checked = _checked_alphas(alphas)
+        counts = self._Y.sum(dim=0)
+        # Without its only row a class is not among the client's: no model of the others can name it.
+        nameable = counts[self._labels] > 1.0 if only_local_classes else torch.ones_like(self._labels, dtype=torch.bool)
+        at_once = max(1, _LOO_ENTRIES // self._Y.numel())
         right, error = [], []
-        for alpha in _checked_alphas(alphas):
-            scores, known = self._leave_one_out(alpha)
-            right.append(((scores.argmax(dim=1) == self._labels) & known).sum())
-            error.append((scores - self._Y).square().sum())
-        return torch.stack(right).to(torch.float64), torch.stack(error)
+        for start in range(0, len(checked), at_once):
+            scores, known = self._leave_one_out(checked[start : start + at_once])
+            error.append((scores - self._Y[:, None]).square().sum(dim=(0, 2)))
+            if only_local_classes:
+                scores = scores.masked_fill(counts == 0.0, -torch.inf)
+            hit = scores.argmax(dim=2) == self._labels[:, None]
+            right.append((hit & known & nameable[:, None]).sum(dim=0))
+        return torch.cat(right).to(torch.float64), torch.cat(error)
 
-    def _leave_one_out(self, alpha: float) -> tuple[Tensor, Tensor]:
-        """Scores without the row itself, and which rows have any."""
-        if alpha == 0.0:  # the global model needs no spectrum
-            residuals, remainder = self._residuals, 1.0 - self._W.square().sum(dim=1)
+    def _leave_one_out(self, alphas: Sequence[float]) -> tuple[Tensor, Tensor]:
+        """Scores (N_k, a, d) without the row itself, and which rows have any (N_k, a)."""
+        rows, classes = self._Y.shape
+        if not any(alphas):  # the global model needs no spectrum
+            residuals = self._residuals[:, None].expand(rows, len(alphas), classes)
+            remainder = (1.0 - self._W.square().sum(dim=1, keepdim=True)).expand(rows, len(alphas))
             most = torch.ones_like(remainder)
         else:
-            spectrum = self._spectrum
-            residuals = spectrum.outside + spectrum.E @ spectrum.shrunk(alpha)
-            remainder, most = spectrum.remainder(alpha)
+            spectrum, weights = self._spectrum, torch.tensor(alphas, dtype=self._W.dtype, device=self._W.device)
+            # One product for all α: E (N_k, r) times (r, a·d).
+            shrunk = spectrum.shrunk(weights)
+            residuals = (spectrum.E @ shrunk.reshape(len(shrunk), -1)).reshape(rows, len(alphas), classes)
+            residuals += spectrum.outside[:, None]
+            remainder, most = spectrum.remainder(weights)
         known = remainder > rank_tolerance(max(self._W.shape)) * most
         if not bool(known.all()) and not self._warned:
             self._warned = True
+            first = int((~known).any(dim=0).nonzero()[0])
             warnings.warn(
-                f"{int((~known).sum())} of {len(known)} rows alone determine their own prediction at "
-                f"alpha = {alpha:g}: leave-one-out says nothing of them, and they count as wrong; a larger beta helps",
+                f"{int((~known[:, first]).sum())} of {rows} rows alone determine their own prediction at alpha = "
+                f"{alphas[first]:g}: leave-one-out says nothing of them, and they count as wrong; a larger beta helps",
                 LeaveOneOutWarning,
                 stacklevel=4,
             )
-        scores = self._Y - residuals / remainder[:, None]
-        return torch.where(known[:, None], scores, 0.0), known
+        scores = self._Y[:, None] - residuals / remainder[:, :, None]
+        return scores.masked_fill_(~known[:, :, None], 0.0), known
 
 
 @dataclass(frozen=True)
@@ -160,26 +182,33 @@ class _Spectrum:
         rows, width = W.shape
         if rows <= width:  # E is square: nothing lies outside
             values, E = torch.linalg.eigh(W @ W.mT)
-            none = torch.zeros((), dtype=W.dtype, device=W.device)
+            none = torch.zeros((1, 1), dtype=W.dtype, device=W.device)
             return cls(E, values.clamp(0.0, 1.0), E.mT @ residuals, none, none)
         values, Q = torch.linalg.eigh(W.mT @ W)
         kept = values > rank_tolerance(rows)  # the rest is rounding, and outside
         E = (W @ Q[:, kept]) / values[kept].sqrt()
         coefficients = E.mT @ residuals
-        share_outside = (1.0 - E.square().sum(dim=1)).clamp(min=0.0)
+        share_outside = (1.0 - E.square().sum(dim=1, keepdim=True)).clamp(min=0.0)
         return cls(E, values[kept].clamp(max=1.0), coefficients, residuals - E @ coefficients, share_outside)
 
-    def shrunk(self, alpha: float) -> Tensor:
-        """diag(1/(1 + αλ)) Eᵀ (Y_k − W U)."""
-        return self.coefficients / (1.0 + alpha * self.values)[:, None]
+    def shrunk(self, alphas: Tensor) -> Tensor:
+        """diag(1/(1 + αλ)) Eᵀ (Y_k − W U) for each α (a,): (r, a, d)."""
+        return self.coefficients[:, None] / self._shrinkage(alphas)[:, :, None]
 
-    def remainder(self, alpha: float) -> tuple[Tensor, Tensor]:
-        """1 − h_i, and the most it could be (all λ in the numerator 0): its rounding is relative to that."""
-        squares, shrinkage = self.E.square(), 1.0 + alpha * self.values
+    def remainder(self, alphas: Tensor) -> tuple[Tensor, Tensor]:
+        """1 − h_i for each α (N_k, a), and the most it could be, all λ in the numerator 0.
+
+        Its rounding is relative to that.
+        """
+        squares, shrinkage = self.E.square(), self._shrinkage(alphas)
         return (
-            self.share_outside + squares @ ((1.0 - self.values) / shrinkage),
+            self.share_outside + squares @ ((1.0 - self.values)[:, None] / shrinkage),
             self.share_outside + squares @ (1.0 / shrinkage),
         )
+
+    def _shrinkage(self, alphas: Tensor) -> Tensor:
+        """1 + αλ (r, a)."""
+        return 1.0 + self.values[:, None] * alphas
 
 
 def _checked_alphas(alphas: Sequence[float] | float) -> list[float]:
@@ -288,6 +317,14 @@ class RegularizationPath:
             interpolates = left <= rank_tolerance(max(N, len(values))) * N
             scores.append(torch.where(interpolates, torch.inf, N * residual.clamp(min=0.0) / left.square()))
         return torch.stack(scores)
+
+    def minimize_gcv(self) -> float:
+        """The β of smallest generalized cross-validation, from the sum alone; of several, the largest.
+
+        At an N so small that every β interpolates, the largest.
+        """
+        scores = self.gcv()
+        return self.betas[int((scores == scores.min()).nonzero()[-1])]
 
     def select(self, scores: LooScore | Iterable[LooScore]) -> float:
         """The β of highest leave-one-out accuracy over all clients' rows; of several, the largest."""
