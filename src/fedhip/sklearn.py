@@ -1,0 +1,448 @@
+"""FedHiP as a scikit-learn classifier: `groups` says whose each row is.
+
+phase 1   of each client: statistics of its rows
+phase 2   their sum, β for the federation, the global model
+phase 3   of each client: α by leave-one-out on its rows, its personalized model
+
+The estimator checks what it is given, keeps the rows of each client apart and calls `fedhip.core`; it computes nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from numbers import Integral, Real
+from typing import Any, Literal, Self
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from fedhip.core import (
+    DEFAULT_ALPHAS,
+    PersonalizationPath,
+    RegularizationPath,
+    Standardization,
+    Statistics,
+    aggregate,
+    solve_global,
+)
+from fedhip.core.calibration import choose_temperature, log_losses
+from fedhip.core.errors import AlphaError, BetaError, FedHiPError, LabelsError
+from fedhip.core.solvers import require_alpha, require_beta
+from fedhip.data.errors import MissingExtraError
+from fedhip.models import Model
+
+try:
+    from sklearn.base import BaseEstimator, ClassifierMixin
+    from sklearn.metrics import accuracy_score
+    from sklearn.utils.multiclass import check_classification_targets, unique_labels
+    from sklearn.utils.validation import check_is_fitted, validate_data
+except ImportError as error:
+    raise MissingExtraError("fedhip.sklearn needs scikit-learn; pip install 'fedhip[sklearn]'") from error
+
+__all__ = ["FedHiPClassifier", "GroupsError"]
+
+Array = NDArray[Any]
+Client = int | str
+Rows = tuple[Array, Array]
+
+#: The client of all rows where no groups are given.
+ONLY_CLIENT = 0
+
+
+class GroupsError(FedHiPError, ValueError):
+    """`groups` is not one client for each row, or names a client that is not there."""
+
+
+class FedHiPClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]  # scikit-learn has no types
+    """Personalized federated learning in closed form: a ridge classifier for each client.
+
+    The model of client k is the ridge classifier of all clients' rows in which its own rows weigh 1 + alpha. The
+    global model is that of alpha = 0. Both come from sums over clients, without gradients and in one round.
+
+    Parameters
+    ----------
+    alpha : "loo" or float >= 0, default="loo"
+        Additional weight of a client's own rows in its model. "loo" chooses for each client the one of highest exact
+        leave-one-out accuracy on its own training rows; of several, the smallest.
+    beta : float >= 0 or "auto", default=1.0
+        Ridge penalty of the federation. "auto" chooses the one of smallest generalized cross-validation error, from
+        the summed statistics alone; of several, the largest.
+    only_local_classes : bool, default=False
+        Whether a client's model leaves out the classes of which the client has no training row. Their score is then
+        minus infinity and their probability 0. The global model leaves out none.
+    fit_intercept : bool, default=False
+        Whether to append a constant feature. It is penalized by beta like any other, so that the models remain a
+        function of the summed statistics. Turn it on unless the features are centred or have a constant among them.
+    alphas : sequence of float or None, default=None
+        What alpha="loo" chooses from; None for 29 values from 0 to 1000.
+
+    Attributes
+    ----------
+    classes_ : ndarray of shape (n_classes,)
+        The labels, sorted.
+    alphas_ : dict of client to float
+        The alpha of each client's model.
+    beta_ : float
+        The ridge penalty in use.
+    models_ : dict of client to fedhip.models.Model
+        Each client's model; `models_[client].to_file(path)` saves one. With an intercept, it takes features with a
+        column of ones appended.
+    global_model_ : fedhip.models.Model
+        The model of all clients.
+    n_features_in_ : int
+        The number of features seen during fit.
+    feature_names_in_ : ndarray of shape (n_features_in_,)
+        Their names, where X had names that are all strings.
+
+    Notes
+    -----
+    A client is an int or a string. Without `groups`, `fit` makes a federation of a single client, 0, and `predict`
+    answers with the global model; so it does for rows of a client that was never seen in fit.
+
+    The fitted estimator, and so its pickle, holds every client's training rows: leave-one-out needs them, and so do
+    `partial_fit` and `forget`. It simulates a federation in one process. To hand on a model without rows, use
+    `models_`.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from fedhip.sklearn import FedHiPClassifier
+    >>> X = np.array([[1.0, 0.0], [0.8, 0.1], [0.0, 1.0], [0.2, 0.9]] * 2)
+    >>> y = np.array(["a", "a", "b", "b", "b", "b", "a", "a"])  # the two sites disagree
+    >>> sites = np.repeat(["north", "south"], 4)
+    >>> clf = FedHiPClassifier(alpha=20.0).fit(X, y, groups=sites)
+    >>> clf.predict(X[:1], groups=["north"]).item(), clf.predict(X[:1], groups=["south"]).item()
+    ('a', 'b')
+    """
+
+    def __init__(
+        self,
+        *,
+        alpha: float | Literal["loo"] = "loo",
+        beta: float | Literal["auto"] = 1.0,
+        only_local_classes: bool = False,
+        fit_intercept: bool = False,
+        alphas: Sequence[float] | None = None,
+    ) -> None:
+        self.alpha = alpha
+        self.beta = beta
+        self.only_local_classes = only_local_classes
+        self.fit_intercept = fit_intercept
+        self.alphas = alphas
+
+    def fit(self, X: Any, y: Any, groups: Any = None) -> Self:
+        """Fit the global model and one for each client.
+
+        Parameters
+        ----------
+        X : array-like of shape (n_samples, n_features)
+        y : array-like of shape (n_samples,)
+        groups : array-like of shape (n_samples,), default=None
+            The client of each row, ints or strings; None for a single client.
+
+        Returns
+        -------
+        self
+        """
+        X, y = validate_data(self, X, y)
+        check_classification_targets(y)
+        return self._learn(_by_client(X, y, _clients(groups, len(X))), unique_labels(y), declared=False)
+
+    def partial_fit(self, X: Any, y: Any, groups: Any = None, classes: Any = None) -> Self:
+        """Add rows: new clients join, known clients get more. The same as `fit` on all rows together.
+
+        The rows' statistics are added to the sum; then every client's model is solved anew, for the sum is in all
+        of them. So rather add many rows at a time.
+
+        Parameters
+        ----------
+        X : array-like of shape (n_samples, n_features)
+        y : array-like of shape (n_samples,)
+        groups : array-like of shape (n_samples,), default=None
+            The client of each row; None only where there is no other client than that of a fit without groups.
+        classes : array-like of shape (n_classes,), default=None
+            All labels there will ever be. Without it, new labels become new classes.
+
+        Returns
+        -------
+        self
+        """
+        first = not self.__sklearn_is_fitted__()
+        X, y = validate_data(self, X, y, reset=first)
+        check_classification_targets(y)
+        known: dict[Client, Rows] = {} if first else self._rows
+        if groups is None and not set(known) <= {ONLY_CLIENT}:
+            raise GroupsError(f"groups is None, and there are clients {_some(known)}; give the client of each row")
+        clients = _clients(groups, len(X))
+        _require_same_kind(clients, known)
+        new = _by_client(X, y, clients)
+        all_classes, declared = self._classes(y, classes, first)
+
+        total = None
+        width = X.shape[1] + bool(self.fit_intercept)
+        if not first and np.array_equal(all_classes, self.classes_) and self._total.num_features == width:
+            total = self._total + self._sum(new, all_classes)
+        joined = {client: _joined(known.get(client), rows) for client, rows in new.items()}
+        return self._learn({**known, **joined}, all_classes, declared, total)
+
+    def forget(self, client: Client) -> Self:
+        """Remove a client, bit for bit as if none of its rows had ever been there.
+
+        Labels that only this client had are no longer classes, unless `partial_fit` was told of them. The last client
+        cannot be forgotten.
+
+        Parameters
+        ----------
+        client : int or str
+
+        Returns
+        -------
+        self
+        """
+        check_is_fitted(self)
+        if client not in self._rows:
+            raise GroupsError(f"client {client!r} is not in the federation; its clients are {_some(self._rows)}")
+        if len(self._rows) == 1:
+            raise GroupsError(f"client {client!r} is the last one, and without it there is no model; fit anew instead")
+        rest = {other: rows for other, rows in self._rows.items() if other != client}
+        # A sum over the others anew, and not a difference: subtracting would leave the rounding of the client's rows.
+        classes = self.classes_ if self._declared else unique_labels(*(y for _, y in rest.values()))
+        return self._learn(rest, classes, self._declared)
+
+    def decision_function(self, X: Any, groups: Any = None) -> Array:
+        """Scores of each row under its client's model.
+
+        Parameters
+        ----------
+        X : array-like of shape (n_samples, n_features)
+        groups : array-like of shape (n_samples,), default=None
+            The client of each row. None, and any client never seen in fit: the global model.
+
+        Returns
+        -------
+        ndarray of shape (n_samples, n_classes)
+            With two classes, of shape (n_samples,): the score of `classes_[1]` less that of `classes_[0]`.
+        """
+        scores = self._answers(X, groups, Model.scores)
+        return scores[:, 1] - scores[:, 0] if scores.shape[1] == 2 else scores
+
+    def predict(self, X: Any, groups: Any = None) -> Array:
+        """The class of highest score of each row; parameters as in `decision_function`.
+
+        Returns
+        -------
+        ndarray of shape (n_samples,)
+        """
+        scores = self._answers(X, groups, Model.scores)
+        labels: Array = self.classes_[scores.argmax(axis=1)]
+        return labels
+
+    def predict_proba(self, X: Any, groups: Any = None) -> Array:
+        """softmax(scores / T); parameters as in `decision_function`.
+
+        T is the same for all models: that of highest likelihood on the global model's exact leave-one-out scores of
+        all training rows.
+
+        Returns
+        -------
+        ndarray of shape (n_samples, n_classes)
+        """
+        return self._answers(X, groups, Model.probabilities)
+
+    def score(self, X: Any, y: Any, sample_weight: Any = None, groups: Any = None) -> float:
+        """Accuracy of `predict(X, groups)`.
+
+        Parameters
+        ----------
+        X : array-like of shape (n_samples, n_features)
+        y : array-like of shape (n_samples,)
+        sample_weight : array-like of shape (n_samples,), default=None
+        groups : array-like of shape (n_samples,), default=None
+            The client of each row, as in `predict`.
+
+        Returns
+        -------
+        float
+        """
+        return float(accuracy_score(y, self.predict(X, groups), sample_weight=sample_weight))
+
+    def __sklearn_is_fitted__(self) -> bool:
+        return hasattr(self, "_total")
+
+    def _learn(
+        self, rows: Mapping[Client, Rows], classes: Array, declared: bool, total: Statistics | None = None
+    ) -> Self:
+        """The three phases; the sum of the first two may be known. Nothing changes unless all of it succeeds."""
+        alpha, alphas = self._fixed_alpha(), DEFAULT_ALPHAS if self.alphas is None else self.alphas
+        # In the order of their names, so that sums do not depend on the order in which clients joined.
+        rows = dict(sorted(rows.items()))
+        if total is None:
+            total = self._sum(rows, classes)
+        beta = self._chosen_beta(total)
+
+        chosen, weights, own, losses = {}, {}, {}, []
+        for client, (X, y) in rows.items():
+            labels = torch.from_numpy(_numbers(y, classes))
+            path = PersonalizationPath(total, self._features(X), labels, beta, client=str(client))
+            chosen[client] = path.select(alphas) if alpha is None else alpha
+            weights[client] = path.weights(chosen[client])
+            own[client] = torch.bincount(labels, minlength=len(classes)) > 0
+            losses.append(log_losses(path.loo_scores(0.0), labels))
+
+        model_of = partial(
+            Model,
+            class_names=tuple(str(label) for label in classes),
+            beta=beta,
+            # One for all: to a client of a few easy rows its own would be nearly 0, and every answer certain.
+            temperature=choose_temperature(torch.stack(losses).sum(dim=0)),
+            backbone=None,
+            total=total.digest(),
+        )
+        self.models_ = {
+            client: model_of(
+                client=str(client),
+                weights=weights[client],
+                alpha=chosen[client],
+                local_classes=own[client],
+                only_local_classes=bool(self.only_local_classes),
+            )
+            for client in rows
+        }
+        self.global_model_ = model_of(
+            client=None,
+            weights=solve_global(total, beta),
+            alpha=None,
+            local_classes=torch.ones(len(classes), dtype=torch.bool),
+            only_local_classes=False,
+        )
+        self.alphas_, self.beta_, self.classes_ = chosen, beta, classes
+        self._rows, self._total, self._declared = rows, total, declared
+        return self
+
+    def _sum(self, rows: Mapping[Client, Rows], classes: Array) -> Statistics:
+        return aggregate(
+            Statistics.from_data(self._features(X), _numbers(y, classes), len(classes), client=str(client))
+            for client, (X, y) in rows.items()
+        )
+
+    def _features(self, X: Array, intercept: bool | None = None) -> Tensor:
+        """X in float64, with the constant feature if there is to be one."""
+        F = torch.from_numpy(np.array(X, dtype=np.float64, order="C"))  # a copy, for X may be read-only
+        if not (self.fit_intercept if intercept is None else intercept):
+            return F
+        m = F.shape[1]
+        neither_centred_nor_scaled = Standardization(torch.zeros(m).double(), torch.ones(m).double(), intercept=True)
+        return neither_centred_nor_scaled.features(F)
+
+    def _answers(self, X: Any, groups: Any, answer: Callable[[Model, Tensor], Tensor]) -> Array:
+        """What the model of each row's client answers: (n_samples, n_classes)."""
+        check_is_fitted(self)
+        X = validate_data(self, X, reset=False)
+        F = self._features(X, intercept=self._total.num_features > self.n_features_in_)
+        if groups is None:
+            return answer(self.global_model_, F).numpy()
+        clients = _clients(groups, len(X))
+        _require_same_kind(clients, self._rows)
+        answers = torch.empty((len(X), len(self.classes_)), dtype=torch.float64)
+        for client in np.unique(clients).tolist():
+            rows = torch.from_numpy(clients == client)
+            answers[rows] = answer(self.models_.get(client, self.global_model_), F[rows])
+        return answers.numpy()
+
+    def _fixed_alpha(self) -> float | None:
+        """The α of all clients; None where each chooses its own."""
+        if not isinstance(self.alpha, str):
+            return require_alpha(self.alpha)
+        if self.alpha != "loo":
+            raise AlphaError(f"alpha is {self.alpha!r}; give 'loo' or a finite number of at least 0")
+        return None
+
+    def _chosen_beta(self, total: Statistics) -> float:
+        if not isinstance(self.beta, str):
+            return require_beta(self.beta)
+        if self.beta != "auto":
+            raise BetaError(f"beta is {self.beta!r}; give 'auto' or a finite number of at least 0")
+        path = RegularizationPath(total)
+        errors = path.gcv()
+        return path.betas[int((errors == errors.min()).nonzero()[-1])]
+
+    def _classes(self, y: Array, classes: Any, first: bool) -> tuple[Array, bool]:
+        """All classes once the labels y are there, and whether the caller declared them."""
+        if classes is None and (first or not self._declared):
+            return (unique_labels(y) if first else unique_labels(self.classes_, y)), False
+        declared = self.classes_ if classes is None else unique_labels(classes)
+        if not first and not np.array_equal(declared, self.classes_):
+            raise LabelsError(
+                f"classes are {declared.tolist()}, and the estimator has {self.classes_.tolist()}; "
+                "declare them in the first call of partial_fit"
+            )
+        unknown = np.setdiff1d(unique_labels(y), declared)
+        if len(unknown):
+            raise LabelsError(
+                f"y has the label {unknown.tolist()[0]!r}, which is not among the declared classes "
+                f"{declared.tolist()}; declare it in the first call of partial_fit"
+            )
+        return declared, True
+
+
+def _clients(groups: Any, num_rows: int) -> Array:
+    """The client of each row, as an array of ints or of strings."""
+    if groups is None:
+        return np.full(num_rows, ONLY_CLIENT)
+    # Of a list, numpy would make strings: "nan" of a missing name, "1" of a number beside a name.
+    values = np.asarray(groups) if hasattr(groups, "dtype") else np.asarray(groups, dtype=object)
+    if values.shape != (num_rows,):
+        raise GroupsError(f"groups has shape {values.shape}, and X has {num_rows} rows; give the client of each row")
+    if values.dtype.kind in "iuU":
+        return values
+    names = [_name(value) for value in values.tolist()]
+    if None in names:
+        row = names.index(None)
+        raise GroupsError(
+            f"groups is {values.tolist()[row]!r} in row {row}; a client is an int or a string, and every row has one"
+        )
+    if len({isinstance(name, str) for name in names}) > 1:
+        raise GroupsError("groups mixes numbers and strings; name all clients in one way")
+    return np.array(names)
+
+
+def _name(value: object) -> Client | None:
+    """A client's name; None for what is none."""
+    if isinstance(value, str):
+        return value
+    if isinstance(value, bool):
+        return None
+    if isinstance(value, Integral):
+        return int(value)
+    # A table with holes in other rows keeps whole numbers as floats.
+    return int(float(value)) if isinstance(value, Real) and float(value).is_integer() else None
+
+
+def _require_same_kind(clients: Array, known: Mapping[Client, Rows]) -> None:
+    """Client "1" beside a client 1 is a mistake, and not a client never seen."""
+    strings = clients.dtype.kind == "U"
+    if any(isinstance(client, str) != strings for client in known):
+        raise GroupsError(
+            f"groups holds {'strings' if strings else 'numbers'} such as {clients.tolist()[0]!r}, and the clients are "
+            f"{_some(known)}; name them in the same way"
+        )
+
+
+def _by_client(X: Array, y: Array, clients: Array) -> dict[Client, Rows]:
+    return {client: (X[clients == client], y[clients == client]) for client in np.unique(clients).tolist()}
+
+
+def _joined(before: Rows | None, more: Rows) -> Rows:
+    return more if before is None else (np.concatenate((before[0], more[0])), np.concatenate((before[1], more[1])))
+
+
+def _numbers(y: Array, classes: Array) -> NDArray[np.int64]:
+    """Labels as class numbers."""
+    return np.searchsorted(classes, y).astype(np.int64)
+
+
+def _some(known: Mapping[Client, Rows]) -> str:
+    return ", ".join(repr(client) for client in list(known)[:5]) + (", …" if len(known) > 5 else "")

@@ -1,0 +1,603 @@
+"""The estimator against scikit-learn's own ridge, refits, and itself fitted another way."""
+
+from __future__ import annotations
+
+import doctest
+import math
+import re
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import joblib  # type: ignore[import-untyped]
+import numpy as np
+import numpy.typing as npt
+import pytest
+import torch
+from scipy.optimize import minimize_scalar
+from scipy.special import log_softmax
+from sklearn import config_context
+from sklearn.base import clone
+from sklearn.exceptions import NotFittedError
+from sklearn.linear_model import Ridge, RidgeClassifier
+from sklearn.model_selection import GridSearchCV, GroupKFold, KFold, cross_val_score
+from sklearn.pipeline import make_pipeline
+from sklearn.preprocessing import StandardScaler
+from sklearn.utils.estimator_checks import parametrize_with_checks
+
+import fedhip.sklearn
+from fedhip import Statistics
+from fedhip.core import default_betas
+from fedhip.models import Model
+from fedhip.sklearn import FedHiPClassifier, GroupsError
+
+Array = npt.NDArray[Any]
+ROOT = Path(__file__).parent.parent
+SITES = ("east", "north", "south")
+
+
+def problem(seed: int = 0, rows: int = 60, width: int = 5, classes: int = 3) -> tuple[Array, Array, Array]:
+    """Features, labels that depend on them differently at each site, and the site of each row."""
+    rng = np.random.default_rng(seed)
+    X = rng.normal(size=(rows, width)) + 0.3
+    groups = np.array(SITES)[rng.integers(0, len(SITES), rows)]
+    rules = {site: rng.normal(size=(width, classes)) for site in SITES}
+    common = rng.normal(size=(width, classes))
+    y = np.array([np.argmax(x @ (common + rules[site])) for x, site in zip(X, groups, strict=True)])
+    return X, y, groups
+
+
+def ridge_scores(X: Array, y: Array, weights: Array, beta: float, at: Array) -> Array:
+    """scikit-learn's weighted ridge on one-hot labels."""
+    Y = np.eye(int(y.max()) + 1)[y]
+    model = Ridge(alpha=beta, fit_intercept=False, solver="svd").fit(X, Y, sample_weight=weights)
+    scores: Array = model.predict(at)
+    return scores
+
+
+def leave_one_out(X: Array, y: Array, groups: Array, site: str | None, alpha: float, beta: float) -> Array:
+    """Scores of each row of a site by refitting without it; None for all rows and weights of 1."""
+    weights = np.where(groups == site, 1.0 + alpha, 1.0)
+    rows = np.arange(len(X)) if site is None else np.flatnonzero(groups == site)
+    d = int(y.max()) + 1
+    scores = np.empty((len(rows), d))
+    for i, row in enumerate(rows):
+        rest = np.arange(len(X)) != row
+        Y = np.eye(d)[y[rest]]
+        model = Ridge(alpha=beta, fit_intercept=False, solver="svd").fit(X[rest], Y, sample_weight=weights[rest])
+        scores[i] = model.predict(X[row : row + 1])[0]
+    return scores
+
+
+def same(a: FedHiPClassifier, b: FedHiPClassifier, X: Array, groups: Array) -> float:
+    """The largest difference of their scores and probabilities, personal and global."""
+    assert np.array_equal(a.classes_, b.classes_)
+    assert a.alphas_ == b.alphas_
+    return max(
+        float(np.abs(getattr(a, method)(X, g) - getattr(b, method)(X, g)).max())
+        for method in ("decision_function", "predict_proba")
+        for g in (None, groups)
+    )
+
+
+@parametrize_with_checks(  # type: ignore[untyped-decorator]
+    [
+        FedHiPClassifier(),
+        FedHiPClassifier(beta="auto", fit_intercept=True),
+        FedHiPClassifier(alpha=3.0, only_local_classes=True),
+    ]
+)
+def test_scikit_learn_agrees_that_it_is_an_estimator(estimator: Any, check: Callable[[Any], None]) -> None:
+    check(estimator)
+
+
+@pytest.mark.parametrize("alpha", [0.0, 0.5, 20.0])
+@pytest.mark.parametrize("beta", [0.1, 7.0])
+def test_theorem_2_a_clients_scores_are_those_of_weighted_ridge(alpha: float, beta: float) -> None:
+    X, y, groups = problem()
+    new = np.random.default_rng(9).normal(size=(11, X.shape[1]))
+    clf = FedHiPClassifier(alpha=alpha, beta=beta).fit(X, y, groups=groups)
+    for site in SITES:
+        expected = ridge_scores(X, y, np.where(groups == site, 1.0 + alpha, 1.0), beta, new)
+        assert np.abs(clf.decision_function(new, groups=[site] * 11) - expected).max() <= 1e-8
+        assert np.array_equal(clf.predict(new, groups=[site] * 11), expected.argmax(axis=1))
+    assert clf.alphas_ == dict.fromkeys(SITES, alpha)
+    assert clf.beta_ == beta
+
+
+def test_every_row_is_answered_by_the_model_of_its_own_client() -> None:
+    X, y, groups = problem()
+    clf = FedHiPClassifier(alpha=5.0).fit(X, y, groups=groups)
+    mixed = clf.decision_function(X, groups=groups)
+    for site in SITES:
+        alone = ridge_scores(X, y, np.where(groups == site, 6.0, 1.0), 1.0, X[groups == site])
+        assert np.abs(mixed[groups == site] - alone).max() <= 1e-8
+
+
+def test_theorem_1_without_groups_and_for_unseen_clients_it_is_the_ridge_of_all_rows() -> None:
+    X, y, groups = problem()
+    expected = ridge_scores(X, y, np.ones(len(X)), 1.0, X)
+    clf = FedHiPClassifier(alpha=20.0).fit(X, y, groups=groups)
+    assert np.abs(clf.decision_function(X) - expected).max() <= 1e-8
+    assert np.abs(clf.decision_function(X, groups=["west"] * len(X)) - expected).max() <= 1e-8
+    assert np.abs(FedHiPClassifier().fit(X, y).decision_function(X) - expected).max() <= 1e-8
+    assert np.array_equal(clf.predict_proba(X, groups=["west"] * len(X)), clf.predict_proba(X))
+    known_and_not = np.where(groups == "north", "west", groups)
+    assert (
+        np.abs(clf.decision_function(X, known_and_not)[groups == "north"] - expected[groups == "north"]).max() <= 1e-8
+    )
+
+
+def test_two_classes_give_the_decision_function_of_ridge_classifier() -> None:
+    X, y, groups = problem(classes=2)
+    clf = FedHiPClassifier(alpha=4.0, beta=2.0).fit(X, y, groups=groups)
+    oracle = RidgeClassifier(alpha=2.0, fit_intercept=False).fit(X, y, np.where(groups == "south", 5.0, 1.0))
+    found = clf.decision_function(X, groups=["south"] * len(X))
+    assert found.shape == (len(X),)
+    assert np.abs(found - oracle.decision_function(X)).max() <= 1e-8
+    assert np.array_equal(clf.predict(X, groups=["south"] * len(X)), oracle.predict(X))
+
+
+def test_an_intercept_is_a_constant_feature() -> None:
+    X, y, groups = problem()
+    clf = FedHiPClassifier(alpha=3.0, beta=0.5, fit_intercept=True).fit(X, y, groups=groups)
+    with_ones = np.column_stack((X, np.ones(len(X))))
+    expected = ridge_scores(with_ones, y, np.where(groups == "east", 4.0, 1.0), 0.5, with_ones)
+    assert np.abs(clf.decision_function(X, groups=["east"] * len(X)) - expected).max() <= 1e-8
+    clf.set_params(fit_intercept=False)  # a fitted model stays what it is
+    assert np.abs(clf.decision_function(X, groups=["east"] * len(X)) - expected).max() <= 1e-8
+
+
+def test_loo_chooses_the_alpha_of_brute_force() -> None:
+    X, y, groups = problem(seed=5, rows=36)
+    grid = [0.0, 0.5, 3.0, 20.0, 100.0]
+    best = {}
+    for site in SITES:
+        right = [
+            (leave_one_out(X, y, groups, site, alpha, 1.0).argmax(axis=1) == y[groups == site]).sum() for alpha in grid
+        ]
+        best[site] = grid[int(np.argmax(right))]
+    assert len(set(best.values())) > 1  # or the test could not tell a constant from a choice
+    clf = FedHiPClassifier(alphas=grid[::-1]).fit(X, y, groups=groups)
+    assert clf.alphas_ == best
+    fixed = {site: FedHiPClassifier(alpha=best[site]).fit(X, y, groups=groups) for site in SITES}
+    for site in SITES:
+        of_site = [site] * len(X)
+        assert np.array_equal(clf.decision_function(X, of_site), fixed[site].decision_function(X, of_site))
+
+
+@pytest.mark.parametrize("intercept", [False, True])
+def test_beta_auto_minimises_generalized_cross_validation(intercept: bool) -> None:
+    X, y, groups = problem(seed=2, rows=40)
+    F = np.column_stack((X, np.ones(len(X)))) if intercept else X
+    Y = np.eye(3)[y]
+
+    def gcv(beta: float) -> float:
+        hat = F @ np.linalg.solve(F.T @ F + beta * np.eye(F.shape[1]), F.T)
+        return float(len(F) * np.square(Y - hat @ Y).sum() / (len(F) - np.trace(hat)) ** 2)
+
+    betas = default_betas(Statistics.from_data(F, y, 3))
+    clf = FedHiPClassifier(beta="auto", fit_intercept=intercept).fit(X, y, groups=groups)
+    assert clf.beta_ == pytest.approx(min(betas, key=gcv))
+    assert min(betas) < clf.beta_ < max(betas)
+    fixed = FedHiPClassifier(beta=clf.beta_, fit_intercept=intercept).fit(X, y, groups=groups)
+    assert same(clf, fixed, X, groups) == 0.0
+
+
+def test_beta_auto_takes_the_largest_of_equals() -> None:
+    X = np.zeros((6, 2))  # whatever beta is, nothing can be explained
+    clf = FedHiPClassifier(beta="auto").fit(X, [0, 1, 0, 1, 0, 1])
+    assert clf.beta_ == max(default_betas(Statistics.from_data(X, [0, 1, 0, 1, 0, 1], 2)))
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_theorem_3_how_others_share_their_rows_changes_nothing(seed: int) -> None:
+    X, y, groups = problem(seed)
+    rng = np.random.default_rng(seed)
+    others = groups != "north"
+    dealt = groups.copy()
+    dealt[others] = rng.choice(["a", "b", "c", "d"], others.sum(), p=[0.7, 0.1, 0.1, 0.1])
+    before = FedHiPClassifier(beta="auto").fit(X, y, groups=groups)
+    after = FedHiPClassifier(beta="auto").fit(X, y, groups=dealt)
+    north = ["north"] * len(X)
+    assert after.alphas_["north"] == before.alphas_["north"]
+    assert np.abs(after.decision_function(X, north) - before.decision_function(X, north)).max() <= 1e-9
+    assert np.abs(after.predict_proba(X, north) - before.predict_proba(X, north)).max() <= 1e-9
+
+
+@pytest.mark.parametrize("parameters", [{}, {"alpha": 7.0, "beta": "auto", "fit_intercept": True}])
+def test_partial_fit_equals_fit_on_all_rows(parameters: dict[str, Any]) -> None:
+    X, y, groups = problem(classes=3)
+    late = groups == "east"  # a client that joins, though first by name
+    more = ~late & (np.arange(len(X)) % 3 == 0)  # more rows of known clients
+    last = more | late
+    together = FedHiPClassifier(**parameters).fit(
+        np.concatenate((X[~last], X[last])),
+        np.concatenate((y[~last], y[last])),
+        np.concatenate((groups[~last], groups[last])),
+    )
+    grown = FedHiPClassifier(**parameters).partial_fit(X[~last], y[~last], groups[~last])
+    grown.partial_fit(X[last], y[last], groups[last])
+    assert same(grown, together, X, groups) <= 1e-9
+    assert grown.beta_ == pytest.approx(together.beta_, rel=1e-9)
+    one_by_one = FedHiPClassifier(**parameters).fit(X[~last], y[~last], groups[~last])
+    for site in SITES:
+        rows = last & (groups == site)
+        one_by_one.partial_fit(X[rows], y[rows], groups[rows])
+    assert same(one_by_one, together, X, groups) <= 1e-9
+
+
+def test_partial_fit_takes_new_labels() -> None:
+    X, y, groups = problem()
+    names = np.array(["a", "long name", "b"])[y]
+    two = y != 1
+    grown = FedHiPClassifier().partial_fit(X[two], names[two], groups[two])
+    assert grown.classes_.tolist() == ["a", "b"]
+    grown.partial_fit(X[~two], names[~two], groups[~two])
+    order = np.concatenate((np.flatnonzero(two), np.flatnonzero(~two)))
+    assert same(grown, FedHiPClassifier().fit(X[order], names[order], groups[order]), X, groups) <= 1e-9
+
+
+def test_partial_fit_takes_the_parameters_of_now() -> None:
+    X, y, groups = problem()
+    grown = FedHiPClassifier(alpha=1.0).fit(X[:40], y[:40], groups[:40])
+    grown.set_params(alpha=3.0, fit_intercept=True).partial_fit(X[40:], y[40:], groups[40:])
+    assert same(grown, FedHiPClassifier(alpha=3.0, fit_intercept=True).fit(X, y, groups), X, groups) <= 1e-9
+
+
+def test_declared_classes_are_there_from_the_first_call() -> None:
+    X, y, groups = problem()
+    two = y != 2
+    clf = FedHiPClassifier().partial_fit(X[two], y[two], groups[two], classes=[2, 1, 0])
+    assert clf.classes_.tolist() == [0, 1, 2]
+    assert clf.decision_function(X).shape == (len(X), 3)
+    with pytest.raises(ValueError, match=r"label 5, which is not among the declared classes \[0, 1, 2\]"):
+        clf.partial_fit(X[:1], [5], groups[:1])
+    with pytest.raises(ValueError, match=r"classes are \[0, 1\], and the estimator has \[0, 1, 2\]"):
+        clf.partial_fit(X[two], y[two], groups[two], classes=[0, 1])
+    clf.forget("north")
+    assert clf.classes_.tolist() == [0, 1, 2]
+
+
+def test_a_partial_fit_that_fails_changes_nothing() -> None:
+    X, y, groups = problem()
+    clf = FedHiPClassifier(alpha=2.0).fit(X, y, groups=groups)
+    before = clf.decision_function(X, groups)
+    clf.set_params(beta=-1.0)
+    with pytest.raises(ValueError, match=r"beta is -1\.0"):
+        clf.partial_fit(X[:9], y[:9], groups[:9])
+    clf.set_params(beta=1.0)
+    assert np.array_equal(clf.decision_function(X, groups), before)
+    clf.partial_fit(X[:9], y[:9], groups[:9])
+    twice = np.concatenate((np.arange(len(X)), np.arange(9)))
+    assert same(clf, FedHiPClassifier(alpha=2.0).fit(X[twice], y[twice], groups[twice]), X, groups) <= 1e-9
+
+
+def test_forget_equals_never_fitted_bit_exact() -> None:
+    X, y, groups = problem(classes=4)
+    y[(groups != "north") & (y == 3)] = 0  # only north has class 3
+    assert (y[groups == "north"] == 3).any()
+    rest = groups != "north"
+    never = FedHiPClassifier(beta="auto").fit(X[rest], y[rest], groups[rest])
+    forgotten = FedHiPClassifier(beta="auto").fit(X, y, groups=groups).forget("north")
+    assert forgotten.classes_.tolist() == [0, 1, 2]
+    assert list(forgotten.alphas_) == ["east", "south"]
+    assert forgotten.beta_ == never.beta_
+    assert same(forgotten, never, X, groups) == 0.0
+
+
+def test_forget_leaves_no_rounding_of_large_rows_nor_of_the_order_of_joining() -> None:
+    X, y, _ = problem(rows=80)
+    clients = np.arange(80) % 8
+    X[clients == 3] *= 1e5  # a difference would leave 1e-6 of it
+    rest = clients != 3
+    never = FedHiPClassifier().fit(X[rest], y[rest], clients[rest])
+    clf = FedHiPClassifier()
+    for client in (5, 3, 7, 0, 2, 6, 4, 1):
+        clf.partial_fit(X[clients == client], y[clients == client], clients[clients == client], classes=[0, 1, 2])
+    clf.forget(3)
+    assert same(clf, never, X[rest], clients[rest]) == 0.0
+
+
+def test_forget_refuses_the_last_client_and_strangers() -> None:
+    X, y, groups = problem()
+    clf = FedHiPClassifier().fit(X, y, groups=groups)
+    with pytest.raises(GroupsError, match="client 'west' is not in the federation; its clients are 'east', 'north'"):
+        clf.forget("west")
+    clf.forget("east").forget("north")
+    with pytest.raises(GroupsError, match="client 'south' is the last one"):
+        clf.forget("south")
+    assert clf.predict(X, ["south"] * len(X)).shape == (len(X),)
+    with pytest.raises(NotFittedError):
+        FedHiPClassifier().forget("east")
+
+
+@pytest.mark.parametrize("dtype", [str, object])
+def test_labels_and_clients_may_be_strings_or_numbers(dtype: type) -> None:
+    X, y, groups = problem()
+    names, numbers = np.array(["ant", "bee", "cow"]), np.searchsorted(SITES, groups)
+    by_number = FedHiPClassifier().fit(X, y, groups=numbers)
+    by_name = FedHiPClassifier().fit(X, names[y].astype(dtype), groups=groups.astype(dtype))
+    assert by_name.classes_.tolist() == names.tolist()
+    assert list(by_name.alphas_) == list(SITES)
+    assert list(by_number.alphas_) == [0, 1, 2]
+    assert by_name.predict(X, groups.tolist()).tolist() == names[by_number.predict(X, numbers)].tolist()
+    assert np.array_equal(by_number.predict(X, numbers.astype(float)), by_number.predict(X, numbers.tolist()))
+
+
+def test_probabilities_sum_to_one_and_agree_with_predict() -> None:
+    X, y, groups = problem()
+    clf = FedHiPClassifier(alpha=5.0).fit(X, y, groups=groups)
+    for g in (None, groups):
+        P = clf.predict_proba(X, g)
+        assert np.abs(P.sum(axis=1) - 1.0).max() <= 1e-12
+        assert np.array_equal(clf.classes_[P.argmax(axis=1)], clf.predict(X, g))
+        ratios = np.log(P[:, :1] / P[:, 1:]) / (clf.decision_function(X, g)[:, :1] - clf.decision_function(X, g)[:, 1:])
+        assert np.abs(ratios * clf.global_model_.temperature - 1.0).max() <= 1e-6
+
+
+def test_the_temperature_is_that_of_highest_likelihood_on_refitted_scores() -> None:
+    X, y, groups = problem(seed=1, rows=50)
+    scores = leave_one_out(X, y, groups, None, 0.0, 1.0)
+
+    def loss(log_temperature: float) -> float:
+        return -float(log_softmax(scores / math.exp(log_temperature), axis=1)[np.arange(len(y)), y].mean())
+
+    best = minimize_scalar(loss, bounds=(-6.0, 2.0), method="bounded")
+    clf = FedHiPClassifier().fit(X, y, groups=groups)
+    assert clf.global_model_.temperature == pytest.approx(math.exp(best.x), rel=0.1)  # between points 58 % apart
+    assert {model.temperature for model in clf.models_.values()} == {clf.global_model_.temperature}
+
+
+def test_only_local_classes_leaves_the_others_out() -> None:
+    X, y, groups = problem()
+    y[(groups == "east") & (y == 1)] = 0
+    y[groups == "south"] = 2
+    free = FedHiPClassifier(alpha=2.0).fit(X, y, groups=groups)
+    clf = FedHiPClassifier(alpha=2.0, only_local_classes=True).fit(X, y, groups=groups)
+    for site, seen in (("east", [0, 2]), ("south", [2]), ("north", [0, 1, 2]), ("west", [0, 1, 2]), (None, [0, 1, 2])):
+        at = None if site is None else [site] * len(X)
+        scores, P = clf.decision_function(X, at), clf.predict_proba(X, at)
+        unseen = [c for c in range(3) if c not in seen]
+        assert np.array_equal(scores[:, seen], free.decision_function(X, at)[:, seen])
+        assert (scores[:, unseen] == -np.inf).all()
+        assert (P[:, unseen] == 0.0).all()
+        assert np.abs(P.sum(axis=1) - 1.0).max() <= 1e-12
+        assert set(clf.predict(X, at)) <= set(seen)
+    assert 1 in free.predict(X, ["east"] * len(X))
+    assert bool(clf.global_model_.local_classes.all())
+    assert not clf.global_model_.only_local_classes
+
+
+@pytest.mark.parametrize(
+    ("groups", "message"),
+    [
+        (["a"] * 5, r"groups has shape \(5,\), and X has 60 rows"),
+        ("a", r"groups has shape \(\), and X has 60 rows"),
+        ([["a"]] * 60, r"groups has shape \(60, 1\)"),
+        (["a"] * 59 + [math.nan], "groups is nan in row 59"),
+        ([1.0] * 59 + [math.nan], "groups is nan in row 59"),
+        (np.array([1.0] * 7 + [math.inf] * 53), "groups is inf in row 7"),
+        (["a"] * 2 + [None] * 58, "groups is None in row 2"),
+        ([0.5] * 60, r"groups is 0\.5 in row 0"),
+        ([True] * 60, "groups is True in row 0"),
+        ([b"a"] * 60, "groups is b'a' in row 0"),
+        (["1"] * 59 + [1], "groups mixes numbers and strings"),
+    ],
+)
+def test_groups_must_name_the_client_of_each_row(groups: Any, message: str) -> None:
+    X, y, sites = problem()
+    with pytest.raises(GroupsError, match=message):
+        FedHiPClassifier().fit(X, y, groups=groups)
+    clf = FedHiPClassifier().fit(X, y, groups=sites)
+    for method in (clf.predict, clf.predict_proba, clf.decision_function):
+        with pytest.raises(GroupsError, match=message):
+            method(X, groups=groups)
+    with pytest.raises(GroupsError, match=message):
+        clf.partial_fit(X, y, groups=groups)
+
+
+def test_a_number_is_not_taken_for_a_name() -> None:
+    X, y, groups = problem()
+    numbers = np.searchsorted(SITES, groups)
+    clf = FedHiPClassifier().fit(X, y, groups=numbers)
+    with pytest.raises(GroupsError, match="groups holds strings such as '0', and the clients are 0, 1, 2"):
+        clf.predict(X[:1], groups=["0"])
+    with pytest.raises(GroupsError, match="groups holds strings"):
+        clf.partial_fit(X, y, groups=numbers.astype(str))
+    named = FedHiPClassifier().fit(X, y, groups=groups)
+    with pytest.raises(GroupsError, match="groups holds numbers such as 7"):
+        named.predict(X[:1], groups=[7])
+
+
+def test_rows_without_a_client_are_added_only_where_there_is_just_one() -> None:
+    X, y, groups = problem()
+    alone = FedHiPClassifier().fit(X[:40], y[:40]).partial_fit(X[40:], y[40:])
+    assert list(alone.alphas_) == [0]
+    assert same(alone, FedHiPClassifier().fit(X, y), X, np.zeros(len(X), dtype=int)) <= 1e-9
+    for clients in (groups, np.searchsorted(SITES, groups)):
+        clf = FedHiPClassifier().fit(X, y, groups=clients)
+        with pytest.raises(GroupsError, match="groups is None, and there are clients"):
+            clf.partial_fit(X, y)
+
+
+@pytest.mark.parametrize(
+    ("parameters", "message"),
+    [
+        ({"alpha": -1.0}, r"alpha is -1\.0"),
+        ({"alpha": "best"}, "alpha is 'best'; give 'loo'"),
+        ({"alpha": math.nan}, "alpha is nan"),
+        ({"alpha": np.array([1.0, 2.0])}, r"alpha is array\(\[1"),
+        ({"beta": -2}, "beta is -2"),
+        ({"beta": "best"}, "beta is 'best'; give 'auto'"),
+        ({"beta": None}, "beta is None"),
+        ({"alphas": []}, "no alpha to choose from"),
+        ({"alphas": [1.0, -1.0]}, r"alpha is -1\.0"),
+    ],
+)
+def test_parameters_that_make_no_sense(parameters: dict[str, Any], message: str) -> None:
+    X, y, groups = problem()
+    with pytest.raises(ValueError, match=message):
+        FedHiPClassifier(**parameters).fit(X, y, groups=groups)
+
+
+def test_errors_of_the_core_name_the_client() -> None:
+    X, y, groups = problem()
+    X[groups == "south"] *= 1e200
+    with pytest.raises(ValueError, match="client 'south': the squares of the features exceed float64"):
+        FedHiPClassifier().fit(X, y, groups=groups)
+
+
+def accuracy_by_fold(folds: Any, X: Array, y: Array, groups: Array, alpha: float) -> list[float]:
+    """What cross-validation must give, written out with weighted ridge."""
+    result = []
+    for train, test in folds:
+        right = 0
+        for row in test:
+            weights = np.where(groups[train] == groups[row], 1.0 + alpha, 1.0)
+            right += int(ridge_scores(X[train], y[train], weights, 1.0, X[row : row + 1]).argmax() == y[row])
+        result.append(right / len(test))
+    return result
+
+
+def test_cross_validation_across_rows_routes_groups_to_fit_and_score() -> None:
+    X, y, groups = problem(rows=90)
+    cv = KFold(3, shuffle=True, random_state=0)
+    with config_context(enable_metadata_routing=True):
+        clf = FedHiPClassifier(alpha=20.0).set_fit_request(groups=True).set_score_request(groups=True)
+        found = cross_val_score(clf, X, y, cv=cv, params={"groups": groups})
+    expected = accuracy_by_fold(cv.split(X), X, y, groups, 20.0)
+    assert found.tolist() == pytest.approx(expected)
+    assert found.tolist() != pytest.approx(accuracy_by_fold(cv.split(X), X, y, groups, 0.0))
+
+
+def test_cross_validation_across_clients_needs_no_routing() -> None:
+    X, y, groups = problem(rows=90)
+    cv = GroupKFold(3)
+    plain = cross_val_score(FedHiPClassifier(alpha=20.0), X, y, groups=groups, cv=cv)
+    assert plain.tolist() == pytest.approx(accuracy_by_fold(cv.split(X, y, groups), X, y, groups, 0.0))
+    with config_context(enable_metadata_routing=True):
+        clf = FedHiPClassifier(alpha=20.0).set_fit_request(groups=True).set_score_request(groups=True)
+        routed = cross_val_score(clf, X, y, cv=cv, params={"groups": groups})
+    assert np.array_equal(plain, routed)
+
+
+def test_in_a_pipeline_with_and_without_routing() -> None:
+    X, y, groups = problem()
+    X = 100.0 * X + 7.0
+    standardized = (X - X.mean(axis=0)) / X.std(axis=0)
+    expected = ridge_scores(standardized, y, np.where(groups == "east", 21.0, 1.0), 1.0, standardized)
+    east = groups == "east"
+    plain = make_pipeline(StandardScaler(), FedHiPClassifier(alpha=20.0))
+    plain.fit(X, y, fedhipclassifier__groups=groups)
+    assert np.array_equal(plain.predict(X, groups=groups)[east], expected[east].argmax(axis=1))
+    with config_context(enable_metadata_routing=True):
+        clf = FedHiPClassifier(alpha=20.0).set_fit_request(groups=True).set_decision_function_request(groups=True)
+        routed = make_pipeline(StandardScaler(), clf).fit(X, y, groups=groups)
+        assert np.abs(routed.decision_function(X, groups=groups)[east] - expected[east]).max() <= 1e-8
+
+
+def test_grid_search_over_alpha_and_beta() -> None:
+    X, y, groups = problem(rows=90)
+    cv = KFold(3, shuffle=True, random_state=0)
+    with config_context(enable_metadata_routing=True):
+        clf = FedHiPClassifier().set_fit_request(groups=True).set_score_request(groups=True)
+        search = GridSearchCV(clf, {"alpha": [0.0, 20.0, "loo"], "beta": [1.0, "auto"]}, cv=cv)
+        search.fit(X, y, groups=groups)
+    for i, alpha in ((0, 0.0), (2, 20.0)):
+        assert search.cv_results_["params"][i] == {"alpha": alpha, "beta": 1.0}
+        expected = np.mean(accuracy_by_fold(cv.split(X), X, y, groups, alpha))
+        assert search.cv_results_["mean_test_score"][i] == pytest.approx(expected)
+
+
+def test_clone_and_pickle(tmp_path: Path) -> None:
+    X, y, groups = problem()
+    clf = FedHiPClassifier(alphas=[0.0, 2.0], beta=3.0, fit_intercept=True, only_local_classes=True)
+    assert clone(clf).get_params() == clf.get_params()
+    clf.fit(X, y, groups=groups)
+    assert not hasattr(clone(clf), "classes_")
+    joblib.dump(clf, tmp_path / "clf.joblib")
+    loaded = joblib.load(tmp_path / "clf.joblib")
+    assert same(loaded, clf, X, groups) == 0.0
+    assert same(loaded.forget("east"), clf.forget("east"), X, groups) == 0.0
+
+
+def test_a_clients_model_can_be_saved_without_anybodys_rows(tmp_path: Path) -> None:
+    X, y, groups = problem()
+    of_numpy: dict[str, Any] = {"alpha": np.float32(2.0), "beta": np.int64(1)}
+    clf = FedHiPClassifier(**of_numpy).fit(X, y, groups=groups)
+    clf.models_["north"].to_file(tmp_path / "north.safetensors")
+    model = Model.from_file(tmp_path / "north.safetensors")
+    assert (model.client, model.class_names, model.alpha, model.beta) == ("north", ("0", "1", "2"), 2.0, 1.0)
+    expected = ridge_scores(X, y, np.where(groups == "north", 3.0, 1.0), 1.0, X)
+    assert np.abs(model.scores(X).numpy() - expected).max() <= 1e-8
+    assert torch.equal(model.probabilities(X), torch.from_numpy(clf.predict_proba(X, ["north"] * len(X))))
+
+
+def test_the_estimator_keeps_its_own_copy_of_the_rows() -> None:
+    X, y, groups = problem()
+    clf = FedHiPClassifier().fit(X, y, groups=groups)
+    expected = FedHiPClassifier().fit(X, y, groups=groups).forget("east").decision_function(X, groups)
+    at = X.copy()
+    X *= 0.0
+    y[:] = 0
+    assert np.array_equal(clf.forget("east").decision_function(at, groups), expected)
+
+
+def test_feature_names_are_kept_and_checked(monkeypatch: pytest.MonkeyPatch) -> None:
+    """With a stand-in for the names of a data frame, which the tests do not depend on."""
+
+    class Table(np.ndarray[Any, Any]):
+        names: tuple[str, ...] | None = None
+
+    def table(X: Array, *names: str) -> Table:
+        named = X.view(Table)
+        named.names = names
+        return named
+
+    def names_of(X: Any) -> Array | None:
+        return None if getattr(X, "names", None) is None else np.array(X.names, dtype=object)
+
+    monkeypatch.setattr("sklearn.utils.validation._get_feature_names", names_of)
+    X, y, groups = problem(width=2)
+    clf = FedHiPClassifier().fit(table(X, "length", "weight"), y, groups=groups)
+    assert clf.feature_names_in_.tolist() == ["length", "weight"]
+    assert clf.n_features_in_ == 2
+    with pytest.raises(ValueError, match="feature names should match"):
+        clf.predict(table(X, "weight", "length"), groups=groups)
+    with pytest.raises(ValueError, match="feature names should match"):
+        clf.partial_fit(table(X, "weight", "length"), y, groups=groups)
+
+
+def run(program: str) -> str:
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)  # noqa: S603
+    return done.stdout.strip() or done.stderr
+
+
+def test_only_the_estimator_needs_scikit_learn() -> None:
+    assert run("import sys, fedhip; print('sklearn' in sys.modules)") == "False"
+    said = run(
+        "import sys; sys.modules['sklearn'] = None\n"
+        "from fedhip.data.errors import MissingExtraError\n"
+        "try: import fedhip.sklearn\n"
+        "except MissingExtraError as error: print(error)"
+    )
+    assert said == "fedhip.sklearn needs scikit-learn; pip install 'fedhip[sklearn]'"
+
+
+def test_the_examples_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    tried = doctest.testmod(fedhip.sklearn)
+    assert tried.attempted
+    assert not tried.failed
+    monkeypatch.chdir(tmp_path)
+    page = (ROOT / "docs" / "sklearn.md").read_text(encoding="utf-8")
+    blocks = re.findall(r"```python\n(.*?)```", page, re.DOTALL)
+    names: list[dict[str, Any]] = [{} for _ in blocks]
+    for block, own in zip(blocks, names, strict=True):
+        exec(compile(block, "docs/sklearn.md", "exec"), own)  # noqa: S102
+    assert Model.from_file(tmp_path / "site-0.safetensors").client == "site-0"
+    assert "site-0" in names[0]["clf"].alphas_
+    assert "site-3" not in names[0]["clf"].alphas_
+    assert names[1]["search"].best_score_ > 0.9
