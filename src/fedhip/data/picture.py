@@ -58,7 +58,7 @@ def drawing(**style: Any) -> Iterator[None]:
     except ImportError as error:
         raise MissingExtraError("drawing needs matplotlib; install it with: pip install matplotlib") from error
     # Names come from the user's folders: a dollar sign in one is a dollar sign.
-    house = {"svg.hashsalt": "fedhip", "font.size": 9.0, "text.parse_math": False}
+    house: Any = {"svg.hashsalt": "fedhip", "font.size": 9.0, "text.parse_math": False}
     with matplotlib.rc_context(house | style), warnings.catch_warnings():
         # A letter the font lacks is drawn as a box, and is no reason to stop.
         warnings.filterwarnings("ignore", message="Glyph .* missing from font", category=UserWarning)

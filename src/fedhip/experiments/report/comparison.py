@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import statistics
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -58,9 +59,25 @@ class Comparison:
 
     @cached_property
     def moved(self) -> int:
-        """Clients whose numbers of rows are not the same in all runs: a name in common, but not the data."""
-        sizes = [{row.name: (row.train, row.test) for row in run.clients} for run in self.runs]
-        return sum(len({size[name] for size in sizes}) > 1 for name in sizes[0])
+        """Clients whose rows are not the same in all runs, as their numbers tell: the name alone is."""
+        held = [
+            {
+                row.name: (row.train, row.test, *counts)
+                for row, counts in zip(run.clients, run.counts.tolist(), strict=True)
+            }
+            for run in self.runs
+        ]
+        return sum(len({rows[name] for rows in held}) > 1 for name in held[0])
+
+    @cached_property
+    def repeats(self) -> tuple[float, float] | None:
+        """Mean and standard deviation, over runs that differ in their seed alone, of the method in common."""
+        means = [
+            found.mean for run in self.runs if self.key and (found := self.of(run, self.key)) and found.mean is not None
+        ]
+        if len(means) < len(self.runs) or [option for option, _ in self.changed] != ["seed"]:
+            return None
+        return statistics.mean(means), statistics.stdev(means)
 
     @cached_property
     def clients(self) -> tuple[tuple[str, tuple[float | None, ...]], ...]:

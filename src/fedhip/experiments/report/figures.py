@@ -111,11 +111,19 @@ def spread_of_methods(findings: Findings) -> str:
     for place, method in enumerate(methods):
         values = [v for row in findings.clients if (v := row.accuracy[method.key]) is not None]
         if values:
-            axes.plot(np.quantile(values, (0.1, 0.9)), [place, place], color=colour(method.colour), linewidth=5, alpha=0.3)
+            axes.plot(
+                np.quantile(values, (0.1, 0.9)), [place, place], color=colour(method.colour), linewidth=5, alpha=0.3
+            )
         mean = method.mean or 0.0
         axes.scatter([mean], [place], s=70, color=colour(method.colour), marker=method.marker, linewidths=0)
         axes.annotate(
-            percent(mean), (mean, place), (0, 8), textcoords="offset points", ha="center", color=colour("ink"), fontsize=10
+            percent(mean),
+            (mean, place),
+            (0, 8),
+            textcoords="offset points",
+            ha="center",
+            color=colour("ink"),
+            fontsize=10,
         )
     axes.set_yticks(range(len(methods)), [short(m.title, 24) for m in methods])
     axes.set_ylim(-0.6, len(methods) - 0.3)
@@ -132,7 +140,9 @@ def gain_against(findings: Findings, what: str) -> str:
     x, gains = [a for a, _ in pairs], [b for _, b in pairs]
     axes.axhline(0, color=colour("muted"), linewidth=1)
     many = len(x) > _MOST_DOTS
-    axes.scatter(x, gains, s=14 if many else 30, color=colour("fedhip"), alpha=0.3 if many else 0.6, linewidths=0, zorder=2)
+    axes.scatter(
+        x, gains, s=14 if many else 30, color=colour("fedhip"), alpha=0.3 if many else 0.6, linewidths=0, zorder=2
+    )
     for third in thirds(x, gains):
         axes.plot([third.low, third.high], [third.gain] * 2, color=colour("ink"), linewidth=2.5, zorder=3)
     if what == "train":
@@ -159,12 +169,14 @@ def gain_pairs(findings: Findings, what: str) -> list[tuple[float, float]]:
 
 def alphas_chosen(findings: Findings) -> str:
     """How many clients have an α of about each size, a quarter of a decade to a bar."""
+    from matplotlib.ticker import MaxNLocator
+
     figure, axes = _axes(PANEL, 300)
     places, numbers = np.unique([_quarter(alpha) for alpha in findings.alphas], return_counts=True)
     axes.bar(places, numbers, width=0.21, color=colour("fedhip"), linewidth=0)
     _alpha_axis(axes, findings)
     axes.set_ylabel("clients")
-    axes.yaxis.get_major_locator().set_params(integer=True)
+    axes.yaxis.set_major_locator(MaxNLocator(integer=True))
     axes.grid(visible=False, axis="x")
     return inline(figure, "alpha")
 
@@ -243,7 +255,7 @@ def confusion(findings: Findings) -> str:
             errors = row.right if label == row.label else row.taken_for.get(label, 0)
             own = label == row.label
             if errors and not own:
-                shade = 0.12 + 0.4 * min(1.0, 2 * errors / row.test)
+                shade = 0.14 + 0.36 * min(1.0, 2 * errors / row.test)
                 cell = Rectangle((j - 0.48, i - 0.46), 0.96, 0.92, facecolor=colour("fedhip"), alpha=shade, linewidth=0)
                 axes.add_patch(cell)
             axes.text(
@@ -268,7 +280,13 @@ def seconds_by_phase(findings: Findings) -> str:
     axes.barh(places, [value for _, value in phases], height=0.55, color=colour("bubble"), linewidth=0)
     for place, (_, value) in zip(places, phases, strict=True):
         axes.annotate(
-            duration(value), (value, place), (5, 0), textcoords="offset points", va="center", color=colour("ink"), fontsize=11
+            duration(value),
+            (value, place),
+            (5, 0),
+            textcoords="offset points",
+            va="center",
+            color=colour("ink"),
+            fontsize=11,
         )
     axes.set(xlim=(0, 1.22 * longest), ylim=(len(phases) - 0.5, -0.5), xticks=[])
     axes.set_yticks(places, [short(phase, 30) for phase, _ in phases])
@@ -306,13 +324,14 @@ def means_of_runs(names: Sequence[str], runs: Sequence[Sequence[Method]]) -> str
 
 def differences_of_clients(names: Sequence[str], differences: Sequence[Sequence[float]]) -> str:
     """For each run the difference of each client to the first run, and their mean."""
-    figure, axes = _axes(WIDE, 70 + 40 * len(names))
+    figure, axes = _axes(WIDE, 70 + 70 * len(names))
     axes.axvline(0, color=colour("muted"), linewidth=1)
     for place, values in enumerate(differences):
-        axes.scatter(values, [place] * len(values), s=34, color=colour("fedhip"), alpha=0.3, linewidths=0)
+        heights = _stacked(values)
+        axes.scatter(values, place + 0.3 - heights, s=26, color=colour("fedhip"), alpha=0.6, linewidths=0)
         if len(values):
             mean = float(np.mean(values))
-            axes.plot([mean, mean], [place - 0.3, place + 0.3], color=colour("ink"), linewidth=2.5)
+            axes.plot([mean, mean], [place - 0.4, place + 0.4], color=colour("ink"), linewidth=2.5)
     axes.set_yticks(range(len(names)), [short(name, 30) for name in names])
     axes.set_ylim(len(names) - 0.5, -0.5)
     axes.tick_params(axis="y", labelcolor=colour("ink"))
@@ -320,6 +339,13 @@ def differences_of_clients(names: Sequence[str], differences: Sequence[Sequence[
     axes.xaxis.set_major_formatter(lambda value, _: points(value).removesuffix(".0"))
     axes.set_xlabel("difference in points, client by client")
     return inline(figure, "differences")
+
+
+def _stacked(values: Sequence[float]) -> NDArray[np.float64]:
+    """Heights in [0, 0.7] that put dots of about the same value on top of each other."""
+    bins = np.round(np.array(values) / 0.005).astype(int)
+    floors = np.array([(bins[:i] == b).sum() for i, b in enumerate(bins)], dtype=np.float64)
+    return floors * min(0.1, 0.7 / max(1.0, float(floors.max(initial=0.0))))
 
 
 def _axes(width: int, height: int) -> tuple[Figure, Axes]:

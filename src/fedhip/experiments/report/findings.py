@@ -161,7 +161,9 @@ class Findings:
         }
         skews = skew(self.counts)
         return tuple(
-            self._row(name, {key: rows[name] for key, rows in by_method.items() if name in rows}, self.counts[k], skews[k])
+            self._row(
+                name, {key: rows[name] for key, rows in by_method.items() if name in rows}, self.counts[k], skews[k]
+            )
             for k, name in enumerate(self.names)
         )
 
@@ -222,7 +224,7 @@ class Findings:
 
     @cached_property
     def worst_classes(self) -> tuple[WorstClass, ...]:
-        """The classes of lowest accuracy, lowest first; those with very few test rows only where there are no others."""
+        """The classes of lowest accuracy, lowest first; those with few test rows only where there are no others."""
         test = self._counts("test_counts").sum(axis=0)
         taken_for: list[dict[int, int]] = [{} for _ in test]
         for name in self.names:
@@ -258,7 +260,7 @@ class Findings:
         places = {worst.label: place for place, worst in enumerate(self.worst_classes)}
         given = [e for e in self.record.details.get("examples") or [] if is_image(e["image"])]
         turns: dict[int, int] = {}
-        keyed = []
+        keyed: list[tuple[int, int, int, dict[str, Any]]] = []
         for example in given:
             turn = turns[example["true"]] = turns.get(example["true"], -1) + 1
             keyed.append((turn, places.get(example["true"], len(places)), len(keyed), example))

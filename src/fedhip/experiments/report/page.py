@@ -94,9 +94,26 @@ def _environment() -> Environment:
         lstrip_blocks=True,
         keep_trailing_newline=True,
     )
-    for name in ("percent", "points", "weight", "decimal", "whole", "size", "duration", "count", "listed", "plain", "short"):
+    for name in (
+        "percent",
+        "points",
+        "weight",
+        "decimal",
+        "whole",
+        "size",
+        "duration",
+        "count",
+        "listed",
+        "plain",
+        "short",
+    ):
         environment.filters[name] = getattr(words, name)
-    environment.filters |= {"readable": readable, "number": words.number, "standard_error": standard_error}
+    environment.filters |= {
+        "verbatim": words.verbatim,
+        "readable": readable,
+        "number": words.number,
+        "standard_error": standard_error,
+    }
     return environment
 
 

@@ -75,7 +75,13 @@ def _hoist(element: ET.Element) -> None:
     """What all children say, said once by their parent."""
     for name in ("style", "clip-path"):
         said = {child.get(name) for child in element}
-        if element.tag == "g" and len(element) > 1 and name not in element.attrib and len(said) == 1 and None not in said:
+        if (
+            element.tag == "g"
+            and len(element) > 1
+            and name not in element.attrib
+            and len(said) == 1
+            and None not in said
+        ):
             element.attrib[name] = str(element[0].attrib[name])
             for child in element:
                 del child.attrib[name]

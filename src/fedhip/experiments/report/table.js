@@ -20,6 +20,7 @@ function sort(table, column, direction) {
 }
 
 for (const table of document.querySelectorAll("table.sortable")) {
+  for (const hint of table.querySelectorAll(".hint")) hint.hidden = false;
   const heads = [...table.tHead.rows[0].cells];
   heads.forEach((head, column) => {
     const button = document.createElement("button");
