@@ -122,6 +122,7 @@ def test_words_at_the_top(record: RunRecord, html: str) -> None:
     assert f"than training alone ({means['local']:.1%})." in text
     assert "every client sent 6.6 MB and received 6.6 MB" in text
     assert "The whole run took 24.8 s." in text
+    assert not re.search(r"[a-z][.,;:][A-Z]| [.,;:]", text.partition("dataset =")[0])
 
 
 def test_equal_input_gives_equal_bytes(record: RunRecord, html: str) -> None:
@@ -214,6 +215,7 @@ def test_names_are_letters_and_not_markup() -> None:
 LACKING = {
     "one client": make_record(clients=1),
     "two classes": make_record(clients=2, classes=2),
+    "methods that are equal": make_record(clients=1, classes=2),
     "one class": make_record(classes=1),
     "fedhip alone": make_record(methods=["fedhip"]),
     "global alone": make_record(methods=["global"]),
@@ -342,7 +344,9 @@ def test_runs_side_by_side() -> None:
         ["option", "one", "two"],
         ["seed", "0", "1"],
     ]
-    assert "Over the seeds it is" in page.prose()
+    means = [record.results["methods"]["fedhip"]["accuracy"]["mean"] for record in (one, two)]
+    assert f"Over 2 seeds the personalized model classifies {np.mean(means):.1%} of" in page.prose()
+    assert f"over the seeds is {100 * np.std(means, ddof=1):.1f} points" in page.prose()
 
 
 def test_runs_of_other_clients_are_not_compared_client_by_client() -> None:

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from fedhip.data.picture import Colours, drawing, partition_figure
 from fedhip.experiments.report.findings import ClientRow, Findings, Method, thirds
 from fedhip.experiments.report.svg import colour, inline
-from fedhip.experiments.report.words import duration, percent, points, short, weight
+from fedhip.experiments.report.words import count, duration, percent, points, short, weight
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -42,7 +42,7 @@ def accuracy_by_client(findings: Findings, width: int) -> str:
     rows.sort(key=lambda row: (row.accuracy[methods[0].key] or 0.0, row.name))
     if len(rows) <= _MOST_DOTS:
         _ranked_dots(axes, rows, methods, 6.5 if width == WIDE else 4.5)
-        axes.set_xlabel(f"{len(rows):,} clients, by {methods[0].title} accuracy")
+        axes.set_xlabel(f"{count(len(rows), 'client')}, by {short(methods[0].title, 24)} accuracy")
     else:
         for method in reversed(methods):
             values = sorted(v for row in rows if (v := row.accuracy[method.key]) is not None)
@@ -80,7 +80,7 @@ def _mark(axes: Axes, method: Method) -> Any:
 
 def _label_means(axes: Axes, methods: Sequence[Method]) -> None:
     """Name and mean of each method to the right of the picture, as near to its mean as the letters allow."""
-    found = sorted((m.mean, m) for m in methods if m.mean is not None)
+    found = sorted(((m.mean, m) for m in methods if m.mean is not None), key=lambda pair: pair[0])
     low, high = axes.get_ylim()
     gap = 0.105 * (high - low)
     places = [mean for mean, _ in found]
@@ -226,8 +226,9 @@ def partition(findings: Findings) -> str:
     if max(findings.counts.shape) > _MOST_BUBBLES:
         return _shades(findings.counts)
     colours = Colours(*map(colour, ("ink", "muted", "grid", "bubble")))
-    figure = partition_figure(findings.counts, class_names=names, client_names=clients, title=None, colours=colours)
-    return inline(figure, "partition")
+    with drawing(**{"svg.fonttype": "none"}):  # in its own size of letters
+        figure = partition_figure(findings.counts, class_names=names, client_names=clients, title=None, colours=colours)
+        return inline(figure, "partition", zoom=1.25)
 
 
 def _shades(counts: NDArray[np.int64]) -> str:
@@ -236,7 +237,7 @@ def _shades(counts: NDArray[np.int64]) -> str:
     order = np.lexsort((-shares.max(axis=1), shares.argmax(axis=1)))
     pixels = np.empty((*counts.shape, 4), dtype=np.uint8)
     pixels[..., :3] = _HEAT
-    pixels[..., 3] = np.round(255 * np.sqrt(shares[order]))
+    pixels[..., 3] = np.round(255 * np.sqrt(shares[order] / shares.max()))
     figure, axes = _axes(WIDE, 560)
     axes.grid(visible=False)
     axes.imshow(pixels, aspect="auto", interpolation="none")
@@ -249,7 +250,7 @@ def confusion(findings: Findings) -> str:
     from matplotlib.patches import Rectangle
 
     worst, columns = findings.worst_classes, findings.confused_with
-    figure, axes = _axes(max(PANEL, 210 + 46 * len(columns)), 130 + 30 * len(worst))
+    figure, axes = _axes(210 + 46 * len(columns), 130 + 30 * len(worst))
     for i, row in enumerate(worst):
         for j, label in enumerate(columns):
             errors = row.right if label == row.label else row.taken_for.get(label, 0)

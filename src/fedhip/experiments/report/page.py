@@ -90,7 +90,6 @@ def _environment() -> Environment:
         loader=FileSystemLoader(_HERE),
         autoescape=True,
         undefined=StrictUndefined,
-        trim_blocks=True,
         lstrip_blocks=True,
         keep_trailing_newline=True,
     )

@@ -26,8 +26,11 @@ def colour(name: str) -> str:
     return _SENTINELS[name]
 
 
-def inline(figure: Figure, prefix: str) -> str:
-    """The figure as <svg> for the inside of HTML; `prefix` keeps its ids apart from those of other figures."""
+def inline(figure: Figure, prefix: str, *, zoom: float = 1.0) -> str:
+    """The figure as <svg> for the inside of HTML; `prefix` keeps its ids apart from those of other figures.
+
+    It is shown at `zoom` times the size it was drawn at, or smaller where the page is narrow.
+    """
     file = io.StringIO()
     figure.savefig(file, format="svg", transparent=True, metadata={"Date": None})
     root = ET.fromstring(file.getvalue())  # noqa: S314 (matplotlib's own)
@@ -35,8 +38,9 @@ def inline(figure: Figure, prefix: str) -> str:
     width, height = (float(side) for side in root.attrib["viewBox"].split()[2:])
     root.attrib = {
         "viewBox": f"0 0 {width:g} {height:g}",
-        "width": f"{width:g}",
-        "height": f"{height:g}",
+        "width": f"{zoom * width:.0f}",
+        "height": f"{zoom * height:.0f}",
+        "style": f"--width: {zoom * width:.0f}px",
         "aria-hidden": "true",  # the figure around it speaks for it
     }
     return ET.tostring(root, encoding="unicode")
