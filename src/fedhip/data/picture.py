@@ -1,5 +1,9 @@
 """The picture of a partition: a bubble for each client and class, its area the number of rows."""
 
+import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -13,10 +17,18 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-_INK, _MUTED, _GRID = "#1f2933", "#66727f", "#e9edf1"
-_BUBBLE = "#2f6fb3"
 _MOST_CELLS = 120  # up to so many cells in a row are square; more are squeezed into the page
 _LONGEST_NAME = 24
+
+
+@dataclass(frozen=True)
+class Colours:
+    """Colours of a picture, as matplotlib reads them."""
+
+    ink: str = "#1f2933"
+    muted: str = "#66727f"
+    grid: str = "#e9edf1"
+    bubble: str = "#2f6fb3"
 
 
 def draw_partition(
@@ -31,19 +43,43 @@ def draw_partition(
     path = Path(path)
     if path.suffix not in (".svg", ".png", ".pdf"):
         raise PartitionError(f"{path}: a picture ends in .svg, .png or .pdf, not '{path.suffix}'")
-    try:
-        import matplotlib
-        from matplotlib.figure import Figure
-    except ImportError as error:
-        raise MissingExtraError("drawing needs matplotlib; install it with: pip install matplotlib") from error
-    # Names come from the user's folders: a dollar sign in one is a dollar sign.
-    style: Any = {"svg.hashsalt": "fedhip", "font.size": 9.0, "text.parse_math": False}
-    with matplotlib.rc_context(style):
-        figure = Figure(layout="constrained")
-        _draw(figure, counts, _readable(class_names), _readable(client_names), readable(title))
+    with drawing():
+        figure = partition_figure(counts, class_names=class_names, client_names=client_names, title=title)
         metadata: Any = {".svg": {"Date": None}, ".png": {"Software": None}, ".pdf": {"CreationDate": None}}
         with atomic_path(path) as temporary:
             figure.savefig(temporary, dpi=150, metadata=metadata[path.suffix])
+
+
+@contextmanager
+def drawing(**style: Any) -> Iterator[None]:
+    """matplotlib in house style, the same on every machine; figures are made, laid out and saved inside."""
+    try:
+        import matplotlib
+    except ImportError as error:
+        raise MissingExtraError("drawing needs matplotlib; install it with: pip install matplotlib") from error
+    # Names come from the user's folders: a dollar sign in one is a dollar sign.
+    house: Any = {"svg.hashsalt": "fedhip", "font.size": 9.0, "text.parse_math": False}
+    with matplotlib.rc_context(house | style), warnings.catch_warnings():
+        # A letter the font lacks is drawn as a box, and is no reason to stop.
+        warnings.filterwarnings("ignore", message="Glyph .* missing from font", category=UserWarning)
+        yield
+
+
+def partition_figure(
+    counts: NDArray[np.int64],
+    *,
+    class_names: tuple[str, ...],
+    client_names: tuple[str, ...],
+    title: str | None,
+    colours: Colours = Colours(),  # noqa: B008 (frozen)
+) -> "Figure":
+    """Rows per client and class (K × d) as bubbles; without a title where the page around it has one."""
+    from matplotlib.figure import Figure
+
+    figure = Figure(layout="constrained")
+    names = _readable(class_names), _readable(client_names)
+    _draw(figure, counts, *names, None if title is None else readable(title), colours)
+    return figure
 
 
 def _readable(names: tuple[str, ...]) -> tuple[str, ...]:
@@ -55,7 +91,8 @@ def _draw(
     counts: NDArray[np.int64],
     class_names: tuple[str, ...],
     client_names: tuple[str, ...],
-    title: str,
+    title: str | None,
+    colours: Colours,
 ) -> None:
     clients, classes = counts.shape
     # Cells are square and as large as the picture allows: the more there are, the smaller.
@@ -71,12 +108,14 @@ def _draw(
     cell = min(width / classes, height / clients)
     diameter = 72 * max(0.92 * cell, min(1.6 * cell, 0.25), 0.06)
     scale = diameter**2 / rows.max()
-    axes.scatter(label, client, s=rows * scale, color=_BUBBLE, alpha=0.8, linewidths=0, zorder=2)
+    axes.scatter(label, client, s=rows * scale, color=colours.bubble, alpha=0.8, linewidths=0, zorder=2)
     axes.set(xlim=(-0.8, classes - 0.2), ylim=(clients - 0.2, -0.8), xlabel="class", ylabel="client")
     _ticks(axes.xaxis, class_names, width / classes, rotate=classes > 6)
     _ticks(axes.yaxis, client_names, height / clients, rotate=False)
-    _decorate(axes, title, counts)
-    _legend(axes, int(rows.max()), scale, diameter)
+    _decorate(axes, colours)
+    if title is not None:
+        _entitle(axes, title, counts, colours)
+    _legend(axes, int(rows.max()), scale, diameter, colours)
 
 
 def _cell(side: int) -> float:
@@ -95,10 +134,20 @@ def _ticks(axis: Any, names: tuple[str, ...], cell: float, *, rotate: bool) -> N
         axis.set_ticks(range(0, count, step))
 
 
-def _decorate(axes: "Axes", title: str, counts: NDArray[np.int64]) -> None:
+def _decorate(axes: "Axes", colours: Colours) -> None:
+    axes.tick_params(labelcolor=colours.muted, length=0)
+    axes.xaxis.label.set_color(colours.ink)
+    axes.yaxis.label.set_color(colours.ink)
+    axes.grid(color=colours.grid, linewidth=0.6, zorder=0)
+    axes.set_axisbelow(True)
+    for spine in axes.spines.values():
+        spine.set_visible(False)
+
+
+def _entitle(axes: "Axes", title: str, counts: NDArray[np.int64], colours: Colours) -> None:
     clients, classes = counts.shape
     sizes, present = counts.sum(axis=1), (counts > 0).sum(axis=1)
-    axes.set_title(title, loc="left", color=_INK, fontsize=12, fontweight="bold", pad=20)
+    axes.set_title(title, loc="left", color=colours.ink, fontsize=12, fontweight="bold", pad=20)
     axes.annotate(
         f"{counts.sum():,} rows · {clients:,} clients with {_span(sizes)} rows and {_span(present)} of "
         f"{classes:,} classes each",
@@ -106,23 +155,16 @@ def _decorate(axes: "Axes", title: str, counts: NDArray[np.int64]) -> None:
         xytext=(0, 4),
         xycoords="axes fraction",
         textcoords="offset points",
-        color=_MUTED,
+        color=colours.muted,
         annotation_clip=False,
         in_layout=False,
     )
-    axes.tick_params(labelcolor=_MUTED, length=0)
-    axes.xaxis.label.set_color(_INK)
-    axes.yaxis.label.set_color(_INK)
-    axes.grid(color=_GRID, linewidth=0.6, zorder=0)
-    axes.set_axisbelow(True)
-    for spine in axes.spines.values():
-        spine.set_visible(False)
 
 
-def _legend(axes: "Axes", most: int, scale: float, diameter: float) -> None:
+def _legend(axes: "Axes", most: int, scale: float, diameter: float, colours: Colours) -> None:
     """Up to three bubbles of round sizes, the largest about as large as any in the picture."""
     sizes = sorted({_round_down(most * part) for part in (0.1, 0.4, 1.0)} - {0})
-    style: dict[str, Any] = {"color": _BUBBLE, "alpha": 0.8, "linewidths": 0}
+    style: dict[str, Any] = {"color": colours.bubble, "alpha": 0.8, "linewidths": 0}
     legend = axes.legend(
         [axes.scatter([], [], s=size * scale, **style) for size in sizes],
         [f"{size:,}" for size in sizes],
@@ -130,12 +172,12 @@ def _legend(axes: "Axes", most: int, scale: float, diameter: float) -> None:
         loc="upper left",
         bbox_to_anchor=(1.0, 1.0),
         frameon=False,
-        labelcolor=_MUTED,
+        labelcolor=colours.muted,
         labelspacing=max(0.6, diameter / 9 - 0.7),
         handletextpad=max(0.6, diameter / 18 - 0.6),
         borderpad=1.0,
     )
-    legend.get_title().set_color(_INK)
+    legend.get_title().set_color(colours.ink)
 
 
 def _span(values: NDArray[np.int64]) -> str:

@@ -1,0 +1,1 @@
+"""What is done with runs once they are on disk: the report."""
