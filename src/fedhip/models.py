@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from os import PathLike
 from typing import Any, Self
 
@@ -38,8 +38,9 @@ class Model:
     class_names : d names
     alpha, beta : float
         What it was solved with; the global model has no α.
-    temperature : float
-        Of the probabilities.
+    temperature : float or None
+        Of the probabilities. None in the files of a run, which are functions of the statistics alone, to the last bit:
+        the temperature depends on all clients' rows, and the run keeps it in its details.json.
     local_classes : (d,) bool
         The classes the client has training rows of; all, for the global model.
     only_local_classes : bool
@@ -55,7 +56,7 @@ class Model:
     class_names: tuple[str, ...]
     alpha: float | None
     beta: float
-    temperature: float
+    temperature: float | None
     local_classes: Tensor
     only_local_classes: bool
     backbone: BackboneReference | None
@@ -90,11 +91,9 @@ class Model:
 
     def probabilities(self, features: NDArray[Any] | Tensor) -> Tensor:
         """(N, d); each row sums to 1."""
+        if self.temperature is None:
+            raise FileFormatError(f"{self.who} has no temperature of its own; open it through its run folder")
         return calibration.probabilities(self.scores(features), self.temperature)
-
-    def with_weights(self, weights: Tensor, **changed: Any) -> Self:
-        """The same client's model, solved anew."""
-        return replace(self, weights=weights, **changed)
 
     def digest(self) -> str:
         """SHA-256 of weights and description: the same for the same model, and for no other."""

@@ -1,16 +1,20 @@
 """A whole federation in one process: every client's rows are here, and each phase sees only what it would see.
 
-phase 1   at each client: statistics of its own training rows
+phase 1   at each client: statistics of its own training rows, on the grid
 phase 2   at the server: their sum, β for the federation, the global model
 phase 3   at each client: α by leave-one-out on its own training rows, its personalized model
+
+All sums are of whole numbers, so that they are the same bits in any order; a client's model is a function of the sum
+and of its own statistics, so that it can be solved anew, to the same bits, when the sum changes.
 """
 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Any, Literal
 
 import numpy as np
@@ -19,20 +23,26 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from fedhip.core import (
-    LooScore,
+    DEFAULT_ALPHAS,
     PersonalizationPath,
     RegularizationPath,
     Statistics,
-    aggregate,
     default_betas,
+    personalize_from_statistics,
     solve_global,
 )
+from fedhip.core.calibration import log_losses
+from fedhip.core.errors import EmptyClientError
+from fedhip.core.fixedpoint import GridStatistics, decode, fraction_bits_for, round_features
 from fedhip.data import FeatureSet, Partition, client_parts, split_of
+from fedhip.models import masked
 
 METHODS = ("local", "global", "fedhip")
 
 Rows = tuple[NDArray[Any], NDArray[np.int64]]
 Report = Callable[[str, int, int], None]
+Alpha = float | Literal["loo"]
+Beta = float | Literal["auto"]
 
 
 @dataclass(frozen=True)
@@ -43,60 +53,165 @@ class Client:
     train: Rows
     test: Rows
 
+    def statistics(self, num_classes: int, fraction_bits: int, device: str | torch.device = "cpu") -> GridStatistics:
+        """Phase 1: the client's upload."""
+        return GridStatistics.from_data(
+            torch.as_tensor(self.train[0], device=device),
+            self.train[1],
+            num_classes,
+            fraction_bits=fraction_bits,
+            client=self.name,
+        )
+
+
+@dataclass(frozen=True)
+class Federation:
+    """Phase 2: the clients' sum, and β. What every client receives."""
+
+    grid: GridStatistics
+    beta: float
+
+    @classmethod
+    def of(cls, grid: GridStatistics, beta: Beta) -> Federation:
+        """With β as given, or by generalized cross-validation from the sum alone."""
+        if beta != "auto":
+            return cls(grid, float(beta))
+        return cls(grid, RegularizationPath(decode(grid)).minimize_gcv())
+
+    @cached_property
+    def total(self) -> Statistics:
+        """The sum in float64."""
+        return decode(self.grid)
+
+    @cached_property
+    def digest(self) -> str:
+        """Which sum it is."""
+        return self.grid.digest()
+
+    @cached_property
+    def G(self) -> Tensor:  # noqa: N802
+        """The global model (m, d)."""
+        return solve_global(self.total, self.beta)
+
+    def weights(self, own: GridStatistics, alpha: float, *, client: str | None = None) -> Tensor:
+        """The client's model (m, d) from its statistics."""
+        return personalize_from_statistics(self.total, decode(own), alpha, self.beta, client=client)
+
+
+@dataclass(frozen=True)
+class Personalization:
+    """Phase 3 at one client: α, the model, and what leave-one-out says of it.
+
+    `loo_accuracy` is that of each α of `DEFAULT_ALPHAS`, `loo_chosen` that of the α in use. The log-losses over the
+    grid of temperatures are sums over its rows, of its own model and of the global one.
+    """
+
+    alpha: float
+    weights: Tensor
+    own: str
+    local_classes: Tensor
+    loo_accuracy: list[float]
+    loo_chosen: float
+    log_losses: list[float]
+    global_log_losses: list[float]
+
+    @classmethod
+    def of(
+        cls, federation: Federation, client: Client, alpha: Alpha = "loo", *, only_local_classes: bool = False
+    ) -> Personalization:
+        """Choose α on the client's training rows, and solve."""
+        grid = federation.grid
+        own = client.statistics(grid.num_classes, grid.fraction_bits, grid.device)
+        F = round_features(torch.as_tensor(client.train[0], device=grid.device), grid.fraction_bits)
+        path = PersonalizationPath(federation.total, F, client.train[1], federation.beta, client=client.name)
+        curve = path.loo_accuracy(DEFAULT_ALPHAS, only_local_classes=only_local_classes)
+        chosen = DEFAULT_ALPHAS[int(curve.argmax())] if alpha == "loo" else float(alpha)
+        reached = curve.max() if alpha == "loo" else path.loo_accuracy([chosen], only_local_classes=only_local_classes)
+        local_classes, labels = own.counts > 0, torch.as_tensor(client.train[1], device=grid.device)
+        mask = local_classes if only_local_classes else None
+        return cls(
+            chosen,
+            federation.weights(own, chosen, client=client.name),
+            own.digest(),
+            local_classes,
+            curve.tolist(),
+            float(reached),
+            log_losses(masked(path.loo_scores(chosen), mask), labels).tolist(),
+            log_losses(path.loo_scores(0.0), labels).tolist(),
+        )
+
 
 @dataclass(frozen=True)
 class ClientResult:
-    """Test accuracies of one client's models by method, and the α of its own.
+    """Test accuracies of one client's models by method, and its personalization.
 
-    A client without training rows is tested with the global model and has no model or α of its own; one without
-    test rows has no accuracies.
+    A client without training rows is tested with the global model and has no model of its own; one without test rows
+    has no accuracies. `confusions` are (true, predicted, number) of its test rows that its own model gets wrong,
+    `mistakes` the places of these rows among its test rows, with what was predicted.
     """
 
     client: str
     train: int
     test: int
-    classes: int
-    alpha: float | None
+    train_counts: list[int]
+    test_counts: list[int]
     accuracy: dict[str, float | None]
+    personal: Personalization | None
+    confusions: list[tuple[int, int, int]]
+    mistakes: list[tuple[int, int]]
+
+    @property
+    def alpha(self) -> float | None:
+        """The α in use; None without a model of its own."""
+        return None if self.personal is None else self.personal.alpha
 
 
 @dataclass(frozen=True)
 class Outcome:
     """What a round gave."""
 
-    beta: float
+    federation: Federation
+    methods: tuple[str, ...]
     clients: list[ClientResult]
     seconds: dict[str, float]
-    upload_bytes: int
-    download_bytes: int
+
+    @property
+    def beta(self) -> float:
+        """The ridge penalty in use."""
+        return self.federation.beta
 
     def summary(self, method: str) -> dict[str, float | None]:
-        """Mean over clients, mean over test rows, and the mean over the worst tenth of the clients.
+        """Means over the clients; see `summarize`."""
+        return summarize([r.accuracy[method] for r in self.clients], [r.test for r in self.clients])
 
-        Clients without test rows are left out; None where that leaves nobody.
-        """
-        pairs = [(r.accuracy[method], r.test) for r in self.clients]
-        values = np.array([value for value, _ in pairs if value is not None])
-        weights = np.array([rows for value, rows in pairs if value is not None])
-        if len(values) == 0:
-            return dict.fromkeys(("mean", "weighted", "worst_decile", "std"))
-        worst = np.sort(values)[: max(1, round(len(values) / 10))]
-        return {
-            "mean": float(values.mean()),
-            "weighted": float(np.average(values, weights=weights)),
-            "worst_decile": float(worst.mean()),
-            "std": float(values.std()),
-        }
+
+def summarize(accuracies: Sequence[float | None], test_rows: Sequence[int]) -> dict[str, float | None]:
+    """Mean over clients, mean over test rows, deviation over clients, and the mean over the worst tenth of them.
+
+    Clients without an accuracy are left out; None where that leaves nobody.
+    """
+    pairs = [(value, rows) for value, rows in zip(accuracies, test_rows, strict=True) if value is not None]
+    if not pairs:
+        return dict.fromkeys(("mean", "weighted", "std", "worst_decile"))
+    values, weights = (np.array(column) for column in zip(*pairs, strict=True))
+    worst = np.sort(values)[: max(1, round(len(values) / 10))]
+    return {
+        "mean": float(values.mean()),
+        "weighted": float(np.average(values, weights=weights)),
+        "std": float(values.std()),
+        "worst_decile": float(worst.mean()),
+    }
 
 
 @dataclass
-class _Stopwatch:
+class Stopwatch:
     """Seconds by phase."""
 
     seconds: dict[str, float] = field(default_factory=dict)
 
     @contextmanager
     def __call__(self, phase: str) -> Iterator[None]:
+        """Time a block."""
         start = time.perf_counter()
         yield
         self.seconds[phase] = self.seconds.get(phase, 0.0) + time.perf_counter() - start
@@ -115,60 +230,112 @@ def simulate(
     clients: Sequence[Client],
     num_classes: int,
     *,
-    alpha: float | Literal["loo"] = "loo",
-    beta: float | Literal["auto"] = "auto",
+    alpha: Alpha = "loo",
+    beta: Beta = "auto",
+    methods: Sequence[str] = METHODS,
+    only_local_classes: bool = False,
+    fraction_bits: int | None = None,
     device: str | torch.device = "cpu",
     report: Report | None = None,
+    keep_statistics: Callable[[Client, GridStatistics], None] | None = None,
 ) -> Outcome:
     """One round of FedHiP over the clients, beside models of the clients alone and the global one.
 
-    `report(phase, done, total)` is called as the clients go by. No model and no parameter sees a test row.
+    `report(phase, done, total)` is called as the clients go by, `keep_statistics` with each client's upload. No model
+    and no parameter sees a test row. `fraction_bits` is the grid's scale; by default it fits the largest feature.
     """
-    watch, tell = _Stopwatch(), report or (lambda phase, done, total: None)
+    watch, tell = Stopwatch(), report or (lambda phase, done, total: None)
     training = [client for client in clients if len(client.train[1])]
+    bits = fraction_bits_for(largest_feature(training)) if fraction_bits is None else fraction_bits
 
-    def uploads() -> Iterator[Statistics]:
+    def uploads() -> Iterator[GridStatistics]:
         for k, client in enumerate(training, start=1):
-            yield _statistics(client, num_classes, device)
+            with watch("local training"):
+                own = client.statistics(num_classes, bits, device)
+            if keep_statistics is not None:
+                keep_statistics(client, own)
+            yield own
             tell("1 local training", k, len(training))
 
-    with watch("local training and aggregation"):
-        total = aggregate(uploads())
-    with watch("choosing beta"):
-        chosen = _choose_beta(total, training, tell) if beta == "auto" else float(beta)
-    with watch("global model"):
-        G = solve_global(total, chosen)
+    total = add_up(uploads(), watch)
+    with watch("aggregation"):
+        federation = Federation.of(total, beta)
+        G = federation.G
 
     results = []
     for k, client in enumerate(clients, start=1):
-        own_alpha: float | None = None
-        models = {"local": None, "global": G, "fedhip": G}
+        personal, models = None, {"local": None, "global": G, "fedhip": G}
         if len(client.train[1]):
-            with watch("personalization"):
-                path = PersonalizationPath(total, *client.train, chosen, client=client.name)
-                own_alpha = path.select() if alpha == "loo" else float(alpha)
-                models["fedhip"] = path.weights(own_alpha)
-            with watch("models of one client alone"):
-                models["local"] = local_model(client, num_classes, device)
-        results.append(
-            ClientResult(
-                client.name,
-                len(client.train[1]),
-                len(client.test[1]),
-                len(np.unique(client.train[1])),
-                own_alpha,
-                {name: accuracy(model, client.test) for name, model in models.items()},
-            )
-        )
-        tell("3 personalization", k, len(clients))
-    m, d = total.num_features, num_classes
-    return Outcome(
-        chosen,
-        results,
-        watch.seconds,
-        upload_bytes=8 * (m * (m + 1) // 2 + m * d + d),
-        download_bytes=8 * (m * (m + 1) // 2 + m * d + d),
+            if "fedhip" in methods:
+                with watch("personalization"):
+                    personal = Personalization.of(federation, client, alpha, only_local_classes=only_local_classes)
+                    models["fedhip"] = personal.weights
+            if "local" in methods:
+                with watch("models of one client alone"):
+                    models["local"] = local_model(client, num_classes, device)
+        with watch("tests"):
+            results.append(evaluate(client, {m: models[m] for m in methods}, personal, num_classes, only_local_classes))
+        tell("2 personalization", k, len(clients))
+    return Outcome(federation, tuple(methods), results, watch.seconds)
+
+
+def largest_feature(clients: Iterable[Client]) -> float:
+    """The largest absolute value among the training features: what the grid must hold."""
+    return max((float(np.abs(client.train[0]).max()) for client in clients), default=0.0)
+
+
+def add_up(uploads: Iterable[GridStatistics], watch: Stopwatch | None = None) -> GridStatistics:
+    """The sum of the clients' statistics, one at a time."""
+    watch = watch or Stopwatch()
+    total: GridStatistics | None = None
+    for own in uploads:
+        with watch("aggregation"):
+            total = own if total is None else total + own
+    if total is None:
+        raise EmptyClientError("no client has training rows, so there is nothing to sum; give at least one some")
+    return total
+
+
+def evaluate(
+    client: Client,
+    models: dict[str, Tensor | None],
+    personal: Personalization | None,
+    num_classes: int,
+    only_local_classes: bool = False,
+) -> ClientResult:
+    """Test every model on the client's test rows."""
+    features, labels = client.test
+    train_counts = np.bincount(client.train[1], minlength=num_classes)
+    # A client that has seen nothing has no classes of its own to keep to.
+    mask = torch.from_numpy(train_counts > 0) if only_local_classes and train_counts.any() else None
+    accuracies: dict[str, float | None] = {}
+    confusions: list[tuple[int, int, int]] = []
+    mistakes: list[tuple[int, int]] = []
+    for method, model in models.items():
+        predicted = None if model is None or not len(labels) else predict(model, features, mask)
+        accuracies[method] = None if predicted is None else float((predicted == labels).mean())
+        if method == "fedhip" and predicted is not None:
+            wrong = np.flatnonzero(predicted != labels)
+            pairs, numbers = np.unique(np.stack((labels[wrong], predicted[wrong]), axis=1), axis=0, return_counts=True)
+            confusions = [(int(t), int(p), int(n)) for (t, p), n in zip(pairs, numbers, strict=True)]
+            mistakes = [(int(row), int(predicted[row])) for row in wrong]
+    return ClientResult(
+        client.name,
+        len(client.train[1]),
+        len(labels),
+        train_counts.tolist(),
+        np.bincount(labels, minlength=num_classes).tolist(),
+        accuracies,
+        personal,
+        confusions,
+        mistakes,
     )
+
+
+def predict(model: Tensor, features: NDArray[Any], classes: Tensor | None = None) -> NDArray[np.int64]:
+    """The class of highest score for each row, among `classes` (d,) bool if given."""
+    scores = torch.as_tensor(features, dtype=model.dtype, device=model.device) @ model
+    return np.asarray(masked(scores, classes).argmax(dim=1).cpu().numpy())
 
 
 def local_model(client: Client, num_classes: int, device: str | torch.device = "cpu") -> Tensor:
@@ -176,32 +343,8 @@ def local_model(client: Client, num_classes: int, device: str | torch.device = "
 
     A federation of one: (A_k + αA_k + βI) P = (1 + α)B_k is the ridge with penalty β/(1 + α).
     """
-    own = _statistics(client, num_classes, device)
+    features = torch.as_tensor(client.train[0], device=device)
+    own = Statistics.from_data(features, client.train[1], num_classes, client=client.name)
     penalties = default_betas(own)
     path = PersonalizationPath(own, *client.train, max(penalties), client=client.name)
     return path.weights(path.select([max(penalties) / penalty - 1.0 for penalty in penalties]))
-
-
-def accuracy(model: Tensor | None, test: Rows) -> float | None:
-    """Share of rows whose highest score is that of their class; None where there is no model or no row."""
-    features, labels = test
-    if model is None or len(labels) == 0:
-        return None
-    scores = torch.as_tensor(features, dtype=model.dtype, device=model.device) @ model
-    return float((scores.argmax(dim=1).cpu() == torch.as_tensor(labels)).double().mean())
-
-
-def _statistics(client: Client, num_classes: int, device: str | torch.device) -> Statistics:
-    features = torch.as_tensor(client.train[0], device=device)
-    return Statistics.from_data(features, client.train[1], num_classes, client=client.name)
-
-
-def _choose_beta(total: Statistics, clients: Sequence[Client], tell: Report) -> float:
-    path = RegularizationPath(total)
-
-    def scores() -> Iterator[LooScore]:
-        for k, client in enumerate(clients, start=1):
-            yield path.score(*client.train, client=client.name)
-            tell("2 choosing beta", k, len(clients))
-
-    return path.select(scores())

@@ -287,7 +287,7 @@ class FedHiPClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]  #
         for client, (X, y) in rows.items():
             labels = torch.from_numpy(_numbers(y, classes))
             path = PersonalizationPath(total, self._features(X), labels, beta, client=str(client))
-            chosen[client] = path.select(alphas) if alpha is None else alpha
+            chosen[client] = path.select(alphas, only_local_classes=self.only_local_classes) if alpha is None else alpha
             weights[client] = path.weights(chosen[client])
             own[client] = torch.bincount(labels, minlength=len(classes)) > 0
             losses.append(log_losses(path.loo_scores(0.0), labels))
@@ -365,9 +365,7 @@ class FedHiPClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]  #
             return require_beta(self.beta)
         if self.beta != "auto":
             raise BetaError(f"beta is {self.beta!r}; give 'auto' or a finite number of at least 0")
-        path = RegularizationPath(total)
-        errors = path.gcv()
-        return path.betas[int((errors == errors.min()).nonzero()[-1])]
+        return RegularizationPath(total).minimize_gcv()
 
     def _classes(self, y: Array, classes: Any, first: bool) -> tuple[Array, bool]:
         """All classes once the labels y are there, and whether the caller declared them."""

@@ -24,6 +24,11 @@ def print_table(columns: Sequence[str], rows: Sequence[Sequence[object]], title:
     Console(width=None if sys.stdout.isatty() else 120).print(table)  # a pipe has no width of its own
 
 
+def percent(value: float | None) -> str:
+    """A share as people read it; a dash where there is none."""
+    return "–" if value is None else f"{value:.1%}"
+
+
 def _print_plain(columns: Sequence[str], cells: list[list[str]], right: list[bool], title: str) -> None:
     widths = [max(map(len, column)) for column in zip(columns, *cells, strict=True)]
     if title:

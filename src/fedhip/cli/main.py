@@ -9,9 +9,9 @@ import warnings
 from collections.abc import Sequence
 
 from fedhip import FedHiPError, __version__
-from fedhip.cli import extract, list, partition, pretrain, run  # noqa: A004
+from fedhip.cli import extract, life, list, partition, predict, pretrain, report, run, verify  # noqa: A004
 
-COMMANDS = (run, partition, extract, pretrain, list)
+COMMANDS = (run, predict, report, life, verify, partition, extract, pretrain, list)
 
 FAILED, INTERRUPTED = 2, 130
 
@@ -28,6 +28,23 @@ def build_parser() -> argparse.ArgumentParser:
     return parser
 
 
+def parse(words: Sequence[str]) -> argparse.Namespace:
+    """The options; those of a configuration file come first, so that the command line's own win."""
+    parser = build_parser()
+    args = parser.parse_args(words)
+    config = getattr(args, "config", None)
+    if config is None:
+        return args
+    return parser.parse_args([words[0], *run.options_from(config, subparser(parser, words[0])), *words[1:]])
+
+
+def subparser(parser: argparse.ArgumentParser, command: str) -> argparse.ArgumentParser:
+    """The parser of one command."""
+    choices = next(action.choices for action in parser._actions if isinstance(action, argparse._SubParsersAction))
+    chosen: argparse.ArgumentParser = choices[command]
+    return chosen
+
+
 def show_warning(message: Warning | str, *_: object, **__: object) -> None:
     """A warning as one line, without the line of source that raised it."""
     print(f"fedhip: warning: {message}", file=sys.stderr)
@@ -35,8 +52,9 @@ def show_warning(message: Warning | str, *_: object, **__: object) -> None:
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run a command: 0 if it succeeded, 2 with one line of reason if not, 130 if it was interrupted."""
-    args = build_parser().parse_args(argv)
+    words = [*(sys.argv[1:] if argv is None else argv)]
     try:
+        args = parse(words)
         with warnings.catch_warnings():
             warnings.showwarning = show_warning
             code = int(args.handler(args))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from fedhip.cli.progress import ExtractionProgress
 from fedhip.data import (
@@ -18,8 +18,12 @@ from fedhip.data import (
 )
 from fedhip.data.errors import DatasetNameError
 
+if TYPE_CHECKING:
+    from fedhip.features.reference import BackboneReference
+
 DEFAULT_BACKBONE = "fedhip-vit"
 DEFAULT_CLIENTS = 50
+_FLAG = argparse.BooleanOptionalAction  # so that the command line can take back what a configuration file turns on
 
 
 def add_dataset(parser: argparse.ArgumentParser) -> None:
@@ -28,10 +32,18 @@ def add_dataset(parser: argparse.ArgumentParser) -> None:
     group.add_argument("--dataset", metavar="NAME", help="a data set by name, see: fedhip list datasets")
     group.add_argument("--data", metavar="PATH", help="where its files lie; alone: an image folder or .npz")
     group.add_argument(
-        "--official-split", action="store_true", help="keep the data set's own test rows (default: 8:2 for each client)"
+        "--official-split",
+        action=argparse.BooleanOptionalAction,
+        default=False,
+        help="keep the data set's own test rows; else 8:2 for each client",
     )
-    group.add_argument("--skip-corrupt", action="store_true", help="leave corrupt images out, with a warning")
-    group.add_argument("--allow-single", action="store_true", help="allow classes with a single image")
+    group.add_argument(
+        "--skip-corrupt",
+        action=argparse.BooleanOptionalAction,
+        default=False,
+        help="leave corrupt images out, with a warning",
+    )
+    group.add_argument("--allow-single", action=_FLAG, default=False, help="allow classes with a single image")
 
 
 def add_rows(parser: argparse.ArgumentParser) -> None:
@@ -55,7 +67,12 @@ def add_backbone(parser: argparse.ArgumentParser) -> None:
     group.add_argument(
         "--precision", choices=["float32", "bfloat16"], help="default: bfloat16 on a GPU, measured on a CPU"
     )
-    group.add_argument("--no-cache", action="store_true", help="neither read nor write the cache of features")
+    group.add_argument(
+        "--cache",
+        action=argparse.BooleanOptionalAction,
+        default=True,
+        help="keep features, and use those that were kept",
+    )
 
 
 def add_partition(parser: argparse.ArgumentParser) -> None:
@@ -147,11 +164,12 @@ def describe(partition: Partition) -> str:
     return ", ".join([*words, f"seed {partition.seed}"])
 
 
-def extract_features(args: argparse.Namespace, dataset: Dataset) -> tuple[str, FeatureSet]:
-    """Send the images through the backbone that the options choose; its name and precision, and the features."""
+def extract_features(args: argparse.Namespace, dataset: Dataset) -> tuple[BackboneReference, FeatureSet]:
+    """Send the images through the backbone that the options choose; which one it was, and the features."""
     import torch
 
     from fedhip.features import cache_folder, choose_dtype, extract, load_backbone
+    from fedhip.features.reference import BackboneReference
 
     backbone = load_backbone(
         args.backbone,
@@ -161,10 +179,19 @@ def extract_features(args: argparse.Namespace, dataset: Dataset) -> tuple[str, F
         mask_seed=args.mask_seed,
         weights=args.weights,
     )
-    folder = cache_folder(not args.no_cache)
+    folder = cache_folder(args.cache)
     dtype = getattr(torch, args.precision) if args.precision else choose_dtype(backbone, folder)
     features = extract(
         backbone, dataset, batch=args.batch, dtype=dtype, cache=folder or False, report=ExtractionProgress()
     )
-    name = f"{backbone.name} in {str(dtype).removeprefix('torch.')}"
-    return name, FeatureSet(features, dataset.labels, dataset.class_names, clients=dataset.clients, split=dataset.split)
+    reference = BackboneReference(
+        name=backbone.name,
+        identity=backbone.identity,
+        precision=str(dtype).removeprefix("torch."),
+        pooling=args.pooling,
+        weights=None if args.weights is None else str(args.weights.absolute()),
+        mask_ratio=args.mask_ratio,
+        mask_seed=args.mask_seed if args.mask_ratio else 0,
+    )
+    rows = FeatureSet(features, dataset.labels, dataset.class_names, clients=dataset.clients, split=dataset.split)
+    return reference, rows

@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import argparse
+import difflib
 import json
+import time
 from collections.abc import Callable
+from datetime import datetime
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from fedhip.cli.console import print_table
+from fedhip.cli.console import percent, print_table
 from fedhip.cli.options import (
     add_backbone,
     add_partition,
@@ -21,22 +25,33 @@ from fedhip.cli.options import (
     refuse_unused,
 )
 from fedhip.cli.progress import show_clients
+from fedhip.cli.report import render
 from fedhip.core.solvers import require_alpha, require_beta
 from fedhip.data import Dataset
+from fedhip.experiments.run import RoundSettings, run_round
 from fedhip.features import resolve_device
-from fedhip.simulation import METHODS, Outcome, clients_of, simulate
+from fedhip.runs import require_place
+from fedhip.runs.config import read_config
+from fedhip.runs.results import TITLES
+from fedhip.simulation import METHODS
 
-TITLES = {"local": "trained alone", "global": "global model", "fedhip": "personalized"}
+#: Options that say where the answer goes, and not what it is.
+_NOT_CONFIGURATION = ("config", "out", "force", "json", "handler")
 
 
 def register(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
     """Add the command."""
     parser = subparsers.add_parser(
         "run",
-        help="one round of FedHiP: local, global and personalized accuracy for every client",
+        help="one round of FedHiP: a model for every client, and a report",
         description="Divide a data set among clients, extract features with a frozen backbone, and run the three "
-        "phases: local training, global aggregation, local personalization.",
+        "phases: local training, global aggregation, local personalization. Writes a run folder with every client's "
+        "model, results.json, report.html and config.toml, which repeats the run.",
     )
+    parser.add_argument(
+        "config", nargs="?", type=Path, metavar="CONFIG.toml",
+        help="a file of options, with keys named like them; options on the command line win",
+    )  # fmt: skip
     add_rows(parser)
     add_backbone(parser)
     add_partition(parser)
@@ -47,83 +62,134 @@ def register(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) ->
     )  # fmt: skip
     group.add_argument(
         "--beta", type=_number_or("auto", require_beta), default="auto", metavar="auto|NUMBER",
-        help="ridge penalty; auto: by the clients' summed leave-one-out (default)",
+        help="ridge penalty; auto: by generalized cross-validation from the summed statistics (default)",
     )  # fmt: skip
-    parser.add_argument("--json", action="store_true", help="print JSON instead of tables")
+    group.add_argument(
+        "--methods", type=_methods, default=METHODS, metavar="NAME,…",
+        help=f"any of {', '.join(METHODS)} (default: all of them)",
+    )  # fmt: skip
+    group.add_argument(
+        "--only-local-classes", action=argparse.BooleanOptionalAction, default=False,
+        help="no model names a class that the client has no training row of",
+    )  # fmt: skip
+    group.add_argument(
+        "--fraction-bits", type=int, metavar="N",
+        help="scale of the grid that statistics are summed on, in steps of 2^-N (default: by the largest feature)",
+    )  # fmt: skip
+    output = parser.add_argument_group("output")
+    output.add_argument("--out", type=Path, metavar="DIR", help="the run folder (default: runs/DATA-DATE-TIME)")
+    output.add_argument("--force", action="store_true", help="replace the run that is there")
+    output.add_argument(
+        "--statistics", action=argparse.BooleanOptionalAction, default=True,
+        help="keep each client's statistics, with which it can be changed and forgotten later",
+    )  # fmt: skip
+    output.add_argument("--json", action="store_true", help="print results.json instead of tables")
     parser.set_defaults(handler=run)
 
 
+def options_from(path: Path, parser: argparse.ArgumentParser) -> list[str]:
+    """A configuration file as options of the command line."""
+    actions = {action.dest: action for action in parser._actions if action.option_strings}
+    known = set(actions) - {"help", *_NOT_CONFIGURATION} | {"out", "force", "json"}
+    words: list[str] = []
+    for name, value in read_config(path, known).items():
+        option = actions[name].option_strings[0]
+        if isinstance(value, bool):
+            words += [option] if value else [f"--no-{name.replace('_', '-')}"] * (len(actions[name].option_strings) > 1)
+        else:
+            words.append(f"{option}={','.join(value) if isinstance(value, list) else value}")
+    return words
+
+
 def run(args: argparse.Namespace) -> int:
-    """Load, divide, extract, run the round, print."""
+    """Load, divide, extract, run the round, write, print."""
     refuse_unused(args)
+    if args.out is not None:
+        require_place(args.out, args.force)
     name, data = load_rows(args)
     # Divided before any feature is computed: a wrong number of clients is not worth a minute's wait.
     partition = divide(args, data)
-    backbone, features = extract_features(args, data) if isinstance(data, Dataset) else ("given features", data)
-    outcome = simulate(
-        clients_of(features, partition),
-        features.num_classes,
-        alpha=args.alpha,
-        beta=args.beta,
-        device=resolve_device(args.device),
+    out = args.out or Path("runs") / f"{name}-{datetime.now().strftime('%Y%m%d-%H%M%S')}"
+    require_place(out, args.force)
+    device = resolve_device(args.device)
+    begin = time.perf_counter()
+    backbone, features = extract_features(args, data) if isinstance(data, Dataset) else (None, data)
+    made_by = "given features" if backbone is None else str(backbone)
+    folder, _ = run_round(
+        out,
+        features,
+        partition,
+        RoundSettings(
+            args.alpha, args.beta, args.methods, args.only_local_classes, args.fraction_bits, args.statistics
+        ),
+        title=f"{name} · {describe(partition)} · {made_by}, {features.features.shape[1]} wide",
+        config=configuration(args, None if backbone is None else backbone.precision),
+        render=render,
+        images=data if isinstance(data, Dataset) else None,
+        backbone=backbone,
+        seconds={"features": time.perf_counter() - begin},
+        device=device,
+        force=args.force,
         report=show_clients,
     )
-    title = f"{name} · {describe(partition)} · {backbone}, {features.features.shape[1]} wide"
     if args.json:
-        print(json.dumps(as_json(outcome, title), ensure_ascii=False, indent=1))
+        print(json.dumps(folder.results, ensure_ascii=False, indent=1))
     else:
-        print_outcome(outcome, title)
+        print_results(folder.results)
+        print(f"{len(folder.clients):,} models in {out / 'models'}; the report: {out / 'report.html'}")
     return 0
 
 
-def print_outcome(outcome: Outcome, title: str) -> None:
-    """A row for each client, then one for each method."""
-    rows = [
-        (
-            r.client,
-            r.train,
-            r.test,
-            r.classes,
-            *(_percent(r.accuracy[m]) for m in METHODS),
-            "–" if r.alpha is None else f"{r.alpha:.3g}",
+def configuration(args: argparse.Namespace, precision: str | None) -> dict[str, Any]:
+    """The options that repeat the run from any folder: paths made absolute, measured choices as they fell."""
+    config = {name: value for name, value in vars(args).items() if name not in _NOT_CONFIGURATION and value is not None}
+    for name in ("data", "features", "weights"):
+        if name in config:
+            config[name] = str(Path(config[name]).absolute())
+    if precision is not None:
+        config["precision"] = precision
+    config["methods"] = list(args.methods)
+    return config
+
+
+def print_results(results: dict[str, Any]) -> None:
+    """A row for each method, then what was chosen and what it took."""
+    rows = []
+    for name, method in results["methods"].items():
+        accuracy = method["accuracy"]
+        up, down = (_megabytes(method[f"{way}_bytes_per_client"]) for way in ("upload", "download"))
+        means = (percent(accuracy[key]) for key in ("mean", "weighted", "worst_decile"))
+        rows.append((TITLES.get(name, name), *means, str(method["rounds"]), up, down, f"{method['seconds']:.1f} s"))
+    heads = ("model", "mean over clients", "over rows", "worst tenth", "rounds", "up", "down", "time")
+    print_table(heads, rows, results["title"])
+    chosen = [entry["alpha"] for entry in results["methods"].get("fedhip", {"per_client": []})["per_client"]]
+    alphas = [alpha for alpha in chosen if alpha is not None]
+    if alphas and (loo := results["leave_one_out"]):
+        low, middle, high = (f"{value:.3g}" for value in (min(alphas), np.median(alphas), max(alphas)))
+        best = int(np.argmax(loo["accuracy"]))
+        single, zero = loo["accuracy"][best], loo["accuracy"][0]
+        print(f"β = {results['beta']:.3g}; α from {low} to {high}, median {middle}")
+        print(
+            f"leave-one-out accuracy on training rows: {loo['chosen']:.1%} with these; {single:.1%} with the best single "
+            f"α for all, {loo['alphas'][best]:.3g}; {zero:.1%} with α = 0"
         )
-        for r in outcome.clients
-    ]
-    columns = ("client", "train", "test", "classes", *TITLES.values(), "α")
-    print_table(columns, rows[:100], title)
-    if len(rows) > 100:
-        print(f"… and {len(rows) - 100:,} more clients; --json prints all")
-    summaries = []
-    for method, label in TITLES.items():
-        summary = outcome.summary(method)
-        summaries.append((label, *(_percent(summary[key]) for key in ("mean", "weighted", "worst_decile"))))
-    print_table(("model", "mean over clients", "mean over rows", "worst tenth of clients"), summaries)
-    alphas = [r.alpha for r in outcome.clients if r.alpha is not None]
-    print(
-        f"one round; up {outcome.upload_bytes / 1e6:.1f} MB and down {outcome.download_bytes / 1e6:.1f} MB for each "
-        f"client; β = {outcome.beta:.3g}; median α = {np.median(alphas):.3g}"
-    )
-    print("; ".join(f"{phase}: {seconds:.1f} s" for phase, seconds in outcome.seconds.items()))
+    print("; ".join(f"{phase}: {seconds:.1f} s" for phase, seconds in results["seconds"].items()))
 
 
-def as_json(outcome: Outcome, title: str) -> dict[str, Any]:
-    """The outcome for machines."""
-    return {
-        "title": title,
-        "beta": outcome.beta,
-        "methods": {method: outcome.summary(method) for method in METHODS},
-        "clients": [
-            {"client": r.client, "train": r.train, "test": r.test, "alpha": r.alpha, "accuracy": r.accuracy}
-            for r in outcome.clients
-        ],
-        "upload_bytes_per_client": outcome.upload_bytes,
-        "download_bytes_per_client": outcome.download_bytes,
-        "seconds": outcome.seconds,
-    }
+def _megabytes(number: int) -> str:
+    return "–" if number == 0 else f"{number / 1e6:.1f} MB"
 
 
-def _percent(value: float | None) -> str:
-    return "–" if value is None else f"{value:.1%}"
+def _methods(text: str) -> tuple[str, ...]:
+    names = [name.strip() for name in text.split(",") if name.strip()]
+    for name in names:
+        if name not in METHODS:
+            near = difflib.get_close_matches(name, METHODS, n=1, cutoff=0.4)
+            guess = f"; did you mean {near[0]!r}?" if near else ""
+            raise argparse.ArgumentTypeError(f"there is no method {name!r}; choose among {', '.join(METHODS)}{guess}")
+    if not names:
+        raise argparse.ArgumentTypeError(f"no method given; choose among {', '.join(METHODS)}")
+    return tuple(method for method in METHODS if method in names)
 
 
 def _number_or(word: str, check: Callable[[float], float]) -> Callable[[str], float | str]:

@@ -1,0 +1,97 @@
+"""Rows of one client that come to a run after the round: images or features, in the run's classes and backbone."""
+
+from __future__ import annotations
+
+import argparse
+import difflib
+from pathlib import Path
+
+import numpy as np
+
+from fedhip.cli.progress import ExtractionProgress
+from fedhip.data import Dataset, FeatureSet, load_dataset, make_partition, read_features, split_of
+from fedhip.runs import RunFolder
+from fedhip.runs.errors import ClientRowsError
+from fedhip.simulation import Client
+
+
+def add_client_rows(parser: argparse.ArgumentParser, *, required: bool = True) -> None:
+    """Options that name a client's rows."""
+    source = parser.add_mutually_exclusive_group(required=required)
+    source.add_argument("--data", type=Path, metavar="PATH", help="an image folder (class/image) or .npz of images")
+    source.add_argument("--features", type=Path, metavar="FILE", help="a feature file of the run's backbone")
+    parser.add_argument("--skip-corrupt", action="store_true", help="leave corrupt images out, with a warning")
+    parser.add_argument("--weights", type=Path, metavar="PATH", help="weights of the run's backbone, if they moved")
+    parser.add_argument("--device", help="cuda or cpu (default: cuda where there is one)")
+
+
+def load_client(run: RunFolder, args: argparse.Namespace, *, test_rows: bool) -> Client:
+    """The rows that the options name, as a client of the run.
+
+    Rows for testing are those that the data marks as such; else, with `test_rows`, as many as `fedhip run` takes.
+    """
+    source: Path = args.data if args.features is None else args.features
+    data: Dataset | FeatureSet
+    if args.features is None:
+        data = load_dataset(source, skip_corrupt=args.skip_corrupt, allow_single=True)
+    else:
+        data = read_features(source)
+    name, chosen = _whose(source, data, args.client)
+    labels = _in_classes_of(run, source, data)[chosen]
+    features = data.features if isinstance(data, FeatureSet) else extract_for(run, data, args)
+    split = None if data.split is None else data.split[chosen]
+    if split is None and test_rows:
+        partition = make_partition(labels, "natural", clients=np.full(len(labels), name), seed=int(run.config["seed"]))
+        split = split_of(None, partition)
+    rows = features[chosen]
+    if split is None:
+        return Client(name, (rows, labels), (rows[:0], labels[:0]))
+    return Client(name, (rows[split == 0], labels[split == 0]), (rows[split == 1], labels[split == 1]))
+
+
+def extract_for(run: RunFolder, data: Dataset, args: argparse.Namespace) -> np.ndarray:
+    """Features of images by the run's own backbone."""
+    from fedhip.features import cache_folder, extract
+
+    reference = run.model(None).backbone
+    if reference is None:
+        raise ClientRowsError(f"{run.path} was run on given features, so nobody knows their backbone; give --features")
+    backbone = reference.load(weights=args.weights, device=args.device)
+    dtype = reference.dtype if backbone.mixed_precision else None
+    return extract(backbone, data, dtype=dtype, cache=cache_folder(True) or False, report=ExtractionProgress())
+
+
+def _whose(source: Path, data: Dataset | FeatureSet, client: str | None) -> tuple[str, np.ndarray]:
+    """The client's name, and which rows are its."""
+    everything = np.ones(len(data), dtype=bool)
+    if data.clients is None:
+        if client is None:
+            raise ClientRowsError(f"{source} does not say whose rows these are; name the client with --client")
+        return client, everything
+    names = np.unique(data.clients).tolist()
+    if client is None and len(names) > 1:
+        raise ClientRowsError(f"{source} holds rows of {len(names)} clients; choose one with --client")
+    if client is not None and client not in names:
+        if len(names) > 1:
+            near = difflib.get_close_matches(client, names, n=3, cutoff=0.4) or names[:3]
+            raise ClientRowsError(f"{source} holds no rows of client {client!r}; it has those of {', '.join(near)}")
+        return client, everything
+    name = names[0] if client is None else client
+    return name, data.clients == name
+
+
+def _in_classes_of(run: RunFolder, source: Path, data: Dataset | FeatureSet) -> np.ndarray:
+    """Labels by the run's numbers; a class that the run does not know is refused by name."""
+    numbers = {name: number for number, name in enumerate(run.class_names)}
+    present = np.unique(data.labels)
+    for label in present:
+        name = data.class_names[label]
+        if name not in numbers:
+            near = difflib.get_close_matches(name, list(numbers), n=1, cutoff=0.5)
+            guess = f"; did you mean {near[0]!r}?" if near else ""
+            raise ClientRowsError(
+                f"{source} has a class {name!r}, which is none of the run's {len(numbers)} classes{guess}; a new class "
+                "needs a new run"
+            )
+    mapping = np.array([numbers.get(name, -1) for name in data.class_names])
+    return mapping[data.labels]

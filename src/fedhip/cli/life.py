@@ -1,0 +1,128 @@
+"""`fedhip join`, `update`, `forget` and `personalize`: life after the round."""
+
+from __future__ import annotations
+
+import argparse
+import json
+from pathlib import Path
+from typing import Any
+
+from fedhip.cli.client_rows import add_client_rows, extract_for, load_client
+from fedhip.cli.console import percent
+from fedhip.cli.progress import show_clients
+from fedhip.cli.report import render
+from fedhip.data import FeatureSet, load_dataset, load_partition, read_features
+from fedhip.runs import Change, RunFolder, life
+from fedhip.runs.results import TITLES
+from fedhip.simulation import Client, clients_of
+
+
+def register(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+    """Add the commands."""
+    joining = _command(
+        subparsers, "join", join, "add a client to a run",
+        "Add a client: its statistics to the sum, a model of its own, and everyone else's model solved anew.",
+    )  # fmt: skip
+    joining.add_argument("--client", metavar="ID", help="its name, unless the data says it")
+    add_client_rows(joining)
+    updating = _command(
+        subparsers, "update", update, "add rows to a client of a run",
+        "Add training rows to a client. Its α stays until it re-runs phase 3 with: fedhip personalize.",
+    )  # fmt: skip
+    updating.add_argument("--client", metavar="ID", required=True, help="its name")
+    add_client_rows(updating)
+    forgetting = _command(
+        subparsers, "forget", forget, "remove a client from a run, exactly",
+        "Take a client's statistics out of the sum, to the last bit, and solve everyone else's model anew.",
+    )  # fmt: skip
+    forgetting.add_argument("--client", metavar="ID", required=True, help="its name")
+    again = _command(
+        subparsers, "personalize", personalize, "phase 3 again: choose α and measure on the clients' rows",
+        "Re-run phase 3: for one client on the rows given, or for all clients whose rows the run's own data set has.",
+    )  # fmt: skip
+    again.add_argument("--client", metavar="ID", help="a client, with its rows; default: everyone, from the run's data")
+    add_client_rows(again, required=False)
+
+
+def _command(
+    subparsers: argparse._SubParsersAction[argparse.ArgumentParser], name: str, handler: Any, line: str, text: str
+) -> argparse.ArgumentParser:
+    parser: argparse.ArgumentParser = subparsers.add_parser(name, help=line, description=text)
+    parser.add_argument("run", type=Path, metavar="RUN", help="a run folder")
+    parser.add_argument("--json", action="store_true", help="print JSON instead of words")
+    parser.set_defaults(handler=handler)
+    return parser
+
+
+def join(args: argparse.Namespace) -> int:
+    """Add a client."""
+    run = RunFolder.open(args.run)
+    return _tell(args, life.join(run, load_client(run, args, test_rows=True), render=render, report=show_clients))
+
+
+def update(args: argparse.Namespace) -> int:
+    """Add rows to a client."""
+    run = RunFolder.open(args.run)
+    run.require_client(args.client)
+    return _tell(args, life.update(run, load_client(run, args, test_rows=False), render=render, report=show_clients))
+
+
+def forget(args: argparse.Namespace) -> int:
+    """Remove a client."""
+    return _tell(args, life.forget(RunFolder.open(args.run), args.client, render=render, report=show_clients))
+
+
+def personalize(args: argparse.Namespace) -> int:
+    """Phase 3 again."""
+    run = RunFolder.open(args.run)
+    if args.client is not None:
+        run.require_client(args.client)
+    if args.data is not None or args.features is not None:
+        client = load_client(run, args, test_rows=True)
+        clients = {client.name: client}
+    else:
+        clients = _clients_of_the_data(run, args)
+    return _tell(args, life.personalize(run, clients, render=render, report=show_clients))
+
+
+def _clients_of_the_data(run: RunFolder, args: argparse.Namespace) -> dict[str, Client]:
+    """The clients whose rows are in the data set that the run was made from."""
+    config = run.config
+    if "features" in config:
+        rows = read_features(config["features"])
+    else:
+        data = load_dataset(
+            config.get("dataset") or Path(config["data"]),
+            config.get("data") if "dataset" in config else None,
+            official_split=bool(config.get("official_split")),
+            skip_corrupt=bool(config.get("skip_corrupt")),
+            allow_single=bool(config.get("allow_single")),
+        )
+        features = extract_for(run, data, args)
+        rows = FeatureSet(features, data.labels, data.class_names, clients=data.clients, split=data.split)
+    partition, _ = load_partition(run.path / "partition.json", rows.labels, rows.clients, data_split=rows.split)
+    wanted = run.clients if args.client is None else [args.client]
+    return {client.name: client for client in clients_of(rows, partition) if client.name in wanted}
+
+
+def _tell(args: argparse.Namespace, change: Change) -> int:
+    """What was done, and what is left to do."""
+    if args.json:
+        print(json.dumps({"entry": change.entry, "stale": change.stale, "receipt": change.receipt}, ensure_ascii=False))
+        return 0
+    did = {
+        "join": f"client {change.client!r} joined with {change.rows:,} training rows",
+        "update": f"client {change.client!r} has {change.rows:,} training rows more",
+        "forget": f"client {change.client!r} is forgotten: its {change.rows:,} training rows are out of the sum",
+        "personalize": f"phase 3 again for {change.measured:,} of {change.clients:,} clients",
+    }[change.event]
+    kept = "" if change.beta == change.beta_before else f"; β went from {change.beta_before:.3g} to {change.beta:.3g}"
+    print(f"{did}; {change.clients:,} models solved from the sum{kept}.")
+    if change.result is not None and change.event == "join":
+        accuracies = (f"{TITLES.get(m, m)} {percent(value)}" for m, value in change.result.accuracy.items())
+        print(f"its α is {change.result.alpha:.3g}; on its {change.result.test:,} test rows: {', '.join(accuracies)}.")
+    if change.stale:
+        print(change.stale)
+    number, digest = change.entry["entry"], change.entry["hash"]
+    print(f"entry {number} of the ledger, {digest[:16]}…; receipt: {args.run / change.receipt}")
+    return 0

@@ -1,0 +1,105 @@
+"""`fedhip predict`: classes and probabilities from a client's model."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from pathlib import Path
+
+import numpy as np
+
+from fedhip.cli.client_rows import extract_for
+from fedhip.cli.console import print_table
+from fedhip.data import Dataset, ImagePaths, image_files, read_features
+from fedhip.data.errors import CorruptImageError, DataMissingError
+from fedhip.data.files import readable
+from fedhip.runs import RunFolder
+from fedhip.runs.names import near_names
+
+_MOST_ROWS = 1000  # a longer table is cut in the terminal; --json holds all of it
+
+
+def register(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+    """Add the command."""
+    parser = subparsers.add_parser(
+        "predict",
+        help="classify images or features with a client's model",
+        description="Classify images, folders of images or a feature file. Probabilities are calibrated on scores of "
+        "training rows that were left out. Without --client, and for a client never seen, the global model answers.",
+    )
+    parser.add_argument("run", type=Path, metavar="RUN", help="a run folder")
+    parser.add_argument("images", nargs="*", type=Path, metavar="IMAGE", help="image files, or folders of them")
+    parser.add_argument("--client", metavar="ID", help="whose model")
+    parser.add_argument("--features", type=Path, metavar="FILE", help="a feature file instead of images")
+    parser.add_argument("--top", type=int, default=3, metavar="N", help="classes shown for each row (default: 3)")
+    parser.add_argument("--weights", type=Path, metavar="PATH", help="weights of the run's backbone, if they moved")
+    parser.add_argument("--device", help="cuda or cpu (default: cuda where there is one)")
+    parser.add_argument("--json", action="store_true", help="print JSON, with all scores, instead of a table")
+    parser.set_defaults(handler=run)
+
+
+def run(args: argparse.Namespace) -> int:
+    """Read, extract, score, print."""
+    folder = RunFolder.open(args.run)
+    client = args.client
+    if client is not None and client not in folder.clients:
+        near = near_names(client, folder.clients)
+        hint = f" (near it: {near})" if near else ""
+        print(f"fedhip: no client {client!r} in this run{hint}: the global model answers", file=sys.stderr)
+        client = None
+    model = folder.model(client)
+    names, features = _rows(folder, args)
+    probabilities = model.probabilities(features).numpy()
+    scores = model.scores(features).numpy()
+    top = np.argsort(-probabilities, axis=1, kind="stable")[:, : max(1, args.top)]
+    if args.json:
+        print(json.dumps({
+            "model": "global" if client is None else "personalized",
+            "client": client,
+            "class_names": list(model.class_names),
+            "rows": [
+                {
+                    "row": name,
+                    "class": model.class_names[order[0]],
+                    "probabilities": row.tolist(),
+                    "scores": [None if np.isinf(value) else value for value in score.tolist()],
+                }
+                for name, order, row, score in zip(names, top, probabilities, scores, strict=True)
+            ],
+        }, ensure_ascii=False))  # fmt: skip
+        return 0
+    rows = [
+        (name, ", ".join(f"{readable(model.class_names[c])} {probability[c]:.1%}" for c in order))
+        for name, order, probability in zip(names, top, probabilities, strict=True)
+    ]
+    print_table(("row" if args.features else "image", "classes and probabilities"), rows[:_MOST_ROWS], f"{model.who}")
+    if len(rows) > _MOST_ROWS:
+        print(f"… and {len(rows) - _MOST_ROWS:,} more rows; --json prints all")
+    return 0
+
+
+def _rows(folder: RunFolder, args: argparse.Namespace) -> tuple[list[str], np.ndarray]:
+    """What to call each row, and its features."""
+    if args.features is not None:
+        if args.images:
+            raise DataMissingError("--features stands alone; leave the images out")
+        features = read_features(args.features).features
+        return [str(row) for row in range(len(features))], features
+    paths: list[Path] = []
+    for path in args.images:
+        if path.is_dir():
+            paths += [path / name for name in image_files(path)]
+        elif path.is_file():
+            paths.append(path)
+        else:
+            raise DataMissingError(f"there is no image {path}; check the path")
+    if not paths:
+        raise DataMissingError("no image given; name image files, folders of images, or --features FILE")
+    images = ImagePaths(Path("/"), tuple(str(path.absolute()) for path in paths))
+    data = Dataset("images", images, np.zeros(len(paths), dtype=np.int64), ("unknown",))
+    try:
+        return [readable(str(path)) for path in paths], extract_for(folder, data, args)
+    except CorruptImageError as error:
+        reason = str(error).split(";")[0]
+        raise CorruptImageError(f"{reason}; replace the file, or leave it out") from error

@@ -1,0 +1,76 @@
+"""`fedhip report`: the report of a run drawn again, or several runs side by side."""
+
+from __future__ import annotations
+
+import argparse
+import json
+from pathlib import Path
+from typing import Any
+
+from fedhip.cli.console import percent, print_table
+from fedhip.data.files import write_text
+from fedhip.runs import RunFolder
+from fedhip.runs.results import TITLES
+
+
+def register(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+    """Add the command."""
+    parser = subparsers.add_parser(
+        "report",
+        help="the report of a run, or several runs side by side",
+        description="Write report.html of one run into its folder, or a page that compares several; print a table.",
+    )
+    parser.add_argument("runs", nargs="+", type=Path, metavar="RUN", help="run folders")
+    parser.add_argument(
+        "--out", type=Path, metavar="FILE", help="the page (default: RUN/report.html, or comparison.html for several)"
+    )
+    parser.add_argument("--json", action="store_true", help="print JSON instead of a table")
+    parser.set_defaults(handler=run)
+
+
+def render(name: str, results: dict[str, Any], details: dict[str, Any], config: str, ledger: list[Any]) -> str:
+    """The page of one run."""
+    from fedhip.experiments.report import RunRecord, render_report
+
+    return render_report([RunRecord(name, results, details, config, ledger)])
+
+
+def run(args: argparse.Namespace) -> int:
+    """Read, render, write, print."""
+    from fedhip.experiments.report import RunRecord, render_report
+
+    folders = [RunFolder.open(path) for path in args.runs]
+    names = _names(args.runs)
+    page = render_report(
+        [
+            RunRecord(name, run.results, run.details, run.config_text(), list(run.ledger.entries))
+            for name, run in zip(names, folders, strict=True)
+        ]
+    )
+    out = args.out or (args.runs[0] / "report.html" if len(folders) == 1 else Path("comparison.html"))
+    write_text(out, page)
+    if args.json:
+        summaries = [
+            {"run": name, "methods": {method: m["accuracy"] for method, m in run.results["methods"].items()}}
+            for name, run in zip(names, folders, strict=True)
+        ]
+        print(json.dumps({"runs": summaries, "report": str(out)}, ensure_ascii=False))
+        return 0
+    rows = [
+        (
+            name,
+            TITLES.get(method, method),
+            *(percent(m["accuracy"][key]) for key in ("mean", "weighted", "worst_decile")),
+        )
+        for name, run in zip(names, folders, strict=True)
+        for method, m in run.results["methods"].items()
+    ]
+    print_table(("run", "model", "mean over clients", "over rows", "worst tenth"), rows)
+    print(f"the report: {out}")
+    return 0
+
+
+def _names(paths: list[Path]) -> list[str]:
+    """The folders' names; whole paths where two have the same name."""
+    names = [path.absolute().name for path in paths]
+    return names if len(set(names)) == len(names) else [str(path) for path in paths]

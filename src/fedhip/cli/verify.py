@@ -1,0 +1,39 @@
+"""`fedhip verify`: whether a run is what it says it is."""
+
+from __future__ import annotations
+
+import argparse
+import json
+from pathlib import Path
+
+from fedhip.cli.progress import show_clients
+from fedhip.runs import RunFolder, verify
+
+_WRONG = 2
+
+
+def register(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+    """Add the command."""
+    parser = subparsers.add_parser(
+        "verify",
+        help="check a run's files, sum, models, ledger and receipts",
+        description="Check every file against its digest, the sum against the clients' statistics, the models against "
+        "the sum, the ledger's chain, and receipts. Exit code 0 if all is well, 2 if not.",
+    )
+    parser.add_argument("run", type=Path, metavar="RUN", help="a run folder")
+    parser.add_argument("--receipt", type=Path, action="append", default=[], metavar="FILE", help="a receipt you hold")
+    parser.add_argument("--json", action="store_true", help="print JSON instead of lines")
+    parser.set_defaults(handler=run)
+
+
+def run(args: argparse.Namespace) -> int:
+    """Check, print."""
+    checks = verify(RunFolder.open(args.run), args.receipt, report=show_clients)
+    wrong = [check for check in checks if check.problem is not None]
+    if args.json:
+        print(json.dumps([{"check": c.what, "problem": c.problem} for c in checks], ensure_ascii=False, indent=1))
+    else:
+        for check in checks:
+            print(f"ok     {check.what}" if check.problem is None else f"WRONG  {check.what}: {check.problem}")
+        print(f"{args.run}: {'all is well' if not wrong else f'{len(wrong)} of {len(checks)} checks failed'}")
+    return _WRONG if wrong else 0

@@ -1,0 +1,177 @@
+"""One round, from features to a run folder."""
+
+from __future__ import annotations
+
+import base64
+import io
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from PIL import Image
+
+from fedhip.core.fixedpoint import GridStatistics
+from fedhip.data import Dataset, FeatureSet, Partition, client_parts, save_partition, split_of
+from fedhip.features.reference import BackboneReference
+from fedhip.runs import Ledger, RunFolder, new_run
+from fedhip.runs.config import write_config
+from fedhip.runs.folder import Draft
+from fedhip.runs.models import global_model, models_digest, personal_model
+from fedhip.runs.results import details_of, refresh, results_of
+from fedhip.simulation import METHODS, Alpha, Beta, Client, Outcome, clients_of, simulate
+
+Json = dict[str, Any]
+#: Of the class pairs that are confused most often, so many are shown, each with so many images of this size.
+WORST_PAIRS, EXAMPLES, THUMBNAIL = 6, 4, 64
+
+
+@dataclass(frozen=True)
+class RoundSettings:
+    """What the three phases are told."""
+
+    alpha: Alpha = "loo"
+    beta: Beta = "auto"
+    methods: tuple[str, ...] = METHODS
+    only_local_classes: bool = False
+    fraction_bits: int | None = None
+    keep_statistics: bool = True
+
+
+def run_round(
+    out: Path,
+    features: FeatureSet,
+    partition: Partition,
+    settings: RoundSettings,
+    *,
+    title: str,
+    config: Json,
+    render: Callable[[str, Json, Json, str, list[Json]], str],
+    images: Dataset | None = None,
+    backbone: BackboneReference | None = None,
+    seconds: Mapping[str, float] | None = None,
+    device: str | torch.device = "cpu",
+    force: bool = False,
+    report: Callable[[str, int, int], None] | None = None,
+) -> tuple[RunFolder, Outcome]:
+    """Simulate the round, and write everything about it to the folder `out`, whole or not at all.
+
+    `config` are the options that repeat it, `seconds` what was spent before, `images` those behind the features, for
+    the report's examples.
+    """
+    clients = clients_of(features, partition)
+    with new_run(out, force=force) as draft:
+        terms: dict[str, str] = {}
+
+        def keep(client: Client, own: GridStatistics) -> None:
+            terms[client.name] = own.digest()
+            if settings.keep_statistics:
+                draft.write_statistics(client.name, own)
+
+        outcome = simulate(
+            clients,
+            features.num_classes,
+            alpha=settings.alpha,
+            beta=settings.beta,
+            methods=settings.methods,
+            only_local_classes=settings.only_local_classes,
+            fraction_bits=settings.fraction_bits,
+            device=device,
+            report=report,
+            keep_statistics=keep,
+        )
+        config = {**config, "fraction_bits": outcome.federation.grid.fraction_bits}
+        results = results_of(outcome, config=config, title=title, seconds=seconds or {})
+        shown = [] if images is None else worst_examples(outcome, images, _test_rows(features, partition))
+        details = details_of(outcome, features.class_names, shown)
+        refresh(results, details)
+        ledger = Ledger().with_entry(
+            "run",
+            client=None,
+            rows=outcome.federation.grid.num_samples,
+            term=None,
+            clients=terms,
+            total=outcome.federation.digest,
+            beta=outcome.beta,
+            models=_write_models(draft, outcome, features.class_names, settings.only_local_classes, backbone),
+        )
+        text = write_config(config, f"{title}\nrepeat this run with: fedhip run config.toml --out FOLDER")
+        draft.write_total(outcome.federation.grid)
+        save_partition(draft.path / "partition.json", partition, data_split=features.split)
+        draft.write_text("config.toml", text)
+        draft.write_json("results.json", results)
+        draft.write_json("details.json", details)
+        draft.write_ledger(ledger)
+        draft.write_text("report.html", render(out.absolute().name, results, details, text, list(ledger.entries)))
+    return RunFolder.open(out), outcome
+
+
+def _write_models(
+    draft: Draft,
+    outcome: Outcome,
+    class_names: tuple[str, ...],
+    only_local_classes: bool,
+    backbone: BackboneReference | None,
+) -> str:
+    """Write the global model and every client's own; one hash of them all."""
+    digests: dict[str | None, str] = {}
+    models = [global_model(outcome.federation, class_names, backbone)]
+    for result in outcome.clients:
+        if (personal := result.personal) is not None:
+            models.append(
+                personal_model(
+                    outcome.federation,
+                    result.client,
+                    personal.weights,
+                    personal.alpha,
+                    personal.own,
+                    personal.local_classes,
+                    class_names=class_names,
+                    only_local_classes=only_local_classes,
+                    backbone=backbone,
+                )
+            )
+    for model in models:
+        draft.write_model(model)
+        digests[model.client] = model.digest()
+    return models_digest(digests)
+
+
+def _test_rows(features: FeatureSet, partition: Partition) -> dict[str, Sequence[int]]:
+    """The rows of the data that each client was tested on."""
+    parts = client_parts(partition, split_of(features.split, partition))
+    return {client: test.tolist() for client, (_, test) in zip(partition.clients, parts, strict=True)}
+
+
+def worst_examples(outcome: Outcome, images: Dataset, test_rows: Mapping[str, Sequence[int]]) -> list[Json]:
+    """Images of the pairs of classes that the personalized models confuse most often."""
+    pairs: Counter[tuple[int, int]] = Counter()
+    for result in outcome.clients:
+        for true, predicted, number in result.confusions:
+            pairs[true, predicted] += number
+    room = {pair: EXAMPLES for pair, _ in sorted(pairs.items(), key=lambda item: (-item[1], item[0]))[:WORST_PAIRS]}
+    examples = []
+    for result in outcome.clients:
+        for place, predicted in result.mistakes:
+            row = test_rows[result.client][place]
+            pair = int(images.labels[row]), predicted
+            if room.get(pair, 0) > 0:
+                room[pair] -= 1
+                examples.append(
+                    {
+                        "client": result.client,
+                        "true": pair[0],
+                        "predicted": predicted,
+                        "row": row,
+                        "image": _data_url(images, row),
+                    }
+                )
+    return examples
+
+
+def _data_url(images: Dataset, row: int) -> str:
+    buffer = io.BytesIO()
+    Image.fromarray(images.read([row], THUMBNAIL)[0]).save(buffer, "PNG", optimize=True)
+    return f"data:image/png;base64,{base64.b64encode(buffer.getvalue()).decode()}"

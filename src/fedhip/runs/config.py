@@ -1,0 +1,63 @@
+"""`config.toml`: the options of a run, flat, by their names; the same file starts the run again."""
+
+from __future__ import annotations
+
+import difflib
+import json
+import tomllib
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any
+
+from fedhip.runs.errors import ConfigFileError
+
+Value = str | int | float | bool | list[str]
+
+
+def read_config(path: Path, known: Iterable[str]) -> dict[str, Value]:
+    """The file's options; a key that is none of `known` is refused with the nearest that is."""
+    try:
+        content = tomllib.loads(path.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        raise ConfigFileError(f"there is no configuration file {path}; check the path") from None
+    except IsADirectoryError:
+        raise ConfigFileError(f"{path} is a folder; give the file in it, such as {path / 'config.toml'}") from None
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise ConfigFileError(f"{path} is not a TOML file ({error}); correct it") from None
+    names = sorted(known)
+    options: dict[str, Value] = {}
+    for key, value in content.items():
+        name = key.replace("-", "_")
+        if name not in names:
+            near = difflib.get_close_matches(name, names, n=1, cutoff=0.4)
+            guess = f"; did you mean '{near[0]}'?" if near else f"; the keys are {', '.join(names)}"
+            raise ConfigFileError(f"{path}: there is no option '{key}'{guess}")
+        if name in options:
+            raise ConfigFileError(f"{path}: '{key}' is there twice, once with '-' and once with '_'; keep one")
+        if not _is_value(value):
+            raise ConfigFileError(f"{path}: '{key}' must be a string, a number, true, false or a list of strings")
+        options[name] = value
+    return options
+
+
+def write_config(options: Mapping[str, Value], heading: str = "") -> str:
+    """A TOML text that `read_config` reads back."""
+    lines = [f"# {line}" for line in heading.splitlines()]
+    return "\n".join([*lines, *(f"{name} = {_toml(value)}" for name, value in options.items())]) + "\n"
+
+
+def _is_value(value: Any) -> bool:
+    if isinstance(value, list):
+        return all(isinstance(item, str) for item in value)
+    return isinstance(value, str | int | float | bool)
+
+
+def _toml(value: Value) -> str:
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    if isinstance(value, list):
+        return f"[{', '.join(map(_toml, value))}]"
+    if isinstance(value, str):
+        # A JSON string is a TOML string, but for the one control character that JSON leaves as it is.
+        return json.dumps(value, ensure_ascii=False).replace("\x7f", "\\u007f")
+    return repr(value)

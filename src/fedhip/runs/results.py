@@ -1,0 +1,149 @@
+"""`results.json` and `details.json`: the outcome of a round as plain values, kept up as clients come and go."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import torch
+
+from fedhip import __version__
+from fedhip.core import DEFAULT_ALPHAS
+from fedhip.core.calibration import TEMPERATURES, choose_temperature
+from fedhip.runs.folder import SCHEMA
+from fedhip.simulation import ClientResult, Outcome, summarize
+
+Json = dict[str, Any]
+
+TITLES = {"local": "trained alone", "global": "global model", "fedhip": "personalized"}
+#: Which phases a method's time is made of.
+_PHASES = {
+    "local": ("models of one client alone",),
+    "global": ("local training", "aggregation"),
+    "fedhip": ("local training", "aggregation", "personalization"),
+}
+
+
+def results_of(outcome: Outcome, *, config: Json, title: str, seconds: Mapping[str, float]) -> Json:
+    """results.json of a round."""
+    m, d = outcome.federation.grid.num_features, outcome.federation.grid.num_classes
+    statistics, model = 8 * (m * (m + 1) // 2 + m * d + d), 8 * m * d
+    costs = {"local": (0, 0, 0), "global": (1, statistics, model), "fedhip": (1, statistics, statistics)}
+    methods = {}
+    for method in outcome.methods:
+        rounds, up, down = costs[method]
+        methods[method] = {
+            "accuracy": {},
+            "per_client": [client_entry(result, method) for result in outcome.clients],
+            "rounds": rounds,
+            "seconds": round(sum(outcome.seconds.get(phase, 0.0) for phase in _PHASES[method]), 3),
+            "upload_bytes_per_client": up,
+            "download_bytes_per_client": down,
+        }
+    results: Json = {
+        "schema": SCHEMA,
+        "fedhip": __version__,
+        "title": title,
+        "config": config,
+        "seed": config["seed"],
+        "num_clients": len(outcome.clients),
+        "num_classes": d,
+        "feature_dim": m,
+        "beta": outcome.beta,
+        "fraction_bits": outcome.federation.grid.fraction_bits,
+        "only_local_classes": bool(config.get("only_local_classes")),
+        "methods": methods,
+        "leave_one_out": None,
+        "seconds": {phase: round(value, 3) for phase, value in {**seconds, **outcome.seconds}.items()},
+        "stale": None,
+    }
+    return results
+
+
+def details_of(outcome: Outcome, class_names: Sequence[str], examples: list[Json]) -> Json:
+    """details.json of a round."""
+    return {
+        "schema": SCHEMA,
+        "class_names": list(class_names),
+        "alphas": list(DEFAULT_ALPHAS),
+        "temperatures": list(TEMPERATURES),
+        "clients": {result.client: client_details(result) for result in outcome.clients},
+        "examples": examples,
+    }
+
+
+def client_entry(result: ClientResult, method: str) -> Json:
+    """A client's line in `per_client`."""
+    return {
+        "client": result.client,
+        "train": result.train,
+        "test": result.test,
+        "accuracy": result.accuracy[method],
+        "alpha": result.alpha if method == "fedhip" else None,
+    }
+
+
+def client_details(result: ClientResult) -> Json:
+    """What else is known of a client."""
+    personal = result.personal
+    return {
+        "train_counts": result.train_counts,
+        "test_counts": result.test_counts,
+        "confusions": [list(confusion) for confusion in result.confusions],
+        "alpha": result.alpha,
+        "own": None if personal is None else personal.own,
+        "loo_accuracy": None if personal is None else personal.loo_accuracy,
+        "loo_chosen": None if personal is None else personal.loo_chosen,
+        "log_losses": None if personal is None else personal.log_losses,
+        "global_log_losses": None if personal is None else personal.global_log_losses,
+    }
+
+
+def refresh(results: Json, details: Json) -> None:
+    """All that sums up over clients, from what is there of each."""
+    results["num_clients"] = len(details["clients"])
+    for method in results["methods"].values():
+        entries = method["per_client"]
+        method["accuracy"] = summarize([e["accuracy"] for e in entries], [e["test"] for e in entries])
+    curves = [c["loo_accuracy"] for c in details["clients"].values() if c["loo_accuracy"] is not None]
+    chosen = [c["loo_chosen"] for c in details["clients"].values() if c["loo_chosen"] is not None]
+    results["leave_one_out"] = (
+        {
+            "alphas": details["alphas"],
+            "accuracy": np.mean(curves, axis=0).tolist(),
+            "chosen": float(np.mean(chosen)),
+        }
+        if curves
+        else None
+    )
+    details["temperature"] = {
+        "fedhip": _temperature(details, "log_losses"),
+        "global": _temperature(details, "global_log_losses"),
+    }
+
+
+def _temperature(details: Json, losses: str) -> float | None:
+    """One for all clients: to one with a few easy rows its own would be nearly 0, and every answer certain."""
+    known = [client[losses] for client in details["clients"].values() if client[losses] is not None]
+    return choose_temperature(torch.tensor(known, dtype=torch.float64).sum(dim=0)) if known else None
+
+
+def remove_client(results: Json, details: Json, client: str) -> None:
+    """Leave nothing of a client."""
+    for method in results["methods"].values():
+        method["per_client"] = [entry for entry in method["per_client"] if entry["client"] != client]
+    details["clients"].pop(client, None)
+    details["examples"] = [example for example in details["examples"] if example["client"] != client]
+
+
+def put_client(results: Json, details: Json, result: ClientResult) -> None:
+    """Add a client, or replace what is known of it."""
+    for method, entry in results["methods"].items():
+        new = client_entry(result, method)
+        places = [i for i, old in enumerate(entry["per_client"]) if old["client"] == result.client]
+        if places:
+            entry["per_client"][places[0]] = new
+        else:
+            entry["per_client"].append(new)
+    details["clients"][result.client] = client_details(result)

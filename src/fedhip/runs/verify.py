@@ -1,0 +1,164 @@
+"""Is a run what it says it is? Every file against its digest, the sum against its terms, the models against the sum."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from fedhip.core.errors import FedHiPError
+from fedhip.core.fixedpoint import GridStatistics
+from fedhip.runs.errors import LedgerError, RunFolderError
+from fedhip.runs.folder import RunFolder
+from fedhip.runs.models import models_digest
+from fedhip.runs.names import file_name
+from fedhip.simulation import Federation, add_up
+
+#: Models are solved again to compare; another machine's linear algebra rounds differently.
+SOLVE_TOLERANCE = 1e-9
+
+
+@dataclass(frozen=True)
+class Check:
+    """One thing that was looked at: what, and what is wrong with it, or None."""
+
+    what: str
+    problem: str | None
+
+
+def verify(
+    run: RunFolder, receipts: Sequence[Path] = (), report: Callable[[str, int, int], None] | None = None
+) -> list[Check]:
+    """Check all of a run, and receipts that clients hold."""
+    tell = report or (lambda phase, done, total: None)
+    checks: list[Check] = []
+
+    def check(what: str, look: Callable[[], str | None]) -> bool:
+        try:
+            problem = look()
+        except (FedHiPError, OSError) as error:
+            problem = str(error)
+        checks.append(Check(what, problem))
+        return problem is None
+
+    if not check("the ledger's chain is unbroken", lambda: _nothing(run.ledger)):
+        return checks
+    last = run.ledger.entries[-1]
+    check("the history adds up to the clients there are", lambda: _history(run))
+    check("no file of a client that is not in the run", lambda: _left_over(run))
+    check(
+        "the sum is that of the last entry", lambda: _differs(run.total().digest(), last["total"], "total.safetensors")
+    )
+    if (run.path / "statistics").is_dir():
+        check("the sum is the sum of the clients' statistics", lambda: _sum(run, tell))
+    check("every model is solved from that sum", lambda: _models(run, tell))
+    check("the models are those of the last entry", lambda: _models_digest(run))
+    for path in [*sorted((run.path / "receipts").glob("*.json")), *receipts]:
+        check(f"receipt {path.name}", lambda path=path: _receipt(run, path))  # type: ignore[misc]
+    return checks
+
+
+def _nothing(_: object) -> None:
+    return None
+
+
+def _differs(found: str, expected: Any, what: str) -> str | None:
+    if found == expected:
+        return None
+    return f"{what} has digest {found[:12]}…, and the ledger says {str(expected)[:12]}…; restore the run from a copy"
+
+
+def _history(run: RunFolder) -> str | None:
+    """Replay the ledger: who is in the run after every entry."""
+    clients: dict[str, Any] = {}
+    for entry in run.ledger.entries:
+        expected = set(clients)
+        name = entry["client"]
+        if entry["event"] == "run":
+            expected = set(entry["clients"])
+        elif entry["event"] == "join":
+            expected = expected | {name}
+        elif entry["event"] == "forget":
+            expected = expected - {name}
+        if set(entry["clients"]) != expected:
+            return f"entry {entry['entry']} ({entry['event']}) does not follow from the entries before it"
+        changed = {client for client, own in entry["clients"].items() if clients.get(client, own) != own}
+        if changed - {name}:
+            return f"entry {entry['entry']} ({entry['event']}) changes clients that it does not name"
+        clients = entry["clients"]
+    recorded = {name: run.details["clients"][name]["own"] for name in run.clients}
+    if run.results["methods"].get("fedhip") and recorded != clients:
+        return "details.json and the ledger name different clients or statistics; restore the run from a copy"
+    return None
+
+
+def _left_over(run: RunFolder) -> str | None:
+    expected = {file_name(client) for client in run.ledger.entries[-1]["clients"]}
+    for folder in ("models", "statistics"):
+        there = run.path / folder
+        found = {path.name for path in there.iterdir()} if there.is_dir() else set()
+        if more := sorted(found - expected):
+            return f"{folder}/{more[0]} belongs to no client of the run; remove it"
+    return None
+
+
+def _sum(run: RunFolder, tell: Callable[[str, int, int], None]) -> str | None:
+    clients = run.ledger.entries[-1]["clients"]
+
+    def terms() -> Iterator[GridStatistics]:
+        for number, (client, digest) in enumerate(clients.items(), start=1):
+            path = run.path / "statistics" / file_name(client)
+            own = GridStatistics.from_file(path)
+            if own.digest() != digest:
+                raise LedgerError(
+                    f"client {client!r}: {path.name} has digest {own.digest()[:12]}…, and the ledger says "
+                    f"{digest[:12]}…; restore the run from a copy"
+                )
+            yield own
+            tell("statistics", number, len(clients))
+
+    return None if add_up(terms()) == run.total() else "the clients' statistics do not add up to total.safetensors"
+
+
+def _models(run: RunFolder, tell: Callable[[str, int, int], None]) -> str | None:
+    federation = Federation(run.total(), run.results["beta"])
+    kept = (run.path / "statistics").is_dir()
+    for number, client in enumerate([None, *run.clients], start=1):
+        model = run.model(client)
+        if model.total != federation.digest or model.beta != federation.beta:
+            return f"{model.who} was solved from another sum or with another β; restore it from a copy"
+        if client is None:
+            solved = federation.G
+        elif kept:
+            own = run.statistics(client)
+            if model.own != own.digest() or model.alpha is None:
+                return f"{model.who} was solved from other statistics than those in the run; restore it from a copy"
+            solved = federation.weights(own, model.alpha, client=client)
+        else:
+            continue
+        difference = float(torch.linalg.norm(solved - model.weights) / torch.linalg.norm(solved).clamp(min=1e-300))
+        if difference > SOLVE_TOLERANCE:
+            return f"{model.who} is not the solution of its equations (off by {difference:.1e}); restore it from a copy"
+        tell("models", number, len(run.clients) + 1)
+    return None
+
+
+def _models_digest(run: RunFolder) -> str | None:
+    digests: dict[str | None, str] = {client: run.model_digest(client) for client in [None, *run.clients]}
+    return _differs(models_digest(digests), run.ledger.entries[-1]["models"], "the set of models")
+
+
+def _receipt(run: RunFolder, path: Path) -> None:
+    try:
+        receipt = json.loads(path.read_text(encoding="utf-8"))
+    except (ValueError, RecursionError):
+        raise LedgerError(f"{path} is not a receipt; get a fresh copy") from None
+    entry = run.ledger.require_receipt(receipt, str(path))
+    if entry["event"] == "forget" and entry["client"] in run.ledger.entries[-1]["clients"]:
+        later = [e for e in run.ledger.entries[entry["entry"] + 1 :] if e["client"] == entry["client"]]
+        if not any(e["event"] == "join" for e in later):
+            raise RunFolderError(f"{path}: client {entry['client']!r} was forgotten, and is in the run")
