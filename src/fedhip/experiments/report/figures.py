@@ -55,7 +55,7 @@ def accuracy_by_client(findings: Findings, width: int) -> str:
     else:
         handles = [_mark(axes, method) for method in methods]
         axes.legend(
-            handles, [m.title for m in methods], loc="lower left", bbox_to_anchor=(-0.02, 1.0), ncols=3,
+            handles, [short(m.title, 14) for m in methods], loc="lower left", bbox_to_anchor=(-0.02, 1.0), ncols=3,
             frameon=False, labelcolor=colour("ink"), handletextpad=0.2, columnspacing=1.0, borderpad=0.2,
         )  # fmt: skip
     return inline(figure, f"accuracy-{width}")
@@ -99,7 +99,7 @@ def _label_means(axes: Axes, methods: Sequence[Method]) -> None:
             fontsize=14, fontweight="bold", annotation_clip=False,
         )  # fmt: skip
         axes.annotate(
-            method.title, (right, place), (8, -1), textcoords="offset points", va="top", color=ink,
+            short(method.title, 18), (right, place), (8, -1), textcoords="offset points", va="top", color=ink,
             fontsize=11, annotation_clip=False,
         )  # fmt: skip
 
