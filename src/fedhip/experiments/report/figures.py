@@ -298,23 +298,24 @@ def seconds_by_phase(findings: Findings) -> str:
 
 def means_of_runs(names: Sequence[str], runs: Sequence[Sequence[Method]], width: int) -> str:
     """Mean accuracy of every method in every run, a line for each run."""
-    figure, axes = _axes(width, 80 + 34 * len(runs))
+    shown = list(dict.fromkeys((m.key, short(m.title, 20), m.colour, m.marker) for methods in runs for m in methods))
+    columns = max(1, int(width / (34 + 7.5 * max(len(title) for _, title, *_ in shown))))
+    figure, axes = _axes(width, 60 + 20 * -(-len(shown) // columns) + 34 * len(runs))
     for place, methods in enumerate(runs):
         means = [m.mean for m in methods if m.mean is not None]
         if means:
             axes.plot([min(means), max(means)], [place, place], color=colour("grid"), linewidth=3, zorder=1)
-    shown = list(dict.fromkeys((m.key, m.title, m.colour, m.marker) for methods in runs for m in methods))
     for key, title, ink, marker in reversed(shown):
         found = [(m.mean, i) for i, methods in enumerate(runs) for m in methods if m.key == key and m.mean is not None]
         axes.scatter(
             [x for x, _ in found], [y for _, y in found], s=80 if key == "fedhip" else 55, marker=marker,
-            color=colour(ink), linewidths=0, label=short(title, width // 28), zorder=3 if key == "fedhip" else 2,
+            color=colour(ink), linewidths=0, label=title, zorder=3 if key == "fedhip" else 2,
         )  # fmt: skip
     axes.set_yticks(range(len(names)), [short(name, width // 28) for name in names])
     axes.set_ylim(len(names) - 0.5, -0.5)
     axes.tick_params(axis="y", labelcolor=colour("ink"))
     axes.legend(
-        loc="lower left", bbox_to_anchor=(-0.01, 1.0), ncols=6 if width == WIDE else 3, frameon=False,
+        loc="lower left", bbox_to_anchor=(-0.01, 1.0), ncols=columns, frameon=False,
         labelcolor=colour("ink"), reverse=True, handletextpad=0.2, columnspacing=1.2,
     )  # fmt: skip
     axes.grid(visible=False, axis="y")
