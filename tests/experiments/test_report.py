@@ -17,7 +17,7 @@ import pytest
 from fedhip.data.errors import MissingExtraError
 from fedhip.experiments.report import RunRecord, render_report
 from fedhip.experiments.report.comparison import compare
-from fedhip.experiments.report.findings import Findings, read_runs, skew, thirds
+from fedhip.experiments.report.findings import read_runs, skew, thirds
 from tests.experiments.records import METHODS, make_record, untrained
 
 VOID = {"meta", "img", "br", "link", "input", "hr"}
@@ -221,6 +221,7 @@ LACKING = {
     "global alone": make_record(methods=["global"]),
     "no global": make_record(methods=["fedhip", "local"]),
     "many methods": make_record(methods=[*METHODS, *(f"rival {i}" for i in range(12))]),
+    "methods of long names": make_record(methods=["m" * 200, "n" * 200, "o" * 200, "p" * 200]),
     "no test rows": make_record(test=False),
     "no examples": make_record(examples=0),
     "untrained client": untrained(make_record(), "7"),
@@ -355,8 +356,8 @@ def test_runs_of_other_clients_are_not_compared_client_by_client() -> None:
 
 
 def test_runs_of_one_name_are_told_apart() -> None:
-    runs = tuple(Findings(make_record(name)) for name in ("run", "other", "run"))
-    assert compare(runs).names == ("run (1)", "other", "run (2)")
+    runs = [make_record(name) for name in ("run", "other", "run")]
+    assert compare(read_runs(runs)).names == ("run (1)", "other", "run (2)")
 
 
 def test_no_runs() -> None:

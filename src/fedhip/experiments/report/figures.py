@@ -55,7 +55,7 @@ def accuracy_by_client(findings: Findings, width: int) -> str:
     else:
         handles = [_mark(axes, method) for method in methods]
         axes.legend(
-            handles, [m.title for m in methods], loc="lower left", bbox_to_anchor=(-0.02, 1.0), ncols=3,
+            handles, [short(m.title, 14) for m in methods], loc="lower left", bbox_to_anchor=(-0.02, 1.0), ncols=3,
             frameon=False, labelcolor=colour("ink"), handletextpad=0.2, columnspacing=1.0, borderpad=0.2,
         )  # fmt: skip
     return inline(figure, f"accuracy-{width}")
@@ -99,15 +99,15 @@ def _label_means(axes: Axes, methods: Sequence[Method]) -> None:
             fontsize=14, fontweight="bold", annotation_clip=False,
         )  # fmt: skip
         axes.annotate(
-            method.title, (right, place), (8, -1), textcoords="offset points", va="top", color=ink,
+            short(method.title, 18), (right, place), (8, -1), textcoords="offset points", va="top", color=ink,
             fontsize=11, annotation_clip=False,
         )  # fmt: skip
 
 
-def spread_of_methods(findings: Findings) -> str:
+def spread_of_methods(findings: Findings, width: int) -> str:
     """Mean of each method, with the range of all but the lowest and the highest tenth of the clients."""
     methods = sorted((m for m in findings.methods if m.mean is not None), key=lambda m: (m.mean or 0.0, m.key))
-    figure, axes = _axes(WIDE, 90 + 26 * len(methods))
+    figure, axes = _axes(width, 90 + 26 * len(methods))
     for place, method in enumerate(methods):
         values = [v for row in findings.clients if (v := row.accuracy[method.key]) is not None]
         if values:
@@ -125,12 +125,12 @@ def spread_of_methods(findings: Findings) -> str:
             color=colour("ink"),
             fontsize=10,
         )
-    axes.set_yticks(range(len(methods)), [short(m.title, 24) for m in methods])
+    axes.set_yticks(range(len(methods)), [short(m.title, width // 28) for m in methods])
     axes.set_ylim(-0.6, len(methods) - 0.3)
     axes.grid(visible=False, axis="y")
     _percent_axis(axes, axis="x")
-    axes.set_xlabel("accuracy: mean over clients, and the middle eight tenths of them")
-    return inline(figure, "spread")
+    axes.set_xlabel("accuracy")
+    return inline(figure, f"spread-{width}")
 
 
 def gain_against(findings: Findings, what: str) -> str:
@@ -296,36 +296,37 @@ def seconds_by_phase(findings: Findings) -> str:
     return inline(figure, "seconds")
 
 
-def means_of_runs(names: Sequence[str], runs: Sequence[Sequence[Method]]) -> str:
+def means_of_runs(names: Sequence[str], runs: Sequence[Sequence[Method]], width: int) -> str:
     """Mean accuracy of every method in every run, a line for each run."""
-    figure, axes = _axes(WIDE, 80 + 34 * len(runs))
+    shown = list(dict.fromkeys((m.key, short(m.title, 20), m.colour, m.marker) for methods in runs for m in methods))
+    columns = max(1, int(width / (34 + 7.5 * max(len(title) for _, title, *_ in shown))))
+    figure, axes = _axes(width, 60 + 20 * -(-len(shown) // columns) + 34 * len(runs))
     for place, methods in enumerate(runs):
         means = [m.mean for m in methods if m.mean is not None]
         if means:
             axes.plot([min(means), max(means)], [place, place], color=colour("grid"), linewidth=3, zorder=1)
-    shown = list(dict.fromkeys((m.key, m.title, m.colour, m.marker) for methods in runs for m in methods))
     for key, title, ink, marker in reversed(shown):
         found = [(m.mean, i) for i, methods in enumerate(runs) for m in methods if m.key == key and m.mean is not None]
         axes.scatter(
             [x for x, _ in found], [y for _, y in found], s=80 if key == "fedhip" else 55, marker=marker,
-            color=colour(ink), linewidths=0, label=short(title, 24), zorder=3 if key == "fedhip" else 2,
+            color=colour(ink), linewidths=0, label=title, zorder=3 if key == "fedhip" else 2,
         )  # fmt: skip
-    axes.set_yticks(range(len(names)), [short(name, 30) for name in names])
+    axes.set_yticks(range(len(names)), [short(name, width // 28) for name in names])
     axes.set_ylim(len(names) - 0.5, -0.5)
     axes.tick_params(axis="y", labelcolor=colour("ink"))
     axes.legend(
-        loc="lower left", bbox_to_anchor=(-0.01, 1.0), ncols=6, frameon=False, labelcolor=colour("ink"),
-        reverse=True, handletextpad=0.2, columnspacing=1.2,
+        loc="lower left", bbox_to_anchor=(-0.01, 1.0), ncols=columns, frameon=False,
+        labelcolor=colour("ink"), reverse=True, handletextpad=0.2, columnspacing=1.2,
     )  # fmt: skip
     axes.grid(visible=False, axis="y")
     _percent_axis(axes, axis="x")
     axes.set_xlabel("accuracy, mean over clients")
-    return inline(figure, "means")
+    return inline(figure, f"means-{width}")
 
 
-def differences_of_clients(names: Sequence[str], differences: Sequence[Sequence[float]]) -> str:
+def differences_of_clients(names: Sequence[str], differences: Sequence[Sequence[float]], width: int) -> str:
     """For each run the difference of each client to the first run, and their mean."""
-    figure, axes = _axes(WIDE, 70 + 70 * len(names))
+    figure, axes = _axes(width, 70 + 70 * len(names))
     axes.axvline(0, color=colour("muted"), linewidth=1)
     for place, values in enumerate(differences):
         heights = _stacked(values)
@@ -333,13 +334,13 @@ def differences_of_clients(names: Sequence[str], differences: Sequence[Sequence[
         if len(values):
             mean = float(np.mean(values))
             axes.plot([mean, mean], [place - 0.4, place + 0.4], color=colour("ink"), linewidth=2.5)
-    axes.set_yticks(range(len(names)), [short(name, 30) for name in names])
+    axes.set_yticks(range(len(names)), [short(name, width // 28) for name in names])
     axes.set_ylim(len(names) - 0.5, -0.5)
     axes.tick_params(axis="y", labelcolor=colour("ink"))
     axes.grid(visible=False, axis="y")
     axes.xaxis.set_major_formatter(lambda value, _: points(value).removesuffix(".0"))
     axes.set_xlabel("difference in points, client by client")
-    return inline(figure, "differences")
+    return inline(figure, f"differences-{width}")
 
 
 def _stacked(values: Sequence[float]) -> NDArray[np.float64]:

@@ -91,7 +91,7 @@ class Findings:
     """One run, read. `others` are the methods of all runs on the page that have no colour of their own."""
 
     record: RunRecord
-    others: tuple[str, ...] = ()
+    others: tuple[str, ...]
 
     @property
     def results(self) -> dict[str, Any]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import base64
 import hashlib
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -32,15 +32,14 @@ def render_report(runs: Sequence[RunRecord]) -> str:
     return _render("comparison.html.j2", comparison=comparison, pictures=comparison_pictures(comparison))
 
 
-def run_pictures(run: Findings) -> dict[str, str]:
+def run_pictures(run: Findings) -> dict[str, str | tuple[str, str]]:
     """The pictures that the run has data for, by name."""
     with figures.style():
-        drawn = {}
+        drawn: dict[str, str | tuple[str, str]] = {}
         if run.hero and any(row.accuracy[run.hero.key] is not None for row in run.clients):
-            drawn["accuracy_wide"] = figures.accuracy_by_client(run, figures.WIDE)
-            drawn["accuracy_narrow"] = figures.accuracy_by_client(run, figures.NARROW)
+            drawn["accuracy"] = _twice(figures.accuracy_by_client, run)
         if run.tested and len(run.methods) > 3:
-            drawn["spread"] = figures.spread_of_methods(run)
+            drawn["spread"] = _twice(figures.spread_of_methods, run)
         for what in ("train", "skew"):
             if figures.gain_pairs(run, what):
                 drawn[f"gain_{what}"] = figures.gain_against(run, what)
@@ -57,15 +56,22 @@ def run_pictures(run: Findings) -> dict[str, str]:
     return drawn
 
 
-def comparison_pictures(comparison: Comparison) -> dict[str, str]:
+def comparison_pictures(comparison: Comparison) -> dict[str, tuple[str, str]]:
     """The pictures of several runs, by name."""
     with figures.style():
         drawn = {}
         if any(run.tested for run in comparison.runs):
-            drawn["means"] = figures.means_of_runs(comparison.names, [run.methods for run in comparison.runs])
+            methods = [run.methods for run in comparison.runs]
+            drawn["means"] = _twice(figures.means_of_runs, comparison.names, methods)
         if comparison.same_clients and any(comparison.differences):
-            drawn["differences"] = figures.differences_of_clients(comparison.names[1:], comparison.differences)
+            names = comparison.names[1:]
+            drawn["differences"] = _twice(figures.differences_of_clients, names, comparison.differences)
     return drawn
+
+
+def _twice(draw: Callable[..., str], *values: Any) -> tuple[str, str]:
+    """The picture for a desk, and for a phone."""
+    return draw(*values, figures.WIDE), draw(*values, figures.NARROW)
 
 
 def _thirds(run: Findings) -> dict[str, Any]:
