@@ -24,6 +24,7 @@ from torch import Tensor
 
 from fedhip.core import (
     DEFAULT_ALPHAS,
+    LooScore,
     PersonalizationPath,
     RegularizationPath,
     Statistics,
@@ -42,7 +43,7 @@ METHODS = ("local", "global", "fedhip")
 Rows = tuple[NDArray[Any], NDArray[np.int64]]
 Report = Callable[[str, int, int], None]
 Alpha = float | Literal["loo"]
-Beta = float | Literal["auto"]
+Beta = float | Literal["auto", "loo"]
 
 
 @dataclass(frozen=True)
@@ -72,7 +73,7 @@ class Federation:
     beta: float
 
     @classmethod
-    def of(cls, grid: GridStatistics, beta: Beta) -> Federation:
+    def of(cls, grid: GridStatistics, beta: float | Literal["auto"]) -> Federation:
         """With β as given, or by generalized cross-validation from the sum alone."""
         if beta != "auto":
             return cls(grid, float(beta))
@@ -259,7 +260,7 @@ def simulate(
 
     total = add_up(uploads(), watch)
     with watch("aggregation"):
-        federation = Federation.of(total, beta)
+        federation = Federation.of(total, choose_beta(total, training, tell) if beta == "loo" else beta)
         G = federation.G
 
     results = []
@@ -275,8 +276,21 @@ def simulate(
                     models["local"] = local_model(client, num_classes, device)
         with watch("tests"):
             results.append(evaluate(client, {m: models[m] for m in methods}, personal, num_classes, only_local_classes))
-        tell("2 personalization", k, len(clients))
+        tell("3 personalization", k, len(clients))
     return Outcome(federation, tuple(methods), results, watch.seconds)
+
+
+def choose_beta(grid: GridStatistics, clients: Sequence[Client], tell: Report) -> float:
+    """The β whose global model has the highest leave-one-out accuracy: every client scores the grid on its rows."""
+    path = RegularizationPath(decode(grid))
+
+    def scores() -> Iterator[LooScore]:
+        for k, client in enumerate(clients, start=1):
+            F = round_features(torch.as_tensor(client.train[0], device=grid.device), grid.fraction_bits)
+            yield path.score(F, client.train[1], client=client.name)
+            tell("2 choosing beta", k, len(clients))
+
+    return path.select(scores())
 
 
 def largest_feature(clients: Iterable[Client]) -> float:

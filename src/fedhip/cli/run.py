@@ -57,12 +57,13 @@ def register(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) ->
     add_partition(parser)
     group = parser.add_argument_group("method")
     group.add_argument(
-        "--alpha", type=_number_or("loo", require_alpha), default="loo", metavar="loo|NUMBER",
+        "--alpha", type=_number_or(("loo",), require_alpha), default="loo", metavar="loo|NUMBER",
         help="weight of a client's own rows; loo: by leave-one-out on its training rows (default)",
     )  # fmt: skip
     group.add_argument(
-        "--beta", type=_number_or("auto", require_beta), default="auto", metavar="auto|NUMBER",
-        help="ridge penalty; auto: by generalized cross-validation from the summed statistics (default)",
+        "--beta", type=_number_or(("auto", "loo"), require_beta), default="auto", metavar="auto|loo|NUMBER",
+        help="ridge penalty; auto: by generalized cross-validation from the summed statistics (default); loo: by the "
+        "clients' summed leave-one-out accuracy of the global model",
     )  # fmt: skip
     group.add_argument(
         "--methods", type=_methods, default=METHODS, metavar="NAME,…",
@@ -170,8 +171,8 @@ def print_results(results: dict[str, Any]) -> None:
         single, zero = loo["accuracy"][best], loo["accuracy"][0]
         print(f"β = {results['beta']:.3g}; α from {low} to {high}, median {middle}")
         print(
-            f"leave-one-out accuracy on training rows: {loo['chosen']:.1%} with these; {single:.1%} with the best single "
-            f"α for all, {loo['alphas'][best]:.3g}; {zero:.1%} with α = 0"
+            f"leave-one-out accuracy on training rows: {loo['chosen']:.1%} with these; {single:.1%} with the best "
+            f"single α for all, {loo['alphas'][best]:.3g}; {zero:.1%} with α = 0"
         )
     print("; ".join(f"{phase}: {seconds:.1f} s" for phase, seconds in results["seconds"].items()))
 
@@ -192,15 +193,16 @@ def _methods(text: str) -> tuple[str, ...]:
     return tuple(method for method in METHODS if method in names)
 
 
-def _number_or(word: str, check: Callable[[float], float]) -> Callable[[str], float | str]:
-    """A parser of `word`, or of a number that passes `check`."""
+def _number_or(words: tuple[str, ...], check: Callable[[float], float]) -> Callable[[str], float | str]:
+    """A parser of one of the words, or of a number that passes `check`."""
 
     def parse(text: str) -> float | str:
-        if text == word:
-            return word
+        if text in words:
+            return text
         try:
             return check(float(text))
         except ValueError as error:
-            raise argparse.ArgumentTypeError(f"{text!r} is neither {word!r} nor a number of at least 0") from error
+            known = " nor ".join(map(repr, words))
+            raise argparse.ArgumentTypeError(f"{text!r} is neither {known} nor a number of at least 0") from error
 
     return parse

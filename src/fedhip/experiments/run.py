@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import base64
 import io
-from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,6 +14,8 @@ from PIL import Image
 
 from fedhip.core.fixedpoint import GridStatistics
 from fedhip.data import Dataset, FeatureSet, Partition, client_parts, save_partition, split_of
+from fedhip.experiments.report import RunRecord
+from fedhip.experiments.report.findings import read_runs
 from fedhip.features.reference import BackboneReference
 from fedhip.runs import Ledger, RunFolder, new_run
 from fedhip.runs.config import write_config
@@ -24,8 +25,8 @@ from fedhip.runs.results import details_of, refresh, results_of
 from fedhip.simulation import METHODS, Alpha, Beta, Client, Outcome, clients_of, simulate
 
 Json = dict[str, Any]
-#: Of the class pairs that are confused most often, so many are shown, each with so many images of this size.
-WORST_PAIRS, EXAMPLES, THUMBNAIL = 6, 4, 64
+#: Images shown of each of the worst classes, and their size in pixels.
+EXAMPLES, THUMBNAIL = 2, 64
 
 
 @dataclass(frozen=True)
@@ -84,9 +85,12 @@ def run_round(
         )
         config = {**config, "fraction_bits": outcome.federation.grid.fraction_bits}
         results = results_of(outcome, config=config, title=title, seconds=seconds or {})
-        shown = [] if images is None else worst_examples(outcome, images, _test_rows(features, partition))
-        details = details_of(outcome, features.class_names, shown)
+        details = details_of(outcome, features.class_names)
         refresh(results, details)
+        if images is not None:
+            (findings,) = read_runs([RunRecord("", results, details, "", [])])
+            worst = [found.label for found in findings.worst_classes]
+            details["examples"] = worst_examples(outcome, worst, images, _test_rows(features, partition))
         ledger = Ledger().with_entry(
             "run",
             client=None,
@@ -145,29 +149,20 @@ def _test_rows(features: FeatureSet, partition: Partition) -> dict[str, Sequence
     return {client: test.tolist() for client, (_, test) in zip(partition.clients, parts, strict=True)}
 
 
-def worst_examples(outcome: Outcome, images: Dataset, test_rows: Mapping[str, Sequence[int]]) -> list[Json]:
-    """Images of the pairs of classes that the personalized models confuse most often."""
-    pairs: Counter[tuple[int, int]] = Counter()
-    for result in outcome.clients:
-        for true, predicted, number in result.confusions:
-            pairs[true, predicted] += number
-    room = {pair: EXAMPLES for pair, _ in sorted(pairs.items(), key=lambda item: (-item[1], item[0]))[:WORST_PAIRS]}
+def worst_examples(
+    outcome: Outcome, worst_classes: Sequence[int], images: Dataset, test_rows: Mapping[str, Sequence[int]]
+) -> list[Json]:
+    """Test images of these classes that the personalized models get wrong."""
+    room = dict.fromkeys(worst_classes, EXAMPLES)
     examples = []
     for result in outcome.clients:
         for place, predicted in result.mistakes:
             row = test_rows[result.client][place]
-            pair = int(images.labels[row]), predicted
-            if room.get(pair, 0) > 0:
-                room[pair] -= 1
-                examples.append(
-                    {
-                        "client": result.client,
-                        "true": pair[0],
-                        "predicted": predicted,
-                        "row": row,
-                        "image": _data_url(images, row),
-                    }
-                )
+            true = int(images.labels[row])
+            if room.get(true, 0) > 0:
+                room[true] -= 1
+                image = _data_url(images, row)
+                examples.append({"client": result.client, "true": true, "predicted": predicted, "image": image})
     return examples
 
 

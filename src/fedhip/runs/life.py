@@ -131,8 +131,9 @@ class _State:
     ) -> Change:
         """Solve every model anew, and write the next version of the run."""
         run, config, tell = self.run, self.run.config, report or (lambda phase, done, total: None)
-        federation = Federation.of(self.grid, config["beta"])
         before = self.results["beta"]
+        # Chosen by leave-one-out it stays: that would take everyone's rows.
+        federation = Federation.of(self.grid, before if config["beta"] == "loo" else config["beta"])
         if self.fresh is not None:
             self.again[self.fresh.name] = self.fresh
         fresh_result = None
