@@ -9,9 +9,9 @@ import warnings
 from collections.abc import Sequence
 
 from fedhip import FedHiPError, __version__
-from fedhip.cli import extract, list, partition, pretrain, run  # noqa: A004
+from fedhip.cli import completion, doctor, export, extract, list, partition, pretrain, run  # noqa: A004
 
-COMMANDS = (run, partition, extract, pretrain, list)
+COMMANDS = (run, partition, extract, pretrain, export, list, doctor, completion)
 
 FAILED, INTERRUPTED = 2, 130
 
