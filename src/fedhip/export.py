@@ -148,7 +148,7 @@ def head_graph(model: Model, opset: int, ir_version: int) -> ModelProto:
 
     m, d = model.weights.shape
     constants = {
-        "head/weights": model.weights.cpu().numpy().astype(np.float32),
+        "head/weights": model.weights.cpu().float().numpy(),
         "head/temperature": np.array(model.temperature, np.float32),
     }
     nodes = []

@@ -7,6 +7,8 @@ import warnings
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from fedhip.doctor import size
+
 if TYPE_CHECKING:
     from fedhip.export import Export
     from fedhip.models import Model
@@ -33,7 +35,7 @@ def run(args: argparse.Namespace) -> int:
     """Read the model, write and check the file."""
     from fedhip.export import ExportError, export_onnx
     from fedhip.features.devices import require_folder
-    from fedhip.runs import RunFolder  # type: ignore[import-not-found,unused-ignore]
+    from fedhip.runs import RunFolder  # type: ignore[import-not-found,attr-defined,unused-ignore]
 
     # before the work, not after it: a place that the file cannot be written to
     if args.out.suffix != ".onnx":
@@ -57,11 +59,7 @@ def describe(export: Export, model: Model) -> list[str]:
     checked = "not checked" if export.difference is None else f"differs by {export.difference:.1e} in onnxruntime"
     shape = ", ".join(["batch", *map(str, export.input_shape)])
     return [
-        f"{part}, written to {export.path} ({_size(export.bytes)}; {checked})",
+        f"{part}, written to {export.path} ({size(export.bytes)}; {checked})",
         f"input '{export.input_name}': {export.input_type} ({shape}){', RGB' if len(export.input_shape) == 3 else ''}; "
         f"outputs 'scores' and 'probabilities': float32 (batch, {len(model.class_names)})",
     ]
-
-
-def _size(count: int) -> str:
-    return f"{count / 1e6:.1f} MB" if count >= 1e6 else f"{count / 1e3:.1f} kB"
