@@ -23,7 +23,7 @@ from fedhip import doctor
 from fedhip.cli.main import main
 from fedhip.data import registry
 from fedhip.doctor import Finding, examine
-from fedhip.features import backbones
+from fedhip.features import backbones, extraction
 
 
 @pytest.fixture(autouse=True)
@@ -194,6 +194,19 @@ def test_a_cache_that_cannot_be_used_is_one_line_and_no_reason_to_stop(
     assert found.remedy.startswith("set FEDHIP_CACHE")
     assert main(["doctor"]) == 0
     capsys.readouterr()
+
+
+def test_a_cache_that_cannot_be_written_to(own_cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The superuser writes everywhere, and so the refusal is played."""
+    own_cache.mkdir()
+
+    def refuse(path: Path) -> Any:
+        raise PermissionError(13, "Permission denied", str(path))
+
+    monkeypatch.setattr(extraction, "atomic_path", refuse)
+    found = named("cache")
+    assert (found.state, found.needed) == ("broken", False)
+    assert "cannot be used (Permission denied)" in found.detail
 
 
 def test_a_cache_that_cannot_be_read(own_cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
