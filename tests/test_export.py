@@ -462,7 +462,8 @@ def test_nothing_is_printed(tmp_path: Path) -> None:
         "import sys; from pathlib import Path; from fedhip.export import export_onnx; from fedhip.models import Model; "
         "export_onnx(Model.from_file(sys.argv[1]), Path(sys.argv[2]))"
     )
-    command = [sys.executable, "-W", "default", "-c", program, tmp_path / "model.safetensors", tmp_path / "model.onnx"]
+    files = [str(tmp_path / "model.safetensors"), str(tmp_path / "model.onnx")]
+    command = [sys.executable, "-W", "default", "-c", program, *files]
     done = subprocess.run(command, capture_output=True, text=True, check=False)  # noqa: S603
     assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
     assert (tmp_path / "model.onnx").is_file()
