@@ -21,7 +21,7 @@ def test_help_names_every_command(capsys: pytest.CaptureFixture[str]) -> None:
         main(["--help"])
     assert stop.value.code == 0
     shown = capsys.readouterr().out
-    for command in ("run", "partition", "extract", "pretrain", "list"):
+    for command in ("run", "partition", "extract", "pretrain", "export", "list", "doctor", "completion"):
         assert re.search(rf"^    {command}\s", shown, re.MULTILINE)
         with pytest.raises(SystemExit):
             main([command, "--help"])

@@ -9,9 +9,23 @@ import warnings
 from collections.abc import Sequence
 
 from fedhip import FedHiPError, __version__
-from fedhip.cli import extract, life, list, partition, predict, pretrain, report, run, verify  # noqa: A004
+from fedhip.cli import (  # noqa: A004
+    completion,
+    doctor,
+    export,
+    extract,
+    life,
+    list,
+    partition,
+    predict,
+    pretrain,
+    report,
+    run,
+    verify,
+)
 
-COMMANDS = (run, predict, report, life, verify, partition, extract, pretrain, list)
+#: In the order of a user's way through them.
+COMMANDS = (run, report, predict, export, life, verify, partition, extract, pretrain, list, doctor, completion)
 
 FAILED, INTERRUPTED = 2, 130
 

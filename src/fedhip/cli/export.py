@@ -1,0 +1,65 @@
+"""`fedhip export`: a model of a run as one ONNX file."""
+
+from __future__ import annotations
+
+import argparse
+import warnings
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from fedhip.doctor import size
+
+if TYPE_CHECKING:
+    from fedhip.export import Export
+    from fedhip.models import Model
+
+
+def register(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+    """Add the command."""
+    parser = subparsers.add_parser(
+        "export",
+        help="write a model as one ONNX file, from pixels to probabilities",
+        description="Write the global model of a run, or a client's, with its backbone as one ONNX file, and check it "
+        "in onnxruntime. Needs fedhip[onnx].",
+    )
+    parser.add_argument("run", metavar="RUN", help="the folder of a run")
+    parser.add_argument("out", type=Path, metavar="FILE", help="what to write, such as model.onnx")
+    parser.add_argument("--client", metavar="ID", help="whose model (default: the global one)")
+    parser.add_argument("--head-only", action="store_true", help="without the backbone: from features to probabilities")
+    parser.add_argument("--weights", type=Path, metavar="PATH", help="the backbone's weights, if they were moved")
+    parser.add_argument("--force", action="store_true", help="write over a file that is there")
+    parser.set_defaults(handler=run)
+
+
+def run(args: argparse.Namespace) -> int:
+    """Read the model, write and check the file."""
+    from fedhip.export import ExportError, export_onnx
+    from fedhip.features.devices import require_folder
+    from fedhip.runs import RunFolder
+
+    # before the work, not after it: a place that the file cannot be written to
+    if args.out.suffix != ".onnx":
+        raise ExportError(f"{args.out}: an ONNX file ends in .onnx, not '{args.out.suffix}'")
+    if args.out.is_file() and not args.force:
+        raise ExportError(f"{args.out} is there already; write over it with --force, or choose another name")
+    require_folder(args.out.parent)
+    model = RunFolder.open(Path(args.run)).model(args.client)
+    export = export_onnx(model, args.out, head_only=args.head_only, weights=args.weights)
+    if export.difference is None:
+        warnings.warn(
+            f"{export.path} was not checked: onnxruntime is not installed; pip install 'fedhip[onnx]'", stacklevel=1
+        )
+    print("\n".join(describe(export, model)))
+    return 0
+
+
+def describe(export: Export, model: Model) -> list[str]:
+    """What was written, and how to feed it."""
+    part = f"{model.who}, without a backbone" if export.input_name == "features" else f"{model.who} with its backbone"
+    checked = "not checked" if export.difference is None else f"differs by {export.difference:.1e} in onnxruntime"
+    shape = ", ".join(["batch", *map(str, export.input_shape)])
+    return [
+        f"{part}, written to {export.path} ({size(export.bytes)}; {checked})",
+        f"input '{export.input_name}': {export.input_type} ({shape}){', RGB' if len(export.input_shape) == 3 else ''}; "
+        f"outputs 'scores' and 'probabilities': float32 (batch, {len(model.class_names)})",
+    ]

@@ -1,0 +1,290 @@
+"""What this installation has, what it lacks and what is broken: a list of findings, each with its remedy.
+
+Nothing is fetched and nothing is changed. Whatever fails while it is looked at becomes a finding itself, so that one
+broken piece does not hide the others.
+"""
+
+from __future__ import annotations
+
+import importlib
+import os
+import platform
+import re
+import shutil
+import sys
+import warnings
+import zipfile
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import suppress
+from dataclasses import dataclass
+from importlib import metadata
+from pathlib import Path
+from typing import Literal
+
+State = Literal["ok", "missing", "broken"]
+
+
+@dataclass(frozen=True)
+class Finding:
+    """One thing that was looked at.
+
+    `missing` is something optional that is not there. `needed` says whether `fedhip run` can do without it.
+    """
+
+    area: str
+    name: str
+    state: State
+    detail: str
+    remedy: str = ""
+    needed: bool = False
+
+    @property
+    def fatal(self) -> bool:
+        """Whether the main job cannot run."""
+        return self.needed and self.state == "broken"
+
+
+@dataclass(frozen=True)
+class Package:
+    """A dependency: the name it is installed and imported by, the extra that brings it, and what it is for."""
+
+    name: str
+    purpose: str
+    module: str = ""
+    extra: str | None = None
+    needed: bool = False
+
+
+PACKAGES = (
+    Package("torch", "linear algebra and the backbone", needed=True),
+    Package("numpy", "arrays", needed=True),
+    Package("safetensors", "statistics and models as files", needed=True),
+    Package("pillow", "image files", module="PIL", needed=True),
+    Package("matplotlib", "pictures"),
+    Package("jinja2", "the report"),
+    Package("rich", "tables in the terminal"),
+    Package("shtab", "completion"),
+    Package("transformers", "backbones of the hub", extra="hf"),
+    Package("onnx", "export", extra="onnx"),
+    Package("onnxscript", "export", extra="onnx"),
+    Package("onnxruntime", "ONNX backbones, and checking exports", extra="onnx"),
+    Package("scikit-learn", "the estimator", module="sklearn", extra="sklearn"),
+)
+
+
+def examine() -> list[Finding]:
+    """Look at everything, in the order in which it is worth reading."""
+    looks: tuple[tuple[str, str, bool, str, Callable[[], Iterable[Finding]]], ...] = (
+        ("versions", "fedhip", True, "pip install --force-reinstall fedhip", versions),
+        ("versions", "packages", True, "pip install --force-reinstall fedhip", packages),
+        ("machine", "device", True, "pip install --force-reinstall torch", devices),
+        ("machine", "memory", False, "", memory),
+        ("files", "cache", False, "set FEDHIP_CACHE to a folder that can be read and written", cache),
+        ("files", "backbone", True, "pip install --force-reinstall fedhip", backbone),
+        ("files", "data sets", True, "pip install --force-reinstall fedhip", datasets),
+        ("report", "browser", False, "", browser),
+    )
+    return [finding for look in looks for finding in guarded(*look)]
+
+
+def guarded(
+    area: str, name: str, needed: bool, remedy: str, look: Callable[[], Iterable[Finding]]
+) -> Iterator[Finding]:
+    """What `look` finds; if it fails, that is the finding."""
+    try:
+        yield from look()
+    except Exception as error:  # whatever is broken here, and in whichever way, is what we are looking for
+        yield Finding(area, name, "broken", one_line(error), remedy, needed)
+
+
+def one_line(error: BaseException) -> str:
+    """An error's kind and the first line of what it says."""
+    words = str(error).strip().splitlines()
+    return f"{type(error).__name__}: {words[0]}" if words else type(error).__name__
+
+
+def versions() -> Iterator[Finding]:
+    """Python and the package itself."""
+    import fedhip
+
+    python, where = platform.python_version(), f"{platform.system()} {platform.machine()}"
+    recent = sys.version_info >= (3, 11)
+    yield Finding(
+        "versions", "python", "ok" if recent else "broken", f"{python} on {where}",
+        "" if recent else "use Python 3.11 or newer", needed=True,
+    )  # fmt: skip
+    yield Finding("versions", "fedhip", "ok", f"{fedhip.__version__} in {Path(fedhip.__file__).parent}", needed=True)
+
+
+def packages() -> Iterator[Finding]:
+    """Every dependency, of the package and of its extras."""
+    least = least_versions()
+    for package in PACKAGES:
+        yield look_at(package, least.get(package.name, ""))
+
+
+def look_at(package: Package, least: str) -> Finding:
+    """Whether a package is there, new enough, and can be imported."""
+    wanted = f"{package.name}>={least}" if least else package.name
+    install = f"pip install 'fedhip[{package.extra}]'" if package.extra else f"pip install '{wanted}'"
+
+    def found(state: State, detail: str, remedy: str = "") -> Finding:
+        return Finding("versions", package.name, state, f"{detail} ({package.purpose})", remedy, package.needed)
+
+    try:
+        version = metadata.version(package.name)
+    except metadata.PackageNotFoundError:
+        return found("broken" if package.needed else "missing", "not installed", install)
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            importlib.import_module(package.module or package.name)
+    except Exception as error:  # a package that is half there fails in ways of its own
+        again = f"pip install --force-reinstall '{wanted}'"
+        return found("broken", f"{version} cannot be imported: {one_line(error)}", again)
+    if numbers(version) < numbers(least):
+        return found("broken", f"{version} is too old", f"pip install --upgrade '{wanted}'")
+    return found("ok", version)
+
+
+def least_versions() -> dict[str, str]:
+    """The lower bounds that the package itself declares; none where it runs without being installed."""
+    try:
+        declared = metadata.requires("fedhip") or []
+    except metadata.PackageNotFoundError:
+        return {}
+    bounds = (re.match(r"([\w.-]+)>=([\d.]+)", text) for text in declared)
+    return {bound[1]: bound[2] for bound in bounds if bound}
+
+
+def numbers(version: str) -> tuple[int, ...]:
+    """The leading numbers of a version, which are what lower bounds are about."""
+    match = re.match(r"\d+(\.\d+)*", version)
+    return tuple(map(int, match[0].split("."))) if match else ()
+
+
+def devices() -> Iterator[Finding]:
+    """Cores, threads and accelerators."""
+    import torch
+
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
+    yield Finding("machine", "cpu", "ok", f"{cores} cores, {torch.get_num_threads()} threads in torch", needed=True)
+    if torch.cuda.is_available():
+        for index in range(torch.cuda.device_count()):
+            card = torch.cuda.get_device_properties(index)
+            yield Finding("machine", f"cuda:{index}", "ok", f"{card.name}, {size(card.total_memory)}")
+    elif torch.backends.mps.is_available():
+        yield Finding("machine", "mps", "ok", "not used unless asked for: --device mps")
+    else:
+        yield Finding("machine", "gpu", "missing", "torch finds none; the CPU is used")
+
+
+def memory() -> Iterator[Finding]:
+    """What there is for this process: the machine's, or less where a container is given less."""
+    total, free = memory_total(), memory_available(Path("/proc/meminfo"))
+    words = [f"{size(total)} in all"] * (total is not None) + [f"{size(free)} free"] * (free is not None)
+    yield Finding("machine", "memory", "ok", ", ".join(words) or "not known on this system")
+
+
+def memory_total(limit: Path = Path("/sys/fs/cgroup/memory.max")) -> int | None:
+    """Bytes of memory, or a container's limit if that is lower; None where neither can be read."""
+    known = []
+    if hasattr(os, "sysconf") and {"SC_PHYS_PAGES", "SC_PAGE_SIZE"} <= os.sysconf_names.keys():
+        known.append(os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE"))
+    with suppress(OSError, ValueError):  # no such file, or "max"
+        known.append(int(limit.read_text()))
+    return min(known, default=None)
+
+
+def memory_available(meminfo: Path) -> int | None:
+    """Bytes that can be had without swapping, as Linux tells it."""
+    try:
+        match = re.search(r"^MemAvailable:\s+(\d+) kB$", meminfo.read_text(), re.MULTILINE)
+    except OSError:
+        return None
+    return int(match[1]) * 1024 if match else None
+
+
+def cache() -> Iterator[Finding]:
+    """Where features and downloads are kept."""
+    from fedhip.data.files import default_cache
+    from fedhip.features.devices import require_folder
+    from fedhip.features.errors import CacheWarning
+    from fedhip.features.extraction import cache_folder
+
+    folder = default_cache()
+    if not folder.exists():
+        require_folder(folder)
+        yield Finding("files", "cache", "ok", f"{folder}, which is made when it is needed")
+        return
+    with warnings.catch_warnings():
+        warnings.simplefilter("error", CacheWarning)
+        cache_folder(folder)  # writes there, and takes it away: the only sure way to know
+    used = sum(path.lstat().st_size for path in files_in(folder))
+    sets = folder / "features"
+    count = sum(1 for path in sets.iterdir() if path.is_dir()) if sets.is_dir() else 0
+    free = shutil.disk_usage(folder).free
+    detail = f"{folder}: {count:,} feature set{'' if count == 1 else 's'}, {size(used)}; {size(free)} free"
+    yield Finding("files", "cache", "ok", detail)
+
+
+def files_in(folder: Path) -> Iterator[Path]:
+    """Every file below a folder; one that cannot be read is an error, and not passed over."""
+
+    def fail(error: OSError) -> None:
+        raise error
+
+    for parent, _, names in os.walk(folder, onerror=fail):
+        yield from (Path(parent) / name for name in names)
+
+
+def backbone() -> Iterator[Finding]:
+    """The weights that come with the package."""
+    from safetensors import safe_open
+
+    from fedhip.features.backbones import EMBEDDED, embedded_weights
+
+    path = embedded_weights()
+    if not path.is_file():
+        remedy = "install a release of fedhip, or give other weights (--backbone, --weights)"
+        yield Finding("files", EMBEDDED, "broken", f"the package holds no {path.name}", remedy, needed=True)
+        return
+    with safe_open(path, framework="pt") as weights:
+        count = len(list(weights.keys()))
+    yield Finding("files", EMBEDDED, "ok", f"in the package, {count} tensors, {size(path.stat().st_size)}", needed=True)
+
+
+def datasets() -> Iterator[Finding]:
+    """The data sets that can be had by name."""
+    from fedhip.data.cifar import FILES, FOLDER
+    from fedhip.data.files import default_cache
+    from fedhip.data.registry import SKETCHES
+
+    if zipfile.is_zipfile(SKETCHES):
+        yield Finding("files", "sketches", "ok", f"in the package, {size(SKETCHES.stat().st_size)}", needed=True)
+    else:
+        state = "damaged" if SKETCHES.is_file() else "not there"
+        remedy = "pip install --force-reinstall fedhip"
+        yield Finding("files", "sketches", "broken", f"{SKETCHES} is {state}", remedy, needed=True)
+    folder = default_cache() / FOLDER
+    if all((folder / name).is_file() for name in FILES):
+        yield Finding("files", "cifar100", "ok", f"in {folder}")
+    elif folder.is_dir():
+        yield Finding("files", "cifar100", "broken", f"{folder} lacks files", "delete the folder; it is fetched again")
+    else:
+        remedy = "fedhip run --dataset cifar100 fetches it (169 MB); or --data DIR, where it lies"
+        yield Finding("files", "cifar100", "missing", "not downloaded", remedy)
+
+
+def browser() -> Iterator[Finding]:
+    """Said because people ask."""
+    yield Finding("report", "browser", "ok", "none is needed to make a report; any opens it")
+
+
+def size(count: int | None) -> str:
+    """Bytes in words."""
+    value = count or 0
+    for unit, scale in (("GB", 1e9), ("MB", 1e6), ("kB", 1e3)):
+        if value >= scale:
+            return f"{value / scale:,.1f} {unit}"
+    return f"{value} bytes"
