@@ -23,7 +23,6 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from fedhip import __version__
-from fedhip.core import calibration
 from fedhip.core.errors import FedHiPError
 from fedhip.data.errors import MissingExtraError
 from fedhip.data.files import atomic_path
@@ -89,6 +88,8 @@ def export_onnx(model: Model, path: Path, *, head_only: bool = False, weights: P
         raise ExportError(f"{path} is a folder; give the name of a file")
     if model.only_local_classes and not bool(model.local_classes.any()):
         raise ExportError(f"{model.who} leaves every class out: there is no answer that a file could give")
+    if model.temperature is None:
+        raise ExportError(f"{model.who} has no temperature of its own; open it through its run folder")
     if head_only and weights is not None:
         raise ExportError(f"the head alone has no backbone; leave the weights {weights} out")
     _require("onnx")
@@ -486,7 +487,7 @@ def difference(model: Model, features: Tensor, scores: Tensor, probabilities: Te
         return float("inf")
     scale = max(1.0, float(expected[answered].abs().max()))
     of_scores = float((scores - expected)[answered].abs().max()) / scale
-    follows = calibration.probabilities(scores.double().masked_fill(~answered, -torch.inf), model.temperature)
+    follows = model.probabilities_of(scores.double().masked_fill(~answered, -torch.inf))
     of_probabilities = float((probabilities - follows).abs().max())
     # max() may pass a NaN over
     return float("inf") if math.isnan(of_probabilities) else max(of_scores, of_probabilities)

@@ -91,9 +91,13 @@ class Model:
 
     def probabilities(self, features: NDArray[Any] | Tensor) -> Tensor:
         """(N, d); each row sums to 1."""
+        return self.probabilities_of(self.scores(features))
+
+    def probabilities_of(self, scores: Tensor) -> Tensor:
+        """The probabilities that follow from scores."""
         if self.temperature is None:
             raise FileFormatError(f"{self.who} has no temperature of its own; open it through its run folder")
-        return calibration.probabilities(self.scores(features), self.temperature)
+        return calibration.probabilities(scores, self.temperature)
 
     def digest(self) -> str:
         """SHA-256 of weights and description: the same for the same model, and for no other."""

@@ -27,8 +27,8 @@ from fedhip.core import (
     LooScore,
     PersonalizationPath,
     RegularizationPath,
+    RidgePath,
     Statistics,
-    default_betas,
     personalize_from_statistics,
     solve_global,
 )
@@ -37,6 +37,7 @@ from fedhip.core.errors import EmptyClientError
 from fedhip.core.fixedpoint import GridStatistics, decode, fraction_bits_for, round_features
 from fedhip.data import FeatureSet, Partition, client_parts, split_of
 from fedhip.models import masked
+from fedhip.parallel import in_order, one_thread
 
 METHODS = ("local", "global", "fedhip")
 
@@ -75,9 +76,8 @@ class Federation:
     @classmethod
     def of(cls, grid: GridStatistics, beta: float | Literal["auto"]) -> Federation:
         """With β as given, or by generalized cross-validation from the sum alone."""
-        if beta != "auto":
-            return cls(grid, float(beta))
-        return cls(grid, RegularizationPath(decode(grid)).minimize_gcv())
+        chosen = RegularizationPath(decode(grid)).minimize_gcv() if beta == "auto" else float(beta)
+        return cls(grid, chosen)
 
     @cached_property
     def total(self) -> Statistics:
@@ -92,7 +92,8 @@ class Federation:
     @cached_property
     def G(self) -> Tensor:  # noqa: N802
         """The global model (m, d)."""
-        return solve_global(self.total, self.beta)
+        with one_thread():
+            return solve_global(self.total, self.beta)
 
     def weights(self, own: GridStatistics, alpha: float, *, client: str | None = None) -> Tensor:
         """The client's model (m, d) from its statistics."""
@@ -250,33 +251,43 @@ def simulate(
     bits = fraction_bits_for(largest_feature(training)) if fraction_bits is None else fraction_bits
 
     def uploads() -> Iterator[GridStatistics]:
-        for k, client in enumerate(training, start=1):
-            with watch("local training"):
-                own = client.statistics(num_classes, bits, device)
+        statistics = in_order(lambda client: client.statistics(num_classes, bits, device), training, device)
+        for k, (client, own) in enumerate(zip(training, statistics, strict=True), start=1):
             if keep_statistics is not None:
                 keep_statistics(client, own)
             yield own
             tell("1 local training", k, len(training))
 
-    total = add_up(uploads(), watch)
+    with watch("local training"):
+        total = add_up(uploads())
     with watch("aggregation"):
         federation = Federation.of(total, choose_beta(total, training, tell) if beta == "loo" else beta)
-        G = federation.G
+        _ = federation.G  # factored once, before the clients share it
+    personal: dict[str, Personalization] = {}
+    if "fedhip" in methods:
+        with watch("personalization"):
 
-    results = []
-    for k, client in enumerate(clients, start=1):
-        personal, models = None, {"local": None, "global": G, "fedhip": G}
-        if len(client.train[1]):
-            if "fedhip" in methods:
-                with watch("personalization"):
-                    personal = Personalization.of(federation, client, alpha, only_local_classes=only_local_classes)
-                    models["fedhip"] = personal.weights
-            if "local" in methods:
-                with watch("models of one client alone"):
-                    models["local"] = local_model(client, num_classes, device)
-        with watch("tests"):
-            results.append(evaluate(client, {m: models[m] for m in methods}, personal, num_classes, only_local_classes))
-        tell("3 personalization", k, len(clients))
+            def phase3(client: Client) -> Personalization:
+                return Personalization.of(federation, client, alpha, only_local_classes=only_local_classes)
+
+            for k, (client, found) in enumerate(zip(training, in_order(phase3, training, device), strict=True), 1):
+                personal[client.name] = found
+                tell("3 personalization", k, len(training))
+    local: dict[str, Tensor] = {}
+    if "local" in methods:
+        with watch("models of one client alone"):
+            models = in_order(lambda client: local_model(client, num_classes, device), training, device)
+            for k, (client, model) in enumerate(zip(training, models, strict=True), start=1):
+                local[client.name] = model
+                tell("trained alone", k, len(training))
+    with watch("tests"):
+        results = []
+        for client in clients:
+            own = personal.get(client.name)
+            weights = federation.G if own is None else own.weights
+            mine = {"local": local.get(client.name), "global": federation.G, "fedhip": weights}
+            tested = {method: mine[method] for method in methods}
+            results.append(evaluate(client, tested, own, num_classes, only_local_classes))
     return Outcome(federation, tuple(methods), results, watch.seconds)
 
 
@@ -298,13 +309,11 @@ def largest_feature(clients: Iterable[Client]) -> float:
     return max((float(np.abs(client.train[0]).max()) for client in clients), default=0.0)
 
 
-def add_up(uploads: Iterable[GridStatistics], watch: Stopwatch | None = None) -> GridStatistics:
+def add_up(uploads: Iterable[GridStatistics]) -> GridStatistics:
     """The sum of the clients' statistics, one at a time."""
-    watch = watch or Stopwatch()
     total: GridStatistics | None = None
     for own in uploads:
-        with watch("aggregation"):
-            total = own if total is None else total + own
+        total = own if total is None else total + own
     if total is None:
         raise EmptyClientError("no client has training rows, so there is nothing to sum; give at least one some")
     return total
@@ -353,12 +362,6 @@ def predict(model: Tensor, features: NDArray[Any], classes: Tensor | None = None
 
 
 def local_model(client: Client, num_classes: int, device: str | torch.device = "cpu") -> Tensor:
-    """The ridge of the client's rows alone, its penalty chosen by leave-one-out on them.
-
-    A federation of one: (A_k + αA_k + βI) P = (1 + α)B_k is the ridge with penalty β/(1 + α).
-    """
-    features = torch.as_tensor(client.train[0], device=device)
-    own = Statistics.from_data(features, client.train[1], num_classes, client=client.name)
-    penalties = default_betas(own)
-    path = PersonalizationPath(own, *client.train, max(penalties), client=client.name)
-    return path.weights(path.select([max(penalties) / penalty - 1.0 for penalty in penalties]))
+    """The ridge of the client's rows alone, its penalty chosen by leave-one-out on them."""
+    path = RidgePath(torch.tensor(client.train[0], device=device), client.train[1], num_classes, client=client.name)
+    return path.weights(path.select())

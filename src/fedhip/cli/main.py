@@ -9,13 +9,13 @@ import warnings
 from collections.abc import Sequence
 
 from fedhip import FedHiPError, __version__
-from fedhip.cli import (  # noqa: A004
+from fedhip.cli import (
     completion,
     doctor,
     export,
     extract,
     life,
-    list,
+    list,  # noqa: A004
     partition,
     predict,
     pretrain,

@@ -13,6 +13,7 @@ from fedhip.core.path import (
     default_betas,
 )
 from fedhip.core.personalization import personalize, personalize_from_statistics
+from fedhip.core.ridge import RidgePath
 from fedhip.core.standardization import Standardization
 from fedhip.core.statistics import Statistics
 
@@ -21,6 +22,7 @@ __all__ = [
     "LooScore",
     "PersonalizationPath",
     "RegularizationPath",
+    "RidgePath",
     "Standardization",
     "Statistics",
     "aggregate",

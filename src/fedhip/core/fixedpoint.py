@@ -16,6 +16,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import cached_property
 from numbers import Integral
 from operator import index
 from os import PathLike
@@ -26,7 +27,7 @@ from torch import Tensor
 
 from fedhip.core.errors import DimensionError, FileFormatError, GridOverflowError, GridScaleError
 from fedhip.core.rows import ArrayLike, Rows, one_hot
-from fedhip.core.statistics import AdditiveStatistics, Statistics, mirror_upper, pack, unpack
+from fedhip.core.statistics import AdditiveStatistics, Statistics, pack, unpack
 from fedhip.core.tensor_file import TensorFile, require_digest
 
 #: Steps of 2^-28 (3.7e-9), sums up to 2^35 (3.4e10); features in steps of 2^-14.
@@ -89,11 +90,11 @@ class GridStatistics(AdditiveStatistics):
             steps = _grid_steps(squares, absolutes, fraction_bits, feature_bits)
             if steps < _LIMIT:  # else go on measuring, to name the scale that fits all rows
                 for q, y in _exact_parts(Q, block_labels):
-                    gram += _exact_gram(q)
+                    gram += _exact_gram(q)  # symmetric, since exact
                     cross += (q.mT @ one_hot(y, d)).to(torch.int64)
         _require_fit(_grid_steps(squares, absolutes, fraction_bits, feature_bits), fraction_bits, rows.who)
         return cls(
-            mirror_upper(gram) << (fraction_bits - 2 * feature_bits),
+            gram << (fraction_bits - 2 * feature_bits),
             cross << (fraction_bits - feature_bits),
             torch.bincount(rows.labels, minlength=d).to(rows.device),
             fraction_bits,
@@ -126,6 +127,10 @@ class GridStatistics(AdditiveStatistics):
 
     def digest(self) -> str:
         """SHA-256 of scale and values."""
+        return self._digest
+
+    @cached_property
+    def _digest(self) -> str:
         return f"{self.fraction_bits}-{super().digest()}"
 
     def to_file(self, path: str | PathLike[str]) -> None:
@@ -202,7 +207,9 @@ def _feature_steps(F: Tensor, fraction_bits: int) -> Tensor:
 def decode(grid: GridStatistics) -> Statistics:
     """The float64 statistics nearest to those on the grid: the same bits from the same integers."""
     step = 2.0**-grid.fraction_bits
-    return Statistics(grid.gram.to(torch.float64) * step, grid.cross.to(torch.float64) * step, grid.counts)
+    return Statistics._of(
+        grid.gram.to(torch.float64).mul_(step), grid.cross.to(torch.float64).mul_(step), grid.counts.clone()
+    )
 
 
 def _grid_steps(squares: Tensor, absolutes: Tensor, fraction_bits: int, feature_bits: int) -> float:

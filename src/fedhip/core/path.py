@@ -25,6 +25,7 @@ from torch import Tensor
 from fedhip.core.aggregation import GlobalSystem, global_system
 from fedhip.core.errors import AlphaError, BetaError, EmptyClientError, LeaveOneOutWarning
 from fedhip.core.personalization import client_rows
+from fedhip.core.ridge import penalty_grid
 from fedhip.core.rows import ArrayLike
 from fedhip.core.solvers import EigenFactor, rank_tolerance, require_alpha, require_beta, truncated
 from fedhip.core.statistics import Statistics
@@ -347,5 +348,4 @@ class RegularizationPath:
 
 def default_betas(total: Statistics) -> tuple[float, ...]:
     """Two to the decade, from 1e-6 to 10 times the mean square of the features summed over rows."""
-    scale = float(total.gram.diagonal().mean()) or 1.0
-    return tuple(scale * 10.0 ** (i / 2) for i in range(-12, 3))
+    return penalty_grid(float(total.gram.diagonal().mean()))

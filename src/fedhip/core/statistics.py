@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import hashlib
 from dataclasses import dataclass, field
+from functools import lru_cache
 from os import PathLike
 from typing import Any, ClassVar, Self
 
@@ -316,7 +317,7 @@ def pack(matrix: Tensor) -> Tensor:
     """The upper triangle of a symmetric (m, m) matrix, row by row: m(m + 1)/2 values."""
     if matrix.ndim != 2 or matrix.shape[0] != matrix.shape[1]:
         raise DimensionError(f"gram has shape {tuple(matrix.shape)}; it must be (m, m), or its packed triangle")
-    return matrix[_upper(len(matrix), matrix.device)]
+    return matrix.reshape(-1)[_upper(len(matrix), matrix.device)]
 
 
 def unpack(packed: Tensor) -> Tensor:
@@ -325,9 +326,11 @@ def unpack(packed: Tensor) -> Tensor:
     if m * (m + 1) // 2 != len(packed):
         raise DimensionError(f"{len(packed)} values are no packed triangle (m(m + 1)/2 values for some m)")
     matrix = torch.zeros((m, m), dtype=packed.dtype, device=packed.device)
-    matrix[_upper(m, packed.device)] = packed
+    matrix.view(-1)[_upper(m, packed.device)] = packed
     return mirror_upper(matrix)
 
 
+@lru_cache(maxsize=1)
 def _upper(m: int, device: torch.device) -> Tensor:
-    return torch.ones((m, m), dtype=torch.bool, device=device).triu_()
+    """Where the upper triangle lies in a matrix written row by row."""
+    return torch.ones((m, m), dtype=torch.bool, device=device).triu_().reshape(-1).nonzero()[:, 0]

@@ -14,6 +14,7 @@ from typing import Any
 
 from fedhip.core.fixedpoint import GridStatistics
 from fedhip.models import Model
+from fedhip.parallel import in_order, one_thread
 from fedhip.runs.errors import ClientJoinedError, ClientRowsError, LastClientError
 from fedhip.runs.folder import RunFolder, changed_run
 from fedhip.runs.models import global_model, models_digest, personal_model
@@ -134,21 +135,21 @@ class _State:
         before = self.results["beta"]
         # Chosen by leave-one-out it stays: that would take everyone's rows.
         federation = Federation.of(self.grid, before if config["beta"] == "loo" else config["beta"])
+        _ = federation.G  # factored once, before the clients share it
         if self.fresh is not None:
             self.again[self.fresh.name] = self.fresh
         fresh_result = None
         with changed_run(run) as draft:
             if event == "forget" and client is not None:
                 draft.remove_client(client)
+            for name in self.again:
+                fresh_result = self._phase3(federation, self.again[name])
+                put_client(self.results, self.details, fresh_result)
             digests: dict[str | None, str] = {}
-            for number, (name, statistics) in enumerate(self.statistics.items(), start=1):
-                if name in self.again:
-                    result = self._phase3(federation, self.again[name])
-                    put_client(self.results, self.details, result)
-                    fresh_result = result
-                model = self._model(federation, name, statistics())
+            models = in_order(lambda name: self._model(federation, name), self.statistics)
+            for number, model in enumerate(models, start=1):
                 draft.write_model(model)
-                digests[name] = model.digest()
+                digests[model.client] = model.digest()
                 tell("models", number, len(self.statistics))
             if term is not None and event in ("join", "update") and client is not None:
                 draft.write_statistics(client, self.statistics[client]())
@@ -191,7 +192,8 @@ class _State:
     def _phase3(self, federation: Federation, client: Client) -> ClientResult:
         config = self.run.config
         only_local = bool(config.get("only_local_classes"))
-        personal = Personalization.of(federation, client, config["alpha"], only_local_classes=only_local)
+        with one_thread():
+            personal = Personalization.of(federation, client, config["alpha"], only_local_classes=only_local)
         d = federation.grid.num_classes
         methods = self.results["methods"]
         models = {"global": federation.G, "fedhip": personal.weights}
@@ -199,7 +201,8 @@ class _State:
             models["local"] = local_model(client, d)
         return evaluate(client, {method: models[method] for method in methods}, personal, d, only_local)
 
-    def _model(self, federation: Federation, client: str, own: GridStatistics) -> Model:
+    def _model(self, federation: Federation, client: str) -> Model:
+        own = self.statistics[client]()
         alpha = self.details["clients"][client]["alpha"]
         return personal_model(
             federation,
