@@ -8,6 +8,7 @@ import re
 import subprocess
 import sys
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -179,7 +180,7 @@ def test_the_head_alone(tmp_path: Path, temperature: float, only_local: bool) ->
 
 def test_large_scores_are_compared_by_their_size(tmp_path: Path) -> None:
     model = model_of(64)
-    large = model.with_weights(1e6 * model.weights)
+    large = replace(model, weights=1e6 * model.weights)
     export = export_onnx(large, tmp_path / "head.onnx", head_only=True)
     assert export.difference is not None
     assert export.difference < 1e-6
@@ -304,7 +305,7 @@ def test_a_file_that_fails_the_check_is_not_left_and_an_older_one_stays(
     right = exporting.head_graph
 
     def wrong(model: Model, opset: int, ir_version: int) -> Any:
-        return right(model.with_weights(model.weights + 1e-3), opset, ir_version)
+        return right(replace(model, weights=model.weights + 1e-3), opset, ir_version)
 
     monkeypatch.setattr(exporting, "head_graph", wrong)
     with pytest.raises(ExportError, match=r"differs by \d\.\de-0[123] from the model of client 'site-3'.*was not kept"):
@@ -326,7 +327,7 @@ def test_what_the_check_counts() -> None:
     for row, column, amount in ((0, 0, 0.01), (3, 3, -0.02)):
         other = scores.clone()
         other[row, column] += amount
-        follows = torch.softmax(other / model.temperature, dim=1)
+        follows = model.probabilities_of(other)
         assert exporting.difference(model, features, other, follows) == pytest.approx(
             abs(amount) / max(1.0, float(scores[:, LOCAL].abs().max()))
         )
@@ -346,7 +347,7 @@ def test_what_the_check_counts() -> None:
 def test_weights_that_are_no_numbers(tmp_path: Path) -> None:
     model = model_of(8)
     with pytest.raises(ExportError, match="differs by inf"):
-        export_onnx(model.with_weights(1e300 * model.weights), tmp_path / "head.onnx", head_only=True)
+        export_onnx(replace(model, weights=1e300 * model.weights), tmp_path / "head.onnx", head_only=True)
     assert list(tmp_path.iterdir()) == []
 
 

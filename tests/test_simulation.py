@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+from torch import Tensor
 
 from fedhip import simulation
 from fedhip.core import Statistics, default_betas
@@ -67,7 +68,12 @@ def test_no_model_sees_a_test_row(monkeypatch: pytest.MonkeyPatch) -> None:
     rng = np.random.default_rng(1)
     noise = [Client(c.name, c.train, (rng.normal(size=c.test[0].shape), rng.permutation(c.test[1]))) for c in clients]
     models: list[Array] = []
-    monkeypatch.setattr(simulation, "accuracy", lambda model, test: models.append(model.numpy().copy()))
+
+    def predict(model: Tensor, features: Array, classes: Tensor | None = None) -> Array:
+        models.append(model.numpy().copy())
+        return np.zeros(len(features), dtype=np.int64)
+
+    monkeypatch.setattr(simulation, "predict", predict)
     before = simulate(clients, 6)
     after = simulate(noise, 6)
     assert before.beta == after.beta
@@ -107,7 +113,7 @@ def test_a_client_without_training_rows_is_tested_with_the_global_model() -> Non
     clients = federation()
     new = Client("new", (clients[0].train[0][:0], clients[0].train[1][:0]), clients[0].test)
     outcome, without = simulate([*clients, new], 6), simulate(clients, 6)
-    assert outcome.clients[:4] == without.clients
+    assert [(r.client, r.accuracy) for r in outcome.clients[:4]] == [(r.client, r.accuracy) for r in without.clients]
     result = outcome.clients[4]
     assert (result.alpha, result.train) == (None, 0)
     assert result.accuracy["local"] is None
@@ -116,15 +122,16 @@ def test_a_client_without_training_rows_is_tested_with_the_global_model() -> Non
 
 def test_nobody_to_train_on_is_an_error() -> None:
     empty = [Client(c.name, (c.train[0][:0], c.train[1][:0]), c.test) for c in federation()]
-    with pytest.raises(EmptyClientError, match="no client took part"):
+    with pytest.raises(EmptyClientError, match="no client has training rows"):
         simulate(empty, 6)
 
 
 def test_progress_names_every_phase() -> None:
     seen: list[tuple[str, int, int]] = []
-    simulate(federation(), 6, report=lambda *line: seen.append(line))
+    simulate(federation(), 6, beta="loo", report=lambda *line: seen.append(line))
     assert [line for line in seen if line[1] == line[2]] == [
         ("1 local training", 4, 4),
         ("2 choosing beta", 4, 4),
         ("3 personalization", 4, 4),
+        ("trained alone", 4, 4),
     ]

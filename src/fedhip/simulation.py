@@ -100,7 +100,7 @@ class Federation:
         return personalize_from_statistics(self.total, decode(own), alpha, self.beta, client=client)
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Personalization:
     """Phase 3 at one client: α, the model, and what leave-one-out says of it.
 

@@ -43,7 +43,7 @@ def test_bash_accepts_the_script(bash_script: Path) -> None:
     ("words", "expected"),
     [
         (["ru"], {"run"}),
-        (["p"], {"partition", "pretrain"}),
+        (["p"], {"partition", "personalize", "predict", "pretrain"}),
         (["run", "--be"], {"--beta"}),
         (["run", "--dataset", "sketches", "--cl"], {"--clients"}),
         (["list", "d"], {"datasets"}),
@@ -73,7 +73,7 @@ def test_bash_completes_paths(bash_script: Path, tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("shell", "lines"),
     [
-        ("zsh", ['":what:(datasets partitions backbones)"', "]:auto|NUMBER:", '":the folder of a run:_files -/"']),
+        ("zsh", ['":what:(datasets partitions backbones)"', "]:auto|loo|NUMBER:", '":the folder of a run:_files -/"']),
         ("tcsh", ["'p/1/(run ", " beta ", "'n/list/(datasets partitions backbones)/'", "'n/--features/f/'"]),
     ],
 )

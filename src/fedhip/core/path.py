@@ -150,8 +150,8 @@ class PersonalizationPath:
         else:
             spectrum, weights = self._spectrum, torch.tensor(alphas, dtype=self._W.dtype, device=self._W.device)
             # One product for all α: E (N_k, r) times (r, a·d).
-            shrunk = spectrum.shrunk(weights)
-            residuals = (spectrum.E @ shrunk.reshape(len(shrunk), -1)).reshape(rows, len(alphas), classes)
+            shrunk = spectrum.shrunk(weights).flatten(start_dim=1)
+            residuals = (spectrum.E @ shrunk).unflatten(1, (len(alphas), classes))
             residuals += spectrum.outside[:, None]
             remainder, most = spectrum.remainder(weights)
         known = remainder > rank_tolerance(max(self._W.shape)) * most
