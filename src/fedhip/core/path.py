@@ -151,7 +151,7 @@ class PersonalizationPath:
             spectrum, weights = self._spectrum, torch.tensor(alphas, dtype=self._W.dtype, device=self._W.device)
             # One product for all α: E (N_k, r) times (r, a·d).
             shrunk = spectrum.shrunk(weights).flatten(start_dim=1)
-            residuals = (spectrum.E @ shrunk).unflatten(1, (len(alphas), classes))
+            residuals = (spectrum.E @ shrunk).view(rows, len(alphas), classes)
             residuals += spectrum.outside[:, None]
             remainder, most = spectrum.remainder(weights)
         known = remainder > rank_tolerance(max(self._W.shape)) * most
