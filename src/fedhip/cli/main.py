@@ -7,6 +7,7 @@ import os
 import sys
 import warnings
 from collections.abc import Sequence
+from pathlib import Path
 
 from fedhip import FedHiPError, __version__
 from fedhip.cli import (
@@ -45,7 +46,12 @@ def build_parser() -> argparse.ArgumentParser:
 def parse(words: Sequence[str]) -> argparse.Namespace:
     """The options; those of a configuration file come first, so that the command line's own win."""
     parser = build_parser()
-    args = parser.parse_args(words)
+    args, more = parser.parse_known_args(words)
+    # argparse takes a list of arguments to be over at the first option: RUN --client ID IMAGE… would lose its images.
+    if more and hasattr(args, "images") and not any(word.startswith("-") for word in more):
+        args.images += map(Path, more)
+    elif more:
+        parser.error(f"unrecognized arguments: {' '.join(more)}")
     config = getattr(args, "config", None)
     if config is None:
         return args
