@@ -17,6 +17,7 @@ from fedhip.models import Model
 from fedhip.parallel import in_order, one_thread
 from fedhip.runs.errors import ClientJoinedError, ClientRowsError, LastClientError
 from fedhip.runs.folder import RunFolder, changed_run
+from fedhip.runs.ledger import Ledger
 from fedhip.runs.models import global_model, models_digest, personal_model
 from fedhip.runs.results import put_client, refresh, remove_client
 from fedhip.simulation import Client, ClientResult, Federation, Personalization, evaluate, local_model
@@ -144,7 +145,7 @@ class _State:
                 draft.remove_client(client)
             for name in self.again:
                 fresh_result = self._phase3(federation, self.again[name])
-                put_client(self.results, self.details, fresh_result)
+                put_client(self.results, self.details, fresh_result, measured=len(run.ledger.entries))
             digests: dict[str | None, str] = {}
             models = in_order(lambda name: self._model(federation, name), self.statistics)
             for number, model in enumerate(models, start=1):
@@ -168,8 +169,7 @@ class _State:
                 beta=federation.beta,
                 models=models_digest({**digests, None: shared.digest()}),
             )
-            untouched = set(self.statistics) - set(self.again)
-            self.results["stale"] = self._stale(event, client, len(ledger.entries) - 1, untouched)
+            self.results["stale"] = stale(self.details, ledger)
             draft.write_json("results.json", self.results)
             draft.write_json("details.json", self.details)
             receipt = draft.write_ledger(ledger)
@@ -216,17 +216,20 @@ class _State:
             backbone=self.backbone,
         )
 
-    def _stale(self, event: str, client: str | None, entry: int, untouched: set[str]) -> str | None:
-        """Which numbers are of models that are no more."""
-        if not untouched or (event == "personalize" and self.results["stale"] is None):
-            return None
-        names = sorted(untouched)
-        of = f"{len(names)} clients" if len(names) > 3 else ", ".join(repr(name) for name in names)
-        what = f"{event} {client!r}" if client is not None else event
-        return (
-            f"The accuracies and α of {of} were measured before the last change (entry {entry} of the ledger: {what}). "
-            "Their models are up to date; fedhip personalize chooses α and measures again, on the clients' rows."
-        )
+
+
+def stale(details: Json, ledger: Ledger) -> str | None:
+    """Which numbers are of models that are no more: those measured before the sum last changed."""
+    change = next(entry for entry in reversed(ledger.entries) if entry["event"] != "personalize")
+    names = [name for name, client in details["clients"].items() if client["measured"] < change["entry"]]
+    if not names:
+        return None
+    of = f"{len(names)} clients" if len(names) > 3 else ", ".join(map(repr, names))
+    return (
+        f"The accuracies and α of {of} were measured before the sum last changed (entry {change['entry']} of the ledger: "
+        f"{change['event']} {change['client']!r}). Their models are up to date; fedhip personalize chooses α and measures "
+        "again, on the clients' rows."
+    )
 
 
 def _statistics_of(run: RunFolder, client: Client) -> GridStatistics:
