@@ -15,8 +15,8 @@ $(READY): pyproject.toml constraints.txt
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e ".[dev]"
 	@touch $@
 
-demo: $(READY) ## sketches, 50 clients, three phases: a model for every client
-	@$(BIN)/fedhip run --dataset sketches --clients 50
+demo: $(READY) ## sketches, 50 clients, three phases: a model for every client, and a report
+	@$(BIN)/fedhip run --dataset sketches --clients 50 --out runs/demo --force
 
 test: $(READY) ## the tests
 	$(BIN)/python -m pytest -n 2

@@ -11,10 +11,11 @@ and of its own statistics, so that it can be solved anew, to the same bits, when
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import cached_property
+from types import MappingProxyType
 from typing import Any, Literal
 
 import numpy as np
@@ -39,7 +40,13 @@ from fedhip.data import FeatureSet, Partition, client_parts, split_of
 from fedhip.models import masked
 from fedhip.parallel import in_order, one_thread
 
-METHODS = ("local", "global", "fedhip")
+METHODS: Mapping[str, str] = MappingProxyType(
+    {
+        "local": "the ridge of each client's rows alone, its penalty by leave-one-out",
+        "global": "one ridge of all clients' rows, from their summed statistics (AFL, Fed3R)",
+        "fedhip": "each client's own: the ridge of all rows in which its own weigh 1 + α",
+    }
+)
 
 Rows = tuple[NDArray[Any], NDArray[np.int64]]
 Report = Callable[[str, int, int], None]
@@ -234,7 +241,7 @@ def simulate(
     *,
     alpha: Alpha = "loo",
     beta: Beta = "auto",
-    methods: Sequence[str] = METHODS,
+    methods: Iterable[str] = tuple(METHODS),
     only_local_classes: bool = False,
     fraction_bits: int | None = None,
     device: str | torch.device = "cpu",
@@ -246,6 +253,7 @@ def simulate(
     `report(phase, done, total)` is called as the clients go by, `keep_statistics` with each client's upload. No model
     and no parameter sees a test row. `fraction_bits` is the grid's scale; by default it fits the largest feature.
     """
+    methods = tuple(methods)
     watch, tell = Stopwatch(), report or (lambda phase, done, total: None)
     training = [client for client in clients if len(client.train[1])]
     bits = fraction_bits_for(largest_feature(training)) if fraction_bits is None else fraction_bits
@@ -288,20 +296,22 @@ def simulate(
             mine = {"local": local.get(client.name), "global": federation.G, "fedhip": weights}
             tested = {method: mine[method] for method in methods}
             results.append(evaluate(client, tested, own, num_classes, only_local_classes))
-    return Outcome(federation, tuple(methods), results, watch.seconds)
+    return Outcome(federation, methods, results, watch.seconds)
 
 
 def choose_beta(grid: GridStatistics, clients: Sequence[Client], tell: Report) -> float:
     """The β whose global model has the highest leave-one-out accuracy: every client scores the grid on its rows."""
     path = RegularizationPath(decode(grid))
 
-    def scores() -> Iterator[LooScore]:
-        for k, client in enumerate(clients, start=1):
-            F = round_features(torch.as_tensor(client.train[0], device=grid.device), grid.fraction_bits)
-            yield path.score(F, client.train[1], client=client.name)
-            tell("2 choosing beta", k, len(clients))
+    def score(client: Client) -> LooScore:
+        F = round_features(torch.as_tensor(client.train[0], device=grid.device), grid.fraction_bits)
+        return path.score(F, client.train[1], client=client.name)
 
-    return path.select(scores())
+    scores = []
+    for k, found in enumerate(in_order(score, clients, grid.device), start=1):
+        scores.append(found)
+        tell("2 choosing beta", k, len(clients))
+    return path.select(scores)
 
 
 def largest_feature(clients: Iterable[Client]) -> float:

@@ -9,8 +9,8 @@ from fedhip.data import list_datasets, list_partitions
 
 def register(subparsers: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
     """Add the command."""
-    parser = subparsers.add_parser("list", help="data sets, partitions and backbones by name")
-    parser.add_argument("what", choices=("datasets", "partitions", "backbones"))
+    parser = subparsers.add_parser("list", help="data sets, partitions, backbones and methods by name")
+    parser.add_argument("what", choices=("datasets", "partitions", "backbones", "methods"))
     parser.add_argument("--json", action="store_true", help="print JSON instead of a table")
     parser.set_defaults(handler=run)
 
@@ -32,6 +32,10 @@ def _entries(what: str) -> list[tuple[str, str]]:
         return [(info.name, info.description) for info in list_datasets()]
     if what == "partitions":
         return list(list_partitions().items())
+    if what == "methods":
+        from fedhip.simulation import METHODS
+
+        return list(METHODS.items())
     # Only here: it brings in the encoder, and the other lists need not wait for it.
     from fedhip.features import list_backbones
 

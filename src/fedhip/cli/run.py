@@ -66,7 +66,7 @@ def register(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) ->
         "clients' summed leave-one-out accuracy of the global model",
     )  # fmt: skip
     group.add_argument(
-        "--methods", type=_methods, default=METHODS, metavar="NAME,…",
+        "--methods", type=_methods, default=tuple(METHODS), metavar="NAME,…",
         help=f"any of {', '.join(METHODS)} (default: all of them)",
     )  # fmt: skip
     group.add_argument(
@@ -185,7 +185,7 @@ def _methods(text: str) -> tuple[str, ...]:
     names = [name.strip() for name in text.split(",") if name.strip()]
     for name in names:
         if name not in METHODS:
-            near = difflib.get_close_matches(name, METHODS, n=1, cutoff=0.4)
+            near = difflib.get_close_matches(name, list(METHODS), n=1, cutoff=0.4)
             guess = f"; did you mean {near[0]!r}?" if near else ""
             raise argparse.ArgumentTypeError(f"there is no method {name!r}; choose among {', '.join(METHODS)}{guess}")
     if not names:

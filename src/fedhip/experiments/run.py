@@ -35,7 +35,7 @@ class RoundSettings:
 
     alpha: Alpha = "loo"
     beta: Beta = "auto"
-    methods: tuple[str, ...] = METHODS
+    methods: tuple[str, ...] = tuple(METHODS)
     only_local_classes: bool = False
     fraction_bits: int | None = None
     keep_statistics: bool = True
