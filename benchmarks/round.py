@@ -56,9 +56,8 @@ def main() -> None:
         print(f"{phase:<28}{spent:6.1f} s")
     print(f"{'all':<28}{seconds:6.1f} s   on a machine of {rate / 1e9:.0f} GFLOP/s in float64 matrix products")
     print(f"{'peak memory':<28}{resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1e6:6.2f} GB")
-    print(
-        f"{'accuracy':<28}{outcome.summary('global')['mean']:.1%} global, {outcome.summary('fedhip')['mean']:.1%} personalized"
-    )
+    means = [outcome.summary(method)["mean"] or 0.0 for method in ("global", "fedhip")]
+    print(f"{'accuracy':<28}{means[0]:.1%} global, {means[1]:.1%} personalized")
 
 
 if __name__ == "__main__":
