@@ -2,11 +2,29 @@
 
 from __future__ import annotations
 
+import json
+import os
 import subprocess
 import sys
 from pathlib import Path
 
 EXAMPLES = Path(__file__).parent.parent / "examples"
+
+
+def test_the_tour(tmp_path: Path) -> None:
+    """Every command of the README's tour on a real run folder, with the embedded backbone."""
+    path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
+    environment = {**os.environ, "PATH": path, "FEDHIP_CACHE": str(tmp_path / "cache"), "OMP_NUM_THREADS": "1"}
+    command = [EXAMPLES / "tour.sh", tmp_path / "tour"]
+    done = subprocess.run(command, capture_output=True, text=True, env=environment)  # noqa: S603
+    assert done.returncode == 0, done.stderr
+    assert "all is well" in done.stdout
+    for text in ("the report: first/report.html", "client '3' is forgotten", "phase 3 again for 4 of 5 clients"):
+        assert text in done.stdout
+    results = json.loads((tmp_path / "tour" / "first" / "results.json").read_text())
+    assert results["num_clients"] == 5
+    for name in ("model.onnx", "comparison.html", "second/report.html"):
+        assert (tmp_path / "tour" / name).is_file()
 
 
 def test_digits() -> None:

@@ -28,6 +28,11 @@ def test_partitions_as_json(capsys: pytest.CaptureFixture[str]) -> None:
     assert names == ["dirichlet", "dirichlet-unbalanced", "shards", "iid", "quantity", "natural"]
 
 
+def test_methods(capsys: pytest.CaptureFixture[str]) -> None:
+    assert run("methods", "--json") == 0
+    assert [entry["name"] for entry in json.loads(capsys.readouterr().out)] == ["local", "global", "fedhip"]
+
+
 def test_backbones_come_from_the_features_package(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
