@@ -8,6 +8,7 @@ import sys
 import warnings
 from collections.abc import Sequence
 from pathlib import Path
+from typing import NoReturn
 
 from fedhip import FedHiPError, __version__
 from fedhip.cli import (
@@ -31,11 +32,17 @@ COMMANDS = (run, report, predict, export, life, verify, partition, extract, pret
 FAILED, INTERRUPTED = 2, 130
 
 
+class Parser(argparse.ArgumentParser):
+    """One whose errors are one line; the usage of a command with thirty options would bury it."""
+
+    def error(self, message: str) -> NoReturn:
+        """Say what is wrong, and where help is."""
+        self.exit(FAILED, f"{self.prog}: {message} (see: {self.prog} --help)\n")
+
+
 def build_parser() -> argparse.ArgumentParser:
     """The parser with every command."""
-    parser = argparse.ArgumentParser(
-        prog="fedhip", description="Personalized federated learning in one round and closed form."
-    )
+    parser = Parser(prog="fedhip", description="Personalized federated learning in one round and closed form.")
     parser.add_argument("--version", action="version", version=f"fedhip {__version__}")
     subparsers = parser.add_subparsers(title="commands", metavar="COMMAND", required=True)
     for command in COMMANDS:
