@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import difflib
 import os
 import sys
 import warnings
@@ -58,7 +59,10 @@ def parse(words: Sequence[str]) -> argparse.Namespace:
     if more and hasattr(args, "images") and not any(word.startswith("-") for word in more):
         args.images += map(Path, more)
     elif more:
-        parser.error(f"unrecognized arguments: {' '.join(more)}")
+        chosen = subparser(parser, words[0])
+        options = [option for action in chosen._actions for option in action.option_strings]
+        near = difflib.get_close_matches(more[0].split("=")[0], options, n=1)
+        chosen.error(f"there is no {more[0]}" + (f"; did you mean {near[0]}?" if near else ""))
     config = getattr(args, "config", None)
     if config is None:
         return args
