@@ -83,9 +83,7 @@ class TensorFile:
 
 
 def _in_one_order(contents: bytes) -> bytes:
-    """A safetensors file with its header sorted: the library writes metadata in any order, and equal values would make
-    files that differ.
-    """
+    """A safetensors file with its header sorted; the library writes metadata in an order that changes."""
     end = 8 + int.from_bytes(contents[:8], "little")
     header = json.dumps(json.loads(contents[8:end]), sort_keys=True, separators=(",", ":")).encode()
     header += b" " * (-len(header) % 8)  # the format aligns the values
