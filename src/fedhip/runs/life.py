@@ -17,6 +17,7 @@ from fedhip.models import Model
 from fedhip.parallel import in_order, one_thread
 from fedhip.runs.errors import ClientJoinedError, ClientRowsError, LastClientError
 from fedhip.runs.folder import RunFolder, changed_run
+from fedhip.runs.ledger import Ledger
 from fedhip.runs.models import global_model, models_digest, personal_model
 from fedhip.runs.results import put_client, refresh, remove_client
 from fedhip.simulation import Client, ClientResult, Federation, Personalization, evaluate, local_model
@@ -45,22 +46,26 @@ class Change:
 
 def forget(run: RunFolder, client: str, *, render: Render, report: Report | None = None) -> Change:
     """Take a client out: every sum, model and picture as if it had never been there."""
-    run.require_client(client)
-    if len(run.clients) == 1:
-        raise LastClientError(
-            f"client {client!r} is the last one: without it no row is left to learn from; delete {run.path} instead"
-        )
-    own = run.statistics(client)
+    run.require_personalized()
     state = _State(run)
-    state.grid = state.grid - own
-    del state.statistics[client]
+    own = None
+    if client not in run.details["clients"] or client in run.clients:  # who only tests has nothing in the sum
+        run.require_client(client)
+        if len(run.clients) == 1:
+            raise LastClientError(
+                f"client {client!r} is the last one: without it no row is left to learn from; delete {run.path} instead"
+            )
+        own = run.statistics(client)
+        state.grid = state.grid - own
+        del state.statistics[client]
     remove_client(state.results, state.details, client)
     return state.commit("forget", client, own, render=render, report=report)
 
 
 def join(run: RunFolder, client: Client, *, render: Render, report: Report | None = None) -> Change:
     """Add a client: one more term of the sum, and phase 3 for it."""
-    if client.name in run.details["clients"]:
+    run.require_personalized()
+    if client.name in run.clients:
         raise ClientJoinedError(
             f"client {client.name!r} is in the run already; add rows to it with: fedhip update, or choose another name"
         )
@@ -79,7 +84,10 @@ def update(run: RunFolder, client: Client, *, render: Render, report: Report | N
     """Add training rows to a client; its α stays until it re-runs phase 3 on all its rows."""
     run.require_client(client.name)
     term = _statistics_of(run, client)
-    added = {entry.get("term") for entry in run.ledger.entries if entry.get("client") == client.name}
+    added: set[str | None] = set()
+    for entry in run.ledger.entries:
+        if entry["client"] == client.name:
+            added = set() if entry["event"] == "forget" else added | {entry["term"]}
     if term.digest() in added or term.digest() == run.details["clients"][client.name]["own"]:
         raise ClientJoinedError(f"client {client.name!r}: these very rows were added before; nothing was added")
     own = run.statistics(client.name) + term
@@ -96,19 +104,36 @@ def update(run: RunFolder, client: Client, *, render: Render, report: Report | N
 
 
 def personalize(
-    run: RunFolder, clients: Mapping[str, Client], *, render: Render, report: Report | None = None
+    run: RunFolder,
+    clients: Mapping[str, Client],
+    *,
+    skip_changed: bool = False,
+    render: Render,
+    report: Report | None = None,
 ) -> Change:
-    """Phase 3 again for these clients, on their rows: α, model, accuracies."""
+    """Phase 3 again for these clients, on their rows: α, model, accuracies.
+
+    With `skip_changed` a client whose rows are no longer these is passed over.
+    """
+    run.require_personalized()
     state = _State(run)
     for name, client in clients.items():
         run.require_client(name)
+        if skip_changed and len(client.train[1]) == 0:
+            continue
         own = _statistics_of(run, client)
-        if own.digest() != run.details["clients"][name]["own"]:
+        if own.digest() == run.details["clients"][name]["own"]:
+            state.again[name] = client
+        elif not skip_changed:
             raise ClientRowsError(
                 f"client {name!r}: these are not the {run.statistics(name).num_samples} training rows behind its "
                 f"statistics (there are {own.num_samples} here); give all rows that it trained on, and no other"
             )
-    state.again = dict(clients)
+    if not state.again:
+        raise ClientRowsError(
+            "the run's own data has the training rows of none of these clients; give a client's rows, with --client "
+            "and --features or --data"
+        )
     return state.commit("personalize", None, None, render=render, report=report)
 
 
@@ -168,12 +193,13 @@ class _State:
                 beta=federation.beta,
                 models=models_digest({**digests, None: shared.digest()}),
             )
-            untouched = set(self.statistics) - set(self.again)
-            self.results["stale"] = self._stale(event, client, len(ledger.entries) - 1, untouched)
+            before_it = self.details.get("stale", []) if event == "personalize" else self.statistics
+            self.details["stale"] = sorted(set(before_it) - set(self.again))
+            self.results["stale"] = self._stale(ledger)
             draft.write_json("results.json", self.results)
             draft.write_json("details.json", self.details)
             receipt = draft.write_ledger(ledger)
-            page = render(run.path.name, self.results, self.details, run.config_text(), list(ledger.entries))
+            page = render(run.path.resolve().name, self.results, self.details, run.config_text(), list(ledger.entries))
             draft.write_text("report.html", page)
         return Change(
             event,
@@ -216,15 +242,16 @@ class _State:
             backbone=self.backbone,
         )
 
-    def _stale(self, event: str, client: str | None, entry: int, untouched: set[str]) -> str | None:
+    def _stale(self, ledger: Ledger) -> str | None:
         """Which numbers are of models that are no more."""
-        if not untouched or (event == "personalize" and self.results["stale"] is None):
+        names = self.details["stale"]
+        if not names:
             return None
-        names = sorted(untouched)
         of = f"{len(names)} clients" if len(names) > 3 else ", ".join(repr(name) for name in names)
-        what = f"{event} {client!r}" if client is not None else event
+        last = [entry for entry in ledger.entries if entry["event"] != "personalize"][-1]
+        what = f"entry {last['entry']} of the ledger: {last['event']} {last['client']!r}"
         return (
-            f"The accuracies and α of {of} were measured before the last change (entry {entry} of the ledger: {what}). "
+            f"The accuracies and α of {of} were measured before the last change ({what}). "
             "Their models are up to date; fedhip personalize chooses α and measures again, on the clients' rows."
         )
 

@@ -70,6 +70,7 @@ def details_of(outcome: Outcome, class_names: Sequence[str]) -> Json:
         "temperatures": list(TEMPERATURES),
         "clients": {result.client: client_details(result) for result in outcome.clients},
         "examples": [],
+        "stale": [],
     }
 
 
