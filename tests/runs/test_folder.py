@@ -119,7 +119,7 @@ def test_a_full_disk_while_files_are_linked_is_called_by_its_name(
         raise OSError(errno.ENOSPC, "No space left on device")
 
     monkeypatch.setattr("os.link", full)
-    with pytest.raises(NoSpaceError, match="no space left .*nothing was changed"):
+    with pytest.raises(NoSpaceError, match=r"no space left .*nothing was changed"):
         forgotten(tmp_path / "run")
     assert digest(tmp_path) == before
 
@@ -176,10 +176,14 @@ def test_an_empty_folder_is_a_place(tmp_path: Path) -> None:
 
 
 def test_a_place_taken_meanwhile_is_not_replaced(tmp_path: Path) -> None:
-    with pytest.raises(RunExistsError), new_run(tmp_path / "run") as draft:
-        draft.write_text("results.json", "{}")
-        (tmp_path / "run").mkdir()
-        (tmp_path / "run" / "mine").write_text("x")
+    def write() -> None:
+        with new_run(tmp_path / "run") as draft:
+            draft.write_text("results.json", "{}")
+            (tmp_path / "run").mkdir()
+            (tmp_path / "run" / "mine").write_text("x")
+
+    with pytest.raises(RunExistsError):
+        write()
     assert contents(tmp_path) == {"run/mine": b"x"}
 
 
@@ -202,10 +206,10 @@ def test_the_folder_one_is_in_is_not_pulled_away(tmp_path: Path, monkeypatch: py
     make_run(tmp_path / "run")
     for inside in (tmp_path / "run", tmp_path / "run" / "models"):
         monkeypatch.chdir(inside)
-        with pytest.raises(RunExistsError, match="the folder you are in.*go out of it"):
+        with pytest.raises(RunExistsError, match=r"the folder you are in.*go out of it"):
             forgotten(tmp_path / "run")
         with pytest.raises(RunExistsError, match="the folder you are in"):
-            require_place(Path("."), force=True)
+            require_place(Path(), force=True)
     monkeypatch.chdir(tmp_path)
     forgotten(Path("run"))
 
@@ -224,9 +228,14 @@ def test_who_is_in_a_folder_that_is_gone_can_still_change_a_run(
 
 def test_a_change_by_somebody_else_meanwhile_is_not_overwritten(tmp_path: Path) -> None:
     run = make_run(tmp_path / "run").path
-    with pytest.raises(RunChangedError, match="changed by somebody else"), changed_run(RunFolder.open(run)) as draft:
-        draft.write_text("config.toml", "mine")
-        forgotten(run)
+
+    def change() -> None:
+        with changed_run(RunFolder.open(run)) as draft:
+            draft.write_text("config.toml", "mine")
+            forgotten(run)
+
+    with pytest.raises(RunChangedError, match="changed by somebody else"):
+        change()
     assert RunFolder.open(run).clients == ["north", "south"]
     assert [path.name for path in tmp_path.iterdir()] == ["run"]
     with pytest.raises(RunChangedError), changed_run(RunFolder.open(run)):
@@ -335,7 +344,7 @@ def test_files_that_people_put_into_a_run_stay(tmp_path: Path) -> None:
 def test_a_run_of_another_schema_is_refused(tmp_path: Path, schema: Any) -> None:
     run = make_run(tmp_path / "run")
     (run.path / "results.json").write_text(json.dumps({**run.results, "schema": schema}))
-    with pytest.raises(RunVersionError, match="schema version .* this fedhip reads 1; use the version that wrote it"):
+    with pytest.raises(RunVersionError, match=r"schema version .* this fedhip reads 1; use the version that wrote it"):
         RunFolder.open(run.path)
 
 
@@ -346,13 +355,11 @@ def test_whatever_is_missing_from_the_json_files_is_named(tmp_path: Path) -> Non
         for key in content:
             for broken in ({k: v for k, v in content.items() if k != key}, {**content, key: 2.5j.__class__.__name__}):
                 (run.path / file).write_text(json.dumps(broken))
-                try:
+                with pytest.raises((RunFolderError, UnknownClientError)) as error:
                     life.forget(RunFolder.open(run.path), "nobody", render=no_page)
-                except RunFolderError as error:
-                    assert key in str(error) or key == "schema"
+                if error.type is not UnknownClientError:  # it was missed
+                    assert key in str(error.value)
                     needed += 1
-                except UnknownClientError:
-                    pass
             (run.path / file).write_text(json.dumps(content))
         assert needed >= 8
     client = run.details["clients"]["north"]
@@ -366,11 +373,11 @@ def test_whatever_is_missing_from_the_json_files_is_named(tmp_path: Path) -> Non
 def test_folders_that_are_no_runs(tmp_path: Path) -> None:
     with pytest.raises(RunFolderError, match="there is no run folder"):
         RunFolder.open(tmp_path / "none")
-    with pytest.raises(RunFolderError, match="not a run folder: it has no results.json"):
+    with pytest.raises(RunFolderError, match=r"not a run folder: it has no results\.json"):
         RunFolder.open(tmp_path)
     for text in ("", "[]", "nonsense", "[" * 100_000, "\udcff"):
         (tmp_path / "results.json").write_bytes(text.encode("utf-8", "surrogateescape"))
-        with pytest.raises(RunFolderError, match="results.json"):
+        with pytest.raises(RunFolderError, match=r"results\.json"):
             RunFolder.open(tmp_path)
 
 

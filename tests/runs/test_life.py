@@ -312,7 +312,7 @@ def test_without_statistics_nothing_can_change(tmp_path: Path) -> None:
     path = make_run(tmp_path / "run", statistics=False).path
     before = contents(path)
     for change in changes(path):
-        with pytest.raises(RunFolderError, match="keeps no statistics.*--no-statistics"):
+        with pytest.raises(RunFolderError, match=r"keeps no statistics.*--no-statistics"):
             change()
     assert contents(path) == before
     assert is_well(path)

@@ -131,8 +131,8 @@ class RunFolder:
         """Refuse a run of other methods: its clients have no models that could follow a change."""
         if "fedhip" not in self.results["methods"]:
             raise RunFolderError(
-                f"{self.path} was run with --methods {','.join(self.results['methods'])}, so its clients have no models "
-                "of their own; run again with fedhip among the methods"
+                f"{self.path} was run with --methods {','.join(self.results['methods'])}, so its clients have no "
+                "models of their own; run again with fedhip among the methods"
             )
 
     def require_client(self, client: str) -> str:

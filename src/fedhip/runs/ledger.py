@@ -88,7 +88,7 @@ class Ledger:
                     "use the version that wrote it"
                 )
             broken = entry.get("hash") != entry_hash(entry) or entry.get("previous") != previous
-            known = entry.get("event") in EVENTS and _FIELDS <= entry.keys() and isinstance(entry["clients"], dict)
+            known = entry.get("event") in EVENTS and entry.keys() >= _FIELDS and isinstance(entry["clients"], dict)
             if broken or entry.get("entry") != number or not known:
                 raise LedgerError(
                     f"{path}: line {number + 1} was altered, or a line before it was taken out or put in; "
