@@ -177,7 +177,11 @@ class RunFolder:
 
     def config_text(self) -> str:
         """config.toml."""
-        return self._file("config.toml").read_text(encoding="utf-8")
+        path = self._file("config.toml")
+        try:
+            return path.read_text(encoding="utf-8")
+        except UnicodeDecodeError as error:
+            raise RunFolderError(f"{path} is not readable ({error}); restore it from a copy, or run again") from None
 
     def _file(self, *parts: str) -> Path:
         path = self.path.joinpath(*parts)
