@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import json
 import os
@@ -11,6 +12,7 @@ import subprocess
 import sys
 import time
 import tomllib
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -377,23 +379,54 @@ def test_a_disk_that_is_full_at_any_write(
         assert list(Path().iterdir()) == []
 
 
-@pytest.mark.skipif(sys.platform != "linux" or os.getuid() != 0, reason="only root may mount")
-@pytest.mark.parametrize("kilobytes", [16, 48])
-def test_a_disk_that_is_really_full(
-    kilobytes: int, features: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    disk = tmp_path / "disk"
-    disk.mkdir()
+@pytest.fixture
+def disk(tmp_path: Path) -> Iterator[Path]:
+    """A disk of 400 kB."""
     mount, umount = shutil.which("mount"), shutil.which("umount")
-    options = ["-t", "tmpfs", "-o", f"size={kilobytes}k", "tmpfs", str(disk)]
-    if mount is None or umount is None or subprocess.run([mount, *options], check=False).returncode:  # noqa: S603
+    place = tmp_path / "disk"
+    place.mkdir()
+    options = ["-t", "tmpfs", "-o", "size=400k", "tmpfs", str(place)]
+    if mount is None or umount is None or os.getuid() != 0:
+        pytest.skip("only root may mount")
+    if subprocess.run([mount, *options], check=False).returncode:  # noqa: S603
         pytest.skip("nothing can be mounted here")
-    try:
-        line = refused(capsys, "run", "--features", features, "--clients", "3", "--out", disk / "run")
+    yield place
+    subprocess.run([umount, str(place)], check=True)  # noqa: S603
+
+
+def fill(disk: Path, left: int) -> None:
+    """Leave this many bytes."""
+    with (disk / "fill").open("wb", buffering=0) as file, contextlib.suppress(OSError):
+        while file.write(b"x" * 4096):
+            pass
+    os.truncate(disk / "fill", (disk / "fill").stat().st_size - left)
+
+
+def test_a_disk_that_is_really_full(disk: Path, features: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    run = ("run", "--features", features, "--clients", "3", "--out", disk / "run")
+    for left in (0, 8192, 32768):
+        fill(disk, left)
+        line = refused(capsys, *run)
         assert "there is no space left to write" in line
-        assert list(disk.iterdir()) == []
-    finally:
-        subprocess.run([umount, str(disk)], check=True)  # noqa: S603
+        assert [path.name for path in disk.iterdir()] == ["fill"]
+    (disk / "fill").unlink()
+    done(*run)
+    for left in (0, 8192, 32768):
+        fill(disk, left)
+        before = digest(disk)
+        line = refused(capsys, "forget", disk / "run", "--client", "0")
+        assert "there is no space left to write" in line
+        assert digest(disk) == before
+    (disk / "fill").unlink()
+    done("forget", disk / "run", "--client", "0")
+    done("verify", disk / "run")
+
+
+def test_a_disk_of_its_own_is_no_place_for_a_run(
+    disk: Path, features: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    line = refused(capsys, "run", "--features", features, "--clients", "3", "--out", disk)
+    assert "is a disk of its own, which no folder can replace; choose a folder on it" in line
 
 
 AWKWARD = [

@@ -193,7 +193,7 @@ def test_personalization_from_statistics_alone_is_that_from_the_rows(
     total = aggregate(own)
     found = personalize_from_statistics(total, own[k], alpha, beta)
     for route in ("cholesky", "low-rank"):
-        expected = personalize(total, *federation.clients[k], alpha, beta, route=route)  # type: ignore[arg-type]
+        expected = personalize(total, *federation.clients[k], alpha, beta, route=route)
         assert relative_error(found, expected) <= attainable(1e-9, federation, k, alpha, beta)
     weights = np.ones(len(federation.features))
     weights[federation.rows_of(k)] += alpha

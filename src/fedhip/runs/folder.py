@@ -255,6 +255,8 @@ def require_place(path: Path, force: bool) -> None:
     """Before any work: refuse a place that the run cannot take."""
     require_folder(path.resolve().parent)
     _require_outside(path)
+    if path.is_mount():
+        raise RunExistsError(f"{path} is a disk of its own, which no folder can replace; choose a folder on it")
     if not path.exists() or (path.is_dir() and not any(path.iterdir())):
         return
     if not force:
