@@ -81,7 +81,7 @@ class Model:
 
     def scores(self, features: NDArray[Any] | Tensor) -> Tensor:
         """(N, d) float64; −∞ for classes that the model leaves out."""
-        F = torch.as_tensor(np.asarray(features) if not isinstance(features, Tensor) else features)
+        F = features if isinstance(features, Tensor) else torch.from_numpy(np.require(features, np.float64, "W"))
         if F.ndim != 2 or F.shape[1] != self.feature_dim:
             raise DimensionError(
                 f"features have shape {tuple(F.shape)}, and {self.who} takes (N, {self.feature_dim}); "
@@ -152,4 +152,4 @@ def masked(scores: Tensor, classes: Tensor | None) -> Tensor:
 
 
 def _canonical(value: dict[str, Any]) -> str:
-    return json.dumps(value, sort_keys=True, ensure_ascii=False)
+    return json.dumps(value, sort_keys=True)

@@ -73,7 +73,14 @@ def test_bash_completes_paths(bash_script: Path, tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("shell", "lines"),
     [
-        ("zsh", ['":what:(datasets partitions backbones methods)"', "]:auto|loo|NUMBER:", '":the folder of a run:_files -/"']),
+        (
+            "zsh",
+            [
+                '":what:(datasets partitions backbones methods)"',
+                "]:auto|loo|NUMBER:",
+                '":the folder of a run:_files -/"',
+            ],
+        ),
         ("tcsh", ["'p/1/(run ", " beta ", "'n/list/(datasets partitions backbones methods)/'", "'n/--features/f/'"]),
     ],
 )

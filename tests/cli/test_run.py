@@ -2,7 +2,17 @@
 
 from __future__ import annotations
 
+import contextlib
+import errno
 import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import time
+import tomllib
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +22,9 @@ import torch
 
 from fedhip.cli.main import main
 from fedhip.features import ViT, ViTConfig, save_encoder
+from fedhip.runs import RunFolder
+from tests.cli.samples import done, image_folder, refused, said
+from tests.runs.samples import EXACT, contents, digest, feature_file
 
 
 @pytest.fixture
@@ -165,3 +178,316 @@ def test_run_from_images_through_a_backbone(
     result = run_json(capsys, *arguments, "--weights", str(encoder), "--pooling", "mean")
     assert result["methods"]["global"]["accuracy"]["mean"] == 1.0
     assert "squares · 2 clients, iid, seed 0" in result["title"]
+
+
+def timeless(path: Path) -> dict[str, Any]:
+    """results.json apart from times."""
+    results: dict[str, Any] = json.loads((path / "results.json").read_text())
+    del results["seconds"]
+    for method in results["methods"].values():
+        del method["seconds"]
+    return results
+
+
+def test_the_configuration_of_a_run_repeats_it_from_another_folder(
+    features: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    options = ("--clients", "4", "--seed", "3", "--methods", "global,fedhip", "--only-local-classes", "--no-cache")
+    done("run", "--features", features.name, *options, "--out", "first")
+    (tmp_path / "elsewhere").mkdir()
+    monkeypatch.chdir(tmp_path / "elsewhere")
+    done("run", "../first/config.toml", "--out", "second")
+    assert timeless(tmp_path / "first") == timeless(Path("second"))
+    exact = (*EXACT, "partition.json", "details.json")
+    assert contents(tmp_path / "first", exact) == contents(Path("second"), exact)
+    assert tomllib.loads(Path("second/config.toml").read_text()) == tomllib.loads(
+        (tmp_path / "first" / "config.toml").read_text()
+    )
+
+
+def test_a_run_of_images_is_repeated_by_its_configuration(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    encoder, _ = squares(tmp_path, monkeypatch)
+    image_folder(tmp_path / "pictures", ("a", "b"))
+    monkeypatch.chdir(tmp_path)
+    done("run", "--data", "pictures", "--weights", encoder.name, "--precision", "float32", "--out", "first")
+    monkeypatch.chdir("/")
+    done("run", tmp_path / "first" / "config.toml", "--out", tmp_path / "second")
+    assert timeless(tmp_path / "first") == timeless(tmp_path / "second")
+    assert contents(tmp_path / "first", EXACT) == contents(tmp_path / "second", EXACT)
+
+
+def test_the_command_line_wins_over_the_configuration(features: Path, tmp_path: Path) -> None:
+    config = tmp_path / "c.toml"
+    config.write_text(
+        f'features = "{features}"\nclients = 4\nbeta = 2\nalpha = 1.5\nonly-local-classes = true\nstatistics = false\n'
+        'methods = ["fedhip", "local"]\nforce = false\nout = "mine"\n'
+    )
+    done("run", config)
+    found = timeless(Path("mine"))
+    assert (found["beta"], found["only_local_classes"], list(found["methods"])) == (2.0, True, ["local", "fedhip"])
+    assert not Path("mine/statistics").exists()
+    done("run", config, "--beta", "5", "--no-only-local-classes", "--statistics", "--out", "other")
+    found = timeless(Path("other"))
+    assert (found["beta"], found["only_local_classes"]) == (5.0, False)
+    assert len(list(Path("other/statistics").iterdir())) == 4
+    done("run", "--beta", "6", config, "--force")
+    assert timeless(Path("mine"))["beta"] == 6.0
+
+
+def test_bad_input_is_one_line_and_writes_nothing(
+    features: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    config = tmp_path / "c.toml"
+    here = digest(Path())
+    run = ("run", "--features", features, "--clients", "4", "--out", "run")
+    for words, message in {
+        (*run, "--methods", "fedhpi"): "no method 'fedhpi'; choose among local, global, fedhip; did you mean 'fedhip'?",
+        (*run, "--methods", ","): "no method given",
+        ("run", "--out", "run"): "no data given",
+        ("run", "--features", tmp_path / "none.npz"): "is not there",
+        ("run", "--features", features, "--data", "x"): "stands alone",
+        (*run, "--partition", "natural"): "natural",
+        ("run", "--features", features, "--clients", "301", "--partition", "iid"): "301 clients cannot share 300 rows",
+        ("run", "--features", features, "--clients", "0"): "at least 1",
+        (*run, "--seed", "-1"): "the seed must be",
+        (*run, "--fraction-bits", "63"): "from 0 to 62",
+        (*run, "--fraction-bits", "62"): "fraction_bits=",
+        (*run, "--device", "nonsense"): "no device 'nonsense'",
+        ("run", "--features", features, "--out", features): "exists",
+        ("run", "--features", features, "--out", features / "below"): "is a file, not a folder",
+        ("run", tmp_path / "none.toml"): "there is no configuration file",
+        ("run", tmp_path): "is a folder; give the file in it",
+        ("run", features): "is not a TOML file",
+    }.items():
+        assert message in refused(capsys, *words), words
+        assert digest(Path()) == here, words
+    for text, message in {
+        "alhpa = 1": "no option 'alhpa'; did you mean 'alpha'?",
+        "no-cache = true": "no option 'no-cache'",
+        "help = true": "no option 'help'",
+        "config = 'x'": "no option 'config'",
+        "[alpha]": "'alpha' must be",
+        f"features = '{features}'\nmethods = ['all']": "no method 'all'",
+    }.items():
+        config.write_text(text)
+        assert message in refused(capsys, "run", config, "--out", "run"), text
+        assert digest(Path()) == here
+
+
+def test_an_out_folder_that_exists_needs_force(features: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    run = ("run", "--features", features, "--clients", "3", "--out", "run")
+    done(*run)
+    before = digest(Path())
+    assert "run exists; choose another --out, or replace the run there with --force" in refused(capsys, *run)
+    assert digest(Path()) == before
+    done(*run, "--force", "--seed", "1")
+    assert timeless(Path("run"))["seed"] == 1
+    assert [path.name for path in Path().iterdir()] == ["run"]
+    Path("mine").mkdir()
+    Path("mine/results.json").write_text("of another program")
+    line = refused(capsys, "run", "--features", features, "--clients", "3", "--out", "mine", "--force")
+    assert "--force replaces runs only" in line
+    assert Path("mine/results.json").read_text() == "of another program"
+
+
+PHASES = {
+    "reading": "fedhip.cli.options.read_features",
+    "partition": "fedhip.cli.options.make_partition",
+    "phase 1": "fedhip.core.fixedpoint.GridStatistics.from_data",
+    "aggregation": "fedhip.simulation.Federation.of",
+    "phase 3": "fedhip.simulation.Personalization.of",
+    "models of one client": "fedhip.simulation.local_model",
+    "tests": "fedhip.simulation.evaluate",
+    "statistics writing": "fedhip.runs.folder.Draft.write_statistics",
+    "model writing": "fedhip.runs.folder.Draft.write_model",
+    "results writing": "fedhip.runs.folder.Draft.write_json",
+    "ledger writing": "fedhip.runs.folder.Draft.write_ledger",
+    "report rendering": "fedhip.experiments.report.render_report",
+    "taking the place": "fedhip.runs.folder._take_place",
+}
+
+
+@pytest.mark.parametrize("where", PHASES.values(), ids=PHASES)
+@pytest.mark.parametrize("out", ["runs/deep/run", "run"], ids=["new", "replacing"])
+def test_ctrl_c_in_every_phase_leaves_what_was_there(
+    out: str, where: str, features: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (Path("run")).mkdir()
+    for name in ("results.json", "ledger.jsonl"):
+        Path("run", name).write_text("old")
+    before = digest(Path())
+
+    def interrupted(*_: object, **__: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(where, interrupted)
+    assert main(["run", "--features", str(features), "--clients", "3", "--out", out, "--force"]) == 130
+    assert said(capsys) == ["fedhip: interrupted"]
+    assert digest(Path()) == before
+
+
+def test_ctrl_c_while_features_are_extracted(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    encoder, images = squares(tmp_path, monkeypatch)
+
+    def interrupted(*_: object, **__: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("fedhip.features.extraction.Engine.features", interrupted)
+    assert main(["run", "--data", str(images), "--clients", "2", "--weights", str(encoder), "--out", "run"]) == 130
+    assert said(capsys) == ["fedhip: interrupted"]
+    assert list(Path().iterdir()) == []
+
+
+def test_a_real_interrupt_of_a_real_process(tmp_path: Path) -> None:
+    """In the middle of writing models, where it may well sit in a thread."""
+    source = feature_file(tmp_path / "many.npz", [f"site-{i}" for i in range(150)], rows=12)
+    code = "import sys; from fedhip.cli.main import main; sys.exit(main(sys.argv[1:]))"
+    command = [sys.executable, "-c", code, "run", "--features", str(source), "--out", "run"]
+    process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True, start_new_session=True)  # noqa: S603
+    deadline = time.monotonic() + 60
+    while time.monotonic() < deadline and not any(path.name.startswith(".run-") for path in Path().iterdir()):
+        assert process.poll() is None, "it ended before it could be interrupted"
+        time.sleep(0.002)
+    process.send_signal(signal.SIGINT)
+    _, errors = process.communicate(timeout=60)
+    assert process.returncode == 130
+    assert "Traceback" not in errors
+    assert errors.splitlines()[-1] == "fedhip: interrupted"
+    assert list(Path().iterdir()) == []
+
+
+def test_a_disk_that_is_full_at_any_write(
+    features: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    left = 0
+
+    def full(_: int) -> None:
+        nonlocal left
+        left -= 1
+        if left < 0:
+            raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr("os.fsync", full)
+    for files in (0, 5, 9, 13):
+        left = files
+        line = refused(capsys, "run", "--features", features, "--clients", "3", "--out", "run")
+        assert "there is no space left to write" in line
+        assert "nothing was changed: make room, or choose another disk" in line
+        assert list(Path().iterdir()) == []
+
+
+@pytest.fixture
+def disk(tmp_path: Path) -> Iterator[Path]:
+    """A disk of 400 kB."""
+    mount, umount = shutil.which("mount"), shutil.which("umount")
+    place = tmp_path / "disk"
+    place.mkdir()
+    options = ["-t", "tmpfs", "-o", "size=400k", "tmpfs", str(place)]
+    if mount is None or umount is None or os.getuid() != 0:
+        pytest.skip("only root may mount")
+    if subprocess.run([mount, *options], check=False).returncode:  # noqa: S603
+        pytest.skip("nothing can be mounted here")
+    yield place
+    subprocess.run([umount, str(place)], check=True)  # noqa: S603
+
+
+def fill(disk: Path, left: int) -> None:
+    """Leave this many bytes."""
+    with (disk / "fill").open("wb", buffering=0) as file, contextlib.suppress(OSError):
+        while file.write(b"x" * 4096):
+            pass
+    os.truncate(disk / "fill", (disk / "fill").stat().st_size - left)
+
+
+def test_a_disk_that_is_really_full(disk: Path, features: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    run = ("run", "--features", features, "--clients", "3", "--out", disk / "run")
+    for left in (0, 8192, 32768):
+        fill(disk, left)
+        line = refused(capsys, *run)
+        assert "there is no space left to write" in line
+        assert [path.name for path in disk.iterdir()] == ["fill"]
+    (disk / "fill").unlink()
+    done(*run)
+    for left in (0, 8192, 32768):
+        fill(disk, left)
+        before = digest(disk)
+        line = refused(capsys, "forget", disk / "run", "--client", "0")
+        assert "there is no space left to write" in line
+        assert digest(disk) == before
+    (disk / "fill").unlink()
+    done("forget", disk / "run", "--client", "0")
+    done("verify", disk / "run")
+
+
+def test_a_disk_of_its_own_is_no_place_for_a_run(
+    disk: Path, features: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    line = refused(capsys, "run", "--features", features, "--clients", "3", "--out", disk)
+    assert "is a disk of its own, which no folder can replace; choose a folder on it" in line
+
+
+AWKWARD = [
+    "a b", "a/b", "../up", "..", ".", ".hidden", "名前", "x" * 300, "Site", "site", "global", "-rf", "%", "\u2028",
+    "'\"", "a\\b",
+]  # fmt: skip
+
+
+def test_clients_of_any_name(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    source = feature_file(tmp_path / "awkward.npz", AWKWARD, rows=6)
+    done("run", "--features", source, "--out", "run")
+    assert len(list(Path("run/models").iterdir())) == len(AWKWARD) == len(list(Path("run/statistics").iterdir()))
+    assert [path.name for path in Path().iterdir()] == ["run"]
+    done("verify", "run")
+    for name in AWKWARD:
+        capsys.readouterr()
+        done("predict", "run", "--features", source, f"--client={name}", "--json")
+        shown = capsys.readouterr()
+        assert json.loads(shown.out)["client"] == name
+        assert shown.err == ""
+    for name in AWKWARD[:3]:
+        done("forget", "run", f"--client={name}")
+    done("verify", "run")
+    assert RunFolder.open("run").clients == sorted(AWKWARD[3:])
+
+
+def test_data_in_a_folder_whose_name_is_no_text(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Bytes that are not UTF-8, in the names of clients and classes: written, read, forgotten like others."""
+    encoder, _ = squares(tmp_path, monkeypatch)
+    try:
+        image_folder(tmp_path / "pictures", ("north", os.fsdecode(b"s\xfcd")))
+    except OSError:
+        pytest.skip("this file system wants UTF-8")
+    for client in (tmp_path / "pictures").iterdir():
+        (client / "dark").rename(client / os.fsdecode(b"d\xe4rk"))
+    done("run", "--data", tmp_path / "pictures", "--weights", encoder, "--precision", "float32", "--out", "run")
+    done("verify", "run")
+    done("predict", "run", tmp_path / "pictures" / "north", "--client", r"s\xfcd", "--json")
+    done("forget", "run", "--client", r"s\xfcd")
+    done("verify", "run")
+    (tmp_path / "pictures").rename(tmp_path / os.fsdecode(b"b\xfcd"))
+    line = refused(capsys, "run", "--data", tmp_path / os.fsdecode(b"b\xfcd"), "--weights", encoder, "--out", "other")
+    assert "is not UTF-8, as a configuration file must be; rename it" in line
+    assert not Path("other").exists()
+
+
+def test_an_alpha_without_measure_is_taken(features: Path) -> None:
+    done("run", "--features", features, "--clients", "3", "--partition", "iid", "--alpha", "1e15", "--out", "run")
+    done("verify", "run")
+    done("forget", "run", "--client", "1")
+    done("verify", "run")
+
+
+def test_numbers_and_halves_and_labels_that_are_words(tmp_path: Path) -> None:
+    rng = np.random.default_rng(0)
+    for dtype in ("float16", "int8", "uint8", "int64", ">f8"):
+        values = (20 * rng.random((40, 6))).astype(dtype)
+        labels = np.array(["yes", "no"])[np.arange(40) % 2]
+        np.savez(tmp_path / "f.npz", features=values, labels=labels, clients=np.arange(40) % 3)
+        done("run", "--features", tmp_path / "f.npz", "--out", "run", "--force")
+        assert RunFolder.open("run").class_names == ("no", "yes")
+        done("verify", "run")

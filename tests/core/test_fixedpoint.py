@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from fedhip import Statistics
 from fedhip.core.errors import DimensionError, GridOverflowError, GridScaleError, NotInTotalError
-from fedhip.core.fixedpoint import GridStatistics, decode, encode, round_features
+from fedhip.core.fixedpoint import GridStatistics, decode, encode, fraction_bits_for, round_features
 from tests.core.problems import Federation, federations, relative_error
 
 RNG = np.random.default_rng(0)
@@ -216,3 +216,31 @@ def test_scales_out_of_range(fraction_bits: Any) -> None:
         encode(Statistics.from_data(F, Y, 4), fraction_bits)
     with pytest.raises(GridScaleError, match="whole number from 0 to 62"):
         GridStatistics.from_data(F, Y, 4, fraction_bits=fraction_bits)
+
+
+@pytest.mark.parametrize("largest", [1e-9, 0.3, 0.999, 1.0, 1.001, 7.0, 16.0, 16.1, 255.0, 1e4, 1e6])
+def test_the_scale_that_is_chosen_has_the_precision_and_the_room(largest: float) -> None:
+    """Sixteen bits for the largest feature, where there are any left; and millions of rows like it fit."""
+    bits = fraction_bits_for(largest)
+    assert 0 <= bits <= 62
+    assert bits % 2 == 0
+    if 2.0**-11 < largest <= 2.0**16:
+        assert largest * 2.0 ** (bits // 2) >= 2.0**16
+        assert largest * 2.0 ** (bits // 2) <= 2.0**20
+    if largest >= 0.1:
+        rows = 2**22
+        assert rows * largest**2 * 2.0**bits < 2.0**63  # gram
+        assert rows * largest * 2.0**bits < 2.0**63  # cross
+    if largest <= 1e6:
+        features = np.full((50, 2), largest)
+        features[:, 1] *= RNG.uniform(-1, 1, 50)
+        grid = GridStatistics.from_data(features, np.zeros(50), 1, fraction_bits=bits)
+        assert relative_error(decode(grid).gram, features.T @ features) < 2.0**-14 or largest < 2.0**-11
+
+
+def test_data_a_little_larger_has_the_same_scale() -> None:
+    assert [fraction_bits_for(value) for value in (0.9, 1.1, 10.0, 16.0)] == [40, 32, 32, 32]
+    assert [fraction_bits_for(value) for value in (17.0, 256.0, 257.0)] == [24, 24, 16]
+    scales = [fraction_bits_for(value) for value in np.logspace(-6, 9, 200)]
+    assert scales == sorted(scales, reverse=True)
+    assert all(fraction_bits_for(value) == 28 for value in (0.0, -1.0, float("nan"), float("inf")))

@@ -230,6 +230,48 @@ def test_gcv_from_statistics_alone_equals_gcv_from_the_rows() -> None:
         assert found == pytest.approx(expected, rel=1e-9)
 
 
+def test_the_beta_of_smallest_gcv_is_that_of_the_rows() -> None:
+    """By the formula on the rows; and of several equally good, the largest."""
+    for seed in range(4):
+        federation = realistic((15, 25, 40), m=9, d=3, seed=seed)
+        F, Y = federation.features, federation.one_hot(federation.labels)
+        path = RegularizationPath(total_of(federation))
+        expected = []
+        for beta in path.betas:
+            U, s, _ = np.linalg.svd(F, full_matrices=False)
+            shrunk = s**2 / (s**2 + beta)
+            residual = Y - U @ (shrunk[:, None] * (U.T @ Y))
+            expected.append(len(F) * np.square(residual).sum() / (len(F) - shrunk.sum()) ** 2)
+        assert path.minimize_gcv() == path.betas[int(np.argmin(expected))]
+        assert 0 < int(np.argmin(expected)) < len(expected) - 1
+    assert RegularizationPath(total_of(federation), [2.0, 2.0 * (1 + 1e-16), 2.0]).minimize_gcv() == 2.0
+    few = Statistics.from_data(np.eye(3), [0, 1, 2], 3)
+    assert RegularizationPath(few, [0.0, 1e-30]).minimize_gcv() == 1e-30  # both interpolate
+
+
+@pytest.mark.parametrize("rows", [(12, 40, 30), (45, 20, 20)], ids=["fewer rows than features", "more"])
+def test_only_local_classes_by_brute_force(rows: tuple[int, ...]) -> None:
+    """Each model refitted without the row names the best of the classes that the client's other rows have."""
+    federation = realistic(rows, m=15, d=6, seed=3)
+    F, y = federation.clients[0]
+    y = y % 4  # two classes are elsewhere only
+    y[0], y[1:][y[1:] == 3] = 3, 2  # and one has a single row here
+    federation = Federation([(F, y), *federation.clients[1:]], 6)
+    path = PersonalizationPath(total_of(federation), F, y, beta=2.0)
+    expected, everywhere = [], []
+    for alpha in ALPHAS:
+        scores = refits(federation, 0, alpha, 2.0)
+        everywhere.append(float((scores.argmax(1) == y).mean()))
+        right = 0
+        for i in range(len(y)):
+            allowed = np.unique(np.delete(y, i))
+            right += int(allowed[scores[i, allowed].argmax()] == y[i])
+        expected.append(right / len(y))
+    assert path.loo_accuracy(ALPHAS, only_local_classes=True).tolist() == pytest.approx(expected)
+    assert expected != everywhere == pytest.approx(path.loo_accuracy(ALPHAS).tolist())
+    assert path.select(ALPHAS, only_local_classes=True) == ALPHAS[int(np.argmax(expected))]
+
+
 def test_a_beta_path_over_a_singular_sum_includes_zero() -> None:
     """Minimum norm at β = 0; and what interpolates has no generalized cross-validation."""
     rng = np.random.default_rng(0)

@@ -15,6 +15,7 @@ from safetensors.torch import load_file, save_file
 
 from fedhip import FedHiPError, Statistics
 from fedhip.core.errors import FileAlteredError, FileFormatError, FileVersionError, StatisticsError
+from fedhip.core.fixedpoint import GridStatistics
 from fedhip.core.statistics import unpack
 
 RNG = np.random.default_rng(0)
@@ -183,3 +184,74 @@ def test_a_failed_write_leaves_the_old_file_and_nothing_else(file: Path, monkeyp
 def test_a_file_that_is_not_there_is_an_ordinary_error(tmp_path: Path) -> None:
     with pytest.raises(FileNotFoundError):
         Statistics.from_file(tmp_path / "none.safetensors")
+
+
+GRID = GridStatistics.from_data(RNG.normal(size=(50, 7)), RNG.integers(0, 4, 50), 4, fraction_bits=32)
+
+
+@pytest.fixture
+def grid_file(tmp_path: Path) -> Path:
+    path = tmp_path / "grid.safetensors"
+    GRID.to_file(path)
+    return path
+
+
+def test_grid_statistics_come_back_to_the_bit(grid_file: Path) -> None:
+    again = GridStatistics.from_file(grid_file)
+    assert again == GRID
+    assert (again.digest(), again.fraction_bits) == (GRID.digest(), 32)
+    assert torch.equal(again.gram, again.gram.mT)
+
+
+@pytest.mark.parametrize("statistics", [STATISTICS, GRID], ids=["float", "grid"])
+def test_the_same_statistics_are_the_same_bytes(tmp_path: Path, statistics: Statistics | GridStatistics) -> None:
+    for i in range(10):
+        statistics.to_file(tmp_path / f"{i}.safetensors")
+    assert len({path.read_bytes() for path in tmp_path.iterdir()}) == 1
+
+
+def test_every_truncation_of_a_grid_file_is_noticed(grid_file: Path) -> None:
+    whole = grid_file.read_bytes()
+    for length in range(len(whole)):
+        grid_file.write_bytes(whole[:length])
+        with pytest.raises(FileFormatError, match=r"grid\.safetensors"):
+            GridStatistics.from_file(grid_file)
+
+
+def test_no_altered_byte_of_a_grid_file_gives_other_statistics(grid_file: Path) -> None:
+    """Refused; but for bytes of the header that say nothing, which leave the statistics as they are."""
+    whole, harmless = grid_file.read_bytes(), 0
+    header = 8 + struct.unpack("<Q", whole[:8])[0]
+    for position in range(len(whole)):
+        altered = bytearray(whole)
+        altered[position] ^= 1
+        grid_file.write_bytes(altered)
+        try:
+            assert GridStatistics.from_file(grid_file) == GRID
+        except FedHiPError:
+            continue
+        assert position < header
+        harmless += 1
+    assert harmless < 20
+
+
+@pytest.mark.parametrize(
+    ("metadata", "error", "message"),
+    [
+        ({"schema": "2"}, FileVersionError, "upgrade fedhip"),
+        ({"format": "fedhip.statistics"}, FileFormatError, "not of fedhip grid statistics"),
+        ({"fraction_bits": "63"}, FileFormatError, "from 0 to 62"),
+        ({"fraction_bits": "x"}, FileFormatError, "does not hold statistics on a grid"),
+        ({"fraction_bits": "30"}, FileAlteredError, "was altered"),
+        ({"digest": "32-0"}, FileAlteredError, "was altered"),
+    ],
+)
+def test_what_is_no_grid_file_is_refused(
+    grid_file: Path, metadata: dict[str, str], error: type[Exception], message: str
+) -> None:
+    stored = {"format": "fedhip.grid", "schema": "1", "digest": GRID.digest(), "fraction_bits": "32"}
+    save_file(load_file(grid_file), grid_file, metadata={**stored, **metadata})
+    with pytest.raises(error, match=message):
+        GridStatistics.from_file(grid_file)
+    with pytest.raises(FileFormatError):
+        Statistics.from_file(grid_file)

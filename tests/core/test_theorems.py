@@ -13,7 +13,8 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from fedhip import PersonalizationPath, Statistics, aggregate, personalize, solve_global
-from fedhip.core import paper
+from fedhip.core import paper, personalize_from_statistics
+from fedhip.core.errors import DimensionError, NotInTotalError
 from fedhip.core.fixedpoint import GridStatistics, decode, encode, round_features
 from tests.core.problems import (
     Array,
@@ -179,3 +180,33 @@ def test_the_order_of_clients_does_not_matter_to_the_recursion() -> None:
     federation = Federation([(rng.normal(size=(n, 6)), rng.integers(0, 3, n)) for n in (1, 4, 9)], 3)
     found = [paper.aggregate(order, 0.5)[2] for order in itertools.permutations(uploads(federation, 0.5))]
     assert max(relative_error(G, found[0]) for G in found) <= 1e-12
+
+
+@given(federations(), penalties, alphas, st.data())
+def test_personalization_from_statistics_alone_is_that_from_the_rows(
+    federation: Federation, penalty: float, alpha: float, data: st.DataObject
+) -> None:
+    """Against scikit-learn, and against both routes of `personalize`."""
+    beta = federation.beta(penalty)
+    k = data.draw(st.integers(0, len(federation.clients) - 1))
+    own = statistics_of(federation.clients, federation.num_classes)
+    total = aggregate(own)
+    found = personalize_from_statistics(total, own[k], alpha, beta)
+    for route in ("cholesky", "low-rank"):
+        expected = personalize(total, *federation.clients[k], alpha, beta, route=route)
+        assert relative_error(found, expected) <= attainable(1e-9, federation, k, alpha, beta)
+    weights = np.ones(len(federation.features))
+    weights[federation.rows_of(k)] += alpha
+    oracle = ridge_oracle(federation.features, federation.one_hot(federation.labels), beta, weights)
+    assert relative_error(found, oracle) <= attainable(1e-9, federation, k, alpha, beta)
+    if alpha == 0.0:
+        assert torch.equal(found, solve_global(total, beta))
+
+
+def test_statistics_that_are_not_in_the_sum_are_refused_by_whose() -> None:
+    rng = np.random.default_rng(0)
+    total = Statistics.from_data(rng.normal(size=(20, 4)), rng.integers(0, 2, 20), 2)
+    with pytest.raises(NotInTotalError, match="client 'north'"):
+        personalize_from_statistics(total, total + total, client="north")
+    with pytest.raises(DimensionError, match="client 'north'"):
+        personalize_from_statistics(total, Statistics.zeros(5, 2), client="north")

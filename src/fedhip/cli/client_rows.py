@@ -37,7 +37,7 @@ def load_client(run: RunFolder, args: argparse.Namespace, *, test_rows: bool) ->
     else:
         data = read_features(source)
     name, chosen = _whose(source, data, args.client)
-    labels = _in_classes_of(run, source, data)[chosen]
+    labels = _in_classes_of(run, source, data, chosen)
     features = data.features if isinstance(data, FeatureSet) else extract_for(run, data, args)
     split = None if data.split is None else data.split[chosen]
     if split is None and test_rows:
@@ -80,11 +80,10 @@ def _whose(source: Path, data: Dataset | FeatureSet, client: str | None) -> tupl
     return name, data.clients == name
 
 
-def _in_classes_of(run: RunFolder, source: Path, data: Dataset | FeatureSet) -> np.ndarray:
-    """Labels by the run's numbers; a class that the run does not know is refused by name."""
+def _in_classes_of(run: RunFolder, source: Path, data: Dataset | FeatureSet, chosen: np.ndarray) -> np.ndarray:
+    """Labels of the chosen rows by the run's numbers; a class that the run does not know is refused by name."""
     numbers = {name: number for number, name in enumerate(run.class_names)}
-    present = np.unique(data.labels)
-    for label in present:
+    for label in np.unique(data.labels[chosen]):
         name = data.class_names[label]
         if name not in numbers:
             near = difflib.get_close_matches(name, list(numbers), n=1, cutoff=0.5)
@@ -94,4 +93,5 @@ def _in_classes_of(run: RunFolder, source: Path, data: Dataset | FeatureSet) -> 
                 "needs a new run"
             )
     mapping = np.array([numbers.get(name, -1) for name in data.class_names])
-    return mapping[data.labels]
+    labels: np.ndarray = mapping[data.labels[chosen]]
+    return labels

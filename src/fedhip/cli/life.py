@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import json
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +11,7 @@ from fedhip.cli.console import percent
 from fedhip.cli.progress import show_clients
 from fedhip.cli.report import render
 from fedhip.data import FeatureSet, load_dataset, load_partition, read_features
+from fedhip.data.files import json_text
 from fedhip.runs import Change, RunFolder, life
 from fedhip.runs.results import TITLES
 from fedhip.simulation import Client, clients_of
@@ -75,6 +75,7 @@ def forget(args: argparse.Namespace) -> int:
 def personalize(args: argparse.Namespace) -> int:
     """Phase 3 again."""
     run = RunFolder.open(args.run)
+    run.require_personalized()
     if args.client is not None:
         run.require_client(args.client)
     if args.data is not None or args.features is not None:
@@ -82,7 +83,9 @@ def personalize(args: argparse.Namespace) -> int:
         clients = {client.name: client}
     else:
         clients = _clients_of_the_data(run, args)
-    return _tell(args, life.personalize(run, clients, render=render, report=show_clients))
+    everyone = args.client is None and args.data is None and args.features is None
+    change = life.personalize(run, clients, skip_changed=everyone, render=render, report=show_clients)
+    return _tell(args, change)
 
 
 def _clients_of_the_data(run: RunFolder, args: argparse.Namespace) -> dict[str, Client]:
@@ -108,7 +111,7 @@ def _clients_of_the_data(run: RunFolder, args: argparse.Namespace) -> dict[str, 
 def _tell(args: argparse.Namespace, change: Change) -> int:
     """What was done, and what is left to do."""
     if args.json:
-        print(json.dumps({"entry": change.entry, "stale": change.stale, "receipt": change.receipt}, ensure_ascii=False))
+        print(json_text({"entry": change.entry, "stale": change.stale, "receipt": change.receipt}))
         return 0
     did = {
         "join": f"client {change.client!r} joined with {change.rows:,} training rows",

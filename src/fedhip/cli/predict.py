@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import json
 import sys
 from pathlib import Path
 
@@ -13,7 +12,7 @@ from fedhip.cli.client_rows import extract_for
 from fedhip.cli.console import print_table
 from fedhip.data import Dataset, ImagePaths, image_files, read_features
 from fedhip.data.errors import CorruptImageError, DataMissingError
-from fedhip.data.files import readable
+from fedhip.data.files import json_text, readable
 from fedhip.runs import RunFolder
 from fedhip.runs.names import near_names
 
@@ -49,12 +48,14 @@ def run(args: argparse.Namespace) -> int:
         print(f"fedhip: no client {client!r} in this run{hint}: the global model answers", file=sys.stderr)
         client = None
     model = folder.model(client)
+    if model.temperature is None:
+        folder.require_personalized()  # the temperature comes from its leave-one-out scores
     names, features = _rows(folder, args)
     probabilities = model.probabilities(features).numpy()
     scores = model.scores(features).numpy()
     top = np.argsort(-probabilities, axis=1, kind="stable")[:, : max(1, args.top)]
     if args.json:
-        print(json.dumps({
+        print(json_text({
             "model": "global" if client is None else "personalized",
             "client": client,
             "class_names": list(model.class_names),
@@ -67,7 +68,7 @@ def run(args: argparse.Namespace) -> int:
                 }
                 for name, order, row, score in zip(names, top, probabilities, scores, strict=True)
             ],
-        }, ensure_ascii=False))  # fmt: skip
+        }))  # fmt: skip
         return 0
     rows = [
         (name, ", ".join(f"{readable(model.class_names[c])} {probability[c]:.1%}" for c in order))

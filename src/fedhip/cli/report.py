@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import argparse
-import json
 from pathlib import Path
 from typing import Any
 
 from fedhip.cli.console import percent, print_table
-from fedhip.data.files import write_text
+from fedhip.data.files import json_text, write_text
 from fedhip.runs import RunFolder
 from fedhip.runs.results import TITLES
 
@@ -54,7 +53,7 @@ def run(args: argparse.Namespace) -> int:
             {"run": name, "methods": {method: m["accuracy"] for method, m in run.results["methods"].items()}}
             for name, run in zip(names, folders, strict=True)
         ]
-        print(json.dumps({"runs": summaries, "report": str(out)}, ensure_ascii=False))
+        print(json_text({"runs": summaries, "report": str(out)}))
         return 0
     rows = [
         (

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import difflib
-import json
 import time
 from collections.abc import Callable
 from datetime import datetime
@@ -28,10 +27,12 @@ from fedhip.cli.progress import show_clients
 from fedhip.cli.report import render
 from fedhip.core.solvers import require_alpha, require_beta
 from fedhip.data import Dataset
+from fedhip.data.files import json_text, readable
 from fedhip.experiments.run import RoundSettings, run_round
 from fedhip.features import resolve_device
 from fedhip.runs import require_place
 from fedhip.runs.config import read_config
+from fedhip.runs.errors import MethodNameError
 from fedhip.runs.results import TITLES
 from fedhip.simulation import METHODS
 
@@ -123,7 +124,7 @@ def run(args: argparse.Namespace) -> int:
         RoundSettings(
             args.alpha, args.beta, args.methods, args.only_local_classes, args.fraction_bits, args.statistics
         ),
-        title=f"{name} · {describe(partition)} · {made_by}, {features.features.shape[1]} wide",
+        title=f"{readable(name)} · {describe(partition)} · {made_by}, {features.features.shape[1]} wide",
         config=configuration(args, None if backbone is None else backbone.precision),
         render=render,
         images=data if isinstance(data, Dataset) else None,
@@ -134,7 +135,7 @@ def run(args: argparse.Namespace) -> int:
         report=show_clients,
     )
     if args.json:
-        print(json.dumps(folder.results, ensure_ascii=False, indent=1))
+        print(json_text(folder.results, indent=1))
     else:
         print_results(folder.results)
         print(f"{len(folder.clients):,} models in {out / 'models'}; the report: {out / 'report.html'}")
@@ -187,9 +188,9 @@ def _methods(text: str) -> tuple[str, ...]:
         if name not in METHODS:
             near = difflib.get_close_matches(name, list(METHODS), n=1, cutoff=0.4)
             guess = f"; did you mean {near[0]!r}?" if near else ""
-            raise argparse.ArgumentTypeError(f"there is no method {name!r}; choose among {', '.join(METHODS)}{guess}")
+            raise MethodNameError(f"there is no method {name!r}; choose among {', '.join(METHODS)}{guess}")
     if not names:
-        raise argparse.ArgumentTypeError(f"no method given; choose among {', '.join(METHODS)}")
+        raise MethodNameError(f"no method given; choose among {', '.join(METHODS)}")
     return tuple(method for method in METHODS if method in names)
 
 

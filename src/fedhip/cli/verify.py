@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import argparse
-import json
 from pathlib import Path
 
 from fedhip.cli.progress import show_clients
+from fedhip.data.files import json_text
 from fedhip.runs import RunFolder, verify
 
 _WRONG = 2
@@ -31,7 +31,7 @@ def run(args: argparse.Namespace) -> int:
     checks = verify(RunFolder.open(args.run), args.receipt, report=show_clients)
     wrong = [check for check in checks if check.problem is not None]
     if args.json:
-        print(json.dumps([{"check": c.what, "problem": c.problem} for c in checks], ensure_ascii=False, indent=1))
+        print(json_text([{"check": c.what, "problem": c.problem} for c in checks], indent=1))
     else:
         for check in checks:
             print(f"ok     {check.what}" if check.problem is None else f"WRONG  {check.what}: {check.problem}")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -34,7 +35,7 @@ class TensorFile:
         if not path.parent.is_dir():
             raise FileNotFoundError(f"there is no folder {path.parent} to write {path.name} to; make it first")
         header = {"format": self.format, "schema": str(self.schema), "digest": digest, **metadata}
-        contents = save({name: tensor.cpu().contiguous() for name, tensor in tensors.items()}, header)
+        contents = _in_one_order(save({name: tensor.cpu().contiguous() for name, tensor in tensors.items()}, header))
         temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
         try:
             with temporary.open("wb") as file:
@@ -79,6 +80,14 @@ class TensorFile:
             )
         if not metadata.get("digest"):
             raise FileFormatError(f"{path} holds no digest, so nobody can say if it was altered; write it again")
+
+
+def _in_one_order(contents: bytes) -> bytes:
+    """A safetensors file with its header sorted; the library writes metadata in an order that changes."""
+    end = 8 + int.from_bytes(contents[:8], "little")
+    header = json.dumps(json.loads(contents[8:end]), sort_keys=True, separators=(",", ":")).encode()
+    header += b" " * (-len(header) % 8)  # the format aligns the values
+    return len(header).to_bytes(8, "little") + header + contents[end:]
 
 
 def require_digest(path: str | PathLike[str], *, stored: str, computed: str) -> None:

@@ -1,11 +1,13 @@
 """Files that are either complete or not there at all, and where downloads and features are kept."""
 
+import json
 import os
 import re
 import secrets
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 
 @contextmanager
@@ -39,6 +41,12 @@ def readable(name: str) -> str:
     Python holds such bytes as lone surrogates, which no encoding, font or JSON reader accepts.
     """
     return re.sub("[\ud800-\udfff]", lambda found: f"\\x{ord(found[0]) & 0xFF:02x}", name)
+
+
+def json_text(value: Any, indent: int | None = None) -> str:
+    r"""JSON that people can read and UTF-8 can hold: bytes of a name that are not UTF-8 stay \udcNN."""
+    text = json.dumps(value, ensure_ascii=False, indent=indent, allow_nan=False)
+    return re.sub("[\ud800-\udfff]", lambda found: f"\\u{ord(found[0]):04x}", text)
 
 
 def default_cache() -> Path:

@@ -9,6 +9,7 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
+from fedhip.data.files import readable
 from fedhip.runs.errors import ConfigFileError
 
 Value = str | int | float | bool | list[str]
@@ -42,7 +43,9 @@ def read_config(path: Path, known: Iterable[str]) -> dict[str, Value]:
 
 def write_config(options: Mapping[str, Value], heading: str = "") -> str:
     """A TOML text that `read_config` reads back."""
-    lines = [f"# {line}" for line in heading.splitlines()]
+    # A comment may hold no control character.
+    shown = ("".join(c if c.isprintable() else "�" for c in line) for line in readable(heading).splitlines())
+    lines = [f"# {line}" for line in shown]
     return "\n".join([*lines, *(f"{name} = {_toml(value)}" for name, value in options.items())]) + "\n"
 
 
@@ -58,6 +61,8 @@ def _toml(value: Value) -> str:
     if isinstance(value, list):
         return f"[{', '.join(map(_toml, value))}]"
     if isinstance(value, str):
+        if readable(value) != value:
+            raise ConfigFileError(f"{readable(value)} is not UTF-8, as a configuration file must be; rename it")
         # A JSON string is a TOML string, but for the one control character that JSON leaves as it is.
         return json.dumps(value, ensure_ascii=False).replace("\x7f", "\\u007f")
     return repr(value)

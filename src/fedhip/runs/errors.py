@@ -39,6 +39,10 @@ class LedgerError(RunFolderError):
     """The ledger was altered, or does not belong to the rest of the run."""
 
 
+class MethodNameError(FedHiPError):
+    """There is no method of this name."""
+
+
 class ConfigFileError(FedHiPError, ValueError):
     """The configuration file cannot be read, or holds a key that is no option."""
 

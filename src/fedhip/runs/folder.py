@@ -20,17 +20,17 @@ import secrets
 import shutil
 import signal
 import threading
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, suppress
 from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
-from types import FrameType
+from types import FrameType, UnionType
 from typing import Any
 
 from fedhip.core.errors import FileFormatError
 from fedhip.core.fixedpoint import GridStatistics
-from fedhip.data.files import write_text
+from fedhip.data.files import json_text, write_text
 from fedhip.features.devices import require_folder
 from fedhip.models import Model
 from fedhip.runs.errors import NoSpaceError, RunChangedError, RunExistsError, RunFolderError, RunVersionError
@@ -38,6 +38,32 @@ from fedhip.runs.ledger import Ledger
 from fedhip.runs.names import file_name, unknown_client
 
 SCHEMA = 1
+
+_Kinds = Mapping[str, type | UnionType]
+_RESULTS: _Kinds = {
+    "config": dict,
+    "methods": dict,
+    "title": str,
+    "num_clients": int,
+    "num_classes": int,
+    "feature_dim": int,
+    "fraction_bits": int,
+    "beta": int | float,
+    "seconds": dict,
+    "leave_one_out": dict | None,
+    "stale": str | None,
+}
+_CONFIG: _Kinds = {"alpha": str | int | float, "beta": str | int | float, "seed": int}
+_METHOD: _Kinds = {"accuracy": dict, "per_client": list}
+_DETAILS: _Kinds = {"clients": dict, "class_names": list, "alphas": list, "examples": list, "temperature": dict}
+_CLIENT: _Kinds = {
+    "alpha": int | float | None,
+    "own": str | None,
+    "loo_accuracy": list | None,
+    "loo_chosen": int | float | None,
+    "log_losses": list | None,
+    "global_log_losses": list | None,
+}
 
 
 class RunFolder:
@@ -60,9 +86,10 @@ class RunFolder:
                 f"{path} is a run of schema version {str(schema)[:20]}, and this fedhip reads {SCHEMA}; "
                 "use the version that wrote it, or run again"
             )
-        for key, kind in (("config", dict), ("methods", dict), ("num_clients", int), ("num_classes", int)):
-            if not isinstance(folder.results.get(key), kind):
-                raise RunFolderError(f"{path}/results.json: '{key}' is missing or malformed; restore it or run again")
+        _require_shape(folder.results, _RESULTS, f"{path}/results.json")
+        _require_shape(folder.config, _CONFIG, f"{path}/results.json: config")
+        for name, method in folder.results["methods"].items():
+            _require_shape(method, _METHOD, f"{path}/results.json: {name}")
         return folder
 
     @cached_property
@@ -74,8 +101,9 @@ class RunFolder:
     def details(self) -> dict[str, Any]:
         """details.json."""
         details = self._json("details.json")
-        if not isinstance(details.get("clients"), dict) or not isinstance(details.get("class_names"), list):
-            raise RunFolderError(f"{self.path}/details.json is malformed; restore it or run again")
+        _require_shape(details, _DETAILS, f"{self.path}/details.json")
+        for name, client in details["clients"].items():
+            _require_shape(client, _CLIENT, f"{self.path}/details.json: client {name!r}")
         return details
 
     @cached_property
@@ -99,8 +127,17 @@ class RunFolder:
         """The clients that have a model, in the order they came."""
         return [name for name, client in self.details["clients"].items() if client["alpha"] is not None]
 
+    def require_personalized(self) -> None:
+        """Refuse a run of other methods: its clients have no models that could follow a change."""
+        if "fedhip" not in self.results["methods"]:
+            raise RunFolderError(
+                f"{self.path} was run with --methods {','.join(self.results['methods'])}, so its clients have no "
+                "models of their own; run again with fedhip among the methods"
+            )
+
     def require_client(self, client: str) -> str:
         """The name, if a client has it."""
+        self.require_personalized()
         if client not in self.clients:
             raise unknown_client(client, self.clients)
         return client
@@ -140,7 +177,11 @@ class RunFolder:
 
     def config_text(self) -> str:
         """config.toml."""
-        return self._file("config.toml").read_text(encoding="utf-8")
+        path = self._file("config.toml")
+        try:
+            return path.read_text(encoding="utf-8")
+        except UnicodeDecodeError as error:
+            raise RunFolderError(f"{path} is not readable ({error}); restore it from a copy, or run again") from None
 
     def _file(self, *parts: str) -> Path:
         path = self.path.joinpath(*parts)
@@ -183,7 +224,7 @@ class Draft:
 
     def write_json(self, name: str, content: dict[str, Any]) -> None:
         """A JSON file."""
-        write_text(self.path / name, json.dumps(content, ensure_ascii=False, indent=1, allow_nan=False) + "\n")
+        write_text(self.path / name, json_text(content, indent=1) + "\n")
 
     def write_text(self, name: str, text: str) -> None:
         """A text file."""
@@ -203,15 +244,38 @@ class Draft:
             (self.path / folder / file_name(client)).unlink(missing_ok=True)
 
 
+def _require_shape(content: Any, kinds: _Kinds, where: str) -> None:
+    """Refuse what lacks a value, or has one of another kind, before it is used."""
+    for key, kind in kinds.items():
+        if not isinstance(content, dict) or key not in content or not isinstance(content[key], kind):
+            raise RunFolderError(f"{where}: '{key}' is missing or malformed; restore it from a copy, or run again")
+
+
 def require_place(path: Path, force: bool) -> None:
     """Before any work: refuse a place that the run cannot take."""
-    require_folder(path.absolute().parent)
+    require_folder(path.resolve().parent)
+    _require_outside(path)
+    if path.is_mount():
+        raise RunExistsError(f"{path} is a disk of its own, which no folder can replace; choose a folder on it")
     if not path.exists() or (path.is_dir() and not any(path.iterdir())):
         return
     if not force:
         raise RunExistsError(f"{path} exists; choose another --out, or replace the run there with --force")
-    if not (path / "results.json").is_file():
+    # Other programs write a results.json too.
+    if not all((path / name).is_file() for name in ("results.json", "ledger.jsonl")):
         raise RunExistsError(f"{path} is not a run folder, and --force replaces runs only; choose another --out")
+
+
+def _require_outside(path: Path) -> None:
+    """Refuse the folder that the command was started in: its replacement would be another, and this one gone."""
+    try:
+        here = Path.cwd()
+    except FileNotFoundError:
+        return
+    if here.is_relative_to(path.resolve()):
+        raise RunExistsError(
+            f"{path} is the folder you are in, and a new version takes its place: go out of it first (cd ..)"
+        )
 
 
 @contextmanager
@@ -227,23 +291,25 @@ def new_run(path: Path, *, force: bool = False) -> Iterator[Draft]:
 @contextmanager
 def changed_run(run: RunFolder) -> Iterator[Draft]:
     """Write the next version of a run; the same files but for those that the block writes or removes."""
+    _require_outside(run.path)
+    for folder in (run.path, *(path for path in run.path.iterdir() if path.is_dir())):
+        if not os.access(folder, os.W_OK | os.X_OK):
+            raise RunFolderError(f"{folder} cannot be written to, so the run cannot change; give yourself the right to")
     head = run.ledger.head
     with _beside(run.path) as temporary:
-        shutil.copytree(run.path, temporary, copy_function=_link, dirs_exist_ok=True)
+        _link_tree(run.path, temporary)
         yield Draft(temporary)
-        if RunFolder.open(run.path).ledger.head != head:
-            raise RunChangedError(f"{run.path} was changed by somebody else meanwhile; nothing was done: try again")
-        _take_place(temporary, run.path)
+        _take_place(temporary, run.path, head)
 
 
 @contextmanager
 def _beside(path: Path) -> Iterator[Path]:
-    """A fresh folder beside the path, removed in the end if it is still there."""
-    path = path.absolute()
-    path.parent.mkdir(parents=True, exist_ok=True)
+    """A fresh folder beside the path, removed in the end if it is still there, and so are folders made for it."""
+    path = path.resolve()
+    made = [parent for parent in path.parents if not parent.exists()]
     temporary = path.with_name(f".{path.name}-{secrets.token_hex(6)}")
-    temporary.mkdir()
     try:
+        temporary.mkdir(parents=True)
         yield temporary
     except OSError as error:
         if error.errno in (errno.ENOSPC, errno.EDQUOT):
@@ -252,23 +318,38 @@ def _beside(path: Path) -> Iterator[Path]:
             ) from error
         raise
     finally:
-        shutil.rmtree(temporary, ignore_errors=True)
+        with _uninterrupted():
+            shutil.rmtree(temporary, ignore_errors=True)
+            if not path.exists():
+                for parent in made:
+                    with suppress(OSError):
+                        parent.rmdir()
 
 
-def _take_place(new: Path, path: Path) -> None:
-    path = path.absolute()
+def _take_place(new: Path, path: Path, head: str | None = None) -> None:
+    """Put a folder where another may be; with `head`, only if that is still the ledger's."""
+    path = path.resolve()
     old = path.with_name(f".{path.name}-{secrets.token_hex(6)}")
     with _uninterrupted():
-        replaced = path.exists()
-        if replaced:
-            path.rename(old)
         try:
+            path.rename(old)
+        except FileNotFoundError:
+            if head is not None:
+                raise _changed(path) from None
+        try:
+            # Looked at where nobody else looks for it: what is there now is what is replaced.
+            if head is not None and Ledger.read(old / "ledger.jsonl").head != head:
+                raise _changed(path)
             new.rename(path)
         except BaseException:
-            if replaced:
+            if old.exists():
                 old.rename(path)
             raise
-    shutil.rmtree(old, ignore_errors=True)
+        shutil.rmtree(old, ignore_errors=True)
+
+
+def _changed(path: Path) -> RunChangedError:
+    return RunChangedError(f"{path} was changed by somebody else meanwhile; nothing was done: try again")
 
 
 @contextmanager
@@ -287,7 +368,18 @@ def _uninterrupted() -> Iterator[None]:
             before(*waiting[0])
 
 
-def _link(source: str, target: str) -> None:
+def _link_tree(source: Path, target: Path) -> None:
+    """The same files in another folder, open to the same people."""
+    for path in source.iterdir():
+        if path.is_dir():
+            (target / path.name).mkdir()
+            _link_tree(path, target / path.name)
+        else:
+            _link(path, target / path.name)
+    shutil.copymode(source, target)
+
+
+def _link(source: Path, target: Path) -> None:
     try:
         os.link(source, target)
     except OSError as error:

@@ -19,6 +19,7 @@ from fedhip.runs.errors import LedgerError
 
 SCHEMA = 1
 EVENTS = ("run", "join", "update", "forget", "personalize")
+_FIELDS = {"client", "clients", "total", "models", "term"}
 _FIRST = "0" * 64
 
 Entry = dict[str, Any]
@@ -53,8 +54,8 @@ class Ledger:
         return Ledger((*self.entries, {**entry, "hash": entry_hash(entry)}))
 
     def to_text(self) -> str:
-        """One line of JSON for each entry."""
-        return "".join(json.dumps(entry, ensure_ascii=False) + "\n" for entry in self.entries)
+        """One line of JSON for each entry, in ASCII: some names hold what ends a line elsewhere."""
+        return "".join(json.dumps(entry) + "\n" for entry in self.entries)
 
     def receipt(self, number: int = -1) -> dict[str, Any]:
         """What a client keeps as proof of an entry."""
@@ -87,7 +88,8 @@ class Ledger:
                     "use the version that wrote it"
                 )
             broken = entry.get("hash") != entry_hash(entry) or entry.get("previous") != previous
-            if broken or entry.get("entry") != number or entry.get("event") not in EVENTS:
+            known = entry.get("event") in EVENTS and entry.keys() >= _FIELDS and isinstance(entry["clients"], dict)
+            if broken or entry.get("entry") != number or not known:
                 raise LedgerError(
                     f"{path}: line {number + 1} was altered, or a line before it was taken out or put in; "
                     "restore the ledger from a copy"
@@ -117,4 +119,4 @@ class Ledger:
 def entry_hash(entry: Mapping[str, Any]) -> str:
     """SHA-256 of an entry's fields without the hash itself."""
     fields = {name: value for name, value in entry.items() if name != "hash"}
-    return hashlib.sha256(json.dumps(fields, sort_keys=True, ensure_ascii=False).encode()).hexdigest()
+    return hashlib.sha256(json.dumps(fields, sort_keys=True).encode()).hexdigest()

@@ -46,22 +46,26 @@ class Change:
 
 def forget(run: RunFolder, client: str, *, render: Render, report: Report | None = None) -> Change:
     """Take a client out: every sum, model and picture as if it had never been there."""
-    run.require_client(client)
-    if len(run.clients) == 1:
-        raise LastClientError(
-            f"client {client!r} is the last one: without it no row is left to learn from; delete {run.path} instead"
-        )
-    own = run.statistics(client)
+    run.require_personalized()
     state = _State(run)
-    state.grid = state.grid - own
-    del state.statistics[client]
+    own = None
+    if client not in run.details["clients"] or client in run.clients:  # who only tests has nothing in the sum
+        run.require_client(client)
+        if len(run.clients) == 1:
+            raise LastClientError(
+                f"client {client!r} is the last one: without it no row is left to learn from; delete {run.path} instead"
+            )
+        own = run.statistics(client)
+        state.grid = state.grid - own
+        del state.statistics[client]
     remove_client(state.results, state.details, client)
     return state.commit("forget", client, own, render=render, report=report)
 
 
 def join(run: RunFolder, client: Client, *, render: Render, report: Report | None = None) -> Change:
     """Add a client: one more term of the sum, and phase 3 for it."""
-    if client.name in run.details["clients"]:
+    run.require_personalized()
+    if client.name in run.clients:
         raise ClientJoinedError(
             f"client {client.name!r} is in the run already; add rows to it with: fedhip update, or choose another name"
         )
@@ -80,7 +84,10 @@ def update(run: RunFolder, client: Client, *, render: Render, report: Report | N
     """Add training rows to a client; its α stays until it re-runs phase 3 on all its rows."""
     run.require_client(client.name)
     term = _statistics_of(run, client)
-    added = {entry.get("term") for entry in run.ledger.entries if entry.get("client") == client.name}
+    added: set[str | None] = set()
+    for entry in run.ledger.entries:
+        if entry["client"] == client.name:
+            added = set() if entry["event"] == "forget" else added | {entry["term"]}
     if term.digest() in added or term.digest() == run.details["clients"][client.name]["own"]:
         raise ClientJoinedError(f"client {client.name!r}: these very rows were added before; nothing was added")
     own = run.statistics(client.name) + term
@@ -97,19 +104,36 @@ def update(run: RunFolder, client: Client, *, render: Render, report: Report | N
 
 
 def personalize(
-    run: RunFolder, clients: Mapping[str, Client], *, render: Render, report: Report | None = None
+    run: RunFolder,
+    clients: Mapping[str, Client],
+    *,
+    skip_changed: bool = False,
+    render: Render,
+    report: Report | None = None,
 ) -> Change:
-    """Phase 3 again for these clients, on their rows: α, model, accuracies."""
+    """Phase 3 again for these clients, on their rows: α, model, accuracies.
+
+    With `skip_changed` a client whose rows are no longer these is passed over.
+    """
+    run.require_personalized()
     state = _State(run)
     for name, client in clients.items():
         run.require_client(name)
+        if skip_changed and len(client.train[1]) == 0:
+            continue
         own = _statistics_of(run, client)
-        if own.digest() != run.details["clients"][name]["own"]:
+        if own.digest() == run.details["clients"][name]["own"]:
+            state.again[name] = client
+        elif not skip_changed:
             raise ClientRowsError(
                 f"client {name!r}: these are not the {run.statistics(name).num_samples} training rows behind its "
                 f"statistics (there are {own.num_samples} here); give all rows that it trained on, and no other"
             )
-    state.again = dict(clients)
+    if not state.again:
+        raise ClientRowsError(
+            "the run's own data has the training rows of none of these clients; give a client's rows, with --client "
+            "and --features or --data"
+        )
     return state.commit("personalize", None, None, render=render, report=report)
 
 
@@ -145,7 +169,7 @@ class _State:
                 draft.remove_client(client)
             for name in self.again:
                 fresh_result = self._phase3(federation, self.again[name])
-                put_client(self.results, self.details, fresh_result, measured=len(run.ledger.entries))
+                put_client(self.results, self.details, fresh_result)
             digests: dict[str | None, str] = {}
             models = in_order(lambda name: self._model(federation, name), self.statistics)
             for number, model in enumerate(models, start=1):
@@ -169,11 +193,13 @@ class _State:
                 beta=federation.beta,
                 models=models_digest({**digests, None: shared.digest()}),
             )
-            self.results["stale"] = stale(self.details, ledger)
+            before_it = self.details.get("stale", []) if event == "personalize" else self.statistics
+            self.details["stale"] = sorted(set(before_it) - set(self.again))
+            self.results["stale"] = self._stale(ledger)
             draft.write_json("results.json", self.results)
             draft.write_json("details.json", self.details)
             receipt = draft.write_ledger(ledger)
-            page = render(run.path.name, self.results, self.details, run.config_text(), list(ledger.entries))
+            page = render(run.path.resolve().name, self.results, self.details, run.config_text(), list(ledger.entries))
             draft.write_text("report.html", page)
         return Change(
             event,
@@ -216,20 +242,18 @@ class _State:
             backbone=self.backbone,
         )
 
-
-
-def stale(details: Json, ledger: Ledger) -> str | None:
-    """Which numbers are of models that are no more: those measured before the sum last changed."""
-    change = next(entry for entry in reversed(ledger.entries) if entry["event"] != "personalize")
-    names = [name for name, client in details["clients"].items() if client["measured"] < change["entry"]]
-    if not names:
-        return None
-    of = f"{len(names)} clients" if len(names) > 3 else ", ".join(map(repr, names))
-    return (
-        f"The accuracies and α of {of} were measured before the sum last changed (entry {change['entry']} of the ledger: "
-        f"{change['event']} {change['client']!r}). Their models are up to date; fedhip personalize chooses α and measures "
-        "again, on the clients' rows."
-    )
+    def _stale(self, ledger: Ledger) -> str | None:
+        """Which numbers are of models that are no more."""
+        names = self.details["stale"]
+        if not names:
+            return None
+        of = f"{len(names)} clients" if len(names) > 3 else ", ".join(repr(name) for name in names)
+        last = [entry for entry in ledger.entries if entry["event"] != "personalize"][-1]
+        what = f"entry {last['entry']} of the ledger: {last['event']} {last['client']!r}"
+        return (
+            f"The accuracies and α of {of} were measured before the last change ({what}). "
+            "Their models are up to date; fedhip personalize chooses α and measures again, on the clients' rows."
+        )
 
 
 def _statistics_of(run: RunFolder, client: Client) -> GridStatistics:

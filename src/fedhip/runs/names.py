@@ -15,7 +15,8 @@ def file_name(client: str) -> str:
     quoted = quote(client, safe=" ()+,-.=@_", errors="surrogatepass")
     if quoted.startswith("."):
         quoted = f"%2E{quoted[1:]}"
-    if 0 < len(quoted) <= _LONGEST:
+    quoted = quoted or "%"  # which no other name becomes
+    if len(quoted) <= _LONGEST:
         return f"{quoted}.safetensors"
     digest = hashlib.sha256(client.encode("utf-8", "surrogatepass")).hexdigest()[:12]
     return f"{quoted[:_LONGEST]}-{digest}.safetensors"

@@ -70,6 +70,7 @@ def details_of(outcome: Outcome, class_names: Sequence[str]) -> Json:
         "temperatures": list(TEMPERATURES),
         "clients": {result.client: client_details(result) for result in outcome.clients},
         "examples": [],
+        "stale": [],
     }
 
 
@@ -84,14 +85,13 @@ def client_entry(result: ClientResult, method: str) -> Json:
     }
 
 
-def client_details(result: ClientResult, measured: int = 0) -> Json:
-    """What else is known of a client, and since which entry of the ledger."""
+def client_details(result: ClientResult) -> Json:
+    """What else is known of a client."""
     personal = result.personal
     return {
         "train_counts": result.train_counts,
         "test_counts": result.test_counts,
         "confusions": [list(confusion) for confusion in result.confusions],
-        "measured": measured,
         "alpha": result.alpha,
         "own": None if personal is None else personal.own,
         "loo_accuracy": None if personal is None else personal.loo_accuracy,
@@ -138,8 +138,8 @@ def remove_client(results: Json, details: Json, client: str) -> None:
     details["examples"] = [example for example in details["examples"] if example["client"] != client]
 
 
-def put_client(results: Json, details: Json, result: ClientResult, *, measured: int) -> None:
-    """Add a client, or replace what is known of it; `measured` is the ledger's entry of that."""
+def put_client(results: Json, details: Json, result: ClientResult) -> None:
+    """Add a client, or replace what is known of it."""
     for method, entry in results["methods"].items():
         new = client_entry(result, method)
         places = [i for i, old in enumerate(entry["per_client"]) if old["client"] == result.client]
@@ -147,4 +147,4 @@ def put_client(results: Json, details: Json, result: ClientResult, *, measured: 
             entry["per_client"][places[0]] = new
         else:
             entry["per_client"].append(new)
-    details["clients"][result.client] = client_details(result, measured)
+    details["clients"][result.client] = client_details(result)

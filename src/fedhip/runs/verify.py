@@ -53,7 +53,7 @@ def verify(
     check(
         "the sum is that of the last entry", lambda: _differs(run.total().digest(), last["total"], "total.safetensors")
     )
-    if (run.path / "statistics").is_dir():
+    if _kept(run):
         check("the sum is the sum of the clients' statistics", lambda: _sum(run, tell))
     check("every model is solved from that sum", lambda: _models(run, tell))
     check("the models are those of the last entry", lambda: _models_digest(run))
@@ -124,11 +124,20 @@ def _sum(run: RunFolder, tell: Callable[[str, int, int], None]) -> str | None:
     return None if add_up(terms()) == run.total() else "the clients' statistics do not add up to total.safetensors"
 
 
+def _kept(run: RunFolder) -> bool:
+    """Whether the clients' statistics should be there; a run that says so and lacks them is found out."""
+    return bool(run.config.get("statistics", True)) or (run.path / "statistics").is_dir()
+
+
 def _models(run: RunFolder, tell: Callable[[str, int, int], None]) -> str | None:
     federation = Federation(run.total(), run.results["beta"])
-    kept = (run.path / "statistics").is_dir()
+    kept = _kept(run)
     for number, client in enumerate([None, *run.clients], start=1):
         model = run.model(client)
+        if model.class_names != run.class_names:
+            return f"{model.who} has other class names than details.json; restore the run from a copy"
+        if client is not None and model.alpha != run.details["clients"][client]["alpha"]:
+            return f"{model.who} has another α than details.json says; restore the run from a copy"
         if model.total != federation.digest or model.beta != federation.beta:
             return f"{model.who} was solved from another sum or with another β; restore it from a copy"
         if client is None:
@@ -140,6 +149,8 @@ def _models(run: RunFolder, tell: Callable[[str, int, int], None]) -> str | None
             solved = federation.weights(own, model.alpha, client=client)
         else:
             continue
+        if solved.shape != model.weights.shape:
+            return f"{model.who} has weights of another shape than its statistics; restore it from a copy"
         difference = float(torch.linalg.norm(solved - model.weights) / torch.linalg.norm(solved).clamp(min=1e-300))
         if difference > SOLVE_TOLERANCE:
             return f"{model.who} is not the solution of its equations (off by {difference:.1e}); restore it from a copy"
