@@ -132,6 +132,7 @@ def test_progress_names_every_phase() -> None:
     assert [line for line in seen if line[1] == line[2]] == [
         ("1 local training", 4, 4),
         ("2 choosing beta", 4, 4),
+        ("2 aggregation", 4, 4),
         ("3 personalization", 4, 4),
         ("trained alone", 4, 4),
     ]

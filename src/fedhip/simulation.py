@@ -271,6 +271,7 @@ def simulate(
     with watch("aggregation"):
         federation = Federation.of(total, choose_beta(total, training, tell) if beta == "loo" else beta)
         _ = federation.G  # factored once, before the clients share it
+        tell("2 aggregation", len(training), len(training))
     personal: dict[str, Personalization] = {}
     if "fedhip" in methods:
         with watch("personalization"):

@@ -70,11 +70,13 @@ def run(args: argparse.Namespace) -> int:
             ],
         }))  # fmt: skip
         return 0
-    rows = [
-        (name, ", ".join(f"{readable(model.class_names[c])} {probability[c]:.1%}" for c in order))
-        for name, order, probability in zip(names, top, probabilities, strict=True)
-    ]
-    print_table(("row" if args.features else "image", "classes and probabilities"), rows[:_MOST_ROWS], f"{model.who}")
+    rows = []
+    for name, (first, *others), probability, score in zip(names, top, probabilities, scores, strict=True):
+        also = ", ".join(f"{readable(model.class_names[c])} {probability[c]:.1%}" for c in others)
+        best = readable(model.class_names[first])
+        rows.append((name, best, f"{probability[first]:.1%}", f"{score[first]:.3f}", also))
+    heads = ("row" if args.features else "image", "class", "probability", "score", "then")
+    print_table(heads, rows[:_MOST_ROWS], model.who)
     if len(rows) > _MOST_ROWS:
         print(f"… and {len(rows) - _MOST_ROWS:,} more rows; --json prints all")
     return 0
