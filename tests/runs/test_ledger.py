@@ -92,6 +92,17 @@ def test_every_alteration_is_noticed(tmp_path: Path) -> None:
         pytest.fail(what)
 
 
+@pytest.mark.parametrize("field", ["previous", "entry"])
+def test_a_line_with_a_hash_that_fits_must_also_fit_its_place(tmp_path: Path, field: str) -> None:
+    """Both the number and the hash of the line before: here one is right and the other not."""
+    first, second, *_ = a_ledger().entries
+    wrong = {**second, field: "0" * 64 if field == "previous" else 2}
+    del wrong["hash"]
+    wrong["hash"] = hashlib.sha256(json.dumps(wrong, sort_keys=True).encode()).hexdigest()
+    with pytest.raises(LedgerError, match="line 2 was altered"):
+        reread(tmp_path / "ledger.jsonl", f"{json.dumps(first)}\n{json.dumps(wrong)}\n")
+
+
 @pytest.mark.parametrize("text", ["", "\n", "[]\n", "1\n", "{}\n", "nonsense", "[" * 100_000, '{"schema": true}\n'])
 def test_other_files_are_not_taken_for_a_ledger(tmp_path: Path, text: str) -> None:
     with pytest.raises(LedgerError, match=r"ledger\.jsonl"):
