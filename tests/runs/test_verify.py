@@ -65,7 +65,7 @@ def rechained(path: Path, change: Callable[[list[dict[str, Any]]], None]) -> Non
 def test_a_run_as_it_was_written_is_well(run: Path) -> None:
     checks = verify(RunFolder.open(run), [run / "receipts" / "0002-forget.json"])
     assert [check.problem for check in checks] == [None] * len(checks)
-    assert len(checks) == 11
+    assert len(checks) == 13
 
 
 def model_byte(path: Path) -> None:
@@ -104,6 +104,14 @@ def other_beta(path: Path) -> None:
 
 def other_alpha(path: Path) -> None:
     edit_json(path / "details.json", lambda details: details["clients"]["north"].update(alpha=7.0))
+
+
+def better_accuracy(path: Path) -> None:
+    edit_json(path / "results.json", lambda results: results["methods"]["fedhip"]["accuracy"].update(mean=0.999))
+
+
+def other_temperature(path: Path) -> None:
+    edit_json(path / "details.json", lambda details: details["temperature"].update(fedhip=0.5))
 
 
 def other_classes(path: Path) -> None:

@@ -166,14 +166,16 @@ class GridStatistics(AdditiveStatistics):
 
 
 def fraction_bits_for(largest: float) -> int:
-    """A scale for features up to `largest` in absolute value: they get 16 to 20 bits, and the sum room for millions.
+    """A scale for features up to `largest` in absolute value: 16 to 20 bits for them, room for two million rows.
 
     In steps of eight, so that data a little larger or smaller has the same scale: 2^-40 up to 1, 2^-32 up to 16,
-    2^-24 up to 256, and so on.
+    2^-24 up to 256, and so on. Features below 1/256 get fewer bits, for their sums by class lie on the same grid.
     """
     if not (math.isfinite(largest) and largest > 0.0):
         return DEFAULT_FRACTION_BITS
-    return min(max(2 * (20 - 4 * math.ceil(math.log2(largest) / 4)), 0), 62)
+    magnitude = math.log2(largest)
+    by_precision, by_room = 20 - 4 * math.ceil(magnitude / 4), 4 * math.floor((43 - magnitude) / 8)
+    return 2 * min(max(min(by_precision, by_room), 0), 31)
 
 
 def encode(

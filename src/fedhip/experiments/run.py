@@ -100,13 +100,13 @@ def run_round(
             total=outcome.federation.digest,
             beta=outcome.beta,
             models=_write_models(draft, outcome, features.class_names, settings.only_local_classes, backbone),
+            results=draft.write_json("results.json", results),
+            details=draft.write_json("details.json", details),
         )
         text = write_config(config, f"{title}\nrepeat this run with: fedhip run config.toml --out FOLDER")
         draft.write_total(outcome.federation.grid)
         save_partition(draft.path / "partition.json", partition, data_split=features.split)
         draft.write_text("config.toml", text)
-        draft.write_json("results.json", results)
-        draft.write_json("details.json", details)
         draft.write_ledger(ledger)
         draft.write_text("report.html", render(out.absolute().name, results, details, text, list(ledger.entries)))
     return RunFolder.open(out), outcome

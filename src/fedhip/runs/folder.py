@@ -14,6 +14,7 @@ which the files that did not change are the same files (hard links): a reader fi
 from __future__ import annotations
 
 import errno
+import hashlib
 import json
 import os
 import secrets
@@ -222,9 +223,11 @@ class Draft:
         """The sum."""
         total.to_file(self.path / "total.safetensors")
 
-    def write_json(self, name: str, content: dict[str, Any]) -> None:
-        """A JSON file."""
-        write_text(self.path / name, json_text(content, indent=1) + "\n")
+    def write_json(self, name: str, content: dict[str, Any]) -> str:
+        """A JSON file; the SHA-256 of its bytes."""
+        text = json_text(content, indent=1) + "\n"
+        write_text(self.path / name, text)
+        return hashlib.sha256(text.encode()).hexdigest()
 
     def write_text(self, name: str, text: str) -> None:
         """A text file."""

@@ -17,7 +17,6 @@ from fedhip.models import Model
 from fedhip.parallel import in_order, one_thread
 from fedhip.runs.errors import ClientJoinedError, ClientRowsError, LastClientError
 from fedhip.runs.folder import RunFolder, changed_run
-from fedhip.runs.ledger import Ledger
 from fedhip.runs.models import global_model, models_digest, personal_model
 from fedhip.runs.results import put_client, refresh, remove_client
 from fedhip.simulation import Client, ClientResult, Federation, Personalization, evaluate, local_model
@@ -183,6 +182,9 @@ class _State:
             draft.write_total(self.grid)
             self.results["beta"] = federation.beta
             refresh(self.results, self.details)
+            before_it = self.details.get("stale", []) if event == "personalize" else self.statistics
+            self.details["stale"] = sorted(set(before_it) - set(self.again))
+            self.results["stale"] = self._stale(event, client)
             ledger = run.ledger.with_entry(
                 event,
                 client=client,
@@ -192,12 +194,9 @@ class _State:
                 total=federation.digest,
                 beta=federation.beta,
                 models=models_digest({**digests, None: shared.digest()}),
+                results=draft.write_json("results.json", self.results),
+                details=draft.write_json("details.json", self.details),
             )
-            before_it = self.details.get("stale", []) if event == "personalize" else self.statistics
-            self.details["stale"] = sorted(set(before_it) - set(self.again))
-            self.results["stale"] = self._stale(ledger)
-            draft.write_json("results.json", self.results)
-            draft.write_json("details.json", self.details)
             receipt = draft.write_ledger(ledger)
             page = render(run.path.resolve().name, self.results, self.details, run.config_text(), list(ledger.entries))
             draft.write_text("report.html", page)
@@ -242,13 +241,14 @@ class _State:
             backbone=self.backbone,
         )
 
-    def _stale(self, ledger: Ledger) -> str | None:
-        """Which numbers are of models that are no more."""
+    def _stale(self, event: str, client: str | None) -> str | None:
+        """Which numbers are of models that are no more: those measured before the sum last changed."""
         names = self.details["stale"]
         if not names:
             return None
-        of = f"{len(names)} clients" if len(names) > 3 else ", ".join(repr(name) for name in names)
-        last = [entry for entry in ledger.entries if entry["event"] != "personalize"][-1]
+        of = f"{len(names)} clients" if len(names) > 3 else ", ".join(map(repr, names))
+        entries = [*self.run.ledger.entries, {"entry": len(self.run.ledger.entries), "event": event, "client": client}]
+        last = [entry for entry in entries if entry["event"] != "personalize"][-1]
         what = f"entry {last['entry']} of the ledger: {last['event']} {last['client']!r}"
         return (
             f"The accuracies and α of {of} were measured before the last change ({what}). "

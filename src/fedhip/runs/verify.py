@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
@@ -57,6 +58,8 @@ def verify(
         check("the sum is the sum of the clients' statistics", lambda: _sum(run, tell))
     check("every model is solved from that sum", lambda: _models(run, tell))
     check("the models are those of the last entry", lambda: _models_digest(run))
+    for name in ("results", "details"):
+        check(f"{name}.json is that of the last entry", lambda name=name: _json_digest(run, name))  # type: ignore[misc]
     for path in [*sorted((run.path / "receipts").glob("*.json")), *receipts]:
         check(f"receipt {path.name}", lambda path=path: _receipt(run, path))  # type: ignore[misc]
     return checks
@@ -161,6 +164,11 @@ def _models(run: RunFolder, tell: Callable[[str, int, int], None]) -> str | None
 def _models_digest(run: RunFolder) -> str | None:
     digests: dict[str | None, str] = {client: run.model_digest(client) for client in [None, *run.clients]}
     return _differs(models_digest(digests), run.ledger.entries[-1]["models"], "the set of models")
+
+
+def _json_digest(run: RunFolder, name: str) -> str | None:
+    found = hashlib.sha256((run.path / f"{name}.json").read_bytes()).hexdigest()
+    return _differs(found, run.ledger.entries[-1][name], f"{name}.json")
 
 
 def _receipt(run: RunFolder, path: Path) -> None:
