@@ -212,6 +212,8 @@ FOUND: list[tuple[Callable[[Path], None], str]] = [
     (other_beta, "every model is solved"),
     (other_alpha, "every model is solved"),
     (other_classes, "every model is solved"),
+    (better_accuracy, "results.json is"),
+    (other_temperature, "details.json is"),
     (other_own, "the history adds up"),
     (client_hidden, "the history adds up"),
     (leftover_model, "no file of a client"),
