@@ -32,7 +32,7 @@ class Protocol:
 
 @dataclass(frozen=True)
 class Evaluation:
-    """The state of a method after some rounds: mean accuracy over clients, and what it took one client and the machine."""
+    """A method after some rounds: mean accuracy over clients, and what it took one client and the machine."""
 
     round: int
     accuracy: float | None
@@ -45,8 +45,8 @@ class Evaluation:
 class MethodRun:
     """What a method gave: test accuracies of the last round's models, client by client, and what they took.
 
-    `accuracy` holds None for a client without test rows. `diverged` says at which round and learning rate the loss was no
-    longer a number; there are no accuracies then. `note` is for the table: that a method degenerates in this setting, say.
+    `accuracy` holds None for a client without test rows. `diverged` says at which round and learning rate the loss was
+    no longer a number; there are no accuracies then. `note` is for the table: that a method degenerates, say.
     """
 
     name: str
