@@ -18,11 +18,17 @@ from fedhip.methods.closed import Task, run_fedhip, run_global, run_local
 from fedhip.methods.ditto import Ditto
 from fedhip.methods.engine import Laboratory
 from fedhip.methods.errors import CheckpointError, MethodError
+from fedhip.methods.fedala import FedALA
+from fedhip.methods.fedas import FedAS
 from fedhip.methods.fedavg import FedAvg, FedAvgFT
+from fedhip.methods.feddbe import FedDBE
 from fedhip.methods.fedncm import run_fedncm
+from fedhip.methods.fedpcl import FedPCL
 from fedhip.methods.fedprox import FedProx, FedProxFT
+from fedhip.methods.fedselect import FedSelect
 from fedhip.methods.local_sgd import LocalSGD
 from fedhip.methods.method import Method
+from fedhip.methods.pfedfda import run_pfedfda
 from fedhip.methods.protocol import Evaluation, Head, MethodRun, Protocol
 from fedhip.methods.training import Checkpoint, train_method
 from fedhip.simulation import Client
@@ -63,6 +69,11 @@ _GRADIENT: Mapping[str, type[Method[Any]]] = {
     "fedprox": FedProx,
     "fedprox-ft": FedProxFT,
     "ditto": Ditto,
+    "fedala": FedALA,
+    "feddbe": FedDBE,
+    "fedas": FedAS,
+    "fedpcl": FedPCL,
+    "fedselect": FedSelect,
     "local-sgd": LocalSGD,
 }
 
@@ -99,8 +110,23 @@ _CLOSED: Mapping[str, tuple[MethodInfo, Callable[[Task], MethodRun]]] = {
             MethodInfo("fedncm", "FedNCM", "the nearest normalised class mean of all rows", {}, gradient=False),
             run_fedncm,
         ),
+        (
+            MethodInfo(
+                "pfedfda",
+                "pFedFDA",
+                "discriminant analysis between the client's Gaussians and everybody's",
+                {"shrinkage": 1e-4},
+                gradient=False,
+                optional=("beta",),
+            ),
+            run_pfedfda,
+        ),
     )
 }
+
+_WHOLE = ("_epochs", "_tensors", "_rounds", "_batch")
+_POSITIVE = ("temperature", "ala_rate", "align_rate", "slice_percent")
+_MOST = {("feddbe", "momentum"): 1.0, ("pfedfda", "beta"): 1.0, ("pfedfda", "shrinkage"): 1.0}
 
 #: Every method by name.
 METHODS: Mapping[str, MethodInfo] = MappingProxyType(
@@ -139,7 +165,7 @@ def run_method(
         return _CLOSED[name][1](Task(clients, num_classes, protocol, chosen, device, tell))
     saved = None if checkpoint is None else Checkpoint.of(checkpoint, name, clients, num_classes, protocol, chosen)
     lab = Laboratory(clients, num_classes, protocol, device)
-    return train_method(name, _GRADIENT[name](lab, chosen), lab, tell, saved)
+    return train_method(name, _GRADIENT[name].of(lab, chosen), lab, tell, saved)
 
 
 def _nearest(word: str, words: Mapping[str, object] | Sequence[str]) -> str:
@@ -153,10 +179,15 @@ def _checked_options(info: MethodInfo, given: Mapping[str, float], protocol: Pro
         if option not in known:
             remedy = _nearest(option, known) if known else "it has none"
             raise MethodError(f"{info.title} has no option {option!r}; {remedy}")
-        if not (isinstance(value, int | float) and math.isfinite(value) and value >= 0):
+        if not (math.isfinite(value) and value >= 0):
             raise MethodError(f"{info.title}: {option} is {value!r}; give a number of at least 0")
-        if option.endswith(("_epochs", "_tensors", "_rounds")) and (value != int(value) or value < 1):
+        if option.endswith(_WHOLE) and (value != int(value) or value < 1):
             raise MethodError(f"{info.title}: {option} is {value!r}; give a whole number of at least 1")
+        if option in _POSITIVE and value == 0:
+            raise MethodError(f"{info.title}: {option} is {value!r}; give a number above 0")
+        most = _MOST.get((info.name, option), 100.0 if option.endswith("percent") else math.inf)
+        if value > most:
+            raise MethodError(f"{info.title}: {option} is {value!r}; give a number of at most {most:g}")
     follow = _GRADIENT[info.name].follow_epochs if info.gradient else frozenset()
     chosen = {option: float(protocol.epochs if option in follow else value) for option, value in info.defaults.items()}
     return chosen | {option: float(value) for option, value in given.items()}

@@ -103,3 +103,9 @@ def descend(params: Params, factors: Factors) -> None:
     for W, b, (h, delta) in zip(params[::2], params[1::2], factors, strict=True):
         W.baddbmm_(h.mT, delta, alpha=-1)
         b.sub_(delta.sum(dim=1))
+
+
+def weighted_loss(params: Params, batch: Batch) -> Tensor:
+    """(k,): Σ w · cross-entropy over the rows of the batch."""
+    logs = torch.log_softmax(scores(params, batch.x), dim=-1).gather(-1, batch.y.unsqueeze(-1))
+    return -(logs.squeeze(-1) * batch.w).sum(dim=1)

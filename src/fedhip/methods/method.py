@@ -37,6 +37,11 @@ class Method(ABC, Generic[State]):
     def __init__(self, lab: Laboratory, options: Mapping[str, float]) -> None:
         self.lab, self.options = lab, options
 
+    @classmethod
+    def of(cls, lab: Laboratory, options: Mapping[str, float]) -> Method[Any]:
+        """The method, or what is left of it in this setting."""
+        return cls(lab, options)
+
     @property
     def note(self) -> str | None:
         """For the table."""
