@@ -52,7 +52,7 @@ class Gaussians:
 
 def log_priors(counts: Tensor) -> Tensor:
     """log π, with one row in all spread evenly over the classes, so that none is impossible."""
-    return ((counts + 1 / len(counts)) / (counts.sum() + 1)).log()
+    return ((counts.double() + 1 / len(counts)) / (counts.sum() + 1)).log()
 
 
 @dataclass(frozen=True)
@@ -111,11 +111,12 @@ def run_pfedfda(task: Task) -> MethodRun:
 
     own = list(in_order(lambda client: Gaussians.of(*rows(client), d), training, task.device))
     everybody = Gaussians.of_all(own)
+    places = [at for at, client in enumerate(task.clients) if len(client.train[1])]
 
     def personalize(at: int) -> Discriminant:
         x, y = rows(training[at])
-        order = torch.from_numpy(client_order(len(y), task.protocol.seed, at, 0, 0)).to(task.device)
-        beta = task.options.get("beta", None)
+        order = torch.from_numpy(client_order(len(y), task.protocol.seed, places[at], 0, 0)).to(task.device)
+        beta = task.options.get("beta")
         chosen = choose_beta(x, y, everybody, shrinkage, order) if beta is None else beta
         return Discriminant.of(own[at], everybody, chosen, shrinkage)
 

@@ -135,7 +135,7 @@ class Checkpoint:
 
     path: Path
     fingerprint: str
-    every: float = CHECKPOINT_EVERY
+    every: float = field(default_factory=lambda: CHECKPOINT_EVERY)
     last: float = field(default_factory=time.monotonic)
 
     @classmethod
