@@ -9,7 +9,7 @@ client first takes part in it, one pass ever after. Training goes on from Θ̂_k
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Sequence, Set
 from dataclasses import dataclass
 from types import MappingProxyType
 
@@ -96,38 +96,33 @@ class FedALA(Method[FedALAState]):
         received, A = for_each(state.theta, len(present)), take(state.A, present)
         if number == 0:  # Θ_k = Θ, and there is nothing to learn
             return received, A
-        fixed = (*received, *take(state.own, present))
-        newcomers = [i for i, k in enumerate(present) if not state.learnt[k]]
-        settled = [i for i, k in enumerate(present) if state.learnt[k]]
-        if settled:
-            A = put(A, settled, self.learn(A, fixed, number, present, settled)[0])
-        losses: dict[int, list[float]] = {i: [] for i in newcomers}
+        own = take(state.own, present)
+        losses: dict[int, list[float]] = {k: [] for k in present}
+        learning = set(present)
         for _ in range(int(self.options["start_epochs"])):
-            restless = [i for i, past in losses.items() if not self.has_settled(past)]
-            if not restless:
+            A, found = self.learn(A, (*received, *own), number, present, learning)
+            for k, loss in zip(present, found, strict=True):
+                losses[k].append(loss)
+            learning = {k for k in learning if not (state.learnt[k] or self.has_settled(losses[k]))}
+            if not learning:
                 break
-            found, loss = self.learn(A, fixed, number, present, restless)
-            A = put(A, restless, found)
-            for i, value in zip(restless, loss.tolist(), strict=True):
-                losses[i].append(value)
-        return blend(received, fixed[len(received) :], A), A
+        return blend(received, own, A), A
 
     def learn(
-        self, A: Params, fixed: Params, number: int, present: Sequence[int], which: Sequence[int]
-    ) -> tuple[Params, torch.Tensor]:
-        """One pass over the slices of some of the clients present: their A, and the loss of the last batch."""
+        self, A: Params, fixed: Params, number: int, present: Sequence[int], learning: Set[int]
+    ) -> tuple[Params, list[float]]:
+        """A after one pass of those still learning over their slices, and the losses of their last batches."""
         lab, rate = self.lab, self.options["ala_rate"]
-        params = (*take(A, which), torch.zeros(len(which), dtype=lab.dtype, device=lab.device))
-        clients = [present[i] for i in which]
+        params = (*A, torch.zeros(len(present), dtype=lab.dtype, device=lab.device))
         *found, loss = lab.train(
             LearnWeights(rate),
             params,
-            take(fixed, which),
-            present=clients,
-            orders=lambda k: [self.slice(k, number)],
+            fixed,
+            present=present,
+            orders=lambda k: [self.slice(k, number)] if k in learning else [],
             rate=rate,
         )
-        return tuple(found), loss
+        return tuple(found), loss.tolist()
 
     def slice(self, k: int, number: int) -> Order:
         """A contiguous part of the client's rows, in their order."""

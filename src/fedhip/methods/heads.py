@@ -73,8 +73,8 @@ def shifted_scores(params: Params, x: Tensor) -> Tensor:
 
 
 def softmax_errors(logits: Tensor, batch: Batch) -> Tensor:
-    """δ = (softmax(logits) − onehot(y)) · w; the logits are overwritten."""
-    delta = torch.softmax(logits, dim=-1, out=logits)
+    """δ = (softmax(logits) − onehot(y)) · w."""
+    delta = logits.softmax(dim=-1)
     delta.scatter_add_(-1, batch.y.unsqueeze(-1), torch.full_like(delta[..., :1], -1))
     return delta.mul_(batch.w.unsqueeze(-1))
 

@@ -3,12 +3,14 @@
 scores_c(x) = x·Σ⁻¹μ_c − ½ μ_c·Σ⁻¹μ_c + log π_c,   μ = β μ_k + (1 − β) μ_all,   Σ = β Σ_k + (1 − β) Σ_all
 
 with π the client's own class frequencies, Σ the covariance within classes, shrunk to (1 − s) Σ + s (tr Σ / m) I, and β
-chosen by each client: half of its rows score the other half, and the β of least log-loss is taken.
+chosen by each client: half of its rows, with those of all others, score the other half, and the β of least log-loss is
+taken. (To that end the client takes its own statistics out of everybody's, so that no row scores itself.)
 """
 
 from __future__ import annotations
 
 import time
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 import numpy as np
@@ -40,14 +42,24 @@ class Gaussians:
         return cls(means, rest.mT @ rest / len(y), torch.bincount(y, minlength=num_classes))
 
     @classmethod
-    def of_all(cls, clients: list[Gaussians]) -> Gaussians:
-        """Means weighted by their counts, covariances by the clients' rows."""
-        counts = torch.stack([client.counts for client in clients]).sum(dim=0)
-        sums = torch.stack([client.means * client.counts[:, None] for client in clients]).sum(dim=0)
-        covariance = torch.zeros_like(clients[0].covariance)
-        for client in clients:
-            covariance += client.covariance * client.counts.sum()
-        return cls(sums / counts[:, None].clamp(min=1), covariance / counts.sum(), counts)
+    def of_all(cls, clients: Iterable[Gaussians]) -> Gaussians:
+        """Means weighted by their counts, covariances by the clients' rows; one client at a time."""
+        each = iter(clients)
+        first = next(each)
+        counts, sums = first.counts.clone(), first.means * first.counts[:, None]
+        scatter = first.covariance * first.counts.sum()
+        for client in each:
+            counts += client.counts
+            sums += client.means * client.counts[:, None]
+            scatter += client.covariance * client.counts.sum()
+        return cls(sums / counts[:, None].clamp(min=1), scatter / counts.sum(), counts)
+
+    def without(self, own: Gaussians) -> Gaussians:
+        """Of the other clients, in the sums of `of_all`."""
+        counts = self.counts - own.counts
+        sums = self.means * self.counts[:, None] - own.means * own.counts[:, None]
+        covariance = self.covariance * self.counts.sum() - own.covariance * own.counts.sum()
+        return Gaussians(sums / counts[:, None].clamp(min=1), covariance / counts.sum().clamp(min=1), counts)
 
 
 def log_priors(counts: Tensor) -> Tensor:
@@ -91,12 +103,15 @@ def choose_beta(x: Tensor, y: Tensor, everybody: Gaussians, shrinkage: float, or
     if len(y) < 2:
         return 0.0
     halves = order[::2], order[1::2]
+    others = everybody.without(Gaussians.of(x, y, len(everybody.counts)))
     losses = [0.0] * len(BETAS)
     for fitted, held_out in (halves, halves[::-1]):
         own = Gaussians.of(x[fitted], y[fitted], len(everybody.counts))
+        rest = Gaussians.of_all([others, own])
+        judges = held_out[rest.counts[y[held_out]] > 0]  # a class that is all held out can be scored by nobody
         for i, beta in enumerate(BETAS):
-            scores = Discriminant.of(own, everybody, beta, shrinkage).scores(x[held_out])
-            losses[i] += float(torch.nn.functional.cross_entropy(scores, y[held_out], reduction="sum"))
+            scores = Discriminant.of(own, rest, beta, shrinkage).scores(x[judges])
+            losses[i] += float(torch.nn.functional.cross_entropy(scores, y[judges], reduction="sum"))
     return BETAS[int(np.argmin(losses))]
 
 
@@ -109,8 +124,7 @@ def run_pfedfda(task: Task) -> MethodRun:
         x = torch.as_tensor(np.asarray(features, np.float64), device=task.device)
         return x, torch.as_tensor(np.asarray(labels, np.int64), device=task.device)
 
-    own = list(in_order(lambda client: Gaussians.of(*rows(client), d), training, task.device))
-    everybody = Gaussians.of_all(own)
+    everybody = Gaussians.of_all(in_order(lambda client: Gaussians.of(*rows(client), d), training, task.device))
     places = [at for at, client in enumerate(task.clients) if len(client.train[1])]
 
     def personalize(at: int) -> Discriminant:
@@ -118,7 +132,7 @@ def run_pfedfda(task: Task) -> MethodRun:
         order = torch.from_numpy(client_order(len(y), task.protocol.seed, places[at], 0, 0)).to(task.device)
         beta = task.options.get("beta")
         chosen = choose_beta(x, y, everybody, shrinkage, order) if beta is None else beta
-        return Discriminant.of(own[at], everybody, chosen, shrinkage)
+        return Discriminant.of(Gaussians.of(x, y, d), everybody, chosen, shrinkage)
 
     models = {}
     for done, found in enumerate(in_order(personalize, range(len(training)), task.device), start=1):
