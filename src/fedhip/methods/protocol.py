@@ -46,8 +46,7 @@ class MethodRun:
     """What a method gave: test accuracies of the last round's models, client by client, and what they took.
 
     `accuracy` holds None for a client without test rows. `diverged` says at which round and learning rate the loss was
-    no longer a number; there are no accuracies then. `note` is for the table: that a method degenerates in this
-    setting, say.
+    no longer a number; there are no accuracies then. `note` is for the table: that a method degenerates, say.
     """
 
     name: str

@@ -1,0 +1,153 @@
+"""A round of FedAvg by the engine, beside a loop over clients written by hand and one with autograd and a DataLoader.
+
+    python benchmarks/methods.py [--quick] [--clients 50] [--rows 50000] [--width 768] [--classes 100] [--device cuda]
+
+All three train the same heads on the same batches from the same start, one after another in this process, and must
+agree. What counts are the ratios; the best of a few repetitions is taken of each. The loops run on one thread and on
+all, and the better counts. Other methods follow, with what a round of them takes.
+"""
+
+from __future__ import annotations
+
+import argparse
+import time
+from collections.abc import Callable
+from dataclasses import replace
+
+import numpy as np
+import torch
+from torch import Tensor
+from torch.utils.data import DataLoader, TensorDataset
+
+from fedhip.methods import _GRADIENT, METHODS, Protocol
+from fedhip.methods.engine import Laboratory, weighted_mean
+from fedhip.methods.fedavg import FedAvg
+from fedhip.simulation import Client
+
+Params = tuple[Tensor, ...]
+
+
+def federation(clients: int, rows: int, width: int, classes: int) -> list[Client]:
+    """Clients of uneven sizes (one in three small), with random features of overlapping classes."""
+    rng = np.random.default_rng(0)
+    means = 0.3 * rng.standard_normal((classes, width), dtype=np.float32)
+    sizes = rng.dirichlet(np.full(clients, 5.0)) * rows
+    found = []
+    for k, size in enumerate(np.maximum(1, sizes.astype(int))):
+        labels = rng.integers(0, classes, size)
+        features = means[labels] + rng.standard_normal((size, width), dtype=np.float32)
+        found.append(Client(str(k), (features, labels), (features[:20], labels[:20])))
+    return found
+
+
+def by_hand(lab: Laboratory, start: Params) -> Params:
+    """Client after client, gradients in closed form."""
+    protocol, trained = lab.protocol, []
+    orders = lab.shuffled(0)
+    for k in range(lab.size):
+        W, b = (tensor.clone() for tensor in start)
+        F = lab.features[lab.starts[k] : lab.starts[k] + lab.rows[k]]
+        y = lab.labels[lab.starts[k] : lab.starts[k] + lab.rows[k]]
+        for order in orders(k):
+            rows = torch.from_numpy(order).to(lab.device)
+            for at in range(0, len(rows), protocol.batch):
+                part = rows[at : at + protocol.batch]
+                x = F[part]
+                delta = torch.addmm(b, x, W).softmax(dim=1)
+                delta[torch.arange(len(part), device=lab.device), y[part]] -= 1
+                W.addmm_(x.T, delta, alpha=-protocol.learning_rate / len(part))
+                b.sub_(delta.mean(dim=0), alpha=protocol.learning_rate)
+        trained.append((W, b))
+    return weighted_mean(tuple(map(torch.stack, zip(*trained, strict=True))), lab.shares(range(lab.size)))
+
+
+def by_autograd(lab: Laboratory, start: Params) -> Params:
+    """As it is usually written: a module, an optimizer and a DataLoader for each client."""
+    protocol, trained = lab.protocol, []
+    orders = lab.shuffled(0)
+    for k in range(lab.size):
+        span = slice(lab.starts[k], lab.starts[k] + lab.rows[k])
+        data = TensorDataset(lab.features[span], lab.labels[span])
+        model = torch.nn.Linear(lab.width, lab.num_classes, device=lab.device)
+        model.load_state_dict({"weight": start[0].T, "bias": start[1]})
+        optimizer = torch.optim.SGD(model.parameters(), lr=protocol.learning_rate)
+        for order in orders(k):
+            for x, y in DataLoader(data, batch_size=protocol.batch, sampler=order.tolist()):
+                loss = torch.nn.functional.cross_entropy(model(x), y)
+                optimizer.zero_grad()
+                loss.backward()  # type: ignore[no-untyped-call]
+                optimizer.step()
+        trained.append((model.weight.detach().T, model.bias.detach()))
+    return weighted_mean(tuple(map(torch.stack, zip(*trained, strict=True))), lab.shares(range(lab.size)))
+
+
+def measure(work: Callable[[], object], device: torch.device, repetitions: int) -> tuple[float, float]:
+    """Least seconds on the clock, and least seconds of the processor."""
+    taken = []
+    for _ in range(repetitions):
+        clock, processor = time.perf_counter(), time.process_time()
+        work()
+        if device.type == "cuda":
+            torch.cuda.synchronize()
+        taken.append((time.perf_counter() - clock, time.process_time() - processor))
+    return min(wall for wall, _ in taken), min(cpu for _, cpu in taken)
+
+
+def loop(work: Callable[[], object], device: torch.device, repetitions: int) -> tuple[float, float]:
+    """The better of one thread and all of them."""
+    threads = torch.get_num_threads()
+    found = []
+    for number in {1, threads}:
+        torch.set_num_threads(number)
+        found.append(measure(work, device, repetitions))
+    torch.set_num_threads(threads)
+    return min(wall for wall, _ in found), min(cpu for _, cpu in found)
+
+
+def main() -> None:
+    """Measure and print."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--quick", action="store_true", help="8,000 rows in 16 clients, and one epoch")
+    for name, default in (("clients", 50), ("rows", 50_000), ("width", 768), ("classes", 100), ("repetitions", 3)):
+        parser.add_argument(f"--{name}", type=int, default=default)
+    parser.add_argument("--device", default="cpu")
+    args = parser.parse_args()
+    protocol = Protocol(rounds=1)
+    if args.quick:
+        args.clients, args.rows, protocol = 16, 8_000, replace(protocol, epochs=1)
+    lab = Laboratory(federation(args.clients, args.rows, args.width, args.classes), args.classes, protocol, args.device)
+    everybody, device, start = range(lab.size), lab.device, lab.initial()
+    fedavg = FedAvg(lab, {})
+    state = fedavg.start()
+
+    ours = fedavg.round(state, 0, everybody)[0].theta
+    for name, theirs in (("by hand", by_hand(lab, start)), ("by autograd", by_autograd(lab, start))):
+        for a, b in zip(ours, theirs, strict=True):
+            assert torch.linalg.norm(a - b) < 1e-4 * torch.linalg.norm(b), name
+
+    engine = measure(lambda: fedavg.round(state, 0, everybody), device, args.repetitions)
+    hand = loop(lambda: by_hand(lab, start), device, args.repetitions)
+    autograd = loop(lambda: by_autograd(lab, start), device, max(1, args.repetitions // 2))
+    print(
+        f"FedAvg, {args.rows:,} × {args.width}, K = {args.clients}, d = {args.classes}, E = {protocol.epochs}, {device}"
+    )
+    print(f"{'':<28}{'clock':>9}{'processor':>12}")
+    for name, (wall, cpu) in (("engine", engine), ("loop by hand", hand), ("loop with autograd", autograd)):
+        print(f"{name:<28}{wall:8.2f} s{cpu:10.2f} s")
+    print(f"{'engine / by hand':<28}{engine[0] / hand[0]:8.2f} ×{engine[1] / hand[1]:10.2f} ×")
+    print(f"{'autograd / engine':<28}{autograd[0] / engine[0]:8.2f} ×{autograd[1] / engine[1]:10.2f} ×")
+
+    for head in ("linear", "mlp"):
+        lab.protocol = replace(protocol, head=head)
+        print(f"second round, {head} head")
+        for name, info in METHODS.items():
+            if not info.gradient:
+                continue
+            method = _GRADIENT[name].of(lab, info.defaults)
+            after, _ = method.round(method.start(), 0, everybody)
+            wall, cpu = measure(lambda m=method, s=after: m.round(s, 1, everybody), device, 1)  # type: ignore[misc]
+            print(f"  {info.title:<26}{wall:8.2f} s{cpu:10.2f} s")
+
+
+if __name__ == "__main__":
+    main()

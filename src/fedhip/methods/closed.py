@@ -1,0 +1,118 @@
+"""The methods in closed form that `fedhip.simulation` computes, in the shape of the others."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from fedhip.methods.protocol import Evaluation, MethodRun, Protocol
+from fedhip.models import masked
+from fedhip.parallel import in_order
+from fedhip.simulation import Client, evaluate, local_model, simulate
+
+Report = Callable[[str, int, int], None]
+
+
+@dataclass(frozen=True)
+class Task:
+    """What a method in closed form is given."""
+
+    clients: Sequence[Client]
+    num_classes: int
+    protocol: Protocol
+    options: Mapping[str, float]
+    device: str | torch.device
+    report: Report
+
+    @property
+    def training(self) -> list[Client]:
+        """The clients with training rows."""
+        return [client for client in self.clients if len(client.train[1])]
+
+    def local_classes(self, client: Client) -> Tensor | None:
+        """The classes to choose among (d,) bool; None for all."""
+        counts = np.bincount(client.train[1], minlength=self.num_classes)
+        return torch.from_numpy(counts > 0) if self.protocol.only_local_classes and counts.any() else None
+
+    def accuracy(self, client: Client, scores: Callable[[Tensor], Tensor] | None) -> float | None:
+        """On the client's test rows, of scores (n, d) from features (n, m) in float64."""
+        features, labels = client.test
+        if scores is None or not len(labels):
+            return None
+        found = scores(torch.as_tensor(np.asarray(features, np.float64), device=self.device))
+        predicted = masked(found, self.local_classes(client)).argmax(dim=1).cpu().numpy()
+        return float((predicted == np.asarray(labels)).mean())
+
+
+def one_shot(
+    name: str,
+    task: Task,
+    accuracy: list[float | None],
+    *,
+    rounds: int,
+    seconds: float,
+    up: int,
+    down: int,
+    alphas: list[float | None] | None = None,
+) -> MethodRun:
+    """A run whose history is its end."""
+    known = [value for value in accuracy if value is not None]
+    end = Evaluation(rounds, float(np.mean(known)) if known else None, seconds, up, down)
+    return MethodRun(name, accuracy, rounds, seconds, up, down, dict(task.options), alphas, [end])
+
+
+def run_local(task: Task) -> MethodRun:
+    """The ridge of each client's rows alone."""
+    began, only = time.perf_counter(), task.protocol.only_local_classes
+    models: dict[str, Tensor] = {}
+    found = in_order(lambda client: local_model(client, task.num_classes, task.device), task.training, task.device)
+    for done, (client, model) in enumerate(zip(task.training, found, strict=True), start=1):
+        models[client.name] = model
+        task.report("trained alone", done, len(task.training))
+    seconds = time.perf_counter() - began
+    accuracy = [
+        evaluate(client, {"local": models.get(client.name)}, None, task.num_classes, only).accuracy["local"]
+        for client in task.clients
+    ]
+    return one_shot("local", task, accuracy, rounds=0, seconds=seconds, up=0, down=0)
+
+
+def run_global(task: Task) -> MethodRun:
+    """One ridge of all rows (AFL, Fed3R)."""
+    return _simulated("global", task)
+
+
+def run_fedhip(task: Task) -> MethodRun:
+    """FedHiP: α by leave-one-out and β from the sum, unless they are given."""
+    return _simulated("fedhip", task)
+
+
+def _simulated(name: str, task: Task) -> MethodRun:
+    outcome = simulate(
+        task.clients,
+        task.num_classes,
+        alpha=task.options.get("alpha", "loo"),
+        beta=task.options.get("beta", "auto"),
+        methods=(name,),
+        only_local_classes=task.protocol.only_local_classes,
+        device=task.device,
+        report=task.report,
+    )
+    m, d = outcome.federation.grid.num_features, outcome.federation.grid.num_classes
+    # A symmetric matrix travels as its lower triangle.
+    statistics, model = 8 * (m * (m + 1) // 2 + m * d + d), 8 * m * d
+    return one_shot(
+        name,
+        task,
+        [client.accuracy[name] for client in outcome.clients],
+        rounds=1,
+        seconds=sum(seconds for phase, seconds in outcome.seconds.items() if phase != "tests"),
+        up=statistics,
+        down=statistics if name == "fedhip" else model,
+        alphas=[client.alpha for client in outcome.clients] if name == "fedhip" else None,
+    )

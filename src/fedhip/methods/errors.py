@@ -1,0 +1,11 @@
+"""What can go wrong with a method, one class for each thing a user can do about it."""
+
+from fedhip.core.errors import FedHiPError, FileFormatError
+
+
+class MethodError(FedHiPError, ValueError):
+    """There is no such method, it has no such option, or a value makes no sense."""
+
+
+class CheckpointError(FileFormatError, ValueError):
+    """The checkpoint cannot be read, or belongs to another problem or protocol."""

@@ -1,0 +1,66 @@
+"""FedAvg (McMahan et al., 2017), and its fine-tuning.
+
+θ^{t+1} = Σ_k (n_k / Σ n) θ_k,   θ_k = E passes of SGD from θ^t over the rows of client k
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from types import MappingProxyType
+
+from fedhip.methods.engine import Models, Step, for_each, nbytes, sgd, weighted_mean
+from fedhip.methods.heads import Params
+from fedhip.methods.method import Method, Traffic
+
+
+@dataclass(frozen=True)
+class Shared:
+    """The server's model, without the axis of clients."""
+
+    theta: Params
+
+
+class FedAvg(Method[Shared]):
+    """The mean of models trained locally; everybody is tested with it."""
+
+    title = "FedAvg"
+    description = "one model: the mean of what the clients trained from it"
+
+    def start(self) -> Shared:
+        """The common beginning."""
+        return Shared(self.lab.initial())
+
+    def step(self) -> Step:
+        """What a client does with a mini-batch."""
+        return sgd
+
+    def round(self, state: Shared, number: int, present: Sequence[int]) -> tuple[Shared, Traffic]:
+        """Send the model, train it everywhere, average."""
+        sent = for_each(state.theta, len(present))
+        trained = self.lab.train(self.step(), sent, sent, present=present, orders=self.lab.shuffled(number))
+        return Shared(weighted_mean(trained, self.lab.shares(present))), Traffic(nbytes(*trained), nbytes(*sent))
+
+    def models(self, state: Shared, number: int) -> Models:
+        """The global model."""
+        return Models(for_each(state.theta, self.lab.size), for_each(state.theta, 1))
+
+
+class FedAvgFT(FedAvg):
+    """FedAvg, and then every client trains its copy of the last model on."""
+
+    title = "FedAvg+FT"
+    description = "FedAvg's model, trained on by each client for itself in the end"
+    defaults = MappingProxyType({"finetune_epochs": 3.0})
+    follow_epochs = frozenset({"finetune_epochs"})
+
+    def finetuning_step(self) -> Step:
+        """What a client does with a mini-batch in the end."""
+        return sgd
+
+    def models(self, state: Shared, number: int) -> Models:
+        """Copies of the global model after E_ft passes; nothing travels."""
+        epochs, everybody = int(self.options["finetune_epochs"]), range(self.lab.size)
+        copies, orders = for_each(state.theta, self.lab.size), self.lab.shuffled(number, epochs)
+        tuned = self.lab.train(self.finetuning_step(), copies, copies, present=everybody, orders=orders)
+        return Models(tuned, for_each(state.theta, 1))

@@ -1,0 +1,35 @@
+"""FedNCM (Legate et al., 2023): one round of class means.
+
+w_c = μ_c / ‖μ_c‖,   μ_c the mean of all clients' rows of class c;   the class of x is argmax_c x·w_c
+"""
+
+from __future__ import annotations
+
+import time
+
+import numpy as np
+import torch
+
+from fedhip.methods.closed import Task, one_shot
+from fedhip.methods.engine import nbytes
+from fedhip.methods.protocol import MethodRun
+
+
+def run_fedncm(task: Task) -> MethodRun:
+    """Every client sends its class sums and counts; everybody is tested with the normalised means."""
+    began, d, training = time.perf_counter(), task.num_classes, task.training
+    width = training[0].train[0].shape[1]
+    sums = torch.zeros(d, width, dtype=torch.float64, device=task.device)
+    counts = torch.zeros(d, dtype=torch.int64, device=task.device)
+    for done, client in enumerate(training, start=1):
+        features = torch.as_tensor(np.asarray(client.train[0], np.float64), device=task.device)
+        labels = torch.as_tensor(np.asarray(client.train[1], np.int64), device=task.device)
+        sums.index_add_(0, labels, features)
+        counts += torch.bincount(labels, minlength=d)
+        task.report("class means", done, len(training))
+    # The length of a sum is its count times the mean's: normalised, they are the same.
+    W = torch.nn.functional.normalize(sums, dim=1).mT.contiguous()
+    unknown = counts == 0
+    seconds = time.perf_counter() - began
+    accuracy = [task.accuracy(client, lambda x: (x @ W).masked_fill(unknown, -torch.inf)) for client in task.clients]
+    return one_shot("fedncm", task, accuracy, rounds=1, seconds=seconds, up=nbytes(sums, counts), down=nbytes(W))

@@ -1,0 +1,147 @@
+"""pFedFDA (McLaughlin and Su, 2024) on frozen features, in one round.
+
+scores_c(x) = x·Σ⁻¹μ_c − ½ μ_c·Σ⁻¹μ_c + log π_c,   μ = β μ_k + (1 − β) μ_all,   Σ = β Σ_k + (1 − β) Σ_all
+
+with π the client's own class frequencies, Σ the covariance within classes, shrunk to (1 − s) Σ + s (tr Σ / m) I, and β
+chosen by each client: half of its rows, with those of all others, score the other half, and the β of least log-loss is
+taken. (To that end the client takes its own statistics out of everybody's, so that no row scores itself.)
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from fedhip.methods.closed import Task, one_shot
+from fedhip.methods.engine import client_order, mean_by_class, nbytes
+from fedhip.methods.protocol import MethodRun
+from fedhip.parallel import in_order
+from fedhip.simulation import Client
+
+BETAS = tuple(step / 10 for step in range(11))
+
+
+@dataclass(frozen=True)
+class Gaussians:
+    """Class means (d, m), covariance within classes (m, m), and rows of each class (d,)."""
+
+    means: Tensor
+    covariance: Tensor
+    counts: Tensor
+
+    @classmethod
+    def of(cls, x: Tensor, y: Tensor, num_classes: int) -> Gaussians:
+        """Of a client's rows."""
+        means = mean_by_class(x, y, num_classes)
+        rest = x - means[y]
+        return cls(means, rest.mT @ rest / len(y), torch.bincount(y, minlength=num_classes))
+
+    @classmethod
+    def of_all(cls, clients: Iterable[Gaussians]) -> Gaussians:
+        """Means weighted by their counts, covariances by the clients' rows; one client at a time."""
+        each = iter(clients)
+        first = next(each)
+        counts, sums = first.counts.clone(), first.means * first.counts[:, None]
+        scatter = first.covariance * first.counts.sum()
+        for client in each:
+            counts += client.counts
+            sums += client.means * client.counts[:, None]
+            scatter += client.covariance * client.counts.sum()
+        return cls(sums / counts[:, None].clamp(min=1), scatter / counts.sum(), counts)
+
+    def without(self, own: Gaussians) -> Gaussians:
+        """Of the other clients, in the sums of `of_all`."""
+        counts = self.counts - own.counts
+        sums = self.means * self.counts[:, None] - own.means * own.counts[:, None]
+        covariance = self.covariance * self.counts.sum() - own.covariance * own.counts.sum()
+        return Gaussians(sums / counts[:, None].clamp(min=1), covariance / counts.sum().clamp(min=1), counts)
+
+
+def log_priors(counts: Tensor) -> Tensor:
+    """log π, with one row in all spread evenly over the classes, so that none is impossible."""
+    return ((counts.double() + 1 / len(counts)) / (counts.sum() + 1)).log()
+
+
+@dataclass(frozen=True)
+class Discriminant:
+    """scores = x W + b; a class that no client has is never chosen."""
+
+    W: Tensor
+    b: Tensor
+
+    @classmethod
+    def of(cls, own: Gaussians, everybody: Gaussians, beta: float, shrinkage: float) -> Discriminant:
+        """Between the client's and everybody's; a class the client lacks has everybody's mean."""
+        held = (own.counts > 0)[:, None]
+        means = torch.where(held, everybody.means.lerp(own.means, beta), everybody.means)
+        covariance = everybody.covariance.lerp(own.covariance, beta)
+        m = len(covariance)
+        scale = covariance.trace() / m
+        # Rows that are all alike have no covariance; any multiple of the identity then gives the nearest mean.
+        scale = torch.where(scale > 0, scale, 1.0)
+        covariance = (1 - shrinkage) * covariance + shrinkage * scale * torch.eye(m).to(covariance)
+        factor, failed = torch.linalg.cholesky_ex(covariance)
+        if int(failed):
+            covariance += torch.finfo(covariance.dtype).eps * m * scale * torch.eye(m).to(covariance)
+            factor = torch.linalg.cholesky(covariance)
+        W = torch.cholesky_solve(means.mT.contiguous(), factor)
+        b = log_priors(own.counts) - (means * W.mT).sum(dim=1) / 2
+        return cls(W, b.masked_fill(everybody.counts == 0, -torch.inf))
+
+    def scores(self, x: Tensor) -> Tensor:
+        """(n, d)."""
+        return x @ self.W + self.b
+
+
+def choose_beta(x: Tensor, y: Tensor, everybody: Gaussians, shrinkage: float, order: Tensor) -> float:
+    """The β of least log-loss when each half of the rows scores the other; 0 where there are no two halves."""
+    if len(y) < 2:
+        return 0.0
+    halves = order[::2], order[1::2]
+    others = everybody.without(Gaussians.of(x, y, len(everybody.counts)))
+    losses = [0.0] * len(BETAS)
+    for fitted, held_out in (halves, halves[::-1]):
+        own = Gaussians.of(x[fitted], y[fitted], len(everybody.counts))
+        rest = Gaussians.of_all([others, own])
+        judges = held_out[rest.counts[y[held_out]] > 0]  # a class that is all held out can be scored by nobody
+        for i, beta in enumerate(BETAS):
+            scores = Discriminant.of(own, rest, beta, shrinkage).scores(x[judges])
+            losses[i] += float(torch.nn.functional.cross_entropy(scores, y[judges], reduction="sum"))
+    return BETAS[int(np.argmin(losses))]
+
+
+def run_pfedfda(task: Task) -> MethodRun:
+    """Every client sends means, counts and covariance, receives those of all, and chooses its β."""
+    began, d, training, shrinkage = time.perf_counter(), task.num_classes, task.training, task.options["shrinkage"]
+
+    def rows(client: Client) -> tuple[Tensor, Tensor]:
+        features, labels = client.train
+        x = torch.as_tensor(np.asarray(features, np.float64), device=task.device)
+        return x, torch.as_tensor(np.asarray(labels, np.int64), device=task.device)
+
+    everybody = Gaussians.of_all(in_order(lambda client: Gaussians.of(*rows(client), d), training, task.device))
+    places = [at for at, client in enumerate(task.clients) if len(client.train[1])]
+
+    def personalize(at: int) -> Discriminant:
+        x, y = rows(training[at])
+        order = torch.from_numpy(client_order(len(y), task.protocol.seed, places[at], 0, 0)).to(task.device)
+        beta = task.options.get("beta")
+        chosen = choose_beta(x, y, everybody, shrinkage, order) if beta is None else beta
+        return Discriminant.of(Gaussians.of(x, y, d), everybody, chosen, shrinkage)
+
+    models = {}
+    for done, found in enumerate(in_order(personalize, range(len(training)), task.device), start=1):
+        models[training[done - 1].name] = found
+        task.report("choosing beta", done, len(training))
+    seconds = time.perf_counter() - began
+    common = Discriminant.of(everybody, everybody, 0.0, shrinkage)
+    accuracy = [task.accuracy(client, models.get(client.name, common).scores) for client in task.clients]
+    m = len(everybody.covariance)
+    # A symmetric matrix travels as its lower triangle.
+    sent = nbytes(everybody.means, everybody.counts) + m * (m + 1) // 2 * everybody.covariance.element_size()
+    return one_shot("pfedfda", task, accuracy, rounds=1, seconds=seconds, up=sent, down=sent)

@@ -1,0 +1,200 @@
+"""Round after round: reports, tests, checkpoints, and an end when numbers are no longer numbers."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, field, fields, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from safetensors import SafetensorError, safe_open
+from safetensors.torch import save_file
+from torch import Tensor
+
+from fedhip.data.files import atomic_path
+from fedhip.methods.engine import Laboratory, Models, participants
+from fedhip.methods.errors import CheckpointError
+from fedhip.methods.method import Method
+from fedhip.methods.protocol import Evaluation, MethodRun, Protocol
+from fedhip.simulation import Client
+
+#: Seconds between checkpoints.
+CHECKPOINT_EVERY = 60.0
+_FORMAT = "fedhip.method/1"
+
+Report = Callable[[str, int, int], None]
+
+
+@dataclass
+class Progress:
+    """How far a run has come."""
+
+    round: int = 0
+    seconds: float = 0.0
+    up: int = 0
+    down: int = 0
+    history: list[Evaluation] = field(default_factory=list)
+
+
+def train_method(
+    name: str,
+    method: Method[Any],
+    lab: Laboratory,
+    report: Report,
+    checkpoint: Checkpoint | None = None,
+) -> MethodRun:
+    """All rounds of a method, and the test of what they gave."""
+    protocol, progress, state = lab.protocol, Progress(), method.start()
+    accuracy: list[float | None] = [None] * len(lab.tests)
+    if checkpoint is not None:
+        state, progress = checkpoint.read(state, progress)
+    diverged = None if all_finite(state) else _divergence(progress.round, protocol)
+
+    def evaluate(models: Models) -> list[float | None]:
+        found = lab.accuracies(models)
+        known = [value for value in found if value is not None]
+        mean = float(np.mean(known)) if known else None
+        up, down = per_client(progress.up, lab), per_client(progress.down, lab)
+        progress.history.append(Evaluation(progress.round, mean, progress.seconds, up, down))
+        return found
+
+    try:
+        while diverged is None and progress.round < protocol.rounds:
+            began, number = time.perf_counter(), progress.round
+            present = participants(lab.size, protocol.participation, protocol.seed, number)
+            new, traffic = method.round(state, number, present)
+            diverged = None if all_finite(new) else _divergence(number + 1, protocol)
+            spent = time.perf_counter() - began
+            state, progress.round, progress.seconds = new, number + 1, progress.seconds + spent
+            progress.up, progress.down = progress.up + traffic.up, progress.down + traffic.down
+            every = protocol.evaluate_every
+            if diverged is None and every and progress.round % every == 0 and progress.round < protocol.rounds:
+                evaluate(method.models(state, progress.round))
+            if checkpoint is not None:
+                checkpoint.write_when_due(state, progress)
+            report(method.title, progress.round, protocol.rounds)
+    except BaseException:
+        if checkpoint is not None:
+            checkpoint.write(state, progress)
+        raise
+    if checkpoint is not None:
+        checkpoint.write(state, progress)
+    if diverged is None:
+        began = time.perf_counter()
+        models = method.models(state, progress.round)
+        diverged = None if all_finite(models) else _divergence(progress.round, protocol)
+        progress.seconds += time.perf_counter() - began  # fine-tuning is part of a method
+        if diverged is None:
+            accuracy = evaluate(models)
+    return MethodRun(
+        name,
+        accuracy,
+        progress.round,
+        progress.seconds,
+        per_client(progress.up, lab),
+        per_client(progress.down, lab),
+        dict(method.options),
+        history=progress.history,
+        diverged=diverged,
+        note=method.note,
+    )
+
+
+def per_client(total: int, lab: Laboratory) -> int:
+    """The mean over the clients with training rows."""
+    return round(total / lab.size)
+
+
+def _divergence(round_: int, protocol: Protocol) -> str:
+    return f"round {round_}, learning rate {protocol.learning_rate:g}"
+
+
+def tensors_of(state: Any) -> Iterator[tuple[str, Tensor]]:
+    """The tensors of a dataclass by name; those of a tuple are numbered."""
+    for part in fields(state):
+        value = getattr(state, part.name)
+        if isinstance(value, Tensor):
+            yield part.name, value
+        elif isinstance(value, tuple):
+            yield from ((f"{part.name}.{i}", tensor) for i, tensor in enumerate(value))
+
+
+def all_finite(state: Any) -> bool:
+    """Whether every number of a state is one."""
+    return all(bool(torch.isfinite(t).all()) for _, t in tensors_of(state) if t.is_floating_point())
+
+
+@dataclass
+class Checkpoint:
+    """The last whole round on disk: a safetensors file, of one method on one problem by one protocol."""
+
+    path: Path
+    fingerprint: str
+    every: float = field(default_factory=lambda: CHECKPOINT_EVERY)
+    last: float = field(default_factory=time.monotonic)
+
+    @classmethod
+    def of(
+        cls,
+        path: Path,
+        name: str,
+        clients: Sequence[Client],
+        num_classes: int,
+        protocol: Protocol,
+        options: Mapping[str, float],
+    ) -> Checkpoint:
+        """With the fingerprint of all that decides the numbers."""
+        told = json.dumps([name, num_classes, asdict(protocol), dict(sorted(options.items()))])
+        sha = hashlib.sha256(told.encode())
+        for client in clients:
+            for part in (*client.train, *client.test):
+                array = np.ascontiguousarray(part)
+                sha.update(f"{array.dtype}{array.shape}".encode())
+                sha.update(array.data)
+        return cls(Path(path), sha.hexdigest())
+
+    def write_when_due(self, state: Any, progress: Progress) -> None:
+        """Write, if the last time is long enough ago."""
+        if time.monotonic() - self.last >= self.every:
+            self.write(state, progress)
+
+    def write(self, state: Any, progress: Progress) -> None:
+        """Replace the file as a whole."""
+        tensors = {name: tensor.cpu().contiguous().clone() for name, tensor in tensors_of(state)}
+        metadata = {"format": _FORMAT, "fingerprint": self.fingerprint, "progress": json.dumps(asdict(progress))}
+        with atomic_path(self.path) as temporary:
+            save_file(tensors, temporary, metadata)
+        self.last = time.monotonic()
+
+    def read(self, fresh: Any, progress: Progress) -> tuple[Any, Progress]:
+        """What the file holds, in the shape of a fresh state; that state itself where there is no file."""
+        if not self.path.exists():
+            return fresh, progress
+        try:
+            with safe_open(self.path, framework="pt") as file:
+                metadata = file.metadata() or {}
+                stored = {key: file.get_tensor(key) for key in file.keys()}  # noqa: SIM118
+        except (SafetensorError, OSError) as error:
+            raise CheckpointError(f"{self.path} is not a readable checkpoint ({error}); remove it") from None
+        if metadata.get("format") != _FORMAT:
+            raise CheckpointError(f"{self.path} is no checkpoint of a method; choose another path")
+        if metadata.get("fingerprint") != self.fingerprint:
+            raise CheckpointError(
+                f"{self.path} was written for other clients, another protocol or another method; "
+                "remove it, or choose another path"
+            )
+        values: dict[str, Any] = {}
+        for part in fields(fresh):
+            old = getattr(fresh, part.name)
+            if isinstance(old, Tensor):
+                values[part.name] = stored[part.name].to(old.device)
+            else:
+                values[part.name] = tuple(stored[f"{part.name}.{i}"].to(t.device) for i, t in enumerate(old))
+        told = json.loads(metadata["progress"])
+        history = [Evaluation(**entry) for entry in told.pop("history")]
+        return replace(fresh, **values), Progress(**told, history=history)

@@ -1,0 +1,185 @@
+"""Methods in closed form against scikit-learn."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+from sklearn.discriminant_analysis import LinearDiscriminantAnalysis
+from sklearn.linear_model import Ridge
+from sklearn.metrics import log_loss
+from sklearn.neighbors import NearestCentroid
+
+from fedhip.core import DEFAULT_ALPHAS
+from fedhip.methods import run_method
+from fedhip.methods.engine import client_order
+from fedhip.methods.pfedfda import BETAS, Discriminant, Gaussians, choose_beta
+from fedhip.simulation import Client, Rows
+from tests.methods.problems import CLASSES, PROTOCOL, federation
+
+SIZES = (40, 50, 70)
+
+
+def pooled(clients: list[Client]) -> Rows:
+    return np.concatenate([c.train[0] for c in clients]), np.concatenate([c.train[1] for c in clients])
+
+
+def accuracies(clients: list[Client], predicted: list[np.ndarray]) -> list[float]:
+    return [float((found == client.test[1]).mean()) for client, found in zip(clients, predicted, strict=True)]
+
+
+def test_fedncm_is_the_nearest_normalised_centroid_of_all_rows() -> None:
+    clients = federation(SIZES, test=200)
+    nearest = NearestCentroid().fit(*pooled(clients))
+    nearest.centroids_ /= np.linalg.norm(nearest.centroids_, axis=1, keepdims=True)
+    expected = accuracies(clients, [nearest.predict(c.test[0]) for c in clients])
+    assert run_method("fedncm", clients, CLASSES).accuracy == expected
+
+
+def test_fedncm_never_chooses_a_class_nobody_has() -> None:
+    clients = federation(SIZES)
+    flipped = [Client(c.name, (-abs(c.train[0]), c.train[1]), (abs(c.test[0]), c.test[1])) for c in clients]
+    with_one_more = run_method("fedncm", flipped, CLASSES + 1)
+    assert with_one_more.accuracy == run_method("fedncm", flipped, CLASSES).accuracy
+
+
+def test_global_is_the_ridge_of_all_rows() -> None:
+    clients = federation(SIZES, test=200)
+    x, y = pooled(clients)
+    ridge = Ridge(alpha=3.0, fit_intercept=False).fit(x, np.eye(CLASSES)[y])
+    expected = accuracies(clients, [ridge.predict(c.test[0]).argmax(1) for c in clients])
+    assert run_method("global", clients, CLASSES, options={"beta": 3}).accuracy == expected
+
+
+def test_fedhip_is_the_ridge_in_which_own_rows_weigh_more() -> None:
+    clients = federation(SIZES, test=200)
+    x, y = pooled(clients)
+    predicted = []
+    for k, client in enumerate(clients):
+        weights = 1 + 4.0 * (np.repeat(range(3), SIZES) == k)
+        ridge = Ridge(alpha=3.0, fit_intercept=False).fit(x, np.eye(CLASSES)[y], weights)
+        predicted.append(ridge.predict(client.test[0]).argmax(1))
+    run = run_method("fedhip", clients, CLASSES, options={"alpha": 4, "beta": 3})
+    assert run.accuracy == accuracies(clients, predicted)
+    assert run.alphas == [4.0] * 3
+
+
+def test_fedhip_chooses_alpha_unless_it_is_given() -> None:
+    run = run_method("fedhip", federation(SIZES), CLASSES)
+    assert run.options == {}
+    assert run.alphas is not None
+    assert all(alpha in DEFAULT_ALPHAS for alpha in run.alphas)
+    assert len(set(run.alphas)) > 1
+
+
+def test_local_is_a_ridge_of_the_clients_rows_alone() -> None:
+    clients = federation(SIZES, test=200)
+    found = run_method("local", clients, CLASSES).accuracy
+    for k, client in enumerate(clients):
+        assert run_method("local", [client], CLASSES).accuracy == [found[k]]
+        fits = [
+            Ridge(alpha=penalty, fit_intercept=False).fit(client.train[0], np.eye(CLASSES)[client.train[1]])
+            for penalty in np.logspace(-4, 4, 60)
+        ]
+        assert found[k] in [accuracies([client], [fit.predict(client.test[0]).argmax(1)])[0] for fit in fits]
+
+
+def discriminant(x: np.ndarray, y: np.ndarray, shrinkage: float) -> LinearDiscriminantAnalysis:
+    """Scikit-learn's, with the class frequencies that the package uses."""
+    counts = np.bincount(y, minlength=CLASSES)
+    priors = (counts + 1 / CLASSES) / (counts.sum() + 1)
+    model = LinearDiscriminantAnalysis(solver="lsqr", shrinkage=shrinkage)
+    model.fit(x, y)
+    model.intercept_ += np.log(priors) - np.log(model.priors_)
+    return model
+
+
+@pytest.mark.parametrize("shrinkage", [0.0, 0.1, 1.0])
+def test_pfedfda_of_one_client_is_linear_discriminant_analysis(shrinkage: float) -> None:
+    x, y = federation((160,), seed=4)[0].train
+    y = np.arange(len(y)) % CLASSES  # all classes
+    own = Gaussians.of(torch.from_numpy(x), torch.from_numpy(y), CLASSES)
+    model = discriminant(x, y, shrinkage)
+    for beta in (0.0, 0.3, 1.0):  # the client's Gaussians are everybody's
+        scores = Discriminant.of(own, own, beta, shrinkage).scores(torch.from_numpy(x)).numpy()
+        np.testing.assert_allclose(scores, model.decision_function(x), rtol=1e-9, atol=1e-9)
+
+
+def test_pfedfda_pools_means_by_class_and_covariances_by_rows() -> None:
+    clients = federation(SIZES)
+    parts = [Gaussians.of(torch.from_numpy(c.train[0]), torch.from_numpy(c.train[1]), CLASSES) for c in clients]
+    everybody = Gaussians.of_all(parts)
+    x, y = pooled(clients)
+    np.testing.assert_allclose(everybody.means.numpy(), NearestCentroid().fit(x, y).centroids_, rtol=1e-12)
+    inside = sum(
+        np.cov(c.train[0][c.train[1] == label].T, bias=True) * (c.train[1] == label).sum()
+        for c in clients
+        for label in np.unique(c.train[1])
+    )
+    np.testing.assert_allclose(everybody.covariance.numpy(), inside / sum(SIZES), rtol=1e-12)
+
+
+def test_pfedfda_between_the_clients_gaussians_and_everybodys() -> None:
+    """By hand, for a class that the client has and one that it lacks."""
+    clients = federation(SIZES)
+    parts = [Gaussians.of(torch.from_numpy(c.train[0]), torch.from_numpy(c.train[1]), CLASSES) for c in clients]
+    own, everybody = parts[0], Gaussians.of_all(parts)
+    assert int(own.counts[0]) == 0 < int(own.counts[1])
+    model = Discriminant.of(own, everybody, beta=0.25, shrinkage=0.1)
+    covariance = (0.25 * own.covariance + 0.75 * everybody.covariance).numpy()
+    covariance = 0.9 * covariance + 0.1 * np.trace(covariance) / len(covariance) * np.eye(len(covariance))
+    for label, mean in ((0, everybody.means[0]), (1, 0.25 * own.means[1] + 0.75 * everybody.means[1])):
+        w = np.linalg.inv(covariance) @ mean.numpy()
+        prior = (int(own.counts[label]) + 0.25) / (SIZES[0] + 1)
+        np.testing.assert_allclose(model.W[:, label].numpy(), w, rtol=1e-9)
+        assert float(model.b[label]) == pytest.approx(np.log(prior) - mean.numpy() @ w / 2)
+
+
+def test_pfedfda_chooses_beta_by_two_folds() -> None:
+    """The oracle fits everybody anew without the half that is held out."""
+    clients = federation((60, 200, 200), seed=2)
+    for shift, client in enumerate(clients):
+        client.train[0][:] += shift
+    parts = [Gaussians.of(torch.from_numpy(c.train[0]), torch.from_numpy(c.train[1]), CLASSES) for c in clients]
+    everybody = Gaussians.of_all(parts)
+    chosen = []
+    for k, client in enumerate(clients):
+        x, y = map(torch.from_numpy, client.train)
+        order = torch.randperm(len(y), generator=torch.Generator().manual_seed(0))
+        losses = []
+        for beta in BETAS:
+            found = np.zeros((len(y), CLASSES))
+            for a, b in ((order[::2], order[1::2]), (order[1::2], order[::2])):
+                fitted = Gaussians.of(x[a], y[a], CLASSES)
+                rest = Gaussians.of_all([fitted if i == k else part for i, part in enumerate(parts)])
+                found[b] = Discriminant.of(fitted, rest, beta, 0.01).scores(x[b]).softmax(1)
+            losses.append(log_loss(y, found, labels=range(CLASSES)))
+        chosen.append(choose_beta(x, y, everybody, 0.01, order))
+        assert chosen[-1] == BETAS[int(np.argmin(losses))]
+    assert len({0.0, *chosen}) > 2, chosen
+    assert choose_beta(x[:1], y[:1], everybody, 0.01, order[:1]) == 0
+
+
+def test_pfedfda_as_a_run() -> None:
+    clients = federation(SIZES, test=200)
+    protocol = replace(PROTOCOL, seed=3)
+    parts = [Gaussians.of(torch.from_numpy(c.train[0]), torch.from_numpy(c.train[1]), CLASSES) for c in clients]
+    everybody, predicted = Gaussians.of_all(parts), []
+    for k, client in enumerate(clients):
+        x, y = map(torch.from_numpy, client.train)
+        beta = choose_beta(x, y, everybody, 0.2, torch.from_numpy(client_order(len(y), 3, k, 0, 0)))
+        model = Discriminant.of(parts[k], everybody, beta, 0.2)
+        predicted.append(model.scores(torch.from_numpy(client.test[0])).argmax(1).numpy())
+    run = run_method("pfedfda", clients, CLASSES, protocol, options={"shrinkage": 0.2})
+    assert run.accuracy == accuracies(clients, predicted)
+    fixed = [run_method("pfedfda", clients, CLASSES, options={"beta": beta}).accuracy for beta in (0, 1)]
+    assert fixed[0] != fixed[1]
+
+
+def test_pfedfda_with_fewer_rows_than_features_and_rows_all_alike() -> None:
+    x = np.ones((3, 7))
+    same = Client("same", (x, np.zeros(3, np.int64)), (x, np.zeros(3, np.int64)))
+    assert run_method("pfedfda", [same], 2).accuracy == [1.0]
+    assert run_method("pfedfda", [same], 2, options={"shrinkage": 0.0}).accuracy == [1.0]
