@@ -1,27 +1,30 @@
 """A round of FedAvg by the engine, beside a loop over clients written by hand and one with autograd and a DataLoader.
 
-    python benchmarks/methods.py [--quick] [--clients 50] [--rows 50000] [--width 768] [--classes 100] [--device cuda]
+    python benchmarks/methods.py [--quick] [--all] [--clients 50] [--rows 50000] [--width 768] [--device cuda]
 
 All three train the same heads on the same batches from the same start, one after another in this process, and must
-agree. What counts are the ratios; the best of a few repetitions is taken of each. The loops run on one thread and on
-all, and the better counts. Other methods follow, with what a round of them takes.
+agree. What counts are the ratios, of the best of a few repetitions of each. The loops run on one thread, which for
+products this small is no slower than several, and costs the processor less. With --all, what a round of every other
+method takes follows.
 """
 
 from __future__ import annotations
 
 import argparse
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
+from functools import partial
 
 import numpy as np
 import torch
 from torch import Tensor
 from torch.utils.data import DataLoader, TensorDataset
 
-from fedhip.methods import _GRADIENT, METHODS, Protocol
+from fedhip.methods import _GRADIENT, METHODS, Head, Protocol
 from fedhip.methods.engine import Laboratory, weighted_mean
 from fedhip.methods.fedavg import FedAvg
+from fedhip.parallel import one_thread
 from fedhip.simulation import Client
 
 Params = tuple[Tensor, ...]
@@ -81,27 +84,17 @@ def by_autograd(lab: Laboratory, start: Params) -> Params:
     return weighted_mean(tuple(map(torch.stack, zip(*trained, strict=True))), lab.shares(range(lab.size)))
 
 
-def measure(work: Callable[[], object], device: torch.device, repetitions: int) -> tuple[float, float]:
-    """Least seconds on the clock, and least seconds of the processor."""
-    taken = []
+def measure(works: Sequence[Callable[[], object]], device: torch.device, repetitions: int) -> list[tuple[float, float]]:
+    """Of each, least seconds on the clock and of the processor; in turn, so that a busy moment strikes them alike."""
+    taken: list[list[tuple[float, float]]] = [[] for _ in works]
     for _ in range(repetitions):
-        clock, processor = time.perf_counter(), time.process_time()
-        work()
-        if device.type == "cuda":
-            torch.cuda.synchronize()
-        taken.append((time.perf_counter() - clock, time.process_time() - processor))
-    return min(wall for wall, _ in taken), min(cpu for _, cpu in taken)
-
-
-def loop(work: Callable[[], object], device: torch.device, repetitions: int) -> tuple[float, float]:
-    """The better of one thread and all of them."""
-    threads = torch.get_num_threads()
-    found = []
-    for number in {1, threads}:
-        torch.set_num_threads(number)
-        found.append(measure(work, device, repetitions))
-    torch.set_num_threads(threads)
-    return min(wall for wall, _ in found), min(cpu for _, cpu in found)
+        for work, times in zip(works, taken, strict=True):
+            clock, processor = time.perf_counter(), time.process_time()
+            work()
+            if device.type == "cuda":
+                torch.cuda.synchronize()
+            times.append((time.perf_counter() - clock, time.process_time() - processor))
+    return [(min(wall for wall, _ in times), min(cpu for _, cpu in times)) for times in taken]
 
 
 def main() -> None:
@@ -110,6 +103,7 @@ def main() -> None:
     parser.add_argument("--quick", action="store_true", help="8,000 rows in 16 clients, and one epoch")
     for name, default in (("clients", 50), ("rows", 50_000), ("width", 768), ("classes", 100), ("repetitions", 3)):
         parser.add_argument(f"--{name}", type=int, default=default)
+    parser.add_argument("--all", action="store_true", help="every method that trains by gradients, with both heads")
     parser.add_argument("--device", default="cpu")
     args = parser.parse_args()
     protocol = Protocol(rounds=1)
@@ -120,24 +114,28 @@ def main() -> None:
     fedavg = FedAvg(lab, {})
     state = fedavg.start()
 
-    ours = fedavg.round(state, 0, everybody)[0].theta
-    for name, theirs in (("by hand", by_hand(lab, start)), ("by autograd", by_autograd(lab, start))):
-        for a, b in zip(ours, theirs, strict=True):
+    given: dict[str, Params] = {}
+    contenders: dict[str, Callable[[], object]] = {
+        "engine": lambda: given.update(engine=fedavg.round(state, 0, everybody)[0].theta),
+        "loop by hand": lambda: given.update(hand=by_hand(lab, start)),
+        "loop with autograd": lambda: given.update(autograd=by_autograd(lab, start)),
+    }
+    with one_thread():
+        engine, hand, autograd = measure(list(contenders.values()), device, args.repetitions)
+    for name, theirs in given.items():
+        for a, b in zip(given["engine"], theirs, strict=True):
             assert torch.linalg.norm(a - b) < 1e-4 * torch.linalg.norm(b), name
-
-    engine = measure(lambda: fedavg.round(state, 0, everybody), device, args.repetitions)
-    hand = loop(lambda: by_hand(lab, start), device, args.repetitions)
-    autograd = loop(lambda: by_autograd(lab, start), device, max(1, args.repetitions // 2))
     print(
         f"FedAvg, {args.rows:,} × {args.width}, K = {args.clients}, d = {args.classes}, E = {protocol.epochs}, {device}"
     )
     print(f"{'':<28}{'clock':>9}{'processor':>12}")
-    for name, (wall, cpu) in (("engine", engine), ("loop by hand", hand), ("loop with autograd", autograd)):
+    for name, (wall, cpu) in zip(contenders, (engine, hand, autograd), strict=True):
         print(f"{name:<28}{wall:8.2f} s{cpu:10.2f} s")
     print(f"{'engine / by hand':<28}{engine[0] / hand[0]:8.2f} ×{engine[1] / hand[1]:10.2f} ×")
     print(f"{'autograd / engine':<28}{autograd[0] / engine[0]:8.2f} ×{autograd[1] / engine[1]:10.2f} ×")
 
-    for head in ("linear", "mlp"):
+    heads: tuple[Head, ...] = ("linear", "mlp") if args.all else ()
+    for head in heads:
         lab.protocol = replace(protocol, head=head)
         print(f"second round, {head} head")
         for name, info in METHODS.items():
@@ -145,8 +143,8 @@ def main() -> None:
                 continue
             method = _GRADIENT[name].of(lab, info.defaults)
             after, _ = method.round(method.start(), 0, everybody)
-            wall, cpu = measure(lambda m=method, s=after: m.round(s, 1, everybody), device, 1)  # type: ignore[misc]
-            print(f"  {info.title:<26}{wall:8.2f} s{cpu:10.2f} s")
+            ((wall, cpu),) = measure([partial(method.round, after, 1, everybody)], device, 1)
+            print(f"  {info.title:<26}{wall:8.2f} s{cpu:10.2f} s", flush=True)
 
 
 if __name__ == "__main__":

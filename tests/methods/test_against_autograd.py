@@ -27,12 +27,13 @@ def trained(
     protocol: Protocol,
     told: Mapping[str, float] = MappingProxyType({}),
     *,
-    together: bool = False,
+    together: bool | None = False,
     dtype: torch.dtype = torch.float64,
+    device: str = "cpu",
     **options: float,
 ) -> tuple[Models, Any]:
     """The models after all rounds, and the last state."""
-    lab = Laboratory(federation(), CLASSES, protocol, dtype=dtype, together=together)
+    lab = Laboratory(federation(), CLASSES, protocol, device, dtype=dtype, together=together)
     method = _GRADIENT[name].of(lab, {**METHODS[name].defaults, **told, **options})
     state = method.start()
     for number in range(protocol.rounds):
@@ -204,3 +205,13 @@ def test_fedpcl(together: bool) -> None:
         nearest = own[distances.argmin(dim=1).numpy()]
         ours = models.scores(tuple(p[k : k + 1] for p in models.personal), x[None])[0].argmax(dim=1)
         assert np.array_equal(ours.numpy(), nearest)
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
+@pytest.mark.parametrize("name", [name for name, info in METHODS.items() if info.gradient])
+def test_a_gpu_gives_the_numbers_of_a_cpu(name: str, protocol: Protocol) -> None:
+    """Steps replayed as CUDA graphs, all clients at once, with some of the clients in each round."""
+    some = replace(protocol, participation=0.8, rounds=4, learning_rate=0.05)
+    there, here = (trained(name, some, together=None, device=device)[0] for device in ("cuda", "cpu"))
+    for ours, theirs in zip(there.personal, here.personal, strict=True):
+        torch.testing.assert_close(ours.cpu(), theirs, rtol=1e-8, atol=1e-10)

@@ -315,6 +315,15 @@ def test_features_of_float32_and_float16_are_taken(name: str) -> None:
     assert run_method(name, clients, CLASSES, LINEAR).diverged is None
 
 
+@pytest.mark.parametrize("name", ["fedavg", "fedncm", "pfedfda"])
+def test_rows_that_cannot_be_written_to_are_taken(name: str) -> None:
+    clients = federation((30, 40))
+    for client in clients:
+        for array in (*client.train, *client.test):
+            array.setflags(write=False)
+    assert run_method(name, clients, CLASSES, LINEAR).diverged is None
+
+
 @pytest.mark.parametrize("name", METHODS)
 def test_only_local_classes(name: str) -> None:
     """A client of one class whose test rows are of it cannot be wrong."""

@@ -13,7 +13,7 @@ from torch import Tensor
 from fedhip.methods.protocol import Evaluation, MethodRun, Protocol
 from fedhip.models import masked
 from fedhip.parallel import in_order
-from fedhip.simulation import Client, evaluate, local_model, simulate
+from fedhip.simulation import Client, Rows, evaluate, local_model, simulate
 
 Report = Callable[[str, int, int], None]
 
@@ -37,16 +37,22 @@ class Task:
     def local_classes(self, client: Client) -> Tensor | None:
         """The classes to choose among (d,) bool; None for all."""
         counts = np.bincount(client.train[1], minlength=self.num_classes)
-        return torch.from_numpy(counts > 0) if self.protocol.only_local_classes and counts.any() else None
+        return (
+            torch.from_numpy(counts > 0).to(self.device) if self.protocol.only_local_classes and counts.any() else None
+        )
 
     def accuracy(self, client: Client, scores: Callable[[Tensor], Tensor] | None) -> float | None:
         """On the client's test rows, of scores (n, d) from features (n, m) in float64."""
-        features, labels = client.test
-        if scores is None or not len(labels):
+        if scores is None or not len(client.test[1]):
             return None
-        found = scores(torch.as_tensor(np.asarray(features, np.float64), device=self.device))
-        predicted = masked(found, self.local_classes(client)).argmax(dim=1).cpu().numpy()
-        return float((predicted == np.asarray(labels)).mean())
+        features, labels = self.tensors(client.test)
+        predicted = masked(scores(features), self.local_classes(client)).argmax(dim=1)
+        return float((predicted == labels).double().mean())
+
+    def tensors(self, rows: Rows) -> tuple[Tensor, Tensor]:
+        """Copies on the device, features in float64: the rows may be read-only."""
+        features, labels = np.array(rows[0], np.float64), np.array(rows[1], np.int64)
+        return torch.from_numpy(features).to(self.device), torch.from_numpy(labels).to(self.device)
 
 
 def one_shot(

@@ -35,6 +35,9 @@ Order = NDArray[np.int64]
 #: The passes of the client at this place among those with training rows: each an order of its rows.
 Orders = Callable[[int], Sequence[Order]]
 
+#: Mini-batches whose rows a client gathers at once on a CPU: few calls, and little memory.
+GATHER = 16
+
 SHUFFLE, SAMPLE, SLICE, ALIGN, TRACE, WARM_UP = range(6)
 
 
@@ -184,7 +187,7 @@ class Laboratory:
         at = 0
         for part, labels in parts:
             if len(labels):
-                features[at : at + len(labels)] = torch.as_tensor(part)
+                features[at : at + len(labels)] = torch.from_numpy(np.array(part))  # which may be read-only
             at += len(labels)
         classes = torch.as_tensor(np.concatenate([np.asarray(y, np.int64) for _, y in parts]))
         return features.to(self.device), classes.to(self.device)
@@ -198,11 +201,12 @@ class Laboratory:
             k = present[i]
             mine, given = slice_of(params, i), slice_of(fixed, i)
             features, labels = self._own(k)
-            for order in orders(k):
-                for part in _split(order, batch):
-                    rows = torch.from_numpy(part)
-                    w = full if len(rows) == batch else full[:, : len(rows)] * (batch / len(rows))
-                    step(mine, given, Batch(_rows(features, rows[None]), _rows(labels, rows[None]), w))
+            for rows in (torch.from_numpy(part) for order in orders(k) for part in _split(order, GATHER * batch)):
+                x, y = features.index_select(0, rows)[None], labels.index_select(0, rows)[None]
+                for at in range(0, len(rows), batch):
+                    taken, there = y[:, at : at + batch], min(batch, len(rows) - at)
+                    w = full if there == batch else full[:, :there] * (batch / there)
+                    step(mine, given, Batch(x[:, at : at + batch], taken, w))
 
         for _ in in_order(work, range(len(present))):
             pass

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import time
 
-import numpy as np
 import torch
 
 from fedhip.methods.closed import Task, one_shot
@@ -22,8 +21,7 @@ def run_fedncm(task: Task) -> MethodRun:
     sums = torch.zeros(d, width, dtype=torch.float64, device=task.device)
     counts = torch.zeros(d, dtype=torch.int64, device=task.device)
     for done, client in enumerate(training, start=1):
-        features = torch.as_tensor(np.asarray(client.train[0], np.float64), device=task.device)
-        labels = torch.as_tensor(np.asarray(client.train[1], np.int64), device=task.device)
+        features, labels = task.tensors(client.train)
         sums.index_add_(0, labels, features)
         counts += torch.bincount(labels, minlength=d)
         task.report("class means", done, len(training))

@@ -74,9 +74,8 @@ def shifted_scores(params: Params, x: Tensor) -> Tensor:
 
 def softmax_errors(logits: Tensor, batch: Batch) -> Tensor:
     """δ = (softmax(logits) − onehot(y)) · w."""
-    delta = logits.softmax(dim=-1)
-    delta.scatter_add_(-1, batch.y.unsqueeze(-1), torch.full_like(delta[..., :1], -1))
-    return delta.mul_(batch.w.unsqueeze(-1))
+    w = batch.w.unsqueeze(-1)
+    return logits.softmax(dim=-1).mul_(w).scatter_add_(-1, batch.y.unsqueeze(-1), -w)
 
 
 def hidden_errors(params: Params, hidden: Tensor, delta: Tensor) -> Tensor:

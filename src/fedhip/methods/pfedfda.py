@@ -119,16 +119,14 @@ def run_pfedfda(task: Task) -> MethodRun:
     """Every client sends means, counts and covariance, receives those of all, and chooses its β."""
     began, d, training, shrinkage = time.perf_counter(), task.num_classes, task.training, task.options["shrinkage"]
 
-    def rows(client: Client) -> tuple[Tensor, Tensor]:
-        features, labels = client.train
-        x = torch.as_tensor(np.asarray(features, np.float64), device=task.device)
-        return x, torch.as_tensor(np.asarray(labels, np.int64), device=task.device)
+    def fit(client: Client) -> Gaussians:
+        return Gaussians.of(*task.tensors(client.train), d)
 
-    everybody = Gaussians.of_all(in_order(lambda client: Gaussians.of(*rows(client), d), training, task.device))
+    everybody = Gaussians.of_all(in_order(fit, training, task.device))
     places = [at for at, client in enumerate(task.clients) if len(client.train[1])]
 
     def personalize(at: int) -> Discriminant:
-        x, y = rows(training[at])
+        x, y = task.tensors(training[at].train)
         order = torch.from_numpy(client_order(len(y), task.protocol.seed, places[at], 0, 0)).to(task.device)
         beta = task.options.get("beta")
         chosen = choose_beta(x, y, everybody, shrinkage, order) if beta is None else beta
