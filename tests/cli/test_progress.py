@@ -33,4 +33,4 @@ def test_a_terminal_gets_one_line_written_over(
     shown = capsys.readouterr().err
     assert shown.count("\r") == 3
     assert shown.count("\n") == 1
-    assert shown.rstrip().endswith("3/3 clients")
+    assert shown.rstrip().endswith("3/3")

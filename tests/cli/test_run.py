@@ -242,7 +242,7 @@ def test_bad_input_is_one_line_and_writes_nothing(
     here = digest(Path())
     run = ("run", "--features", features, "--clients", "4", "--out", "run")
     for words, message in {
-        (*run, "--methods", "fedhpi"): "no method 'fedhpi'; choose among local, global, fedhip; did you mean 'fedhip'?",
+        (*run, "--methods", "fedhpi"): "no method 'fedhpi'; choose among fedavg, ",
         (*run, "--methods", ","): "no method given",
         ("run", "--out", "run"): "no data given",
         ("run", "--features", tmp_path / "none.npz"): "is not there",
@@ -491,3 +491,18 @@ def test_numbers_and_halves_and_labels_that_are_words(tmp_path: Path) -> None:
         done("run", "--features", tmp_path / "f.npz", "--out", "run", "--force")
         assert RunFolder.open("run").class_names == ("no", "yes")
         done("verify", "run")
+
+
+def test_rivals_stand_beside_the_closed_forms(features: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    words = ("--features", str(features), "--clients", "4", "--rounds", "2")
+    result = run_json(capsys, *words, "--methods", "fedavg,fedhip,fedas,fedncm")
+    assert list(result["methods"]) == ["fedhip", "fedavg", "fedas", "fedncm"]
+    assert [result["methods"][name]["rounds"] for name in ("fedhip", "fedavg", "fedncm")] == [1, 2, 1]
+    linear_head = 4 * (8 * 5 + 5)
+    assert result["methods"]["fedavg"]["upload_bytes_per_client"] == 2 * linear_head
+    assert "degenerates" in result["methods"]["fedas"]["note"]
+    for method in result["methods"].values():
+        values = [entry["accuracy"] for entry in method["per_client"]]
+        assert method["accuracy"]["mean"] == pytest.approx(np.mean(values))
+    assert main(["run", *words, "--methods", "all", "--out", "all"]) == 0
+    assert "FedSelect" in capsys.readouterr().out

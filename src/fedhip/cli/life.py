@@ -13,7 +13,7 @@ from fedhip.cli.report import render
 from fedhip.data import FeatureSet, load_dataset, load_partition, read_features
 from fedhip.data.files import json_text
 from fedhip.runs import Change, RunFolder, life
-from fedhip.runs.results import TITLES
+from fedhip.runs.results import title_of
 from fedhip.simulation import Client, clients_of
 
 
@@ -122,7 +122,7 @@ def _tell(args: argparse.Namespace, change: Change) -> int:
     kept = "" if change.beta == change.beta_before else f"; β went from {change.beta_before:.3g} to {change.beta:.3g}"
     print(f"{did}; {change.clients:,} models solved from the sum{kept}.")
     if change.result is not None and change.event == "join":
-        accuracies = (f"{TITLES.get(m, m)} {percent(value)}" for m, value in change.result.accuracy.items())
+        accuracies = (f"{title_of(m)} {percent(value)}" for m, value in change.result.accuracy.items())
         print(f"its α is {change.result.alpha:.3g}; on its {change.result.test:,} test rows: {', '.join(accuracies)}.")
     if change.stale:
         print(change.stale)

@@ -33,9 +33,9 @@ def _entries(what: str) -> list[tuple[str, str]]:
     if what == "partitions":
         return list(list_partitions().items())
     if what == "methods":
-        from fedhip.simulation import METHODS
+        from fedhip.methods import METHODS
 
-        return list(METHODS.items())
+        return [(name, method.description) for name, method in METHODS.items()]
     # Only here: it brings in the encoder, and the other lists need not wait for it.
     from fedhip.features import list_backbones
 

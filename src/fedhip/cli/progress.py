@@ -22,8 +22,8 @@ class ExtractionProgress:
 
 
 def show_clients(phase: str, done: int, total: int) -> None:
-    """A line for each phase; in a log, its last state."""
-    line = f"{phase:<17} {_bar(done, total)} {done:>7,}/{total:,} clients"
+    """A line for each phase, of clients or rounds; in a log, its last state."""
+    line = f"{phase:<17} {_bar(done, total)} {done:>7,}/{total:,}"
     _write(line, last=done == total, in_a_log=done == total)
 
 

@@ -9,7 +9,7 @@ from typing import Any
 from fedhip.cli.console import percent, print_table
 from fedhip.data.files import json_text, write_text
 from fedhip.runs import RunFolder
-from fedhip.runs.results import TITLES
+from fedhip.runs.results import title_of
 
 
 def register(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
@@ -58,7 +58,7 @@ def run(args: argparse.Namespace) -> int:
     rows = [
         (
             name,
-            TITLES.get(method, method),
+            title_of(method),
             *(percent(m["accuracy"][key]) for key in ("mean", "weighted", "worst_decile")),
         )
         for name, run in zip(names, folders, strict=True)

@@ -30,12 +30,14 @@ from fedhip.data import Dataset
 from fedhip.data.files import json_text, readable
 from fedhip.experiments.run import RoundSettings, run_round
 from fedhip.features import resolve_device
+from fedhip.methods import METHODS
 from fedhip.runs import require_place
 from fedhip.runs.config import read_config
 from fedhip.runs.errors import MethodNameError
-from fedhip.runs.results import TITLES
-from fedhip.simulation import METHODS
+from fedhip.runs.results import title_of
+from fedhip.simulation import METHODS as OURS
 
+DEFAULT_METHODS = tuple(OURS)
 #: Options that say where the answer goes, and not what it is.
 _NOT_CONFIGURATION = ("config", "out", "force", "json", "handler")
 
@@ -67,8 +69,12 @@ def register(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) ->
         "clients' summed leave-one-out accuracy of the global model",
     )  # fmt: skip
     group.add_argument(
-        "--methods", type=_methods, default=tuple(METHODS), metavar="NAME,…",
-        help=f"any of {', '.join(METHODS)} (default: all of them)",
+        "--methods", type=_methods, default=DEFAULT_METHODS, metavar="NAME,…",
+        help=f"any of {', '.join(METHODS)}, or all (default: {','.join(DEFAULT_METHODS)})",
+    )  # fmt: skip
+    group.add_argument(
+        "--rounds", type=int, default=200, metavar="N",
+        help="of the methods that train by gradients (default: %(default)s, as in the paper)",
     )  # fmt: skip
     group.add_argument(
         "--only-local-classes", action=argparse.BooleanOptionalAction, default=False,
@@ -122,7 +128,13 @@ def run(args: argparse.Namespace) -> int:
         features,
         partition,
         RoundSettings(
-            args.alpha, args.beta, args.methods, args.only_local_classes, args.fraction_bits, args.statistics
+            alpha=args.alpha,
+            beta=args.beta,
+            methods=args.methods,
+            rounds=args.rounds,
+            only_local_classes=args.only_local_classes,
+            fraction_bits=args.fraction_bits,
+            keep_statistics=args.statistics,
         ),
         title=f"{readable(name)} · {describe(partition)} · {made_by}, {features.features.shape[1]} wide",
         config=configuration(args, None if backbone is None else backbone.precision),
@@ -161,7 +173,7 @@ def print_results(results: dict[str, Any]) -> None:
         accuracy = method["accuracy"]
         up, down = (_megabytes(method[f"{way}_bytes_per_client"]) for way in ("upload", "download"))
         means = (percent(accuracy[key]) for key in ("mean", "weighted", "worst_decile"))
-        rows.append((TITLES.get(name, name), *means, str(method["rounds"]), up, down, f"{method['seconds']:.1f} s"))
+        rows.append((title_of(name), *means, str(method["rounds"]), up, down, f"{method['seconds']:.1f} s"))
     heads = ("model", "mean over clients", "over rows", "worst tenth", "rounds", "up", "down", "time")
     print_table(heads, rows, results["title"])
     chosen = [entry["alpha"] for entry in results["methods"].get("fedhip", {"per_client": []})["per_client"]]
@@ -185,13 +197,14 @@ def _megabytes(number: int) -> str:
 def _methods(text: str) -> tuple[str, ...]:
     names = [name.strip() for name in text.split(",") if name.strip()]
     for name in names:
-        if name not in METHODS:
+        if name not in METHODS and name != "all":
             near = difflib.get_close_matches(name, list(METHODS), n=1, cutoff=0.4)
             guess = f"; did you mean {near[0]!r}?" if near else ""
             raise MethodNameError(f"there is no method {name!r}; choose among {', '.join(METHODS)}{guess}")
     if not names:
         raise MethodNameError(f"no method given; choose among {', '.join(METHODS)}")
-    return tuple(method for method in METHODS if method in names)
+    ordered = (*DEFAULT_METHODS, *(method for method in METHODS if method not in DEFAULT_METHODS))
+    return tuple(method for method in ordered if method in names or "all" in names)
 
 
 def _number_or(words: tuple[str, ...], check: Callable[[float], float]) -> Callable[[str], float | str]:

@@ -17,11 +17,12 @@ from fedhip.data import Dataset, FeatureSet, Partition, client_parts, save_parti
 from fedhip.experiments.report import RunRecord
 from fedhip.experiments.report.findings import read_runs
 from fedhip.features.reference import BackboneReference
+from fedhip.methods import Protocol, run_method
 from fedhip.runs import Ledger, RunFolder, new_run
 from fedhip.runs.config import write_config
 from fedhip.runs.folder import Draft
 from fedhip.runs.models import global_model, models_digest, personal_model
-from fedhip.runs.results import details_of, refresh, results_of
+from fedhip.runs.results import details_of, refresh, results_of, rival_entry
 from fedhip.simulation import METHODS, Alpha, Beta, Client, Outcome, clients_of, simulate
 
 Json = dict[str, Any]
@@ -36,6 +37,7 @@ class RoundSettings:
     alpha: Alpha = "loo"
     beta: Beta = "auto"
     methods: tuple[str, ...] = tuple(METHODS)
+    rounds: int = 200
     only_local_classes: bool = False
     fraction_bits: int | None = None
     keep_statistics: bool = True
@@ -76,15 +78,23 @@ def run_round(
             features.num_classes,
             alpha=settings.alpha,
             beta=settings.beta,
-            methods=settings.methods,
+            methods=[name for name in settings.methods if name in METHODS],
             only_local_classes=settings.only_local_classes,
             fraction_bits=settings.fraction_bits,
             device=device,
             report=report,
             keep_statistics=keep,
         )
+        protocol = Protocol(rounds=settings.rounds, seed=config["seed"], only_local_classes=settings.only_local_classes)
+        rivals = [
+            run_method(name, clients, features.num_classes, protocol, device=device, report=report)
+            for name in settings.methods
+            if name not in METHODS
+        ]
         config = {**config, "fraction_bits": outcome.federation.grid.fraction_bits}
         results = results_of(outcome, config=config, title=title, seconds=seconds or {})
+        for rival in rivals:
+            results["methods"][rival.name] = rival_entry(rival, outcome.clients)
         details = details_of(outcome, features.class_names)
         refresh(results, details)
         if images is not None:

@@ -11,6 +11,7 @@ import torch
 from fedhip import __version__
 from fedhip.core import DEFAULT_ALPHAS
 from fedhip.core.calibration import TEMPERATURES, choose_temperature
+from fedhip.methods import METHODS, MethodRun
 from fedhip.runs.folder import SCHEMA
 from fedhip.simulation import ClientResult, Outcome, summarize
 
@@ -74,13 +75,37 @@ def details_of(outcome: Outcome, class_names: Sequence[str]) -> Json:
     }
 
 
+def rival_entry(run: MethodRun, clients: Sequence[ClientResult]) -> Json:
+    """A rival in the shape of the others; `note` and `diverged` say what a table must say of it."""
+    entries = [
+        {"client": client.client, "train": client.train, "test": client.test, "accuracy": accuracy, "alpha": None}
+        for client, accuracy in zip(clients, run.accuracy, strict=True)
+    ]
+    return {
+        "accuracy": {},
+        "per_client": entries,
+        "rounds": run.rounds,
+        "seconds": round(run.seconds, 3),
+        "upload_bytes_per_client": run.upload_bytes_per_client,
+        "download_bytes_per_client": run.download_bytes_per_client,
+        "options": dict(run.options),
+        "note": run.note,
+        "diverged": run.diverged,
+    }
+
+
+def title_of(method: str) -> str:
+    """What a method is called in tables."""
+    return TITLES.get(method) or (METHODS[method].title if method in METHODS else method)
+
+
 def client_entry(result: ClientResult, method: str) -> Json:
     """A client's line in `per_client`."""
     return {
         "client": result.client,
         "train": result.train,
         "test": result.test,
-        "accuracy": result.accuracy[method],
+        "accuracy": result.accuracy.get(method),  # rivals are not run again for a client that joins
         "alpha": result.alpha if method == "fedhip" else None,
     }
 
