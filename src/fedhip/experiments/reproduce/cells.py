@@ -51,7 +51,15 @@ class Cell:
 
 #: What is shown while cells are computed: (cell, its number, of how many, inside it (done, total), seconds left).
 Show = Callable[[Cell, int, int, tuple[int, int] | None, float | None], None]
-Step = Callable[[], Cell]
+
+
+@dataclass(frozen=True, eq=False)
+class Step:
+    """A cell to come, which may need earlier ones to be made: what kind it is, which one, and how it is made."""
+
+    kind: str
+    identity: tuple[object, ...]
+    make: Callable[[], Cell]
 
 
 def show_nothing(cell: Cell, number: int, total: int, inside: tuple[int, int] | None, left: float | None) -> None:
@@ -100,17 +108,23 @@ class Store:
         self._known[cell.stem] = json.loads(json.dumps(result))
         return self._known[cell.stem]
 
-    def perform(self, steps: Sequence[tuple[str, Step]], show: Show = show_nothing) -> None:
-        """Compute the cells one after another. A step is (kind, how to make the cell), as it may need earlier cells."""
-        clock = _Clock([kind for kind, _ in steps])
-        for number, (kind, step) in enumerate(steps, start=1):
-            cell = step()
+    def perform(self, steps: Sequence[Step], show: Show = show_nothing) -> None:
+        """Compute the cells one after another; one that several studies need counts once."""
+        first: dict[tuple[object, ...], Step] = {}
+        for step in steps:
+            first.setdefault(step.identity, step)
+        steps = list(first.values())
+        clock = _Clock([step.kind for step in steps])
+        for number, step in enumerate(steps, start=1):
+            kind, cell = step.kind, step.make()
             if self.find(cell) is not None:
                 clock.found(kind)
                 continue
             total = len(steps)
 
-            def tell(phase: str, done: int, of: int, cell: Cell = cell, number: int = number, total: int = total) -> None:
+            def tell(
+                phase: str, done: int, of: int, cell: Cell = cell, number: int = number, total: int = total
+            ) -> None:
                 show(cell, number, total, (done, of), clock.left())
 
             show(cell, number, total, None, clock.left())

@@ -105,8 +105,7 @@ def _client(
     client: Client, federation: Federation, alphas: Sequence[float | None], only_local_classes: bool
 ) -> tuple[list[float | None], list[float | None]]:
     """The client's accuracy with each α, and that α; a client without training rows has the global model."""
-    features, labels = client.test
-    if not len(labels):
+    if not len(client.test[1]):
         return [None] * len(alphas), [None] * len(alphas)
     if not len(client.train[1]):
         return [_accuracy(federation.G, client, None)] * len(alphas), [None] * len(alphas)

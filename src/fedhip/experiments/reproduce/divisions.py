@@ -1,6 +1,4 @@
-"""The clients of a cell: their rows, standardised features, and the part of the training rows that settings are
-chosen on.
-"""
+"""The clients of a cell: their rows, standardised features, and the training rows that settings are chosen on."""
 
 from __future__ import annotations
 
@@ -76,7 +74,7 @@ def _held_out(client: Client, seed: int) -> Client:
 
 
 def standardize(clients: Sequence[Client], num_classes: int, *, intercept: bool = False) -> list[Client]:
-    """Every feature less its mean and over its deviation, both over all clients' training rows, from summed statistics."""
+    """Features less mean, over deviation: those of all clients' training rows, from summed statistics."""
     total: Statistics | None = None
     for client in clients:
         if len(client.train[1]):

@@ -14,7 +14,8 @@ CLIENTS = (50, 100)
 CONCENTRATIONS = (0.1, 0.5, 1.0)
 #: The rows of Table I in their order.
 ROWS = (
-    "fedavg", "fedavg-ft", "fedprox", "fedprox-ft", "ditto", "fedala", "feddbe", "fedas", "fedpcl", "fedselect", "fedhip",
+    "fedavg", "fedavg-ft", "fedprox", "fedprox-ft", "ditto", "fedala", "feddbe", "fedas", "fedpcl", "fedselect",
+    "fedhip",
 )  # fmt: skip
 TITLES: Mapping[str, str] = MappingProxyType({"cifar100": "CIFAR-100", "imagenet-r": "ImageNet-R"})
 WHERE: Mapping[str, str] = MappingProxyType(

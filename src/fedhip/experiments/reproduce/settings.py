@@ -10,7 +10,7 @@ from typing import Any, Literal
 
 import numpy as np
 
-from fedhip.data import FeatureSet
+from fedhip.data import Dataset, FeatureSet
 from fedhip.experiments.reproduce import paper
 from fedhip.experiments.reproduce.errors import ReproduceError
 from fedhip.methods.protocol import Head, Protocol
@@ -19,7 +19,7 @@ Regime = Literal["paper", "tuned"]
 REGIMES: tuple[Regime, ...] = ("paper", "tuned")
 STUDIES = ("table1", "alpha", "beta", "efficiency", "invariance")
 #: Rows and classes of the small version.
-QUICK_CLASSES, QUICK_ROWS = 20, 60
+QUICK_CLASSES, QUICK_ROWS = 20, 50
 
 
 @dataclass(frozen=True, eq=False)
@@ -78,11 +78,21 @@ class Settings:
         return replace(self.protocol(seed), rounds=min(self.tuning_rounds, self.rounds), evaluate_every=0)
 
 
-def quick_rows(labels: Any) -> Any:
-    """Which rows the small version has: the first rows of the first classes, in their order."""
-    labels = np.asarray(labels)
-    kept = [np.flatnonzero(labels == label)[:QUICK_ROWS] for label in np.unique(labels)[:QUICK_CLASSES]]
-    return np.sort(np.concatenate(kept))
+def subset(rows: Dataset | FeatureSet) -> Dataset | FeatureSet:
+    """The rows of the small version: the first of the first classes, in their order, the classes numbered anew."""
+    first = np.unique(rows.labels)[:QUICK_CLASSES]
+    kept = np.sort(np.concatenate([np.flatnonzero(rows.labels == label)[:QUICK_ROWS] for label in first]))
+    common: dict[str, Any] = {
+        "labels": np.searchsorted(first, rows.labels[kept]),
+        "class_names": tuple(rows.class_names[label] for label in first),
+        "clients": None if rows.clients is None else rows.clients[kept],
+        "split": None if rows.split is None else rows.split[kept],
+    }
+    if isinstance(rows, FeatureSet):
+        return replace(rows, features=rows.features[kept], **common)
+    if isinstance(rows.images, np.ndarray):
+        return replace(rows, images=rows.images[kept], **common)
+    return replace(rows, images=replace(rows.images, names=tuple(rows.images.names[row] for row in kept)), **common)
 
 
 def known_methods() -> Mapping[str, Any]:

@@ -18,20 +18,24 @@ from fedhip.simulation import Client
 
 #: In the order they are tried; a budget takes the first of them.
 RATES = (0.005, 0.02, 0.001, 0.1, 0.5, 0.05, 0.01, 0.002, 0.2, 0.0005, 1.0, 2.0)
-#: β as a share of the training rows; None is the method's own choice, from the sum alone.
-PENALTIES = (None, 1e-3, 1e-4, 1e-2, 1e-5, 3e-3, 3e-4, 3e-2, 3e-5, 1e-1, 1e-6, 3e-1)
-#: A method's own parameter, and its values beside the default.
+#: A gradient method's own parameter, and its values beside the default.
 OWN: dict[str, tuple[str, tuple[float, ...]]] = {
-    "fedprox": ("mu", (0.001, 0.1, 1.0)),
-    "fedprox-ft": ("mu", (0.001, 0.1, 1.0)),
-    "ditto": ("mu", (0.01, 0.1, 10.0)),
-    "fedala": ("eta", (0.1, 0.5, 2.0)),
-    "feddbe": ("kappa", (1.0, 10.0, 50.0)),
-    "fedpcl": ("tau", (0.02, 0.2, 1.0)),
-    "fedselect": ("p", (5.0, 10.0, 50.0)),
+    "fedavg-ft": ("finetune_epochs", (1.0, 10.0)),
+    "fedprox": ("mu", (0.001, 0.1)),
+    "fedprox-ft": ("mu", (0.001, 0.1)),
+    "ditto": ("mu", (0.1, 0.01)),
+    "fedala": ("ala_rate", (0.1, 10.0)),
+    "feddbe": ("momentum", (0.1, 0.5)),
+    "fedas": ("align_rate", (0.001, 0.1)),
+    "fedpcl": ("temperature", (0.2, 1.0)),
+    "fedselect": ("percent", (5.0, 50.0)),
 }
-#: Closed forms with a penalty to choose.
-PENALISED = ("fedhip", "global")
+#: A closed form's parameter; None is its own choice or default. A β is a share of the number of rows.
+CLOSED: dict[str, tuple[str, tuple[float | None, ...]]] = {
+    "fedhip": ("beta", (None, 1e-3, 1e-4, 1e-2, 1e-5, 3e-3, 3e-4, 3e-2, 3e-5, 1e-1, 1e-6, 3e-1)),
+    "global": ("beta", (None, 1e-3, 1e-4, 1e-2, 1e-5, 3e-3, 3e-4, 3e-2, 3e-5, 1e-1, 1e-6, 3e-1)),
+    "pfedfda": ("shrinkage", (None, 1e-3, 1e-2, 1e-5, 1e-1, 3e-3, 3e-2, 3e-4, 1e-6, 3e-1)),
+}
 
 
 @dataclass(frozen=True)
@@ -57,18 +61,18 @@ def describe(bench: Bench) -> str:
     )
 
 
-def steps(bench: Bench, source: Source, method: str) -> list[tuple[str, Step]]:
+def steps(bench: Bench, source: Source, method: str) -> list[Step]:
     """The cells of the search; those of the second stage are made when the first is done."""
     first, second = _numbers(bench, method)
 
-    def later(place: int) -> Step:
-        return lambda: tuning_cell(bench, source, method, _second_stage(bench, source, method)[place])
+    def step(stage: int, place: int) -> Step:
+        def make() -> Cell:
+            settings = _second_stage(bench, source, method) if stage else _first_stage(bench, source, method, first)
+            return tuning_cell(bench, source, method, settings[place])
 
-    def now(setting: Setting) -> Step:
-        return lambda: tuning_cell(bench, source, method, setting)
+        return Step(f"tuning {method}", ("tuning", source.name, method, stage, place), make)
 
-    stage = [now(setting) for setting in _first_stage(bench, source, method, first)]
-    return [(f"tuning {method}", step) for step in [*stage, *map(later, range(second))]]
+    return [*(step(0, place) for place in range(first)), *(step(1, place) for place in range(second))]
 
 
 def choose(bench: Bench, source: Source, method: str) -> Choice:
@@ -77,9 +81,17 @@ def choose(bench: Bench, source: Source, method: str) -> Choice:
     stage = _first_stage(bench, source, method, first)
     tried = _tried(bench, source, method, [*stage, *(_second_stage(bench, source, method) if second else [])])
     best = _best(tried)
-    rates = sorted(s.learning_rate for s, _ in tried if s.learning_rate is not None)
-    edge = len(set(rates)) > 1 and best.learning_rate in (rates[0], rates[-1])
-    return Choice(best, tuple(tried), edge)
+    # Of a gradient method the learning rate, of a closed form its parameter.
+    values = [
+        s.learning_rate if s.learning_rate is not None else dict(s.options).get(_closed(method)) for s, _ in tried
+    ]
+    known = sorted({value for value in values if value is not None})
+    at = best.learning_rate if best.learning_rate is not None else dict(best.options).get(_closed(method))
+    return Choice(best, tuple(tried), len(known) > 1 and at in (known[0], known[-1]))
+
+
+def _closed(method: str) -> str:
+    return CLOSED.get(method, ("", ()))[0]
 
 
 def tuning_cell(bench: Bench, source: Source, method: str, setting: Setting) -> Cell:
@@ -102,7 +114,7 @@ def _numbers(bench: Bench, method: str) -> tuple[int, int]:
     """How many settings each stage tries."""
     info, budget = known_methods()[method], bench.settings.budget
     if not info.gradient:
-        return (budget if method in PENALISED else 1), 0
+        return (min(budget, len(CLOSED[method][1])) if method in CLOSED else 1), 0
     own = len(_own(info))
     second = min(own, budget // 3)
     return budget - second, second
@@ -119,12 +131,13 @@ def _own(info: Any) -> tuple[float, ...]:
 def _first_stage(bench: Bench, source: Source, method: str, number: int) -> list[Setting]:
     if known_methods()[method].gradient:
         return [Setting(rate) for rate in RATES[:number]]
-    if method not in PENALISED:
+    if method not in CLOSED:
         return [Setting(None)]
-    rows = len(source.features)
+    name, values = CLOSED[method]
+    scale = len(source.features) if name == "beta" else 1
     return [
-        Setting(None) if share is None else Setting(None, (("beta", float(f"{share * rows:.3g}")),))
-        for share in PENALTIES[:number]
+        Setting(None) if value is None else Setting(None, ((name, float(f"{value * scale:.3g}")),))
+        for value in values[:number]
     ]
 
 
@@ -132,14 +145,10 @@ def _second_stage(bench: Bench, source: Source, method: str) -> list[Setting]:
     first, second = _numbers(bench, method)
     best = _best(_tried(bench, source, method, _first_stage(bench, source, method, first)))
     name = OWN[method][0]
-    return [
-        Setting(best.learning_rate, ((name, value),)) for value in _own(known_methods()[method])[:second]
-    ]
+    return [Setting(best.learning_rate, ((name, value),)) for value in _own(known_methods()[method])[:second]]
 
 
-def _tried(
-    bench: Bench, source: Source, method: str, settings: list[Setting]
-) -> list[tuple[Setting, float | None]]:
+def _tried(bench: Bench, source: Source, method: str, settings: list[Setting]) -> list[tuple[Setting, float | None]]:
     return [(setting, bench.result(tuning_cell(bench, source, method, setting))["mean"]) for setting in settings]
 
 
