@@ -95,6 +95,7 @@ def run(args: argparse.Namespace) -> int:
         raise ReproduceError(f"{out} is a file; choose another --out")
     require_folder(out)
     device = str(resolve_device(args.device))
+    (out / "cells").mkdir(parents=True, exist_ok=True)
     if args.quick and args.pooling is None and args.features is None and args.backbone == DEFAULT_BACKBONE:
         args.pooling = "mean"  # a fifth of the features, and a small part of the time
     sources = tuple(source_of(args, name, rows) for name, rows in named)

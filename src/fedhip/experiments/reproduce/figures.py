@@ -114,7 +114,7 @@ def comparison(panels: Sequence[Dots], titles: dict[str, str], concentrations: S
         ax.set_yticks(range(len(methods)), [short(titles[method], 22) for method in methods])
         ax.set_ylim(-0.6, len(methods) - 0.4)
         ax.tick_params(axis="y", labelcolor=INK)
-        for label, method in zip(ax.get_yticklabels(), methods, strict=True):
+        for label, method in zip(ax.get_yticklabels(), methods, strict=False):  # none on panels to the right
             if method == "fedhip":
                 label.set(color=OWN, fontweight="bold")
         ax.grid(visible=False, axis="y")
