@@ -32,6 +32,7 @@ from fedhip.features import resolve_device
 from fedhip.features.devices import require_folder
 
 HEADS = ("linear", "mlp")
+MOST_COLUMNS = 8  # of a table in the terminal
 DESCRIPTION = """\
 Run the paper's experiments on your data, and write its tables and figures.
 
@@ -194,13 +195,33 @@ class Progress:
 
 
 def show_table(table: Table) -> None:
-    """The table in the terminal: means alone, the paper's in parentheses."""
+    """The table in the terminal: means alone, the paper's in parentheses, no wider than a terminal."""
     if sys.stderr.isatty():
         print(file=sys.stderr)
+    for title, heads, rows in narrow(table):
+        print_table(heads, rows, title)
+    print("* best, ' second; notes in the files")
+
+
+def narrow(table: Table) -> list[tuple[str, list[str], list[list[str]]]]:
+    """The table as (title, headings, rows): lying where it is low, one for each data set, or its first columns."""
     heads = [" ".join(part for part in path if part) for path in table.columns]
     rows = [[row.label, *map(shown, row.entries)] for row in table.rows]
-    print_table([table.corner, *heads], rows, table.title)
-    print("* best, ' second; notes in the files")
+    if len(heads) <= MOST_COLUMNS:
+        return [(table.title, [table.corner, *heads], rows)]
+    if len(rows) < len(heads) / 2:
+        lying = [list(column) for column in zip(heads, *(row[1:] for row in rows), strict=True)]
+        return [(table.title, ["", *(row[0] for row in rows)], lying)]
+    if table.name.startswith("table1"):
+        parts = {}
+        for name in dict.fromkeys(path[0] for path in table.columns):
+            places = [place for place, path in enumerate(table.columns) if path[0] == name]
+            parts[name] = (
+                [table.corner, *(" ".join(table.columns[place][1:]) for place in places)],
+                [[row[0], *(row[1 + place] for place in places)] for row in rows],
+            )
+        return [(f"{table.title}: {name}", *part) for name, part in parts.items()]
+    return [(table.title, [table.corner, *heads[:6]], [row[:7] for row in rows])]
 
 
 def shown(entry: Entry) -> str:

@@ -11,8 +11,10 @@ import numpy as np
 import pytest
 
 from fedhip.cli.main import main
+from fedhip.cli.reproduce import narrow
 from fedhip.data import Dataset
 from fedhip.experiments.reproduce import subset
+from fedhip.experiments.reproduce.tables import Entry, Row, Table
 from tests.experiments.reproduce.fakes import Methods, pretend, rows
 
 SMALL = ["--clients", "4", "--concentrations", "0.1", "--seeds", "0", "--rounds", "5", "--methods", "fedavg,fedhip"]
@@ -82,6 +84,20 @@ def test_bad_input_is_one_line_and_exit_code_2(
     assert shown.err.count("\n") == 1
     assert shown.out == ""
     assert methods.calls == []
+
+
+def test_a_wide_table_is_narrow_in_the_terminal() -> None:
+    columns = tuple((name, f"{k} clients", f"λ = {c}") for name in "xy" for k in (50, 100) for c in (0.1, 0.5, 1.0))
+    numbers = np.random.default_rng(0).uniform(size=(11, 12))
+    rows = tuple(Row(f"m{i}", tuple(Entry((v,)) for v in line.tolist())) for i, line in enumerate(numbers))
+    wide = Table("table1-paper", "T", "Method", columns, rows, ())
+    (first, heads, cells), (second, _, others) = narrow(wide)
+    assert (first, second) == ("T: x", "T: y")
+    assert heads[1] == "50 clients λ = 0.1"
+    assert [float(cell) for cell in (*cells[3][1:], *others[3][1:])] == pytest.approx(100 * numbers[3], abs=0.006)
+    ((_, heads, cells),) = narrow(Table("alpha", "T", "non-IID", columns, rows[:3], ()))
+    assert heads == ["", "m0", "m1", "m2"]
+    assert [float(row[2]) for row in cells] == pytest.approx(100 * numbers[1], abs=0.006)
 
 
 def test_an_interrupt_leaves_finished_cells(

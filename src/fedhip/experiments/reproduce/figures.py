@@ -102,7 +102,7 @@ def comparison(panels: Sequence[Dots], titles: dict[str, str], concentrations: S
                 if mean is None:
                     continue
                 deviation = panel.deviations[method][i]
-                shade = 1.0 - 0.68 * i / max(1, len(concentrations) - 1)
+                shade = 1.0 - 0.55 * i / max(1, len(concentrations) - 1)
                 colour = _mixed(OWN if own else "#2c6cb0", shade)
                 if deviation is not None:
                     ax.plot([mean - deviation, mean + deviation], [place, place], color=colour, linewidth=1.1, zorder=2)
@@ -126,7 +126,7 @@ def comparison(panels: Sequence[Dots], titles: dict[str, str], concentrations: S
     handles: list[Any] = [
         axes[0, 0].scatter(
             [], [], s=26, marker=marks[i % len(marks)], linewidths=0,
-            color=_mixed("#39424c", 1.0 - 0.68 * i / max(1, len(concentrations) - 1)),
+            color=_mixed("#39424c", 1.0 - 0.55 * i / max(1, len(concentrations) - 1)),
         )
         for i in range(len(concentrations))
     ]  # fmt: skip
