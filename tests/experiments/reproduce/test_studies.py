@@ -13,9 +13,12 @@ import pytest
 
 import fedhip
 from fedhip.experiments.reproduce import Source, efficiency, invariance, paper, reproduce, sensitivity, table1
+from fedhip.experiments.reproduce.bench import plain
 from fedhip.experiments.reproduce.closed_form import curve
 from fedhip.experiments.reproduce.divisions import divide, divide_around
+from fedhip.experiments.reproduce.errors import ReproduceError
 from fedhip.experiments.reproduce.tables import Table, to_markdown
+from fedhip.methods.protocol import Evaluation, MethodRun
 from fedhip.simulation import simulate
 from tests.experiments.reproduce.fakes import bench_of, pretend, rows
 
@@ -194,6 +197,20 @@ def test_the_others_hold_the_same_rows_divided_anew() -> None:
     assert not np.array_equal(counts[0], counts[1])
     tests = {row.tobytes() for row in fixed.test[0]}
     assert not tests & {row.tobytes() for client in skewed for row in client.train[0]}
+
+
+def test_no_client_to_fix_is_an_error() -> None:
+    data = rows(6)
+    with pytest.raises(ReproduceError, match="none of the 6 clients"):
+        divide_around(Source("mine", data), 6, 0.1, 0, 1.0)
+
+
+def test_what_is_no_number_is_nothing() -> None:
+    run = MethodRun("x", [float("nan"), 0.5], 1, 1.0, 0, 0, history=[Evaluation(1, float("nan"), 1.0, 0, 0)])
+    found = plain(run, [3, 3])
+    assert found["accuracy"] == [None, 0.5]
+    assert found["history"][0][1] is None
+    assert found["mean"] == 0.5
 
 
 def test_published_figures_stand_beside_ours_in_the_papers_setting_alone(

@@ -108,6 +108,25 @@ def test_the_standardised_training_rows_do_not_depend_on_test_rows(tmp_path: Pat
     assert all(np.array_equal(a.train[0], b.train[0]) for a, b in zip(one, two, strict=True))
 
 
+def test_standardised_divisions_are_not_mixed_up(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Two are kept; every method gets those of its own division, with a column of ones or without."""
+    methods = pretend(monkeypatch)
+    bench = bench_of(tmp_path, regimes=("tuned",))
+    reproduce(bench, ("table1",), tmp_path / "out")
+    for call in methods.calls:
+        if call["protocol"].evaluate_every or call["name"] in ("global", "fedhip"):
+            s = call["protocol"].seed
+            width = 9 if call["name"] in ("global", "fedhip") else 8
+            matches = [
+                all(np.array_equal(a.train[0], b.train[0]) for a, b in zip(call["clients"], made, strict=True))
+                for concentration in (0.1, 1.0)
+                for base in [divide(bench.sources[0], len(call["clients"]), concentration, s)]
+                for division in (base, hold_out(base, s))
+                for made in [standardize(division, 5, intercept=width == 9)]
+            ]
+            assert sum(matches) == 1
+
+
 def test_methods_are_run_as_the_search_chose(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     methods = pretend(monkeypatch)
     (table,), _ = reproduce(bench_of(tmp_path, regimes=("tuned",)), ("table1",), tmp_path / "out")

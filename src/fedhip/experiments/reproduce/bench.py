@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import importlib
+import json
+import math
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +25,16 @@ class Bench:
     settings: Settings
     store: Store
     device: str = "cpu"
+    _standardized: dict[tuple[str, bool], list[Client]] = field(default_factory=dict)
+
+    def standardized(self, which: str, clients: Sequence[Client], num_classes: int, intercept: bool) -> list[Client]:
+        """The clients with standardised features; the last two divisions are kept, as many methods ask for them."""
+        key = (which, intercept)
+        if key not in self._standardized:
+            while len(self._standardized) >= 2:
+                self._standardized.pop(next(iter(self._standardized)))
+            self._standardized[key] = standardize(clients, num_classes, intercept=intercept)
+        return self._standardized[key]
 
     def result(self, cell: Cell) -> Json:
         """The result of a cell."""
@@ -82,8 +94,11 @@ def cell_of(
         told = {name: told[name] for name in ("seed", "only_local_classes")}
 
     def compute(checkpoint: Path, tell: Inside) -> Json:
-        run = run_method(bench, source, method, regime, protocol, setting, clients(), checkpoint, tell)
-        return {**run, "device": bench.device}
+        given = clients()
+        if regime == "tuned":
+            which = json.dumps({**source.identity, **key}, sort_keys=True)
+            given = bench.standardized(which, given, source.features.num_classes, method in WITH_INTERCEPT)
+        return {**run_method(bench, source, method, protocol, setting, given, checkpoint, tell), "device": bench.device}
 
     full = {
         **source.identity,
@@ -100,7 +115,6 @@ def run_method(
     bench: Bench,
     source: Source,
     method: str,
-    regime: Regime,
     protocol: Protocol,
     setting: Setting,
     clients: Sequence[Client],
@@ -108,13 +122,10 @@ def run_method(
     tell: Inside,
 ) -> Json:
     """Run it, and give what a cell keeps of it."""
-    num_classes = source.features.num_classes
-    if regime == "tuned":
-        clients = standardize(clients, num_classes, intercept=method in WITH_INTERCEPT)
     run: MethodRun = importlib.import_module("fedhip.methods").run_method(
         method,
         clients,
-        num_classes,
+        source.features.num_classes,
         protocol,
         options=dict(setting.options) or None,
         device=bench.device,
@@ -126,7 +137,7 @@ def run_method(
 
 def plain(run: MethodRun, test_rows: Sequence[int]) -> Json:
     """A run as plain values, with the mean over clients (the paper's metric) and over test rows."""
-    accuracy = [None] * len(test_rows) if run.diverged is not None else list(run.accuracy)
+    accuracy = [None] * len(test_rows) if run.diverged is not None else [_finite(value) for value in run.accuracy]
     means = summarize(accuracy, test_rows)
     return {
         "accuracy": accuracy,
@@ -140,9 +151,14 @@ def plain(run: MethodRun, test_rows: Sequence[int]) -> Json:
         "options": dict(run.options),
         "alphas": run.alphas,
         "history": [
-            [e.round, e.accuracy, e.seconds, e.upload_bytes_per_client, e.download_bytes_per_client]
+            [e.round, _finite(e.accuracy), e.seconds, e.upload_bytes_per_client, e.download_bytes_per_client]
             for e in run.history
         ],
         "diverged": run.diverged,
         "note": run.note,
     }
+
+
+def _finite(value: float | None) -> float | None:
+    """JSON has no NaN: what is no number is nothing."""
+    return value if value is not None and math.isfinite(value) else None

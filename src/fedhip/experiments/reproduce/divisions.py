@@ -13,6 +13,7 @@ import torch
 from fedhip.core import Statistics
 from fedhip.core.standardization import Standardization
 from fedhip.data import make_partition
+from fedhip.experiments.reproduce.errors import ReproduceError
 from fedhip.experiments.reproduce.settings import Source
 from fedhip.simulation import Client, Rows, clients_of
 
@@ -43,6 +44,10 @@ def divide_around(
         (k for k, client in enumerate(clients) if len(client.test[1]) and len(client.train[1])),
         key=lambda k: (len(clients[k].train[1]), k),
     )
+    if not order:
+        raise ReproduceError(
+            f"none of the {num_clients} clients of {source.name} has rows to train and to test on; take fewer clients"
+        )
     fixed = order[len(order) // 2]
     others = [client.train for k, client in enumerate(clients) if k != fixed]
     features = np.concatenate([rows[0] for rows in others])
