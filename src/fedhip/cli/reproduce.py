@@ -116,7 +116,7 @@ def settings_of(args: argparse.Namespace) -> Settings:
     settings = Settings(methods, only_local_classes=args.only_local_classes, quick=args.quick)
     if args.quick:
         settings = replace(
-            settings, clients=(5, 10), concentrations=(0.1, 1.0), seeds=(0, 1), rounds=10, budget=4, tuning_rounds=5,
+            settings, clients=(5, 10), concentrations=(0.1, 1.0), seeds=(0, 1), rounds=6, budget=4, tuning_rounds=4,
             moved_concentrations=(0.1, 1.0, 100.0), regimes=("paper", "tuned"),
         )  # fmt: skip
     if args.head not in HEADS:

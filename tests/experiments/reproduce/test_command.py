@@ -116,14 +116,14 @@ def test_quick_is_small_and_says_so(
     capsys.readouterr()
     page = (tmp_path / "reproduce" / "mine-quick" / "table1.md").read_text()
     assert page.count("QUICK: a small version") == 2  # one for each protocol
-    assert sum(len(client.train[1]) + len(client.test[1]) for client in methods.calls[0]["clients"]) <= 20 * 50
+    assert sum(len(client.train[1]) + len(client.test[1]) for client in methods.calls[0]["clients"]) <= 15 * 40
 
 
 def test_the_rows_of_the_small_version() -> None:
     labels = np.random.default_rng(0).permutation(np.repeat(np.arange(30), 70))
     images = np.arange(2100, dtype=np.uint16).view(np.uint8).reshape(2100, 1, 2, 1)
     small = subset(Dataset("x", images, labels, tuple(map(str, range(30)))))
-    assert np.bincount(small.labels).tolist() == [50] * 20
+    assert np.bincount(small.labels).tolist() == [40] * 15
     assert isinstance(small, Dataset)
     assert isinstance(small.images, np.ndarray)
     numbers = np.ascontiguousarray(small.images).reshape(-1, 2).view(np.uint16).ravel()

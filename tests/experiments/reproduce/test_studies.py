@@ -87,7 +87,7 @@ def test_divergence_and_degeneration_are_footnotes_and_the_rest_goes_on(
     notes = [tables[0].footnotes[number] for number in ditto.footnotes]
     assert "Ditto, 4 clients λ = 0.1, seed 1: diverged: round 3, learning rate 0.005." in notes
     fedavg = next(row for row in tables[0].rows if row.label == "FedAvg")
-    assert [tables[0].footnotes[number] for number in fedavg.footnotes] == ["FedAvg: is something else here"]
+    assert [tables[0].footnotes[number] for number in fedavg.footnotes] == ["FedAvg: is something else here."]
     assert all(row.entries[0].mean is not None for row in tables[0].rows if row.label in ("FedAvg", "FedHiP"))
     assert "<sup>" in to_markdown(tables[0])
 
@@ -197,6 +197,11 @@ def test_the_others_hold_the_same_rows_divided_anew() -> None:
     assert not np.array_equal(counts[0], counts[1])
     tests = {row.tobytes() for row in fixed.test[0]}
     assert not tests & {row.tobytes() for client in skewed for row in client.train[0]}
+
+
+def test_the_range_is_that_of_each_seed() -> None:
+    assert invariance.spread([[0.1, 0.9], [0.3, 0.5], [0.2, 0.8]]) == pytest.approx((0.2 + 0.4) / 2)
+    assert invariance.spread([[0.1, None]]) is None
 
 
 def test_no_client_to_fix_is_an_error() -> None:

@@ -268,10 +268,11 @@ def efficiency(ways: Sequence[Way], heading: str) -> Figure:
 def invariance(
     concentrations: Sequence[float],
     accuracies: Mapping[str, Sequence[float | None]],
+    spreads: Mapping[str, float | None],
     titles: dict[str, str],
     heading: str,
 ) -> Figure:
-    """The fixed client's accuracy less that at the first λ, over the λ of the others; and each method's range."""
+    """The fixed client's accuracy less that at the first λ, over the λ of the others; and how far it moves."""
     figure = _figure(_WIDTH, max(2.9, 0.75 + 0.19 * len(accuracies)))
     left, right = figure.subplots(1, 2, width_ratios=(1.25, 1))
     styles = looks(list(accuracies))
@@ -284,7 +285,7 @@ def invariance(
         known = [value for value in values if value is not None]
         if len(known) < len(values) or not known:
             continue
-        ranges[method] = 100 * (max(known) - min(known))
+        ranges[method] = 100 * (spreads[method] or 0.0)
         left.plot(
             places, [100 * (value - known[0]) for value in known], color=look.colour, linestyle=look.dashes,
             linewidth=2.2 if look.own else 1.1, marker=look.mark, markersize=9 if look.own else 3.8,

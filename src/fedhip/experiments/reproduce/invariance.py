@@ -22,7 +22,7 @@ from fedhip.experiments.reproduce.closed_form import path_of, sum_of
 from fedhip.experiments.reproduce.divisions import WITH_INTERCEPT, divide_around, standardize
 from fedhip.experiments.reproduce.notes import backbone_notes, list_notes, protocol_notes, quick_notes
 from fedhip.experiments.reproduce.settings import Regime, Source, known_methods
-from fedhip.experiments.reproduce.table1 import numbered
+from fedhip.experiments.reproduce.table1 import numbered, sentence
 from fedhip.experiments.reproduce.tables import DIVERGED, NOTHING, Entry, Row, Table
 from fedhip.simulation import Client, Federation, local_model, predict
 
@@ -176,7 +176,7 @@ def accuracies(
             for result, seed in zip(results, s.seeds, strict=True)
             if result["diverged"] is not None
         ]
-        remarks += [f"{title}: {result['note']}" for result in results if result["note"]]
+        remarks += [sentence(title, result["note"]) for result in results if result["note"]]
     return found, None, list(dict.fromkeys(remarks))
 
 
@@ -250,5 +250,6 @@ def _notes(bench: Bench) -> list[str]:
         "client's α (by its own leave-one-out) and its model are the same bits; with standardised features the same to "
         "rounding, as mean and deviation are sums of floating-point numbers. The global ridge shares that; a client "
         "alone does not know of the others. Of methods trained by gradients the accuracy is shown; with the same seed, "
-        "what moves it is the division of rows that are not the client's.",
+        "what moves it is the division of rows that are not the client's. An accuracy is of few test rows: where it stays, "
+        "the model may have moved.",
     ]

@@ -130,16 +130,17 @@ def of_invariance(bench: Bench) -> list[Picture]:
 
 def _drift(bench: Bench, source: Source, regime: Regime) -> Callable[[], Figure]:
     def draw() -> Figure:
-        known, found = known_methods(), {}
+        known, found, spreads = known_methods(), {}, {}
         for method in bench.settings.methods:
             by_moved, _, _ = invariance.accuracies(bench, source, regime, method)
+            spreads[method] = invariance.spread(by_moved)
             found[method] = [
                 None if None in values else float(np.mean([value for value in values if value is not None]))
                 for values in by_moved
             ]
         heading = f"{source.title}: only the other clients' rows are divided anew, {_PROTOCOL[regime]}{_quick(bench)}"
         titles = {method: known[method].title for method in found}
-        return figures.invariance(bench.settings.moved_concentrations, found, titles, heading)
+        return figures.invariance(bench.settings.moved_concentrations, found, spreads, titles, heading)
 
     return draw
 

@@ -19,7 +19,7 @@ Regime = Literal["paper", "tuned"]
 REGIMES: tuple[Regime, ...] = ("paper", "tuned")
 STUDIES = ("table1", "alpha", "beta", "efficiency", "invariance")
 #: Rows and classes of the small version.
-QUICK_CLASSES, QUICK_ROWS = 20, 50
+QUICK_CLASSES, QUICK_ROWS = 15, 40
 
 
 @dataclass(frozen=True, eq=False)

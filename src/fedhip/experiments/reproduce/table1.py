@@ -145,7 +145,12 @@ def remarks_on(results: list[Json], seeds: tuple[int, ...], where: str, title: s
         for result, seed in zip(results, seeds, strict=True)
         if result["diverged"] is not None
     ]
-    return remarks + list(dict.fromkeys(f"{title}: {result['note']}" for result in results if result["note"]))
+    return remarks + list(dict.fromkeys(sentence(title, result["note"]) for result in results if result["note"]))
+
+
+def sentence(title: str, note: str) -> str:
+    """A method's note as a footnote."""
+    return f"{title}: {note.rstrip('.')}."
 
 
 def published(bench: Bench, column: Column, method: str, regime: Regime) -> float | None:
