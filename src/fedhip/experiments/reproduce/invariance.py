@@ -250,6 +250,6 @@ def _notes(bench: Bench) -> list[str]:
         "client's α (by its own leave-one-out) and its model are the same bits; with standardised features the same to "
         "rounding, as mean and deviation are sums of floating-point numbers. The global ridge shares that; a client "
         "alone does not know of the others. Of methods trained by gradients the accuracy is shown; with the same seed, "
-        "what moves it is the division of rows that are not the client's. An accuracy is of few test rows: where it stays, "
-        "the model may have moved.",
+        "what moves it is the division of rows that are not the client's. An accuracy is of few test rows: where it "
+        "stays, the model may have moved.",
     ]
