@@ -23,12 +23,27 @@ from fedhip.cli import (
     predict,
     pretrain,
     report,
+    reproduce,
     run,
     verify,
 )
 
 #: In the order of a user's way through them.
-COMMANDS = (run, report, predict, export, life, verify, partition, extract, pretrain, list, doctor, completion)
+COMMANDS = (
+    run,
+    report,
+    predict,
+    export,
+    life,
+    verify,
+    reproduce,
+    partition,
+    extract,
+    pretrain,
+    list,
+    doctor,
+    completion,
+)
 
 FAILED, INTERRUPTED = 2, 130
 

@@ -1,0 +1,230 @@
+"""`fedhip reproduce`: every table and figure of the paper."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from dataclasses import replace
+from itertools import product
+from pathlib import Path
+from typing import Any
+
+from fedhip.cli.console import print_table
+from fedhip.cli.options import DEFAULT_BACKBONE, add_backbone, extract_features, load_images, refuse_unused
+from fedhip.data import Dataset, FeatureSet, make_partition, read_features
+from fedhip.data.errors import DatasetNameError
+from fedhip.experiments.report.words import duration
+from fedhip.experiments.reproduce import (
+    Bench,
+    ReproduceError,
+    Settings,
+    Source,
+    Store,
+    choose_methods,
+    choose_regimes,
+    choose_studies,
+    reproduce,
+    subset,
+)
+from fedhip.experiments.reproduce.cells import Cell
+from fedhip.experiments.reproduce.tables import Entry, Table
+from fedhip.features import resolve_device
+from fedhip.features.devices import require_folder
+
+HEADS = ("linear", "mlp")
+MOST_COLUMNS = 8  # of a table in the terminal
+DESCRIPTION = """\
+Run the paper's experiments on your data, and write its tables and figures.
+
+  table1      every method, for 50 and 100 clients and three levels of heterogeneity
+  alpha       FedHiP over the paper's values of α, beside leave-one-out
+  beta        FedHiP over the paper's values of β, beside the β chosen from the sum
+  efficiency  accuracy against rounds, seconds and megabytes
+  invariance  one client's model while the others' rows are divided anew (Theorem 3)
+  all         all of them
+"""
+
+
+def register(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+    """Add the command."""
+    parser = subparsers.add_parser(
+        "reproduce",
+        help="every table and figure of the paper",
+        description=DESCRIPTION,
+        epilog="Finished cells are kept under OUT/cells: the same command goes on where it was interrupted.",
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("study", metavar="STUDY", help="table1, alpha, beta, efficiency, invariance or all")
+    data = parser.add_argument_group("data")
+    data.add_argument("--dataset", nargs="+", metavar="NAME", help="data sets by name, see: fedhip list datasets")
+    data.add_argument("--data", nargs="+", metavar="PATH", help="where their files lie; alone: image folders or .npz")
+    data.add_argument("--features", nargs="+", metavar="FILE", help="feature files, instead of data sets")
+    data.add_argument("--official-split", action="store_true", help="keep the data sets' own test rows; else 8:2")
+    data.add_argument("--skip-corrupt", action="store_true", help="leave corrupt images out, with a warning")
+    data.add_argument("--allow-single", action="store_true", help="allow classes with a single image")
+    add_backbone(parser)
+    group = parser.add_argument_group("experiments")
+    group.add_argument("--methods", default="all", metavar="NAME,…", help="methods, or all (default)")
+    group.add_argument("--clients", nargs="+", type=int, metavar="K", help="numbers of clients (default: 50 100)")
+    group.add_argument("--concentrations", nargs="+", type=float, metavar="λ", help="default: 0.1 0.5 1.0")
+    group.add_argument("--seeds", nargs="+", type=int, metavar="N", help="default: 0 1 2")
+    group.add_argument(
+        "--protocol", metavar="paper|tuned|both",
+        help="paper: raw features, learning rate 0.005; tuned: standardised features, settings chosen for every method "
+        "on a part of the training rows; default: paper, with --quick both",
+    )  # fmt: skip
+    group.add_argument("--rounds", type=int, metavar="N", help="of methods that train by gradients (default: 200)")
+    group.add_argument("--head", default="linear", metavar="linear|mlp", help="of these methods (default: linear)")
+    group.add_argument("--only-local-classes", action="store_true", help="no model names a class its client lacks")
+    group.add_argument(
+        "--quick", action="store_true", help="a small version in a few minutes; on the sketches if no data is given"
+    )
+    parser.add_argument("--out", type=Path, metavar="DIR", help="where to write (default: reproduce/DATA)")
+    parser.set_defaults(handler=run)
+
+
+def run(args: argparse.Namespace) -> int:
+    """Check everything, make the features, run what is not there yet, write, print."""
+    studies = choose_studies(args.study)
+    settings = settings_of(args)
+    named = load(args)
+    # Divided before any feature is computed: a wrong number of clients is not worth a minute's wait.
+    for (_, rows), clients, concentration in product(named, settings.clients, settings.concentrations):
+        make_partition(rows.labels, "dirichlet", clients, seed=settings.seeds[0], concentration=concentration)
+    out = args.out or Path("reproduce") / ("+".join(name for name, _ in named) + ("-quick" if args.quick else ""))
+    if out.exists() and not out.is_dir():
+        raise ReproduceError(f"{out} is a file; choose another --out")
+    require_folder(out)
+    device = str(resolve_device(args.device))
+    (out / "cells").mkdir(parents=True, exist_ok=True)
+    if args.quick and args.pooling is None and args.features is None and args.backbone == DEFAULT_BACKBONE:
+        args.pooling = "mean"  # a fifth of the features, and a small part of the time
+    sources = tuple(source_of(args, name, rows) for name, rows in named)
+    bench = Bench(sources, settings, Store(out / "cells"), device)
+    tables, files = reproduce(bench, studies, out, Progress())
+    for table in tables:
+        show_table(table)
+    kinds = sorted({path.suffix.removeprefix(".") for path in files})
+    computed = f"{bench.store.computed} cells computed now, all kept in {out}/cells"
+    print(f"{len(files)} files ({', '.join(kinds)}) in {out}; {computed}")
+    return 0
+
+
+def settings_of(args: argparse.Namespace) -> Settings:
+    """What the options say, and the defaults of the full or the small version for what they do not say."""
+    methods = choose_methods(args.methods.split(","))
+    settings = Settings(methods, only_local_classes=args.only_local_classes, quick=args.quick)
+    if args.quick:
+        settings = replace(
+            settings, clients=(5, 10), concentrations=(0.1, 1.0), seeds=(0, 1), rounds=6, budget=4, tuning_rounds=4,
+            moved_concentrations=(0.1, 1.0, 100.0), regimes=("paper", "tuned"),
+        )  # fmt: skip
+    if args.head not in HEADS:
+        raise ReproduceError(f"there is no head {args.head!r}; choose linear or mlp")
+    settings = replace(settings, head=args.head)
+    if args.protocol is not None:
+        settings = replace(settings, regimes=choose_regimes(args.protocol))
+    for name in ("clients", "concentrations", "seeds"):
+        if getattr(args, name) is not None:
+            given: dict[str, Any] = {name: tuple(dict.fromkeys(getattr(args, name)))}
+            settings = replace(settings, **given)
+    if args.rounds is not None:
+        settings = replace(settings, rounds=args.rounds)
+    if settings.rounds < 1:
+        raise ReproduceError(f"the number of rounds must be at least 1, not {settings.rounds}")
+    if min(settings.clients) < 2:
+        raise ReproduceError(f"a federation has at least 2 clients, not {min(settings.clients)}")
+    if min(settings.seeds) < 0:
+        raise ReproduceError(f"a seed must be at least 0, not {min(settings.seeds)}")
+    return settings
+
+
+def load(args: argparse.Namespace) -> list[tuple[str, Dataset | FeatureSet]]:
+    """The rows that the options name; a few of them for the small version."""
+    named: list[tuple[str, Dataset | FeatureSet]] = []
+    if args.features is not None:
+        if args.dataset is not None or args.data is not None:
+            raise DatasetNameError("--features stands alone; leave --dataset and --data out")
+        refuse_unused(args)
+        named += [(Path(file).stem, read_features(file)) for file in args.features]
+    elif args.dataset is not None or args.data is not None:
+        names, paths = args.dataset or [None] * len(args.data), args.data or [None] * len(args.dataset)
+        if len(names) != len(paths):
+            raise DatasetNameError(
+                f"{len(names)} names after --dataset, {len(paths)} paths after --data; give one path for each name"
+            )
+        for name, path in zip(names, paths, strict=True):
+            dataset = load_images(argparse.Namespace(**{**vars(args), "dataset": name, "data": path}))
+            named.append((dataset.name, dataset))
+    elif args.quick:
+        named.append(("sketches", load_images(argparse.Namespace(**{**vars(args), "dataset": "sketches"}))))
+    else:
+        raise DatasetNameError(
+            "no data given; choose one of --dataset NAME, --data PATH and --features FILE, or --quick for the sketches"
+        )
+    if len({name for name, _ in named}) < len(named):
+        raise DatasetNameError("two data sets have the same name; rename one of the files")
+    return [(name, subset(rows)) for name, rows in named] if args.quick else named
+
+
+def source_of(args: argparse.Namespace, name: str, rows: Dataset | FeatureSet) -> Source:
+    """The rows as features, with the backbone that made them."""
+    if isinstance(rows, FeatureSet):
+        return Source(name, rows)
+    reference, features = extract_features(args, rows)
+    return Source(name, features, reference.name)
+
+
+class Progress:
+    """Which cell of how many, and the time left; on a terminal one line that is written over."""
+
+    def __init__(self) -> None:
+        self._width = 0
+
+    def __call__(self, cell: Cell, number: int, total: int, inside: tuple[int, int] | None, left: float | None) -> None:
+        """Show where the work is; in a log, a line when a cell begins."""
+        time = "" if left is None else f"  {duration(left)} left"
+        if not sys.stderr.isatty():
+            if inside is None:
+                print(f"cell {number} of {total}  {cell.label}{time}", file=sys.stderr, flush=True)
+            return
+        part = "" if inside is None else f"  {inside[0]}/{inside[1]}"
+        line = f"cell {number} of {total}  {cell.label}{part}{time}"[:118]
+        print(f"\r{line:<{self._width}}", end="", file=sys.stderr, flush=True)
+        self._width = len(line)
+
+
+def show_table(table: Table) -> None:
+    """The table in the terminal: means alone, the paper's in parentheses, no wider than a terminal."""
+    if sys.stderr.isatty():
+        print(file=sys.stderr)
+    for title, heads, rows in narrow(table):
+        print_table(heads, rows, title)
+    print("* best, ' second; notes in the files")
+
+
+def narrow(table: Table) -> list[tuple[str, list[str], list[list[str]]]]:
+    """The table as (title, headings, rows): lying where it is low, one for each data set, or its first columns."""
+    heads = [" ".join(part for part in path if part) for path in table.columns]
+    rows = [[row.label, *map(shown, row.entries)] for row in table.rows]
+    if len(heads) <= MOST_COLUMNS:
+        return [(table.title, [table.corner, *heads], rows)]
+    if len(rows) < len(heads) / 2:
+        lying = [list(column) for column in zip(heads, *(row[1:] for row in rows), strict=True)]
+        return [(table.title, ["", *(row[0] for row in rows)], lying)]
+    if table.name.startswith("table1"):
+        parts = {}
+        for name in dict.fromkeys(path[0] for path in table.columns):
+            places = [place for place, path in enumerate(table.columns) if path[0] == name]
+            parts[name] = (
+                [table.corner, *(" ".join(table.columns[place][1:]) for place in places)],
+                [[row[0], *(row[1 + place] for place in places)] for row in rows],
+            )
+        return [(f"{table.title}: {name}", *part) for name, part in parts.items()]
+    return [(table.title, [table.corner, *heads[:6]], [row[:7] for row in rows])]
+
+
+def shown(entry: Entry) -> str:
+    """The mean with its mark."""
+    text = entry.shown_mean + {"best": "*", "second": "'", "": ""}[entry.mark]
+    return text if entry.shown_paper is None else f"{text} ({entry.shown_paper})"

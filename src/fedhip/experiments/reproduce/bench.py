@@ -1,0 +1,164 @@
+"""What every study works with: the data, the settings, the finished cells; and the cell of a method."""
+
+from __future__ import annotations
+
+import importlib
+import json
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+from fedhip.experiments.reproduce.cells import Cell, Inside, Json, Store
+from fedhip.experiments.reproduce.divisions import WITH_INTERCEPT, divide, standardize
+from fedhip.experiments.reproduce.settings import Regime, Settings, Source, known_methods
+from fedhip.methods.protocol import MethodRun, Protocol
+from fedhip.simulation import Client, summarize
+
+
+@dataclass(frozen=True)
+class Bench:
+    """Data, settings, finished cells, and where to compute."""
+
+    sources: tuple[Source, ...]
+    settings: Settings
+    store: Store
+    device: str = "cpu"
+    _standardized: dict[tuple[str, bool], list[Client]] = field(default_factory=dict)
+
+    def standardized(self, which: str, clients: Sequence[Client], num_classes: int, intercept: bool) -> list[Client]:
+        """The clients with standardised features; the last two divisions are kept, as many methods ask for them."""
+        key = (which, intercept)
+        if key not in self._standardized:
+            while len(self._standardized) >= 2:
+                self._standardized.pop(next(iter(self._standardized)))
+            self._standardized[key] = standardize(clients, num_classes, intercept=intercept)
+        return self._standardized[key]
+
+    def result(self, cell: Cell) -> Json:
+        """The result of a cell."""
+        return self.store.obtain(cell)
+
+
+@dataclass(frozen=True)
+class Setting:
+    """What a method is told beyond the protocol: a learning rate (None: the protocol's) and options of its own."""
+
+    learning_rate: float | None
+    options: tuple[tuple[str, float], ...] = ()
+
+    def __str__(self) -> str:
+        parts = [] if self.learning_rate is None else [f"learning rate {self.learning_rate:g}"]
+        return ", ".join([*parts, *(f"{name} {value:.3g}" for name, value in self.options)]) or "as it comes"
+
+
+def method_cell(
+    bench: Bench,
+    source: Source,
+    method: str,
+    regime: Regime,
+    num_clients: int,
+    concentration: float,
+    seed: int,
+    setting: Setting = Setting(None),  # noqa: B008 (frozen)
+) -> Cell:
+    """A method on K clients by Dirichlet(λ), tested on their test rows."""
+    protocol = bench.settings.protocol(seed)
+    label = f"{source.name} K={num_clients} λ={concentration:g} seed {seed} {method} {regime}"
+    key = {"division": {"clients": num_clients, "concentration": concentration, "seed": seed}}
+
+    def clients() -> list[Client]:
+        return divide(source, num_clients, concentration, seed)
+
+    return cell_of(bench, source, method, regime, protocol, setting, label, key, clients)
+
+
+def cell_of(
+    bench: Bench,
+    source: Source,
+    method: str,
+    regime: Regime,
+    protocol: Protocol,
+    setting: Setting,
+    label: str,
+    key: Mapping[str, Any],
+    clients: Any,
+) -> Cell:
+    """A method on the clients that `clients()` gives, standardised where the protocol is the tuned one."""
+    if setting.learning_rate is not None:
+        protocol = replace(protocol, learning_rate=setting.learning_rate)
+    # A method in closed form is the same whatever the rounds and the learning rate: it need not be run again.
+    told: Json = asdict(protocol)
+    if not known_methods()[method].gradient:
+        told = {name: told[name] for name in ("seed", "only_local_classes")}
+
+    def compute(checkpoint: Path, tell: Inside) -> Json:
+        given = clients()
+        if regime == "tuned":
+            which = json.dumps({**source.identity, **key}, sort_keys=True)
+            given = bench.standardized(which, given, source.features.num_classes, method in WITH_INTERCEPT)
+        return {**run_method(bench, source, method, protocol, setting, given, checkpoint, tell), "device": bench.device}
+
+    full = {
+        **source.identity,
+        **key,
+        "method": method,
+        "options": dict(setting.options),
+        "features_are": "raw" if regime == "paper" else "standardised",
+        "protocol": told,
+    }
+    return Cell(label, method, full, compute)
+
+
+def run_method(
+    bench: Bench,
+    source: Source,
+    method: str,
+    protocol: Protocol,
+    setting: Setting,
+    clients: Sequence[Client],
+    checkpoint: Path,
+    tell: Inside,
+) -> Json:
+    """Run it, and give what a cell keeps of it."""
+    run: MethodRun = importlib.import_module("fedhip.methods").run_method(
+        method,
+        clients,
+        source.features.num_classes,
+        protocol,
+        options=dict(setting.options) or None,
+        device=bench.device,
+        report=tell,
+        checkpoint=checkpoint if known_methods()[method].gradient else None,
+    )
+    return plain(run, [len(client.test[1]) for client in clients])
+
+
+def plain(run: MethodRun, test_rows: Sequence[int]) -> Json:
+    """A run as plain values, with the mean over clients (the paper's metric) and over test rows."""
+    accuracy = [None] * len(test_rows) if run.diverged is not None else [_finite(value) for value in run.accuracy]
+    means = summarize(accuracy, test_rows)
+    return {
+        "accuracy": accuracy,
+        "test": list(test_rows),
+        "mean": means["mean"],
+        "weighted": means["weighted"],
+        "rounds": run.rounds,
+        "seconds": run.seconds,
+        "upload": run.upload_bytes_per_client,
+        "download": run.download_bytes_per_client,
+        "options": dict(run.options),
+        "alphas": run.alphas,
+        "history": [
+            [e.round, _finite(e.accuracy), e.seconds, e.upload_bytes_per_client, e.download_bytes_per_client]
+            for e in run.history
+        ],
+        "diverged": run.diverged,
+        "note": run.note,
+    }
+
+
+def _finite(value: float | None) -> float | None:
+    """JSON has no NaN: what is no number is nothing."""
+    return value if value is not None and math.isfinite(value) else None

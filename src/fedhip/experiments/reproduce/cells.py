@@ -1,0 +1,155 @@
+"""One cell: one method on one division of one data set; computed once, and kept as a small file.
+
+    OUT/cells/<what it is>-<hash of everything that decides it>.json
+
+The hash is over the fingerprint of the features, the backbone, the method with its options, the protocol, the division
+and its seed, and the version of fedhip; not over the device, which decides seconds and the last digits alone.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import re
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from fedhip import __version__
+from fedhip.data.files import write_text
+
+Json = dict[str, Any]
+#: (phase, done, total) of the cell that is being computed.
+Inside = Callable[[str, int, int], None]
+SCHEMA = 1
+
+
+@dataclass(frozen=True, eq=False)
+class Cell:
+    """What is computed, by name and by everything that decides it; `compute(checkpoint, tell)` gives plain values."""
+
+    label: str
+    kind: str
+    key: Mapping[str, Any]
+    compute: Callable[[Path, Inside], Json]
+
+    @property
+    def full_key(self) -> Json:
+        """The key with the version of fedhip."""
+        return json.loads(json.dumps({"fedhip": __version__, **self.key}, sort_keys=True))  # type: ignore[no-any-return]
+
+    @property
+    def stem(self) -> str:
+        """The name of its file without suffix."""
+        text = json.dumps(self.full_key, sort_keys=True, ensure_ascii=False)
+        digest = hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()[:16]
+        readable = re.sub(r"[^A-Za-z0-9.=]+", "-", self.label.replace("λ", "lambda")).strip("-")
+        return f"{readable[:100]}-{digest}"
+
+
+#: What is shown while cells are computed: (cell, its number, of how many, inside it (done, total), seconds left).
+Show = Callable[[Cell, int, int, tuple[int, int] | None, float | None], None]
+
+
+@dataclass(frozen=True, eq=False)
+class Step:
+    """A cell to come, which may need earlier ones to be made: what kind it is, which one, and how it is made."""
+
+    kind: str
+    identity: tuple[object, ...]
+    make: Callable[[], Cell]
+
+
+def show_nothing(cell: Cell, number: int, total: int, inside: tuple[int, int] | None, left: float | None) -> None:
+    """For callers that want no progress."""
+
+
+@dataclass
+class Store:
+    """Finished cells in a folder; a finished one is never computed again."""
+
+    folder: Path
+    computed: int = 0
+    _known: dict[str, Json] = field(default_factory=dict)
+
+    def find(self, cell: Cell) -> Json | None:
+        """The result of a finished cell; None for one that is not, or whose file is damaged."""
+        stem = cell.stem
+        if stem not in self._known:
+            try:
+                content = json.loads((self.folder / f"{stem}.json").read_text(encoding="utf-8"))
+            except (OSError, ValueError, RecursionError):
+                return None
+            if not isinstance(content, dict) or content.get("schema") != SCHEMA:
+                return None
+            if content.get("key") != cell.full_key or not isinstance(content.get("result"), dict):
+                return None
+            self._known[stem] = content["result"]
+        return self._known[stem]
+
+    def obtain(self, cell: Cell, tell: Inside | None = None) -> Json:
+        """The result: found, or computed and kept."""
+        found = self.find(cell)
+        if found is not None:
+            return found
+        self.folder.mkdir(parents=True, exist_ok=True)
+        checkpoint = self.folder / f"{cell.stem}.safetensors"
+        result = cell.compute(checkpoint, tell or (lambda phase, done, total: None))
+        content = {"schema": SCHEMA, "label": cell.label, "key": cell.full_key, "result": result}
+        write_text(
+            self.folder / f"{cell.stem}.json",
+            json.dumps(content, ensure_ascii=False, indent=1, allow_nan=False) + "\n",
+        )
+        checkpoint.unlink(missing_ok=True)
+        self.computed += 1
+        # As a later run reads it: equal numbers, whether computed or found.
+        self._known[cell.stem] = json.loads(json.dumps(result))
+        return self._known[cell.stem]
+
+    def perform(self, steps: Sequence[Step], show: Show = show_nothing) -> None:
+        """Compute the cells one after another; one that several studies need counts once."""
+        first: dict[tuple[object, ...], Step] = {}
+        for step in steps:
+            first.setdefault(step.identity, step)
+        steps = list(first.values())
+        clock = _Clock([step.kind for step in steps])
+        for number, step in enumerate(steps, start=1):
+            kind, cell = step.kind, step.make()
+            if self.find(cell) is not None:
+                clock.found(kind)
+                continue
+            total = len(steps)
+
+            def tell(
+                phase: str, done: int, of: int, cell: Cell = cell, number: int = number, total: int = total
+            ) -> None:
+                show(cell, number, total, (done, of), clock.left())
+
+            show(cell, number, total, None, clock.left())
+            start = time.perf_counter()
+            self.obtain(cell, tell)
+            clock.took(kind, time.perf_counter() - start)
+
+
+class _Clock:
+    """Seconds left, by the mean time of cells of the same kind; of any kind where none was done yet."""
+
+    def __init__(self, kinds: Sequence[str]) -> None:
+        self._waiting = {kind: kinds.count(kind) for kind in kinds}
+        self._seconds: dict[str, list[float]] = {}
+
+    def found(self, kind: str) -> None:
+        self._waiting[kind] -= 1
+
+    def took(self, kind: str, seconds: float) -> None:
+        self._waiting[kind] -= 1
+        self._seconds.setdefault(kind, []).append(seconds)
+
+    def left(self) -> float | None:
+        every = [value for values in self._seconds.values() for value in values]
+        if not every:
+            return None
+        means = {kind: sum(values) / len(values) for kind, values in self._seconds.items()}
+        return sum(number * means.get(kind, sum(every) / len(every)) for kind, number in self._waiting.items())

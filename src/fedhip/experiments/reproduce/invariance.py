@@ -1,0 +1,255 @@
+"""Theorem 3 on real data: one client's rows stay, the others' are divided anew, and its model should not move.
+
+P̂_k depends on the other clients through the sum of their statistics alone, and a sum does not know how its terms were
+divided. One client keeps its rows; the training rows of all others are divided among them by Dirichlet(λ) for every λ
+of a grid. The change is ‖P(λ) − P(λ₀)‖ / ‖P(λ₀)‖ with λ₀ the first of the grid.
+"""
+
+from __future__ import annotations
+
+from itertools import product
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from fedhip.core import DEFAULT_ALPHAS
+from fedhip.experiments.reproduce import tuning
+from fedhip.experiments.reproduce.bench import Bench, Setting, cell_of
+from fedhip.experiments.reproduce.cells import Cell, Inside, Json, Step
+from fedhip.experiments.reproduce.closed_form import path_of, sum_of
+from fedhip.experiments.reproduce.divisions import WITH_INTERCEPT, divide_around, standardize
+from fedhip.experiments.reproduce.notes import backbone_notes, list_notes, protocol_notes, quick_notes
+from fedhip.experiments.reproduce.settings import Regime, Source, known_methods
+from fedhip.experiments.reproduce.table1 import numbered, sentence
+from fedhip.experiments.reproduce.tables import DIVERGED, NOTHING, Entry, Row, Table
+from fedhip.simulation import Client, Federation, local_model, predict
+
+#: Methods whose models are solved here, so that their change can be measured; of the others the accuracy is known.
+SOLVED = WITH_INTERCEPT
+
+
+def base(bench: Bench, seed: int) -> tuple[int, float, int]:
+    """The division that the fixed client comes from."""
+    return bench.settings.clients[0], bench.settings.concentrations[0], seed
+
+
+def steps(bench: Bench) -> list[Step]:
+    """The cells: for every protocol, data set and seed the solved methods together, the others λ by λ."""
+    s = bench.settings
+    found: list[Step] = []
+
+    def solved(source: Source, regime: Regime, seed: int) -> Step:
+        identity = ("solved", source.name, regime, seed)
+        return Step("solved", identity, lambda: solved_cell(bench, source, regime, seed))
+
+    def trained(source: Source, regime: Regime, seed: int, moved: float, method: str) -> Step:
+        identity = ("around", source.name, regime, seed, moved, method)
+        return Step(method, identity, lambda: trained_cell(bench, source, regime, seed, moved, method))
+
+    for regime, source in product(s.regimes, bench.sources):
+        for method in s.methods:
+            if regime == "tuned":
+                found += tuning.steps(bench, source, method)
+        for seed in s.seeds:
+            if any(method in SOLVED for method in s.methods):
+                found.append(solved(source, regime, seed))
+            for moved, method in product(s.moved_concentrations, s.methods):
+                if method not in SOLVED:
+                    found.append(trained(source, regime, seed, moved, method))
+    return found
+
+
+def _setting(bench: Bench, source: Source, regime: Regime, method: str) -> Setting:
+    return Setting(None) if regime == "paper" else tuning.choose(bench, source, method).setting
+
+
+def trained_cell(bench: Bench, source: Source, regime: Regime, seed: int, moved: float, method: str) -> Cell:
+    """A method on the fixed client and the others, divided by Dirichlet(moved)."""
+    clients, concentration, _ = base(bench, seed)
+
+    def rows() -> list[Client]:
+        fixed, others = divide_around(source, clients, concentration, seed, moved)
+        return [fixed, *others]
+
+    label = f"invariance {source.name} K={clients} seed {seed} λ={moved:g} {method} {regime}"
+    key = {"around": {"clients": clients, "concentration": concentration, "seed": seed, "moved": moved}}
+    setting = _setting(bench, source, regime, method)
+    return cell_of(bench, source, method, regime, bench.settings.protocol(seed), setting, label, key, rows)
+
+
+def solved_cell(bench: Bench, source: Source, regime: Regime, seed: int) -> Cell:
+    """FedHiP, the global ridge and the ridge of the client alone, for every λ of the grid."""
+    clients, concentration, _ = base(bench, seed)
+    grid, only = bench.settings.moved_concentrations, bench.settings.only_local_classes
+    betas: dict[str, float | None] = {
+        method: dict(_setting(bench, source, regime, method).options).get("beta")
+        for method in ("fedhip", "global")
+        if method in bench.settings.methods
+    }
+
+    def compute(checkpoint: Path, tell: Inside) -> Json:
+        models: dict[str, list[Any]] = {method: [] for method in SOLVED}
+        found: list[Json] = []
+        for done, moved in enumerate(grid, start=1):
+            fixed, others = divide_around(source, clients, concentration, seed, moved)
+            everyone = [fixed, *others]
+            if regime == "tuned":
+                everyone = standardize(everyone, source.features.num_classes, intercept=True)
+            models_here, alpha = solve(everyone, source.features.num_classes, betas, only, bench.device)
+            for method, weights in models_here.items():
+                models[method].append(weights)
+            found.append({"moved": moved, "alpha": alpha, **tested(models_here, everyone[0], only)})
+            tell("λ", done, len(grid))
+        for method, by_place in models.items():
+            for place, entry in enumerate(found):
+                entry[f"change_{method}"] = change(by_place[place], by_place[0])
+        return {"points": found, "test": len(divide_around(source, clients, concentration, seed, grid[0])[0].test[1])}
+
+    key = {
+        **source.identity,
+        "around": {"clients": clients, "concentration": concentration, "seed": seed, "moved": list(grid)},
+        "method": "solved",
+        "betas": betas,
+        "features_are": "raw" if regime == "paper" else "standardised",
+        "only_local_classes": only,
+    }
+    return Cell(f"invariance {source.name} K={clients} seed {seed} solved {regime}", "solved", key, compute)
+
+
+def solve(
+    clients: list[Client], num_classes: int, betas: dict[str, float | None], only_local_classes: bool, device: str
+) -> tuple[dict[str, torch.Tensor], float]:
+    """Models of the first client, and its α by leave-one-out on its own training rows."""
+    fixed = clients[0]
+    grid = sum_of(clients, num_classes, device)
+
+    def federation(method: str) -> Federation:
+        beta = betas.get(method)
+        return Federation.of(grid, "auto" if beta is None else beta)
+
+    path = path_of(federation("fedhip"), fixed)
+    alpha = path.select(DEFAULT_ALPHAS, only_local_classes=only_local_classes)
+    models = {
+        "fedhip": path.weights(alpha),
+        "global": federation("global").G,
+        "local": local_model(fixed, num_classes, device),
+    }
+    return models, alpha
+
+
+def tested(models: dict[str, torch.Tensor], client: Client, only_local_classes: bool) -> Json:
+    """Each model's accuracy on the client's test rows."""
+    features, labels = client.test
+    found: Json = {}
+    for method, weights in models.items():
+        seen = torch.zeros(weights.shape[1], dtype=torch.bool, device=weights.device)
+        seen[torch.as_tensor(np.unique(client.train[1]), device=weights.device)] = True
+        right = predict(weights, features, seen if only_local_classes else None) == labels
+        found[f"accuracy_{method}"] = float(right.mean())
+    return found
+
+
+def change(weights: torch.Tensor, reference: torch.Tensor) -> float:
+    """‖P − P₀‖ / ‖P₀‖."""
+    return float(torch.linalg.norm(weights - reference) / torch.linalg.norm(reference))
+
+
+def accuracies(
+    bench: Bench, source: Source, regime: Regime, method: str
+) -> tuple[list[list[float | None]], list[float] | None, list[str]]:
+    """The fixed client's accuracy by λ and seed; the largest change of its model by seed; where a method diverged."""
+    s = bench.settings
+    if method in SOLVED:
+        by_seed = [bench.result(solved_cell(bench, source, regime, seed))["points"] for seed in s.seeds]
+        found: list[list[float | None]] = [
+            [points[place][f"accuracy_{method}"] for points in by_seed] for place in range(len(s.moved_concentrations))
+        ]
+        return found, [max(point[f"change_{method}"] for point in points) for points in by_seed], []
+    found, remarks, title = [], [], known_methods()[method].title
+    for moved in s.moved_concentrations:
+        results = [bench.result(trained_cell(bench, source, regime, seed, moved, method)) for seed in s.seeds]
+        found.append([result["accuracy"][0] for result in results])
+        remarks += [
+            f"{title}, λ = {moved:g}, seed {seed}: diverged: {result['diverged']}."
+            for result, seed in zip(results, s.seeds, strict=True)
+            if result["diverged"] is not None
+        ]
+        remarks += [sentence(title, result["note"]) for result in results if result["note"]]
+    return found, None, list(dict.fromkeys(remarks))
+
+
+def spread(by_moved: list[list[float | None]]) -> float | None:
+    """Highest less lowest accuracy over the grid, mean over seeds."""
+    if any(value is None for values in by_moved for value in values):
+        return None
+    return float(np.ptp(np.array(by_moved, dtype=np.float64), axis=0).mean())
+
+
+def name_of(bench: Bench, source: Source, regime: Regime) -> str:
+    """The name of the files."""
+    return f"invariance-{regime}" + (f"-{source.name}" if len(bench.sources) > 1 else "")
+
+
+def tables(bench: Bench) -> list[Table]:
+    """A table for each protocol and data set."""
+    return [_table(bench, source, regime) for regime, source in product(bench.settings.regimes, bench.sources)]
+
+
+def _table(bench: Bench, source: Source, regime: Regime) -> Table:
+    s, known = bench.settings, known_methods()
+    where = "accuracy of the fixed client, the others divided with"
+    columns = [(where, f"λ = {moved:g}") for moved in s.moved_concentrations]
+    columns += [("over the grid", "highest − lowest, points"), ("over the grid", "largest change of its model")]
+    rows, records, footnotes = [], [], list[str]()
+    for method in s.methods:
+        by_moved, changes, remarks = accuracies(bench, source, regime, method)
+        entries = [
+            Entry(text=DIVERGED if None in values else None, values=tuple(v for v in values if v is not None))
+            for values in by_moved
+        ]
+        width = spread(by_moved)
+        worst = None if changes is None else max(changes)
+        entries.append(Entry(text=NOTHING if width is None else f"{100 * width:.2f}"))
+        entries.append(
+            Entry(text=NOTHING if worst is None else "0" if worst == 0 else f"{worst:.1e}".replace("-", "−"))
+        )
+        rows.append(Row(known[method].title, tuple(entries), numbered(footnotes, remarks), rule=method == "fedhip"))
+        for moved, values in zip(s.moved_concentrations, by_moved, strict=True):
+            records.append(
+                {
+                    "data": source.name, "backbone": source.backbone, "protocol": regime, "method": method,
+                    "clients": s.clients[0], "fixed_concentration": s.concentrations[0], "moved_concentration": moved,
+                    "seeds": list(s.seeds), "accuracy": values, "largest_change": changes, "quick": s.quick,
+                }
+            )  # fmt: skip
+    title = f"Heterogeneity invariance: {source.title}, {s.clients[0]} clients, " + (
+        "the paper's protocol" if regime == "paper" else "tuned protocol"
+    )
+    notes = list_notes(
+        quick_notes(bench), _notes(bench), protocol_notes(bench, regime), backbone_notes(bench, "invariance", regime)
+    )
+    name = name_of(bench, source, regime)
+    return Table(name, title, "Method", tuple(columns), tuple(rows), tuple(records), notes, tuple(footnotes))
+
+
+def _notes(bench: Bench) -> list[str]:
+    s = bench.settings
+    return [
+        f"One client's rows stay: the one with the median number of training rows of a division with λ = "
+        f"{s.concentrations[0]:g}. The training rows of the {s.clients[0] - 1} others are divided among them anew with "
+        f"every λ; the same rows are trained on in every column. Accuracy in percent on the fixed client's test rows, "
+        + (
+            f"mean ± sample deviation over seeds {', '.join(map(str, s.seeds))}."
+            if len(s.seeds) > 1
+            else f"seed {s.seeds[0]}."
+        ),
+        "Change of its model: the norm of the difference to the model of the first λ over the norm of that one, the "
+        "largest of the grid and of the seeds. FedHiP sums statistics as whole numbers, so that the sum, β, the "
+        "client's α (by its own leave-one-out) and its model are the same bits; with standardised features the same to "
+        "rounding, as mean and deviation are sums of floating-point numbers. The global ridge shares that; a client "
+        "alone does not know of the others. Of methods trained by gradients the accuracy is shown; with the same seed, "
+        "what moves it is the division of rows that are not the client's. An accuracy is of few test rows: where it "
+        "stays, the model may have moved.",
+    ]

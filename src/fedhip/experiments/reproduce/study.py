@@ -1,0 +1,77 @@
+"""From a bench to files: the cells of the studies, then their tables and figures."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from fedhip import __version__
+from fedhip.data.errors import MissingExtraError
+from fedhip.data.files import write_text
+from fedhip.experiments.reproduce import efficiency, invariance, pictures, sensitivity, table1
+from fedhip.experiments.reproduce.bench import Bench
+from fedhip.experiments.reproduce.cells import Show, Step, show_nothing
+from fedhip.experiments.reproduce.figures import Picture, write_pictures
+from fedhip.experiments.reproduce.tables import Table, to_markdown, write_table
+
+
+@dataclass(frozen=True)
+class Study:
+    """A table or figure of the paper: its cells, and what is made of them."""
+
+    steps: Callable[[Bench], list[Step]]
+    tables: Callable[[Bench], list[Table]]
+    pictures: Callable[[Bench], list[Picture]]
+
+
+STUDY_OF: dict[str, Study] = {
+    "table1": Study(table1.steps, table1.tables, pictures.of_table1),
+    "alpha": Study(
+        lambda bench: sensitivity.steps(bench, "alpha"),
+        lambda bench: sensitivity.tables(bench, "alpha"),
+        lambda bench: pictures.of_sensitivity(bench, "alpha"),
+    ),
+    "beta": Study(
+        lambda bench: sensitivity.steps(bench, "beta"),
+        lambda bench: sensitivity.tables(bench, "beta"),
+        lambda bench: pictures.of_sensitivity(bench, "beta"),
+    ),
+    "efficiency": Study(efficiency.steps, efficiency.tables, pictures.of_efficiency),
+    "invariance": Study(invariance.steps, invariance.tables, pictures.of_invariance),
+}
+
+
+def reproduce(
+    bench: Bench, studies: Sequence[str], out: Path, show: Show = show_nothing
+) -> tuple[list[Table], list[Path]]:
+    """Compute the cells that are not there yet, and write tables and figures; the tables, and every file."""
+    steps = [step for study in studies for step in STUDY_OF[study].steps(bench)]
+    bench.store.perform(steps, show)
+    tables, files = [], []
+    for study in studies:
+        made = STUDY_OF[study].tables(bench)
+        tables += made
+        for table in made:
+            files += write_table(out, table)
+        try:
+            drawn = write_pictures(out, STUDY_OF[study].pictures(bench))
+        except MissingExtraError as error:
+            warnings.warn(f"no figures: {error}", stacklevel=2)
+            drawn = []
+        files += drawn
+        text = page(made, [path.name for path in drawn if path.suffix == ".svg"])
+        write_text(out / f"{study}.md", text)
+        files.append(out / f"{study}.md")
+    return tables, list(dict.fromkeys(files))
+
+
+def page(tables: Sequence[Table], drawn: Sequence[str]) -> str:
+    """The tables of a study, each with its figure, as one Markdown page."""
+    parts = []
+    for table in tables:
+        parts.append(to_markdown(table))
+        if f"{table.name}.svg" in drawn:
+            parts.append(f"![{table.name}]({table.name}.svg)\n")
+    return "\n".join([*parts, f"Written by fedhip {__version__}.\n"])
