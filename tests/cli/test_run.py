@@ -268,7 +268,7 @@ def test_bad_input_is_one_line_and_writes_nothing(
         "help = true": "no option 'help'",
         "config = 'x'": "no option 'config'",
         "[alpha]": "'alpha' must be",
-        f"features = '{features}'\nmethods = ['all']": "no method 'all'",
+        f"features = '{features}'\nmethods = ['al']": "no method 'al'",
     }.items():
         config.write_text(text)
         assert message in refused(capsys, "run", config, "--out", "run"), text
