@@ -38,6 +38,10 @@ Orders = Callable[[int], Sequence[Order]]
 #: Mini-batches whose rows a client gathers at once on a CPU: few calls, and little memory.
 GATHER = 16
 
+#: Batches laid out on a GPU, of the last rounds: the methods of a table all use the same.
+_TABLES: dict[Hashable, tuple[Tensor, Tensor]] = {}
+_MOST_TABLES = 512
+
 SHUFFLE, SAMPLE, SLICE, ALIGN, TRACE, WARM_UP = range(6)
 
 
@@ -57,6 +61,23 @@ def participants(clients: int, participation: float, seed: int, round_: int) -> 
     if number >= clients:
         return list(range(clients))
     return sorted(draw(seed, SAMPLE, round_).choice(clients, number, replace=False).tolist())
+
+
+@dataclass(frozen=True)
+class Shuffled:
+    """Every client's orders in some epochs of a round: equal for all methods, so that they can be laid out once."""
+
+    rows: tuple[int, ...]
+    place: tuple[int, ...]
+    seed: int
+    round: int
+    epochs: range
+    purpose: int
+
+    def __call__(self, k: int) -> list[Order]:
+        """The orders of client k, one for each epoch."""
+        where = (self.rows[k], self.seed, self.place[k], self.round)
+        return [client_order(*where, epoch, self.purpose) for epoch in self.epochs]
 
 
 @dataclass(frozen=True)
@@ -126,8 +147,8 @@ class Laboratory:
     def shuffled(self, round_: int, epochs: int | range | None = None, purpose: int = SHUFFLE) -> Orders:
         """Each client's orders in the epochs of a round (the protocol's, by default)."""
         passes = self.protocol.epochs if epochs is None else epochs
-        span, seed = range(passes) if isinstance(passes, int) else passes, self.protocol.seed
-        return lambda k: [client_order(self.rows[k], seed, self.place[k], round_, epoch, purpose) for epoch in span]
+        span = range(passes) if isinstance(passes, int) else passes
+        return Shuffled(tuple(self.rows), tuple(self.place), self.protocol.seed, round_, span, purpose)
 
     def train(
         self,
@@ -224,15 +245,30 @@ class Laboratory:
 
     def _table(self, present: Sequence[int], orders: Orders, rate: float, batch: int) -> tuple[Tensor, Tensor]:
         """Rows (S, k, B) of the feature matrix, step by step, and their weights; padding is a client's first row."""
-        batches = [[rows for order in orders(k) for rows in _split(order, batch)] for k in present]
-        shape = (max(map(len, batches)), len(present), batch)
-        index, weight = np.empty(shape, np.int64), np.zeros(shape)
+        key = (orders, tuple(present), batch, self.device, self.dtype) if isinstance(orders, Shuffled) else None
+        laid_out = _TABLES.get(key)
+        if laid_out is None:
+            laid_out = self._lay_out(present, orders, batch)
+            if key is not None:
+                while len(_TABLES) >= _MOST_TABLES:
+                    _TABLES.pop(next(iter(_TABLES)))
+                _TABLES[key] = laid_out
+        index, share = laid_out
+        return index, share * rate
+
+    def _lay_out(self, present: Sequence[int], orders: Orders, batch: int) -> tuple[Tensor, Tensor]:
+        """Rows (S, k, B) and 1/(rows of the batch) for each; 0 for padding."""
+        passes = [[_padded(order, batch) for order in orders(k)] for k in present]
+        steps = max(sum(map(len, padded)) for padded in passes)
+        index = np.empty((steps, len(present), batch), np.int64)
+        share = np.zeros((steps, len(present), batch))
         for i, k in enumerate(present):
+            rows = np.concatenate(passes[i])
+            real = rows >= 0
             index[:, i] = self.starts[k]
-            for s, rows in enumerate(batches[i]):
-                index[s, i, : len(rows)] += rows
-                weight[s, i, : len(rows)] = rate / len(rows)
-        return torch.from_numpy(index).to(self.device), torch.from_numpy(weight).to(self.device, self.dtype)
+            index[: len(rows), i] += np.where(real, rows, 0)
+            share[: len(rows), i] = real / real.sum(axis=1, keepdims=True)
+        return torch.from_numpy(index).to(self.device), torch.from_numpy(share).to(self.device, self.dtype)
 
     def _replay(self, step: Step, params: Params, fixed: Params, batch: int) -> _Replay | None:
         """The step as a CUDA graph, captured once for each step and shape; None where that cannot be done."""
@@ -284,6 +320,14 @@ class _Replay:
             self.graph.replay()
         for tensor, buffer in zip(params, self.params, strict=True):
             tensor.copy_(buffer)
+
+
+def _padded(order: Order, batch: int) -> Order:
+    """(steps, B): the order in batches, the last filled up with −1."""
+    steps = -(-len(order) // batch)
+    padded = np.full(steps * batch, -1, dtype=np.int64)
+    padded[: len(order)] = order
+    return padded.reshape(steps, batch)
 
 
 def _split(order: Order, batch: int) -> list[Order]:
