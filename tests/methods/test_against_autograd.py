@@ -13,7 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from fedhip.methods import _GRADIENT, METHODS, Protocol, heads
-from fedhip.methods.engine import Laboratory, Models, participants
+from fedhip.methods.engine import Laboratory, Models, for_each, participants, sgd
 from fedhip.methods.fedpcl import PROJECTION
 from fedhip.methods.protocol import Head
 from tests.methods import oracle
@@ -215,3 +215,14 @@ def test_a_gpu_gives_the_numbers_of_a_cpu(name: str, protocol: Protocol) -> None
     there, here = (trained(name, some, together=None, device=device)[0] for device in ("cuda", "cpu"))
     for ours, theirs in zip(there.personal, here.personal, strict=True):
         torch.testing.assert_close(ours.cpu(), theirs, rtol=1e-8, atol=1e-10)
+
+
+def test_a_client_without_a_pass_stays_as_it_was_beside_one_that_trains() -> None:
+    """FedALA's clients that have learnt their weights sit out while others learn."""
+    lab = Laboratory(federation(), CLASSES, Protocol(batch=32), dtype=torch.float64, together=True)
+    start = for_each(lab.initial(), lab.size)
+    order = np.arange(lab.rows[3])
+    trained = lab.train(sgd, start, present=range(lab.size), orders=lambda k: [order] if k == 3 else [])
+    for before, after in zip(start, trained, strict=True):
+        moved = (before != after).flatten(1).any(dim=1).tolist()
+        assert moved == [k == 3 for k in range(lab.size)]

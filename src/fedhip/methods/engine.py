@@ -258,12 +258,12 @@ class Laboratory:
 
     def _lay_out(self, present: Sequence[int], orders: Orders, batch: int) -> tuple[Tensor, Tensor]:
         """Rows (S, k, B) and 1/(rows of the batch) for each; 0 for padding."""
-        passes = [[_padded(order, batch) for order in orders(k)] for k in present]
-        steps = max(sum(map(len, padded)) for padded in passes)
+        passes = [_padded(orders(k), batch) for k in present]
+        steps = max(map(len, passes))
         index = np.empty((steps, len(present), batch), np.int64)
         share = np.zeros((steps, len(present), batch))
         for i, k in enumerate(present):
-            rows = np.concatenate(passes[i])
+            rows = passes[i]
             real = rows >= 0
             index[:, i] = self.starts[k]
             index[: len(rows), i] += np.where(real, rows, 0)
@@ -322,12 +322,10 @@ class _Replay:
             tensor.copy_(buffer)
 
 
-def _padded(order: Order, batch: int) -> Order:
-    """(steps, B): the order in batches, the last filled up with −1."""
-    steps = -(-len(order) // batch)
-    padded = np.full(steps * batch, -1, dtype=np.int64)
-    padded[: len(order)] = order
-    return padded.reshape(steps, batch)
+def _padded(passes: Sequence[Order], batch: int) -> Order:
+    """(steps, B): the orders of all passes in batches, the last of each filled up with −1; no steps without a pass."""
+    filled = [np.append(order, np.full(-len(order) % batch, -1)) for order in passes]
+    return np.concatenate([np.empty(0, dtype=np.int64), *filled]).reshape(-1, batch)
 
 
 def _split(order: Order, batch: int) -> list[Order]:
