@@ -4,8 +4,8 @@
 
 All three train the same heads on the same batches from the same start, one after another in this process, and must
 agree. What counts are the ratios, of the best of a few repetitions of each. The loops run on one thread, which for
-products this small is no slower than several, and costs the processor less. With --all, what a round of every other
-method takes follows.
+products this small is no slower than several, and costs the processor less; the one with autograd also on all threads,
+as torch starts. With --all, what a round of every other method takes follows.
 """
 
 from __future__ import annotations
@@ -122,6 +122,7 @@ def main() -> None:
     }
     with one_thread():
         engine, hand, autograd = measure(list(contenders.values()), device, args.repetitions)
+    (usual,) = measure([contenders["loop with autograd"]], device, args.repetitions)
     for name, theirs in given.items():
         for a, b in zip(given["engine"], theirs, strict=True):
             assert torch.linalg.norm(a - b) < 1e-4 * torch.linalg.norm(b), name
@@ -131,8 +132,10 @@ def main() -> None:
     print(f"{'':<28}{'clock':>9}{'processor':>12}")
     for name, (wall, cpu) in zip(contenders, (engine, hand, autograd), strict=True):
         print(f"{name:<28}{wall:8.2f} s{cpu:10.2f} s")
+    print(f"{'the last on all threads':<28}{usual[0]:8.2f} s{usual[1]:10.2f} s")
     print(f"{'engine / by hand':<28}{engine[0] / hand[0]:8.2f} ×{engine[1] / hand[1]:10.2f} ×")
     print(f"{'autograd / engine':<28}{autograd[0] / engine[0]:8.2f} ×{autograd[1] / engine[1]:10.2f} ×")
+    print(f"{'  on all threads / engine':<28}{usual[0] / engine[0]:8.2f} ×{usual[1] / engine[1]:10.2f} ×")
 
     heads: tuple[Head, ...] = ("linear", "mlp") if args.all else ()
     for head in heads:
