@@ -183,3 +183,11 @@ def test_pfedfda_with_fewer_rows_than_features_and_rows_all_alike() -> None:
     same = Client("same", (x, np.zeros(3, np.int64)), (x, np.zeros(3, np.int64)))
     assert run_method("pfedfda", [same], 2).accuracy == [1.0]
     assert run_method("pfedfda", [same], 2, options={"shrinkage": 0.0}).accuracy == [1.0]
+
+
+def test_the_global_ridge_among_own_classes_is_the_global_ridge_with_that_option() -> None:
+    clients = federation()
+    option = run_method("global", clients, CLASSES, replace(PROTOCOL, only_local_classes=True))
+    method = run_method("global-oll", clients, CLASSES, PROTOCOL)
+    assert (method.name, method.accuracy) == ("global-oll", option.accuracy)
+    assert method.accuracy != run_method("global", clients, CLASSES, PROTOCOL).accuracy

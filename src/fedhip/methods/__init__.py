@@ -14,7 +14,7 @@ import numpy as np
 import torch
 
 from fedhip.core.errors import DimensionError, EmptyClientError, FeaturesError, LabelsError
-from fedhip.methods.closed import Task, run_fedhip, run_global, run_local
+from fedhip.methods.closed import Task, run_fedhip, run_global, run_global_local_classes, run_local
 from fedhip.methods.ditto import Ditto
 from fedhip.methods.engine import Laboratory
 from fedhip.methods.errors import CheckpointError, MethodError
@@ -105,6 +105,17 @@ _CLOSED: Mapping[str, tuple[MethodInfo, Callable[[Task], MethodRun]]] = {
                 optional=("beta",),
             ),
             run_global,
+        ),
+        (
+            MethodInfo(
+                "global-oll",
+                "Global ridge, own classes",
+                "the global ridge, with each client's own classes to choose among",
+                {},
+                gradient=False,
+                optional=("beta",),
+            ),
+            run_global_local_classes,
         ),
         (
             MethodInfo("fedncm", "FedNCM", "the nearest normalised class mean of all rows", {}, gradient=False),

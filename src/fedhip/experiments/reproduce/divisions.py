@@ -19,7 +19,7 @@ from fedhip.simulation import Client, Rows, clients_of
 
 VALIDATION = 0.2
 #: Ridge regressions have no bias of their own: with standardised features they get a column of ones.
-WITH_INTERCEPT = ("fedhip", "global", "local")
+WITH_INTERCEPT = ("fedhip", "global", "global-oll", "local")
 
 
 @lru_cache(maxsize=2)

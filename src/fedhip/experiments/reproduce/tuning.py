@@ -34,6 +34,7 @@ OWN: dict[str, tuple[str, tuple[float, ...]]] = {
 CLOSED: dict[str, tuple[str, tuple[float | None, ...]]] = {
     "fedhip": ("beta", (None, 1e-3, 1e-4, 1e-2, 1e-5, 3e-3, 3e-4, 3e-2, 3e-5, 1e-1, 1e-6, 3e-1)),
     "global": ("beta", (None, 1e-3, 1e-4, 1e-2, 1e-5, 3e-3, 3e-4, 3e-2, 3e-5, 1e-1, 1e-6, 3e-1)),
+    "global-oll": ("beta", (None, 1e-3, 1e-4, 1e-2, 1e-5, 3e-3, 3e-4, 3e-2, 3e-5, 1e-1, 1e-6, 3e-1)),
     "pfedfda": ("shrinkage", (None, 1e-3, 1e-2, 1e-5, 1e-1, 3e-3, 3e-2, 3e-4, 1e-6, 3e-1)),
 }
 
