@@ -11,11 +11,10 @@ and of its own statistics, so that it can be solved anew, to the same bits, when
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import cached_property
-from types import MappingProxyType
 from typing import Any, Literal
 
 import numpy as np
@@ -40,13 +39,7 @@ from fedhip.data import FeatureSet, Partition, client_parts, split_of
 from fedhip.models import masked
 from fedhip.parallel import in_order, one_thread
 
-METHODS: Mapping[str, str] = MappingProxyType(
-    {
-        "local": "the ridge of each client's rows alone, its penalty by leave-one-out",
-        "global": "one ridge of all clients' rows, from their summed statistics (AFL, Fed3R)",
-        "fedhip": "each client's own: the ridge of all rows in which its own weigh 1 + α",
-    }
-)
+METHODS = ("local", "global", "fedhip")
 
 Rows = tuple[NDArray[Any], NDArray[np.int64]]
 Report = Callable[[str, int, int], None]
@@ -189,6 +182,12 @@ class Outcome:
         """The ridge penalty in use."""
         return self.federation.beta
 
+    def traffic(self, method: str) -> tuple[int, int, int]:
+        """Rounds, and the bytes that one client sends and receives; a symmetric matrix travels as its triangle."""
+        m, d = self.federation.grid.num_features, self.federation.grid.num_classes
+        statistics, model = 8 * (m * (m + 1) // 2 + m * d + d), 8 * m * d
+        return {"local": (0, 0, 0), "global": (1, statistics, model), "fedhip": (1, statistics, statistics)}[method]
+
     def summary(self, method: str) -> dict[str, float | None]:
         """Means over the clients; see `summarize`."""
         return summarize([r.accuracy[method] for r in self.clients], [r.test for r in self.clients])
@@ -241,7 +240,7 @@ def simulate(
     *,
     alpha: Alpha = "loo",
     beta: Beta = "auto",
-    methods: Iterable[str] = tuple(METHODS),
+    methods: Iterable[str] = METHODS,
     only_local_classes: bool = False,
     fraction_bits: int | None = None,
     device: str | torch.device = "cpu",

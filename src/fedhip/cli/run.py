@@ -35,9 +35,8 @@ from fedhip.runs import require_place
 from fedhip.runs.config import read_config
 from fedhip.runs.errors import MethodNameError
 from fedhip.runs.results import title_of
-from fedhip.simulation import METHODS as OURS
+from fedhip.simulation import METHODS as DEFAULT_METHODS
 
-DEFAULT_METHODS = tuple(OURS)
 #: Options that say where the answer goes, and not what it is.
 _NOT_CONFIGURATION = ("config", "out", "force", "json", "handler")
 

@@ -36,7 +36,7 @@ class RoundSettings:
 
     alpha: Alpha = "loo"
     beta: Beta = "auto"
-    methods: tuple[str, ...] = tuple(METHODS)
+    methods: tuple[str, ...] = METHODS
     rounds: int = 200
     only_local_classes: bool = False
     fraction_bits: int | None = None

@@ -115,16 +115,14 @@ def _simulated(name: str, task: Task) -> MethodRun:
         device=task.device,
         report=task.report,
     )
-    m, d = outcome.federation.grid.num_features, outcome.federation.grid.num_classes
-    # A symmetric matrix travels as its lower triangle.
-    statistics, model = 8 * (m * (m + 1) // 2 + m * d + d), 8 * m * d
+    rounds, up, down = outcome.traffic(name)
     return one_shot(
         name,
         task,
         [client.accuracy[name] for client in outcome.clients],
-        rounds=1,
+        rounds=rounds,
         seconds=sum(seconds for phase, seconds in outcome.seconds.items() if phase != "tests"),
-        up=statistics,
-        down=statistics if name == "fedhip" else model,
+        up=up,
+        down=down,
         alphas=[client.alpha for client in outcome.clients] if name == "fedhip" else None,
     )

@@ -75,7 +75,7 @@ def join(run: RunFolder, client: Client, *, render: Render, report: Report | Non
     state = _State(run)
     state.grid = state.grid + own
     state.statistics[client.name] = lambda: own
-    state.fresh = client
+    state.again[client.name] = client
     return state.commit("join", client.name, own, render=render, report=report)
 
 
@@ -148,7 +148,6 @@ class _State:
             for client in run.clients
         }
         self.backbone = run.model(None).backbone
-        self.fresh: Client | None = None
         self.again: dict[str, Client] = {}
 
     def commit(
@@ -160,15 +159,13 @@ class _State:
         # Chosen by leave-one-out it stays: that would take everyone's rows.
         federation = Federation.of(self.grid, before if config["beta"] == "loo" else config["beta"])
         _ = federation.G  # factored once, before the clients share it
-        if self.fresh is not None:
-            self.again[self.fresh.name] = self.fresh
-        fresh_result = None
+        result = None
         with changed_run(run) as draft:
             if event == "forget" and client is not None:
                 draft.remove_client(client)
             for name in self.again:
-                fresh_result = self._phase3(federation, self.again[name])
-                put_client(self.results, self.details, fresh_result)
+                result = self._phase3(federation, self.again[name])
+                put_client(self.results, self.details, result)
             digests: dict[str | None, str] = {}
             models = in_order(lambda name: self._model(federation, name), self.statistics)
             for number, model in enumerate(models, start=1):
@@ -208,7 +205,7 @@ class _State:
             len(self.again),
             before,
             federation.beta,
-            fresh_result,
+            result,
             self.results["stale"],
             receipt,
             ledger.entries[-1],

@@ -28,12 +28,9 @@ _PHASES = {
 
 def results_of(outcome: Outcome, *, config: Json, title: str, seconds: Mapping[str, float]) -> Json:
     """results.json of a round."""
-    m, d = outcome.federation.grid.num_features, outcome.federation.grid.num_classes
-    statistics, model = 8 * (m * (m + 1) // 2 + m * d + d), 8 * m * d
-    costs = {"local": (0, 0, 0), "global": (1, statistics, model), "fedhip": (1, statistics, statistics)}
     methods = {}
     for method in outcome.methods:
-        rounds, up, down = costs[method]
+        rounds, up, down = outcome.traffic(method)
         methods[method] = {
             "accuracy": {},
             "per_client": [client_entry(result, method) for result in outcome.clients],
@@ -49,8 +46,8 @@ def results_of(outcome: Outcome, *, config: Json, title: str, seconds: Mapping[s
         "config": config,
         "seed": config["seed"],
         "num_clients": len(outcome.clients),
-        "num_classes": d,
-        "feature_dim": m,
+        "num_classes": outcome.federation.grid.num_classes,
+        "feature_dim": outcome.federation.grid.num_features,
         "beta": outcome.beta,
         "fraction_bits": outcome.federation.grid.fraction_bits,
         "only_local_classes": bool(config.get("only_local_classes")),

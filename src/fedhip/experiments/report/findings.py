@@ -12,9 +12,9 @@ from numpy.typing import NDArray
 
 from fedhip.experiments.report.record import RunRecord
 from fedhip.experiments.report.words import number, plain
+from fedhip.runs.results import title_of
 
 HERO = "fedhip"
-TITLES = {"local": "trained alone", "global": "global model", HERO: "personalized"}
 _ORDER = (HERO, "global", "local")
 _MARKERS = {HERO: "o", "global": "D", "local": "v"}
 _WORST_CLASSES = 10
@@ -301,7 +301,7 @@ def _method(key: str, held: dict[str, Any], others: Sequence[str]) -> Method:
     means = {name: number(value) for name, value in (held.get("accuracy") or {}).items()}
     return Method(
         key=key,
-        title=TITLES.get(key, plain(key)),
+        title=plain(title_of(key)),
         colour=colour,
         marker=marker,
         mean=means.get("mean"),
