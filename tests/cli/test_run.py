@@ -505,4 +505,6 @@ def test_rivals_stand_beside_the_closed_forms(features: Path, capsys: pytest.Cap
         values = [entry["accuracy"] for entry in method["per_client"]]
         assert method["accuracy"]["mean"] == pytest.approx(np.mean(values))
     assert main(["run", *words, "--methods", "all", "--out", "all"]) == 0
-    assert "FedSelect" in capsys.readouterr().out
+    shown = capsys.readouterr().out
+    assert "FedSelect" in shown
+    assert "FedAS: degenerates to local training" in shown

@@ -175,6 +175,11 @@ def print_results(results: dict[str, Any]) -> None:
         rows.append((title_of(name), *means, str(method["rounds"]), up, down, f"{method['seconds']:.1f} s"))
     heads = ("model", "mean over clients", "over rows", "worst tenth", "rounds", "up", "down", "time")
     print_table(heads, rows, results["title"])
+    for name, method in results["methods"].items():
+        if method.get("diverged"):
+            print(f"{title_of(name)} diverged: {method['diverged']}")
+        elif method.get("note"):
+            print(f"{title_of(name)}: {method['note']}")
     chosen = [entry["alpha"] for entry in results["methods"].get("fedhip", {"per_client": []})["per_client"]]
     alphas = [alpha for alpha in chosen if alpha is not None]
     if alphas and (loo := results["leave_one_out"]):
