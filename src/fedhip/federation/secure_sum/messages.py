@@ -11,7 +11,7 @@ roster or threshold is told apart before anything else of it is read.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from fedhip.federation.secure_sum.encoding import pack, pack_names, unpack
 from fedhip.federation.secure_sum.errors import Fault, Reason, require
@@ -100,8 +100,8 @@ def seal_key(common: bytes, cohort: bytes, dealer: str, receiver: str) -> bytes:
 class Shares:
     """Stage 2, from one dealer to one receiver: its shares of the dealer's seed and of the dealer's mask key."""
 
-    seed: bytes
-    key: bytes
+    seed: bytes = field(repr=False)
+    key: bytes = field(repr=False)
 
     def seal(self, terms: Terms, dealer: str, receiver: str, key: bytes) -> bytes:
         """The message: commitments for the server, who must know a false share, and the shares for the receiver."""
@@ -181,17 +181,16 @@ def decode_answer(data: bytes, terms: Terms, site: str, outcome: bytes, dealers:
 
 def pack_state(kind: bytes, *parts: bytes) -> bytes:
     """A state to keep, with a digest against damage."""
-    body = pack((bytes([VERSION]) + kind, *parts))
-    return pack((body, digest(b"state", body)))
+    content = (bytes([VERSION]) + kind, *parts)
+    return pack((*content, digest(b"state", *content)))
 
 
 def unpack_state(data: bytes, kind: bytes, count: int) -> list[bytes]:
     """The parts of a state that is whole and of this version."""
-    outer = unpack(data)
-    require(len(outer) == 2 and outer[1] == digest(b"state", outer[0]), Reason.MALFORMED)
-    head, *parts = unpack(outer[0])
-    require(head == bytes([VERSION]) + kind and len(parts) == count, Reason.MALFORMED)
-    return parts
+    content = unpack(data)
+    require(len(content) == count + 2 and content[0] == bytes([VERSION]) + kind, Reason.MALFORMED)
+    require(content[-1] == digest(b"state", *content[:-1]), Reason.MALFORMED)
+    return content[1:-1]
 
 
 def _head(kind: bytes, terms: Terms, site: str) -> tuple[bytes, bytes, bytes]:

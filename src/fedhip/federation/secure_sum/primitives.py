@@ -14,7 +14,7 @@ from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 from cryptography.hazmat.primitives.hashes import SHA256, SHA384, Hash
 from cryptography.hazmat.primitives.kdf.hkdf import HKDF
 
-from fedhip.federation.secure_sum.encoding import pack
+from fedhip.federation.secure_sum.encoding import pack, pieces
 from fedhip.federation.secure_sum.errors import Fault, Reason, require
 
 PROTOCOL = b"fedhip secure sum, version 1"
@@ -34,7 +34,8 @@ def statement(purpose: bytes, *parts: bytes) -> bytes:
 def digest(purpose: bytes, *parts: bytes) -> bytes:
     """SHA-256 of the statement."""
     hasher = Hash(SHA256())
-    hasher.update(statement(purpose, *parts))
+    for piece in pieces((PROTOCOL, purpose, *parts)):
+        hasher.update(piece)
     return hasher.finalize()
 
 
