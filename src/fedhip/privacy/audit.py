@@ -76,7 +76,7 @@ class Cohort:
             raise AuditError(f"a sum of {self.sites} site is that site's upload; give --sites 2 or more")
         if self.rows_of_others < self.sites - 1:
             raise AuditError(
-                f"--rows-of-others {self.rows_of_others} is too few: {self.sites - 1} other sites have a row each or more"
+                f"--rows-of-others {self.rows_of_others} is too few: {self.sites - 1} other sites have a row each"
             )
 
 
