@@ -13,6 +13,7 @@ from typing import NoReturn
 
 from fedhip import FedHiPError, __version__
 from fedhip.cli import (
+    audit,
     completion,
     doctor,
     export,
@@ -36,6 +37,7 @@ COMMANDS = (
     export,
     life,
     verify,
+    audit,
     reproduce,
     partition,
     extract,

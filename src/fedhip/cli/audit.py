@@ -1,0 +1,152 @@
+"""`fedhip audit`: what a site would give away, found on its own rows before it takes part."""
+
+from __future__ import annotations
+
+import argparse
+import base64
+import io
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from fedhip.cli.client_rows import _whose
+from fedhip.cli.console import print_table
+from fedhip.cli.options import add_backbone, extract_features, refuse_unused
+from fedhip.cli.progress import show_clients
+from fedhip.data import Dataset, FeatureSet, image_files, load_dataset, make_partition, read_features, split_of
+from fedhip.data.files import json_text, readable, write_text
+
+if TYPE_CHECKING:
+    from fedhip.privacy import Audit, Site
+
+_THUMBNAIL = 96
+
+
+def register(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+    """Add the command."""
+    parser = subparsers.add_parser(
+        "audit",
+        help="what a site would give away, before it takes part",
+        description="Carry out the known attacks on this site's own rows: on a plain upload, on the secure sum of a "
+        "cohort of this size, and on its model. Says which rows were recovered, and what to do. Nothing is sent.",
+    )
+    source = parser.add_mutually_exclusive_group(required=True)
+    source.add_argument("--data", type=Path, metavar="PATH", help="an image folder (class/image) or .npz of images")
+    source.add_argument("--features", type=Path, metavar="FILE", help="a feature file instead")
+    parser.add_argument("--client", metavar="ID", help="whose rows, where the data holds those of several clients")
+    parser.add_argument("--skip-corrupt", action="store_true", help="leave corrupt images out, with a warning")
+    cohort = parser.add_argument_group("cohort")
+    cohort.add_argument(
+        "--sites", type=int, default=3, metavar="N", help="sites in the sum, with this one (default: 3)"
+    )
+    cohort.add_argument(
+        "--rows-of-others", type=int, metavar="N",
+        help="training rows of the other sites together (default: as many for each as this site has)",
+    )  # fmt: skip
+    cohort.add_argument("--seed", type=int, default=0, help="the federation's, which chooses test rows (default: 0)")
+    cohort.add_argument(
+        "--fraction-bits", type=int, metavar="N", help="the federation's grid (default: by the largest feature)"
+    )
+    add_backbone(parser)
+    parser.add_argument(
+        "--seconds", type=float, default=60.0, metavar="S",
+        help="patience with each search for single rows (default: %(default)s)",
+    )  # fmt: skip
+    output = parser.add_argument_group("output")
+    output.add_argument("--out", type=Path, metavar="FILE.html", help="a page, with the images of recovered rows")
+    output.add_argument("--json", action="store_true", help="print JSON instead of words")
+    parser.set_defaults(handler=run, official_split=False)
+
+
+def run(args: argparse.Namespace) -> int:
+    """Load, attack, tell."""
+    from fedhip.privacy import AuditError, Cohort, audit_site
+
+    refuse_unused(args)
+    if not args.seconds > 0:
+        raise AuditError(f"--seconds {args.seconds:g} is no time to search in; give a number above 0")
+    if args.out is not None and args.out.suffix != ".html":
+        raise AuditError(f"--out {args.out} is a page; give it a name that ends in .html")
+    site, pictured, numbers = _site(args)
+    rows, assumed = args.rows_of_others, args.rows_of_others is None
+    cohort = Cohort(args.sites, len(site.features) * (args.sites - 1) if rows is None else rows, assumed)
+    found = audit_site(
+        site, cohort,
+        fraction_bits=args.fraction_bits, seconds=args.seconds, seed=args.seed, report=show_clients,
+    )  # fmt: skip
+    if args.out is not None:
+        _write_page(args.out, found, pictured, numbers)
+    if args.json:
+        print(json_text(found.to_dict(), indent=1))
+    else:
+        _tell(found)
+        if args.out is not None:
+            print(f"the page, with data of this site on it: {args.out}")
+    return 0
+
+
+def _site(args: argparse.Namespace) -> tuple[Site, Dataset | None, np.ndarray]:
+    """The site's rows, its images if it has any, and the number of each training row among them."""
+    from fedhip.privacy import Site
+
+    source: Path = args.data if args.features is None else args.features
+    data: Dataset | FeatureSet
+    if args.features is None:
+        data = load_dataset(source, skip_corrupt=args.skip_corrupt, allow_single=True)
+    else:
+        data = read_features(source)
+    name, chosen = _whose(source, data, args.client or (source.stem if data.clients is None else None))
+    labels = data.labels[chosen]
+    if data.split is None:  # as a federation's site divides them
+        partition = make_partition(labels, "natural", clients=np.full(len(labels), name), seed=args.seed)
+        split = split_of(None, partition)
+    else:
+        split = data.split[chosen]
+    features = (extract_features(args, data)[1] if isinstance(data, Dataset) else data).features[chosen]
+    numbers = np.flatnonzero(chosen)[split == 0]
+    names = _row_names(source, data)
+    site = Site(
+        readable(name), features[split == 0], labels[split == 0], tuple(map(readable, data.class_names)),
+        tuple(names[number] for number in numbers), features[split == 1],
+    )  # fmt: skip
+    return site, data if isinstance(data, Dataset) else None, numbers
+
+
+def _row_names(source: Path, data: Dataset | FeatureSet) -> list[str]:
+    """The image file of each row, or its number."""
+    if isinstance(data, Dataset) and source.is_dir():
+        files = [file for file in image_files(source) if file not in set(data.skipped)]
+        if len(files) == len(data):
+            return [readable(file) for file in files]
+    return [f"row {number}" for number in range(len(data))]
+
+
+def _write_page(path: Path, found: Audit, images: Dataset | None, numbers: np.ndarray) -> None:
+    from PIL import Image
+
+    from fedhip.privacy.page import MOST_PICTURES, recovered_rows, render_audit
+
+    pictures = {}
+    for entry in recovered_rows(found)[:MOST_PICTURES] if images is not None else ():
+        row, buffer = int(str(entry["row"])), io.BytesIO()
+        pixels = images.read([numbers[row]], _THUMBNAIL)[0]  # type: ignore[union-attr]
+        Image.fromarray(pixels).save(buffer, "PNG", optimize=True)
+        pictures[row] = f"data:image/png;base64,{base64.b64encode(buffer.getvalue()).decode()}"
+    write_text(path, render_audit(found, pictures))
+    path.chmod(0o600)  # rows of the site are on it
+
+
+def _tell(found: Audit) -> None:
+    """Findings as a table, then advice."""
+    site, cohort = found.site, found.cohort
+    rows, width = site.features.shape
+    assumed = " (assumed)" if cohort.assumed else ""
+    title = (
+        f"{site.name}: {rows:,} training rows of {width:,} features; {cohort.sites} sites, the others with "
+        f"{cohort.rows_of_others:,} rows{assumed}"
+    )
+    print_table(("severity", "who sees it", "found"), [(f.severity, f.about, f.finding) for f in found.findings], title)
+    print("what to do")
+    for number, line in enumerate(found.advice, 1):
+        print(f"{number}. {line}")

@@ -1,0 +1,100 @@
+"""`fedhip audit`: from a site's files to what it would give away."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from fedhip.cli.main import main
+from tests.cli.samples import done, encoder, image_folder, refused
+
+
+def feature_file(path: Path, **more: object) -> Path:
+    generator = np.random.default_rng(0)
+    labels = np.array(["ash"] * 6 + ["birch"] * 3 + ["cedar"])
+    arrays = {"features": generator.normal(size=(10, 40)), "labels": labels, "split": np.zeros(10, int), **more}
+    np.savez(path, **arrays)  # type: ignore[arg-type]
+    return path
+
+
+def answer(capsys: pytest.CaptureFixture[str], *words: object) -> dict[str, object]:
+    capsys.readouterr()
+    done("audit", *words, "--json")
+    found: dict[str, object] = json.loads(capsys.readouterr().out)
+    return found
+
+
+def test_features_of_a_small_site_come_back(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    done("audit", "--features", feature_file(tmp_path / "site.npz"))
+    shown = " ".join(capsys.readouterr().out.split())
+    assert "site: 10 training rows of 40 features; 3 sites, the others with 20 rows (assumed)" in shown
+    assert "10 of 10 rows recovered exactly" in shown
+    assert "cedar (row 9)" in shown
+    assert "1. Never send a plain upload" in shown
+    found = answer(capsys, "--features", tmp_path / "site.npz", "--sites", 4, "--rows-of-others", 300)
+    assert found["schema"] == 1
+    assert found["worst"] == "critical"
+    assert found["rows_of_others"] == {"number": 300, "assumed": False}
+
+
+def test_images_are_named_and_shown(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    folder = image_folder(tmp_path / "clinic", rows=8)
+    (folder / "rare").mkdir()
+    (folder / "bright" / "7.png").rename(folder / "rare" / "only.png")
+    options = ("--data", folder, "--weights", encoder(tmp_path), "--no-cache", "--out", tmp_path / "page.html")
+    found = answer(capsys, *options)
+    plain = found["plain_upload"]
+    assert isinstance(plain, dict)
+    assert {"rare/only.png"} <= {row["name"] for row in plain["single_rows"]}
+    page = (tmp_path / "page.html").read_text()
+    assert "rare/only.png" in page
+    assert page.count("data:image/png;base64,") >= 1
+    assert (tmp_path / "page.html").stat().st_mode & 0o777 == 0o600
+
+
+def test_test_rows_are_not_in_the_upload(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    split = np.array([0, 1] * 5)
+    found = answer(capsys, "--features", feature_file(tmp_path / "site.npz", split=split))
+    assert found["rows"] == 5
+    model = found["model"]
+    assert isinstance(model, dict)
+    assert model["held_out_rows"] == 5
+
+
+def test_one_client_of_several(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = feature_file(tmp_path / "sites.npz", clients=np.array(["a"] * 4 + ["b"] * 6))
+    assert answer(capsys, "--features", path, "--client", "b")["rows"] == 6
+    assert "choose one with --client" in refused(capsys, "audit", "--features", path)
+
+
+@pytest.mark.parametrize(
+    ("words", "reason"),
+    [
+        (("--sites", 1), "--sites 2 or more"),
+        (("--rows-of-others", 1), "too few"),
+        (("--seconds", 0), "--seconds 0"),
+        (("--out", "page.txt"), "ends in .html"),
+        (("--fraction-bits", 99), "0 to 62"),
+        (("--backbone", "vit-mae-base"), "no effect on --features"),
+    ],
+)
+def test_refusals_are_one_line(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], words: tuple[object, ...], reason: str
+) -> None:
+    assert reason in refused(capsys, "audit", "--features", feature_file(tmp_path / "site.npz"), *words)
+
+
+def test_an_interrupted_audit_leaves_no_page(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def interrupt(*_: object, **__: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("fedhip.privacy.audit.every_row", interrupt)
+    words = ["audit", "--features", str(feature_file(tmp_path / "site.npz")), "--out", str(tmp_path / "page.html")]
+    assert main(words) == 130
+    assert not (tmp_path / "page.html").exists()
+    assert "Traceback" not in capsys.readouterr().err
