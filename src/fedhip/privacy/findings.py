@@ -59,7 +59,7 @@ def in_the_sum(plain: dict[str, Any], total: dict[str, Any]) -> list[Finding]:
         findings.append(Finding("critical", "secure sum", text, _MORE_SITES))
     else:
         findings.append(_seen(total))
-        text = f"all {sites - 1} other sites together, with the sum, have your plain upload"
+        text = f"the other {sites - 1} sites together have your plain upload"
         if near["colluding"] > 1:
             text += (
                 f"; {near['colluding']} of them have the sum of you and one more site, {near['rows']:,} "

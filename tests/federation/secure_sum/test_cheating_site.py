@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from fedhip.federation.secure_sum import Collector, Reason, SecureSumError, SiteDroppedError, StepRefusedError
 from fedhip.federation.secure_sum import member as member_module
-from fedhip.federation.secure_sum.messages import Keys, encode_answer, seed_commitment
+from fedhip.federation.secure_sum.messages import Keys, Shares, encode_answer, seed_commitment
 from fedhip.federation.secure_sum.primitives import public_of
 from fedhip.federation.secure_sum.shamir import SHARE_BYTES, split
 from fedhip.federation.secure_sum.terms import Terms
@@ -79,6 +79,21 @@ def test_wrong_shares_of_what_is_not_asked_for_do_no_harm(monkeypatch: pytest.Mo
     for site in survivors:
         party.collector.unmask(site, party.unmask(site, survivors, party.collector.signatures()))
     assert np.array_equal(party.collector.result(), total(vectors[site] for site in survivors))
+
+
+def test_shares_other_than_those_committed_to_are_refused_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    # Else their honest receiver would be blamed when it reveals them.
+    party = Party(FIVE)
+    party.until_keys()
+    cohort = party.collector.cohort()
+    for site in "acde":
+        party.collector.shares(site, party.share(site, cohort))
+    monkeypatch.setattr(Shares, "commitments", lambda *_: (bytes(32), bytes(32)))
+    party.collector.shares("b", party.share("b", cohort))
+    monkeypatch.undo()
+    with pytest.raises(StepRefusedError) as caught:
+        party.mask("a", vectors_of("a")["a"], party.collector.dealt_to("a"))
+    assert (caught.value.reason, caught.value.site) == (Reason.NOT_OPENED, "b")
 
 
 def altered(answer: bytes, party: Party, site: str, position: int) -> bytes:
