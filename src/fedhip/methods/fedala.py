@@ -17,9 +17,10 @@ import numpy as np
 import torch
 
 from fedhip.methods import heads
-from fedhip.methods.engine import SLICE, Models, Order, draw, for_each, nbytes, put, sgd, take, weighted_mean
+from fedhip.methods.engine import Models, for_each, nbytes, put, sgd, take, weighted_mean
 from fedhip.methods.heads import Batch, Params
 from fedhip.methods.method import Method, Traffic
+from fedhip.methods.orders import SLICE, Order, draw
 
 #: The loss has settled when the deviation of its last values is small; it is not asked before there are more.
 SETTLED_OVER = 10

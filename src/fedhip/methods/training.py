@@ -17,9 +17,10 @@ from safetensors.torch import save_file
 from torch import Tensor
 
 from fedhip.data.files import atomic_path
-from fedhip.methods.engine import Laboratory, Models, participants
+from fedhip.methods.engine import Laboratory, Models
 from fedhip.methods.errors import CheckpointError
 from fedhip.methods.method import Method
+from fedhip.methods.orders import participants
 from fedhip.methods.protocol import Evaluation, MethodRun, Protocol
 from fedhip.simulation import Client
 
