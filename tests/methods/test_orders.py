@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from unittest import mock
+
 import numpy as np
 import pytest
 import torch
@@ -61,13 +63,11 @@ def test_tables_are_found_once_and_forgotten_in_time(monkeypatch: pytest.MonkeyP
     lab = Laboratory(federation(), CLASSES, Protocol(), together=True)
     placed = lab.placed
     first = placed.orders(96, 0, 5, range(3), SHUFFLE)
-    calls: list[range] = []
+    spy = mock.Mock(side_effect=sorted_rows)
     monkeypatch.setattr("fedhip.methods.cohort.ORDERS_KEPT", 5 * first[0].numel() * 8)
-    monkeypatch.setattr(
-        "fedhip.methods.cohort.sorted_rows", lambda *args: (calls.append(args[5]), sorted_rows(*args))[1]
-    )
+    monkeypatch.setattr("fedhip.methods.cohort.sorted_rows", spy)
     again = placed.orders(96, 0, 5, range(5), SHUFFLE)
-    assert calls == [range(3, 5)]
+    assert [call.args[5] for call in spy.call_args_list] == [range(3, 5)]
     assert all(a is b for a, b in zip(first, again, strict=False))
     whole = sorted_rows(placed.row_counts, placed.numbers, 96, 0, 5, range(5), SHUFFLE)
     assert torch.equal(torch.stack(again), whole)

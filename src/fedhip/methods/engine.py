@@ -291,13 +291,18 @@ def _lay_out(orders: Sequence[Order], batch: int, device: torch.device) -> Table
     rows = np.zeros((len(orders), length), np.int64)
     for i, order in enumerate(orders):
         rows[i, : len(order)] = order
-    return torch.from_numpy(rows).to(device), torch.tensor([len(order) for order in orders], device=device)
+    return _sent(torch.from_numpy(rows), device), _sent(torch.tensor([len(order) for order in orders]), device)
 
 
 @lru_cache(maxsize=1024)
 def places(present: tuple[int, ...], device: torch.device) -> Tensor:
     """Numbers of clients, on the device: rounds in which all take part ask for the same again and again."""
-    return torch.tensor(present, dtype=torch.int64, device=device)
+    return _sent(torch.tensor(present, dtype=torch.int64), device)
+
+
+def _sent(tensor: Tensor, device: torch.device) -> Tensor:
+    """On the device; a GPU takes it when it comes to it."""
+    return tensor.pin_memory().to(device, non_blocking=True) if device.type == "cuda" else tensor.to(device)
 
 
 def _split(order: Order, batch: int) -> list[Order]:
