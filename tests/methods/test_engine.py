@@ -157,3 +157,31 @@ def test_places_are_kept() -> None:
     first = places((0, 2), torch.device("cpu"))
     assert first.tolist() == [0, 2]
     assert places((0, 2), torch.device("cpu")) is first
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
+@pytest.mark.parametrize("participation", [1.0, 0.6])
+@pytest.mark.parametrize(("head", "dual"), [("linear", True), ("linear", False), ("mlp", False)])
+@pytest.mark.parametrize("name", [name for name, info in METHODS.items() if info.gradient])
+def test_every_epoch_is_a_graph_on_a_gpu_and_gives_a_cpus_numbers(
+    name: str, head: Head, dual: bool, participation: float
+) -> None:
+    """Nothing falls back to kernel after kernel unseen."""
+    protocol = replace(PROTOCOL, head=head, participation=participation, learning_rate=0.05)
+    found = []
+    for device in ("cuda", "cpu"):
+        lab = Laboratory(federation(), CLASSES, protocol, device, dtype=torch.float64, dual=dual)
+        method: Any = _GRADIENT[name].of(lab, METHODS[name].defaults)
+        state = method.start()
+        for number in range(4):
+            state, _ = method.round(state, number, participants(lab.size, participation, protocol.seed, number))
+        found.append(method.models(state, 4).personal)
+        if device == "cuda":
+            epochs = [
+                *lab._epochs.values(),
+                *(epoch for form in lab._duals.values() for epoch in form._epochs.values()),
+            ]
+            assert epochs
+            assert all(epoch.run.graph is not None for epoch in epochs)
+    for ours, theirs in zip(*found, strict=True):
+        torch.testing.assert_close(ours.cpu(), theirs, rtol=1e-8, atol=1e-10)

@@ -73,3 +73,12 @@ def test_tables_are_found_once_and_forgotten_in_time(monkeypatch: pytest.MonkeyP
     assert torch.equal(torch.stack(again), whole)
     placed.orders(96, 0, 6, range(3), SHUFFLE)
     assert len(placed._orders) == 5
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
+def test_a_gpu_finds_the_same_orders() -> None:
+    rows, numbers = torch.tensor([5, 3000, 64]), torch.tensor([client_number(name) for name in "abc"])
+    here = sorted_rows(rows, numbers, 3000, 3, 8, range(3))
+    there = sorted_rows(rows.cuda(), numbers.cuda(), 3000, 3, 8, range(3)).cpu()
+    for k, number in enumerate(rows.tolist()):
+        assert torch.equal(here[:, k, :number], there[:, k, :number])
