@@ -177,11 +177,9 @@ def test_every_epoch_is_a_graph_on_a_gpu_and_gives_a_cpus_numbers(
             state, _ = method.round(state, number, participants(lab.size, participation, protocol.seed, number))
         found.append(method.models(state, 4).personal)
         if device == "cuda":
-            epochs = [
-                *lab._epochs.values(),
-                *(epoch for form in lab._duals.values() for epoch in form._epochs.values()),
-            ]
+            forms = [epoch for form in lab._duals.values() for epoch in form._epochs.values()]
+            epochs = [epoch.run for epoch in lab._epochs.values()] + [epoch.run for epoch in forms]
             assert epochs
-            assert all(epoch.run.graph is not None for epoch in epochs)
+            assert all(run.graph is not None for run in epochs)
     for ours, theirs in zip(*found, strict=True):
         torch.testing.assert_close(ours.cpu(), theirs, rtol=1e-8, atol=1e-10)
