@@ -1,11 +1,12 @@
 """The methods once more, the plain way: one torch module for each client, autograd, torch.optim.SGD, nested loops.
 
-Only the starting point and the orders of rows come from the package.
+Only the starting point, and FedALA's slices, come from the package; orders of rows are found anew from their rule.
 """
 
 from __future__ import annotations
 
 import copy
+import hashlib
 import itertools
 from collections.abc import Callable, Iterator, Sequence
 
@@ -14,8 +15,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy, mse_loss, normalize
 
-from fedhip.methods.engine import ALIGN, SHUFFLE, SLICE, TRACE, WARM_UP, client_order, draw
 from fedhip.methods.heads import Params
+from fedhip.methods.orders import ALIGN, SHUFFLE, SLICE, TRACE, WARM_UP, draw
 from fedhip.methods.protocol import Protocol
 from fedhip.simulation import Client
 
@@ -49,19 +50,41 @@ def flat(network: nn.Module) -> list[Tensor]:
     return [p.detach().T if p.ndim == 2 else p.detach() for p in network.parameters()]
 
 
+def order_of(rows: int, seed: int, client: str, round_: int, epoch: int, purpose: int = SHUFFLE) -> list[int]:
+    """Rows by SplitMix64's numbers, whose state is what came before; all in Python's own integers."""
+
+    def finalise(z: int) -> int:
+        z %= 1 << 64
+        z = (z ^ (z >> 30)) * 0xBF58476D1CE4E5B9 % (1 << 64)
+        z = (z ^ (z >> 27)) * 0x94D049BB133111EB % (1 << 64)
+        return z ^ (z >> 31)
+
+    gamma, state = 0x9E3779B97F4A7C15, 0
+    name = int.from_bytes(hashlib.sha256(client.encode()).digest()[:8], "little")
+    for word in (seed, purpose, name, round_, epoch):
+        state = finalise(state + word + gamma)
+    keys = []
+    for _ in range(rows):
+        state += gamma
+        key = finalise(state)
+        keys.append(key - (1 << 64) if key >> 63 else key)
+    return sorted(range(rows), key=keys.__getitem__)
+
+
 class World:
     """A client's rows as tensors, and its batches."""
 
     def __init__(self, clients: Sequence[Client], protocol: Protocol) -> None:
         self.protocol = protocol
         self.data = [(torch.from_numpy(c.train[0]).double(), torch.from_numpy(c.train[1])) for c in clients]
+        self.names = [client.name for client in clients]
         self.sizes = [len(y) for _, y in self.data]
 
     def batches(
         self, k: int, round_: int, epoch: int, purpose: int = SHUFFLE, batch: int | None = None
     ) -> Iterator[tuple[Tensor, Tensor]]:
         x, y = self.data[k]
-        order = torch.from_numpy(client_order(len(y), self.protocol.seed, k, round_, epoch, purpose))
+        order = torch.tensor(order_of(len(y), self.protocol.seed, self.names[k], round_, epoch, purpose))
         for part in torch.split(order, batch or self.protocol.batch):
             yield x[part], y[part]
 

@@ -13,8 +13,9 @@ import torch
 from torch import Tensor, nn
 
 from fedhip.methods import _GRADIENT, METHODS, Protocol, heads
-from fedhip.methods.engine import Laboratory, Models, for_each, participants, sgd
+from fedhip.methods.engine import Laboratory, Models, for_each, sgd
 from fedhip.methods.fedpcl import PROJECTION
+from fedhip.methods.orders import participants
 from fedhip.methods.protocol import Head
 from tests.methods import oracle
 from tests.methods.problems import CLASSES, PROTOCOL, federation

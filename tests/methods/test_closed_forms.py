@@ -14,7 +14,7 @@ from sklearn.neighbors import NearestCentroid
 
 from fedhip.core import DEFAULT_ALPHAS
 from fedhip.methods import run_method
-from fedhip.methods.engine import client_order
+from fedhip.methods.orders import client_order
 from fedhip.methods.pfedfda import BETAS, Discriminant, Gaussians, choose_beta
 from fedhip.simulation import Client, Rows
 from tests.methods.problems import CLASSES, PROTOCOL, federation
@@ -169,7 +169,7 @@ def test_pfedfda_as_a_run() -> None:
     everybody, predicted = Gaussians.of_all(parts), []
     for k, client in enumerate(clients):
         x, y = map(torch.from_numpy, client.train)
-        beta = choose_beta(x, y, everybody, 0.2, torch.from_numpy(client_order(len(y), 3, k, 0, 0)))
+        beta = choose_beta(x, y, everybody, 0.2, torch.from_numpy(client_order(len(y), 3, client.name, 0, 0)))
         model = Discriminant.of(parts[k], everybody, beta, 0.2)
         predicted.append(model.scores(torch.from_numpy(client.test[0])).argmax(1).numpy())
     run = run_method("pfedfda", clients, CLASSES, protocol, options={"shrinkage": 0.2})

@@ -12,8 +12,9 @@ from safetensors.torch import save_file
 
 from fedhip.core.errors import DimensionError, EmptyClientError, FeaturesError, FedHiPError, LabelsError
 from fedhip.methods import METHODS, CheckpointError, Head, MethodError, MethodRun, Protocol, run_method
-from fedhip.methods.engine import Laboratory, client_order, participants
+from fedhip.methods.engine import Laboratory
 from fedhip.methods.fedas import trace_weights
+from fedhip.methods.orders import participants
 from fedhip.simulation import Client
 from tests.methods import oracle
 from tests.methods.problems import CLASSES, PROTOCOL, WIDTH, federation, rows
@@ -71,14 +72,6 @@ def test_fedavg_of_one_client_is_centralised_sgd() -> None:
     run = run_method("fedavg", clients, CLASSES, replace(LINEAR, evaluate_every=1))
     alone = run_method("local-sgd", clients, CLASSES, replace(LINEAR, evaluate_every=1))
     assert [e.accuracy for e in run.history] == [e.accuracy for e in alone.history]
-
-
-def test_orders_depend_on_the_client_the_round_and_the_epoch_alone() -> None:
-    order = client_order(50, 3, client=4, round_=2, epoch=1)
-    assert sorted(order) == list(range(50))
-    assert np.array_equal(order, client_order(50, 3, client=4, round_=2, epoch=1))
-    for other in ((4, 4, 2, 1), (3, 5, 2, 1), (3, 4, 3, 1), (3, 4, 2, 2)):
-        assert not np.array_equal(order, client_order(50, *other))
 
 
 def test_another_client_does_not_change_what_a_client_does_alone() -> None:

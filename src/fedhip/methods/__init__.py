@@ -15,6 +15,7 @@ import torch
 
 from fedhip.core.errors import DimensionError, EmptyClientError, FeaturesError, LabelsError
 from fedhip.methods.closed import Task, run_fedhip, run_global, run_global_local_classes, run_local
+from fedhip.methods.cohort import Cohort
 from fedhip.methods.ditto import Ditto
 from fedhip.methods.engine import Laboratory
 from fedhip.methods.errors import CheckpointError, MethodError
@@ -36,6 +37,7 @@ from fedhip.simulation import Client
 __all__ = [
     "METHODS",
     "CheckpointError",
+    "Cohort",
     "Evaluation",
     "Head",
     "MethodError",
@@ -162,6 +164,7 @@ def run_method(
 ) -> MethodRun:
     """Train one method on the clients' training rows and test it on their test rows.
 
+    Several methods on the same clients: give a `Cohort` of them, whose rows are checked and moved to a device once.
     `options` are the method's own (see `METHODS[name].defaults`). `report(phase, done, total)` is called as it goes.
     `checkpoint` is a safetensors file, written from time to time, when the run is interrupted and when it has ended,
     from which a later call with the same arguments goes on to the same numbers; methods in closed form need none.
@@ -169,13 +172,16 @@ def run_method(
     if name not in METHODS:
         raise MethodError(f"there is no method {name!r}; {_nearest(name, METHODS)}")
     _check_protocol(protocol)
-    _check_clients(clients, num_classes)
+    cohort = Cohort.of(clients)
+    if num_classes not in cohort.checked:
+        _check_clients(cohort, num_classes)
+        cohort.checked.add(num_classes)
     chosen = _checked_options(METHODS[name], options or {}, protocol)
     tell = report or (lambda phase, done, total: None)
     if name in _CLOSED:
-        return _CLOSED[name][1](Task(clients, num_classes, protocol, chosen, device, tell))
-    saved = None if checkpoint is None else Checkpoint.of(checkpoint, name, clients, num_classes, protocol, chosen)
-    lab = Laboratory(clients, num_classes, protocol, device)
+        return _CLOSED[name][1](Task(cohort, num_classes, protocol, chosen, device, tell))
+    saved = None if checkpoint is None else Checkpoint.of(checkpoint, name, cohort, num_classes, protocol, chosen)
+    lab = Laboratory(cohort, num_classes, protocol, device)
     return train_method(name, _GRADIENT[name].of(lab, chosen), lab, tell, saved)
 
 

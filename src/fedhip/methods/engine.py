@@ -4,80 +4,61 @@ A method's local work is a `Step`: a function of parameters with the clients as 
 each client, that changes the parameters in place. `Laboratory.train` runs it over every client's own rows, in every
 client's own order, with its own last partial batch and number of steps:
 
-on a GPU    one step for all clients, batches filled up with rows of weight 0; replayed as a CUDA graph
+on a GPU    one step for all clients, batches filled up with rows of weight 0; an epoch is replayed as a CUDA graph
+            SGD on a linear head, pulled or not: in dual form (`dual.py`), where the clients' rows are few enough
 on a CPU    one client after another, a thread for each core: its weights stay in that core's cache all along
 
-Both give the same numbers up to rounding. A client's order of rows depends on the seed, its place among the clients,
-the round and the epoch, and on nothing else; there is no state of a generator to keep.
+All give the same numbers up to rounding. A client's order of rows depends on the seed, its name, the round and the
+epoch, and on nothing else (`orders.py`). Nothing in a round waits for a number on the host.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass
-from itertools import accumulate
+from functools import lru_cache
+from typing import TypeAlias
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import Tensor
 
 from fedhip.methods import heads
+from fedhip.methods.cohort import Cohort, Placed
+from fedhip.methods.dual import Dual, worthwhile
 from fedhip.methods.heads import Batch, Params
+from fedhip.methods.orders import SHUFFLE, Order, client_orders
 from fedhip.methods.protocol import Protocol
+from fedhip.methods.recording import Recorded, buffer_like, fill
 from fedhip.models import masked
 from fedhip.parallel import in_order
-from fedhip.simulation import Client, Rows
+from fedhip.simulation import Client
 
 #: step(params, fixed, batch): changes params in place; both have the clients of the batch as their first axis.
 Step = Callable[[Params, Params, Batch], None]
-Order = NDArray[np.int64]
 #: The passes of the client at this place among those with training rows: each an order of its rows.
-Orders = Callable[[int], Sequence[Order]]
+Orders: TypeAlias = "Callable[[int], Sequence[Order]] | Shuffled"
 
-#: Mini-batches whose rows a client gathers at once on a CPU: few calls, and little memory.
+#: Mini-batches whose rows are gathered at once: few calls, and little memory.
 GATHER = 16
-
-#: Batches laid out on a GPU, of the last rounds: the methods of a table all use the same.
-_TABLES: dict[Hashable, tuple[Tensor, Tensor]] = {}
-_MOST_TABLES = 512
-
-SHUFFLE, SAMPLE, SLICE, ALIGN, TRACE, WARM_UP = range(6)
-
-
-def draw(seed: int, purpose: int, *place: int) -> np.random.Generator:
-    """A generator for one purpose at one place (client, round, epoch): the same whatever was drawn before."""
-    return np.random.default_rng((seed, purpose, *place))
-
-
-def client_order(rows: int, seed: int, client: int, round_: int, epoch: int, purpose: int = SHUFFLE) -> Order:
-    """The order in which a client goes through its rows."""
-    return draw(seed, purpose, client, round_, epoch).permutation(rows)
-
-
-def participants(clients: int, participation: float, seed: int, round_: int) -> list[int]:
-    """int(clients · participation) of them, at least one, drawn anew each round."""
-    number = max(1, int(clients * participation))
-    if number >= clients:
-        return list(range(clients))
-    return sorted(draw(seed, SAMPLE, round_).choice(clients, number, replace=False).tolist())
+#: Rounds that a GPU may be ahead of what the host has looked at.
+AHEAD = 16
 
 
 @dataclass(frozen=True)
 class Shuffled:
-    """Every client's orders in some epochs of a round: equal for all methods, so that they can be laid out once."""
+    """Every client's orders in some epochs of a round: equal for all methods, so that they are found once."""
 
     rows: tuple[int, ...]
-    place: tuple[int, ...]
+    names: tuple[str, ...]
     seed: int
     round: int
     epochs: range
     purpose: int
 
-    def __call__(self, k: int) -> list[Order]:
+    def __call__(self, k: int) -> Sequence[Order]:
         """The orders of client k, one for each epoch."""
-        where = (self.rows[k], self.seed, self.place[k], self.round)
-        return [client_order(*where, epoch, self.purpose) for epoch in self.epochs]
+        return client_orders(self.rows[k], self.seed, self.names[k], self.round, self.epochs, self.purpose)
 
 
 @dataclass(frozen=True)
@@ -107,21 +88,19 @@ class Laboratory:
         *,
         dtype: torch.dtype = torch.float32,
         together: bool | None = None,
+        dual: bool | None = None,
     ) -> None:
         self.protocol, self.num_classes, self.dtype = protocol, num_classes, dtype
         self.device = torch.device(device)
         self.together = self.device.type != "cpu" if together is None else together
-        self.place = [at for at, client in enumerate(clients) if len(client.train[1])]
-        self.rows = [len(clients[at].train[1]) for at in self.place]
-        self.starts = list(accumulate(self.rows, initial=0))
-        self.features, self.labels = self._stack([clients[at].train for at in self.place])
-        tests = [len(client.test[1]) for client in clients]
-        self.tests = list(zip(tests, accumulate(tests, initial=0), strict=False))
-        self.test_features, self.test_labels = self._stack([client.test for client in clients])
-        self.class_counts = torch.stack(
-            [torch.bincount(self._own(k)[1], minlength=num_classes) for k in range(self.size)]
-        )
-        self._graphs: dict[Hashable, _Replay] = {}
+        self.ahead = 1 if self.device.type == "cpu" else AHEAD
+        self.placed = here = Cohort.of(clients).on(num_classes, self.device, dtype)
+        self.place, self.rows, self.starts, self.tests = here.place, here.rows, here.starts, here.tests
+        self.features, self.labels, self.class_counts = here.features, here.labels, here.class_counts
+        self.test_features, self.test_labels = here.test_features, here.test_labels
+        self._dual = dual
+        self._duals: dict[Hashable, Dual] = {}
+        self._epochs: dict[Hashable, _Epoch] = {}
 
     @property
     def size(self) -> int:
@@ -141,14 +120,14 @@ class Laboratory:
 
     def shares(self, present: Sequence[int]) -> Tensor:
         """n_k / Σ n of the clients present."""
-        rows = torch.tensor([self.rows[k] for k in present], dtype=torch.float64)
-        return (rows / rows.sum()).to(self.device, self.dtype)
+        rows = self.placed.row_counts.index_select(0, places(tuple(present), self.device)).double()
+        return (rows / rows.sum()).to(self.dtype)
 
-    def shuffled(self, round_: int, epochs: int | range | None = None, purpose: int = SHUFFLE) -> Orders:
+    def shuffled(self, round_: int, epochs: int | range | None = None, purpose: int = SHUFFLE) -> Shuffled:
         """Each client's orders in the epochs of a round (the protocol's, by default)."""
         passes = self.protocol.epochs if epochs is None else epochs
         span = range(passes) if isinstance(passes, int) else passes
-        return Shuffled(tuple(self.rows), tuple(self.place), self.protocol.seed, round_, span, purpose)
+        return Shuffled(tuple(self.rows), self.placed.names, self.protocol.seed, round_, span, purpose)
 
     def train(
         self,
@@ -167,12 +146,17 @@ class Laboratory:
         """
         rate = self.protocol.learning_rate if rate is None else rate
         batch = self.protocol.batch if batch is None else batch
-        trained = tuple(tensor.clone(memory_format=torch.contiguous_format) for tensor in params)
-        if self.together:
-            self._train_together(step, trained, fixed, present, orders, rate, batch)
-        else:
+        if not self.together:
+            trained = tuple(tensor.clone(memory_format=torch.contiguous_format) for tensor in params)
             self._train_one_by_one(step, trained, fixed, present, orders, rate, batch)
-        return trained
+            return trained
+        at, pull = places(tuple(present), self.device), self._pull(step, params, orders, batch)
+        if pull is not None and isinstance(orders, Shuffled):
+            key = (rate, batch, pull)
+            if key not in self._duals:
+                self._duals[key] = Dual(self.placed, batch, rate, pull, self.num_classes)
+            return self._duals[key].train(params, fixed, at, [table for table, _ in self._tables(orders, at, batch)])
+        return self._train_together(step, params, fixed, at, self._tables(orders, at, batch, present), rate, batch)
 
     def class_means(self, embed: Callable[[Params, Tensor], Tensor], params: Params, present: Sequence[int]) -> Tensor:
         """(k, d, h): the mean of embed(params, x) over each client's rows of each class; 0 for classes without rows."""
@@ -202,17 +186,6 @@ class Laboratory:
         span = slice(self.starts[k], self.starts[k] + self.rows[k])
         return self.features[span], self.labels[span]
 
-    def _stack(self, parts: Sequence[Rows]) -> tuple[Tensor, Tensor]:
-        widths = {part.shape[1] for part, labels in parts if len(labels)}
-        features = torch.empty(sum(len(y) for _, y in parts), max(widths, default=0), dtype=self.dtype)
-        at = 0
-        for part, labels in parts:
-            if len(labels):
-                features[at : at + len(labels)] = torch.from_numpy(np.array(part))  # which may be read-only
-            at += len(labels)
-        classes = torch.as_tensor(np.concatenate([np.asarray(y, np.int64) for _, y in parts]))
-        return features.to(self.device), classes.to(self.device)
-
     def _train_one_by_one(
         self, step: Step, params: Params, fixed: Params, present: Sequence[int], orders: Orders, rate: float, batch: int
     ) -> None:
@@ -233,99 +206,103 @@ class Laboratory:
             pass
 
     def _train_together(
-        self, step: Step, params: Params, fixed: Params, present: Sequence[int], orders: Orders, rate: float, batch: int
+        self, step: Step, params: Params, fixed: Params, at: Tensor, tables: Sequence[Table], rate: float, batch: int
+    ) -> Params:
+        if not tables:
+            return tuple(tensor.clone(memory_format=torch.contiguous_format) for tensor in params)
+        shapes = tuple((t.shape, t.dtype) for t in params), tuple((t.shape, t.dtype, t.stride(0) == 0) for t in fixed)
+        key = (step, shapes, tables[0][0].shape, rate, batch)
+        if key not in self._epochs:
+            self._epochs[key] = _Epoch(self.placed, step, params, fixed, tables[0], rate, batch)
+        return self._epochs[key].train(params, fixed, at, tables)
+
+    def _pull(self, step: Step, params: Params, orders: Orders, batch: int) -> float | None:
+        """The strength of the pull, 0 for none, if this is to be done in dual form; None if not."""
+        pull = step.strength if isinstance(step, ProximalSGD) else 0.0
+        linear = len(params) == 2 and params[0].shape[1:] == (self.width, self.num_classes)
+        # Beyond 2 a pull overshoots by more than it corrects, and its powers overflow.
+        fits = linear and isinstance(orders, Shuffled) and (step is sgd or isinstance(step, ProximalSGD)) and pull <= 2
+        return pull if fits and (worthwhile(self.placed, batch) if self._dual is None else self._dual) else None
+
+    def _tables(self, orders: Orders, at: Tensor, batch: int, present: Sequence[int] = ()) -> list[Table]:
+        """Of each pass the rows of the k clients (k, N) in their order, and how many of them count."""
+        if isinstance(orders, Shuffled):
+            length = self.placed.length(batch)
+            found = self.placed.orders(length, orders.seed, orders.round, orders.epochs, orders.purpose)
+            if len(at) == self.size:
+                return [(table, self.placed.row_counts) for table in found]
+            counts = self.placed.row_counts.index_select(0, at)
+            return [(table.index_select(0, at), counts) for table in found]
+        given = [orders(k) for k in present]
+        return [
+            _lay_out([passes[i] if i < len(passes) else np.empty(0, np.int64) for passes in given], batch, self.device)
+            for i in range(max(map(len, given)))
+        ]
+
+
+#: Rows (k, N) of k clients in the order of a pass, whatever fills up behind them, and their number (k,).
+Table = tuple[Tensor, Tensor]
+
+
+class _Epoch:
+    """A pass of k clients over their rows, on buffers of its own."""
+
+    def __init__(
+        self, placed: Placed, step: Step, params: Params, fixed: Params, table: Table, rate: float, batch: int
     ) -> None:
-        index, weight = self._table(present, orders, rate, batch)
-        replay = self._replay(step, params, fixed, batch)
-        if replay is not None:
-            replay(params, fixed, index, weight)
-            return
-        for rows, w in zip(index, weight, strict=True):
-            step(params, fixed, Batch(_rows(self.features, rows), _rows(self.labels, rows), w))
+        self.params = tuple(tensor.clone(memory_format=torch.contiguous_format) for tensor in params)
+        self.fixed = tuple(map(buffer_like, fixed))
+        self.rows, self.counts = map(torch.clone, table)
+        self.at = torch.zeros_like(self.counts)
+        slot = torch.arange(self.rows.shape[1], device=placed.device)
+        self.run = Recorded(lambda: self._work(placed, step, slot, rate, batch), placed.device)
 
-    def _table(self, present: Sequence[int], orders: Orders, rate: float, batch: int) -> tuple[Tensor, Tensor]:
-        """Rows (S, k, B) of the feature matrix, step by step, and their weights; padding is a client's first row."""
-        key = (orders, tuple(present), batch, self.device, self.dtype) if isinstance(orders, Shuffled) else None
-        laid_out = _TABLES.get(key)
-        if laid_out is None:
-            laid_out = self._lay_out(present, orders, batch)
-            if key is not None:
-                while len(_TABLES) >= _MOST_TABLES:
-                    _TABLES.pop(next(iter(_TABLES)))
-                _TABLES[key] = laid_out
-        index, share = laid_out
-        return index, share * rate
-
-    def _lay_out(self, present: Sequence[int], orders: Orders, batch: int) -> tuple[Tensor, Tensor]:
-        """Rows (S, k, B) and 1/(rows of the batch) for each; 0 for padding."""
-        passes = [_padded(orders(k), batch) for k in present]
-        steps = max(map(len, passes))
-        index = np.empty((steps, len(present), batch), np.int64)
-        share = np.zeros((steps, len(present), batch))
-        for i, k in enumerate(present):
-            rows = passes[i]
-            real = rows >= 0
-            index[:, i] = self.starts[k]
-            index[: len(rows), i] += np.where(real, rows, 0)
-            share[: len(rows), i] = real / real.sum(axis=1, keepdims=True)
-        return torch.from_numpy(index).to(self.device), torch.from_numpy(share).to(self.device, self.dtype)
-
-    def _replay(self, step: Step, params: Params, fixed: Params, batch: int) -> _Replay | None:
-        """The step as a CUDA graph, captured once for each step and shape; None where that cannot be done."""
-        if self.device.type != "cuda":
-            return None
-        key = (step, tuple((t.shape, t.stride(0) == 0) for t in (*params, *fixed)), len(params), batch)
-        if key not in self._graphs:
-            try:
-                self._graphs[key] = _Replay(self, step, params, fixed, batch)
-            except RuntimeError:  # a step that cannot be captured runs kernel by kernel
-                return None
-        return self._graphs[key]
-
-
-class _Replay:
-    """A step recorded on buffers of its own."""
-
-    def __init__(self, lab: Laboratory, step: Step, params: Params, fixed: Params, batch: int) -> None:
-        clients = params[0].shape[0]
-        self.params = tuple(map(torch.clone, params))
-        # What all clients share has no copy for each.
-        self.fixed = tuple(t[:1].clone().expand_as(t) if t.stride(0) == 0 else t.clone() for t in fixed)
-        self.rows = torch.zeros((clients, batch), dtype=torch.int64, device=lab.device)
-        self.weight = torch.zeros((clients, batch), dtype=lab.dtype, device=lab.device)
-
-        def once() -> None:
-            taken = Batch(_rows(lab.features, self.rows), _rows(lab.labels, self.rows), self.weight)
-            step(self.params, self.fixed, taken)
-
-        side = torch.cuda.Stream(lab.device)  # type: ignore[no-untyped-call]
-        side.wait_stream(torch.cuda.current_stream(lab.device))
-        with torch.cuda.stream(side):
-            for _ in range(3):
-                once()
-        torch.cuda.current_stream(lab.device).wait_stream(side)
-        self.graph = torch.cuda.CUDAGraph()
-        with torch.cuda.graph(self.graph):
-            once()
-
-    def __call__(self, params: Params, fixed: Params, index: Tensor, weight: Tensor) -> None:
+    def train(self, params: Params, fixed: Params, at: Tensor, tables: Sequence[Table]) -> Params:
+        """The parameters after all passes."""
+        self.at.copy_(at)
         for buffer, tensor in zip((*self.params, *self.fixed), (*params, *fixed), strict=True):
-            if buffer.stride(0) == 0:
-                buffer[0].copy_(tensor[0])
-            else:
-                buffer.copy_(tensor)
-        for rows, w in zip(index, weight, strict=True):
+            fill(buffer, tensor)
+        for rows, counts in tables:
             self.rows.copy_(rows)
-            self.weight.copy_(w)
-            self.graph.replay()
-        for tensor, buffer in zip(params, self.params, strict=True):
-            tensor.copy_(buffer)
+            self.counts.copy_(counts)
+            self.run()
+        return tuple(map(torch.clone, self.params))
+
+    def _work(self, placed: Placed, step: Step, slot: Tensor, rate: float, batch: int) -> None:
+        counts, clients = self.counts[:, None], len(self.at)
+        real = slot < counts
+        there = (counts - slot // batch * batch).clamp_(1, batch).to(placed.dtype)
+        # What fills up is a client's first row, of weight 0.
+        index = placed.first_rows.index_select(0, self.at)[:, None] + self.rows.where(real, 0)
+        index, weight = (
+            tensor.view(clients, -1, batch).transpose(0, 1).contiguous()
+            for tensor in (index, (rate / there).where(real, 0))
+        )
+        labels = _rows(placed.labels, index)
+        for some in range(0, len(index), GATHER):
+            x = _rows(placed.features, index[some : some + GATHER])
+            for i in range(len(x)):
+                step(self.params, self.fixed, Batch(x[i], labels[some + i], weight[some + i]))
 
 
-def _padded(passes: Sequence[Order], batch: int) -> Order:
-    """(steps, B): the orders of all passes in batches, the last of each filled up with −1; no steps without a pass."""
-    filled = [np.append(order, np.full(-len(order) % batch, -1)) for order in passes]
-    return np.concatenate([np.empty(0, dtype=np.int64), *filled]).reshape(-1, batch)
+def _lay_out(orders: Sequence[Order], batch: int, device: torch.device) -> Table:
+    """A pass whose orders are on the host."""
+    length = -(-max(map(len, orders)) // batch) * batch
+    rows = np.zeros((len(orders), length), np.int64)
+    for i, order in enumerate(orders):
+        rows[i, : len(order)] = order
+    return _sent(torch.from_numpy(rows), device), _sent(torch.tensor([len(order) for order in orders]), device)
+
+
+@lru_cache(maxsize=1024)
+def places(present: tuple[int, ...], device: torch.device) -> Tensor:
+    """Numbers of clients, on the device: rounds in which all take part ask for the same again and again."""
+    return _sent(torch.tensor(present, dtype=torch.int64), device)
+
+
+def _sent(tensor: Tensor, device: torch.device) -> Tensor:
+    """On the device; a GPU takes it when it comes to it."""
+    return tensor.pin_memory().to(device, non_blocking=True) if device.type == "cuda" else tensor.to(device)
 
 
 def _split(order: Order, batch: int) -> list[Order]:
@@ -356,14 +333,15 @@ def slice_of(params: Params, k: int) -> Params:
 
 def take(params: Params, present: Sequence[int]) -> Params:
     """(k, ...): those of the clients present."""
-    return tuple(tensor if len(present) == len(tensor) else tensor[list(present)] for tensor in params)
+    at = tuple(present)
+    return tuple(t if len(at) == len(t) else t.index_select(0, places(at, t.device)) for t in params)
 
 
 def put(params: Params, present: Sequence[int], new: Params) -> Params:
     """(K, ...) with those of the clients present replaced by (k, ...); nothing is changed in place."""
-    at = list(present)
+    at = tuple(present)
     return tuple(
-        fresh if len(at) == len(old) else old.index_copy(0, torch.tensor(at, device=old.device), fresh)
+        fresh if len(at) == len(old) else old.index_copy(0, places(at, old.device), fresh)
         for old, fresh in zip(params, new, strict=True)
     )
 

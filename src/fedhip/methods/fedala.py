@@ -17,9 +17,10 @@ import numpy as np
 import torch
 
 from fedhip.methods import heads
-from fedhip.methods.engine import SLICE, Models, Order, draw, for_each, nbytes, put, sgd, take, weighted_mean
+from fedhip.methods.engine import Models, for_each, nbytes, put, sgd, take, weighted_mean
 from fedhip.methods.heads import Batch, Params
 from fedhip.methods.method import Method, Traffic
+from fedhip.methods.orders import SLICE, Order, draw
 
 #: The loss has settled when the deviation of its last values is small; it is not asked before there are more.
 SETTLED_OVER = 10
@@ -101,16 +102,18 @@ class FedALA(Method[FedALAState]):
         learning = set(present)
         for _ in range(int(self.options["start_epochs"])):
             A, found = self.learn(A, (*received, *own), number, present, learning)
-            for k, loss in zip(present, found, strict=True):
-                losses[k].append(loss)
-            learning = {k for k in learning if not (state.learnt[k] or self.has_settled(losses[k]))}
+            learning = {k for k in learning if not state.learnt[k]}
+            if learning:  # only then is it worth waiting for the losses
+                for k, loss in zip(present, found.tolist(), strict=True):
+                    losses[k].append(loss)
+            learning = {k for k in learning if not self.has_settled(losses[k])}
             if not learning:
                 break
         return blend(received, own, A), A
 
     def learn(
         self, A: Params, fixed: Params, number: int, present: Sequence[int], learning: Set[int]
-    ) -> tuple[Params, list[float]]:
+    ) -> tuple[Params, torch.Tensor]:
         """A after one pass of those still learning over their slices, and the losses of their last batches."""
         lab, rate = self.lab, self.options["ala_rate"]
         params = (*A, torch.zeros(len(present), dtype=lab.dtype, device=lab.device))
@@ -122,7 +125,7 @@ class FedALA(Method[FedALAState]):
             orders=lambda k: [self.slice(k, number)] if k in learning else [],
             rate=rate,
         )
-        return tuple(found), loss.tolist()
+        return tuple(found), loss
 
     def slice(self, k: int, number: int) -> Order:
         """A contiguous part of the client's rows, in their order."""

@@ -19,8 +19,6 @@ from torch import Tensor
 
 from fedhip.methods import heads
 from fedhip.methods.engine import (
-    ALIGN,
-    TRACE,
     Laboratory,
     Models,
     for_each,
@@ -33,6 +31,7 @@ from fedhip.methods.engine import (
 from fedhip.methods.heads import Batch, Params
 from fedhip.methods.local_sgd import LocalSGD
 from fedhip.methods.method import Method, Traffic
+from fedhip.methods.orders import ALIGN, TRACE
 
 
 @dataclass(frozen=True)
@@ -131,4 +130,4 @@ class FedASOnLinear(LocalSGD):
 def trace_weights(traces: Tensor, shares: Tensor) -> Tensor:
     """trace_k / Σ trace; n_k / Σ n where that is no number."""
     weights = traces / traces.sum()
-    return weights if bool(torch.isfinite(weights).all()) else shares
+    return torch.where(torch.isfinite(weights).all(), weights, shares)

@@ -17,9 +17,10 @@ import torch
 from torch import Tensor
 
 from fedhip.methods import heads
-from fedhip.methods.engine import WARM_UP, Models, for_each, nbytes, put, take, weighted_mean
+from fedhip.methods.engine import Models, for_each, nbytes, put, take, weighted_mean
 from fedhip.methods.heads import Batch, Params, shifted_scores
 from fedhip.methods.method import Method, Traffic
+from fedhip.methods.orders import WARM_UP
 
 
 @dataclass(frozen=True)

@@ -18,7 +18,8 @@ import torch
 from torch import Tensor
 
 from fedhip.methods.closed import Task, one_shot
-from fedhip.methods.engine import client_order, mean_by_class, nbytes
+from fedhip.methods.engine import mean_by_class, nbytes
+from fedhip.methods.orders import client_order
 from fedhip.methods.protocol import MethodRun
 from fedhip.parallel import in_order
 from fedhip.simulation import Client
@@ -123,11 +124,10 @@ def run_pfedfda(task: Task) -> MethodRun:
         return Gaussians.of(*task.tensors(client.train), d)
 
     everybody = Gaussians.of_all(in_order(fit, training, task.device))
-    places = [at for at, client in enumerate(task.clients) if len(client.train[1])]
 
     def personalize(at: int) -> Discriminant:
         x, y = task.tensors(training[at].train)
-        order = torch.from_numpy(client_order(len(y), task.protocol.seed, places[at], 0, 0)).to(task.device)
+        order = torch.from_numpy(client_order(len(y), task.protocol.seed, training[at].name, 0, 0)).to(task.device)
         beta = task.options.get("beta")
         chosen = choose_beta(x, y, everybody, shrinkage, order) if beta is None else beta
         return Discriminant.of(Gaussians.of(x, y, d), everybody, chosen, shrinkage)

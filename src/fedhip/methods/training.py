@@ -17,9 +17,11 @@ from safetensors.torch import save_file
 from torch import Tensor
 
 from fedhip.data.files import atomic_path
-from fedhip.methods.engine import Laboratory, Models, participants
+from fedhip.methods.cohort import Cohort
+from fedhip.methods.engine import Laboratory, Models
 from fedhip.methods.errors import CheckpointError
 from fedhip.methods.method import Method
+from fedhip.methods.orders import participants
 from fedhip.methods.protocol import Evaluation, MethodRun, Protocol
 from fedhip.simulation import Client
 
@@ -54,6 +56,19 @@ def train_method(
     if checkpoint is not None:
         state, progress = checkpoint.read(state, progress)
     diverged = None if all_finite(state) else _divergence(progress.round, protocol)
+    # Whether a round gave numbers is asked for several at once: each question waits for the device.
+    unseen: list[tuple[Tensor, Progress]] = []
+
+    def settle() -> str | None:
+        """Look at the rounds nobody has looked at; the first that gave no numbers was the last."""
+        nonlocal progress
+        seen = torch.stack([fine for fine, _ in unseen]).tolist() if unseen else []
+        after = [then for _, then in unseen]
+        unseen.clear()
+        if all(seen):
+            return None
+        progress = replace(after[seen.index(False)], seconds=progress.seconds)
+        return _divergence(progress.round, protocol)
 
     def evaluate(models: Models) -> list[float | None]:
         found = lab.accuracies(models)
@@ -68,18 +83,23 @@ def train_method(
             began, number = time.perf_counter(), progress.round
             present = participants(lab.size, protocol.participation, protocol.seed, number)
             new, traffic = method.round(state, number, present)
-            diverged = None if all_finite(new) else _divergence(number + 1, protocol)
-            spent = time.perf_counter() - began
-            state, progress.round, progress.seconds = new, number + 1, progress.seconds + spent
+            state, progress.round = new, number + 1
             progress.up, progress.down = progress.up + traffic.up, progress.down + traffic.down
-            every = protocol.evaluate_every
-            if diverged is None and every and progress.round % every == 0 and progress.round < protocol.rounds:
+            unseen.append((finite(state), replace(progress)))
+            every, done = protocol.evaluate_every, progress.round == protocol.rounds
+            tested = bool(every) and progress.round % every == 0 and not done
+            written = checkpoint is not None and checkpoint.due
+            if done or tested or written or len(unseen) >= lab.ahead:
+                diverged = settle()
+            progress.seconds += time.perf_counter() - began
+            if tested and diverged is None:
                 evaluate(method.models(state, progress.round))
-            if checkpoint is not None:
-                checkpoint.write_when_due(state, progress)
+            if checkpoint is not None and written:
+                checkpoint.write(state, progress)
             report(method.title, progress.round, protocol.rounds)
     except BaseException:
         if checkpoint is not None:
+            settle()
             checkpoint.write(state, progress)
         raise
     if checkpoint is not None:
@@ -124,9 +144,14 @@ def tensors_of(state: Any) -> Iterator[tuple[str, Tensor]]:
             yield from ((f"{part.name}.{i}", tensor) for i, tensor in enumerate(value))
 
 
+def finite(state: Any) -> Tensor:
+    """Whether every number of a state is one, without waiting for it."""
+    return torch.stack([torch.isfinite(t).all() for _, t in tensors_of(state) if t.is_floating_point()]).all()
+
+
 def all_finite(state: Any) -> bool:
     """Whether every number of a state is one."""
-    return all(bool(torch.isfinite(t).all()) for _, t in tensors_of(state) if t.is_floating_point())
+    return bool(finite(state))
 
 
 @dataclass
@@ -150,18 +175,13 @@ class Checkpoint:
     ) -> Checkpoint:
         """With the fingerprint of all that decides the numbers."""
         told = json.dumps([name, num_classes, asdict(protocol), dict(sorted(options.items()))])
-        sha = hashlib.sha256(told.encode())
-        for client in clients:
-            for part in (*client.train, *client.test):
-                array = np.ascontiguousarray(part)
-                sha.update(f"{array.dtype}{array.shape}".encode())
-                sha.update(array.data)
+        sha = hashlib.sha256(told.encode() + Cohort.of(clients).digest)
         return cls(Path(path), sha.hexdigest())
 
-    def write_when_due(self, state: Any, progress: Progress) -> None:
-        """Write, if the last time is long enough ago."""
-        if time.monotonic() - self.last >= self.every:
-            self.write(state, progress)
+    @property
+    def due(self) -> bool:
+        """Whether the last time is long enough ago."""
+        return time.monotonic() - self.last >= self.every
 
     def write(self, state: Any, progress: Progress) -> None:
         """Replace the file as a whole."""

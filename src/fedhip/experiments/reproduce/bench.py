@@ -13,6 +13,7 @@ from typing import Any
 from fedhip.experiments.reproduce.cells import Cell, Inside, Json, Store
 from fedhip.experiments.reproduce.divisions import WITH_INTERCEPT, divide, standardize
 from fedhip.experiments.reproduce.settings import Regime, Settings, Source, known_methods
+from fedhip.methods.cohort import Cohort
 from fedhip.methods.protocol import MethodRun, Protocol
 from fedhip.simulation import Client, summarize
 
@@ -26,6 +27,7 @@ class Bench:
     store: Store
     device: str = "cpu"
     _standardized: dict[tuple[str, bool], list[Client]] = field(default_factory=dict)
+    _cohorts: list[tuple[Sequence[Client], Cohort]] = field(default_factory=list)
 
     def standardized(self, which: str, clients: Sequence[Client], num_classes: int, intercept: bool) -> list[Client]:
         """The clients with standardised features; the last two divisions are kept, as many methods ask for them."""
@@ -35,6 +37,15 @@ class Bench:
                 self._standardized.pop(next(iter(self._standardized)))
             self._standardized[key] = standardize(clients, num_classes, intercept=intercept)
         return self._standardized[key]
+
+    def cohort(self, clients: Sequence[Client]) -> Cohort:
+        """The same for the same list; the last two are kept, so that their rows are moved to the device once."""
+        for known, cohort in self._cohorts:
+            if known is clients:
+                return cohort
+        del self._cohorts[:-1]
+        self._cohorts.append((clients, Cohort(clients)))
+        return self._cohorts[-1][1]
 
     def result(self, cell: Cell) -> Json:
         """The result of a cell."""
@@ -124,7 +135,7 @@ def run_method(
     """Run it, and give what a cell keeps of it."""
     run: MethodRun = importlib.import_module("fedhip.methods").run_method(
         method,
-        clients,
+        bench.cohort(clients),
         source.features.num_classes,
         protocol,
         options=dict(setting.options) or None,
