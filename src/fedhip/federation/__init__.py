@@ -1,0 +1,1 @@
+"""One round over the network, between sites that do not trust the server with their statistics."""

@@ -1,0 +1,314 @@
+"""`federation.toml`: what the sites of a federation agree on before anything is computed.
+
+Everybody holds the same file. What is compared is its `digest`, taken over the values and not over the file's bytes,
+so that a comment or another order of lines changes nothing, and any value does.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import math
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from fractions import Fraction
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal, Self
+
+from fedhip.features.reference import BackboneReference
+from fedhip.federation.errors import (
+    AgreementError,
+    AgreementVersionError,
+    FederationError,
+    RosterError,
+    SiteDataError,
+    SiteNameError,
+)
+from fedhip.federation.names import (
+    near,
+    require_class_names,
+    require_federation_name,
+    require_site_names,
+    shown,
+)
+from fedhip.federation.toml import Table, read_toml, require_known, require_table, write_toml
+
+if TYPE_CHECKING:
+    from fedhip.federation.roster import Roster
+
+SCHEMA = 1
+FILE = "federation.toml"
+
+_HEADING = """The agreement of this federation, the same for the server and every site.
+A changed value changes the digest that everybody compares, and the round is refused."""
+
+#: Table and key of each field, in the order in which they are written.
+_KEYS = {
+    "federation": {"name": "name", "sites": "sites"},
+    "classes": {"names": "classes"},
+    "features": {
+        "width": "width",
+        "largest_feature": "largest_feature",
+        "lift": "lift",
+        "encoder_digest": "encoder_digest",
+        "backbone": "backbone",
+    },
+    "round": {
+        name: name
+        for name in (
+            *("alpha", "beta", "seed", "fraction_bits", "only_local_classes"),
+            *("secure_sum", "quorum", "threshold", "deadline", "max_rows"),
+        )
+    },
+}
+_OPTIONAL = ("encoder_digest", "backbone")
+_DIGEST = re.compile("[0-9a-f]{64}")
+_LIMIT = 1 << 63
+_BACKBONE = {
+    "name": str,
+    "identity": str,
+    "precision": str,
+    "pooling": str,
+    "mask_ratio": float,
+    "mask_seed": int,
+}
+_PRECISIONS = ("float32", "bfloat16", "float16")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Agreement:
+    """The values of federation.toml, checked.
+
+    `largest_feature` bounds the absolute value of a feature and `max_rows` the rows of one site: with them a sum of
+    all sites cannot wrap round the grid, where under masks nobody would notice. A site checks both before it sends.
+    """
+
+    name: str
+    sites: tuple[str, ...]
+    classes: tuple[str, ...]
+    width: int
+    backbone: BackboneReference | None = None
+    encoder_digest: str | None = None
+    largest_feature: float = 16.0
+    lift: Literal["none"] = "none"
+    alpha: float | Literal["loo"] = "loo"
+    beta: float | Literal["auto"] = "auto"
+    seed: int = 0
+    fraction_bits: int
+    only_local_classes: bool = False
+    secure_sum: bool = True
+    quorum: int
+    threshold: int
+    deadline: float = 600.0
+    max_rows: int
+
+    def __post_init__(self) -> None:
+        put = object.__setattr__
+        require_federation_name(self.name)
+        put(self, "sites", tuple(sorted(require_site_names(self.sites))))
+        put(self, "classes", require_class_names(self.classes))
+        _whole("width", self.width, 1, 1 << 20)
+        put(self, "largest_feature", _number("largest_feature", self.largest_feature, above=0.0))
+        if self.lift != "none":
+            raise AgreementError(f"lift is {shown(self.lift)}; this version knows 'none'")
+        self._check_encoder()
+        for field, word in (("alpha", "loo"), ("beta", "auto")):
+            if getattr(self, field) != word:
+                put(self, field, _number(field, getattr(self, field), word=word))
+        _whole("seed", self.seed, 0, _LIMIT - 1)
+        _whole("fraction_bits", self.fraction_bits, 0, 62)
+        for field in ("only_local_classes", "secure_sum"):
+            if not isinstance(getattr(self, field), bool):
+                raise AgreementError(f"{field} is {shown(getattr(self, field))}; give true or false")
+        put(self, "deadline", _number("deadline", self.deadline, above=0.0))
+        self._check_counts()
+        self._check_room()
+
+    def _check_encoder(self) -> None:
+        if self.backbone is not None and not isinstance(self.backbone, BackboneReference):
+            raise AgreementError(f"backbone is {shown(self.backbone)}; give the reference of a backbone")
+        if self.encoder_digest is None:
+            return
+        if not _DIGEST.fullmatch(str(self.encoder_digest)):
+            raise AgreementError(f"encoder_digest is {shown(self.encoder_digest)}; give a SHA-256 in 64 hex digits")
+        if self.backbone is None:
+            raise AgreementError("encoder_digest is given without a backbone; name the backbone it belongs to")
+
+    def _check_counts(self) -> None:
+        """threshold ≤ quorum ≤ number of sites, and under masks more than half of the sites.
+
+        With half or fewer, a server could show one half one list of survivors and the other half another, and gather
+        both kinds of shares of one site.
+        """
+        sites, secure = len(self.sites), self.secure_sum
+        _whole("quorum", self.quorum, 2 if secure else 1, sites, why=f"there are {sites} sites")
+        least = sites // 2 + 1 if secure else 1
+        if self.quorum < least:
+            raise AgreementError(
+                f"quorum is {self.quorum}; a secure sum of {sites} sites needs more than half of them: give {least} "
+                f"to {sites}"
+            )
+        _whole("threshold", self.threshold, least, self.quorum, why=f"the quorum is {self.quorum} of {sites} sites")
+
+    def _check_room(self) -> None:
+        sites = len(self.sites)
+        _whole("max_rows", self.max_rows, 1, _LIMIT - 1)
+        room = rows_that_fit(self.largest_feature, self.fraction_bits) // sites
+        if self.max_rows <= room:
+            return
+        bits = max(
+            (b for b in range(63) if rows_that_fit(self.largest_feature, b) // sites >= self.max_rows), default=None
+        )
+        remedies = [f"max_rows={room}"] * (room > 0) + [f"fraction_bits={bits}"] * (bits is not None)
+        fits = f"{' or '.join(remedies)} fits" if remedies else "rescale the features"
+        raise AgreementError(
+            f"max_rows is {self.max_rows}: a sum of {sites} sites with features up to {self.largest_feature:g} could "
+            f"overflow the grid at fraction_bits={self.fraction_bits}; {fits}"
+        )
+
+    @classmethod
+    def read(cls, path: str | Path) -> Self:
+        """The agreement in this file."""
+        path = Path(path)
+        content = read_toml(path, AgreementError, f"get {FILE} from the coordinator")
+        require_known(content, _KEYS, str(path), AgreementError)
+        head = require_table(content, "federation", str(path), AgreementError)
+        schema = head.pop("schema", None)
+        if schema != SCHEMA or isinstance(schema, bool):
+            raise AgreementVersionError(
+                f"{path} has schema {shown(schema)}, and this fedhip reads {SCHEMA}; use the version that wrote it"
+            )
+        fields: dict[str, Any] = {}
+        for title, keys in _KEYS.items():
+            table = require_table(content, title, str(path), AgreementError)
+            require_known(table, keys, f"{path}: [{title}]", AgreementError)
+            for key, field in keys.items():
+                if key in table:
+                    fields[field] = table[key]
+                elif key not in _OPTIONAL:
+                    raise AgreementError(f"{path}: [{title}] {key} is missing; restore the file")
+        try:
+            for field in ("sites", "classes"):
+                if not isinstance(fields[field], list):
+                    raise AgreementError(f"{field} is {shown(fields[field])}; give a list of names")
+                fields[field] = tuple(fields[field])
+            if "backbone" in fields:
+                fields["backbone"] = backbone_reference(fields["backbone"])
+            return cls(**fields)
+        except FederationError as error:
+            raise type(error)(f"{path}: {error}") from None
+
+    def to_text(self) -> str:
+        """federation.toml."""
+        return write_toml(self._content(), _HEADING)
+
+    def digest(self) -> str:
+        """SHA-256 of the values, in one form whatever the file looks like."""
+        text = json.dumps(self._content(), sort_keys=True, separators=(",", ":"), allow_nan=False)
+        return hashlib.sha256(b"fedhip.agreement\n" + text.encode("ascii")).hexdigest()
+
+    def require_site(self, name: str) -> str:
+        """The name, if a site of this federation has it."""
+        if name not in self.sites:
+            raise SiteNameError(f"the federation {self.name!r} has no site {shown(name)}{near(name, self.sites)}")
+        return name
+
+    def require_roster(self, roster: Roster) -> None:
+        """Refuse a roster of another federation, or of other sites."""
+        if roster.federation != self.name:
+            raise RosterError(
+                f"the roster is that of the federation {roster.federation!r}, and the agreement that of {self.name!r}; "
+                "get both from the same coordinator"
+            )
+        if missing := [name for name in self.sites if name not in roster.keys]:
+            raise RosterError(f"the roster has no key of the site {missing[0]!r}; get the roster of this agreement")
+        if more := [name for name in roster.names if name not in self.sites]:
+            raise RosterError(f"the roster has a site {more[0]!r} that nobody agreed on; get the right roster")
+
+    def require_rows(self, rows: int, largest: float) -> None:
+        """At a site, before it sends: refuse rows or features beyond what the grid has room for."""
+        if rows > self.max_rows:
+            raise SiteDataError(
+                f"there are {rows} rows here, and the agreement allows {self.max_rows} a site (max_rows); "
+                "take fewer, or agree on more"
+            )
+        if not largest <= self.largest_feature:
+            raise SiteDataError(
+                f"a feature here is as large as {largest:g}, and the agreement allows {self.largest_feature:g} "
+                "(largest_feature); rescale the features at all sites, or agree on more"
+            )
+
+    def _content(self) -> Table:
+        """As in the file, without what is absent."""
+        values = {field: getattr(self, field) for keys in _KEYS.values() for field in keys.values()}
+        values |= {"sites": list(self.sites), "classes": list(self.classes)}
+        if self.backbone is not None:
+            values["backbone"] = {key: getattr(self.backbone, key) for key in _BACKBONE}
+            values["backbone"] = {key: value for key, value in values["backbone"].items() if value is not None}
+        content = {
+            title: {key: values[field] for key, field in keys.items() if values[field] is not None}
+            for title, keys in _KEYS.items()
+        }
+        content["federation"] = {"schema": SCHEMA, **content["federation"]}
+        return content
+
+
+def rows_that_fit(largest_feature: float, fraction_bits: int) -> int:
+    """How many rows, of all sites together, cannot overflow the int64 grid.
+
+    An entry of the Gram matrix is at most rows · q² and one of the class sums rows · q, for q the largest feature in
+    steps of 2^-(fraction_bits/2), as `GridStatistics.from_data` rounds it.
+    """
+    feature_bits = fraction_bits // 2
+    q = math.floor(Fraction(largest_feature) * (1 << feature_bits) + Fraction(1, 2))
+    steps = max(q * q << (fraction_bits - 2 * feature_bits), q << (fraction_bits - feature_bits), 1)
+    return (_LIMIT - 1) // steps
+
+
+def default_threshold(sites: int) -> int:
+    """More than two thirds: ⌊2n/3⌋ + 1, as the secure sum needs it against a dishonest server."""
+    return 2 * sites // 3 + 1
+
+
+def backbone_reference(content: object) -> BackboneReference:
+    """A backbone as `BackboneReference.to_dict` gives it, checked.
+
+    Its path of a weights file is left out: it means nothing on another machine. The identity tells the weights.
+    """
+    if not isinstance(content, Mapping):
+        raise AgreementError(f"backbone is {shown(content)}; give a table with its name, identity and precision")
+    values = {key: value for key, value in content.items() if value is not None and key != "weights"}
+    require_known(values, _BACKBONE, "backbone", AgreementError)
+    for key in ("name", "precision"):
+        if not values.get(key):
+            raise AgreementError(f"backbone: {key} is missing; give it")
+    for key, value in values.items():
+        if key == "mask_ratio":
+            values[key] = _number("backbone: mask_ratio", value)
+        elif not isinstance(value, _BACKBONE[key]) or isinstance(value, bool):
+            kind = "a whole number" if _BACKBONE[key] is int else "text"
+            raise AgreementError(f"backbone: {key} is {shown(value)}; give {kind}")
+    if values["precision"] not in _PRECISIONS:
+        raise AgreementError(
+            f"backbone: precision is {shown(values['precision'])}; use one of {', '.join(_PRECISIONS)}"
+        )
+    return BackboneReference(**{"identity": None, **values})
+
+
+def _whole(field: str, value: object, least: int, most: int, why: str = "") -> None:
+    if not isinstance(value, int) or isinstance(value, bool) or not least <= value <= most:
+        span = f"from {least} to {most}" if most < _LIMIT - 1 else f"of at least {least}"
+        raise AgreementError(f"{field} is {shown(value)}{f', and {why}' if why else ''}; give a whole number {span}")
+
+
+def _number(field: str, value: object, *, above: float | None = None, word: str | None = None) -> float:
+    finite = isinstance(value, int | float) and not isinstance(value, bool) and abs(value) < math.inf
+    if not finite or value < 0.0 or value == above:  # type: ignore[operator]
+        span = "of at least 0" if above is None else f"above {above:g}"
+        other = f"'{word}' or " if word else ""
+        raise AgreementError(f"{field} is {shown(value)}; give {other}a finite number {span}")
+    try:
+        return abs(float(value))  # type: ignore[arg-type]  # −0 is 0
+    except OverflowError:
+        raise AgreementError(f"{field} is too large; give a smaller number") from None
