@@ -6,8 +6,9 @@ letters and recursion.
 
 from __future__ import annotations
 
-from importlib import import_module
 from typing import TYPE_CHECKING
+
+from fedhip.late import late
 
 if TYPE_CHECKING:
     from fedhip.core.aggregation import aggregate, solve_global
@@ -23,21 +24,15 @@ if TYPE_CHECKING:
     from fedhip.core.standardization import Standardization
     from fedhip.core.statistics import Statistics
 else:
-    _WHERE = {
-        "aggregate": "aggregation",
-        "solve_global": "aggregation",
-        "personalize": "personalization",
-        "personalize_from_statistics": "personalization",
-        "RidgePath": "ridge",
-        "Standardization": "standardization",
-        "Statistics": "statistics",
-    }
-
-    def __getattr__(name):
-        """Imported when asked for: who only wants the errors does not wait for torch."""
-        if name not in __all__:
-            raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-        return getattr(import_module(f"fedhip.core.{_WHERE.get(name, 'path')}"), name)
+    __getattr__ = late(
+        __name__,
+        aggregation="aggregate solve_global",
+        path="DEFAULT_ALPHAS LooScore PersonalizationPath RegularizationPath default_betas",
+        personalization="personalize personalize_from_statistics",
+        ridge="RidgePath",
+        standardization="Standardization",
+        statistics="Statistics",
+    )
 
 
 __all__ = [
