@@ -17,6 +17,7 @@ from fedhip.cli import (
     doctor,
     export,
     extract,
+    federation,
     life,
     list,  # noqa: A004
     partition,
@@ -36,6 +37,7 @@ COMMANDS = (
     export,
     life,
     verify,
+    federation,
     reproduce,
     partition,
     extract,

@@ -29,10 +29,9 @@ def join(folder: Path, settings: dict[str, str], *, say: Say, stop: threading.Ev
         started.end(started.others(state.pids), state.pids)
         state.ready.unlink(missing_ok=True)
         state.prepare()
+        started.record(state.pids, "site", os.getpid())
         config = state.path / "node.toml"
-        config.write_text(
-            write_config({"site-folder": str(site.path), "site": site.name, **settings}), encoding="utf-8"
-        )
+        config.write_text(write_config({"site-folder": str(site.path), **settings}), encoding="utf-8")
         supervisor = Supervisor(state.pids, engine.environment(state.home), say, stop)
         greet(site, say)
         try:
@@ -46,6 +45,7 @@ def join(folder: Path, settings: dict[str, str], *, say: Say, stop: threading.Ev
         finally:
             state.ready.unlink(missing_ok=True)
             supervisor.end()
+            (state.pids / "site.json").unlink(missing_ok=True)
 
 
 def _start_node(site: SiteFolder, state: State, config: Path, supervisor: Supervisor, say: Say, app: Path) -> None:

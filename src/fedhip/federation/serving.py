@@ -63,6 +63,7 @@ def serve(place: ServerPlace, door: Door, *, say: Say, stop: threading.Event, wi
         if with_proxy:
             _require_free(door)
         state.prepare()
+        started.record(state.pids, "serve", os.getpid())
         port = _kept_port(place)
         write_json(place.callers, {name: public_pem(key) for name, key in roster.keys.items()})
         supervisor = Supervisor(state.pids, engine.environment(state.home), say, stop)
@@ -81,6 +82,7 @@ def serve(place: ServerPlace, door: Door, *, say: Say, stop: threading.Event, wi
         finally:
             state.ready.unlink(missing_ok=True)
             supervisor.end()
+            (state.pids / "serve.json").unlink(missing_ok=True)
 
 
 def _start_server(place: ServerPlace, door: Door, port: int, supervisor: Supervisor, *, with_proxy: bool) -> None:

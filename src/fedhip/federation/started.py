@@ -111,9 +111,9 @@ def end(processes: Iterable[Started], records: Path, grace: float = GRACE) -> li
             ended.append(started.name)
             _signal(members, signal.SIGTERM)
             deadline = time.monotonic() + grace
-            while (members := _members(started)) and time.monotonic() < deadline:
-                time.sleep(0.05)
-            _signal(members, signal.SIGKILL)
+            while time.monotonic() < deadline and any(map(_runs, members)):
+                time.sleep(0.1)
+            _signal(_members(started), signal.SIGKILL)
         (records / f"{started.name}.json").unlink(missing_ok=True)
     return ended
 
@@ -132,6 +132,11 @@ def _members(started: Started) -> list[int]:
             if own and seen.start >= started.start and started.pid in {seen.session, int(entry.name)}:
                 members.append(int(entry.name))
     return members
+
+
+def _runs(pid: int) -> bool:
+    seen = _look(pid)
+    return seen is not None and seen.state not in "ZX"
 
 
 def _signal(pids: Iterable[int], number: int) -> None:

@@ -17,6 +17,7 @@ from pathlib import Path
 from fedhip.federation import started
 from fedhip.federation.engine import plain
 from fedhip.federation.errors import EngineError
+from fedhip.federation.places import State
 
 Say = Callable[[str], None]
 
@@ -116,7 +117,7 @@ def _shorten(log: Path) -> None:
 
 def size(log: Path) -> int:
     """How long a file is; 0 if there is none."""
-    return log.stat().stsize if log.is_file() else 0
+    return log.stat().st_size if log.is_file() else 0
 
 
 def since(log: Path, mark: int) -> str:
@@ -167,21 +168,23 @@ def write_json(path: Path, content: object) -> None:
     beside.replace(path)
 
 
-def detach(name: str, command: Sequence[str], *, state: Path, ready: Path, log: Path, seconds: float) -> str:
+def detach(name: str, command: Sequence[str], *, state: State, log: Path, seconds: float) -> str:
     """Start a command of ours that outlives this one; what it says when it is ready, or its reason as an error."""
-    ready.unlink(missing_ok=True)
-    process = started.start(name, command, records=state / "pids", log=log, env=os.environ)
+    if (running := started.find(state.pids, name)) is not None:
+        raise EngineError(f"it runs already, as process {running.pid}; end it first: fedhip federation stop")
+    process = started.start(name, command, records=state.pids, log=log, env=os.environ)
     deadline = time.monotonic() + seconds
     try:
         while process.poll() is None:
-            with contextlib.suppress(OSError, ValueError):
-                said: str = json.loads(ready.read_text(encoding="utf-8"))["said"]
-                return said
+            with contextlib.suppress(OSError, ValueError, KeyError):
+                ready = json.loads(state.ready.read_text(encoding="utf-8"))
+                if ready["pid"] == process.pid:
+                    return str(ready["said"])
             if time.monotonic() > deadline:
                 raise EngineError(f"{name} is not ready after {seconds:.0f} s{why(log)}")
             time.sleep(0.1)
     except BaseException:
-        started.end([record for record in started.recorded(state / "pids") if record.name == name], state / "pids")
+        started.end([record for record in started.recorded(state.pids) if record.name == name], state.pids)
         raise
     last = tail(log, 1)
     raise EngineError(last[0].removeprefix("fedhip: ") if last else f"{name} ended without a word; see {log}")
