@@ -1,7 +1,7 @@
 """f(x) = s + a₁x + … + a₍ₜ₋₁₎xᵗ⁻¹ over GF(p): any t values of f yield s = f(0), fewer tell nothing (Shamir 1979).
 
-p = 2⁵²¹ − 1, the prime of the curve P-521: one field element holds a 32-byte secret. A combination of wrong shares
-is a random element, and that is below 2²⁵⁶ with probability 2⁻²⁶⁵, so it is seldom even taken for a secret.
+p = 2⁵²¹ − 1, the prime of the curve P-521: one field element holds a 32-byte secret. Wrong shares may combine to
+something that looks like a secret; whoever combines compares it with what the dealer announced.
 
 Why not pycryptodome's: it shares 16 bytes at a time, checks no length, and takes 90 ms to combine 34 shares; a server
 with 50 sites combines 100 such halves. Python's integers are not constant-time, neither here nor there; a share is
