@@ -19,6 +19,7 @@ class SiteCode(StrEnum):
     ANSWERED = "answered"
     ORDER = "order"
     FOLDER = "folder"
+    POLICY = "policy"
     UNMASKED = "unmasked"
     COHORT = "cohort"
     SECURE_SUM = "secure-sum"
@@ -58,6 +59,7 @@ _MEANINGS: dict[SiteCode | ServerCode, str] = {
     SiteCode.ANSWERED: "has answered this step already and does so once only",
     SiteCode.ORDER: "was asked for a step out of order",
     SiteCode.FOLDER: "has an incomplete or damaged site folder; see its log",
+    SiteCode.POLICY: "does not permit what the agreement asks; see its log",
     SiteCode.UNMASKED: "refuses to send statistics without a mask",
     SiteCode.COHORT: "refuses a cohort smaller than its own minimum",
     SiteCode.SECURE_SUM: "refuses this request of the secure sum; see its log",
