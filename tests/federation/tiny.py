@@ -24,7 +24,7 @@ federation-folder = ""
 attempt = 1
 """
 
-CODE = '''\
+CODE = """\
 import json, time
 from pathlib import Path
 import numpy as np
@@ -65,7 +65,7 @@ def main(grid: Grid, context: Context) -> None:
         raise RuntimeError("asked to fail")
     (folder / "state/result").mkdir(exist_ok=True)
     (folder / "state/result/results.json").write_text(json.dumps(sorted(names)))
-'''
+"""
 
 
 def write_app(folder: Path, *, wanted: int = 2, fail: bool = False) -> Path:

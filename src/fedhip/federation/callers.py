@@ -17,7 +17,12 @@ from pathlib import Path
 from cryptography.exceptions import InvalidSignature, UnsupportedAlgorithm
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.hazmat.primitives.hashes import SHA256
-from cryptography.hazmat.primitives.serialization import load_pem_public_key
+from cryptography.hazmat.primitives.serialization import (
+    Encoding,
+    PublicFormat,
+    load_pem_public_key,
+    load_ssh_public_key,
+)
 
 #: How old a signed time may be, and how far ahead of our clock: the engine's own limits.
 OLDEST, AHEAD = 305, 5
@@ -33,6 +38,11 @@ class NotPassedError(Exception):
     def __init__(self, status: int, reason: str, code: int | None = None) -> None:
         super().__init__(reason)
         self.status, self.reason, self.code = status, reason, code
+
+
+def public_pem(openssh: bytes) -> str:
+    """A public key as the engine writes it."""
+    return load_ssh_public_key(openssh).public_bytes(Encoding.PEM, PublicFormat.SubjectPublicKeyInfo).decode()
 
 
 @dataclass

@@ -11,11 +11,6 @@ from types import TracebackType
 from typing import Self, TypeVar
 
 import httpx
-from cryptography.hazmat.primitives.serialization import (
-    Encoding,
-    PublicFormat,
-    load_ssh_public_key,
-)
 from flwr.cli.build import build_fab_from_disk
 from flwr.common.serde import fab_to_proto, user_config_to_proto
 from flwr.proto.control_pb2 import (
@@ -31,6 +26,7 @@ from flwr.supercore.error import FlowerError
 from flwr.supercore.fab import Fab
 from flwr.supercore.interceptors import RuntimeVersionHttpInterceptor
 
+from fedhip.federation.callers import public_pem
 from fedhip.federation.engine import LOOPBACK
 from fedhip.federation.errors import EngineError, NotServingError
 
@@ -70,11 +66,6 @@ class Run:
         return self.state == "finished:completed"
 
 
-def public_pem(openssh: bytes) -> str:
-    """A public key as the engine writes it."""
-    return load_ssh_public_key(openssh).public_bytes(Encoding.PEM, PublicFormat.SubjectPublicKeyInfo).decode()
-
-
 class Control:
     """Talks to the server of one federation on this machine; to be closed, or used with `with`."""
 
@@ -86,7 +77,7 @@ class Control:
         self._client = ControlHttpClient.from_server_address(
             f"{LOOPBACK}:{port}",
             insecure=False,
-            root_certificates=str(authority),
+            root_certificates=authority.read_bytes(),
             interceptors=[RuntimeVersionHttpInterceptor(component_name="flwr CLI")],
         )
 

@@ -9,7 +9,8 @@ from pathlib import Path
 from typing import Any
 
 from fedhip.federation import engine, started
-from fedhip.federation.control import Control, Run, public_pem
+from fedhip.federation.callers import public_pem
+from fedhip.federation.control import Control, Run
 from fedhip.federation.errors import EngineError, FederationError, RoundError
 from fedhip.federation.node import OTHER_APP
 from fedhip.federation.places import ServerPlace, State
@@ -145,7 +146,10 @@ def site_status(folder: Path) -> dict[str, Any]:
 
 def stop(folder: Path) -> list[str]:
     """End what was started from this folder on this machine, and from the sites' folders in it; what ran."""
-    folders = [folder, *sorted(folder.glob("site-*"))]
+    # The sites first: they say goodbye to the server.
+    folders = [*sorted(folder.glob("site-*")), folder]
+    for place in folders[:-1]:
+        started.ask_to_end(started.find(State(place / "state").pids, "site"))
     ended = []
     for place in folders:
         state = State(place / "state")

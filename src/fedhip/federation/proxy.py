@@ -90,7 +90,7 @@ class _Conversation:
         self._proxy, self._limits = proxy, proxy.limits
         self._reader, self._writer, self._peer = reader, writer, peer
         self._http = h11.Connection(h11.SERVER, max_incomplete_event_size=proxy.limits.head)
-        self._what = "nothing yet"
+        self._what = ""
 
     async def run(self) -> None:
         """Serve until the caller goes, errs, or is too slow."""
@@ -98,7 +98,7 @@ class _Conversation:
             while await self._one():
                 self._http.start_next_cycle()
         except (_EndedError, ConnectionError, ssl.SSLError, TimeoutError) as error:
-            if str(error):
+            if str(error) and self._what:
                 _log.info("closed, from %s: %s (%s)", self._peer, error, self._what)
 
     async def _one(self) -> bool:
@@ -123,17 +123,17 @@ class _Conversation:
         return self._http.our_state is h11.DONE and self._http.their_state is h11.DONE
 
     async def _head(self) -> h11.Request | None:
-        """The next request's head; None if the caller is done."""
+        """The next request's head, refused where it grows to twice the limit; None if the caller is done."""
         event = self._http.next_event()
         if event is h11.NEED_DATA:
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(self._limits.idle):
-                    self._http.receive_data(await self._reader.read(_PIECE))
+                    self._http.receive_data(await self._reader.read(self._limits.head))
                 event = self._http.next_event()
         try:
             async with asyncio.timeout(self._limits.to_head):
                 while event is h11.NEED_DATA and self._http.trailing_data[0]:
-                    self._http.receive_data(await self._reader.read(_PIECE))
+                    self._http.receive_data(await self._reader.read(self._limits.head))
                     event = self._http.next_event()
         except TimeoutError:
             raise NotPassedError(408, "the head of the request came too slowly") from None
@@ -225,7 +225,8 @@ class _Conversation:
             raise _EndedError("the answer was read too slowly") from None
 
     async def _refuse(self, refused: NotPassedError) -> None:
-        _log.info("refused %d, from %s: %s (%s)", refused.status, self._peer, refused.reason, self._what)
+        said = self._what or "no head yet"
+        _log.info("refused %d, from %s: %s (%s)", refused.status, self._peer, refused.reason, said)
         if self._http.our_state not in {h11.IDLE, h11.SEND_RESPONSE}:
             raise _EndedError
         body = json.dumps({"detail": refused.reason} | ({"code": refused.code} if refused.code else {})).encode()

@@ -13,7 +13,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from fedhip.federation import engine, started
-from fedhip.federation.control import Control, public_pem
+from fedhip.federation.callers import public_pem
+from fedhip.federation.control import Control
 from fedhip.federation.errors import EngineError, FederationError, PortError
 from fedhip.federation.places import ServerPlace
 from fedhip.federation.proxy import listen

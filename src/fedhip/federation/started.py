@@ -118,6 +118,12 @@ def end(processes: Iterable[Started], records: Path, grace: float = GRACE) -> li
     return ended
 
 
+def ask_to_end(started: Started | None) -> None:
+    """Ask a process to end, and do not wait."""
+    if started is not None and is_alive(started):
+        _signal([started.pid], signal.SIGTERM)
+
+
 def _members(started: Started) -> list[int]:
     """The process and everything of its session that is ours; empty if the number belongs to somebody else now."""
     if started.boot != _boot():
