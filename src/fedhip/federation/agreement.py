@@ -108,20 +108,20 @@ class Agreement:
         require_federation_name(self.name)
         put(self, "sites", tuple(sorted(require_site_names(self.sites))))
         put(self, "classes", require_class_names(self.classes))
-        _whole("width", self.width, 1, 1 << 20)
-        put(self, "largest_feature", _number("largest_feature", self.largest_feature, above=0.0))
+        require_whole("width", self.width, 1, 1 << 20)
+        put(self, "largest_feature", require_number("largest_feature", self.largest_feature, above=0.0))
         if self.lift != "none":
             raise AgreementError(f"lift is {shown(self.lift)}; this version knows 'none'")
         self._check_encoder()
         for field, word in (("alpha", "loo"), ("beta", "auto")):
             if getattr(self, field) != word:
-                put(self, field, _number(field, getattr(self, field), word=word))
-        _whole("seed", self.seed, 0, _LIMIT - 1)
-        _whole("fraction_bits", self.fraction_bits, 0, 62)
+                put(self, field, require_number(field, getattr(self, field), word=word))
+        require_whole("seed", self.seed, 0, _LIMIT - 1)
+        require_whole("fraction_bits", self.fraction_bits, 0, 62)
         for field in ("only_local_classes", "secure_sum"):
             if not isinstance(getattr(self, field), bool):
                 raise AgreementError(f"{field} is {shown(getattr(self, field))}; give true or false")
-        put(self, "deadline", _number("deadline", self.deadline, above=0.0))
+        put(self, "deadline", require_number("deadline", self.deadline, above=0.0))
         self._check_counts()
         self._check_room()
 
@@ -130,7 +130,7 @@ class Agreement:
             raise AgreementError(f"backbone is {shown(self.backbone)}; give the reference of a backbone")
         if self.encoder_digest is None:
             return
-        if not _DIGEST.fullmatch(str(self.encoder_digest)):
+        if not _is_digest(self.encoder_digest):
             raise AgreementError(f"encoder_digest is {shown(self.encoder_digest)}; give a SHA-256 in 64 hex digits")
         if self.backbone is None:
             raise AgreementError("encoder_digest is given without a backbone; name the backbone it belongs to")
@@ -142,18 +142,20 @@ class Agreement:
         both kinds of shares of one site.
         """
         sites, secure = len(self.sites), self.secure_sum
-        _whole("quorum", self.quorum, 2 if secure else 1, sites, why=f"there are {sites} sites")
+        require_whole("quorum", self.quorum, 2 if secure else 1, sites, why=f"there are {sites} sites")
         least = sites // 2 + 1 if secure else 1
         if self.quorum < least:
             raise AgreementError(
                 f"quorum is {self.quorum}; a secure sum of {sites} sites needs more than half of them: give {least} "
                 f"to {sites}"
             )
-        _whole("threshold", self.threshold, least, self.quorum, why=f"the quorum is {self.quorum} of {sites} sites")
+        require_whole(
+            "threshold", self.threshold, least, self.quorum, why=f"the quorum is {self.quorum} of {sites} sites"
+        )
 
     def _check_room(self) -> None:
         sites = len(self.sites)
-        _whole("max_rows", self.max_rows, 1, _LIMIT - 1)
+        require_whole("max_rows", self.max_rows, 1, _LIMIT - 1)
         room = rows_that_fit(self.largest_feature, self.fraction_bits) // sites
         if self.max_rows <= room:
             return
@@ -166,6 +168,23 @@ class Agreement:
             f"max_rows is {self.max_rows}: a sum of {sites} sites with features up to {self.largest_feature:g} could "
             f"overflow the grid at fraction_bits={self.fraction_bits}; {fits}"
         )
+
+    @property
+    def warnings(self) -> tuple[str, ...]:
+        """What is allowed, and yet should be known to everybody who takes part."""
+        if not self.secure_sum:
+            return (
+                "the secure sum is off (secure_sum = false): the server sees the statistics of each site, from which "
+                "single rows can be recovered",
+            )
+        if len(self.sites) == 2:
+            return ("there are two sites, so each can infer the other's statistics: they are the sum less its own",)
+        if self.quorum == 2:
+            return (
+                f"the quorum is 2 of {len(self.sites)} sites: if only two are left, each can infer the other's "
+                "statistics; sites whose minimum_cohort is 3 will refuse",
+            )
+        return ()
 
     @classmethod
     def read(cls, path: str | Path) -> Self:
@@ -285,7 +304,7 @@ def backbone_reference(content: object) -> BackboneReference:
             raise AgreementError(f"backbone: {key} is missing; give it")
     for key, value in values.items():
         if key == "mask_ratio":
-            values[key] = _number("backbone: mask_ratio", value)
+            values[key] = require_number("backbone: mask_ratio", value)
         elif not isinstance(value, _BACKBONE[key]) or isinstance(value, bool):
             kind = "a whole number" if _BACKBONE[key] is int else "text"
             raise AgreementError(f"backbone: {key} is {shown(value)}; give {kind}")
@@ -296,13 +315,20 @@ def backbone_reference(content: object) -> BackboneReference:
     return BackboneReference(**{"identity": None, **values})
 
 
-def _whole(field: str, value: object, least: int, most: int, why: str = "") -> None:
+def _is_digest(value: object) -> bool:
+    return isinstance(value, str) and _DIGEST.fullmatch(value) is not None
+
+
+def require_whole(field: str, value: object, least: int, most: int, why: str = "") -> int:
+    """The value, if it is a whole number in this range."""
     if not isinstance(value, int) or isinstance(value, bool) or not least <= value <= most:
         span = f"from {least} to {most}" if most < _LIMIT - 1 else f"of at least {least}"
         raise AgreementError(f"{field} is {shown(value)}{f', and {why}' if why else ''}; give a whole number {span}")
+    return value
 
 
-def _number(field: str, value: object, *, above: float | None = None, word: str | None = None) -> float:
+def require_number(field: str, value: object, *, above: float | None = None, word: str | None = None) -> float:
+    """The value, if it is finite and not negative; `above` excludes itself, `word` is named as the alternative."""
     finite = isinstance(value, int | float) and not isinstance(value, bool) and abs(value) < math.inf
     if not finite or value < 0.0 or value == above:  # type: ignore[operator]
         span = "of at least 0" if above is None else f"above {above:g}"

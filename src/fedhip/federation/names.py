@@ -5,7 +5,7 @@ from __future__ import annotations
 import difflib
 import re
 import unicodedata
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 from fedhip.data.files import readable
 from fedhip.federation.errors import AgreementError, ClassNameError, SiteNameError
@@ -66,7 +66,7 @@ def same_class(name: str) -> str:
     return unicodedata.normalize("NFC", name)
 
 
-def class_positions(own: Sequence[str], agreed: Sequence[str], mapping: dict[str, str]) -> tuple[int, ...]:
+def class_positions(own: Sequence[str], agreed: Sequence[str], mapping: Mapping[str, str]) -> tuple[int, ...]:
     """Where each of a site's classes stands in the agreed list, by the site's mapping where it has one."""
     positions = {same_class(name): position for position, name in enumerate(agreed)}
     renamed = {same_class(name): target for name, target in mapping.items()}

@@ -1,0 +1,106 @@
+"""`site.toml`: what a site permits, whatever the server asks.
+
+The file belongs to the site. What it does not say is decided for the site's protection.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, fields
+from pathlib import Path
+from typing import Any, Self
+
+from fedhip.federation.agreement import Agreement
+from fedhip.federation.errors import ClassNameError, PolicyError
+from fedhip.federation.names import class_positions, same_class, shown
+from fedhip.federation.toml import read_toml, require_known, write_toml
+
+FILE = "site.toml"
+
+_SWITCHES = ("require_secure_sum", "tell_accuracy", "allow_other_sums")
+_NOTES = {
+    "require_secure_sum": "Refuse a sum without masks, in which the server would see this site's statistics.",
+    "minimum_cohort": "Refuse a sum of fewer sites: the sum of two tells each of them about the other.",
+    "tell_accuracy": "Tell the server the accuracy on this site's test rows, and how many there are.",
+    "allow_other_sums": "Take part in a second sum of the same agreement: the difference of two sums may be one site.",
+}
+
+
+@dataclass(frozen=True)
+class Policy:
+    """The values of site.toml, checked."""
+
+    require_secure_sum: bool = True
+    minimum_cohort: int = 3
+    tell_accuracy: bool = True
+    allow_other_sums: bool = False
+    class_names: Mapping[str, str] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        for name in _SWITCHES:
+            if not isinstance(getattr(self, name), bool):
+                raise PolicyError(f"{name} is {shown(getattr(self, name))}; give true or false")
+        _require_cohort(self.minimum_cohort)
+        _require_mapping(self.class_names)
+
+    @classmethod
+    def read(cls, path: str | Path) -> Self:
+        """The policy in this file; a key that is absent has its default."""
+        path = Path(path)
+        content = read_toml(path, PolicyError, "an empty file of this name has the safe values")
+        require_known(content, (item.name for item in fields(cls)), str(path), PolicyError)
+        try:
+            return cls(**content)
+        except PolicyError as error:
+            raise PolicyError(f"{path}: {error}") from None
+
+    def to_text(self) -> str:
+        """site.toml, each value with its reason."""
+        values: dict[str, Any] = {name: getattr(self, name) for name in _NOTES}
+        text = "# This file is the site's own: it holds whatever the server asks. Edit it before you take part.\n"
+        for name, value in values.items():
+            text += f"\n{write_toml({name: value}, _NOTES[name])}"
+        text += '\n# Classes that have another name here than in federation.toml: "name here" = "agreed name".\n'
+        return text + write_toml(self.class_names, path=("class_names",))
+
+    def require_agreement(self, agreement: Agreement) -> None:
+        """Refuse, before anything is computed, an agreement that this site does not permit."""
+        if self.require_secure_sum and not agreement.secure_sum:
+            raise PolicyError(
+                "the agreement has secure_sum = false, and this site requires the secure sum; ask the coordinator for "
+                "it, or, if the server may see this site's statistics, set require_secure_sum = false in site.toml"
+            )
+        if agreement.secure_sum and self.minimum_cohort > len(agreement.sites):
+            raise PolicyError(
+                f"minimum_cohort is {self.minimum_cohort}, and the federation has {len(agreement.sites)} sites; "
+                "lower it in site.toml if a sum of so few may be known"
+            )
+        for own, agreed in self.class_names.items():
+            try:
+                class_positions([agreed], agreement.classes, {})
+            except ClassNameError:
+                raise PolicyError(
+                    f"[class_names] maps {shown(own)} to {shown(agreed)}, which is no agreed class; "
+                    "see the names in federation.toml"
+                ) from None
+
+    def class_positions(self, own: Sequence[str], agreement: Agreement) -> tuple[int, ...]:
+        """Where each of the site's classes stands among the agreed ones; an unknown one is refused by name."""
+        return class_positions(own, agreement.classes, self.class_names)
+
+
+def _require_cohort(value: object) -> None:
+    if not isinstance(value, int) or isinstance(value, bool) or value < 2:
+        raise PolicyError(f"minimum_cohort is {shown(value)}; give a whole number of at least 2")
+
+
+def _require_mapping(value: object) -> None:
+    if not isinstance(value, Mapping):
+        raise PolicyError(f"class_names is {shown(value)}; give a table of names")
+    seen = set()
+    for own, agreed in value.items():
+        if not isinstance(agreed, str) or not agreed:
+            raise PolicyError(f"[class_names] maps {shown(own)} to {shown(agreed)}; give the agreed name as text")
+        if same_class(own) in seen:
+            raise PolicyError(f"[class_names] has {shown(own)} twice, in two spellings; keep one")
+        seen.add(same_class(own))

@@ -1,0 +1,367 @@
+"""The agreement: a round trip for any values, a digest of the values alone, and every wrong field by name."""
+
+from __future__ import annotations
+
+import tempfile
+import tomllib
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from fedhip.core.errors import GridOverflowError
+from fedhip.core.fixedpoint import GridStatistics
+from fedhip.features.reference import BackboneReference
+from fedhip.federation.agreement import (
+    Agreement,
+    backbone_reference,
+    default_threshold,
+    rows_that_fit,
+)
+from fedhip.federation.errors import (
+    AgreementError,
+    AgreementVersionError,
+    ClassNameError,
+    FederationError,
+    RosterError,
+    SiteDataError,
+    SiteNameError,
+)
+from fedhip.federation.names import same_class
+from fedhip.federation.toml import write_toml
+
+BACKBONE = BackboneReference("fedhip-vit", "ab" * 32, "float32", pooling="mean")
+GOOD: dict[str, Any] = {
+    "name": "study",
+    "sites": ("a", "b", "c", "d"),
+    "classes": ("cat", "dog", "Ärger"),
+    "width": 1280,
+    "backbone": BACKBONE,
+    "encoder_digest": "0f" * 32,
+    "fraction_bits": 32,
+    "quorum": 3,
+    "threshold": 3,
+    "max_rows": 100_000,
+}
+AGREEMENT = Agreement(**GOOD)
+
+class_names = st.lists(
+    st.text(st.characters(categories=["L", "M", "N", "P", "S"]), min_size=1, max_size=9).filter(str.isprintable),
+    min_size=2,
+    max_size=5,
+    unique_by=same_class,
+)
+
+
+@st.composite
+def agreements(draw: st.DrawFn) -> Agreement:
+    sites = draw(st.integers(2, 9))
+    secure = draw(st.booleans())
+    threshold = draw(st.integers(sites // 2 + 1 if secure else 1, sites))
+    bits, largest = draw(st.integers(0, 32)), draw(st.floats(1e-300, 16.0))
+    backbone = draw(
+        st.none() | st.builds(BackboneReference, st.just("x y"), st.none() | st.text("ab"), st.just("bfloat16"))
+    )
+    alpha: Any = draw(st.just("loo") | st.floats(0, 1e300))
+    beta: Any = draw(st.just("auto") | st.floats(0, 1e300) | st.integers(0, 9))
+    return Agreement(
+        name="study-1.2_x",
+        sites=tuple(f"s{i}" for i in range(sites)),
+        classes=tuple(draw(class_names)),
+        width=draw(st.integers(1, 5000)),
+        backbone=backbone,
+        encoder_digest=None if backbone is None else draw(st.none() | st.just("0" * 64)),
+        largest_feature=largest,
+        alpha=alpha,
+        beta=beta,
+        seed=draw(st.integers(0, 2**63 - 1)),
+        fraction_bits=bits,
+        only_local_classes=draw(st.booleans()),
+        secure_sum=secure,
+        quorum=draw(st.integers(max(threshold, 2 if secure else 1), sites)),
+        threshold=threshold,
+        deadline=draw(st.floats(0.001, 1e6)),
+        max_rows=draw(st.integers(1, 100_000)),
+    )
+
+
+@given(agreements())
+def test_what_is_written_is_read(agreement: Agreement) -> None:
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder, "federation.toml")
+        path.write_text(agreement.to_text(), encoding="utf-8", newline="")
+        again = Agreement.read(path)
+    assert again == agreement
+    assert again.digest() == agreement.digest()
+
+
+texts = st.text(st.characters(exclude_categories=["Cs"]))
+values = st.one_of(
+    texts, st.integers(-(2**63), 2**63 - 1), st.floats(allow_nan=False), st.booleans(), st.lists(texts, max_size=3)
+)
+tables = st.recursive(
+    st.dictionaries(texts, values, max_size=3), lambda inner: st.dictionaries(texts, values | inner, max_size=3)
+)
+
+
+@given(tables, texts)
+def test_any_nested_tables_are_what_tomllib_reads(content: dict[str, Any], heading: str) -> None:
+    assert tomllib.loads(write_toml(content, heading)) == content
+
+
+def test_the_digest_is_of_the_values_and_not_of_the_file(tmp_path: Path) -> None:
+    lines = AGREEMENT.to_text().splitlines()
+    start = lines.index("[round]")
+    shuffled = ["[round]", *reversed(lines[start + 1 :]), "# a comment", *lines[:start]]
+    text = "\n".join(shuffled).replace("deadline = 600.0", "deadline = 600").replace("16.0", "1.6e1")
+    text = text.replace('sites = ["a", "b", "c", "d"]', 'sites = [ "d",\n"c", "b", "a" ]')
+    assert text.count("e1") >= 1
+    (tmp_path / "f.toml").write_text(text)
+    assert Agreement.read(tmp_path / "f.toml").digest() == AGREEMENT.digest()
+    # Fixed: a site of another version must find the same.
+    assert AGREEMENT.digest() == "a694fee666d09f8c51790ea0da1956bc3dfe358e81cb5781012ac2328b97cdcf"
+
+
+OTHERS: dict[str, Any] = {
+    "name": "study2",
+    "sites": ("a", "b", "c", "e"),
+    "classes": ("dog", "cat", "Ärger"),
+    "width": 1281,
+    "backbone": replace(BACKBONE, identity="cd" * 32),
+    "encoder_digest": "1f" * 32,
+    "largest_feature": 15.0,
+    "alpha": 0.5,
+    "beta": 1.0,
+    "seed": 1,
+    "fraction_bits": 30,
+    "only_local_classes": True,
+    "secure_sum": False,
+    "quorum": 4,
+    "deadline": 601.0,
+    "max_rows": 99_999,
+}
+
+
+@pytest.mark.parametrize("field", [*OTHERS, "threshold"])
+def test_any_value_changes_the_digest(field: str) -> None:
+    four = replace(AGREEMENT, quorum=4)
+    other = replace(four, threshold=4) if field == "threshold" else replace(AGREEMENT, **{field: OTHERS[field]})
+    assert other.digest() != (four if field == "threshold" else AGREEMENT).digest()
+
+
+def test_a_path_of_weights_is_left_out() -> None:
+    """It means nothing elsewhere, and says how somebody's disk is laid out."""
+    reference = backbone_reference(replace(BACKBONE, weights="/home/anna/encoder.safetensors").to_dict())
+    assert reference == BACKBONE
+    assert backbone_reference(BackboneReference("pixels", None, "float32").to_dict()).identity is None
+
+
+WRONG: list[tuple[str, Any, str]] = [
+    ("name", "a b", "name is 'a b'"),
+    ("name", "", "name is ''"),
+    ("name", "x" * 65, "name is 'xxx"),
+    ("sites", ("a",), "at least two"),
+    ("sites", ("a", "b", "a", "c"), "'a' is there twice"),
+    ("sites", ("a", "B", "b", "c"), "'B' and 'b' differ only in case"),
+    ("sites", ("a", "b/..", "c", "d"), "cannot be called 'b/..'"),
+    ("sites", ("a", "é", "c", "d"), "cannot be called 'é'"),
+    ("sites", ("a", "b\n", "c", "d"), "cannot be called 'b\\n'"),
+    ("sites", ("a", "-b", "c", "d"), "cannot be called '-b'"),
+    ("sites", ("a", 3, "c", "d"), "cannot be called 3"),
+    ("classes", ("cat",), "give at least two"),
+    ("classes", ("cat", ""), "cannot be called ''"),
+    ("classes", ("cat", " dog"), "cannot be called ' dog'"),
+    ("classes", ("cat", "d\x00g"), "cannot be called 'd\\x00g'"),
+    ("classes", ("cat", "d\udcffg"), "cannot be called"),
+    ("classes", ("cat", "dog", "cat"), "'cat' is there twice"),
+    ("classes", ("caf\u00e9", "cafe\u0301"), "is there twice"),
+    ("classes", ("cat", 7), "cannot be called 7"),
+    ("width", 0, "width is 0; give a whole number from 1"),
+    ("width", 3.0, "width is 3.0"),
+    ("width", True, "width is True"),
+    ("backbone", {"name": "x"}, "backbone is"),
+    ("encoder_digest", "abc", "encoder_digest is 'abc'; give a SHA-256"),
+    ("encoder_digest", int("1" * 64), "encoder_digest is 111"),
+    ("encoder_digest", "0F" * 32, "encoder_digest is"),
+    ("largest_feature", 0.0, "largest_feature is 0.0; give a finite number above 0"),
+    ("largest_feature", float("nan"), "largest_feature is nan"),
+    ("largest_feature", float("inf"), "largest_feature is inf"),
+    ("largest_feature", -1, "largest_feature is -1"),
+    ("largest_feature", 10**400, "largest_feature is"),
+    ("lift", "rff", "lift is 'rff'; this version knows 'none'"),
+    ("alpha", -0.1, "alpha is -0.1; give 'loo' or a finite number of at least 0"),
+    ("alpha", "auto", "alpha is 'auto'; give 'loo' or"),
+    ("alpha", True, "alpha is True"),
+    ("beta", "loo", "beta is 'loo'; give 'auto' or"),
+    ("beta", float("nan"), "beta is nan"),
+    ("seed", -1, "seed is -1; give a whole number of at least 0"),
+    ("seed", 2**63, "seed is 9223372036854775808"),
+    ("fraction_bits", 63, "fraction_bits is 63; give a whole number from 0 to 62"),
+    ("only_local_classes", 1, "only_local_classes is 1; give true or false"),
+    ("secure_sum", "yes", "secure_sum is 'yes'; give true or false"),
+    ("quorum", 5, "quorum is 5, and there are 4 sites; give a whole number from 2 to 4"),
+    ("quorum", 1, "quorum is 1"),
+    ("quorum", 2, "quorum is 2; a secure sum of 4 sites needs more than half of them: give 3 to 4"),
+    ("threshold", 4, "threshold is 4, and the quorum is 3 of 4 sites; give a whole number from 3 to 3"),
+    ("threshold", 2, "threshold is 2"),
+    ("deadline", 0, "deadline is 0; give a finite number above 0"),
+    ("max_rows", 0, "max_rows is 0; give a whole number of at least 1"),
+]
+
+
+@pytest.mark.parametrize(("field", "value", "message"), WRONG)
+def test_a_wrong_field_is_named_with_value_and_remedy(field: str, value: Any, message: str) -> None:
+    with pytest.raises(FederationError) as error:
+        replace(AGREEMENT, **{field: value})
+    assert message in str(error.value)
+    assert "; " in str(error.value)
+    assert len(str(error.value)) < 300
+    str(error.value).encode()
+
+
+def test_an_encoder_needs_its_backbone() -> None:
+    with pytest.raises(AgreementError, match="without a backbone"):
+        replace(AGREEMENT, backbone=None)
+
+
+def test_without_masks_any_quorum_will_do() -> None:
+    plain = replace(AGREEMENT, secure_sum=False, quorum=1, threshold=1)
+    assert "the server sees the statistics of each site" in plain.warnings[0]
+    with pytest.raises(AgreementError, match="threshold is 2, and the quorum is 1"):
+        replace(AGREEMENT, secure_sum=False, quorum=1, threshold=2)
+
+
+def test_two_sites_are_warned() -> None:
+    assert AGREEMENT.warnings == ()
+    two = replace(AGREEMENT, sites=("a", "b"), quorum=2, threshold=2)
+    assert "each can infer the other's" in two.warnings[0]
+    three = replace(AGREEMENT, sites=("a", "b", "c"), quorum=2, threshold=2)
+    assert "quorum is 2 of 3" in three.warnings[0]
+
+
+@pytest.mark.parametrize(("sites", "threshold"), [(2, 2), (3, 3), (4, 3), (8, 6), (50, 34)])
+def test_the_usual_threshold_is_more_than_two_thirds(sites: int, threshold: int) -> None:
+    assert default_threshold(sites) == threshold
+    assert 3 * threshold > 2 * sites >= 3 * (threshold - 1)
+
+
+@pytest.mark.parametrize("bits", [0, 1, 7, 28, 31, 32, 40, 41, 61, 62])
+@pytest.mark.parametrize("largest", [0.01, 0.9999, 1.0, 3.7, 16.0])
+def test_as_many_rows_as_are_said_to_fit_do_fit(bits: int, largest: float) -> None:
+    """By the grid itself: a column of `largest` and its class sums, n times one row."""
+    room = rows_that_fit(largest, bits)
+    try:
+        one = GridStatistics.from_data([[largest, -largest]], [0], 1, fraction_bits=bits)
+    except GridOverflowError:
+        assert room <= 1  # floats keep a little more distance from the limit
+        return
+    entry = max(int(one.gram.abs().max()), int(one.cross.abs().max()))
+    assert room * entry < 2**63
+    assert entry <= 1 or (room + 1) * entry >= 2**63
+
+
+def test_rows_beyond_the_grid_are_refused_with_what_fits() -> None:
+    room = rows_that_fit(16.0, 32) // 4
+    assert room == 2**21 - 1
+    assert replace(AGREEMENT, max_rows=room).max_rows == room
+    with pytest.raises(AgreementError, match=rf"max_rows={room} or fraction_bits=31 fits"):
+        replace(AGREEMENT, max_rows=room + 1)
+    assert replace(AGREEMENT, max_rows=room + 1, fraction_bits=31).fraction_bits == 31
+    with pytest.raises(AgreementError, match=r"; fraction_bits=4 fits"):
+        replace(AGREEMENT, largest_feature=1e6, fraction_bits=62)
+    with pytest.raises(AgreementError, match="rescale the features"):
+        replace(AGREEMENT, largest_feature=1e30, fraction_bits=62)
+
+
+def test_the_sites_own_check_of_its_rows() -> None:
+    AGREEMENT.require_rows(100_000, 16.0)
+    with pytest.raises(SiteDataError, match="100001 rows here, and the agreement allows 100000"):
+        AGREEMENT.require_rows(100_001, 1.0)
+    for largest in (16.001, float("nan"), float("inf")):
+        with pytest.raises(SiteDataError, match="a feature here is as large as"):
+            AGREEMENT.require_rows(1, largest)
+
+
+def test_masked_sums_cannot_wrap_at_the_bound() -> None:
+    """The worst data that the agreement allows, summed as under masks, modulo 2^64."""
+    rows, sites = 1000, 4
+    bits = max(b for b in range(63) if rows_that_fit(16.0, b) // sites >= rows)
+    agreement = replace(AGREEMENT, fraction_bits=bits, max_rows=rows)
+    site = GridStatistics.from_data(torch.full((rows, 2), 16.0), [0] * rows, 1, fraction_bits=agreement.fraction_bits)
+    assert int(site.gram.max()) * sites == int((site.gram * sites).max()) < 2**63
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "message"),
+    [
+        ("quorum = 3\n", "", "[round] quorum is missing"),
+        ("quorum", "quorrum", "[round]: there is no 'quorrum'; did you mean 'quorum'?"),
+        ("[round]", "[rounds]", "there is no 'rounds'; did you mean 'round'?"),
+        ("[classes]", "[[classes]]", "[classes] is"),
+        ('names = ["cat", "dog", "Ärger"]', 'names = "cat"', "classes is 'cat'; give a list of names"),
+        ("seed = 0", "seed = 1979-05-27", "seed is datetime.date"),
+        ("threshold = 3", "threshold = 4", "threshold is 4, and the quorum is 3"),
+        ("[classes]", "[classes", "is not a TOML file"),
+        ('precision = "float32"', 'precision = "load"', "backbone: precision is 'load'; use one of"),
+        ('precision = "float32"', "precision = 32", "backbone: precision is 32; give text"),
+        ('precision = "float32"\n', "", "backbone: precision is missing"),
+        ("mask_seed", "weights_url", "backbone: there is no 'weights_url'"),
+        ("mask_ratio = 0.0", "mask_ratio = -1", "backbone: mask_ratio is -1"),
+    ],
+)
+def test_a_damaged_file_is_refused_by_name(tmp_path: Path, old: str, new: str, message: str) -> None:
+    path = tmp_path / "federation.toml"
+    text = AGREEMENT.to_text()
+    assert old in text
+    path.write_text(text.replace(old, new, 1), encoding="utf-8")
+    with pytest.raises(AgreementError) as error:
+        Agreement.read(path)
+    assert message in str(error.value)
+    assert str(path) in str(error.value)
+
+
+def test_errors_keep_their_kind_through_the_file(tmp_path: Path) -> None:
+    path = tmp_path / "federation.toml"
+    for old, new, kind in (
+        ("schema = 1", "schema = 2", AgreementVersionError),
+        ("schema = 1", "schema = true", AgreementVersionError),
+        ('"dog"', '"cat"', ClassNameError),
+        ('"b"', '"a"', SiteNameError),
+    ):
+        path.write_text(AGREEMENT.to_text().replace(old, new, 1), encoding="utf-8")
+        with pytest.raises(kind, match=r"federation\.toml"):
+            Agreement.read(path)
+
+
+def test_files_that_cannot_be_read(tmp_path: Path) -> None:
+    with pytest.raises(AgreementError, match=r"there is no file .*from the coordinator"):
+        Agreement.read(tmp_path / "federation.toml")
+    with pytest.raises(AgreementError, match="cannot be read"):
+        Agreement.read(tmp_path)
+    for raw in (b"\xff\xfe", b"#" * (9 << 20)):
+        (tmp_path / "f.toml").write_bytes(raw)
+        with pytest.raises(AgreementError, match=r"f\.toml is"):
+            Agreement.read(tmp_path / "f.toml")
+
+
+def test_sites_and_rosters_that_nobody_agreed_on(tmp_path: Path) -> None:
+    from fedhip.federation.credentials import make_site_key
+    from fedhip.federation.roster import Roster
+
+    assert AGREEMENT.require_site("b") == "b"
+    with pytest.raises(SiteNameError, match="no site 'bb'; did you mean 'b'"):
+        AGREEMENT.require_site("bb")
+    keys = {name: make_site_key(tmp_path / name) for name in "abcde"}
+    four = {name: keys[name] for name in "abcd"}
+    AGREEMENT.require_roster(Roster("study", four))
+    for roster, message in (
+        (Roster("other", four), "the federation 'other'"),
+        (Roster("study", keys), "a site 'e' that nobody agreed on"),
+        (Roster("study", {name: keys[name] for name in "abc"}), "no key of the site 'd'"),
+    ):
+        with pytest.raises(RosterError, match=message):
+            AGREEMENT.require_roster(roster)
