@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import os
 import warnings
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
@@ -23,6 +27,25 @@ def no_reports(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) 
 @pytest.fixture
 def reports() -> None:
     """Draw them."""
+
+
+@pytest.fixture(autouse=True)
+def no_power_cuts(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A disk takes its time to make sure."""
+    monkeypatch.setattr(os, "fsync", lambda _: None)
+
+
+@pytest.fixture
+def sums_only(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Sites keep the sum that they get, and make no models of it."""
+    from fedhip.federation import personal
+
+    def keep(out: Path, client: Any, received: personal.Sum, *_: Any) -> Any:
+        out.mkdir()
+        received.grid.to_file(out / "total.safetensors")
+        return SimpleNamespace(accuracy={})
+
+    monkeypatch.setattr(personal, "personalize", keep)
 
 
 @pytest.fixture(autouse=True)

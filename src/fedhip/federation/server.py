@@ -105,12 +105,15 @@ class Round:
             raise
 
     def _run(self) -> Path:
+        progress = self.checkpoint.read(*self.digests)
         if self.out.exists():
+            if progress is not None:  # killed with its work done
+                self.checkpoint.clear()
+                return self.out
             raise RoundError(
                 f"this round is finished, and {self.out} holds its result; another sum of the same sites may reveal one "
                 "of them: make a new federation for it"
             )
-        progress = self.checkpoint.read(*self.digests)
         if progress is None:
             progress = self._sum_of_new_session()
         else:
