@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from fedhip.cli.console import print_table
+from fedhip.data.errors import MissingExtraError
 from fedhip.data.files import json_text
 
 _FLAG = argparse.BooleanOptionalAction
@@ -61,14 +62,12 @@ def with_engine(handler: Callable[[argparse.Namespace], int]) -> Callable[[argpa
     """A handler whose missing packages are one line with a remedy."""
 
     def run_it(args: argparse.Namespace) -> int:
-        from fedhip import FedHiPError
-
         try:
             return handler(args)
         except ModuleNotFoundError as error:
             if (error.name or "").startswith("fedhip"):
                 raise
-            raise FedHiPError(f"{_REMEDY} ({error})") from error
+            raise MissingExtraError(f"{_REMEDY} ({error})") from error
 
     return run_it
 
@@ -115,7 +114,7 @@ def init(args: argparse.Namespace) -> int:
     rows = [
         (p.name, p.folder, "made here" if p.has_private_key else "its own", p.key_fingerprint) for p in made.parcels
     ]
-    print_table(("site", "folder, to be given to it by a safe way", "key", "fingerprint"), rows)
+    print_table(("site", "folder, to be given to it by a safe way", "key", "fingerprint"), rows, str(made.directory))
     print(f"the roster, to be compared by telephone: {made.fingerprint}")
     print(f"the sites will look for the server at {made.address}")
     for where, command in made.next_commands:

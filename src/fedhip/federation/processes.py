@@ -72,10 +72,9 @@ def _tell_progress(path: Path, mark: int, say: Say) -> int:
     text = since(path, mark)
     whole = text[: text.rfind("\n") + 1]
     for line in whole.splitlines():
-        with contextlib.suppress(ValueError, AttributeError):
+        with contextlib.suppress(ValueError, TypeError, KeyError, AttributeError):
             entry: dict[str, Any] = json.loads(line)
-            words = [str(entry[key]) for key in ("site", "text") if entry.get(key)]
-            say(": ".join(words))
+            say(f"{entry.get('step', ''):<12} {entry['text']}")
     return mark + len(whole.encode())
 
 
@@ -146,17 +145,25 @@ def site_status(folder: Path) -> dict[str, Any]:
 
 def stop(folder: Path) -> list[str]:
     """End what was started from this folder on this machine, and from the sites' folders in it; what ran."""
-    # The sites first: they say goodbye to the server.
+    # The sites first, all at once: they say goodbye to the server.
     folders = [*sorted(folder.glob("site-*")), folder]
+    found = {place: _running(place) for place in folders}
     for place in folders[:-1]:
-        started.ask_to_end(started.find(State(place / "state").pids, "site"))
+        for record in found[place]:
+            if record.name == "site":
+                started.ask_to_end(record)
     ended = []
     for place in folders:
         state = State(place / "state")
-        records = started.others(state.pids)
         # The watcher first: it ends its programs in order, and would start them again.
-        order = sorted(records, key=lambda record: record.name not in {"serve", "site"})
-        shown = "server" if place == folder and (folder / "server").is_dir() else place.name
-        ended += [f"{shown}: {name}" for name in started.end(order, state.pids, grace=3 * started.GRACE)]
+        order = sorted(found[place], key=lambda record: record.name not in {"serve", "site"})
+        started.end(order, state.pids, grace=3 * started.GRACE)
         state.ready.unlink(missing_ok=True)
+        shown = "the server" if (place / "server").is_dir() else place.name
+        if order:
+            ended.append(f"{shown} ({', '.join(record.name for record in order)})")
     return ended
+
+
+def _running(folder: Path) -> list[started.Started]:
+    return [record for record in started.others(folder / "state" / "pids") if started.has_members(record)]

@@ -118,6 +118,11 @@ def end(processes: Iterable[Started], records: Path, grace: float = GRACE) -> li
     return ended
 
 
+def has_members(started: Started) -> bool:
+    """Whether it, or something that it started, still runs."""
+    return bool(_members(started))
+
+
 def ask_to_end(started: Started | None) -> None:
     """Ask a process to end, and do not wait."""
     if started is not None and is_alive(started):

@@ -179,12 +179,14 @@ def detach(name: str, command: Sequence[str], *, state: State, log: Path, second
             with contextlib.suppress(OSError, ValueError, KeyError):
                 ready = json.loads(state.ready.read_text(encoding="utf-8"))
                 if ready["pid"] == process.pid:
+                    process.returncode = 0  # it outlives us: nobody here will wait for it
                     return str(ready["said"])
             if time.monotonic() > deadline:
                 raise EngineError(f"{name} is not ready after {seconds:.0f} s{why(log)}")
             time.sleep(0.1)
     except BaseException:
         started.end([record for record in started.recorded(state.pids) if record.name == name], state.pids)
+        process.wait()
         raise
     last = tail(log, 1)
     raise EngineError(last[0].removeprefix("fedhip: ") if last else f"{name} ended without a word; see {log}")
