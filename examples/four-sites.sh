@@ -4,11 +4,15 @@
 set -euo pipefail
 folder=${1:-$(mktemp -d)}
 mkdir -p "$folder" && cd "$folder"
-trap 'fedhip federation stop fed >&2 || true' EXIT
+trap 'status=$?; set +x; [ ! -d fed ] || fedhip federation stop fed >&2; exit $status' EXIT
 
 # The drawings come with the package: ten classes, of which each site has seen another share.
 python - <<'PYTHON'
+import socket
+from pathlib import Path
+
 import numpy as np
+from PIL import Image
 
 from fedhip.data import load_dataset
 
@@ -19,11 +23,10 @@ for site, sees in {"north": range(4), "east": range(3, 7), "south": range(6, 10)
     rows = np.flatnonzero(np.isin(drawings.labels, list(sees)))
     rows = order.choice(rows, 80, replace=False)
     np.savez(f"{site}.npz", images=drawings.images[rows], labels=names[drawings.labels[rows]])
-with open("classes.txt", "w") as file:
-    file.write("\n".join(names[:10]))
-port = __import__("socket").create_server(("127.0.0.1", 0))  # a free one, so that two can run this at once
-with port, open("port", "w") as file:
-    file.write(str(port.getsockname()[1]))
+Image.fromarray(drawings.images[rows[0], :, :, 0]).save("drawing.png")
+Path("classes.txt").write_text("\n".join(names[:10]))
+with socket.create_server(("127.0.0.1", 0)) as free:  # so that two can run this at once
+    Path("port").write_text(str(free.getsockname()[1]))
 PYTHON
 
 set -x
@@ -41,5 +44,5 @@ for process in "${sites[@]}"; do wait "$process"; done
 fedhip federation run fed
 fedhip federation status fed
 fedhip verify fed/state/result
-fedhip predict result-west --client west west.npz --top 2 --json >predictions.json || true
+fedhip predict result-west --client west drawing.png
 fedhip federation stop fed

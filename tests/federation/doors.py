@@ -101,6 +101,15 @@ class Behind:
 
 
 @dataclass
+class Answer:
+    """What a caller gets."""
+
+    status: int
+    body: bytes
+    headers: dict[str, str]
+
+
+@dataclass
 class Door:
     """A running proxy."""
 
@@ -120,15 +129,15 @@ class Door:
             tls.sendall(data)
             return read_all(tls)
 
-    def post(self, path: str = "/v1/fleet/pull-messages", body: bytes = b"x", **more: str) -> http.client.HTTPResponse:
+    def post(self, path: str = "/v1/fleet/pull-messages", body: bytes = b"x", **more: str) -> Answer:
         """A site's call."""
         context = ssl.create_default_context(cafile=str(self.credentials / "ca" / "ca.crt"))
         connection = http.client.HTTPSConnection("127.0.0.1", self.port, timeout=10, context=context)
         connection.request("POST", path, body, {**signed(self.credentials / "a"), **more})
         response = connection.getresponse()
-        response.read_all = response.read()  # type: ignore[attr-defined]
+        whole = response.read()
         connection.close()
-        return response
+        return Answer(response.status, whole, dict(response.headers))
 
 
 def read_all(tls: ssl.SSLSocket) -> bytes:

@@ -15,9 +15,11 @@ from fedhip.federation import credentials as credentials_module
 from fedhip.federation import engine, joining
 from fedhip.federation.credentials import make_authority, make_server_certificate
 from fedhip.federation.errors import CredentialError, EngineError
+from fedhip.federation.places import State
 from fedhip.federation.proxy import outer_tls
 from fedhip.federation.setup import InitSettings, init
 from fedhip.federation.site_folder import SiteFolder, open_site, write_connection
+from fedhip.federation.supervisor import alone
 
 
 @contextlib.contextmanager
@@ -107,10 +109,10 @@ def test_a_server_that_is_not_there_yet_is_waited_for(federation: Path) -> None:
 
 def test_one_site_runs_once_on_a_machine(federation: Path) -> None:
     site = site_at(federation, 1)
-    state = joining.State(site.path / "state")
+    state = State(site.path / "state")
     state.prepare()
     with (
-        joining.alone(state.lock, "runs already"),
+        alone(state.lock, "runs already"),
         pytest.raises(EngineError, match="site 'a' runs already on this machine"),
     ):
         joining.join(site.path, {}, say=print, stop=threading.Event())

@@ -218,11 +218,20 @@ def status(args: argparse.Namespace) -> int:
         return 0
     runs = f"is served at {found['address']}" if found["serving"] else "is not served"
     print(f"{found['federation']} {runs}")
-    print_table(("site", "state", "since"), [(name, s["state"], s["since"]) for name, s in found["sites"].items()])
+    print_table(
+        ("site", "state", "since"), [(name, s["state"], _when(s["since"])) for name, s in found["sites"].items()]
+    )
     if found["runs"]:
-        rows = [(str(r["run"]), r["state"], r["started"], r["finished"], r["details"][:60]) for r in found["runs"]]
+        rows = [
+            (str(r["run"]), r["state"], _when(r["started"]), _when(r["finished"]), r["details"]) for r in found["runs"]
+        ]
         print_table(("run", "state", "started", "ended", "details"), rows)
     return 0
+
+
+def _when(iso: str) -> str:
+    """A time of the engine's, in UTC and to the second."""
+    return iso[:19].replace("T", " ")
 
 
 def stop(args: argparse.Namespace) -> int:

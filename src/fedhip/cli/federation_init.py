@@ -111,9 +111,8 @@ def init(args: argparse.Namespace) -> int:
         return 0
     for warning in made.warnings:
         print(f"fedhip: warning: {warning}", file=sys.stderr)
-    rows = [
-        (p.name, p.folder, "made here" if p.has_private_key else "its own", p.key_fingerprint) for p in made.parcels
-    ]
+    whose = {True: "made here", False: "its own"}
+    rows = [(p.name, p.folder.name, whose[p.has_private_key], p.key_fingerprint) for p in made.parcels]
     print_table(("site", "folder, to be given to it by a safe way", "key", "fingerprint"), rows, str(made.directory))
     print(f"the roster, to be compared by telephone: {made.fingerprint}")
     print(f"the sites will look for the server at {made.address}")
