@@ -20,7 +20,7 @@ from typing import Any
 
 import numpy as np
 
-from fedhip.core.errors import FedHiPError, StatisticsError
+from fedhip.core.errors import FedHiPError, GridOverflowError, StatisticsError
 from fedhip.federation.agreement import FILE as AGREEMENT_FILE
 from fedhip.federation.agreement import Agreement
 from fedhip.federation.checkpoint import Checkpoint, Progress, Stage
@@ -33,7 +33,7 @@ from fedhip.federation.result import write_result
 from fedhip.federation.roster import FILE as ROSTER_FILE
 from fedhip.federation.roster import Roster
 from fedhip.federation.secure_sum import Collector, SecureSumError, SiteDroppedError
-from fedhip.federation.vector import Layout, Vector, from_vector, require_possible
+from fedhip.federation.vector import Layout, Vector, from_vector, require_possible, require_room
 from fedhip.federation.wire import (
     SESSION_BYTES,
     Arrays,
@@ -223,9 +223,11 @@ class Round:
 
         def add(site: str, letter: Letter) -> None:
             vector = self.layout.require(letter.array("vector"))
+            agreement = self.agreement
             try:
-                require_possible(vector, self.layout, self.agreement.fraction_bits)
-            except StatisticsError as error:
+                require_room(vector, len(agreement.sites), agreement.fraction_bits)
+                require_possible(vector, self.layout, agreement.fraction_bits, agreement.max_rows)
+            except (GridOverflowError, StatisticsError) as error:
                 raise MessageError(str(error)) from error
             np.add(total, vector, out=total)
             added.append(site)
@@ -349,7 +351,8 @@ class Round:
 
     def _require_possible(self, total: Vector) -> None:
         try:
-            require_possible(total, self.layout, self.agreement.fraction_bits)
+            most = self.agreement.max_rows * len(self.agreement.sites)
+            require_possible(total, self.layout, self.agreement.fraction_bits, most)
         except StatisticsError as error:
             raise RoundError(
                 f"a site sent wrong numbers under its mask: {error}. Nobody can say which; nothing was written"

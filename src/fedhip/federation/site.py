@@ -255,7 +255,7 @@ class Site:
             )
         vector = to_vector(client.statistics(layout.d, bits))
         require_room(vector, len(agreement.sites), bits)
-        require_possible(vector, layout, bits)
+        require_possible(vector, layout, bits, agreement.max_rows)
         return vector
 
     def _log(self, level: int, text: str, error: Exception | None = None) -> None:

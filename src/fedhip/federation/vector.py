@@ -105,8 +105,11 @@ def require_room(vector: Vector, sites: int, fraction_bits: int) -> None:
         )
 
 
-def require_possible(vector: Vector, layout: Layout, fraction_bits: int) -> None:
-    """Refuse a vector that no data set has: [[gram, cross], [crossᵀ, diag(counts)]] must be positive semi-definite."""
+def require_possible(vector: Vector, layout: Layout, fraction_bits: int, most_rows: int) -> None:
+    """Refuse a vector that no data set of so many rows has.
+
+    [[gram, cross], [crossᵀ, diag(counts)]] must be positive semi-definite, and the counts those of rows.
+    """
     import torch
 
     from fedhip.core.statistics import PSD_TOLERANCE
@@ -115,6 +118,8 @@ def require_possible(vector: Vector, layout: Layout, fraction_bits: int) -> None
     counts = layout.counts(vector)
     if int(counts.min()) < 0 or not counts.any():
         raise StatisticsError("the class counts are negative, or all zero; no data set has such statistics")
+    if (rows := sum(map(int, counts))) > most_rows:
+        raise StatisticsError(f"the class counts add up to {rows} rows, and at most {most_rows} are agreed on")
     joint = np.zeros((m + d, m + d))
     signed, start = vector.view(np.int64), 0
     for row in range(m):
