@@ -190,7 +190,7 @@ def test_a_lost_quorum_says_why_and_the_next_round_works(tmp_path: Path, step: s
     trial = Trial.make(tmp_path, quorum=3, threshold=3)
     trial.fault("silent", "b", step)
     trial.fault("raises", "c", step)
-    with pytest.raises(QuorumError, match=f"after {step} 2 of 4 sites are left, and the quorum is 3.*b: .*, c: crashed"):
+    with pytest.raises(QuorumError, match=rf"after {step} 2 of 4 sites .*the quorum is 3.*b: .*, c: crashed"):
         trial.run()
     assert not trial.result.exists()
     assert not (trial.folder / "state" / "checkpoint").exists()
@@ -206,7 +206,7 @@ def test_too_few_are_left_to_take_the_masks_off_and_go_on_when_they_are_back(tmp
     trial.fault("silent", "d", "mask")
     for site in "bc":
         trial.fault("lost", site, step)
-    with pytest.raises(RoundError, match="could not be taken off.*goes on from here"):
+    with pytest.raises(RoundError, match=r"could not be taken off.*goes on from here"):
         trial.run()
     assert not trial.result.exists()
     trial.again()

@@ -78,9 +78,11 @@ def test_killed_when_all_was_done(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     def killed(_: Checkpoint) -> None:
         raise ServerKilled
 
-    with monkeypatch.context() as patch, pytest.raises(ServerKilled):
-        patch.setattr(Checkpoint, "clear", killed)
+    clear = Checkpoint.clear
+    monkeypatch.setattr(Checkpoint, "clear", killed)
+    with pytest.raises(ServerKilled):
         trial.run()
+    monkeypatch.setattr(Checkpoint, "clear", clear)
     trial.again()
     assert trial.run().total() == sum_of(FOUR, trial.bits)
     assert trial.grid.asked == []

@@ -18,9 +18,7 @@ LAYOUT = Layout(M, D)
 
 def statistics(seed: int, rows: int = 9) -> GridStatistics:
     rng = np.random.default_rng(seed)
-    return GridStatistics.from_data(
-        rng.normal(size=(rows, M)), rng.integers(0, D, rows), D, fraction_bits=BITS
-    )
+    return GridStatistics.from_data(rng.normal(size=(rows, M)), rng.integers(0, D, rows), D, fraction_bits=BITS)
 
 
 def test_there_and_back() -> None:
