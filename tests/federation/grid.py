@@ -138,7 +138,7 @@ class LocalGrid(Grid):
 
     def _at_once(self, messages: list[Message]) -> list[Message]:
         answers: list[Message] = []
-        threads = [threading.Thread(target=lambda m=m: answers.append(self._answer(m))) for m in messages]  # type: ignore[misc]
+        threads = [threading.Thread(target=lambda m=m: answers.append(self._answer(m))) for m in messages]
         for thread in threads:
             thread.start()
         for thread in threads:

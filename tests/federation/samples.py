@@ -74,7 +74,9 @@ def write_rows(path: Path, site: str, **more: Any) -> Path:
 def _made(sites: tuple[str, ...], settings: tuple[tuple[str, Any], ...]) -> Path:
     """Keys and certificates once for all tests that want the same."""
     folder = Path(mkdtemp(prefix="fedhip-federation-")) / "made"
-    init(folder, InitSettings(name="trial", sites=sites, classes=CLASSES, width=WIDTH, **dict(settings)))
+    init(
+        folder, InitSettings(**{"name": "trial", "sites": sites, "classes": CLASSES, "width": WIDTH, **dict(settings)})
+    )
     return folder
 
 

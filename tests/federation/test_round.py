@@ -10,8 +10,8 @@ import torch
 
 from fedhip.cli.main import main
 from fedhip.core.fixedpoint import GridStatistics
-from fedhip.experiments.run import RoundSettings, run_round
 from fedhip.data import make_partition
+from fedhip.experiments.run import RoundSettings, run_round
 from fedhip.runs import RunFolder, verify
 from tests.federation.samples import EIGHT, FOUR, Trial, feature_set, sum_of
 
@@ -55,7 +55,9 @@ def test_masked_plain_and_fedhip_run_are_the_same_bits(tmp_path: Path) -> None:
     ("stage", "kind", "number"),
     [("hello", "silent", 0), *((s, k, n) for s in ALL_STAGES for k in ("silent", "lost") for n in (1, 3))],
 )
-def test_sites_that_die_before_and_after_sending(tmp_path: Path, stage: str, kind: str, number: int, sums_only: None) -> None:
+def test_sites_that_die_before_and_after_sending(
+    tmp_path: Path, stage: str, kind: str, number: int, sums_only: None
+) -> None:
     trial = Trial.make(tmp_path, EIGHT, quorum=5, threshold=5)
     gone = EIGHT[1 : 1 + number]
     for site in gone:
@@ -76,7 +78,9 @@ def test_sites_that_die_before_and_after_sending(tmp_path: Path, stage: str, kin
 
 @pytest.mark.parametrize("number", [1, 3])
 @pytest.mark.parametrize("kind", ["silent", "lost"])
-def test_sites_that_die_while_the_others_agree_on_who_is_left(tmp_path: Path, kind: str, number: int, sums_only: None) -> None:
+def test_sites_that_die_while_the_others_agree_on_who_is_left(
+    tmp_path: Path, kind: str, number: int, sums_only: None
+) -> None:
     trial = Trial.make(tmp_path, (*EIGHT, "i"), quorum=5, threshold=5)
     trial.fault("silent", "a", "mask")
     for site in EIGHT[1 : 1 + number]:
@@ -109,7 +113,9 @@ def test_the_server_holds_one_vector_at_a_time(
 
     def counted(self: Collector, site: str, vector: np.ndarray) -> None:
         gc.collect()
-        seen.append(weakref.ref(vector.base if vector.base is not None and isinstance(vector.base, np.ndarray) else vector))
+        seen.append(
+            weakref.ref(vector.base if vector.base is not None and isinstance(vector.base, np.ndarray) else vector)
+        )
         alive.append(sum(ref() is not None for ref in seen))
         add(self, site, vector)
 

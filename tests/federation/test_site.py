@@ -35,9 +35,7 @@ class Table:
 
     def begin(self, session: bytes = b"s" * 32) -> None:
         self.envelope = Envelope(session, *self.digests, Step.HELLO)
-        self.collector = Collector(
-            self.roster.keys, session, context_of(*self.digests), self.trial.agreement.threshold
-        )
+        self.collector = Collector(self.roster.keys, session, context_of(*self.digests), self.trial.agreement.threshold)
 
     def ask(self, site: str, step: Step, body: Any = None, arrays: Any = None, **envelope: Any) -> Letter:
         question = Letter(replace(self.envelope, step=step, **envelope), body or {}, arrays or {})
@@ -59,9 +57,13 @@ class Table:
 
     def _steps(self) -> Iterator[tuple[Step, Any]]:
         yield Step.HELLO, lambda: [self._ok(s, Step.HELLO) for s in FOUR]
-        yield Step.KEYS, lambda: [self.collector.keys(s, self._ok(s, Step.KEYS).data("keys")) for s in FOUR]
+        yield Step.KEYS, self._keys
         yield Step.SHARE, self._share
         yield Step.MASK, self._mask
+
+    def _keys(self) -> None:
+        for site in FOUR:
+            self.collector.keys(site, self._ok(site, Step.KEYS).data("keys"))
 
     def _share(self) -> None:
         keys = by_site("keys", self.collector.cohort())
@@ -231,6 +233,7 @@ def save(trial: Trial, **more: Any) -> None:
     np.savez(trial.data("a"), **{"features": features, "labels": labels, "class_names": np.array(CLASSES), **more})
 
 
+WRITTEN = np.array(["ape", "bee", "catt", "dog"])
 NAN = np.where(np.arange(15)[:, None] == 3, np.nan, rows_of("a")[0])
 
 
@@ -239,7 +242,7 @@ NAN = np.where(np.arange(15)[:, None] == 3, np.nan, rows_of("a")[0])
     [
         ({"features": NAN}, SiteCode.DATA, "row 3 hold NaN"),
         ({"features": rows_of("a")[0][:, :5]}, SiteCode.WIDTH, "are 5 wide, and the agreement says 6"),
-        ({"class_names": np.array(["ape", "bee", "catt", "dog"])}, SiteCode.CLASSES, "'catt' is none of the 4 agreed ones; did you mean 'cat'"),
+        ({"class_names": WRITTEN}, SiteCode.CLASSES, "'catt' is none of the 4 agreed ones; did you mean 'cat'"),
         ({"split": np.ones(15, np.int8)}, SiteCode.NO_ROWS, "no row to train on"),
         ({"clients": np.array(["x", "y", "z"] * 5)}, SiteCode.NO_ROWS, "none of 'a'"),
         ({"labels": np.zeros(3, int)}, SiteCode.DATA, "there are 15 rows"),

@@ -18,9 +18,7 @@ LAYOUT = Layout(M, D)
 
 def statistics(seed: int, rows: int = 9) -> GridStatistics:
     rng = np.random.default_rng(seed)
-    return GridStatistics.from_data(
-        rng.normal(size=(rows, M)), rng.integers(0, D, rows), D, fraction_bits=BITS
-    )
+    return GridStatistics.from_data(rng.normal(size=(rows, M)), rng.integers(0, D, rows), D, fraction_bits=BITS)
 
 
 def test_there_and_back() -> None:
@@ -66,12 +64,12 @@ def test_room_for_all_sites() -> None:
 def test_statistics_of_rows_are_possible(rows: int, unit: float) -> None:
     rng = np.random.default_rng(rows)
     own = GridStatistics.from_data(unit * rng.normal(size=(rows, M)), rng.integers(0, D, rows), D, fraction_bits=BITS)
-    require_possible(to_vector(own), LAYOUT, BITS)
+    require_possible(to_vector(own), LAYOUT, BITS, 100)
 
 
 def test_all_zero_features_are_possible() -> None:
     own = GridStatistics.from_data(np.zeros((3, M)), np.arange(3), D, fraction_bits=BITS)
-    require_possible(to_vector(own), LAYOUT, BITS)
+    require_possible(to_vector(own), LAYOUT, BITS, 100)
 
 
 def test_what_no_rows_have_is_refused() -> None:
@@ -82,9 +80,10 @@ def test_what_no_rows_have_is_refused() -> None:
     LAYOUT.cross(large_cross)[2, 1] *= 1000
     LAYOUT.counts(negative_count)[0] = -1
     LAYOUT.counts(no_rows)[:] = 0
-    for wrong in (negative_diagonal, large_entry, large_cross, negative_count, no_rows):
+    many_rows = np.ones(LAYOUT.size, np.uint64) << np.uint64(40)  # of rank one, and so semi-definite
+    for wrong in (negative_diagonal, large_entry, large_cross, negative_count, no_rows, many_rows):
         with pytest.raises(StatisticsError):
-            require_possible(wrong, LAYOUT, BITS)
+            require_possible(wrong, LAYOUT, BITS, 100)
 
 
 def test_a_diagonal_of_zeros_with_entries_beside_it_is_refused() -> None:
@@ -92,4 +91,4 @@ def test_a_diagonal_of_zeros_with_entries_beside_it_is_refused() -> None:
     LAYOUT.counts(vector)[:] = 1
     vector[1] = 5
     with pytest.raises(StatisticsError, match="diagonal"):
-        require_possible(vector, LAYOUT, BITS)
+        require_possible(vector, LAYOUT, BITS, 100)

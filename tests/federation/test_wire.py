@@ -30,7 +30,14 @@ from tests.federation.grid import array_record
 ENVELOPE = Envelope(bytes(range(32)), "a" * 64, "b" * 64, Step.MASK, 2)
 LETTER = Letter(
     ENVELOPE,
-    {"secure": True, "number": 3, "real": 0.5, "text": "north", "data": b"\0\1", **by_site("shares", {"a": b"1", "b": b""})},
+    {
+        "secure": True,
+        "number": 3,
+        "real": 0.5,
+        "text": "north",
+        "data": b"\0\1",
+        **by_site("shares", {"a": b"1", "b": b""}),
+    },
     {"vector": np.array([0, 1, 2**64 - 1], np.uint64), "piece": np.arange(5, dtype=np.uint8)},
 )
 

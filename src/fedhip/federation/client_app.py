@@ -16,7 +16,7 @@ from flwr.app import Context, Message
 from flwr.clientapp import ClientApp
 
 from fedhip.federation.codes import SiteCode
-from fedhip.federation.errors import MessageError
+from fedhip.federation.errors import MessageError, SiteFolderError
 from fedhip.federation.site import Site, code_of
 from fedhip.federation.wire import SESSION_BYTES, Envelope, Letter, Step, from_message, to_records
 
@@ -52,9 +52,14 @@ def _site(context: Context) -> Site:
     def path(name: str) -> Path | None:
         return Path(given[name]) if given.get(name) else None
 
+    folder, data = path("site-folder"), path("data")
+    if folder is None or data is None:
+        raise SiteFolderError(
+            "the node's configuration lacks site-folder or data; start it with: fedhip federation site"
+        )
     return Site(
-        Path(given["site-folder"]),
-        Path(given["data"]),
+        folder,
+        data,
         out=path("out"),
         weights=path("weights"),
         device=given.get("device") or None,

@@ -90,7 +90,7 @@ def meaning(code: SiteCode | ServerCode) -> str:
     return _MEANINGS[code]
 
 
-class SiteRefusal(FederationError):
+class SiteRefusalError(FederationError):
     """The site does not answer: a code for the server, and the reason in full for the site's own log."""
 
     def __init__(self, code: SiteCode, reason: str) -> None:

@@ -46,7 +46,9 @@ class EncoderFile:
             raise EncoderError(f"a site lacks the agreed encoder, and {path} is missing; put it there")
         found = digest_of(path)
         if found != agreement.encoder_digest:
-            raise EncoderError(f"{path} has digest {found[:12]}…, and the agreement says otherwise; put the agreed one there")
+            raise EncoderError(
+                f"{path} has digest {found[:12]}…, and the agreement says otherwise; put the agreed one there"
+            )
         return cls(path, found, path.stat().st_size)
 
     def pieces(self, size: int = PIECE) -> Iterator[tuple[int, NDArray[np.uint8]]]:
@@ -86,7 +88,7 @@ def receive(digest: str, offset: int, size: int, data: NDArray[np.uint8]) -> boo
     Pieces come in order. What arrived stays, whole or in part, so that the next round goes on; a whole one with
     another digest is removed.
     """
-    if not (0 <= offset and 0 < len(data) <= PIECE and offset + len(data) <= size <= LARGEST):
+    if offset < 0 or not 0 < len(data) <= PIECE or not offset + len(data) <= size <= LARGEST:
         raise EncoderError(f"a piece of {len(data)} bytes at {offset} of {size} is none; ask the coordinator")
     target = cached(digest)
     if target.is_file() and digest_of(target) == digest:
@@ -110,7 +112,9 @@ def receive(digest: str, offset: int, size: int, data: NDArray[np.uint8]) -> boo
         found = digest_of(partial)
         if found != digest:
             partial.unlink()
-            raise EncoderError(f"the encoder arrived with digest {found[:12]}…, and {digest[:12]}… was agreed; it was removed")
+            raise EncoderError(
+                f"the encoder arrived with digest {found[:12]}…, and {digest[:12]}… was agreed; it was removed"
+            )
         partial.replace(target)
     return True
 

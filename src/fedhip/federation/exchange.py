@@ -72,9 +72,7 @@ class Exchange:
         waiting: dict[str, Question] = {}
         for question in questions:
             step = question.letter.envelope.step
-            message = Message(
-                to_records(question.letter), question.node, step.message_type, ttl=self.deadline + _SLACK
-            )
+            message = Message(to_records(question.letter), question.node, step.message_type, ttl=self.deadline + _SLACK)
             sent = list(self.grid.push_messages([message]))
             if not sent or not sent[0]:
                 yield Reply(question.site, question.node, None, ServerCode.GONE)

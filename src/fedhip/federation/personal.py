@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from fedhip.core.errors import FedHiPError
 from fedhip.federation.agreement import Agreement
-from fedhip.federation.codes import SiteCode, SiteRefusal
+from fedhip.federation.codes import SiteCode, SiteRefusalError
 
 if TYPE_CHECKING:
     from fedhip.core.fixedpoint import GridStatistics
@@ -40,7 +40,9 @@ def personalize(out: Path, client: Client, received: Sum, agreement: Agreement, 
             _ = federation.G
             personal = Personalization.of(federation, client, agreement.alpha, only_local_classes=only_local)
         except FedHiPError as error:
-            raise SiteRefusal(SiteCode.TOTAL, f"the sum that came does not fit this site's rows: {error}") from error
+            raise SiteRefusalError(
+                SiteCode.TOTAL, f"the sum that came does not fit this site's rows: {error}"
+            ) from error
     with watch("models of one client alone"), one_thread():
         alone = local_model(client, d)
     models = {"local": alone, "global": federation.G, "fedhip": personal.weights}
@@ -48,7 +50,7 @@ def personalize(out: Path, client: Client, received: Sum, agreement: Agreement, 
     try:
         _write(out, federation, result, received.sites, agreement, data, watch.seconds)
     except (FedHiPError, OSError) as error:
-        raise SiteRefusal(SiteCode.OUTPUT, str(error)) from error
+        raise SiteRefusalError(SiteCode.OUTPUT, str(error)) from error
     return result
 
 
@@ -70,7 +72,7 @@ def _write(
 
     personal = result.personal
     if personal is None:
-        raise SiteRefusal(SiteCode.NO_ROWS, "there is no row to train on")
+        raise SiteRefusalError(SiteCode.NO_ROWS, "there is no row to train on")
     outcome = Outcome(federation, METHODS, [result], seconds)
     config: dict[str, Any] = {**configuration(agreement), "site": result.client, "data": str(data)}
     title = f"{agreement.name} · site {result.client}, one of {len(sites)} · {federation.grid.num_features} wide"

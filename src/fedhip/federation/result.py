@@ -1,4 +1,4 @@
-"""What the server keeps of a round: the sum, the global model, the ledger, and the accuracies that sites chose to tell."""
+"""What the server keeps of a round: the sum, the global model, the ledger, and the accuracies that sites tell."""
 
 from __future__ import annotations
 

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from fedhip.core.errors import FedHiPError
 from fedhip.data import Dataset, FeatureSet, load_dataset, make_partition, read_features, split_of
 from fedhip.federation.agreement import Agreement
-from fedhip.federation.codes import SiteCode, SiteRefusal
+from fedhip.federation.codes import SiteCode, SiteRefusalError
 from fedhip.federation.encoder import find_encoder
 from fedhip.federation.errors import ClassNameError
 from fedhip.federation.names import class_positions
@@ -52,9 +52,9 @@ class SiteRows:
     def _require(self, agreement: Agreement, source: Path) -> None:
         train = int((self.split == 0).sum())
         if train == 0:
-            raise SiteRefusal(SiteCode.NO_ROWS, f"{source} has no row to train on; a site needs at least one")
+            raise SiteRefusalError(SiteCode.NO_ROWS, f"{source} has no row to train on; a site needs at least one")
         if train > agreement.max_rows:
-            raise SiteRefusal(
+            raise SiteRefusalError(
                 SiteCode.ROWS,
                 f"{source} has {train} training rows, and the agreement allows {agreement.max_rows} a site (max_rows); "
                 "take fewer, or agree on more",
@@ -62,7 +62,7 @@ class SiteRows:
         if isinstance(self.data, FeatureSet):
             _require_width(self.data.features.shape[1], agreement, source)
         elif agreement.backbone is None:
-            raise SiteRefusal(
+            raise SiteRefusalError(
                 SiteCode.DATA,
                 f"{source} holds images, and the agreement names no backbone: every site brings a feature file",
             )
@@ -86,7 +86,7 @@ def _load(source: Path) -> Dataset | FeatureSet:
             return read_features(source)
         return load_dataset(source, allow_single=True)
     except (FedHiPError, OSError, ValueError) as error:
-        raise SiteRefusal(SiteCode.DATA, str(error)) from error
+        raise SiteRefusalError(SiteCode.DATA, str(error)) from error
 
 
 def _holds_features(source: Path) -> bool:
@@ -104,7 +104,7 @@ def _rows_of(site: str, data: Dataset | FeatureSet, source: Path) -> NDArray[np.
         return np.asarray(data.clients == site)
     if len(names) == 1:
         return everything
-    raise SiteRefusal(
+    raise SiteRefusalError(
         SiteCode.NO_ROWS, f"{source} holds rows of {len(names)} clients and none of {site!r}; give this site's own rows"
     )
 
@@ -118,7 +118,7 @@ def _agreed_labels(
     try:
         positions = class_positions([data.class_names[label] for label in used], agreement.classes, dict(class_names))
     except ClassNameError as error:
-        raise SiteRefusal(SiteCode.CLASSES, str(error)) from error
+        raise SiteRefusalError(SiteCode.CLASSES, str(error)) from error
     numbers = np.full(data.num_classes, -1, np.int64)
     numbers[used] = positions
     return np.asarray(numbers[labels])
@@ -130,11 +130,11 @@ def _extract(data: Dataset, agreement: Agreement, weights: Path | None, device: 
 
     reference = agreement.backbone
     if reference is None:
-        raise SiteRefusal(SiteCode.DATA, "the agreement names no backbone, so images cannot be used")
+        raise SiteRefusalError(SiteCode.DATA, "the agreement names no backbone, so images cannot be used")
     try:
         backbone = reference.load(weights=find_encoder(agreement, weights), device=device)
     except (FedHiPError, OSError) as error:
-        raise SiteRefusal(SiteCode.ENCODER, str(error)) from error
+        raise SiteRefusalError(SiteCode.ENCODER, str(error)) from error
     dtype = reference.dtype if backbone.mixed_precision else None
     features = extract(backbone, data, dtype=dtype, cache=cache_folder(True) or False)
     _require_width(features.shape[1], agreement, Path(data.name))
@@ -143,7 +143,7 @@ def _extract(data: Dataset, agreement: Agreement, weights: Path | None, device: 
 
 def _require_width(width: int, agreement: Agreement, source: Path) -> None:
     if width != agreement.width:
-        raise SiteRefusal(
+        raise SiteRefusalError(
             SiteCode.WIDTH,
             f"the features of {source} are {width} wide, and the agreement says {agreement.width}; use its backbone",
         )

@@ -13,19 +13,20 @@ import json
 import secrets
 import time
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from fedhip.core.errors import FedHiPError, StatisticsError
+from fedhip.core.errors import FedHiPError, GridOverflowError, StatisticsError
 from fedhip.federation.agreement import FILE as AGREEMENT_FILE
 from fedhip.federation.agreement import Agreement
 from fedhip.federation.checkpoint import Checkpoint, Progress, Stage
 from fedhip.federation.codes import ServerCode, SiteCode, meaning
 from fedhip.federation.credentials import verify
+from fedhip.federation.diary import Diary
 from fedhip.federation.encoder import EncoderFile, Presence
 from fedhip.federation.errors import MessageError, QuorumError, RoundError
 from fedhip.federation.exchange import Exchange, Question, Reply
@@ -33,7 +34,7 @@ from fedhip.federation.result import write_result
 from fedhip.federation.roster import FILE as ROSTER_FILE
 from fedhip.federation.roster import Roster
 from fedhip.federation.secure_sum import Collector, SecureSumError, SiteDroppedError
-from fedhip.federation.vector import Layout, Vector, from_vector, require_possible
+from fedhip.federation.vector import Layout, Vector, from_vector, require_possible, require_room
 from fedhip.federation.wire import (
     SESSION_BYTES,
     Arrays,
@@ -49,23 +50,7 @@ from fedhip.federation.wire import (
 #: Beside federation.toml, for sites that lack it.
 ENCODER_FILE = "encoder.safetensors"
 
-Fold = Callable[[str, Letter], None]
-
-
-@dataclass
-class Diary:
-    """state/progress.jsonl: one JSON object a line, for whoever follows the round."""
-
-    path: Path
-
-    def write(self, step: str, text: str, site: str | None = None) -> None:
-        """One more line."""
-        line = {"time": datetime.now(UTC).isoformat(timespec="seconds"), "step": step, "text": text}
-        if site is not None:
-            line["site"] = site
-        self.path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-        with self.path.open("a", encoding="utf-8") as file:
-            file.write(json.dumps(line) + "\n")
+Fold = Callable[[str, Letter], object]
 
 
 @dataclass
@@ -111,8 +96,8 @@ class Round:
                 self.checkpoint.clear()
                 return self.out
             raise RoundError(
-                f"this round is finished, and {self.out} holds its result; another sum of the same sites may reveal one "
-                "of them: make a new federation for it"
+                f"this round is finished, and {self.out} holds its result; another sum of the same sites may reveal "
+                "one of them: make a new federation for it"
             )
         if progress is None:
             progress = self._sum_of_new_session()
@@ -155,7 +140,7 @@ class Round:
                 self._drop(Step.HELLO, site, ServerCode.NEVER_CAME)
         missing_encoder = []
         candidates = [(known[node], node) for node in sorted(here)]
-        for reply in self._ask(Step.HELLO, candidates, lambda _: ({}, {})):
+        for reply in self._ask(Step.HELLO, candidates, _always({}, {})):
             if reply.letter is None:
                 if reply.site not in self.nodes:
                     self._drop(Step.HELLO, reply.site, reply.code)
@@ -188,23 +173,19 @@ class Round:
         self.diary.write(Step.ENCODER, f"sending {file.size / 1e6:.1f} MB to {len(sites)} sites")
         for offset, piece in file.pieces():
             body: Body = {"offset": offset, "size": file.size}
-            last = offset + len(piece) == file.size
-
-            def received(site: str, letter: Letter, last: bool = last) -> None:
-                if letter.flag("whole") < last:
-                    raise MessageError("the encoder is not whole")
-
-            sites = self._fold(Step.ENCODER, sites, lambda _, body=body, piece=piece: (body, {"piece": piece}), received)  # type: ignore[misc]
+            sites = self._fold(
+                Step.ENCODER, sites, _always(body, {"piece": piece}), lambda _, letter: letter.flag("whole")
+            )
         self._require_quorum(Step.ENCODER)
 
     def _masked_sum(self, session: bytes) -> Collector:
         """Stages 1 to 3: the sum of the masked vectors."""
         agreement = self.agreement
         collector = Collector(self.roster.keys, session, context_of(*self.digests), agreement.threshold)
-        self._fold(Step.KEYS, self.nodes, lambda _: ({}, {}), lambda s, letter: collector.keys(s, letter.data("keys")))
+        self._fold(Step.KEYS, self.nodes, _always({}, {}), lambda s, letter: collector.keys(s, letter.data("keys")))
         self._require_quorum(Step.KEYS)
         keys = by_site("keys", collector.cohort())
-        self._fold(Step.SHARE, self.nodes, lambda _: (keys, {}),
+        self._fold(Step.SHARE, self.nodes, _always(keys, {}),
                    lambda s, letter: collector.shares(s, letter.mapping("shares")))  # fmt: skip
         self._require_quorum(Step.SHARE)
         self._fold(
@@ -223,14 +204,16 @@ class Round:
 
         def add(site: str, letter: Letter) -> None:
             vector = self.layout.require(letter.array("vector"))
+            agreement = self.agreement
             try:
-                require_possible(vector, self.layout, self.agreement.fraction_bits)
-            except StatisticsError as error:
+                require_room(vector, len(agreement.sites), agreement.fraction_bits)
+                require_possible(vector, self.layout, agreement.fraction_bits, agreement.max_rows)
+            except (GridOverflowError, StatisticsError) as error:
                 raise MessageError(str(error)) from error
             np.add(total, vector, out=total)
             added.append(site)
 
-        self._fold(Step.MASK, self.nodes, lambda _: ({"secure": False}, {}), add)
+        self._fold(Step.MASK, self.nodes, _always({"secure": False}, {}), add)
         self._require_quorum(Step.MASK)
         return total, sorted(added)
 
@@ -256,16 +239,16 @@ class Round:
         asked = [site for site in survivors if site in self.nodes]
         try:
             if not _nobody_is_gone(collector):
-                asked = self._fold(Step.AGREE, asked, lambda _: (body, {}),
+                asked = self._fold(Step.AGREE, asked, _always(body, {}),
                                    lambda s, letter: collector.signature(s, letter.data("signature")))  # fmt: skip
             body = {**body, **by_site("signatures", collector.signatures())}
-            self._fold(Step.UNMASK, asked, lambda _: (body, {}),
+            self._fold(Step.UNMASK, asked, _always(body, {}),
                        lambda s, letter: collector.unmask(s, letter.data("shares")))  # fmt: skip
             total = collector.result()
         except SecureSumError as error:
             raise RoundError(
-                f"the masks could not be taken off the sum: {error}; start the round again when the sites are back, and "
-                "it goes on from here"
+                f"the masks could not be taken off the sum: {error}; start the round again when the sites are back, "
+                "and it goes on from here"
             ) from error
         self._require_possible(total)
         progress.stage, progress.dropped = Stage.SUMMED, self.dropped
@@ -280,7 +263,9 @@ class Round:
         with self._timed("aggregation"):
             federation = Federation.of(grid, self.agreement.beta)
             _ = federation.G
-        self.diary.write("sum", f"the sum of {len(progress.sites)} sites, {grid.num_samples} rows; β = {federation.beta:.3g}")
+        self.diary.write(
+            "sum", f"the sum of {len(progress.sites)} sites, {grid.num_samples} rows; β = {federation.beta:.3g}"
+        )
         body: Body = {"beta": federation.beta, "sites": progress.sites}
         arrays: Arrays = {"total": total}
 
@@ -293,7 +278,7 @@ class Round:
                 self.dropped.setdefault(site, str(ServerCode.NEVER_CAME))
         waiting = [site for site in progress.sites if site in self.nodes and site not in progress.answers]
         with self._timed("personalization"):
-            self._fold(Step.PERSONALIZE, waiting, lambda _: (body, arrays), told)
+            self._fold(Step.PERSONALIZE, waiting, _always(body, arrays), told)
         write_result(
             self.out,
             federation,
@@ -349,7 +334,8 @@ class Round:
 
     def _require_possible(self, total: Vector) -> None:
         try:
-            require_possible(total, self.layout, self.agreement.fraction_bits)
+            most = self.agreement.max_rows * len(self.agreement.sites)
+            require_possible(total, self.layout, self.agreement.fraction_bits, most)
         except StatisticsError as error:
             raise RoundError(
                 f"a site sent wrong numbers under its mask: {error}. Nobody can say which; nothing was written"
@@ -362,21 +348,23 @@ class Round:
             content = json.loads(path.read_text(encoding="utf-8"))
             nodes = {int(node): str(site) for node, site in content.items()}
         except FileNotFoundError:
-            raise RoundError(f"{path} is missing, so no node is known; register the sites' keys with the server") from None
+            raise RoundError(
+                f"{path} is missing, so no node is known; register the sites' keys with the server"
+            ) from None
         except (ValueError, AttributeError):
             raise RoundError(f"{path} is damaged; register the sites' keys with the server again") from None
         return {node: site for node, site in nodes.items() if site in self.roster.keys}
 
-    def _timed(self, phase: str) -> Any:
-        from contextlib import contextmanager
+    @contextmanager
+    def _timed(self, phase: str) -> Iterator[None]:
+        start = time.perf_counter()
+        yield
+        self.seconds[str(phase)] = self.seconds.get(str(phase), 0.0) + time.perf_counter() - start
 
-        @contextmanager
-        def timed() -> Iterator[None]:
-            start = time.perf_counter()
-            yield
-            self.seconds[str(phase)] = self.seconds.get(str(phase), 0.0) + time.perf_counter() - start
 
-        return timed()
+def _always(body: Body, arrays: Arrays) -> Callable[[str], tuple[Body, Arrays]]:
+    """The same letter to every site."""
+    return lambda _: (body, arrays)
 
 
 def _nobody_is_gone(collector: Collector) -> bool:

@@ -19,5 +19,7 @@ def main(grid: Grid, context: Context) -> None:
     """Run the round; it succeeds, or raises, and then the engine's run fails."""
     folder = str(context.run_config.get("federation-folder") or "")
     if not folder:
-        raise RoundError('the run names no federation; start it with: fedhip federation run, or -c federation-folder="…"')
+        raise RoundError(
+            'the run names no federation; start it with: fedhip federation run, or -c federation-folder="…"'
+        )
     Round.open(Path(folder), lambda deadline: Exchange(grid, deadline)).run()

@@ -24,8 +24,8 @@ import numpy as np
 from fedhip import __version__
 from fedhip.core.errors import FedHiPError, GridOverflowError, StatisticsError
 from fedhip.federation import credentials
-from fedhip.federation.codes import SiteCode, SiteRefusal
-from fedhip.federation.encoder import Presence, presence, receive
+from fedhip.federation.codes import SiteCode, SiteRefusalError
+from fedhip.federation.encoder import presence, receive
 from fedhip.federation.errors import (
     AgreementMismatchError,
     ClassNameError,
@@ -101,28 +101,30 @@ class Site:
         site = open_site(self.folder)
         envelope = question.envelope
         if envelope.agreement != site.agreement.digest():
-            raise SiteRefusal(
+            raise SiteRefusalError(
                 SiteCode.AGREEMENT,
                 f"the server's agreement has digest {envelope.agreement[:12]}…, and the one here "
                 f"{site.agreement.digest()[:12]}…; compare federation.toml with the coordinator's",
             )
         if envelope.roster != site.roster.digest():
-            raise SiteRefusal(
+            raise SiteRefusalError(
                 SiteCode.ROSTER,
-                f"the server's roster is another than the one here ({site.roster.fingerprint}); compare it by telephone",
+                f"the server's roster is not the one here ({site.roster.fingerprint}); compare it by telephone",
             )
         if envelope.step is Step.HELLO:
             return self._hello(site, question, node)
         session = self.state.session()
         if session is None or session.session != envelope.session or session.agreement != envelope.agreement:
-            raise SiteRefusal(SiteCode.SESSION, "the question is of another session than the one that began with hello")
+            raise SiteRefusalError(
+                SiteCode.SESSION, "the question is of another session than the one that began with hello"
+            )
         if envelope.step is Step.ENCODER:
             return self._encoder(site, session, question)
         if envelope.step in session.answers:
             return _same_answer(question, session)
         needed = Step.HELLO if envelope.step is Step.MASK and not site.agreement.secure_sum else _AFTER[envelope.step]
         if needed not in session.answers:
-            raise SiteRefusal(SiteCode.ORDER, f"{envelope.step} was asked before {needed}")
+            raise SiteRefusalError(SiteCode.ORDER, f"{envelope.step} was asked before {needed}")
         handlers: dict[Step, Callable[[SiteFolder, Session, Letter], Answer]] = {
             Step.KEYS: self._keys,
             Step.SHARE: self._share,
@@ -140,14 +142,14 @@ class Site:
         envelope = question.envelope
         before = self.state.session()
         if before is not None and before.session == envelope.session:
-            raise SiteRefusal(SiteCode.ANSWERED, "this session has begun already")
-        if site.agreement.secure_sum and not site.policy.allow_other_sums:
-            if (finished := self.state.finished().get(envelope.agreement)) is not None:
-                raise SiteRefusal(
-                    SiteCode.SECOND_SUM,
-                    f"a sum of this agreement was finished in session {finished[:12]}…; the difference of two sums may "
-                    "be one site's statistics, so that a second is refused (allow_other_sums in site.toml)",
-                )
+            raise SiteRefusalError(SiteCode.ANSWERED, "this session has begun already")
+        finished = self.state.finished().get(envelope.agreement)
+        if finished is not None and site.agreement.secure_sum and not site.policy.allow_other_sums:
+            raise SiteRefusalError(
+                SiteCode.SECOND_SUM,
+                f"a sum of this agreement was finished in session {finished[:12]}…; the difference of two sums may "
+                "be one site's statistics, so that a second is refused (allow_other_sums in site.toml)",
+            )
         self._rows(site)
         found = presence(site.agreement, self.weights)
         for warning in site.warnings:
@@ -160,7 +162,7 @@ class Site:
 
     def _encoder(self, site: SiteFolder, session: Session, question: Letter) -> Answer:
         if Step.KEYS in session.answers or site.agreement.encoder_digest is None:
-            raise SiteRefusal(SiteCode.ORDER, "a piece of the encoder came where none was asked for")
+            raise SiteRefusalError(SiteCode.ORDER, "a piece of the encoder came where none was asked for")
         piece = question.array("piece")
         if piece.dtype != np.uint8:
             raise MessageError("a piece of the encoder is not of bytes")
@@ -192,15 +194,17 @@ class Site:
     def _mask(self, site: SiteFolder, session: Session, question: Letter) -> Answer:
         secure = question.flag("secure")
         if not secure and (site.agreement.secure_sum or site.policy.require_secure_sum):
-            raise SiteRefusal(SiteCode.UNMASKED, "the server asked for the statistics without a mask; nothing was sent")
+            raise SiteRefusalError(
+                SiteCode.UNMASKED, "the server asked for the statistics without a mask; nothing was sent"
+            )
         if not secure:
             return {}, {"vector": self._statistics(site)}
         vector = self.state.vector()
         if vector is None:
-            raise SiteRefusal(SiteCode.FOLDER, "the statistics of this session are no longer there")
+            raise SiteRefusalError(SiteCode.FOLDER, "the statistics of this session are no longer there")
         member = _member(site, session)
-        masked = member.mask(Layout(site.agreement.width, len(site.agreement.classes)).require(vector),
-                             question.mapping("shares"))  # fmt: skip
+        layout = Layout(site.agreement.width, len(site.agreement.classes))
+        masked = member.mask(layout.require(vector), question.mapping("shares"))
         session.member = member.to_bytes()
         self.state.drop_vector()
         return {}, {"vector": masked}
@@ -227,7 +231,7 @@ class Site:
         total = layout.require(question.array("total"))
         beta = question.real("beta")
         if beta < 0.0 or (agreement.beta != "auto" and beta != agreement.beta):
-            raise SiteRefusal(SiteCode.TOTAL, f"the server's β is {beta}, and the agreement says {agreement.beta}")
+            raise SiteRefusalError(SiteCode.TOTAL, f"the server's β is {beta}, and the agreement says {agreement.beta}")
         received = Sum(from_vector(total, layout, agreement.fraction_bits), beta, question.names("sites"))
         client = self._rows(site).client(agreement, weights=self.weights, device=self.device)
         result = personalize(self.out, client, received, agreement, self.data)
@@ -248,14 +252,14 @@ class Site:
         layout, bits = Layout(agreement.width, len(agreement.classes)), agreement.fraction_bits
         client = self._rows(site).client(agreement, weights=self.weights, device=self.device)
         if (largest := largest_feature([client])) > agreement.largest_feature:
-            raise SiteRefusal(
+            raise SiteRefusalError(
                 SiteCode.OVERFLOW,
                 f"a feature here is as large as {largest:g}, and the agreement allows {agreement.largest_feature:g}; "
                 "rescale the features at all sites, or agree on more",
             )
         vector = to_vector(client.statistics(layout.d, bits))
         require_room(vector, len(agreement.sites), bits)
-        require_possible(vector, layout, bits)
+        require_possible(vector, layout, bits, agreement.max_rows)
         return vector
 
     def _log(self, level: int, text: str, error: Exception | None = None) -> None:
@@ -273,7 +277,7 @@ class Site:
 
 def code_of(error: Exception) -> SiteCode:
     """What the server is told of an error."""
-    if isinstance(error, SiteRefusal):
+    if isinstance(error, SiteRefusalError):
         return error.code
     if isinstance(error, SecureSumError):
         few = error.reason in (Reason.TOO_FEW, Reason.MINIMUM)
@@ -298,7 +302,9 @@ def _same_answer(question: Letter, session: Session) -> Answer:
     """The answer that was given, if it may be given again and the question is the very same."""
     digest, body = session.answers[question.envelope.step]
     if body is None or digest != question.digest():
-        raise SiteRefusal(SiteCode.ANSWERED, f"{question.envelope.step} was answered already, and is answered once")
+        raise SiteRefusalError(
+            SiteCode.ANSWERED, f"{question.envelope.step} was answered already, and is answered once"
+        )
     return body, {}
 
 
@@ -308,5 +314,5 @@ def _signer(site: SiteFolder) -> Callable[[bytes], bytes]:
 
 def _member(site: SiteFolder, session: Session) -> Member:
     if session.member is None:
-        raise SiteRefusal(SiteCode.ORDER, "this session has no part in a secure sum, or no longer")
+        raise SiteRefusalError(SiteCode.ORDER, "this session has no part in a secure sum, or no longer")
     return Member.from_bytes(session.member, _signer(site))

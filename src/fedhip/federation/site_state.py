@@ -25,7 +25,7 @@ from typing import Any
 
 import numpy as np
 
-from fedhip.federation.codes import SiteCode, SiteRefusal
+from fedhip.federation.codes import SiteCode, SiteRefusalError
 from fedhip.federation.vector import Vector
 
 SCHEMA = 1
@@ -99,7 +99,7 @@ class SiteState:
         except FileNotFoundError:
             return None
         except (ValueError, KeyError, TypeError, AttributeError, binascii.Error):
-            raise SiteRefusal(
+            raise SiteRefusalError(
                 SiteCode.FOLDER, f"{path} is damaged; remove it, and the next session begins anew"
             ) from None
 
@@ -136,7 +136,7 @@ class SiteState:
         except FileNotFoundError:
             return {}
         except (ValueError, AttributeError):
-            raise SiteRefusal(
+            raise SiteRefusalError(
                 SiteCode.FOLDER,
                 f"{path} is damaged, so nobody can say in which sums this site has taken part; restore it",
             ) from None

@@ -90,8 +90,8 @@ def from_vector(vector: Vector, layout: Layout, fraction_bits: int) -> GridStati
         end = start + layout.m - row
         gram[row, row:] = gram[row:, row] = signed[start:end]
         start = end
-    cross, counts = layout.cross(vector).copy(), layout.counts(vector).copy()
-    return GridStatistics(*(torch.from_numpy(part) for part in (gram, cross, counts)), fraction_bits)
+    cross, counts = torch.from_numpy(layout.cross(vector).copy()), torch.from_numpy(layout.counts(vector).copy())
+    return GridStatistics(torch.from_numpy(gram), cross, counts, fraction_bits)
 
 
 def require_room(vector: Vector, sites: int, fraction_bits: int) -> None:
@@ -100,13 +100,16 @@ def require_room(vector: Vector, sites: int, fraction_bits: int) -> None:
     largest = max(int(signed.max()), -int(signed.min()))
     if largest * sites >= LIMIT:
         raise GridOverflowError(
-            f"the largest value, {largest * 2.0**-fraction_bits:.2g}, leaves no room on the grid for a sum over {sites} "
-            f"sites at fraction_bits={fraction_bits}; agree on fewer fraction bits, or rescale the features"
+            f"the largest value, {largest * 2.0**-fraction_bits:.2g}, leaves no room on the grid for a sum over "
+            f"{sites} sites at fraction_bits={fraction_bits}; agree on fewer fraction bits, or rescale the features"
         )
 
 
-def require_possible(vector: Vector, layout: Layout, fraction_bits: int) -> None:
-    """Refuse a vector that no data set has: [[gram, cross], [crossᵀ, diag(counts)]] must be positive semi-definite."""
+def require_possible(vector: Vector, layout: Layout, fraction_bits: int, most_rows: int) -> None:
+    """Refuse a vector that no data set of so many rows has.
+
+    [[gram, cross], [crossᵀ, diag(counts)]] must be positive semi-definite, and the counts those of rows.
+    """
     import torch
 
     from fedhip.core.statistics import PSD_TOLERANCE
@@ -115,6 +118,8 @@ def require_possible(vector: Vector, layout: Layout, fraction_bits: int) -> None
     counts = layout.counts(vector)
     if int(counts.min()) < 0 or not counts.any():
         raise StatisticsError("the class counts are negative, or all zero; no data set has such statistics")
+    if (rows := sum(map(int, counts))) > most_rows:
+        raise StatisticsError(f"the class counts add up to {rows} rows, and at most {most_rows} are agreed on")
     joint = np.zeros((m + d, m + d))
     signed, start = vector.view(np.int64), 0
     for row in range(m):
@@ -141,6 +146,6 @@ def require_possible(vector: Vector, layout: Layout, fraction_bits: int) -> None
     smallest = float(torch.linalg.eigvalsh(matrix, UPLO="U")[0]) - PSD_TOLERANCE
     if smallest < -0.5 * PSD_TOLERANCE:
         raise StatisticsError(
-            f"the statistics are not positive semi-definite (smallest eigenvalue {smallest:.1e} of the largest diagonal "
-            "entry): no data set has them; compute them again"
+            f"the statistics are not positive semi-definite (smallest eigenvalue {smallest:.1e} of the largest "
+            "diagonal entry): no data set has them; compute them again"
         )

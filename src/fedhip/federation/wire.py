@@ -30,7 +30,7 @@ SESSION_BYTES = 32
 #: Of names, keys and shares together: ten thousand sites would fit.
 LARGEST_BODY = 16 << 20
 _LONGEST_TEXT = 256
-_KINDS = {"uint64": np.dtype("<u8"), "uint8": np.dtype("u1")}
+_KINDS: dict[str, np.dtype[Any]] = {"uint64": np.dtype("<u8"), "uint8": np.dtype("u1")}
 _FORMAT = "fedhip.little-endian"
 
 Value = bool | int | float | str | bytes | list[str] | list[bytes]
@@ -267,4 +267,5 @@ def _array(array: Any) -> NDArray[Any]:
         raise MessageError("an array is of another kind or format than this protocol's")
     if len(array.data) != array.shape[0] * kind.itemsize:
         raise MessageError(f"an array has {len(array.data)} bytes, and its length asks for another number: truncated?")
-    return np.frombuffer(array.data, kind).astype(kind.newbyteorder("="), copy=False)
+    values: NDArray[Any] = np.frombuffer(array.data, kind)
+    return values.astype(kind.newbyteorder("="), copy=False)
