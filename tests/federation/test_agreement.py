@@ -167,6 +167,7 @@ WRONG: list[tuple[str, Any, str]] = [
     ("sites", ("a",), "at least two"),
     ("sites", ("a", "b", "a", "c"), "'a' is there twice"),
     ("sites", ("a", "B", "b", "c"), "'B' and 'b' differ only in case"),
+    ("sites", ("a", "b", "B", "c"), "'b' and 'B' differ only in case"),
     ("sites", ("a", "b/..", "c", "d"), "cannot be called 'b/..'"),
     ("sites", ("a", "é", "c", "d"), "cannot be called 'é'"),
     ("sites", ("a", "b\n", "c", "d"), "cannot be called 'b\\n'"),
