@@ -28,6 +28,9 @@ from fedhip.runs import RunFolder
 from tests.federation.doors import signed
 from tests.federation.samples import CLASSES, FOUR, WIDTH, sum_of, write_rows
 
+#: The engine's libraries warn one another.
+pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning")
+
 EXAMPLE = Path(__file__).parents[2] / "examples" / "four-sites.sh"
 SITES = ("north", "east", "south", "west")
 
