@@ -37,7 +37,6 @@ def personalize(out: Path, client: Client, received: Sum, agreement: Agreement, 
     d, only_local = len(agreement.classes), agreement.only_local_classes
     with watch("personalization"), one_thread():
         try:
-            _ = federation.G
             personal = Personalization.of(federation, client, agreement.alpha, only_local_classes=only_local)
         except FedHiPError as error:
             raise SiteRefusalError(

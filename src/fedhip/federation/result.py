@@ -8,7 +8,9 @@ from typing import TYPE_CHECKING, Any
 
 from fedhip import __version__
 from fedhip.federation.agreement import Agreement
+from fedhip.federation.errors import MessageError
 from fedhip.federation.personal import METHODS, configuration
+from fedhip.federation.wire import Letter
 
 if TYPE_CHECKING:
     from fedhip.simulation import Federation
@@ -101,3 +103,16 @@ def write_result(
         draft.write_total(federation.grid)
         draft.write_text("config.toml", write_config(config, title))
         draft.write_ledger(ledger)
+
+
+def accuracies_in(letter: Letter) -> dict[str, Any]:
+    """Accuracies and test rows, or nothing."""
+    if not letter.flag("told"):
+        return {}
+    answer: dict[str, Any] = {"test": letter.number("test", 1)}
+    for method in METHODS:
+        value = letter.real(method)
+        if not 0.0 <= value <= 1.0:
+            raise MessageError(f"an accuracy of {value} is none")
+        answer[method] = value
+    return answer

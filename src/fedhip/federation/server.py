@@ -16,7 +16,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -30,7 +30,7 @@ from fedhip.federation.diary import Diary
 from fedhip.federation.encoder import EncoderFile, Presence
 from fedhip.federation.errors import MessageError, QuorumError, RoundError
 from fedhip.federation.exchange import Exchange, Question, Reply
-from fedhip.federation.result import write_result
+from fedhip.federation.result import accuracies_in, write_result
 from fedhip.federation.roster import FILE as ROSTER_FILE
 from fedhip.federation.roster import Roster
 from fedhip.federation.secure_sum import Collector, SecureSumError, SiteDroppedError
@@ -46,6 +46,9 @@ from fedhip.federation.wire import (
     context_of,
     hello_statement,
 )
+
+if TYPE_CHECKING:
+    from fedhip.core.fixedpoint import GridStatistics
 
 #: Beside federation.toml, for sites that lack it.
 ENCODER_FILE = "encoder.safetensors"
@@ -258,19 +261,19 @@ class Round:
         """The sum to every site that is in it; the result once all have answered or are late."""
         from fedhip.simulation import Federation
 
-        total = np.frombuffer(self.checkpoint.data(), "<u8").astype(np.uint64, copy=False)
-        grid = from_vector(total, self.layout, self.agreement.fraction_bits)
         with self._timed("aggregation"):
-            federation = Federation.of(grid, self.agreement.beta)
+            beta = self._beta()
+            federation = Federation(self._summed(), beta)
             _ = federation.G
+        grid = federation.grid
         self.diary.write(
             "sum", f"the sum of {len(progress.sites)} sites, {grid.num_samples} rows; β = {federation.beta:.3g}"
         )
         body: Body = {"beta": federation.beta, "sites": progress.sites}
-        arrays: Arrays = {"total": total}
+        arrays: Arrays = {"total": self._total()}
 
         def told(site: str, letter: Letter) -> None:
-            progress.answers[site] = _told(letter)
+            progress.answers[site] = accuracies_in(letter)
             self.checkpoint.write(progress)
 
         for site in progress.sites:
@@ -288,6 +291,22 @@ class Round:
             told={site: answer for site, answer in progress.answers.items() if answer},
             seconds=self.seconds,
         )
+
+    def _total(self) -> Vector:
+        """The sum as it was kept; read when it is needed, for in a wide federation memory is short."""
+        return np.frombuffer(self.checkpoint.data(), "<u8").astype(np.uint64, copy=False)
+
+    def _summed(self) -> GridStatistics:
+        return from_vector(self._total(), self.layout, self.agreement.fraction_bits)
+
+    def _beta(self) -> float:
+        """As `Federation.of` chooses it, with nothing else in memory than what the choice takes."""
+        from fedhip.core import RegularizationPath
+        from fedhip.core.fixedpoint import decode
+
+        if self.agreement.beta != "auto":
+            return float(self.agreement.beta)
+        return RegularizationPath(decode(self._summed())).minimize_gcv()
 
     # What all steps share.
 
@@ -372,16 +391,3 @@ def _nobody_is_gone(collector: Collector) -> bool:
         return not collector.signatures()
     except SecureSumError:
         return False
-
-
-def _told(letter: Letter) -> dict[str, Any]:
-    """Accuracies and test rows, or nothing."""
-    if not letter.flag("told"):
-        return {}
-    answer: dict[str, Any] = {"test": letter.number("test", 1)}
-    for method in ("local", "global", "fedhip"):
-        value = letter.real(method)
-        if not 0.0 <= value <= 1.0:
-            raise MessageError(f"an accuracy of {value} is none")
-        answer[method] = value
-    return answer

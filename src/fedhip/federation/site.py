@@ -133,8 +133,9 @@ class Site:
             Step.UNMASK: self._unmask,
             Step.PERSONALIZE: self._personalize,
         }
+        digest = question.digest()
         body, arrays = handlers[envelope.step](site, session, question)
-        session.answers[envelope.step] = (question.digest(), body if envelope.step in _AGAIN else None)
+        session.answers[envelope.step] = (digest, body if envelope.step in _AGAIN else None)
         self.state.keep(session)  # before the answer leaves: what is not on disk could be done twice
         return body, arrays
 
@@ -233,6 +234,8 @@ class Site:
         if beta < 0.0 or (agreement.beta != "auto" and beta != agreement.beta):
             raise SiteRefusalError(SiteCode.TOTAL, f"the server's β is {beta}, and the agreement says {agreement.beta}")
         received = Sum(from_vector(total, layout, agreement.fraction_bits), beta, question.names("sites"))
+        del total
+        question.arrays.clear()  # a wide federation's sum is 100 MB, and the model needs the room
         client = self._rows(site).client(agreement, weights=self.weights, device=self.device)
         result = personalize(self.out, client, received, agreement, self.data)
         session.member = None
