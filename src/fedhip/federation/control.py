@@ -54,6 +54,8 @@ class Run:
     details: str
     started: str  # ISO 8601
     finished: str
+    sent: int = 0  # bytes, to all sites together
+    received: int = 0
 
     @property
     def is_over(self) -> bool:
@@ -129,6 +131,8 @@ class Control:
                 details=run.status.details,
                 started=run.pending_at,
                 finished=run.finished_at,
+                sent=run.bytes_sent,
+                received=run.bytes_recv,
             )
             for run in listed
         )

@@ -122,6 +122,8 @@ def status(place: ServerPlace) -> dict[str, Any]:
                 "started": run.started,
                 "finished": run.finished,
                 "details": run.details,
+                "bytes_to_sites": run.sent,
+                "bytes_from_sites": run.received,
             }
             for run in control.runs()
         ]
