@@ -18,6 +18,7 @@ from fedhip.cli import (
     doctor,
     export,
     extract,
+    federation,
     life,
     list,  # noqa: A004
     partition,
@@ -38,6 +39,7 @@ COMMANDS = (
     life,
     verify,
     audit,
+    federation,
     reproduce,
     partition,
     extract,
@@ -76,7 +78,7 @@ def parse(words: Sequence[str]) -> argparse.Namespace:
     if more and hasattr(args, "images") and not any(word.startswith("-") for word in more):
         args.images += map(Path, more)
     elif more:
-        chosen = subparser(parser, words[0])
+        chosen = subparser(parser, *(word for word in words[:2] if not word.startswith("-")))
         options = [option for action in chosen._actions for option in action.option_strings]
         near = difflib.get_close_matches(more[0].split("=")[0], options, n=1)
         chosen.error(f"there is no {more[0]}" + (f"; did you mean {near[0]}?" if near else ""))
@@ -86,11 +88,13 @@ def parse(words: Sequence[str]) -> argparse.Namespace:
     return parser.parse_args([words[0], *run.options_from(config, subparser(parser, words[0])), *words[1:]])
 
 
-def subparser(parser: argparse.ArgumentParser, command: str) -> argparse.ArgumentParser:
-    """The parser of one command."""
-    choices = next(action.choices for action in parser._actions if isinstance(action, argparse._SubParsersAction))
-    chosen: argparse.ArgumentParser = choices[command]
-    return chosen
+def subparser(parser: argparse.ArgumentParser, *words: str) -> argparse.ArgumentParser:
+    """The parser of one command, or of a command of a command."""
+    for word in words:
+        choices = [action.choices for action in parser._actions if isinstance(action, argparse._SubParsersAction)]
+        if choices and word in choices[0]:
+            parser = choices[0][word]
+    return parser
 
 
 def show_warning(message: Warning | str, *_: object, **__: object) -> None:

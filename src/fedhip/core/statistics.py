@@ -73,7 +73,9 @@ class AdditiveStatistics:
             raise DimensionError(f"cross has shape {tuple(cross.shape)}; it must be (m, d)")
         sha = hashlib.sha256(f"{cls._kind} m={cross.shape[0]} d={cross.shape[1]}\n".encode())
         for values in (packed, cross, counts):
-            little_endian = (values + 0).cpu().contiguous().numpy()  # + 0 makes −0.0 and 0.0 one value
+            if values.is_floating_point():
+                values = values + 0  # makes −0.0 and 0.0 one value
+            little_endian = values.cpu().contiguous().numpy()
             sha.update(little_endian.astype(little_endian.dtype.newbyteorder("<"), copy=False).data)
         return sha.hexdigest()
 
@@ -317,7 +319,15 @@ def pack(matrix: Tensor) -> Tensor:
     """The upper triangle of a symmetric (m, m) matrix, row by row: m(m + 1)/2 values."""
     if matrix.ndim != 2 or matrix.shape[0] != matrix.shape[1]:
         raise DimensionError(f"gram has shape {tuple(matrix.shape)}; it must be (m, m), or its packed triangle")
-    return matrix.reshape(-1)[_upper(len(matrix), matrix.device)]
+    if matrix.device.type != "cpu":
+        return matrix.reshape(-1)[_upper(len(matrix), matrix.device)]
+    # Row by row: the places of the values would take as much memory as they do.
+    packed, start = matrix.new_empty(len(matrix) * (len(matrix) + 1) // 2), 0
+    for row in range(len(matrix)):
+        end = start + len(matrix) - row
+        packed[start:end] = matrix[row, row:]
+        start = end
+    return packed
 
 
 def unpack(packed: Tensor) -> Tensor:
@@ -325,9 +335,17 @@ def unpack(packed: Tensor) -> Tensor:
     m = (int((8 * len(packed) + 1) ** 0.5) - 1) // 2
     if m * (m + 1) // 2 != len(packed):
         raise DimensionError(f"{len(packed)} values are no packed triangle (m(m + 1)/2 values for some m)")
-    matrix = torch.zeros((m, m), dtype=packed.dtype, device=packed.device)
-    matrix.view(-1)[_upper(m, packed.device)] = packed
-    return mirror_upper(matrix)
+    if packed.device.type != "cpu":
+        matrix = torch.zeros((m, m), dtype=packed.dtype, device=packed.device)
+        matrix.view(-1)[_upper(m, packed.device)] = packed
+        return mirror_upper(matrix)
+    matrix, start = packed.new_empty((m, m)), 0
+    for row in range(m):
+        end = start + m - row
+        matrix[row, row:] = packed[start:end]
+        matrix[row:, row] = packed[start:end]
+        start = end
+    return matrix
 
 
 @lru_cache(maxsize=1)

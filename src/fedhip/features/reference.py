@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-import torch
-
-from fedhip.features.backbones import Backbone, load_backbone
 from fedhip.features.errors import BackboneError
+
+if TYPE_CHECKING:
+    import torch
+
+    from fedhip.features.backbones import Backbone
 
 
 @dataclass(frozen=True)
@@ -30,6 +32,8 @@ class BackboneReference:
     @property
     def dtype(self) -> torch.dtype:
         """The precision of its matrix products."""
+        import torch
+
         dtype: torch.dtype = getattr(torch, self.precision)
         return dtype
 
@@ -39,6 +43,8 @@ class BackboneReference:
 
     def load(self, *, weights: Path | None = None, device: str | torch.device | None = None) -> Backbone:
         """Load it, from other weights files if given, and refuse one that would give other features."""
+        from fedhip.features.backbones import load_backbone
+
         backbone = load_backbone(
             self.name,
             pooling=self.pooling,

@@ -1,9 +1,25 @@
 """Runs on disk: the folder, its ledger, and life after the round."""
 
-from fedhip.runs.folder import RunFolder, changed_run, new_run, require_place
-from fedhip.runs.ledger import Ledger
-from fedhip.runs.life import Change, forget, join, personalize, update
-from fedhip.runs.verify import Check, verify
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from fedhip.late import late
+
+if TYPE_CHECKING:
+    from fedhip.runs.folder import RunFolder, changed_run, new_run, require_place
+    from fedhip.runs.ledger import Ledger
+    from fedhip.runs.life import Change, forget, join, personalize, update
+    from fedhip.runs.verify import Check, verify
+else:
+    __getattr__ = late(
+        __name__,
+        folder="RunFolder changed_run new_run require_place",
+        ledger="Ledger",
+        life="Change forget join personalize update",
+        verify="Check verify",
+    )
+
 
 __all__ = [
     "Change",

@@ -1,0 +1,249 @@
+"""`fedhip federation`: a round over the network, between sites that keep their rows."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from fedhip.cli import federation_init
+from fedhip.cli.console import print_table
+from fedhip.cli.federation_init import with_engine
+from fedhip.data.files import json_text
+
+if TYPE_CHECKING:
+    from fedhip.federation.places import ServerPlace
+
+_FLAG = argparse.BooleanOptionalAction
+
+
+def register(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+    """Add the commands."""
+    parser = subparsers.add_parser(
+        "federation",
+        help="one round over the network, with sites that keep their rows",
+        description="A round between machines: the coordinator runs init, serve and run, each site runs site. The "
+        "server sees the sum of the sites' statistics and no site's own. Page for newcomers: docs/federation.md.",
+    )
+    commands = parser.add_subparsers(title="commands", metavar="COMMAND", required=True)
+    federation_init.register(commands)
+    _add_key(commands)
+    _add_serve(commands)
+    _add_site(commands)
+    _add_run(commands)
+    _add_status(commands)
+    _add_stop(commands)
+
+
+def _add_key(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+    parser = commands.add_parser(
+        "key",
+        help="make a site's key at the site itself",
+        description="Make FILE, the private key, which stays here, and FILE.pub, which the coordinator gives to init.",
+    )
+    parser.add_argument("file", type=Path, metavar="FILE", help="a file that does not exist yet")
+    parser.set_defaults(handler=with_engine(key))
+
+
+def _add_serve(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+    parser = commands.add_parser(
+        "serve",
+        help="run the server",
+        description="Run the engine's server on loopback and, in front of it, a TLS proxy that lets only the sites' "
+        "calls through. Ctrl-C stops both.",
+    )
+    parser.add_argument("directory", type=Path, metavar="DIR", help="the federation's folder")
+    parser.add_argument("--bind", metavar="ADDRESS", help="where to listen (default: as init's address asks)")
+    parser.add_argument("--port", type=int, metavar="N", help="another port than at init")
+    parser.add_argument("--background", action="store_true", help="return when the server is ready")
+    parser.add_argument("--proxy", action=_FLAG, default=True, help="the proxy; without it put nginx in front")
+    parser.add_argument("--print-nginx", action="store_true", help="print a configuration of nginx, and do nothing")
+    parser.set_defaults(handler=with_engine(serve))
+
+
+def _add_site(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+    parser = commands.add_parser(
+        "site",
+        help="take part, as a site",
+        description="Connect to the server with the site's key and answer its questions until Ctrl-C. Rows stay here; "
+        "the model and its report go to --out.",
+    )
+    parser.add_argument("folder", type=Path, metavar="FOLDER", help="what the site got from the coordinator")
+    rows = parser.add_mutually_exclusive_group(required=True)
+    rows.add_argument("--data", type=Path, metavar="PATH", help="an image folder or .npz")
+    rows.add_argument("--features", type=Path, metavar="FILE", help="a feature file")
+    parser.add_argument("--out", type=Path, metavar="DIR", help="where the result goes (default: FOLDER/result)")
+    parser.add_argument("--name", help="the site's name, to be sure that this is its folder")
+    parser.add_argument("--weights", type=Path, metavar="PATH", help="the agreed encoder, if it lies elsewhere")
+    parser.add_argument("--device", help="cuda or cpu (default: cuda where there is one)")
+    parser.add_argument("--background", action="store_true", help="return when the site is connected")
+    parser.set_defaults(handler=with_engine(site))
+
+
+def _add_run(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+    parser = commands.add_parser(
+        "run",
+        help="start the round and wait for it",
+        description="Start the round and show its steps. Exit code 0 only if it succeeded and left its result.",
+    )
+    parser.add_argument("directory", type=Path, metavar="DIR", help="the federation's folder")
+    parser.add_argument("--json", action="store_true", help="print JSON at the end")
+    parser.set_defaults(handler=with_engine(run))
+
+
+def _add_status(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+    parser = commands.add_parser(
+        "status", help="server, sites and runs", description="What runs, which sites are connected, and all runs."
+    )
+    parser.add_argument("directory", type=Path, metavar="DIR", help="the federation's folder, or a site's")
+    parser.add_argument("--json", action="store_true", help="print JSON instead of tables")
+    parser.set_defaults(handler=with_engine(status))
+
+
+def _add_stop(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+    parser = commands.add_parser(
+        "stop",
+        help="end what was started here",
+        description="End the server or site that was started from this folder on this machine, and those of the "
+        "sites' folders in it. Nothing else is touched.",
+    )
+    parser.add_argument("directory", type=Path, metavar="DIR", help="the federation's folder, or a site's")
+    parser.set_defaults(handler=with_engine(stop))
+
+
+def key(args: argparse.Namespace) -> int:
+    """Make a site's key."""
+    from fedhip.federation.credentials import fingerprint, make_site_key
+
+    public = make_site_key(args.file)
+    print(f"{args.file}: the private key; it stays here, and becomes the file `key` of the site's folder")
+    print(f"{args.file}.pub: for the coordinator: fedhip federation init … --site-key NAME={args.file.name}.pub")
+    print(f"fingerprint: {fingerprint(public)}")
+    return 0
+
+
+def serve(args: argparse.Namespace) -> int:
+    """Run the server."""
+    from fedhip.federation import background, serving
+    from fedhip.federation.places import ServerPlace
+
+    place = ServerPlace.open(args.directory)
+    door = serving.door_of(place, args.bind, args.port)
+    if args.print_nginx:
+        return _print_nginx(place, door)
+    settings = {"folder": str(place.path), "bind": args.bind, "port": args.port, "proxy": args.proxy}
+    if args.background:
+        print(background.apart("serve", settings))
+    else:
+        background.serve(**settings)
+    return 0
+
+
+def _print_nginx(place: ServerPlace, door: Any) -> int:
+    from fedhip.federation import nginx, serving
+    from fedhip.federation.site_folder import parse_address
+
+    host, _ = parse_address(door.address)
+    print(
+        nginx.configuration(
+            nginx.Door(
+                port=door.port,
+                upstream_port=serving.control_port(place),
+                certificate=place.certificate,
+                key=place.key,
+                authority=place.authority,
+                hosts=(host,),
+            )
+        ),
+        end="",
+    )
+    return 0
+
+
+def site(args: argparse.Namespace) -> int:
+    """Take part."""
+    from fedhip.federation import background
+    from fedhip.federation.errors import SiteDataError, SiteNameError
+    from fedhip.federation.site_folder import open_site
+
+    opened = open_site(args.folder)
+    if args.name not in (None, opened.name):
+        raise SiteNameError(f"{args.folder} is the folder of site {opened.name!r}, not of {args.name!r}")
+    rows: Path = args.data or args.features
+    if not rows.exists():
+        raise SiteDataError(f"there is no {rows}; check the path")
+    settings = {"data": str(rows.absolute())}
+    for option in ("out", "weights"):
+        if (path := getattr(args, option)) is not None:
+            settings[option] = str(path.absolute())
+    if args.device is not None:
+        settings["device"] = args.device
+    for warning in opened.warnings:
+        print(f"fedhip: warning: {warning}", file=sys.stderr)
+    if args.background:
+        print(background.apart("site", {"folder": str(opened.path), "settings": settings}))
+    else:
+        background.site(str(opened.path), settings)
+    return 0
+
+
+def run(args: argparse.Namespace) -> int:
+    """Start the round."""
+    from fedhip.federation import background, processes
+    from fedhip.federation.places import ServerPlace
+
+    result = processes.run(ServerPlace.open(args.directory), say=background.say)
+    print(json_text({"result": str(result)}) if args.json else f"the round is finished; the result is in {result}")
+    return 0
+
+
+def status(args: argparse.Namespace) -> int:
+    """Say what runs."""
+    from fedhip.federation import processes
+    from fedhip.federation.places import ServerPlace
+
+    if (args.directory / "connection.toml").is_file():
+        own = processes.site_status(args.directory)
+        if args.json:
+            print(json_text(own))
+        else:
+            print(f"site {own['site']!r} is {'' if own['connected'] else 'not '}connected to {own['address']}")
+            if own["refused_app"]:
+                print("the server sent another app than the one installed here; it was refused")
+        return 0
+    found = processes.status(ServerPlace.open(args.directory))
+    if args.json:
+        print(json_text(found))
+        return 0
+    runs = f"is served at {found['address']}" if found["serving"] else "is not served"
+    print(f"{found['federation']} {runs}")
+    print_table(
+        ("site", "state", "since"), [(name, s["state"], _when(s["since"])) for name, s in found["sites"].items()]
+    )
+    if found["runs"]:
+        rows = [
+            (str(r["run"]), r["state"], _when(r["started"]), _when(r["finished"]), r["details"]) for r in found["runs"]
+        ]
+        print_table(("run", "state", "started", "ended", "details"), rows)
+    return 0
+
+
+def _when(iso: str) -> str:
+    """A time of the engine's, in UTC and to the second."""
+    return iso[:19].replace("T", " ")
+
+
+def stop(args: argparse.Namespace) -> int:
+    """End what was started here."""
+    from fedhip.federation import processes
+    from fedhip.federation.errors import FederationError
+
+    if not args.directory.is_dir():
+        raise FederationError(f"there is no folder {args.directory}; check the path")
+    ended = processes.stop(args.directory.absolute())
+    for what in ended:
+        print(f"ended {what}")
+    if not ended:
+        print("nothing ran")
+    return 0

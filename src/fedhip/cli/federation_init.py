@@ -1,0 +1,178 @@
+"""`fedhip federation init`: the options of an agreement, and what was made."""
+
+from __future__ import annotations
+
+import argparse
+import shutil
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from fedhip.cli.console import print_table
+from fedhip.data.errors import MissingExtraError
+from fedhip.data.files import json_text
+
+_FLAG = argparse.BooleanOptionalAction
+_REMEDY = 'a federation needs packages that are not installed; pip install "fedhip[federation]"'
+
+
+def register(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+    """Add the command."""
+    parser = commands.add_parser(
+        "init",
+        help="make a federation: agreement, keys, certificates",
+        description="Make the folder of a federation: what all sites agree on, the authority and the server's "
+        "certificate, and for each site a folder to be given to it by a safe way.",
+    )
+    parser.add_argument("directory", type=Path, metavar="DIR", help="a folder that does not exist yet")
+    parser.add_argument("--name", required=True, help="the federation's name")
+    parser.add_argument("--site", action="append", required=True, metavar="NAME", dest="sites", help="once for each")
+    parser.add_argument(
+        "--site-key", action="append", default=[], metavar="NAME=FILE", help="public key of a site that made its own"
+    )
+    net = parser.add_argument_group("network")
+    net.add_argument("--host", action="append", default=[], metavar="NAME", help="by which sites reach the server")
+    net.add_argument("--port", type=int, metavar="N", help="where it listens (default: 8443)")
+    net.add_argument("--days", type=int, metavar="N", help="life of the server's certificate (default: a year)")
+    what = parser.add_argument_group("classes and features, one way of each")
+    what.add_argument("--classes", metavar="A,B,…", help="the classes, or a file with one in each line")
+    what.add_argument("--features", type=Path, metavar="FILE", help="classes and width as in this feature file")
+    what.add_argument("--dataset", metavar="NAME", help="the classes of a data set by name")
+    what.add_argument("--width", type=int, metavar="M", help="the width, where sites bring feature files")
+    what.add_argument("--backbone", metavar="NAME", help="the backbone, where sites bring images")
+    what.add_argument("--weights", type=Path, metavar="PATH", help="its weights, if not the usual ones")
+    what.add_argument("--pooling", metavar="SPEC", help="as for fedhip run")
+    what.add_argument("--largest-feature", type=float, metavar="X", help="bound on |feature| (default: 16)")
+    rules = parser.add_argument_group("round")
+    rules.add_argument("--alpha", type=_number_or("loo"), metavar="α", help="a number, or loo (default)")
+    rules.add_argument("--beta", type=_number_or("auto"), metavar="β", help="a number, or auto (default)")
+    rules.add_argument("--seed", type=int, help="of the sites' division in training and test rows (default: 0)")
+    rules.add_argument("--only-local-classes", action=_FLAG, help="a site's model knows only its own classes")
+    rules.add_argument("--secure-sum", action=_FLAG, help="sum under masks (default: yes)")
+    rules.add_argument("--quorum", type=int, metavar="N", help="sites needed to go on (default: over two thirds)")
+    rules.add_argument("--threshold", type=int, metavar="N", help="sites needed to unmask (default: as the quorum)")
+    rules.add_argument("--deadline", type=float, metavar="S", help="seconds for each step (default: 600)")
+    rules.add_argument("--max-rows", type=int, metavar="N", help="bound on a site's rows (default: as the grid allows)")
+    parser.add_argument("--json", action="store_true", help="print JSON instead of words")
+    parser.set_defaults(handler=with_engine(init))
+
+
+def with_engine(handler: Callable[[argparse.Namespace], int]) -> Callable[[argparse.Namespace], int]:
+    """A handler whose missing packages are one line with a remedy."""
+
+    def run_it(args: argparse.Namespace) -> int:
+        try:
+            return handler(args)
+        except ModuleNotFoundError as error:
+            if (error.name or "").startswith("fedhip"):
+                raise
+            raise MissingExtraError(f"{_REMEDY} ({error})") from error
+
+    return run_it
+
+
+def _number_or(word: str) -> Callable[[str], float | str]:
+    def parse(text: str) -> float | str:
+        return text if text == word else float(text)
+
+    parse.__name__ = f"number or {word}"  # argparse puts it into its message
+    return parse
+
+
+def init(args: argparse.Namespace) -> int:
+    """Make a federation."""
+    from fedhip.federation.serving import write_door
+    from fedhip.federation.setup import InitSettings
+    from fedhip.federation.setup import init as make
+
+    settings: dict[str, Any] = {"name": args.name, "sites": args.sites, "hosts": args.host, **_agreed(args)}
+    for option in ("port", "days", "alpha", "beta", "seed", "quorum", "threshold", "deadline", "max_rows"):
+        if getattr(args, option) is not None:
+            settings[option] = getattr(args, option)
+    for option in ("largest_feature", "only_local_classes", "secure_sum"):
+        if getattr(args, option) is not None:
+            settings[option] = getattr(args, option)
+    weights: Path | None = settings.pop("weights", None)
+    settings["site_keys"] = dict(map(_site_key, args.site_key))
+    made = make(args.directory, InitSettings(**settings))
+    write_door(made.directory, made.address)
+    if weights is not None:
+        shutil.copyfile(weights, made.directory / "encoder.safetensors")
+    if args.json:
+        print(json_text({
+            "federation": str(made.directory),
+            "address": made.address,
+            "fingerprint": made.fingerprint,
+            "agreement": made.agreement.digest(),
+            "sites": {p.name: {"folder": str(p.folder), "key": p.key_fingerprint} for p in made.parcels},
+            "warnings": list(made.warnings),
+        }))  # fmt: skip
+        return 0
+    for warning in made.warnings:
+        print(f"fedhip: warning: {warning}", file=sys.stderr)
+    whose = {True: "made here", False: "its own"}
+    rows = [(p.name, p.folder.name, whose[p.has_private_key], p.key_fingerprint) for p in made.parcels]
+    print_table(("site", "folder, to be given to it by a safe way", "key", "fingerprint"), rows, str(made.directory))
+    print(f"the roster, to be compared by telephone: {made.fingerprint}")
+    print(f"the sites will look for the server at {made.address}")
+    for where, command in made.next_commands:
+        print(f"{where + ':':13} {command}")
+    return 0
+
+
+def _site_key(text: str) -> tuple[str, Path]:
+    from fedhip.federation.errors import CredentialError
+
+    name, equals, path = text.partition("=")
+    if not equals or not path:
+        raise CredentialError(f"--site-key {text}: write NAME=FILE")
+    return name, Path(path)
+
+
+def _agreed(args: argparse.Namespace) -> dict[str, Any]:
+    """Classes, width and backbone, from the options that describe them."""
+    from fedhip.federation.errors import AgreementError
+
+    found: dict[str, Any] = {}
+    given = [option for option in ("classes", "features", "dataset") if getattr(args, option) is not None]
+    if len(given) != 1:
+        raise AgreementError("the classes are needed, once: give one of --classes, --features and --dataset")
+    if args.classes is not None:
+        path = Path(args.classes)
+        text = path.read_text(encoding="utf-8").splitlines() if path.is_file() else args.classes.split(",")
+        found["classes"] = [name.strip() for name in text if name.strip()]
+    elif args.dataset is not None:
+        from fedhip.data import load_dataset
+
+        found["classes"] = load_dataset(args.dataset).class_names
+    else:
+        from fedhip.data import read_features
+
+        sample = read_features(args.features)
+        found |= {"classes": sample.class_names, "width": sample.features.shape[1]}
+    if args.backbone is not None:
+        found |= _backbone(args)
+    if args.width is not None:
+        found["width"] = args.width
+    if "width" not in found:
+        raise AgreementError("the width of the features is needed: give --features, --width or --backbone")
+    return found
+
+
+def _backbone(args: argparse.Namespace) -> dict[str, Any]:
+    """The reference of a backbone, its width, and its weights file, which the server offers to sites."""
+    from fedhip.features import load_backbone
+    from fedhip.features.backbones import find_weights
+    from fedhip.features.reference import BackboneReference
+    from fedhip.federation.encoder import digest_of
+
+    backbone = load_backbone(args.backbone, pooling=args.pooling, weights=args.weights, device="cpu")
+    # In single precision all machines agree to rounding; in bfloat16 they do not.
+    reference = BackboneReference(backbone.name, backbone.identity, "float32", pooling=args.pooling)
+    found: dict[str, Any] = {"backbone": reference.to_dict(), "width": backbone.feature_dim}
+    if backbone.identity is not None:
+        path = find_weights(args.backbone, args.weights)
+        if path.suffix == ".safetensors":
+            found |= {"encoder_digest": digest_of(path), "weights": path}
+    return found

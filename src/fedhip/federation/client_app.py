@@ -1,0 +1,86 @@
+"""The engine's client app: a shell around `Site`, one process for each message.
+
+The node's configuration names the site's folder and data:
+
+    site-folder="/…/site-a" data="/…/rows.npz" [out="/…/result"] [weights="/…/encoder.safetensors"] [device="cpu"]
+
+torch is imported by the steps that compute; the others answer without it.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from flwr.app import Context, Message
+from flwr.clientapp import ClientApp
+
+from fedhip.federation.codes import SiteCode
+from fedhip.federation.errors import MessageError, SiteFolderError
+from fedhip.federation.site import Site, code_of
+from fedhip.federation.wire import SESSION_BYTES, Envelope, Letter, Step, from_message, to_records
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+app = ClientApp()
+
+
+def answer(message: Message, context: Context) -> Message:
+    """The site's answer to one message; whatever goes wrong is a code, for an exception's text would travel."""
+    step = message.metadata.message_type.partition(".")[2]
+    try:
+        site = _site(context)
+    except Exception:
+        return _refusal(message, SiteCode.FOLDER)
+    try:
+        question = from_message(message)
+        if question.envelope.step != step:
+            raise MessageError(f"a message of type {step} holds the step {question.envelope.step}")
+    except Exception as error:
+        try:
+            site.note(f"{step}: refused: {error}")
+        except Exception:
+            return _refusal(message, SiteCode.FOLDER)
+        return _refusal(message, code_of(error))
+    return Message(to_records(site.handle(question, context.node_id)), reply_to=message)
+
+
+def _site(context: Context) -> Site:
+    given = {name: str(value) for name, value in context.node_config.items()}
+
+    def path(name: str) -> Path | None:
+        return Path(given[name]) if given.get(name) else None
+
+    folder, data = path("site-folder"), path("data")
+    if folder is None or data is None:
+        raise SiteFolderError(
+            "the node's configuration lacks site-folder or data; start it with: fedhip federation site"
+        )
+    return Site(
+        folder,
+        data,
+        out=path("out"),
+        weights=path("weights"),
+        device=given.get("device") or None,
+    )
+
+
+def _refusal(message: Message, code: SiteCode) -> Message:
+    """A code alone, where the question could not be read."""
+    nobody = Envelope(bytes(SESSION_BYTES), "", "", Step.HELLO)
+    return Message(to_records(Letter(nobody, code=code)), reply_to=message)
+
+
+def _register() -> None:
+    registrars: dict[str, Callable[[str], Callable[..., object]]] = {
+        "query": app.query,
+        "train": app.train,
+        "evaluate": app.evaluate,
+    }
+    for step in Step:
+        category, _, action = step.message_type.partition(".")
+        registrars[category](action)(answer)
+
+
+_register()

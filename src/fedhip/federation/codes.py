@@ -1,0 +1,98 @@
+"""What a site tells the server when it does not answer: a code of this list, never a word from its data or its disk."""
+
+from __future__ import annotations
+
+from enum import StrEnum
+
+from fedhip.federation.errors import FederationError
+
+
+class SiteCode(StrEnum):
+    """Why there is no answer. The reason in full is in the site's own log."""
+
+    OK = "ok"
+    PROTOCOL = "protocol"
+    MALFORMED = "malformed"
+    AGREEMENT = "agreement"
+    ROSTER = "roster"
+    SESSION = "session"
+    ANSWERED = "answered"
+    ORDER = "order"
+    FOLDER = "folder"
+    POLICY = "policy"
+    UNMASKED = "unmasked"
+    COHORT = "cohort"
+    SECURE_SUM = "secure-sum"
+    SECOND_SUM = "second-sum"
+    DATA = "data"
+    CLASSES = "classes"
+    WIDTH = "width"
+    NO_ROWS = "no-rows"
+    ROWS = "rows"
+    IMPOSSIBLE = "impossible"
+    OVERFLOW = "overflow"
+    ENCODER = "encoder"
+    TOTAL = "total"
+    OUTPUT = "output"
+    INTERNAL = "internal"
+
+
+class ServerCode(StrEnum):
+    """Why the server went on without a site that sent no code of its own."""
+
+    NEVER_CAME = "never-came"
+    LATE = "late"
+    GONE = "gone"
+    CRASHED = "crashed"
+    GARBAGE = "garbage"
+    SIGNATURE = "signature"
+    TWICE = "twice"
+
+
+_MEANINGS: dict[SiteCode | ServerCode, str] = {
+    SiteCode.OK: "answered",
+    SiteCode.PROTOCOL: "speaks another version of the protocol; install the same fedhip everywhere",
+    SiteCode.MALFORMED: "could not read the server's message",
+    SiteCode.AGREEMENT: "holds another federation.toml; send it the coordinator's",
+    SiteCode.ROSTER: "holds another roster.json; compare the fingerprints and send it the coordinator's",
+    SiteCode.SESSION: "is in another session",
+    SiteCode.ANSWERED: "has answered this step already and does so once only",
+    SiteCode.ORDER: "was asked for a step out of order",
+    SiteCode.FOLDER: "has an incomplete or damaged site folder; see its log",
+    SiteCode.POLICY: "does not permit what the agreement asks; see its log",
+    SiteCode.UNMASKED: "refuses to send statistics without a mask",
+    SiteCode.COHORT: "refuses a cohort smaller than its own minimum",
+    SiteCode.SECURE_SUM: "refuses this request of the secure sum; see its log",
+    SiteCode.SECOND_SUM: "has taken part in a finished sum of this agreement, and refuses another",
+    SiteCode.DATA: "cannot read its data; see its log",
+    SiteCode.CLASSES: "has a class that is none of the agreed ones; see its log",
+    SiteCode.WIDTH: "has features of another width than agreed",
+    SiteCode.NO_ROWS: "has no row to train on",
+    SiteCode.ROWS: "has more rows than agreed",
+    SiteCode.IMPOSSIBLE: "found its own statistics to be those of no data set; see its log",
+    SiteCode.OVERFLOW: "has values too large for the agreed grid; agree on fewer fraction bits",
+    SiteCode.ENCODER: "lacks the agreed encoder, or received another",
+    SiteCode.TOTAL: "found the sum not to hold its own statistics",
+    SiteCode.OUTPUT: "cannot write its results; see its log",
+    SiteCode.INTERNAL: "met an error it did not expect; see its log",
+    ServerCode.NEVER_CAME: "did not come before the deadline",
+    ServerCode.LATE: "did not answer before the deadline",
+    ServerCode.GONE: "is no longer connected",
+    ServerCode.CRASHED: "broke off without an answer",
+    ServerCode.GARBAGE: "sent what is no answer to the question",
+    ServerCode.SIGNATURE: "is not who it says it is: its signature does not fit the roster",
+    ServerCode.TWICE: "is connected twice; the first that answered counts",
+}
+
+
+def meaning(code: SiteCode | ServerCode) -> str:
+    """The code in words, to follow the site's name."""
+    return _MEANINGS[code]
+
+
+class SiteRefusalError(FederationError):
+    """The site does not answer: a code for the server, and the reason in full for the site's own log."""
+
+    def __init__(self, code: SiteCode, reason: str) -> None:
+        super().__init__(reason)
+        self.code = code

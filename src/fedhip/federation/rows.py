@@ -1,0 +1,149 @@
+"""A site's rows: read from its own disk, in the agreed classes, divided as `fedhip run` divides them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fedhip.core.errors import FedHiPError
+from fedhip.data import Dataset, FeatureSet, load_dataset, make_partition, read_features, split_of
+from fedhip.federation.agreement import Agreement
+from fedhip.federation.codes import SiteCode, SiteRefusalError
+from fedhip.federation.encoder import find_encoder
+from fedhip.federation.errors import ClassNameError
+from fedhip.federation.names import class_positions
+
+if TYPE_CHECKING:
+    from fedhip.simulation import Client
+
+
+@dataclass(frozen=True)
+class SiteRows:
+    """Images or features of one site; `labels` are numbers of the agreed classes, `split` is 0 (train) or 1 (test)."""
+
+    site: str
+    data: Dataset | FeatureSet
+    chosen: NDArray[np.bool_]
+    labels: NDArray[np.int64]
+    split: NDArray[np.int8]
+
+    @classmethod
+    def read(cls, source: Path, site: str, agreement: Agreement, class_names: Mapping[str, str]) -> SiteRows:
+        """The rows at `source`: a feature file, an image folder or an .npz of images; refused if they do not fit."""
+        data = _load(source)
+        chosen = _rows_of(site, data, source)
+        labels = _agreed_labels(data, chosen, agreement, class_names)
+        if data.split is None:
+            # Whose rows these are, how many and the seed decide: the same division as in a run over all sites.
+            whose = np.full(len(labels), site)
+            partition = make_partition(labels, "natural", clients=whose, seed=agreement.seed)
+            split = split_of(None, partition)
+        else:
+            split = data.split[chosen]
+        rows = cls(site, data, chosen, labels, split)
+        rows._require(agreement, source)
+        return rows
+
+    def _require(self, agreement: Agreement, source: Path) -> None:
+        train = int((self.split == 0).sum())
+        if train == 0:
+            raise SiteRefusalError(SiteCode.NO_ROWS, f"{source} has no row to train on; a site needs at least one")
+        if train > agreement.max_rows:
+            raise SiteRefusalError(
+                SiteCode.ROWS,
+                f"{source} has {train} training rows, and the agreement allows {agreement.max_rows} a site (max_rows); "
+                "take fewer, or agree on more",
+            )
+        if isinstance(self.data, FeatureSet):
+            _require_width(self.data.features.shape[1], agreement, source)
+        elif agreement.backbone is None:
+            raise SiteRefusalError(
+                SiteCode.DATA,
+                f"{source} holds images, and the agreement names no backbone: every site brings a feature file",
+            )
+
+    def client(self, agreement: Agreement, *, weights: Path | None = None, device: str | None = None) -> Client:
+        """Its rows as features, through the agreed backbone where they are images."""
+        from fedhip.simulation import Client
+
+        if isinstance(self.data, FeatureSet):
+            features: NDArray[Any] = self.data.features
+        else:
+            features = _extract(self.data, agreement, weights, device)
+        rows = features if self.chosen.all() else features[self.chosen]
+        train, test = self.split == 0, self.split == 1
+        return Client(self.site, (rows[train], self.labels[train]), (rows[test], self.labels[test]))
+
+
+def _load(source: Path) -> Dataset | FeatureSet:
+    try:
+        if source.suffix == ".safetensors" or (source.suffix == ".npz" and _holds_features(source)):
+            return read_features(source)
+        return load_dataset(source, allow_single=True)
+    except (FedHiPError, OSError, ValueError) as error:
+        raise SiteRefusalError(SiteCode.DATA, str(error)) from error
+
+
+def _holds_features(source: Path) -> bool:
+    with np.load(source, allow_pickle=False) as arrays:
+        return "images" not in arrays.files
+
+
+def _rows_of(site: str, data: Dataset | FeatureSet, source: Path) -> NDArray[np.bool_]:
+    """Which rows are this site's; a file of several clients has those of its name."""
+    everything = np.ones(len(data), dtype=bool)
+    if data.clients is None:
+        return everything
+    names = np.unique(data.clients)
+    if site in names:
+        return np.asarray(data.clients == site)
+    if len(names) == 1:
+        return everything
+    raise SiteRefusalError(
+        SiteCode.NO_ROWS, f"{source} holds rows of {len(names)} clients and none of {site!r}; give this site's own rows"
+    )
+
+
+def _agreed_labels(
+    data: Dataset | FeatureSet, chosen: NDArray[np.bool_], agreement: Agreement, class_names: Mapping[str, str]
+) -> NDArray[np.int64]:
+    """Labels by the agreed numbers; a class that occurs here and nowhere in the agreement is refused by name."""
+    labels = data.labels[chosen]
+    used = np.unique(labels)
+    try:
+        positions = class_positions([data.class_names[label] for label in used], agreement.classes, dict(class_names))
+    except ClassNameError as error:
+        raise SiteRefusalError(SiteCode.CLASSES, str(error)) from error
+    numbers = np.full(data.num_classes, -1, np.int64)
+    numbers[used] = positions
+    return np.asarray(numbers[labels])
+
+
+def _extract(data: Dataset, agreement: Agreement, weights: Path | None, device: str | None) -> NDArray[Any]:
+    """Features by the agreed backbone, from the cache if they are there."""
+    from fedhip.features import cache_folder, extract
+
+    reference = agreement.backbone
+    if reference is None:
+        raise SiteRefusalError(SiteCode.DATA, "the agreement names no backbone, so images cannot be used")
+    try:
+        backbone = reference.load(weights=find_encoder(agreement, weights), device=device)
+    except (FedHiPError, OSError) as error:
+        raise SiteRefusalError(SiteCode.ENCODER, str(error)) from error
+    dtype = reference.dtype if backbone.mixed_precision else None
+    features = extract(backbone, data, dtype=dtype, cache=cache_folder(True) or False)
+    _require_width(features.shape[1], agreement, Path(data.name))
+    return features
+
+
+def _require_width(width: int, agreement: Agreement, source: Path) -> None:
+    if width != agreement.width:
+        raise SiteRefusalError(
+            SiteCode.WIDTH,
+            f"the features of {source} are {width} wide, and the agreement says {agreement.width}; use its backbone",
+        )

@@ -1,0 +1,25 @@
+"""The engine's server app: one round of the federation whose folder the run's configuration names."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from flwr.app import Context
+from flwr.serverapp import Grid, ServerApp
+
+from fedhip.federation.errors import RoundError
+from fedhip.federation.exchange import Exchange
+from fedhip.federation.server import Round
+
+app = ServerApp()
+
+
+@app.main()
+def main(grid: Grid, context: Context) -> None:
+    """Run the round; it succeeds, or raises, and then the engine's run fails."""
+    folder = str(context.run_config.get("federation-folder") or "")
+    if not folder:
+        raise RoundError(
+            'the run names no federation; start it with: fedhip federation run, or -c federation-folder="…"'
+        )
+    Round.open(Path(folder), lambda deadline: Exchange(grid, deadline)).run()

@@ -1,0 +1,321 @@
+"""A site's side of the round: questions in, answers out, each step once.
+
+    hello         who this is, signed; do agreement and roster agree, are there rows, is the encoder here?
+    encoder       a piece of the encoder, for a site that lacks it
+    keys          the statistics are computed and checked; ephemeral keys for the secure sum
+    share         sealed shares for the other sites
+    mask          the statistics under masks (or plain, where agreement and policy both permit it)
+    agree         a signature on the list of survivors, where somebody is gone
+    unmask        shares that take the masks off the sum, once
+    personalize   the sum comes; α, model and report stay here
+
+The server is not trusted with anything but the sum. What goes wrong is a code for the server and a sentence for the
+site's own log.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+
+from fedhip import __version__
+from fedhip.core.errors import FedHiPError, GridOverflowError, StatisticsError
+from fedhip.federation import credentials
+from fedhip.federation.codes import SiteCode, SiteRefusalError
+from fedhip.federation.encoder import presence, receive
+from fedhip.federation.errors import (
+    AgreementMismatchError,
+    ClassNameError,
+    EncoderError,
+    FederationError,
+    MessageError,
+    PolicyError,
+    SiteDataError,
+)
+from fedhip.federation.rows import SiteRows
+from fedhip.federation.secure_sum import Member, Reason, SecureSumError
+from fedhip.federation.site_folder import SiteFolder, open_site
+from fedhip.federation.site_state import Session, SiteState
+from fedhip.federation.vector import Layout, Vector, from_vector, require_possible, require_room, to_vector
+from fedhip.federation.wire import Arrays, Body, Letter, ProtocolError, Step, by_site, context_of, hello_statement
+
+Answer = tuple[Body, Arrays]
+
+#: The step that must have been answered before. Under masks; without them `mask` follows `hello`.
+_AFTER = {
+    Step.ENCODER: Step.HELLO,
+    Step.KEYS: Step.HELLO,
+    Step.SHARE: Step.KEYS,
+    Step.MASK: Step.SHARE,
+    Step.AGREE: Step.MASK,
+    Step.UNMASK: Step.MASK,
+    Step.PERSONALIZE: Step.MASK,
+}
+#: The same question gets the same answer again, for a server that was started anew; any other question does not.
+_AGAIN = (Step.AGREE, Step.UNMASK, Step.PERSONALIZE)
+
+
+class Site:
+    """One site, from its folder and the path of its data. Keeps nothing in memory between two questions."""
+
+    def __init__(
+        self,
+        folder: Path,
+        data: Path,
+        *,
+        out: Path | None = None,
+        weights: Path | None = None,
+        device: str | None = None,
+    ) -> None:
+        self.folder, self.data, self.weights, self.device = folder, data, weights, device
+        self.out = out or folder / "result"
+        self.state = SiteState(folder)
+
+    def handle(self, question: Letter, node: int) -> Letter:
+        """The answer, or a code; never an exception, whose text the engine would send to the server."""
+        step = question.envelope.step
+        try:
+            with self.state.lock():
+                try:
+                    body, arrays = self._answer(question, node)
+                    self._log(logging.INFO, f"{step}: answered")
+                    return question.reply(body, arrays)
+                except Exception as error:
+                    code = code_of(error)
+                    unexpected = error if code is SiteCode.INTERNAL else None
+                    self._log(logging.ERROR, f"{step}: refused ({code}): {error}", unexpected)
+                    return question.reply(code=code)
+        except Exception:
+            # The folder cannot be locked, or the log not be written: nothing was done.
+            return question.reply(code=SiteCode.FOLDER)
+
+    def note(self, text: str) -> None:
+        """A line in the site's log that belongs to no step."""
+        with self.state.lock():
+            self._log(logging.ERROR, text)
+
+    def _answer(self, question: Letter, node: int) -> Answer:
+        site = open_site(self.folder)
+        envelope = question.envelope
+        if envelope.agreement != site.agreement.digest():
+            raise SiteRefusalError(
+                SiteCode.AGREEMENT,
+                f"the server's agreement has digest {envelope.agreement[:12]}…, and the one here "
+                f"{site.agreement.digest()[:12]}…; compare federation.toml with the coordinator's",
+            )
+        if envelope.roster != site.roster.digest():
+            raise SiteRefusalError(
+                SiteCode.ROSTER,
+                f"the server's roster is not the one here ({site.roster.fingerprint}); compare it by telephone",
+            )
+        if envelope.step is Step.HELLO:
+            return self._hello(site, question, node)
+        session = self.state.session()
+        if session is None or session.session != envelope.session or session.agreement != envelope.agreement:
+            raise SiteRefusalError(
+                SiteCode.SESSION, "the question is of another session than the one that began with hello"
+            )
+        if envelope.step is Step.ENCODER:
+            return self._encoder(site, session, question)
+        if envelope.step in session.answers:
+            return _same_answer(question, session)
+        needed = Step.HELLO if envelope.step is Step.MASK and not site.agreement.secure_sum else _AFTER[envelope.step]
+        if needed not in session.answers:
+            raise SiteRefusalError(SiteCode.ORDER, f"{envelope.step} was asked before {needed}")
+        handlers: dict[Step, Callable[[SiteFolder, Session, Letter], Answer]] = {
+            Step.KEYS: self._keys,
+            Step.SHARE: self._share,
+            Step.MASK: self._mask,
+            Step.AGREE: self._agree,
+            Step.UNMASK: self._unmask,
+            Step.PERSONALIZE: self._personalize,
+        }
+        digest = question.digest()
+        body, arrays = handlers[envelope.step](site, session, question)
+        session.answers[envelope.step] = (digest, body if envelope.step in _AGAIN else None)
+        self.state.keep(session)  # before the answer leaves: what is not on disk could be done twice
+        return body, arrays
+
+    def _hello(self, site: SiteFolder, question: Letter, node: int) -> Answer:
+        envelope = question.envelope
+        before = self.state.session()
+        if before is not None and before.session == envelope.session:
+            raise SiteRefusalError(SiteCode.ANSWERED, "this session has begun already")
+        finished = self.state.finished().get(envelope.agreement)
+        if finished is not None and site.agreement.secure_sum and not site.policy.allow_other_sums:
+            raise SiteRefusalError(
+                SiteCode.SECOND_SUM,
+                f"a sum of this agreement was finished in session {finished[:12]}…; the difference of two sums may "
+                "be one site's statistics, so that a second is refused (allow_other_sums in site.toml)",
+            )
+        self._rows(site)
+        found = presence(site.agreement, self.weights)
+        for warning in site.warnings:
+            self._log(logging.WARNING, warning)
+        signature = credentials.sign(site.key, hello_statement(envelope, site.name, node))
+        session = Session(envelope.session, envelope.agreement, envelope.roster)
+        session.answers[Step.HELLO] = (question.digest(), None)
+        self.state.begin(session)
+        return {"site": site.name, "version": __version__, "encoder": found.value, "signature": signature}, {}
+
+    def _encoder(self, site: SiteFolder, session: Session, question: Letter) -> Answer:
+        if Step.KEYS in session.answers or site.agreement.encoder_digest is None:
+            raise SiteRefusalError(SiteCode.ORDER, "a piece of the encoder came where none was asked for")
+        piece = question.array("piece")
+        if piece.dtype != np.uint8:
+            raise MessageError("a piece of the encoder is not of bytes")
+        whole = receive(site.agreement.encoder_digest, question.number("offset"), question.number("size"), piece)
+        return {"whole": whole}, {}
+
+    def _keys(self, site: SiteFolder, session: Session, question: Letter) -> Answer:
+        # Computed before the cohort is fixed: whoever cannot go on says so while it costs the others nothing.
+        self.state.keep_vector(self._statistics(site))
+        member = Member.begin(
+            site=site.name,
+            roster=site.roster.keys,
+            sign=_signer(site),
+            session=session.session,
+            context=context_of(session.agreement, session.roster),
+            minimum=site.policy.minimum_cohort,
+            threshold=site.agreement.threshold,
+        )
+        keys = member.keys()
+        session.member = member.to_bytes()
+        return {"keys": keys}, {}
+
+    def _share(self, site: SiteFolder, session: Session, question: Letter) -> Answer:
+        member = _member(site, session)
+        sealed = member.share(question.mapping("keys"))
+        session.member = member.to_bytes()
+        return by_site("shares", sealed), {}
+
+    def _mask(self, site: SiteFolder, session: Session, question: Letter) -> Answer:
+        secure = question.flag("secure")
+        if not secure and (site.agreement.secure_sum or site.policy.require_secure_sum):
+            raise SiteRefusalError(
+                SiteCode.UNMASKED, "the server asked for the statistics without a mask; nothing was sent"
+            )
+        if not secure:
+            return {}, {"vector": self._statistics(site)}
+        vector = self.state.vector()
+        if vector is None:
+            raise SiteRefusalError(SiteCode.FOLDER, "the statistics of this session are no longer there")
+        member = _member(site, session)
+        layout = Layout(site.agreement.width, len(site.agreement.classes))
+        masked = member.mask(layout.require(vector), question.mapping("shares"))
+        session.member = member.to_bytes()
+        self.state.drop_vector()
+        return {}, {"vector": masked}
+
+    def _agree(self, site: SiteFolder, session: Session, question: Letter) -> Answer:
+        member = _member(site, session)
+        signature = member.agree(question.names("survivors"))
+        session.member = member.to_bytes()
+        return {"signature": signature}, {}
+
+    def _unmask(self, site: SiteFolder, session: Session, question: Letter) -> Answer:
+        member = _member(site, session)
+        shares = member.unmask(question.names("survivors"), question.mapping("signatures"))
+        session.member = None
+        # From here on the server may have the sum, whether it ever says so or not.
+        self.state.finish(session)
+        return {"shares": shares}, {}
+
+    def _personalize(self, site: SiteFolder, session: Session, question: Letter) -> Answer:
+        from fedhip.federation.personal import Sum, personalize
+
+        agreement = site.agreement
+        layout = Layout(agreement.width, len(agreement.classes))
+        total = layout.require(question.array("total"))
+        beta = question.real("beta")
+        if beta < 0.0 or (agreement.beta != "auto" and beta != agreement.beta):
+            raise SiteRefusalError(SiteCode.TOTAL, f"the server's β is {beta}, and the agreement says {agreement.beta}")
+        received = Sum(from_vector(total, layout, agreement.fraction_bits), beta, question.names("sites"))
+        del total
+        question.arrays.clear()  # a wide federation's sum is 100 MB, and the model needs the room
+        client = self._rows(site).client(agreement, weights=self.weights, device=self.device)
+        result = personalize(self.out, client, received, agreement, self.data)
+        session.member = None
+        told = {name: value for name, value in result.accuracy.items() if value is not None}
+        if not site.policy.tell_accuracy or not told:
+            return {"told": False}, {}
+        return {"told": True, "test": result.test, **told}, {}
+
+    def _rows(self, site: SiteFolder) -> SiteRows:
+        return SiteRows.read(self.data, site.name, site.agreement, site.policy.class_names)
+
+    def _statistics(self, site: SiteFolder) -> Vector:
+        """Phase 1: this site's statistics as a vector, checked as nobody can check them under a mask."""
+        from fedhip.simulation import largest_feature
+
+        agreement = site.agreement
+        layout, bits = Layout(agreement.width, len(agreement.classes)), agreement.fraction_bits
+        client = self._rows(site).client(agreement, weights=self.weights, device=self.device)
+        if (largest := largest_feature([client])) > agreement.largest_feature:
+            raise SiteRefusalError(
+                SiteCode.OVERFLOW,
+                f"a feature here is as large as {largest:g}, and the agreement allows {agreement.largest_feature:g}; "
+                "rescale the features at all sites, or agree on more",
+            )
+        vector = to_vector(client.statistics(layout.d, bits))
+        require_room(vector, len(agreement.sites), bits)
+        require_possible(vector, layout, bits, agreement.max_rows)
+        return vector
+
+    def _log(self, level: int, text: str, error: Exception | None = None) -> None:
+        """A line in the site's own log; the engine's logs may be read by others."""
+        logger = logging.Logger("fedhip.site")
+        handler = logging.FileHandler(self.state.log, encoding="utf-8", errors="backslashreplace")
+        handler.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(message)s"))
+        logger.addHandler(handler)
+        try:
+            self.state.log.chmod(0o600)
+            logger.log(level, text, exc_info=error)
+        finally:
+            handler.close()
+
+
+def code_of(error: Exception) -> SiteCode:
+    """What the server is told of an error."""
+    if isinstance(error, SiteRefusalError):
+        return error.code
+    if isinstance(error, SecureSumError):
+        few = error.reason in (Reason.TOO_FEW, Reason.MINIMUM)
+        return SiteCode.COHORT if few else SiteCode.SECURE_SUM
+    kinds: tuple[tuple[type[Exception], SiteCode], ...] = (
+        (ProtocolError, SiteCode.PROTOCOL),
+        (MessageError, SiteCode.MALFORMED),
+        (AgreementMismatchError, SiteCode.AGREEMENT),
+        (PolicyError, SiteCode.POLICY),
+        (ClassNameError, SiteCode.CLASSES),
+        (SiteDataError, SiteCode.DATA),
+        (EncoderError, SiteCode.ENCODER),
+        (FederationError, SiteCode.FOLDER),
+        (GridOverflowError, SiteCode.OVERFLOW),
+        (StatisticsError, SiteCode.IMPOSSIBLE),
+        (FedHiPError, SiteCode.DATA),
+    )
+    return next((code for kind, code in kinds if isinstance(error, kind)), SiteCode.INTERNAL)
+
+
+def _same_answer(question: Letter, session: Session) -> Answer:
+    """The answer that was given, if it may be given again and the question is the very same."""
+    digest, body = session.answers[question.envelope.step]
+    if body is None or digest != question.digest():
+        raise SiteRefusalError(
+            SiteCode.ANSWERED, f"{question.envelope.step} was answered already, and is answered once"
+        )
+    return body, {}
+
+
+def _signer(site: SiteFolder) -> Callable[[bytes], bytes]:
+    return lambda data: credentials.sign(site.key, data)
+
+
+def _member(site: SiteFolder, session: Session) -> Member:
+    if session.member is None:
+        raise SiteRefusalError(SiteCode.ORDER, "this session has no part in a secure sum, or no longer")
+    return Member.from_bytes(session.member, _signer(site))

@@ -1,0 +1,180 @@
+"""What a site remembers between two questions: each is answered by a process of its own.
+
+    state/lock            one question at a time, whatever the engine does
+    state/session.bin     the session: which steps were answered, and the site's part in the secure sum
+    state/vector.bin      the statistics, from when they are computed until they are masked
+    state/finished.json   agreements under which a sum was finished
+    state/site.log        what happened here, for the site's own people
+
+All of it is readable by its owner alone. The session is on disk before an answer leaves, so that no step is done twice.
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import fcntl
+import json
+import os
+import secrets
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from fedhip.federation.codes import SiteCode, SiteRefusalError
+from fedhip.federation.vector import Vector
+
+SCHEMA = 1
+
+
+@dataclass
+class Session:
+    """One session of one agreement.
+
+    `answers` holds, for each step that was answered, the digest of the question and, for steps whose answer may be
+    given again, the answer.
+    """
+
+    session: bytes
+    agreement: str
+    roster: str
+    member: bytes | None = None
+    answers: dict[str, tuple[str, dict[str, Any] | None]] = field(default_factory=dict)
+
+    def to_bytes(self) -> bytes:
+        """As JSON; bytes in base 64."""
+        content = {
+            "schema": SCHEMA,
+            "session": self.session.hex(),
+            "agreement": self.agreement,
+            "roster": self.roster,
+            "member": None if self.member is None else base64.b64encode(self.member).decode(),
+            "answers": {step: [digest, _dump(body)] for step, (digest, body) in self.answers.items()},
+        }
+        return json.dumps(content).encode()
+
+    @classmethod
+    def from_bytes(cls, data: bytes) -> Session:
+        """Read what `to_bytes` wrote."""
+        content = json.loads(data)
+        if content["schema"] != SCHEMA:
+            raise ValueError("another schema")
+        member = content["member"]
+        return cls(
+            bytes.fromhex(content["session"]),
+            content["agreement"],
+            content["roster"],
+            None if member is None else base64.b64decode(member, validate=True),
+            {step: (digest, _load(body)) for step, (digest, body) in content["answers"].items()},
+        )
+
+
+class SiteState:
+    """The files of a site's state."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder / "state"
+        self.log = self.folder / "site.log"
+
+    @contextmanager
+    def lock(self) -> Iterator[None]:
+        """Only one process, and one thread, at a time."""
+        self.folder.mkdir(mode=0o700, exist_ok=True)
+        descriptor = os.open(self.folder / "lock", os.O_RDWR | os.O_CREAT, 0o600)
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX)
+            yield
+        finally:
+            os.close(descriptor)
+
+    def session(self) -> Session | None:
+        """The session there is."""
+        path = self.folder / "session.bin"
+        try:
+            return Session.from_bytes(path.read_bytes())
+        except FileNotFoundError:
+            return None
+        except (ValueError, KeyError, TypeError, AttributeError, binascii.Error):
+            raise SiteRefusalError(
+                SiteCode.FOLDER, f"{path} is damaged; remove it, and the next session begins anew"
+            ) from None
+
+    def keep(self, session: Session) -> None:
+        """Write the session."""
+        write_private(self.folder / "session.bin", session.to_bytes())
+
+    def begin(self, session: Session) -> None:
+        """A new session: nothing of the last one stays."""
+        self.drop_vector()
+        self.keep(session)
+
+    def keep_vector(self, vector: Vector) -> None:
+        """Write the statistics."""
+        write_private(self.folder / "vector.bin", vector.astype("<u8", copy=False).data)
+
+    def vector(self) -> Vector | None:
+        """The statistics, if they were computed in this session."""
+        try:
+            return np.fromfile(self.folder / "vector.bin", "<u8").astype(np.uint64, copy=False)
+        except FileNotFoundError:
+            return None
+
+    def drop_vector(self) -> None:
+        """Forget the statistics."""
+        (self.folder / "vector.bin").unlink(missing_ok=True)
+
+    def finished(self) -> dict[str, str]:
+        """Sessions by the agreement under which their sum was finished."""
+        path = self.folder / "finished.json"
+        try:
+            content = json.loads(path.read_text(encoding="utf-8"))
+            return {str(agreement): str(session) for agreement, session in content.items()}
+        except FileNotFoundError:
+            return {}
+        except (ValueError, AttributeError):
+            raise SiteRefusalError(
+                SiteCode.FOLDER,
+                f"{path} is damaged, so nobody can say in which sums this site has taken part; restore it",
+            ) from None
+
+    def finish(self, session: Session) -> None:
+        """Remember that the server can finish this sum from now on."""
+        content = {**self.finished(), session.agreement: session.session.hex()}
+        write_private(self.folder / "finished.json", json.dumps(content, indent=1).encode())
+
+
+def write_private(path: Path, data: bytes | memoryview) -> None:
+    """Write a file that its owner alone can read, whole or not at all, in place of the one there."""
+    temporary = path.with_name(f".{path.name}-{secrets.token_hex(6)}")
+    descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+    try:
+        with os.fdopen(descriptor, "wb") as file:
+            file.write(data)
+            file.flush()
+            os.fsync(file.fileno())
+        temporary.replace(path)
+    except BaseException:
+        temporary.unlink(missing_ok=True)
+        raise
+
+
+def _dump(body: dict[str, Any] | None) -> Any:
+    if body is None:
+        return None
+    return {
+        name: {"bytes": base64.b64encode(value).decode()} if isinstance(value, bytes) else value
+        for name, value in body.items()
+    }
+
+
+def _load(body: Any) -> dict[str, Any] | None:
+    if body is None:
+        return None
+    return {
+        name: base64.b64decode(value["bytes"], validate=True) if isinstance(value, dict) else value
+        for name, value in body.items()
+    }

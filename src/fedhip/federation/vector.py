@@ -1,0 +1,151 @@
+"""Statistics as one vector: what a site sends, what is masked and what is summed.
+
+    upper triangle of gram, row by row ‖ cross, row by row ‖ counts        m(m + 1)/2 + m·d + d values
+
+int64 on the grid, viewed as uint64: the sum of two is taken modulo 2^64, and is the sum of the whole numbers as long as
+that fits in 63 bits, which every site makes sure of before it sends anything. Rows are copied one at a time, so that
+a vector costs its own memory and no more.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fedhip.core.errors import GridOverflowError, StatisticsError
+from fedhip.federation.errors import MessageError
+
+if TYPE_CHECKING:
+    from fedhip.core.fixedpoint import GridStatistics
+
+Vector = NDArray[np.uint64]
+
+#: The sum of all sites must stay below this, in steps of the grid.
+LIMIT = 1 << 63
+
+
+@dataclass(frozen=True)
+class Layout:
+    """Where the parts of a vector lie, for features of width m and d classes."""
+
+    m: int
+    d: int
+
+    @property
+    def triangle(self) -> int:
+        """Values of gram."""
+        return self.m * (self.m + 1) // 2
+
+    @property
+    def size(self) -> int:
+        """All values."""
+        return self.triangle + self.m * self.d + self.d
+
+    def require(self, vector: NDArray[Any]) -> Vector:
+        """The vector as uint64, if it is one of this layout."""
+        if vector.shape != (self.size,) or vector.dtype not in (np.dtype(np.uint64), np.dtype(np.int64)):
+            raise MessageError(
+                f"a vector of {vector.dtype} and shape {vector.shape} came where {self.size} whole numbers belong "
+                f"({self.m} features, {self.d} classes)"
+            )
+        return vector.view(np.uint64)
+
+    def cross(self, vector: Vector) -> NDArray[np.int64]:
+        """FᵀY (m, d), a view."""
+        return vector[self.triangle : self.triangle + self.m * self.d].view(np.int64).reshape(self.m, self.d)
+
+    def counts(self, vector: Vector) -> NDArray[np.int64]:
+        """Rows of each class (d,), a view."""
+        return vector[self.size - self.d :].view(np.int64)
+
+
+def to_vector(statistics: GridStatistics) -> Vector:
+    """The statistics as one vector."""
+    layout = Layout(statistics.num_features, statistics.num_classes)
+    vector = np.empty(layout.size, np.uint64)
+    signed, gram = vector.view(np.int64), statistics.gram.numpy()
+    start = 0
+    for row in range(layout.m):
+        end = start + layout.m - row
+        signed[start:end] = gram[row, row:]
+        start = end
+    layout.cross(vector)[:] = statistics.cross.numpy()
+    layout.counts(vector)[:] = statistics.counts.numpy()
+    return vector
+
+
+def from_vector(vector: Vector, layout: Layout, fraction_bits: int) -> GridStatistics:
+    """The statistics that a vector holds; the vector can go then."""
+    import torch
+
+    from fedhip.core.fixedpoint import GridStatistics
+
+    signed = layout.require(vector).view(np.int64)
+    gram = np.empty((layout.m, layout.m), np.int64)
+    start = 0
+    for row in range(layout.m):
+        end = start + layout.m - row
+        gram[row, row:] = gram[row:, row] = signed[start:end]
+        start = end
+    cross, counts = torch.from_numpy(layout.cross(vector).copy()), torch.from_numpy(layout.counts(vector).copy())
+    return GridStatistics(torch.from_numpy(gram), cross, counts, fraction_bits)
+
+
+def require_room(vector: Vector, sites: int, fraction_bits: int) -> None:
+    """Refuse values that could exceed 63 bits in a sum over so many sites, each of which looks at its own."""
+    signed = vector.view(np.int64)
+    largest = max(int(signed.max()), -int(signed.min()))
+    if largest * sites >= LIMIT:
+        raise GridOverflowError(
+            f"the largest value, {largest * 2.0**-fraction_bits:.2g}, leaves no room on the grid for a sum over "
+            f"{sites} sites at fraction_bits={fraction_bits}; agree on fewer fraction bits, or rescale the features"
+        )
+
+
+def require_possible(vector: Vector, layout: Layout, fraction_bits: int, most_rows: int) -> None:
+    """Refuse a vector that no data set of so many rows has.
+
+    [[gram, cross], [crossᵀ, diag(counts)]] must be positive semi-definite, and the counts those of rows.
+    """
+    import torch
+
+    from fedhip.core.statistics import PSD_TOLERANCE
+
+    m, d, step = layout.m, layout.d, 2.0**-fraction_bits
+    counts = layout.counts(vector)
+    if int(counts.min()) < 0 or not counts.any():
+        raise StatisticsError("the class counts are negative, or all zero; no data set has such statistics")
+    if (rows := sum(map(int, counts))) > most_rows:
+        raise StatisticsError(f"the class counts add up to {rows} rows, and at most {most_rows} are agreed on")
+    joint = np.zeros((m + d, m + d))
+    signed, start = vector.view(np.int64), 0
+    for row in range(m):
+        end = start + m - row
+        joint[row, row:m] = signed[start:end]
+        start = end
+    joint[:m, m:] = layout.cross(vector)
+    joint[:m] *= step
+    joint[range(m, m + d), range(m, m + d)] = counts
+    # In units of its diagonal's largest entries, so that the units of the features do not matter.
+    diagonal = joint.diagonal()
+    largest_gram, largest_count = float(diagonal[:m].max()), float(diagonal[m:].max())
+    if largest_gram <= 0.0:
+        if joint[:m].any():
+            raise StatisticsError("gram or cross is not zero although the diagonal of gram is; no data set has that")
+        return
+    scale = np.concatenate((np.full(m, largest_gram**-0.5), np.full(d, largest_count**-0.5)))
+    joint *= scale
+    joint *= scale[:, None]
+    joint[range(m + d), range(m + d)] += PSD_TOLERANCE
+    matrix = torch.from_numpy(joint)
+    if int(torch.linalg.cholesky_ex(matrix, upper=True).info) == 0:
+        return
+    smallest = float(torch.linalg.eigvalsh(matrix, UPLO="U")[0]) - PSD_TOLERANCE
+    if smallest < -0.5 * PSD_TOLERANCE:
+        raise StatisticsError(
+            f"the statistics are not positive semi-definite (smallest eigenvalue {smallest:.1e} of the largest "
+            "diagonal entry): no data set has them; compute them again"
+        )

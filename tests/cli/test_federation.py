@@ -1,0 +1,172 @@
+"""`fedhip federation`: what is made, what is refused, and that nothing heavy is imported before it is needed."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import stat
+import subprocess
+import sys
+import warnings
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from fedhip.cli.federation_init import with_engine
+from fedhip.cli.main import main
+from fedhip.data.errors import MissingExtraError
+from tests.cli.samples import done, encoder, refused
+
+with warnings.catch_warnings():
+    warnings.simplefilter("ignore")  # the engine's libraries warn one another
+    import flwr.clientapp
+    import flwr.serverapp  # noqa: F401
+
+SITES = ("--site", "a", "--site", "b", "--site", "c")
+ROWS = ("--classes", "x,y", "--width", 4)
+
+
+@pytest.fixture
+def fed(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Path:
+    done("federation", "init", tmp_path / "fed", "--name", "demo", *SITES, *ROWS)
+    capsys.readouterr()
+    return tmp_path / "fed"
+
+
+def test_init_says_what_to_do_next(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    done("federation", "init", tmp_path / "fed", "--name", "demo", *SITES, *ROWS, "--host", "h.example.org")
+    shown = capsys.readouterr().out
+    assert "h.example.org:8443" in shown
+    assert f"fedhip federation serve {tmp_path / 'fed'}" in shown
+    for name in "abc":
+        assert f"site-{name}" in shown
+    assert stat.S_IMODE((tmp_path / "fed" / "site-a" / "key").stat().st_mode) == 0o600
+
+
+def test_init_in_json_with_all_settings(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    from fedhip.federation.agreement import Agreement
+
+    words = "--alpha 2 --beta 0.5 --seed 3 --quorum 3 --threshold 2 --deadline 60 --max-rows 500 --only-local-classes"
+    more = ("--largest-feature", 8, "--port", 9000, "--days", 30, "--json")
+    done("federation", "init", tmp_path / "fed", "--name", "demo", *SITES, *ROWS, *words.split(), *more)
+    made = json.loads(capsys.readouterr().out)
+    assert made["address"] == "127.0.0.1:9000"
+    assert set(made["sites"]) == {"a", "b", "c"}
+    agreement = Agreement.read(tmp_path / "fed" / "federation.toml")
+    assert made["agreement"] == agreement.digest()
+    assert (agreement.alpha, agreement.beta, agreement.seed, agreement.quorum) == (2.0, 0.5, 3, 3)
+    assert (agreement.threshold, agreement.deadline, agreement.max_rows) == (2, 60.0, 500)
+    assert agreement.only_local_classes
+    assert agreement.secure_sum
+
+
+def test_classes_and_width_of_a_feature_file_or_a_list(tmp_path: Path) -> None:
+    from fedhip.federation.agreement import Agreement
+
+    np.savez(tmp_path / "rows.npz", features=np.ones((4, 6)), labels=["cat", "dog", "cat", "dog"])
+    done("federation", "init", tmp_path / "one", "--name", "demo", *SITES, "--features", tmp_path / "rows.npz")
+    one = Agreement.read(tmp_path / "one" / "federation.toml")
+    assert (one.classes, one.width) == (("cat", "dog"), 6)
+    (tmp_path / "classes.txt").write_text("cat\n\ndog \n")
+    words = ("--classes", tmp_path / "classes.txt", "--width", 6)
+    done("federation", "init", tmp_path / "two", "--name", "demo", *SITES, *words)
+    assert Agreement.read(tmp_path / "two" / "federation.toml").classes == one.classes
+
+
+def test_a_backbone_comes_with_its_encoder(tmp_path: Path) -> None:
+    from fedhip.federation.agreement import Agreement
+    from fedhip.federation.encoder import EncoderFile
+
+    words = ("--classes", "x,y", "--backbone", "fedhip-vit", "--weights", encoder(tmp_path))
+    done("federation", "init", tmp_path / "fed", "--name", "demo", *SITES, *words)
+    agreement = Agreement.read(tmp_path / "fed" / "federation.toml")
+    assert agreement.backbone is not None
+    assert agreement.backbone.name == "fedhip-vit"
+    assert agreement.width == 48  # its usual pooling joins three layers of 16
+    EncoderFile.of(tmp_path / "fed" / "encoder.safetensors", agreement)
+
+
+def test_a_site_brings_its_own_key(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    done("federation", "key", tmp_path / "mine")
+    printed = capsys.readouterr().out
+    assert "SHA256:" in printed
+    own = ("--site-key", f"b={tmp_path / 'mine.pub'}")
+    done("federation", "init", tmp_path / "fed", "--name", "demo", *SITES, *ROWS, *own)
+    assert not (tmp_path / "fed" / "site-b" / "key").exists()
+    assert "write NAME=FILE" in refused(
+        capsys, "federation", "init", tmp_path / "x", "--name", "d", *SITES, *ROWS, "--site-key", "b"
+    )
+    assert "mine" in refused(capsys, "federation", "key", tmp_path / "mine")
+
+
+@pytest.mark.parametrize(
+    ("words", "reason"),
+    [
+        (["init", "DIR/x", "--name", "d", *SITES, "--width", "4"], "give one of --classes, --features and --dataset"),
+        (["init", "DIR/x", "--name", "d", *SITES, "--classes", "x,y"], "give --features, --width or --backbone"),
+        (["init", "DIR/x", "--name", "d", "--site", "a", "--classes", "x,y", "--width", "4"], "at least two"),
+        (["serve", "DIR"], "is no folder of a federation; make one: fedhip federation init"),
+        (["run", "DIR"], "is no folder of a federation"),
+        (["status", "DIR"], "is no folder of a federation"),
+        (["stop", "DIR/none"], "there is no folder"),
+        (["site", "DIR/none", "--data", "x"], "there is no folder"),
+    ],
+)
+def test_each_refusal_is_one_line(
+    words: list[str], reason: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert reason in refused(capsys, "federation", *(word.replace("DIR", str(tmp_path)) for word in words))
+
+
+def test_a_site_is_refused_before_anything_starts(fed: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert "there is no /nowhere" in refused(capsys, "federation", "site", fed / "site-a", "--data", "/nowhere")
+    line = refused(capsys, "federation", "site", fed / "site-a", "--data", fed, "--name", "b")
+    assert "is the folder of site 'a', not of 'b'" in line
+    (fed / "site-a" / "key").write_bytes((fed / "site-b" / "key").read_bytes())
+    assert "that of the site 'b'" in refused(capsys, "federation", "site", fed / "site-a", "--data", fed)
+
+
+def test_run_and_status_and_stop_without_a_server(fed: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert f"start it: fedhip federation serve {fed}" in refused(capsys, "federation", "run", fed)
+    done("federation", "status", fed)
+    assert "demo is not served" in capsys.readouterr().out
+    done("federation", "status", fed, "--json")
+    assert json.loads(capsys.readouterr().out)["serving"] is False
+    done("federation", "status", fed / "site-a")
+    assert "site 'a' is not connected" in capsys.readouterr().out
+    done("federation", "stop", fed)
+    assert "nothing ran" in capsys.readouterr().out
+
+
+def test_nginx_is_printed(fed: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    done("federation", "serve", fed, "--print-nginx")
+    printed = capsys.readouterr().out
+    assert "listen 8443 ssl;" in printed
+    assert str(fed / "server" / "server.pem") in printed
+
+
+def test_a_mistyped_option_is_answered_with_the_right_one(fed: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        main(["federation", "serve", str(fed), "--bakground"])
+    assert "did you mean --background?" in capsys.readouterr().err
+
+
+def test_the_command_line_imports_no_engine() -> None:
+    code = "import sys, fedhip.cli.main as m; m.build_parser(); print({'flwr', 'httpx', 'h11'} & set(sys.modules))"
+    shown = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)  # noqa: S603
+    assert shown.stdout.strip() == "set()"
+
+
+def test_without_the_extra_it_is_named() -> None:
+    def needs(name: str) -> Callable[[argparse.Namespace], int]:
+        def handler(_: argparse.Namespace) -> int:
+            raise ModuleNotFoundError(f"No module named {name!r}", name=name)
+
+        return handler
+
+    with pytest.raises(MissingExtraError, match=r'pip install "fedhip\[federation\]"'):
+        with_engine(needs("flwr"))(argparse.Namespace())
+    with pytest.raises(ModuleNotFoundError):  # a mistake of ours is no missing extra
+        with_engine(needs("fedhip.nowhere"))(argparse.Namespace())

@@ -1,0 +1,53 @@
+"""Sites' reports take a second each to draw; those tests that look at one ask for `reports`."""
+
+from __future__ import annotations
+
+import os
+import warnings
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+import fedhip.experiments.report
+
+with warnings.catch_warnings():
+    warnings.simplefilter("ignore")  # its own libraries warn one another while they are imported
+    import flwr.clientapp
+    import flwr.serverapp  # noqa: F401
+
+
+@pytest.fixture(autouse=True)
+def no_reports(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    if "reports" not in request.fixturenames:
+        monkeypatch.setattr(fedhip.experiments.report, "render_report", lambda _: "<html></html>")
+
+
+@pytest.fixture
+def reports() -> None:
+    """Draw them."""
+
+
+@pytest.fixture(autouse=True)
+def no_power_cuts(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A disk takes its time to make sure."""
+    monkeypatch.setattr(os, "fsync", lambda _: None)
+
+
+@pytest.fixture
+def sums_only(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Sites keep the sum that they get, and make no models of it."""
+    from fedhip.federation import personal
+
+    def keep(out: Path, client: Any, received: personal.Sum, *_: Any) -> Any:
+        out.mkdir()
+        received.grid.to_file(out / "total.safetensors")
+        return SimpleNamespace(accuracy={})
+
+    monkeypatch.setattr(personal, "personalize", keep)
+
+
+@pytest.fixture(autouse=True)
+def own_cache(monkeypatch: pytest.MonkeyPatch, tmp_path_factory: pytest.TempPathFactory) -> None:
+    monkeypatch.setenv("FEDHIP_CACHE", str(tmp_path_factory.mktemp("cache")))

@@ -1,0 +1,156 @@
+"""Small federations: folders as `init` makes them, rows at each site, and what `fedhip run` makes of the same rows."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from functools import lru_cache
+from pathlib import Path
+from tempfile import mkdtemp
+from typing import Any
+
+import numpy as np
+from flwr.app import Context, RecordDict
+
+from fedhip.core.fixedpoint import GridStatistics
+from fedhip.data import FeatureSet, make_partition
+from fedhip.federation.agreement import Agreement
+from fedhip.federation.exchange import Exchange
+from fedhip.federation.server import Round
+from fedhip.federation.setup import InitSettings, init
+from fedhip.federation.vector import Vector, to_vector
+from fedhip.runs import RunFolder
+from fedhip.simulation import Client, add_up, clients_of
+from tests.core.problems import Array
+from tests.federation.grid import Clock, Fault, LocalGrid
+
+WIDTH, CLASSES, ROWS = 6, ("ape", "bee", "cat", "dog"), 15
+EIGHT = tuple("abcdefgh")
+FOUR = EIGHT[:4]
+
+
+def rows_of(site: str, rows: int = ROWS) -> tuple[Array, Array]:
+    """A site's rows; nobody has a dog."""
+    rng = np.random.default_rng(list(site.encode()))
+    means = np.random.default_rng(1).normal(size=(3, WIDTH))
+    labels = rng.integers(0, 3, rows)
+    return means[labels] + rng.normal(size=(rows, WIDTH)), labels
+
+
+def feature_set(sites: Sequence[str]) -> FeatureSet:
+    parts = [rows_of(site) for site in sites]
+    clients = np.repeat(np.array(list(sites)), ROWS)
+    return FeatureSet(np.concatenate([F for F, _ in parts]), np.concatenate([y for _, y in parts]), CLASSES, clients)
+
+
+def clients(sites: Sequence[str]) -> list[Client]:
+    """The clients of `fedhip run` on these rows."""
+    data = feature_set(sites)
+    return clients_of(data, make_partition(data.labels, "natural", clients=data.clients))
+
+
+def statistics(sites: Sequence[str], bits: int) -> list[GridStatistics]:
+    return [client.statistics(len(CLASSES), bits) for client in clients(sites)]
+
+
+def sum_of(sites: Sequence[str], bits: int) -> GridStatistics:
+    """What `fedhip run` sums."""
+    return add_up(statistics(sites, bits))
+
+
+def vector_of(site: str, bits: int) -> Vector:
+    return to_vector(statistics([site], bits)[0])
+
+
+def write_rows(path: Path, site: str, **more: Any) -> Path:
+    features, labels = rows_of(site)
+    np.savez(path, **{"features": features, "labels": labels, "class_names": np.array(CLASSES), **more})
+    return path
+
+
+@lru_cache
+def _made(sites: tuple[str, ...], settings: tuple[tuple[str, Any], ...]) -> Path:
+    """Keys and certificates once for all tests that want the same."""
+    folder = Path(mkdtemp(prefix="fedhip-federation-")) / "made"
+    init(
+        folder, InitSettings(**{"name": "trial", "sites": sites, "classes": CLASSES, "width": WIDTH, **dict(settings)})
+    )
+    return folder
+
+
+@dataclass
+class Trial:
+    """A federation on disk and the engine in this process."""
+
+    folder: Path
+    sites: tuple[str, ...]
+    grid: LocalGrid
+    faults: list[Fault] = field(default_factory=list)
+
+    @classmethod
+    def make(cls, tmp_path: Path, sites: Sequence[str] = FOUR, **settings: Any) -> Trial:
+        folder = tmp_path / "federation"
+        settings.setdefault("deadline", 60.0)
+        shutil.copytree(_made(tuple(sites), tuple(sorted(settings.items()))), folder)
+        nodes = {}
+        for number, site in enumerate(sites, start=101):
+            data = write_rows(tmp_path / f"{site}.npz", site)
+            config = {"site-folder": str(folder / f"site-{site}"), "data": str(data)}
+            nodes[number] = Context(7, number, config, RecordDict(), {})  # type: ignore[arg-type]
+        trial = cls(folder, tuple(sites), LocalGrid(nodes))
+        (folder / "state" / "nodes.json").write_text(json.dumps({str(n): s for n, s in zip(nodes, sites, strict=True)}))
+        return trial
+
+    @property
+    def agreement(self) -> Agreement:
+        return Agreement.read(self.folder / "federation.toml")
+
+    @property
+    def bits(self) -> int:
+        return self.agreement.fraction_bits
+
+    @property
+    def result(self) -> Path:
+        return self.folder / "state" / "result"
+
+    def node(self, site: str) -> int:
+        return 101 + self.sites.index(site)
+
+    def site_folder(self, site: str) -> Path:
+        return self.folder / f"site-{site}"
+
+    def data(self, site: str) -> Path:
+        return Path(str(self.grid.nodes[self.node(site)].node_config["data"]))
+
+    def log(self, site: str) -> str:
+        return (self.site_folder(site) / "state" / "site.log").read_text()
+
+    def policy(self, site: str, text: str) -> None:
+        (self.site_folder(site) / "site.toml").write_text(text)
+
+    def fault(self, kind: str, site: str, step: str, change: Any = None) -> None:
+        self.grid.faults.append(Fault(kind, self.node(site), step, change))
+
+    def round(self) -> Round:
+        clock: Clock = self.grid.clock
+        return Round.open(
+            self.folder, lambda deadline: Exchange(self.grid, deadline, pause=5.0, clock=clock, sleep=clock.sleep)
+        )
+
+    def run(self) -> RunFolder:
+        return RunFolder.open(self.round().run())
+
+    def again(self) -> None:
+        """The engine without its faults, its sites as they are."""
+        self.grid = LocalGrid(self.grid.nodes)
+
+    def diary(self) -> list[dict[str, str]]:
+        lines = (self.folder / "state" / "progress.jsonl").read_text().splitlines()
+        return [json.loads(line) for line in lines]
+
+    def codes(self) -> dict[str, str]:
+        """Why each site was left out."""
+        found: dict[str, str] = RunFolder.open(self.result).results["dropped"]
+        return found

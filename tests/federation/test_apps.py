@@ -1,0 +1,107 @@
+"""The two apps as the engine loads them: shells, quick to start, that say nothing they should not."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import tomllib
+from importlib import import_module
+from pathlib import Path
+
+import pytest
+from flwr.app import ConfigRecord, Context, Message, RecordDict
+from flwr.clientapp import ClientApp
+from flwr.serverapp import ServerApp
+
+import fedhip.federation
+from fedhip.federation.client_app import app
+from fedhip.federation.codes import SiteCode
+from fedhip.federation.errors import RoundError
+from fedhip.federation.server_app import main
+from fedhip.federation.wire import Envelope, Letter, Step, from_records, to_records
+from tests.federation.samples import Trial
+
+APP = Path(fedhip.federation.__file__).parent / "app"
+
+
+def test_the_app_folder_names_the_apps() -> None:
+    content = tomllib.loads((APP / "pyproject.toml").read_text())
+    components = content["tool"]["flwr"]["app"]["components"]
+    for name, kind in (("serverapp", ServerApp), ("clientapp", ClientApp)):
+        module, _, attribute = components[name].partition(":")
+        assert isinstance(getattr(import_module(module), attribute), kind)
+    assert len(content["project"]["name"]) <= 32
+    assert all(isinstance(value, str | int) for value in content["tool"]["flwr"]["app"]["config"].values())
+
+
+def test_the_app_folder_brings_no_code() -> None:
+    """A site runs the fedhip that its own people installed."""
+    assert [path.name for path in APP.rglob("*") if path.is_file()] == ["pyproject.toml"]
+
+
+def test_a_site_starts_without_torch() -> None:
+    code = (
+        "import fedhip.federation.client_app, sys; sys.exit(int('torch' in sys.modules or 'matplotlib' in sys.modules))"
+    )
+    subprocess.run([sys.executable, "-W", "ignore", "-c", code], check=True)  # noqa: S603
+
+
+def test_most_steps_need_no_torch(tmp_path: Path) -> None:
+    """hello in a process of its own, as the engine runs it."""
+    trial = Trial.make(tmp_path)
+    code = f"""
+import sys
+from pathlib import Path
+from fedhip.federation.site import Site
+from fedhip.federation.wire import Envelope, Letter, Step
+from fedhip.federation.site_folder import open_site
+folder = open_site({str(trial.site_folder("a"))!r})
+envelope = Envelope(bytes(32), folder.agreement.digest(), folder.roster.digest(), Step.HELLO)
+answer = Site(folder.path, Path({str(trial.data("a"))!r})).handle(Letter(envelope), 101)
+sys.exit(answer.code != "ok" or "torch" in sys.modules)
+"""
+    subprocess.run([sys.executable, "-W", "ignore", "-c", code], check=True)  # noqa: S603
+
+
+def ask(trial: Trial, content: RecordDict, kind: str = "query.hello", **config: str) -> Letter:
+    context = trial.grid.nodes[trial.node("a")]
+    given = {**context.node_config, **config}
+    message = Message(content, 101, kind)
+    return from_records(app(message, Context(7, 101, given, RecordDict(), {})).content)
+
+
+LETTER = Letter(Envelope(bytes(32), "a", "b", Step.HELLO))
+
+
+@pytest.mark.parametrize(
+    ("content", "code"),
+    [
+        (RecordDict(), SiteCode.MALFORMED),
+        (RecordDict({"fedhip": ConfigRecord({"protocol": 99}), "body": ConfigRecord()}), SiteCode.PROTOCOL),
+        (to_records(Letter(Envelope(bytes(32), "a", "b", Step.KEYS))), SiteCode.MALFORMED),
+    ],
+)
+def test_a_message_that_is_none_gets_a_code(tmp_path: Path, content: RecordDict, code: SiteCode) -> None:
+    trial = Trial.make(tmp_path)
+    answer = ask(trial, content)
+    assert (answer.code, answer.body, answer.arrays) == (code, {}, {})
+    assert "hello: refused" in trial.log("a")
+
+
+@pytest.mark.parametrize("folder", ["", "/nowhere/at/all"])
+def test_a_node_without_a_folder(tmp_path: Path, folder: str) -> None:
+    trial = Trial.make(tmp_path)
+    for content in (to_records(LETTER), RecordDict()):
+        assert ask(trial, content, **{"site-folder": folder}).code is SiteCode.FOLDER
+
+
+def test_a_run_that_names_no_federation() -> None:
+    with pytest.raises(RoundError, match="federation-folder"):
+        main(None, Context(7, 1, {}, RecordDict(), {}))  # type: ignore[arg-type]
+
+
+def test_the_server_app_runs_the_round(tmp_path: Path, sums_only: None, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("time.sleep", lambda _: None)
+    trial = Trial.make(tmp_path)
+    main(trial.grid, Context(7, 1, {}, RecordDict(), {"federation-folder": str(trial.folder)}))
+    assert (trial.result / "total.safetensors").is_file()

@@ -1,0 +1,76 @@
+"""A site runs the app that it has itself, whatever the server sends."""
+
+from __future__ import annotations
+
+import io
+import zipfile
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+from flwr.cli.build import build_fab_from_disk
+from flwr.supercore.run import RunNotRunningException
+from flwr.supernode.fleet_http_client import FleetHttpClient
+
+from fedhip.federation.node import OTHER_APP, guard, same_app
+from tests.federation.tiny import write_app
+
+#: The engine's libraries warn one another.
+pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning")
+
+
+@pytest.fixture
+def own(tmp_path: Path) -> bytes:
+    return build_fab_from_disk(write_app(tmp_path / "tiny"))
+
+
+def packed(files: dict[str, bytes], compression: int = zipfile.ZIP_STORED) -> bytes:
+    buffer = io.BytesIO()
+    with zipfile.ZipFile(buffer, "w", compression) as bundle:
+        for name, content in files.items():
+            bundle.writestr(name, content)
+    return buffer.getvalue()
+
+
+def files_of(bundle: bytes) -> dict[str, bytes]:
+    with zipfile.ZipFile(io.BytesIO(bundle)) as opened:
+        return {name: opened.read(name) for name in opened.namelist()}
+
+
+def test_the_same_files_are_the_same_app_however_packed(own: bytes) -> None:
+    assert same_app(own, own)
+    assert same_app(packed(files_of(own)), own)
+    assert same_app(packed(dict(reversed(files_of(own).items())), zipfile.ZIP_BZIP2), own)
+
+
+def test_another_app_is_another(own: bytes) -> None:
+    files = files_of(own)
+    assert "tiny_code.py" in files
+    assert not same_app(packed(files | {"tiny_code.py": files["tiny_code.py"].replace(b"hello", b"hallo")}), own)
+    assert not same_app(packed(files | {"sitecustomize.py": b"evil"}), own)
+    assert not same_app(packed({name: files[name] for name in files if name != "tiny_code.py"}), own)
+    assert not same_app(own[:-30], own)
+    assert not same_app(b"", own)
+    twice = io.BytesIO(packed(files))
+    with zipfile.ZipFile(twice, "a") as bundle, pytest.warns(UserWarning, match="Duplicate"):
+        bundle.writestr("tiny_code.py", b"evil")
+    assert not same_app(twice.getvalue(), own)
+
+
+def test_the_node_passes_over_another_app(
+    own: bytes, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    sent = {"content": own}
+
+    def get_fab(self: object, request: object) -> SimpleNamespace:
+        return SimpleNamespace(fab=SimpleNamespace(content=sent["content"]))
+
+    monkeypatch.setattr(FleetHttpClient, "GetFab", get_fab)
+    monkeypatch.setattr("logging.Logger.propagate", True, raising=False)
+    guard(own)
+    client = object.__new__(FleetHttpClient)
+    assert client.GetFab(SimpleNamespace()).fab.content == own  # type: ignore[arg-type]
+    sent["content"] = packed(files_of(own) | {"fedhip/federation/client_app.py": b"evil"})
+    with pytest.raises(RunNotRunningException):
+        client.GetFab(SimpleNamespace())  # type: ignore[arg-type]
+    assert OTHER_APP.startswith("the server sent another app")

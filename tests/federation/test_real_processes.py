@@ -1,0 +1,164 @@
+"""Real servers, nodes and apps on loopback. Each of these tests takes a minute on two quiet cores."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import signal
+import ssl
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import httpx
+import pytest
+
+from fedhip.core.fixedpoint import GridStatistics
+from fedhip.federation import background, engine, joining, processes, serving, started
+from fedhip.federation.agreement import Agreement
+from fedhip.federation.credentials import make_site_key
+from fedhip.federation.errors import EngineError, RoundError
+from fedhip.federation.places import ServerPlace, State
+from fedhip.federation.setup import InitSettings, init
+from fedhip.runs import RunFolder
+from tests.federation.doors import signed
+from tests.federation.samples import CLASSES, FOUR, WIDTH, sum_of, write_rows
+
+#: The engine's libraries warn one another.
+pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning")
+
+EXAMPLE = Path(__file__).parents[2] / "examples" / "four-sites.sh"
+SITES = ("north", "east", "south", "west")
+
+
+@pytest.fixture(autouse=True)
+def own_surroundings(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("OMP_NUM_THREADS", "1")
+    source = str(Path(__file__).parents[2] / "src")  # for a checkout that is not installed
+    monkeypatch.setenv("PYTHONPATH", os.pathsep.join(filter(None, [source, os.environ.get("PYTHONPATH")])))
+
+
+def test_four_sites_as_in_the_example(tmp_path: Path) -> None:
+    """The script that the newcomer's page names, with the embedded backbone, TLS, keys and masks."""
+    path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
+    done = subprocess.run(  # noqa: S603
+        [EXAMPLE, tmp_path / "demo"], capture_output=True, text=True, env={**os.environ, "PATH": path}
+    )
+    assert done.returncode == 0, done.stderr
+    for text in ("the round is finished", "connected", "finished:completed", "all is well", "ended the server"):
+        assert text in done.stdout
+    for site in SITES:
+        assert (tmp_path / "demo" / f"result-{site}" / "report.html").is_file()
+    assert "drawing.png" in done.stdout
+    assert started.recorded(tmp_path / "demo" / "fed" / "state" / "pids") == []
+
+
+class Demo:
+    """A federation of feature files and its processes."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder / "fed"
+        settings = InitSettings(
+            name="demo", sites=FOUR, classes=CLASSES, width=WIDTH, port=engine.free_port(), quorum=3, deadline=120
+        )
+        serving.write_door(self.folder, init(self.folder, settings).address)
+        self.place = ServerPlace.open(self.folder)
+        self.rows = {site: write_rows(folder / f"{site}.npz", site) for site in FOUR}
+
+    def serve(self) -> None:
+        background.apart("serve", {"folder": str(self.folder), "bind": None, "port": None, "proxy": True})
+
+    def come(self, *sites: str) -> None:
+        """Start sites at once."""
+        settings = [
+            {"folder": str(self.folder / f"site-{name}"), "settings": {"data": str(self.rows[name])}} for name in sites
+        ]
+        with ThreadPoolExecutor() as pool:
+            list(pool.map(background.apart, ["site"] * len(sites), settings))
+
+    def run(self, say: Callable[[str], None] = lambda _: None) -> RunFolder:
+        return RunFolder.open(processes.run(self.place, say=say))
+
+    def kill(self, name: str, folder: str = ".") -> None:
+        """Kill one process, and nothing that it started."""
+        found = started.find(State(self.folder / folder / "state").pids, name)
+        assert found is not None
+        os.kill(found.pid, signal.SIGKILL)
+
+    def sum_of(self, sites: Sequence[str]) -> GridStatistics:
+        """What one process makes of the same rows."""
+        return sum_of(sites, Agreement.read(self.folder / "federation.toml").fraction_bits)
+
+
+@pytest.fixture
+def demo(tmp_path: Path) -> Iterator[Demo]:
+    made = Demo(tmp_path)
+    yield made
+    processes.stop(made.folder)
+
+
+def test_a_site_that_is_killed_is_left_out_and_strangers_stay_outside(demo: Demo, tmp_path: Path) -> None:
+    demo.serve()
+    demo.come(*FOUR)
+    port = serving.door_of(demo.place).port
+    url, authority = f"https://127.0.0.1:{port}", str(demo.place.authority)
+    with httpx.Client(verify=ssl.create_default_context(cafile=authority), base_url=url) as outside:
+        own = signed(demo.folder / "site-a" / "key")
+        assert outside.post("/v1/control/list-runs", headers=own).status_code == 404  # a control call from outside
+        assert outside.get("/health").status_code == 404
+        make_site_key(tmp_path / "stranger")
+        assert outside.post("/v1/fleet/pull-messages", headers=signed(tmp_path / "stranger")).status_code == 412
+    assert "/v1/control/list-runs" in demo.place.state.log("proxy").read_text()
+    # The same site a second time, from a copy of its folder: the place is taken.
+    twin = tmp_path / "twin"
+    shutil.copytree(demo.folder / "site-a", twin, ignore=shutil.ignore_patterns("state"))
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(joining, "LAPSE", 1.0)
+        with pytest.raises(EngineError, match="One key is for one site"):
+            joining.join(twin, {"data": "x"}, say=lambda _: None, stop=threading.Event())
+    # A site dies before the round, without a word.
+    for name in ("site", "node", "superexec"):
+        demo.kill(name, "site-d")
+    said: list[str] = []
+    result = demo.run(said.append)
+    assert any("'d'" in line for line in said)
+    assert result.total() == demo.sum_of("abc")
+
+
+def test_a_server_app_that_is_killed_goes_on(demo: Demo) -> None:
+    demo.serve()
+    demo.come(*FOUR)
+    killed = threading.Event()
+
+    def kill_when_masked(line: str) -> None:
+        if line.startswith("unmask") and not killed.is_set():
+            killed.set()
+            for entry in Path("/proc").iterdir():
+                if entry.name.isdecimal() and _is_server_app(entry, demo.place.control_port()):
+                    os.kill(int(entry.name), signal.SIGKILL)
+
+    with pytest.raises(RoundError, match="failed"):
+        demo.run(kill_when_masked)
+    assert killed.is_set()
+    demo.kill("superlink")  # and the engine's server, which `serve` starts again
+    deadline = time.monotonic() + 60
+    while True:
+        try:
+            result = demo.run()
+            break
+        except EngineError:
+            assert time.monotonic() < deadline
+            time.sleep(1)
+    assert result.total() == demo.sum_of(FOUR)
+
+
+def _is_server_app(entry: Path, port: int) -> bool:
+    try:
+        words = (entry / "cmdline").read_bytes().split(b"\0")
+    except OSError:
+        return False
+    return any(word.endswith(b"flwr-serverapp") for word in words) and f"127.0.0.1:{port}".encode() in words

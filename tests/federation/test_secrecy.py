@@ -1,0 +1,129 @@
+"""What the server has of one site: every byte of every message, file and log is read, and nothing plain is in it."""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from fedhip.federation.secure_sum import Collector
+from fedhip.federation.vector import Layout, Vector
+from tests.federation.grid import ServerKilled
+from tests.federation.samples import CLASSES, FOUR, WIDTH, Trial, rows_of, vector_of
+
+LAYOUT = Layout(WIDTH, len(CLASSES))
+
+
+def traces(site: str, bits: int) -> dict[str, bytes]:
+    """What would give a site's statistics away: any two neighbouring values of gram, cross or counts, and its rows."""
+    vector = vector_of(site, bits)
+    signed = vector.view(np.int64)
+    found = {}
+    for i in range(len(signed) - 1):
+        # Two zeros, or small counts side by side, are found in any file: they say nothing.
+        pair = signed[i : i + 2]
+        if (np.abs(pair) > 1 << 20).all():
+            found[f"{site}: values {i} and {i + 1}"] = pair.tobytes()
+    counts = LAYOUT.counts(vector)
+    found[f"{site}: counts"] = counts.tobytes()
+    found[f"{site}: counts as text"] = json.dumps(counts.tolist()).encode()
+    found[f"{site}: counts as lines"] = json.dumps(counts.tolist(), indent=1).encode()
+    features = rows_of(site)[0]
+    found[f"{site}: a row"] = features[0].tobytes()
+    found[f"{site}: a value as text"] = repr(float(features[0, 0])).encode()
+    return found
+
+
+def files_of_the_server(trial: Trial) -> dict[str, bytes]:
+    sites = [trial.site_folder(site) for site in FOUR]
+    return {
+        str(path.relative_to(trial.folder)): path.read_bytes()
+        for path in trial.folder.rglob("*")
+        if path.is_file() and not any(path.is_relative_to(site) for site in sites)
+    }
+
+
+def holds(haystack: dict[str, bytes], needles: dict[str, bytes]) -> list[str]:
+    return [
+        f"{what} in {where}" for where, data in haystack.items() for what, trace in needles.items() if trace in data
+    ]
+
+
+def all_traces(trial: Trial) -> dict[str, bytes]:
+    return {what: trace for site in FOUR for what, trace in traces(site, trial.bits).items()}
+
+
+def wire(trial: Trial) -> dict[str, bytes]:
+    return {f"message {i} ({step}, node {node})": data for i, (node, step, data) in enumerate(trial.grid.wire)}
+
+
+@pytest.mark.parametrize("gone", [None, "mask", "unmask"])
+def test_no_plain_statistics_in_any_message_or_file(tmp_path: Path, gone: str | None) -> None:
+    trial = Trial.make(tmp_path, quorum=3, threshold=3)
+    trial.grid.carry = True
+    if gone is not None:
+        trial.fault("silent", "b", gone)
+    trial.run()
+    needles = all_traces(trial)
+    assert len(needles) > 4 * 20
+    assert holds(wire(trial), needles) == []
+    assert holds(files_of_the_server(trial), needles) == []
+    total = (trial.result / "results.json").read_text()
+    assert not re.search(r'"train": \d', total)
+
+
+def test_no_plain_statistics_in_a_checkpoint(tmp_path: Path) -> None:
+    for step in ("unmask", "personalize"):
+        trial = Trial.make(tmp_path / step)
+        trial.grid.stop_at = (step, 2)
+        with pytest.raises(ServerKilled):
+            trial.run()
+        files = files_of_the_server(trial)
+        assert any("checkpoint" in name and len(data) > 8 * LAYOUT.size for name, data in files.items())
+        assert holds(files, all_traces(trial)) == []
+
+
+def test_the_search_finds_what_it_looks_for(tmp_path: Path, sums_only: None) -> None:
+    """Without masks every site's statistics are in its message, and are found there."""
+    trial = Trial.make(tmp_path, secure_sum=False)
+    trial.grid.carry = True
+    for site in FOUR:
+        trial.policy(site, "require_secure_sum = false")
+    trial.run()
+    found = holds(wire(trial), all_traces(trial))
+    for site in FOUR:
+        assert any(f"{site}: values" in line for line in found)
+        assert any(f"{site}: counts in" in line for line in found)
+
+
+def test_counts_are_masked_like_the_rest(tmp_path: Path, sums_only: None, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Under a mask a count is any 64-bit number; a plain one has 60 zero bits."""
+    received: list[Vector] = []
+    add = Collector.add
+
+    def keep(self: Collector, site: str, vector: Vector) -> None:
+        received.append(vector.copy())
+        add(self, site, vector)
+
+    monkeypatch.setattr(Collector, "add", keep)
+    Trial.make(tmp_path).run()
+    assert len(received) == 4
+    for vector in received:
+        assert (vector[-len(CLASSES) :] > 1 << 40).all()
+
+
+def test_no_word_of_a_sites_log_reaches_the_server(tmp_path: Path, sums_only: None) -> None:
+    trial = Trial.make(tmp_path, quorum=3, threshold=3)
+    trial.grid.carry = True
+    features, labels = rows_of("c")
+    names = np.array(["ape", "bee", "gout", "dog"])
+    np.savez(trial.data("c"), features=features, labels=labels, class_names=names)
+    trial.run()
+    assert "gout" in trial.log("c")
+    everything = {**wire(trial), **files_of_the_server(trial)}
+    paths = {"the class": b"gout", "the path": str(trial.data("c")).encode(), "an error": b"Error"}
+    assert holds(everything, paths) == []
+    assert trial.codes() == {"c": "classes"}

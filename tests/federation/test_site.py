@@ -1,0 +1,394 @@
+"""A site refuses what it must: each time a code for the server, a reason in its own log, and nothing else."""
+
+from __future__ import annotations
+
+import stat
+import threading
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from fedhip.core.fixedpoint import GridStatistics
+from fedhip.federation.codes import SiteCode
+from fedhip.federation.roster import Roster
+from fedhip.federation.secure_sum import Collector
+from fedhip.federation.site import Site
+from fedhip.federation.wire import Envelope, Letter, Step, by_site, context_of
+from fedhip.simulation import Client
+from tests.federation.samples import CLASSES, FOUR, WIDTH, Trial, rows_of, sum_of, vector_of
+
+
+class Table:
+    """Four sites and a server that asks what it likes."""
+
+    def __init__(self, tmp_path: Path, **settings: Any) -> None:
+        self.trial = Trial.make(tmp_path, **settings)
+        self.sites = {site: Site(self.trial.site_folder(site), self.trial.data(site)) for site in FOUR}
+        self.roster = Roster.read(self.trial.folder / "roster.json")
+        self.digests = self.trial.agreement.digest(), self.roster.digest()
+        self.begin()
+
+    def begin(self, session: bytes = b"s" * 32) -> None:
+        self.envelope = Envelope(session, *self.digests, Step.HELLO)
+        self.collector = Collector(self.roster.keys, session, context_of(*self.digests), self.trial.agreement.threshold)
+
+    def ask(self, site: str, step: Step, body: Any = None, arrays: Any = None, **envelope: Any) -> Letter:
+        question = Letter(replace(self.envelope, step=step, **envelope), body or {}, arrays or {})
+        return self.sites[site].handle(question, self.trial.node(site))
+
+    def code(self, *question: Any, **envelope: Any) -> SiteCode:
+        """The code, after a look that nothing else is in the answer."""
+        answer = self.ask(*question, **envelope)
+        assert (answer.body, answer.arrays) == ({}, {}) or answer.code is SiteCode.OK
+        return answer.code
+
+    def until(self, step: Step) -> None:
+        """All sites, up to this step and with it."""
+        steps = list(self._steps())
+        for name, run in steps:
+            run()
+            if name is step:
+                return
+
+    def _steps(self) -> Iterator[tuple[Step, Any]]:
+        yield Step.HELLO, lambda: [self._ok(s, Step.HELLO) for s in FOUR]
+        yield Step.KEYS, self._keys
+        yield Step.SHARE, self._share
+        yield Step.MASK, self._mask
+
+    def _keys(self) -> None:
+        for site in FOUR:
+            self.collector.keys(site, self._ok(site, Step.KEYS).data("keys"))
+
+    def _share(self) -> None:
+        keys = by_site("keys", self.collector.cohort())
+        for site in FOUR:
+            self.collector.shares(site, self._ok(site, Step.SHARE, keys).mapping("shares"))
+
+    def _mask(self) -> None:
+        for site in FOUR:
+            self.collector.add(site, self._ok(site, Step.MASK, self.dealt(site)).array("vector"))
+
+    def dealt(self, site: str) -> dict[str, Any]:
+        return {"secure": True, **by_site("shares", self.collector.dealt_to(site))}
+
+    def unmask(self, *survivors: str, signatures: dict[str, bytes] | None = None) -> dict[str, Any]:
+        return {"survivors": list(survivors), **by_site("signatures", signatures or {})}
+
+    def _ok(self, *question: Any) -> Letter:
+        answer = self.ask(*question)
+        assert answer.code is SiteCode.OK, self.trial.log(question[0])
+        return answer
+
+
+@pytest.fixture
+def table(tmp_path: Path) -> Table:
+    return Table(tmp_path)
+
+
+def test_the_steps_in_order_give_the_sum(table: Table) -> None:
+    table.until(Step.MASK)
+    assert table.collector.survivors() == list(FOUR)
+    for site in FOUR:
+        table.collector.unmask(site, table.ask(site, Step.UNMASK, table.unmask(*FOUR)).data("shares"))
+    from fedhip.federation.vector import to_vector
+
+    np.testing.assert_array_equal(table.collector.result(), to_vector(sum_of(FOUR, table.trial.bits)))
+
+
+def test_an_unmasked_request(table: Table) -> None:
+    table.until(Step.SHARE)
+    assert table.code("a", Step.MASK, {"secure": False}) is SiteCode.UNMASKED
+    assert "without a mask" in table.trial.log("a")
+    assert table.code("a", Step.MASK, table.dealt("a")) is SiteCode.OK  # a refusal changes nothing
+
+
+def test_an_agreement_without_masks_against_the_policy(tmp_path: Path) -> None:
+    table = Table(tmp_path, secure_sum=False)
+    assert table.code("a", Step.HELLO) is SiteCode.POLICY
+    table.trial.policy("a", "require_secure_sum = false")
+    assert table.code("a", Step.HELLO) is SiteCode.OK
+    answer = table.ask("a", Step.MASK, {"secure": False})
+    np.testing.assert_array_equal(answer.array("vector"), vector_of("a", table.trial.bits))
+
+
+def test_a_cohort_below_the_sites_minimum(table: Table) -> None:
+    table.trial.policy("a", "minimum_cohort = 4")
+    table.until(Step.KEYS)
+    keys = table.collector.cohort()
+    three = by_site("keys", {site: keys[site] for site in "abc"})
+    assert table.code("a", Step.SHARE, three) is SiteCode.COHORT
+    assert table.code("b", Step.SHARE, three) is SiteCode.OK
+
+
+def test_fewer_dealers_than_the_sites_minimum(table: Table) -> None:
+    table.trial.policy("a", "minimum_cohort = 4")
+    table.until(Step.SHARE)
+    dealt = table.collector.dealt_to("a")
+    del dealt["d"]
+    assert table.code("a", Step.MASK, {"secure": True, **by_site("shares", dealt)}) is SiteCode.COHORT
+
+
+def test_a_second_unmasking(table: Table) -> None:
+    table.until(Step.MASK)
+    first = table.ask("a", Step.UNMASK, table.unmask(*FOUR))
+    assert first.code is SiteCode.OK
+    assert table.code("a", Step.UNMASK, table.unmask("a", "b", "c")) is SiteCode.ANSWERED
+    # A server that was started again may ask the very same, and learns nothing new.
+    assert table.ask("a", Step.UNMASK, table.unmask(*FOUR), attempt=2).body == first.body
+
+
+def test_both_share_kinds_of_one_site(table: Table) -> None:
+    """The seed of d's mask and the key of its pair masks together are its statistics."""
+    table.until(Step.MASK)
+    signatures = {s: table.ask(s, Step.AGREE, {"survivors": ["a", "b", "c"]}).data("signature") for s in "abc"}
+    assert table.code("a", Step.AGREE, {"survivors": list(FOUR)}) is SiteCode.ANSWERED
+    assert table.code("a", Step.UNMASK, table.unmask(*FOUR)) is SiteCode.SECURE_SUM
+    assert table.code("a", Step.UNMASK, table.unmask("a", "b", "c")) is SiteCode.SECURE_SUM
+    assert table.code("a", Step.UNMASK, table.unmask("a", "b", "c", signatures=signatures)) is SiteCode.OK
+    assert table.code("a", Step.UNMASK, table.unmask(*FOUR)) is SiteCode.ANSWERED
+
+
+def test_a_second_sum_of_the_same_agreement(table: Table) -> None:
+    table.until(Step.MASK)
+    table.begin(b"t" * 32)
+    assert table.code("b", Step.HELLO) is SiteCode.OK  # the first was never unmasked here
+    table.begin()
+    table.ask("a", Step.UNMASK, table.unmask(*FOUR))
+    table.begin(b"t" * 32)
+    assert table.code("a", Step.HELLO) is SiteCode.SECOND_SUM
+    table.trial.policy("a", "allow_other_sums = true")
+    assert table.code("a", Step.HELLO) is SiteCode.OK
+
+
+def test_another_roster_and_another_agreement(table: Table) -> None:
+    assert table.code("a", Step.HELLO, roster="0" * 64) is SiteCode.ROSTER
+    assert table.code("a", Step.HELLO, agreement="0" * 64) is SiteCode.AGREEMENT
+    table.until(Step.HELLO)
+    assert table.code("a", Step.KEYS, roster="0" * 64) is SiteCode.ROSTER
+    assert table.code("a", Step.KEYS, agreement="0" * 64) is SiteCode.AGREEMENT
+
+
+def test_a_key_that_is_not_in_the_roster(table: Table) -> None:
+    """The server shows a cohort with a site of its own invention."""
+    from fedhip.federation.credentials import make_site_key, read_private_key, sign
+    from fedhip.federation.secure_sum import Member
+
+    table.until(Step.KEYS)
+    keys = table.collector.cohort()
+    make_site_key(table.trial.folder / "forged")
+    forged = read_private_key(table.trial.folder / "forged")
+    public = (table.trial.folder / "forged.pub").read_bytes().strip()
+    member = Member.begin(
+        site="d", roster={**table.roster.keys, "d": public}, sign=lambda data: sign(forged, data),
+        session=table.envelope.session, context=context_of(*table.digests), minimum=3, threshold=3,
+    )  # fmt: skip
+    assert table.code("a", Step.SHARE, by_site("keys", {**keys, "d": member.keys()})) is SiteCode.SECURE_SUM
+    assert table.code("a", Step.SHARE, by_site("keys", {**keys, "nobody": keys["d"]})) is SiteCode.SECURE_SUM
+
+
+def test_another_session_another_order_and_again(table: Table) -> None:
+    assert table.code("a", Step.KEYS) is SiteCode.SESSION
+    table.until(Step.HELLO)
+    assert table.code("a", Step.HELLO) is SiteCode.ANSWERED
+    assert table.code("a", Step.KEYS, session=b"x" * 32) is SiteCode.SESSION
+    for step in (Step.SHARE, Step.MASK, Step.AGREE, Step.UNMASK, Step.PERSONALIZE):
+        assert table.code("a", step) is SiteCode.ORDER
+    assert table.code("a", Step.ENCODER) is SiteCode.ORDER
+    assert table.code("a", Step.KEYS) is SiteCode.OK
+    assert table.code("a", Step.KEYS) is SiteCode.ANSWERED
+    assert table.code("a", Step.SHARE, {"keys": b"garbage"}) is SiteCode.MALFORMED
+
+
+def test_two_questions_at_once_get_one_vector(table: Table) -> None:
+    table.until(Step.SHARE)
+    answers: list[Letter] = []
+    ask = [threading.Thread(target=lambda: answers.append(table.ask("a", Step.MASK, table.dealt("a")))) for _ in "123"]
+    for thread in ask:
+        thread.start()
+    for thread in ask:
+        thread.join()
+    assert sorted(answer.code for answer in answers) == [SiteCode.ANSWERED, SiteCode.ANSWERED, SiteCode.OK]
+    assert sum(len(answer.arrays) for answer in answers) == 1
+
+
+def test_a_new_session_forgets_the_last(table: Table) -> None:
+    table.until(Step.SHARE)
+    dealt = table.dealt("a")
+    before = table.envelope
+    table.begin(b"t" * 32)
+    table.until(Step.KEYS)
+    assert table.code("a", Step.MASK, dealt) is SiteCode.ORDER
+    table.envelope = before
+    assert table.code("a", Step.MASK, dealt) is SiteCode.SESSION
+
+
+def save(trial: Trial, **more: Any) -> None:
+    features, labels = rows_of("a")
+    np.savez(trial.data("a"), **{"features": features, "labels": labels, "class_names": np.array(CLASSES), **more})
+
+
+WRITTEN = np.array(["ape", "bee", "catt", "dog"])
+NAN = np.where(np.arange(15)[:, None] == 3, np.nan, rows_of("a")[0])
+
+
+@pytest.mark.parametrize(
+    ("rows", "code", "reason"),
+    [
+        ({"features": NAN}, SiteCode.DATA, "row 3 hold NaN"),
+        ({"features": rows_of("a")[0][:, :5]}, SiteCode.WIDTH, "are 5 wide, and the agreement says 6"),
+        ({"class_names": WRITTEN}, SiteCode.CLASSES, "'catt' is none of the 4 agreed ones; did you mean 'cat'"),
+        ({"split": np.ones(15, np.int8)}, SiteCode.NO_ROWS, "no row to train on"),
+        ({"clients": np.array(["x", "y", "z"] * 5)}, SiteCode.NO_ROWS, "none of 'a'"),
+        ({"labels": np.zeros(3, int)}, SiteCode.DATA, "there are 15 rows"),
+        ({"features": np.zeros((0, WIDTH)), "labels": np.zeros(0, int)}, SiteCode.DATA, "shape"),
+    ],
+)  # fmt: skip
+def test_rows_that_do_not_fit(table: Table, rows: dict[str, Any], code: SiteCode, reason: str) -> None:
+    save(table.trial, **rows)
+    assert table.code("a", Step.HELLO) is code
+    assert reason in table.trial.log("a")
+
+
+def test_no_data_at_all(table: Table) -> None:
+    table.trial.data("a").unlink()
+    assert table.code("a", Step.HELLO) is SiteCode.DATA
+    table.trial.data("b").write_bytes(b"not a zip file")
+    assert table.code("b", Step.HELLO) is SiteCode.DATA
+
+
+def test_more_rows_than_agreed(tmp_path: Path) -> None:
+    table = Table(tmp_path, max_rows=11)
+    assert table.code("a", Step.HELLO) is SiteCode.ROWS
+
+
+def test_a_feature_larger_than_agreed(table: Table) -> None:
+    save(table.trial, features=100.0 * rows_of("a")[0])
+    table.until(Step.HELLO)
+    assert table.code("a", Step.KEYS) is SiteCode.OVERFLOW
+    assert "the agreement allows 16" in table.trial.log("a")
+
+
+def broken(part: str, value: int) -> Any:
+    def statistics(self: Client, d: int, bits: int, *_: Any) -> GridStatistics:
+        own = GridStatistics.from_data(torch.as_tensor(self.train[0]), self.train[1], d, fraction_bits=bits)
+        getattr(own, part)[0] = value
+        return own
+
+    return statistics
+
+
+@pytest.mark.parametrize(
+    ("part", "value", "code"),
+    [("gram", -1, SiteCode.IMPOSSIBLE), ("cross", 2**50, SiteCode.IMPOSSIBLE), ("gram", 2**61, SiteCode.OVERFLOW)],
+)
+def test_statistics_that_no_rows_have(
+    table: Table, monkeypatch: pytest.MonkeyPatch, part: str, value: int, code: SiteCode
+) -> None:
+    table.until(Step.HELLO)
+    monkeypatch.setattr(Client, "statistics", broken(part, value))
+    assert table.code("a", Step.KEYS) is code
+    assert not (table.trial.site_folder("a") / "state" / "vector.bin").exists()
+
+
+def test_classes_by_the_sites_own_names(table: Table) -> None:
+    save(table.trial, class_names=np.array(["Affe", "bee", "cat", "Einhorn"]))
+    assert table.code("a", Step.HELLO) is SiteCode.CLASSES
+    table.trial.policy("a", '[class_names]\nAffe = "ape"\n')  # of an Einhorn there is no row, so it needs no name
+    table.until(Step.HELLO)
+    table.ask("a", Step.KEYS)
+    np.testing.assert_array_equal(table.sites["a"].state.vector(), vector_of("a", table.trial.bits))
+
+
+@pytest.mark.parametrize(
+    ("body", "change", "code"),
+    [
+        ({}, lambda total: total[:-1], SiteCode.MALFORMED),
+        ({}, lambda total: total * 0, SiteCode.TOTAL),
+        ({"beta": -1.0}, lambda total: total, SiteCode.TOTAL),
+        ({"beta": float("nan")}, lambda total: total, SiteCode.MALFORMED),
+    ],
+)
+def test_a_sum_that_is_none(table: Table, body: Any, change: Any, code: SiteCode) -> None:
+    from fedhip.federation.vector import to_vector
+
+    table.until(Step.MASK)
+    total = to_vector(sum_of(FOUR, table.trial.bits))
+    question = {"beta": 1.0, "sites": list(FOUR), **body}
+    assert table.code("a", Step.PERSONALIZE, question, {"total": change(total)}) is code
+    assert not (table.trial.site_folder("a") / "result").exists()
+    assert table.code("a", Step.PERSONALIZE, {**question, "beta": 1.0}, {"total": total}) is SiteCode.OK
+
+
+def test_a_beta_other_than_agreed(tmp_path: Path) -> None:
+    from fedhip.federation.vector import to_vector
+
+    table = Table(tmp_path, beta=2.0)
+    table.until(Step.MASK)
+    arrays = {"total": to_vector(sum_of(FOUR, table.trial.bits))}
+    assert table.code("a", Step.PERSONALIZE, {"beta": 1.0, "sites": list(FOUR)}, arrays) is SiteCode.TOTAL
+
+
+def test_a_place_for_results_that_is_taken(table: Table) -> None:
+    from fedhip.federation.vector import to_vector
+
+    table.until(Step.MASK)
+    out = table.trial.site_folder("a") / "result"
+    out.mkdir()
+    (out / "thesis.txt").write_text("mine")
+    arrays = {"total": to_vector(sum_of(FOUR, table.trial.bits))}
+    assert table.code("a", Step.PERSONALIZE, {"beta": 1.0, "sites": list(FOUR)}, arrays) is SiteCode.OUTPUT
+    assert (out / "thesis.txt").read_text() == "mine"
+
+
+def test_an_error_that_nobody_expected_is_a_code_outside_and_a_line_inside(
+    table: Table, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(*_: Any, **__: Any) -> None:
+        raise RuntimeError("patient 7 has gout")
+
+    monkeypatch.setattr("fedhip.federation.site.SiteRows.read", fail)
+    answer = table.ask("a", Step.HELLO)
+    assert (answer.code, answer.body, answer.arrays) == (SiteCode.INTERNAL, {}, {})
+    assert "patient 7 has gout" in table.trial.log("a")
+
+
+def test_what_lies_on_the_sites_disk_is_for_its_owner(table: Table) -> None:
+    state = table.trial.site_folder("a") / "state"
+    table.until(Step.SHARE)
+    assert {path.name for path in state.iterdir()} == {"lock", "session.bin", "site.log", "vector.bin"}
+    for path in (state, *state.iterdir()):
+        assert not stat.S_IMODE(path.stat().st_mode) & 0o077, path
+
+
+def test_secrets_and_statistics_are_gone_when_they_are_not_needed(table: Table) -> None:
+    state = table.sites["a"].state
+    table.until(Step.MASK)
+    assert state.vector() is None
+    table.ask("a", Step.UNMASK, table.unmask(*FOUR))
+    session = state.session()
+    assert session is not None
+    assert session.member is None
+
+
+def test_a_damaged_state(table: Table) -> None:
+    table.until(Step.HELLO)
+    state = table.trial.site_folder("a") / "state"
+    for damage in (b"", b"{}", b'{"schema": 1}', b"\xff\xfe"):
+        (state / "session.bin").write_bytes(damage)
+        assert table.code("a", Step.KEYS) is SiteCode.FOLDER
+    (state / "session.bin").unlink()
+    (state / "finished.json").write_text("damaged")
+    assert table.code("a", Step.HELLO) is SiteCode.FOLDER  # it may have taken part in a sum: nobody knows
+
+
+def test_a_folder_that_is_not_whole(table: Table) -> None:
+    (table.trial.site_folder("a") / "roster.json").unlink()
+    assert table.code("a", Step.HELLO) is SiteCode.FOLDER
+    table.trial.site_folder("b").rename(table.trial.folder / "elsewhere")
+    assert table.code("b", Step.HELLO) is SiteCode.FOLDER
