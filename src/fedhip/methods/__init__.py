@@ -29,6 +29,7 @@ from fedhip.methods.fedselect import FedSelect
 from fedhip.methods.local_sgd import LocalSGD
 from fedhip.methods.method import Method
 from fedhip.methods.pfedfda import run_pfedfda
+from fedhip.methods.prior import WithPrior
 from fedhip.methods.protocol import Evaluation, Head, MethodRun, Protocol
 from fedhip.methods.training import Checkpoint, train_method
 from fedhip.simulation import Client
@@ -176,7 +177,9 @@ def run_method(
         return _CLOSED[name][1](Task(clients, num_classes, protocol, chosen, device, tell))
     saved = None if checkpoint is None else Checkpoint.of(checkpoint, name, clients, num_classes, protocol, chosen)
     lab = Laboratory(clients, num_classes, protocol, device)
-    return train_method(name, _GRADIENT[name].of(lab, chosen), lab, tell, saved)
+    kind = _GRADIENT[name]
+    method = kind.of(lab, chosen) if protocol.prior == "none" else WithPrior.around(kind, lab, clients, chosen)
+    return train_method(name, method, lab, tell, saved)
 
 
 def _nearest(word: str, words: Mapping[str, object] | Sequence[str]) -> str:
@@ -217,6 +220,8 @@ def _check_protocol(protocol: Protocol) -> None:
         raise MethodError(f"learning_rate is {protocol.learning_rate!r}; give a number above 0")
     if not 0 < protocol.participation <= 1:
         raise MethodError(f"participation is {protocol.participation!r}; give a share above 0 and up to 1")
+    if protocol.prior not in ("none", "client"):
+        raise MethodError(f"prior is {protocol.prior!r}; give 'client' or 'none'")
     if protocol.head not in ("linear", "mlp"):
         raise MethodError(f"head is {protocol.head!r}; give 'linear' or 'mlp'")
 

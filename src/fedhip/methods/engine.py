@@ -13,7 +13,7 @@ the round and the epoch, and on nothing else; there is no state of a generator t
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Sequence
+from collections.abc import Callable, Hashable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import accumulate
 
@@ -22,6 +22,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from fedhip.core.prior import Prior
 from fedhip.methods import heads
 from fedhip.methods.heads import Batch, Params
 from fedhip.methods.protocol import Protocol
@@ -42,7 +43,7 @@ GATHER = 16
 _TABLES: dict[Hashable, tuple[Tensor, Tensor]] = {}
 _MOST_TABLES = 512
 
-SHUFFLE, SAMPLE, SLICE, ALIGN, TRACE, WARM_UP = range(6)
+SHUFFLE, SAMPLE, SLICE, ALIGN, TRACE, WARM_UP, HOLD_OUT = range(7)
 
 
 def draw(seed: int, purpose: int, *place: int) -> np.random.Generator:
@@ -84,12 +85,13 @@ class Shuffled:
 class Models:
     """Whom to test with what: (K, ...) of the clients with training rows, (1, ...) for those without, if there is one.
 
-    `scores(params, x)` gives (k, B, d).
+    `scores(params, x)` gives (k, B, d). `priors` are those of the clients with training rows, if they are asked for.
     """
 
     personal: Params
     common: Params | None = None
     scores: Callable[[Params, Tensor], Tensor] = heads.scores
+    priors: list[Prior] | None = None
 
 
 class Laboratory:
@@ -112,6 +114,7 @@ class Laboratory:
         self.device = torch.device(device)
         self.together = self.device.type != "cpu" if together is None else together
         self.place = [at for at, client in enumerate(clients) if len(client.train[1])]
+        self.number = {at: k for k, at in enumerate(self.place)}
         self.rows = [len(clients[at].train[1]) for at in self.place]
         self.starts = list(accumulate(self.rows, initial=0))
         self.features, self.labels = self._stack([clients[at].train for at in self.place])
@@ -185,18 +188,33 @@ class Laboratory:
 
     def accuracies(self, models: Models) -> list[float | None]:
         """The accuracy of each client's model on its test rows; None without rows or without a model."""
-        number = {at: k for k, at in enumerate(self.place)}
+        everybody = self.class_counts.sum(dim=0)
         right: dict[int, Tensor] = {}
-        for at, (rows, start) in enumerate(self.tests):
-            k = number.get(at)
-            params = models.common if k is None else slice_of(models.personal, k)
-            if not rows or params is None:
+        for at, found in enumerate(self.test_scores(models)):
+            if found is None:
                 continue
-            found = models.scores(params, self.test_features[start : start + rows][None])[0]
+            k = self.number.get(at)
+            if k is not None and models.priors is not None:
+                found = models.priors[k].apply(found, self.class_counts[k], everybody)
             keep = self.class_counts[k] > 0 if k is not None and self.protocol.only_local_classes else None
-            right[at] = (masked(found, keep).argmax(dim=1) == self.test_labels[start : start + rows]).sum()
+            right[at] = (masked(found, keep).argmax(dim=1) == self.labels_tested(at)).sum()
         counted = dict(zip(right, torch.stack(list(right.values())).tolist() if right else [], strict=True))
         return [counted[at] / rows if at in counted else None for at, (rows, _) in enumerate(self.tests)]
+
+    def test_scores(self, models: Models) -> Iterator[Tensor | None]:
+        """The scores (n, d) of each client's test rows; None without rows or without a model."""
+        for at, (rows, start) in enumerate(self.tests):
+            k = self.number.get(at)
+            params = models.common if k is None else slice_of(models.personal, k)
+            if not rows or params is None:
+                yield None
+            else:
+                yield models.scores(params, self.test_features[start : start + rows][None])[0]
+
+    def labels_tested(self, at: int) -> Tensor:
+        """The labels of a client's test rows."""
+        rows, start = self.tests[at]
+        return self.test_labels[start : start + rows]
 
     def _own(self, k: int) -> tuple[Tensor, Tensor]:
         span = slice(self.starts[k], self.starts[k] + self.rows[k])

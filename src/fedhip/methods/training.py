@@ -16,6 +16,7 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 from torch import Tensor
 
+from fedhip.core.prior import Prior
 from fedhip.data.files import atomic_path
 from fedhip.methods.engine import Laboratory, Models, participants
 from fedhip.methods.errors import CheckpointError
@@ -77,13 +78,14 @@ def train_method(
                 evaluate(method.models(state, progress.round))
             if checkpoint is not None:
                 checkpoint.write_when_due(state, progress)
-            report(method.title, progress.round, protocol.rounds)
+            report(method.phase, progress.round, protocol.rounds)
     except BaseException:
         if checkpoint is not None:
             checkpoint.write(state, progress)
         raise
     if checkpoint is not None:
         checkpoint.write(state, progress)
+    priors: list[Prior | None] | None = None
     if diverged is None:
         began = time.perf_counter()
         models = method.models(state, progress.round)
@@ -91,6 +93,9 @@ def train_method(
         progress.seconds += time.perf_counter() - began  # fine-tuning is part of a method
         if diverged is None:
             accuracy = evaluate(models)
+            if models.priors is not None:
+                numbers = (lab.number.get(at) for at in range(len(lab.tests)))
+                priors = [None if k is None else models.priors[k] for k in numbers]
     return MethodRun(
         name,
         accuracy,
@@ -102,6 +107,7 @@ def train_method(
         history=progress.history,
         diverged=diverged,
         note=method.note,
+        priors=priors,
     )
 
 
@@ -122,6 +128,21 @@ def tensors_of(state: Any) -> Iterator[tuple[str, Tensor]]:
             yield part.name, value
         elif isinstance(value, tuple):
             yield from ((f"{part.name}.{i}", tensor) for i, tensor in enumerate(value))
+
+
+def flat(state: Any) -> tuple[Tensor, ...]:
+    """The tensors of a dataclass, one after another."""
+    return tuple(tensor for _, tensor in tensors_of(state))
+
+
+def like(fresh: Any, tensors: Sequence[Tensor]) -> Any:
+    """A dataclass of the shape of `fresh`, with these tensors: what `flat` takes apart."""
+    left = iter(tensors)
+    values: dict[str, Any] = {}
+    for part in fields(fresh):
+        old = getattr(fresh, part.name)
+        values[part.name] = next(left) if isinstance(old, Tensor) else tuple(next(left) for _ in old)
+    return replace(fresh, **values)
 
 
 def all_finite(state: Any) -> bool:
@@ -149,7 +170,7 @@ class Checkpoint:
         options: Mapping[str, float],
     ) -> Checkpoint:
         """With the fingerprint of all that decides the numbers."""
-        told = json.dumps([name, num_classes, asdict(protocol), dict(sorted(options.items()))])
+        told = json.dumps([name, num_classes, protocol.told, dict(sorted(options.items()))])
         sha = hashlib.sha256(told.encode())
         for client in clients:
             for part in (*client.train, *client.test):
@@ -188,13 +209,7 @@ class Checkpoint:
                 f"{self.path} was written for other clients, another protocol or another method; "
                 "remove it, or choose another path"
             )
-        values: dict[str, Any] = {}
-        for part in fields(fresh):
-            old = getattr(fresh, part.name)
-            if isinstance(old, Tensor):
-                values[part.name] = stored[part.name].to(old.device)
-            else:
-                values[part.name] = tuple(stored[f"{part.name}.{i}"].to(t.device) for i, t in enumerate(old))
+        state = like(fresh, [stored[name].to(old.device) for name, old in tensors_of(fresh)])
         told = json.loads(metadata["progress"])
         history = [Evaluation(**entry) for entry in told.pop("history")]
-        return replace(fresh, **values), Progress(**told, history=history)
+        return state, Progress(**told, history=history)

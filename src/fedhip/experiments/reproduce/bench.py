@@ -6,7 +6,7 @@ import importlib
 import json
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -89,9 +89,9 @@ def cell_of(
     if setting.learning_rate is not None:
         protocol = replace(protocol, learning_rate=setting.learning_rate)
     # A method in closed form is the same whatever the rounds and the learning rate: it need not be run again.
-    told: Json = asdict(protocol)
+    told: Json = protocol.told
     if not known_methods()[method].gradient:
-        told = {name: told[name] for name in ("seed", "only_local_classes")}
+        told = {name: told[name] for name in ("seed", "only_local_classes", "prior") if name in told}
 
     def compute(checkpoint: Path, tell: Inside) -> Json:
         given = clients()
@@ -150,6 +150,9 @@ def plain(run: MethodRun, test_rows: Sequence[int]) -> Json:
         "download": run.download_bytes_per_client,
         "options": dict(run.options),
         "alphas": run.alphas,
+        # [temperature, smoothing] of each client; no smoothing: no prior.
+        "priors": run.priors
+        and [None if prior is None else [prior.temperature, _finite(prior.smoothing)] for prior in run.priors],
         "history": [
             [e.round, _finite(e.accuracy), e.seconds, e.upload_bytes_per_client, e.download_bytes_per_client]
             for e in run.history
