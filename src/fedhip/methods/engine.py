@@ -15,7 +15,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import reduce
 from itertools import accumulate
+from operator import add
 
 import numpy as np
 import torch
@@ -38,6 +40,9 @@ Orders = Callable[[int], Sequence[Order]]
 
 #: Mini-batches whose rows a client gathers at once on a CPU: few calls, and little memory.
 GATHER = 16
+
+#: Rows of each client that class means take at a time on a GPU.
+CLASS_MEAN_ROWS = 512
 
 #: Batches laid out on a GPU, of the last rounds: the methods of a table all use the same.
 _TABLES: dict[Hashable, tuple[Tensor, Tensor]] = {}
@@ -179,12 +184,34 @@ class Laboratory:
 
     def class_means(self, embed: Callable[[Params, Tensor], Tensor], params: Params, present: Sequence[int]) -> Tensor:
         """(k, d, h): the mean of embed(params, x) over each client's rows of each class; 0 for classes without rows."""
-        return torch.stack(
-            [
-                mean_by_class(embed(slice_of(params, i), self._own(k)[0][None])[0], self._own(k)[1], self.num_classes)
-                for i, k in enumerate(present)
+        if not self.together:
+            own = (self._own(k) for k in present)
+            means = [
+                mean_by_class(embed(slice_of(params, i), x[None])[0], y, self.num_classes)
+                for i, (x, y) in enumerate(own)
             ]
-        )
+            return torch.stack(means)
+
+        def summed(first: int) -> Tensor:
+            index, real = self._columns(present, first, min(first + CLASS_MEAN_ROWS, longest))
+            z = embed(params, _rows(self.features, index))
+            onehot = torch.nn.functional.one_hot(_rows(self.labels, index), self.num_classes).to(z.dtype)
+            return (onehot * real[:, :, None]).mT @ z  # a product: adding at an index is in no fixed order on a GPU
+
+        # All clients at once, their rows filled up to the longest, and a few rows at a time to bound the memory.
+        longest = max(self.rows[k] for k in present)
+        sums = reduce(add, map(summed, range(0, longest, CLASS_MEAN_ROWS)))
+        counts = self.class_counts[list(present)].to(sums.dtype).clamp_(min=1)
+        return sums / counts[:, :, None]
+
+    def _columns(self, present: Sequence[int], first: int, last: int) -> tuple[Tensor, Tensor]:
+        """Rows first to last of each client (k, last − first) in the feature matrix, and which there are (0 or 1)."""
+        starts = torch.tensor([self.starts[k] for k in present])[:, None]
+        rows = torch.tensor([self.rows[k] for k in present])[:, None]
+        place = torch.arange(first, last)[None]
+        real = place < rows
+        index = starts + torch.where(real, place, 0)
+        return index.to(self.device), real.to(self.device, self.dtype)
 
     def accuracies(self, models: Models) -> list[float | None]:
         """The accuracy of each client's model on its test rows; None without rows or without a model."""
