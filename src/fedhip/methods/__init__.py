@@ -160,12 +160,14 @@ def run_method(
     device: str | torch.device = "cpu",
     report: Report | None = None,
     checkpoint: Path | None = None,
+    probe: int = 0,
 ) -> MethodRun:
     """Train one method on the clients' training rows and test it on their test rows.
 
     `options` are the method's own (see `METHODS[name].defaults`). `report(phase, done, total)` is called as it goes.
     `checkpoint` is a safetensors file, written from time to time, when the run is interrupted and when it has ended,
     from which a later call with the same arguments goes on to the same numbers; methods in closed form need none.
+    `probe` is how many numbers to keep of the first client's scores on its test rows, to compare models by.
     """
     if name not in METHODS:
         raise MethodError(f"there is no method {name!r}; {_nearest(name, METHODS)}")
@@ -174,12 +176,12 @@ def run_method(
     chosen = _checked_options(METHODS[name], options or {}, protocol)
     tell = report or (lambda phase, done, total: None)
     if name in _CLOSED:
-        return _CLOSED[name][1](Task(clients, num_classes, protocol, chosen, device, tell))
+        return _CLOSED[name][1](Task(clients, num_classes, protocol, chosen, device, tell, probe))
     saved = None if checkpoint is None else Checkpoint.of(checkpoint, name, clients, num_classes, protocol, chosen)
     lab = Laboratory(clients, num_classes, protocol, device)
     kind = _GRADIENT[name]
     method = kind.of(lab, chosen) if protocol.prior == "none" else WithPrior.around(kind, lab, clients, chosen)
-    return train_method(name, method, lab, tell, saved)
+    return train_method(name, method, lab, tell, saved, probe)
 
 
 def _nearest(word: str, words: Mapping[str, object] | Sequence[str]) -> str:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 
 import numpy as np
@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 from fedhip.core.prior import Prior
+from fedhip.methods.engine import sketch
 from fedhip.methods.prior import choose, prior_bytes
 from fedhip.methods.protocol import Evaluation, MethodRun, Protocol
 from fedhip.models import masked
@@ -32,6 +33,8 @@ class Task:
     options: Mapping[str, float]
     device: str | torch.device
     report: Report
+    probe_size: int = 0
+    probe: list[float] = field(default_factory=list)
 
     @property
     def training(self) -> list[Client]:
@@ -53,10 +56,16 @@ class Task:
             return None
         features, labels = self.tensors(client.test)
         found = scores(features)
+        self.look(client, found)
         if prior is not None:
             found = prior.apply(found, self.counts(client), self.all_counts)
         predicted = masked(found, self.local_classes(client)).argmax(dim=1)
         return float((predicted == labels).double().mean())
+
+    def look(self, client: Client, scores: Tensor) -> None:
+        """Keep a sketch of the first client's scores, if one is asked for."""
+        if self.probe_size and client is self.clients[0]:
+            self.probe[:] = sketch(scores, self.probe_size)
 
     def counts(self, client: Client) -> Tensor:
         """The client's training rows by class (d,)."""
@@ -104,7 +113,19 @@ def one_shot(
     known = [value for value in accuracy if value is not None]
     end = Evaluation(rounds, float(np.mean(known)) if known else None, seconds, up, down)
     every = [priors.get(client.name) for client in task.clients] if priors else None
-    return MethodRun(name, accuracy, rounds, seconds, up, down, dict(task.options), alphas, [end], priors=every)
+    return MethodRun(
+        name,
+        accuracy,
+        rounds,
+        seconds,
+        up,
+        down,
+        dict(task.options),
+        alphas,
+        [end],
+        priors=every,
+        probe=task.probe or None,
+    )
 
 
 def run_local(task: Task) -> MethodRun:
@@ -158,6 +179,10 @@ def _simulated(name: str, task: Task) -> MethodRun:
         device=task.device,
         report=task.report,
     )
+    first = outcome.clients[0]
+    if first.test:
+        weights = first.personal.weights if name == "fedhip" and first.personal else outcome.federation.G
+        task.look(task.clients[0], task.tensors(task.clients[0].test)[0] @ weights)
     rounds, up, down = outcome.traffic(name)
     if task.protocol.prior == "client":
         models = len(PRIOR_ALPHAS) if name == "fedhip" and "alpha" not in task.options else 1

@@ -60,7 +60,8 @@ class MethodRun:
 
     `accuracy` holds None for a client without test rows. `diverged` says at which round and learning rate the loss was
     no longer a number; there are no accuracies then. `note` is for the table: that a method degenerates, say. `priors`
-    are the clients', where they were asked for; None for one without training rows.
+    are the clients', where they were asked for; None for one without training rows. `probe` are scores of the first
+    client's model, where they were asked for (see `sketch`).
     """
 
     name: str
@@ -75,3 +76,4 @@ class MethodRun:
     diverged: str | None = None
     note: str | None = None
     priors: list[Prior | None] | None = None
+    probe: list[float] | None = None

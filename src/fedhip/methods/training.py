@@ -18,7 +18,7 @@ from torch import Tensor
 
 from fedhip.core.prior import Prior
 from fedhip.data.files import atomic_path
-from fedhip.methods.engine import Laboratory, Models, participants
+from fedhip.methods.engine import Laboratory, Models, participants, sketch
 from fedhip.methods.errors import CheckpointError
 from fedhip.methods.method import Method
 from fedhip.methods.protocol import Evaluation, MethodRun, Protocol
@@ -48,8 +48,10 @@ def train_method(
     lab: Laboratory,
     report: Report,
     checkpoint: Checkpoint | None = None,
+    probe_size: int = 0,
 ) -> MethodRun:
     """All rounds of a method, and the test of what they gave."""
+    probe: list[float] | None = None
     protocol, progress, state = lab.protocol, Progress(), method.start()
     accuracy: list[float | None] = [None] * len(lab.tests)
     if checkpoint is not None:
@@ -93,6 +95,8 @@ def train_method(
         progress.seconds += time.perf_counter() - began  # fine-tuning is part of a method
         if diverged is None:
             accuracy = evaluate(models)
+            if probe_size and (found := next(lab.test_scores(models))) is not None:
+                probe = sketch(found, probe_size)
             if models.priors is not None:
                 numbers = (lab.number.get(at) for at in range(len(lab.tests)))
                 priors = [None if k is None else models.priors[k] for k in numbers]
@@ -108,6 +112,7 @@ def train_method(
         diverged=diverged,
         note=method.note,
         priors=priors,
+        probe=probe,
     )
 
 

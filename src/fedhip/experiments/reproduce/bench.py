@@ -84,8 +84,12 @@ def cell_of(
     label: str,
     key: Mapping[str, Any],
     clients: Any,
+    probe: int = 0,
 ) -> Cell:
-    """A method on the clients that `clients()` gives, standardised where the protocol is the tuned one."""
+    """A method on the clients that `clients()` gives, standardised where the protocol is the tuned one.
+
+    `probe` is how many numbers to keep of the first client's scores on its test rows.
+    """
     if setting.learning_rate is not None:
         protocol = replace(protocol, learning_rate=setting.learning_rate)
     # A method in closed form is the same whatever the rounds and the learning rate: it need not be run again.
@@ -98,7 +102,8 @@ def cell_of(
         if regime == "tuned":
             which = json.dumps({**source.identity, **key}, sort_keys=True)
             given = bench.standardized(which, given, source.features.num_classes, method in WITH_INTERCEPT)
-        return {**run_method(bench, source, method, protocol, setting, given, checkpoint, tell), "device": bench.device}
+        found = run_method(bench, source, method, protocol, setting, given, checkpoint, tell, probe)
+        return {**found, "device": bench.device}
 
     full = {
         **source.identity,
@@ -107,6 +112,7 @@ def cell_of(
         "options": dict(setting.options),
         "features_are": "raw" if regime == "paper" else "standardised",
         "protocol": told,
+        **({"probe": probe} if probe else {}),
     }
     return Cell(label, method, full, compute)
 
@@ -120,6 +126,7 @@ def run_method(
     clients: Sequence[Client],
     checkpoint: Path,
     tell: Inside,
+    probe: int = 0,
 ) -> Json:
     """Run it, and give what a cell keeps of it."""
     run: MethodRun = importlib.import_module("fedhip.methods").run_method(
@@ -131,6 +138,7 @@ def run_method(
         device=bench.device,
         report=tell,
         checkpoint=checkpoint if known_methods()[method].gradient else None,
+        probe=probe,
     )
     return plain(run, [len(client.test[1]) for client in clients])
 
@@ -159,6 +167,7 @@ def plain(run: MethodRun, test_rows: Sequence[int]) -> Json:
         ],
         "diverged": run.diverged,
         "note": run.note,
+        "probe": run.probe and [_finite(value) for value in run.probe],
     }
 
 
