@@ -4,8 +4,9 @@
     python benchmarks/prior.py sketches.npz
 
 For every method accuracy (mean over clients) without a prior, with the chosen one, with a smoothing of 0.05 rows a
-class fixed for all (at the best temperature), and with the one temperature and smoothing for all clients that is best on the test rows, none
-included: hindsight, which no choice may use. `--rows` keeps so many rows of each class, for clients with few.
+class fixed for all (at the best temperature), and with the one temperature and smoothing for all clients that is best
+on the test rows, none included: hindsight, which no choice may use. `--rows` keeps so many rows of each class, for
+clients with few.
 """
 
 from __future__ import annotations
