@@ -62,22 +62,25 @@ def test_the_local_model_is_the_ridge_that_leave_one_out_prefers() -> None:
     assert relative_error(found, ridge_oracle(F, np.eye(6)[y], best)) <= 1e-9
 
 
-def test_no_model_sees_a_test_row(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("prior", [False, True])
+def test_no_model_sees_a_test_row(monkeypatch: pytest.MonkeyPatch, prior: bool) -> None:
     """With noise for test features and shuffled test labels, every model is the same to the last bit."""
     clients = federation()
     rng = np.random.default_rng(1)
     noise = [Client(c.name, c.train, (rng.normal(size=c.test[0].shape), rng.permutation(c.test[1]))) for c in clients]
     models: list[Array] = []
 
-    def predict(model: Tensor, features: Array, classes: Tensor | None = None) -> Array:
+    def predict(model: Tensor, features: Array, classes: Tensor | None = None, shift: Tensor | None = None) -> Array:
         models.append(model.numpy().copy())
         return np.zeros(len(features), dtype=np.int64)
 
     monkeypatch.setattr(simulation, "predict", predict)
-    before = simulate(clients, 6)
-    after = simulate(noise, 6)
+    before = simulate(clients, 6, prior=prior)
+    after = simulate(noise, 6, prior=prior)
     assert before.beta == after.beta
     assert [r.alpha for r in before.clients] == [r.alpha for r in after.clients]
+    assert [r.priors for r in before.clients] == [r.priors for r in after.clients]
+    assert all(set(r.priors) == ({"local", "global", "fedhip"} if prior else set()) for r in before.clients)
     half = len(models) // 2
     assert half == 3 * len(clients)
     assert all(np.array_equal(a, b) for a, b in zip(models[:half], models[half:], strict=True))

@@ -152,14 +152,19 @@ def head_graph(model: Model, opset: int, ir_version: int) -> ModelProto:
         "head/weights": model.weights.cpu().float().numpy(),
         "head/temperature": np.array(model.temperature, np.float32),
     }
-    nodes = []
+    nodes, product = [], "scores"
+    if model.only_local_classes:
+        product = "head/all_scores"
+    if model.bias is not None:
+        constants["head/bias"] = model.bias.cpu().float().numpy()
+        nodes.append(helper.make_node("MatMul", ["features", "head/weights"], ["head/unbiased"]))
+        nodes.append(helper.make_node("Add", ["head/unbiased", "head/bias"], [product]))
+    else:
+        nodes.append(helper.make_node("MatMul", ["features", "head/weights"], [product]))
     if model.only_local_classes:
         constants["head/answers"] = model.local_classes.cpu().numpy()
         constants["head/left_out"] = np.array(LEFT_OUT, np.float32)
-        nodes.append(helper.make_node("MatMul", ["features", "head/weights"], ["head/all_scores"]))
         nodes.append(helper.make_node("Where", ["head/answers", "head/all_scores", "head/left_out"], ["scores"]))
-    else:
-        nodes.append(helper.make_node("MatMul", ["features", "head/weights"], ["scores"]))
     nodes.append(helper.make_node("Div", ["scores", "head/temperature"], ["head/logits"]))
     nodes.append(helper.make_node("Softmax", ["head/logits"], ["probabilities"], axis=1))
     return _model(

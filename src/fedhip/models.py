@@ -49,6 +49,8 @@ class Model:
         What makes its features; None if they were given.
     total, own : str
         Digests of the federation's statistics and of the client's part of them.
+    bias : (d,) or None
+        Added to the scores: the client's prior, if the run has priors. Like the temperature it is not in the file.
     """
 
     client: str | None
@@ -62,6 +64,7 @@ class Model:
     backbone: BackboneReference | None
     total: str
     own: str | None = None
+    bias: Tensor | None = None
 
     def __post_init__(self) -> None:
         if self.weights.ndim != 2 or self.weights.shape[1] != len(self.class_names):
@@ -87,7 +90,10 @@ class Model:
                 f"features have shape {tuple(F.shape)}, and {self.who} takes (N, {self.feature_dim}); "
                 "use the backbone it was made with"
             )
-        return masked(F.to(self.weights) @ self.weights, self.local_classes if self.only_local_classes else None)
+        found = F.to(self.weights) @ self.weights
+        if self.bias is not None:
+            found += self.bias.to(found)
+        return masked(found, self.local_classes if self.only_local_classes else None)
 
     def probabilities(self, features: NDArray[Any] | Tensor) -> Tensor:
         """(N, d); each row sums to 1."""

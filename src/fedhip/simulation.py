@@ -2,7 +2,7 @@
 
 phase 1   at each client: statistics of its own training rows, on the grid
 phase 2   at the server: their sum, β for the federation, the global model
-phase 3   at each client: α by leave-one-out on its own training rows, its personalized model
+phase 3   at each client: α by leave-one-out on its own training rows, its personalized model; on request its prior
 
 All sums are of whole numbers, so that they are the same bits in any order; a client's model is a function of the sum
 and of its own statistics, so that it can be solved anew, to the same bits, when the sum changes.
@@ -11,10 +11,11 @@ and of its own statistics, so that it can be solved anew, to the same bits, when
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import cached_property
+from types import MappingProxyType
 from typing import Any, Literal
 
 import numpy as np
@@ -27,7 +28,6 @@ from fedhip.core import (
     LooScore,
     PersonalizationPath,
     RegularizationPath,
-    RidgePath,
     Statistics,
     personalize_from_statistics,
     solve_global,
@@ -35,9 +35,11 @@ from fedhip.core import (
 from fedhip.core.calibration import log_losses
 from fedhip.core.errors import EmptyClientError
 from fedhip.core.fixedpoint import GridStatistics, decode, fraction_bits_for, round_features
+from fedhip.core.prior import NO_PRIOR, Prior
 from fedhip.data import FeatureSet, Partition, client_parts, split_of
 from fedhip.models import masked
 from fedhip.parallel import in_order, one_thread
+from fedhip.priors import choose_client_priors, local_path
 
 METHODS = ("local", "global", "fedhip")
 
@@ -149,7 +151,8 @@ class ClientResult:
 
     A client without training rows is tested with the global model and has no model of its own; one without test rows
     has no accuracies. `confusions` are (true, predicted, number) of its test rows that its own model gets wrong,
-    `mistakes` the places of these rows among its test rows, with what was predicted.
+    `mistakes` the places of these rows among its test rows, with what was predicted. `priors` are those that the models
+    were tested with, by method.
     """
 
     client: str
@@ -161,6 +164,7 @@ class ClientResult:
     personal: Personalization | None
     confusions: list[tuple[int, int, int]]
     mistakes: list[tuple[int, int]]
+    priors: dict[str, Prior] = field(default_factory=dict)
 
     @property
     def alpha(self) -> float | None:
@@ -242,6 +246,7 @@ def simulate(
     beta: Beta = "auto",
     methods: Iterable[str] = METHODS,
     only_local_classes: bool = False,
+    prior: bool = False,
     fraction_bits: int | None = None,
     device: str | torch.device = "cpu",
     report: Report | None = None,
@@ -251,6 +256,8 @@ def simulate(
 
     `report(phase, done, total)` is called as the clients go by, `keep_statistics` with each client's upload. No model
     and no parameter sees a test row. `fraction_bits` is the grid's scale; by default it fits the largest feature.
+    With `prior` every client's class frequencies are part of its models' answers, where that is likelier than not by
+    leave-one-out (see `fedhip.core.prior`); a personalized model's α is chosen together with it.
     """
     methods = tuple(methods)
     watch, tell = Stopwatch(), report or (lambda phase, done, total: None)
@@ -271,12 +278,17 @@ def simulate(
         federation = Federation.of(total, choose_beta(total, training, tell) if beta == "loo" else beta)
         _ = federation.G  # factored once, before the clients share it
         tell("2 aggregation", len(training), len(training))
+    choices: dict[str, dict[str, tuple[float, Prior]]] = {}
+    if prior:
+        with watch("priors"):
+            choices = choose_client_priors(federation, training, methods, alpha, only_local_classes, tell)
     personal: dict[str, Personalization] = {}
     if "fedhip" in methods:
         with watch("personalization"):
 
             def phase3(client: Client) -> Personalization:
-                return Personalization.of(federation, client, alpha, only_local_classes=only_local_classes)
+                chosen = choices[client.name]["fedhip"][0] if prior else alpha
+                return Personalization.of(federation, client, chosen, only_local_classes=only_local_classes)
 
             for k, (client, found) in enumerate(zip(training, in_order(phase3, training, device), strict=True), 1):
                 personal[client.name] = found
@@ -295,7 +307,9 @@ def simulate(
             weights = federation.G if own is None else own.weights
             mine = {"local": local.get(client.name), "global": federation.G, "fedhip": weights}
             tested = {method: mine[method] for method in methods}
-            results.append(evaluate(client, tested, own, num_classes, only_local_classes))
+            priors = {method: found for method, (_, found) in choices.get(client.name, {}).items()}
+            everybody = federation.grid.counts
+            results.append(evaluate(client, tested, own, num_classes, only_local_classes, priors, everybody))
     return Outcome(federation, methods, results, watch.seconds)
 
 
@@ -335,8 +349,10 @@ def evaluate(
     personal: Personalization | None,
     num_classes: int,
     only_local_classes: bool = False,
+    priors: Mapping[str, Prior] = MappingProxyType({}),
+    everybody: Tensor | None = None,
 ) -> ClientResult:
-    """Test every model on the client's test rows."""
+    """Test every model on the client's test rows; with its prior, if it has one, among `everybody`'s class counts."""
     features, labels = client.test
     train_counts = np.bincount(client.train[1], minlength=num_classes)
     # A client that has seen nothing has no classes of its own to keep to.
@@ -345,7 +361,9 @@ def evaluate(
     confusions: list[tuple[int, int, int]] = []
     mistakes: list[tuple[int, int]] = []
     for method, model in models.items():
-        predicted = None if model is None or not len(labels) else predict(model, features, mask)
+        prior, counts = priors.get(method, NO_PRIOR), torch.from_numpy(train_counts)
+        shift = None if prior.is_none or everybody is None else prior.temperature * prior.shift(counts, everybody)
+        predicted = None if model is None or not len(labels) else predict(model, features, mask, shift)
         accuracies[method] = None if predicted is None else float((predicted == labels).mean())
         if method == "fedhip" and predicted is not None:
             wrong = np.flatnonzero(predicted != labels)
@@ -362,16 +380,21 @@ def evaluate(
         personal,
         confusions,
         mistakes,
+        dict(priors),
     )
 
 
-def predict(model: Tensor, features: NDArray[Any], classes: Tensor | None = None) -> NDArray[np.int64]:
-    """The class of highest score for each row, among `classes` (d,) bool if given."""
+def predict(
+    model: Tensor, features: NDArray[Any], classes: Tensor | None = None, shift: Tensor | None = None
+) -> NDArray[np.int64]:
+    """The class of highest score for each row, among `classes` (d,) bool if given; `shift` (d,) is added to scores."""
     scores = torch.as_tensor(features, dtype=model.dtype, device=model.device) @ model
+    if shift is not None:
+        scores += shift.to(scores)
     return np.asarray(masked(scores, classes).argmax(dim=1).cpu().numpy())
 
 
 def local_model(client: Client, num_classes: int, device: str | torch.device = "cpu") -> Tensor:
     """The ridge of the client's rows alone, its penalty chosen by leave-one-out on them."""
-    path = RidgePath(torch.tensor(client.train[0], device=device), client.train[1], num_classes, client=client.name)
+    path = local_path(client, num_classes, device)
     return path.weights(path.select())

@@ -21,8 +21,10 @@ import pytest
 import torch
 
 from fedhip.cli.main import main
+from fedhip.data import make_partition, read_features
 from fedhip.features import ViT, ViTConfig, save_encoder
 from fedhip.runs import RunFolder
+from fedhip.simulation import clients_of
 from tests.cli.samples import done, image_folder, refused, said
 from tests.runs.samples import EXACT, contents, digest, feature_file
 
@@ -508,3 +510,39 @@ def test_rivals_stand_beside_the_closed_forms(features: Path, capsys: pytest.Cap
     shown = capsys.readouterr().out
     assert "FedSelect" in shown
     assert "FedAS: degenerates to local training" in shown
+
+
+@pytest.mark.parametrize("only", [(), ("--only-local-classes",)])
+def test_with_priors_the_models_of_the_run_answer_as_they_were_tested(
+    features: Path, only: tuple[str, ...], capsys: pytest.CaptureFixture[str]
+) -> None:
+    """results.json and the models as the run folder opens them agree; config.toml repeats it; seed and rows decide."""
+    options = (
+        "--features",
+        str(features),
+        "--clients",
+        "5",
+        "--methods",
+        "local,global,fedhip,fedavg",
+        "--rounds",
+        "3",
+    )
+    result = run_json(capsys, *options, *only, "--prior", "client")
+    folder = RunFolder.open(Path("run"))
+    assert tomllib.loads((folder.path / "config.toml").read_text())["prior"] == "client"
+    data = read_features(features)
+    clients = clients_of(data, make_partition(data.labels, "dirichlet", 5, seed=0, concentration=0.1))
+    for client, entry in zip(clients, result["methods"]["fedhip"]["per_client"], strict=True):
+        if entry["accuracy"] is not None and entry["alpha"] is not None:
+            model = folder.model(client.name)
+            right = model.scores(client.test[0]).argmax(dim=1).numpy() == client.test[1]
+            assert entry["accuracy"] == right.mean()
+            assert np.array_equal(model.probabilities(client.test[0]).argmax(dim=1).numpy() == client.test[1], right)
+    priors = [folder.details["clients"][name]["priors"]["fedhip"] for name in folder.clients]
+    used = [prior["smoothing"] is not None for prior in priors]
+    assert [folder.model(name).bias is not None for name in folder.clients] == used
+    assert any(used) or only  # to models that keep to the client's classes anyway a prior is worth little
+    plain = run_json(capsys, *options, *only)
+    assert [entry["client"] for entry in plain["methods"]["fedhip"]["per_client"]] == list(folder.clients)
+    again = RunFolder.open(Path("run"))
+    assert all(again.model(name).bias is None for name in again.clients)

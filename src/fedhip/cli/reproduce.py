@@ -77,6 +77,10 @@ def register(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) ->
     group.add_argument("--head", default="linear", metavar="linear|mlp", help="of these methods (default: linear)")
     group.add_argument("--only-local-classes", action="store_true", help="no model names a class its client lacks")
     group.add_argument(
+        "--prior", choices=("client", "none"), default="none",
+        help="client: every method's models weigh their clients' class frequencies (default: none)",
+    )  # fmt: skip
+    group.add_argument(
         "--quick", action="store_true", help="a small version in a few minutes; on the sketches if no data is given"
     )
     parser.add_argument("--out", type=Path, metavar="DIR", help="where to write (default: reproduce/DATA)")
@@ -113,7 +117,7 @@ def run(args: argparse.Namespace) -> int:
 def settings_of(args: argparse.Namespace) -> Settings:
     """What the options say, and the defaults of the full or the small version for what they do not say."""
     methods = choose_methods(args.methods.split(","))
-    settings = Settings(methods, only_local_classes=args.only_local_classes, quick=args.quick)
+    settings = Settings(methods, only_local_classes=args.only_local_classes, prior=args.prior, quick=args.quick)
     if args.quick:
         settings = replace(
             settings, clients=(5, 10), concentrations=(0.1, 1.0), seeds=(0, 1), rounds=6, budget=4, tuning_rounds=4,

@@ -80,6 +80,11 @@ def register(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) ->
         help="no model names a class that the client has no training row of",
     )  # fmt: skip
     group.add_argument(
+        "--prior", choices=("client", "none"), default="none",
+        help="client: answers weigh how often the client has a class, as far as its training rows bear it out; all "
+        "methods alike (default: none)",
+    )  # fmt: skip
+    group.add_argument(
         "--fraction-bits", type=int, metavar="N",
         help="scale of the grid that statistics are summed on, in steps of 2^-N (default: by the largest feature)",
     )  # fmt: skip
@@ -132,6 +137,7 @@ def run(args: argparse.Namespace) -> int:
             methods=args.methods,
             rounds=args.rounds,
             only_local_classes=args.only_local_classes,
+            prior=args.prior,
             fraction_bits=args.fraction_bits,
             keep_statistics=args.statistics,
         ),

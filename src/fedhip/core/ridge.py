@@ -49,18 +49,20 @@ class RidgePath:
         weights: Tensor = self._F.mT @ (self._E @ (self._rotated / (self._s + beta)[:, None]))
         return weights
 
+    def loo_scores(self, beta: float) -> Tensor:
+        """For each row the scores (N, d) of the model fitted without that row."""
+        if not beta > 0.0:
+            raise BetaError(f"beta is {beta!r}; give numbers above 0")
+        shrinkage = beta / (self._s + beta)
+        residuals = self._E @ (shrinkage[:, None] * self._rotated) + self._outside
+        remainder = self._E.square() @ shrinkage + self._share_outside
+        scores: Tensor = self._Y - residuals / remainder[:, None]
+        return scores
+
     def loo_accuracy(self, betas: Sequence[float]) -> Tensor:
         """For each β the share of rows that the models fitted without them classify right."""
-        labels, squares = self._Y.argmax(dim=1), self._E.square()
-        right = []
-        for beta in betas:
-            if not beta > 0.0:
-                raise BetaError(f"beta is {beta!r}; give numbers above 0")
-            shrinkage = beta / (self._s + beta)
-            residuals = self._E @ (shrinkage[:, None] * self._rotated) + self._outside
-            remainder = squares @ shrinkage + self._share_outside
-            right.append(((self._Y - residuals / remainder[:, None]).argmax(dim=1) == labels).double().mean())
-        return torch.stack(right)
+        labels = self._Y.argmax(dim=1)
+        return torch.stack([(self.loo_scores(beta).argmax(dim=1) == labels).double().mean() for beta in betas])
 
     def select(self, betas: Sequence[float] | None = None) -> float:
         """The β of highest leave-one-out accuracy; of several, the largest."""

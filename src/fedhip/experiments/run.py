@@ -18,6 +18,7 @@ from fedhip.experiments.report import RunRecord
 from fedhip.experiments.report.findings import read_runs
 from fedhip.features.reference import BackboneReference
 from fedhip.methods import Protocol, run_method
+from fedhip.methods.protocol import PriorOption
 from fedhip.runs import Ledger, RunFolder, new_run
 from fedhip.runs.config import write_config
 from fedhip.runs.folder import Draft
@@ -39,6 +40,7 @@ class RoundSettings:
     methods: tuple[str, ...] = METHODS
     rounds: int = 200
     only_local_classes: bool = False
+    prior: PriorOption = "none"
     fraction_bits: int | None = None
     keep_statistics: bool = True
 
@@ -80,12 +82,18 @@ def run_round(
             beta=settings.beta,
             methods=[name for name in settings.methods if name in METHODS],
             only_local_classes=settings.only_local_classes,
+            prior=settings.prior == "client",
             fraction_bits=settings.fraction_bits,
             device=device,
             report=report,
             keep_statistics=keep,
         )
-        protocol = Protocol(rounds=settings.rounds, seed=config["seed"], only_local_classes=settings.only_local_classes)
+        protocol = Protocol(
+            rounds=settings.rounds,
+            seed=config["seed"],
+            only_local_classes=settings.only_local_classes,
+            prior=settings.prior,
+        )
         rivals = [
             run_method(name, clients, features.num_classes, protocol, device=device, report=report)
             for name in settings.methods

@@ -30,6 +30,7 @@ from fedhip.methods.fedselect import FedSelect
 from fedhip.methods.local_sgd import LocalSGD
 from fedhip.methods.method import Method
 from fedhip.methods.pfedfda import run_pfedfda
+from fedhip.methods.prior import WithPrior
 from fedhip.methods.protocol import Evaluation, Head, MethodRun, Protocol
 from fedhip.methods.training import Checkpoint, train_method
 from fedhip.simulation import Client
@@ -161,6 +162,7 @@ def run_method(
     device: str | torch.device = "cpu",
     report: Report | None = None,
     checkpoint: Path | None = None,
+    probe: int = 0,
 ) -> MethodRun:
     """Train one method on the clients' training rows and test it on their test rows.
 
@@ -168,6 +170,7 @@ def run_method(
     `options` are the method's own (see `METHODS[name].defaults`). `report(phase, done, total)` is called as it goes.
     `checkpoint` is a safetensors file, written from time to time, when the run is interrupted and when it has ended,
     from which a later call with the same arguments goes on to the same numbers; methods in closed form need none.
+    `probe` is how many numbers to keep of the first client's scores on its test rows, to compare models by.
     """
     if name not in METHODS:
         raise MethodError(f"there is no method {name!r}; {_nearest(name, METHODS)}")
@@ -179,10 +182,12 @@ def run_method(
     chosen = _checked_options(METHODS[name], options or {}, protocol)
     tell = report or (lambda phase, done, total: None)
     if name in _CLOSED:
-        return _CLOSED[name][1](Task(cohort, num_classes, protocol, chosen, device, tell))
+        return _CLOSED[name][1](Task(cohort, num_classes, protocol, chosen, device, tell, probe))
     saved = None if checkpoint is None else Checkpoint.of(checkpoint, name, cohort, num_classes, protocol, chosen)
     lab = Laboratory(cohort, num_classes, protocol, device)
-    return train_method(name, _GRADIENT[name].of(lab, chosen), lab, tell, saved)
+    kind = _GRADIENT[name]
+    method = kind.of(lab, chosen) if protocol.prior == "none" else WithPrior.around(kind, lab, cohort, chosen)
+    return train_method(name, method, lab, tell, saved, probe)
 
 
 def _nearest(word: str, words: Mapping[str, object] | Sequence[str]) -> str:
@@ -223,6 +228,8 @@ def _check_protocol(protocol: Protocol) -> None:
         raise MethodError(f"learning_rate is {protocol.learning_rate!r}; give a number above 0")
     if not 0 < protocol.participation <= 1:
         raise MethodError(f"participation is {protocol.participation!r}; give a share above 0 and up to 1")
+    if protocol.prior not in ("none", "client"):
+        raise MethodError(f"prior is {protocol.prior!r}; give 'client' or 'none'")
     if protocol.head not in ("linear", "mlp"):
         raise MethodError(f"head is {protocol.head!r}; give 'linear' or 'mlp'")
 

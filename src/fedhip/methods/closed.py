@@ -4,16 +4,21 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
+from functools import cached_property
 
 import numpy as np
 import torch
 from torch import Tensor
 
+from fedhip.core.prior import Prior
+from fedhip.methods.engine import sketch
+from fedhip.methods.prior import choose, prior_bytes
 from fedhip.methods.protocol import Evaluation, MethodRun, Protocol
 from fedhip.models import masked
 from fedhip.parallel import in_order
-from fedhip.simulation import Client, Rows, evaluate, local_model, simulate
+from fedhip.priors import PRIOR_ALPHAS, left_out_classes, local_path
+from fedhip.simulation import Client, Rows, local_model, simulate
 
 Report = Callable[[str, int, int], None]
 
@@ -28,6 +33,8 @@ class Task:
     options: Mapping[str, float]
     device: str | torch.device
     report: Report
+    probe_size: int = 0
+    probe: list[float] = field(default_factory=list)
 
     @property
     def training(self) -> list[Client]:
@@ -41,13 +48,48 @@ class Task:
             torch.from_numpy(counts > 0).to(self.device) if self.protocol.only_local_classes and counts.any() else None
         )
 
-    def accuracy(self, client: Client, scores: Callable[[Tensor], Tensor] | None) -> float | None:
+    def accuracy(
+        self, client: Client, scores: Callable[[Tensor], Tensor] | None, prior: Prior | None = None
+    ) -> float | None:
         """On the client's test rows, of scores (n, d) from features (n, m) in float64."""
         if scores is None or not len(client.test[1]):
             return None
         features, labels = self.tensors(client.test)
-        predicted = masked(scores(features), self.local_classes(client)).argmax(dim=1)
+        found = scores(features)
+        self.look(client, found)
+        if prior is not None:
+            found = prior.apply(found, self.counts(client), self.all_counts)
+        predicted = masked(found, self.local_classes(client)).argmax(dim=1)
         return float((predicted == labels).double().mean())
+
+    def look(self, client: Client, scores: Tensor) -> None:
+        """Keep a sketch of the first client's scores, if one is asked for."""
+        if self.probe_size and client is self.clients[0]:
+            self.probe[:] = sketch(scores, self.probe_size)
+
+    def counts(self, client: Client) -> Tensor:
+        """The client's training rows by class (d,)."""
+        return torch.from_numpy(np.bincount(client.train[1], minlength=self.num_classes)).to(self.device)
+
+    @cached_property
+    def all_counts(self) -> Tensor:
+        """Everybody's training rows by class (d,)."""
+        return torch.stack([self.counts(client) for client in self.training]).sum(dim=0)
+
+    def priors(self, scored: Callable[[Client], Tensor | None]) -> dict[str, Prior]:
+        """Every client's prior, if it is asked for, from scores of its training rows by models without them."""
+        if self.protocol.prior == "none":
+            return {}
+        scores, labels, own = [], [], []
+        for client in self.training:
+            labels.append(self.tensors(client.train)[1])
+            own.append(self.counts(client))
+            found = scored(client)
+            if found is not None and self.protocol.only_local_classes:
+                found = left_out_classes(found, labels[-1], own[-1])
+            scores.append(found)
+        chosen = choose(scores, labels, own, self.all_counts)
+        return {client.name: prior for client, prior in zip(self.training, chosen, strict=True)}
 
     def tensors(self, rows: Rows) -> tuple[Tensor, Tensor]:
         """Copies on the device, features in float64: the rows may be read-only."""
@@ -65,27 +107,48 @@ def one_shot(
     up: int,
     down: int,
     alphas: list[float | None] | None = None,
+    priors: Mapping[str, Prior] | None = None,
 ) -> MethodRun:
     """A run whose history is its end."""
     known = [value for value in accuracy if value is not None]
     end = Evaluation(rounds, float(np.mean(known)) if known else None, seconds, up, down)
-    return MethodRun(name, accuracy, rounds, seconds, up, down, dict(task.options), alphas, [end])
+    every = [priors.get(client.name) for client in task.clients] if priors else None
+    return MethodRun(
+        name,
+        accuracy,
+        rounds,
+        seconds,
+        up,
+        down,
+        dict(task.options),
+        alphas,
+        [end],
+        priors=every,
+        probe=task.probe or None,
+    )
 
 
 def run_local(task: Task) -> MethodRun:
     """The ridge of each client's rows alone."""
-    began, only = time.perf_counter(), task.protocol.only_local_classes
+    began = time.perf_counter()
     models: dict[str, Tensor] = {}
     found = in_order(lambda client: local_model(client, task.num_classes, task.device), task.training, task.device)
     for done, (client, model) in enumerate(zip(task.training, found, strict=True), start=1):
         models[client.name] = model
         task.report("trained alone", done, len(task.training))
+
+    def scored(client: Client) -> Tensor:
+        path = local_path(client, task.num_classes, task.device)
+        return path.loo_scores(path.select())
+
+    priors = task.priors(scored)
     seconds = time.perf_counter() - began
-    accuracy = [
-        evaluate(client, {"local": models.get(client.name)}, None, task.num_classes, only).accuracy["local"]
-        for client in task.clients
-    ]
-    return one_shot("local", task, accuracy, rounds=0, seconds=seconds, up=0, down=0)
+    accuracy = []
+    for client in task.clients:
+        scores = models[client.name].__rmatmul__ if client.name in models else None
+        accuracy.append(task.accuracy(client, scores, priors.get(client.name)))
+    sent = prior_bytes(task.num_classes) if priors else 0
+    return one_shot("local", task, accuracy, rounds=0, seconds=seconds, up=sent, down=sent, priors=priors)
 
 
 def run_global(task: Task) -> MethodRun:
@@ -112,10 +175,19 @@ def _simulated(name: str, task: Task) -> MethodRun:
         beta=task.options.get("beta", "auto"),
         methods=(name,),
         only_local_classes=task.protocol.only_local_classes,
+        prior=task.protocol.prior == "client",
         device=task.device,
         report=task.report,
     )
+    first = outcome.clients[0]
+    if first.test:
+        weights = first.personal.weights if name == "fedhip" and first.personal else outcome.federation.G
+        task.look(task.clients[0], task.tensors(task.clients[0].test)[0] @ weights)
     rounds, up, down = outcome.traffic(name)
+    if task.protocol.prior == "client":
+        models = len(PRIOR_ALPHAS) if name == "fedhip" and "alpha" not in task.options else 1
+        sent = prior_bytes(task.num_classes, models, counts=False)
+        up, down = up + sent, down + sent + (8 * task.num_classes if name == "global" else 0)
     return one_shot(
         name,
         task,
@@ -125,4 +197,5 @@ def _simulated(name: str, task: Task) -> MethodRun:
         up=up,
         down=down,
         alphas=[client.alpha for client in outcome.clients] if name == "fedhip" else None,
+        priors={client.client: client.priors[name] for client in outcome.clients if name in client.priors},
     )

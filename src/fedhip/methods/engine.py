@@ -14,15 +14,17 @@ epoch, and on nothing else (`orders.py`). Nothing in a round waits for a number 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Sequence
+from collections.abc import Callable, Hashable, Iterator, Sequence
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import lru_cache, reduce
+from operator import add
 from typing import TypeAlias
 
 import numpy as np
 import torch
 from torch import Tensor
 
+from fedhip.core.prior import Prior
 from fedhip.methods import heads
 from fedhip.methods.cohort import Cohort, Placed
 from fedhip.methods.dual import Dual, worthwhile
@@ -43,6 +45,8 @@ Orders: TypeAlias = "Callable[[int], Sequence[Order]] | Shuffled"
 GATHER = 16
 #: Rounds that a GPU may be ahead of what the host has looked at.
 AHEAD = 16
+#: Rows of each client that class means take at a time on a GPU.
+CLASS_MEAN_ROWS = 512
 
 
 @dataclass(frozen=True)
@@ -65,12 +69,13 @@ class Shuffled:
 class Models:
     """Whom to test with what: (K, ...) of the clients with training rows, (1, ...) for those without, if there is one.
 
-    `scores(params, x)` gives (k, B, d).
+    `scores(params, x)` gives (k, B, d). `priors` are those of the clients with training rows, if they are asked for.
     """
 
     personal: Params
     common: Params | None = None
     scores: Callable[[Params, Tensor], Tensor] = heads.scores
+    priors: list[Prior] | None = None
 
 
 class Laboratory:
@@ -96,6 +101,7 @@ class Laboratory:
         self.ahead = 1 if self.device.type == "cpu" else AHEAD
         self.placed = here = Cohort.of(clients).on(num_classes, self.device, dtype)
         self.place, self.rows, self.starts, self.tests = here.place, here.rows, here.starts, here.tests
+        self.number = {at: k for k, at in enumerate(self.place)}
         self.features, self.labels, self.class_counts = here.features, here.labels, here.class_counts
         self.test_features, self.test_labels = here.test_features, here.test_labels
         self._dual = dual
@@ -160,27 +166,64 @@ class Laboratory:
 
     def class_means(self, embed: Callable[[Params, Tensor], Tensor], params: Params, present: Sequence[int]) -> Tensor:
         """(k, d, h): the mean of embed(params, x) over each client's rows of each class; 0 for classes without rows."""
-        return torch.stack(
-            [
-                mean_by_class(embed(slice_of(params, i), self._own(k)[0][None])[0], self._own(k)[1], self.num_classes)
-                for i, k in enumerate(present)
+        if not self.together:
+            own = (self._own(k) for k in present)
+            means = [
+                mean_by_class(embed(slice_of(params, i), x[None])[0], y, self.num_classes)
+                for i, (x, y) in enumerate(own)
             ]
-        )
+            return torch.stack(means)
+
+        def summed(first: int) -> Tensor:
+            index, real = self._columns(present, first, min(first + CLASS_MEAN_ROWS, longest))
+            z = embed(params, _rows(self.features, index))
+            onehot = torch.nn.functional.one_hot(_rows(self.labels, index), self.num_classes).to(z.dtype)
+            return (onehot * real[:, :, None]).mT @ z  # a product: adding at an index is in no fixed order on a GPU
+
+        # All clients at once, their rows filled up to the longest, and a few rows at a time to bound the memory.
+        longest = max(self.rows[k] for k in present)
+        sums = reduce(add, map(summed, range(0, longest, CLASS_MEAN_ROWS)))
+        counts = self.class_counts[list(present)].to(sums.dtype).clamp_(min=1)
+        return sums / counts[:, :, None]
+
+    def _columns(self, present: Sequence[int], first: int, last: int) -> tuple[Tensor, Tensor]:
+        """Rows first to last of each client (k, last − first) in the feature matrix, and which there are (0 or 1)."""
+        starts = torch.tensor([self.starts[k] for k in present])[:, None]
+        rows = torch.tensor([self.rows[k] for k in present])[:, None]
+        place = torch.arange(first, last)[None]
+        real = place < rows
+        index = starts + torch.where(real, place, 0)
+        return index.to(self.device), real.to(self.device, self.dtype)
 
     def accuracies(self, models: Models) -> list[float | None]:
         """The accuracy of each client's model on its test rows; None without rows or without a model."""
-        number = {at: k for k, at in enumerate(self.place)}
+        everybody = self.class_counts.sum(dim=0)
         right: dict[int, Tensor] = {}
-        for at, (rows, start) in enumerate(self.tests):
-            k = number.get(at)
-            params = models.common if k is None else slice_of(models.personal, k)
-            if not rows or params is None:
+        for at, found in enumerate(self.test_scores(models)):
+            if found is None:
                 continue
-            found = models.scores(params, self.test_features[start : start + rows][None])[0]
+            k = self.number.get(at)
+            if k is not None and models.priors is not None:
+                found = models.priors[k].apply(found, self.class_counts[k], everybody)
             keep = self.class_counts[k] > 0 if k is not None and self.protocol.only_local_classes else None
-            right[at] = (masked(found, keep).argmax(dim=1) == self.test_labels[start : start + rows]).sum()
+            right[at] = (masked(found, keep).argmax(dim=1) == self.labels_tested(at)).sum()
         counted = dict(zip(right, torch.stack(list(right.values())).tolist() if right else [], strict=True))
         return [counted[at] / rows if at in counted else None for at, (rows, _) in enumerate(self.tests)]
+
+    def test_scores(self, models: Models) -> Iterator[Tensor | None]:
+        """The scores (n, d) of each client's test rows; None without rows or without a model."""
+        for at, (rows, start) in enumerate(self.tests):
+            k = self.number.get(at)
+            params = models.common if k is None else slice_of(models.personal, k)
+            if not rows or params is None:
+                yield None
+            else:
+                yield models.scores(params, self.test_features[start : start + rows][None])[0]
+
+    def labels_tested(self, at: int) -> Tensor:
+        """The labels of a client's test rows."""
+        rows, start = self.tests[at]
+        return self.test_labels[start : start + rows]
 
     def _own(self, k: int) -> tuple[Tensor, Tensor]:
         span = slice(self.starts[k], self.starts[k] + self.rows[k])
@@ -319,6 +362,19 @@ def mean_by_class(embedded: Tensor, labels: Tensor, num_classes: int) -> Tensor:
     # A product, since adding at an index is in no fixed order on a GPU.
     onehot = torch.nn.functional.one_hot(labels, num_classes).to(embedded.dtype)
     return onehot.mT @ embedded / onehot.sum(dim=0).clamp_(min=1)[:, None]
+
+
+def sketch(scores: Tensor, numbers: int) -> list[float]:
+    """The scores (n, d) of the first rows, less their mean over classes, to nine digits: at most so many numbers.
+
+    A number that is added to all scores of a row decides nothing. A class that is left out counts as 0.
+    """
+    rows = max(1, numbers // scores.shape[1])
+    S = scores[:rows].double()
+    known = ~S.isneginf()
+    mean = S.masked_fill(~known, 0.0).sum(dim=1, keepdim=True) / known.sum(dim=1, keepdim=True).clamp(min=1)
+    centred = (S - mean).masked_fill(~known, 0.0).flatten()[:numbers]
+    return [float(f"{value:.9g}") for value in centred.tolist()]
 
 
 def for_each(params: Params, clients: int) -> Params:

@@ -8,10 +8,13 @@ from __future__ import annotations
 import time
 
 import torch
+from torch import Tensor
 
 from fedhip.methods.closed import Task, one_shot
 from fedhip.methods.engine import nbytes
+from fedhip.methods.prior import prior_bytes
 from fedhip.methods.protocol import MethodRun
+from fedhip.simulation import Client
 
 
 def run_fedncm(task: Task) -> MethodRun:
@@ -28,6 +31,21 @@ def run_fedncm(task: Task) -> MethodRun:
     # The length of a sum is its count times the mean's: normalised, they are the same.
     W = torch.nn.functional.normalize(sums, dim=1).mT.contiguous()
     unknown = counts == 0
+
+    def scores(x: Tensor) -> Tensor:
+        return (x @ W).masked_fill(unknown, -torch.inf)
+
+    def scored(client: Client) -> Tensor:
+        """Without a row the mean of its class alone is another; without the only one there is none."""
+        x, y = task.tensors(client.train)
+        own = (torch.nn.functional.normalize(sums[y] - x, dim=1) * x).sum(dim=1)
+        own = own.masked_fill(counts[y] == 1, -torch.inf)
+        return scores(x).scatter(1, y[:, None], own[:, None])
+
+    priors = task.priors(scored)
     seconds = time.perf_counter() - began
-    accuracy = [task.accuracy(client, lambda x: (x @ W).masked_fill(unknown, -torch.inf)) for client in task.clients]
-    return one_shot("fedncm", task, accuracy, rounds=1, seconds=seconds, up=nbytes(sums, counts), down=nbytes(W))
+    accuracy = [task.accuracy(client, scores, priors.get(client.name)) for client in task.clients]
+    up, down = nbytes(sums, counts), nbytes(W)
+    if priors:
+        up, down = up + prior_bytes(d, counts=False), down + prior_bytes(d)
+    return one_shot("fedncm", task, accuracy, rounds=1, seconds=seconds, up=up, down=down, priors=priors)

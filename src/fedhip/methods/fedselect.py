@@ -46,13 +46,21 @@ def mean_of_shared(theta: Tensor, mask: Tensor) -> Tensor:
 
 
 def choose(mask: Tensor, drift: Tensor, percent: float, limit: float) -> Tensor:
-    """M (entries) with the shared entries that have drifted most, unless more than `limit` percent are personal."""
-    shared = int((~mask).sum())
-    if mask.numel() - shared > limit / 100 * mask.numel():
+    """M (k, entries…) with each client's shared entries that have drifted most.
+
+    A client of which more than `limit` percent are personal keeps its M. All clients at once: one order of their
+    entries, in which a client takes as many as it has to.
+    """
+    entries = mask[0].numel()
+    shared = (~mask).flatten(1).sum(dim=1)
+    numbers = shared - ((1 - percent / 100) * shared.double()).round().to(shared.dtype)
+    numbers = torch.where(entries - shared > limit / 100 * entries, 0, numbers)
+    most = int(numbers.max())
+    if most == 0:
         return mask
-    number = shared - round((1 - percent / 100) * shared)
-    most = torch.where(mask, -torch.inf, drift).flatten().topk(number).indices
-    return mask.flatten().index_fill(0, most, True).view(mask.shape)
+    order = torch.where(mask, -torch.inf, drift).flatten(1).topk(most, dim=1).indices
+    taken = torch.arange(most, device=mask.device) < numbers[:, None]
+    return mask.flatten(1).scatter(1, order, taken | mask.flatten(1).gather(1, order)).view(mask.shape)
 
 
 class FedSelect(Method[FedSelectState]):
@@ -99,8 +107,7 @@ class FedSelect(Method[FedSelectState]):
         if mask.ndim == 2:
             return mask
         percent, limit = self.options["percent"], self.options["limit_percent"]
-        drift = (theta - before).abs()
-        return torch.stack([choose(m, moved, percent, limit) for m, moved in zip(mask, drift, strict=True)])
+        return choose(mask, (theta - before).abs(), percent, limit)
 
     def models(self, state: FedSelectState, number: int) -> Models:
         """θ_k as it was trained, before the last mean."""

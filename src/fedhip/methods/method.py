@@ -43,6 +43,11 @@ class Method(ABC, Generic[State]):
         return cls(lab, options)
 
     @property
+    def phase(self) -> str:
+        """What its progress is called."""
+        return self.title
+
+    @property
     def note(self) -> str | None:
         """For the table."""
         return None

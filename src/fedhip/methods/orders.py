@@ -25,7 +25,7 @@ from torch import Tensor
 Order = NDArray[np.int64]
 Numbers = TypeVar("Numbers", Tensor, Order)
 
-SHUFFLE, SAMPLE, SLICE, ALIGN, TRACE, WARM_UP = range(6)
+SHUFFLE, SAMPLE, SLICE, ALIGN, TRACE, WARM_UP, HOLD_OUT = range(7)
 
 
 def _signed(value: int) -> int:

@@ -20,6 +20,7 @@ from torch import Tensor
 from fedhip.methods.closed import Task, one_shot
 from fedhip.methods.engine import mean_by_class, nbytes
 from fedhip.methods.orders import client_order
+from fedhip.methods.prior import prior_bytes
 from fedhip.methods.protocol import MethodRun
 from fedhip.parallel import in_order
 from fedhip.simulation import Client
@@ -116,6 +117,22 @@ def choose_beta(x: Tensor, y: Tensor, everybody: Gaussians, shrinkage: float, or
     return BETAS[int(np.argmin(losses))]
 
 
+def scores_by_halves(
+    x: Tensor, y: Tensor, everybody: Gaussians, beta: float, shrinkage: float, order: Tensor
+) -> Tensor:
+    """(n, d): each row scored by all others but its half of the client's; −∞ for classes that these do not have."""
+    halves = order[::2], order[1::2]
+    others = everybody.without(Gaussians.of(x, y, len(everybody.counts)))
+    scores = x.new_full((len(y), len(everybody.counts)), -torch.inf)
+    for fitted, held_out in (halves, halves[::-1]):
+        if len(fitted) and len(held_out):
+            own = Gaussians.of(x[fitted], y[fitted], len(everybody.counts))
+            scores[held_out] = Discriminant.of(own, Gaussians.of_all([others, own]), beta, shrinkage).scores(
+                x[held_out]
+            )
+    return scores
+
+
 def run_pfedfda(task: Task) -> MethodRun:
     """Every client sends means, counts and covariance, receives those of all, and chooses its β."""
     began, d, training, shrinkage = time.perf_counter(), task.num_classes, task.training, task.options["shrinkage"]
@@ -125,21 +142,29 @@ def run_pfedfda(task: Task) -> MethodRun:
 
     everybody = Gaussians.of_all(in_order(fit, training, task.device))
 
-    def personalize(at: int) -> Discriminant:
+    def personalize(at: int) -> tuple[Discriminant, Tensor | None]:
         x, y = task.tensors(training[at].train)
         order = torch.from_numpy(client_order(len(y), task.protocol.seed, training[at].name, 0, 0)).to(task.device)
         beta = task.options.get("beta")
         chosen = choose_beta(x, y, everybody, shrinkage, order) if beta is None else beta
-        return Discriminant.of(Gaussians.of(x, y, d), everybody, chosen, shrinkage)
+        judged = task.protocol.prior == "client"
+        scores = scores_by_halves(x, y, everybody, chosen, shrinkage, order) if judged else None
+        return Discriminant.of(Gaussians.of(x, y, d), everybody, chosen, shrinkage), scores
 
-    models = {}
+    models, scored = {}, {}
     for done, found in enumerate(in_order(personalize, range(len(training)), task.device), start=1):
-        models[training[done - 1].name] = found
+        name = training[done - 1].name
+        models[name], scored[name] = found
         task.report("choosing beta", done, len(training))
+    priors = task.priors(lambda client: scored[client.name])
     seconds = time.perf_counter() - began
     common = Discriminant.of(everybody, everybody, 0.0, shrinkage)
-    accuracy = [task.accuracy(client, models.get(client.name, common).scores) for client in task.clients]
+    accuracy = [
+        task.accuracy(client, models.get(client.name, common).scores, priors.get(client.name))
+        for client in task.clients
+    ]
     m = len(everybody.covariance)
     # A symmetric matrix travels as its lower triangle.
     sent = nbytes(everybody.means, everybody.counts) + m * (m + 1) // 2 * everybody.covariance.element_size()
-    return one_shot("pfedfda", task, accuracy, rounds=1, seconds=seconds, up=sent, down=sent)
+    sent += prior_bytes(d, counts=False) if priors else 0
+    return one_shot("pfedfda", task, accuracy, rounds=1, seconds=seconds, up=sent, down=sent, priors=priors)

@@ -16,9 +16,10 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 from torch import Tensor
 
+from fedhip.core.prior import Prior
 from fedhip.data.files import atomic_path
 from fedhip.methods.cohort import Cohort
-from fedhip.methods.engine import Laboratory, Models
+from fedhip.methods.engine import Laboratory, Models, sketch
 from fedhip.methods.errors import CheckpointError
 from fedhip.methods.method import Method
 from fedhip.methods.orders import participants
@@ -49,8 +50,10 @@ def train_method(
     lab: Laboratory,
     report: Report,
     checkpoint: Checkpoint | None = None,
+    probe_size: int = 0,
 ) -> MethodRun:
     """All rounds of a method, and the test of what they gave."""
+    probe: list[float] | None = None
     protocol, progress, state = lab.protocol, Progress(), method.start()
     accuracy: list[float | None] = [None] * len(lab.tests)
     if checkpoint is not None:
@@ -96,7 +99,7 @@ def train_method(
                 evaluate(method.models(state, progress.round))
             if checkpoint is not None and written:
                 checkpoint.write(state, progress)
-            report(method.title, progress.round, protocol.rounds)
+            report(method.phase, progress.round, protocol.rounds)
     except BaseException:
         if checkpoint is not None:
             settle()
@@ -104,6 +107,7 @@ def train_method(
         raise
     if checkpoint is not None:
         checkpoint.write(state, progress)
+    priors: list[Prior | None] | None = None
     if diverged is None:
         began = time.perf_counter()
         models = method.models(state, progress.round)
@@ -111,6 +115,11 @@ def train_method(
         progress.seconds += time.perf_counter() - began  # fine-tuning is part of a method
         if diverged is None:
             accuracy = evaluate(models)
+            if probe_size and (found := next(lab.test_scores(models))) is not None:
+                probe = sketch(found, probe_size)
+            if models.priors is not None:
+                numbers = (lab.number.get(at) for at in range(len(lab.tests)))
+                priors = [None if k is None else models.priors[k] for k in numbers]
     return MethodRun(
         name,
         accuracy,
@@ -122,6 +131,8 @@ def train_method(
         history=progress.history,
         diverged=diverged,
         note=method.note,
+        priors=priors,
+        probe=probe,
     )
 
 
@@ -149,6 +160,21 @@ def finite(state: Any) -> Tensor:
     return torch.stack([torch.isfinite(t).all() for _, t in tensors_of(state) if t.is_floating_point()]).all()
 
 
+def flat(state: Any) -> tuple[Tensor, ...]:
+    """The tensors of a dataclass, one after another."""
+    return tuple(tensor for _, tensor in tensors_of(state))
+
+
+def like(fresh: Any, tensors: Sequence[Tensor]) -> Any:
+    """A dataclass of the shape of `fresh`, with these tensors: what `flat` takes apart."""
+    left = iter(tensors)
+    values: dict[str, Any] = {}
+    for part in fields(fresh):
+        old = getattr(fresh, part.name)
+        values[part.name] = next(left) if isinstance(old, Tensor) else tuple(next(left) for _ in old)
+    return replace(fresh, **values)
+
+
 def all_finite(state: Any) -> bool:
     """Whether every number of a state is one."""
     return bool(finite(state))
@@ -174,7 +200,7 @@ class Checkpoint:
         options: Mapping[str, float],
     ) -> Checkpoint:
         """With the fingerprint of all that decides the numbers."""
-        told = json.dumps([name, num_classes, asdict(protocol), dict(sorted(options.items()))])
+        told = json.dumps([name, num_classes, protocol.told, dict(sorted(options.items()))])
         sha = hashlib.sha256(told.encode() + Cohort.of(clients).digest)
         return cls(Path(path), sha.hexdigest())
 
@@ -208,13 +234,7 @@ class Checkpoint:
                 f"{self.path} was written for other clients, another protocol or another method; "
                 "remove it, or choose another path"
             )
-        values: dict[str, Any] = {}
-        for part in fields(fresh):
-            old = getattr(fresh, part.name)
-            if isinstance(old, Tensor):
-                values[part.name] = stored[part.name].to(old.device)
-            else:
-                values[part.name] = tuple(stored[f"{part.name}.{i}"].to(t.device) for i, t in enumerate(old))
+        state = like(fresh, [stored[name].to(old.device) for name, old in tensors_of(fresh)])
         told = json.loads(metadata["progress"])
         history = [Evaluation(**entry) for entry in told.pop("history")]
-        return replace(fresh, **values), Progress(**told, history=history)
+        return state, Progress(**told, history=history)

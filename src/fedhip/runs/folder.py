@@ -29,8 +29,11 @@ from pathlib import Path
 from types import FrameType, UnionType
 from typing import Any
 
+import torch
+
 from fedhip.core.errors import FileFormatError
 from fedhip.core.fixedpoint import GridStatistics
+from fedhip.core.prior import NO_PRIOR, Prior
 from fedhip.data.files import json_text, write_text
 from fedhip.features.devices import require_folder
 from fedhip.models import Model
@@ -153,7 +156,20 @@ class RunFolder:
                 f"{self.path}/models/{file_name(client)} is the model of client {model.client!r}, not of {client!r}; "
                 "restore it"
             )
-        return replace(model, temperature=self._temperature("fedhip"))
+        model = replace(model, temperature=self._temperature("fedhip"))
+        prior = self._prior(client)
+        if prior.is_none:
+            return model
+        counts = {name: torch.tensor(found["train_counts"]) for name, found in self.details["clients"].items()}
+        shift = prior.shift(counts[client], torch.stack(list(counts.values())).sum(dim=0))
+        return replace(model, temperature=prior.temperature, bias=prior.temperature * shift)
+
+    def _prior(self, client: str) -> Prior:
+        """What goes with the client's model; none for one that joined later, or in a run without."""
+        found = self.details["clients"][client].get("priors", {}).get("fedhip")
+        if found is None or found["smoothing"] is None:
+            return NO_PRIOR
+        return Prior(float(found["temperature"]), float(found["smoothing"]))
 
     def model_digest(self, client: str | None) -> str:
         """Of the file of a model, in which there is no temperature."""

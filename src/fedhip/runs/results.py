@@ -120,6 +120,11 @@ def client_details(result: ClientResult) -> Json:
         "loo_chosen": None if personal is None else personal.loo_chosen,
         "log_losses": None if personal is None else personal.log_losses,
         "global_log_losses": None if personal is None else personal.global_log_losses,
+        # What accuracies were measured with, by method; no smoothing: no prior.
+        "priors": {
+            method: {"temperature": prior.temperature, "smoothing": None if prior.is_none else prior.smoothing}
+            for method, prior in result.priors.items()
+        },
     }
 
 

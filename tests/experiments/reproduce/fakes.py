@@ -62,6 +62,7 @@ class Methods:
         device: str = "cpu",
         report: Callable[[str, int, int], None] | None = None,
         checkpoint: Path | None = None,
+        probe: int = 0,
     ) -> MethodRun:
         if self.stop_after is not None and len(self.calls) >= self.stop_after:
             raise KeyboardInterrupt
@@ -94,7 +95,7 @@ class Methods:
         seconds = 0.1 * protocol.rounds
         return MethodRun(
             name, accuracy, protocol.rounds, seconds, bytes_, bytes_, given, history=history,
-            note=self.notes.get(name),
+            note=self.notes.get(name), probe=[float(len(clients[1].train[1])), 3.0][:probe] or None,
         )  # fmt: skip
 
 

@@ -179,10 +179,53 @@ def test_the_change_is_measured_and_not_assumed(tmp_path: Path) -> None:
     """With one row of another client taken away, the model does move."""
     fixed, others = divide_around(Source("mine", rows()), 4, 0.1, 0, 1.0)
     less = replace(others[0], train=(others[0].train[0][1:], others[0].train[1][1:]))
-    before, _ = invariance.solve([fixed, *others], 5, {}, False, "cpu")
-    after, _ = invariance.solve([fixed, less, *others[1:]], 5, {}, False, "cpu")
+    before = invariance.solve([fixed, *others], 5, {}, False, False, "cpu").models
+    after = invariance.solve([fixed, less, *others[1:]], 5, {}, False, False, "cpu").models
     assert invariance.change(after["global"], before["global"]) > 1e-4
     assert invariance.change(after["local"], before["local"]) == 0.0
+
+
+def test_the_models_of_rivals_are_compared_too(tmp_path: Path) -> None:
+    """A client alone stays where it is; what is averaged or mixed moves; one global closed form does not."""
+    methods = ("fedavg", "ditto", "fedpcl", "local-sgd", "fedas", "fedncm", "global-oll", "fedhip")
+    bench = bench_of(tmp_path, methods=methods, rounds=4, seeds=(0,), moved_concentrations=(0.1, 100.0))
+    found: dict[str, float] = {}
+    for method in methods:
+        _, (moved,), _ = invariance.accuracies(bench, bench.sources[0], "paper", method)
+        assert moved is not None
+        found[method] = moved
+    assert found["local-sgd"] == found["fedas"] == found["fedhip"] == 0.0
+    assert found["fedncm"] <= 1e-8
+    assert found["global-oll"] <= 1e-8
+    assert all(found[method] > 1e-6 for method in ("fedavg", "ditto", "fedpcl"))
+    cell = invariance.trained_cell(bench, bench.sources[0], "paper", 0, 0.1, "fedavg")
+    kept = bench.result(cell)["probe"]
+    assert 0 < len(kept) <= invariance.PROBE
+    (table,) = invariance.tables(bench)
+    shown = {row.label: row.entries[-1].text for row in table.rows}
+    assert shown["FedHiP"] == shown["Local SGD"] == "0"
+    assert str(shown["FedAvg"]).endswith(" %")
+
+
+def test_scores_are_compared_where_there_are_any() -> None:
+    assert invariance.change_of_scores([{"probe": [3.0, 4.0]}, {"probe": [3.0, 4.0]}, {"probe": [0.0, 4.0]}]) == 0.6
+    assert invariance.change_of_scores([{"probe": [3.0]}, {"probe": None}]) is None
+    assert invariance.change_of_scores([{"probe": [0.0]}, {"probe": [0.0]}]) == 0.0
+    assert [invariance.shown_change(v) for v in (None, 0.0, 3e-12, 0.1234)] == ["–", "0", "3.0e−12", "12.3 %"]
+
+
+def test_a_prior_reaches_every_method_and_cell(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    methods = pretend(monkeypatch)
+    plain, prior = (bench_of(tmp_path, seeds=(0,), prior=option) for option in ("none", "client"))
+    for bench in (plain, prior):
+        reproduce(bench, ["table1", "invariance"], tmp_path / bench.settings.prior)
+    told = [call["protocol"].prior for call in methods.calls]
+    assert told == sorted(told, reverse=True)
+    assert set(told) == {"none", "client"}
+    text = (tmp_path / "client" / "table1-paper.md").read_text()
+    assert "with the client's prior" in text
+    assert "prior" not in (tmp_path / "none" / "table1-paper.md").read_text()
+    assert '"prior": "client"' in (tmp_path / "client" / "table1-paper.json").read_text()
 
 
 def test_the_others_hold_the_same_rows_divided_anew() -> None:

@@ -6,7 +6,7 @@ import importlib
 import json
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -95,21 +95,26 @@ def cell_of(
     label: str,
     key: Mapping[str, Any],
     clients: Any,
+    probe: int = 0,
 ) -> Cell:
-    """A method on the clients that `clients()` gives, standardised where the protocol is the tuned one."""
+    """A method on the clients that `clients()` gives, standardised where the protocol is the tuned one.
+
+    `probe` is how many numbers to keep of the first client's scores on its test rows.
+    """
     if setting.learning_rate is not None:
         protocol = replace(protocol, learning_rate=setting.learning_rate)
     # A method in closed form is the same whatever the rounds and the learning rate: it need not be run again.
-    told: Json = asdict(protocol)
+    told: Json = protocol.told
     if not known_methods()[method].gradient:
-        told = {name: told[name] for name in ("seed", "only_local_classes")}
+        told = {name: told[name] for name in ("seed", "only_local_classes", "prior") if name in told}
 
     def compute(checkpoint: Path, tell: Inside) -> Json:
         given = clients()
         if regime == "tuned":
             which = json.dumps({**source.identity, **key}, sort_keys=True)
             given = bench.standardized(which, given, source.features.num_classes, method in WITH_INTERCEPT)
-        return {**run_method(bench, source, method, protocol, setting, given, checkpoint, tell), "device": bench.device}
+        found = run_method(bench, source, method, protocol, setting, given, checkpoint, tell, probe)
+        return {**found, "device": bench.device}
 
     full = {
         **source.identity,
@@ -118,6 +123,7 @@ def cell_of(
         "options": dict(setting.options),
         "features_are": "raw" if regime == "paper" else "standardised",
         "protocol": told,
+        **({"probe": probe} if probe else {}),
     }
     return Cell(label, method, full, compute)
 
@@ -131,6 +137,7 @@ def run_method(
     clients: Sequence[Client],
     checkpoint: Path,
     tell: Inside,
+    probe: int = 0,
 ) -> Json:
     """Run it, and give what a cell keeps of it."""
     run: MethodRun = importlib.import_module("fedhip.methods").run_method(
@@ -142,6 +149,7 @@ def run_method(
         device=bench.device,
         report=tell,
         checkpoint=checkpoint if known_methods()[method].gradient else None,
+        probe=probe,
     )
     return plain(run, [len(client.test[1]) for client in clients])
 
@@ -161,12 +169,16 @@ def plain(run: MethodRun, test_rows: Sequence[int]) -> Json:
         "download": run.download_bytes_per_client,
         "options": dict(run.options),
         "alphas": run.alphas,
+        # [temperature, smoothing] of each client; no smoothing: no prior.
+        "priors": run.priors
+        and [None if prior is None else [prior.temperature, _finite(prior.smoothing)] for prior in run.priors],
         "history": [
             [e.round, _finite(e.accuracy), e.seconds, e.upload_bytes_per_client, e.download_bytes_per_client]
             for e in run.history
         ],
         "diverged": run.diverged,
         "note": run.note,
+        "probe": run.probe and [_finite(value) for value in run.probe],
     }
 
 

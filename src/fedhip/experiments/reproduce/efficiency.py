@@ -16,7 +16,7 @@ import numpy as np
 from fedhip.experiments.reproduce import paper, tuning
 from fedhip.experiments.reproduce.bench import Bench
 from fedhip.experiments.reproduce.cells import Json, Step
-from fedhip.experiments.reproduce.notes import backbone_notes, list_notes, protocol_notes, quick_notes
+from fedhip.experiments.reproduce.notes import backbone_notes, list_notes, prior_notes, protocol_notes, quick_notes
 from fedhip.experiments.reproduce.settings import Regime, Source, known_methods
 from fedhip.experiments.reproduce.table1 import Column, cell, entry_of, numbered, remarks_on, step
 from fedhip.experiments.reproduce.tables import NOTHING, Entry, Row, Table, rank
@@ -173,7 +173,7 @@ def _table(bench: Bench, source: Source, regime: Regime) -> Table:
         for (label, marks), accuracy, others in zip(rows, rank(accuracies), rest, strict=True)
     ]
     notes = list_notes(
-        quick_notes(bench), [_definition(bench), *_claim(savings)], protocol_notes(bench, regime),
+        quick_notes(bench), [_definition(bench), *_claim(savings)], prior_notes(bench), protocol_notes(bench, regime),
         backbone_notes(bench, "efficiency", regime),
     )  # fmt: skip
     title = f"What it takes: {source.title}, {column.path[1]}, {column.path[2]}, " + (
@@ -236,6 +236,7 @@ def _record(
         "arrived_bytes_per_client": there.bytes,
         "saved_time_to_arrival": of_that[0],
         "saved_bytes_to_arrival": of_that[1],
+        "prior": bench.settings.prior,
         "device": results[0]["device"],
         "quick": bench.settings.quick,
         "history": [f"{p.round}:{p.accuracy}" for p in way.points],

@@ -2,11 +2,14 @@
 
 P̂_k depends on the other clients through the sum of their statistics alone, and a sum does not know how its terms were
 divided. One client keeps its rows; the training rows of all others are divided among them by Dirichlet(λ) for every λ
-of a grid. The change is ‖P(λ) − P(λ₀)‖ / ‖P(λ₀)‖ with λ₀ the first of the grid.
+of a grid. The change is ‖P(λ) − P(λ₀)‖ / ‖P(λ₀)‖ with λ₀ the first of the grid: P the weights of a ridge, and of every
+other method the scores of its model on a few rows of the fixed client.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from dataclasses import dataclass
 from itertools import product
 from pathlib import Path
 from typing import Any
@@ -15,19 +18,23 @@ import numpy as np
 import torch
 
 from fedhip.core import DEFAULT_ALPHAS
+from fedhip.core.prior import Prior
 from fedhip.experiments.reproduce import tuning
 from fedhip.experiments.reproduce.bench import Bench, Setting, cell_of
 from fedhip.experiments.reproduce.cells import Cell, Inside, Json, Step
 from fedhip.experiments.reproduce.closed_form import path_of, sum_of
 from fedhip.experiments.reproduce.divisions import divide_around, standardize
-from fedhip.experiments.reproduce.notes import backbone_notes, list_notes, protocol_notes, quick_notes
+from fedhip.experiments.reproduce.notes import backbone_notes, list_notes, prior_notes, protocol_notes, quick_notes
 from fedhip.experiments.reproduce.settings import Regime, Source, known_methods
 from fedhip.experiments.reproduce.table1 import numbered, sentence
 from fedhip.experiments.reproduce.tables import DIVERGED, NOTHING, Entry, Row, Table
-from fedhip.simulation import Client, Federation, local_model, predict
+from fedhip.priors import choose_client_priors
+from fedhip.simulation import Client, Federation, evaluate, local_model
 
-#: Methods whose models are solved here, so that their change can be measured; of the others the accuracy is known.
+#: Methods whose models are solved here, so that their weights can be compared; of the others scores are.
 SOLVED = ("fedhip", "global", "local")
+#: How many numbers of a model's scores a cell keeps.
+PROBE = 1024
 
 
 def base(bench: Bench, seed: int) -> tuple[int, float, int]:
@@ -76,13 +83,14 @@ def trained_cell(bench: Bench, source: Source, regime: Regime, seed: int, moved:
     label = f"invariance {source.name} K={clients} seed {seed} λ={moved:g} {method} {regime}"
     key = {"around": {"clients": clients, "concentration": concentration, "seed": seed, "moved": moved}}
     setting = _setting(bench, source, regime, method)
-    return cell_of(bench, source, method, regime, bench.settings.protocol(seed), setting, label, key, rows)
+    return cell_of(bench, source, method, regime, bench.settings.protocol(seed), setting, label, key, rows, PROBE)
 
 
 def solved_cell(bench: Bench, source: Source, regime: Regime, seed: int) -> Cell:
     """FedHiP, the global ridge and the ridge of the client alone, for every λ of the grid."""
     clients, concentration, _ = base(bench, seed)
     grid, only = bench.settings.moved_concentrations, bench.settings.only_local_classes
+    prior = bench.settings.prior == "client"
     betas: dict[str, float | None] = {
         method: dict(_setting(bench, source, regime, method).options).get("beta")
         for method in ("fedhip", "global")
@@ -97,10 +105,10 @@ def solved_cell(bench: Bench, source: Source, regime: Regime, seed: int) -> Cell
             everyone = [fixed, *others]
             if regime == "tuned":
                 everyone = standardize(everyone, source.features.num_classes, intercept=True)
-            models_here, alpha = solve(everyone, source.features.num_classes, betas, only, bench.device)
-            for method, weights in models_here.items():
+            solved = solve(everyone, source.features.num_classes, betas, only, prior, bench.device)
+            for method, weights in solved.models.items():
                 models[method].append(weights)
-            found.append({"moved": moved, "alpha": alpha, **tested(models_here, everyone[0], only)})
+            found.append({"moved": moved, "alpha": solved.alpha, **tested(solved, everyone[0], only)})
             tell("λ", done, len(grid))
         for method, by_place in models.items():
             for place, entry in enumerate(found):
@@ -114,14 +122,30 @@ def solved_cell(bench: Bench, source: Source, regime: Regime, seed: int) -> Cell
         "betas": betas,
         "features_are": "raw" if regime == "paper" else "standardised",
         "only_local_classes": only,
+        **({"prior": "client"} if prior else {}),
     }
     return Cell(f"invariance {source.name} K={clients} seed {seed} solved {regime}", "solved", key, compute)
 
 
+@dataclass(frozen=True)
+class Solved:
+    """Models of the first client, its α, its priors if they are asked for, and everybody's class counts."""
+
+    models: dict[str, torch.Tensor]
+    alpha: float
+    priors: dict[str, Prior]
+    counts: torch.Tensor
+
+
 def solve(
-    clients: list[Client], num_classes: int, betas: dict[str, float | None], only_local_classes: bool, device: str
-) -> tuple[dict[str, torch.Tensor], float]:
-    """Models of the first client, and its α by leave-one-out on its own training rows."""
+    clients: list[Client],
+    num_classes: int,
+    betas: dict[str, float | None],
+    only_local_classes: bool,
+    prior: bool,
+    device: str,
+) -> Solved:
+    """With α by leave-one-out on the client's own training rows; together with its prior, if there is one."""
     fixed = clients[0]
     grid = sum_of(clients, num_classes, device)
 
@@ -129,36 +153,50 @@ def solve(
         beta = betas.get(method)
         return Federation.of(grid, "auto" if beta is None else beta)
 
+    priors: dict[str, Prior] = {}
     path = path_of(federation("fedhip"), fixed)
     alpha = path.select(DEFAULT_ALPHAS, only_local_classes=only_local_classes)
+    for method in SOLVED if prior else ():
+        training = [client for client in clients if len(client.train[1])]
+        every = choose_client_priors(
+            federation(method), training, (method,), "loo", only_local_classes, lambda phase, done, total: None
+        )
+        chosen, priors[method] = every[fixed.name][method]
+        alpha = chosen if method == "fedhip" else alpha
     models = {
         "fedhip": path.weights(alpha),
         "global": federation("global").G,
         "local": local_model(fixed, num_classes, device),
     }
-    return models, alpha
+    return Solved(models, alpha, priors, grid.counts)
 
 
-def tested(models: dict[str, torch.Tensor], client: Client, only_local_classes: bool) -> Json:
+def tested(solved: Solved, client: Client, only_local_classes: bool) -> Json:
     """Each model's accuracy on the client's test rows."""
-    features, labels = client.test
-    found: Json = {}
-    for method, weights in models.items():
-        seen = torch.zeros(weights.shape[1], dtype=torch.bool, device=weights.device)
-        seen[torch.as_tensor(np.unique(client.train[1]), device=weights.device)] = True
-        right = predict(weights, features, seen if only_local_classes else None) == labels
-        found[f"accuracy_{method}"] = float(right.mean())
-    return found
+    found = evaluate(
+        client, dict(solved.models), None, len(solved.counts), only_local_classes, solved.priors, solved.counts
+    )
+    return {f"accuracy_{method}": accuracy for method, accuracy in found.accuracy.items()}
+
+
+def change_of_scores(results: Sequence[Json]) -> float | None:
+    """The largest change of the scores of a model against the first; None where one diverged or has none."""
+    probes = [result.get("probe") for result in results]
+    if not all(probe and None not in probe for probe in probes):
+        return None
+    first, *others = (torch.tensor(probe, dtype=torch.float64) for probe in probes)
+    return max((change(other, first) for other in others), default=0.0)
 
 
 def change(weights: torch.Tensor, reference: torch.Tensor) -> float:
-    """‖P − P₀‖ / ‖P₀‖."""
-    return float(torch.linalg.norm(weights - reference) / torch.linalg.norm(reference))
+    """‖P − P₀‖ / ‖P₀‖; 0 where both are 0."""
+    moved = torch.linalg.norm(weights - reference)
+    return float(moved / torch.linalg.norm(reference)) if moved > 0 else 0.0
 
 
 def accuracies(
     bench: Bench, source: Source, regime: Regime, method: str
-) -> tuple[list[list[float | None]], list[float] | None, list[str]]:
+) -> tuple[list[list[float | None]], list[float | None], list[str]]:
     """The fixed client's accuracy by λ and seed; the largest change of its model by seed; where a method diverged."""
     s = bench.settings
     if method in SOLVED:
@@ -168,8 +206,11 @@ def accuracies(
         ]
         return found, [max(point[f"change_{method}"] for point in points) for points in by_seed], []
     found, remarks, title = [], [], known_methods()[method].title
-    for moved in s.moved_concentrations:
-        results = [bench.result(trained_cell(bench, source, regime, seed, moved, method)) for seed in s.seeds]
+    by_moved = [
+        [bench.result(trained_cell(bench, source, regime, seed, moved, method)) for seed in s.seeds]
+        for moved in s.moved_concentrations
+    ]
+    for moved, results in zip(s.moved_concentrations, by_moved, strict=True):
         found.append([result["accuracy"][0] for result in results])
         remarks += [
             f"{title}, λ = {moved:g}, seed {seed}: diverged: {result['diverged']}."
@@ -177,7 +218,8 @@ def accuracies(
             if result["diverged"] is not None
         ]
         remarks += [sentence(title, result["note"]) for result in results if result["note"]]
-    return found, None, list(dict.fromkeys(remarks))
+    changes = [change_of_scores(results) for results in zip(*by_moved, strict=True)]
+    return found, changes, list(dict.fromkeys(remarks))
 
 
 def spread(by_moved: list[list[float | None]]) -> float | None:
@@ -210,11 +252,10 @@ def _table(bench: Bench, source: Source, regime: Regime) -> Table:
             for values in by_moved
         ]
         width = spread(by_moved)
-        worst = None if changes is None else max(changes)
+        known_changes = [value for value in changes if value is not None]
+        worst = max(known_changes) if len(known_changes) == len(changes) else None
         entries.append(Entry(text=NOTHING if width is None else f"{100 * width:.2f}"))
-        entries.append(
-            Entry(text=NOTHING if worst is None else "0" if worst == 0 else f"{worst:.1e}".replace("-", "−"))
-        )
+        entries.append(Entry(text=shown_change(worst)))
         rows.append(Row(known[method].title, tuple(entries), numbered(footnotes, remarks), rule=method == "fedhip"))
         for moved, values in zip(s.moved_concentrations, by_moved, strict=True):
             records.append(
@@ -228,10 +269,23 @@ def _table(bench: Bench, source: Source, regime: Regime) -> Table:
         "the paper's protocol" if regime == "paper" else "tuned protocol"
     )
     notes = list_notes(
-        quick_notes(bench), _notes(bench), protocol_notes(bench, regime), backbone_notes(bench, "invariance", regime)
+        quick_notes(bench),
+        _notes(bench),
+        prior_notes(bench),
+        protocol_notes(bench, regime),
+        backbone_notes(bench, "invariance", regime),
     )
     name = name_of(bench, source, regime)
     return Table(name, title, "Method", tuple(columns), tuple(rows), tuple(records), notes, tuple(footnotes))
+
+
+def shown_change(value: float | None) -> str:
+    """A share in percent; what is tiny with its exponent, what is nothing as 0."""
+    if value is None:
+        return NOTHING
+    if value == 0:
+        return "0"
+    return f"{value:.1e}".replace("-", "−") if value < 1e-4 else f"{100 * value:.3g} %"
 
 
 def _notes(bench: Bench) -> list[str]:
@@ -246,10 +300,16 @@ def _notes(bench: Bench) -> list[str]:
             else f"seed {s.seeds[0]}."
         ),
         "Change of its model: the norm of the difference to the model of the first λ over the norm of that one, the "
-        "largest of the grid and of the seeds. FedHiP sums statistics as whole numbers, so that the sum, β, the "
-        "client's α (by its own leave-one-out) and its model are the same bits; with standardised features the same to "
-        "rounding, as mean and deviation are sums of floating-point numbers. The global ridge shares that; a client "
-        "alone does not know of the others. Of methods trained by gradients the accuracy is shown; with the same seed, "
-        "what moves it is the division of rows that are not the client's. An accuracy is of few test rows: where it "
-        "stays, the model may have moved.",
+        "largest of the grid and of the seeds. Of FedHiP, the global and the local ridge it is that of the weights: "
+        "FedHiP sums statistics as whole numbers, so that the sum, β, the client's α (by its own leave-one-out) and "
+        "its model are the same bits; with standardised features the same to rounding, as mean and deviation are sums "
+        "of floating-point numbers. The global ridge shares that; a client alone does not know of the others. Of all "
+        f"other methods it is that of the model's scores, less their mean over classes, on test rows of the fixed "
+        f"client (up to {PROBE} scores, kept to nine digits). With the same seed, what moves them is the division of "
+        "rows that are not the client's. An accuracy is of few test rows: where it stays, the model may have moved.",
+        *(
+            ["With a prior, a client's α and prior weigh everybody's losses too, and may move with the division."]
+            if s.prior == "client"
+            else []
+        ),
     ]

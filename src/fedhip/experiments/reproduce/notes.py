@@ -18,6 +18,7 @@ def beside(bench: Bench, source: Source, regime: Regime = "paper") -> bool:
         and s.rounds == 200
         and s.head == "linear"
         and not s.only_local_classes
+        and s.prior == "none"
         and not s.quick
     )
 
@@ -70,6 +71,18 @@ def accuracy_notes(bench: Bench, *, marks: str = "column") -> list[str]:
     if s.only_local_classes:
         notes.append("No model names a class that the client has no training row of (all methods alike).")
     return notes
+
+
+def prior_notes(bench: Bench) -> list[str]:
+    """That answers weigh the clients' class frequencies, where they do."""
+    if bench.settings.prior == "none":
+        return []
+    return [
+        "All methods with the client's prior: calibrated scores plus the log of its smoothed class frequencies over "
+        "the federation's; temperature, smoothing and prior-or-none by likelihood on training rows that the model "
+        "has not seen (closed forms: leave-one-out; gradients: a second training without a fifth of the rows, counted "
+        "in seconds and bytes)."
+    ]
 
 
 def protocol_notes(bench: Bench, regime: Regime) -> list[str]:

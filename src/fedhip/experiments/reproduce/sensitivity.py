@@ -81,24 +81,27 @@ def tables(bench: Bench, study: str) -> list[Table]:
     where = bench.sources[0].title if len(bench.sources) == 1 else "each data set"
     title = f"FedHiP with various values of {letter} on {where} ({s.clients[0]} clients, {fixed})"
     notes = list_notes(
-        quick_notes(bench), accuracy_notes(bench, marks="row among the fixed values"), _notes(study),
-        backbone_notes(bench, study),
+        quick_notes(bench), accuracy_notes(bench, marks="row among the fixed values"),
+        _notes(study, s.prior), backbone_notes(bench, study),
     )  # fmt: skip
     columns = tuple((head,) for head in heads)
     return [Table(study, title, "non-IID", columns, tuple(rows), tuple(records), notes)]
 
 
-def _notes(study: str) -> list[str]:
+def _notes(study: str, prior: str) -> list[str]:
+    without = ["Without the clients' priors, as in the paper."] if prior == "client" else []
     if study == "alpha":
         return [
             "The paper takes the best α of each row, that is, it picks α on the test rows: its Table I repeats the "
             "maxima of its table of α.",
             "Leave-one-out: every client's own α, by exact leave-one-out on its training rows, at the same β; no test "
             "row is seen. Median α: over the clients, mean over seeds.",
+            *without,
         ]
     return [
         "auto: β by generalized cross-validation from the summed statistics alone; with the same α, and with every "
-        "client's own α by leave-one-out. No test row is seen. Last column: the β that auto chose, mean over seeds."
+        "client's own α by leave-one-out. No test row is seen. Last column: the β that auto chose, mean over seeds.",
+        *without,
     ]
 
 

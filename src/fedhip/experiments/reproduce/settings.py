@@ -13,7 +13,7 @@ import numpy as np
 from fedhip.data import Dataset, FeatureSet
 from fedhip.experiments.reproduce import paper
 from fedhip.experiments.reproduce.errors import ReproduceError
-from fedhip.methods.protocol import Head, Protocol
+from fedhip.methods.protocol import Head, PriorOption, Protocol
 
 Regime = Literal["paper", "tuned"]
 REGIMES: tuple[Regime, ...] = ("paper", "tuned")
@@ -58,6 +58,7 @@ class Settings:
     rounds: int = 200
     head: Head = "linear"
     only_local_classes: bool = False
+    prior: PriorOption = "none"
     budget: int = 8
     tuning_rounds: int = 50
     moved_concentrations: tuple[float, ...] = (0.05, 0.1, 0.5, 1.0, 10.0, 100.0)
@@ -71,6 +72,7 @@ class Settings:
             seed=seed,
             evaluate_every=max(1, self.rounds // 20),
             only_local_classes=self.only_local_classes,
+            prior=self.prior,
         )
 
     def tuning_protocol(self, seed: int) -> Protocol:

@@ -17,6 +17,7 @@ from fedhip.experiments.reproduce.notes import (
     backbone_notes,
     beside,
     list_notes,
+    prior_notes,
     protocol_notes,
     quick_notes,
 )
@@ -110,6 +111,7 @@ def _table(bench: Bench, regime: Regime) -> Table:
     notes = list_notes(
         quick_notes(bench),
         accuracy_notes(bench),
+        prior_notes(bench),
         protocol_notes(bench, regime),
         _alpha_notes(bench, regime),
         backbone_notes(bench, "table1", regime),
@@ -200,6 +202,7 @@ def record_of(
         "options": results[0]["options"],
         "settings_tried": len(tuning.choose(bench, column.source, method).tried) if regime == "tuned" else None,
         "only_local_classes": bench.settings.only_local_classes,
+        "prior": bench.settings.prior,
         "quick": bench.settings.quick,
         "diverged": "; ".join(str(r["diverged"]) for r in results if r["diverged"] is not None) or None,
         "note": results[0]["note"],
@@ -243,7 +246,8 @@ def _below(
                 "method": "fedhip-hindsight", "clients": column.clients, "concentration": column.concentration,
                 "mean": entry.mean, "std": entry.deviation, "paper": entry.paper,
                 "seeds": list(bench.settings.seeds), "seed_means": best_means,
-                "only_local_classes": bench.settings.only_local_classes, "quick": bench.settings.quick,
+                "only_local_classes": bench.settings.only_local_classes, "prior": "none",
+                "quick": bench.settings.quick,
                 "note": "the best α of the paper's grid on the test rows, β = 0",
             }
         )  # fmt: skip
@@ -254,13 +258,17 @@ def _alpha_notes(bench: Bench, regime: Regime) -> list[str]:
     if "fedhip" not in bench.settings.methods:
         return []
     notes = [
-        "FedHiP: every client's α by exact leave-one-out on its own training rows, β from the summed statistics"
+        "FedHiP: every client's α by exact leave-one-out on its own training rows"
+        + (", together with its prior" if bench.settings.prior == "client" else "")
+        + ", β from the summed statistics"
         + (" unless a β was chosen." if regime == "tuned" else ".")
         + " Improvement: FedHiP less the best of the other methods, in points."
     ]
     if regime == "paper":
         notes.append(
             "FedHiP, α by hindsight: as the paper picks it, the one α of its grid that is best on the test rows, with "
-            "β = 0. It uses the test rows and is not ranked."
+            "β = 0"
+            + (", without a prior" if bench.settings.prior == "client" else "")
+            + ". It uses the test rows and is not ranked."
         )
     return notes

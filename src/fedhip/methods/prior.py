@@ -1,0 +1,130 @@
+"""The client's class prior for every method: where the scores come from that it is chosen by.
+
+closed forms   scores of training rows by exact leave-one-out (pFedFDA: by its two halves)
+gradients      a second training, its shadow, on four fifths of every client's rows; its models score the last fifth
+
+The shadow serves this choice alone: the models that are tested are trained on all training rows, as without a prior.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+from torch import Tensor
+
+from fedhip.core.prior import SMOOTHINGS, TEMPERATURES, Prior, PriorLosses, choose_priors, scale_of
+from fedhip.methods.engine import Laboratory, Models
+from fedhip.methods.heads import Params
+from fedhip.methods.method import Method, Traffic
+from fedhip.methods.orders import HOLD_OUT, client_order
+from fedhip.methods.training import flat, like
+from fedhip.priors import left_out_classes
+from fedhip.simulation import Client
+
+#: The share of a client's training rows that the shadow is not trained on.
+HELD_OUT = 0.2
+
+
+def prior_bytes(num_classes: int, models: int = 1, *, counts: bool = True) -> int:
+    """What a client sends for it: losses and hits over the grid, and its class counts unless they travel anyway."""
+    return 8 * (2 * models * len(TEMPERATURES) * len(SMOOTHINGS) + (num_classes if counts else 0))
+
+
+def choose(
+    scores: Sequence[Tensor | None], labels: Sequence[Tensor], own: Sequence[Tensor], everybody: Tensor
+) -> list[Prior]:
+    """Every client's, from scores of its rows by models that have not seen them; None where there are none."""
+    scale = scale_of(part for part in scores if part is not None)
+    losses = [
+        None if part is None else PriorLosses.of([part], y, counts, everybody, scale)
+        for part, y, counts in zip(scores, labels, own, strict=True)
+    ]
+    return [prior for _, prior in choose_priors(losses)]
+
+
+def hold_out(clients: Sequence[Client], seed: int) -> list[Client]:
+    """The clients with a fifth of their training rows to be scored, and without their test rows.
+
+    A client's draw depends on its name and the seed. One with a single row trains on it.
+    """
+    held = []
+    for client in clients:
+        features, labels = client.train
+        order = client_order(len(labels), seed, client.name, 0, 0, HOLD_OUT)
+        number = min(int(HELD_OUT * len(labels) + 0.5), max(len(labels) - 1, 0))
+        kept, scored = np.sort(order[number:]), np.sort(order[:number])
+        held.append(Client(client.name, (features[kept], labels[kept]), (features[scored], labels[scored])))
+    return held
+
+
+@dataclass(frozen=True)
+class Both:
+    """The states of a method and of its shadow."""
+
+    own: Params
+    shadow: Params
+
+
+class WithPrior(Method[Both]):
+    """A method whose models are tested with their clients' priors, as its shadow's held-out rows say."""
+
+    def __init__(self, method: Method[Any], shadow: Method[Any]) -> None:
+        super().__init__(method.lab, method.options)
+        self.method, self.shadow = method, shadow
+        self._fresh = method.start(), shadow.start()
+
+    @classmethod
+    def around(
+        cls, kind: type[Method[Any]], lab: Laboratory, clients: Sequence[Client], options: Mapping[str, float]
+    ) -> WithPrior:
+        """The method in a laboratory, and its shadow in one of its own."""
+        protocol = replace(lab.protocol, only_local_classes=False)
+        apart = hold_out(clients, protocol.seed)
+        shadow = Laboratory(apart, lab.num_classes, protocol, lab.device, dtype=lab.dtype, together=lab.together)
+        return cls(kind.of(lab, options), kind.of(shadow, options))
+
+    @property
+    def phase(self) -> str:
+        """The method's."""
+        return self.method.phase
+
+    @property
+    def note(self) -> str | None:
+        """The method's."""
+        return self.method.note
+
+    def start(self) -> Both:
+        """Both before the first round."""
+        own, shadow = self._fresh
+        return Both(flat(own), flat(shadow))
+
+    def round(self, state: Both, number: int, present: Sequence[int]) -> tuple[Both, Traffic]:
+        """The same clients in both; the shadow's models travel too."""
+        own, shadow = (like(fresh, part) for fresh, part in zip(self._fresh, (state.own, state.shadow), strict=True))
+        own, traffic = self.method.round(own, number, present)
+        shadow, more = self.shadow.round(shadow, number, present)
+        once = prior_bytes(self.lab.num_classes) * len(present) if number == 0 else 0
+        traffic = Traffic(traffic.up + more.up + once, traffic.down + more.down + once)
+        return Both(flat(own), flat(shadow)), traffic
+
+    def models(self, state: Both, number: int) -> Models:
+        """The method's, with priors."""
+        models = self.method.models(like(self._fresh[0], state.own), number)
+        scorers = self.shadow.models(like(self._fresh[1], state.shadow), number)
+        return replace(models, priors=self.choose(scorers))
+
+    def choose(self, scorers: Models) -> list[Prior]:
+        """The priors of the clients with training rows, by the scores of rows that the shadow has not seen."""
+        lab, shadow = self.lab, self.shadow.lab
+        found = list(shadow.test_scores(scorers))
+        scores: list[Tensor | None] = []
+        for k, at in enumerate(lab.place):
+            part = found[at]
+            if part is not None and lab.protocol.only_local_classes:
+                part = left_out_classes(part, shadow.labels_tested(at), lab.class_counts[k])
+            scores.append(part)
+        judged = [shadow.labels_tested(at) for at in lab.place]
+        return choose(scores, judged, list(lab.class_counts), lab.class_counts.sum(dim=0))

@@ -1,0 +1,83 @@
+"""Every client's prior in a federation of ridges, by exact leave-one-out; see `fedhip.core.prior`.
+
+phase 3a   at each client: log-losses of its rows, each left out, over models (α), temperatures and smoothings
+           at the server: their sum
+phase 3b   at each client: the α, T and a of least loss, its own and everybody's
+
+A client's choice depends on the others through that sum, and so on how rows are divided among them; its model for an α
+does not.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from typing import TYPE_CHECKING, Literal
+
+import torch
+from torch import Tensor
+
+from fedhip.core import PersonalizationPath, RidgePath
+from fedhip.core.fixedpoint import round_features
+from fedhip.core.prior import Prior, PriorLosses, choose_priors
+from fedhip.models import masked
+from fedhip.parallel import in_order
+
+if TYPE_CHECKING:
+    from fedhip.simulation import Client, Federation
+
+#: What α is chosen among where it is chosen together with the prior: two to the decade.
+PRIOR_ALPHAS: tuple[float, ...] = (0.0, *(10.0 ** (i / 2) for i in range(-2, 6)))
+
+
+def choose_client_priors(
+    federation: Federation,
+    clients: Sequence[Client],
+    methods: Iterable[str],
+    alpha: float | Literal["loo"],
+    only_local_classes: bool,
+    tell: Callable[[str, int, int], None],
+) -> dict[str, dict[str, tuple[float, Prior]]]:
+    """For each client and method its prior, and the α that goes with it (0 but for FedHiP)."""
+    grid, methods = federation.grid, tuple(methods)
+    alphas = {"global": (0.0,), "fedhip": PRIOR_ALPHAS if alpha == "loo" else (float(alpha),), "local": (0.0,)}
+    # The scores of a ridge on one-hot rows deviate by about as much as these rows.
+    scale = grid.num_classes**-0.5
+
+    def losses(client: Client) -> dict[str, PriorLosses]:
+        labels = torch.as_tensor(client.train[1], device=grid.device)
+        own = torch.bincount(labels, minlength=grid.num_classes)
+        found = {}
+        F = round_features(torch.as_tensor(client.train[0], device=grid.device), grid.fraction_bits)
+        path = PersonalizationPath(federation.total, F, client.train[1], federation.beta, client=client.name)
+        for method in methods:
+            if method == "local":
+                alone = local_path(client, grid.num_classes, grid.device)
+                scores: Iterable[Tensor] = [alone.loo_scores(alone.select())]
+            else:
+                scores = map(path.loo_scores, alphas[method])
+            if only_local_classes:
+                scores = (left_out_classes(part, labels, own) for part in scores)
+            found[method] = PriorLosses.of(scores, labels, own, grid.counts, scale)
+        return found
+
+    every = []
+    for k, part in enumerate(in_order(losses, clients, grid.device), start=1):
+        every.append(part)
+        tell("3 choosing priors", k, len(clients))
+    chosen = {method: choose_priors([part[method] for part in every]) for method in methods}
+    return {
+        client.name: {method: (alphas[method][chosen[method][k][0]], chosen[method][k][1]) for method in methods}
+        for k, client in enumerate(clients)
+    }
+
+
+def left_out_classes(scores: Tensor, labels: Tensor, counts: Tensor) -> Tensor:
+    """Scores (N, d) with −∞ for the classes that the client has no other row of."""
+    scores = masked(scores, counts > 0)
+    alone = (counts[labels] == 1)[:, None]
+    return torch.where(alone, scores.scatter(1, labels[:, None], -torch.inf), scores)
+
+
+def local_path(client: Client, num_classes: int, device: str | torch.device = "cpu") -> RidgePath:
+    """All ridges of the client's rows alone."""
+    return RidgePath(torch.tensor(client.train[0], device=device), client.train[1], num_classes, client=client.name)
