@@ -99,6 +99,12 @@ class Discriminant:
         """Weights Σ⁻¹μ_c and the scores' constants."""
         return self._affine(self._rotated)
 
+    @property
+    def covariance(self) -> Tensor:
+        """Σ (m, m), the shrunk covariance within classes."""
+        covariance: Tensor = (self._V * self._scaled) @ self._V.mT
+        return covariance
+
     def scores(self, features: ArrayLike) -> Tensor:
         """(n, d)."""
         return self.model.scores(features)
