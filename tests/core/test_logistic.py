@@ -29,7 +29,7 @@ def rows(number: int, seed: int = 0, width: int = WIDTH) -> Client:
 
 
 def summed(fit: LogisticFit, model: GridModel, clients: list[Client]) -> LogisticTerm:
-    N = fit.total.num_samples
+    N = fit.rows
     terms = (logistic_term(F, y, model, fit.standardization, rows=N, client=str(k)) for k, (F, y) in enumerate(clients))
     total = sum(terms, start=0)
     assert isinstance(total, LogisticTerm)
@@ -77,7 +77,7 @@ def test_theorem_3_the_sums_are_the_same_bits_for_any_division_of_the_rows(
     seed: int, clients: int, size: float
 ) -> None:
     pooled = rows(300, seed, width=23)
-    fit = LogisticFit(statistics([pooled]), temperature=3.0, penalty=1.0)
+    fit = LogisticFit.of(statistics([pooled]), temperature=3.0, penalty=1.0)
     weights = size * np.random.default_rng(seed).normal(size=(24, CLASSES))
     model = GridModel.of(torch.from_numpy(weights))
     whole = summed(fit, model, [pooled])
@@ -91,7 +91,7 @@ def test_theorem_3_holds_through_all_rounds() -> None:
     pooled = rows(200)
     fits = []
     for clients in ([pooled], dealt(pooled, 1, 5), dealt(pooled, 2, 40)):
-        fit = LogisticFit(statistics(clients))
+        fit = LogisticFit.of(statistics(clients))
         fit.choose_temperature(torch.stack([fit.temperature_losses(*client) for client in clients]).sum(dim=0))
         run(fit, clients, 2)
         fit.choose_penalty(torch.stack([fit.penalty_losses(*client) for client in clients]).sum(dim=0))
@@ -105,7 +105,7 @@ def test_theorem_3_holds_through_all_rounds() -> None:
 @pytest.mark.parametrize("penalty", [0.1, 3.0])
 def test_the_optimum_is_scikit_learns(penalty: float) -> None:
     clients = dealt(rows(150), 0, 4)
-    fit = LogisticFit(
+    fit = LogisticFit.of(
         statistics(clients),
         penalty=penalty,
         centre=torch.zeros(WIDTH + 1, CLASSES).double(),
@@ -129,7 +129,7 @@ def test_the_optimum_is_scikit_learns(penalty: float) -> None:
 
 def test_the_optimum_towards_lda_is_scipys() -> None:
     clients = dealt(rows(60), 0, 3)
-    fit = LogisticFit(statistics(clients), penalty=5.0, temperature=2.0)
+    fit = LogisticFit.of(statistics(clients), penalty=5.0, temperature=2.0)
     run(fit, clients, 25)
     X = np.concatenate([rounded_features(F, fit.standardization).numpy() for F, _ in clients])
     Y = np.eye(CLASSES)[np.concatenate([y for _, y in clients])]
@@ -153,13 +153,13 @@ def test_the_optimum_towards_lda_is_scipys() -> None:
 def test_leave_one_out_is_near_a_refit() -> None:
     """To first order, so not to rounding: the error is small against what leaving out does."""
     pooled = rows(120)
-    fit = LogisticFit(statistics([pooled]), penalty=20.0, temperature=2.0)
+    fit = LogisticFit.of(statistics([pooled]), penalty=20.0, temperature=2.0)
     run(fit, [pooled], 15)
     found, within = fit.head().loo_scores(*pooled), fit.head().scores(pooled[0])
     refits = []
     for row in range(0, 120, 10):
         rest = (np.delete(pooled[0], row, 0), np.delete(pooled[1], row))
-        other = LogisticFit(statistics([rest]), penalty=20.0, temperature=2.0)
+        other = LogisticFit.of(statistics([rest]), penalty=20.0, temperature=2.0)
         run(other, [rest], 12)
         refits.append(other.head().scores(pooled[0][row : row + 1])[0])
     expected, at = torch.stack(refits), torch.arange(0, 120, 10)
@@ -170,12 +170,12 @@ def test_leave_one_out_is_near_a_refit() -> None:
 
 def test_a_client_that_leaves_takes_its_terms_out_of_the_objective() -> None:
     clients = dealt(rows(200), 0, 4)
-    fit = LogisticFit(statistics(clients), penalty=5.0, temperature=2.0)
+    fit = LogisticFit.of(statistics(clients), penalty=5.0, temperature=2.0)
     run(fit, clients, 3)
     run(fit, clients[:3], 12)
     present = sum(len(y) for _, y in clients[:3])
     assert fit.notes == [f"{present} rows took part after 200: the objective is now that of those present"]
-    apart = LogisticFit(statistics(clients), penalty=5.0, temperature=2.0)  # LDA and its metric are round one's
+    apart = LogisticFit.of(statistics(clients), penalty=5.0, temperature=2.0)  # LDA and its metric are round one's
     run(apart, clients[:3], 15)
     assert relative_error(fit.head().weights, apart.head().weights) <= 1e-5
 
@@ -185,7 +185,7 @@ def test_one_class_one_row_and_a_class_nobody_has() -> None:
     only = y == 2
     clients = [(F[only], y[only]), (F[:1], y[:1]), (F[~only][1:], y[~only][1:])]
     total = aggregate(Statistics.from_data(F, y, CLASSES + 1) for F, y in clients)
-    fit = LogisticFit(total)
+    fit = LogisticFit.of(total)
     losses = torch.stack([fit.temperature_losses(*client) for client in clients])
     assert bool(torch.isfinite(losses).all())
     fit.choose_temperature(losses.sum(dim=0))
@@ -199,14 +199,14 @@ def test_one_class_one_row_and_a_class_nobody_has() -> None:
 def test_separable_rows_without_a_penalty_are_refused() -> None:
     F, y = rows(20)
     F = F + 100 * np.eye(CLASSES, WIDTH)[y]
-    fit = LogisticFit(statistics([(F, y)]), penalty=0.0, temperature=1.0)
+    fit = LogisticFit.of(statistics([(F, y)]), penalty=0.0, temperature=1.0)
     with pytest.raises(SeparableError, match="give a penalty above 0"):
         run(fit, [(F, y)], 10)
 
 
 def test_a_loss_beyond_all_measure_halves_the_step_and_then_names_the_client() -> None:
     pooled = rows(50)
-    fit = LogisticFit(statistics([pooled]), penalty=5.0, temperature=2.0)
+    fit = LogisticFit.of(statistics([pooled]), penalty=5.0, temperature=2.0)
     run(fit, [pooled], 1)
     far = GridModel.of(fit.ask().weights * 1e9)
     with pytest.raises(LossError, match="client 'site-3': the loss of a row is") as caught:
@@ -224,11 +224,11 @@ def test_a_loss_beyond_all_measure_halves_the_step_and_then_names_the_client() -
 
 def test_bad_input() -> None:
     F, y = rows(30)
-    fit = LogisticFit(statistics([(F, y)]))
+    fit = LogisticFit.of(statistics([(F, y)]))
     with pytest.raises(TemperatureError, match="not known yet"):
         fit.ask()
     with pytest.raises(TemperatureError, match="give a number above 0"):
-        LogisticFit(statistics([(F, y)]), temperature=0.0)
+        LogisticFit.of(statistics([(F, y)]), temperature=0.0)
     model = GridModel.of(torch.ones(WIDTH + 1, CLASSES).double())
     with pytest.raises(DimensionError, match="client 'b': features are 3 wide, the model's 6"):
         logistic_term(F[:, :3], y, model, fit.standardization, rows=30, client="b")

@@ -18,7 +18,7 @@ _ARMIJO = 1e-4
 _SHORTEST, _LONGEST = 0.1, 0.5
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Evaluation:
     """A point with the objective's value and gradient there."""
 

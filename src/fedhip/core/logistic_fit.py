@@ -31,8 +31,7 @@ from fedhip.core.discriminant import Discriminant
 from fedhip.core.errors import BetaError, EmptyClientError, FedHiPError
 from fedhip.core.lbfgs import Evaluation, best_of, halved, propose
 from fedhip.core.logistic import GridModel, LogisticTerm, rounded_features
-from fedhip.core.personalization import client_rows
-from fedhip.core.rows import ArrayLike
+from fedhip.core.rows import ArrayLike, Rows
 from fedhip.core.solvers import cholesky_if_regular, require_beta
 from fedhip.core.standardization import Standardization
 from fedhip.core.statistics import Statistics
@@ -84,8 +83,10 @@ class LogisticFit:
 
     Parameters
     ----------
-    total : Statistics
-        The sum over clients of the raw features' statistics.
+    standardization : Standardization
+        The federation's, with the intercept.
+    statistics : Statistics
+        The sum of round one in standardised coordinates; `of` makes both from the raw sum.
     penalty : float, optional
         ρ; without it, chosen by leave-one-out (`penalty_losses`, `choose_penalty`).
     temperature : float, optional
@@ -101,32 +102,62 @@ class LogisticFit:
 
     def __init__(
         self,
-        total: Statistics,
+        standardization: Standardization,
+        statistics: Statistics,
         *,
         penalty: float | None = None,
         temperature: float | None = None,
         centre: Tensor | None = None,
         metric: Tensor | None = None,
     ) -> None:
-        if total.num_samples == 0:
+        if statistics.num_samples == 0:
             raise EmptyClientError("the sum holds no rows; add at least one client's statistics")
-        self.total = total
-        self.standardization = Standardization.of(total)
-        self.statistics = self.standardization.statistics(total)
-        self.penalty = None if penalty is None else require_beta(penalty)
         if temperature is not None and not temperature > 0.0:
             raise TemperatureError(f"temperature is {temperature!r}; give a number above 0")
+        self.standardization, self.statistics = standardization, statistics
+        self.penalty = None if penalty is None else require_beta(penalty)
         self.temperature = temperature
         self.notes: list[str] = []
         self._centre, self._metric = centre, metric
         self._terms: list[tuple[GridModel, LogisticTerm]] = []
         self._failed: list[GridModel] = []
 
+    @classmethod
+    def of(
+        cls,
+        total: Statistics,
+        *,
+        penalty: float | None = None,
+        temperature: float | None = None,
+        centre: Tensor | None = None,
+        metric: Tensor | None = None,
+    ) -> LogisticFit:
+        """From the sum of the raw features' statistics.
+
+        Rounded to float32 after standardisation, for server and clients alike: half the bytes to every client, and
+        LDA and the metric need no more digits. The gradients do not depend on it.
+        """
+        standardization = Standardization.of(total)
+        exact = standardization.statistics(total)
+        rounded = Statistics(exact.gram.float().double(), exact.cross.float().double(), exact.counts)
+        return cls(standardization, rounded, penalty=penalty, temperature=temperature, centre=centre, metric=metric)
+
+    @property
+    def rows(self) -> int:
+        """N, all rows of round one."""
+        return self.statistics.num_samples
+
+    @property
+    def nbytes(self) -> int:
+        """What a client must be told to make this fit: a triangle and a matrix of float32, mean, scale and counts."""
+        m1, d = self.statistics.num_features, self.statistics.num_classes
+        return 4 * (m1 * (m1 + 1) // 2 + m1 * d) + 8 * (2 * (m1 - 1) + d)
+
     @cached_property
     def discriminant(self) -> Discriminant:
         """LDA of the standardised features."""
-        plain = Standardization(self.standardization.mean, self.standardization.scale, intercept=False)
-        return Discriminant(plain.statistics(self.total))
+        gram, cross = self.statistics.gram[:-1, :-1], self.statistics.cross[:-1]
+        return Discriminant(Statistics(gram, cross, self.statistics.counts))
 
     @cached_property
     def lda(self) -> Tensor:
@@ -140,9 +171,8 @@ class LogisticFit:
         """In which metric and Gram matrix are diagonal."""
         metric = self._metric
         if metric is None:
-            m = self.total.num_features
-            metric = INTERCEPT_COST * torch.eye(m + 1).to(self.statistics.gram)
-            metric[:m, :m] = self.discriminant.covariance
+            metric = INTERCEPT_COST * torch.eye(self.statistics.num_features).to(self.statistics.gram)
+            metric[:-1, :-1] = self.discriminant.covariance
         return Geometry.of(self.statistics.gram, metric)
 
     @property
@@ -159,7 +189,7 @@ class LogisticFit:
     @property
     def curvature(self) -> float:
         """κ: the mean of p (1 − p) at the latest model; before any, that of equal probabilities."""
-        d = self.total.num_classes
+        d = self.statistics.num_classes
         return self._terms[-1][1].mean_curvature if self._terms else (1.0 - 1.0 / d) / d
 
     @property
@@ -167,7 +197,7 @@ class LogisticFit:
         """ρ; until it is chosen, ten times the curvature of all rows."""
         if self.penalty is not None:
             return self.penalty
-        return FIRST_PENALTY * (self._terms[0][1].mean_curvature if self._terms else 0.0) * self.total.num_samples
+        return FIRST_PENALTY * (self._terms[0][1].mean_curvature if self._terms else 0.0) * self.rows
 
     # --- what clients answer beside their gradients -------------------------------------------------------------------
 
@@ -189,7 +219,7 @@ class LogisticFit:
         delta[torch.arange(len(Z), device=Z.device), rows.labels] -= 1.0
         losses = []
         for factor in PENALTIES:
-            rho = factor * kappa * self.total.num_samples
+            rho = factor * kappa * self.rows
             weights = 1.0 / (kappa * self.geometry.values + rho)
             pull = rho * (self.geometry.inverse @ (W - self.centre))
             step = weights[:, None] * (self.geometry.B.mT @ term.slopes + pull)
@@ -206,7 +236,7 @@ class LogisticFit:
         """ρ of least summed loss, each at its best temperature; of several, the largest."""
         best = losses.min(dim=1).values
         at = len(PENALTIES) - 1 - int(best.flip(0).argmin())
-        self.penalty = PENALTIES[at] * self._terms[0][1].mean_curvature * self.total.num_samples
+        self.penalty = PENALTIES[at] * self._terms[0][1].mean_curvature * self.rows
         return self.penalty
 
     # --- the server's rounds ------------------------------------------------------------------------------------------
@@ -297,14 +327,17 @@ class LogisticFit:
     # --- a client's rows ----------------------------------------------------------------------------------------------
 
     def _client(self, features: ArrayLike, labels: ArrayLike, client: str | None) -> _Client:
-        F, Y = client_rows(self.total, features, labels, client)
+        given = Rows.checked(features, labels, self.statistics.num_classes, client)
+        counts = torch.bincount(given.labels, minlength=given.num_classes)
+        self.statistics.require_contains(counts, given.who)
+        F, Y = (matrix.to(self.statistics.device) for matrix in given.matrices())
         return _Client(self, rounded_features(F, self.standardization), Y.argmax(dim=1))
 
     def _centre_moves(self, rows: _Client, rho: float, kappa: float) -> Tensor:
         """What the centre's not having seen a row does to its scores."""
         if self._centre is not None:
             return torch.zeros((1, 1)).to(rows.F)
-        share = rho / (rho + kappa * self.total.num_samples)
+        share = rho / (rho + kappa * self.rows)
         return share / self._calm * (rows.lda_left_out - rows.F @ self.lda)
 
 
