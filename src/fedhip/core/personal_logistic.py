@@ -33,7 +33,7 @@ from fedhip.core.rows import ArrayLike
 from fedhip.core.solvers import rank_tolerance, require_alpha
 
 #: Two to the decade and none.
-LOGISTIC_ALPHAS: tuple[float, ...] = (0.0, *(10.0 ** (i / 2) for i in range(-2, 5)))
+LOGISTIC_ALPHAS: tuple[float, ...] = (0.0, *(10.0 ** (i / 2) for i in range(-2, 7)))
 
 _STEPS = 60
 _TOLERANCE = 1e-5
