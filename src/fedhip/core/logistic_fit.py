@@ -48,6 +48,7 @@ FIRST_PENALTY = 10.0
 INTERCEPT_COST = 0.01
 
 _HALVINGS = 5
+_SLACK = 0.01
 
 
 class SeparableError(FedHiPError, ValueError):
@@ -199,6 +200,19 @@ class LogisticFit:
             return self.penalty
         return FIRST_PENALTY * (self._terms[0][1].mean_curvature if self._terms else 0.0) * self.rows
 
+    @property
+    def step_curvature(self) -> float:
+        """κ along the first step, Σ s·(g₂ − g₁)/Σ s·A s from the first two answers: what Newton's step should use.
+
+        Where rows still to be learnt lie, there is more curvature than on average.
+        """
+        if len(self._terms) < 2:
+            return self.curvature
+        (first, before), (second, after) = self._terms[:2]
+        s = second.weights - first.weights
+        bent, length = float((s * (after.slopes - before.slopes)).sum()), float((s * (self.statistics.gram @ s)).sum())
+        return max(bent / length, before.mean_curvature) if length > 0.0 else before.mean_curvature
+
     # --- what clients answer beside their gradients -------------------------------------------------------------------
 
     def temperature_losses(self, features: ArrayLike, labels: ArrayLike, *, client: str | None = None) -> Tensor:
@@ -209,10 +223,11 @@ class LogisticFit:
     def penalty_losses(self, features: ArrayLike, labels: ArrayLike, *, client: str | None = None) -> Tensor:
         """Of a client's rows: the log-loss of one step without the row, for each of PENALTIES and some temperatures.
 
-        The step is Newton's from the first model asked, whose summed answer everybody was told.
+        The step is Newton's from the first model asked. Everybody was told the sum of the answers to it, and, after the
+        second, the curvature along the step between them.
         """
         first, term = self._terms[0]
-        rows, W, kappa = self._client(features, labels, client), first.weights, term.mean_curvature
+        rows, W, kappa = self._client(features, labels, client), first.weights, self.step_curvature
         F = rows.F @ self.geometry.B
         Z = rows.F @ W
         delta = torch.softmax(Z, dim=1)
@@ -224,7 +239,9 @@ class LogisticFit:
             pull = rho * (self.geometry.inverse @ (W - self.centre))
             step = weights[:, None] * (self.geometry.B.mT @ term.slopes + pull)
             own = (F.square() @ weights)[:, None] * delta
-            losses.append(_losses(Z - F @ step + own + self._centre_moves(rows, rho, kappa), rows.labels, _CALM))
+            # The gradient answers the centre's move with the mean curvature, the step divides by its own.
+            moves = (1.0 - term.mean_curvature * self.rows / (kappa * self.rows + rho)) * self._centre_moves(rows)
+            losses.append(_losses(Z - F @ step + own + moves, rows.labels, _CALM))
         return torch.stack(losses)
 
     def choose_temperature(self, losses: Tensor) -> float:
@@ -233,10 +250,13 @@ class LogisticFit:
         return self.temperature
 
     def choose_penalty(self, losses: Tensor) -> float:
-        """ρ of least summed loss, each at its best temperature; of several, the largest."""
+        """The smallest ρ within a hundredth of the least summed loss, each ρ at its best temperature.
+
+        The rounds that follow go further than the one step that was judged, and a long first step costs a small ρ more.
+        """
         best = losses.min(dim=1).values
-        at = len(PENALTIES) - 1 - int(best.flip(0).argmin())
-        self.penalty = PENALTIES[at] * self._terms[0][1].mean_curvature * self.rows
+        at = int((best <= (1.0 + _SLACK) * best.min()).nonzero()[0])
+        self.penalty = PENALTIES[at] * self.step_curvature * self.rows
         return self.penalty
 
     # --- the server's rounds ------------------------------------------------------------------------------------------
@@ -333,12 +353,11 @@ class LogisticFit:
         F, Y = (matrix.to(self.statistics.device) for matrix in given.matrices())
         return _Client(self, rounded_features(F, self.standardization), Y.argmax(dim=1))
 
-    def _centre_moves(self, rows: _Client, rho: float, kappa: float) -> Tensor:
-        """What the centre's not having seen a row does to its scores."""
+    def _centre_moves(self, rows: _Client) -> Tensor:
+        """What the centre's not having seen a row does to its scores at the centre."""
         if self._centre is not None:
             return torch.zeros((1, 1)).to(rows.F)
-        share = rho / (rho + kappa * self.rows)
-        return share / self._calm * (rows.lda_left_out - rows.F @ self.lda)
+        return (rows.lda_left_out - rows.F @ self.lda) / self._calm
 
 
 @dataclass(frozen=True)
@@ -375,6 +394,11 @@ class LogisticHead:
         values = self.curvature * self.fit.geometry.values + self.rho
         return 1.0 / values.clamp(min=1e-12 * float(values.max()))
 
+    @property
+    def centre_share(self) -> float:
+        """ρ/(ρ + κN): how much of a move of the centre the head follows."""
+        return self.rho / (self.rho + self.curvature * self.fit.rows) if self.rho > 0.0 else 0.0
+
     def scores(self, features: ArrayLike) -> Tensor:
         """(n, d) for raw features (n, m)."""
         return self.model.scores(features)
@@ -387,7 +411,7 @@ class LogisticHead:
         delta[torch.arange(len(Z), device=Z.device), rows.labels] -= 1.0
         a = (rows.F @ self.fit.geometry.B).square() @ self.inverse_curvature
         a = a / (1.0 - self.curvature * a).clamp(min=1e-3)
-        return Z + a[:, None] * delta + self.fit._centre_moves(rows, self.rho, self.curvature)
+        return Z + a[:, None] * delta + self.centre_share * self.fit._centre_moves(rows)
 
 
 def _losses(scores: Tensor, labels: Tensor, temperatures: Sequence[float]) -> Tensor:

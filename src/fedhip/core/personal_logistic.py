@@ -122,7 +122,7 @@ class PersonalLogistic:
         left = (1.0 - (kappa + alpha * own) * a).clamp(min=1e-3)
         # The row's part in the federation's objective is without prior, its part in the client's with.
         scores = Z + a / left * (plain + alpha / self._T * P)
-        moved = self._head.fit._centre_moves(self._rows, self._head.rho, kappa)
+        moved = self._head.centre_share * self._head.fit._centre_moves(self._rows)
         return scores + moved * a / squares.sum(dim=1, keepdim=True).clamp(min=1e-300)
 
     def loo_loss(self, alpha: float) -> float:

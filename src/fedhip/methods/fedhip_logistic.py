@@ -2,8 +2,8 @@
 
 round 1   statistics of each client's training rows, on the grid (FedHiP's own upload); the standardised sum returns
 round 2   each client's leave-one-out losses of LDA over temperatures: 16 numbers
-round 3…  the server sends weights, the clients answer loss and gradient as whole numbers; with the second of these come
-          leave-one-out losses over penalties, 153 numbers
+round 3…  the server sends weights, the clients answer loss and gradient as whole numbers; after the second answer, a
+          round of leave-one-out losses over penalties, 153 numbers
 at last   at each client: its own step, α by leave-one-out
 """
 
@@ -78,9 +78,7 @@ class LogisticRun:
             if fit.evaluations == 2 and fit.penalty is None:
                 losses = self._sum("penalty", fit.penalty_losses)
                 fit.choose_penalty(losses)
-                # In the same round: the clients are told the first gradient with the second model.
-                self.up += 8 * losses.numel()
-                self.down += 4 * term.gradient.numel()
+                self._count(up=8 * losses.numel(), down=4 * term.gradient.numel())  # the first gradient, in float32
             self.task.report("gradients", fit.evaluations, number)
 
     def personal(self, head: LogisticHead, client: Client) -> tuple[float, AffineModel]:
