@@ -28,11 +28,12 @@ from torch import Tensor
 
 from fedhip.core.affine import AffineModel
 from fedhip.core.discriminant import Discriminant
-from fedhip.core.errors import BetaError, EmptyClientError, FedHiPError
+from fedhip.core.errors import EmptyClientError, FedHiPError
+from fedhip.core.geometry import Geometry
 from fedhip.core.lbfgs import Evaluation, best_of, halved, propose
 from fedhip.core.logistic import GridModel, LogisticTerm, rounded_features
 from fedhip.core.rows import ArrayLike, Rows
-from fedhip.core.solvers import cholesky_if_regular, require_beta
+from fedhip.core.solvers import require_beta
 from fedhip.core.standardization import Standardization
 from fedhip.core.statistics import Statistics
 
@@ -57,26 +58,6 @@ class SeparableError(FedHiPError, ValueError):
 
 class TemperatureError(FedHiPError, ValueError):
     """The temperature of the discriminant's scores is not known, or makes no sense."""
-
-
-@dataclass(frozen=True)
-class Geometry:
-    """Coordinates in which metric and Gram matrix are diagonal: BᵀMB = I, BᵀAB = diag(values); W = B θ."""
-
-    B: Tensor
-    inverse: Tensor
-    values: Tensor
-
-    @classmethod
-    def of(cls, gram: Tensor, metric: Tensor) -> Geometry:
-        """Of a positive definite metric."""
-        L = cholesky_if_regular(metric)
-        if L is None:
-            raise BetaError("the metric of the penalty is singular; give the discriminant a shrinkage above 0")
-        half = torch.linalg.solve_triangular(L, gram, upper=False)
-        whole = torch.linalg.solve_triangular(L, half.mT, upper=False)
-        values, V = torch.linalg.eigh((whole + whole.mT) / 2.0)
-        return cls(torch.linalg.solve_triangular(L.mT, V, upper=True), V.mT @ L.mT, values.clamp(min=0.0))
 
 
 class LogisticFit:
