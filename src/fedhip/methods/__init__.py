@@ -23,6 +23,8 @@ from fedhip.methods.fedala import FedALA
 from fedhip.methods.fedas import FedAS
 from fedhip.methods.fedavg import FedAvg, FedAvgFT
 from fedhip.methods.feddbe import FedDBE
+from fedhip.methods.fedhip_lda import run_fedhip_lda
+from fedhip.methods.fedhip_logistic import run_fedhip_logistic
 from fedhip.methods.fedncm import run_fedncm
 from fedhip.methods.fedpcl import FedPCL
 from fedhip.methods.fedprox import FedProx, FedProxFT
@@ -95,6 +97,28 @@ _CLOSED: Mapping[str, tuple[MethodInfo, Callable[[Task], MethodRun]]] = {
             run_fedhip,
         ),
         (
+            MethodInfo(
+                "fedhip-lda",
+                "FedHiP-LDA",
+                "linear discriminant of all rows, with each client's own means where they differ",
+                {},
+                gradient=False,
+                optional=("shrinkage",),
+            ),
+            run_fedhip_lda,
+        ),
+        (
+            MethodInfo(
+                "fedhip-logistic",
+                "FedHiP-logistic",
+                "logistic regression of all rows in a few rounds of sums, then each client's own step",
+                {"gradient_rounds": 5},
+                gradient=False,
+                optional=("alpha", "penalty", "temperature"),
+            ),
+            run_fedhip_logistic,
+        ),
+        (
             MethodInfo("local", "Local ridge", "the ridge of each client's rows alone", {}, gradient=False),
             run_local,
         ),
@@ -140,7 +164,12 @@ _CLOSED: Mapping[str, tuple[MethodInfo, Callable[[Task], MethodRun]]] = {
 
 _WHOLE = ("_epochs", "_tensors", "_rounds", "_batch")
 _POSITIVE = ("temperature", "ala_rate", "align_rate", "slice_percent")
-_MOST = {("feddbe", "momentum"): 1.0, ("pfedfda", "beta"): 1.0, ("pfedfda", "shrinkage"): 1.0}
+_MOST = {
+    ("feddbe", "momentum"): 1.0,
+    ("pfedfda", "beta"): 1.0,
+    ("pfedfda", "shrinkage"): 1.0,
+    ("fedhip-lda", "shrinkage"): 1.0,
+}
 
 #: Every method by name.
 METHODS: Mapping[str, MethodInfo] = MappingProxyType(

@@ -1,0 +1,142 @@
+"""FedHiP-logistic: logistic regression of all rows in a handful of rounds of sums, then each client's own step.
+
+round 1   statistics of each client's training rows, on the grid (FedHiP's own upload); the standardised sum returns
+round 2   each client's leave-one-out losses of LDA over temperatures: 16 numbers
+round 3…  the server sends weights, the clients answer loss and gradient as whole numbers; after the second answer, a
+          round of leave-one-out losses over penalties, 153 numbers
+at last   at each client: its own step, α by leave-one-out
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from fedhip.core.affine import AffineModel
+from fedhip.core.fixedpoint import decode, fraction_bits_for, round_features
+from fedhip.core.logistic import GridModel, LogisticTerm, LossError, logistic_term
+from fedhip.core.logistic_fit import TEMPERATURES, LogisticFit, LogisticHead
+from fedhip.core.personal_logistic import PersonalLogistic
+from fedhip.methods.closed import Task, one_shot
+from fedhip.methods.protocol import MethodRun
+from fedhip.parallel import in_order, one_thread
+from fedhip.simulation import Client, add_up, largest_feature
+
+
+@dataclass
+class LogisticRun:
+    """The rounds in one process: what was fitted, and what one client sent and received."""
+
+    task: Task
+    up: int = 0
+    down: int = 0
+    rounds: int = 0
+
+    def __post_init__(self) -> None:
+        self._bits = fraction_bits_for(largest_feature(self.task.training))
+
+    def rows(self, client: Client) -> tuple[Tensor, Tensor]:
+        """The client's training rows as the grid sees them."""
+        x, y = self.task.tensors(client.train)
+        return round_features(x, self._bits), y
+
+    def statistics(self) -> LogisticFit:
+        """Round 1."""
+        task, d = self.task, self.task.num_classes
+        uploads = in_order(lambda client: client.statistics(d, self._bits, task.device), task.training, task.device)
+        total = decode(add_up(uploads))
+        with one_thread():
+            fit = LogisticFit.of(
+                total, penalty=task.options.get("penalty"), temperature=task.options.get("temperature")
+            )
+            _ = fit.lda, fit.geometry  # computed once, before the clients share them
+        m = total.num_features
+        self._count(up=8 * (m * (m + 1) // 2 + m * d + d), down=fit.nbytes)
+        return fit
+
+    def temperature(self, fit: LogisticFit) -> None:
+        """Round 2, unless the temperature was given."""
+        if fit.temperature is None:
+            fit.choose_temperature(self._sum("temperature", fit.temperature_losses))
+            self._count(up=8 * len(TEMPERATURES), down=8)
+
+    def gradients(self, fit: LogisticFit, number: int) -> None:
+        """So many rounds of gradients; the penalty is chosen after the second answer, unless it was given."""
+        while fit.evaluations < number:
+            model = fit.ask()
+            try:
+                term = self._answers(fit, model)
+            except LossError as error:
+                fit.fail(model, error)
+                continue
+            fit.tell(model, term)
+            self._count(up=term.nbytes, down=model.nbytes)
+            if fit.evaluations == 2 and fit.penalty is None:
+                losses = self._sum("penalty", fit.penalty_losses)
+                fit.choose_penalty(losses)
+                self._count(up=8 * losses.numel(), down=4 * term.gradient.numel())  # the first gradient, in float32
+            self.task.report("gradients", fit.evaluations, number)
+
+    def personal(self, head: LogisticHead, client: Client) -> tuple[float, AffineModel]:
+        """α and the client's model."""
+        own = PersonalLogistic(head, *self.rows(client), client=client.name)
+        alpha = self.task.options.get("alpha")
+        chosen = own.select() if alpha is None else alpha
+        return chosen, own.model(chosen)
+
+    def _answers(self, fit: LogisticFit, model: GridModel) -> LogisticTerm:
+        def answer(client: Client) -> LogisticTerm:
+            F, y = self.rows(client)
+            return logistic_term(F, y, model, fit.standardization, rows=fit.rows, client=client.name)
+
+        terms = in_order(answer, self.task.training, self.task.device)
+        total = next(terms)
+        for term in terms:
+            total = total + term
+        return total
+
+    def _sum(self, what: str, losses: Callable[..., Tensor]) -> Tensor:
+        training = self.task.training
+        total = torch.zeros(1).to(self.task.device, torch.float64)
+        found = in_order(lambda client: losses(*self.rows(client), client=client.name), training, self.task.device)
+        for done, part in enumerate(found, start=1):
+            total = total + part
+            self.task.report(f"choosing the {what}", done, len(training))
+        return total
+
+    def _count(self, up: int, down: int) -> None:
+        self.rounds, self.up, self.down = self.rounds + 1, self.up + up, self.down + down
+
+
+def run_fedhip_logistic(task: Task) -> MethodRun:
+    """All rounds, then each client's own step."""
+    began = time.perf_counter()
+    run = LogisticRun(task)
+    fit = run.statistics()
+    run.temperature(fit)
+    run.gradients(fit, int(task.options["gradient_rounds"]))
+    head = fit.head()
+    run.down += GridModel.of(head.weights).nbytes
+    models: dict[int, AffineModel] = {}
+    alphas: dict[int, float] = {}
+    found = in_order(lambda client: run.personal(head, client), task.training, task.device)
+    for done, (alpha, model) in enumerate(found, start=1):
+        at = id(task.training[done - 1])
+        alphas[at], models[at] = alpha, model
+        task.report("personal step", done, len(task.training))
+    seconds = time.perf_counter() - began
+    accuracy = [task.accuracy(client, models.get(id(client), head.model).scores) for client in task.clients]
+    return one_shot(
+        "fedhip-logistic",
+        task,
+        accuracy,
+        rounds=run.rounds,
+        seconds=seconds,
+        up=run.up,
+        down=run.down,
+        alphas=[alphas.get(id(client)) for client in task.clients],
+    )

@@ -1,0 +1,193 @@
+"""The discriminant from sums against scikit-learn's, and leave-one-out against refits."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import scipy.linalg
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from sklearn.covariance import oas
+from sklearn.discriminant_analysis import LinearDiscriminantAnalysis
+
+from fedhip import Statistics, aggregate
+from fedhip.core import Standardization
+from fedhip.core.discriminant import Discriminant, PersonalDiscriminant, ShrinkageError
+from fedhip.core.errors import DimensionError, EmptyClientError, NotInTotalError
+from tests.core.problems import Array, Client, relative_error
+
+WIDTH, CLASSES = 6, 4
+
+
+def gaussians(rows: int, seed: int = 0, shift: float = 0.0, by_class: float = 0.0, width: int = WIDTH) -> Client:
+    """Rows about class means that all clients share, moved by the client, and by the client and class."""
+    means = np.random.default_rng(1).normal(size=(CLASSES, width)) * 2
+    rng = np.random.default_rng(seed)
+    labels = np.r_[np.arange(CLASSES), rng.integers(0, CLASSES, rows - CLASSES)]
+    moved = means + shift * rng.normal(size=width) + by_class * rng.normal(size=means.shape)
+    return moved[labels] + rng.normal(size=(rows, width)), labels
+
+
+def summed(*clients: Client) -> Statistics:
+    return aggregate(Statistics.from_data(F, y, CLASSES) for F, y in clients)
+
+
+def without(client: Client, row: int) -> Client:
+    kept = np.arange(len(client[1])) != row
+    return client[0][kept], client[1][kept]
+
+
+@pytest.mark.parametrize("shrinkage", [0.0, 1e-3, 0.3, 1.0])
+def test_scores_are_scikit_learns(shrinkage: float) -> None:
+    F, y = gaussians(50)
+    theirs = LinearDiscriminantAnalysis(solver="lsqr", shrinkage=shrinkage or None).fit(F, y).decision_function(F)
+    parts = [(F[:13], y[:13]), (F[13:14], y[13:14]), (F[14:], y[14:])]
+    assert relative_error(Discriminant(summed(*parts), shrinkage).scores(F), theirs) <= 1e-12
+
+
+def test_oas_is_scikit_learns_on_the_rows_left_after_the_class_means() -> None:
+    F, y = gaussians(40)
+    # An orthonormal basis of what the class indicators leave: rows that are centred and independent.
+    left = scipy.linalg.null_space(np.eye(CLASSES)[y].T).T @ F
+    assert len(left) == 36
+    assert Discriminant(summed((F, y))).shrinkage == pytest.approx(oas(left, assume_centered=True)[1], rel=1e-10)
+
+
+@settings(max_examples=25)
+@given(st.integers(0, 10**6), st.sampled_from([0.0, 0.01, 0.5, 1.0]), st.integers(1, 8))
+def test_leave_one_out_is_a_refit(seed: int, shrinkage: float, width: int) -> None:
+    mine, others = gaussians(9, seed, width=width), gaussians(20, seed + 1, width=width)
+    found = Discriminant(summed(mine, others), shrinkage).loo_scores(*mine)
+    for row in range(9):
+        refit = Discriminant(summed(without(mine, row), others), shrinkage).scores(mine[0][row : row + 1])
+        assert relative_error(found[row], refit[0]) <= 1e-9
+
+
+@pytest.mark.parametrize(("shift", "by_class"), [(0.0, 0.0), (1.5, 0.0), (0.0, 1.0), (1.0, 1.0)])
+def test_leave_one_out_of_personal_means_is_a_refit_at_the_same_variances(shift: float, by_class: float) -> None:
+    mine, others = gaussians(25, 3, shift, by_class), gaussians(60, 4)
+    personal = Discriminant(summed(mine, others), 0.1).personal(*mine)
+    assert (personal.shift_weight > 0.2) >= (shift > 0 and by_class == 0)
+    assert bool((personal.class_weights > 0.2).all()) == (by_class > 0)
+    found = personal.loo_scores()
+    for row in range(25):
+        rest = without(mine, row)
+        refit = Discriminant(summed(rest, others), 0.1).personal(*rest)
+        refit._weights = type(refit._weights)(
+            refit._weights.b,
+            refit._weights.class_means,
+            personal._weights.shift_variance,
+            personal._weights.class_variance,
+        )
+        assert relative_error(found[row], refit.scores(mine[0][row : row + 1])[0]) <= 1e-10
+
+
+def test_personal_means_by_hand() -> None:
+    """Scikit-learn's scores with the means that the weights say."""
+    mine, others = gaussians(30, 3, 1.0, 1.0), gaussians(60, 4)
+    discriminant = Discriminant(summed(mine, others), 0.2)
+    personal = discriminant.personal(*mine)
+    F, y = np.concatenate((mine[0], others[0])), np.concatenate((mine[1], others[1]))
+    theirs = LinearDiscriminantAnalysis(solver="lsqr", shrinkage=0.2).fit(F, y)
+    residuals = mine[0] - theirs.means_[mine[1]]
+    b, w0, w = residuals.mean(axis=0), personal.shift_weight, personal.class_weights.numpy()
+    by_class = np.stack([residuals[mine[1] == c].mean(axis=0) for c in range(CLASSES)])
+    means = theirs.means_ + w0 * b + w[:, None] * (by_class - w0 * b)
+    weights = np.linalg.solve(theirs.covariance_, means.T)
+    bias = np.log(theirs.priors_) - (means * weights.T).sum(axis=1) / 2
+    assert relative_error(personal.scores(mine[0]), mine[0] @ weights + bias) <= 1e-11
+
+
+def test_the_weights_find_the_variances_that_were_drawn() -> None:
+    """Of means that stray by τ² in units of the covariance, clients like each other on average."""
+    rng = np.random.default_rng(0)
+    width, tau, tau0 = 40, 0.3, 0.5
+    found = []
+    # So many that the client itself does not stretch the covariance along its shift.
+    others = rng.normal(size=(80_000, width)), np.arange(80_000) % CLASSES
+    for _ in range(12):
+        labels = np.repeat(np.arange(CLASSES), 20)
+        moved = np.sqrt(tau0) * rng.normal(size=width) + np.sqrt(tau) * rng.normal(size=(CLASSES, width))
+        mine = moved[labels] + rng.normal(size=(80, width)), labels
+        weights = Discriminant(summed(mine, others), 0.0).personal(*mine)._weights
+        found.append((weights.class_variance, weights.shift_variance))
+    assert np.mean(found, axis=0) == pytest.approx((tau, tau0), rel=0.15)
+
+
+def test_clients_that_do_not_differ_keep_the_federations_means() -> None:
+    clients = [gaussians(40, seed) for seed in range(8)]
+    discriminant = Discriminant(summed(*clients), 0.01)
+    weights = [discriminant.personal(*client).class_weights.mean() for client in clients]
+    assert float(torch.stack(weights).mean()) < 0.1
+
+
+def test_a_client_of_one_row_or_one_class() -> None:
+    mine, others = gaussians(20, 0, shift=1.0), gaussians(50, 1)
+    only = mine[1] == 2
+    for F, y in ((mine[0][:1], mine[1][:1]), (mine[0][only], mine[1][only])):
+        discriminant = Discriminant(summed((F, y), others))
+        personal = discriminant.personal(F, y)
+        assert personal.class_weights.tolist() == [0.0] * CLASSES
+        assert bool(torch.isfinite(personal.scores(F)).all() & torch.isfinite(personal.loo_scores()).all())
+
+
+def test_a_class_that_nobody_has_is_never_chosen_and_one_row_alone_in_its_class_cannot_be_judged() -> None:
+    F, y = gaussians(30)
+    total = Statistics.from_data(F, y, CLASSES + 2) + Statistics.from_data(F[:1] + 5, [CLASSES], CLASSES + 2)
+    discriminant = Discriminant(total)
+    assert bool((discriminant.scores(F)[:, -1] == -torch.inf).all())
+    alone = discriminant.loo_scores(F[:1] + 5, [CLASSES])
+    assert alone[0, CLASSES] == -torch.inf
+    assert bool(torch.isfinite(alone[0, :CLASSES]).all())
+
+
+def test_rows_all_alike_and_a_single_row() -> None:
+    for rows in (1, 5):
+        F, y = np.ones((rows, 3)), np.zeros(rows, dtype=int)
+        discriminant = Discriminant(Statistics.from_data(F, y, 2))
+        assert discriminant.shrinkage == 1.0
+        assert discriminant.scores(F).argmax(dim=1).tolist() == [0] * rows
+        assert not bool(torch.isnan(discriminant.loo_scores(F, y)).any())
+
+
+def test_the_models_weights_on_raw_features() -> None:
+    F, y = gaussians(40)
+    total = summed((F * 7 + 3, y))
+    standardization = Standardization.of(total, intercept=False)
+    discriminant = Discriminant(standardization.statistics(total))
+    raw = discriminant.model.on_raw(standardization)
+    assert relative_error(raw.scores(F * 7 + 3), discriminant.scores(standardization.features(F * 7 + 3))) <= 1e-12
+
+
+def test_bad_input() -> None:
+    mine = gaussians(20)
+    discriminant = Discriminant(summed(mine))
+    with pytest.raises(ShrinkageError, match=r"shrinkage is 1\.5; give a number from 0 to 1"):
+        Discriminant(summed(mine), 1.5)
+    with pytest.raises(ShrinkageError, match="rank 16 of 30; give a shrinkage above 0"):
+        Discriminant(summed(gaussians(20, width=30)), 0.0)
+    with pytest.raises(DimensionError, match="6 wide"):
+        discriminant.scores(mine[0][:, :3])
+    with pytest.raises(NotInTotalError, match="'mine'"):
+        discriminant.personal(mine[0], np.zeros(20), client="mine")
+    with pytest.raises(EmptyClientError, match="no rows"):
+        Discriminant(Statistics.zeros(3, 2))
+
+
+def test_every_shrinkage_from_one_decomposition() -> None:
+    F, y = gaussians(30)
+    total = summed((F, y))
+    one = Discriminant(total, 0.5)
+    _ = one.model  # must not be carried over
+    assert torch.equal(one.with_shrinkage(0.1).scores(F), Discriminant(total, 0.1).scores(F))
+    assert isinstance(one.personal(F, y), PersonalDiscriminant)
+
+
+def test_any_partition_gives_the_same_model() -> None:
+    F, y = gaussians(60)
+    order = np.random.default_rng(0).permutation(60)
+    models: list[Array] = []
+    for parts in (np.split(np.arange(60), [20, 21]), np.array_split(order, 7)):
+        models.append(Discriminant(summed(*((F[part], y[part]) for part in parts))).model.weights.numpy())
+    assert relative_error(*models) <= 1e-10
