@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import stat
 import threading
+import time
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -16,7 +17,7 @@ import torch
 from fedhip.core.fixedpoint import GridStatistics
 from fedhip.federation.codes import SiteCode
 from fedhip.federation.roster import Roster
-from fedhip.federation.secure_sum import Collector
+from fedhip.federation.secure_sum import Collector, Member
 from fedhip.federation.site import Site
 from fedhip.federation.wire import Envelope, Letter, Step, by_site, context_of
 from fedhip.simulation import Client
@@ -177,7 +178,6 @@ def test_another_roster_and_another_agreement(table: Table) -> None:
 def test_a_key_that_is_not_in_the_roster(table: Table) -> None:
     """The server shows a cohort with a site of its own invention."""
     from fedhip.federation.credentials import make_site_key, read_private_key, sign
-    from fedhip.federation.secure_sum import Member
 
     table.until(Step.KEYS)
     keys = table.collector.cohort()
@@ -205,8 +205,15 @@ def test_another_session_another_order_and_again(table: Table) -> None:
     assert table.code("a", Step.SHARE, {"keys": b"garbage"}) is SiteCode.MALFORMED
 
 
-def test_two_questions_at_once_get_one_vector(table: Table) -> None:
+def test_two_questions_at_once_get_one_vector(table: Table, monkeypatch: pytest.MonkeyPatch) -> None:
     table.until(Step.SHARE)
+    mask = Member.mask
+
+    def slowly(*arguments: Any) -> Any:
+        time.sleep(0.2)  # so that the others would come between the work and its record
+        return mask(*arguments)
+
+    monkeypatch.setattr(Member, "mask", slowly)
     answers: list[Letter] = []
     ask = [threading.Thread(target=lambda: answers.append(table.ask("a", Step.MASK, table.dealt("a")))) for _ in "123"]
     for thread in ask:
