@@ -340,3 +340,19 @@ def test_authorities_that_are_none(federation: Path, tmp_path: Path, monkeypatch
     for days in wrong:
         with pytest.raises(CredentialError, match="days is"):
             make_server_certificate(federation, days=days)
+
+
+def test_a_renewed_certificate_is_for_the_same_hosts_unless_others_are_given(tmp_path: Path) -> None:
+    make_authority(tmp_path, "demo")
+    make_server_certificate(tmp_path, ["fed.example.org", "192.0.2.7"], days=2)
+    first = (tmp_path / "server" / "server.pem").read_bytes()
+    until = credentials.renew_server_certificate(tmp_path, days=30)
+    pem = (tmp_path / "server" / "server.pem").read_bytes()
+    assert pem != first
+    names = x509.load_pem_x509_certificate(pem).extensions.get_extension_for_class(x509.SubjectAlternativeName).value
+    assert {"fed.example.org", "localhost"} == set(names.get_values_for_type(x509.DNSName))
+    assert {"127.0.0.1", "192.0.2.7"} == set(map(str, names.get_values_for_type(x509.IPAddress)))
+    assert 29 <= (until - datetime.now(UTC)).days <= 30
+    credentials.renew_server_certificate(tmp_path, ["other.example.org"])
+    again = x509.load_pem_x509_certificate((tmp_path / "server" / "server.pem").read_bytes())
+    assert "fed.example.org" not in str(again.extensions)

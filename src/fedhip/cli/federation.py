@@ -34,6 +34,7 @@ def register(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) ->
     _add_run(commands)
     _add_status(commands)
     _add_stop(commands)
+    _add_renew(commands)
 
 
 def _add_key(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
@@ -110,6 +111,21 @@ def _add_stop(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> 
     )
     parser.add_argument("directory", type=Path, metavar="DIR", help="the federation's folder, or a site's")
     parser.set_defaults(handler=with_engine(stop))
+
+
+def _add_renew(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+    parser = commands.add_parser(
+        "renew",
+        help="a new certificate for the server",
+        description="Replace the server's certificate, which lasts a year, by a new one of the same authority. The "
+        "sites keep what they have; serve must be started again.",
+    )
+    parser.add_argument("directory", type=Path, metavar="DIR", help="the federation's folder")
+    parser.add_argument(
+        "--host", action="append", default=[], metavar="NAME", help="by which sites reach it (default: as before)"
+    )
+    parser.add_argument("--days", type=int, metavar="N", help="its life (default: a year)")
+    parser.set_defaults(handler=with_engine(renew))
 
 
 def key(args: argparse.Namespace) -> int:
@@ -246,4 +262,15 @@ def stop(args: argparse.Namespace) -> int:
         print(f"ended {what}")
     if not ended:
         print("nothing ran")
+    return 0
+
+
+def renew(args: argparse.Namespace) -> int:
+    """Replace the server's certificate."""
+    from fedhip.federation.credentials import SERVER_DAYS, renew_server_certificate
+    from fedhip.federation.places import ServerPlace
+
+    place = ServerPlace.open(args.directory)
+    until = renew_server_certificate(place.path, args.host, SERVER_DAYS if args.days is None else args.days)
+    print(f"{place.certificate} is valid until {until:%Y-%m-%d}; stop and serve again to use it")
     return 0

@@ -206,6 +206,26 @@ def make_server_certificate(directory: str | Path, hosts: Sequence[str] = (), da
             temporary.unlink(missing_ok=True)
 
 
+def renew_server_certificate(directory: str | Path, hosts: Sequence[str] = (), days: int = SERVER_DAYS) -> datetime:
+    """A new pair for the hosts of the present one, or for these; the last day it is valid."""
+    path = Path(directory) / "server" / "server.pem"
+    make_server_certificate(directory, hosts or _hosts_of(_certificate(path)), days)
+    return _certificate(path).not_valid_after_utc
+
+
+def _certificate(path: Path) -> x509.Certificate:
+    try:
+        return x509.load_pem_x509_certificate(path.read_bytes())
+    except ValueError as error:
+        raise CredentialError(f"{path} is no certificate ({error}); name the hosts with --host") from None
+
+
+def _hosts_of(certificate: x509.Certificate) -> list[str]:
+    names = certificate.extensions.get_extension_for_class(x509.SubjectAlternativeName).value
+    found = [*names.get_values_for_type(x509.DNSName), *map(str, names.get_values_for_type(x509.IPAddress))]
+    return [host for host in found if host not in LOOPBACK]
+
+
 def read_authority(path: str | Path) -> x509.Certificate:
     """The authority's certificate, if it is one and is valid today."""
     path = Path(path)
