@@ -317,6 +317,8 @@ def test_classes_by_the_sites_own_names(table: Table) -> None:
     [
         ({}, lambda total: total[:-1], SiteCode.MALFORMED),
         ({}, lambda total: total * 0, SiteCode.TOTAL),
+        ({"sites": ["b", "c", "d"]}, lambda total: total, SiteCode.TOTAL),
+        ({"sites": [*FOUR, "<b>e"]}, lambda total: total, SiteCode.TOTAL),
         ({"beta": -1.0}, lambda total: total, SiteCode.TOTAL),
         ({"beta": float("nan")}, lambda total: total, SiteCode.MALFORMED),
     ],
@@ -329,7 +331,38 @@ def test_a_sum_that_is_none(table: Table, body: Any, change: Any, code: SiteCode
     question = {"beta": 1.0, "sites": list(FOUR), **body}
     assert table.code("a", Step.PERSONALIZE, question, {"total": change(total)}) is code
     assert not (table.trial.site_folder("a") / "result").exists()
-    assert table.code("a", Step.PERSONALIZE, {**question, "beta": 1.0}, {"total": total}) is SiteCode.OK
+
+
+def test_a_site_is_no_oracle_for_totals_that_the_server_makes_up(table: Table) -> None:
+    """Whether a total holds the site's rows is a bit about them: many totals would tell its counts, and more."""
+    from fedhip.federation.vector import Layout, to_vector
+
+    table.until(Step.MASK)
+    total = to_vector(sum_of(FOUR, table.trial.bits))
+    question = {"beta": 1.0, "sites": list(FOUR)}
+    guess = total.copy()
+    Layout(WIDTH, len(CLASSES)).counts(guess)[:] = 1  # "has it more than one row of a class?"
+    assert table.code("a", Step.PERSONALIZE, question, {"total": total[:-1]}) is SiteCode.MALFORMED
+    assert table.code("a", Step.PERSONALIZE, question, {"total": guess}) is SiteCode.TOTAL
+    assert table.code("a", Step.PERSONALIZE, question, {"total": guess + 1}) is SiteCode.ANSWERED
+    assert table.code("a", Step.PERSONALIZE, question, {"total": total}) is SiteCode.ANSWERED
+    assert table.code("a", Step.PERSONALIZE, question, {"total": guess}) is SiteCode.TOTAL  # nothing new
+    table.begin(b"t" * 32)  # nor does a new session help, although no sum was ever unmasked
+    assert table.code("a", Step.HELLO) is SiteCode.SECOND_SUM
+
+
+def test_one_accuracy_for_an_agreement(table: Table) -> None:
+    from fedhip.federation.vector import to_vector
+
+    table.until(Step.MASK)
+    arrays = {"total": to_vector(sum_of(FOUR, table.trial.bits))}
+    question = {"beta": 1.0, "sites": list(FOUR)}
+    first = table.ask("a", Step.PERSONALIZE, question, dict(arrays))
+    assert first.flag("told")
+    assert table.code("a", Step.PERSONALIZE, {**question, "beta": 2.0}, dict(arrays)) is SiteCode.ANSWERED
+    assert table.ask("a", Step.PERSONALIZE, question, dict(arrays), attempt=2).body == first.body
+    table.begin(b"t" * 32)
+    assert table.code("a", Step.HELLO) is SiteCode.SECOND_SUM
 
 
 def test_a_beta_other_than_agreed(tmp_path: Path) -> None:
@@ -351,6 +384,9 @@ def test_a_place_for_results_that_is_taken(table: Table) -> None:
     arrays = {"total": to_vector(sum_of(FOUR, table.trial.bits))}
     assert table.code("a", Step.PERSONALIZE, {"beta": 1.0, "sites": list(FOUR)}, arrays) is SiteCode.OUTPUT
     assert (out / "thesis.txt").read_text() == "mine"
+    (out / "thesis.txt").rename(out.parent / "thesis.txt")
+    arrays = {"total": to_vector(sum_of(FOUR, table.trial.bits))}
+    assert table.code("a", Step.PERSONALIZE, {"beta": 1.0, "sites": list(FOUR)}, arrays) is SiteCode.OK
 
 
 def test_an_error_that_nobody_expected_is_a_code_outside_and_a_line_inside(
