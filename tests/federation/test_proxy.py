@@ -288,6 +288,16 @@ def test_a_signature_of_another_key_is_refused(credentials: Path) -> None:
         Callers(credentials / "callers.json").check(_headers(mixed), _now())
 
 
+@pytest.mark.parametrize("name", ["flwr-public-key", "flwr-signature", "flwr-timestamp"])
+def test_a_header_that_comes_twice_is_refused(credentials: Path, name: str) -> None:
+    """We might look at the one, and the engine at the other."""
+    own = _headers(signed(credentials / "a"))
+    again = [(name.encode(), value.encode()) for value in [signed(credentials / "stranger")[name]]]
+    for headers in (again + own, own + again, own + [pair for pair in own if pair[0] == name.encode()]):
+        with pytest.raises(NotPassedError, match="not signed"):
+            Callers(credentials / "callers.json").check(headers, _now())
+
+
 def test_a_key_registered_later_is_known_without_a_restart(credentials: Path, tmp_path: Path) -> None:
     known = tmp_path / "callers.json"
     write_json(known, {})

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import stat
 import threading
 import time
@@ -407,6 +408,28 @@ def test_what_lies_on_the_sites_disk_is_for_its_owner(table: Table) -> None:
     assert {path.name for path in state.iterdir()} == {"lock", "session.bin", "site.log", "vector.bin"}
     for path in (state, *state.iterdir()):
         assert not stat.S_IMODE(path.stat().st_mode) & 0o077, path
+
+
+def test_a_state_folder_that_others_can_look_into_is_closed(table: Table) -> None:
+    state = table.trial.site_folder("a") / "state"
+    state.mkdir()
+    state.chmod(0o755)  # as a copy of a site's folder may leave it
+    table.until(Step.HELLO)
+    assert stat.S_IMODE(state.stat().st_mode) == 0o700
+
+
+def test_what_is_kept_is_on_disk_before_an_answer_leaves(table: Table, monkeypatch: pytest.MonkeyPatch) -> None:
+    """After a loss of power, a session or a finished sum that is forgotten could be done again."""
+    synced = set()
+    fsync = os.fsync
+
+    def remember(descriptor: int) -> None:
+        synced.add(Path(f"/proc/self/fd/{descriptor}").readlink().name.split("-")[0])
+        fsync(descriptor)
+
+    monkeypatch.setattr(os, "fsync", remember)
+    table.until(Step.HELLO)
+    assert synced == {".session.bin", "state"}  # the file, and the folder that says which file it is
 
 
 def test_secrets_and_statistics_are_gone_when_they_are_not_needed(table: Table) -> None:
