@@ -360,6 +360,7 @@ def test_one_accuracy_for_an_agreement(table: Table) -> None:
     question = {"beta": 1.0, "sites": list(FOUR)}
     first = table.ask("a", Step.PERSONALIZE, question, dict(arrays))
     assert first.flag("told")
+    assert stat.S_IMODE((table.trial.site_folder("a") / "result").stat().st_mode) == 0o700
     assert table.code("a", Step.PERSONALIZE, {**question, "beta": 2.0}, dict(arrays)) is SiteCode.ANSWERED
     assert table.ask("a", Step.PERSONALIZE, question, dict(arrays), attempt=2).body == first.body
     table.begin(b"t" * 32)
