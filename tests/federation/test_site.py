@@ -403,6 +403,12 @@ def test_an_error_that_nobody_expected_is_a_code_outside_and_a_line_inside(
     assert "patient 7 has gout" in table.trial.log("a")
 
 
+def test_the_server_writes_no_lines_and_no_colours_into_the_log(table: Table) -> None:
+    assert table.code("a", Step.HELLO, agreement="\n\x1b[2J\rINFO") is SiteCode.AGREEMENT
+    assert table.trial.log("a").count("\n") == 1
+    assert table.trial.log("a").rstrip("\n").isprintable()
+
+
 def test_what_lies_on_the_sites_disk_is_for_its_owner(table: Table) -> None:
     state = table.trial.site_folder("a") / "state"
     table.until(Step.SHARE)

@@ -275,6 +275,8 @@ class Site:
 
     def _log(self, level: int, text: str, error: Exception | None = None) -> None:
         """A line in the site's own log; the engine's logs may be read by others."""
+        # A few words of it may be the server's: they are to make no lines of their own, and no colours.
+        text = "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)
         logger = logging.Logger("fedhip.site")
         handler = logging.FileHandler(self.state.log, encoding="utf-8", errors="backslashreplace")
         handler.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(message)s"))
