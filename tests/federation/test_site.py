@@ -20,6 +20,7 @@ from fedhip.federation.codes import SiteCode
 from fedhip.federation.roster import Roster
 from fedhip.federation.secure_sum import Collector, Member
 from fedhip.federation.site import Site
+from fedhip.federation.site_state import SiteState
 from fedhip.federation.wire import Envelope, Letter, Step, by_site, context_of
 from fedhip.simulation import Client
 from tests.federation.samples import CLASSES, FOUR, WIDTH, Trial, rows_of, sum_of, vector_of
@@ -332,6 +333,9 @@ def test_a_sum_that_is_none(table: Table, body: Any, change: Any, code: SiteCode
     question = {"beta": 1.0, "sites": list(FOUR), **body}
     assert table.code("a", Step.PERSONALIZE, question, {"total": change(total)}) is code
     assert not (table.trial.site_folder("a") / "result").exists()
+    # One that was weighed against the rows was the only one; the others were no questions at all.
+    after = SiteCode.OK if body or code is SiteCode.MALFORMED else SiteCode.ANSWERED
+    assert table.code("a", Step.PERSONALIZE, {"beta": 1.0, "sites": list(FOUR)}, {"total": total}) is after
 
 
 def test_a_site_is_no_oracle_for_totals_that_the_server_makes_up(table: Table) -> None:
@@ -437,6 +441,41 @@ def test_what_is_kept_is_on_disk_before_an_answer_leaves(table: Table, monkeypat
     monkeypatch.setattr(os, "fsync", remember)
     table.until(Step.HELLO)
     assert synced == {".session.bin", "state"}  # the file, and the folder that says which file it is
+
+
+@pytest.mark.parametrize("step", list(Step)[:1] + list(Step)[2:])
+def test_where_the_state_cannot_be_kept_nothing_leaves(
+    table: Table, monkeypatch: pytest.MonkeyPatch, step: Step
+) -> None:
+    """Killed, or out of room, between the work and its record: the server has nothing, and may ask again."""
+    from fedhip.federation.vector import to_vector
+
+    before = {Step.KEYS: Step.HELLO, Step.SHARE: Step.KEYS, Step.MASK: Step.SHARE}.get(step, Step.MASK)
+    if step is not Step.HELLO:
+        table.until(before)
+    total = to_vector(sum_of(FOUR, table.trial.bits))
+    questions: dict[Step, Any] = {
+        Step.SHARE: lambda: (by_site("keys", table.collector.cohort()),),
+        Step.MASK: lambda: (table.dealt("a"),),
+        Step.AGREE: lambda: ({"survivors": ["a", "b", "c"]},),
+        Step.UNMASK: lambda: (table.unmask(*FOUR),),
+        Step.PERSONALIZE: lambda: ({"beta": 1.0, "sites": list(FOUR)}, {"total": total}),
+    }
+    with monkeypatch.context() as full:
+        full.setattr(SiteState, "keep", lambda *_: (_ for _ in ()).throw(OSError("no space left")))
+        answer = table.ask("a", step, *questions.get(step, tuple)())
+    assert answer.code is not SiteCode.OK
+    assert (answer.body, answer.arrays) == ({}, {})
+
+
+def test_nothing_of_a_session_that_was_killed_stays(table: Table) -> None:
+    state = table.trial.site_folder("a") / "state"
+    table.until(Step.KEYS)
+    for name in (".vector.bin-0123456789ab", ".session.bin-0123456789ab"):  # killed while it wrote
+        (state / name).write_bytes((state / "vector.bin").read_bytes())
+    table.begin(b"t" * 32)
+    table.until(Step.HELLO)
+    assert {path.name for path in state.iterdir()} == {"lock", "session.bin", "site.log"}
 
 
 def test_secrets_and_statistics_are_gone_when_they_are_not_needed(table: Table) -> None:

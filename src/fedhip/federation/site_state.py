@@ -109,8 +109,10 @@ class SiteState:
         write_private(self.folder / "session.bin", session.to_bytes())
 
     def begin(self, session: Session) -> None:
-        """A new session: nothing of the last one stays."""
+        """A new session: nothing of the last one stays, not even what a process was killed over."""
         self.drop_vector()
+        for half in self.folder.glob(".*-*"):
+            half.unlink()
         self.keep(session)
 
     def keep_vector(self, vector: Vector) -> None:
