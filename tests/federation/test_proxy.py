@@ -134,6 +134,23 @@ def test_a_hidden_second_request_is_judged_by_itself(door: Door, credentials: Pa
     assert [seen[1] for seen in door.behind.seen] == ["/v1/fleet/get-run"]
 
 
+def test_nothing_is_read_after_a_refusal(door: Door, credentials: Path) -> None:
+    good = head(credentials, **{"content-length": "0"})
+    answer = door.raw(head(credentials, "/v1/control/start-run", **{"content-length": "0"}) + good)
+    assert answer.count(b"HTTP/1.1") == 1
+    assert door.behind.seen == []
+
+
+@pytest.mark.parametrize("chunks", [b" 5\r\nhello\r\n0\r\n\r\n", b"5\r\nhello0\r\n\r\n\r\n", b"-1\r\n\r\n0\r\n\r\n"])
+def test_chunks_that_are_none_are_the_callers_fault(
+    door: Door, credentials: Path, chunks: bytes, caplog: pytest.LogCaptureFixture
+) -> None:
+    answer = door.raw(head(credentials, **{"transfer-encoding": "chunked"}) + chunks)
+    assert answer.startswith(b"HTTP/1.1 400")
+    assert "refused 400, from 127.0.0.1: not HTTP/1.1" in caplog.text
+    assert door.behind.seen == []
+
+
 def test_connection_headers_and_addresses_are_ours_to_say(door: Door) -> None:
     door.post(
         body=b"x", **{"Connection": "close, flwr-odd, content-length", "flwr-odd": "1", "X-Forwarded-For": "10.9.9.9"}
@@ -286,6 +303,16 @@ def test_a_signature_of_another_key_is_refused(credentials: Path) -> None:
     mixed = signed(credentials / "a") | {"flwr-signature": signed(credentials / "stranger")["flwr-signature"]}
     with pytest.raises(NotPassedError, match="not that of site a"):
         Callers(credentials / "callers.json").check(_headers(mixed), _now())
+
+
+@pytest.mark.parametrize("name", ["flwr-public-key", "flwr-signature", "flwr-timestamp"])
+def test_a_header_that_comes_twice_is_refused(credentials: Path, name: str) -> None:
+    """We might look at the one, and the engine at the other."""
+    own = _headers(signed(credentials / "a"))
+    again = [(name.encode(), value.encode()) for value in [signed(credentials / "stranger")[name]]]
+    for headers in (again + own, own + again, own + [pair for pair in own if pair[0] == name.encode()]):
+        with pytest.raises(NotPassedError, match="not signed"):
+            Callers(credentials / "callers.json").check(headers, _now())
 
 
 def test_a_key_registered_later_is_known_without_a_restart(credentials: Path, tmp_path: Path) -> None:

@@ -2,11 +2,6 @@
 
 from __future__ import annotations
 
-import stat
-import threading
-import time
-from collections.abc import Iterator
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -16,75 +11,11 @@ import torch
 
 from fedhip.core.fixedpoint import GridStatistics
 from fedhip.federation.codes import SiteCode
-from fedhip.federation.roster import Roster
-from fedhip.federation.secure_sum import Collector, Member
-from fedhip.federation.site import Site
-from fedhip.federation.wire import Envelope, Letter, Step, by_site, context_of
+from fedhip.federation.secure_sum import Member
+from fedhip.federation.wire import Step, by_site, context_of
 from fedhip.simulation import Client
 from tests.federation.samples import CLASSES, FOUR, WIDTH, Trial, rows_of, sum_of, vector_of
-
-
-class Table:
-    """Four sites and a server that asks what it likes."""
-
-    def __init__(self, tmp_path: Path, **settings: Any) -> None:
-        self.trial = Trial.make(tmp_path, **settings)
-        self.sites = {site: Site(self.trial.site_folder(site), self.trial.data(site)) for site in FOUR}
-        self.roster = Roster.read(self.trial.folder / "roster.json")
-        self.digests = self.trial.agreement.digest(), self.roster.digest()
-        self.begin()
-
-    def begin(self, session: bytes = b"s" * 32) -> None:
-        self.envelope = Envelope(session, *self.digests, Step.HELLO)
-        self.collector = Collector(self.roster.keys, session, context_of(*self.digests), self.trial.agreement.threshold)
-
-    def ask(self, site: str, step: Step, body: Any = None, arrays: Any = None, **envelope: Any) -> Letter:
-        question = Letter(replace(self.envelope, step=step, **envelope), body or {}, arrays or {})
-        return self.sites[site].handle(question, self.trial.node(site))
-
-    def code(self, *question: Any, **envelope: Any) -> SiteCode:
-        """The code, after a look that nothing else is in the answer."""
-        answer = self.ask(*question, **envelope)
-        assert (answer.body, answer.arrays) == ({}, {}) or answer.code is SiteCode.OK
-        return answer.code
-
-    def until(self, step: Step) -> None:
-        """All sites, up to this step and with it."""
-        steps = list(self._steps())
-        for name, run in steps:
-            run()
-            if name is step:
-                return
-
-    def _steps(self) -> Iterator[tuple[Step, Any]]:
-        yield Step.HELLO, lambda: [self._ok(s, Step.HELLO) for s in FOUR]
-        yield Step.KEYS, self._keys
-        yield Step.SHARE, self._share
-        yield Step.MASK, self._mask
-
-    def _keys(self) -> None:
-        for site in FOUR:
-            self.collector.keys(site, self._ok(site, Step.KEYS).data("keys"))
-
-    def _share(self) -> None:
-        keys = by_site("keys", self.collector.cohort())
-        for site in FOUR:
-            self.collector.shares(site, self._ok(site, Step.SHARE, keys).mapping("shares"))
-
-    def _mask(self) -> None:
-        for site in FOUR:
-            self.collector.add(site, self._ok(site, Step.MASK, self.dealt(site)).array("vector"))
-
-    def dealt(self, site: str) -> dict[str, Any]:
-        return {"secure": True, **by_site("shares", self.collector.dealt_to(site))}
-
-    def unmask(self, *survivors: str, signatures: dict[str, bytes] | None = None) -> dict[str, Any]:
-        return {"survivors": list(survivors), **by_site("signatures", signatures or {})}
-
-    def _ok(self, *question: Any) -> Letter:
-        answer = self.ask(*question)
-        assert answer.code is SiteCode.OK, self.trial.log(question[0])
-        return answer
+from tests.federation.table import Table
 
 
 @pytest.fixture
@@ -205,36 +136,6 @@ def test_another_session_another_order_and_again(table: Table) -> None:
     assert table.code("a", Step.SHARE, {"keys": b"garbage"}) is SiteCode.MALFORMED
 
 
-def test_two_questions_at_once_get_one_vector(table: Table, monkeypatch: pytest.MonkeyPatch) -> None:
-    table.until(Step.SHARE)
-    mask = Member.mask
-
-    def slowly(*arguments: Any) -> Any:
-        time.sleep(0.2)  # so that the others would come between the work and its record
-        return mask(*arguments)
-
-    monkeypatch.setattr(Member, "mask", slowly)
-    answers: list[Letter] = []
-    ask = [threading.Thread(target=lambda: answers.append(table.ask("a", Step.MASK, table.dealt("a")))) for _ in "123"]
-    for thread in ask:
-        thread.start()
-    for thread in ask:
-        thread.join()
-    assert sorted(answer.code for answer in answers) == [SiteCode.ANSWERED, SiteCode.ANSWERED, SiteCode.OK]
-    assert sum(len(answer.arrays) for answer in answers) == 1
-
-
-def test_a_new_session_forgets_the_last(table: Table) -> None:
-    table.until(Step.SHARE)
-    dealt = table.dealt("a")
-    before = table.envelope
-    table.begin(b"t" * 32)
-    table.until(Step.KEYS)
-    assert table.code("a", Step.MASK, dealt) is SiteCode.ORDER
-    table.envelope = before
-    assert table.code("a", Step.MASK, dealt) is SiteCode.SESSION
-
-
 def save(trial: Trial, **more: Any) -> None:
     features, labels = rows_of("a")
     np.savez(trial.data("a"), **{"features": features, "labels": labels, "class_names": np.array(CLASSES), **more})
@@ -312,47 +213,6 @@ def test_classes_by_the_sites_own_names(table: Table) -> None:
     np.testing.assert_array_equal(table.sites["a"].state.vector(), vector_of("a", table.trial.bits))
 
 
-@pytest.mark.parametrize(
-    ("body", "change", "code"),
-    [
-        ({}, lambda total: total[:-1], SiteCode.MALFORMED),
-        ({}, lambda total: total * 0, SiteCode.TOTAL),
-        ({"beta": -1.0}, lambda total: total, SiteCode.TOTAL),
-        ({"beta": float("nan")}, lambda total: total, SiteCode.MALFORMED),
-    ],
-)
-def test_a_sum_that_is_none(table: Table, body: Any, change: Any, code: SiteCode) -> None:
-    from fedhip.federation.vector import to_vector
-
-    table.until(Step.MASK)
-    total = to_vector(sum_of(FOUR, table.trial.bits))
-    question = {"beta": 1.0, "sites": list(FOUR), **body}
-    assert table.code("a", Step.PERSONALIZE, question, {"total": change(total)}) is code
-    assert not (table.trial.site_folder("a") / "result").exists()
-    assert table.code("a", Step.PERSONALIZE, {**question, "beta": 1.0}, {"total": total}) is SiteCode.OK
-
-
-def test_a_beta_other_than_agreed(tmp_path: Path) -> None:
-    from fedhip.federation.vector import to_vector
-
-    table = Table(tmp_path, beta=2.0)
-    table.until(Step.MASK)
-    arrays = {"total": to_vector(sum_of(FOUR, table.trial.bits))}
-    assert table.code("a", Step.PERSONALIZE, {"beta": 1.0, "sites": list(FOUR)}, arrays) is SiteCode.TOTAL
-
-
-def test_a_place_for_results_that_is_taken(table: Table) -> None:
-    from fedhip.federation.vector import to_vector
-
-    table.until(Step.MASK)
-    out = table.trial.site_folder("a") / "result"
-    out.mkdir()
-    (out / "thesis.txt").write_text("mine")
-    arrays = {"total": to_vector(sum_of(FOUR, table.trial.bits))}
-    assert table.code("a", Step.PERSONALIZE, {"beta": 1.0, "sites": list(FOUR)}, arrays) is SiteCode.OUTPUT
-    assert (out / "thesis.txt").read_text() == "mine"
-
-
 def test_an_error_that_nobody_expected_is_a_code_outside_and_a_line_inside(
     table: Table, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -363,35 +223,6 @@ def test_an_error_that_nobody_expected_is_a_code_outside_and_a_line_inside(
     answer = table.ask("a", Step.HELLO)
     assert (answer.code, answer.body, answer.arrays) == (SiteCode.INTERNAL, {}, {})
     assert "patient 7 has gout" in table.trial.log("a")
-
-
-def test_what_lies_on_the_sites_disk_is_for_its_owner(table: Table) -> None:
-    state = table.trial.site_folder("a") / "state"
-    table.until(Step.SHARE)
-    assert {path.name for path in state.iterdir()} == {"lock", "session.bin", "site.log", "vector.bin"}
-    for path in (state, *state.iterdir()):
-        assert not stat.S_IMODE(path.stat().st_mode) & 0o077, path
-
-
-def test_secrets_and_statistics_are_gone_when_they_are_not_needed(table: Table) -> None:
-    state = table.sites["a"].state
-    table.until(Step.MASK)
-    assert state.vector() is None
-    table.ask("a", Step.UNMASK, table.unmask(*FOUR))
-    session = state.session()
-    assert session is not None
-    assert session.member is None
-
-
-def test_a_damaged_state(table: Table) -> None:
-    table.until(Step.HELLO)
-    state = table.trial.site_folder("a") / "state"
-    for damage in (b"", b"{}", b'{"schema": 1}', b"\xff\xfe"):
-        (state / "session.bin").write_bytes(damage)
-        assert table.code("a", Step.KEYS) is SiteCode.FOLDER
-    (state / "session.bin").unlink()
-    (state / "finished.json").write_text("damaged")
-    assert table.code("a", Step.HELLO) is SiteCode.FOLDER  # it may have taken part in a sum: nobody knows
 
 
 def test_a_folder_that_is_not_whole(table: Table) -> None:

@@ -96,3 +96,11 @@ def test_a_program_that_is_not_there_is_named(tmp_path: Path) -> None:
         launch(tmp_path, ["/nowhere/x"])
     with pytest.raises(EngineError, match="ended as it started"):
         started.record(tmp_path, "gone", 2**22 + 5)
+
+
+def test_folders_of_records_and_logs_are_for_their_owner(tmp_path: Path) -> None:
+    state = tmp_path / "site" / "state"
+    process = started.start("quick", ["true"], records=state / "pids", log=state / "logs" / "quick.log", env=os.environ)
+    process.wait()
+    for folder in (state.parent, state, state / "pids", state / "logs"):
+        assert folder.stat().st_mode & 0o777 == 0o700, folder

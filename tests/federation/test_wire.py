@@ -16,6 +16,8 @@ from fedhip.federation.codes import ServerCode, SiteCode, meaning
 from fedhip.federation.errors import MessageError
 from fedhip.federation.wire import (
     LARGEST_BODY,
+    Arrays,
+    Body,
     Envelope,
     Letter,
     ProtocolError,
@@ -192,6 +194,20 @@ def test_the_digest_tells_questions_apart_and_not_attempts() -> None:
     ]
     assert len({letter.digest() for letter in variants}) == len(variants)
     assert replace(LETTER, envelope=replace(ENVELOPE, attempt=9)).digest() == LETTER.digest()
+
+
+def test_no_two_questions_have_one_digest() -> None:
+    """Else the second would get the answer, or take the turn, of the first."""
+    bodies: list[Body] = [
+        {}, {"a": []}, {"a": ""}, {"a": "x"}, {"a": ["x"]}, {"a": b"x"}, {"a": ["x", "y"]}, {"a": ["xy"]}, {"b": "x"},
+        {"a": "x", "b": "y"}, {"a": True}, {"a": 1}, {"a": 1.0}, {"a": "True"}, {"a str 1:x\0b": "y"},
+    ]  # fmt: skip
+    arrays: list[Arrays] = [
+        {}, {"v": np.zeros(1, np.uint64)}, {"v": np.zeros(8, np.uint8)}, {"w": np.zeros(1, np.uint64)},
+        {"v": np.zeros(2, np.uint64)}, {"v": np.zeros(0, np.uint64)},
+    ]  # fmt: skip
+    digests = {Letter(ENVELOPE, body, array).digest() for body in bodies for array in arrays}
+    assert len(digests) == len(bodies) * len(arrays)
 
 
 def test_a_hello_is_bound_to_its_node_and_session() -> None:

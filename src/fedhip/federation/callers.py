@@ -29,6 +29,8 @@ OLDEST, AHEAD = 305, 5
 #: The engine's status and code for a node that it does not let in; its client shows the detail and gives up.
 _NOT_ADMITTED, _NOT_ADMITTED_CODE = 412, 2004
 
+_SIGNED = (b"flwr-public-key", b"flwr-signature", b"flwr-timestamp")
+
 _log = logging.getLogger("fedhip.proxy")
 
 
@@ -55,8 +57,10 @@ class Callers:
 
     def check(self, headers: Iterable[tuple[bytes, bytes]], now: datetime.datetime) -> str:
         """The name of the site that signed; refuses everybody else before a byte of the body is read."""
-        found = dict(headers)
+        found = dict(listed := list(headers))
         try:
+            if any([name for name, _ in listed].count(name) != 1 for name in _SIGNED):
+                raise ValueError("the engine might look at another one than we")
             public = base64.b64decode(found[b"flwr-public-key"], validate=True)
             signature = base64.b64decode(found[b"flwr-signature"], validate=True)
             stamp = found[b"flwr-timestamp"]

@@ -19,6 +19,7 @@ from typing import Any
 
 from fedhip.federation.errors import CheckpointError
 from fedhip.federation.site_state import write_private
+from fedhip.federation.started import private_folder
 
 SCHEMA = 1
 
@@ -52,7 +53,7 @@ class Checkpoint:
 
     def write(self, progress: Progress, data: bytes | memoryview | None = None) -> None:
         """Keep this, in place of what was there; without `data`, that of before stays."""
-        self.folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        private_folder(self.folder)
         if data is None:
             name = self._content()["data"]
         else:

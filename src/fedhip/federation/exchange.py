@@ -1,8 +1,8 @@
 """Questions to the sites and their answers, over the engine's grid.
 
 Answers are taken one at a time, as they come, and each question has one: the first. The deadline is our own, since
-the engine says nothing of an answer that comes too late; and an answer belongs to the question it replies to, since
-the engine speaks for a node that is gone under another number.
+the engine says nothing of an answer that comes too late. An answer belongs to the question for which the engine hands
+it over, whatever it says of itself: that was written by the site, while the engine knows who sent it.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ from dataclasses import dataclass
 
 from flwr.app import Message
 from flwr.serverapp import Grid
+from google.protobuf.message import DecodeError  # type: ignore[import-untyped]
 
 from fedhip.federation.codes import ServerCode, SiteCode
 from fedhip.federation.errors import MessageError
@@ -22,6 +23,11 @@ from fedhip.federation.wire import Letter, from_message, to_records
 _NODE_UNAVAILABLE = 5
 #: A site should not begin to work on a question that nobody waits for; clocks differ by less than this.
 _SLACK = 60.0
+#: What the engine and we raise over an answer that is no message: the engine looks at little more than its length.
+_UNREADABLE = (
+    *(ArithmeticError, AttributeError, LookupError, RecursionError, TypeError, ValueError),
+    *(DecodeError, MessageError),
+)
 
 
 @dataclass(frozen=True)
@@ -82,10 +88,9 @@ class Exchange:
         while waiting:
             for number in list(waiting):
                 # One number at a time: the engine would hand over all answers at once, and hold them in memory.
-                for message in self.grid.pull_messages([number]):
-                    asked = waiting.pop(message.metadata.reply_to_message_id, None)
-                    if asked is not None:
-                        yield _read(asked, message)
+                if (reply := self._pull(number, waiting[number])) is not None:
+                    del waiting[number]
+                    yield reply
             if not waiting:
                 return
             if self._clock() >= end:
@@ -93,6 +98,18 @@ class Exchange:
             self._sleep(self._pause)
         for question in waiting.values():
             yield Reply(question.site, question.node, None, ServerCode.LATE)
+
+    def _pull(self, number: str, question: Question) -> Reply | None:
+        """The answer to one question, if it has come."""
+        try:
+            message = next(iter(self.grid.pull_messages([number])), None)
+            if message is None:
+                return None
+            if message.metadata.reply_to_message_id != number:
+                return Reply(question.site, question.node, None, ServerCode.GARBAGE)
+            return _read(question, message)
+        except _UNREADABLE:
+            return Reply(question.site, question.node, None, ServerCode.GARBAGE)
 
 
 def _read(question: Question, message: Message) -> Reply:
@@ -106,10 +123,7 @@ def _read(question: Question, message: Message) -> Reply:
         return dropped(ServerCode.GONE if gone else ServerCode.CRASHED)
     if message.metadata.src_node_id != question.node:
         return dropped(ServerCode.GARBAGE)
-    try:
-        letter = from_message(message)
-    except MessageError:
-        return dropped(ServerCode.GARBAGE)
+    letter = from_message(message)
     if letter.code is not SiteCode.OK:
         return dropped(letter.code)
     if letter.envelope != question.letter.envelope:

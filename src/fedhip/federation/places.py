@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from fedhip.federation.errors import FederationError, NotServingError
+from fedhip.federation.started import private_folder
 
 
 @dataclass(frozen=True)
@@ -48,7 +49,8 @@ class State:
     def prepare(self) -> None:
         """Make the folders, and a fresh secret."""
         for folder in (self.path, self.home, self.pids, self.path / "logs"):
-            folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+            private_folder(folder)
+        self.path.chmod(0o700)
         self.secret.touch(mode=0o600)
         self.secret.chmod(0o600)
         self.secret.write_bytes(secrets.token_bytes(32))

@@ -168,6 +168,8 @@ class _Conversation:
                 raise NotPassedError(502, "the server closed the connection")
             await self._answer(event, inner, reader)
         except (ConnectionError, h11.RemoteProtocolError) as error:
+            if self._http.their_state is h11.ERROR:  # it was the caller
+                raise
             if self._http.our_state is h11.SEND_BODY:
                 raise _EndedError("the server stopped in the middle of an answer") from error
             raise NotPassedError(502, "the server closed the connection") from None

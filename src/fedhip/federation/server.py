@@ -33,7 +33,7 @@ from fedhip.federation.exchange import Exchange, Question, Reply
 from fedhip.federation.result import accuracies_in, write_result
 from fedhip.federation.roster import FILE as ROSTER_FILE
 from fedhip.federation.roster import Roster
-from fedhip.federation.secure_sum import Collector, SecureSumError, SiteDroppedError
+from fedhip.federation.secure_sum import Collector, Reason, SecureSumError, SiteDroppedError
 from fedhip.federation.vector import Layout, Vector, from_vector, require_possible, require_room
 from fedhip.federation.wire import (
     SESSION_BYTES,
@@ -249,10 +249,10 @@ class Round:
                        lambda s, letter: collector.unmask(s, letter.data("shares")))  # fmt: skip
             total = collector.result()
         except SecureSumError as error:
-            raise RoundError(
-                f"the masks could not be taken off the sum: {error}; start the round again when the sites are back, "
-                "and it goes on from here"
-            ) from error
+            again = "start the round again when the sites are back, and it goes on from here"
+            if error.reason is Reason.WRONG_DEAL:  # the others have unmasked, and do so once for an agreement
+                again = "nothing was summed: make a new federation without it"
+            raise RoundError(f"the masks could not be taken off the sum: {error}; {again}") from error
         self._require_possible(total)
         progress.stage, progress.dropped = Stage.SUMMED, self.dropped
         self.checkpoint.write(progress, total.astype("<u8", copy=False).data)

@@ -7,7 +7,7 @@
     mask          the statistics under masks (or plain, where agreement and policy both permit it)
     agree         a signature on the list of survivors, where somebody is gone
     unmask        shares that take the masks off the sum, once
-    personalize   the sum comes; α, model and report stay here
+    personalize   the sum comes, once; α, model and report stay here
 
 The server is not trusted with anything but the sum. What goes wrong is a code for the server and a sentence for the
 site's own log.
@@ -120,8 +120,9 @@ class Site:
             )
         if envelope.step is Step.ENCODER:
             return self._encoder(site, session, question)
-        if envelope.step in session.answers:
-            return _same_answer(question, session)
+        digest = question.digest()
+        if envelope.step in session.answers and (body := _same_answer(session, envelope.step, digest)) is not None:
+            return body, {}
         needed = Step.HELLO if envelope.step is Step.MASK and not site.agreement.secure_sum else _AFTER[envelope.step]
         if needed not in session.answers:
             raise SiteRefusalError(SiteCode.ORDER, f"{envelope.step} was asked before {needed}")
@@ -133,7 +134,7 @@ class Site:
             Step.UNMASK: self._unmask,
             Step.PERSONALIZE: self._personalize,
         }
-        digest = question.digest()
+        session.answers[envelope.step] = (digest, None)
         body, arrays = handlers[envelope.step](site, session, question)
         session.answers[envelope.step] = (digest, body if envelope.step in _AGAIN else None)
         self.state.keep(session)  # before the answer leaves: what is not on disk could be done twice
@@ -233,7 +234,14 @@ class Site:
         beta = question.real("beta")
         if beta < 0.0 or (agreement.beta != "auto" and beta != agreement.beta):
             raise SiteRefusalError(SiteCode.TOTAL, f"the server's β is {beta}, and the agreement says {agreement.beta}")
-        received = Sum(from_vector(total, layout, agreement.fraction_bits), beta, question.names("sites"))
+        sites = question.names("sites")
+        if site.name not in sites or not set(sites) <= set(agreement.sites):
+            raise SiteRefusalError(SiteCode.TOTAL, "the sum is not one of this site and others of the agreement")
+        # What comes of it, even a refusal, tells the server something of the rows here. So there is one total for an
+        # agreement: this one, whether it is the sum or not. The very same may come again.
+        self.state.finish(session)
+        self.state.keep(session)
+        received = Sum(from_vector(total, layout, agreement.fraction_bits), beta, sites)
         del total
         question.arrays.clear()  # a wide federation's sum is 100 MB, and the model needs the room
         client = self._rows(site).client(agreement, weights=self.weights, device=self.device)
@@ -267,6 +275,8 @@ class Site:
 
     def _log(self, level: int, text: str, error: Exception | None = None) -> None:
         """A line in the site's own log; the engine's logs may be read by others."""
+        # A few words of it may be the server's: they are to make no lines of their own, and no colours.
+        text = "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)
         logger = logging.Logger("fedhip.site")
         handler = logging.FileHandler(self.state.log, encoding="utf-8", errors="backslashreplace")
         handler.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(message)s"))
@@ -301,14 +311,12 @@ def code_of(error: Exception) -> SiteCode:
     return next((code for kind, code in kinds if isinstance(error, kind)), SiteCode.INTERNAL)
 
 
-def _same_answer(question: Letter, session: Session) -> Answer:
-    """The answer that was given, if it may be given again and the question is the very same."""
-    digest, body = session.answers[question.envelope.step]
-    if body is None or digest != question.digest():
-        raise SiteRefusalError(
-            SiteCode.ANSWERED, f"{question.envelope.step} was answered already, and is answered once"
-        )
-    return body, {}
+def _same_answer(session: Session, step: Step, digest: str) -> Body | None:
+    """The answer that was given, if it may be given again and the question is the very same; None if it got none."""
+    before, body = session.answers[step]
+    if step not in _AGAIN or before != digest:
+        raise SiteRefusalError(SiteCode.ANSWERED, f"{step} was answered already, and is answered once")
+    return body
 
 
 def _signer(site: SiteFolder) -> Callable[[bytes], bytes]:

@@ -84,6 +84,7 @@ class SiteState:
     def lock(self) -> Iterator[None]:
         """Only one process, and one thread, at a time."""
         self.folder.mkdir(mode=0o700, exist_ok=True)
+        self.folder.chmod(0o700)
         descriptor = os.open(self.folder / "lock", os.O_RDWR | os.O_CREAT, 0o600)
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX)
@@ -108,8 +109,10 @@ class SiteState:
         write_private(self.folder / "session.bin", session.to_bytes())
 
     def begin(self, session: Session) -> None:
-        """A new session: nothing of the last one stays."""
+        """A new session: nothing of the last one stays, not even what a process was killed over."""
         self.drop_vector()
+        for half in self.folder.glob(".*-*"):
+            half.unlink()
         self.keep(session)
 
     def keep_vector(self, vector: Vector) -> None:
@@ -160,6 +163,12 @@ def write_private(path: Path, data: bytes | memoryview) -> None:
     except BaseException:
         temporary.unlink(missing_ok=True)
         raise
+    # Else a loss of power could bring the file before back, after what it says was done.
+    folder = os.open(path.parent, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        os.fsync(folder)
+    finally:
+        os.close(folder)
 
 
 def _dump(body: dict[str, Any] | None) -> Any:

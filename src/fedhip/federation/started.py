@@ -47,7 +47,7 @@ def start(
     name: str, command: Sequence[str], *, records: Path, log: Path, env: Mapping[str, str]
 ) -> subprocess.Popen[bytes]:
     """Start a program apart from this terminal, its output in `log`, and record it."""
-    log.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+    private_folder(log.parent)
     with log.open("ab") as output:
         try:
             process = subprocess.Popen(  # noqa: S603 - commands are our own
@@ -70,12 +70,19 @@ def record(records: Path, name: str, pid: int) -> Started:
     if seen is None:
         raise EngineError(f"{name} ended as it started, or this system has no {_PROC}; a federation needs Linux")
     started = Started(name, pid, seen.start, _boot())
-    records.mkdir(parents=True, exist_ok=True, mode=0o700)
+    private_folder(records)
     place = records / f"{name}.json"
     beside = place.with_suffix(".new")
     beside.write_text(json.dumps(asdict(started)), encoding="utf-8")
     beside.replace(place)
     return started
+
+
+def private_folder(folder: Path) -> None:
+    """Make a folder for its owner alone, and those above it that are missing: `mkdir` would leave these open."""
+    for each in (*reversed(folder.parents), folder):
+        if not each.is_dir():
+            each.mkdir(mode=0o700, exist_ok=True)
 
 
 def recorded(records: Path) -> list[Started]:

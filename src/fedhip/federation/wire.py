@@ -82,15 +82,23 @@ class Letter:
         return Letter(self.envelope, body or {}, arrays or {}, code)
 
     def digest(self) -> str:
-        """Which question it is: the same for the same question asked again."""
+        """Which question it is: the same for the same question asked again, and for no other."""
         envelope = self.envelope
-        sha = hashlib.sha256(f"{envelope.agreement} {envelope.roster} {envelope.step} ".encode() + envelope.session)
+        sha = hashlib.sha256(envelope.session)
+
+        def add(*words: object) -> None:
+            for word in words:  # each with its length, so that none can reach into the next
+                data = word if isinstance(word, bytes) else str(word).encode("utf-8", "surrogatepass")
+                sha.update(f"{len(data)}:".encode() + data)
+
+        add(envelope.agreement, envelope.roster, envelope.step, len(self.body), len(self.arrays))
         for name, value in sorted(self.body.items()):
-            for item in value if isinstance(value, list) else [value]:
-                data = item if isinstance(item, bytes) else str(item).encode("utf-8", "surrogatepass")
-                sha.update(f"\0{name} {type(item).__name__} {len(data)}:".encode() + data)
+            items = value if isinstance(value, list) else [value]
+            add(name, type(value).__name__, len(items))
+            for item in items:
+                add(type(item).__name__, item)
         for name, array in sorted(self.arrays.items()):
-            sha.update(f"\0{name} {array.dtype} {array.shape}:".encode())
+            add(name, array.dtype, array.shape)
             sha.update(np.ascontiguousarray(array).data)
         return sha.hexdigest()
 

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fedhip.federation.secure_sum import Collector, Reason, SecureSumError, SiteDroppedError, StepRefusedError
+from fedhip.federation.secure_sum import Collector, Reason, SecureSumError, SiteDroppedError, StepRefusedError, messages
 from fedhip.federation.secure_sum import member as member_module
 from fedhip.federation.secure_sum.messages import Keys, Shares, encode_answer, seed_commitment
 from fedhip.federation.secure_sum.primitives import public_of
@@ -126,6 +126,15 @@ def test_a_wrong_share_of_the_own_seed_is_blamed_on_its_owner_where_it_is_needed
     dropped("a", Reason.WRONG_DEAL, party.collector.result)
 
 
+def test_an_answer_for_another_list_is_not_taken() -> None:
+    party = Party(FIVE)
+    party.until_masked(vectors_of(FIVE))
+    seeds = [party.member("a")._shares[dealer].seed for dealer in FIVE]
+    other = party.member("a")._outcome(["a", "b", "c"])
+    party.collector.survivors()
+    dropped("a", Reason.OTHER_LIST, party.collector.unmask, "a", encode_answer(TERMS, "a", other, seeds))
+
+
 def test_the_share_of_the_other_kind_is_not_taken() -> None:
     party, vectors = Party(FIVE), vectors_of(FIVE)
     party.until_masked(vectors, {"e": "mask"})
@@ -221,6 +230,15 @@ def test_a_vector_of_another_kind_or_length_is_dropped(vector: object) -> None:
         assert caught.value.reason is Reason.VECTOR
 
 
+def test_the_collector_writes_into_no_vector_of_the_caller() -> None:
+    party, vectors = Party(FIVE), vectors_of(FIVE)
+    party.until_shares()
+    for site in FIVE:
+        masked = party.mask(site, vectors[site], party.collector.dealt_to(site))
+        masked.flags.writeable = False  # as one that came over the wire
+        party.collector.add(site, masked)
+
+
 def test_the_first_vector_may_be_dropped_too() -> None:
     party = Party(FIVE)
     party.until_shares()
@@ -312,3 +330,8 @@ def test_garbage_is_malformed(garbage: object) -> None:
     with pytest.raises(StepRefusedError) as caught:
         party.member("a").unmask(survivors, {"b": garbage})  # type: ignore[dict-item]
     assert (caught.value.reason, caught.value.site) == (Reason.MALFORMED, "b")
+
+
+def test_a_message_beyond_the_longest_is_not_even_unpacked(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(messages, "unpack", lambda _: pytest.fail("unpacked"))
+    dropped("a", Reason.MALFORMED, Party(FIVE).collector.keys, "a", bytes(messages.LONGEST_MESSAGE + 1))

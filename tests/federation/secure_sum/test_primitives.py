@@ -12,7 +12,7 @@ from Crypto.Cipher import AES
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fedhip.federation.secure_sum import encoding, masks
+from fedhip.federation.secure_sum import encoding, masks, messages
 from fedhip.federation.secure_sum.errors import Fault, Reason
 from fedhip.federation.secure_sum.primitives import (
     PROTOCOL,
@@ -75,6 +75,9 @@ def test_every_purpose_gives_another_key() -> None:
         masks.pair_mask_key(KEY, view, "a", "b"),
         masks.pair_mask_key(KEY, view, "a", "c"),
         masks.pair_mask_key(KEY, b"\1" * 32, "a", "b"),
+        messages.seal_key(KEY, view, "a", "b"),
+        messages.seal_key(KEY, view, "b", "a"),
+        messages.seal_key(KEY, b"\1" * 32, "a", "b"),
     ]
     assert len(set(keys)) == len(keys)
     assert masks.pair_mask_key(KEY, view, "b", "a") == masks.pair_mask_key(KEY, view, "a", "b")
