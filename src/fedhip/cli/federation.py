@@ -165,6 +165,7 @@ def site(args: argparse.Namespace) -> int:
     """Take part."""
     from fedhip.federation import background
     from fedhip.federation.errors import SiteDataError, SiteNameError
+    from fedhip.federation.rows import SiteRows
     from fedhip.federation.site_folder import open_site
 
     opened = open_site(args.folder)
@@ -173,6 +174,8 @@ def site(args: argparse.Namespace) -> int:
     rows: Path = args.data or args.features
     if not rows.exists():
         raise SiteDataError(f"there is no {rows}; check the path")
+    # What the round would refuse is said here, before anybody waits for this site.
+    SiteRows.read(rows, opened.name, opened.agreement, opened.policy.class_names)
     settings = {"data": str(rows.absolute())}
     for option in ("out", "weights"):
         if (path := getattr(args, option)) is not None:

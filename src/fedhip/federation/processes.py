@@ -13,7 +13,7 @@ from fedhip.federation.callers import public_pem
 from fedhip.federation.control import Control, Run
 from fedhip.federation.errors import EngineError, FederationError, RoundError
 from fedhip.federation.node import OTHER_APP
-from fedhip.federation.places import ServerPlace, State
+from fedhip.federation.places import ServerPlace, State, command
 from fedhip.federation.roster import Roster
 from fedhip.federation.serving import door_of
 from fedhip.federation.site_folder import open_site
@@ -31,7 +31,7 @@ def run(place: ServerPlace, *, say: Say, app: Path = engine.APP, result: Path | 
     with Control(place.control_port(), place.authority) as control:
         earlier = control.runs()
         if under_way := [run for run in earlier if not run.is_over]:
-            raise RoundError(f"run {under_way[0].number} is under way; see: fedhip federation status {place.path}")
+            raise RoundError(f"run {under_way[0].number} is under way; see: {command('status', place.path)}")
         mark = size(place.progress)
         before = _changed(result)
         number = control.start(app, {"federation-folder": str(place.path), "attempt": len(earlier) + 1})

@@ -66,8 +66,8 @@ def join(run: RunFolder, client: Client, *, render: Render, report: Report | Non
     run.require_personalized()
     if client.name in run.results.get("sites", ()):
         raise ClientJoinedError(
-            f"{client.name!r} is one of the sites whose sum this is, so its rows are in it; choose another name, if these "
-            "are rows of somebody else"
+            f"{client.name!r} is one of the sites whose sum this is, so its rows are in it; choose another name, if "
+            "these are the rows of somebody else"
         )
     if client.name in run.clients:
         raise ClientJoinedError(
