@@ -18,6 +18,7 @@ from fedhip.cli.federation_init import with_engine
 from fedhip.cli.main import main
 from fedhip.data.errors import MissingExtraError
 from tests.cli.samples import done, encoder, image_folder, refused
+from tests.runs.samples import feature_file
 
 with warnings.catch_warnings():
     warnings.simplefilter("ignore")  # the engine's libraries warn one another
@@ -235,3 +236,15 @@ def test_images_where_feature_files_were_agreed_on(fed: Path, capsys: pytest.Cap
     for name, agreed in (("dark", "x"), ("bright", "y")):
         (images / name).rename(images / agreed)
     assert "names no backbone" in refused(capsys, "federation", "site", fed / "site-a", "--data", images)
+
+
+def test_places_and_devices_of_a_site_are_looked_at_first(fed: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    np.savez(fed / "rows.npz", features=np.ones((4, 4)), labels=["x", "y"] * 2)
+    words = ("federation", "site", fed / "site-a", "--features", fed / "rows.npz")
+    assert "is not a run folder" in refused(capsys, *words, "--out", fed)
+    assert "is a file, not a folder" in refused(capsys, *words, "--out", fed / "rows.npz" / "out")
+    assert "there is no nowhere" in refused(capsys, *words, "--weights", "nowhere")
+    assert "use cpu, cuda" in refused(capsys, *words, "--device", "tpu")
+    done("run", "--features", feature_file(fed / "sites.npz"), "--out", fed / "run")
+    assert "holds another run" in refused(capsys, *words, "--out", fed / "run")
+    assert not (fed / "site-a" / "state").exists()

@@ -11,6 +11,7 @@ import pytest
 import torch
 
 from fedhip.core.fixedpoint import GridStatistics
+from fedhip.federation.errors import SiteDataError
 from fedhip.runs import RunFolder
 from tests.cli.samples import done, refused
 from tests.federation.samples import FOUR, Trial, sum_of, write_rows
@@ -98,3 +99,14 @@ def test_what_needs_statistics_or_rows_is_refused_in_words(trial: Trial, capsys:
         assert "take part in another round" in line
     for folder in (own, trial.result):
         assert "whose sites keep their rows" in refused(capsys, "personalize", folder)
+
+
+def test_the_result_of_the_same_agreement_may_be_written_again(trial: Trial, tmp_path: Path) -> None:
+    from fedhip.federation.before import require_ready
+    from fedhip.federation.site_folder import open_site
+
+    require_ready(open_site(trial.site_folder("a")), trial.data("a"))
+    with pytest.raises(SiteDataError, match="holds another run"):
+        require_ready(
+            open_site(trial.site_folder("a")), trial.data("a"), out=fedhip_run(tmp_path / "run", FOUR, 32).path
+        )
