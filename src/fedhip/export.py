@@ -30,7 +30,7 @@ from fedhip.features.adapters import HubBackbone, OnnxBackbone, pool_output
 from fedhip.features.backbones import NAMED, Backbone, ViTBackbone
 from fedhip.features.images import normalise
 from fedhip.features.vit import IMAGENET_MEAN, IMAGENET_STD
-from fedhip.models import Model
+from fedhip.models import NO_TEMPERATURE, Model
 
 if TYPE_CHECKING:
     from onnx import ModelProto, NodeProto, TensorProto
@@ -89,7 +89,7 @@ def export_onnx(model: Model, path: Path, *, head_only: bool = False, weights: P
     if model.only_local_classes and not bool(model.local_classes.any()):
         raise ExportError(f"{model.who} leaves every class out: there is no answer that a file could give")
     if model.temperature is None:
-        raise ExportError(f"{model.who} has no temperature of its own; open it through its run folder")
+        raise ExportError(f"{model.who} has no temperature: {NO_TEMPERATURE}")
     if head_only and weights is not None:
         raise ExportError(f"the head alone has no backbone; leave the weights {weights} out")
     _require("onnx")

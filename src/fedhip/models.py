@@ -23,6 +23,11 @@ from fedhip.core.errors import DimensionError, FileFormatError
 from fedhip.core.tensor_file import TensorFile, require_digest
 from fedhip.features.reference import BackboneReference
 
+#: Where a temperature is to be had, for whoever lacks one.
+NO_TEMPERATURE = (
+    "it is chosen on rows, and kept in the run folder; a federation's server has no rows, so take a site's folder"
+)
+
 _FILE = TensorFile("fedhip.model", 1, "model", {"weights": torch.float64, "local_classes": torch.bool})
 
 
@@ -102,7 +107,7 @@ class Model:
     def probabilities_of(self, scores: Tensor) -> Tensor:
         """The probabilities that follow from scores."""
         if self.temperature is None:
-            raise FileFormatError(f"{self.who} has no temperature of its own; open it through its run folder")
+            raise FileFormatError(f"{self.who} has no temperature: {NO_TEMPERATURE}")
         return calibration.probabilities(scores, self.temperature)
 
     def digest(self) -> str:

@@ -17,7 +17,8 @@ import pytest
 from fedhip.cli.federation_init import with_engine
 from fedhip.cli.main import main
 from fedhip.data.errors import MissingExtraError
-from tests.cli.samples import done, encoder, refused
+from tests.cli.samples import done, encoder, image_folder, refused
+from tests.runs.samples import feature_file
 
 with warnings.catch_warnings():
     warnings.simplefilter("ignore")  # the engine's libraries warn one another
@@ -25,7 +26,7 @@ with warnings.catch_warnings():
     import flwr.serverapp  # noqa: F401
 
 SITES = ("--site", "a", "--site", "b", "--site", "c")
-ROWS = ("--classes", "x,y", "--width", 4)
+ROWS = ("--classes", "x,y", "--width", "4")
 
 
 @pytest.fixture
@@ -107,6 +108,7 @@ def test_a_site_brings_its_own_key(tmp_path: Path, capsys: pytest.CaptureFixture
         (["init", "DIR/x", "--name", "d", *SITES, "--width", "4"], "give one of --classes, --features and --dataset"),
         (["init", "DIR/x", "--name", "d", *SITES, "--classes", "x,y"], "give --features, --width or --backbone"),
         (["init", "DIR/x", "--name", "d", "--site", "a", "--classes", "x,y", "--width", "4"], "at least two"),
+        (["init", "DIR/x", "--name", "d", *SITES, *ROWS, "--pooling", "cls"], "name it with --backbone"),
         (["serve", "DIR"], "is no folder of a federation; make one: fedhip federation init"),
         (["run", "DIR"], "is no folder of a federation"),
         (["status", "DIR"], "is no folder of a federation"),
@@ -170,3 +172,79 @@ def test_without_the_extra_it_is_named() -> None:
         with_engine(needs("flwr"))(argparse.Namespace())
     with pytest.raises(ModuleNotFoundError):  # a mistake of ours is no missing extra
         with_engine(needs("fedhip.nowhere"))(argparse.Namespace())
+
+
+def test_a_width_that_is_not_the_backbone_s_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    words = ("--backbone", "fedhip-vit", "--weights", encoder(tmp_path))
+    line = refused(capsys, "federation", "init", tmp_path / "fed", "--name", "demo", *SITES, *ROWS, *words)
+    assert "makes features 48 wide, not 4" in line
+    np.savez(tmp_path / "rows.npz", features=np.ones((4, 6)), labels=["cat", "dog", "cat", "dog"])
+    words = ("--features", tmp_path / "rows.npz", "--width", 4)
+    assert "are 6 wide" in refused(capsys, "federation", "init", tmp_path / "fed", "--name", "demo", *SITES, *words)
+    assert not (tmp_path / "fed").exists()
+
+
+@pytest.mark.parametrize("trouble", [KeyboardInterrupt, OSError(28, "No space left on device")])
+def test_init_leaves_all_or_nothing(trouble: BaseException, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def broken(*_: object) -> None:
+        raise trouble
+
+    monkeypatch.setattr("fedhip.federation.serving.write_door", broken)
+    code = main(["federation", "init", str(tmp_path / "fed"), "--name", "demo", *SITES, *ROWS])
+    assert code == (130 if trouble is KeyboardInterrupt else 2)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_commands_to_copy_are_quoted(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    done("federation", "init", tmp_path / "my fed", "--name", "demo", *SITES, *ROWS)
+    assert f"fedhip federation serve '{tmp_path / 'my fed'}'" in capsys.readouterr().out
+    line = refused(capsys, "federation", "run", tmp_path / "my fed")
+    assert f"fedhip federation serve '{tmp_path / 'my fed'}'" in line
+
+
+def test_the_folder_of_the_other_side_is_known_as_such(fed: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    line = refused(capsys, "federation", "site", fed, "--features", fed)
+    assert "is the coordinator's folder; give a site's, such as site-a, site-b, site-c in it" in line
+    for command in ("serve", "run"):
+        assert "is the folder of a site; give the coordinator's" in refused(
+            capsys, "federation", command, fed / "site-a"
+        )
+
+
+@pytest.mark.parametrize(
+    ("change", "reason"),
+    [
+        ({"features": np.ones((4, 5))}, "are 5 wide, and the agreement says 4"),
+        ({"features": np.full((4, 4), 99.0)}, "a feature here is as large as 99, and the agreement allows 16"),
+        ({"features": np.full((4, 4), np.nan)}, "hold NaN or infinity"),
+        ({"features": np.ones((0, 4)), "labels": np.array([], dtype=str)}, "give real numbers of shape (N, m)"),
+        ({"labels": ["x", "yy"] * 2}, "'yy'"),
+        ({"clients": ["b", "b", "c", "c"]}, "none of 'a'"),
+        ({"split": [1, 1, 1, 1]}, "has no row to train on"),
+    ],
+)
+def test_rows_that_the_round_would_refuse_are_refused_before_it(
+    change: dict[str, object], reason: str, fed: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    np.savez(fed / "rows.npz", **{"features": np.ones((4, 4)), "labels": ["x", "y"] * 2, **change})  # type: ignore[arg-type]
+    assert reason in refused(capsys, "federation", "site", fed / "site-a", "--features", fed / "rows.npz")
+    assert not (fed / "site-a" / "state").exists()
+
+
+def test_images_where_feature_files_were_agreed_on(fed: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    images = image_folder(fed / "images")
+    for name, agreed in (("dark", "x"), ("bright", "y")):
+        (images / name).rename(images / agreed)
+    assert "names no backbone" in refused(capsys, "federation", "site", fed / "site-a", "--data", images)
+
+
+def test_places_and_devices_of_a_site_are_looked_at_first(fed: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    np.savez(fed / "rows.npz", features=np.ones((4, 4)), labels=["x", "y"] * 2)
+    words = ("federation", "site", fed / "site-a", "--features", fed / "rows.npz")
+    assert "is not a run folder" in refused(capsys, *words, "--out", fed)
+    assert "is a file, not a folder" in refused(capsys, *words, "--out", fed / "rows.npz" / "out")
+    assert "there is no nowhere" in refused(capsys, *words, "--weights", "nowhere")
+    assert "use cpu, cuda" in refused(capsys, *words, "--device", "tpu")
+    done("run", "--features", feature_file(fed / "sites.npz"), "--out", fed / "run")
+    assert "holds another run" in refused(capsys, *words, "--out", fed / "run")
+    assert not (fed / "site-a" / "state").exists()

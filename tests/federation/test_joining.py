@@ -97,7 +97,7 @@ def test_another_host_name_is_refused(federation: Path, monkeypatch: pytest.Monk
 
 
 def test_a_server_without_tls_is_refused(federation: Path) -> None:
-    with listening(federation, tls=False) as port, pytest.raises(CredentialError, match="there is no TLS server"):
+    with listening(federation, tls=False) as port, pytest.raises(CredentialError, match="no server of a federation"):
         joining.greet(site_at(federation, port), print)
 
 

@@ -177,7 +177,15 @@ def test_more_rows_than_agreed(tmp_path: Path) -> None:
 
 def test_a_feature_larger_than_agreed(table: Table) -> None:
     save(table.trial, features=100.0 * rows_of("a")[0])
-    table.until(Step.HELLO)
+    assert table.code("a", Step.HELLO) is SiteCode.OVERFLOW
+    assert "the agreement allows 16" in table.trial.log("a")
+
+
+def test_a_feature_of_an_image_larger_than_agreed(table: Table, monkeypatch: pytest.MonkeyPatch) -> None:
+    table.until(Step.HELLO)  # images are not looked at before their features are needed
+    rows, labels = rows_of("a")
+    large = Client("a", (100.0 * rows, labels), (rows, labels))
+    monkeypatch.setattr("fedhip.federation.rows.SiteRows.client", lambda *_, **__: large)
     assert table.code("a", Step.KEYS) is SiteCode.OVERFLOW
     assert "the agreement allows 16" in table.trial.log("a")
 

@@ -180,15 +180,15 @@ def _print_nginx(place: ServerPlace, door: Any) -> int:
 def site(args: argparse.Namespace) -> int:
     """Take part."""
     from fedhip.federation import background
-    from fedhip.federation.errors import SiteDataError, SiteNameError
+    from fedhip.federation.before import require_ready
+    from fedhip.federation.errors import SiteNameError
     from fedhip.federation.site_folder import open_site
 
     opened = open_site(args.folder)
     if args.name not in (None, opened.name):
         raise SiteNameError(f"{args.folder} is the folder of site {opened.name!r}, not of {args.name!r}")
     rows: Path = args.data or args.features
-    if not rows.exists():
-        raise SiteDataError(f"there is no {rows}; check the path")
+    require_ready(opened, rows, out=args.out, weights=args.weights, device=args.device)
     settings = {"data": str(rows.absolute())}
     for option in ("out", "weights"):
         if (path := getattr(args, option)) is not None:
@@ -225,6 +225,8 @@ def status(args: argparse.Namespace) -> int:
             print(json_text(own))
         else:
             print(f"site {own['site']!r} is {'' if own['connected'] else 'not '}connected to {own['address']}")
+            if own["processes"] and not own["answers"]:
+                print("it runs, and the server does not answer; it goes on trying")
             if own["refused_app"]:
                 print("the server sent another app than the one installed here; it was refused")
         return 0

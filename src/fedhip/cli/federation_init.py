@@ -96,9 +96,13 @@ def init(args: argparse.Namespace) -> int:
     weights: Path | None = settings.pop("weights", None)
     settings["site_keys"] = dict(map(_site_key, args.site_key))
     made = make(args.directory, InitSettings(**settings))
-    write_door(made.directory, made.address)
-    if weights is not None:
-        shutil.copyfile(weights, made.directory / "encoder.safetensors")
+    try:
+        write_door(made.directory, made.address)
+        if weights is not None:
+            shutil.copyfile(weights, made.directory / "encoder.safetensors")
+    except BaseException:  # Ctrl-C and a full disk too: a federation is there whole, or not at all
+        shutil.rmtree(made.directory, ignore_errors=True)
+        raise
     if args.json:
         print(json_text({
             "federation": str(made.directory),
@@ -151,10 +155,18 @@ def _agreed(args: argparse.Namespace) -> dict[str, Any]:
 
         sample = read_features(args.features)
         found |= {"classes": sample.class_names, "width": sample.features.shape[1]}
+    if args.width is not None and found.setdefault("width", args.width) != args.width:
+        raise AgreementError(f"--width is {args.width}, and the features in {args.features} are {found['width']} wide")
     if args.backbone is not None:
-        found |= _backbone(args)
-    if args.width is not None:
-        found["width"] = args.width
+        made = _backbone(args)
+        if found.get("width", made["width"]) != made["width"]:
+            raise AgreementError(
+                f"{args.backbone} makes features {made['width']} wide, not {found['width']}; where sites bring images, "
+                "leave --width out; where they bring feature files, leave --backbone out"
+            )
+        found |= made
+    elif args.weights is not None or args.pooling is not None:
+        raise AgreementError("--weights and --pooling are of a backbone; name it with --backbone")
     if "width" not in found:
         raise AgreementError("the width of the features is needed: give --features, --width or --backbone")
     return found

@@ -13,6 +13,7 @@ from fedhip.cli.report import render
 from fedhip.data import FeatureSet, load_dataset, load_partition, read_features
 from fedhip.data.files import json_text
 from fedhip.runs import Change, RunFolder, life
+from fedhip.runs.errors import ClientRowsError
 from fedhip.runs.results import title_of
 from fedhip.simulation import Client, clients_of
 
@@ -91,6 +92,11 @@ def personalize(args: argparse.Namespace) -> int:
 def _clients_of_the_data(run: RunFolder, args: argparse.Namespace) -> dict[str, Client]:
     """The clients whose rows are in the data set that the run was made from."""
     config = run.config
+    if "federation" in config:
+        raise ClientRowsError(
+            f"{run.path} is of a federation, whose sites keep their rows; give a client's rows, with --client and "
+            "--features or --data"
+        )
     if "features" in config:
         rows = read_features(config["features"])
     else:
@@ -120,7 +126,8 @@ def _tell(args: argparse.Namespace, change: Change) -> int:
         "personalize": f"phase 3 again for {change.measured:,} of {change.clients:,} clients",
     }[change.event]
     kept = "" if change.beta == change.beta_before else f"; β went from {change.beta_before:.3g} to {change.beta:.3g}"
-    print(f"{did}; {change.clients:,} models solved from the sum{kept}.")
+    models = "1 model" if change.clients == 1 else f"{change.clients:,} models"
+    print(f"{did}; {models} solved from the sum{kept}.")
     if change.result is not None and change.event == "join":
         accuracies = (f"{title_of(m)} {percent(value)}" for m, value in change.result.accuracy.items())
         print(f"its α is {change.result.alpha:.3g}; on its {change.result.test:,} test rows: {', '.join(accuracies)}.")

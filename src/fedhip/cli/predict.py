@@ -13,6 +13,7 @@ from fedhip.cli.console import print_table
 from fedhip.data import Dataset, ImagePaths, image_files, read_features
 from fedhip.data.errors import CorruptImageError, DataMissingError
 from fedhip.data.files import json_text, readable
+from fedhip.models import NO_TEMPERATURE
 from fedhip.runs import RunFolder
 from fedhip.runs.names import near_names
 
@@ -51,9 +52,13 @@ def run(args: argparse.Namespace) -> int:
     if model.temperature is None:
         folder.require_personalized()  # the temperature comes from its leave-one-out scores
     names, features = _rows(folder, args)
-    probabilities = model.probabilities(features).numpy()
     scores = model.scores(features).numpy()
-    top = np.argsort(-probabilities, axis=1, kind="stable")[:, : max(1, args.top)]
+    probabilities = None if model.temperature is None else model.probabilities(features).numpy()
+    top = np.argsort(-(scores if probabilities is None else probabilities), axis=1, kind="stable")[
+        :, : max(1, args.top)
+    ]
+    if probabilities is None:
+        print(f"fedhip: no probabilities, only scores: the model has no temperature; {NO_TEMPERATURE}", file=sys.stderr)
     if args.json:
         print(json_text({
             "model": "global" if client is None else "personalized",
@@ -63,19 +68,22 @@ def run(args: argparse.Namespace) -> int:
                 {
                     "row": name,
                     "class": model.class_names[order[0]],
-                    "probabilities": row.tolist(),
-                    "scores": [None if np.isinf(value) else value for value in score.tolist()],
+                    "probabilities": None if probabilities is None else probabilities[row].tolist(),
+                    "scores": [None if np.isinf(value) else value for value in scores[row].tolist()],
                 }
-                for name, order, row, score in zip(names, top, probabilities, scores, strict=True)
+                for row, (name, order) in enumerate(zip(names, top, strict=True))
             ],
         }))  # fmt: skip
         return 0
     rows = []
-    for name, (first, *others), probability, score in zip(names, top, probabilities, scores, strict=True):
-        also = ", ".join(f"{readable(model.class_names[c])} {probability[c]:.1%}" for c in others)
+    for row, (name, (first, *others)) in enumerate(zip(names, top, strict=True)):
+        shown = [f"{s:.3f}" for s in scores[row]] if probabilities is None else [f"{p:.1%}" for p in probabilities[row]]
+        also = ", ".join(f"{readable(model.class_names[c])} {shown[c]}" for c in others)
         best = readable(model.class_names[first])
-        rows.append((name, best, f"{probability[first]:.1%}", f"{score[first]:.3f}", also))
-    heads = ("row" if args.features else "image", "class", "probability", "score", "then")
+        numbers = (shown[first],) if probabilities is None else (shown[first], f"{scores[row][first]:.3f}")
+        rows.append((name, best, *numbers, also))
+    numbered = ("score",) if probabilities is None else ("probability", "score")
+    heads = ("row" if args.features else "image", "class", *numbered, "then")
     print_table(heads, rows[:_MOST_ROWS], model.who)
     if len(rows) > _MOST_ROWS:
         print(f"… and {len(rows) - _MOST_ROWS:,} more rows; --json prints all")

@@ -17,7 +17,7 @@ from typing import Any
 from fedhip.core.errors import FedHiPError
 from fedhip.federation import joining, serving
 from fedhip.federation.engine import module
-from fedhip.federation.places import ServerPlace, State
+from fedhip.federation.places import ServerPlace, State, command
 from fedhip.federation.supervisor import detach
 
 FAILED = 2
@@ -66,9 +66,9 @@ def apart(name: str, settings: Mapping[str, Any]) -> str:
     """Start `serve` or `site` as a program that outlives this one; what it said when it was ready."""
     folder = Path(settings["folder"])
     state = State(folder / "state")
-    command = module("fedhip.federation.background", name, json.dumps(settings))
-    said = detach(name, command, state=state, log=state.log(name), seconds=_READY[name])
-    return said.replace("Ctrl-C", f"fedhip federation stop {folder}")
+    words = module("fedhip.federation.background", name, json.dumps(settings))
+    said = detach(name, words, state=state, log=state.log(name), seconds=_READY[name])
+    return said.replace("Ctrl-C", command("stop", folder))
 
 
 def main(name: str, settings: str) -> int:

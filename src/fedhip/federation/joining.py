@@ -11,8 +11,8 @@ from pathlib import Path
 
 from fedhip.federation import engine, started
 from fedhip.federation.errors import CredentialError, EngineError
-from fedhip.federation.places import State
-from fedhip.federation.site_folder import SiteFolder, open_site, parse_address
+from fedhip.federation.places import State, command
+from fedhip.federation.site_folder import CONNECTION, SiteFolder, open_site, parse_address
 from fedhip.federation.supervisor import Program, Say, Supervisor, alone, since, size, why, write_json
 from fedhip.runs.config import write_config
 
@@ -25,7 +25,7 @@ def join(folder: Path, settings: dict[str, str], *, say: Say, stop: threading.Ev
     engine.require_engine()
     site = open_site(folder)
     state = State(site.path / "state")
-    with alone(state.lock, f"site {site.name!r} runs already on this machine; end it: fedhip federation stop {folder}"):
+    with alone(state.lock, f"site {site.name!r} runs already on this machine; end it: {command('stop', folder)}"):
         started.end(started.others(state.pids), state.pids)
         state.ready.unlink(missing_ok=True)
         state.prepare()
@@ -113,6 +113,9 @@ def greet(site: SiteFolder, say: Say) -> None:
             "certificate is out of date or has another name, the coordinator makes a new one"
         ) from error
     except ssl.SSLError as error:
-        raise CredentialError(f"there is no TLS server at {site.address} ({error.reason})") from error
+        raise CredentialError(
+            f"what answers at {site.address} is no server of a federation ({error.reason}); ask the coordinator for the "
+            f"address, and put it into {site.path / CONNECTION}"
+        ) from error
     except OSError as error:
         say(f"the server at {site.address} does not answer yet ({error.strerror or error}); trying again until it does")

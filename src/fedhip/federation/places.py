@@ -4,11 +4,17 @@ from __future__ import annotations
 
 import json
 import secrets
+import shlex
 from dataclasses import dataclass
 from pathlib import Path
 
 from fedhip.federation.errors import FederationError, NotServingError
 from fedhip.federation.started import private_folder
+
+
+def command(*words: object) -> str:
+    """A command of ours, to be copied into a shell."""
+    return shlex.join(["fedhip", "federation", *map(str, words)])
 
 
 @dataclass(frozen=True)
@@ -66,8 +72,10 @@ class ServerPlace:
     def open(cls, folder: str | Path) -> ServerPlace:
         """The folder, if it is one of a coordinator."""
         path = Path(folder).absolute()
+        if (path / "connection.toml").is_file():
+            raise FederationError(f"{path} is the folder of a site; give the coordinator's, which init made")
         if not (path / "server" / "server.pem").is_file():
-            raise FederationError(f"{path} is no folder of a federation; make one: fedhip federation init {folder}")
+            raise FederationError(f"{path} is no folder of a federation; make one: {command('init', folder)}")
         return cls(path)
 
     @property
@@ -120,7 +128,5 @@ class ServerPlace:
         try:
             port: int = json.loads(self.state.ready.read_text(encoding="utf-8"))["control_port"]
         except (OSError, ValueError, KeyError):
-            raise NotServingError(
-                f"no server runs for {self.path}; start it: fedhip federation serve {self.path}"
-            ) from None
+            raise NotServingError(f"no server runs for {self.path}; start it: {command('serve', self.path)}") from None
         return port

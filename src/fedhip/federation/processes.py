@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import socket
 import time
 from pathlib import Path
 from typing import Any
@@ -13,10 +14,10 @@ from fedhip.federation.callers import public_pem
 from fedhip.federation.control import Control, Run
 from fedhip.federation.errors import EngineError, FederationError, RoundError
 from fedhip.federation.node import OTHER_APP
-from fedhip.federation.places import ServerPlace, State
+from fedhip.federation.places import ServerPlace, State, command
 from fedhip.federation.roster import Roster
 from fedhip.federation.serving import door_of
-from fedhip.federation.site_folder import open_site
+from fedhip.federation.site_folder import open_site, parse_address
 from fedhip.federation.supervisor import Say, since, size, tail, why
 
 _POLL = 1.0
@@ -31,7 +32,7 @@ def run(place: ServerPlace, *, say: Say, app: Path = engine.APP, result: Path | 
     with Control(place.control_port(), place.authority) as control:
         earlier = control.runs()
         if under_way := [run for run in earlier if not run.is_over]:
-            raise RoundError(f"run {under_way[0].number} is under way; see: fedhip federation status {place.path}")
+            raise RoundError(f"run {under_way[0].number} is under way; see: {command('status', place.path)}")
         mark = size(place.progress)
         before = _changed(result)
         number = control.start(app, {"federation-folder": str(place.path), "attempt": len(earlier) + 1})
@@ -74,6 +75,8 @@ def _tell_progress(path: Path, mark: int, say: Say) -> int:
     for line in whole.splitlines():
         with contextlib.suppress(ValueError, TypeError, KeyError, AttributeError):
             entry: dict[str, Any] = json.loads(line)
+            if entry.get("step") == "failed":  # it is the error of this command, which is shown last
+                continue
             say(f"{entry.get('step', ''):<12} {entry['text']}")
     return mark + len(whole.encode())
 
@@ -84,8 +87,13 @@ def _changed(result: Path) -> float | None:
     return max(files, default=None)
 
 
+def _plain(details: str) -> str:
+    """What the engine tells of a run's end, less its own words."""
+    return details.removeprefix("ServerApp failed with exception: ").strip()
+
+
 def _why_failed(last: Run, place: ServerPlace) -> str:
-    reason = last.details.removeprefix("ServerApp failed with exception: ").strip()
+    reason = _plain(last.details)
     if not reason:
         reason = "the server app ended without a word" + why(place.state.log("superexec"))
     ended = {"finished:stopped": "was stopped"}.get(last.state, "failed")
@@ -111,9 +119,7 @@ def status(place: ServerPlace) -> dict[str, Any]:
     with Control(place.control_port(), place.authority) as control:
         for node in control.nodes():
             if node.public in owner:
-                shown = {"registered": "never came", "online": "connected", "offline": "gone"}.get(
-                    node.state, node.state
-                )
+                shown = _STATES.get(node.state, node.state)
                 found["sites"][owner[node.public]] = {"state": shown, "since": node.since}
         found["runs"] = [
             {
@@ -121,7 +127,7 @@ def status(place: ServerPlace) -> dict[str, Any]:
                 "state": run.state,
                 "started": run.started,
                 "finished": run.finished,
-                "details": run.details,
+                "details": _plain(run.details),
                 "bytes_to_sites": run.sent,
                 "bytes_from_sites": run.received,
             }
@@ -135,14 +141,25 @@ def site_status(folder: Path) -> dict[str, Any]:
     site = open_site(folder)
     state = State(site.path / "state")
     alive = {record.name for record in started.recorded(state.pids) if started.is_alive(record)}
+    answers = _answers(site.address)
     refused = any(OTHER_APP in line for line in tail(state.log("node"), 50))
     return {
         "site": site.name,
-        "connected": state.ready.is_file() and "node" in alive,
+        "connected": answers and state.ready.is_file() and "node" in alive,
+        "answers": answers,
         "processes": sorted(alive),
         "address": site.address,
         "refused_app": refused,
     }
+
+
+def _answers(address: str) -> bool:
+    """Whether somebody listens there; a node goes on trying where its server has gone."""
+    try:
+        socket.create_connection(parse_address(address), timeout=3).close()
+    except OSError:
+        return False
+    return True
 
 
 def stop(folder: Path) -> list[str]:

@@ -61,6 +61,7 @@ class SiteRows:
             )
         if isinstance(self.data, FeatureSet):
             _require_width(self.data.features.shape[1], agreement, source)
+            require_size(self.data.features[self.chosen][self.split == 0], agreement)
         elif agreement.backbone is None:
             raise SiteRefusalError(
                 SiteCode.DATA,
@@ -139,6 +140,16 @@ def _extract(data: Dataset, agreement: Agreement, weights: Path | None, device: 
     features = extract(backbone, data, dtype=dtype, cache=cache_folder(True) or False)
     _require_width(features.shape[1], agreement, Path(data.name))
     return features
+
+
+def require_size(features: NDArray[Any], agreement: Agreement) -> None:
+    """Refuse training features that are larger than agreed: the grid would not hold their sum."""
+    if (largest := float(max(features.max(), -features.min()))) > agreement.largest_feature:
+        raise SiteRefusalError(
+            SiteCode.OVERFLOW,
+            f"a feature here is as large as {largest:g}, and the agreement allows {agreement.largest_feature:g}; "
+            "rescale the features at all sites, or agree on more (init --largest-feature)",
+        )
 
 
 def _require_width(width: int, agreement: Agreement, source: Path) -> None:

@@ -16,7 +16,7 @@ from fedhip.federation import engine, started
 from fedhip.federation.callers import public_pem
 from fedhip.federation.control import Control
 from fedhip.federation.errors import EngineError, FederationError, PortError
-from fedhip.federation.places import ServerPlace
+from fedhip.federation.places import ServerPlace, command
 from fedhip.federation.proxy import listen
 from fedhip.federation.roster import Roster
 from fedhip.federation.site_folder import parse_address
@@ -58,7 +58,7 @@ def serve(place: ServerPlace, door: Door, *, say: Say, stop: threading.Event, wi
     engine.require_engine()
     roster = Roster.read(place.path / "roster.json")
     state = place.state
-    with alone(state.lock, f"a server of {place.path} runs already; see: fedhip federation status {place.path}"):
+    with alone(state.lock, f"a server of {place.path} runs already; see: {command('status', place.path)}"):
         started.end(started.others(state.pids), state.pids)  # left by a server that was killed
         state.ready.unlink(missing_ok=True)
         if with_proxy:

@@ -41,6 +41,7 @@ from fedhip.federation.credentials import (
 )
 from fedhip.federation.errors import CredentialError, FederationExistsError, SiteNameError
 from fedhip.federation.names import near, require_class_names, require_site_names, same_class, shown
+from fedhip.federation.places import command
 from fedhip.federation.policy import Policy
 from fedhip.federation.roster import Roster
 from fedhip.federation.site_folder import AUTHORITY, CONNECTION, KEY, format_address, require_port, write_connection
@@ -148,9 +149,9 @@ class InitSummary:
     def next_commands(self) -> tuple[tuple[str, str], ...]:
         """Who does what next: (where, command)."""
         return (
-            ("here", f"fedhip federation serve {self.directory}"),
+            ("here", command("serve", self.directory)),
             ("at each site", "fedhip federation site SITE_FOLDER --data DATA"),
-            ("here", f"fedhip federation run {self.directory}"),
+            ("here", command("run", self.directory)),
         )
 
 

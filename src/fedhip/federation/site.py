@@ -35,7 +35,7 @@ from fedhip.federation.errors import (
     PolicyError,
     SiteDataError,
 )
-from fedhip.federation.rows import SiteRows
+from fedhip.federation.rows import SiteRows, require_size
 from fedhip.federation.secure_sum import Member, Reason, SecureSumError
 from fedhip.federation.site_folder import SiteFolder, open_site
 from fedhip.federation.site_state import Session, SiteState
@@ -257,17 +257,10 @@ class Site:
 
     def _statistics(self, site: SiteFolder) -> Vector:
         """Phase 1: this site's statistics as a vector, checked as nobody can check them under a mask."""
-        from fedhip.simulation import largest_feature
-
         agreement = site.agreement
         layout, bits = Layout(agreement.width, len(agreement.classes)), agreement.fraction_bits
         client = self._rows(site).client(agreement, weights=self.weights, device=self.device)
-        if (largest := largest_feature([client])) > agreement.largest_feature:
-            raise SiteRefusalError(
-                SiteCode.OVERFLOW,
-                f"a feature here is as large as {largest:g}, and the agreement allows {agreement.largest_feature:g}; "
-                "rescale the features at all sites, or agree on more",
-            )
+        require_size(client.train[0], agreement)
         vector = to_vector(client.statistics(layout.d, bits))
         require_room(vector, len(agreement.sites), bits)
         require_possible(vector, layout, bits, agreement.max_rows)

@@ -116,6 +116,9 @@ def require_port(port: object) -> int:
 def _require_files(path: Path) -> None:
     if not path.is_dir():
         raise SiteFolderError(f"there is no folder {path}; give the folder that the site got from the coordinator")
+    if (path / "server").is_dir():
+        own = ", ".join(folder.name for folder in sorted(path.glob("site-*"))[:3])
+        raise SiteFolderError(f"{path} is the coordinator's folder; give a site's, such as {own} in it")
     remedies = []
     if missing := [name for name in _FROM_COORDINATOR if not (path / name).is_file()]:
         remedies.append(f"{', '.join(missing)} (get it from the coordinator)")

@@ -183,8 +183,8 @@ class RunFolder:
         """A client's statistics."""
         if not (self.path / "statistics").is_dir():
             raise RunFolderError(
-                f"{self.path} keeps no statistics of its clients (it was run with --no-statistics), so that no client "
-                "can be taken out or changed; run again without that option"
+                f"{self.path} keeps no statistics of clients (a run with --no-statistics, or a site's result of a "
+                "federation), so nobody can come, go or change; run again without it, or take part in another round"
             )
         return GridStatistics.from_file(self._file("statistics", file_name(self.require_client(client))))
 

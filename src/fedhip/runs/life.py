@@ -64,6 +64,11 @@ def forget(run: RunFolder, client: str, *, render: Render, report: Report | None
 def join(run: RunFolder, client: Client, *, render: Render, report: Report | None = None) -> Change:
     """Add a client: one more term of the sum, and phase 3 for it."""
     run.require_personalized()
+    if client.name in run.results.get("sites", ()):
+        raise ClientJoinedError(
+            f"{client.name!r} is one of the sites whose sum this is, so its rows are in it; choose another name, if "
+            "these are the rows of somebody else"
+        )
     if client.name in run.clients:
         raise ClientJoinedError(
             f"client {client.name!r} is in the run already; add rows to it with: fedhip update, or choose another name"
