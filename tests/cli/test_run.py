@@ -526,6 +526,7 @@ def test_the_heads_beyond_the_paper_stand_beside_fedhip(features: Path, capsys: 
         assert title in page
         assert methods[name]["upload_bytes_per_client"] > statistics
         assert methods[name]["accuracy"]["mean"] > 0.5
+    assert all(entry["alpha"] >= 0.0 for entry in methods["fedhip-logistic"]["per_client"])
 
 
 @pytest.mark.parametrize("only", [(), ("--only-local-classes",)])
