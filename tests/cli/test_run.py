@@ -512,6 +512,23 @@ def test_rivals_stand_beside_the_closed_forms(features: Path, capsys: pytest.Cap
     assert "FedAS: degenerates to local training" in shown
 
 
+def test_the_heads_beyond_the_paper_stand_beside_fedhip(features: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """With priors: rows of the table, entries of results.json, and the report."""
+    words = ("--features", str(features), "--clients", "4", "--prior", "client", "--out", "beyond")
+    assert main(["run", *words, "--methods", "fedhip,fedhip-lda,fedhip-logistic"]) == 0
+    shown = capsys.readouterr().out
+    page = Path("beyond/report.html").read_text(encoding="utf-8")
+    methods = RunFolder.open(Path("beyond")).results["methods"]
+    assert [methods[name]["rounds"] for name in ("fedhip", "fedhip-lda", "fedhip-logistic")] == [1, 1, 8]
+    statistics = 8 * (8 * 9 // 2 + 8 * 5 + 5)
+    for name, title in (("fedhip-lda", "FedHiP-LDA"), ("fedhip-logistic", "FedHiP-logistic")):
+        assert title in shown
+        assert title in page
+        assert methods[name]["upload_bytes_per_client"] > statistics
+        assert methods[name]["accuracy"]["mean"] > 0.5
+    assert all(entry["alpha"] >= 0.0 for entry in methods["fedhip-logistic"]["per_client"])
+
+
 @pytest.mark.parametrize("only", [(), ("--only-local-classes",)])
 def test_with_priors_the_models_of_the_run_answer_as_they_were_tested(
     features: Path, only: tuple[str, ...], capsys: pytest.CaptureFixture[str]

@@ -11,7 +11,7 @@ from fedhip import Statistics, aggregate
 from fedhip.core.errors import AlphaError, DimensionError
 from fedhip.core.logistic import logistic_term, rounded_features
 from fedhip.core.logistic_fit import LogisticFit, LogisticHead, TemperatureError
-from fedhip.core.personal_logistic import LOGISTIC_ALPHAS, PersonalLogistic
+from fedhip.core.personal_logistic import FOLDS, PersonalLogistic
 from tests.core.problems import Array, Client, relative_error
 
 WIDTH, CLASSES = 5, 4
@@ -28,11 +28,19 @@ def rows(number: int, seed: int, turned: float = 0.0) -> Client:
     return seen[labels] + rng.normal(size=(number, WIDTH)), np.asarray(labels)
 
 
-def fitted(*clients: Client, penalty: float = 10.0) -> LogisticHead:
+def wide(client: int, turned: float) -> Client:
+    """40 rows of 40 features, in which every client sees classes otherwise."""
+    means = np.random.default_rng(1).normal(size=(CLASSES, 40)) * 0.35
+    rng = np.random.default_rng((2, client))
+    seen, labels = means + rng.normal(size=means.shape) * turned, rng.integers(0, CLASSES, 40)
+    return seen[labels] + rng.normal(size=(40, 40)), labels
+
+
+def fitted(*clients: Client, penalty: float = 10.0, rounds: int = 8) -> LogisticHead:
     fit = LogisticFit.of(
         aggregate(Statistics.from_data(F, y, CLASSES) for F, y in clients), penalty=penalty, temperature=2.0
     )
-    for _ in range(12):
+    for _ in range(rounds):
         model = fit.ask()
         terms = [logistic_term(F, y, model, fit.standardization, rows=fit.rows) for F, y in clients]
         fit.tell(model, sum(terms[1:], start=terms[0]))
@@ -76,22 +84,38 @@ def test_no_weight_is_the_federations_head() -> None:
     assert relative_error(personal.loo_scores(0.0), head.loo_scores(*mine)) <= 1e-12
 
 
-@pytest.mark.parametrize("alpha", [0.0, 1.0, 10.0])
-def test_leave_one_out_is_near_a_refit(alpha: float) -> None:
-    """The row taken from the federation's objective and from the client's; to first order, so not to rounding."""
-    mine, others = rows(40, 5, turned=1.0), rows(120, 6)
-    personal = PersonalLogistic(fitted(mine, others), *mine)
-    found = personal.loo_scores(alpha)
-    error = effect = 0.0
-    for row in range(0, 40, 4):
+def test_the_step_that_judges_a_row_has_not_seen_it() -> None:
+    """Every fifth row of a class is judged by a step fitted without it, which is that of a client without these."""
+    F, y = rows(30, 5, turned=1.0)
+    head = fitted((F, y), rows(60, 6))
+    personal = PersonalLogistic(head, F, y)
+    found = personal.loo_scores(10.0) - personal.loo_scores(0.0)
+    order = np.argsort(y, kind="stable")
+    for fold in range(FOLDS):
+        judged = np.sort(order[fold::FOLDS])
+        others = PersonalLogistic(head, np.delete(F, judged, 0), np.delete(y, judged))
+        expected = (others.model(10.0).scores(F[judged])) - head.scores(F[judged])
+        assert relative_error(found[judged], expected) <= 0.02  # a step that only judges is rounded sooner
+
+
+@pytest.mark.parametrize(("penalty", "turned", "gain"), [(3.0, 0.2, False), (100.0, 0.6, True)])
+def test_leave_one_out_promises_of_a_large_weight_what_refits_keep(penalty: float, turned: float, gain: bool) -> None:
+    """A federation of many features; refits lose by the weight where clients are alike and the penalty is small."""
+    mine, others = wide(0, turned), [wide(k, turned) for k in range(1, 5)]
+    head = fitted(mine, *others, penalty=penalty)
+    personal, judged = PersonalLogistic(head, *mine), range(0, len(mine[1]), 3)
+    promised = float((personal.loo_losses(0.0) - personal.loo_losses(10.0))[list(judged)].mean())
+    kept = 0.0
+    for row in judged:
         rest = (np.delete(mine[0], row, 0), np.delete(mine[1], row))
-        refit = PersonalLogistic(fitted(rest, others), *rest).model(alpha).scores(mine[0][row : row + 1])[0]
-        within = personal.model(alpha).scores(mine[0][row : row + 1])[0]
-        # Scores mean the same up to a number for each row.
-        left, right = (z - z.mean() for z in (found[row], refit))
-        error += float((left - right).square().sum())
-        effect += float((within - within.mean() - right).square().sum())
-    assert error < 0.35 * effect
+        refit = PersonalLogistic(fitted(rest, *others, penalty=penalty, rounds=6), *rest)
+        losses = [
+            -torch.log_softmax(refit.model(alpha).scores(mine[0][row : row + 1]), dim=1)[0, mine[1][row]]
+            for alpha in (0.0, 10.0)
+        ]
+        kept += float(losses[0] - losses[1]) / len(judged)
+    assert abs(promised - kept) < 0.1
+    assert (kept > 0.0) == gain
 
 
 def test_a_client_that_sees_classes_otherwise_gains_and_others_stay() -> None:
@@ -109,14 +133,16 @@ def test_a_client_that_sees_classes_otherwise_gains_and_others_stay() -> None:
     assert accuracy(alpha) > accuracy(0.0) + 0.05
 
 
-@pytest.mark.parametrize("turned", [0.0, 0.5])
-def test_the_choice_is_never_worse_than_the_federations_head_by_its_own_leave_one_out(turned: float) -> None:
-    for seed in range(5):
-        mine = rows(15, seed, turned)
-        personal = PersonalLogistic(fitted(mine, rows(60, 50)), *mine)
+def test_the_choice_gains_a_standard_error_by_its_own_leave_one_out_or_is_none() -> None:
+    chosen = []
+    for seed, turned in ((1, 0.0), (2, 0.0), (3, 0.0), (4, 1.5), (5, 1.5)):
+        personal = PersonalLogistic(fitted(rows(24, seed, turned), rows(60, 50)), *rows(24, seed, turned))
         alpha = personal.select()
-        losses = [personal.loo_loss(value) for value in LOGISTIC_ALPHAS]
-        assert personal.loo_loss(alpha) == min(losses) <= personal.loo_loss(0.0)
+        gains = personal.loo_losses(0.0) - personal.loo_losses(alpha)
+        assert alpha == 0.0 or float(gains.mean()) > float(gains.std()) / 24**0.5
+        chosen.append(alpha)
+    assert min(chosen) == 0.0
+    assert max(chosen) > 0.0
 
 
 def test_one_row_and_one_class() -> None:

@@ -243,3 +243,15 @@ def test_a_scale_of_scores_does_not_matter(seed: int, factor: float) -> None:
     _, scaled = choose_prior(None, PriorLosses.of([factor * scores + 3], labels, own, everybody, factor * scale))
     assert scaled.smoothing == plain.smoothing
     assert scaled.is_none or scaled.temperature == pytest.approx(factor * plain.temperature)
+
+
+def test_shifts_without_a_row_are_those_of_counts_without_it() -> None:
+    own, everybody, labels = torch.tensor([3, 1, 0]), torch.tensor([9, 5, 2]), torch.tensor([0, 1, 0])
+    found = Prior(2.0, 3.0).left_out_shifts(labels, own, everybody)
+    expected = []
+    for label in labels:
+        n, N = (counts.double() - torch.eye(3).double()[label] for counts in (own, everybody))
+        pi = (N + 1) / (N.sum() + 3)
+        expected.append(((n + 3.0 * pi) / (n.sum() + 3.0) / pi).log())
+    assert torch.allclose(found, torch.stack(expected), rtol=0, atol=1e-12)
+    assert bool((NO_PRIOR.left_out_shifts(labels, own, everybody) == 0).all())

@@ -49,7 +49,6 @@ FIRST_PENALTY = 10.0
 INTERCEPT_COST = 0.01
 
 _HALVINGS = 5
-_SLACK = 0.01
 
 
 class SeparableError(FedHiPError, ValueError):
@@ -231,13 +230,8 @@ class LogisticFit:
         return self.temperature
 
     def choose_penalty(self, losses: Tensor) -> float:
-        """The smallest ρ within a hundredth of the least summed loss, each ρ at its best temperature.
-
-        The rounds that follow go further than the one step that was judged, and a long first step costs a small ρ more.
-        """
-        best = losses.min(dim=1).values
-        at = int((best <= (1.0 + _SLACK) * best.min()).nonzero()[0])
-        self.penalty = PENALTIES[at] * self.step_curvature * self.rows
+        """The ρ of least summed loss, each at its best temperature."""
+        self.penalty = PENALTIES[int(losses.min(dim=1).values.argmin())] * self.step_curvature * self.rows
         return self.penalty
 
     # --- the server's rounds ------------------------------------------------------------------------------------------
@@ -386,7 +380,10 @@ class LogisticHead:
 
     def loo_scores(self, features: ArrayLike, labels: ArrayLike, *, client: str | None = None) -> Tensor:
         """For each row of a client its scores without it, to first order (see the module): (N_k, d)."""
-        rows = self.fit._client(features, labels, client)
+        return self.left_out(self.fit._client(features, labels, client))
+
+    def left_out(self, rows: _Client) -> Tensor:
+        """The same of a client's standardised rows."""
         Z = rows.F @ self.weights
         delta = torch.softmax(Z, dim=1)
         delta[torch.arange(len(Z), device=Z.device), rows.labels] -= 1.0

@@ -65,6 +65,12 @@ class Prior:
         lifted = _lifted(own, _frequencies(everybody, everybody.sum()), [self.smoothing])[:, 0]
         return (lifted / (own.sum() + self.smoothing)).log()
 
+    def left_out_shifts(self, labels: Tensor, own: Tensor, everybody: Tensor) -> Tensor:
+        """The shift (N, d) as it would be without each of the client's rows, from their labels (N,)."""
+        classes, at = torch.unique(labels, return_inverse=True)
+        rows = torch.eye(len(own)).to(everybody.device, torch.float64)[classes.to(everybody.device)]
+        return torch.stack([self.shift(own - row, everybody - row) for row in rows])[at.to(everybody.device)]
+
     def apply(self, scores: Tensor, own: Tensor, everybody: Tensor) -> Tensor:
         """Scores (N, d) with the client's prior, up to a number for each row; unchanged where there is none."""
         if self.is_none:

@@ -19,6 +19,7 @@ from fedhip.core.calibration import choose_temperature, log_losses
 from fedhip.core.discriminant import Discriminant, PersonalDiscriminant
 from fedhip.core.fixedpoint import decode, fraction_bits_for, round_features
 from fedhip.methods.closed import Task, one_shot
+from fedhip.methods.prior import prior_bytes
 from fedhip.methods.protocol import MethodRun
 from fedhip.parallel import in_order, one_thread
 from fedhip.simulation import Client, add_up, largest_feature
@@ -91,7 +92,12 @@ def run_fedhip_lda(task: Task) -> MethodRun:
     """One round: statistics up, their sum down."""
     began = time.perf_counter()
     heads, common, sent = fit_heads(task)
+    own = {id(client): head for client, head in zip(task.training, heads, strict=True)}
+    priors = task.priors(lambda client: own[id(client)].loo_scores)
     seconds = time.perf_counter() - began
-    models = {id(client): head.model for client, head in zip(task.training, heads, strict=True)}
-    accuracy = [task.accuracy(client, models.get(id(client), common).scores) for client in task.clients]
-    return one_shot("fedhip-lda", task, accuracy, rounds=1, seconds=seconds, up=sent, down=sent)
+    models = {at: head.model for at, head in own.items()}
+    accuracy = [
+        task.accuracy(client, models.get(id(client), common).scores, priors.get(client.name)) for client in task.clients
+    ]
+    sent += prior_bytes(task.num_classes, counts=False) if priors else 0
+    return one_shot("fedhip-lda", task, accuracy, rounds=1, seconds=seconds, up=sent, down=sent, priors=priors)

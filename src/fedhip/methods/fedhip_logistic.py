@@ -4,7 +4,7 @@ round 1   statistics of each client's training rows, on the grid (FedHiP's own u
 round 2   each client's leave-one-out losses of LDA over temperatures: 16 numbers
 round 3…  the server sends weights, the clients answer loss and gradient as whole numbers; after the second answer, a
           round of leave-one-out losses over penalties, 153 numbers
-at last   at each client: its own step, α by leave-one-out
+at last   at each client: its prior, if it is asked for; its own step, which knows of the prior
 """
 
 from __future__ import annotations
@@ -21,7 +21,9 @@ from fedhip.core.fixedpoint import decode, fraction_bits_for, round_features
 from fedhip.core.logistic import GridModel, LogisticTerm, LossError, logistic_term
 from fedhip.core.logistic_fit import TEMPERATURES, LogisticFit, LogisticHead
 from fedhip.core.personal_logistic import PersonalLogistic
+from fedhip.core.prior import NO_PRIOR, Prior
 from fedhip.methods.closed import Task, one_shot
+from fedhip.methods.prior import prior_bytes
 from fedhip.methods.protocol import MethodRun
 from fedhip.parallel import in_order, one_thread
 from fedhip.simulation import Client, add_up, largest_feature
@@ -81,9 +83,27 @@ class LogisticRun:
                 self._count(up=8 * losses.numel(), down=4 * term.gradient.numel())  # the first gradient, in float32
             self.task.report("gradients", fit.evaluations, number)
 
-    def personal(self, head: LogisticHead, client: Client) -> tuple[float, AffineModel]:
-        """α and the client's model."""
-        own = PersonalLogistic(head, *self.rows(client), client=client.name)
+    def priors(self, head: LogisticHead) -> dict[str, Prior]:
+        """Every client's prior, if it is asked for, from the head's leave-one-out scores."""
+        found = self.task.priors(lambda client: head.loo_scores(*self.rows(client), client=client.name))
+        if found:
+            sent = prior_bytes(self.task.num_classes, counts=False)
+            self.up, self.down = self.up + sent, self.down + sent
+        return found
+
+    def personal(self, head: LogisticHead, client: Client, prior: Prior = NO_PRIOR) -> tuple[float, AffineModel]:
+        """α and the client's model, to which the prior is still to be added: the step knows of it and leaves it out."""
+        own_counts, everybody = self.task.counts(client), self.task.all_counts
+        F, y = self.rows(client)
+        own = PersonalLogistic(
+            head,
+            F,
+            y,
+            temperature=prior.temperature,
+            shift=prior.shift(own_counts, everybody),
+            loo_shift=prior.left_out_shifts(y, own_counts, everybody),
+            client=client.name,
+        )
         alpha = self.task.options.get("alpha")
         chosen = own.select() if alpha is None else alpha
         return chosen, own.model(chosen)
@@ -121,15 +141,23 @@ def run_fedhip_logistic(task: Task) -> MethodRun:
     run.gradients(fit, int(task.options["gradient_rounds"]))
     head = fit.head()
     run.down += GridModel.of(head.weights).nbytes
+    priors = run.priors(head)
     models: dict[int, AffineModel] = {}
     alphas: dict[int, float] = {}
-    found = in_order(lambda client: run.personal(head, client), task.training, task.device)
+
+    def step(client: Client) -> tuple[float, AffineModel]:
+        return run.personal(head, client, priors.get(client.name, NO_PRIOR))
+
+    found = in_order(step, task.training, task.device)
     for done, (alpha, model) in enumerate(found, start=1):
         at = id(task.training[done - 1])
         alphas[at], models[at] = alpha, model
         task.report("personal step", done, len(task.training))
     seconds = time.perf_counter() - began
-    accuracy = [task.accuracy(client, models.get(id(client), head.model).scores) for client in task.clients]
+    accuracy = [
+        task.accuracy(client, models.get(id(client), head.model).scores, priors.get(client.name))
+        for client in task.clients
+    ]
     return one_shot(
         "fedhip-logistic",
         task,
@@ -139,4 +167,5 @@ def run_fedhip_logistic(task: Task) -> MethodRun:
         up=run.up,
         down=run.down,
         alphas=[alphas.get(id(client)) for client in task.clients],
+        priors=priors,
     )

@@ -74,9 +74,10 @@ def details_of(outcome: Outcome, class_names: Sequence[str]) -> Json:
 
 def rival_entry(run: MethodRun, clients: Sequence[ClientResult]) -> Json:
     """A rival in the shape of the others; `note` and `diverged` say what a table must say of it."""
+    alphas = run.alphas or [None] * len(clients)
     entries = [
-        {"client": client.client, "train": client.train, "test": client.test, "accuracy": accuracy, "alpha": None}
-        for client, accuracy in zip(clients, run.accuracy, strict=True)
+        {"client": client.client, "train": client.train, "test": client.test, "accuracy": accuracy, "alpha": alpha}
+        for client, accuracy, alpha in zip(clients, run.accuracy, alphas, strict=True)
     ]
     return {
         "accuracy": {},
