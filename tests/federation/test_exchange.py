@@ -71,12 +71,20 @@ def test_a_server_that_cannot_be_reached_is_no_fault_of_a_site() -> None:
         ask(lost)
 
 
-def test_a_site_cannot_answer_for_another() -> None:
+@pytest.mark.parametrize(
+    "claims",
+    [
+        {"_reply_to_message_id": "question 12", "_src_node_id": 12},
+        {"_reply_to_message_id": "question 12"},
+        {"_src_node_id": 12},
+    ],
+)
+def test_a_site_cannot_answer_for_another(claims: dict[str, Any]) -> None:
     """What a message says of itself was written by the one who sent it."""
 
     def posing(question: Message) -> Message:
         answer = honest(question)
-        answer.metadata.__dict__ |= {"_reply_to_message_id": "question 12", "_src_node_id": 12}
+        answer.metadata.__dict__ |= {"_src_node_id": 11} | claims
         return answer
 
     replies = ask(posing)
