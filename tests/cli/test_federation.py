@@ -179,19 +179,19 @@ def test_a_width_that_is_not_the_backbone_s_is_refused(tmp_path: Path, capsys: p
     line = refused(capsys, "federation", "init", tmp_path / "fed", "--name", "demo", *SITES, *ROWS, *words)
     assert "makes features 48 wide, not 4" in line
     np.savez(tmp_path / "rows.npz", features=np.ones((4, 6)), labels=["cat", "dog", "cat", "dog"])
-    words = ("--features", tmp_path / "rows.npz", "--width", 4)
-    assert "are 6 wide" in refused(capsys, "federation", "init", tmp_path / "fed", "--name", "demo", *SITES, *words)
+    other = ("--features", tmp_path / "rows.npz", "--width", 4)
+    assert "are 6 wide" in refused(capsys, "federation", "init", tmp_path / "fed", "--name", "demo", *SITES, *other)
     assert not (tmp_path / "fed").exists()
 
 
-@pytest.mark.parametrize("trouble", [KeyboardInterrupt, OSError(28, "No space left on device")])
+@pytest.mark.parametrize("trouble", [KeyboardInterrupt(), OSError(28, "No space left on device")])
 def test_init_leaves_all_or_nothing(trouble: BaseException, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def broken(*_: object) -> None:
         raise trouble
 
     monkeypatch.setattr("fedhip.federation.serving.write_door", broken)
     code = main(["federation", "init", str(tmp_path / "fed"), "--name", "demo", *SITES, *ROWS])
-    assert code == (130 if trouble is KeyboardInterrupt else 2)
+    assert code == (130 if isinstance(trouble, KeyboardInterrupt) else 2)
     assert list(tmp_path.iterdir()) == []
 
 

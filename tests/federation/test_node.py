@@ -7,6 +7,7 @@ import tracemalloc
 import zipfile
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 
 import pytest
 from flwr.cli.build import build_fab_from_disk
@@ -99,3 +100,29 @@ def test_the_node_passes_over_another_app(
     with pytest.raises(RunNotRunningException):
         client.GetFab(SimpleNamespace())  # type: ignore[arg-type]
     assert OTHER_APP.startswith("the server sent another app")
+
+
+def test_a_reply_of_a_stopped_run_does_not_take_the_place_of_the_next(monkeypatch: pytest.MonkeyPatch) -> None:
+    from flwr.supernode import start_client_internal as loop
+
+    from fedhip.federation.node import drop_stale_replies
+
+    def reply(run: int) -> SimpleNamespace:
+        return SimpleNamespace(metadata=SimpleNamespace(run_id=run))
+
+    sent: list[int] = []
+    waiting = [[reply(1)], [reply(2)]]  # what a look into the state finds, one look after the other
+    state = SimpleNamespace(get_messages_legacy=lambda is_reply: waiting.pop(0) if waiting else [])
+
+    def push(state: Any) -> None:  # the engine's own way
+        while not (found := state.get_messages_legacy(is_reply=True)):
+            assert waiting
+        sent.extend(message.metadata.run_id for message in found)
+
+    monkeypatch.setattr(loop, "_pull_and_store_message", lambda state: 2)
+    monkeypatch.setattr(loop, "_push_messages", push)
+    drop_stale_replies()
+    loop._pull_and_store_message(state=state)  # type: ignore[call-arg, arg-type]
+    loop._push_messages(state=state)  # type: ignore[call-arg, arg-type]
+    assert sent == [2]
+    assert not waiting

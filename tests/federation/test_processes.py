@@ -310,3 +310,13 @@ def test_stop_ends_sites_and_server_and_nothing_else(made: Path) -> None:
     assert other.poll() is None
     other.kill()
     other.wait()
+
+
+def test_a_killed_server_app_is_told_with_the_way_on(tmp_path: Path) -> None:
+    from fedhip.federation.control import Run
+    from fedhip.federation.processes import _why_failed
+
+    last = Run(7, "finished:failed", "No heartbeat received from the task", "", "")
+    said = _why_failed(last, ServerPlace(tmp_path))
+    assert said.endswith(f"go on from its checkpoint: fedhip federation run {tmp_path}")
+    assert "run 7 failed: the server app was killed" in said

@@ -13,6 +13,7 @@ import sys
 import zipfile
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 from fedhip.federation.errors import EngineError
 
@@ -50,7 +51,7 @@ def guard(own: bytes) -> None:
 
     inner = fleet_http_client.FleetHttpClient.GetFab
     # Where the engine was rebuilt inside, the check would stand beside the way: rather no node at all.
-    for name in ("http_request_response", "_pull_and_store_message"):
+    for name in ("http_request_response", "_pull_and_store_message", "_push_messages"):
         if not hasattr(start_client_internal, name):
             raise EngineError(f"this Flower has no {name}; install the version that fedhip names")
 
@@ -64,6 +65,42 @@ def guard(own: bytes) -> None:
     fleet_http_client.FleetHttpClient.GetFab = checked  # type: ignore[method-assign]
 
 
+class OfRun:
+    """The node's state, of which the replies of other runs are dropped.
+
+    The engine sends one reply for each message that it pulled, the first it finds. One of a run that was stopped, left
+    behind, would be sent in the place of the next: every later answer of this site would be one message late.
+    """
+
+    def __init__(self, state: Any, run: int) -> None:
+        self._state, self._run = state, run
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._state, name)
+
+    def get_messages_legacy(self, **which: Any) -> list[Any]:
+        """The messages, of this run only."""
+        return [m for m in self._state.get_messages_legacy(**which) if m.metadata.run_id == self._run]
+
+
+def drop_stale_replies() -> None:
+    """From here on, this process's node answers each message with a reply of its run."""
+    from flwr.supernode import start_client_internal as loop
+
+    pull, push = loop._pull_and_store_message, loop._push_messages
+    latest: list[int] = []
+
+    def pulled(**given: Any) -> int | None:
+        run = pull(**given)
+        latest[:] = [] if run is None else [run]
+        return run
+
+    def pushed(*, state: Any, **given: Any) -> None:
+        push(state=OfRun(state, latest[0]), **given)  # type: ignore[arg-type]
+
+    loop._pull_and_store_message, loop._push_messages = pulled, pushed  # type: ignore[assignment]
+
+
 def main(words: Sequence[str]) -> int:
     """`APP OPTION…`: run a node with the engine's options, for the app in a folder."""
     from flwr.cli.build import build_fab_from_disk
@@ -71,6 +108,7 @@ def main(words: Sequence[str]) -> int:
 
     app, *options = words
     guard(build_fab_from_disk(Path(app)))
+    drop_stale_replies()
     sys.argv = ["flower-supernode", *options]
     flower_supernode()
     return 0

@@ -96,6 +96,8 @@ def _why_failed(last: Run, place: ServerPlace) -> str:
     reason = _plain(last.details)
     if not reason:
         reason = "the server app ended without a word" + why(place.state.log("superexec"))
+    if "heartbeat" in reason.lower():
+        reason = f"the server app was killed ({reason}); go on from its checkpoint: {command('run', place.path)}"
     ended = {"finished:stopped": "was stopped"}.get(last.state, "failed")
     return f"run {last.number} {ended}: {reason}"
 
