@@ -114,8 +114,8 @@ def greet(site: SiteFolder, say: Say) -> None:
         ) from error
     except ssl.SSLError as error:
         raise CredentialError(
-            f"what answers at {site.address} is no server of a federation ({error.reason}); ask the coordinator for the "
-            f"address, and put it into {site.path / CONNECTION}"
+            f"what answers at {site.address} is no server of a federation ({error.reason}); ask the coordinator for "
+            f"the address, and put it into {site.path / CONNECTION}"
         ) from error
     except OSError as error:
         say(f"the server at {site.address} does not answer yet ({error.strerror or error}); trying again until it does")
