@@ -68,7 +68,10 @@ class EigenFactor:
 
 def factorize(H: Tensor, beta: float = 0.0) -> Factor:
     """Factor H + βI by Cholesky; where that is singular to working precision, by eigenvalues, with a warning."""
-    regularized = H + beta * torch.eye(len(H), dtype=H.dtype, device=H.device) if beta else H
+    regularized = H
+    if beta:  # in one copy: a wide federation's matrix is 200 MB
+        regularized = H.clone()
+        regularized.diagonal().add_(beta)
     R = cholesky_if_regular(regularized)
     if R is not None:
         return CholeskyFactor(R)
@@ -102,7 +105,7 @@ def cholesky_if_regular(H: Tensor) -> Tensor | None:
 def _smallest_scaled_eigenvalue(H: Tensor) -> float:
     """The smallest eigenvalue of D^-½ H D^-½ with D = diag(H), which must be positive."""
     root = H.diagonal().sqrt()
-    return float(torch.linalg.eigvalsh(H / torch.outer(root, root))[0])
+    return float(torch.linalg.eigvalsh((H / root).div_(root[:, None]))[0])
 
 
 def truncated(values: Tensor, V: Tensor) -> EigenFactor:
