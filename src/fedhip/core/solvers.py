@@ -94,12 +94,16 @@ def cholesky_if_regular(H: Tensor) -> Tensor | None:
     pivot is small enough to be the rounding of a zero.
     """
     factored = torch.linalg.cholesky_ex(H)
-    R: Tensor = factored.L
     if int(factored.info) != 0:
         return None
+    R: Tensor = factored.L
     if bool((R.diagonal().square() > _SUSPICIOUS * H.diagonal()).all()):
         return R
-    return R if _smallest_scaled_eigenvalue(H) > rank_tolerance(len(H)) else None
+    del R, factored  # the eigenvalues take as much memory again, and are four times the work of factoring anew
+    if _smallest_scaled_eigenvalue(H) <= rank_tolerance(len(H)):
+        return None
+    R = torch.linalg.cholesky_ex(H).L
+    return R
 
 
 def _smallest_scaled_eigenvalue(H: Tensor) -> float:

@@ -265,6 +265,7 @@ class Round:
             beta = self._beta()
             federation = Federation(self._summed(), beta)
             _ = federation.G
+        vars(federation).pop("total")  # the sum in float64, 200 MB in a wide federation, and not needed any more
         grid = federation.grid
         self.diary.write(
             "sum", f"the sum of {len(progress.sites)} sites, {grid.num_samples} rows; β = {federation.beta:.3g}"
@@ -282,6 +283,7 @@ class Round:
         waiting = [site for site in progress.sites if site in self.nodes and site not in progress.answers]
         with self._timed("personalization"):
             self._fold(Step.PERSONALIZE, waiting, _always(body, arrays), told)
+        arrays.clear()
         write_result(
             self.out,
             federation,
