@@ -102,8 +102,8 @@ def cholesky_if_regular(H: Tensor) -> Tensor | None:
     del R, factored  # the eigenvalues take as much memory again, and are four times the work of factoring anew
     if _smallest_scaled_eigenvalue(H) <= rank_tolerance(len(H)):
         return None
-    R = torch.linalg.cholesky_ex(H).L
-    return R
+    again: Tensor = torch.linalg.cholesky_ex(H).L
+    return again
 
 
 def _smallest_scaled_eigenvalue(H: Tensor) -> float:
