@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from fedhip.cli.client_rows import _whose
+from fedhip.cli.client_rows import whose_rows
 from fedhip.cli.console import print_table
 from fedhip.cli.options import add_backbone, extract_features, refuse_unused
 from fedhip.cli.progress import show_clients
@@ -96,7 +96,7 @@ def _site(args: argparse.Namespace) -> tuple[Site, Dataset | None, np.ndarray]:
         data = load_dataset(source, skip_corrupt=args.skip_corrupt, allow_single=True)
     else:
         data = read_features(source)
-    name, chosen = _whose(source, data, args.client or (source.stem if data.clients is None else None))
+    name, chosen = whose_rows(source, data, args.client or (source.stem if data.clients is None else None))
     labels = data.labels[chosen]
     if data.split is None:  # as a federation's site divides them
         partition = make_partition(labels, "natural", clients=np.full(len(labels), name), seed=args.seed)

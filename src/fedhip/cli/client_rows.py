@@ -36,7 +36,7 @@ def load_client(run: RunFolder, args: argparse.Namespace, *, test_rows: bool) ->
         data = load_dataset(source, skip_corrupt=args.skip_corrupt, allow_single=True)
     else:
         data = read_features(source)
-    name, chosen = _whose(source, data, args.client)
+    name, chosen = whose_rows(source, data, args.client)
     labels = _in_classes_of(run, source, data, chosen)
     features = data.features if isinstance(data, FeatureSet) else extract_for(run, data, args)
     split = None if data.split is None else data.split[chosen]
@@ -61,7 +61,7 @@ def extract_for(run: RunFolder, data: Dataset, args: argparse.Namespace) -> np.n
     return extract(backbone, data, dtype=dtype, cache=cache_folder(True) or False, report=ExtractionProgress())
 
 
-def _whose(source: Path, data: Dataset | FeatureSet, client: str | None) -> tuple[str, np.ndarray]:
+def whose_rows(source: Path, data: Dataset | FeatureSet, client: str | None) -> tuple[str, np.ndarray]:
     """The client's name, and which rows are its."""
     everything = np.ones(len(data), dtype=bool)
     if data.clients is None:

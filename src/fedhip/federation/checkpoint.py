@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from fedhip.federation.errors import CheckpointError
-from fedhip.federation.site_state import write_private
+from fedhip.federation.site_state import replace_private
 from fedhip.federation.started import private_folder
 
 SCHEMA = 1
@@ -58,9 +58,9 @@ class Checkpoint:
             name = self._content()["data"]
         else:
             name = f"{hashlib.sha256(data).hexdigest()}.bin"
-            write_private(self.folder / name, data)
+            replace_private(self.folder / name, data)
         content = {"schema": SCHEMA, "data": name, **asdict(progress)}
-        write_private(self.folder / "round.json", json.dumps(content, indent=1).encode())
+        replace_private(self.folder / "round.json", json.dumps(content, indent=1).encode())
         for other in self.folder.glob("*.bin"):
             if other.name != name:
                 other.unlink()

@@ -45,7 +45,7 @@ from fedhip.federation.places import command
 from fedhip.federation.policy import Policy
 from fedhip.federation.roster import Roster
 from fedhip.federation.site_folder import AUTHORITY, CONNECTION, KEY, format_address, require_port, write_connection
-from fedhip.runs.folder import _beside
+from fedhip.runs.folder import beside
 
 DEFAULT_PORT = 8443
 #: Rows of one site, where the grid has room for so many.
@@ -164,7 +164,7 @@ def init(directory: str | Path, settings: InitSettings) -> InitSummary:
     hosts = tuple(map(require_host, settings.hosts))
     host, port = (hosts[0] if hosts else "127.0.0.1"), require_port(settings.port)
     given = _given_keys(settings.site_keys, agreement)
-    with _beside(directory) as draft:
+    with beside(directory) as draft:
         draft.chmod(0o700)
         make_authority(draft, agreement.name)
         make_server_certificate(draft, hosts, settings.days)

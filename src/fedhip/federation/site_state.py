@@ -106,7 +106,7 @@ class SiteState:
 
     def keep(self, session: Session) -> None:
         """Write the session."""
-        write_private(self.folder / "session.bin", session.to_bytes())
+        replace_private(self.folder / "session.bin", session.to_bytes())
 
     def begin(self, session: Session) -> None:
         """A new session: nothing of the last one stays, not even what a process was killed over."""
@@ -117,7 +117,7 @@ class SiteState:
 
     def keep_vector(self, vector: Vector) -> None:
         """Write the statistics."""
-        write_private(self.folder / "vector.bin", vector.astype("<u8", copy=False).data)
+        replace_private(self.folder / "vector.bin", vector.astype("<u8", copy=False).data)
 
     def vector(self) -> Vector | None:
         """The statistics, if they were computed in this session."""
@@ -147,10 +147,10 @@ class SiteState:
     def finish(self, session: Session) -> None:
         """Remember that the server can finish this sum from now on."""
         content = {**self.finished(), session.agreement: session.session.hex()}
-        write_private(self.folder / "finished.json", json.dumps(content, indent=1).encode())
+        replace_private(self.folder / "finished.json", json.dumps(content, indent=1).encode())
 
 
-def write_private(path: Path, data: bytes | memoryview) -> None:
+def replace_private(path: Path, data: bytes | memoryview) -> None:
     """Write a file that its owner alone can read, whole or not at all, in place of the one there."""
     temporary = path.with_name(f".{path.name}-{secrets.token_hex(6)}")
     descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)

@@ -301,7 +301,7 @@ def _require_outside(path: Path) -> None:
 def new_run(path: Path, *, force: bool = False) -> Iterator[Draft]:
     """Write a run; it takes its place when the block succeeds, and leaves nothing behind when it does not."""
     require_place(path, force)
-    with _beside(path) as temporary:
+    with beside(path) as temporary:
         yield Draft(temporary)
         require_place(path, force)
         _take_place(temporary, path)
@@ -315,14 +315,14 @@ def changed_run(run: RunFolder) -> Iterator[Draft]:
         if not os.access(folder, os.W_OK | os.X_OK):
             raise RunFolderError(f"{folder} cannot be written to, so the run cannot change; give yourself the right to")
     head = run.ledger.head
-    with _beside(run.path) as temporary:
+    with beside(run.path) as temporary:
         _link_tree(run.path, temporary)
         yield Draft(temporary)
         _take_place(temporary, run.path, head)
 
 
 @contextmanager
-def _beside(path: Path) -> Iterator[Path]:
+def beside(path: Path) -> Iterator[Path]:
     """A fresh folder beside the path, removed in the end if it is still there, and so are folders made for it."""
     path = path.resolve()
     made = [parent for parent in path.parents if not parent.exists()]
