@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# A federation of four sites on this machine: real processes, TLS, keys, a sum under masks; about a minute on two cores.
+# A federation of four sites on this machine: real processes, TLS, keys, a sum under masks; about two minutes on two cores.
 #   examples/four-sites.sh [FOLDER]
 set -euo pipefail
 folder=${1:-$(mktemp -d)}
