@@ -12,7 +12,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from fedhip.methods import _GRADIENT, METHODS, Cohort, Head, Protocol, heads, run_method
+from fedhip.methods import _GRADIENT, METHODS, Cohort, Head, Protocol, run_method
 from fedhip.methods.cohort import Placed
 from fedhip.methods.engine import Laboratory, places, sgd
 from fedhip.methods.orders import participants
@@ -183,10 +183,3 @@ def test_every_epoch_is_a_graph_on_a_gpu_and_gives_a_cpus_numbers(
             assert all(run.graph is not None for run in epochs)
     for ours, theirs in zip(*found, strict=True):
         torch.testing.assert_close(ours.cpu(), theirs, rtol=1e-8, atol=1e-10)
-
-
-@pytest.mark.parametrize("parts", [1, 2, 5])
-def test_a_product_in_parts_is_the_product(parts: int) -> None:
-    generator = torch.Generator().manual_seed(3)
-    x, W, b = (torch.randn(*shape, generator=generator) for shape in ((3, 4, 10), (3, 10, 6), (3, 6)))
-    torch.testing.assert_close(heads.affine_in_parts(x, W, b, parts), heads.affine(x, W, b), rtol=1e-5, atol=1e-6)

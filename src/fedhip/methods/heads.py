@@ -17,9 +17,6 @@ from itertools import pairwise
 import torch
 from torch import Tensor
 
-#: On a GPU, products of at most so many rows go in so many parts.
-SMALL_BATCH, SPLIT = 64, 4
-
 Params = tuple[Tensor, ...]
 Factors = list[tuple[Tensor, Tensor]]
 
@@ -54,20 +51,7 @@ def initial(widths: Sequence[int], seed: int, dtype: torch.dtype, device: torch.
 
 def affine(x: Tensor, W: Tensor, b: Tensor) -> Tensor:
     """x W + b for each client."""
-    if x.is_cuda and x.shape[1] <= SMALL_BATCH and x.shape[2] % SPLIT == 0 and W.is_contiguous():
-        return affine_in_parts(x, W, b, SPLIT)
     return torch.baddbmm(b.unsqueeze(1), x, W)
-
-
-def affine_in_parts(x: Tensor, W: Tensor, b: Tensor, parts: int) -> Tensor:
-    """x W + b, the inner dimension in so many parts that are multiplied side by side and then added.
-
-    A mini-batch times a head is a few tiles that each walk along all features: most of a GPU has nothing to do.
-    """
-    clients, rows, width = x.shape
-    along = x.view(clients, rows, parts, -1).transpose(1, 2).reshape(clients * parts, rows, -1)
-    products = along @ W.view(clients * parts, width // parts, -1)
-    return products.view(clients, parts, rows, -1).sum(dim=1).add_(b.unsqueeze(1))
 
 
 def taken_in(params: Params, x: Tensor, shift: Tensor | None = None) -> list[Tensor]:
