@@ -109,8 +109,9 @@ class FedPCL(Method[FedPCLState]):
         return sets, known, size
 
     def attraction(self, sets: Tensor, known: Tensor) -> Params:
-        """C/τ, of which logits are made; the same by each set's part in the loss, of which slopes are; 0 for classes
-        that are known and −∞ for others (1 + P, d); the classes known, 0 or 1.
+        """What a step is told: C/τ, of which logits are made, and the same by each set's part in the loss, of slopes.
+
+        Then, of classes (1 + P, d), 0 for those that are known and −∞ for others; and the classes known (d,), 0 or 1.
         """
         towards = sets / self.options["temperature"]
         parts = towards.new_full((len(sets), 1, 1), 1 / (len(sets) - 1))
