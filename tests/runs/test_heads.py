@@ -141,7 +141,7 @@ def test_models_of_another_head_are_refused(tmp_path: Path, head: str) -> None:
 def test_a_head_that_nobody_knows_is_of_another_version(tmp_path: Path) -> None:
     run = make(tmp_path / "run", head="lda")
     (run.path / "results.json").write_text(json.dumps({**run.results, "head": "oracle"}))
-    with pytest.raises(RunVersionError, match="a head 'oracle'.*knows ridge, lda, logistic"):
+    with pytest.raises(RunVersionError, match=r"a head 'oracle'.*knows ridge, lda, logistic"):
         RunFolder.open(run.path)
 
 
