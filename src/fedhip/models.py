@@ -1,8 +1,9 @@
 """A model as a file: what a client keeps, serves and can check.
 
-`scores = F @ weights` for features F of the model's backbone; `softmax(scores / temperature)` are probabilities. The
-file (safetensors) holds the weights and, as JSON in its metadata, all that is needed to use them and to know where they
-come from: classes, α, β, backbone, and the digests of the statistics they were solved from.
+`scores = F @ weights` for features F of the model's backbone, or φ(F) @ weights where the features are lifted;
+`softmax(scores / temperature)` are probabilities. The file (safetensors) holds the weights and, as JSON in its
+metadata, all that is needed to use them and to know where they come from: classes, α, β, backbone, lift, and the
+digests of the statistics they were solved from.
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ from torch import Tensor
 
 from fedhip.core import calibration
 from fedhip.core.errors import DimensionError, FileFormatError
+from fedhip.core.lifts import TENSORS, Lift
 from fedhip.core.tensor_file import TensorFile, require_digest
 from fedhip.features.reference import BackboneReference
 
@@ -28,7 +30,14 @@ NO_TEMPERATURE = (
     "it is chosen on rows, and kept in the run folder; a federation's server has no rows, so take a site's folder"
 )
 
-_FILE = TensorFile("fedhip.model", 1, "model", {"weights": torch.float64, "local_classes": torch.bool})
+_LIFT = "lift_"
+_FILE = TensorFile(
+    "fedhip.model",
+    1,
+    "model",
+    {"weights": torch.float64, "local_classes": torch.bool},
+    optional={f"{_LIFT}{name}": dtype for name, dtype in TENSORS.items()},
+)
 
 
 @dataclass(frozen=True, eq=False)
@@ -56,6 +65,8 @@ class Model:
         Digests of the federation's statistics and of the client's part of them.
     bias : (d,) or None
         Added to the scores: the client's prior, if the run has priors. Like the temperature it is not in the file.
+    lift : Lift or None
+        What the features go through before the weights.
     """
 
     client: str | None
@@ -70,17 +81,22 @@ class Model:
     total: str
     own: str | None = None
     bias: Tensor | None = None
+    lift: Lift | None = None
 
     def __post_init__(self) -> None:
         if self.weights.ndim != 2 or self.weights.shape[1] != len(self.class_names):
             raise DimensionError(
                 f"weights have shape {tuple(self.weights.shape)}, and there are {len(self.class_names)} class names"
             )
+        if self.lift is not None and self.lift.width != self.weights.shape[0]:
+            raise DimensionError(
+                f"weights have shape {tuple(self.weights.shape)}, and the lift is {self.lift.width} wide"
+            )
 
     @property
     def feature_dim(self) -> int:
         """m, the width of the features it takes."""
-        return int(self.weights.shape[0])
+        return int(self.weights.shape[0]) if self.lift is None else self.lift.num_features
 
     @property
     def who(self) -> str:
@@ -95,7 +111,8 @@ class Model:
                 f"features have shape {tuple(F.shape)}, and {self.who} takes (N, {self.feature_dim}); "
                 "use the backbone it was made with"
             )
-        found = F.to(self.weights) @ self.weights
+        lifted = F if self.lift is None else self.lift(F)
+        found = lifted.to(self.weights) @ self.weights
         if self.bias is not None:
             found += self.bias.to(found)
         return masked(found, self.local_classes if self.only_local_classes else None)
@@ -113,15 +130,14 @@ class Model:
     def digest(self) -> str:
         """SHA-256 of weights and description: the same for the same model, and for no other."""
         sha = hashlib.sha256(_canonical(self._description()).encode())
-        for values in (self.weights, self.local_classes):
+        for values in self._tensors().values():
             array = values.cpu().contiguous().numpy()
             sha.update(array.astype(array.dtype.newbyteorder("<"), copy=False).data)
         return sha.hexdigest()
 
     def to_file(self, path: str | PathLike[str]) -> None:
         """Write a safetensors file, whole or not at all."""
-        tensors = {"weights": self.weights, "local_classes": self.local_classes}
-        _FILE.write(path, tensors, digest=self.digest(), model=_canonical(self._description()))
+        _FILE.write(path, self._tensors(), digest=self.digest(), model=_canonical(self._description()))
 
     @classmethod
     def from_file(cls, path: str | PathLike[str]) -> Self:
@@ -131,10 +147,13 @@ class Model:
             described = json.loads(metadata["model"])
             backbone = described.pop("backbone")
             class_names = tuple(described.pop("class_names"))
+            lift = described.pop("lift", None)
+            drawn_by = {name.removeprefix(_LIFT): tensors[name] for name in _FILE.optional if name in tensors}
             model = cls(
                 weights=tensors["weights"],
                 local_classes=tensors["local_classes"],
                 **described,
+                lift=None if lift is None else Lift.restore(lift, drawn_by),
                 class_names=class_names,
                 backbone=None if backbone is None else BackboneReference(**backbone),
             )
@@ -143,7 +162,18 @@ class Model:
         require_digest(path, stored=metadata["digest"], computed=model.digest())
         return model
 
+    def _tensors(self) -> dict[str, Tensor]:
+        """What the file holds, in the order of the digest."""
+        drawn_by = {} if self.lift is None else self.lift.tensors
+        return {
+            "weights": self.weights,
+            "local_classes": self.local_classes,
+            **{f"{_LIFT}{name}": values for name, values in drawn_by.items()},
+        }
+
     def _description(self) -> dict[str, Any]:
+        # Newer than files that are kept: only where there is one.
+        lift = {} if self.lift is None else {"lift": self.lift.description}
         return {
             "client": self.client,
             "class_names": list(self.class_names),
@@ -154,6 +184,7 @@ class Model:
             "backbone": None if self.backbone is None else self.backbone.to_dict(),
             "total": self.total,
             "own": self.own,
+            **lift,
         }
 
 

@@ -30,9 +30,12 @@ from fedhip.core import (
 )
 from fedhip.core.calibration import choose_temperature, log_losses
 from fedhip.core.errors import AlphaError, BetaError, FedHiPError, LabelsError
+from fedhip.core.lifts import Lift, LiftError, LiftKind
 from fedhip.core.solvers import require_alpha, require_beta
 from fedhip.data.errors import MissingExtraError
+from fedhip.lifting import DEFAULT_WIDTH, LiftPlan, LiftSettings
 from fedhip.models import Model
+from fedhip.simulation import Client as SimulatedClient
 
 try:
     from sklearn.base import BaseEstimator, ClassifierMixin
@@ -78,6 +81,16 @@ class FedHiPClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]  #
         function of the summed statistics. Turn it on unless the features are centred or have a constant among them.
     alphas : sequence of float or None, default=None
         What alpha="loo" chooses from; None for 29 values from 0 to 1000.
+    lift : "relu", "fourier", "nystroem" or None, default=None
+        Random features that X is widened to before anything else, drawn from `lift_seed` and from mean and deviation
+        of all clients' rows (and their covariance, for "nystroem").
+    lift_width : int, default=2048
+        How many.
+    lift_seed : int, default=0
+        What they are drawn from.
+    lift_bandwidth : float, default=1.0
+        Of the Gaussian kernel behind "fourier" and "nystroem"; two standardised rows are about the square root of 2
+        apart.
 
     Attributes
     ----------
@@ -89,7 +102,9 @@ class FedHiPClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]  #
         The ridge penalty in use.
     models_ : dict of client to fedhip.models.Model
         Each client's model; `models_[client].to_file(path)` saves one. With an intercept, it takes features with a
-        column of ones appended.
+        column of ones appended. A lift is part of the model.
+    lift_ : fedhip.core.lifts.Lift or None
+        The lift in use.
     global_model_ : fedhip.models.Model
         The model of all clients.
     n_features_in_ : int
@@ -126,12 +141,20 @@ class FedHiPClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]  #
         only_local_classes: bool = False,
         fit_intercept: bool = False,
         alphas: Sequence[float] | None = None,
+        lift: LiftKind | None = None,
+        lift_width: int = DEFAULT_WIDTH,
+        lift_seed: int = 0,
+        lift_bandwidth: float = 1.0,
     ) -> None:
         self.alpha = alpha
         self.beta = beta
         self.only_local_classes = only_local_classes
         self.fit_intercept = fit_intercept
         self.alphas = alphas
+        self.lift = lift
+        self.lift_width = lift_width
+        self.lift_seed = lift_seed
+        self.lift_bandwidth = lift_bandwidth
 
     def fit(self, X: Any, y: Any, groups: Any = None) -> Self:
         """Fit the global model and one for each client.

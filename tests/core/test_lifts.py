@@ -27,7 +27,7 @@ def problem(rows: int = 60, width: int = 5) -> tuple[Array, Statistics, Standard
 def lift(kind: LiftKind, width: int, seed: int = 0, **options: float) -> tuple[Lift, Array, Array]:
     F, total, standardization = problem()
     units = standardization.features(F)[:, :-1].numpy() / math.sqrt(F.shape[1])
-    return Lift(kind, width, seed, standardization, landmarks_from=total, **options), F, units
+    return Lift.of(kind, width, seed, total, **options), F, units
 
 
 @pytest.mark.parametrize("bandwidth", [0.7, 2.0])
@@ -99,7 +99,7 @@ def test_bad_input() -> None:
         Lift("relu", 0, 0, standardization)
     with pytest.raises(LiftError, match="bandwidth"):
         Lift("fourier", 3, 0, standardization, bandwidth=0.0)
-    with pytest.raises(LiftError, match="landmarks_from"):
+    with pytest.raises(LiftError, match="covariance"):
         Lift("nystroem", 3, 0, standardization)
     with pytest.raises(DimensionError, match="5 wide"):
         Lift("relu", 3, 0, standardization)(F[:, :2])

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from os import PathLike
 from pathlib import Path
 
@@ -21,13 +21,14 @@ from fedhip.core.errors import FileAlteredError, FileFormatError, FileVersionErr
 class TensorFile:
     """One kind of file: its name in the metadata, its schema version, and what it holds.
 
-    Metadata: `format`, `schema`, `digest`, and what the kind adds.
+    Metadata: `format`, `schema`, `digest`, and what the kind adds. `optional` tensors are read where they are there.
     """
 
     format: str
     schema: int
     what: str
     dtypes: Mapping[str, torch.dtype]
+    optional: Mapping[str, torch.dtype] = field(default_factory=dict)
 
     def write(self, path: str | PathLike[str], tensors: Mapping[str, Tensor], digest: str, **metadata: str) -> None:
         """Write to a temporary file beside `path`, then rename it into place."""
@@ -55,15 +56,17 @@ class TensorFile:
             with safe_open(os.fspath(path), framework="pt") as file:
                 metadata = file.metadata() or {}
                 self._require_format(path, metadata)
-                missing = self.dtypes.keys() - set(file.keys())
+                held = set(file.keys())
+                missing = self.dtypes.keys() - held
                 if missing:
                     raise FileFormatError(f"{path} lacks {', '.join(sorted(missing))}; write it again")
-                tensors = {name: file.get_tensor(name) for name in self.dtypes}
+                dtypes = {**self.dtypes, **{name: self.optional[name] for name in held & self.optional.keys()}}
+                tensors = {name: file.get_tensor(name) for name in dtypes}
         except SafetensorError as error:
             raise FileFormatError(
                 f"{path} is truncated or not a {self.what} file ({error}); copy or write it again"
             ) from None
-        for name, dtype in self.dtypes.items():
+        for name, dtype in dtypes.items():
             if tensors[name].dtype != dtype:
                 raise FileFormatError(f"{path} holds {name} as {tensors[name].dtype}, not {dtype}; write it again")
         return tensors, metadata

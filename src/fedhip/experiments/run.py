@@ -13,18 +13,20 @@ import torch
 from PIL import Image
 
 from fedhip.core.fixedpoint import GridStatistics
+from fedhip.core.lifts import Lift
 from fedhip.data import Dataset, FeatureSet, Partition, client_parts, save_partition, split_of
 from fedhip.experiments.report import RunRecord
 from fedhip.experiments.report.findings import read_runs
 from fedhip.features.reference import BackboneReference
+from fedhip.lifting import LiftSettings, lift_clients
 from fedhip.methods import Protocol, run_method
 from fedhip.methods.protocol import PriorOption
 from fedhip.runs import Ledger, RunFolder, new_run
 from fedhip.runs.config import write_config
 from fedhip.runs.folder import Draft
 from fedhip.runs.models import global_model, models_digest, personal_model
-from fedhip.runs.results import details_of, refresh, results_of, rival_entry
-from fedhip.simulation import METHODS, Alpha, Beta, Client, Outcome, clients_of, simulate
+from fedhip.runs.results import add_lift, details_of, refresh, results_of, rival_entry
+from fedhip.simulation import METHODS, Alpha, Beta, Client, Outcome, Stopwatch, clients_of, simulate
 
 Json = dict[str, Any]
 #: Images shown of each of the worst classes, and their size in pixels.
@@ -43,6 +45,7 @@ class RoundSettings:
     prior: PriorOption = "none"
     fraction_bits: int | None = None
     keep_statistics: bool = True
+    lift: LiftSettings | None = None
 
 
 def run_round(
@@ -66,7 +69,13 @@ def run_round(
     `config` are the options that repeat it, `seconds` what was spent before, `images` those behind the features, for
     the report's examples.
     """
-    clients = clients_of(features, partition)
+    clients, lift, lifted, watch = clients_of(features, partition), None, None, Stopwatch()
+    if settings.lift is not None:
+        plan = settings.lift.plan(features.features.shape[1], features.num_classes)
+        plan.require_memory(len(features))
+        with watch("lift"):
+            lift = plan.draw(clients, device, report)
+            clients, lifted = lift_clients(lift, clients, device), plan.told(lift)
     with new_run(out, force=force) as draft:
         terms: dict[str, str] = {}
 
@@ -100,9 +109,11 @@ def run_round(
             if name not in METHODS
         ]
         config = {**config, "fraction_bits": outcome.federation.grid.fraction_bits}
-        results = results_of(outcome, config=config, title=title, seconds=seconds or {})
+        results = results_of(outcome, config=config, title=title, seconds={**(seconds or {}), **watch.seconds})
         for rival in rivals:
             results["methods"][rival.name] = rival_entry(rival, outcome.clients)
+        if lifted is not None:
+            add_lift(results, lifted)
         details = details_of(outcome, features.class_names)
         refresh(results, details)
         if images is not None:
@@ -117,7 +128,7 @@ def run_round(
             clients=terms,
             total=outcome.federation.digest,
             beta=outcome.beta,
-            models=_write_models(draft, outcome, features.class_names, settings.only_local_classes, backbone),
+            models=_write_models(draft, outcome, features.class_names, settings.only_local_classes, backbone, lift),
             results=draft.write_json("results.json", results),
             details=draft.write_json("details.json", details),
         )
@@ -136,10 +147,11 @@ def _write_models(
     class_names: tuple[str, ...],
     only_local_classes: bool,
     backbone: BackboneReference | None,
+    lift: Lift | None,
 ) -> str:
     """Write the global model and every client's own; one hash of them all."""
     digests: dict[str | None, str] = {}
-    models = [global_model(outcome.federation, class_names, backbone)]
+    models = [global_model(outcome.federation, class_names, backbone, lift)]
     for result in outcome.clients:
         if (personal := result.personal) is not None:
             models.append(
@@ -153,6 +165,7 @@ def _write_models(
                     class_names=class_names,
                     only_local_classes=only_local_classes,
                     backbone=backbone,
+                    lift=lift,
                 )
             )
     for model in models:

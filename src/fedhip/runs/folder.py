@@ -33,6 +33,7 @@ import torch
 
 from fedhip.core.errors import FileFormatError
 from fedhip.core.fixedpoint import GridStatistics
+from fedhip.core.lifts import Lift
 from fedhip.core.prior import NO_PRIOR, Prior
 from fedhip.data.files import json_text, write_text
 from fedhip.features.devices import require_folder
@@ -163,6 +164,11 @@ class RunFolder:
         counts = {name: torch.tensor(found["train_counts"]) for name, found in self.details["clients"].items()}
         shift = prior.shift(counts[client], torch.stack(list(counts.values())).sum(dim=0))
         return replace(model, temperature=prior.temperature, bias=prior.temperature * shift)
+
+    @cached_property
+    def lift(self) -> Lift | None:
+        """What rows go through before they are summed or scored, if the run has one."""
+        return self.model(None).lift
 
     def _prior(self, client: str) -> Prior:
         """What goes with the client's model; none for one that joined later, or in a run without."""

@@ -12,7 +12,9 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from fedhip.core.errors import DimensionError
 from fedhip.core.fixedpoint import GridStatistics
+from fedhip.lifting import lift_clients
 from fedhip.models import Model
 from fedhip.parallel import in_order, one_thread
 from fedhip.runs.errors import ClientJoinedError, ClientRowsError, LastClientError
@@ -73,6 +75,7 @@ def join(run: RunFolder, client: Client, *, render: Render, report: Report | Non
         raise ClientJoinedError(
             f"client {client.name!r} is in the run already; add rows to it with: fedhip update, or choose another name"
         )
+    client = _lifted(run, client)
     own = _statistics_of(run, client)
     for other in run.clients:
         if run.details["clients"][other]["own"] == own.digest():
@@ -87,7 +90,7 @@ def join(run: RunFolder, client: Client, *, render: Render, report: Report | Non
 def update(run: RunFolder, client: Client, *, render: Render, report: Report | None = None) -> Change:
     """Add training rows to a client; its α stays until it re-runs phase 3 on all its rows."""
     run.require_client(client.name)
-    term = _statistics_of(run, client)
+    term = _statistics_of(run, _lifted(run, client))
     added: set[str | None] = set()
     for entry in run.ledger.entries:
         if entry["client"] == client.name:
@@ -125,6 +128,7 @@ def personalize(
         run.require_client(name)
         if skip_changed and len(client.train[1]) == 0:
             continue
+        client = _lifted(run, client)
         own = _statistics_of(run, client)
         if own.digest() == run.details["clients"][name]["own"]:
             state.again[name] = client
@@ -152,7 +156,7 @@ class _State:
             client: lambda client=client: run.statistics(client)  # type: ignore[misc]
             for client in run.clients
         }
-        self.backbone = run.model(None).backbone
+        self.backbone, self.lift = run.model(None).backbone, run.lift
         self.again: dict[str, Client] = {}
 
     def commit(
@@ -179,7 +183,7 @@ class _State:
                 tell("models", number, len(self.statistics))
             if term is not None and event in ("join", "update") and client is not None:
                 draft.write_statistics(client, self.statistics[client]())
-            shared = global_model(federation, run.class_names, self.backbone)
+            shared = global_model(federation, run.class_names, self.backbone, self.lift)
             draft.write_model(shared)
             draft.write_total(self.grid)
             self.results["beta"] = federation.beta
@@ -241,6 +245,7 @@ class _State:
             class_names=self.run.class_names,
             only_local_classes=bool(self.run.config.get("only_local_classes")),
             backbone=self.backbone,
+            lift=self.lift,
         )
 
     def _stale(self, event: str, client: str | None) -> str | None:
@@ -256,6 +261,16 @@ class _State:
             f"The accuracies and α of {of} were measured before the last change ({what}). "
             "Their models are up to date; fedhip personalize chooses α and measures again, on the clients' rows."
         )
+
+
+def _lifted(run: RunFolder, client: Client) -> Client:
+    """The client's rows as the run's models see them."""
+    if run.lift is None:
+        return client
+    try:
+        return lift_clients(run.lift, [client])[0]
+    except DimensionError as error:
+        raise ClientRowsError(f"client {client.name!r}: {error}; use the backbone of the run") from None
 
 
 def _statistics_of(run: RunFolder, client: Client) -> GridStatistics:

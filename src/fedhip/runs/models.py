@@ -8,6 +8,7 @@ from collections.abc import Mapping
 import torch
 from torch import Tensor
 
+from fedhip.core.lifts import Lift
 from fedhip.features.reference import BackboneReference
 from fedhip.models import Model
 from fedhip.simulation import Federation
@@ -24,6 +25,7 @@ def personal_model(
     class_names: tuple[str, ...],
     only_local_classes: bool,
     backbone: BackboneReference | None,
+    lift: Lift | None = None,
 ) -> Model:
     """A client's model; `own` is the digest of its statistics."""
     return Model(
@@ -38,10 +40,16 @@ def personal_model(
         backbone=backbone,
         total=federation.digest,
         own=own,
+        lift=lift,
     )
 
 
-def global_model(federation: Federation, class_names: tuple[str, ...], backbone: BackboneReference | None) -> Model:
+def global_model(
+    federation: Federation,
+    class_names: tuple[str, ...],
+    backbone: BackboneReference | None,
+    lift: Lift | None = None,
+) -> Model:
     """The model of a client that nobody knows."""
     return Model(
         client=None,
@@ -54,6 +62,7 @@ def global_model(federation: Federation, class_names: tuple[str, ...], backbone:
         only_local_classes=False,
         backbone=backbone,
         total=federation.digest,
+        lift=lift,
     )
 
 

@@ -59,6 +59,14 @@ def results_of(outcome: Outcome, *, config: Json, title: str, seconds: Mapping[s
     return results
 
 
+def add_lift(results: Json, lift: Json) -> None:
+    """Say which lift the features went through; its exchange is part of every method's bytes, and no round."""
+    results["lift"] = lift
+    for method in results["methods"].values():
+        for way in ("upload", "download"):
+            method[f"{way}_bytes_per_client"] += lift[f"{way}_bytes_per_client"]
+
+
 def details_of(outcome: Outcome, class_names: Sequence[str]) -> Json:
     """details.json of a round."""
     return {
