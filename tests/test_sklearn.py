@@ -87,6 +87,7 @@ def same(a: FedHiPClassifier, b: FedHiPClassifier, X: Array, groups: Array) -> f
         FedHiPClassifier(),
         FedHiPClassifier(beta="auto", fit_intercept=True),
         FedHiPClassifier(alpha=3.0, only_local_classes=True),
+        FedHiPClassifier(lift="fourier", lift_width=8),
     ]
 )
 def test_scikit_learn_agrees_that_it_is_an_estimator(estimator: Any, check: Callable[[Any], None]) -> None:

@@ -10,7 +10,7 @@ The first sum is of whole numbers, like all others: any division of the rows amo
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -18,8 +18,18 @@ import numpy as np
 import torch
 
 from fedhip.core.fixedpoint import GridStatistics, decode, fraction_bits_for
-from fedhip.core.lifts import KINDS, Lift, LiftError, LiftKind, exchange_bytes, require_memory, upload_bytes, width_for
+from fedhip.core.lifts import (
+    Lift,
+    LiftError,
+    LiftKind,
+    exchange_bytes,
+    require_lift,
+    require_memory,
+    upload_bytes,
+    width_for,
+)
 from fedhip.doctor import memory_available
+from fedhip.methods.protocol import MethodRun
 from fedhip.parallel import in_order, one_thread
 from fedhip.simulation import Client, Rows, add_up, largest_feature
 
@@ -38,12 +48,16 @@ class LiftSettings:
     bandwidth: float | None = None
 
     def __post_init__(self) -> None:
-        if self.kind not in KINDS:
-            raise LiftError(f"there is no lift {self.kind!r}; there are {', '.join(KINDS)}")
+        require_lift(self.kind, DEFAULT_WIDTH if self.width is None else self.width, self.seed, self.sigma)
         if self.width is not None and self.budget is not None:
             raise LiftError("a lift has a width, or the width that a budget allows; give one of them")
         if self.kind == "relu" and self.bandwidth is not None:
             raise LiftError("the lift relu has no kernel, and so no bandwidth; leave it out, or choose another lift")
+
+    @property
+    def sigma(self) -> float:
+        """σ of the kernel: 1, at which that of two typical rows is 1/e, unless it is given."""
+        return 1.0 if self.bandwidth is None else self.bandwidth
 
     def plan(self, num_features: int, num_classes: int) -> LiftPlan:
         """What it comes to for features of this width."""
@@ -74,6 +88,12 @@ class LiftPlan:
         return exchange_bytes(self.settings.kind, self.num_features)
 
     @property
+    def identity(self) -> dict[str, Any]:
+        """What of it decides a number."""
+        settings = self.settings
+        return {"kind": settings.kind, "width": self.width, "seed": settings.seed, "bandwidth": settings.sigma}
+
+    @property
     def title(self) -> str:
         """For the title of a run."""
         return f"{self.settings.kind} lift to {self.width:,}"
@@ -84,8 +104,8 @@ class LiftPlan:
         lifted, plain = (upload_bytes(width, self.num_classes) / 1e6 for width in (self.width, self.num_features))
         return (
             f"lift {self.settings.kind}, from {self.num_features:,} features to {self.width:,}: one exchange more, in "
-            f"which each client sends {self.exchange / 1e6:.3g} MB; then its statistics are {lifted:.1f} MB instead "
-            f"of {plain:.1f}"
+            f"which each client sends {self.exchange / 1e6:.3g} MB; then its statistics are {lifted:.3g} MB instead "
+            f"of {plain:.3g}"
         )
 
     def require_memory(self, rows: int) -> None:
@@ -121,8 +141,24 @@ class LiftPlan:
                 tell("0 first sum", done, len(training))
 
         total = decode(add_up(moments()))
-        bandwidth = 1.0 if self.settings.bandwidth is None else self.settings.bandwidth
-        return Lift.of(self.settings.kind, self.width, self.settings.seed, total, bandwidth)
+        return Lift.of(self.settings.kind, self.width, self.settings.seed, total, self.settings.sigma)
+
+
+def with_exchange(run: MethodRun, exchange: int) -> MethodRun:
+    """A method's run with the bytes of the lift's exchange, from its first test on."""
+    return replace(
+        run,
+        upload_bytes_per_client=run.upload_bytes_per_client + exchange,
+        download_bytes_per_client=run.download_bytes_per_client + exchange,
+        history=[
+            replace(
+                point,
+                upload_bytes_per_client=point.upload_bytes_per_client + exchange,
+                download_bytes_per_client=point.download_bytes_per_client + exchange,
+            )
+            for point in run.history
+        ],
+    )
 
 
 def lift_clients(lift: Lift, clients: Iterable[Client], device: str | torch.device = "cpu") -> list[Client]:

@@ -33,7 +33,7 @@ from fedhip.core.errors import AlphaError, BetaError, FedHiPError, LabelsError
 from fedhip.core.lifts import Lift, LiftError, LiftKind
 from fedhip.core.solvers import require_alpha, require_beta
 from fedhip.data.errors import MissingExtraError
-from fedhip.lifting import DEFAULT_WIDTH, LiftPlan, LiftSettings
+from fedhip.lifting import DEFAULT_WIDTH, LiftSettings
 from fedhip.models import Model
 from fedhip.simulation import Client as SimulatedClient
 
@@ -206,8 +206,10 @@ class FedHiPClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]  #
 
         total = None
         width = X.shape[1] + bool(self.fit_intercept)
-        if not first and np.array_equal(all_classes, self.classes_) and self._total.num_features == width:
-            total = self._total + self._sum(new, all_classes)
+        # With a lift, more rows move mean and deviation, and so all rows that were lifted by them.
+        same_features = not first and self.lift is None and self._total.num_features == width
+        if same_features and np.array_equal(all_classes, self.classes_):
+            total = self._total + self._sum(new, all_classes, None)
         joined = {client: _joined(known.get(client), rows) for client, rows in new.items()}
         return self._learn({**known, **joined}, all_classes, declared, total)
 
@@ -302,14 +304,15 @@ class FedHiPClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]  #
         alpha, alphas = self._fixed_alpha(), DEFAULT_ALPHAS if self.alphas is None else self.alphas
         # In the order of their names, so that sums do not depend on the order in which clients joined.
         rows = dict(sorted(rows.items()))
+        lift = self._drawn_lift(rows, len(classes))
         if total is None:
-            total = self._sum(rows, classes)
+            total = self._sum(rows, classes, lift)
         beta = self._chosen_beta(total)
 
         chosen, weights, own, losses = {}, {}, {}, []
         for client, (X, y) in rows.items():
             labels = torch.from_numpy(_numbers(y, classes))
-            path = PersonalizationPath(total, self._features(X), labels, beta, client=str(client))
+            path = PersonalizationPath(total, self._lifted(X, lift), labels, beta, client=str(client))
             chosen[client] = path.select(alphas, only_local_classes=self.only_local_classes) if alpha is None else alpha
             weights[client] = path.weights(chosen[client])
             own[client] = torch.bincount(labels, minlength=len(classes)) > 0
@@ -323,6 +326,7 @@ class FedHiPClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]  #
             temperature=choose_temperature(torch.stack(losses).sum(dim=0)),
             backbone=None,
             total=total.digest(),
+            lift=lift,
         )
         self.models_ = {
             client: model_of(
@@ -341,15 +345,32 @@ class FedHiPClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]  #
             local_classes=torch.ones(len(classes), dtype=torch.bool),
             only_local_classes=False,
         )
-        self.alphas_, self.beta_, self.classes_ = chosen, beta, classes
+        self.alphas_, self.beta_, self.classes_, self.lift_ = chosen, beta, classes, lift
         self._rows, self._total, self._declared = rows, total, declared
         return self
 
-    def _sum(self, rows: Mapping[Client, Rows], classes: Array) -> Statistics:
+    def _sum(self, rows: Mapping[Client, Rows], classes: Array, lift: Lift | None) -> Statistics:
         return aggregate(
-            Statistics.from_data(self._features(X), _numbers(y, classes), len(classes), client=str(client))
+            Statistics.from_data(self._lifted(X, lift), _numbers(y, classes), len(classes), client=str(client))
             for client, (X, y) in rows.items()
         )
+
+    def _drawn_lift(self, rows: Mapping[Client, Rows], num_classes: int) -> Lift | None:
+        if self.lift is None:
+            return None
+        if self.fit_intercept:
+            raise LiftError("lifted features have offsets of their own; leave fit_intercept out, or the lift")
+        bandwidth = None if self.lift == "relu" else self.lift_bandwidth
+        settings = LiftSettings(self.lift, self.lift_width, seed=self.lift_seed, bandwidth=bandwidth)
+        clients = [SimulatedClient(str(client), part, part) for client, part in rows.items()]
+        plan = settings.plan(clients[0].train[0].shape[1], num_classes)
+        plan.require_memory(max(len(client.train[1]) for client in clients))
+        return plan.draw(clients)
+
+    def _lifted(self, X: Array, lift: Lift | None) -> Tensor:
+        """What the statistics are of."""
+        F = self._features(X)
+        return F if lift is None else lift(F)
 
     def _features(self, X: Array, intercept: bool | None = None) -> Tensor:
         """X in float64, with the constant feature if there is to be one."""
@@ -364,7 +385,7 @@ class FedHiPClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]  #
         """What the model of each row's client answers: (n_samples, n_classes)."""
         check_is_fitted(self)
         X = validate_data(self, X, reset=False)
-        F = self._features(X, intercept=self._total.num_features > self.n_features_in_)
+        F = self._features(X, intercept=self.global_model_.feature_dim > self.n_features_in_)
         if groups is None:
             return answer(self.global_model_, F).numpy()
         clients = _clients(groups, len(X))

@@ -134,6 +134,7 @@ def run(args: argparse.Namespace) -> int:
     made_by += f", {features.features.shape[1]} wide"
     if lift is not None:
         plan = lift.plan(features.features.shape[1], features.num_classes)
+        plan.require_memory(len(features))
         print(f"fedhip: {plan.price}", file=sys.stderr)
         made_by += f", {plan.title}"
     folder, _ = run_round(

@@ -82,6 +82,17 @@ def width_for(megabytes: float, num_classes: int) -> int:
     return width
 
 
+def require_lift(kind: str, width: int, seed: int, bandwidth: float) -> None:
+    """Raise `LiftError` unless there is such a lift."""
+    if kind not in KINDS:
+        raise LiftError(f"there is no lift {kind!r}; there are {', '.join(KINDS)}")
+    for name, value, least in (("width", width, 1), ("seed", seed, 0)):
+        if isinstance(value, bool) or not isinstance(value, Integral) or value < least:
+            raise LiftError(f"the lift's {name} is {value!r}; give a whole number of at least {least}")
+    if not (math.isfinite(bandwidth) and bandwidth > 0):
+        raise LiftError(f"the lift's bandwidth is {bandwidth!r}; give a number above 0")
+
+
 def require_memory(width: int, memory: int, rows: int = 0) -> None:
     """Raise `LiftError`, with the width that fits, if matrices so wide and the lifted rows exceed `memory` bytes."""
     needed = _memory(width, rows)
@@ -128,14 +139,7 @@ class Lift:
     covariance: Tensor | None = None
 
     def __post_init__(self) -> None:
-        if self.kind not in KINDS:
-            raise LiftError(f"there is no lift {self.kind!r}; there are {', '.join(KINDS)}")
-        for name, least in (("width", 1), ("seed", 0)):
-            value = getattr(self, name)
-            if isinstance(value, bool) or not isinstance(value, Integral) or value < least:
-                raise LiftError(f"the lift's {name} is {value!r}; give a whole number of at least {least}")
-        if not (math.isfinite(self.bandwidth) and self.bandwidth > 0):
-            raise LiftError(f"the lift's bandwidth is {self.bandwidth!r}; give a number above 0")
+        require_lift(self.kind, self.width, self.seed, self.bandwidth)
         if self.kind == "nystroem" and self.covariance is None:
             raise LiftError("Nyström's landmarks are drawn from the federation's sum; give its covariance")
 

@@ -72,7 +72,6 @@ def run_round(
     clients, lift, lifted, watch = clients_of(features, partition), None, None, Stopwatch()
     if settings.lift is not None:
         plan = settings.lift.plan(features.features.shape[1], features.num_classes)
-        plan.require_memory(len(features))
         with watch("lift"):
             lift = plan.draw(clients, device, report)
             clients, lifted = lift_clients(lift, clients, device), plan.told(lift)

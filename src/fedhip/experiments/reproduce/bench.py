@@ -13,6 +13,7 @@ from typing import Any
 from fedhip.experiments.reproduce.cells import Cell, Inside, Json, Store
 from fedhip.experiments.reproduce.divisions import WITH_INTERCEPT, divide, standardize
 from fedhip.experiments.reproduce.settings import Regime, Settings, Source, known_methods
+from fedhip.lifting import with_exchange
 from fedhip.methods.cohort import Cohort
 from fedhip.methods.protocol import MethodRun, Protocol
 from fedhip.simulation import Client, summarize
@@ -151,6 +152,8 @@ def run_method(
         checkpoint=checkpoint if known_methods()[method].gradient else None,
         probe=probe,
     )
+    if source.lift is not None:
+        run = with_exchange(run, source.lift.exchange)
     return plain(run, [len(client.test[1]) for client in clients])
 
 
