@@ -90,6 +90,10 @@ def register(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) ->
         "--fraction-bits", type=int, metavar="N",
         help="scale of the grid that statistics are summed on, in steps of 2^-N (default: by the largest feature)",
     )  # fmt: skip
+    group.add_argument(
+        "--balance", action=argparse.BooleanOptionalAction, default=None,
+        help="classes count alike in the federation's sum, by weights from summed counts (default: rows do)",
+    )  # fmt: skip
     add_lift(parser)
     output = parser.add_argument_group("output")
     output.add_argument("--out", type=Path, metavar="DIR", help="the run folder (default: runs/DATA-DATE-TIME)")
@@ -119,7 +123,18 @@ def options_from(path: Path, parser: argparse.ArgumentParser) -> list[str]:
 def run(args: argparse.Namespace) -> int:
     """Load, divide, extract, run the round, write, print."""
     refuse_unused(args)
-    lift = lift_settings(args)
+    settings = RoundSettings(
+        alpha=args.alpha,
+        beta=args.beta,
+        methods=args.methods,
+        rounds=args.rounds,
+        only_local_classes=args.only_local_classes,
+        prior=args.prior,
+        fraction_bits=args.fraction_bits,
+        keep_statistics=args.statistics,
+        lift=lift_settings(args),
+        balance=args.balance is True,
+    )
     if args.out is not None:
         require_place(args.out, args.force)
     name, data = load_rows(args)
@@ -132,8 +147,8 @@ def run(args: argparse.Namespace) -> int:
     backbone, features = extract_features(args, data) if isinstance(data, Dataset) else (None, data)
     made_by = "given features" if backbone is None else str(backbone)
     made_by += f", {features.features.shape[1]} wide"
-    if lift is not None:
-        plan = lift.plan(features.features.shape[1], features.num_classes)
+    if settings.lift is not None:
+        plan = settings.lift.plan(features.features.shape[1], features.num_classes)
         plan.require_memory(len(features))
         print(f"fedhip: {plan.price}", file=sys.stderr)
         made_by += f", {plan.title}"
@@ -141,17 +156,7 @@ def run(args: argparse.Namespace) -> int:
         out,
         features,
         partition,
-        RoundSettings(
-            alpha=args.alpha,
-            beta=args.beta,
-            methods=args.methods,
-            rounds=args.rounds,
-            only_local_classes=args.only_local_classes,
-            prior=args.prior,
-            fraction_bits=args.fraction_bits,
-            keep_statistics=args.statistics,
-            lift=lift,
-        ),
+        settings,
         title=f"{readable(name)} · {describe(partition)} · {made_by}",
         config=configuration(args, None if backbone is None else backbone.precision),
         render=render,
@@ -197,6 +202,9 @@ def print_results(results: dict[str, Any]) -> None:
             print(f"{title_of(name)} diverged: {method['diverged']}")
         elif method.get("note"):
             print(f"{title_of(name)}: {method['note']}")
+    if balance := results.get("balance"):
+        least, most = (f"{value:.3g}" for value in (min(balance["weights"]), max(balance["weights"])))
+        print(f"classes count alike in the sum: a row weighs from {least} to {most}; its counts are one exchange more")
     if lift := results.get("lift"):
         words = f"{lift['kind']}, {lift['from']:,} → {lift['width']:,} wide, seed {lift['seed']}"
         sent = f"{lift['upload_bytes_per_client'] / 1e6:.3g} MB"

@@ -12,6 +12,7 @@ from typing import Any
 import torch
 from PIL import Image
 
+from fedhip.core.balance import class_weights
 from fedhip.core.fixedpoint import GridStatistics
 from fedhip.core.lifts import Lift
 from fedhip.data import Dataset, FeatureSet, Partition, client_parts, save_partition, split_of
@@ -23,10 +24,11 @@ from fedhip.methods import Protocol, run_method
 from fedhip.methods.protocol import PriorOption
 from fedhip.runs import Ledger, RunFolder, new_run
 from fedhip.runs.config import write_config
+from fedhip.runs.errors import MethodNameError
 from fedhip.runs.folder import Draft
 from fedhip.runs.models import global_model, models_digest, personal_model
-from fedhip.runs.results import add_lift, details_of, refresh, results_of, rival_entry
-from fedhip.simulation import METHODS, Alpha, Beta, Client, Outcome, Stopwatch, clients_of, simulate
+from fedhip.runs.results import add_balance, add_lift, details_of, refresh, results_of, rival_entry
+from fedhip.simulation import BALANCED, METHODS, Alpha, Beta, Client, Outcome, Stopwatch, clients_of, simulate
 
 Json = dict[str, Any]
 #: Images shown of each of the worst classes, and their size in pixels.
@@ -46,6 +48,21 @@ class RoundSettings:
     fraction_bits: int | None = None
     keep_statistics: bool = True
     lift: LiftSettings | None = None
+    balance: bool = False
+
+    def __post_init__(self) -> None:
+        if not self.balance:
+            return
+        if others := [name for name in self.methods if name not in METHODS]:
+            raise MethodNameError(
+                f"balanced classes are for the methods {' and '.join(BALANCED)}, whose sum is weighted in closed form; "
+                f"leave out {', '.join(others)}, or --balance"
+            )
+        if self.prior == "client":
+            raise MethodNameError(
+                "a client's prior corrects for how often the federation has a class, and balanced classes are equally "
+                "frequent by construction; give --balance or --prior client, not both"
+            )
 
 
 def run_round(
@@ -92,6 +109,7 @@ def run_round(
             only_local_classes=settings.only_local_classes,
             prior=settings.prior == "client",
             fraction_bits=settings.fraction_bits,
+            balance=settings.balance,
             device=device,
             report=report,
             keep_statistics=keep,
@@ -113,6 +131,8 @@ def run_round(
             results["methods"][rival.name] = rival_entry(rival, outcome.clients)
         if lifted is not None:
             add_lift(results, lifted)
+        if settings.balance:
+            add_balance(results, class_weights(outcome.federation.grid.counts).tolist())
         details = details_of(outcome, features.class_names)
         refresh(results, details)
         if images is not None:

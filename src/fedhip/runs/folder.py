@@ -170,6 +170,12 @@ class RunFolder:
         """What rows go through before they are summed or scored, if the run has one."""
         return self.model(None).lift
 
+    @property
+    def scale(self) -> torch.Tensor | None:
+        """√w of each class, if rows were weighted by class; see `fedhip.core.balance`."""
+        balance = self.results.get("balance")
+        return None if balance is None else torch.tensor(balance["weights"], dtype=torch.float64).sqrt()
+
     def _prior(self, client: str) -> Prior:
         """What goes with the client's model; none for one that joined later, or in a run without."""
         found = self.details["clients"][client].get("priors", {}).get("fedhip")

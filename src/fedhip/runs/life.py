@@ -166,7 +166,7 @@ class _State:
         run, config, tell = self.run, self.run.config, report or (lambda phase, done, total: None)
         before = self.results["beta"]
         # Chosen by leave-one-out it stays: that would take everyone's rows.
-        federation = Federation.of(self.grid, before if config["beta"] == "loo" else config["beta"])
+        federation = Federation.of(self.grid, before if config["beta"] == "loo" else config["beta"], run.scale)
         _ = federation.G  # factored once, before the clients share it
         result = None
         with changed_run(run) as draft:
@@ -283,4 +283,5 @@ def _statistics_of(run: RunFolder, client: Client) -> GridStatistics:
         )
     if len(client.train[1]) == 0:
         raise ClientRowsError(f"client {client.name!r} brings no training row; give at least one")
-    return client.statistics(run.results["num_classes"], run.results["fraction_bits"])
+    weighted = client.weighted(run.scale)
+    return weighted.statistics(run.results["num_classes"], run.results["fraction_bits"])
