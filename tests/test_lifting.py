@@ -195,6 +195,8 @@ def test_the_command_says_what_it_costs_and_repeats_itself(tmp_path: Path, capsy
     rows = json.loads(capsys.readouterr().out)["rows"]
     expected = run.model("north").scores(feature_set().features)
     assert [row["scores"] for row in rows] == expected.tolist()
+    done("forget", tmp_path / "run", "--client", "south")
+    assert "the lift was drawn by a sum with its rows in it" in capsys.readouterr().out
 
 
 def test_bad_input(tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
@@ -209,7 +211,8 @@ def test_bad_input(tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypat
     assert "bandwidth is 0.0" in refused(capsys, *command, "--lift", "fourier", "--lift-bandwidth", "0")
     (tmp_path / "meminfo").write_text("MemAvailable: 1024 kB\n")
     monkeypatch.setattr(lifting, "MEMINFO", tmp_path / "meminfo")
-    assert "width 178 fits" in refused(capsys, *lifted, "--lift-width", "4096")
+    monkeypatch.setattr(lifting, "available_cores", lambda: 1)
+    assert "width 126 fits" in refused(capsys, *lifted, "--lift-width", "4096")
     assert not (tmp_path / "run").exists()
 
 

@@ -30,7 +30,7 @@ from fedhip.core.lifts import (
 )
 from fedhip.doctor import memory_available
 from fedhip.methods.protocol import MethodRun
-from fedhip.parallel import in_order, one_thread
+from fedhip.parallel import available_cores, in_order, one_thread
 from fedhip.simulation import Client, Rows, add_up, largest_feature
 
 DEFAULT_WIDTH = 2048
@@ -112,7 +112,7 @@ class LiftPlan:
         """Raise `LiftError`, with the width that fits, if the memory that is free does not hold it."""
         free = memory_available(MEMINFO)
         if free is not None:
-            require_memory(self.width, free, rows)
+            require_memory(self.width, free, rows, available_cores())
 
     def told(self, lift: Lift) -> dict[str, Any]:
         """For results.json."""

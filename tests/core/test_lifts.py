@@ -148,9 +148,11 @@ def test_the_first_sum_is_small_unless_it_is_nystroems() -> None:
 
 def test_a_lift_too_wide_for_memory_says_the_width_that_fits() -> None:
     require_memory(4096, 2**30)
-    with pytest.raises(LiftError, match=r"width 100000 takes 298\.0 GiB and there are 1\.0; width 5792 fits"):
+    with pytest.raises(LiftError, match=r"width 100000 takes 596\.0 GiB and there are 1\.0; width 4096 fits"):
         require_memory(100_000, 2**30)
-    require_memory(5792, 2**30)
+    require_memory(4096, 2**30)
+    with pytest.raises(LiftError, match="width 3344 fits"):
+        require_memory(4096, 2**30, at_once=2)
     with pytest.raises(LiftError, match="fits") as refusal:
         require_memory(4096, 2**30, rows=60_000)
     fits = int(re.search(r"width (\d+) fits", str(refusal.value))[1])  # type: ignore[index]
