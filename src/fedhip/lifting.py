@@ -10,7 +10,7 @@ The first sum is of whole numbers, like all others: any division of the rows amo
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -29,7 +29,6 @@ from fedhip.core.lifts import (
     width_for,
 )
 from fedhip.doctor import memory_available
-from fedhip.methods.protocol import MethodRun
 from fedhip.parallel import available_cores, in_order, one_thread
 from fedhip.simulation import Client, Rows, add_up, largest_feature
 
@@ -142,23 +141,6 @@ class LiftPlan:
 
         total = decode(add_up(moments()))
         return Lift.of(self.settings.kind, self.width, self.settings.seed, total, self.settings.sigma)
-
-
-def with_exchange(run: MethodRun, exchange: int) -> MethodRun:
-    """A method's run with the bytes of the lift's exchange, from its first test on."""
-    return replace(
-        run,
-        upload_bytes_per_client=run.upload_bytes_per_client + exchange,
-        download_bytes_per_client=run.download_bytes_per_client + exchange,
-        history=[
-            replace(
-                point,
-                upload_bytes_per_client=point.upload_bytes_per_client + exchange,
-                download_bytes_per_client=point.download_bytes_per_client + exchange,
-            )
-            for point in run.history
-        ],
-    )
 
 
 def lift_clients(lift: Lift, clients: Iterable[Client], device: str | torch.device = "cpu") -> list[Client]:

@@ -13,7 +13,6 @@ from typing import Any
 from fedhip.experiments.reproduce.cells import Cell, Inside, Json, Store
 from fedhip.experiments.reproduce.divisions import WITH_INTERCEPT, divide, standardize
 from fedhip.experiments.reproduce.settings import Regime, Settings, Source, known_methods
-from fedhip.lifting import with_exchange
 from fedhip.methods.cohort import Cohort
 from fedhip.methods.protocol import MethodRun, Protocol
 from fedhip.simulation import Client, summarize
@@ -155,6 +154,23 @@ def run_method(
     if source.lift is not None:
         run = with_exchange(run, source.lift.exchange)
     return plain(run, [len(client.test[1]) for client in clients])
+
+
+def with_exchange(run: MethodRun, exchange: int) -> MethodRun:
+    """A method's run with the bytes of the lift's exchange, from its first test on."""
+    return replace(
+        run,
+        upload_bytes_per_client=run.upload_bytes_per_client + exchange,
+        download_bytes_per_client=run.download_bytes_per_client + exchange,
+        history=[
+            replace(
+                point,
+                upload_bytes_per_client=point.upload_bytes_per_client + exchange,
+                download_bytes_per_client=point.download_bytes_per_client + exchange,
+            )
+            for point in run.history
+        ],
+    )
 
 
 def plain(run: MethodRun, test_rows: Sequence[int]) -> Json:
