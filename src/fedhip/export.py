@@ -30,6 +30,7 @@ from fedhip.features.adapters import HubBackbone, OnnxBackbone, pool_output
 from fedhip.features.backbones import NAMED, Backbone, ViTBackbone
 from fedhip.features.images import normalise
 from fedhip.features.vit import IMAGENET_MEAN, IMAGENET_STD
+from fedhip.lift_graph import lift_nodes
 from fedhip.models import NO_TEMPERATURE, Model
 
 if TYPE_CHECKING:
@@ -118,12 +119,21 @@ class _Graph:
 
 def _head_alone(model: Model) -> _Graph:
     width, generator = model.feature_dim, torch.Generator().manual_seed(0)
+
+    def draw(batch: int) -> Tensor:
+        rows = torch.randn(batch, width, generator=generator)
+        if model.lift is None:
+            return rows
+        # Among the rows that the lift was made for: far from all landmarks there is nothing to compare.
+        standardization = model.lift.standardization
+        return (standardization.mean + standardization.scale * rows).float()
+
     return _Graph(
         head_graph(model, _OPSET, _IR_VERSION),
         "features",
         "float32",
         (width,),
-        draw=lambda batch: torch.randn(batch, width, generator=generator),
+        draw=draw,
         features_of=lambda features: features,
         compared_with="the model's own scores of random features",
     )
@@ -144,25 +154,28 @@ def _with_backbone(model: Model, weights: Path | None) -> _Graph:
 
 
 def head_graph(model: Model, opset: int, ir_version: int) -> ModelProto:
-    """scores = F @ P + b, probabilities = softmax(scores / T), for features F (batch, m)."""
+    """scores = F @ P + b, probabilities = softmax(scores / T), for features F (batch, m); φ(F) @ P + b with a lift."""
     from onnx import TensorProto, helper
 
-    m, d = model.weights.shape
+    m, d = model.feature_dim, model.weights.shape[1]
     constants = {
         "head/weights": model.weights.cpu().float().numpy(),
         "head/temperature": np.array(model.temperature, np.float32),
     }
-    nodes, product = [], "scores"
+    nodes, product, taken = [], "scores", "features"
+    if model.lift is not None:
+        lifting, drawn = lift_nodes(model.lift)
+        nodes, constants, taken = lifting, constants | drawn, "lift/features"
     if model.only_local_classes:
         product = "head/all_scores"
     added = [part.cpu().double() for part in (model.intercept, model.bias) if part is not None]
     if added:
         # Beside −1e30, scores vanish in float32: a class that nobody has rows of gets it to the last bit.
         constants["head/bias"] = torch.stack(added).sum(dim=0).clamp(min=LEFT_OUT).float().numpy()
-        nodes.append(helper.make_node("MatMul", ["features", "head/weights"], ["head/unbiased"]))
+        nodes.append(helper.make_node("MatMul", [taken, "head/weights"], ["head/unbiased"]))
         nodes.append(helper.make_node("Add", ["head/unbiased", "head/bias"], [product]))
     else:
-        nodes.append(helper.make_node("MatMul", ["features", "head/weights"], [product]))
+        nodes.append(helper.make_node("MatMul", [taken, "head/weights"], [product]))
     if model.only_local_classes:
         constants["head/answers"] = model.local_classes.cpu().numpy()
         constants["head/left_out"] = np.array(LEFT_OUT, np.float32)
@@ -420,6 +433,7 @@ def _describe(proto: ModelProto, model: Model) -> None:
         "beta": model.beta,
         "temperature": model.temperature,
         "backbone": None if model.backbone is None else model.backbone.name,
+        "lift": None if model.lift is None else json.dumps(model.lift.description),
         "backbone_identity": None if model.backbone is None else model.backbone.identity,
         "statistics": model.total,
         "fedhip_version": __version__,

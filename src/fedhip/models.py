@@ -1,9 +1,10 @@
 """A model as a file: what a client keeps, serves and can check.
 
-`scores = F @ weights + intercept` for features F of the model's backbone; `softmax(scores / temperature)` are
-probabilities. The file (safetensors) holds weights and intercept and, as JSON in its metadata, all that is needed to
-use them and to know where they come from: head, classes, α, β, backbone, and the digests of the statistics they were
-solved from. A ridge has no intercept, and its file is of the schema version that knew ridges alone.
+`scores = F @ weights + intercept` for features F of the model's backbone, or φ(F) @ weights + intercept where the
+features are lifted; `softmax(scores / temperature)` are probabilities. The file (safetensors) holds weights and
+intercept and, as JSON in its metadata, all that is needed to use them and to know where they come from: head, classes,
+α, β, backbone, lift, and the digests of the statistics they were solved from. A ridge has no intercept; without a lift
+its file is of the schema version that knew neither.
 """
 
 from __future__ import annotations
@@ -23,6 +24,7 @@ from torch import Tensor
 from fedhip.core import calibration
 from fedhip.core.affine import AffineModel
 from fedhip.core.errors import DimensionError, FileFormatError
+from fedhip.core.lifts import TENSORS, Lift
 from fedhip.core.tensor_file import TensorFile, require_digest
 from fedhip.features.reference import BackboneReference
 
@@ -33,12 +35,13 @@ NO_TEMPERATURE = (
     "it is chosen on rows, and kept in the run folder; a federation's server has no rows, so take a site's folder"
 )
 
+_LIFT = "lift_"
 _FILE = TensorFile(
     "fedhip.model",
     2,
     "model",
     {"weights": torch.float64, "local_classes": torch.bool},
-    optional={"intercept": torch.float64},
+    optional={"intercept": torch.float64, **{f"{_LIFT}{name}": dtype for name, dtype in TENSORS.items()}},
 )
 
 
@@ -73,6 +76,8 @@ class Model:
         Of every head but the ridge. A class that nobody has rows of may have −∞.
     settings : mapping of str to float
         What else the head was solved with: LDA's shrinkage, for one.
+    lift : Lift or None
+        What the features go through before the weights.
     """
 
     client: str | None
@@ -90,6 +95,7 @@ class Model:
     head: str = RIDGE
     intercept: Tensor | None = None
     settings: Mapping[str, float] = field(default_factory=dict)
+    lift: Lift | None = None
 
     def __post_init__(self) -> None:
         if (self.head == RIDGE) != (self.intercept is None):
@@ -102,11 +108,15 @@ class Model:
             raise DimensionError(
                 f"weights have shape {tuple(self.weights.shape)}, and there are {len(self.class_names)} class names"
             )
+        if self.lift is not None and self.lift.width != self.weights.shape[0]:
+            raise DimensionError(
+                f"weights have shape {tuple(self.weights.shape)}, and the lift is {self.lift.width} wide"
+            )
 
     @property
     def feature_dim(self) -> int:
         """m, the width of the features it takes."""
-        return int(self.weights.shape[0])
+        return int(self.weights.shape[0]) if self.lift is None else self.lift.num_features
 
     @property
     def affine(self) -> AffineModel:
@@ -127,7 +137,8 @@ class Model:
                 f"features have shape {tuple(F.shape)}, and {self.who} takes (N, {self.feature_dim}); "
                 "use the backbone it was made with"
             )
-        found = F.to(self.weights) @ self.weights
+        lifted = F if self.lift is None else self.lift(F)
+        found = lifted.to(self.weights) @ self.weights
         for added in (self.intercept, self.bias):
             if added is not None:
                 found += added.to(found)
@@ -163,11 +174,14 @@ class Model:
             described = json.loads(metadata["model"])
             backbone = described.pop("backbone")
             class_names = tuple(described.pop("class_names"))
+            lift = described.pop("lift", None)
+            drawn_by = {name.removeprefix(_LIFT): found for name, found in tensors.items() if name.startswith(_LIFT)}
             model = cls(
                 weights=tensors["weights"],
                 local_classes=tensors["local_classes"],
                 intercept=tensors.get("intercept"),
                 **described,
+                lift=None if lift is None else Lift.restore(lift, drawn_by),
                 class_names=class_names,
                 backbone=None if backbone is None else BackboneReference(**backbone),
             )
@@ -177,11 +191,20 @@ class Model:
         return model
 
     def _tensors(self) -> dict[str, Tensor]:
-        found = {"weights": self.weights, "local_classes": self.local_classes}
-        return found if self.intercept is None else {**found, "intercept": self.intercept}
+        """What the file holds, in the order of the digest."""
+        intercept = {} if self.intercept is None else {"intercept": self.intercept}
+        drawn_by = {} if self.lift is None else self.lift.tensors
+        return {
+            "weights": self.weights,
+            "local_classes": self.local_classes,
+            **intercept,
+            **{f"{_LIFT}{name}": values for name, values in drawn_by.items()},
+        }
 
     def _description(self) -> dict[str, Any]:
+        # Newer than files that are kept: only where they say more than those.
         kind = {} if self.head == RIDGE else {"head": self.head, "settings": dict(self.settings)}
+        lift = {} if self.lift is None else {"lift": self.lift.description}
         return {
             "client": self.client,
             "class_names": list(self.class_names),
@@ -193,6 +216,7 @@ class Model:
             "total": self.total,
             "own": self.own,
             **kind,
+            **lift,
         }
 
 

@@ -13,7 +13,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from types import MappingProxyType
 from typing import Any, Literal
@@ -33,6 +33,7 @@ from fedhip.core import (
     solve_global,
 )
 from fedhip.core.affine import AffineModel
+from fedhip.core.balance import class_weights, weighted_statistics
 from fedhip.core.calibration import log_losses
 from fedhip.core.errors import EmptyClientError
 from fedhip.core.fixedpoint import GridStatistics, decode, fraction_bits_for, round_features
@@ -44,6 +45,8 @@ from fedhip.parallel import in_order, one_thread
 from fedhip.priors import choose_client_priors, local_path
 
 METHODS = ("local", "global", "fedhip")
+#: Those that classes may count alike in.
+BALANCED = ("global", "fedhip")
 
 Rows = tuple[NDArray[Any], NDArray[np.int64]]
 #: A ridge's weights (m, d), or another head's with its intercept.
@@ -71,24 +74,36 @@ class Client:
             client=self.name,
         )
 
+    def weighted(self, scale: Tensor | None) -> Client:
+        """The client with training rows times √w of their class (d,); see `fedhip.core.balance`."""
+        if scale is None:
+            return self
+        features, labels = self.train
+        return replace(self, train=(features * scale.numpy()[labels][:, None].astype(features.dtype), labels))
+
 
 @dataclass(frozen=True)
 class Federation:
-    """Phase 2: the clients' sum, and β. What every client receives."""
+    """Phase 2: the clients' sum, and β. What every client receives.
+
+    `scale` (d,) is the √w that rows of each class were weighted with; None where all weigh alike.
+    """
 
     grid: GridStatistics
     beta: float
+    scale: Tensor | None = None
 
     @classmethod
-    def of(cls, grid: GridStatistics, beta: float | Literal["auto"]) -> Federation:
+    def of(cls, grid: GridStatistics, beta: float | Literal["auto"], scale: Tensor | None = None) -> Federation:
         """With β as given, or by generalized cross-validation from the sum alone."""
-        chosen = RegularizationPath(decode(grid)).minimize_gcv() if beta == "auto" else float(beta)
-        return cls(grid, chosen)
+        if beta != "auto":
+            return cls(grid, float(beta), scale)
+        return cls(grid, RegularizationPath(_decoded(grid, scale), targets=scale).minimize_gcv(), scale)
 
     @cached_property
     def total(self) -> Statistics:
         """The sum in float64."""
-        return decode(self.grid)
+        return _decoded(self.grid, self.scale)
 
     @cached_property
     def digest(self) -> str:
@@ -112,12 +127,18 @@ class Federation:
         if alpha == 0.0:
             require_part(self.grid, own, client)
             return self.G.clone()
-        return personalize_on_grid(self.grid, own, alpha, self.beta, client=client)
+        solved = personalize_on_grid(self.grid, own, alpha, self.beta, client=client)
+        # A model's column follows from the cross terms of its class alone, and like these it has its scale.
+        return solved if self.scale is None else solved * self.scale.to(solved)
 
     def release(self) -> None:
         """Let go of the sum in float64 and its factor, 400 MB of a wide federation; the global model stays."""
         _ = self.G
         self.__dict__.pop("total", None)
+
+
+def _decoded(grid: GridStatistics, scale: Tensor | None) -> Statistics:
+    return decode(grid) if scale is None else weighted_statistics(decode(grid), scale)
 
 
 @dataclass(frozen=True, eq=False)
@@ -158,9 +179,11 @@ class Personalization:
 
         After the `last` client nobody needs the federation's factor: it makes room for that client's model.
         """
-        grid = federation.grid
+        grid, client = federation.grid, client.weighted(federation.scale)
         F = round_features(torch.as_tensor(client.train[0], device=grid.device), grid.fraction_bits)
-        path = PersonalizationPath(federation.total, F, client.train[1], federation.beta, client=client.name)
+        path = PersonalizationPath(
+            federation.total, F, client.train[1], federation.beta, client=client.name, targets=federation.scale
+        )
         curve = path.loo_accuracy(DEFAULT_ALPHAS, only_local_classes=only_local_classes)
         chosen = DEFAULT_ALPHAS[int(curve.argmax())] if alpha == "loo" else float(alpha)
         reached = curve.max() if alpha == "loo" else path.loo_accuracy([chosen], only_local_classes=only_local_classes)
@@ -286,6 +309,7 @@ def simulate(
     only_local_classes: bool = False,
     prior: bool = False,
     fraction_bits: int | None = None,
+    balance: bool = False,
     device: str | torch.device = "cpu",
     report: Report | None = None,
     keep_statistics: Callable[[Client, GridStatistics], None] | None = None,
@@ -295,15 +319,21 @@ def simulate(
     `report(phase, done, total)` is called as the clients go by, `keep_statistics` with each client's upload. No model
     and no parameter sees a test row. `fraction_bits` is the grid's scale; by default it fits the largest feature.
     With `prior` every client's class frequencies are part of its models' answers, where that is likelier than not by
-    leave-one-out (see `fedhip.core.prior`); a personalized model's α is chosen together with it.
+    leave-one-out (see `fedhip.core.prior`); a personalized model's α is chosen together with it. With `balance` classes
+    count alike in the sum (see `fedhip.core.balance`), not so in models of one client alone.
     """
     methods = tuple(methods)
     watch, tell = Stopwatch(), report or (lambda phase, done, total: None)
     training = [client for client in clients if len(client.train[1])]
-    bits = fraction_bits_for(largest_feature(training)) if fraction_bits is None else fraction_bits
+    scale = balancing_scale(training, num_classes) if balance else None
+    largest = largest_feature(client.weighted(scale) for client in training) if fraction_bits is None else 0.0
+    bits = fraction_bits_for(largest) if fraction_bits is None else fraction_bits
+
+    def upload(client: Client) -> GridStatistics:
+        return client.weighted(scale).statistics(num_classes, bits, device)
 
     def uploads() -> Iterator[GridStatistics]:
-        statistics = in_order(lambda client: client.statistics(num_classes, bits, device), training, device)
+        statistics = in_order(upload, training, device)
         for k, (client, own) in enumerate(zip(training, statistics, strict=True), start=1):
             if keep_statistics is not None:
                 keep_statistics(client, own)
@@ -313,7 +343,7 @@ def simulate(
     with watch("local training"):
         total = add_up(uploads())
     with watch("aggregation"):
-        federation = Federation.of(total, choose_beta(total, training, tell) if beta == "loo" else beta)
+        federation = Federation.of(total, choose_beta(total, training, tell, scale) if beta == "loo" else beta, scale)
         _ = federation.G  # factored once, before the clients share it
         tell("2 aggregation", len(training), len(training))
     choices: dict[str, dict[str, tuple[float, Prior]]] = {}
@@ -351,11 +381,18 @@ def simulate(
     return Outcome(federation, methods, results, watch.seconds)
 
 
-def choose_beta(grid: GridStatistics, clients: Sequence[Client], tell: Report) -> float:
+def balancing_scale(clients: Iterable[Client], num_classes: int) -> Tensor:
+    """√w of each class, from the clients' summed counts alone."""
+    counts = sum(np.bincount(client.train[1], minlength=num_classes) for client in clients)
+    return class_weights(torch.as_tensor(counts).expand(num_classes)).sqrt()
+
+
+def choose_beta(grid: GridStatistics, clients: Sequence[Client], tell: Report, scale: Tensor | None = None) -> float:
     """The β whose global model has the highest leave-one-out accuracy: every client scores the grid on its rows."""
-    path = RegularizationPath(decode(grid))
+    path = RegularizationPath(_decoded(grid, scale), targets=scale)
 
     def score(client: Client) -> LooScore:
+        client = client.weighted(scale)
         F = round_features(torch.as_tensor(client.train[0], device=grid.device), grid.fraction_bits)
         return path.score(F, client.train[1], client=client.name)
 

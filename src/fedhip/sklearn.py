@@ -33,10 +33,12 @@ from fedhip.core import (
 from fedhip.core.calibration import choose_temperature, log_losses
 from fedhip.core.errors import AlphaError, BetaError, FedHiPError, LabelsError
 from fedhip.core.fixedpoint import decode, fraction_bits_for
+from fedhip.core.lifts import Lift, LiftError, LiftKind
 from fedhip.core.solvers import require_alpha, require_beta
 from fedhip.data.errors import MissingExtraError
 from fedhip.heads import Ridge, head_named
 from fedhip.heads.options import options_of
+from fedhip.lifting import DEFAULT_WIDTH, LiftSettings
 from fedhip.methods import Protocol, closed_task
 from fedhip.models import RIDGE, Model
 from fedhip.runs.models import answering, global_model, personal_model
@@ -96,6 +98,16 @@ class FedHiPClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]  #
         Of the ridge alone: the other heads have an intercept anyway.
     alphas : sequence of float or None, default=None
         What alpha="loo" chooses from; None for 29 values from 0 to 1000. Of the ridge without priors alone.
+    lift : "relu", "fourier", "nystroem" or None, default=None
+        Random features that X is widened to before anything else, drawn from `lift_seed` and from mean and deviation
+        of all clients' rows (and their covariance, for "nystroem").
+    lift_width : int, default=2048
+        How many.
+    lift_seed : int, default=0
+        What they are drawn from.
+    lift_bandwidth : float, default=1.0
+        Of the Gaussian kernel behind "fourier" and "nystroem"; two standardised rows are about the square root of 2
+        apart.
 
     Attributes
     ----------
@@ -112,7 +124,9 @@ class FedHiPClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]  #
         Each client's, where priors were asked for and are worth having.
     models_ : dict of client to fedhip.models.Model
         Each client's model; `models_[client].to_file(path)` saves one, without its prior. A ridge with fit_intercept
-        takes features with a column of ones appended.
+        takes features with a column of ones appended. A lift is part of the model.
+    lift_ : fedhip.core.lifts.Lift or None
+        The lift in use.
     global_model_ : fedhip.models.Model
         The model of all clients.
     n_features_in_ : int
@@ -151,6 +165,10 @@ class FedHiPClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]  #
         only_local_classes: bool = False,
         fit_intercept: bool = False,
         alphas: Sequence[float] | None = None,
+        lift: LiftKind | None = None,
+        lift_width: int = DEFAULT_WIDTH,
+        lift_seed: int = 0,
+        lift_bandwidth: float = 1.0,
     ) -> None:
         self.head = head
         self.prior = prior
@@ -159,6 +177,10 @@ class FedHiPClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]  #
         self.only_local_classes = only_local_classes
         self.fit_intercept = fit_intercept
         self.alphas = alphas
+        self.lift = lift
+        self.lift_width = lift_width
+        self.lift_seed = lift_seed
+        self.lift_bandwidth = lift_bandwidth
 
     def fit(self, X: Any, y: Any, groups: Any = None) -> Self:
         """Fit the global model and one for each client.
@@ -209,14 +231,11 @@ class FedHiPClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]  #
         all_classes, declared = self._classes(y, classes, first)
 
         total = None
-        width = X.shape[1] + bool(self.fit_intercept)
-        if (
-            self._is_plain
-            and not first
-            and np.array_equal(all_classes, self.classes_)
-            and self._total.num_features == width
-        ):
-            total = self._total + self._sum(new, all_classes)
+        width = X.shape[1] + self._appends_ones
+        # With a lift, more rows move mean and deviation, and so all rows that were lifted by them.
+        same_features = not first and self.lift is None and self._total.num_features == width
+        if self._is_plain and same_features and np.array_equal(all_classes, self.classes_):
+            total = self._total + self._sum(new, all_classes, None)
         joined = {client: _joined(known.get(client), rows) for client, rows in new.items()}
         return self._learn({**known, **joined}, all_classes, declared, total)
 
@@ -309,19 +328,20 @@ class FedHiPClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]  #
         self, rows: Mapping[Client, Rows], classes: Array, declared: bool, total: Statistics | None = None
     ) -> Self:
         """The three phases; the sum of the first two may be known. Nothing changes unless all of it succeeds."""
-        if not self._is_plain:
-            return self._learn_head(rows, classes, declared)
-        alpha, alphas = self._fixed_alpha(), DEFAULT_ALPHAS if self.alphas is None else self.alphas
         # In the order of their names, so that sums do not depend on the order in which clients joined.
         rows = dict(sorted(rows.items()))
+        lift = self._drawn_lift(rows, len(classes))
+        if not self._is_plain:
+            return self._learn_head(rows, classes, declared, lift)
+        alpha, alphas = self._fixed_alpha(), DEFAULT_ALPHAS if self.alphas is None else self.alphas
         if total is None:
-            total = self._sum(rows, classes)
+            total = self._sum(rows, classes, lift)
         beta = self._chosen_beta(total)
 
         chosen, weights, own, losses = {}, {}, {}, []
         for client, (X, y) in rows.items():
             labels = torch.from_numpy(_numbers(y, classes))
-            path = PersonalizationPath(total, self._features(X), labels, beta, client=str(client))
+            path = PersonalizationPath(total, self._lifted(X, lift), labels, beta, client=str(client))
             chosen[client] = path.select(alphas, only_local_classes=self.only_local_classes) if alpha is None else alpha
             weights[client] = path.weights(chosen[client])
             own[client] = torch.bincount(labels, minlength=len(classes)) > 0
@@ -335,6 +355,7 @@ class FedHiPClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]  #
             temperature=choose_temperature(torch.stack(losses).sum(dim=0)),
             backbone=None,
             total=total.digest(),
+            lift=lift,
         )
         self.models_ = {
             client: model_of(
@@ -353,7 +374,7 @@ class FedHiPClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]  #
             local_classes=torch.ones(len(classes), dtype=torch.bool),
             only_local_classes=False,
         )
-        self.alphas_, self.beta_, self.settings_, self.priors_ = chosen, beta, {}, {}
+        self.alphas_, self.beta_, self.lift_, self.settings_, self.priors_ = chosen, beta, lift, {}, {}
         self.classes_, self._rows, self._total, self._declared = classes, rows, total, declared
         return self
 
@@ -362,12 +383,16 @@ class FedHiPClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]  #
         """Whether the models are the paper's, in float64 sums."""
         return bool(self.head == RIDGE and self.prior == "none")
 
-    def _learn_head(self, rows: Mapping[Client, Rows], classes: Array, declared: bool) -> Self:
+    @property
+    def _appends_ones(self) -> bool:
+        """Whether there is a constant feature; other heads than the ridge have an intercept."""
+        return bool(self.fit_intercept and self.head == RIDGE)
+
+    def _learn_head(self, rows: Mapping[Client, Rows], classes: Array, declared: bool, lift: Lift | None) -> Self:
         """The three phases of any head, with priors or without; see `fedhip.heads`."""
         kind, alpha = head_named(self.head), self._fixed_alpha()
-        rows = dict(sorted(rows.items()))
         names, d = {str(client): client for client in rows}, len(classes)
-        clients = [self._site(str(client), *parts, classes) for client, parts in rows.items()]
+        clients = [_site(str(client), self._lifted(X, lift), _numbers(y, classes)) for client, (X, y) in rows.items()]
         only_local = bool(self.only_local_classes)
         protocol = Protocol(only_local_classes=only_local, prior=self.prior)
         task = closed_task(
@@ -393,35 +418,46 @@ class FedHiPClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]  #
             client: answering(
                 personal_model(
                     federation, str(client), found.model, found.alpha, found.own, found.local_classes,
-                    class_names=class_names, only_local_classes=only_local, backbone=None, head=head,
+                    class_names=class_names, only_local_classes=only_local, backbone=None, head=head, lift=lift,
                 ),
                 own, prior, counts[client], grid.counts,
             )
             for client, (found, prior) in owns.items()
         }  # fmt: skip
-        self.global_model_ = answering(global_model(federation, class_names, None, head), common)
+        self.global_model_ = answering(global_model(federation, class_names, None, head=head, lift=lift), common)
         self.alphas_ = {client: found.alpha for client, (found, _) in owns.items()}
-        self.beta_, self.settings_ = beta, dict(head.settings)
+        self.beta_, self.lift_, self.settings_ = beta, lift, dict(head.settings)
         self.priors_ = {client: prior for client, (_, prior) in owns.items() if not prior.is_none}
         self.classes_, self._rows, self._total, self._declared = classes, rows, federation.total, declared
         return self
 
-    def _site(self, name: str, X: Array, y: Array, classes: Array) -> Site:
-        """A client as the heads take it; nothing is tested here."""
-        F = self._features(X, intercept=bool(self.fit_intercept) and self.head == RIDGE).numpy()
-        labels = _numbers(y, classes)
-        return Site(name, (F, labels), (F[:0], labels[:0]))
-
-    def _sum(self, rows: Mapping[Client, Rows], classes: Array) -> Statistics:
+    def _sum(self, rows: Mapping[Client, Rows], classes: Array, lift: Lift | None) -> Statistics:
         return aggregate(
-            Statistics.from_data(self._features(X), _numbers(y, classes), len(classes), client=str(client))
+            Statistics.from_data(self._lifted(X, lift), _numbers(y, classes), len(classes), client=str(client))
             for client, (X, y) in rows.items()
         )
+
+    def _drawn_lift(self, rows: Mapping[Client, Rows], num_classes: int) -> Lift | None:
+        if self.lift is None:
+            return None
+        if self._appends_ones:
+            raise LiftError("lifted features have offsets of their own; leave fit_intercept out, or the lift")
+        bandwidth = None if self.lift == "relu" else self.lift_bandwidth
+        settings = LiftSettings(self.lift, self.lift_width, seed=self.lift_seed, bandwidth=bandwidth)
+        clients = [Site(str(client), part, part) for client, part in rows.items()]
+        plan = settings.plan(clients[0].train[0].shape[1], num_classes)
+        plan.require_memory(max(len(client.train[1]) for client in clients))
+        return plan.draw(clients)
+
+    def _lifted(self, X: Array, lift: Lift | None) -> Tensor:
+        """What the statistics are of."""
+        F = self._features(X)
+        return F if lift is None else lift(F)
 
     def _features(self, X: Array, intercept: bool | None = None) -> Tensor:
         """X in float64, with the constant feature if there is to be one."""
         F = torch.from_numpy(np.array(X, dtype=np.float64, order="C"))  # a copy, for X may be read-only
-        if not (self.fit_intercept if intercept is None else intercept):
+        if not (self._appends_ones if intercept is None else intercept):
             return F
         m = F.shape[1]
         neither_centred_nor_scaled = Standardization(torch.zeros(m).double(), torch.ones(m).double(), intercept=True)
@@ -431,7 +467,7 @@ class FedHiPClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]  #
         """What the model of each row's client answers: (n_samples, n_classes)."""
         check_is_fitted(self)
         X = validate_data(self, X, reset=False)
-        F = self._features(X, intercept=self._total.num_features > self.n_features_in_)
+        F = self._features(X, intercept=self.global_model_.feature_dim > self.n_features_in_)
         if groups is None:
             return answer(self.global_model_, F).numpy()
         clients = _clients(groups, len(X))
@@ -525,6 +561,11 @@ def _by_client(X: Array, y: Array, clients: Array) -> dict[Client, Rows]:
 
 def _joined(before: Rows | None, more: Rows) -> Rows:
     return more if before is None else (np.concatenate((before[0], more[0])), np.concatenate((before[1], more[1])))
+
+
+def _site(name: str, F: Tensor, labels: NDArray[np.int64]) -> Site:
+    """A client as the heads take it; nothing is tested here."""
+    return Site(name, (F.numpy(), labels), (F[:0].numpy(), labels[:0]))
 
 
 def _numbers(y: Array, classes: Array) -> NDArray[np.int64]:

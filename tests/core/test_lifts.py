@@ -2,18 +2,32 @@
 
 from __future__ import annotations
 
+import json
 import math
+import re
 
 import numpy as np
+import numpy.typing as npt
 import pytest
 import torch
 from scipy.stats import kstest
 from sklearn.metrics.pairwise import rbf_kernel
 
 from fedhip import Statistics
-from fedhip.core import Standardization
+from fedhip.core import Standardization, lifts
 from fedhip.core.errors import DimensionError
-from fedhip.core.lifts import KINDS, Lift, LiftError, LiftKind, _Draw, require_memory, upload_bytes, width_for
+from fedhip.core.lifts import (
+    KINDS,
+    Lift,
+    LiftError,
+    LiftKind,
+    _Draw,
+    _exact_product,
+    exchange_bytes,
+    require_memory,
+    upload_bytes,
+    width_for,
+)
 from tests.core.problems import Array
 
 
@@ -27,7 +41,7 @@ def problem(rows: int = 60, width: int = 5) -> tuple[Array, Statistics, Standard
 def lift(kind: LiftKind, width: int, seed: int = 0, **options: float) -> tuple[Lift, Array, Array]:
     F, total, standardization = problem()
     units = standardization.features(F)[:, :-1].numpy() / math.sqrt(F.shape[1])
-    return Lift(kind, width, seed, standardization, landmarks_from=total, **options), F, units
+    return Lift.of(kind, width, seed, total, **options), F, units
 
 
 @pytest.mark.parametrize("bandwidth", [0.7, 2.0])
@@ -62,7 +76,50 @@ def test_the_seed_is_all_that_must_travel(kind: LiftKind) -> None:
     other, _, _ = lift(kind, 30, seed=8)
     assert torch.equal(a(F), b(F))
     assert not torch.equal(a(F), other(F))
-    assert torch.allclose(a(F)[20:21], a(F[20:21]), rtol=0, atol=1e-12)
+    travelled = Lift.restore(json.loads(json.dumps(a.description)), a.tensors)
+    assert torch.equal(a(F), travelled(F))
+    assert set(a.tensors) == {"mean", "scale"} | ({"covariance"} if kind == "nystroem" else set())
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_row_is_lifted_to_the_same_bits_in_any_company(kind: LiftKind, monkeypatch: pytest.MonkeyPatch) -> None:
+    rng = np.random.default_rng(3)
+    F = rng.normal(size=(211, 67)) @ rng.normal(size=(67, 67)) + 3
+    phi = Lift.of(kind, 301, 5, Statistics.from_data(F, np.zeros(211), 1))
+    together = phi(F)
+    monkeypatch.setattr(lifts, "_BLOCK_ENTRIES", 301 * 13)
+    assert torch.equal(phi(F), together)
+    # In float64, where a sum in another order would show; float32 rounds nearly all of that away.
+    wide = phi._block(phi._units(torch.from_numpy(F)))
+    order = torch.from_numpy(rng.permutation(211))
+    assert torch.equal(phi._block(phi._units(torch.from_numpy(F)[order])), wide[order])
+    assert all(torch.equal(phi._block(phi._units(torch.from_numpy(F[i : i + 1])))[0], wide[i]) for i in range(211))
+
+
+def whole(values: torch.Tensor, bits: int) -> npt.NDArray[np.int64]:
+    """Steps of 2^-bits, none of them a part."""
+    steps = values.numpy() * 2.0**bits
+    assert np.array_equal(steps, np.round(steps))
+    return steps.astype(np.int64)
+
+
+def test_products_are_those_of_whole_numbers() -> None:
+    """Not merely near: that is why the company of a row, and the order of a sum, cannot matter."""
+    phi, F, _ = lift("relu", 50)
+    U, (Omega, _) = phi._units(torch.from_numpy(F)), phi.projection
+    assert np.array_equal(whole(U @ Omega, 36), whole(U, 20) @ whole(Omega, 16))
+    A, B = torch.rand(9, 1000).double(), 300 * torch.randn(1000, 7).double()
+    found, plain = _exact_product(A, B), A @ B
+    assert float((found - plain).abs().max() / plain.abs().max()) < 2.0**-36
+    high, low = 21, 42  # bits, of 1000 terms
+    scale = 2.0 ** np.ceil(np.log2(float(B.abs().max())))
+    parts = []
+    for values in (A, B / scale):
+        first = torch.round(values * 2.0**high)
+        parts.append((first.long().numpy(), torch.round(values * 2.0**low - first * 2.0**high).long().numpy()))
+    (A1, A2), (B1, B2) = parts
+    mixed = (A1 @ B2) * 2.0 ** -(high + low) + (A2 @ B1) * 2.0 ** -(high + low)
+    assert np.array_equal(found.numpy(), scale * ((A1 @ B1) * 2.0 ** -(2 * high) + mixed))
 
 
 def test_the_draw_is_pinned() -> None:
@@ -84,11 +141,26 @@ def test_a_budget_gives_the_widest_lift_within_it() -> None:
         width_for(0.0, 100)
 
 
+def test_the_first_sum_is_small_unless_it_is_nystroems() -> None:
+    assert exchange_bytes("relu", 1280) == exchange_bytes("fourier", 1280) == 8 * (1 + 2 * 1280)
+    assert exchange_bytes("nystroem", 1280) == 8 * (1 + 1280 + 1280 * 1281 // 2)
+
+
 def test_a_lift_too_wide_for_memory_says_the_width_that_fits() -> None:
     require_memory(4096, 2**30)
-    with pytest.raises(LiftError, match=r"width 100000 takes 298\.0 GiB and there are 1\.0; width 5792 fits"):
+    with pytest.raises(LiftError, match=r"width 100000 takes 596\.0 GiB and there are 1\.0; width 4096 fits"):
         require_memory(100_000, 2**30)
-    require_memory(5792, 2**30)
+    require_memory(4096, 2**30)
+    with pytest.raises(LiftError, match="width 3344 fits"):
+        require_memory(4096, 2**30, at_once=2)
+    with pytest.raises(LiftError, match="fits") as refusal:
+        require_memory(4096, 2**30, rows=60_000)
+    fits = int(re.search(r"width (\d+) fits", str(refusal.value))[1])  # type: ignore[index]
+    require_memory(fits, 2**30, rows=60_000)
+    with pytest.raises(LiftError):
+        require_memory(fits + 1, 2**30, rows=60_000)
+    with pytest.raises(LiftError, match="no width fits"):
+        require_memory(1, 10)
 
 
 def test_bad_input() -> None:
@@ -97,9 +169,11 @@ def test_bad_input() -> None:
         Lift("wavelet", 3, 0, standardization)  # type: ignore[arg-type]
     with pytest.raises(LiftError, match="at least 1"):
         Lift("relu", 0, 0, standardization)
+    with pytest.raises(LiftError, match="seed is -1"):
+        Lift("relu", 3, -1, standardization)
     with pytest.raises(LiftError, match="bandwidth"):
         Lift("fourier", 3, 0, standardization, bandwidth=0.0)
-    with pytest.raises(LiftError, match="landmarks_from"):
+    with pytest.raises(LiftError, match="covariance"):
         Lift("nystroem", 3, 0, standardization)
     with pytest.raises(DimensionError, match="5 wide"):
         Lift("relu", 3, 0, standardization)(F[:, :2])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import struct
 from dataclasses import fields, replace
@@ -47,6 +48,11 @@ def test_round_trip(tmp_path: Path, changes: dict[str, Any]) -> None:
         ours, theirs = getattr(written, field.name), getattr(again, field.name)
         assert torch.equal(ours, theirs) if isinstance(ours, torch.Tensor) else ours == theirs
     assert again.digest() == written.digest()
+
+
+def test_a_model_without_a_lift_is_written_as_it_always_was(file: Path) -> None:
+    written = "7254068251dbbb3033433c4660e0f7148e82457fb41b1536041cccc5263cf5c4"
+    assert hashlib.sha256(file.read_bytes()).hexdigest() == written
 
 
 def test_the_same_model_is_the_same_bytes(tmp_path: Path) -> None:

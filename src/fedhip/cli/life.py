@@ -85,7 +85,12 @@ def forget(args: argparse.Namespace) -> int:
     """Remove a client."""
     run = RunFolder.open(args.run)
     rows = _everybodys_rows(run, args)
-    return _tell(args, life.forget(run, args.client, rows=rows, render=render, report=show_clients))
+    code = _tell(args, life.forget(run, args.client, rows=rows, render=render, report=show_clients))
+    if run.lift is not None and not args.json:
+        print("the lift was drawn by a sum with its rows in it, and stays: for another one, run again")
+    if run.scale is not None and not args.json:
+        print("the weights of classes are of counts with its rows in them, and stay: for others, run again")
+    return code
 
 
 def personalize(args: argparse.Namespace) -> int:

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from fedhip.cli.console import print_table
+from fedhip.cli.lifts import add_lift, lift_settings
 from fedhip.cli.options import DEFAULT_BACKBONE, add_backbone, extract_features, load_images, refuse_unused
 from fedhip.data import Dataset, FeatureSet, make_partition, read_features
 from fedhip.data.errors import DatasetNameError
@@ -30,6 +31,7 @@ from fedhip.experiments.reproduce.cells import Cell
 from fedhip.experiments.reproduce.tables import Entry, Table
 from fedhip.features import resolve_device
 from fedhip.features.devices import require_folder
+from fedhip.lifting import LiftSettings
 
 HEADS = ("linear", "mlp")
 MOST_COLUMNS = 8  # of a table in the terminal
@@ -83,6 +85,7 @@ def register(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) ->
     group.add_argument(
         "--quick", action="store_true", help="a small version in a few minutes; on the sketches if no data is given"
     )
+    add_lift(parser)
     parser.add_argument("--out", type=Path, metavar="DIR", help="where to write (default: reproduce/DATA)")
     parser.set_defaults(handler=run)
 
@@ -90,7 +93,7 @@ def register(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) ->
 def run(args: argparse.Namespace) -> int:
     """Check everything, make the features, run what is not there yet, write, print."""
     studies = choose_studies(args.study)
-    settings = settings_of(args)
+    settings, lift = settings_of(args), lift_settings(args)
     named = load(args)
     # Divided before any feature is computed: a wrong number of clients is not worth a minute's wait.
     for (_, rows), clients, concentration in product(named, settings.clients, settings.concentrations):
@@ -103,7 +106,7 @@ def run(args: argparse.Namespace) -> int:
     (out / "cells").mkdir(parents=True, exist_ok=True)
     if args.quick and args.pooling is None and args.features is None and args.backbone == DEFAULT_BACKBONE:
         args.pooling = "mean"  # a fifth of the features, and a small part of the time
-    sources = tuple(source_of(args, name, rows) for name, rows in named)
+    sources = tuple(source_of(args, name, rows, lift) for name, rows in named)
     bench = Bench(sources, settings, Store(out / "cells"), device)
     tables, files = reproduce(bench, studies, out, Progress())
     for table in tables:
@@ -171,12 +174,21 @@ def load(args: argparse.Namespace) -> list[tuple[str, Dataset | FeatureSet]]:
     return [(name, subset(rows)) for name, rows in named] if args.quick else named
 
 
-def source_of(args: argparse.Namespace, name: str, rows: Dataset | FeatureSet) -> Source:
-    """The rows as features, with the backbone that made them."""
+def source_of(
+    args: argparse.Namespace, name: str, rows: Dataset | FeatureSet, lift: LiftSettings | None = None
+) -> Source:
+    """The rows as features, with the backbone that made them, and the lift that they are to go through."""
     if isinstance(rows, FeatureSet):
-        return Source(name, rows)
-    reference, features = extract_features(args, rows)
-    return Source(name, features, reference.name)
+        source = Source(name, rows)
+    else:
+        reference, features = extract_features(args, rows)
+        source = Source(name, features, reference.name)
+    if lift is None:
+        return source
+    plan = lift.plan(source.features.features.shape[1], source.features.num_classes)
+    plan.require_memory(2 * len(source.features))  # two divisions are kept
+    print(f"fedhip: {name}: {plan.price}", file=sys.stderr)
+    return replace(source, lift=plan)
 
 
 class Progress:

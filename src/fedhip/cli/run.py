@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import difflib
+import sys
 import time
 from collections.abc import Callable
 from datetime import datetime
@@ -13,6 +14,7 @@ from typing import Any
 import numpy as np
 
 from fedhip.cli.console import percent, print_table
+from fedhip.cli.lifts import add_lift, lift_settings
 from fedhip.cli.options import (
     add_backbone,
     add_partition,
@@ -102,6 +104,11 @@ def register(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) ->
         "--fraction-bits", type=int, metavar="N",
         help="scale of the grid that statistics are summed on, in steps of 2^-N (default: by the largest feature)",
     )  # fmt: skip
+    group.add_argument(
+        "--balance", action=argparse.BooleanOptionalAction, default=None,
+        help="classes count alike in the federation's sum, by weights from summed counts (default: rows do)",
+    )  # fmt: skip
+    add_lift(parser)
     output = parser.add_argument_group("output")
     output.add_argument("--out", type=Path, metavar="DIR", help="the run folder (default: runs/DATA-DATE-TIME)")
     output.add_argument("--force", action="store_true", help="replace the run that is there")
@@ -131,7 +138,20 @@ def run(args: argparse.Namespace) -> int:
     """Load, divide, extract, run the round, write, print."""
     refuse_unused(args)
     head = chosen_head(args.head)
-    head_options = head_options_of(head, args)
+    settings = RoundSettings(
+        alpha=args.alpha,
+        beta=args.beta,
+        methods=methods_with(head, args),
+        rounds=args.rounds,
+        only_local_classes=args.only_local_classes,
+        prior=args.prior,
+        fraction_bits=args.fraction_bits,
+        keep_statistics=args.statistics,
+        head=head,
+        head_options=head_options_of(head, args),
+        lift=lift_settings(args),
+        balance=args.balance is True,
+    )
     if args.out is not None:
         require_place(args.out, args.force)
     name, data = load_rows(args)
@@ -143,23 +163,18 @@ def run(args: argparse.Namespace) -> int:
     begin = time.perf_counter()
     backbone, features = extract_features(args, data) if isinstance(data, Dataset) else (None, data)
     made_by = "given features" if backbone is None else str(backbone)
+    made_by += f", {features.features.shape[1]} wide"
+    if settings.lift is not None:
+        plan = settings.lift.plan(features.features.shape[1], features.num_classes)
+        plan.require_memory(len(features))
+        print(f"fedhip: {plan.price}", file=sys.stderr)
+        made_by += f", {plan.title}"
     folder, _ = run_round(
         out,
         features,
         partition,
-        RoundSettings(
-            alpha=args.alpha,
-            beta=args.beta,
-            methods=methods_with(head, args),
-            rounds=args.rounds,
-            only_local_classes=args.only_local_classes,
-            prior=args.prior,
-            fraction_bits=args.fraction_bits,
-            keep_statistics=args.statistics,
-            head=head,
-            head_options=head_options,
-        ),
-        title=f"{readable(name)} · {describe(partition)} · {made_by}, {features.features.shape[1]} wide",
+        settings,
+        title=f"{readable(name)} · {describe(partition)} · {made_by}",
         config=configuration(args, None if backbone is None else backbone.precision),
         render=render,
         images=data if isinstance(data, Dataset) else None,
@@ -225,6 +240,13 @@ def print_results(results: dict[str, Any]) -> None:
             print(f"{title_of(name)} diverged: {method['diverged']}")
         elif method.get("note"):
             print(f"{title_of(name)}: {method['note']}")
+    if balance := results.get("balance"):
+        least, most = (f"{value:.3g}" for value in (min(balance["weights"]), max(balance["weights"])))
+        print(f"classes count alike in the sum: a row weighs from {least} to {most}; its counts are one exchange more")
+    if lift := results.get("lift"):
+        words = f"{lift['kind']}, {lift['from']:,} → {lift['width']:,} wide, seed {lift['seed']}"
+        sent = f"{lift['upload_bytes_per_client'] / 1e6:.3g} MB"
+        print(f"lift: {words}; its first sum is one exchange more, {sent} each way, counted in the bytes above")
     head = head_of(results)
     chosen = [entry["alpha"] for entry in results["methods"].get(head.method, {"per_client": []})["per_client"]]
     alphas = [alpha for alpha in chosen if alpha is not None]

@@ -53,6 +53,9 @@ class PersonalizationPath:
         The federation's ridge penalty.
     client : str, optional
         Named in error messages.
+    targets : (d,), optional
+        What a row's target is in the column of its class, in place of 1. For rows that are weighted by class, the
+        features times √w and √w here; scores are those of the rows without their weights.
 
     Notes
     -----
@@ -70,8 +73,9 @@ class PersonalizationPath:
         beta: float = 1.0,
         *,
         client: str | None = None,
+        targets: Tensor | None = None,
     ) -> None:
-        F, Y = client_rows(total, features, labels, client)
+        F, Y = client_rows(total, features, labels, client, targets)
         system = global_system(total, beta)
         self._start(system, system.factor.whiten(F), Y)
 
@@ -105,7 +109,8 @@ class PersonalizationPath:
         A row that alone determines its own prediction (a direction no other row has, and β = 0 or lost in
         rounding) gets zeros, counts as wrong, and is warned of: the others say nothing of it.
         """
-        return self._leave_one_out([require_alpha(alpha)])[0][:, 0]
+        scores = self._leave_one_out([require_alpha(alpha)])[0][:, 0]
+        return scores / self._Y.amax(dim=1, keepdim=True)
 
     def loo_accuracy(self, alphas: Sequence[float] = DEFAULT_ALPHAS, *, only_local_classes: bool = False) -> Tensor:
         """For each α the share of the client's rows that the models fitted without them classify right.
@@ -126,16 +131,16 @@ class PersonalizationPath:
     def _loo(self, alphas: Sequence[float], only_local_classes: bool = False) -> tuple[Tensor, Tensor]:
         """For each α: rows classified right, and the sum of squared errors."""
         checked = _checked_alphas(alphas)
-        counts = self._Y.sum(dim=0)
+        counts = (self._Y > 0.0).sum(dim=0)
         # Without its only row a class is not among the client's: no model of the others can name it.
-        nameable = counts[self._labels] > 1.0 if only_local_classes else torch.ones_like(self._labels, dtype=torch.bool)
+        nameable = counts[self._labels] > 1 if only_local_classes else torch.ones_like(self._labels, dtype=torch.bool)
         at_once = max(1, _LOO_ENTRIES // self._Y.numel())
         right, error = [], []
         for start in range(0, len(checked), at_once):
             scores, known = self._leave_one_out(checked[start : start + at_once])
             error.append((scores - self._Y[:, None]).square().sum(dim=(0, 2)))
             if only_local_classes:
-                scores = scores.masked_fill(counts == 0.0, -torch.inf)
+                scores = scores.masked_fill(counts == 0, -torch.inf)
             hit = scores.argmax(dim=2) == self._labels[:, None]
             right.append((hit & known & nameable[:, None]).sum(dim=0))
         return torch.cat(right).to(torch.float64), torch.cat(error)
@@ -252,16 +257,18 @@ class RegularizationPath:
     """Every global model Ĝ(β) from one eigendecomposition A = V diag(λ) Vᵀ of the summed Gram matrix.
 
     β belongs to the federation, so all clients choose it together: each scores the grid on its own rows by
-    leave-one-out, and only the scores, two numbers for each β, are summed.
+    leave-one-out, and only the scores, two numbers for each β, are summed. `targets` as in `PersonalizationPath`.
 
         path = RegularizationPath(total)
         beta = path.select(path.score(F_k, y_k) for F_k, y_k in clients)
     """
 
-    def __init__(self, total: Statistics, betas: Sequence[float] | None = None) -> None:
+    def __init__(
+        self, total: Statistics, betas: Sequence[float] | None = None, *, targets: Tensor | None = None
+    ) -> None:
         if total.num_samples == 0:
             raise EmptyClientError("the sum holds no rows; add at least one client's statistics")
-        self._total = total
+        self._total, self._targets = total, targets
         self._values, self._V = torch.linalg.eigh(total.gram)
         self._rotated_cross = self._V.mT @ total.cross
         self.betas = tuple(sorted(require_beta(beta) for beta in (default_betas(total) if betas is None else betas)))
@@ -286,7 +293,7 @@ class RegularizationPath:
         α it would select at that β, which is the personalized model the federation is after; that costs an
         eigendecomposition for each β.
         """
-        F, Y = client_rows(self._total, features, labels, client)
+        F, Y = client_rows(self._total, features, labels, client, self._targets)
         rotated = F @ self._V
         right, error = [], []
         for beta in self.betas:
@@ -302,17 +309,19 @@ class RegularizationPath:
     def gcv(self) -> Tensor:
         """Generalized cross-validation for each β, from the summed statistics alone; smaller is better.
 
-        N·RSS/(N − df)², with RSS = N − 2 tr(ĜᵀB) + tr(ĜᵀAĜ) since every one-hot row has norm 1, and
+        N·RSS/(N − df)², with RSS = ‖Y‖² − 2 tr(ĜᵀB) + tr(ĜᵀAĜ), ‖Y‖² = N since every one-hot row has norm 1, and
         df = Σ λ/(λ + β). Where the model interpolates (df = N) there is nothing to judge it by: infinity.
         """
         N, values = self._total.num_samples, self._values
+        counts = self._total.counts.to(values)
+        squares = N if self._targets is None else float((counts * self._targets.to(values).square()).sum())
         power = self._rotated_cross.square().sum(dim=1)
         scores = []
         for beta in self.betas:
             factor = self._factor(beta)
             inverse = torch.zeros_like(values)
             inverse[self._kept(factor)] = 1.0 / factor.values
-            residual = N - (power * (2.0 * inverse - values * inverse.square())).sum()
+            residual = squares - (power * (2.0 * inverse - values * inverse.square())).sum()
             freedom = (values * inverse).sum()
             left = N - freedom
             interpolates = left <= rank_tolerance(max(N, len(values))) * N

@@ -105,9 +105,16 @@ def require_part(total: AdditiveStatistics, own: AdditiveStatistics, client: str
 
 
 def client_rows(
-    total: Statistics, features: ArrayLike, labels: ArrayLike, client: str | None = None
+    total: Statistics,
+    features: ArrayLike,
+    labels: ArrayLike,
+    client: str | None = None,
+    targets: Tensor | None = None,
 ) -> tuple[Tensor, Tensor]:
-    """F_k and one-hot Y_k on the sum's device, after checking that they can be part of the sum."""
+    """F_k and one-hot Y_k on the sum's device, after checking that they can be part of the sum.
+
+    `targets` (d,) stand in the place of the ones, where they are given.
+    """
     rows = Rows.checked(features, labels, total.num_classes, client)
     if rows.width != total.num_features:
         raise DimensionError(
@@ -123,7 +130,7 @@ def client_rows(
             f"{rows.who}the squares of these features exceed the sum's: these rows are not in the sum; "
             "add the client's statistics first"
         )
-    return F, Y
+    return F, Y if targets is None else Y * targets.to(Y)
 
 
 def _corrected(system: GlobalSystem, F: Tensor, Y: Tensor, alpha: float) -> Tensor:

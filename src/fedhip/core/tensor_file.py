@@ -60,11 +60,12 @@ class TensorFile:
             with safe_open(os.fspath(path), framework="pt") as file:
                 metadata = file.metadata() or {}
                 self._require_format(path, metadata)
-                missing = self.dtypes.keys() - set(file.keys())
+                held = set(file.keys())
+                missing = self.dtypes.keys() - held
                 if missing:
                     raise FileFormatError(f"{path} lacks {', '.join(sorted(missing))}; write it again")
                 known = {**self.dtypes, **self.optional}
-                tensors = {name: file.get_tensor(name) for name in file.keys() if name in known}  # noqa: SIM118
+                tensors = {name: file.get_tensor(name) for name in known if name in held}
         except SafetensorError as error:
             raise FileFormatError(
                 f"{path} is truncated or not a {self.what} file ({error}); copy or write it again"

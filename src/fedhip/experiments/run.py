@@ -13,7 +13,9 @@ from typing import Any
 import torch
 from PIL import Image
 
+from fedhip.core.balance import class_weights
 from fedhip.core.fixedpoint import GridStatistics
+from fedhip.core.lifts import Lift
 from fedhip.core.prior import NO_PRIOR
 from fedhip.data import Dataset, FeatureSet, Partition, client_parts, save_partition, split_of
 from fedhip.experiments.report import RunRecord
@@ -21,6 +23,7 @@ from fedhip.experiments.report.findings import read_runs
 from fedhip.features.reference import BackboneReference
 from fedhip.heads import Head, Ridge, head_named
 from fedhip.heads.options import options_of
+from fedhip.lifting import LiftSettings, lift_clients
 from fedhip.methods import MethodRun, Protocol, closed_task, run_method
 from fedhip.methods.closed import Task, one_shot
 from fedhip.methods.protocol import PriorOption
@@ -28,10 +31,11 @@ from fedhip.models import RIDGE
 from fedhip.parallel import one_thread
 from fedhip.runs import Ledger, RunFolder, new_run
 from fedhip.runs.config import write_config
+from fedhip.runs.errors import MethodNameError
 from fedhip.runs.folder import Draft
 from fedhip.runs.models import global_model, models_digest, personal_model
-from fedhip.runs.results import details_of, refresh, results_of, rival_entry
-from fedhip.simulation import METHODS, Alpha, Beta, Client, Outcome, clients_of, evaluate, simulate
+from fedhip.runs.results import add_balance, add_lift, details_of, refresh, results_of, rival_entry
+from fedhip.simulation import BALANCED, METHODS, Alpha, Beta, Client, Outcome, Stopwatch, clients_of, evaluate, simulate
 
 Json = dict[str, Any]
 #: Images shown of each of the worst classes, and their size in pixels.
@@ -56,6 +60,27 @@ class RoundSettings:
     keep_statistics: bool = True
     head: str = RIDGE
     head_options: Mapping[str, float] = field(default_factory=dict)
+    lift: LiftSettings | None = None
+    balance: bool = False
+
+    def __post_init__(self) -> None:
+        if not self.balance:
+            return
+        if self.head != RIDGE:
+            raise MethodNameError(
+                f"balanced classes are for models of the ridge, whose sum is weighted in closed form; leave out --head "
+                f"{self.head}, or --balance"
+            )
+        if others := [name for name in self.methods if name not in METHODS]:
+            raise MethodNameError(
+                f"balanced classes are for the methods {' and '.join(BALANCED)}, whose sum is weighted in closed form; "
+                f"leave out {', '.join(others)}, or --balance"
+            )
+        if self.prior == "client":
+            raise MethodNameError(
+                "a client's prior corrects for how often the federation has a class, and balanced classes are equally "
+                "frequent by construction; give --balance or --prior client, not both"
+            )
 
 
 def run_round(
@@ -80,6 +105,12 @@ def run_round(
     the report's examples.
     """
     head, clients = head_named(settings.head), clients_of(features, partition)
+    lift, lifted, watch = None, None, Stopwatch()
+    if settings.lift is not None:
+        plan = settings.lift.plan(features.features.shape[1], features.num_classes)
+        with watch("lift"):
+            lift = plan.draw(clients, device, report)
+            clients, lifted = lift_clients(lift, clients, device), plan.told(lift)
     protocol = Protocol(
         rounds=settings.rounds,
         seed=config["seed"],
@@ -104,6 +135,7 @@ def run_round(
             only_local_classes=settings.only_local_classes,
             prior=settings.prior == "client",
             fraction_bits=settings.fraction_bits,
+            balance=settings.balance,
             device=device,
             report=report,
             keep_statistics=keep,
@@ -119,11 +151,15 @@ def run_round(
             fitted, own, row = head_round(outcome, head, task)
             rivals.append(row)
         config = {**config, "fraction_bits": outcome.federation.grid.fraction_bits}
-        results = results_of(outcome, config=config, title=title, seconds=seconds or {})
+        results = results_of(outcome, config=config, title=title, seconds={**(seconds or {}), **watch.seconds})
         for rival in rivals:
             results["methods"][rival.name] = rival_entry(rival, outcome.clients)
         if fitted is not None:
             results |= {"head": head.name, "settings": dict(fitted.settings)}
+        if lifted is not None:
+            add_lift(results, lifted)
+        if settings.balance:
+            add_balance(results, class_weights(outcome.federation.grid.counts).tolist())
         details = details_of(own, features.class_names, head)
         refresh(results, details)
         if images is not None:
@@ -138,7 +174,7 @@ def run_round(
             clients=terms,
             total=outcome.federation.digest,
             beta=outcome.beta,
-            models=_write_models(draft, own, features.class_names, settings.only_local_classes, backbone, fitted),
+            models=_write_models(draft, own, features.class_names, settings.only_local_classes, backbone, fitted, lift),
             results=draft.write_json("results.json", results),
             details=draft.write_json("details.json", details),
         )
@@ -207,10 +243,11 @@ def _write_models(
     only_local_classes: bool,
     backbone: BackboneReference | None,
     head: Head | None,
+    lift: Lift | None,
 ) -> str:
     """Write the global model and every client's own; one hash of them all."""
     digests: dict[str | None, str] = {}
-    models = [global_model(outcome.federation, class_names, backbone, head)]
+    models = [global_model(outcome.federation, class_names, backbone, head=head, lift=lift)]
     for result in outcome.clients:
         if (personal := result.personal) is not None:
             models.append(
@@ -225,6 +262,7 @@ def _write_models(
                     only_local_classes=only_local_classes,
                     backbone=backbone,
                     head=head,
+                    lift=lift,
                 )
             )
     for model in models:

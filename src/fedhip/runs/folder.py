@@ -33,6 +33,7 @@ import torch
 
 from fedhip.core.errors import FileFormatError
 from fedhip.core.fixedpoint import GridStatistics
+from fedhip.core.lifts import Lift
 from fedhip.core.prior import NO_PRIOR, Prior
 from fedhip.data.files import json_text, write_text
 from fedhip.features.devices import require_folder
@@ -179,6 +180,17 @@ class RunFolder:
         counts = {name: torch.tensor(found["train_counts"]) for name, found in self.details["clients"].items()}
         everybody = torch.stack(list(counts.values())).sum(dim=0)
         return answering(model, self._temperature(self.head.method), prior, counts[client], everybody)
+
+    @cached_property
+    def lift(self) -> Lift | None:
+        """What rows go through before they are summed or scored, if the run has one."""
+        return self.model(None).lift
+
+    @property
+    def scale(self) -> torch.Tensor | None:
+        """√w of each class, if rows were weighted by class; see `fedhip.core.balance`."""
+        balance = self.results.get("balance")
+        return None if balance is None else torch.tensor(balance["weights"], dtype=torch.float64).sqrt()
 
     def _model(self, *parts: str) -> Model:
         path = self._file(*parts)

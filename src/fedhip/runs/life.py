@@ -20,11 +20,13 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from fedhip.core.errors import DimensionError
 from fedhip.core.fixedpoint import GridStatistics
 from fedhip.core.prior import NO_PRIOR
 from fedhip.heads import Head, Ridge
 from fedhip.heads.errors import RowsMissingError
 from fedhip.heads.options import numbers_of, options_of
+from fedhip.lifting import lift_clients
 from fedhip.methods import Protocol
 from fedhip.methods.closed import Task
 from fedhip.models import Model
@@ -110,6 +112,7 @@ def join(
         raise ClientJoinedError(
             f"client {client.name!r} is in the run already; add rows to it with: fedhip update, or choose another name"
         )
+    client = _lifted(run, client)
     own = _statistics_of(run, client)
     for other in run.clients:
         if run.details["clients"][other]["own"] == own.digest():
@@ -134,6 +137,7 @@ def update(
     `rows` as in `forget`, and the rows that the client had: the new ones are added to them.
     """
     run.require_client(client.name)
+    client = _lifted(run, client)
     term = _statistics_of(run, client)
     added: set[str | None] = set()
     for entry in run.ledger.entries:
@@ -174,6 +178,7 @@ def personalize(
         run.require_client(name)
         if skip_changed and len(client.train[1]) == 0:
             continue
+        client = _lifted(run, client)
         own = _statistics_of(run, client)
         if own.digest() == run.details["clients"][name]["own"]:
             state.again[name] = client
@@ -205,7 +210,8 @@ class _State:
         #: Who re-runs phase 3, with its rows.
         self.again: dict[str, Client] = {}
         if run.head.needs_rows:
-            self.again = {name: client for name, client in rows.items() if _are_its_rows(run, client)}
+            lifted = ((name, _lifted(run, client)) for name, client in rows.items())
+            self.again = {name: client for name, client in lifted if _are_its_rows(run, client)}
 
     def commit(
         self, event: str, client: str | None, term: GridStatistics | None, *, render: Render, report: Report | None
@@ -214,7 +220,7 @@ class _State:
         run, config, tell = self.run, self.run.config, report or (lambda phase, done, total: None)
         before = self.results["beta"]
         # Chosen by leave-one-out it stays: that would take everyone's rows.
-        federation = Federation.of(self.grid, before if config["beta"] == "loo" else config["beta"])
+        federation = Federation.of(self.grid, before if config["beta"] == "loo" else config["beta"], run.scale)
         _ = federation.G  # factored once, before the clients share it
         self.again = {name: self.again[name] for name in self.statistics if name in self.again}
         head = self._head(federation, event, tell)
@@ -232,7 +238,7 @@ class _State:
                 tell("models", number, len(self.statistics))
             if term is not None and event in ("join", "update") and client is not None:
                 draft.write_statistics(client, self.statistics[client]())
-            shared = global_model(federation, run.class_names, self.held.backbone, head)
+            shared = global_model(federation, run.class_names, self.held.backbone, head=head, lift=self.held.lift)
             draft.write_model(shared)
             draft.write_total(self.grid)
             self.results["beta"] = federation.beta
@@ -356,6 +362,7 @@ class _State:
             only_local_classes=bool(self.run.config.get("only_local_classes")),
             backbone=self.held.backbone,
             head=head,
+            lift=self.held.lift,
         )
 
     def _stale(self, event: str, client: str | None) -> str | None:
@@ -401,6 +408,16 @@ def _some(names: Sequence[str]) -> str:
     return ", ".join(map(repr, names[:3])) + (f" and {len(names) - 3} more" if len(names) > 3 else "")
 
 
+def _lifted(run: RunFolder, client: Client) -> Client:
+    """The client's rows as the run's models see them."""
+    if run.lift is None:
+        return client
+    try:
+        return lift_clients(run.lift, [client])[0]
+    except DimensionError as error:
+        raise ClientRowsError(f"client {client.name!r}: {error}; use the backbone of the run") from None
+
+
 def _statistics_of(run: RunFolder, client: Client) -> GridStatistics:
     """The statistics of rows that are to be part of the run, on its grid."""
     width = client.train[0].shape[1]
@@ -411,4 +428,5 @@ def _statistics_of(run: RunFolder, client: Client) -> GridStatistics:
         )
     if len(client.train[1]) == 0:
         raise ClientRowsError(f"client {client.name!r} brings no training row; give at least one")
-    return client.statistics(run.results["num_classes"], run.results["fraction_bits"])
+    weighted = client.weighted(run.scale)
+    return weighted.statistics(run.results["num_classes"], run.results["fraction_bits"])

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
+from fedhip.core.lifts import Lift
 from fedhip.core.prior import NO_PRIOR, Prior
 from fedhip.features.reference import BackboneReference
 from fedhip.models import Model
@@ -31,6 +32,7 @@ def personal_model(
     only_local_classes: bool,
     backbone: BackboneReference | None,
     head: Head | None = None,
+    lift: Lift | None = None,
 ) -> Model:
     """A client's model; `own` is the digest of its statistics. A ridge, unless a head is given."""
     return Model(
@@ -43,6 +45,7 @@ def personal_model(
         backbone=backbone,
         total=federation.digest,
         own=own,
+        lift=lift,
         **_solved(federation, model, head),
     )
 
@@ -51,7 +54,9 @@ def global_model(
     federation: Federation,
     class_names: tuple[str, ...],
     backbone: BackboneReference | None,
+    *,
     head: Head | None = None,
+    lift: Lift | None = None,
 ) -> Model:
     """The model of a client that nobody knows. A ridge, unless a head is given."""
     return Model(
@@ -63,6 +68,7 @@ def global_model(
         only_local_classes=False,
         backbone=backbone,
         total=federation.digest,
+        lift=lift,
         **_solved(federation, federation.G if head is None else head.common, head),
     )
 

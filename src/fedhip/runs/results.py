@@ -13,7 +13,7 @@ from fedhip.core.calibration import choose_temperature
 from fedhip.heads import Head, Ridge
 from fedhip.methods import METHODS, MethodRun
 from fedhip.runs.folder import SCHEMA, head_of
-from fedhip.simulation import ClientResult, Outcome, summarize
+from fedhip.simulation import BALANCED, ClientResult, Outcome, summarize
 
 Json = dict[str, Any]
 
@@ -57,6 +57,28 @@ def results_of(outcome: Outcome, *, config: Json, title: str, seconds: Mapping[s
         "stale": None,
     }
     return results
+
+
+def add_lift(results: Json, lift: Json) -> None:
+    """Say which lift the features went through; its exchange is part of every method's bytes, and no round."""
+    results["lift"] = lift
+    for method in results["methods"].values():
+        _count(method, lift)
+
+
+def add_balance(results: Json, weights: Sequence[float]) -> None:
+    """Say how much a row of each class weighs; the exchange of counts is part of the bytes of those that use it."""
+    sent = 8 * len(weights)
+    balance = {"weights": list(weights), "upload_bytes_per_client": sent, "download_bytes_per_client": sent}
+    results["balance"] = balance
+    for name in BALANCED:
+        if name in results["methods"]:
+            _count(results["methods"][name], balance)
+
+
+def _count(method: Json, exchange: Json) -> None:
+    for way in ("upload", "download"):
+        method[f"{way}_bytes_per_client"] += exchange[f"{way}_bytes_per_client"]
 
 
 def details_of(outcome: Outcome, class_names: Sequence[str], head: type[Head] = Ridge) -> Json:

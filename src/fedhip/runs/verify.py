@@ -150,7 +150,7 @@ def _kept(run: RunFolder) -> bool:
 
 
 def _models(run: RunFolder, tell: Callable[[str, int, int], None]) -> str | None:
-    federation = Federation(run.total(), run.results["beta"])
+    federation = Federation(run.total(), run.results["beta"], run.scale)
     head = run.head.fit(federation, task_of(run, [], tell), run.model(None))
     kept = _kept(run)
     for number, client in enumerate([None, *run.clients], start=1):

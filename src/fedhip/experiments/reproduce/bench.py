@@ -151,7 +151,26 @@ def run_method(
         checkpoint=checkpoint if known_methods()[method].gradient else None,
         probe=probe,
     )
+    if source.lift is not None:
+        run = with_exchange(run, source.lift.exchange)
     return plain(run, [len(client.test[1]) for client in clients])
+
+
+def with_exchange(run: MethodRun, exchange: int) -> MethodRun:
+    """A method's run with the bytes of the lift's exchange, from its first test on."""
+    return replace(
+        run,
+        upload_bytes_per_client=run.upload_bytes_per_client + exchange,
+        download_bytes_per_client=run.download_bytes_per_client + exchange,
+        history=[
+            replace(
+                point,
+                upload_bytes_per_client=point.upload_bytes_per_client + exchange,
+                download_bytes_per_client=point.download_bytes_per_client + exchange,
+            )
+            for point in run.history
+        ],
+    )
 
 
 def plain(run: MethodRun, test_rows: Sequence[int]) -> Json:

@@ -15,6 +15,7 @@ from fedhip.core.standardization import Standardization
 from fedhip.data import make_partition
 from fedhip.experiments.reproduce.errors import ReproduceError
 from fedhip.experiments.reproduce.settings import Source
+from fedhip.lifting import lift_clients
 from fedhip.simulation import Client, Rows, clients_of
 
 VALIDATION = 0.2
@@ -24,10 +25,14 @@ WITH_INTERCEPT = ("fedhip", "global", "global-oll", "local")
 
 @lru_cache(maxsize=2)
 def divide(source: Source, num_clients: int, concentration: float, seed: int) -> list[Client]:
-    """K clients by Dirichlet(λ), 8:2 for each unless the data brings a split of its own."""
+    """K clients by Dirichlet(λ), 8:2 for each unless the data brings a split of its own; their rows lifted, if at all.
+
+    The lift's mean and deviation are of all training rows.
+    """
     data = source.features
     partition = make_partition(data.labels, "dirichlet", num_clients, seed=seed, concentration=concentration)
-    return clients_of(data, partition)
+    clients = clients_of(data, partition)
+    return clients if source.lift is None else lift_clients(source.lift.draw(clients), clients)
 
 
 @lru_cache(maxsize=2)

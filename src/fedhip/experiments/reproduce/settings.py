@@ -13,6 +13,7 @@ import numpy as np
 from fedhip.data import Dataset, FeatureSet
 from fedhip.experiments.reproduce import paper
 from fedhip.experiments.reproduce.errors import ReproduceError
+from fedhip.lifting import LiftPlan
 from fedhip.methods.protocol import Head, PriorOption, Protocol
 
 Regime = Literal["paper", "tuned"]
@@ -24,26 +25,29 @@ QUICK_CLASSES, QUICK_ROWS = 15, 40
 
 @dataclass(frozen=True, eq=False)
 class Source:
-    """A data set as features, what to call it, and the backbone that made them (None where they were given)."""
+    """A data set as features, what to call it, the backbone that made them (None where they were given), and a lift."""
 
     name: str
     features: FeatureSet
     backbone: str | None = None
+    lift: LiftPlan | None = None
 
     @property
     def title(self) -> str:
         """The name as the paper writes it."""
-        return paper.TITLES.get(self.name, self.name)
+        title = paper.TITLES.get(self.name, self.name)
+        return title if self.lift is None else f"{title}, {self.lift.title}"
 
     @property
     def is_the_papers(self) -> bool:
         """Whether the paper has figures for this data set with this backbone."""
-        return self.name in paper.TITLES and self.backbone == paper.BACKBONE
+        return self.name in paper.TITLES and self.backbone == paper.BACKBONE and self.lift is None
 
     @property
-    def identity(self) -> dict[str, str | None]:
-        """What of it decides a number."""
-        return {"data": self.name, "features": self.features.fingerprint, "backbone": self.backbone}
+    def identity(self) -> dict[str, Any]:
+        """What of it decides a number; a lift, which is newer than kept results, only where there is one."""
+        lift = {} if self.lift is None else {"lift": self.lift.identity}
+        return {"data": self.name, "features": self.features.fingerprint, "backbone": self.backbone, **lift}
 
 
 @dataclass(frozen=True)

@@ -1,0 +1,164 @@
+"""Wider features for a whole federation: one exchange before the round; see `fedhip.core.lifts`.
+
+before    at each client: number, sums and squares of its training rows, on the grid (Nyström's: their products too)
+          at the server: their sum, which tells everybody the same mean, deviation and landmarks
+then      at each client: its rows, lifted; whatever comes next sees features of the lift's width
+
+The first sum is of whole numbers, like all others: any division of the rows among clients gives the same lift.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from fedhip.core.fixedpoint import GridStatistics, decode, fraction_bits_for
+from fedhip.core.lifts import (
+    Lift,
+    LiftError,
+    LiftKind,
+    exchange_bytes,
+    require_lift,
+    require_memory,
+    upload_bytes,
+    width_for,
+)
+from fedhip.doctor import memory_available
+from fedhip.parallel import available_cores, in_order, one_thread
+from fedhip.simulation import Client, Rows, add_up, largest_feature
+
+DEFAULT_WIDTH = 2048
+MEMINFO = Path("/proc/meminfo")
+
+
+@dataclass(frozen=True)
+class LiftSettings:
+    """Which lift, as a user says it: its width, or the MB that one client may send; σ where there is a kernel."""
+
+    kind: LiftKind
+    width: int | None = None
+    budget: float | None = None
+    seed: int = 0
+    bandwidth: float | None = None
+
+    def __post_init__(self) -> None:
+        require_lift(self.kind, DEFAULT_WIDTH if self.width is None else self.width, self.seed, self.sigma)
+        if self.width is not None and self.budget is not None:
+            raise LiftError("a lift has a width, or the width that a budget allows; give one of them")
+        if self.kind == "relu" and self.bandwidth is not None:
+            raise LiftError("the lift relu has no kernel, and so no bandwidth; leave it out, or choose another lift")
+
+    @property
+    def sigma(self) -> float:
+        """σ of the kernel: 1, at which that of two typical rows is 1/e, unless it is given."""
+        return 1.0 if self.bandwidth is None else self.bandwidth
+
+    def plan(self, num_features: int, num_classes: int) -> LiftPlan:
+        """What it comes to for features of this width."""
+        first = exchange_bytes(self.kind, num_features)
+        width = DEFAULT_WIDTH if self.width is None else self.width
+        if self.budget is not None:
+            width = width_for(self.budget - first / 1e6, num_classes) if self.budget * 1e6 > first else 0
+            if width < 1:
+                raise LiftError(
+                    f"{self.budget:g} MB do not hold the first sum of the lift {self.kind}, {first / 1e6:.3g} MB; "
+                    "give more"
+                )
+        return LiftPlan(self, num_features, num_classes, width)
+
+
+@dataclass(frozen=True)
+class LiftPlan:
+    """A lift before anything is computed, and what it will cost."""
+
+    settings: LiftSettings
+    num_features: int
+    num_classes: int
+    width: int
+
+    @property
+    def exchange(self) -> int:
+        """Bytes that one client sends before the round, and as many that it receives."""
+        return exchange_bytes(self.settings.kind, self.num_features)
+
+    @property
+    def identity(self) -> dict[str, Any]:
+        """What of it decides a number."""
+        settings = self.settings
+        return {"kind": settings.kind, "width": self.width, "seed": settings.seed, "bandwidth": settings.sigma}
+
+    @property
+    def title(self) -> str:
+        """For the title of a run."""
+        return f"{self.settings.kind} lift to {self.width:,}"
+
+    @property
+    def price(self) -> str:
+        """What a client will send, in words."""
+        lifted, plain = (upload_bytes(width, self.num_classes) / 1e6 for width in (self.width, self.num_features))
+        return (
+            f"lift {self.settings.kind}, from {self.num_features:,} features to {self.width:,}: one exchange more, in "
+            f"which each client sends {self.exchange / 1e6:.3g} MB; then its statistics are {lifted:.3g} MB instead "
+            f"of {plain:.3g}"
+        )
+
+    def require_memory(self, rows: int) -> None:
+        """Raise `LiftError`, with the width that fits, if the memory that is free does not hold it."""
+        free = memory_available(MEMINFO)
+        if free is not None:
+            require_memory(self.width, free, rows, available_cores())
+
+    def told(self, lift: Lift) -> dict[str, Any]:
+        """For results.json."""
+        return {
+            **lift.description,
+            "from": self.num_features,
+            "upload_bytes_per_client": self.exchange,
+            "download_bytes_per_client": self.exchange,
+        }
+
+    def draw(
+        self,
+        clients: Sequence[Client],
+        device: str | torch.device = "cpu",
+        report: Callable[[str, int, int], None] | None = None,
+    ) -> Lift:
+        """The exchange: the sum over all training rows, and the lift that follows from it."""
+        tell = report or (lambda phase, done, total: None)
+        training = [client for client in clients if len(client.train[1])]
+        bits = fraction_bits_for(largest_feature(training))
+
+        def moments() -> Iterable[GridStatistics]:
+            found = in_order(lambda client: _moments(client, bits, device), training, device)
+            for done, own in enumerate(found, start=1):
+                yield own
+                tell("0 first sum", done, len(training))
+
+        total = decode(add_up(moments()))
+        return Lift.of(self.settings.kind, self.width, self.settings.seed, total, self.settings.sigma)
+
+
+def lift_clients(lift: Lift, clients: Iterable[Client], device: str | torch.device = "cpu") -> list[Client]:
+    """The clients with lifted rows."""
+    with one_thread():
+        lift.draw()
+    return list(in_order(lambda client: _lifted(lift, client, device), clients, device))
+
+
+def _moments(client: Client, fraction_bits: int, device: str | torch.device) -> GridStatistics:
+    """The statistics of rows that are all of one class: of these the lift takes the diagonal, or all."""
+    one_class = np.zeros(len(client.train[1]), np.int64)
+    return Client(client.name, (client.train[0], one_class), client.test).statistics(1, fraction_bits, device)
+
+
+def _lifted(lift: Lift, client: Client, device: str | torch.device) -> Client:
+    def lifted(rows: Rows) -> Rows:
+        features = np.array(rows[0])  # a copy: the rows may be read-only
+        return lift(torch.from_numpy(features).to(device)).cpu().numpy(), rows[1]
+
+    return Client(client.name, lifted(client.train), lifted(client.test))
