@@ -149,6 +149,11 @@ def test_what_it_is_not_for_is_refused(tmp_path: Path, capsys: pytest.CaptureFix
     command = ("run", "--features", feature_file(tmp_path / "f.npz"), "--out", tmp_path / "run", "--balance")
     assert "leave out fedhip-lda" in refused(capsys, *command, "--methods", "fedhip,fedhip-lda")
     assert "not both" in refused(capsys, *command, "--prior", "client")
+    for head in ("lda", "logistic"):
+        line = refused(capsys, *command, "--head", head)
+        assert "are for models of the ridge, whose sum is weighted in closed form" in line
+        assert f"leave out --head {head}, or --balance" in line
+    assert not (tmp_path / "run").exists()
     done(*command)
     assert "classes count alike in the sum: a row weighs from" in capsys.readouterr().out
     done("run", tmp_path / "run" / "config.toml", "--out", tmp_path / "again")

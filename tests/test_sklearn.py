@@ -91,6 +91,7 @@ def same(a: FedHiPClassifier, b: FedHiPClassifier, X: Array, groups: Array) -> f
         FedHiPClassifier(head="lda"),
         FedHiPClassifier(head="logistic", prior="client"),
         FedHiPClassifier(lift="fourier", lift_width=8),
+        FedHiPClassifier(head="lda", lift="relu", lift_width=8),
     ]
 )
 def test_scikit_learn_agrees_that_it_is_an_estimator(estimator: Any, check: Callable[[Any], None]) -> None:

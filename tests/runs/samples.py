@@ -63,9 +63,16 @@ def no_page(*_: object) -> str:
     return "<html></html>"
 
 
-def make_run(path: Path, clients: Sequence[str] = NAMES, *, features: Path | None = None, **settings: Any) -> RunFolder:
-    """A run of these clients, without its report."""
-    data = feature_set(clients)
+def make_run(
+    path: Path,
+    clients: Sequence[str] = NAMES,
+    *,
+    data: FeatureSet | None = None,
+    features: Path | None = None,
+    **settings: Any,
+) -> RunFolder:
+    """A run of these clients, or of other data, without its report."""
+    data = feature_set(clients) if data is None else data
     partition = make_partition(data.labels, "natural", clients=data.clients)
     options = {"alpha": "loo", "beta": "auto", "seed": 0, "only_local_classes": False, "statistics": True}
     options |= {name: value for name, value in settings.items() if name in options}

@@ -68,8 +68,8 @@ class RoundSettings:
             return
         if self.head != RIDGE:
             raise MethodNameError(
-                f"balanced classes are for models of the ridge, whose sum is weighted in closed form; leave out --head "
-                f"{self.head}, or --balance"
+                "balanced classes are for models of the ridge, whose sum is weighted in closed form; "
+                f"leave out --head {self.head}, or --balance"
             )
         if others := [name for name in self.methods if name not in METHODS]:
             raise MethodNameError(
