@@ -186,6 +186,7 @@ def test_beta_auto_minimises_generalized_cross_validation(intercept: bool) -> No
     betas = default_betas(Statistics.from_data(F, y, 3))
     clf = FedHiPClassifier(beta="auto", fit_intercept=intercept).fit(X, y, groups=groups)
     assert clf.beta_ == pytest.approx(min(betas, key=gcv))
+    assert clf.beta_ is not None
     assert min(betas) < clf.beta_ < max(betas)
     fixed = FedHiPClassifier(beta=clf.beta_, fit_intercept=intercept).fit(X, y, groups=groups)
     assert same(clf, fixed, X, groups) == 0.0
