@@ -34,6 +34,7 @@ from fedhip.core.calibration import choose_temperature, log_losses
 from fedhip.core.errors import AlphaError, BetaError, FedHiPError, LabelsError
 from fedhip.core.fixedpoint import decode, fraction_bits_for
 from fedhip.core.lifts import Lift, LiftError, LiftKind
+from fedhip.core.prior import Prior
 from fedhip.core.solvers import require_alpha, require_beta
 from fedhip.data.errors import MissingExtraError
 from fedhip.heads import Ridge, head_named
@@ -374,7 +375,9 @@ class FedHiPClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]  #
             local_classes=torch.ones(len(classes), dtype=torch.bool),
             only_local_classes=False,
         )
-        self.alphas_, self.beta_, self.lift_, self.settings_, self.priors_ = chosen, beta, lift, {}, {}
+        self.alphas_, self.lift_ = chosen, lift
+        self.beta_: float | None = beta
+        self.settings_, self.priors_ = dict[str, float](), dict[Client, Prior]()
         self.classes_, self._rows, self._total, self._declared = classes, rows, total, declared
         return self
 

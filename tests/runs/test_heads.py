@@ -41,9 +41,9 @@ def make(
     data: FeatureSet | tuple[str, ...] = NAMES,
     *,
     head: str,
-    prior: str = "none",
+    prior: Any = "none",
     only_local_classes: bool = False,
-    **options: float,
+    **options: Any,
 ) -> RunFolder:
     data = data if isinstance(data, FeatureSet) else feature_set(data, ROWS)
     settings = RoundSettings(
@@ -168,7 +168,7 @@ def test_other_test_labels_change_no_model_file_and_nothing_that_was_chosen(
     tmp_path: Path, head: str, prior: str
 ) -> None:
     data = feature_set(NAMES, ROWS)
-    split = np.tile(np.arange(ROWS) % 5 == 4, len(NAMES)).astype(np.int64)
+    split = np.tile(np.arange(ROWS) % 5 == 4, len(NAMES)).astype(np.int8)
     shuffled = np.where(split == 1, np.roll(data.labels, 7), data.labels)
     assert (shuffled != data.labels).any()
     one = make(tmp_path / "one", replace(data, split=split), head=head, prior=prior)
@@ -258,14 +258,16 @@ def test_update_equals_a_run_with_all_rows(tmp_path: Path, head: str) -> None:
     life.update(run, more, rows=rows_for(head, *NAMES), render=no_page)
     data = feature_set(NAMES, ROWS)
     split = np.concatenate([_split(name) for name in NAMES])
-    names = np.concatenate((data.clients, np.repeat("north", 8)))  # type: ignore[arg-type]
+    names = np.array([*np.repeat(NAMES, ROWS).tolist(), *["north"] * 8])
     together = FeatureSet(
         np.concatenate((data.features, F)), np.concatenate((data.labels, y)), CLASSES, clients=names,
         split=np.concatenate((split, np.zeros(8, dtype=np.int64))),
     )  # fmt: skip
     kept = RunFolder.open(run.path).model(None).settings if head == "logistic" else {}
-    fixed = {name: kept[name] for name in ("penalty", "temperature") if name in kept}
-    always = make(tmp_path / "always", together, head=head, **fixed, **({"gradient_rounds": 60} if fixed else {}))
+    fixed: dict[str, Any] = {name: kept[name] for name in ("penalty", "temperature") if name in kept}
+    if fixed:
+        fixed["gradient_rounds"] = 60
+    always = make(tmp_path / "always", together, head=head, **fixed)
     updated = RunFolder.open(run.path)
     assert updated.total().digest() == always.total().digest()
     mine, theirs = updated.model(None), always.model(None)
@@ -301,7 +303,7 @@ def objective(model: Model, names: tuple[str, ...]) -> float:
 @pytest.mark.parametrize("penalty", [2.0, 40.0])
 def test_a_warm_restart_reaches_the_optimum_of_those_present(tmp_path: Path, event: str, penalty: float) -> None:
     """The same objective, within 1e-6, as rounds from scratch over those who are present."""
-    fixed = {"penalty": penalty, "temperature": 2.0}
+    fixed: dict[str, Any] = {"penalty": penalty, "temperature": 2.0}
     run = make(tmp_path / "run", head="logistic", **fixed)
     before = run.model(None)
     if event == "forget":
