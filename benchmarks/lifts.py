@@ -13,6 +13,7 @@ Two layers, both in closed form:
     random      a ReLU lift of a ReLU lift, both W wide; ridge
     stacked     a ReLU lift of W/2 features; ridge; a ReLU lift of its scores to W/2 more features; ridge on all W.
                 A training row's scores are those of the model without it, exactly
+    folds       the same with scores of the model without a fifth of the rows, for which clients send five sums
 """
 
 from __future__ import annotations
@@ -29,7 +30,7 @@ import numpy as np
 import torch
 
 from fedhip.core import PersonalizationPath
-from fedhip.core.fixedpoint import fraction_bits_for, round_features
+from fedhip.core.fixedpoint import GridStatistics, fraction_bits_for, round_features
 from fedhip.core.lifts import KINDS, LiftKind, upload_bytes
 from fedhip.data import FeatureSet, make_partition, read_features
 from fedhip.lifting import LiftSettings, lift_clients
@@ -37,6 +38,7 @@ from fedhip.parallel import in_order
 from fedhip.simulation import Client, Federation, Rows, add_up, clients_of, largest_feature, predict
 
 WIDTHS = (1024, 2048, 4096)
+FOLDS = 5
 
 
 @dataclass(frozen=True)
@@ -69,15 +71,35 @@ class Ridge:
 
         return float(np.mean(list(in_order(one, [client for client in self.clients if len(client.test[1])]))))
 
-    def scored(self) -> list[Client]:
-        """The clients with scores for features: of the global model, and without the row where it trained on it."""
+    def scored(self, by_folds: bool) -> list[Client]:
+        """The clients with scores for features: of the global model, and of one without the row where it trained on it.
+
+        That is the model without this row, or `by_folds` without a fifth of all rows.
+        """
+        models = [self.without(fold) for fold in range(FOLDS)] if by_folds else []
 
         def one(client: Client) -> Client:
             tested = torch.tensor(client.test[0]).double() @ self.federation.G
-            train: Rows = (self.path(client).loo_scores(0.0).numpy(), client.train[1])
-            return Client(client.name, train, (tested.numpy(), client.test[1]))
+            if by_folds:
+                every = torch.stack([torch.tensor(client.train[0]).double() @ model for model in models])
+                rows = torch.arange(len(client.train[1]))
+                trained = every[rows % FOLDS, rows]
+            else:
+                trained = self.path(client).loo_scores(0.0)
+            return Client(client.name, (trained.numpy(), client.train[1]), (tested.numpy(), client.test[1]))
 
         return list(in_order(one, self.clients))
+
+    def without(self, fold: int) -> torch.Tensor:
+        """The global model (m, d) without one of the folds."""
+        grid = self.federation.grid
+
+        def part(client: Client) -> GridStatistics:
+            chosen = (client.train[0][fold::FOLDS], client.train[1][fold::FOLDS])
+            return Client(client.name, chosen, client.test).statistics(grid.num_classes, grid.fraction_bits)
+
+        having = [client for client in self.clients if len(client.train[1]) > fold]
+        return Federation(grid - add_up(in_order(part, having)), self.federation.beta).G
 
 
 def lifted(clients: Sequence[Client], kind: LiftKind, width: int, d: int, seed: int) -> tuple[list[Client], int]:
@@ -116,13 +138,14 @@ def random_layers(width: int, clients: Sequence[Client], d: int, seed: int) -> t
     return Ridge.of(second, d).accuracy(), exchange + again + upload_bytes(width, d)
 
 
-def stacked_layers(width: int, clients: Sequence[Client], d: int, seed: int) -> tuple[float, int]:
+def stacked_layers(width: int, by_folds: bool, clients: Sequence[Client], d: int, seed: int) -> tuple[float, int]:
     """Ridge on a lift and on a lift of its ridge's scores."""
     half = width // 2
     first, exchange = lifted(clients, "relu", half, d, seed)
-    second, again = lifted(Ridge.of(first, d).scored(), "relu", half, d, seed + 1000)
+    second, again = lifted(Ridge.of(first, d).scored(by_folds), "relu", half, d, seed + 1000)
     both = Ridge.of(side_by_side(first, second), d)
-    return both.accuracy(), exchange + again + upload_bytes(half, d) + upload_bytes(width, d)
+    sums = FOLDS if by_folds else 1
+    return both.accuracy(), exchange + again + sums * upload_bytes(half, d) + upload_bytes(width, d)
 
 
 Row = Callable[[Sequence[Client], int, int], tuple[float, int]]
@@ -135,7 +158,8 @@ def rows_of_table(widths: Sequence[int], layers: Sequence[int]) -> dict[str, Row
         rows[f"{kind} {width}"] = lambda *args, kind=kind, width=width: one_layer(kind, width, *args)
     for width in layers:
         rows[f"two layers, random {width}"] = lambda *args, width=width: random_layers(width, *args)
-        rows[f"two layers, stacked {width}"] = lambda *args, width=width: stacked_layers(width, *args)
+        rows[f"two layers, stacked {width}"] = lambda *args, width=width: stacked_layers(width, False, *args)
+        rows[f"two layers, folds {width}"] = lambda *args, width=width: stacked_layers(width, True, *args)
     return rows
 
 
@@ -184,6 +208,7 @@ def main() -> None:
     parser.add_argument("--seeds", nargs="+", type=int, default=[1, 2], help="of the division, and of the lifts")
     parser.add_argument("--widths", nargs="+", type=int, default=list(WIDTHS))
     parser.add_argument("--layers", nargs="*", type=int, default=[1024, 2048], help="widths of two layers")
+    parser.add_argument("--only", nargs="+", default=[""], help="rows whose titles begin so (default: all)")
     parser.add_argument("--out", type=Path, required=True)
     args = parser.parse_args()
     data, rows = read_features(args.features), rows_of_table(args.widths, args.layers)
@@ -192,7 +217,8 @@ def main() -> None:
     saved = json.loads(kept.read_text(encoding="utf-8")) if kept.exists() else {"told": told, "cells": {}}
     if saved["told"] != told:
         parser.error(f"{kept} holds cells of other features or another number of clients; give another --out")
-    for (title, row), seed, concentration in product(rows.items(), args.seeds, args.concentrations):
+    wanted = [(title, row) for title, row in rows.items() if title.startswith(tuple(args.only))]
+    for (title, row), seed, concentration in product(wanted, args.seeds, args.concentrations):
         key = f"{title}, λ = {concentration:g}, seed {seed}"
         if key not in saved["cells"]:
             clients = divided(data, args.clients, concentration, seed)
