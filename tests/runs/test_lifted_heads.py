@@ -184,8 +184,11 @@ def test_the_commands_lift_rows_for_every_head(tmp_path: Path, head: str, capsys
     done("export", run, tmp_path / "east.onnx", "--client", "east", "--head-only")
 
 
-@pytest.mark.parametrize("options", [{"head": "lda"}, {"head": "logistic"}, {"prior": "client"}], ids=str)
+@pytest.mark.parametrize(
+    "options", [{"head": "lda", "fit_intercept": True}, {"head": "logistic"}, {"prior": "client"}], ids=str
+)
 def test_the_estimator_fits_any_head_to_lifted_rows(options: dict[str, Any]) -> None:
+    """A constant feature is the ridge's alone, so that LDA takes a lift with it or without."""
     parts = {name: rows_of(name, 20) for name in NAMES}
     X, y = (np.concatenate([part[i] for part in parts.values()]) for i in (0, 1))
     whose, new = np.repeat(NAMES, 20), rows_of("somebody")[0]
