@@ -391,7 +391,7 @@ class FedHiPClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]  #
         """Whether there is a constant feature; other heads than the ridge have an intercept."""
         return bool(self.fit_intercept and self.head == RIDGE)
 
-    def _learn_head(self, rows: Mapping[Client, Rows], classes: Array, declared: bool, lift: Lift | None) -> Self:
+    def _learn_head(self, rows: dict[Client, Rows], classes: Array, declared: bool, lift: Lift | None) -> Self:
         """The three phases of any head, with priors or without; see `fedhip.heads`."""
         kind, alpha = head_named(self.head), self._fixed_alpha()
         names, d = {str(client): client for client in rows}, len(classes)

@@ -61,14 +61,16 @@ def pair(path: Path, head: str, kind: LiftKind = "relu") -> tuple[RunFolder, Run
 
 
 def require_same(lifted: RunFolder, plain: RunFolder) -> None:
-    """The same sums and models to the last bit, but for the lift; and nothing wrong with either."""
+    """The same sums and models to the last bit, but for the lift, and the same answers; nothing wrong with either."""
     lifted, plain = (RunFolder.open(run.path) for run in (lifted, plain))
     assert lifted.clients == plain.clients
+    F = rows_of("somebody")[0]
     sums = ("statistics", "total.safetensors")
     assert contents(lifted.path, sums) == contents(plain.path, sums)
     for client in (None, *lifted.clients):
         mine, theirs = lifted.model(client), plain.model(client)
         assert replace(mine, lift=None).digest() == theirs.digest()
+        assert torch.equal(mine.scores(F), theirs.scores(lift_of(lifted)(F)))
     for run in (lifted, plain):
         assert [check.problem for check in verify(run) if check.problem is not None] == []
 
@@ -197,9 +199,11 @@ def test_the_estimator_fits_any_head_to_lifted_rows(options: dict[str, Any]) -> 
         return FedHiPClassifier(lift="relu", lift_width=LIFTED, lift_seed=3, **options)
 
     fitted = fresh().fit(X, y, groups=whose)
+    lift = fitted.lift_
+    assert lift is not None
 
     def lifted(rows: Array) -> Array:
-        return np.asarray(fitted.lift_(rows).numpy())
+        return np.asarray(lift(rows).numpy())
 
     expected = FedHiPClassifier(**options).fit(lifted(X), y, groups=whose)
     assert fitted.alphas_ == expected.alphas_
