@@ -2,17 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+
 from fedhip.core.errors import FedHiPError
 from fedhip.federation.agreement import Agreement
 from fedhip.federation.codes import SiteCode, SiteRefusalError
+from fedhip.federation.errors import MessageError
+from fedhip.federation.vector import Layout, require_length
+from fedhip.federation.wire import Arrays, Body, Letter
 
 if TYPE_CHECKING:
+    from fedhip.core.affine import AffineModel
     from fedhip.core.fixedpoint import GridStatistics
+    from fedhip.core.logistic_fit import LogisticHead
     from fedhip.simulation import Client, ClientResult, Federation
 
 METHODS = ("local", "global", "fedhip")
@@ -25,6 +32,45 @@ class Sum:
     grid: GridStatistics
     beta: float
     sites: Sequence[str]
+    head: FittedHead | None = None
+
+
+@dataclass(frozen=True)
+class FittedHead:
+    """A head that the sum alone does not give: the federation's model on raw features, and what it was fitted with."""
+
+    model: AffineModel
+    settings: Mapping[str, float]
+
+    def letter(self) -> tuple[Body, Arrays]:
+        """As it travels: the intercept is the last row of the weights."""
+        rows = np.concatenate((self.model.weights.numpy(), self.model.bias.numpy()[None]))
+        return dict(self.settings), {"weights": rows.reshape(-1).view(np.uint64)}
+
+
+def fitted(head: LogisticHead) -> FittedHead:
+    """The logistic head as the sites need it for their own steps."""
+    return FittedHead(
+        head.model, {"penalty": head.rho, "temperature": head.fit.temperature or 1.0, "curvature": head.curvature}
+    )
+
+
+#: Of the logistic head: ρ, T₀ and the mean curvature κ.
+_SETTINGS = ("penalty", "temperature", "curvature")
+
+
+def head_in(letter: Letter, layout: Layout) -> FittedHead:
+    """What `FittedHead.letter` wrote, strictly."""
+    import torch
+
+    from fedhip.core.affine import AffineModel
+
+    vector = require_length(letter.array("weights"), (layout.m + 1) * layout.d)
+    rows = torch.from_numpy(vector.view(np.float64).reshape(layout.m + 1, layout.d).copy())
+    settings = {name: letter.real(name) for name in _SETTINGS}
+    if not bool(torch.isfinite(rows).all()) or min(settings.values()) <= 0.0:
+        raise MessageError("the head's weights are not finite numbers, or its settings not above 0")
+    return FittedHead(AffineModel(rows[:-1], rows[-1]), settings)
 
 
 def personalize(out: Path, client: Client, received: Sum, agreement: Agreement, data: Path) -> ClientResult:

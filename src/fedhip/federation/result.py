@@ -24,6 +24,7 @@ def write_result(
     sites: Sequence[str],
     dropped: Mapping[str, str],
     told: Mapping[str, Mapping[str, Any]],
+    more: Mapping[str, Any],
     seconds: Mapping[str, float],
 ) -> None:
     """A run folder without any site's statistics; whole or not at all."""
@@ -71,6 +72,7 @@ def write_result(
         "stale": None,
         "sites": list(sites),
         "dropped": dict(dropped),
+        **more,
     }
     details: dict[str, Any] = {
         "schema": SCHEMA,

@@ -1,0 +1,174 @@
+"""The logistic head at the server: sums after that of the statistics, until the head is fitted.
+
+    sum 2       log-losses over temperatures                              T₀
+    sum 3, 4    gradients at the weights that the fit asks about
+    sum 5       log-losses over penalties                                 ρ
+    sum 6 …     more gradients, as many in all as the agreement says
+
+Every sum is a secure sum of its own, with fresh keys, of the sites that were in the last, and it is kept with its
+weights before the next begins: a server app that is started again makes the fit anew from what was kept, and goes on.
+
+A site that leaves between two sums is left out of the later ones. Its rows stay in the statistics, and so in the scale
+of the features and in LDA, to which the penalty draws; the objective is then that of those present, and the steps that
+were made for another one are forgotten. A site that has no finite loss stops the sum before it is masked: half the step
+is asked about next.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from fedhip.core.errors import StatisticsError
+from fedhip.federation.checkpoint import Checkpoint, LaterSum, Progress, Stage
+from fedhip.federation.cohort import Cohort
+from fedhip.federation.errors import RoundError
+from fedhip.federation.later_sums import (
+    Ask,
+    LaterLayout,
+    fit_of,
+    losses_of,
+    model_arrays,
+    model_body,
+    require_possible_term,
+)
+from fedhip.federation.summing import NoLossError, Wanted, masked_sum, plain_sum
+from fedhip.federation.vector import Layout, Vector, as_bytes, digest_of, from_bytes, require_length
+from fedhip.federation.wire import Arrays, Body
+
+if TYPE_CHECKING:
+    from fedhip.core.logistic import GridModel
+    from fedhip.core.logistic_fit import LogisticHead
+
+
+@dataclass
+class LogisticRounds:
+    """The sums after the statistics', and the fit that they make.
+
+    `unmask` takes the masks off the latest sum of the progress, and keeps it.
+    """
+
+    cohort: Cohort
+    checkpoint: Checkpoint
+    progress: Progress
+    unmask: Callable[[Progress], None]
+
+    def __post_init__(self) -> None:
+        agreement = self.cohort.agreement
+        self._layout = Layout(agreement.width, len(agreement.classes))
+        self._later = LaterLayout.of(self._layout)
+        total = self._kept("total")
+        self._digest = digest_of(total)
+        self.fit = fit_of(total, self._layout, agreement.fraction_bits)
+        self._answers: list[tuple[GridModel, Vector]] = []  # what the fit remembers
+        for number, record in enumerate(self.progress.later, start=2):
+            self._tell(number, record)
+
+    def run(self) -> LogisticHead:
+        """All sums that are missing; then the head."""
+        from fedhip.parallel import one_thread
+
+        with one_thread():
+            if self.fit.temperature is None:
+                self._sum(Ask.TEMPERATURE, {}, {})
+            while self._gradients < (self.cohort.agreement.gradient_rounds or 0) and self._gradient():
+                if self.fit.penalty is None and self.fit.evaluations == 2:
+                    self._sum(Ask.PENALTY, *self._first_answers())
+            return self.fit.head()
+
+    @property
+    def record(self) -> dict[str, Any]:
+        """What was summed and of whom, for the result."""
+        later = self.progress.later
+        return {
+            "sums": [{"ask": "statistics", "sites": self.progress.sites}]
+            + [{"ask": record.ask, "sites": record.sites} for record in later],
+            "notes": self.fit.notes,
+        }
+
+    def _gradient(self) -> bool:
+        """The gradient at the weights that the fit asks about; no, where it has asked about them before."""
+        model = self.fit.ask()
+        if any(model.bits == asked.bits and model.steps.equal(asked.steps) for asked, _ in self._answers):
+            self._say("the weights no longer change: the fit has converged")
+            return False
+        try:
+            self._sum(Ask.GRADIENT, model_body([model]), model_arrays([model]), model)
+        except NoLossError as error:
+            self.fit.fail(model, error)
+            self._say(f"{error}; half the step is asked about next")
+        return True
+
+    @property
+    def _gradients(self) -> int:
+        """Sums of gradients there are."""
+        return sum(record.ask == Ask.GRADIENT for record in self.progress.later)
+
+    def _first_answers(self) -> tuple[Body, Arrays]:
+        """What the sites judge penalties by: the first two weights, and the sums of the answers to them."""
+        models, sums = zip(*self._answers[:2], strict=True)
+        body = {**model_body(models), "temperature": self.fit.temperature or 1.0}
+        return body, {**model_arrays(models), "sums": np.concatenate(sums)}
+
+    def _sum(self, ask: Ask, body: Body, arrays: Arrays, model: GridModel | None = None) -> None:
+        """One more sum of the sites that were in the last; kept, and told to the fit."""
+        progress, cohort, before = self.progress, self.cohort, self.progress.latest
+        number, size = progress.round + 1, self._later.size(ask)
+        progress.attempt += 1
+        self.checkpoint.write(progress)  # a site gives no second answer to the same attempt
+        cohort.envelope = replace(cohort.envelope, round=number, attempt=progress.attempt)
+        cohort.gather(before, ask)
+        if number == 2:
+            arrays = {**arrays, "total": self._kept("total")}
+        body = {**body, "ask": ask.value, "sum": self._digest}
+        wanted = Wanted(lambda vector: require_length(vector, size), body, arrays, self._digest)
+        record = LaterSum(ask.value, [], 0 if model is None else model.bits)
+        files = {} if model is None else {f"model-{number}": model.steps.numpy().astype("<i4").tobytes()}
+        self._say(f"sum {number}: {ask}, of {len(cohort.nodes)} sites")
+        if cohort.agreement.secure_sum:
+            collector = masked_sum(cohort, wanted)
+            record.sites = collector.survivors()
+            progress.later.append(record)
+            progress.stage = Stage.MASKED
+            self.checkpoint.write(progress, collector=collector.to_bytes(), **files)
+            self.unmask(progress)
+        else:
+            vector, record.sites = plain_sum(cohort, wanted, size)
+            progress.later.append(record)
+            self.checkpoint.write(progress, **{f"sum-{number}": as_bytes(vector)}, **files)
+        for site in sorted(set(before) - set(record.sites)):
+            self._say(f"site {site!r} has left: sum {number} and those after it are without its rows")
+        self._tell(number, record)
+
+    def _tell(self, number: int, record: LaterSum) -> None:
+        """What a sum says, to the fit."""
+        from fedhip.core.logistic import GridModel
+        from fedhip.core.logistic_fit import PENALTY_SHAPE
+
+        vector, fit = self._kept(f"sum-{number}"), self.fit
+        if record.ask == Ask.TEMPERATURE:
+            fit.choose_temperature(losses_of(vector))
+        elif record.ask == Ask.PENALTY:
+            fit.choose_penalty(losses_of(vector).reshape(PENALTY_SHAPE))
+        else:
+            model = GridModel(self._later.steps(self.checkpoint.data(f"model-{number}")), record.bits)
+            term = self._later.term(vector, fit.rows)
+            try:
+                require_possible_term(term, fit.statistics.counts, all_here=record.sites == self.progress.sites)
+            except StatisticsError as error:
+                raise RoundError(
+                    f"a site sent wrong numbers under its mask: {error}. Nobody can say which; nothing was written"
+                ) from error
+            fit.tell(model, term)
+            if fit.evaluations == 1:  # the first, or the first of those who are left
+                self._answers.clear()
+            self._answers.append((model, vector))
+
+    def _kept(self, name: str) -> Vector:
+        return from_bytes(self.checkpoint.data(name))
+
+    def _say(self, text: str) -> None:
+        self.cohort.diary.write("fit", text)
