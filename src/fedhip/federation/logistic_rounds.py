@@ -74,9 +74,11 @@ class LogisticRounds:
         with one_thread():
             if self.fit.temperature is None:
                 self._sum(Ask.TEMPERATURE, {}, {})
-            while self._gradients < (self.cohort.agreement.gradient_rounds or 0) and self._gradient():
+            going_on = True
+            while going_on:
                 if self.fit.penalty is None and self.fit.evaluations == 2:
                     self._sum(Ask.PENALTY, *self._first_answers())
+                going_on = self._gradients < (self.cohort.agreement.gradient_rounds or 0) and self._gradient()
             return self.fit.head()
 
     @property
