@@ -102,6 +102,8 @@ class LogisticFit:
         self.temperature = temperature
         self.notes: list[str] = []
         self._centre, self._metric = centre, metric
+        #: The first model asked, in standardised coordinates (m + 1, d), where it is not W₀.
+        self.start: Tensor | None = None
         self._terms: list[tuple[GridModel, LogisticTerm]] = []
         self._failed: list[GridModel] = []
 
@@ -241,7 +243,7 @@ class LogisticFit:
     def ask(self) -> GridModel:
         """The model to evaluate next."""
         if not self._terms:
-            return GridModel.of(self.centre)
+            return GridModel.of(self.centre if self.start is None else self.start)
         history = self._history()
         if self._failed:
             return GridModel.of(self._back(halved(history, self._whitened(self._failed[-1].weights))))
