@@ -80,7 +80,7 @@ def test_masked_and_plain_sums_are_those_of_fedhip_run(tmp_path: Path, fits: lis
 
 
 #: Statistics, temperature, two gradients, penalty.
-SHORT = {"gradient_rounds": 2}
+SHORT: Any = {"gradient_rounds": 2}
 
 
 def permit_leavers(trial: Trial) -> None:

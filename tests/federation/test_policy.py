@@ -41,7 +41,12 @@ def test_an_empty_file_has_the_safe_values(tmp_path: Path) -> None:
     (tmp_path / "site.toml").write_text("")
     policy = Policy.read(tmp_path / "site.toml")
     assert policy == Policy(
-        require_secure_sum=True, minimum_cohort=3, tell_accuracy=True, allow_other_sums=False, class_names={}
+        require_secure_sum=True,
+        minimum_cohort=3,
+        tell_accuracy=True,
+        allow_other_sums=False,
+        allow_leavers=False,
+        class_names={},
     )
 
 

@@ -51,7 +51,7 @@ class LaterTable(Table):
     ) -> Vector | Collector:
         """A whole sum of these sites, or all of it until a step."""
         self.attempt += 1
-        of_sum = {"round": number, "attempt": self.attempt}
+        of_sum: Any = {"round": number, "attempt": self.attempt}
         envelope = replace(self.envelope, **of_sum)
         context = context_of(*self.digests, number, self.digest)
         collector = Collector(self.roster.keys, envelope.sum_session, context, self.trial.agreement.threshold)
@@ -108,7 +108,7 @@ def test_a_second_unmasking_of_a_sum(table: LaterTable) -> None:
     table.sum(2, *table.question(Ask.TEMPERATURE))
     table.sum(3, *question)
     assert table.keys("a", 3, *question) is SiteCode.ANSWERED
-    of_sum = {"round": 3, "attempt": table.attempt}
+    of_sum: Any = {"round": 3, "attempt": table.attempt}
     # The very same question gets the very same answer; no other list of survivors gets any.
     assert table.code("a", Step.UNMASK, table.unmask(*FOUR), **of_sum) is SiteCode.OK
     assert table.code("a", Step.UNMASK, table.unmask("a", "b", "c"), **of_sum) is SiteCode.ANSWERED
@@ -207,7 +207,7 @@ def test_penalties_after_weights_that_nobody_was_asked_about(table: LaterTable) 
 def test_a_sum_that_a_site_has_left_is_refused_in_each_step(table: LaterTable) -> None:
     table.sum(2, *table.question(Ask.TEMPERATURE))
     gradient = table.question(Ask.GRADIENT, model())
-    with pytest.raises(AssertionError, match="c was in the sum before|d was in the sum before"):
+    with pytest.raises(AssertionError, match="d was in the sum before"):
         table.sum(3, *gradient, sites=FOUR[:3])  # left before the keys
     assert "share of sum 3: refused (leaver)" in table.trial.log("a")
     table.sum(3, *gradient, until=Step.MASK)  # all sent their vectors, and the server names one of them gone

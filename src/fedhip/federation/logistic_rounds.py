@@ -18,7 +18,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -80,16 +80,6 @@ class LogisticRounds:
                     self._sum(Ask.PENALTY, *self._first_answers())
                 going_on = self._gradients < (self.cohort.agreement.gradient_rounds or 0) and self._gradient()
             return self.fit.head()
-
-    @property
-    def record(self) -> dict[str, Any]:
-        """What was summed and of whom, for the result."""
-        later = self.progress.later
-        return {
-            "sums": [{"ask": "statistics", "sites": self.progress.sites}]
-            + [{"ask": record.ask, "sites": record.sites} for record in later],
-            "notes": self.fit.notes,
-        }
 
     def _gradient(self) -> bool:
         """The gradient at the weights that the fit asks about; no, where it has asked about them before."""

@@ -10,10 +10,10 @@ learns the sum, those that the logistic head asks for after it, and, of those wh
 from __future__ import annotations
 
 import secrets
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from fedhip.core.errors import FedHiPError, GridOverflowError, StatisticsError
 from fedhip.federation.agreement import FILE as AGREEMENT_FILE
@@ -25,8 +25,9 @@ from fedhip.federation.credentials import verify
 from fedhip.federation.encoder import EncoderFile, Presence
 from fedhip.federation.errors import MessageError, RoundError
 from fedhip.federation.exchange import Exchange
+from fedhip.federation.head_letter import head_letter, held_model
 from fedhip.federation.logistic_rounds import LogisticRounds
-from fedhip.federation.personal import fitted
+from fedhip.federation.personal import fit_head, methods_of
 from fedhip.federation.result import accuracies_in, write_result
 from fedhip.federation.roster import FILE as ROSTER_FILE
 from fedhip.federation.roster import Roster
@@ -46,7 +47,8 @@ from fedhip.federation.wire import SESSION_BYTES, Arrays, Body, Envelope, Letter
 
 if TYPE_CHECKING:
     from fedhip.core.fixedpoint import GridStatistics
-    from fedhip.core.logistic_fit import LogisticHead
+    from fedhip.models import Model
+    from fedhip.simulation import Federation
 
 #: Beside federation.toml, for sites that lack it.
 ENCODER_FILE = "encoder.safetensors"
@@ -96,11 +98,8 @@ class Round:
             self._go_on(progress)
         if progress.stage is Stage.MASKED:
             self._unmask(progress)
-        if self.agreement.head == "logistic":
-            rounds = LogisticRounds(self.cohort, self.checkpoint, progress, self._unmask)
-            self._personalize(progress, rounds.run(), rounds.record)
-        else:
-            self._personalize(progress)
+        held, notes = self._more_sums(progress) if self.agreement.head == "logistic" else (None, [])
+        self._personalize(progress, held, notes)
         self.checkpoint.clear()
         self.diary.write("finished", f"the sum of {len(progress.sites)} sites and the global model are in {self.out}")
         return self.out
@@ -214,51 +213,68 @@ class Round:
         progress.dropped = dict(self.cohort.dropped)
         self.checkpoint.write(progress, **data)
 
-    def _personalize(
-        self, progress: Progress, head: LogisticHead | None = None, record: Mapping[str, Any] | None = None
-    ) -> None:
-        """The sum to every site that is in it, or the head; the result once all have answered or are late."""
-        from fedhip.simulation import Federation
+    def _more_sums(self, progress: Progress) -> tuple[Model, list[str]]:
+        """The logistic head, and what is to be said of its sums."""
+        rounds = LogisticRounds(self.cohort, self.checkpoint, progress, self._unmask)
+        model = held_model(rounds.run(), self.agreement, self._summed().digest())
+        self.cohort.gather(progress.sites, Step.PERSONALIZE, wait=False)  # also who left, if it is back
+        return model, rounds.fit.notes
 
-        with self.cohort.timed("aggregation"):
-            beta = self._beta()
-            federation = Federation(self._summed(), beta)
-            _ = federation.G
-        vars(federation).pop("total")  # the sum in float64, 200 MB in a wide federation, and not needed any more
-        grid = federation.grid
-        self.diary.write(
-            "sum", f"the sum of {len(progress.sites)} sites, {grid.num_samples} rows; β = {federation.beta:.3g}"
-        )
+    def _personalize(self, progress: Progress, held: Model | None, notes: list[str]) -> None:
+        """The sum or the head to every site that is in it; the result once all have answered or are late."""
+        cohort, methods = self.cohort, methods_of(self.agreement)
+        with cohort.timed("aggregation"):
+            federation, model = self._aggregate(held)
+        rows = federation.grid.num_samples
+        beta = f"; β = {federation.beta:.3g}" if self.agreement.head == "ridge" else ""
+        self.diary.write("sum", f"the sum of {len(progress.sites)} sites, {rows} rows{beta}")
         body: Body = {"beta": federation.beta, "sites": progress.sites}
         arrays: Arrays = {}
-        if head is None:
+        if held is None:
             arrays["total"] = self._total()
         else:
-            settings, arrays = fitted(head).letter()
+            settings, arrays = head_letter(held)
             body |= {"sum": digest_of(self._total()), **settings}
-            self.cohort.gather(progress.sites, Step.PERSONALIZE, wait=False)
 
         def told(site: str, letter: Letter) -> None:
-            progress.answers[site] = accuracies_in(letter)
+            progress.answers[site] = accuracies_in(letter, methods)
             self.checkpoint.write(progress)
 
         for site in progress.sites:
-            if site not in self.cohort.nodes:
-                self.cohort.dropped.setdefault(site, str(ServerCode.NEVER_CAME))
-        waiting = [site for site in progress.sites if site in self.cohort.nodes and site not in progress.answers]
-        with self.cohort.timed("personalization"):
-            self.cohort.fold(Step.PERSONALIZE, waiting, always(body, arrays), told)
+            if site not in cohort.nodes:
+                cohort.dropped.setdefault(site, str(ServerCode.NEVER_CAME))
+        waiting = [site for site in progress.sites if site in cohort.nodes and site not in progress.answers]
+        with cohort.timed("personalization"):
+            cohort.fold(Step.PERSONALIZE, waiting, always(body, arrays), told)
         arrays.clear()
         write_result(
             self.out,
             federation,
+            model,
             self.agreement,
             sites=progress.sites,
-            dropped=self.cohort.dropped,
+            dropped=cohort.dropped,
             told={site: answer for site, answer in progress.answers.items() if answer},
-            more=record or {},
-            seconds=self.cohort.seconds,
+            later=progress.later,
+            notes=notes,
+            seconds=cohort.seconds,
         )
+
+    def _aggregate(self, held: Model | None) -> tuple[Federation, Model]:
+        """The sum and the federation's model. Only a ridge has a β."""
+        from fedhip.runs.models import global_model
+        from fedhip.simulation import Federation
+
+        agreement = self.agreement
+        if agreement.head != "ridge":
+            federation = Federation(self._summed(), 0.0)
+            head = None if held is not None else fit_head(federation, agreement)
+            return federation, held or global_model(federation, agreement.classes, agreement.backbone, head)
+        beta = self._beta()
+        federation = Federation(self._summed(), beta)
+        model = global_model(federation, agreement.classes, agreement.backbone)
+        federation.release()  # in a wide federation the sum in float64 is 200 MB, and it is not needed any more
+        return federation, model
 
     def _total(self) -> Vector:
         """The sum as it was kept; read when it is needed, for in a wide federation memory is short."""

@@ -242,13 +242,13 @@ class Site:
         return {"shares": shares}, {}
 
     def _personalize(self, site: SiteFolder, session: Session, question: Letter) -> Answer:
-        from fedhip.federation.personal import Sum, head_in, personalize
+        from fedhip.federation.head_letter import head_in
+        from fedhip.federation.personal import Sum, personalize
 
         agreement = site.agreement
         layout = Layout(agreement.width, len(agreement.classes))
         later = agreement.head == "logistic"
         total = self._kept_total(session, question) if later else layout.require(question.array("total"))
-        head = head_in(question, layout) if later else None
         beta = question.real("beta")
         if beta < 0.0 or (agreement.beta != "auto" and beta != agreement.beta):
             raise SiteRefusalError(SiteCode.TOTAL, f"the server's β is {beta}, and the agreement says {agreement.beta}")
@@ -259,7 +259,11 @@ class Site:
         # agreement: this one, whether it is the sum or not. The very same may come again.
         self.state.finish(session)
         self.state.keep(session)
-        received = Sum(from_vector(total, layout, agreement.fraction_bits), beta, sites, head)
+        grid = from_vector(total, layout, agreement.fraction_bits)
+        held, asks = (
+            (head_in(question, agreement, grid.digest()), [*session.done, session.ask]) if later else (None, [])
+        )
+        received = Sum(grid, beta, sites, held, asks[1:])
         del total
         question.arrays.clear()  # a wide federation's sum is 100 MB, and the model needs the room
         client = self._rows(site).client(agreement, weights=self.weights, device=self.device)
