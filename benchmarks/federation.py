@@ -22,6 +22,7 @@ from pathlib import Path
 import numpy as np
 
 from fedhip.federation import background, engine, processes, serving, started
+from fedhip.federation.agreement import HEADS
 from fedhip.federation.control import Control
 from fedhip.federation.places import ServerPlace, State
 from fedhip.federation.setup import InitSettings, init
@@ -67,7 +68,7 @@ def write_rows(path: Path, rows: int, width: int, classes: int, seed: int) -> No
     rng = np.random.default_rng(seed)
     labels = np.arange(rows) % classes
     means = np.random.default_rng(0).normal(size=(classes, width)).astype(np.float32)
-    features = 0.3 * means[labels] + rng.standard_normal((rows, width), dtype=np.float32)
+    features = 0.05 * means[labels] + rng.standard_normal((rows, width), dtype=np.float32)
     np.savez(path, features=features, labels=np.array([f"class {label}" for label in labels]))
 
 
@@ -78,6 +79,8 @@ def main() -> None:
         parser.add_argument(f"--{name}", type=int, default=usual)
     parser.add_argument("--alpha", type=float)
     parser.add_argument("--secure-sum", action=argparse.BooleanOptionalAction, default=True)
+    parser.add_argument("--head", choices=HEADS, default="ridge")
+    parser.add_argument("--gradient-rounds", type=int)
     args = parser.parse_args()
     with tempfile.TemporaryDirectory() as scratch:
         measure(args, Path(scratch))
@@ -97,6 +100,8 @@ def measure(args: argparse.Namespace, scratch: Path) -> None:
         port=engine.free_port(),
         alpha="loo" if args.alpha is None else args.alpha,
         secure_sum=args.secure_sum,
+        head=args.head,
+        gradient_rounds=args.gradient_rounds,
     )
     made = init(scratch / "fed", settings)
     serving.write_door(made.directory, made.address)
@@ -126,9 +131,8 @@ def measure(args: argparse.Namespace, scratch: Path) -> None:
         watch.done.set()
         watch.join()
         processes.stop(made.directory)
-    print(
-        f"{args.sites} sites, m = {args.width}, {args.rows} rows each; {os.cpu_count()} cores, load before {load:.1f}"
-    )
+    cores = f"{os.cpu_count()} cores, load before {load:.1f}"
+    print(f"{args.head}: {args.sites} sites, m = {args.width}, {args.rows} rows each; {cores}")
     print(f"seconds          serve {served - begin:.0f}, sites {came - served:.0f}, round {over - came:.0f}", end="")
     print(f", together {over - begin:.0f}")
     spent: dict[str, float] = defaultdict(float)

@@ -20,7 +20,7 @@ from fedhip.methods.closed import Task
 from fedhip.methods.fedhip_logistic import LogisticRun
 from fedhip.methods.protocol import Protocol
 from tests.federation.grid import ServerKilled
-from tests.federation.samples import CLASSES, FOUR, Trial, clients, sum_of
+from tests.federation.samples import CLASSES, FOUR, WIDTH, Trial, clients, sum_of
 
 pytestmark = pytest.mark.usefixtures("sums_only")
 
@@ -263,3 +263,17 @@ def test_a_vector_of_another_length(tmp_path: Path, size: int) -> None:
     with pytest.raises(RoundError, match="goes on from here"):
         trial.run()
     assert any(line.get("site") == "c" and "whole numbers belong" in line["text"] for line in trial.diary())
+
+
+def test_rows_that_nothing_is_left_to_learn_of(tmp_path: Path, fits: list[LogisticFit]) -> None:
+    """Classes so far apart that LDA has no doubt: no loss, no gradient, and the weights stay."""
+    trial = logistic(tmp_path)
+    for site in FOUR:
+        labels = np.arange(15) % 3
+        rows = 12.0 * np.eye(3, WIDTH)[labels] + 0.01 * np.random.default_rng(ord(site)).normal(size=(15, WIDTH))
+        np.savez(trial.data(site), features=rows, labels=labels, class_names=np.array(CLASSES))
+    result = trial.run()
+    assert [s["ask"] for s in result.results["sums"]] == ["statistics", "temperature", "gradient"]
+    assert any("has converged" in line["text"] for line in trial.diary())
+    assert fits[-1]._terms[0][1].value == 0.0
+    assert bool(torch.isfinite(result.model(None).weights).all())

@@ -13,14 +13,14 @@ import torch
 
 from fedhip.core.logistic import GridModel
 from fedhip.federation.codes import SiteCode
-from fedhip.federation.later_sums import Ask, LaterLayout, fit_of, model_arrays, model_body
+from fedhip.federation.later_sums import Ask, fit_of, model_arrays, model_body, term_of
 from fedhip.federation.secure_sum import Collector
 from fedhip.federation.vector import Layout, Vector, digest_of, to_vector
 from fedhip.federation.wire import Step, by_site, context_of
 from tests.federation.samples import CLASSES, FOUR, WIDTH, clients, sum_of
 from tests.federation.table import Table
 
-LAYOUT = LaterLayout(WIDTH, len(CLASSES))
+LAYOUT = Layout(WIDTH, len(CLASSES))
 
 
 class LaterTable(Table):
@@ -94,13 +94,13 @@ def test_sums_by_hand(table: LaterTable) -> None:
 
     table.sum(2, *table.question(Ask.TEMPERATURE))
     found = table.sum(3, *table.question(Ask.GRADIENT, model()))
-    fit = fit_of(table.total, Layout(WIDTH, len(CLASSES)), table.trial.bits)
+    fit = fit_of(table.total, LAYOUT, table.trial.bits)
     terms = (
         logistic_term(round_features(torch.tensor(c.train[0]), table.trial.bits), c.train[1], model(),
                       fit.standardization, rows=fit.rows)
         for c in clients(FOUR)
     )  # fmt: skip
-    assert LAYOUT.term(found, fit.rows) == sum(terms)  # type: ignore[arg-type]
+    assert term_of(found, LAYOUT, fit.rows) == sum(terms)  # type: ignore[arg-type]
 
 
 def test_a_second_unmasking_of_a_sum(table: LaterTable) -> None:
@@ -233,9 +233,22 @@ def test_what_two_sums_tell_of_a_leaver_and_why_sites_refuse(table: LaterTable) 
     nearly = replace(zero, steps=zero.steps + torch.eye(WIDTH + 1, len(CLASSES), dtype=torch.int32))
     with_c = table.sum(3, *table.question(Ask.GRADIENT, zero))
     without = table.sum(4, *table.question(Ask.GRADIENT, nearly), sites=("a", "b", "d"))
-    fit = fit_of(table.total, Layout(WIDTH, len(CLASSES)), table.trial.bits)
-    told = LAYOUT.term(with_c, fit.rows).slopes - LAYOUT.term(without, fit.rows).slopes  # type: ignore[arg-type]
+    fit = fit_of(table.total, LAYOUT, table.trial.bits)
+    told = term_of(with_c, LAYOUT, fit.rows).slopes - term_of(without, LAYOUT, fit.rows).slopes  # type: ignore[arg-type]
     (c,) = clients(["c"])
     X = fit.standardization.features(torch.tensor(c.train[0]))
     Y = torch.nn.functional.one_hot(torch.tensor(c.train[1]), len(CLASSES)).double()
     torch.testing.assert_close(told, X.mT @ (0.25 - Y), rtol=0.0, atol=1e-3)
+
+
+def test_what_made_up_weights_tell_of_a_row_that_lies_far_out(table: LaterTable) -> None:
+    """Weights that tell one side of a threshold from the other: the class sums of that side, here of a single row."""
+    fit = fit_of(table.total, LAYOUT, table.trial.bits)
+    X = fit.standardization.features(torch.cat([torch.tensor(c.train[0]) for c in clients(FOUR)]))
+    largest, second = X[:, 0].topk(2).values
+    weights = torch.zeros((WIDTH + 1, len(CLASSES)), dtype=torch.float64)
+    weights[0, 0], weights[-1, 0] = 1000.0, -1000.0 * (largest + second) / 2
+    table.sum(2, *table.question(Ask.TEMPERATURE))
+    found = table.sum(3, *table.question(Ask.GRADIENT, GridModel.of(weights)))
+    row = term_of(found, LAYOUT, fit.rows).slopes[:, 0] + fit.statistics.cross[:, 0]  # type: ignore[arg-type]
+    torch.testing.assert_close(row, X[X[:, 0].argmax()], rtol=0.0, atol=1e-3)

@@ -207,14 +207,20 @@ class Agreement:
                 "the secure sum is off (secure_sum = false): the server sees the statistics of each site, from which "
                 "single rows can be recovered",
             )
+        found = []
         if len(self.sites) == 2:
-            return ("there are two sites, so each can infer the other's statistics: they are the sum less its own",)
-        if self.quorum == 2:
-            return (
+            found.append("there are two sites, so each can infer the other's statistics: they are the sum less its own")
+        elif self.quorum == 2:
+            found.append(
                 f"the quorum is 2 of {len(self.sites)} sites: if only two are left, each can infer the other's "
-                "statistics; sites whose minimum_cohort is 3 will refuse",
+                "statistics; sites whose minimum_cohort is 3 will refuse"
             )
-        return ()
+        if self.head == "logistic":
+            found.append(
+                "the head is logistic, so the server chooses weights and learns sums of gradients at them: one that "
+                "makes weights up can single out rows that lie far out, though not whose they are; lda needs one sum"
+            )
+        return tuple(found)
 
     @classmethod
     def read(cls, path: str | Path) -> Self:

@@ -8,6 +8,7 @@ import numpy as np
 
 from fedhip.federation.agreement import Agreement
 from fedhip.federation.errors import MessageError
+from fedhip.federation.later_sums import known_temperature
 from fedhip.federation.vector import Layout, require_length
 from fedhip.federation.wire import Arrays, Body, Letter
 
@@ -22,7 +23,7 @@ _SETTINGS = ("penalty", "temperature", "curvature")
 
 def held_model(head: LogisticHead, agreement: Agreement, total: str) -> Model:
     """The federation's model; `total` is the digest of the statistics' sum."""
-    settings = {"penalty": head.rho, "temperature": head.fit.temperature or 1.0, "curvature": head.curvature}
+    settings = {"penalty": head.rho, "temperature": known_temperature(head.fit), "curvature": head.curvature}
     return _model(head.model, settings, agreement, total)
 
 

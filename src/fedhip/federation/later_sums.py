@@ -12,8 +12,8 @@ chosen by it, from a short list, does not.
 from __future__ import annotations
 
 import hashlib
+import math
 from collections.abc import Sequence
-from dataclasses import dataclass
 from enum import StrEnum
 from typing import TYPE_CHECKING
 
@@ -43,54 +43,39 @@ class Ask(StrEnum):
     PENALTY = "penalty"
 
 
-@dataclass(frozen=True)
-class LaterLayout:
-    """Sizes of the vectors, for features of width m and d classes."""
+def length(ask: Ask, layout: Layout) -> int:
+    """How many numbers a site sends."""
+    from fedhip.core.logistic_fit import PENALTY_SHAPE, TEMPERATURES
 
-    m: int
-    d: int
+    lengths = {
+        Ask.TEMPERATURE: len(TEMPERATURES),
+        Ask.GRADIENT: sum(_parts(layout)),
+        Ask.PENALTY: math.prod(PENALTY_SHAPE),
+    }
+    return lengths[ask]
 
-    @classmethod
-    def of(cls, layout: Layout) -> LaterLayout:
-        """For the features and classes of the statistics."""
-        return cls(layout.m, layout.d)
 
-    def size(self, ask: Ask) -> int:
-        """How many numbers a site sends."""
-        from fedhip.core.logistic_fit import PENALTY_SHAPE, TEMPERATURES
+def _parts(layout: Layout) -> tuple[int, ...]:
+    return (layout.m + 1) * layout.d, layout.d, 1, 1, layout.d
 
-        return {
-            Ask.TEMPERATURE: len(TEMPERATURES),
-            Ask.GRADIENT: sum(self._parts),
-            Ask.PENALTY: int(np.prod(PENALTY_SHAPE)),
-        }[ask]
 
-    @property
-    def _parts(self) -> tuple[int, ...]:
-        return (self.m + 1) * self.d, self.d, 1, 1, self.d
+def term_vector(term: LogisticTerm) -> Vector:
+    """A term as one vector."""
+    parts = term.gradient, term.curvature, term.loss, term.right, term.counts
+    return np.concatenate([part.cpu().numpy().reshape(-1) for part in parts]).view(np.uint64)
 
-    def term_vector(self, term: LogisticTerm) -> Vector:
-        """A term as one vector."""
-        parts = term.gradient, term.curvature, term.loss, term.right, term.counts
-        return np.concatenate([part.cpu().numpy().reshape(-1) for part in parts]).view(np.uint64)
 
-    def steps(self, data: bytes) -> Tensor:
-        """Weights (m + 1, d) as a file holds them."""
-        import torch
+def term_of(vector: Vector, layout: Layout, rows: int) -> LogisticTerm:
+    """The term that a vector holds; `rows` are those of the statistics, which set the scale."""
+    import torch
 
-        return torch.from_numpy(np.frombuffer(data, "<i4").astype(np.int32)).reshape(-1, self.d)
+    from fedhip.core.logistic import FEATURE_BITS, LogisticTerm, residual_bits
 
-    def term(self, vector: Vector, rows: int) -> LogisticTerm:
-        """The term that a vector holds; `rows` are those of the statistics, which set the scale."""
-        import torch
-
-        from fedhip.core.logistic import FEATURE_BITS, LogisticTerm, residual_bits
-
-        ends = np.cumsum(self._parts)[:-1]
-        parts = [torch.from_numpy(part.copy()) for part in np.split(vector.view(np.int64), ends)]
-        gradient, curvature, loss, right, counts = parts
-        bits = FEATURE_BITS + residual_bits(rows)
-        return LogisticTerm(gradient.reshape(-1, self.d), curvature, loss, right, counts, bits)
+    ends = np.cumsum(_parts(layout))[:-1]
+    parts = [torch.from_numpy(part.copy()) for part in np.split(vector.view(np.int64), ends)]
+    gradient, curvature, loss, right, counts = parts
+    bits = FEATURE_BITS + residual_bits(rows)
+    return LogisticTerm(gradient.reshape(-1, layout.d), curvature, loss, right, counts, bits)
 
 
 def losses_vector(losses: Tensor) -> Vector:
@@ -118,6 +103,15 @@ def fit_of(total: Vector, layout: Layout, fraction_bits: int) -> LogisticFit:
     return LogisticFit.of(decode(from_vector(total, layout, fraction_bits)))
 
 
+def known_temperature(fit: LogisticFit) -> float:
+    """T₀, once it is chosen."""
+    from fedhip.core.logistic_fit import TemperatureError
+
+    if fit.temperature is None:
+        raise TemperatureError("LDA's temperature is not known yet; its losses are summed first")
+    return fit.temperature
+
+
 def require_possible_term(term: LogisticTerm, counts: Tensor, *, all_here: bool) -> None:
     """Refuse a sum that no rows of these class counts have; where nobody has left, the counts are these."""
     rows = term.rows
@@ -138,7 +132,22 @@ def model_arrays(models: Sequence[GridModel]) -> Arrays:
     return {"models": np.concatenate([model.steps.cpu().numpy().reshape(-1) for model in models])}
 
 
-def models_in(letter: Letter, layout: LaterLayout, number: int) -> list[GridModel]:
+def model_bytes(model: GridModel) -> bytes:
+    """Weights as a file holds them; their scale is kept apart."""
+    return model.steps.cpu().numpy().astype("<i4").tobytes()
+
+
+def model_of(data: bytes, bits: int, layout: Layout) -> GridModel:
+    """What `model_bytes` gave."""
+    import torch
+
+    from fedhip.core.logistic import GridModel
+
+    steps = np.frombuffer(data, "<i4").astype(np.int32)
+    return GridModel(torch.from_numpy(steps).reshape(-1, layout.d), bits)
+
+
+def models_in(letter: Letter, layout: Layout, number: int) -> list[GridModel]:
     """So many weights in a letter, strictly."""
     import torch
 
@@ -146,7 +155,7 @@ def models_in(letter: Letter, layout: LaterLayout, number: int) -> list[GridMode
 
     steps = letter.array("models")
     shape, most = (number, layout.m + 1, layout.d), 1 << WEIGHT_BITS
-    if steps.dtype != np.int32 or steps.shape != (int(np.prod(shape)),) or steps.min() < -most or steps.max() > most:
+    if steps.dtype != np.int32 or steps.shape != (math.prod(shape),) or steps.min() < -most or steps.max() > most:
         raise MessageError(f"the weights are not {shape} whole numbers of {WEIGHT_BITS} bits")
     parts = torch.from_numpy(steps.reshape(shape).copy()).unbind()
     return [GridModel(part, letter.number(f"bits-{at}", -1000, 1000)) for at, part in enumerate(parts)]
@@ -154,4 +163,4 @@ def models_in(letter: Letter, layout: LaterLayout, number: int) -> list[GridMode
 
 def model_digest(model: GridModel) -> str:
     """Which weights these are."""
-    return hashlib.sha256(b"%d " % model.bits + model.steps.cpu().numpy().astype("<i4").tobytes()).hexdigest()
+    return hashlib.sha256(b"%d " % model.bits + model_bytes(model)).hexdigest()

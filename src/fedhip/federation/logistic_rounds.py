@@ -28,12 +28,16 @@ from fedhip.federation.cohort import Cohort
 from fedhip.federation.errors import RoundError
 from fedhip.federation.later_sums import (
     Ask,
-    LaterLayout,
     fit_of,
+    known_temperature,
+    length,
     losses_of,
     model_arrays,
     model_body,
+    model_bytes,
+    model_of,
     require_possible_term,
+    term_of,
 )
 from fedhip.federation.summing import NoLossError, Wanted, masked_sum, plain_sum
 from fedhip.federation.vector import Layout, Vector, as_bytes, digest_of, from_bytes, require_length
@@ -59,7 +63,6 @@ class LogisticRounds:
     def __post_init__(self) -> None:
         agreement = self.cohort.agreement
         self._layout = Layout(agreement.width, len(agreement.classes))
-        self._later = LaterLayout.of(self._layout)
         total = self._kept("total")
         self._digest = digest_of(total)
         self.fit = fit_of(total, self._layout, agreement.fraction_bits)
@@ -102,42 +105,49 @@ class LogisticRounds:
     def _first_answers(self) -> tuple[Body, Arrays]:
         """What the sites judge penalties by: the first two weights, and the sums of the answers to them."""
         models, sums = zip(*self._answers[:2], strict=True)
-        body = {**model_body(models), "temperature": self.fit.temperature or 1.0}
+        body = {**model_body(models), "temperature": known_temperature(self.fit)}
         return body, {**model_arrays(models), "sums": np.concatenate(sums)}
 
     def _sum(self, ask: Ask, body: Body, arrays: Arrays, model: GridModel | None = None) -> None:
         """One more sum of the sites that were in the last; kept, and told to the fit."""
         progress, cohort, before = self.progress, self.cohort, self.progress.latest
-        number, size = progress.round + 1, self._later.size(ask)
+        number = progress.round + 1
         progress.attempt += 1
         self.checkpoint.write(progress)  # a site gives no second answer to the same attempt
         cohort.envelope = replace(cohort.envelope, round=number, attempt=progress.attempt)
         cohort.gather(before, ask)
+        self._say(f"sum {number}: {ask}, of {len(cohort.nodes)} sites")
         if number == 2:
             arrays = {**arrays, "total": self._kept("total")}
-        body = {**body, "ask": ask.value, "sum": self._digest}
-        wanted = Wanted(lambda vector: require_length(vector, size), body, arrays, self._digest)
-        record = LaterSum(ask.value, [], 0 if model is None else model.bits)
-        files = {} if model is None else {f"model-{number}": model.steps.numpy().astype("<i4").tobytes()}
-        self._say(f"sum {number}: {ask}, of {len(cohort.nodes)} sites")
-        if cohort.agreement.secure_sum:
-            collector = masked_sum(cohort, wanted)
-            record.sites = collector.survivors()
-            progress.later.append(record)
-            progress.stage = Stage.MASKED
-            self.checkpoint.write(progress, collector=collector.to_bytes(), **files)
-            self.unmask(progress)
-        else:
-            vector, record.sites = plain_sum(cohort, wanted, size)
-            progress.later.append(record)
-            self.checkpoint.write(progress, **{f"sum-{number}": as_bytes(vector)}, **files)
+        wanted = Wanted(
+            lambda vector: require_length(vector, length(ask, self._layout)),
+            {**body, "ask": ask.value, "sum": self._digest},
+            arrays,
+            self._digest,
+        )
+        self._collect(number, wanted, ask, model)
+        record = progress.later[-1]
         for site in sorted(set(before) - set(record.sites)):
             self._say(f"site {site!r} has left: sum {number} and those after it are without its rows")
         self._tell(number, record)
 
+    def _collect(self, number: int, wanted: Wanted, ask: Ask, model: GridModel | None) -> None:
+        """The sum, under masks or plain, and who is in it, as the latest of the progress."""
+        progress, cohort = self.progress, self.cohort
+        bits, files = (0, {}) if model is None else (model.bits, {f"model-{number}": model_bytes(model)})
+        if cohort.agreement.secure_sum:
+            collector = masked_sum(cohort, wanted)
+            progress.later.append(LaterSum(ask.value, collector.survivors(), bits))
+            progress.stage = Stage.MASKED
+            self.checkpoint.write(progress, collector=collector.to_bytes(), **files)
+            self.unmask(progress)
+        else:
+            vector, sites = plain_sum(cohort, wanted, length(ask, self._layout))
+            progress.later.append(LaterSum(ask.value, sites, bits))
+            self.checkpoint.write(progress, **{f"sum-{number}": as_bytes(vector)}, **files)
+
     def _tell(self, number: int, record: LaterSum) -> None:
         """What a sum says, to the fit."""
-        from fedhip.core.logistic import GridModel
         from fedhip.core.logistic_fit import PENALTY_SHAPE
 
         vector, fit = self._kept(f"sum-{number}"), self.fit
@@ -146,8 +156,8 @@ class LogisticRounds:
         elif record.ask == Ask.PENALTY:
             fit.choose_penalty(losses_of(vector).reshape(PENALTY_SHAPE))
         else:
-            model = GridModel(self._later.steps(self.checkpoint.data(f"model-{number}")), record.bits)
-            term = self._later.term(vector, fit.rows)
+            model = model_of(self.checkpoint.data(f"model-{number}"), record.bits, self._layout)
+            term = term_of(vector, self._layout, fit.rows)
             try:
                 require_possible_term(term, fit.statistics.counts, all_here=record.sites == self.progress.sites)
             except StatisticsError as error:

@@ -9,6 +9,8 @@ before: of two sums at the same weights, one with a site and one without, the di
 from __future__ import annotations
 
 from collections.abc import Iterable
+from dataclasses import dataclass
+from functools import cached_property
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -17,16 +19,16 @@ from fedhip.core.errors import FedHiPError, GridOverflowError
 from fedhip.federation.agreement import Agreement
 from fedhip.federation.codes import SiteCode, SiteRefusalError
 from fedhip.federation.errors import MessageError
-from fedhip.federation.later_sums import Ask, LaterLayout, fit_of, losses_vector, model_digest, models_in
+from fedhip.federation.later_sums import Ask, length, losses_vector, model_digest, models_in, term_of, term_vector
 from fedhip.federation.policy import Policy
 from fedhip.federation.site_state import Session
-from fedhip.federation.vector import Layout, Vector, digest_of, require_length, require_room
+from fedhip.federation.vector import Layout, Vector, digest_of, from_vector, require_length, require_room
 from fedhip.federation.wire import Letter, Step
 
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from fedhip.core.logistic_fit import LogisticFit
+    from fedhip.core.statistics import Statistics
     from fedhip.simulation import Client
 
 #: In one sum: the weights, and half the step five times where somebody has no finite loss.
@@ -48,11 +50,12 @@ def begin(session: Session, question: Letter, agreement: Agreement) -> Vector | 
     if not again:
         session.done.append(session.ask)
     ask = _require_turn(session.done, question, agreement)
-    total = _require_same_total(session, question, Layout(agreement.width, len(agreement.classes)))
+    layout = Layout(agreement.width, len(agreement.classes))
+    total = _require_same_total(session, question, layout)
     session.round, session.attempt, session.ask, session.member = number, envelope.attempt, ask, None
     session.answers = {Step.HELLO: session.answers[Step.HELLO]}
     if ask == Ask.GRADIENT:
-        _require_fresh_weights(session, question, LaterLayout(agreement.width, len(agreement.classes)))
+        _require_fresh_weights(session, question, layout)
     return total
 
 
@@ -73,19 +76,16 @@ def require_nobody_left(session: Session, policy: Policy, sites: Iterable[str]) 
 
 def later_vector(session: Session, question: Letter, agreement: Agreement, total: Vector, client: Client) -> Vector:
     """What this site gives to a later sum."""
-    import torch
-
-    from fedhip.core.fixedpoint import round_features
+    from fedhip.core.fixedpoint import decode
     from fedhip.core.logistic import LossError
     from fedhip.parallel import one_thread
 
     layout, bits = Layout(agreement.width, len(agreement.classes)), agreement.fraction_bits
-    F, y = round_features(torch.tensor(client.train[0]), bits), torch.tensor(client.train[1])
-    give = {Ask.TEMPERATURE: _temperature_losses, Ask.GRADIENT: _gradient, Ask.PENALTY: _penalty_losses}
     try:
         with one_thread():
-            fit = fit_of(total, layout, bits)
-            vector = give[Ask(session.ask)](fit, session, question, F, y, client.name)
+            part = _Part(session, question, layout, decode(from_vector(total, layout, bits)), client, bits)
+            gives = {Ask.TEMPERATURE: part.temperature, Ask.GRADIENT: part.gradient, Ask.PENALTY: part.penalty}
+            vector = gives[Ask(session.ask)]()
     except LossError as error:
         raise SiteRefusalError(SiteCode.LOSS, str(error)) from error
     except (GridOverflowError, SiteRefusalError, MessageError):
@@ -96,31 +96,55 @@ def later_vector(session: Session, question: Letter, agreement: Agreement, total
     return vector
 
 
-def _temperature_losses(
-    fit: LogisticFit, session: Session, question: Letter, F: Tensor, y: Tensor, name: str
-) -> Vector:
-    return losses_vector(fit.temperature_losses(F, y, client=name))
+@dataclass(frozen=True)
+class _Part:
+    """A site's part in a later sum."""
 
+    session: Session
+    question: Letter
+    layout: Layout
+    total: Statistics
+    client: Client
+    fraction_bits: int
 
-def _gradient(fit: LogisticFit, session: Session, question: Letter, F: Tensor, y: Tensor, name: str) -> Vector:
-    from fedhip.core.logistic import logistic_term
+    @cached_property
+    def rows(self) -> tuple[Tensor, Tensor]:
+        """The training rows as the grid sees them."""
+        import torch
 
-    layout = LaterLayout(F.shape[1], fit.statistics.num_classes)
-    (model,) = models_in(question, layout, 1)
-    return layout.term_vector(logistic_term(F, y, model, fit.standardization, rows=fit.rows, client=name))
+        from fedhip.core.fixedpoint import round_features
 
+        features, labels = self.client.train
+        return round_features(torch.tensor(features), self.fraction_bits), torch.tensor(labels)
 
-def _penalty_losses(fit: LogisticFit, session: Session, question: Letter, F: Tensor, y: Tensor, name: str) -> Vector:
-    """After the two sums of gradients that the server tells of, at weights which this site was asked about."""
-    layout = LaterLayout(F.shape[1], fit.statistics.num_classes)
-    models = models_in(question, layout, 2)
-    if any(model_digest(model) not in session.weights for model in models):
-        raise SiteRefusalError(SiteCode.WEIGHTS, "the server tells of weights that nobody was asked about here")
-    sums = require_length(question.array("sums"), 2 * layout.size(Ask.GRADIENT))
-    fit.temperature = question.real("temperature")
-    for model, vector in zip(models, np.split(sums, 2), strict=True):
-        fit.tell(model, layout.term(vector, fit.rows))
-    return losses_vector(fit.penalty_losses(F, y, client=name))
+    def temperature(self) -> Vector:
+        """Losses of LDA's scores."""
+        from fedhip.core.logistic_fit import LogisticFit
+
+        fit = LogisticFit.of(self.total)
+        return losses_vector(fit.temperature_losses(*self.rows, client=self.client.name))
+
+    def gradient(self) -> Vector:
+        """At the weights that came; of the total it takes the scale of the features alone."""
+        from fedhip.core.logistic import logistic_term
+        from fedhip.core.standardization import Standardization
+
+        (model,) = models_in(self.question, self.layout, 1)
+        scale, rows = Standardization.of(self.total), self.total.num_samples
+        return term_vector(logistic_term(*self.rows, model, scale, rows=rows, client=self.client.name))
+
+    def penalty(self) -> Vector:
+        """After the two sums of gradients that the server tells of, at weights which this site was asked about."""
+        from fedhip.core.logistic_fit import LogisticFit
+
+        models = models_in(self.question, self.layout, 2)
+        if any(model_digest(model) not in self.session.weights for model in models):
+            raise SiteRefusalError(SiteCode.WEIGHTS, "the server tells of weights that nobody was asked about here")
+        sums = require_length(self.question.array("sums"), 2 * length(Ask.GRADIENT, self.layout))
+        fit = LogisticFit.of(self.total, temperature=self.question.real("temperature"))
+        for model, vector in zip(models, np.split(sums, 2), strict=True):
+            fit.tell(model, term_of(vector, self.layout, fit.rows))
+        return losses_vector(fit.penalty_losses(*self.rows, client=self.client.name))
 
 
 def _require_turn(done: list[str], question: Letter, agreement: Agreement) -> str:
@@ -131,7 +155,7 @@ def _require_turn(done: list[str], question: Letter, agreement: Agreement) -> st
         Ask.GRADIENT: Ask.TEMPERATURE in done and gradients < (agreement.gradient_rounds or 0),
         Ask.PENALTY: Ask.PENALTY not in done and gradients >= 2,
     }
-    if not turns.get(ask, False):  # type: ignore[call-overload]
+    if ask not in list(Ask) or not turns[Ask(ask)]:
         raise SiteRefusalError(SiteCode.ORDER, f"{ask!r} was asked for after {', '.join(done)}; it is not its turn")
     return ask
 
@@ -150,7 +174,7 @@ def _require_same_total(session: Session, question: Letter, layout: Layout) -> V
     return total
 
 
-def _require_fresh_weights(session: Session, question: Letter, layout: LaterLayout) -> None:
+def _require_fresh_weights(session: Session, question: Letter, layout: Layout) -> None:
     """Refuse weights of an earlier sum, and too many in one."""
     (model,) = models_in(question, layout, 1)
     digest = model_digest(model)
