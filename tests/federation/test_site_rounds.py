@@ -114,6 +114,22 @@ def test_a_second_unmasking_of_a_sum(table: LaterTable) -> None:
     assert table.code("a", Step.UNMASK, table.unmask("a", "b", "c"), **of_sum) is SiteCode.ANSWERED
 
 
+@pytest.mark.parametrize("number", [2, 3])
+def test_keys_of_another_sum_or_of_another_attempt(table: LaterTable, number: int) -> None:
+    """They are signed for one attempt of one sum: a server cannot bring them back."""
+    temperature = table.question(Ask.TEMPERATURE)
+    old = {site: table.ask(site, Step.KEYS, *temperature, round=2, attempt=2).data("keys") for site in FOUR}
+    table.attempt = 2
+    if number == 3:
+        table.sum(2, *temperature)
+    question = temperature if number == 2 else table.question(Ask.GRADIENT, model())
+    of_sum: Any = {"round": number, "attempt": 9}
+    fresh = {site: table.ask(site, Step.KEYS, *question, **of_sum).data("keys") for site in FOUR}
+    mixed = by_site("keys", {**fresh, "b": old["b"]})
+    assert table.code("a", Step.SHARE, mixed, **of_sum) is SiteCode.SECURE_SUM
+    assert table.code("a", Step.SHARE, by_site("keys", fresh), **of_sum) is SiteCode.OK
+
+
 def test_a_step_of_another_sum(table: LaterTable) -> None:
     table.sum(2, *table.question(Ask.TEMPERATURE), until=Step.MASK)
     for number in (1, 3):

@@ -18,6 +18,7 @@ from enum import StrEnum
 from typing import TYPE_CHECKING
 
 import numpy as np
+from numpy.typing import NDArray
 
 from fedhip.core.errors import StatisticsError
 from fedhip.federation.errors import MessageError
@@ -31,8 +32,6 @@ if TYPE_CHECKING:
     from fedhip.core.logistic_fit import LogisticFit
 
 _LOSS_BITS = 32
-#: In steps of the grid: a secure sum has at most 1024 sites.
-_LARGEST_LOSS = 2.0**52
 
 
 class Ask(StrEnum):
@@ -78,14 +77,16 @@ def term_of(vector: Vector, layout: Layout, rows: int) -> LogisticTerm:
     return LogisticTerm(gradient.reshape(-1, layout.d), curvature, loss, right, counts, bits)
 
 
-def losses_vector(losses: Tensor) -> Vector:
-    """Losses on the grid. One too large for a sum of many sites is as large as that allows: nobody chooses it."""
+def losses_vector(losses: Tensor, sites: int) -> Vector:
+    """Losses on the grid. One too large for a sum of so many sites is as large as that allows: nobody chooses it."""
     from fedhip.core.logistic import LossError
 
-    steps = losses.numpy().reshape(-1) * 2.0**_LOSS_BITS
-    if not np.isfinite(steps).all():
+    values = losses.numpy().reshape(-1)
+    if not np.isfinite(values).all():
         raise LossError("a loss of rows left out is not a finite number")
-    return np.rint(np.minimum(steps, _LARGEST_LOSS)).astype(np.int64).view(np.uint64)
+    largest = 2.0 ** (62 - _LOSS_BITS) / sites
+    steps: NDArray[np.int64] = np.rint(np.minimum(values, largest) * 2.0**_LOSS_BITS).astype(np.int64)
+    return steps.view(np.uint64)
 
 
 def losses_of(vector: Vector) -> Tensor:

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass
-from functools import cached_property
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -83,7 +82,7 @@ def later_vector(session: Session, question: Letter, agreement: Agreement, total
     layout, bits = Layout(agreement.width, len(agreement.classes)), agreement.fraction_bits
     try:
         with one_thread():
-            part = _Part(session, question, layout, decode(from_vector(total, layout, bits)), client, bits)
+            part = _Part(session, question, layout, decode(from_vector(total, layout, bits)), client, agreement)
             gives = {Ask.TEMPERATURE: part.temperature, Ask.GRADIENT: part.gradient, Ask.PENALTY: part.penalty}
             vector = gives[Ask(session.ask)]()
     except LossError as error:
@@ -105,9 +104,9 @@ class _Part:
     layout: Layout
     total: Statistics
     client: Client
-    fraction_bits: int
+    agreement: Agreement
 
-    @cached_property
+    @property
     def rows(self) -> tuple[Tensor, Tensor]:
         """The training rows as the grid sees them."""
         import torch
@@ -115,14 +114,14 @@ class _Part:
         from fedhip.core.fixedpoint import round_features
 
         features, labels = self.client.train
-        return round_features(torch.tensor(features), self.fraction_bits), torch.tensor(labels)
+        return round_features(torch.tensor(features), self.agreement.fraction_bits), torch.tensor(labels)
 
     def temperature(self) -> Vector:
         """Losses of LDA's scores."""
         from fedhip.core.logistic_fit import LogisticFit
 
         fit = LogisticFit.of(self.total)
-        return losses_vector(fit.temperature_losses(*self.rows, client=self.client.name))
+        return losses_vector(fit.temperature_losses(*self.rows, client=self.client.name), len(self.agreement.sites))
 
     def gradient(self) -> Vector:
         """At the weights that came; of the total it takes the scale of the features alone."""
@@ -144,7 +143,7 @@ class _Part:
         fit = LogisticFit.of(self.total, temperature=self.question.real("temperature"))
         for model, vector in zip(models, np.split(sums, 2), strict=True):
             fit.tell(model, term_of(vector, self.layout, fit.rows))
-        return losses_vector(fit.penalty_losses(*self.rows, client=self.client.name))
+        return losses_vector(fit.penalty_losses(*self.rows, client=self.client.name), len(self.agreement.sites))
 
 
 def _require_turn(done: list[str], question: Letter, agreement: Agreement) -> str:
