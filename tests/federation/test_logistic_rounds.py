@@ -192,6 +192,18 @@ def test_killed_in_any_step_of_any_sum(
     assert not (trial.folder / "state" / "checkpoint").exists()
 
 
+def test_killed_again_and_again_in_one_sum(tmp_path: Path, fits: list[LogisticFit]) -> None:
+    """Each time the sites must be asked in a new attempt, which a server that was killed may not forget."""
+    trial = logistic(tmp_path, gradient_rounds=1)
+    for number in (4 * 2 + 4, 4, 3, 4):
+        trial.grid.stop_at = ("keys", number)
+        with pytest.raises(ServerKilled):
+            trial.run()
+        trial.again()
+    trial.run()
+    assert_same(fits[-1], in_one_process(FOUR, 1))
+
+
 def no_loss(monkeypatch: pytest.MonkeyPatch, site: str, times: int, first: int = 1) -> list[float]:
     """A site without a finite loss from its first-th gradient on, for so many times; the sizes of the weights asked."""
     import fedhip.core.logistic as module
