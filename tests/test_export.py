@@ -141,6 +141,7 @@ def test_metadata(small: tuple[Model, Export], tmp_path: Path) -> None:
     assert json.loads(stored.pop("class_names")) == list(NAMES)
     assert stored == {
         "client": "site-3",
+        "head": "ridge",
         "alpha": "12.5",
         "beta": "0.25",
         "temperature": "0.3",

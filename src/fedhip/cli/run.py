@@ -30,7 +30,7 @@ from fedhip.data import Dataset
 from fedhip.data.files import json_text, readable
 from fedhip.experiments.run import RoundSettings, run_round
 from fedhip.features import resolve_device
-from fedhip.heads import HEADS
+from fedhip.heads import HEADS, Ridge
 from fedhip.heads.errors import HeadOptionError
 from fedhip.heads.options import numbers_of, options_of
 from fedhip.methods import METHODS
@@ -38,6 +38,7 @@ from fedhip.models import RIDGE
 from fedhip.runs import require_place
 from fedhip.runs.config import read_config
 from fedhip.runs.errors import MethodNameError
+from fedhip.runs.folder import head_of
 from fedhip.runs.results import title_of
 from fedhip.simulation import METHODS as DEFAULT_METHODS
 
@@ -224,9 +225,14 @@ def print_results(results: dict[str, Any]) -> None:
             print(f"{title_of(name)} diverged: {method['diverged']}")
         elif method.get("note"):
             print(f"{title_of(name)}: {method['note']}")
-    chosen = [entry["alpha"] for entry in results["methods"].get("fedhip", {"per_client": []})["per_client"]]
+    head = head_of(results)
+    chosen = [entry["alpha"] for entry in results["methods"].get(head.method, {"per_client": []})["per_client"]]
     alphas = [alpha for alpha in chosen if alpha is not None]
-    if alphas and (loo := results["leave_one_out"]):
+    if head is not Ridge:
+        settings = "; ".join(f"{name} {value:.3g}" for name, value in results["settings"].items())
+        own = sum(alpha > 0 for alpha in alphas)
+        print(f"models: {title_of(head.method)}; {settings}; {own} of {len(alphas)} clients with α > 0")
+    elif alphas and (loo := results["leave_one_out"]):
         low, middle, high = (f"{value:.3g}" for value in (min(alphas), np.median(alphas), max(alphas)))
         best = int(np.argmax(loo["accuracy"]))
         single, zero = loo["accuracy"][best], loo["accuracy"][0]

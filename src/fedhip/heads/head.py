@@ -42,8 +42,11 @@ class Head(ABC):
     #: As users name it, and its method in tables.
     name: ClassVar[str]
     method: ClassVar[str]
-    #: What α is chosen among, and the temperatures that losses are given at.
+    #: What α is chosen among.
     alphas: ClassVar[tuple[float, ...]]
+    #: What α is, in the words of a table's note.
+    alpha_is: ClassVar[str]
+    #: What losses of rows left out are given at.
     temperatures: ClassVar[tuple[float, ...]]
     #: Whether a change of the sum takes everybody's rows.
     needs_rows: ClassVar[bool] = False

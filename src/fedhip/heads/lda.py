@@ -23,6 +23,7 @@ class Lda(Head):
     """A function of the sum and of a client's class sums and counts; which means it uses is chosen on its rows."""
 
     name, method = "lda", "fedhip-lda"
+    alpha_is = "1 where a client’s model has class means of its own, 0 where it has the federation’s"
     alphas, temperatures = (0.0, 1.0), TEMPERATURES
 
     def __init__(self, federation: Federation, task: Task) -> None:

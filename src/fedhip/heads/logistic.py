@@ -35,6 +35,7 @@ class Logistic(Head):
     """Fitted to everybody's rows, and a client's to its own."""
 
     name, method = "logistic", "fedhip-logistic"
+    alpha_is = "how much more the client’s own rows weigh in its own step than in the federation’s model"
     alphas = LOGISTIC_ALPHAS
     #: Ten to the decade around 1: its scores are nearly calm.
     temperatures = tuple(10.0 ** (i / 10) for i in range(-10, 11))

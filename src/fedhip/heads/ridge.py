@@ -23,6 +23,7 @@ class Ridge(Head):
     """A function of the sum and of a client's statistics."""
 
     name, method = RIDGE, "fedhip"
+    alpha_is = "how much more the client’s own rows weigh in its model than in the global one"
     alphas, temperatures = DEFAULT_ALPHAS, TEMPERATURES
 
     @classmethod

@@ -40,6 +40,7 @@ from fedhip.heads import HEADS, Head
 from fedhip.models import RIDGE, Model
 from fedhip.runs.errors import NoSpaceError, RunChangedError, RunExistsError, RunFolderError, RunVersionError
 from fedhip.runs.ledger import Ledger
+from fedhip.runs.models import answering
 from fedhip.runs.names import file_name, unknown_client
 
 SCHEMA = 1
@@ -174,13 +175,10 @@ class RunFolder:
                 f"{self.path}/models/{file_name(client)} is the model of client {model.client!r}, not of {client!r}; "
                 "restore it"
             )
-        model = replace(model, temperature=self._temperature(self.head.method))
         prior = self.priors(client).get(self.head.method, NO_PRIOR)
-        if prior.is_none:
-            return model
         counts = {name: torch.tensor(found["train_counts"]) for name, found in self.details["clients"].items()}
-        shift = prior.shift(counts[client], torch.stack(list(counts.values())).sum(dim=0))
-        return replace(model, temperature=prior.temperature, bias=prior.temperature * shift)
+        everybody = torch.stack(list(counts.values())).sum(dim=0)
+        return answering(model, self._temperature(self.head.method), prior, counts[client], everybody)
 
     def _model(self, *parts: str) -> Model:
         path = self._file(*parts)

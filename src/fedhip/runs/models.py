@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
 
+from fedhip.core.prior import NO_PRIOR, Prior
 from fedhip.features.reference import BackboneReference
 from fedhip.models import Model
 from fedhip.simulation import Federation, Linear
@@ -71,6 +73,19 @@ def _solved(federation: Federation, model: Linear, head: Head | None) -> dict[st
     if isinstance(model, Tensor):
         return {"weights": model.cpu(), "beta": federation.beta, **kind}
     return {"weights": model.weights.cpu(), "intercept": model.bias.cpu(), "beta": None, **kind}
+
+
+def answering(
+    model: Model,
+    temperature: float | None,
+    prior: Prior = NO_PRIOR,
+    own: Tensor | None = None,
+    everybody: Tensor | None = None,
+) -> Model:
+    """The model as it answers: with a temperature, or with its client's prior, from class counts, and that one's."""
+    if prior.is_none or own is None or everybody is None:
+        return replace(model, temperature=temperature)
+    return replace(model, temperature=prior.temperature, bias=prior.temperature * prior.shift(own, everybody))
 
 
 def models_digest(digests: Mapping[str | None, str]) -> str:
