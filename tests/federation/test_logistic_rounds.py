@@ -128,6 +128,16 @@ def test_a_leaver_with_consent_the_objective_is_that_of_those_present(
     assert set(trial.codes()) == {"c"}
 
 
+def test_a_leaver_that_is_back_at_the_end_gets_its_model(tmp_path: Path) -> None:
+    trial = logistic(tmp_path, quorum=3, threshold=3, **SHORT)
+    permit_leavers(trial)
+    trial.fault("late", "c", "mask", round=4)
+    result = trial.run()
+    assert [s["sites"] for s in result.results["sums"]] == [list(FOUR)] * 3 + [["a", "b", "d"]]
+    assert [step for node, step in trial.grid.asked if node == trial.node("c")][-2:] == ["mask", "personalize"]
+    assert (trial.site_folder("c") / "result").exists()
+
+
 @pytest.mark.parametrize(
     ("sum_number", "step", "kind"),
     [(2, "keys", "silent"), (2, "mask", "lost"), (4, "keys", "lost"), (4, "share", "silent"), (4, "mask", "silent")],
