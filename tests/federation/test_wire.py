@@ -200,6 +200,12 @@ def test_the_digest_tells_questions_apart_and_not_attempts() -> None:
     assert replace(LETTER, envelope=replace(ENVELOPE, round=2)).digest() != LETTER.digest()
 
 
+def test_a_message_that_names_no_sum_is_of_the_first() -> None:
+    records = to_records(LETTER)
+    del cast(ConfigRecord, records["fedhip"])["round"]
+    assert from_records(records).envelope == ENVELOPE
+
+
 def test_what_a_secure_sum_is_bound_to() -> None:
     """The first sum to the session, as ever; a later one to its number and attempt, and to the first one's sum."""
     assert replace(ENVELOPE, attempt=3).sum_session == ENVELOPE.session

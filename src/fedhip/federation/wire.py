@@ -265,7 +265,8 @@ class ProtocolError(MessageError):
 
 
 def _envelope(header: Mapping[str, Any]) -> Envelope:
-    session, attempt, number = header.get("session"), header.get("attempt"), header.get("round")
+    # A version that knows of one sum alone does not number it.
+    session, attempt, number = header.get("session"), header.get("attempt"), header.get("round", 1)
     if not isinstance(session, bytes) or len(session) != SESSION_BYTES:
         raise MessageError(f"the session is not {SESSION_BYTES} bytes")
     if type(attempt) is not int or attempt < 1:
