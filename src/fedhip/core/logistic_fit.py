@@ -43,6 +43,8 @@ TEMPERATURES: tuple[float, ...] = tuple(10.0 ** (i / 10) for i in range(16))
 _CALM: tuple[float, ...] = tuple(10.0 ** (i / 20) for i in range(-8, 9))
 #: ρ in units of κN, the curvature of all rows together: two to the decade.
 PENALTIES: tuple[float, ...] = tuple(10.0 ** (i / 2) for i in range(-4, 5))
+#: Of `LogisticFit.penalty_losses`.
+PENALTY_SHAPE: tuple[int, int] = (len(PENALTIES), len(_CALM))
 #: ρ in units of κN before it is chosen.
 FIRST_PENALTY = 10.0
 #: What a change of the intercept costs against one of a feature of unit deviation.
