@@ -335,7 +335,7 @@ class LogisticFit:
         return (rows.lda_left_out - rows.F @ self.lda) / self._calm
 
     def _centre_moves_without(self, rows: _Client, gone: Tensor) -> Tensor:
-        """What the centre's not having seen some rows does to the scores of all: by means, and exactly for a row's own."""
+        """What the centre's not having seen some rows does to all scores: by means, and to a row's own exactly."""
         if self._centre is not None:
             return torch.zeros((1, 1)).to(rows.F)
         moves, own = self.discriminant.moves_without(rows.F[:, :-1], rows.labels, gone)

@@ -11,8 +11,8 @@ temperature that goes with it.
 In whitened coordinates of the client's rows (x_i Q^-½ = S_i, SᵀS = diag(Λ)) this is a logistic regression of size
 min(N_k, m + 2) with penalty ½‖·‖², solved by the quasi-Newton steps of `fedhip.core.lbfgs`, each α from the one before.
 
-**How a row is left out.** A fifth of the client's rows at a time, this one among them: of the federation's head to first
-order (`LogisticHead.without`), of the client's step by fitting it again, to the scores of that head:
+**How a row is left out.** A fifth of the client's rows at a time, this one among them: of the federation's head to
+first order (`LogisticHead.without`), of the client's step by fitting it again, to the scores of that head:
 
     z_i without i's fifth ≈ x_i Ĝ_{without} + S_i θ_{without}(α)
 

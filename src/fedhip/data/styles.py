@@ -22,9 +22,9 @@ from fedhip.data.partitions import Partition
 class Style:
     """What one client does to all of its images.
 
-    `turn` in degrees and `slant` (sideways by so much of the height) about the middle; `bold` lets what is bright
-    grow by a pixel; `blur` is a radius in pixels; `contrast` scales the distance from mid-grey; `tint`
-    scales red, green and blue; `inverted` makes dark bright.
+    `turn` in degrees, clockwise, and `slant` (sideways by so much of the height) about the middle; `bold` lets what is
+    bright grow by a pixel; `blur` is a radius in pixels; `contrast` scales the distance from mid-grey; `tint` scales
+    red, green and blue; `inverted` makes dark bright.
     """
 
     turn: float = 0.0
