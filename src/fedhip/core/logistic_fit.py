@@ -409,7 +409,8 @@ class LogisticHead:
         K = Phi @ Phi[gone].mT
         values, E = torch.linalg.eigh(self.curvature * K[gone])
         pulls = E @ ((E.mT @ delta[gone]) / (1.0 - values).clamp(min=1e-3)[:, None])
-        return Z + K @ pulls + self.centre_share * self.fit._centre_moves_without(rows, gone)
+        scores: Tensor = Z + K @ pulls + self.centre_share * self.fit._centre_moves_without(rows, gone)
+        return scores
 
     def _residuals(self, rows: _Client) -> tuple[Tensor, Tensor]:
         """Scores Z (N_k, d) of a client's rows, and softmax(Z) − Y."""
