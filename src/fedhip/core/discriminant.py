@@ -117,6 +117,23 @@ class Discriminant:
         F, Y = client_rows(self.total, features, labels, client)
         return self._rows(F, Y).left_out(self, None)
 
+    def moves_without(self, features: ArrayLike, labels: ArrayLike, gone: Tensor) -> tuple[Tensor, Tensor]:
+        """What leaving out the rows `gone` (N_k,) bool does to all of a client's scores (N_k, d), by classes' means.
+
+        And beside it (N_k,), what leaving out a row alone does so to the score of its own class. The covariance, to
+        which a row matters as one of N, stays as it is. A class with no other row keeps its mean and counts as one.
+        """
+        F, Y = client_rows(self.total, features, labels, None)
+        rows, n = self._rows(F, Y), self.total.counts.to(torch.float64).clamp(min=1.0)
+        left = (n - Y[gone].sum(dim=0)).clamp(min=1.0)
+        # Means μ_c + s_c: (x − μ_c)·Σ⁻¹s_c − ½ s_c·Σ⁻¹s_c
+        slides = -(rows.U[gone].mT @ Y[gone]) / left
+        whitened = slides / self._scaled[:, None]
+        moves = rows.X @ whitened - ((self._rotated + slides / 2) * whitened).sum(dim=0) + (left / n).log()
+        one, rest = n[rows.labels], (n[rows.labels] - 1.0).clamp(min=1.0)
+        distance = (rows.U.square() / self._scaled).sum(dim=1)
+        return moves, (rest / one).log() - distance / rest * (1.0 + 0.5 / rest)
+
     def personal(self, features: ArrayLike, labels: ArrayLike, *, client: str | None = None) -> PersonalDiscriminant:
         """The client's means in it, from its own rows."""
         F, Y = client_rows(self.total, features, labels, client)
