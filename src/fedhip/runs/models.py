@@ -54,7 +54,6 @@ def global_model(
     federation: Federation,
     class_names: tuple[str, ...],
     backbone: BackboneReference | None,
-    *,
     head: Head | None = None,
     lift: Lift | None = None,
 ) -> Model:
