@@ -7,7 +7,8 @@ fedhip itself solves.
 from __future__ import annotations
 
 import argparse
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import partial
 from html import escape
 from pathlib import Path
 from typing import Any
@@ -204,7 +205,30 @@ def draw_architecture() -> str:
     return art.svg()
 
 
-SCHEMES = {"round.svg": draw_round, "sum.svg": draw_sum, "architecture.svg": draw_architecture}
+def draw_badge(what: str, fact: str) -> str:
+    """Two words side by side, for the head of the README."""
+    left, right = 7 * len(what) + 14, 7 * len(fact) + 14
+    art = Drawing(left + right, 22, f"{what}: {fact}")
+    for x, width, colour, words in ((0, left, INK, what), (left, right, CLIENTS[2], fact)):
+        art.parts.append(f'<rect x="{x}" width="{width}" height="22" fill="{colour}"/>')
+        art.text(x + width / 2, 15, words, size=12, colour=PAPER)
+    return art.svg()
+
+
+#: Each stands for something that `.ci/run` fails without.
+BADGES = {
+    "python": ("python", "3.11 or later"),
+    "types": ("types", "mypy strict"),
+    "coverage": ("core, federation, methods", "90 % of lines or more"),
+    "docs": ("docs", "no warnings, pages executed"),
+    "wheel": ("wheel", "run in an empty folder"),
+}
+SCHEMES: dict[str, Callable[[], str]] = {
+    "round.svg": draw_round,
+    "sum.svg": draw_sum,
+    "architecture.svg": draw_architecture,
+    **{f"badge-{name}.svg": partial(draw_badge, *words) for name, words in BADGES.items()},
+}
 
 
 def draw_weights(path: Path) -> None:

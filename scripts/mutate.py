@@ -36,7 +36,7 @@ SWAPS: dict[type[ast.AST], type[ast.AST]] = {
     ast.Is: ast.IsNot,
     ast.IsNot: ast.Is,
 }
-#: Imported before anything is forked. Nothing of ours, for the mutant must be what everybody imports; no plugin of pytest.
+#: Imported before anything is forked: nothing of ours, for all must import the mutant, and no plugin of pytest.
 TOOLS = ("torch", "numpy", "pytest", "mpmath", "sklearn.linear_model", "safetensors.torch")
 
 Change = Callable[[], None]
