@@ -316,7 +316,7 @@ def plotting() -> Any:
 
 def save(figure: Any, path: Path) -> None:
     """As SVG, without the date."""
-    figure.savefig(path, metadata={"Date": None})
+    figure.savefig(path, metadata={"Date": None}, bbox_inches="tight")
 
 
 if __name__ == "__main__":
