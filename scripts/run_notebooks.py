@@ -13,13 +13,18 @@ from nbclient import NotebookClient
 def main() -> None:
     """Run each, in its own folder, and write it back."""
     for path in map(Path, sys.argv[1:]):
-        nbformat.write(executed(path), path)
+        nbformat.write(executed(path), path)  # type: ignore[no-untyped-call]
         print(path)
+
+
+def read(path: Path) -> Any:
+    """The notebook as it lies there."""
+    return nbformat.read(path, as_version=4)  # type: ignore[no-untyped-call]
 
 
 def executed(path: Path) -> Any:
     """The notebook with fresh outputs, without times and versions, so that equal runs are equal files."""
-    notebook = nbformat.read(path, as_version=4)
+    notebook = read(path)
     folder = {"metadata": {"path": str(path.parent)}}
     NotebookClient(notebook, timeout=300, resources=folder).execute()
     notebook.metadata.pop("language_info", None)

@@ -8,10 +8,9 @@ import subprocess
 import sys
 from pathlib import Path
 
-import nbformat
 import pytest
 
-from scripts.run_notebooks import executed, printed
+from scripts.run_notebooks import executed, printed, read
 
 EXAMPLES = Path(__file__).parent.parent / "examples"
 
@@ -42,6 +41,6 @@ def test_digits() -> None:
 
 @pytest.mark.parametrize("path", sorted(EXAMPLES.glob("*.ipynb")), ids=lambda path: path.stem)
 def test_a_notebook_shows_what_it_shows(path: Path) -> None:
-    kept = printed(nbformat.read(path, as_version=4))
+    kept = printed(read(path))
     assert all(kept)
     assert printed(executed(path)) == kept
