@@ -5,8 +5,15 @@
 
 Mean accuracy over clients, in percent, for every number of clients and concentration, with the deviation over seeds;
 rounds, and the MB that one client sends and receives. Cells are kept in a file beside the table as they are done
-(`table.md.cells.json`), and a run that was stopped goes on from there. `--shift s` gives every client an offset and a
-scale of its own for each feature (of s and 0.3 s deviations): clients that see things otherwise.
+(`table.md.cells.json`), and a run that was stopped goes on from there.
+
+Clients that see things otherwise:
+
+    python benchmarks/beyond.py sketches --styles --clients 50 --concentrations 0.5 1 --out styles.md
+
+`--styles` takes a data set by name in place of features, and gives every client's images a style of its own
+(`fedhip.data.styles`); features are extracted for every cell, and kept. `--shift s` gives every client an offset and a
+scale of its own for each feature (of s and 0.3 s deviations).
 """
 
 from __future__ import annotations
@@ -22,10 +29,12 @@ from typing import Any
 import numpy as np
 import torch
 
-from fedhip.data import FeatureSet, make_partition, read_features
+from fedhip.data import FeatureSet, Partition, draw_styles, load_dataset, make_partition, read_features, styled
+from fedhip.features import extract, load_backbone
 from fedhip.methods import Cohort, Protocol, run_method
 from fedhip.simulation import Client, clients_of
 
+Cell = dict[str, Any]
 #: Title, method, prior, and options.
 ROWS: tuple[tuple[str, str, str, dict[str, float]], ...] = (
     ("FedHiP (paper)", "fedhip", "none", {}),
@@ -50,13 +59,26 @@ def moved(clients: Sequence[Client], shift: float, seed: int) -> list[Client]:
     return found
 
 
-def cell(data: FeatureSet, number: int, concentration: float, seed: int, shift: float, device: str) -> dict[str, Any]:
-    """Every row of the table for one division."""
-    partition = make_partition(data.labels, "dirichlet", number, seed=seed, concentration=concentration)
+def in_styles(name: str, number: int, concentration: float, seed: int, device: str) -> tuple[FeatureSet, Partition]:
+    """The features of a data set's images in the clients' styles."""
+    images = load_dataset(name)
+    partition = make_partition(images.labels, "dirichlet", number, seed=seed, concentration=concentration)
+    images = styled(images, partition, draw_styles(number, seed))
+    features = extract(load_backbone("fedhip-vit", device=device), images, dtype=torch.float32)
+    return FeatureSet(features, images.labels, images.class_names), partition
+
+
+def cell(source: FeatureSet | str, number: int, concentration: float, seed: int, shift: float, device: str) -> Cell:
+    """Every row of the table for one division of features, or of a data set by name with styles."""
+    if isinstance(source, str):
+        data, partition = in_styles(source, number, concentration, seed, device)
+    else:
+        data = source
+        partition = make_partition(data.labels, "dirichlet", number, seed=seed, concentration=concentration)
     clients = clients_of(data, partition)
     cohort = Cohort.of(moved(clients, shift, seed) if shift else clients)
     found = {}
-    for title, method, prior, options in (*ROWS, WITHOUT_STEP) if shift else ROWS:
+    for title, method, prior, options in (*ROWS, WITHOUT_STEP) if shift or isinstance(source, str) else ROWS:
         protocol = Protocol(seed=seed, prior="client" if prior == "client" else "none")
         run = run_method(method, cohort, data.num_classes, protocol, options=options, device=device)
         known = [value for value in run.accuracy if value is not None]
@@ -100,7 +122,8 @@ def write(path: Path, text: str) -> None:
 def main() -> None:
     """Cell by cell; the table is written after each."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("features", type=Path)
+    parser.add_argument("source", help="a feature file; with --styles, a data set by name")
+    parser.add_argument("--styles", action="store_true", help="each client's images in a style of its own")
     parser.add_argument("--clients", nargs="+", type=int, default=[50, 100])
     parser.add_argument("--concentrations", nargs="+", type=float, default=[0.1, 0.5, 1.0])
     parser.add_argument("--seeds", nargs="+", type=int, default=[0, 1, 2])
@@ -110,8 +133,9 @@ def main() -> None:
     args = parser.parse_args()
     if args.device == "cpu":
         torch.set_num_threads(1)  # clients run beside each other
-    data = read_features(args.features)
-    told = {"features": hashlib.sha256(data.features.tobytes()).hexdigest(), "shift": args.shift}
+    source = args.source if args.styles else read_features(args.source)
+    known = source if args.styles else hashlib.sha256(source.features.tobytes()).hexdigest()
+    told = {"features": known, "shift": args.shift}
     kept = args.out.with_name(args.out.name + ".cells.json")
     saved = json.loads(kept.read_text(encoding="utf-8")) if kept.exists() else {"told": told, "cells": {}}
     if saved["told"] != told:
@@ -119,7 +143,7 @@ def main() -> None:
     for seed, number, concentration in product(args.seeds, args.clients, args.concentrations):
         key = f"{number} {concentration:g} {seed}"
         if key not in saved["cells"]:
-            saved["cells"][key] = cell(data, number, concentration, seed, args.shift, args.device)
+            saved["cells"][key] = cell(source, number, concentration, seed, args.shift, args.device)
             write(kept, json.dumps(saved))
         write(args.out, table(saved["cells"], args.clients, args.concentrations, args.seeds))
         accuracies = ", ".join(f"{title} {found['accuracy']:.2f}" for title, found in saved["cells"][key].items())

@@ -171,6 +171,23 @@ def test_extract_then_run_is_run(
     assert direct["beta"] == from_file["beta"]
 
 
+def test_extract_in_styles_brings_the_clients(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    encoder, images = squares(tmp_path, monkeypatch)
+    arguments = ["extract", "--data", str(images), "--weights", str(encoder), "--precision", "float32"]
+    styles = ["--styles", "--clients", "3", "--partition", "iid"]
+    assert main([*arguments, "--out", str(tmp_path / "plain.npz")]) == 0
+    assert main([*arguments, *styles, "--out", str(tmp_path / "styled.npz")]) == 0
+    capsys.readouterr()
+    plain, styled = (read_features(tmp_path / f"{name}.npz") for name in ("plain", "styled"))
+    assert plain.clients is None
+    assert styled.clients is not None
+    assert len(set(styled.clients.tolist())) == 3
+    assert not np.allclose(plain.features, styled.features)
+    assert run_json(capsys, "--features", str(tmp_path / "styled.npz"))["num_clients"] == 3
+
+
 def test_run_from_images_through_a_backbone(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -57,14 +57,16 @@ def test_the_optimum_is_scipys(alpha: float, number: int) -> None:
     X, Y = rounded_features(mine[0], head.fit.standardization).numpy(), np.eye(CLASSES)[mine[1]]
     M = np.diag(np.full(WIDTH + 1, 0.01))
     M[:WIDTH, :WIDTH] = head.fit.discriminant.covariance.numpy()
-    H = head.curvature * head.fit.statistics.gram.numpy() + head.rho * M
+    intercept = np.eye(WIDTH + 1)[:, -1:]
+    curvature = head.curvature * head.fit.statistics.gram.numpy() + head.rho * M
+    Q = np.linalg.inv(np.linalg.inv(curvature) + intercept @ intercept.T)
     G = head.weights.numpy()
 
     def objective(w: Array) -> tuple[float, Array]:
         W = w.reshape(G.shape)
         Z = X @ W / T + shift.numpy()
         top = np.logaddexp.reduce(Z, axis=1, keepdims=True)
-        pull = H @ (W - G)
+        pull = Q @ (W - G)
         value = alpha * (top[:, 0] - (Z * Y).sum(axis=1)).sum() + ((W - G) * pull).sum() / 2
         return float(value), (alpha / T * X.T @ (np.exp(Z - top) - Y) + pull).ravel()
 
@@ -79,23 +81,32 @@ def test_the_optimum_is_scipys(alpha: float, number: int) -> None:
 def test_no_weight_is_the_federations_head() -> None:
     mine = rows(20, 5)
     head = fitted(mine, rows(50, 6))
-    personal = PersonalLogistic(head, *mine)
-    assert torch.equal(personal.weights(0.0), head.weights)
-    assert relative_error(personal.loo_scores(0.0), head.loo_scores(*mine)) <= 1e-12
+    assert torch.equal(PersonalLogistic(head, *mine).weights(0.0), head.weights)
 
 
-def test_the_step_that_judges_a_row_has_not_seen_it() -> None:
-    """Every fifth row of a class is judged by a step fitted without it, which is that of a client without these."""
-    F, y = rows(30, 5, turned=1.0)
-    head = fitted((F, y), rows(60, 6))
-    personal = PersonalLogistic(head, F, y)
-    found = personal.loo_scores(10.0) - personal.loo_scores(0.0)
+def test_the_head_without_one_row_is_that_of_leave_one_out() -> None:
+    mine = rows(20, 5)
+    head = fitted(mine, rows(50, 6))
+    own, expected = head.fit._client(*mine, None), head.loo_scores(*mine)
+    for row in range(20):
+        assert relative_error(head.without(own, torch.arange(20) == row)[row], expected[row]) <= 1e-12
+
+
+@pytest.mark.parametrize(("penalty", "alpha"), [(10.0, 0.0), (100.0, 3.0)])
+def test_a_fifth_is_judged_as_refits_without_it_judge(penalty: float, alpha: float) -> None:
+    """The federation's head and the client's step are fitted again without each fifth of the client's rows."""
+    (F, y), others = wide(0, 0.4), [wide(k, 0.4) for k in range(1, 5)]
+    personal = PersonalLogistic(fitted((F, y), *others, penalty=penalty), F, y)
+    found, seen = personal.loo_scores(alpha), personal.model(alpha).scores(F)
     order = np.argsort(y, kind="stable")
+    off = naive = 0.0
     for fold in range(FOLDS):
         judged = np.sort(order[fold::FOLDS])
-        others = PersonalLogistic(head, np.delete(F, judged, 0), np.delete(y, judged))
-        expected = (others.model(10.0).scores(F[judged])) - head.scores(F[judged])
-        assert relative_error(found[judged], expected) <= 0.02  # a step that only judges is rounded sooner
+        rest = np.delete(F, judged, 0), np.delete(y, judged)
+        refit = PersonalLogistic(fitted(rest, *others, penalty=penalty), *rest).model(alpha).scores(F[judged])
+        a, b, c = (scores - scores.mean(dim=1, keepdim=True) for scores in (found[judged], seen[judged], refit))
+        off, naive = off + float((a - c).square().sum()), naive + float((b - c).square().sum())
+    assert off <= 0.06 * naive
 
 
 @pytest.mark.parametrize(("penalty", "turned", "gain"), [(3.0, 0.2, False), (100.0, 0.6, True)])

@@ -5,9 +5,9 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
-from fedhip.cli.options import add_backbone, add_dataset, extract_features, load_images
-from fedhip.data import write_features
-from fedhip.data.errors import FeatureFileError
+from fedhip.cli.options import add_backbone, add_dataset, add_partition, divide, extract_features, load_images
+from fedhip.data import Dataset, draw_styles, styled, write_features
+from fedhip.data.errors import FeatureFileError, PartitionError
 
 
 def register(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
@@ -19,6 +19,13 @@ def register(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) ->
     )
     add_dataset(parser)
     add_backbone(parser)
+    parser.add_argument(
+        "--styles",
+        action="store_true",
+        help="divide the images among clients, and turn, slant, blur, fade and tint each client's in a way of its own, "
+        "by --seed; the file then holds the clients",
+    )
+    add_partition(parser)
     parser.add_argument("--out", type=Path, required=True, metavar="FILE", help=".npz or .safetensors")
     parser.set_defaults(handler=run)
 
@@ -33,8 +40,20 @@ def run(args: argparse.Namespace) -> int:
     if args.out.is_dir():
         raise FeatureFileError(f"{args.out} is a folder; give the name of a file")
     require_folder(args.out.parent)
-    backbone, features = extract_features(args, load_images(args))
+    backbone, features = extract_features(args, images_of(args))
     write_features(args.out, features)
     rows, width = features.features.shape
     print(f"{rows:,} × {width} features of {backbone}, written to {args.out}")
     return 0
+
+
+def images_of(args: argparse.Namespace) -> Dataset:
+    """The data set as it is, or divided among clients with a style each."""
+    if not args.styles:
+        given = [f"--{name}" for name in ("clients", "partition", "concentration", "shards") if getattr(args, name)]
+        if given:
+            raise PartitionError(f"{', '.join(given)} has no effect without --styles; leave it out")
+        return load_images(args)
+    dataset = load_images(args)
+    partition = divide(args, dataset)
+    return styled(dataset, partition, draw_styles(partition.num_clients, args.seed))

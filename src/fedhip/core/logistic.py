@@ -140,8 +140,8 @@ class LogisticTerm:
 
     @property
     def mean_curvature(self) -> float:
-        """The mean of p (1 − p) over rows and classes."""
-        return float(self.curvature.to(torch.float64).mean()) * 2.0**-_SUM_BITS / max(self.rows, 1)
+        """The mean of p (1 − p) over rows and classes; of rows that are all certain, one step of the grid."""
+        return max(float(self.curvature.to(torch.float64).mean()) / max(self.rows, 1), 1.0) * 2.0**-_SUM_BITS
 
     @property
     def nbytes(self) -> int:

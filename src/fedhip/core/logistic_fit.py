@@ -43,6 +43,8 @@ TEMPERATURES: tuple[float, ...] = tuple(10.0 ** (i / 10) for i in range(16))
 _CALM: tuple[float, ...] = tuple(10.0 ** (i / 20) for i in range(-8, 9))
 #: ρ in units of κN, the curvature of all rows together: two to the decade.
 PENALTIES: tuple[float, ...] = tuple(10.0 ** (i / 2) for i in range(-4, 5))
+#: Of `LogisticFit.penalty_losses`.
+PENALTY_SHAPE: tuple[int, int] = (len(PENALTIES), len(_CALM))
 #: ρ in units of κN before it is chosen.
 FIRST_PENALTY = 10.0
 #: What a change of the intercept costs against one of a feature of unit deviation.
@@ -100,6 +102,8 @@ class LogisticFit:
         self.temperature = temperature
         self.notes: list[str] = []
         self._centre, self._metric = centre, metric
+        #: The first model asked, in standardised coordinates (m + 1, d), where it is not W₀.
+        self.start: Tensor | None = None
         self._terms: list[tuple[GridModel, LogisticTerm]] = []
         self._failed: list[GridModel] = []
 
@@ -239,7 +243,7 @@ class LogisticFit:
     def ask(self) -> GridModel:
         """The model to evaluate next."""
         if not self._terms:
-            return GridModel.of(self.centre)
+            return GridModel.of(self.centre if self.start is None else self.start)
         history = self._history()
         if self._failed:
             return GridModel.of(self._back(halved(history, self._whitened(self._failed[-1].weights))))
@@ -334,6 +338,15 @@ class LogisticFit:
             return torch.zeros((1, 1)).to(rows.F)
         return (rows.lda_left_out - rows.F @ self.lda) / self._calm
 
+    def _centre_moves_without(self, rows: _Client, gone: Tensor) -> Tensor:
+        """What the centre's not having seen some rows does to all scores: by means, and to a row's own exactly."""
+        if self._centre is not None:
+            return torch.zeros((1, 1)).to(rows.F)
+        moves, own = self.discriminant.moves_without(rows.F[:, :-1], rows.labels, gone)
+        moves = moves / self._calm
+        moves[gone] += self._centre_moves(rows)[gone]
+        return moves.index_put((gone.nonzero()[:, 0], rows.labels[gone]), -own[gone] / self._calm, accumulate=True)
+
 
 @dataclass(frozen=True)
 class _Client:
@@ -384,12 +397,31 @@ class LogisticHead:
 
     def left_out(self, rows: _Client) -> Tensor:
         """The same of a client's standardised rows."""
-        Z = rows.F @ self.weights
-        delta = torch.softmax(Z, dim=1)
-        delta[torch.arange(len(Z), device=Z.device), rows.labels] -= 1.0
+        Z, delta = self._residuals(rows)
         a = (rows.F @ self.fit.geometry.B).square() @ self.inverse_curvature
         a = a / (1.0 - self.curvature * a).clamp(min=1e-3)
         return Z + a[:, None] * delta + self.centre_share * self.fit._centre_moves(rows)
+
+    def without(self, rows: _Client, gone: Tensor) -> Tensor:
+        """Scores (N_k, d) of all of a client's rows by the head without those `gone` (N_k,) bool, to first order.
+
+        As for one row, but these leave the curvature together, and of the centre the classes' means. For one row gone,
+        its own scores are those of `left_out`.
+        """
+        Z, delta = self._residuals(rows)
+        Phi = rows.F @ (self.fit.geometry.B * self.inverse_curvature.sqrt())
+        K = Phi @ Phi[gone].mT
+        values, E = torch.linalg.eigh(self.curvature * K[gone])
+        pulls = E @ ((E.mT @ delta[gone]) / (1.0 - values).clamp(min=1e-3)[:, None])
+        scores: Tensor = Z + K @ pulls + self.centre_share * self.fit._centre_moves_without(rows, gone)
+        return scores
+
+    def _residuals(self, rows: _Client) -> tuple[Tensor, Tensor]:
+        """Scores Z (N_k, d) of a client's rows, and softmax(Z) − Y."""
+        Z = rows.F @ self.weights
+        delta = torch.softmax(Z, dim=1)
+        delta[torch.arange(len(Z), device=Z.device), rows.labels] -= 1.0
+        return Z, delta
 
 
 def _losses(scores: Tensor, labels: Tensor, temperatures: Sequence[float]) -> Tensor:

@@ -1,18 +1,23 @@
 """One client's logistic head: the federation's, corrected by the client's own rows.
 
-    P̂_k(α) = argmin_P  α · (−Σ_{i of k} log softmax(x_i P / T + shift)[y_i]) + ½ ‖P − Ĝ‖²_H,    H = κA + ρM
+    P̂_k(α) = argmin_P  α · (−Σ_{i of k} log softmax(x_i P / T + shift)[y_i]) + ½ ‖P − Ĝ‖²_Q,    Q⁻¹ = (κA + ρM)⁻¹ + eeᵀ
 
-the client's rows weigh 1 + α, as in FedHiP, and the others' stand in by the curvature of the federation's objective.
+the client's rows weigh 1 + α, as in FedHiP, and the others' stand in by the curvature κA + ρM of the federation's
+objective. The intercept e is freer than that curvature would have it: where a client's features are shifted, by its
+camera or its hand, all scores of a class are, and a hundred rows say by how much. One logit of such an offset costs ½.
 The shift is the client's prior, so that the correction need not learn what the class frequencies say; T is the
 temperature that goes with it.
 
-In whitened coordinates of the client's rows (x_i H^-½ = S_i, SᵀS = diag(Λ)) this is a logistic regression of size
-min(N_k, m + 1) with penalty ½‖·‖², solved by the quasi-Newton steps of `fedhip.core.lbfgs`, each α from the one before.
+In whitened coordinates of the client's rows (x_i Q^-½ = S_i, SᵀS = diag(Λ)) this is a logistic regression of size
+min(N_k, m + 2) with penalty ½‖·‖², solved by the quasi-Newton steps of `fedhip.core.lbfgs`, each α from the one before.
 
-**How a row is left out.** Of the federation's head to first order, as in `LogisticHead.loo_scores`; of the client's
-step by fitting it again without a fifth of the client's rows, this one among them:
+**How a row is left out.** A fifth of the client's rows at a time, this one among them: of the federation's head to
+first order (`LogisticHead.without`), of the client's step by fitting it again, to the scores of that head:
 
-    z_i without i ≈ (x_i Ĝ without i) + S_i θ_{without i's fifth}(α)
+    z_i without i's fifth ≈ x_i Ĝ_{without} + S_i θ_{without}(α)
+
+Both must go together. A head that has seen the row has its class's scores up for all rows that look like it, first of
+all the client's own; a step fitted to these takes them down, and the row is judged too low.
 
 A first-order correction of the step too (one curvature κ for all classes and rows) is optimistic where α is large: the
 rows pull as if each had its mean curvature, and their own pull is taken off too little. It promised ever more from
@@ -93,7 +98,6 @@ class PersonalLogistic:
             )
         self._Z = F @ head.weights
         self._y = y[:, None]
-        self._base = head.left_out(self._rows)
         # Each class's rows dealt out in turn.
         self._fold = torch.empty_like(y).index_copy_(
             0, torch.argsort(y, stable=True), torch.arange(len(y)).to(y) % FOLDS
@@ -103,8 +107,9 @@ class PersonalLogistic:
     @cached_property
     def _basis(self) -> tuple[Tensor, Tensor, Tensor]:
         """S (N_k, r), Λ (r,) and what takes coordinates back to weights (m + 1, r)."""
-        root = self._head.inverse_curvature.sqrt()
-        back = self._head.fit.geometry.B * root
+        back = self._head.fit.geometry.B * self._head.inverse_curvature.sqrt()
+        intercept = torch.eye(len(back)).to(back)[:, -1:]
+        back = torch.cat((back, intercept), dim=1)
         Phi = self._rows.F @ back
         if len(Phi) <= Phi.shape[1]:
             values, E = torch.linalg.eigh(Phi @ Phi.mT)
@@ -113,6 +118,11 @@ class PersonalLogistic:
             return E * values.sqrt(), values, back @ (Phi.mT @ (E / values.sqrt()))
         values, Q = torch.linalg.eigh(Phi.mT @ Phi)
         return Phi @ Q, values.clamp(min=0.0), back @ Q
+
+    @cached_property
+    def _without(self) -> list[Tensor]:
+        """For each fold the scores (N_k, d) of all rows by the federation's head without it."""
+        return [self._head.without(self._rows, self._fold == fold) for fold in range(FOLDS)]
 
     def weights(self, alpha: float) -> Tensor:
         """P̂_k(α) of standardised features, the intercept last (m + 1, d)."""
@@ -126,10 +136,11 @@ class PersonalLogistic:
     def loo_scores(self, alpha: float) -> Tensor:
         """For each of the client's rows its scores without it (see the module), and without prior: (N_k, d)."""
         alpha = require_alpha(alpha)
-        scores = self._base.clone()
-        for fold in range(FOLDS if alpha > 0.0 else 0):
+        scores = torch.empty_like(self._Z)
+        for fold in range(FOLDS):
             at = self._fold == fold
-            if bool(at.any()):
+            scores[at] = self._without[fold][at]
+            if alpha > 0.0 and bool(at.any()):
                 scores[at] += self._basis[0][at] @ self._solve(alpha, fold)
         return scores
 
@@ -161,8 +172,10 @@ class PersonalLogistic:
         return value, (alpha / self._T) * (S.mT @ residuals) + theta
 
     def _kept(self, fold: int | None) -> tuple[Tensor, Tensor, Tensor]:
-        rows = self._basis[0], self._Z, self._y
-        return rows if fold is None else tuple(part[self._fold != fold] for part in rows)  # type: ignore[return-value]
+        if fold is None:
+            return self._basis[0], self._Z, self._y
+        at = self._fold != fold
+        return self._basis[0][at], self._without[fold][at], self._y[at]
 
     def _solve(self, alpha: float, fold: int | None = None) -> Tensor:
         """θ at the optimum, from that of the nearest smaller α."""

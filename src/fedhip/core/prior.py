@@ -136,6 +136,14 @@ class PriorLosses:
             right.append(hits)
         return cls(torch.stack(losses), torch.stack(right), rows, scale)
 
+    def right_with(self, model: int, prior: Prior) -> float:
+        """The rows right of one of the models with a prior of the grid."""
+        if prior.is_none:
+            return float(self.right[model, 0, -1])  # the same at every temperature
+        wanted = prior.temperature / self.scale
+        temperature = min(range(len(TEMPERATURES)), key=lambda t: abs(math.log(TEMPERATURES[t] / wanted)))
+        return float(self.right[model, temperature, SMOOTHINGS.index(prior.smoothing)])
+
 
 def _judge(S: Tensor, y: Tensor, R: Tensor, added: Tensor, logs: Tensor) -> tuple[Tensor, Tensor]:
     """(T, A): Σ_i log Σ_y e^{s_iy/T} r_iy(a) − s_i,y_i/T − log r_i,y_i(a), r the ratios without row i; rows right."""

@@ -14,6 +14,7 @@ from fedhip.data.partitions import (
 )
 from fedhip.data.picture import draw_partition
 from fedhip.data.registry import DatasetInfo, list_datasets, load_dataset
+from fedhip.data.styles import Style, draw_styles, styled
 
 __all__ = [
     "Dataset",
@@ -21,8 +22,10 @@ __all__ = [
     "FeatureSet",
     "ImagePaths",
     "Partition",
+    "Style",
     "client_parts",
     "draw_partition",
+    "draw_styles",
     "image_files",
     "is_image_name",
     "list_datasets",
@@ -34,5 +37,6 @@ __all__ = [
     "save_partition",
     "split_clients",
     "split_of",
+    "styled",
     "write_features",
 ]

@@ -1,0 +1,62 @@
+"""What the logistic head's personal step is worth: a federation with α = 0, and with each client's own α.
+
+    fedhip extract --dataset sketches --styles --clients 50 --concentration 0.5 --seed 1 --out styled.npz
+    python benchmarks/step.py styled.npz --seed 1
+
+Accuracy in percent, mean over clients, of one fit with the clients' priors; and how many clients chose which α. Clients
+are those of the file; where it has none, rows are divided by Dirichlet(λ).
+"""
+
+from __future__ import annotations
+
+import argparse
+from collections import Counter
+
+import numpy as np
+import torch
+
+from fedhip.data import make_partition, read_features
+from fedhip.methods import Protocol
+from fedhip.methods.closed import Task
+from fedhip.methods.fedhip_logistic import LogisticRun
+from fedhip.simulation import clients_of
+
+
+def main() -> None:
+    """One line."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("features")
+    parser.add_argument("--clients", type=int, default=50)
+    parser.add_argument("--concentration", type=float, default=0.5)
+    parser.add_argument("--seed", type=int, default=7)
+    args = parser.parse_args()
+    torch.set_num_threads(1)
+    data = read_features(args.features)
+    if data.clients is None:
+        number, scheme, concentration = args.clients, "dirichlet", args.concentration
+    else:
+        number, scheme, concentration = None, "natural", None
+    partition = make_partition(
+        data.labels, scheme, number, seed=args.seed, concentration=concentration, clients=data.clients
+    )
+    clients, protocol = clients_of(data, partition), Protocol(seed=args.seed, prior="client")
+    task = Task(clients, data.num_classes, protocol, {"gradient_rounds": 5.0}, "cpu", lambda *_: None)
+    run = LogisticRun(task)
+    fit = run.statistics()
+    run.temperature(fit)
+    run.gradients(fit, 5)
+    head = fit.head()
+    priors = run.priors(head)
+    without, with_step, chosen = [], [], []
+    for client in task.training:
+        alpha, model = run.personal(head, client, priors[client.name])
+        chosen.append(alpha)
+        without.append(task.accuracy(client, head.model.scores, priors[client.name]))
+        with_step.append(task.accuracy(client, model.scores, priors[client.name]))
+    means = [100 * float(np.mean([a for a in accuracies if a is not None])) for accuracies in (without, with_step)]
+    counts = ", ".join(f"{alpha:.3g}: {number}" for alpha, number in sorted(Counter(chosen).items()))
+    print(f"α = 0: {means[0]:.2f}; with the step: {means[1]:.2f}; clients by α: {counts}")
+
+
+if __name__ == "__main__":
+    main()
