@@ -5,14 +5,14 @@ BIN := .venv/bin
 READY := .venv/.ready
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test lint format benchmark clean
+.PHONY: help demo test coverage lint docs notebooks pictures wheel format benchmark clean
 
 help: ## show this list
 	@grep -E '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | sort
 
 $(READY): pyproject.toml constraints.txt
 	test -x $(BIN)/python || $(PYTHON) -m venv .venv
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e ".[dev]"
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e ".[dev,docs]"
 	@touch $@
 
 demo: $(READY) ## sketches, 50 clients, three phases: a model for every client, and a report
@@ -21,10 +21,28 @@ demo: $(READY) ## sketches, 50 clients, three phases: a model for every client, 
 test: $(READY) ## the tests
 	$(BIN)/python -m pytest -n 2
 
+coverage: $(READY) ## the tests, and at least 90 % of the lines of core, federation and methods
+	$(BIN)/python -m pytest -n 2 --cov=fedhip.core --cov=fedhip.federation --cov=fedhip.methods --cov-report=
+	@for part in core federation methods; do \
+	  $(BIN)/python -m coverage report --include="*/fedhip/$$part/*" --skip-covered --fail-under=90 || exit 1; \
+	done
+
 lint: $(READY) ## style and types
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
+
+docs: $(READY) ## the documentation, in docs/_build/html; a warning is an error
+	$(BIN)/python -m sphinx -q -W --keep-going -b html docs docs/_build/html
+
+notebooks: $(READY) ## run the notebooks of examples/ and keep what they show
+	$(BIN)/python scripts/run_notebooks.py examples/*.ipynb
+
+pictures: $(READY) ## draw the pictures of the documentation again
+	$(BIN)/python scripts/draw_pictures.py docs/pictures
+
+wheel: ## wheel and sdist in dist/, installed and tried out elsewhere
+	scripts/check-wheel dist
 
 format: $(READY) ## rewrite the sources in house style
 	$(BIN)/ruff check --fix .
@@ -34,4 +52,4 @@ benchmark: $(READY) ## speed and memory of the core, as ratios
 	$(BIN)/python benchmarks/core.py
 
 clean: ## remove the environment and caches
-	rm -rf .venv .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	rm -rf .venv docs/_build dist .coverage .pytest_cache .mypy_cache .ruff_cache .hypothesis

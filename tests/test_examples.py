@@ -8,6 +8,10 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
+from scripts.run_notebooks import executed, printed, read
+
 EXAMPLES = Path(__file__).parent.parent / "examples"
 
 
@@ -33,3 +37,10 @@ def test_digits() -> None:
     local, whole, personalized = (float(cell.strip(" %")) for cell in means.split("│")[5:8])
     assert "mean" in means
     assert personalized > whole > local
+
+
+@pytest.mark.parametrize("path", sorted(EXAMPLES.glob("*.ipynb")), ids=lambda path: path.stem)
+def test_a_notebook_shows_what_it_shows(path: Path) -> None:
+    kept = printed(read(path))
+    assert all(kept)
+    assert printed(executed(path)) == kept

@@ -5,6 +5,7 @@ from __future__ import annotations
 import subprocess
 import sys
 from importlib.metadata import version
+from pathlib import Path
 
 import fedhip
 import fedhip.core
@@ -16,6 +17,11 @@ def test_public_names() -> None:
     for module in (fedhip, fedhip.core):
         assert all(hasattr(module, name) for name in module.__all__)
     assert fedhip.__version__ == version("fedhip")
+
+
+def test_the_citation_is_of_this_version() -> None:
+    citation = (Path(__file__).parent.parent / "CITATION.cff").read_text(encoding="utf-8")
+    assert f"\nversion: {fedhip.__version__}\n" in citation
 
 
 def test_the_core_needs_torch_numpy_and_safetensors_alone() -> None:

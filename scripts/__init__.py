@@ -1,0 +1,1 @@
+"""What is run by hand: pictures, studies, the building of data and releases."""

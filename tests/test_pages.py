@@ -1,0 +1,77 @@
+"""The pages of the documentation do what they say, and are all there."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from pathlib import Path
+
+import pytest
+
+from scripts import draw_pictures
+from tests.pages import DOCS, ROOT, blocks, follow
+
+PACKAGE = ROOT / "src" / "fedhip"
+
+
+@pytest.fixture
+def sources(tmp_path: Path) -> Path:
+    """A checkout to change: the sources as links, but those that a page patches."""
+    for name in ("src", "tests"):
+        ignored = shutil.ignore_patterns("__pycache__")
+        shutil.copytree(ROOT / name, tmp_path / name, copy_function=os.symlink, ignore=ignored)
+    shutil.copy(ROOT / "pyproject.toml", tmp_path)
+    for patched in ("methods/__init__.py", "data/registry.py", "features/backbones.py"):
+        link = tmp_path / "src" / "fedhip" / patched
+        link.unlink()
+        shutil.copy(PACKAGE / patched, link)
+    return tmp_path
+
+
+def follow_in(sources: Path, page: str) -> str:
+    return follow(DOCS / "maintain" / page, sources, PYTHONPATH="src", FEDHIP_CACHE=str(sources / "cache"))
+
+
+def test_how_to_add_a_method(sources: Path) -> None:
+    assert "1 passed" in follow_in(sources, "add-a-method.md")
+
+
+def test_how_to_add_a_data_set(sources: Path) -> None:
+    assert "comes with scikit-learn" in follow_in(sources, "add-a-data-set.md")
+    assert (sources / "divided" / "partition.json").is_file()
+
+
+def test_how_to_add_a_backbone(sources: Path) -> None:
+    assert "pixels:16" in follow_in(sources, "add-a-backbone.md")
+
+
+def test_the_tutorial_on_images(tmp_path: Path) -> None:
+    told = follow(DOCS / "tutorials" / "images.md", tmp_path, FEDHIP_CACHE=str(tmp_path / "cache"))
+    for text in (
+        "sites · 5 clients, natural",
+        "the model of client 'bern'",
+        "client 'chur' is forgotten",
+        "all is well",
+    ):
+        assert text in told
+    assert (tmp_path / "bern.onnx").is_file()
+
+
+def test_the_tutorial_on_embeddings(tmp_path: Path) -> None:
+    told = follow(DOCS / "tutorials" / "embeddings.md", tmp_path)
+    for text in ("paragraphs of 20 modules", "20 clients, natural", "client 'newcomer' joined", "all is well"):
+        assert text in told
+
+
+@pytest.mark.parametrize("page", ["quickstart.md", "howto/choose-alpha-and-beta.md"])
+def test_python_of_a_page_runs(page: str, capsys: pytest.CaptureFixture[str]) -> None:
+    names: dict[str, object] = {}
+    for block in blocks(DOCS / page, "python"):
+        exec(compile(block, page, "exec"), names)  # noqa: S102
+    for line in capsys.readouterr().out.splitlines():
+        assert line in (DOCS / page).read_text(encoding="utf-8")
+
+
+@pytest.mark.parametrize("name", draw_pictures.SCHEMES)
+def test_pictures_are_those_of_their_script(name: str) -> None:
+    assert (DOCS / "pictures" / name).read_text(encoding="utf-8") == draw_pictures.SCHEMES[name]()
