@@ -1,0 +1,28 @@
+"""Bytes that one client sends, against the paper's full matrices and the rivals."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from benchmarks.gradient import federation
+from benchmarks.measure import Setup
+from benchmarks.table import Line, share
+from fedhip.methods import METHODS, Cohort, Protocol, run_method
+
+
+def section(setup: Setup) -> Iterator[Line]:
+    """Bytes that one client sends, against the paper's C and L in float64.
+
+    Counted from the tensors that travel, in runs on a few rows: the number of rows does not change them.
+    """
+    m, d, rounds = setup.pick(toy=(8, 3, 2), quick=(768, 100, 20), full=(768, 100, 200))
+    cohort, protocol = Cohort(federation(2, 2 * d, m, d)), Protocol(rounds=rounds, epochs=1)
+    literal = 8 * (m * m + m * d)
+    against = f"the paper's C and L, {literal / 1e6:.2f} MB, m = {m}, d = {d}"
+    for name, info in METHODS.items():
+        run = run_method(name, cohort, d, protocol, device=setup.device)
+        if run.rounds == 0:
+            continue
+        what = f"{info.title}, {run.rounds} round{'s' * (run.rounds != 1)}"
+        sent = run.upload_bytes_per_client
+        yield share(what, sent / literal, against, upload_bytes=sent, download_bytes=run.download_bytes_per_client)
