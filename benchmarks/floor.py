@@ -89,7 +89,7 @@ class Phase:
 def library_phases(clients: list[ClientRows], d: int) -> tuple[Phase, Phase, Phase]:
     """The three phases, each given what the ones before it gave."""
     device = clients[0][0].device
-    local_training = Phase(lambda rows: Statistics.from_data(*rows, d), clients, device)
+    local_training = Phase(lambda rows: Statistics.from_data(rows[0], rows[1], d), clients, device)
     uploads: Any = local_training.run()
     total = aggregate(uploads)
     solve_global(total, BETA)
@@ -125,7 +125,7 @@ def bare_phases(clients: list[ClientRows], d: int) -> tuple[Phase, Phase, Phase]
     def system(H: Tensor) -> Tensor:
         R = torch.linalg.cholesky(H)
         U = torch.linalg.solve_triangular(R, B, upper=False)
-        return torch.linalg.solve_triangular(R.mT, U, upper=True)
+        return unwhitened(R, U)
 
     def personal(rows: ClientRows) -> Tensor:
         F, _ = rows
@@ -137,12 +137,18 @@ def bare_phases(clients: list[ClientRows], d: int) -> tuple[Phase, Phase, Phase]
         coefficients, r = E.mT @ fit, E.shape[1]
         _ = E @ shrunk[:r]  # the residuals at every α
         _ = E @ shrunk[:r, :alphas], E @ shrunk[:r, :alphas]  # 1 − h at every α, and its bound
-        return torch.linalg.solve_triangular(R.mT, W.mT @ (E @ coefficients), upper=True)
+        return unwhitened(R, W.mT @ (E @ coefficients))
 
     return Phase(statistics, ready, device), Phase(system, [H], device), Phase(personal, ready, device)
 
 
-class Counting(TorchDispatchMode):
+def unwhitened(R: Tensor, T: Tensor) -> Tensor:
+    """R⁻ᵀ T."""
+    weights: Tensor = torch.linalg.solve_triangular(R.mT, T, upper=True)
+    return weights
+
+
+class Counting(TorchDispatchMode):  # type: ignore[no-untyped-call]
     """Counts matrix products with their operations, triangular solves and factorisations."""
 
     NAMES: ClassVar = {
@@ -153,7 +159,7 @@ class Counting(TorchDispatchMode):
     }
 
     def __init__(self) -> None:
-        super().__init__()
+        super().__init__()  # type: ignore[no-untyped-call]
         self.calls: Counter[str] = Counter()
         self.operations = 0
 

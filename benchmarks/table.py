@@ -38,7 +38,7 @@ def faster(what: str, ours: float, against: str, theirs: float, stated: str = ""
 
 def share(what: str, value: float, against: str, stated: str = "", **details: float) -> Line:
     """How many times as large as something else; below one in percent."""
-    reading = f"{value:.0%}" if value < 1 else f"{digits(value)} ×"
+    reading = f"{100 * value:.3g} %" if value < 0.995 else f"{digits(value)} ×"
     return Line(what, against, value, reading, stated, details)
 
 

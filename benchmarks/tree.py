@@ -14,7 +14,7 @@ import numpy as np
 import torch
 
 from benchmarks.measure import Setup, synthetic_rows
-from benchmarks.table import Line, share
+from benchmarks.table import Line, faster, share
 from fedhip.core.fixedpoint import GridStatistics
 from fedhip.core.statistics import AdditiveStatistics, Statistics
 from fedhip.parallel import one_thread
@@ -51,30 +51,18 @@ def section(setup: Setup) -> Iterator[Line]:
     with one_thread():
         root, alone = both_ways(levels, flat, clients(K))
     server, nodes = sum(flat.seconds), K
-    yield share(f"a server's work for {K:,} clients of m = {WIDTH}, d = {CLASSES}", 1.0, "itself", seconds=server)
+    against = f"a server of {K:,} clients, m = {WIDTH}, d = {CLASSES}"
     for number, level in enumerate(levels, start=1):
         nodes //= level.fan
-        mean = sum(level.seconds) / nodes
-        what = f"level {number}: one of {nodes:,} aggregators, {level.fan} sums each"
-        yield portion(f"{what}, time", mean / server, "the flat server's", seconds=mean)
+        seconds = sum(level.seconds) / nodes
+        what = f"level {number}, one of {nodes:,} that add {level.fan} sums"
+        yield share(f"{what}: time", seconds / server, against, seconds=seconds, server=server)
         received = level.received_bytes / (K * upload_bytes(root))
-        yield portion(f"{what}, bytes received", received, "the flat server's", received_bytes=level.received_bytes)
-        yield share(
-            f"{what}, memory",
-            level.held_bytes / flat.held_bytes,
-            "the flat server's",
-            "1 ×",
-            held_bytes=level.held_bytes,
-        )
+        yield share(f"{what}: bytes received", received, against, received_bytes=level.received_bytes)
+    held = max(level.held_bytes for level in levels)
+    yield share("any level: statistics held", held / flat.held_bytes, against, "1 ×", held_bytes=held)
     path = sum(sum(level.seconds) / len(level.seconds) for level in levels)
-    yield Line(
-        "from the last upload to the root, levels at work side by side",
-        "the flat server",
-        server / path,
-        f"{server / path:,.0f} × as fast",
-        "",
-        {"tree": path, "flat": server},
-    )
+    yield faster("from the uploads to the root, a level's aggregators side by side", path, against, server)
     yield same("the tree's sum on the grid", "the flat sum", root == alone and root.digest() == alone.digest())
     yield float_sums(min(K, 1_000), fans[0])
 
@@ -125,11 +113,6 @@ def float_sums(K: int, fan: int) -> Line:
 def same(what: str, against: str, equal: bool) -> Line:
     """Whether two sums are the same bits."""
     return Line(what, against, float(equal), "identical bits" if equal else "other bits", "identical bits on the grid")
-
-
-def portion(what: str, value: float, against: str, **details: float) -> Line:
-    """A small share, in percent."""
-    return Line(what, against, value, f"{value:.3g}".replace("e-0", "e-") + " ×", "", details)
 
 
 def state_bytes(sums: AdditiveStatistics) -> int:
