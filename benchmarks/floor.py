@@ -31,7 +31,7 @@ ClientRows = tuple[Tensor, Tensor]
 def section(setup: Setup) -> Iterator[Line]:
     """Phase 1 to 3 as multiples of the bare matrix products and factorisations they need."""
     K, m, d, N = setup.pick(toy=(3, 16, 4, 60), quick=(30, 384, 50, 9_000), full=(100, 768, 100, 48_000))
-    clients, repeats = uneven_clients(K, m, d, N, setup.device), setup.pick(toy=1, quick=3, full=3)
+    clients, repeats = uneven_clients(K, m, d, N, setup.device), setup.pick(toy=1, quick=3, full=2)
     library = floor = 0.0
     for number, (ours, bare) in enumerate(zip(library_phases(clients, d), bare_phases(clients, d), strict=True), 1):
         mine, least = best_seconds(setup, ours.run, bare.run, repeats=repeats)

@@ -28,13 +28,15 @@ def section(setup: Setup) -> Iterator[Line]:
     All sides train the same heads on the same batches from the same start, and must agree. The loops run on one
     thread, which for products this small is no slower than several; the one with autograd also as torch starts.
     """
-    K, N, m, d, epochs = setup.pick(
-        toy=(3, 100, 8, 3, 1), quick=(16, 8_000, 768, 100, 1), full=(50, 50_000, 768, 100, 3)
-    )
+    small, large = (16, 8_000, 768, 100, 1), (50, 50_000, 768, 100, 3)
+    K, N, m, d, epochs = setup.pick(toy=(3, 100, 8, 3, 1), quick=small, full=large)
     clients, protocol = federation(K, N, m, d), Protocol(rounds=1, epochs=epochs)
     yield from against_loops(setup, Laboratory(clients, d, protocol, setup.device))
     if setup.device.type == "cuda" or setup.size == "toy":
         yield from dual_form(setup, clients, d, protocol)
+    elif setup.size == "full":  # rounds of all methods side by side need no more rows than that
+        K, N, m, d, epochs = small
+        clients, protocol = federation(K, N, m, d), Protocol(rounds=1, epochs=epochs)
     heads: tuple[Head, ...] = setup.pick(toy=("linear",), quick=("linear",), full=("linear", "mlp"))
     for head in heads:
         yield from rounds_of_all(setup, Laboratory(clients, d, replace(protocol, head=head), setup.device))

@@ -36,7 +36,7 @@ def against_the_paper(setup: Setup) -> Iterator[Line]:
     total, (S, M, G) = aggregate(statistics), paper.aggregate(uploads, BETA)
     assert close(solve_global(total, BETA), G)
     assert close(personalize(total, *clients[0], ALPHA, BETA), paper.personalize(S, M, *labelled[0], ALPHA, BETA, K))
-    repeats = setup.pick(toy=1, quick=2, full=3)
+    repeats = setup.pick(toy=1, quick=2, full=2)
     sizes = f"K = {K}, m = {m}, d = {d}, N_k = {rows}"
     one, one_paper = best_seconds(
         setup,
@@ -118,7 +118,7 @@ def against_scikit_learn(setup: Setup) -> Iterator[Line]:
     F, y = synthetic_rows(N, m, d, 0, setup.device)
     X, Y = F.numpy(), one_hot(y, d).numpy()
     total = Statistics.from_data(F, y, d)
-    repeats = setup.pick(toy=1, quick=2, full=3)
+    repeats = setup.pick(toy=1, quick=2, full=2)
 
     def ridge(alpha: float = 0.0) -> Ridge:
         weights = np.where(np.arange(N) < own, 1.0 + alpha, 1.0) if alpha else None
