@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+import torch
 from torch import Tensor
 
 from fedhip import simulation
 from fedhip.core import Statistics, default_betas
-from fedhip.core.errors import EmptyClientError
-from fedhip.simulation import METHODS, Client, local_model, simulate
+from fedhip.core.errors import EmptyClientError, NotInTotalError
+from fedhip.simulation import METHODS, Alpha, Client, Federation, Personalization, local_model, simulate
 from tests.core.problems import Array, relative_error, ridge_oracle
 
 
@@ -84,6 +85,29 @@ def test_no_model_sees_a_test_row(monkeypatch: pytest.MonkeyPatch, prior: bool) 
     half = len(models) // 2
     assert half == 3 * len(clients)
     assert all(np.array_equal(a, b) for a, b in zip(models[:half], models[half:], strict=True))
+
+
+@pytest.mark.parametrize("alpha", ["loo", 0.0, 20.0])
+def test_the_last_client_has_the_same_model_in_less_room(alpha: Alpha) -> None:
+    clients = federation()
+    outcome = simulate(clients, 6, alpha=alpha, beta=2.0)
+    alone = Federation(outcome.federation.grid, 2.0)
+    found, expected = Personalization.of(alone, clients[1], alpha, last=True), outcome.clients[1].personal
+    assert expected is not None
+    assert torch.equal(found.weights, expected.weights)
+    assert torch.equal(alone.G, outcome.federation.G)
+    assert (found.alpha, found.own, found.loo_accuracy) == (expected.alpha, expected.own, expected.loo_accuracy)
+    assert (found.log_losses, found.global_log_losses) == (expected.log_losses, expected.global_log_losses)
+    assert "total" not in vars(alone)
+
+
+def test_a_client_that_is_not_in_the_sum_has_no_model_at_any_alpha() -> None:
+    clients = federation()
+    outcome = simulate(clients, 6, beta=2.0)
+    stranger = outcome.federation.grid + clients[0].statistics(6, outcome.federation.grid.fraction_bits)
+    for alpha in (0.0, 5.0):
+        with pytest.raises(NotInTotalError, match="client 'stranger'"):
+            outcome.federation.weights(stranger, alpha, client="stranger")
 
 
 def test_summary_weighs_clients_as_it_says() -> None:

@@ -29,12 +29,13 @@ from fedhip.core import (
     PersonalizationPath,
     RegularizationPath,
     Statistics,
-    personalize_from_statistics,
+    personalize_on_grid,
     solve_global,
 )
 from fedhip.core.calibration import log_losses
 from fedhip.core.errors import EmptyClientError
 from fedhip.core.fixedpoint import GridStatistics, decode, fraction_bits_for, round_features
+from fedhip.core.personalization import require_part
 from fedhip.core.prior import NO_PRIOR, Prior
 from fedhip.data import FeatureSet, Partition, client_parts, split_of
 from fedhip.models import masked
@@ -99,7 +100,15 @@ class Federation:
 
     def weights(self, own: GridStatistics, alpha: float, *, client: str | None = None) -> Tensor:
         """The client's model (m, d) from its statistics."""
-        return personalize_from_statistics(self.total, decode(own), alpha, self.beta, client=client)
+        if alpha == 0.0:
+            require_part(self.grid, own, client)
+            return self.G.clone()
+        return personalize_on_grid(self.grid, own, alpha, self.beta, client=client)
+
+    def release(self) -> None:
+        """Let go of the sum in float64 and its factor, 400 MB of a wide federation; the global model stays."""
+        _ = self.G
+        self.__dict__.pop("total", None)
 
 
 @dataclass(frozen=True, eq=False)
@@ -121,18 +130,33 @@ class Personalization:
 
     @classmethod
     def of(
-        cls, federation: Federation, client: Client, alpha: Alpha = "loo", *, only_local_classes: bool = False
+        cls,
+        federation: Federation,
+        client: Client,
+        alpha: Alpha = "loo",
+        *,
+        only_local_classes: bool = False,
+        last: bool = False,
     ) -> Personalization:
-        """Choose α on the client's training rows, and solve."""
+        """Choose α on the client's training rows, and solve.
+
+        After the `last` client nobody needs the federation's factor: it makes room for that client's model.
+        """
         grid = federation.grid
-        own = client.statistics(grid.num_classes, grid.fraction_bits, grid.device)
         F = round_features(torch.as_tensor(client.train[0], device=grid.device), grid.fraction_bits)
         path = PersonalizationPath(federation.total, F, client.train[1], federation.beta, client=client.name)
         curve = path.loo_accuracy(DEFAULT_ALPHAS, only_local_classes=only_local_classes)
         chosen = DEFAULT_ALPHAS[int(curve.argmax())] if alpha == "loo" else float(alpha)
         reached = curve.max() if alpha == "loo" else path.loo_accuracy([chosen], only_local_classes=only_local_classes)
-        local_classes, labels = own.counts > 0, torch.as_tensor(client.train[1], device=grid.device)
+        labels = torch.as_tensor(client.train[1], device=grid.device)
+        local_classes = torch.bincount(labels, minlength=grid.num_classes) > 0
         mask = local_classes if only_local_classes else None
+        losses = log_losses(masked(path.loo_scores(chosen), mask), labels).tolist()
+        global_losses = log_losses(path.loo_scores(0.0), labels).tolist()
+        if last:
+            del path
+            federation.release()
+        own = client.statistics(grid.num_classes, grid.fraction_bits, grid.device)
         return cls(
             chosen,
             federation.weights(own, chosen, client=client.name),
@@ -140,8 +164,8 @@ class Personalization:
             local_classes,
             curve.tolist(),
             float(reached),
-            log_losses(masked(path.loo_scores(chosen), mask), labels).tolist(),
-            log_losses(path.loo_scores(0.0), labels).tolist(),
+            losses,
+            global_losses,
         )
 
 

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from fedhip import Statistics
 from fedhip.core.errors import DimensionError, GridOverflowError, GridScaleError, NotInTotalError
 from fedhip.core.fixedpoint import GridStatistics, decode, encode, fraction_bits_for, round_features
-from tests.core.problems import Federation, federations, relative_error
+from tests.core.problems import Array, Federation, federations, relative_error
 
 RNG = np.random.default_rng(0)
 F = RNG.normal(size=(50, 7))
@@ -59,6 +59,16 @@ def test_from_data_is_exact_where_a_single_product_would_round() -> None:
     grid = GridStatistics.from_data([[2.0**27 + 1, 2.0**27 + 3]], [0], 1, fraction_bits=0)
     a, b = 2**27 + 1, 2**27 + 3
     assert grid.gram.tolist() == [[a * a, a * b], [a * b, b * b]]
+
+
+@pytest.mark.parametrize("features", [F, F[:1] * 2.0**27, F[:2] * 2.0**27], ids=["rows", "one row", "rows one by one"])
+@pytest.mark.parametrize("rows", [1, 3, 7])
+def test_a_wide_matrix_is_the_same_some_rows_at_a_time(
+    features: Array, rows: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    at_once = GridStatistics.from_data(features, Y[: len(features)], 4, fraction_bits=3)
+    monkeypatch.setattr("fedhip.core.fixedpoint._ROWS_AT_ONCE", rows)
+    assert GridStatistics.from_data(features, Y[: len(features)], 4, fraction_bits=3) == at_once
 
 
 def test_from_data_takes_all_that_fits() -> None:

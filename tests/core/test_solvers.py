@@ -116,6 +116,29 @@ def test_both_factors_whiten_alike() -> None:
         assert relative_error(factor.unwhiten(factor.whiten(X).mT), torch.linalg.solve(H, X.mT)) <= 1e-12
 
 
+@pytest.mark.parametrize("beta", [0.0, 0.5])
+@pytest.mark.parametrize("rank", [8, 3])
+def test_a_matrix_that_is_made_is_factored_in_its_place_and_one_that_is_given_stays(rank: int, beta: float) -> None:
+    rng = np.random.default_rng(0)
+    F = torch.from_numpy(rng.integers(-9, 9, (30, rank)) @ rng.integers(-9, 9, (rank, 8))).double()
+    H, X = F.mT @ F, torch.from_numpy(rng.normal(size=(5, 8)))
+    made: list[torch.Tensor] = []
+
+    def make() -> torch.Tensor:
+        made.append(H.clone())
+        return made[-1]
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", SingularSystemWarning)
+        ours, theirs = factorize(make, beta), factorize(H, beta)
+    assert torch.equal(H, F.mT @ F)
+    assert torch.equal(ours.whiten(X), theirs.whiten(X))
+    expected = X @ torch.linalg.pinv(H + beta * torch.eye(8), hermitian=True) @ X.mT
+    assert relative_error(ours.whiten(X) @ ours.whiten(X).mT, expected) <= 1e-8
+    if isinstance(ours, CholeskyFactor):
+        assert ours.R.data_ptr() == made[-1].data_ptr()
+
+
 def test_a_sum_of_nothing_but_zeros_gives_the_zero_model() -> None:
     total = Statistics.from_data(np.zeros((4, 3)), np.zeros(4), 2)
     with pytest.warns(SingularSystemWarning, match="rank 0 of 3"):

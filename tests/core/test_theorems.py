@@ -13,8 +13,8 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from fedhip import PersonalizationPath, Statistics, aggregate, personalize, solve_global
-from fedhip.core import paper, personalize_from_statistics
-from fedhip.core.errors import DimensionError, NotInTotalError
+from fedhip.core import paper, personalize_from_statistics, personalize_on_grid
+from fedhip.core.errors import DimensionError, GridScaleError, NotInTotalError
 from fedhip.core.fixedpoint import GridStatistics, decode, encode, round_features
 from tests.core.problems import (
     Array,
@@ -201,6 +201,31 @@ def test_personalization_from_statistics_alone_is_that_from_the_rows(
     assert relative_error(found, oracle) <= attainable(1e-9, federation, k, alpha, beta)
     if alpha == 0.0:
         assert torch.equal(found, solve_global(total, beta))
+
+
+@given(federations(), penalties, alphas, st.data())
+def test_personalization_on_the_grid_is_that_of_decoded_statistics_bit_for_bit(
+    federation: Federation, penalty: float, alpha: float, data: st.DataObject
+) -> None:
+    own = [GridStatistics.from_data(F, y, federation.num_classes) for F, y in federation.clients]
+    k = data.draw(st.integers(0, len(own) - 1))
+    total, beta = sum(own[1:], own[0]), federation.beta(penalty)
+    expected = personalize_from_statistics(decode(total), decode(own[k]), alpha, beta)
+    with pytest.MonkeyPatch.context() as few:
+        few.setattr("fedhip.core.fixedpoint._ROWS_AT_ONCE", data.draw(st.integers(1, 4)))
+        assert torch.equal(personalize_on_grid(total, own[k], alpha, beta), expected)
+
+
+def test_statistics_on_the_grid_that_are_not_in_the_sum_are_refused_by_whose() -> None:
+    rng = np.random.default_rng(0)
+    F, y = rng.normal(size=(20, 4)), rng.integers(0, 2, 20)
+    total = GridStatistics.from_data(F, y, 2)
+    with pytest.raises(NotInTotalError, match="client 'north'"):
+        personalize_on_grid(total, total + total, client="north")
+    with pytest.raises(DimensionError, match="client 'north'"):
+        personalize_on_grid(total, GridStatistics.from_data(F[:, :3], y, 2), client="north")
+    with pytest.raises(GridScaleError, match="client 'north': statistics with 30 fraction bits"):
+        personalize_on_grid(total, GridStatistics.from_data(F, y, 2, fraction_bits=30), client="north")
 
 
 def test_statistics_that_are_not_in_the_sum_are_refused_by_whose() -> None:

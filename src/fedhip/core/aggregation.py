@@ -63,7 +63,7 @@ def global_system(total: Statistics, beta: float) -> GlobalSystem:
         raise EmptyClientError("the sum holds no rows; add at least one client's statistics")
     remembered: tuple[float, GlobalSystem] | None = total._memo.get("system")
     if remembered is None or remembered[0] != beta:
-        remembered = beta, GlobalSystem.of(factorize(total.gram, beta), total.cross)
+        remembered = beta, GlobalSystem.of(factorize(total.gram.clone, beta), total.cross)
         total._memo["system"] = remembered  # one assignment: another thread finds this pair or the other
     return remembered[1]
 

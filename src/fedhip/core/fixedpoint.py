@@ -35,6 +35,9 @@ DEFAULT_FRACTION_BITS = 28
 
 _FILE = TensorFile("fedhip.grid", 1, "grid statistics", dict.fromkeys(("gram", "cross", "counts"), torch.int64))
 
+#: Rows of a wide matrix that are worked on at a time, where all of them would take another such matrix.
+_ROWS_AT_ONCE = 256
+
 _LIMIT = 2.0**63
 _EXACT_FLOAT = 2.0**53
 
@@ -90,12 +93,12 @@ class GridStatistics(AdditiveStatistics):
             steps = _grid_steps(squares, absolutes, fraction_bits, feature_bits)
             if steps < _LIMIT:  # else go on measuring, to name the scale that fits all rows
                 for q, y in _exact_parts(Q, block_labels):
-                    gram += _exact_gram(q)  # symmetric, since exact
+                    _add_exact_gram(gram, q)  # symmetric, since exact
                     cross += (q.mT @ one_hot(y, d)).to(torch.int64)
         _require_fit(_grid_steps(squares, absolutes, fraction_bits, feature_bits), fraction_bits, rows.who)
         return cls(
-            gram << (fraction_bits - 2 * feature_bits),
-            cross << (fraction_bits - feature_bits),
+            gram.bitwise_left_shift_(fraction_bits - 2 * feature_bits),
+            cross.bitwise_left_shift_(fraction_bits - feature_bits),
             torch.bincount(rows.labels, minlength=d).to(rows.device),
             fraction_bits,
         )
@@ -103,13 +106,13 @@ class GridStatistics(AdditiveStatistics):
     def __add__(self, other: GridStatistics) -> Self:
         if not isinstance(other, GridStatistics):
             return NotImplemented
-        self._require_same_grid(other)
+        self.require_same_shape(other)
         return self._with(*(_exact_sum(a, b, self.fraction_bits) for a, b in self._pairs(other)))
 
     def __sub__(self, other: GridStatistics) -> Self:
         if not isinstance(other, GridStatistics):
             return NotImplemented
-        self._require_same_grid(other)
+        self.require_same_shape(other)
         self.require_contains(other.counts)
         return self._with(*(_exact_difference(a, b, self.fraction_bits) for a, b in self._pairs(other)))
 
@@ -156,11 +159,12 @@ class GridStatistics(AdditiveStatistics):
     def _with(self, gram: Tensor, cross: Tensor, counts: Tensor) -> Self:
         return type(self)(gram, cross, counts, self.fraction_bits)
 
-    def _require_same_grid(self, other: GridStatistics) -> None:
-        self.require_same_shape(other)
-        if self.fraction_bits != other.fraction_bits:
+    def require_same_shape(self, other: AdditiveStatistics, who: str = "") -> None:
+        """Raise unless the two can be added: `DimensionError`, or `GridScaleError` where they differ in scale."""
+        super().require_same_shape(other, who)
+        if isinstance(other, GridStatistics) and self.fraction_bits != other.fraction_bits:
             raise GridScaleError(
-                f"statistics with {other.fraction_bits} fraction bits do not add to those with "
+                f"{who}statistics with {other.fraction_bits} fraction bits do not add to those with "
                 f"{self.fraction_bits}; every client must encode at the same scale"
             )
 
@@ -214,6 +218,15 @@ def decode(grid: GridStatistics) -> Statistics:
     )
 
 
+def decode_weighted(total: Tensor, own: Tensor, alpha: float, fraction_bits: int) -> Tensor:
+    """total + α·own in float64 of matrices on the grid: the bits of the sum of both decoded, in the memory of one."""
+    step, own = 2.0**-fraction_bits, own.to(total.device)
+    weighted = torch.empty(total.shape, dtype=torch.float64, device=total.device)
+    for rows, ours, mine in zip(*(matrix.split(_ROWS_AT_ONCE) for matrix in (weighted, total, own)), strict=True):
+        rows.copy_(mine).mul_(step).mul_(alpha).add_(ours.to(torch.float64).mul_(step))
+    return weighted
+
+
 def _grid_steps(squares: Tensor, absolutes: Tensor, fraction_bits: int, feature_bits: int) -> float:
     """The largest entry that sums of these squares and absolute values may reach, in grid steps."""
     return max(
@@ -230,12 +243,11 @@ def _exact_parts(Q: Tensor, labels: Tensor) -> Iterator[tuple[Tensor, Tensor]]:
         yield Q[start : start + rows], labels[start : start + rows]
 
 
-def _exact_gram(q: Tensor) -> Tensor:
-    """qᵀq in int64; a single row goes by int64 products, which float64 might round."""
-    if len(q) == 1:
-        row = q[0].to(torch.int64)
-        return torch.outer(row, row)
-    return (q.mT @ q).to(torch.int64)
+def _add_exact_gram(gram: Tensor, q: Tensor) -> None:
+    """gram += qᵀq in int64; a single row goes by int64 products, which float64 might round."""
+    q = q.to(torch.int64) if len(q) == 1 else q
+    for rows, columns in zip(gram.split(_ROWS_AT_ONCE), q.split(_ROWS_AT_ONCE, dim=1), strict=True):
+        rows += torch.outer(columns[0], q[0]) if len(q) == 1 else (columns.mT @ q).to(torch.int64)
 
 
 def _exact_sum(a: Tensor, b: Tensor, fraction_bits: int) -> Tensor:

@@ -16,9 +16,10 @@ from torch import Tensor
 
 from fedhip.core.aggregation import GlobalSystem, global_system
 from fedhip.core.errors import DimensionError, NotInTotalError
+from fedhip.core.fixedpoint import GridStatistics, decode_weighted
 from fedhip.core.rows import ArrayLike, Rows
 from fedhip.core.solvers import factorize, require_alpha, require_beta
-from fedhip.core.statistics import Statistics
+from fedhip.core.statistics import AdditiveStatistics, Statistics
 
 Route = Literal["auto", "cholesky", "low-rank"]
 
@@ -64,7 +65,8 @@ def personalize(
         route = "low-rank" if 3 * len(F) <= total.num_features else "cholesky"
     if route == "low-rank":
         return _corrected(global_system(total, beta), F, Y, alpha)
-    return _weighted(total, F.mT @ F, F.mT @ Y, alpha, beta)
+    A = total.gram + alpha * (F.mT @ F)
+    return GlobalSystem.of(factorize(A, beta), total.cross + alpha * (F.mT @ Y)).G
 
 
 def personalize_from_statistics(
@@ -76,18 +78,30 @@ def personalize_from_statistics(
     the rows.
     """
     alpha, beta = require_alpha(alpha), require_beta(beta)
-    who = f"client {client!r}: " if client is not None else ""
-    total.require_same_shape(own, who)
-    total.require_contains(own.counts, who)
+    require_part(total, own, client)
     if alpha == 0.0:
         return global_system(total, beta).G.clone()
     own = own.to(total.device)
-    return _weighted(total, own.gram, own.cross, alpha, beta)
+    factor = factorize(lambda: (alpha * own.gram).add_(total.gram), beta)
+    return GlobalSystem.of(factor, total.cross + alpha * own.cross).G
 
 
-def _weighted(total: Statistics, A_k: Tensor, B_k: Tensor, alpha: float, beta: float) -> Tensor:
-    A, B = total.gram + alpha * A_k, total.cross + alpha * B_k
-    return GlobalSystem.of(factorize(A, beta), B).G
+def personalize_on_grid(
+    total: GridStatistics, own: GridStatistics, alpha: float = 20.0, beta: float = 1.0, *, client: str | None = None
+) -> Tensor:
+    """`personalize_from_statistics` of statistics on the grid: the same bits, and one matrix of memory beside them."""
+    alpha, beta = require_alpha(alpha), require_beta(beta)
+    require_part(total, own, client)
+    bits = total.fraction_bits
+    factor = factorize(lambda: decode_weighted(total.gram, own.gram, alpha, bits), beta)
+    return GlobalSystem.of(factor, decode_weighted(total.cross, own.cross, alpha, bits)).G
+
+
+def require_part(total: AdditiveStatistics, own: AdditiveStatistics, client: str | None = None) -> None:
+    """Raise unless a client of these statistics can be in the sum."""
+    who = f"client {client!r}: " if client is not None else ""
+    total.require_same_shape(own, who)
+    total.require_contains(own.counts, who)
 
 
 def client_rows(

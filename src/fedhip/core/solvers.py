@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 import warnings
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -21,6 +22,11 @@ _EPS = torch.finfo(torch.float64).eps
 #: A Cholesky pivot below this part of its diagonal entry may be the rounding of a zero: what it was computed from may
 #: have been divided by pivots as small as this.
 _SUSPICIOUS = 1e-6
+
+
+#: H, or what makes it: in memory that may be written into, so that a wide H is there once, and then its factor. What
+#: is made must be symmetric to the last bit.
+Matrix = Tensor | Callable[[], Tensor]
 
 
 class Factor(Protocol):
@@ -66,50 +72,63 @@ class EigenFactor:
         return self.V @ (T / self.values.sqrt()[:, None])
 
 
-def factorize(H: Tensor, beta: float = 0.0) -> Factor:
+def factorize(H: Matrix, beta: float = 0.0) -> Factor:
     """Factor H + βI by Cholesky; where that is singular to working precision, by eigenvalues, with a warning."""
-    regularized = H
-    if beta:  # in one copy: a wide federation's matrix is 200 MB
-        regularized = H.clone()
-        regularized.diagonal().add_(beta)
-    R = cholesky_if_regular(regularized)
+    R = cholesky_if_regular(H, beta)
     if R is not None:
         return CholeskyFactor(R)
-    factor = truncated(*torch.linalg.eigh(regularized))
+    singular = _regularized(H, beta)
+    m, helpful = len(singular), smallest_helpful_beta(singular)
+    factor = truncated(*torch.linalg.eigh(singular))
     warnings.warn(
-        f"the equations are singular to working precision at beta = {beta:g}: rank {len(factor.values)} of {len(H)} "
-        f"(eigenvalues below {rank_tolerance(len(H)):.1e} of the largest count as zero); the solution of minimum norm "
-        f"was taken. beta >= {smallest_helpful_beta(H):.0e} makes the solution unique",
+        f"the equations are singular to working precision at beta = {beta:g}: rank {len(factor.values)} of {m} "
+        f"(eigenvalues below {rank_tolerance(m):.1e} of the largest count as zero); the solution of minimum norm "
+        f"was taken. beta >= {helpful:.0e} makes the solution unique",
         SingularSystemWarning,
         stacklevel=3,
     )
     return factor
 
 
-def cholesky_if_regular(H: Tensor) -> Tensor | None:
-    """R with H = R Rᵀ; None where H is singular to working precision.
+def cholesky_if_regular(H: Matrix, beta: float = 0.0) -> Tensor | None:
+    """R with H + βI = R Rᵀ; None where H + βI is singular to working precision.
 
     That is when, scaled to a diagonal of ones, it has an eigenvalue below `rank_tolerance(m)`: some feature is a
     combination of others to all but rounding, whatever their units. The eigenvalues are computed only when a Cholesky
     pivot is small enough to be the rounding of a zero.
     """
-    factored = torch.linalg.cholesky_ex(H)
-    if int(factored.info) != 0:
+    R = _regularized(H, beta)
+    diagonal = R.diagonal().clone()
+    if not _cholesky_in_place(R):
         return None
-    R: Tensor = factored.L
-    if bool((R.diagonal().square() > _SUSPICIOUS * H.diagonal()).all()):
+    if bool((R.diagonal().square() > _SUSPICIOUS * diagonal).all()):
         return R
-    del R, factored  # the eigenvalues take as much memory again, and are four times the work of factoring anew
-    if _smallest_scaled_eigenvalue(H) <= rank_tolerance(len(H)):
+    del R  # the eigenvalues take as much memory again, and are four times the work of factoring anew
+    if _smallest_scaled_eigenvalue(_regularized(H, beta)) <= rank_tolerance(len(diagonal)):
         return None
-    again: Tensor = torch.linalg.cholesky_ex(H).L
-    return again
+    R = _regularized(H, beta)
+    _cholesky_in_place(R)
+    return R
+
+
+def _regularized(H: Matrix, beta: float) -> Tensor:
+    """H + βI in memory of its own, column after column, as a factorisation in place wants it."""
+    own: Tensor = H.new_empty(H.shape).mT.copy_(H) if isinstance(H, Tensor) else H().mT
+    own.diagonal().add_(beta)
+    return own
+
+
+def _cholesky_in_place(H: Tensor) -> bool:
+    """Write R with H = R Rᵀ over H; False where H is not positive definite."""
+    info = torch.empty((), dtype=torch.int32, device=H.device)
+    torch.linalg.cholesky_ex(H, out=(H, info))
+    return int(info) == 0
 
 
 def _smallest_scaled_eigenvalue(H: Tensor) -> float:
-    """The smallest eigenvalue of D^-½ H D^-½ with D = diag(H), which must be positive."""
+    """The smallest eigenvalue of D^-½ H D^-½ with D = diag(H), which must be positive; H is written over."""
     root = H.diagonal().sqrt()
-    return float(torch.linalg.eigvalsh((H / root).div_(root[:, None]))[0])
+    return float(torch.linalg.eigvalsh(H.div_(root).div_(root[:, None]))[0])
 
 
 def truncated(values: Tensor, V: Tensor) -> EigenFactor:

@@ -37,7 +37,7 @@ def personalize(out: Path, client: Client, received: Sum, agreement: Agreement, 
     d, only_local = len(agreement.classes), agreement.only_local_classes
     with watch("personalization"), one_thread():
         try:
-            personal = Personalization.of(federation, client, agreement.alpha, only_local_classes=only_local)
+            personal = Personalization.of(federation, client, agreement.alpha, only_local_classes=only_local, last=True)
         except FedHiPError as error:
             raise SiteRefusalError(
                 SiteCode.TOTAL, f"the sum that came does not fit this site's rows: {error}"

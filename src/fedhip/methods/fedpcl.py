@@ -47,29 +47,24 @@ def nearest_own(params: Params, x: Tensor) -> Tensor:
     return (embed(tuple(projection), x) @ own.mT).masked_fill(~owned.unsqueeze(1), -torch.inf)
 
 
-@dataclass(frozen=True)
-class Contrast:
-    """A step on (U, c). Fixed, and the same for all: sets of prototypes (1 + P, d, h), and the classes in them."""
+def contrast(params: Params, fixed: Params, batch: Batch) -> None:
+    """A step on (U, c). Fixed, and the same for all: what `FedPCL.attraction` gives.
 
-    temperature: float
-
-    def __call__(self, params: Params, fixed: Params, batch: Batch) -> None:
-        """All sets in one product."""
-        sets, known = fixed[0][0], fixed[1][0]
-        on = heads.affine(batch.x, *params).relu_()
-        length = on.norm(dim=-1, keepdim=True).clamp(min=SHORTEST)
-        z = on / length
-        prototypes = sets.flatten(0, 1)
-        logits = (z.flatten(0, 1) @ prototypes.mT / self.temperature).view(*z.shape[:2], *sets.shape[:2])
-        delta = logits.masked_fill_(~known, -torch.inf).softmax(dim=-1)
-        labels = batch.y[:, :, None, None].expand(-1, -1, sets.shape[0], 1)
-        delta.scatter_add_(-1, labels, torch.full_like(delta[..., :1], -1))
-        delta[:, :, 1:] /= sets.shape[0] - 1
-        # A class that nobody has sent a prototype of draws nowhere.
-        delta *= (batch.w * known[batch.y])[:, :, None, None] / self.temperature
-        slope = (delta.flatten(0, 1).flatten(1) @ prototypes).view_as(z)
-        slope = (slope - z * (z * slope).sum(dim=-1, keepdim=True)) / length
-        heads.descend(params, [(batch.x, torch.where(on > 0, slope, 0))])
+    All sets in one product, and as little as can be on its result, (k B, (1 + P) d), which is large.
+    """
+    towards, pull, absent, known = (tensor[0] for tensor in fixed)
+    on = heads.affine(batch.x, *params).relu_()
+    length = on.norm(dim=-1, keepdim=True).clamp(min=SHORTEST)
+    z = on / length
+    logits = torch.addmm(absent.flatten(), z.flatten(0, 1), towards.flatten(0, 1).mT)
+    delta = logits.view(-1, *absent.shape).softmax(dim=-1)
+    labels = batch.y.view(-1, 1, 1).expand(-1, len(absent), 1)
+    delta.scatter_add_(-1, labels, torch.full_like(delta[..., :1], -1))
+    slope = (delta.flatten(1) @ pull.flatten(0, 1)).view_as(z)
+    # A class that nobody has sent a prototype of draws nowhere.
+    slope *= (batch.w * known[batch.y]).unsqueeze(-1)
+    slope = (slope - z * (z * slope).sum(dim=-1, keepdim=True)) / length
+    heads.descend(params, [(batch.x, torch.where(on > 0, slope, 0))])
 
 
 class FedPCL(Method[FedPCLState]):
@@ -93,9 +88,8 @@ class FedPCL(Method[FedPCLState]):
         owned = lab.class_counts > 0
         if state.sent.any():
             sets, known, down = self.received(state)
-            fixed = for_each((sets, known), len(present))
-            step, orders = Contrast(self.options["temperature"]), lab.shuffled(number)
-            projection = lab.train(step, projection, fixed, present=present, orders=orders)
+            fixed = for_each(self.attraction(sets, known), len(present))
+            projection = lab.train(contrast, projection, fixed, present=present, orders=lab.shuffled(number))
         own = normalize(lab.class_means(embed, projection, present), dim=-1, eps=SHORTEST)
         sent = state.sent.clone()
         sent[list(present)] = True
@@ -113,6 +107,17 @@ class FedPCL(Method[FedPCLState]):
         # Of each set the prototypes there are, and a byte for each class that says which.
         size = (int(owned.sum()) + int(known.sum())) * PROJECTION * own.element_size() + owned.numel() + known.numel()
         return sets, known, size
+
+    def attraction(self, sets: Tensor, known: Tensor) -> Params:
+        """What a step is told: C/τ, of which logits are made, and the same by each set's part in the loss, of slopes.
+
+        Then, of classes (1 + P, d), 0 for those that are known and −∞ for others; and the classes known (d,), 0 or 1.
+        """
+        towards = sets / self.options["temperature"]
+        parts = towards.new_full((len(sets), 1, 1), 1 / (len(sets) - 1))
+        parts[0] = 1
+        absent = torch.zeros_like(sets[..., 0]).masked_fill_(~known, -torch.inf)
+        return towards, parts * towards, absent, known.to(sets.dtype)
 
     def models(self, state: FedPCLState, number: int) -> Models:
         """The client's own prototypes; those of a client that was never drawn are of the first projection."""
