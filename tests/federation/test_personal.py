@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import resource
 import sys
 from concurrent.futures import ProcessPoolExecutor
 from multiprocessing import get_context
@@ -33,6 +32,12 @@ def rows_of_width(width: int) -> Client:
     return Client("a", (features, labels), (features[:1], labels[:1]))
 
 
+def memory(kind: str) -> int:
+    """Bytes of this process: VmRSS now, VmHWM at most since it began (`getrusage` counts its parent's)."""
+    status = Path("/proc/self/status").read_text()
+    return 1024 * int(next(line.split()[1] for line in status.splitlines() if line.startswith(kind)))
+
+
 def matrices_beside_the_sum(folder: Path) -> float:
     """How many of its size phase 3 takes at most; to be called in a process of its own."""
     before = 0
@@ -42,10 +47,9 @@ def matrices_beside_the_sum(folder: Path) -> float:
         received = Sum(from_vector(vector, Layout(width, len(CLASSES)), agreed.fraction_bits), 1.0, FOUR)
         del vector
         client = rows_of_width(width)
-        before = int(Path("/proc/self/statm").read_text().split()[1]) * resource.getpagesize()
+        before = memory("VmRSS")
         personalize(folder / f"{width}", client, received, agreed, folder / "rows.npz")
-    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
-    return (peak - before) / (8 * WIDE**2)
+    return (memory("VmHWM") - before) / (8 * WIDE**2)
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="reads a process's memory from /proc")

@@ -222,7 +222,8 @@ def decode_weighted(total: Tensor, own: Tensor, alpha: float, fraction_bits: int
     """total + α·own in float64 of matrices on the grid: the bits of the sum of both decoded, in the memory of one."""
     step, own = 2.0**-fraction_bits, own.to(total.device)
     weighted = torch.empty(total.shape, dtype=torch.float64, device=total.device)
-    for rows, ours, mine in zip(*(matrix.split(_ROWS_AT_ONCE) for matrix in (weighted, total, own)), strict=True):
+    parts = (torch.split(matrix, _ROWS_AT_ONCE) for matrix in (weighted, total, own))
+    for rows, ours, mine in zip(*parts, strict=True):
         rows.copy_(mine).mul_(step).mul_(alpha).add_(ours.to(torch.float64).mul_(step))
     return weighted
 
@@ -246,7 +247,8 @@ def _exact_parts(Q: Tensor, labels: Tensor) -> Iterator[tuple[Tensor, Tensor]]:
 def _add_exact_gram(gram: Tensor, q: Tensor) -> None:
     """gram += qᵀq in int64; a single row goes by int64 products, which float64 might round."""
     q = q.to(torch.int64) if len(q) == 1 else q
-    for rows, columns in zip(gram.split(_ROWS_AT_ONCE), q.split(_ROWS_AT_ONCE, dim=1), strict=True):
+    parts = torch.split(gram, _ROWS_AT_ONCE), torch.split(q, _ROWS_AT_ONCE, dim=1)
+    for rows, columns in zip(*parts, strict=True):
         rows += torch.outer(columns[0], q[0]) if len(q) == 1 else (columns.mT @ q).to(torch.int64)
 
 

@@ -12,6 +12,7 @@ from sklearn.preprocessing import StandardScaler
 from fedhip.experiments.reproduce import Source, reproduce, tuning
 from fedhip.experiments.reproduce.bench import Bench
 from fedhip.experiments.reproduce.divisions import divide, hold_out, standardize
+from fedhip.methods.protocol import Protocol
 from fedhip.simulation import Client
 from tests.experiments.reproduce.fakes import BEST_RATE, bench_of, pretend, rows
 
@@ -50,7 +51,7 @@ def test_the_best_learning_rate_is_found_and_budgets_are_equal(tmp_path: Path, m
     pretend(monkeypatch)
     bench = bench_of(tmp_path, budget=6)
     (source,) = bench.sources
-    choices = {method: tuning.choose(bench, source, method) for method in ("fedavg", "ditto", "global", "fedhip")}
+    choices = {method: tuning.choose(bench, source, 0.1, method) for method in ("fedavg", "ditto", "global", "fedhip")}
     assert {len(choice.tried) for choice in choices.values()} == {6}
     assert len({setting for setting, _ in choices["ditto"].tried}) == 6
     assert choices["fedavg"].setting.learning_rate == BEST_RATE
@@ -58,13 +59,13 @@ def test_the_best_learning_rate_is_found_and_budgets_are_equal(tmp_path: Path, m
     # The pretended training likes a large mu, and does not count the default.
     assert {dict(setting.options).get("mu") for setting, _ in choices["ditto"].tried} == {None, 0.1, 0.01}
     assert dict(choices["ditto"].setting.options)["mu"] == 0.1
-    assert tuning.choose(bench, source, "local").tried[0][0].options == ()
+    assert tuning.choose(bench, source, 0.1, "local").tried[0][0].options == ()
 
 
 def test_a_setting_that_diverges_is_not_chosen(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     pretend(monkeypatch, diverge=lambda name, protocol: protocol.learning_rate == BEST_RATE)
     bench = bench_of(tmp_path)
-    choice = tuning.choose(bench, bench.sources[0], "fedavg")
+    choice = tuning.choose(bench, bench.sources[0], 0.1, "fedavg")
     assert choice.setting.learning_rate == 0.005
     assert (None in [accuracy for _, accuracy in choice.tried]) is True
 
@@ -91,7 +92,9 @@ def test_the_search_sees_no_test_row(tmp_path: Path, monkeypatch: pytest.MonkeyP
         tmp_path / "other", poisoned(clean, (0,)), seeds=(0,), clients=(4,), concentrations=(0.1,)
     )  # fmt: skip
     for method in clean.settings.methods:
-        assert tuning.choose(clean, clean.sources[0], method) == tuning.choose(other, other.sources[0], method)
+        assert tuning.choose(clean, clean.sources[0], 0.1, method) == tuning.choose(
+            other, other.sources[0], 0.1, method
+        )
     # The poison is felt where test rows are meant to be seen.
     cleans = divide(clean.sources[0], 4, 0.1, 0)
     others = divide(other.sources[0], 4, 0.1, 0)
@@ -138,6 +141,25 @@ def test_methods_are_run_as_the_search_chose(tmp_path: Path, monkeypatch: pytest
     np.testing.assert_allclose(stacked.std(axis=0), 1, atol=1e-12)
     ridge = next(call for call in methods.calls if call["name"] == "fedhip")
     assert ridge["clients"][0].train[0].shape[1] == 9
-    assert any(note.startswith("FedAvg: learning rate 0.02, of 4 settings") for note in table.footnotes)
+    assert any(note.startswith("FedAvg: learning rate 0.02; of 4 settings") for note in table.footnotes)
     record = next(record for record in table.records if record["method"] == "fedavg")
     assert (record["learning_rate"], record["settings_tried"]) == (BEST_RATE, 4)
+
+
+def test_every_heterogeneity_has_a_search_of_its_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The best rate diverges where clients have few classes; where they have many, it is taken."""
+    methods = pretend(monkeypatch)
+    bench = bench_of(tmp_path, regimes=("tuned",), seeds=(0,))
+
+    def few_classes(name: str, protocol: Protocol) -> bool:
+        return protocol.learning_rate == BEST_RATE and len(set(methods.calls[-1]["clients"][0].train[1])) < 4
+
+    methods.diverge = few_classes
+    (table,), _ = reproduce(bench, ("table1",), tmp_path / "out")
+    rates = {r["concentration"]: r["learning_rate"] for r in table.records if r["method"] == "fedavg"}
+    assert rates[0.1] != BEST_RATE
+    assert rates[1.0] == BEST_RATE
+    assert any(
+        note.startswith("FedAvg: learning rate 0.005 at λ = 0.1; learning rate 0.02 at λ = 1; of 4 settings")
+        for note in table.footnotes
+    )

@@ -72,7 +72,7 @@ def steps(bench: Bench) -> list[Step]:
     for regime in s.regimes:
         for source, method in product(bench.sources, s.methods):
             if regime == "tuned":
-                found += tuning.steps(bench, source, method)
+                found += tuning.steps(bench, source, s.concentrations[0], method)
             found += [step(bench, column_of(bench, source), method, regime, seed) for seed in s.seeds]
     return found
 

@@ -58,7 +58,7 @@ def steps(bench: Bench) -> list[Step]:
     for regime, source in product(s.regimes, bench.sources):
         for method in s.methods:
             if regime == "tuned":
-                found += tuning.steps(bench, source, method)
+                found += tuning.steps(bench, source, s.concentrations[0], method)
         for seed in s.seeds:
             if any(method in SOLVED for method in s.methods):
                 found.append(solved(source, regime, seed))
@@ -69,7 +69,9 @@ def steps(bench: Bench) -> list[Step]:
 
 
 def _setting(bench: Bench, source: Source, regime: Regime, method: str) -> Setting:
-    return Setting(None) if regime == "paper" else tuning.choose(bench, source, method).setting
+    if regime == "paper":
+        return Setting(None)
+    return tuning.choose(bench, source, bench.settings.concentrations[0], method).setting
 
 
 def trained_cell(bench: Bench, source: Source, regime: Regime, seed: int, moved: float, method: str) -> Cell:

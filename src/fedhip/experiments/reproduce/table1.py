@@ -47,8 +47,9 @@ def steps(bench: Bench) -> list[Step]:
     found: list[Step] = []
     for regime in bench.settings.regimes:
         if regime == "tuned":
-            for source, method in product(bench.sources, bench.settings.methods):
-                found += tuning.steps(bench, source, method)
+            s = bench.settings
+            for source, concentration, method in product(bench.sources, s.concentrations, s.methods):
+                found += tuning.steps(bench, source, concentration, method)
         for seed, column in product(bench.settings.seeds, columns_of(bench)):
             found += [step(bench, column, method, regime, seed) for method in bench.settings.methods]
             if regime == "paper" and "fedhip" in bench.settings.methods:
@@ -64,8 +65,18 @@ def columns_of(bench: Bench) -> list[Column]:
 
 def cell(bench: Bench, column: Column, method: str, regime: Regime, seed: int) -> Cell:
     """The cell of one seed."""
-    setting = Setting(None) if regime == "paper" else tuning.choose(bench, column.source, method).setting
+    setting = setting_of(bench, column, method, regime)
     return method_cell(bench, column.source, method, regime, column.clients, column.concentration, seed, setting)
+
+
+def setting_of(bench: Bench, column: Column, method: str, regime: Regime) -> Setting:
+    """What the method is told under this protocol."""
+    return Setting(None) if regime == "paper" else choice_of(bench, column, method).setting
+
+
+def choice_of(bench: Bench, column: Column, method: str) -> tuning.Choice:
+    """What the search for this λ found."""
+    return tuning.choose(bench, column.source, column.concentration, method)
 
 
 def step(bench: Bench, column: Column, method: str, regime: Regime, seed: int) -> Step:
@@ -163,12 +174,21 @@ def published(bench: Bench, column: Column, method: str, regime: Regime) -> floa
 
 
 def chosen(bench: Bench, source: Source, method: str) -> str:
-    """What the search chose, and how many settings it tried."""
-    choice = tuning.choose(bench, source, method)
-    number = len(choice.tried)
-    outermost = "; the outermost value that was tried" if choice.at_edge else ""
+    """What the search chose for every λ, and how many settings it tried."""
+    found = {value: tuning.choose(bench, source, value, method) for value in bench.settings.concentrations}
+    values = list(dict.fromkeys(_value(choice) for choice in found.values()))
+    parts = [value + ("" if len(values) == 1 else f" at λ = {', '.join(_those(found, value))}") for value in values]
+    number = len(next(iter(found.values())).tried)
     name = f" ({source.title})" if len(bench.sources) > 1 else ""
-    return f"{choice.setting}, of {number} setting{'s' if number > 1 else ''}{name}{outermost}."
+    return f"{'; '.join(parts)}; of {number} setting{'s' if number > 1 else ''}{name}."
+
+
+def _value(choice: tuning.Choice) -> str:
+    return f"{choice.setting}{' (the outermost that was tried)' if choice.at_edge else ''}"
+
+
+def _those(found: dict[float, tuning.Choice], value: str) -> list[str]:
+    return [f"{concentration:g}" for concentration, choice in found.items() if _value(choice) == value]
 
 
 def record_of(
@@ -177,7 +197,7 @@ def record_of(
     """A line of the CSV."""
     weighted = [result["weighted"] for result in results if result["weighted"] is not None]
     whole = len(weighted) == len(results) and entry.text is None
-    setting = Setting(None) if regime == "paper" else tuning.choose(bench, column.source, method).setting
+    setting = setting_of(bench, column, method, regime)
     gradient = known_methods()[method].gradient
     rate = setting.learning_rate or bench.settings.protocol(0).learning_rate
     return {
@@ -200,7 +220,7 @@ def record_of(
         "download_bytes_per_client": results[0]["download"],
         "learning_rate": rate if gradient else None,
         "options": results[0]["options"],
-        "settings_tried": len(tuning.choose(bench, column.source, method).tried) if regime == "tuned" else None,
+        "settings_tried": len(choice_of(bench, column, method).tried) if regime == "tuned" else None,
         "only_local_classes": bench.settings.only_local_classes,
         "prior": bench.settings.prior,
         "quick": bench.settings.quick,

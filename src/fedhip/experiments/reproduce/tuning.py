@@ -1,6 +1,6 @@
 """The tuned protocol: for every method the same number of settings, tried on a part of the training rows.
 
-One division (the first number of clients, the first λ, the first seed) and fewer rounds; a fifth of every client's
+For every λ one division (the first number of clients, the first seed) and fewer rounds; a fifth of every client's
 training rows is held out to compare on, the features are standardised with the rest, and the clients' test rows
 are not there. First the learning rate (for closed forms the penalty β), then, at the best, the method's own parameter.
 """
@@ -55,32 +55,34 @@ def describe(bench: Bench) -> str:
     return (
         f"Tuned protocol: features standardised with the federation's mean and deviation of the training rows (with a "
         f"column of ones for the ridges, which have no bias). For every method up to {settings.budget} settings were "
-        f"compared on 20 % of the training rows, held out, of one division (K = {settings.clients[0]}, λ = "
-        f"{settings.concentrations[0]:g}, seed {settings.seeds[0]}) with {protocol.rounds} rounds; a method without "
+        f"compared on 20 % of the training rows, held out, for every λ of one division (K = {settings.clients[0]}, "
+        f"seed {settings.seeds[0]}) with {protocol.rounds} rounds; a method without "
         f"anything to choose has one. FedHiP's α by leave-one-out is no further setting. No test row of that division "
         f"was there; under other seeds and numbers of clients, some of its training rows are test rows."
     )
 
 
-def steps(bench: Bench, source: Source, method: str) -> list[Step]:
+def steps(bench: Bench, source: Source, concentration: float, method: str) -> list[Step]:
     """The cells of the search; those of the second stage are made when the first is done."""
     first, second = _numbers(bench, method)
 
     def step(stage: int, place: int) -> Step:
         def make() -> Cell:
-            settings = _second_stage(bench, source, method) if stage else _first_stage(bench, source, method, first)
-            return tuning_cell(bench, source, method, settings[place])
+            first_stage = _first_stage(source, method, first)
+            settings = _second_stage(bench, source, concentration, method) if stage else first_stage
+            return tuning_cell(bench, source, concentration, method, settings[place])
 
-        return Step(f"tuning {method}", ("tuning", source.name, method, stage, place), make)
+        return Step(f"tuning {method}", ("tuning", source.name, concentration, method, stage, place), make)
 
     return [*(step(0, place) for place in range(first)), *(step(1, place) for place in range(second))]
 
 
-def choose(bench: Bench, source: Source, method: str) -> Choice:
+def choose(bench: Bench, source: Source, concentration: float, method: str) -> Choice:
     """The best of the settings; the first of those that tie."""
     first, second = _numbers(bench, method)
-    stage = _first_stage(bench, source, method, first)
-    tried = _tried(bench, source, method, [*stage, *(_second_stage(bench, source, method) if second else [])])
+    stage = _first_stage(source, method, first)
+    stage += _second_stage(bench, source, concentration, method) if second else []
+    tried = _tried(bench, source, concentration, method, stage)
     best = _best(tried)
     # Of a gradient method the learning rate, of a closed form its parameter.
     values = [
@@ -95,10 +97,10 @@ def _closed(method: str) -> str:
     return CLOSED.get(method, ("", ()))[0]
 
 
-def tuning_cell(bench: Bench, source: Source, method: str, setting: Setting) -> Cell:
+def tuning_cell(bench: Bench, source: Source, concentration: float, method: str, setting: Setting) -> Cell:
     """A method with a setting, tested on the held-out part of the training rows."""
     s = bench.settings
-    num_clients, concentration, seed = s.clients[0], s.concentrations[0], s.seeds[0]
+    num_clients, seed = s.clients[0], s.seeds[0]
 
     def clients() -> list[Client]:
         return hold_out(divide(source, num_clients, concentration, seed), seed)
@@ -129,7 +131,7 @@ def _own(info: Any) -> tuple[float, ...]:
     return tuple(value for value in values if value != info.defaults[name])
 
 
-def _first_stage(bench: Bench, source: Source, method: str, number: int) -> list[Setting]:
+def _first_stage(source: Source, method: str, number: int) -> list[Setting]:
     if known_methods()[method].gradient:
         return [Setting(rate) for rate in RATES[:number]]
     if method not in CLOSED:
@@ -142,15 +144,18 @@ def _first_stage(bench: Bench, source: Source, method: str, number: int) -> list
     ]
 
 
-def _second_stage(bench: Bench, source: Source, method: str) -> list[Setting]:
+def _second_stage(bench: Bench, source: Source, concentration: float, method: str) -> list[Setting]:
     first, second = _numbers(bench, method)
-    best = _best(_tried(bench, source, method, _first_stage(bench, source, method, first)))
+    best = _best(_tried(bench, source, concentration, method, _first_stage(source, method, first)))
     name = OWN[method][0]
     return [Setting(best.learning_rate, ((name, value),)) for value in _own(known_methods()[method])[:second]]
 
 
-def _tried(bench: Bench, source: Source, method: str, settings: list[Setting]) -> list[tuple[Setting, float | None]]:
-    return [(setting, bench.result(tuning_cell(bench, source, method, setting))["mean"]) for setting in settings]
+def _tried(
+    bench: Bench, source: Source, concentration: float, method: str, settings: list[Setting]
+) -> list[tuple[Setting, float | None]]:
+    cells = [tuning_cell(bench, source, concentration, method, setting) for setting in settings]
+    return [(setting, bench.result(cell)["mean"]) for setting, cell in zip(settings, cells, strict=True)]
 
 
 def _best(tried: list[tuple[Setting, float | None]]) -> Setting:
