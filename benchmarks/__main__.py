@@ -14,7 +14,7 @@ import torch
 
 from benchmarks import features, floor, gradient, phases, scale, scaling, tree, uploads
 from benchmarks.measure import Setup
-from benchmarks.table import Line, Table
+from benchmarks.table import Line, Table, load, machine
 
 #: What does not depend on a GPU, and is left out there unless it is asked for.
 HOST_ONLY = ("uploads", "tree", "scale")
@@ -40,33 +40,33 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if args.device == "cuda" and not torch.cuda.is_available():
         print("there is no CUDA device here; leave --device out", file=sys.stderr)
         return 2
-    table = Table(Setup("quick" if args.quick else "full", torch.device(args.device)))
-    print(table.heading(), flush=True)
+    setup = Setup("quick" if args.quick else "full", torch.device(args.device))
+    table = Table.continued(args.out) if args.only else Table()
+    print(machine(setup), flush=True)
     chosen = args.only or [name for name in SECTIONS if args.device == "cpu" or name not in HOST_ONLY]
     if args.device == "cuda" and not args.only:
         print(f"left out: {', '.join(HOST_ONLY)}, which a GPU does not change; --only measures them", flush=True)
-    failed = [name for name in chosen if not measure(table, name, args.out)]
+    failed = [name for name in chosen if not measure(table, name, setup, args.out)]
     return 1 if failed else 0
 
 
-def measure(table: Table, name: str, out: list[Path]) -> bool:
+def measure(table: Table, name: str, setup: Setup, out: list[Path]) -> bool:
     """One section into the table; a failure is told and written, and the others go on."""
-    section = SECTIONS[name]
-    title = (inspect.getdoc(section) or name).splitlines()[0].rstrip(".")
-    table.sections[name], table.titles[name] = [], title
-    print(f"\n{name}: {title}", flush=True)
+    work = SECTIONS[name]
+    section = table.begin(name, (inspect.getdoc(work) or name).splitlines()[0].rstrip("."), setup)
+    print(f"\n{name}: {section.title}", flush=True)
     began, failed = time.monotonic(), False
     try:
-        for line in section(table.setup):
-            table.add(name, line)
+        for line in work(setup):
+            section.lines.append(line)
             show(line)
             table.write(out)
     except Exception as error:  # one section must not cost the others their time
         traceback.print_exc()
-        table.add(name, Line(title, "", None, f"failed: {error}"))
+        section.lines.append(Line(section.title, "", None, f"failed: {error}"))
         failed = True
-    table.seconds[name] = time.monotonic() - began
-    print(f"  ({table.seconds[name]:.0f} s)", flush=True)
+    section.seconds, section.load = time.monotonic() - began, max(section.load, load())
+    print(f"  ({section.seconds:.0f} s, load {section.load})", flush=True)
     table.write(out)
     return not failed
 

@@ -53,51 +53,53 @@ def digits(value: float) -> str:
 
 
 @dataclass
+class Section:
+    """The lines of one section, where and in how many seconds they were measured, and how busy the machine was."""
+
+    title: str
+    machine: str
+    load: float = 0.0
+    seconds: float = 0.0
+    lines: list[Line] = field(default_factory=list)
+
+
+@dataclass
 class Table:
-    """Everything measured in one run, by section."""
+    """Everything measured, by section."""
 
-    setup: Setup
-    sections: dict[str, list[Line]] = field(default_factory=dict)
-    seconds: dict[str, float] = field(default_factory=dict)
-    titles: dict[str, str] = field(default_factory=dict)
+    sections: dict[str, Section] = field(default_factory=dict)
 
-    @property
-    def machine(self) -> dict[str, str | int | float]:
-        """Where this was measured."""
-        device = self.setup.device
-        name = torch.cuda.get_device_name(device) if device.type == "cuda" else processor()
-        return {
-            "device": name,
-            "torch": torch.__version__,
-            "threads": torch.get_num_threads(),
-            "size": self.setup.size,
-            "load": round(os.getloadavg()[0], 1),
-        }
+    @classmethod
+    def continued(cls, paths: list[Path]) -> Table:
+        """What an earlier run has written as JSON, of which single sections are measured anew."""
+        kept = next((path for path in paths if path.suffix == ".json" and path.is_file()), None)
+        if kept is None:
+            return cls()
+        found = json.loads(kept.read_text(encoding="utf-8"))["sections"]
+        return cls(
+            {
+                name: Section(**{**fields, "lines": [Line(**line) for line in fields["lines"]]})
+                for name, fields in found.items()
+            }
+        )
 
-    def heading(self) -> str:
-        """One line about the machine."""
-        told = self.machine
-        return f"{told['device']}, {told['threads']} threads, torch {told['torch']}, {told['size']} sizes"
-
-    def add(self, section: str, line: Line) -> None:
-        """One more line."""
-        self.sections[section].append(line)
+    def begin(self, name: str, title: str, setup: Setup) -> Section:
+        """A section without lines."""
+        self.sections[name] = Section(title, machine(setup), load())
+        return self.sections[name]
 
     def to_json(self) -> str:
         """Everything, the seconds behind the ratios included."""
-        sections = {
-            name: {"title": self.titles[name], "seconds": self.seconds.get(name), "lines": list(map(asdict, lines))}
-            for name, lines in self.sections.items()
-        }
-        return json.dumps({"schema": 1, "machine": self.machine, "sections": sections}, indent=1, ensure_ascii=False)
+        return json.dumps({"schema": 1, **asdict(self)}, indent=1, ensure_ascii=False)
 
     def to_markdown(self) -> str:
         """A table for each section."""
-        parts = [f"{self.heading()}: `python -m benchmarks`{' --quick' * (self.setup.size == 'quick')}\n"]
-        for name, lines in self.sections.items():
-            parts.append(f"## {name}: {self.titles[name]}\n")
+        parts = ["# `python -m benchmarks`\n"]
+        for name, section in self.sections.items():
+            parts.append(f"## {name}: {section.title}\n")
+            parts.append(f"{section.machine}; load {section.load:.1f}\n")
             parts.append("| what | against | measured | stated |\n|---|---|---|---|")
-            parts.extend(f"| {line.what} | {line.against} | {line.reading} | {line.stated} |" for line in lines)
+            parts.extend(f"| {line.what} | {line.against} | {line.reading} | {line.stated} |" for line in section.lines)
             parts.append("")
         return "\n".join(parts)
 
@@ -108,8 +110,20 @@ class Table:
             path.write_text(self.to_json() + "\n" if path.suffix == ".json" else self.to_markdown(), encoding="utf-8")
 
 
+def machine(setup: Setup) -> str:
+    """One line about where this is measured."""
+    name = torch.cuda.get_device_name(setup.device) if setup.device.type == "cuda" else processor()
+    return f"{name}, {torch.get_num_threads()} threads, torch {torch.__version__}, {setup.size} sizes"
+
+
+def load() -> float:
+    """Processes that want to run, over the last minute: more of them than cores, and times say little."""
+    return round(os.getloadavg()[0], 1)
+
+
 def processor() -> str:
     """The processor's name."""
     info = Path("/proc/cpuinfo")
-    names = [line.split(":", 1)[1].strip() for line in info.read_text().splitlines() if line.startswith("model name")]
+    told = info.read_text().splitlines() if info.is_file() else []
+    names = [line.split(":", 1)[1].strip() for line in told if line.startswith("model name")]
     return names[0] if names else platform.processor() or platform.machine()

@@ -13,7 +13,7 @@ import torch
 from benchmarks import __main__ as command
 from benchmarks import floor, phases, scale, tree, uploads
 from benchmarks.measure import Setup, best_seconds, peak_memory, slope
-from benchmarks.table import Line, Table, faster, share
+from benchmarks.table import Line, faster, machine, share
 from fedhip import Statistics
 from fedhip.core.statistics import pack
 
@@ -55,7 +55,9 @@ def test_the_table_is_written_as_it_goes_and_a_failure_does_not_cost_the_rest(
     assert [line["reading"] for line in written["bad"]["lines"]] == ["57.1 %", "failed: out of something"]
     assert "| this | that | 142 × as fast | fast |" in out[0].read_text()
     assert "142 × as fast" in capsys.readouterr().out
-    assert command.main(["--quick", "--only", "good", "--out", str(out[0])]) == 0
+    assert command.main(["--quick", "--only", "good", "--out", *map(str, out)]) == 0
+    assert json.loads(out[1].read_text())["sections"].keys() == {"bad", "good"}  # what is not measured anew stays
+    assert "failed: out of something" in out[0].read_text()
 
 
 @pytest.mark.parametrize(
@@ -162,5 +164,5 @@ def test_readable_units() -> None:
 
 
 def test_a_table_says_where_it_was_measured() -> None:
-    assert "toy sizes" in Table(TOY).heading()
-    assert torch.__version__ in Table(TOY).heading()
+    assert "toy sizes" in machine(TOY)
+    assert torch.__version__ in machine(TOY)
