@@ -1,6 +1,7 @@
 """A round between real processes on this machine: seconds, bytes on the wire, and memory of each kind of process.
 
     python benchmarks/federation.py [--sites 4] [--width 768] [--rows 500] [--classes 10] [--alpha 5] [--no-secure-sum]
+                                    [--head logistic] [--gradient-rounds 5] [--apart 0.05]
 
 TLS, keys, the proxy in front, and the sum under masks; random features. The sites choose α by leave-one-out, which on
 these features may well be 0, the global model; `--alpha` has every site solve a model of its own. Seconds are those of
@@ -22,6 +23,7 @@ from pathlib import Path
 import numpy as np
 
 from fedhip.federation import background, engine, processes, serving, started
+from fedhip.federation.agreement import HEADS
 from fedhip.federation.control import Control
 from fedhip.federation.places import ServerPlace, State
 from fedhip.federation.setup import InitSettings, init
@@ -62,12 +64,12 @@ class Watch(threading.Thread):
             self.processor[name, int(entry.name)] = (int(fields[11]) + int(fields[12])) / _TICK
 
 
-def write_rows(path: Path, rows: int, width: int, classes: int, seed: int) -> None:
+def write_rows(path: Path, rows: int, width: int, classes: int, seed: int, apart: float) -> None:
     """A site's features: overlapping classes."""
     rng = np.random.default_rng(seed)
     labels = np.arange(rows) % classes
     means = np.random.default_rng(0).normal(size=(classes, width)).astype(np.float32)
-    features = 0.3 * means[labels] + rng.standard_normal((rows, width), dtype=np.float32)
+    features = apart * means[labels] + rng.standard_normal((rows, width), dtype=np.float32)
     np.savez(path, features=features, labels=np.array([f"class {label}" for label in labels]))
 
 
@@ -78,6 +80,9 @@ def main() -> None:
         parser.add_argument(f"--{name}", type=int, default=usual)
     parser.add_argument("--alpha", type=float)
     parser.add_argument("--secure-sum", action=argparse.BooleanOptionalAction, default=True)
+    parser.add_argument("--head", choices=HEADS, default="ridge")
+    parser.add_argument("--gradient-rounds", type=int)
+    parser.add_argument("--apart", type=float, default=0.3, help="of the classes; at 0.05 a logistic head has doubts")
     args = parser.parse_args()
     with tempfile.TemporaryDirectory() as scratch:
         measure(args, Path(scratch))
@@ -87,7 +92,7 @@ def measure(args: argparse.Namespace, scratch: Path) -> None:
     """From `init` to the round's end."""
     sites = [f"s{number}" for number in range(args.sites)]
     for number, site in enumerate(sites):
-        write_rows(scratch / f"{site}.npz", args.rows, args.width, args.classes, number + 1)
+        write_rows(scratch / f"{site}.npz", args.rows, args.width, args.classes, number + 1, args.apart)
     begin, load = time.perf_counter(), os.getloadavg()[0]
     settings = InitSettings(
         name="benchmark",
@@ -97,6 +102,8 @@ def measure(args: argparse.Namespace, scratch: Path) -> None:
         port=engine.free_port(),
         alpha="loo" if args.alpha is None else args.alpha,
         secure_sum=args.secure_sum,
+        head=args.head,
+        gradient_rounds=args.gradient_rounds,
     )
     made = init(scratch / "fed", settings)
     serving.write_door(made.directory, made.address)
@@ -126,9 +133,8 @@ def measure(args: argparse.Namespace, scratch: Path) -> None:
         watch.done.set()
         watch.join()
         processes.stop(made.directory)
-    print(
-        f"{args.sites} sites, m = {args.width}, {args.rows} rows each; {os.cpu_count()} cores, load before {load:.1f}"
-    )
+    cores = f"{os.cpu_count()} cores, load before {load:.1f}"
+    print(f"{args.head}: {args.sites} sites, m = {args.width}, {args.rows} rows each; {cores}")
     print(f"seconds          serve {served - begin:.0f}, sites {came - served:.0f}, round {over - came:.0f}", end="")
     print(f", together {over - begin:.0f}")
     spent: dict[str, float] = defaultdict(float)

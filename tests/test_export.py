@@ -141,6 +141,7 @@ def test_metadata(small: tuple[Model, Export], tmp_path: Path) -> None:
     assert json.loads(stored.pop("class_names")) == list(NAMES)
     assert stored == {
         "client": "site-3",
+        "head": "ridge",
         "alpha": "12.5",
         "beta": "0.25",
         "temperature": "0.3",
@@ -468,3 +469,25 @@ def test_nothing_is_printed(tmp_path: Path) -> None:
     done = subprocess.run(command, capture_output=True, text=True, check=False)  # noqa: S603
     assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
     assert (tmp_path / "model.onnx").is_file()
+
+
+def test_the_intercept_of_another_head_and_a_class_that_nobody_has(tmp_path: Path) -> None:
+    """Intercept and prior are one sum in the file; −∞ becomes the score of a class that is left out."""
+    d = len(NAMES)
+    intercept = torch.linspace(-1.0, 1.0, d, dtype=torch.float64)
+    intercept[1] = -torch.inf
+    model = dataclasses.replace(
+        model_of(6), beta=None, head="lda", intercept=intercept, bias=torch.arange(d, dtype=torch.float64) / 10
+    )
+    export = export_onnx(model, tmp_path / "head.onnx", head_only=True)
+    assert export.difference is not None
+    features = np.random.default_rng(0).normal(size=(9, 6)).astype(np.float32)
+    scores, chances = answers(tmp_path / "head.onnx", "features", features)
+    expected = model.scores(features).numpy()
+    kept = np.arange(d) != 1
+    np.testing.assert_allclose(scores[:, kept], expected[:, kept], atol=1e-5)
+    assert (scores[:, 1] == np.float32(LEFT_OUT)).all()
+    assert (chances[:, 1] == 0.0).all()
+    stored = onnxruntime.InferenceSession(export.path).get_modelmeta().custom_metadata_map
+    assert stored["head"] == "lda"
+    assert "beta" not in stored

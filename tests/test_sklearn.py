@@ -20,6 +20,7 @@ from scipy.optimize import minimize_scalar
 from scipy.special import log_softmax
 from sklearn import config_context
 from sklearn.base import clone
+from sklearn.discriminant_analysis import LinearDiscriminantAnalysis
 from sklearn.exceptions import NotFittedError
 from sklearn.linear_model import Ridge, RidgeClassifier
 from sklearn.model_selection import GridSearchCV, GroupKFold, KFold, cross_val_score
@@ -30,6 +31,7 @@ from sklearn.utils.estimator_checks import parametrize_with_checks
 import fedhip.sklearn
 from fedhip import Statistics
 from fedhip.core import default_betas
+from fedhip.core.errors import FedHiPError
 from fedhip.models import Model
 from fedhip.sklearn import FedHiPClassifier, GroupsError
 
@@ -87,6 +89,9 @@ def same(a: FedHiPClassifier, b: FedHiPClassifier, X: Array, groups: Array) -> f
         FedHiPClassifier(),
         FedHiPClassifier(beta="auto", fit_intercept=True),
         FedHiPClassifier(alpha=3.0, only_local_classes=True),
+        FedHiPClassifier(prior="client"),
+        FedHiPClassifier(head="lda"),
+        FedHiPClassifier(head="logistic", prior="client"),
     ]
 )
 def test_scikit_learn_agrees_that_it_is_an_estimator(estimator: Any, check: Callable[[Any], None]) -> None:
@@ -181,6 +186,7 @@ def test_beta_auto_minimises_generalized_cross_validation(intercept: bool) -> No
     betas = default_betas(Statistics.from_data(F, y, 3))
     clf = FedHiPClassifier(beta="auto", fit_intercept=intercept).fit(X, y, groups=groups)
     assert clf.beta_ == pytest.approx(min(betas, key=gcv))
+    assert clf.beta_ is not None
     assert min(betas) < clf.beta_ < max(betas)
     fixed = FedHiPClassifier(beta=clf.beta_, fit_intercept=intercept).fit(X, y, groups=groups)
     assert same(clf, fixed, X, groups) == 0.0
@@ -601,3 +607,96 @@ def test_the_examples_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> No
     assert "site-0" in names[0]["clf"].alphas_
     assert "site-3" not in names[0]["clf"].alphas_
     assert names[1]["search"].best_score_ > 0.9
+
+
+# --- other heads, and priors ------------------------------------------------------------------------------------------
+
+beyond = pytest.mark.parametrize("head", ["lda", "logistic"])
+KINDS = [
+    {"prior": "client"},
+    *({"head": head, "prior": prior} for head in ("lda", "logistic") for prior in ("none", "client")),
+]
+
+
+def test_the_global_lda_is_scikit_learns_with_its_shrinkage() -> None:
+    X, y, groups = problem(rows=90)
+    clf = FedHiPClassifier(head="lda").fit(X, y, groups=groups)
+    scaler = StandardScaler().fit(X)
+    theirs = LinearDiscriminantAnalysis(solver="lsqr", shrinkage=clf.settings_["shrinkage"])
+    expected = theirs.fit(scaler.transform(X), y).decision_function(scaler.transform(X))
+    assert np.abs(clf.decision_function(X) - expected).max() <= 1e-3 * np.abs(expected).max()  # features are rounded
+    assert clf.beta_ is None
+    assert set(clf.alphas_.values()) <= {0.0, 1.0}
+    assert any(clf.alphas_.values())  # the sites disagree
+
+
+@pytest.mark.parametrize("parameters", KINDS)
+def test_every_row_is_answered_by_its_clients_model_of_the_head(parameters: dict[str, Any]) -> None:
+    X, y, groups = problem(rows=120)
+    clf = FedHiPClassifier(**parameters).fit(X, y, groups=groups)
+    assert set(clf.models_) == set(SITES)
+    scores = clf.decision_function(X, groups)
+    for site, model in clf.models_.items():
+        at = groups == site
+        np.testing.assert_array_equal(scores[at], model.scores(X[at]).numpy())
+        assert model.head == parameters.get("head", "ridge")
+        assert (model.bias is not None) == (site in clf.priors_)
+    np.testing.assert_array_equal(clf.predict(X, groups), clf.classes_[scores.argmax(axis=1)])
+    chances = clf.predict_proba(X, groups)
+    np.testing.assert_allclose(chances.sum(axis=1), 1.0)
+    np.testing.assert_array_equal(chances.argmax(axis=1), scores.argmax(axis=1))
+    np.testing.assert_array_equal(clf.predict_proba(X, ["nobody"] * len(X)), clf.predict_proba(X))
+    assert clf.score(X, y, groups=groups) > clf.score(X, y)
+
+
+@pytest.mark.parametrize("parameters", KINDS)
+def test_forget_and_partial_fit_of_the_head_are_fits_of_the_rows_there_are(parameters: dict[str, Any]) -> None:
+    X, y, groups = problem(rows=90)
+    rest = groups != "north"
+    never = FedHiPClassifier(**parameters).fit(X[rest], y[rest], groups=groups[rest])
+    forgotten = FedHiPClassifier(**parameters).fit(X, y, groups=groups).forget("north")
+    assert same(forgotten, never, X, groups) == 0.0
+    joined = never.partial_fit(X[~rest], y[~rest], groups=groups[~rest])
+    assert same(joined, FedHiPClassifier(**parameters).fit(X, y, groups=groups), X, groups) == 0.0
+
+
+def test_priors_help_where_sites_have_their_own_classes() -> None:
+    rng = np.random.default_rng(0)
+    means = rng.normal(size=(6, 4))
+    y = rng.integers(0, 6, 400)
+    sites = np.array(SITES)[np.where(rng.random(400) < 0.95, y // 2, rng.integers(0, 3, 400))]
+    X = means[y] + rng.normal(size=(400, 4))
+    train = np.arange(400) < 250
+    for head in ("ridge", "lda", "logistic"):
+        scores = {
+            prior: FedHiPClassifier(head=head, prior=prior, fit_intercept=True)
+            .fit(X[train], y[train], groups=sites[train])
+            .score(X[~train], y[~train], groups=sites[~train])
+            for prior in ("none", "client")
+        }
+        assert scores["client"] >= scores["none"] + (0.02 if head != "ridge" else 0.0), (head, scores)
+
+
+@pytest.mark.parametrize(
+    ("parameters", "message"),
+    [
+        ({"head": "ldaa"}, "there is no head 'ldaa'; choose among ridge, lda, logistic; did you mean 'lda'"),
+        ({"prior": "clients"}, "prior is 'clients'; give 'client' or 'none'"),
+        ({"head": "lda", "alpha": "best"}, "alpha is 'best'; give 'loo'"),
+    ],
+)
+def test_heads_and_priors_that_there_are_not(parameters: dict[str, Any], message: str) -> None:
+    X, y, groups = problem()
+    with pytest.raises(FedHiPError, match=message):
+        FedHiPClassifier(**parameters).fit(X, y, groups=groups)
+
+
+@beyond
+def test_a_clone_with_a_head_is_the_same_estimator(head: str, tmp_path: Path) -> None:
+    X, y, groups = problem()
+    clf = FedHiPClassifier(head=head, prior="client", only_local_classes=True).fit(X, y, groups=groups)
+    assert clone(clf).get_params() == clf.get_params()
+    joblib.dump(clf, tmp_path / "clf")
+    assert same(joblib.load(tmp_path / "clf"), clf, X, groups) == 0.0
+    clf.models_["east"].to_file(tmp_path / "east.safetensors")
+    assert Model.from_file(tmp_path / "east.safetensors").head == head

@@ -144,7 +144,7 @@ def _with_backbone(model: Model, weights: Path | None) -> _Graph:
 
 
 def head_graph(model: Model, opset: int, ir_version: int) -> ModelProto:
-    """scores = F @ P, probabilities = softmax(scores / T), for features F (batch, m)."""
+    """scores = F @ P + b, probabilities = softmax(scores / T), for features F (batch, m)."""
     from onnx import TensorProto, helper
 
     m, d = model.weights.shape
@@ -155,8 +155,10 @@ def head_graph(model: Model, opset: int, ir_version: int) -> ModelProto:
     nodes, product = [], "scores"
     if model.only_local_classes:
         product = "head/all_scores"
-    if model.bias is not None:
-        constants["head/bias"] = model.bias.cpu().float().numpy()
+    added = [part.cpu().double() for part in (model.intercept, model.bias) if part is not None]
+    if added:
+        # Beside −1e30, scores vanish in float32: a class that nobody has rows of gets it to the last bit.
+        constants["head/bias"] = torch.stack(added).sum(dim=0).clamp(min=LEFT_OUT).float().numpy()
         nodes.append(helper.make_node("MatMul", ["features", "head/weights"], ["head/unbiased"]))
         nodes.append(helper.make_node("Add", ["head/unbiased", "head/bias"], [product]))
     else:
@@ -413,6 +415,7 @@ def _describe(proto: ModelProto, model: Model) -> None:
     described = {
         "class_names": json.dumps(model.class_names, ensure_ascii=False),
         "client": model.client,
+        "head": model.head,
         "alpha": model.alpha,
         "beta": model.beta,
         "temperature": model.temperature,

@@ -1,15 +1,17 @@
 """A model as a file: what a client keeps, serves and can check.
 
-`scores = F @ weights` for features F of the model's backbone; `softmax(scores / temperature)` are probabilities. The
-file (safetensors) holds the weights and, as JSON in its metadata, all that is needed to use them and to know where they
-come from: classes, α, β, backbone, and the digests of the statistics they were solved from.
+`scores = F @ weights + intercept` for features F of the model's backbone; `softmax(scores / temperature)` are
+probabilities. The file (safetensors) holds weights and intercept and, as JSON in its metadata, all that is needed to
+use them and to know where they come from: head, classes, α, β, backbone, and the digests of the statistics they were
+solved from. A ridge has no intercept, and its file is of the schema version that knew ridges alone.
 """
 
 from __future__ import annotations
 
 import hashlib
 import json
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from os import PathLike
 from typing import Any, Self
 
@@ -19,16 +21,25 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from fedhip.core import calibration
+from fedhip.core.affine import AffineModel
 from fedhip.core.errors import DimensionError, FileFormatError
 from fedhip.core.tensor_file import TensorFile, require_digest
 from fedhip.features.reference import BackboneReference
 
+#: The paper's head, and the one of every model that names none.
+RIDGE = "ridge"
 #: Where a temperature is to be had, for whoever lacks one.
 NO_TEMPERATURE = (
     "it is chosen on rows, and kept in the run folder; a federation's server has no rows, so take a site's folder"
 )
 
-_FILE = TensorFile("fedhip.model", 1, "model", {"weights": torch.float64, "local_classes": torch.bool})
+_FILE = TensorFile(
+    "fedhip.model",
+    2,
+    "model",
+    {"weights": torch.float64, "local_classes": torch.bool},
+    optional={"intercept": torch.float64},
+)
 
 
 @dataclass(frozen=True, eq=False)
@@ -41,8 +52,8 @@ class Model:
         Whose it is; None for the global model.
     weights : (m, d) float64
     class_names : d names
-    alpha, beta : float
-        What it was solved with; the global model has no α.
+    alpha, beta : float or None
+        What it was solved with; the global model has no α, and only a ridge has a β.
     temperature : float or None
         Of the probabilities. None in the files of a run, which are functions of the statistics alone, to the last bit:
         the temperature depends on all clients' rows, and the run keeps it in its details.json.
@@ -56,13 +67,19 @@ class Model:
         Digests of the federation's statistics and of the client's part of them.
     bias : (d,) or None
         Added to the scores: the client's prior, if the run has priors. Like the temperature it is not in the file.
+    head : str
+        What kind of model it is: "ridge", "lda" or "logistic".
+    intercept : (d,) float64 or None
+        Of every head but the ridge. A class that nobody has rows of may have −∞.
+    settings : mapping of str to float
+        What else the head was solved with: LDA's shrinkage, for one.
     """
 
     client: str | None
     weights: Tensor
     class_names: tuple[str, ...]
     alpha: float | None
-    beta: float
+    beta: float | None
     temperature: float | None
     local_classes: Tensor
     only_local_classes: bool
@@ -70,8 +87,17 @@ class Model:
     total: str
     own: str | None = None
     bias: Tensor | None = None
+    head: str = RIDGE
+    intercept: Tensor | None = None
+    settings: Mapping[str, float] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
+        if (self.head == RIDGE) != (self.intercept is None):
+            raise DimensionError(f"the head is {self.head!r}; a ridge has no intercept, and every other head has one")
+        if self.intercept is not None and self.intercept.shape != (len(self.class_names),):
+            raise DimensionError(
+                f"the intercept has shape {tuple(self.intercept.shape)}, for {len(self.class_names)} class names"
+            )
         if self.weights.ndim != 2 or self.weights.shape[1] != len(self.class_names):
             raise DimensionError(
                 f"weights have shape {tuple(self.weights.shape)}, and there are {len(self.class_names)} class names"
@@ -81,6 +107,12 @@ class Model:
     def feature_dim(self) -> int:
         """m, the width of the features it takes."""
         return int(self.weights.shape[0])
+
+    @property
+    def affine(self) -> AffineModel:
+        """Weights and intercept; a ridge's intercept is 0."""
+        d = len(self.class_names)
+        return AffineModel(self.weights, torch.zeros(d).to(self.weights) if self.intercept is None else self.intercept)
 
     @property
     def who(self) -> str:
@@ -96,8 +128,9 @@ class Model:
                 "use the backbone it was made with"
             )
         found = F.to(self.weights) @ self.weights
-        if self.bias is not None:
-            found += self.bias.to(found)
+        for added in (self.intercept, self.bias):
+            if added is not None:
+                found += added.to(found)
         return masked(found, self.local_classes if self.only_local_classes else None)
 
     def probabilities(self, features: NDArray[Any] | Tensor) -> Tensor:
@@ -113,15 +146,14 @@ class Model:
     def digest(self) -> str:
         """SHA-256 of weights and description: the same for the same model, and for no other."""
         sha = hashlib.sha256(_canonical(self._description()).encode())
-        for values in (self.weights, self.local_classes):
+        for values in self._tensors().values():
             array = values.cpu().contiguous().numpy()
             sha.update(array.astype(array.dtype.newbyteorder("<"), copy=False).data)
         return sha.hexdigest()
 
     def to_file(self, path: str | PathLike[str]) -> None:
         """Write a safetensors file, whole or not at all."""
-        tensors = {"weights": self.weights, "local_classes": self.local_classes}
-        _FILE.write(path, tensors, digest=self.digest(), model=_canonical(self._description()))
+        _FILE.write(path, self._tensors(), digest=self.digest(), model=_canonical(self._description()))
 
     @classmethod
     def from_file(cls, path: str | PathLike[str]) -> Self:
@@ -134,6 +166,7 @@ class Model:
             model = cls(
                 weights=tensors["weights"],
                 local_classes=tensors["local_classes"],
+                intercept=tensors.get("intercept"),
                 **described,
                 class_names=class_names,
                 backbone=None if backbone is None else BackboneReference(**backbone),
@@ -143,7 +176,12 @@ class Model:
         require_digest(path, stored=metadata["digest"], computed=model.digest())
         return model
 
+    def _tensors(self) -> dict[str, Tensor]:
+        found = {"weights": self.weights, "local_classes": self.local_classes}
+        return found if self.intercept is None else {**found, "intercept": self.intercept}
+
     def _description(self) -> dict[str, Any]:
+        kind = {} if self.head == RIDGE else {"head": self.head, "settings": dict(self.settings)}
         return {
             "client": self.client,
             "class_names": list(self.class_names),
@@ -154,6 +192,7 @@ class Model:
             "backbone": None if self.backbone is None else self.backbone.to_dict(),
             "total": self.total,
             "own": self.own,
+            **kind,
         }
 
 

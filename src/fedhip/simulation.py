@@ -32,6 +32,7 @@ from fedhip.core import (
     personalize_on_grid,
     solve_global,
 )
+from fedhip.core.affine import AffineModel
 from fedhip.core.calibration import log_losses
 from fedhip.core.errors import EmptyClientError
 from fedhip.core.fixedpoint import GridStatistics, decode, fraction_bits_for, round_features
@@ -45,6 +46,8 @@ from fedhip.priors import choose_client_priors, local_path
 METHODS = ("local", "global", "fedhip")
 
 Rows = tuple[NDArray[Any], NDArray[np.int64]]
+#: A ridge's weights (m, d), or another head's with its intercept.
+Linear = Tensor | AffineModel
 Report = Callable[[str, int, int], None]
 Alpha = float | Literal["loo"]
 Beta = float | Literal["auto", "loo"]
@@ -98,6 +101,12 @@ class Federation:
         with one_thread():
             return solve_global(self.total, self.beta)
 
+    def traffic(self, method: str) -> tuple[int, int, int]:
+        """Rounds, and the bytes that one client sends and receives; a symmetric matrix travels as its triangle."""
+        m, d = self.grid.num_features, self.grid.num_classes
+        statistics, model = 8 * (m * (m + 1) // 2 + m * d + d), 8 * m * d
+        return {"local": (0, 0, 0), "global": (1, statistics, model), "fedhip": (1, statistics, statistics)}[method]
+
     def weights(self, own: GridStatistics, alpha: float, *, client: str | None = None) -> Tensor:
         """The client's model (m, d) from its statistics."""
         if alpha == 0.0:
@@ -116,17 +125,24 @@ class Personalization:
     """Phase 3 at one client: α, the model, and what leave-one-out says of it.
 
     `loo_accuracy` is that of each α of `DEFAULT_ALPHAS`, `loo_chosen` that of the α in use. The log-losses over the
-    grid of temperatures are sums over its rows, of its own model and of the global one.
+    grid of temperatures are sums over its rows, of its own model and of the global one. Heads other than the ridge have
+    grids of their own, and an intercept (see `fedhip.heads`).
     """
 
     alpha: float
     weights: Tensor
     own: str
     local_classes: Tensor
-    loo_accuracy: list[float]
+    loo_accuracy: list[float] | None
     loo_chosen: float
     log_losses: list[float]
     global_log_losses: list[float]
+    intercept: Tensor | None = None
+
+    @property
+    def model(self) -> Linear:
+        """The client's model."""
+        return self.weights if self.intercept is None else AffineModel(self.weights, self.intercept)
 
     @classmethod
     def of(
@@ -211,10 +227,8 @@ class Outcome:
         return self.federation.beta
 
     def traffic(self, method: str) -> tuple[int, int, int]:
-        """Rounds, and the bytes that one client sends and receives; a symmetric matrix travels as its triangle."""
-        m, d = self.federation.grid.num_features, self.federation.grid.num_classes
-        statistics, model = 8 * (m * (m + 1) // 2 + m * d + d), 8 * m * d
-        return {"local": (0, 0, 0), "global": (1, statistics, model), "fedhip": (1, statistics, statistics)}[method]
+        """Rounds, and the bytes that one client sends and receives."""
+        return self.federation.traffic(method)
 
     def summary(self, method: str) -> dict[str, float | None]:
         """Means over the clients; see `summarize`."""
@@ -369,14 +383,19 @@ def add_up(uploads: Iterable[GridStatistics]) -> GridStatistics:
 
 def evaluate(
     client: Client,
-    models: dict[str, Tensor | None],
+    models: Mapping[str, Linear | None],
     personal: Personalization | None,
     num_classes: int,
     only_local_classes: bool = False,
     priors: Mapping[str, Prior] = MappingProxyType({}),
     everybody: Tensor | None = None,
+    *,
+    own: str = "fedhip",
 ) -> ClientResult:
-    """Test every model on the client's test rows; with its prior, if it has one, among `everybody`'s class counts."""
+    """Test every model on the client's test rows; with its prior, if it has one, among `everybody`'s class counts.
+
+    `own` is the method whose mistakes are kept.
+    """
     features, labels = client.test
     train_counts = np.bincount(client.train[1], minlength=num_classes)
     # A client that has seen nothing has no classes of its own to keep to.
@@ -389,7 +408,7 @@ def evaluate(
         shift = None if prior.is_none or everybody is None else prior.temperature * prior.shift(counts, everybody)
         predicted = None if model is None or not len(labels) else predict(model, features, mask, shift)
         accuracies[method] = None if predicted is None else float((predicted == labels).mean())
-        if method == "fedhip" and predicted is not None:
+        if method == own and predicted is not None:
             wrong = np.flatnonzero(predicted != labels)
             pairs, numbers = np.unique(np.stack((labels[wrong], predicted[wrong]), axis=1), axis=0, return_counts=True)
             confusions = [(int(t), int(p), int(n)) for (t, p), n in zip(pairs, numbers, strict=True)]
@@ -409,10 +428,13 @@ def evaluate(
 
 
 def predict(
-    model: Tensor, features: NDArray[Any], classes: Tensor | None = None, shift: Tensor | None = None
+    model: Linear, features: NDArray[Any], classes: Tensor | None = None, shift: Tensor | None = None
 ) -> NDArray[np.int64]:
     """The class of highest score for each row, among `classes` (d,) bool if given; `shift` (d,) is added to scores."""
-    scores = torch.as_tensor(features, dtype=model.dtype, device=model.device) @ model
+    weights = model if isinstance(model, Tensor) else model.weights
+    scores = torch.as_tensor(features, dtype=weights.dtype, device=weights.device) @ weights
+    if not isinstance(model, Tensor):
+        scores += model.bias
     if shift is not None:
         scores += shift.to(scores)
     return np.asarray(masked(scores, classes).argmax(dim=1).cpu().numpy())

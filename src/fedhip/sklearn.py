@@ -4,6 +4,8 @@ phase 1   of each client: statistics of its rows
 phase 2   their sum, β for the federation, the global model
 phase 3   of each client: α by leave-one-out on its rows, its personalized model
 
+With another head than the ridge, or with priors, the same as in a run (`fedhip.heads`), statistics on the grid.
+
 The estimator checks what it is given, keeps the rows of each client apart and calls `fedhip.core`; it computes nothing.
 """
 
@@ -30,9 +32,17 @@ from fedhip.core import (
 )
 from fedhip.core.calibration import choose_temperature, log_losses
 from fedhip.core.errors import AlphaError, BetaError, FedHiPError, LabelsError
+from fedhip.core.fixedpoint import decode, fraction_bits_for
+from fedhip.core.prior import Prior
 from fedhip.core.solvers import require_alpha, require_beta
 from fedhip.data.errors import MissingExtraError
-from fedhip.models import Model
+from fedhip.heads import Ridge, head_named
+from fedhip.heads.options import options_of
+from fedhip.methods import Protocol, closed_task
+from fedhip.models import RIDGE, Model
+from fedhip.runs.models import answering, global_model, personal_model
+from fedhip.simulation import Client as Site
+from fedhip.simulation import Federation, add_up, largest_feature
 
 try:
     from sklearn.base import BaseEstimator, ClassifierMixin
@@ -57,39 +67,53 @@ class GroupsError(FedHiPError, ValueError):
 
 
 class FedHiPClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]  # scikit-learn has no types
-    """Personalized federated learning in closed form: a ridge classifier for each client.
+    """Personalized federated learning in closed form: a ridge classifier for each client, or a better one.
 
-    The model of client k is the ridge classifier of all clients' rows in which its own rows weigh 1 + alpha. The
-    global model is that of alpha = 0. Both come from sums over clients, without gradients and in one round.
+    With the default head, the model of client k is the ridge classifier of all clients' rows in which its own rows
+    weigh 1 + alpha. The global model is that of alpha = 0. Both come from sums over clients, without gradients and in
+    one round.
 
     Parameters
     ----------
+    head : "ridge", "lda" or "logistic", default="ridge"
+        What kind the models are: the paper's ridge; the linear discriminant of all rows, with a client's own class
+        means where these are better; logistic regression of all rows in a few rounds, with a step of each client's own.
+        The latter two standardise features and have an intercept.
+    prior : "none" or "client", default="none"
+        "client": a client's model weighs how often the client has a class, as far as its rows left out bear it out.
     alpha : "loo" or float >= 0, default="loo"
         Additional weight of a client's own rows in its model. "loo" chooses for each client the one of highest exact
-        leave-one-out accuracy on its own training rows; of several, the smallest.
+        leave-one-out accuracy on its own training rows; of several, the smallest. Of the ridge and the logistic head;
+        LDA's means are always chosen.
     beta : float >= 0 or "auto", default=1.0
         Ridge penalty of the federation. "auto" chooses the one of smallest generalized cross-validation error, from
-        the summed statistics alone; of several, the largest.
+        the summed statistics alone; of several, the largest. Of the ridge alone.
     only_local_classes : bool, default=False
         Whether a client's model leaves out the classes of which the client has no training row. Their score is then
         minus infinity and their probability 0. The global model leaves out none.
     fit_intercept : bool, default=False
         Whether to append a constant feature. It is penalized by beta like any other, so that the models remain a
         function of the summed statistics. Turn it on unless the features are centred or have a constant among them.
+        Of the ridge alone: the other heads have an intercept anyway.
     alphas : sequence of float or None, default=None
-        What alpha="loo" chooses from; None for 29 values from 0 to 1000.
+        What alpha="loo" chooses from; None for 29 values from 0 to 1000. Of the ridge without priors alone.
 
     Attributes
     ----------
     classes_ : ndarray of shape (n_classes,)
         The labels, sorted.
     alphas_ : dict of client to float
-        The alpha of each client's model.
-    beta_ : float
-        The ridge penalty in use.
+        The alpha of each client's model; of LDA, 1 for a client with means of its own and 0 for the others.
+    beta_ : float or None
+        The ridge penalty in use; None for other heads.
+    settings_ : dict of str to float
+        What else the head was solved with: "shrinkage" of LDA; "penalty", "temperature" and "curvature" of the
+        logistic head.
+    priors_ : dict of client to fedhip.core.prior.Prior
+        Each client's, where priors were asked for and are worth having.
     models_ : dict of client to fedhip.models.Model
-        Each client's model; `models_[client].to_file(path)` saves one. With an intercept, it takes features with a
-        column of ones appended.
+        Each client's model; `models_[client].to_file(path)` saves one, without its prior. A ridge with fit_intercept
+        takes features with a column of ones appended.
     global_model_ : fedhip.models.Model
         The model of all clients.
     n_features_in_ : int
@@ -121,12 +145,16 @@ class FedHiPClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]  #
     def __init__(
         self,
         *,
+        head: str = RIDGE,
+        prior: Literal["none", "client"] = "none",
         alpha: float | Literal["loo"] = "loo",
         beta: float | Literal["auto"] = 1.0,
         only_local_classes: bool = False,
         fit_intercept: bool = False,
         alphas: Sequence[float] | None = None,
     ) -> None:
+        self.head = head
+        self.prior = prior
         self.alpha = alpha
         self.beta = beta
         self.only_local_classes = only_local_classes
@@ -183,7 +211,12 @@ class FedHiPClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]  #
 
         total = None
         width = X.shape[1] + bool(self.fit_intercept)
-        if not first and np.array_equal(all_classes, self.classes_) and self._total.num_features == width:
+        if (
+            self._is_plain
+            and not first
+            and np.array_equal(all_classes, self.classes_)
+            and self._total.num_features == width
+        ):
             total = self._total + self._sum(new, all_classes)
         joined = {client: _joined(known.get(client), rows) for client, rows in new.items()}
         return self._learn({**known, **joined}, all_classes, declared, total)
@@ -244,7 +277,8 @@ class FedHiPClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]  #
         """softmax(scores / T); parameters as in `decision_function`.
 
         T is the same for all models: that of highest likelihood on the global model's exact leave-one-out scores of
-        all training rows.
+        all training rows. With another head, or priors, there is one T for the clients' models and one for the global
+        one; a prior brings its own.
 
         Returns
         -------
@@ -276,6 +310,8 @@ class FedHiPClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]  #
         self, rows: Mapping[Client, Rows], classes: Array, declared: bool, total: Statistics | None = None
     ) -> Self:
         """The three phases; the sum of the first two may be known. Nothing changes unless all of it succeeds."""
+        if not self._is_plain:
+            return self._learn_head(rows, classes, declared)
         alpha, alphas = self._fixed_alpha(), DEFAULT_ALPHAS if self.alphas is None else self.alphas
         # In the order of their names, so that sums do not depend on the order in which clients joined.
         rows = dict(sorted(rows.items()))
@@ -318,9 +354,66 @@ class FedHiPClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]  #
             local_classes=torch.ones(len(classes), dtype=torch.bool),
             only_local_classes=False,
         )
-        self.alphas_, self.beta_, self.classes_ = chosen, beta, classes
-        self._rows, self._total, self._declared = rows, total, declared
+        self.alphas_ = chosen
+        self.beta_: float | None = beta
+        self.settings_, self.priors_ = dict[str, float](), dict[Client, Prior]()
+        self.classes_, self._rows, self._total, self._declared = classes, rows, total, declared
         return self
+
+    @property
+    def _is_plain(self) -> bool:
+        """Whether the models are the paper's, in float64 sums."""
+        return bool(self.head == RIDGE and self.prior == "none")
+
+    def _learn_head(self, rows: Mapping[Client, Rows], classes: Array, declared: bool) -> Self:
+        """The three phases of any head, with priors or without; see `fedhip.heads`."""
+        kind, alpha = head_named(self.head), self._fixed_alpha()
+        rows = dict(sorted(rows.items()))
+        names, d = {str(client): client for client in rows}, len(classes)
+        clients = [self._site(str(client), *parts, classes) for client, parts in rows.items()]
+        only_local = bool(self.only_local_classes)
+        protocol = Protocol(only_local_classes=only_local, prior=self.prior)
+        task = closed_task(
+            kind.method, clients, d, protocol, options=options_of(kind, "loo" if alpha is None else alpha, {})
+        )
+        bits = fraction_bits_for(largest_feature(clients))
+        grid = add_up(client.statistics(d, bits) for client in clients)
+        beta = self._chosen_beta(decode(grid)) if kind is Ridge else None
+        federation = Federation(grid, 0.0 if beta is None else beta)
+        head = kind.fit(federation, task)
+        owns = {names[name]: own for name, own in head.personalize().items()}
+
+        class_names = tuple(str(label) for label in classes)
+        personals = [personal for personal, _ in owns.values()]
+        common, own = (
+            choose_temperature(torch.tensor(losses).double().sum(dim=0), kind.temperatures)
+            for losses in ([p.global_log_losses for p in personals], [p.log_losses for p in personals])
+        )
+        counts = {
+            client: torch.from_numpy(np.bincount(_numbers(y, classes), minlength=d)) for client, (_, y) in rows.items()
+        }
+        self.models_ = {
+            client: answering(
+                personal_model(
+                    federation, str(client), found.model, found.alpha, found.own, found.local_classes,
+                    class_names=class_names, only_local_classes=only_local, backbone=None, head=head,
+                ),
+                own, prior, counts[client], grid.counts,
+            )
+            for client, (found, prior) in owns.items()
+        }  # fmt: skip
+        self.global_model_ = answering(global_model(federation, class_names, None, head), common)
+        self.alphas_ = {client: found.alpha for client, (found, _) in owns.items()}
+        self.beta_, self.settings_ = beta, dict(head.settings)
+        self.priors_ = {client: prior for client, (_, prior) in owns.items() if not prior.is_none}
+        self.classes_, self._rows, self._total, self._declared = classes, rows, federation.total, declared
+        return self
+
+    def _site(self, name: str, X: Array, y: Array, classes: Array) -> Site:
+        """A client as the heads take it; nothing is tested here."""
+        F = self._features(X, intercept=bool(self.fit_intercept) and self.head == RIDGE).numpy()
+        labels = _numbers(y, classes)
+        return Site(name, (F, labels), (F[:0], labels[:0]))
 
     def _sum(self, rows: Mapping[Client, Rows], classes: Array) -> Statistics:
         return aggregate(

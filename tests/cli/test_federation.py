@@ -63,6 +63,16 @@ def test_init_in_json_with_all_settings(tmp_path: Path, capsys: pytest.CaptureFi
     assert agreement.secure_sum
 
 
+def test_init_with_a_head(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    from fedhip.federation.agreement import Agreement
+
+    usual = ("federation", "init", tmp_path / "fed", "--name", "demo", *SITES, *ROWS)
+    assert "the head is 'ridge', which has no gradients" in refused(capsys, *usual, "--gradient-rounds", 3)
+    done(*usual, "--head", "logistic", "--gradient-rounds", 3)
+    agreement = Agreement.read(tmp_path / "fed" / "federation.toml")
+    assert (agreement.head, agreement.gradient_rounds) == ("logistic", 3)
+
+
 def test_classes_and_width_of_a_feature_file_or_a_list(tmp_path: Path) -> None:
     from fedhip.federation.agreement import Agreement
 

@@ -300,7 +300,7 @@ PHASES = {
     "reading rows": "fedhip.cli.client_rows.read_features",
     "phase 1": "fedhip.core.fixedpoint.GridStatistics.from_data",
     "aggregation": "fedhip.runs.life.Federation.of",
-    "phase 3": "fedhip.runs.life.Personalization.of",
+    "phase 3": "fedhip.heads.ridge.Personalization.of",
     "model writing": "fedhip.runs.folder.Draft.write_model",
     "statistics writing": "fedhip.runs.folder.Draft.write_statistics",
     "ledger writing": "fedhip.runs.folder.Draft.write_ledger",

@@ -191,3 +191,16 @@ def test_any_partition_gives_the_same_model() -> None:
     for parts in (np.split(np.arange(60), [20, 21]), np.array_split(order, 7)):
         models.append(Discriminant(summed(*((F[part], y[part]) for part in parts))).model.weights.numpy())
     assert relative_error(*models) <= 1e-10
+
+
+@pytest.mark.parametrize("rows", [1, 2, 40])
+def test_a_clients_model_from_its_statistics_is_that_from_its_rows(rows: int) -> None:
+    F, y = gaussians(40, seed=1, shift=0.7, by_class=0.9)
+    clients = [gaussians(80), (F[:rows], y[:rows])]
+    federation = Discriminant(summed(*clients))
+    by_rows = federation.personal(*clients[1]).model
+    by_sums = federation.own_model(summed(clients[1]))
+    assert relative_error(by_sums.weights, by_rows.weights) <= 1e-12
+    assert relative_error(by_sums.bias, by_rows.bias) <= 1e-12
+    if rows > 2:
+        assert relative_error(by_sums.weights, federation.model.weights) > 0.01  # its means are its own

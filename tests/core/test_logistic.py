@@ -204,6 +204,19 @@ def test_separable_rows_without_a_penalty_are_refused() -> None:
         run(fit, [(F, y)], 10)
 
 
+def test_rows_that_nothing_is_left_to_learn_of() -> None:
+    """Classes so far apart that LDA has no doubt: no loss, no gradient, no curvature, and the weights stay."""
+    y = np.arange(60) % CLASSES
+    client = 100.0 * np.eye(CLASSES, WIDTH)[y] + 0.01 * np.random.default_rng(0).normal(size=(60, WIDTH)), y
+    fit = LogisticFit.of(statistics([client]), temperature=1.0)
+    run(fit, [client], 2)
+    fit.choose_penalty(fit.penalty_losses(*client))
+    run(fit, [client], 1)
+    assert fit.objective < 1e-12
+    torch.testing.assert_close(fit.ask().weights, GridModel.of(fit.centre).weights, rtol=1e-5, atol=1e-5)
+    assert bool(torch.isfinite(fit.head().loo_scores(*client)).all())
+
+
 def test_a_loss_beyond_all_measure_halves_the_step_and_then_names_the_client() -> None:
     pooled = rows(50)
     fit = LogisticFit.of(statistics([pooled]), penalty=5.0, temperature=2.0)

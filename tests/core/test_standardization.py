@@ -12,6 +12,7 @@ from sklearn.preprocessing import StandardScaler
 
 from fedhip import Statistics, aggregate, solve_global
 from fedhip.core import Standardization
+from fedhip.core.affine import AffineModel
 from fedhip.core.errors import DimensionError
 from tests.core.problems import Federation, federations, relative_error
 
@@ -65,3 +66,13 @@ def test_least_squares_with_an_intercept_is_scikit_learns() -> None:
     G = solve_global(standardization.statistics(Statistics.from_data(F, y, 3)), 0.0)
     expected = Ridge(alpha=0.0, solver="svd").fit(F, np.eye(3)[y]).predict(F)
     assert np.asarray(standardization.features(torch.from_numpy(F)) @ G) == pytest.approx(expected, abs=1e-11)
+
+
+def test_a_model_goes_to_raw_features_and_back() -> None:
+    rng = np.random.default_rng(0)
+    F, y = rng.normal(3.0, 5.0, (30, 4)), rng.integers(0, 3, 30)
+    standardization = Standardization.of(Statistics.from_data(F, y, 3))
+    weights = torch.from_numpy(rng.normal(size=(5, 3)))
+    raw = AffineModel.of_standardized(weights, standardization)
+    np.testing.assert_allclose(raw.scores(F).numpy(), (standardization.features(F) @ weights).numpy(), atol=1e-12)
+    np.testing.assert_allclose(raw.on_standardized(standardization).numpy(), weights.numpy(), atol=1e-12)

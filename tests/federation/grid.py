@@ -45,12 +45,14 @@ class Fault:
     late: the answer is there after the deadline. gone: the engine says that the node is gone.
     raises: the app breaks off. twice, at-once: the message arrives twice, in turn or together.
     changed: the answer is what `change` makes of it. asked: the question is.
+    With `round`, in that sum alone.
     """
 
     kind: str
     node: int
     step: str
     change: Callable[[RecordDict], RecordDict] | None = None
+    round: int | None = None
 
 
 @dataclass
@@ -101,7 +103,10 @@ class LocalGrid(Grid):
         number = f"{len(self.asked)}"
         self.asked.append((node, step))
         message.metadata.__dict__["_message_id"] = number
-        fault = next((f for f in self.faults if (f.node, f.step) == (node, step)), None)
+        number_of_sum = cast(ConfigRecord, message.content["fedhip"])["round"]
+        fault = next(
+            (f for f in self.faults if (f.node, f.step) == (node, step) and f.round in (None, number_of_sum)), None
+        )
         kind = None if fault is None else fault.kind
         if fault is not None and kind == "asked":
             message.content = cast(Callable[[RecordDict], RecordDict], fault.change)(message.content)

@@ -130,8 +130,8 @@ class Trial:
     def policy(self, site: str, text: str) -> None:
         (self.site_folder(site) / "site.toml").write_text(text)
 
-    def fault(self, kind: str, site: str, step: str, change: Any = None) -> None:
-        self.grid.faults.append(Fault(kind, self.node(site), step, change))
+    def fault(self, kind: str, site: str, step: str, change: Any = None, round: int | None = None) -> None:  # noqa: A002
+        self.grid.faults.append(Fault(kind, self.node(site), step, change, round))
 
     def round(self) -> Round:
         clock: Clock = self.grid.clock

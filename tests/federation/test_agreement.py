@@ -17,6 +17,7 @@ from fedhip.core.errors import GridOverflowError
 from fedhip.core.fixedpoint import GridStatistics
 from fedhip.features.reference import BackboneReference
 from fedhip.federation.agreement import (
+    HEADS,
     Agreement,
     backbone_reference,
     default_threshold,
@@ -66,8 +67,9 @@ def agreements(draw: st.DrawFn) -> Agreement:
     backbone = draw(
         st.none() | st.builds(BackboneReference, st.just("x y"), st.none() | st.text("ab"), st.just("bfloat16"))
     )
-    alpha: Any = draw(st.just("loo") | st.floats(0, 1e300))
-    beta: Any = draw(st.just("auto") | st.floats(0, 1e300) | st.integers(0, 9))
+    head: Any = draw(st.sampled_from(HEADS))
+    alpha: Any = "loo" if head == "lda" else draw(st.just("loo") | st.floats(0, 1e300))
+    beta: Any = draw(st.just("auto") | st.floats(0, 1e300) | st.integers(0, 9)) if head == "ridge" else "auto"
     return Agreement(
         name="study-1.2_x",
         sites=tuple(f"s{i}" for i in range(sites)),
@@ -76,6 +78,8 @@ def agreements(draw: st.DrawFn) -> Agreement:
         backbone=backbone,
         encoder_digest=None if backbone is None else draw(st.none() | st.just("0" * 64)),
         largest_feature=largest,
+        head=head,
+        gradient_rounds=draw(st.none() | st.integers(1, 100)) if head == "logistic" else None,
         alpha=alpha,
         beta=beta,
         seed=draw(st.integers(0, 2**63 - 1)),
@@ -134,6 +138,7 @@ OTHERS: dict[str, Any] = {
     "backbone": replace(BACKBONE, identity="cd" * 32),
     "encoder_digest": "1f" * 32,
     "largest_feature": 15.0,
+    "head": "lda",
     "alpha": 0.5,
     "beta": 1.0,
     "seed": 1,
@@ -151,6 +156,37 @@ def test_any_value_changes_the_digest(field: str) -> None:
     four = replace(AGREEMENT, quorum=4)
     other = replace(four, threshold=4) if field == "threshold" else replace(AGREEMENT, **{field: OTHERS[field]})
     assert other.digest() != (four if field == "threshold" else AGREEMENT).digest()
+
+
+def test_an_agreement_on_a_ridge_is_what_it_was_before_there_were_other_heads() -> None:
+    assert replace(AGREEMENT, head="ridge").digest() == AGREEMENT.digest()
+    assert "head" not in AGREEMENT.to_text()
+    assert "gradient_rounds" not in replace(AGREEMENT, head="lda").to_text()
+
+
+def test_the_number_of_gradients_is_agreed_on_and_digested() -> None:
+    usual, more = (replace(AGREEMENT, head="logistic", gradient_rounds=number) for number in (None, 9))
+    assert usual.gradient_rounds == 5
+    assert "gradient_rounds = 5" in usual.to_text()
+    assert usual.digest() == replace(usual, gradient_rounds=5).digest() != more.digest()
+
+
+@pytest.mark.parametrize(
+    ("fields", "message"),
+    [
+        ({"head": "svm"}, "head is 'svm'; give ridge, lda or logistic"),
+        ({"head": ["lda"]}, "head is"),
+        ({"gradient_rounds": 5}, "the head is 'ridge', which has no gradients"),
+        ({"head": "lda", "gradient_rounds": 5}, "the head is 'lda', which has no gradients"),
+        ({"head": "logistic", "gradient_rounds": 0}, "gradient_rounds is 0; give a whole number from 1 to 100"),
+        ({"head": "logistic", "gradient_rounds": 2.0}, "gradient_rounds is 2.0"),
+        ({"head": "lda", "alpha": 1.0}, "alpha is 1.0, and the head 'lda' has no α"),
+        ({"head": "logistic", "beta": 1.0}, "beta is 1.0, and the head 'logistic' has no β"),
+    ],
+)
+def test_heads_that_are_none_and_what_does_not_belong_to_one(fields: dict[str, Any], message: str) -> None:
+    with pytest.raises(AgreementError, match=message):
+        replace(AGREEMENT, **fields)
 
 
 def test_a_path_of_weights_is_left_out() -> None:
@@ -242,6 +278,8 @@ def test_two_sites_are_warned() -> None:
     assert "each can infer the other's" in two.warnings[0]
     three = replace(AGREEMENT, sites=("a", "b", "c"), quorum=2, threshold=2)
     assert "quorum is 2 of 3" in three.warnings[0]
+    assert "single out rows" in replace(AGREEMENT, head="logistic").warnings[0]
+    assert replace(AGREEMENT, head="lda").warnings == ()
 
 
 @pytest.mark.parametrize(("sites", "threshold"), [(2, 2), (3, 3), (4, 3), (8, 6), (50, 34)])

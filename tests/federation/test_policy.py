@@ -29,7 +29,7 @@ texts = st.text(st.characters(exclude_categories=["Cs"]), min_size=1, max_size=8
 mappings = st.lists(st.tuples(texts, texts), max_size=4, unique_by=lambda pair: same_class(pair[0])).map(dict)
 
 
-@given(st.builds(Policy, st.booleans(), st.integers(2, 99), st.booleans(), st.booleans(), mappings))
+@given(st.builds(Policy, st.booleans(), st.integers(2, 99), st.booleans(), st.booleans(), st.booleans(), mappings))
 def test_what_is_written_is_read(policy: Policy) -> None:
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder, "site.toml")
@@ -41,7 +41,12 @@ def test_an_empty_file_has_the_safe_values(tmp_path: Path) -> None:
     (tmp_path / "site.toml").write_text("")
     policy = Policy.read(tmp_path / "site.toml")
     assert policy == Policy(
-        require_secure_sum=True, minimum_cohort=3, tell_accuracy=True, allow_other_sums=False, class_names={}
+        require_secure_sum=True,
+        minimum_cohort=3,
+        tell_accuracy=True,
+        allow_other_sums=False,
+        allow_leavers=False,
+        class_names={},
     )
 
 

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from fedhip.federation.checkpoint import Checkpoint, Progress, Stage
+from fedhip.federation.checkpoint import Checkpoint, LaterSum, Progress, Stage
 from fedhip.federation.errors import CheckpointError
 from tests.federation.grid import ServerKilled
 from tests.federation.samples import FOUR, Trial, sum_of
@@ -137,21 +137,26 @@ def test_damaged_data_of_a_checkpoint(tmp_path: Path) -> None:
 
 def test_a_checkpoint_of_another_agreement(tmp_path: Path) -> None:
     checkpoint = Checkpoint(tmp_path / "checkpoint")
-    checkpoint.write(Progress("a", "r", "00", 1, Stage.SUMMED, ["x"]), b"data")
+    checkpoint.write(Progress("a", "r", "00", 1, Stage.SUMMED, ["x"]), total=b"data")
     found = checkpoint.read("a", "r")
     assert found is not None
-    assert (found.stage, found.sites, checkpoint.data()) == (Stage.SUMMED, ["x"], b"data")
+    assert (found.stage, found.sites, checkpoint.data("total")) == (Stage.SUMMED, ["x"], b"data")
     for other in (("b", "r"), ("a", "s")):
         with pytest.raises(CheckpointError, match="another agreement"):
             checkpoint.read(*other)
 
 
-def test_a_checkpoint_keeps_its_data_when_only_the_progress_changes(tmp_path: Path) -> None:
+def test_a_checkpoint_keeps_what_is_not_named(tmp_path: Path) -> None:
     checkpoint = Checkpoint(tmp_path / "checkpoint")
-    progress = Progress("a", "r", "00", 1, Stage.MASKED, ["x"])
-    checkpoint.write(progress, b"first")
+    progress = Progress("a", "r", "00", 1, Stage.MASKED, ["x"], later=[LaterSum("gradient", ["x"], 20)])
+    checkpoint.write(progress, collector=b"first", total=b"sum")
     checkpoint.write(progress)
-    assert checkpoint.data() == b"first"
-    checkpoint.write(progress, b"second")
-    assert checkpoint.data() == b"second"
+    assert (checkpoint.data("collector"), checkpoint.data("total")) == (b"first", b"sum")
+    assert checkpoint.read("a", "r") == progress
+    checkpoint.write(progress, collector=b"second")
+    assert checkpoint.data("collector") == b"second"
+    checkpoint.write(progress, collector=None)
+    with pytest.raises(CheckpointError, match="lacks its data"):
+        checkpoint.data("collector")
+    assert checkpoint.data("total") == b"sum"
     assert len(list((tmp_path / "checkpoint").iterdir())) == 2

@@ -5,12 +5,16 @@ from __future__ import annotations
 import json
 import re
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 
 from fedhip.federation.secure_sum import Collector
+from fedhip.federation.site_rounds import later_vector
+from fedhip.federation.site_state import Session
 from fedhip.federation.vector import Layout, Vector
+from fedhip.federation.wire import Letter
 from tests.federation.grid import ServerKilled
 from tests.federation.samples import CLASSES, FOUR, WIDTH, Trial, rows_of, vector_of
 
@@ -73,6 +77,36 @@ def test_no_plain_statistics_in_any_message_or_file(tmp_path: Path, gone: str | 
     assert holds(files_of_the_server(trial), needles) == []
     total = (trial.result / "results.json").read_text()
     assert not re.search(r'"train": \d', total)
+
+
+def test_no_plain_term_of_a_later_sum_in_any_message_or_file(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, sums_only: None
+) -> None:
+    """Losses and gradients of a site are masked like its statistics."""
+    found: dict[str, bytes] = {}
+
+    def kept(session: Session, question: Letter, *rest: Any) -> Vector:
+        vector = later_vector(session, question, *rest)
+        signed, who = vector.view(np.int64), rest[-1].name
+        for i in range(len(signed) - 1):
+            if (np.abs(signed[i : i + 2]) > 1 << 20).all():
+                found[f"{who}: values {i} and {i + 1} of sum {session.round}"] = signed[i : i + 2].tobytes()
+        return vector
+
+    monkeypatch.setattr("fedhip.federation.site.later_vector", kept)
+    trial = Trial.make(tmp_path, head="logistic", gradient_rounds=2)
+    trial.grid.carry = True
+    trial.grid.stop_at = ("unmask", 4 * 3 + 2)
+    with pytest.raises(ServerKilled):
+        trial.run()
+    files, first = files_of_the_server(trial), wire(trial)
+    trial.again()
+    trial.grid.carry = True
+    trial.run()
+    assert {what[0] for what in found} == set(FOUR)
+    assert len(found) > 4 * 50
+    for haystack in (files, first, wire(trial), files_of_the_server(trial)):
+        assert holds(haystack, found) == []
 
 
 def test_no_plain_statistics_in_a_checkpoint(tmp_path: Path) -> None:

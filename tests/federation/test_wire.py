@@ -23,6 +23,7 @@ from fedhip.federation.wire import (
     ProtocolError,
     Step,
     by_site,
+    context_of,
     from_records,
     hello_statement,
     to_records,
@@ -122,6 +123,8 @@ def header(records: RecordDict, **fields: object) -> RecordDict:
         ("step", "dance"),
         ("attempt", 0),
         ("attempt", "1"),
+        ("round", 0),
+        ("round", True),
         ("code", "Traceback: patient 7"),
         ("code", 5),
     ],
@@ -194,6 +197,24 @@ def test_the_digest_tells_questions_apart_and_not_attempts() -> None:
     ]
     assert len({letter.digest() for letter in variants}) == len(variants)
     assert replace(LETTER, envelope=replace(ENVELOPE, attempt=9)).digest() == LETTER.digest()
+    assert replace(LETTER, envelope=replace(ENVELOPE, round=2)).digest() != LETTER.digest()
+
+
+def test_a_message_that_names_no_sum_is_of_the_first() -> None:
+    records = to_records(LETTER)
+    del cast(ConfigRecord, records["fedhip"])["round"]
+    assert from_records(records).envelope == ENVELOPE
+
+
+def test_what_a_secure_sum_is_bound_to() -> None:
+    """The first sum to the session, as ever; a later one to its number and attempt, and to the first one's sum."""
+    assert replace(ENVELOPE, attempt=3).sum_session == ENVELOPE.session
+    later = [replace(ENVELOPE, round=number, attempt=attempt) for number in (1, 2, 12) for attempt in (1, 2, 3, 12)]
+    assert len({envelope.sum_session for envelope in later}) == 1 + 2 * 4
+    assert replace(later[-1], session=b"t" * 32).sum_session != later[-1].sum_session
+    assert context_of("a", "r") == b"fedhip round 1\na\nr"
+    contexts = [context_of("a", "r"), context_of("a", "r", 2, "s"), context_of("a", "r", 3, "s")]
+    assert len({*contexts, context_of("a", "r", 2, "t"), context_of("b", "r", 2, "s")}) == 5
 
 
 def test_no_two_questions_have_one_digest() -> None:

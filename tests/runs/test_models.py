@@ -101,7 +101,7 @@ def rewrite(path: Path, **metadata: str) -> None:
 @pytest.mark.parametrize(
     ("metadata", "error", "message"),
     [
-        ({"schema": "2"}, FileVersionError, "upgrade fedhip"),
+        ({"schema": "3"}, FileVersionError, "upgrade fedhip"),
         ({"format": "fedhip.grid"}, FileFormatError, "not of fedhip model"),
         ({"model": "nonsense"}, FileFormatError, "does not describe a model"),
         ({"model": "[]"}, FileFormatError, "does not describe a model"),

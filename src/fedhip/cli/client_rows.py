@@ -21,6 +21,11 @@ def add_client_rows(parser: argparse.ArgumentParser, *, required: bool = True) -
     source.add_argument("--data", type=Path, metavar="PATH", help="an image folder (class/image) or .npz of images")
     source.add_argument("--features", type=Path, metavar="FILE", help="a feature file of the run's backbone")
     parser.add_argument("--skip-corrupt", action="store_true", help="leave corrupt images out, with a warning")
+    add_backbone_place(parser)
+
+
+def add_backbone_place(parser: argparse.ArgumentParser) -> None:
+    """Options for the run's own backbone: where its weights are, and where it computes."""
     parser.add_argument("--weights", type=Path, metavar="PATH", help="weights of the run's backbone, if they moved")
     parser.add_argument("--device", help="cuda or cpu (default: cuda where there is one)")
 
@@ -40,10 +45,29 @@ def load_client(run: RunFolder, args: argparse.Namespace, *, test_rows: bool) ->
     labels = _in_classes_of(run, source, data, chosen)
     features = data.features if isinstance(data, FeatureSet) else extract_for(run, data, args)
     split = None if data.split is None else data.split[chosen]
+    return _client(run, name, features[chosen], labels, split, test_rows=test_rows)
+
+
+def load_clients(run: RunFolder, source: Path) -> dict[str, Client]:
+    """All clients of a feature file that says whose rows are whose."""
+    data = read_features(source)
+    if data.clients is None:
+        raise ClientRowsError(f"{source} does not say whose rows these are; it needs 'clients'")
+    found = {}
+    for name in np.unique(data.clients).tolist():
+        chosen = data.clients == name
+        labels, split = _in_classes_of(run, source, data, chosen), None if data.split is None else data.split[chosen]
+        found[name] = _client(run, name, data.features[chosen], labels, split, test_rows=True)
+    return found
+
+
+def _client(
+    run: RunFolder, name: str, rows: np.ndarray, labels: np.ndarray, split: np.ndarray | None, *, test_rows: bool
+) -> Client:
+    """A client of its rows, some of them for testing."""
     if split is None and test_rows:
         partition = make_partition(labels, "natural", clients=np.full(len(labels), name), seed=int(run.config["seed"]))
         split = split_of(None, partition)
-    rows = features[chosen]
     if split is None:
         return Client(name, (rows, labels), (rows[:0], labels[:0]))
     return Client(name, (rows[split == 0], labels[split == 0]), (rows[split == 1], labels[split == 1]))

@@ -45,6 +45,10 @@ def register(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> N
     what.add_argument("--pooling", metavar="SPEC", help="as for fedhip run")
     what.add_argument("--largest-feature", type=float, metavar="X", help="bound on |feature| (default: 16)")
     rules = parser.add_argument_group("round")
+    rules.add_argument("--head", choices=("ridge", "lda", "logistic"), help="what is fitted (default: ridge)")
+    rules.add_argument(
+        "--gradient-rounds", type=int, metavar="N", help="sums of gradients, of the logistic head (default: 5)"
+    )
     rules.add_argument("--alpha", type=_number_or("loo"), metavar="α", help="a number, or loo (default)")
     rules.add_argument("--beta", type=_number_or("auto"), metavar="β", help="a number, or auto (default)")
     rules.add_argument("--seed", type=int, help="of the sites' division in training and test rows (default: 0)")
@@ -87,10 +91,10 @@ def init(args: argparse.Namespace) -> int:
     from fedhip.federation.setup import init as make
 
     settings: dict[str, Any] = {"name": args.name, "sites": args.sites, "hosts": args.host, **_agreed(args)}
-    for option in ("port", "days", "alpha", "beta", "seed", "quorum", "threshold", "deadline", "max_rows"):
-        if getattr(args, option) is not None:
-            settings[option] = getattr(args, option)
-    for option in ("largest_feature", "only_local_classes", "secure_sum"):
+    for option in (
+        *("port", "days", "head", "gradient_rounds", "alpha", "beta", "seed", "quorum", "threshold", "deadline"),
+        *("max_rows", "largest_feature", "only_local_classes", "secure_sum"),
+    ):
         if getattr(args, option) is not None:
             settings[option] = getattr(args, option)
     weights: Path | None = settings.pop("weights", None)

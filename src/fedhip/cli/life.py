@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import argparse
+from collections.abc import Collection
 from pathlib import Path
 from typing import Any
 
-from fedhip.cli.client_rows import add_client_rows, extract_for, load_client
+from fedhip.cli.client_rows import add_backbone_place, add_client_rows, extract_for, load_client, load_clients
 from fedhip.cli.console import percent
 from fedhip.cli.progress import show_clients
 from fedhip.cli.report import render
 from fedhip.data import FeatureSet, load_dataset, load_partition, read_features
 from fedhip.data.files import json_text
+from fedhip.heads import Ridge
 from fedhip.runs import Change, RunFolder, life
 from fedhip.runs.errors import ClientRowsError
 from fedhip.runs.results import title_of
@@ -37,12 +39,19 @@ def register(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) ->
         "Take a client's statistics out of the sum, to the last bit, and solve everyone else's model anew.",
     )  # fmt: skip
     forgetting.add_argument("--client", metavar="ID", required=True, help="its name")
+    add_backbone_place(forgetting)
     again = _command(
         subparsers, "personalize", personalize, "phase 3 again: choose α and measure on the clients' rows",
         "Re-run phase 3: for one client on the rows given, or for all clients whose rows the run's own data set has.",
     )  # fmt: skip
     again.add_argument("--client", metavar="ID", help="a client, with its rows; default: everyone, from the run's data")
     add_client_rows(again, required=False)
+    for command in (joining, updating, forgetting):
+        command.add_argument(
+            "--rows", type=Path, action="append", default=[], metavar="FILE",
+            help="of a run with --head logistic, whose rounds go over everybody's rows: a feature file with the rows "
+            "of clients that the run's own data lacks, and their names",
+        )  # fmt: skip
 
 
 def _command(
@@ -58,19 +67,25 @@ def _command(
 def join(args: argparse.Namespace) -> int:
     """Add a client."""
     run = RunFolder.open(args.run)
-    return _tell(args, life.join(run, load_client(run, args, test_rows=True), render=render, report=show_clients))
+    client = load_client(run, args, test_rows=True)
+    rows = _everybodys_rows(run, args)
+    return _tell(args, life.join(run, client, rows=rows, render=render, report=show_clients))
 
 
 def update(args: argparse.Namespace) -> int:
     """Add rows to a client."""
     run = RunFolder.open(args.run)
     run.require_client(args.client)
-    return _tell(args, life.update(run, load_client(run, args, test_rows=False), render=render, report=show_clients))
+    client = load_client(run, args, test_rows=False)
+    rows = _everybodys_rows(run, args)
+    return _tell(args, life.update(run, client, rows=rows, render=render, report=show_clients))
 
 
 def forget(args: argparse.Namespace) -> int:
     """Remove a client."""
-    return _tell(args, life.forget(RunFolder.open(args.run), args.client, render=render, report=show_clients))
+    run = RunFolder.open(args.run)
+    rows = _everybodys_rows(run, args)
+    return _tell(args, life.forget(run, args.client, rows=rows, render=render, report=show_clients))
 
 
 def personalize(args: argparse.Namespace) -> int:
@@ -83,14 +98,25 @@ def personalize(args: argparse.Namespace) -> int:
         client = load_client(run, args, test_rows=True)
         clients = {client.name: client}
     else:
-        clients = _clients_of_the_data(run, args)
+        clients = _clients_of_the_data(run, args, run.clients if args.client is None else [args.client])
     everyone = args.client is None and args.data is None and args.features is None
     change = life.personalize(run, clients, skip_changed=everyone, render=render, report=show_clients)
     return _tell(args, change)
 
 
-def _clients_of_the_data(run: RunFolder, args: argparse.Namespace) -> dict[str, Client]:
-    """The clients whose rows are in the data set that the run was made from."""
+def _everybodys_rows(run: RunFolder, args: argparse.Namespace) -> dict[str, Client]:
+    """The rows of all clients that can be had, where the run's head needs them."""
+    if not run.head.needs_rows:
+        if args.rows:
+            raise ClientRowsError(f"the models of {run.path} are solved without rows; leave --rows out")
+        return {}
+    given = {name: client for source in args.rows for name, client in load_clients(run, source).items()}
+    rest = set(run.clients) - set(given)
+    return {**_clients_of_the_data(run, args, rest), **given} if rest else given
+
+
+def _clients_of_the_data(run: RunFolder, args: argparse.Namespace, wanted: Collection[str]) -> dict[str, Client]:
+    """Those of the clients wanted whose rows are in the data set that the run was made from."""
     config = run.config
     if "federation" in config:
         raise ClientRowsError(
@@ -110,8 +136,20 @@ def _clients_of_the_data(run: RunFolder, args: argparse.Namespace) -> dict[str, 
         features = extract_for(run, data, args)
         rows = FeatureSet(features, data.labels, data.class_names, clients=data.clients, split=data.split)
     partition, _ = load_partition(run.path / "partition.json", rows.labels, rows.clients, data_split=rows.split)
-    wanted = run.clients if args.client is None else [args.client]
     return {client.name: client for client in clients_of(rows, partition) if client.name in wanted}
+
+
+def _solved(change: Change) -> str:
+    """What the models come from now."""
+    if change.rounds:
+        return (
+            f"fitted in {change.rounds} rounds from the head that was there; the objective is that of those present, "
+            "and they chose α again"
+        )
+    if change.head.needs_rows:
+        return "fitted to rows"
+    changed = change.head is Ridge and change.beta != change.beta_before
+    return "solved from the sum" + (f"; β went from {change.beta_before:.3g} to {change.beta:.3g}" if changed else "")
 
 
 def _tell(args: argparse.Namespace, change: Change) -> int:
@@ -125,9 +163,8 @@ def _tell(args: argparse.Namespace, change: Change) -> int:
         "forget": f"client {change.client!r} is forgotten: its {change.rows:,} training rows are out of the sum",
         "personalize": f"phase 3 again for {change.measured:,} of {change.clients:,} clients",
     }[change.event]
-    kept = "" if change.beta == change.beta_before else f"; β went from {change.beta_before:.3g} to {change.beta:.3g}"
     models = "1 model" if change.clients == 1 else f"{change.clients:,} models"
-    print(f"{did}; {models} solved from the sum{kept}.")
+    print(f"{did}; {models} {_solved(change)}.")
     if change.result is not None and change.event == "join":
         accuracies = (f"{title_of(m)} {percent(value)}" for m, value in change.result.accuracy.items())
         print(f"its α is {change.result.alpha:.3g}; on its {change.result.test:,} test rows: {', '.join(accuracies)}.")

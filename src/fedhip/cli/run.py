@@ -30,10 +30,15 @@ from fedhip.data import Dataset
 from fedhip.data.files import json_text, readable
 from fedhip.experiments.run import RoundSettings, run_round
 from fedhip.features import resolve_device
+from fedhip.heads import HEADS, Ridge
+from fedhip.heads.errors import HeadOptionError
+from fedhip.heads.options import numbers_of, options_of
 from fedhip.methods import METHODS
+from fedhip.models import RIDGE
 from fedhip.runs import require_place
 from fedhip.runs.config import read_config
 from fedhip.runs.errors import MethodNameError
+from fedhip.runs.folder import head_of
 from fedhip.runs.results import title_of
 from fedhip.simulation import METHODS as DEFAULT_METHODS
 
@@ -70,6 +75,15 @@ def register(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) ->
     group.add_argument(
         "--methods", type=_methods, default=DEFAULT_METHODS, metavar="NAME,…",
         help=f"any of {', '.join(METHODS)}, or all (default: {','.join(DEFAULT_METHODS)})",
+    )  # fmt: skip
+    group.add_argument(
+        "--head", choices=tuple(HEADS), default=None,
+        help="whose models the run folder holds: ridge (FedHiP's own, default), lda or logistic; its method is in the "
+        "table, named or not",
+    )  # fmt: skip
+    group.add_argument(
+        "--head-options", type=_listed, metavar="NAME=NUMBER,…",
+        help="options of the head's method, such as shrinkage=0.1 (lda), penalty=50,gradient_rounds=20 (logistic)",
     )  # fmt: skip
     group.add_argument(
         "--rounds", type=int, default=200, metavar="N",
@@ -116,6 +130,8 @@ def options_from(path: Path, parser: argparse.ArgumentParser) -> list[str]:
 def run(args: argparse.Namespace) -> int:
     """Load, divide, extract, run the round, write, print."""
     refuse_unused(args)
+    head = chosen_head(args.head)
+    head_options = head_options_of(head, args)
     if args.out is not None:
         require_place(args.out, args.force)
     name, data = load_rows(args)
@@ -134,12 +150,14 @@ def run(args: argparse.Namespace) -> int:
         RoundSettings(
             alpha=args.alpha,
             beta=args.beta,
-            methods=args.methods,
+            methods=methods_with(head, args),
             rounds=args.rounds,
             only_local_classes=args.only_local_classes,
             prior=args.prior,
             fraction_bits=args.fraction_bits,
             keep_statistics=args.statistics,
+            head=head,
+            head_options=head_options,
         ),
         title=f"{readable(name)} · {describe(partition)} · {made_by}, {features.features.shape[1]} wide",
         config=configuration(args, None if backbone is None else backbone.precision),
@@ -157,6 +175,27 @@ def run(args: argparse.Namespace) -> int:
         print_results(folder.results)
         print(f"{len(folder.clients):,} models in {out / 'models'}; the report: {out / 'report.html'}")
     return 0
+
+
+def chosen_head(option: str | None) -> str:
+    """The head that the option names; the ridge without one."""
+    return RIDGE if option is None else option
+
+
+def head_options_of(head: str, args: argparse.Namespace) -> dict[str, float]:
+    """NAME=NUMBER, checked before any work is done."""
+    given = numbers_of(args.head_options or ())
+    if given and head == RIDGE:
+        raise HeadOptionError("--head-options are of --head lda and --head logistic; a ridge has --alpha and --beta")
+    options_of(HEADS[head], args.alpha, given)
+    return given
+
+
+def methods_with(head: str, args: argparse.Namespace) -> tuple[str, ...]:
+    """The methods of the table; that of a head that was asked for is one of them."""
+    named: tuple[str, ...] = args.methods
+    method = HEADS[head].method
+    return named if args.head is None or method in named else (*named, method)
 
 
 def configuration(args: argparse.Namespace, precision: str | None) -> dict[str, Any]:
@@ -186,9 +225,14 @@ def print_results(results: dict[str, Any]) -> None:
             print(f"{title_of(name)} diverged: {method['diverged']}")
         elif method.get("note"):
             print(f"{title_of(name)}: {method['note']}")
-    chosen = [entry["alpha"] for entry in results["methods"].get("fedhip", {"per_client": []})["per_client"]]
+    head = head_of(results)
+    chosen = [entry["alpha"] for entry in results["methods"].get(head.method, {"per_client": []})["per_client"]]
     alphas = [alpha for alpha in chosen if alpha is not None]
-    if alphas and (loo := results["leave_one_out"]):
+    if head is not Ridge:
+        settings = "; ".join(f"{name} {value:.3g}" for name, value in results["settings"].items())
+        own = sum(alpha > 0 for alpha in alphas)
+        print(f"models: {title_of(head.method)}; {settings}; {own} of {len(alphas)} clients with α > 0")
+    elif alphas and (loo := results["leave_one_out"]):
         low, middle, high = (f"{value:.3g}" for value in (min(alphas), np.median(alphas), max(alphas)))
         best = int(np.argmax(loo["accuracy"]))
         single, zero = loo["accuracy"][best], loo["accuracy"][0]
@@ -215,6 +259,10 @@ def _methods(text: str) -> tuple[str, ...]:
         raise MethodNameError(f"no method given; choose among {', '.join(METHODS)}")
     ordered = (*DEFAULT_METHODS, *(method for method in METHODS if method not in DEFAULT_METHODS))
     return tuple(method for method in ordered if method in names or "all" in names)
+
+
+def _listed(text: str) -> list[str]:
+    return [part.strip() for part in text.split(",") if part.strip()]
 
 
 def _number_or(words: tuple[str, ...], check: Callable[[float], float]) -> Callable[[str], float | str]:

@@ -30,6 +30,11 @@ class AffineModel:
         weights = self.weights / scale[:, None]
         return AffineModel(weights, self.bias - mean @ weights)
 
+    def on_standardized(self, standardization: Standardization) -> Tensor:
+        """The way back from `of_standardized`: weights of standardised features, the intercept last (m + 1, d)."""
+        mean, scale = standardization.mean.to(self.weights), standardization.scale.to(self.weights)
+        return torch.cat((self.weights * scale[:, None], (self.bias + mean @ self.weights)[None]))
+
     def scores(self, features: ArrayLike) -> Tensor:
         """(n, d) for features (n, m)."""
         F = torch.as_tensor(features).to(self.weights)

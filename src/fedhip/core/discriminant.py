@@ -122,6 +122,18 @@ class Discriminant:
         F, Y = client_rows(self.total, features, labels, client)
         return PersonalDiscriminant(self, self._rows(F, Y))
 
+    def own_model(self, own: Statistics) -> AffineModel:
+        """The model with the client's means, from its statistics (see `Standardization`) instead of its rows."""
+        n = own.counts.to(torch.float64)
+        sums = self._V.mT @ own.cross - self._rotated * n
+        return self._with_means(_Weights.of(sums.mT, n, self._scaled, self.total.counts.to(torch.float64)), n)
+
+    def _with_means(self, own: _Weights, counts: Tensor) -> AffineModel:
+        """Weights and constants with the means of a client that has so many rows of each class."""
+        w = own.class_weights(counts)
+        shift = own.shift_weight(int(counts.sum()))
+        return self._affine(self._rotated + own.class_means * w + torch.outer(own.b, (1.0 - w) * shift))
+
     def _chosen(self, shrinkage: float | Literal["oas"]) -> float:
         if shrinkage == "oas":
             rows = self.total.num_samples - int((self.total.counts > 0).sum())
@@ -170,6 +182,11 @@ class _Rows:
     labels: Tensor
     U: Tensor
     counts: Tensor
+
+    @property
+    def sums(self) -> Tensor:
+        """Of the residuals, by class (d, m)."""
+        return torch.zeros((len(self.counts), self.X.shape[1])).to(self.X).index_add_(0, self.labels, self.U)
 
     def left_out(self, of: Discriminant, personal: _Weights | None) -> Tensor:
         """Scores (N_k, d) of each row without itself."""
@@ -232,13 +249,15 @@ class _Weights:
     class_variance: float
 
     @classmethod
-    def of(cls, rows: _Rows, spectrum: Tensor, total: Tensor) -> _Weights:
-        """By moments, in units of Σ: E‖b_c − b‖² / m = τ² + what the rows' own scatter gives."""
-        n, N = rows.counts, len(rows.X)
-        sums = torch.zeros((len(n), rows.X.shape[1])).to(rows.X).index_add_(0, rows.labels, rows.U)
+    def of(cls, sums: Tensor, n: Tensor, spectrum: Tensor, total: Tensor) -> _Weights:
+        """By moments, in units of Σ: E‖b_c − b‖² / m = τ² + what the rows' own scatter gives.
+
+        From the client's sums of residuals (d, m) and rows (d,) by class; `total` (d,) are everybody's rows.
+        """
+        N = float(n.sum())
         held = n > 0
         means = torch.where(held[:, None], sums / n.clamp(min=1.0)[:, None], 0.0)
-        b = rows.U.mean(dim=0)
+        b = sums.sum(dim=0) / N
         # μ_c has seen these rows: a mean of n of its N_c rows strays from it by Σ (1/n − 1/N_c).
         noise = torch.where(held, 1.0 / n.clamp(min=1.0) - 1.0 / total.clamp(min=1.0), 0.0)
         size = ((means - b).square() / spectrum).mean(dim=1)
@@ -268,7 +287,8 @@ class PersonalDiscriminant:
 
     def __init__(self, federation: Discriminant, rows: _Rows) -> None:
         self._federation, self._rows = federation, rows
-        self._weights = _Weights.of(rows, federation._scaled, federation.total.counts.to(torch.float64))
+        total = federation.total.counts.to(torch.float64)
+        self._weights = _Weights.of(rows.sums, rows.counts, federation._scaled, total)
 
     @property
     def shift_weight(self) -> float:
@@ -283,9 +303,7 @@ class PersonalDiscriminant:
     @cached_property
     def model(self) -> AffineModel:
         """Weights and constants with the client's means."""
-        own, w = self._weights, self.class_weights
-        means = self._federation._rotated + own.class_means * w + torch.outer(own.b, (1.0 - w) * self.shift_weight)
-        return self._federation._affine(means)
+        return self._federation._with_means(self._weights, self._rows.counts)
 
     def scores(self, features: ArrayLike) -> Tensor:
         """(n, d)."""

@@ -61,12 +61,12 @@ class GridModel:
             raise LossError("a weight is not a finite number; the step was too long")
         largest = float(weights.abs().max())
         bits = 0 if largest == 0.0 else WEIGHT_BITS - math.frexp(largest)[1]
-        return cls(torch.round(_scaled(weights, bits)).to(torch.int32), bits)
+        return cls(torch.round(torch.ldexp(weights, torch.tensor(bits))).to(torch.int32), bits)
 
     @property
     def weights(self) -> Tensor:
         """(m + 1, d) float64, exactly."""
-        return _scaled(self.steps.to(torch.float64), -self.bits)
+        return torch.ldexp(self.steps.to(torch.float64), torch.tensor(-self.bits))
 
     @property
     def nbytes(self) -> int:
@@ -140,8 +140,8 @@ class LogisticTerm:
 
     @property
     def mean_curvature(self) -> float:
-        """The mean of p (1 − p) over rows and classes."""
-        return float(self.curvature.to(torch.float64).mean()) * 2.0**-_SUM_BITS / max(self.rows, 1)
+        """The mean of p (1 − p) over rows and classes; of rows that are all certain, one step of the grid."""
+        return max(float(self.curvature.to(torch.float64).mean()) / max(self.rows, 1), 1.0) * 2.0**-_SUM_BITS
 
     @property
     def nbytes(self) -> int:
@@ -220,7 +220,7 @@ def _probabilities(products: Tensor, bits: int, y: Tensor, who: str) -> tuple[Te
     """Logits, softmax and losses on the grid for a block, the same for a row in any block."""
     rows = len(y)
     Z = torch.zeros((_BLOCK_ROWS, products.shape[1]), dtype=torch.float64, device=products.device)
-    Z[:rows] = _scaled(products.to(torch.float64), -bits - FEATURE_BITS)
+    Z[:rows] = torch.ldexp(products.to(torch.float64), torch.tensor(-bits - FEATURE_BITS, device=products.device))
     Z -= Z.amax(dim=1, keepdim=True)
     # Whole numbers, so that their sum is the same in any order.
     E = torch.round(torch.exp(Z) * 2.0**_EXPONENTIAL_BITS)
@@ -234,11 +234,6 @@ def _probabilities(products: Tensor, bits: int, y: Tensor, who: str) -> tuple[Te
             "its features are not of the federation's scale, or the step was too long"
         )
     return Z, E / total, torch.round(losses * 2.0**_SUM_BITS).to(torch.int64)
-
-
-def _scaled(values: Tensor, bits: int) -> Tensor:
-    """values · 2^bits, exactly; on their own device."""
-    return torch.ldexp(values, torch.tensor(bits, device=values.device))
 
 
 def _exact_product(A: Tensor, B: Tensor) -> Tensor:

@@ -43,6 +43,8 @@ TEMPERATURES: tuple[float, ...] = tuple(10.0 ** (i / 10) for i in range(16))
 _CALM: tuple[float, ...] = tuple(10.0 ** (i / 20) for i in range(-8, 9))
 #: ρ in units of κN, the curvature of all rows together: two to the decade.
 PENALTIES: tuple[float, ...] = tuple(10.0 ** (i / 2) for i in range(-4, 5))
+#: Of `LogisticFit.penalty_losses`.
+PENALTY_SHAPE: tuple[int, int] = (len(PENALTIES), len(_CALM))
 #: ρ in units of κN before it is chosen.
 FIRST_PENALTY = 10.0
 #: What a change of the intercept costs against one of a feature of unit deviation.
@@ -100,6 +102,8 @@ class LogisticFit:
         self.temperature = temperature
         self.notes: list[str] = []
         self._centre, self._metric = centre, metric
+        #: The first model asked, in standardised coordinates (m + 1, d), where it is not W₀.
+        self.start: Tensor | None = None
         self._terms: list[tuple[GridModel, LogisticTerm]] = []
         self._failed: list[GridModel] = []
 
@@ -239,7 +243,7 @@ class LogisticFit:
     def ask(self) -> GridModel:
         """The model to evaluate next."""
         if not self._terms:
-            return GridModel.of(self.centre)
+            return GridModel.of(self.centre if self.start is None else self.start)
         history = self._history()
         if self._failed:
             return GridModel.of(self._back(halved(history, self._whitened(self._failed[-1].weights))))

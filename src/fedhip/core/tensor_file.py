@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from os import PathLike
 from pathlib import Path
 
@@ -21,6 +21,9 @@ from fedhip.core.errors import FileAlteredError, FileFormatError, FileVersionErr
 class TensorFile:
     """One kind of file: its name in the metadata, its schema version, and what it holds.
 
+    `optional` are tensors that came with this schema version. A file that needs none of them is of the version before,
+    so that whoever read it then reads it still.
+
     Metadata: `format`, `schema`, `digest`, and what the kind adds.
     """
 
@@ -28,13 +31,15 @@ class TensorFile:
     schema: int
     what: str
     dtypes: Mapping[str, torch.dtype]
+    optional: Mapping[str, torch.dtype] = field(default_factory=dict)
 
     def write(self, path: str | PathLike[str], tensors: Mapping[str, Tensor], digest: str, **metadata: str) -> None:
         """Write to a temporary file beside `path`, then rename it into place."""
         path = Path(path)
         if not path.parent.is_dir():
             raise FileNotFoundError(f"there is no folder {path.parent} to write {path.name} to; make it first")
-        header = {"format": self.format, "schema": str(self.schema), "digest": digest, **metadata}
+        schema = self.schema if not self.optional or self.optional.keys() & tensors.keys() else self.schema - 1
+        header = {"format": self.format, "schema": str(schema), "digest": digest, **metadata}
         contents = _in_one_order(save({name: tensor.cpu().contiguous() for name, tensor in tensors.items()}, header))
         temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
         try:
@@ -58,14 +63,15 @@ class TensorFile:
                 missing = self.dtypes.keys() - set(file.keys())
                 if missing:
                     raise FileFormatError(f"{path} lacks {', '.join(sorted(missing))}; write it again")
-                tensors = {name: file.get_tensor(name) for name in self.dtypes}
+                known = {**self.dtypes, **self.optional}
+                tensors = {name: file.get_tensor(name) for name in file.keys() if name in known}  # noqa: SIM118
         except SafetensorError as error:
             raise FileFormatError(
                 f"{path} is truncated or not a {self.what} file ({error}); copy or write it again"
             ) from None
-        for name, dtype in self.dtypes.items():
-            if tensors[name].dtype != dtype:
-                raise FileFormatError(f"{path} holds {name} as {tensors[name].dtype}, not {dtype}; write it again")
+        for name, tensor in tensors.items():
+            if tensor.dtype != known[name]:
+                raise FileFormatError(f"{path} holds {name} as {tensor.dtype}, not {known[name]}; write it again")
         return tensors, metadata
 
     def _require_format(self, path: str | PathLike[str], metadata: Mapping[str, str]) -> None:

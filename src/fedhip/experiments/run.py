@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import base64
 import io
+import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -13,18 +14,24 @@ import torch
 from PIL import Image
 
 from fedhip.core.fixedpoint import GridStatistics
+from fedhip.core.prior import NO_PRIOR
 from fedhip.data import Dataset, FeatureSet, Partition, client_parts, save_partition, split_of
 from fedhip.experiments.report import RunRecord
 from fedhip.experiments.report.findings import read_runs
 from fedhip.features.reference import BackboneReference
-from fedhip.methods import Protocol, run_method
+from fedhip.heads import Head, Ridge, head_named
+from fedhip.heads.options import options_of
+from fedhip.methods import MethodRun, Protocol, closed_task, run_method
+from fedhip.methods.closed import Task, one_shot
 from fedhip.methods.protocol import PriorOption
+from fedhip.models import RIDGE
+from fedhip.parallel import one_thread
 from fedhip.runs import Ledger, RunFolder, new_run
 from fedhip.runs.config import write_config
 from fedhip.runs.folder import Draft
 from fedhip.runs.models import global_model, models_digest, personal_model
 from fedhip.runs.results import details_of, refresh, results_of, rival_entry
-from fedhip.simulation import METHODS, Alpha, Beta, Client, Outcome, clients_of, simulate
+from fedhip.simulation import METHODS, Alpha, Beta, Client, Outcome, clients_of, evaluate, simulate
 
 Json = dict[str, Any]
 #: Images shown of each of the worst classes, and their size in pixels.
@@ -33,7 +40,11 @@ EXAMPLES, THUMBNAIL = 2, 64
 
 @dataclass(frozen=True)
 class RoundSettings:
-    """What the three phases are told."""
+    """What the three phases are told.
+
+    `head` is whose models the run folder holds; its method is in the table, named or not. `head_options` are that
+    method's (see `fedhip.methods.METHODS`).
+    """
 
     alpha: Alpha = "loo"
     beta: Beta = "auto"
@@ -43,6 +54,8 @@ class RoundSettings:
     prior: PriorOption = "none"
     fraction_bits: int | None = None
     keep_statistics: bool = True
+    head: str = RIDGE
+    head_options: Mapping[str, float] = field(default_factory=dict)
 
 
 def run_round(
@@ -66,7 +79,14 @@ def run_round(
     `config` are the options that repeat it, `seconds` what was spent before, `images` those behind the features, for
     the report's examples.
     """
-    clients = clients_of(features, partition)
+    head, clients = head_named(settings.head), clients_of(features, partition)
+    protocol = Protocol(
+        rounds=settings.rounds,
+        seed=config["seed"],
+        only_local_classes=settings.only_local_classes,
+        prior=settings.prior,
+    )
+    task = _head_task(head, clients, features.num_classes, protocol, settings, device, report)
     with new_run(out, force=force) as draft:
         terms: dict[str, str] = {}
 
@@ -88,27 +108,28 @@ def run_round(
             report=report,
             keep_statistics=keep,
         )
-        protocol = Protocol(
-            rounds=settings.rounds,
-            seed=config["seed"],
-            only_local_classes=settings.only_local_classes,
-            prior=settings.prior,
-        )
         rivals = [
             run_method(name, clients, features.num_classes, protocol, device=device, report=report)
             for name in settings.methods
-            if name not in METHODS
+            if name not in (*METHODS, head.method)
         ]
+        fitted = None
+        own = outcome
+        if head is not Ridge:
+            fitted, own, row = head_round(outcome, head, task)
+            rivals.append(row)
         config = {**config, "fraction_bits": outcome.federation.grid.fraction_bits}
         results = results_of(outcome, config=config, title=title, seconds=seconds or {})
         for rival in rivals:
             results["methods"][rival.name] = rival_entry(rival, outcome.clients)
-        details = details_of(outcome, features.class_names)
+        if fitted is not None:
+            results |= {"head": head.name, "settings": dict(fitted.settings)}
+        details = details_of(own, features.class_names, head)
         refresh(results, details)
         if images is not None:
             (findings,) = read_runs([RunRecord("", results, details, "", [])])
             worst = [found.label for found in findings.worst_classes]
-            details["examples"] = worst_examples(outcome, worst, images, _test_rows(features, partition))
+            details["examples"] = worst_examples(own, worst, images, _test_rows(features, partition))
         ledger = Ledger().with_entry(
             "run",
             client=None,
@@ -117,7 +138,7 @@ def run_round(
             clients=terms,
             total=outcome.federation.digest,
             beta=outcome.beta,
-            models=_write_models(draft, outcome, features.class_names, settings.only_local_classes, backbone),
+            models=_write_models(draft, own, features.class_names, settings.only_local_classes, backbone, fitted),
             results=draft.write_json("results.json", results),
             details=draft.write_json("details.json", details),
         )
@@ -127,7 +148,56 @@ def run_round(
         draft.write_text("config.toml", text)
         draft.write_ledger(ledger)
         draft.write_text("report.html", render(out.absolute().name, results, details, text, list(ledger.entries)))
-    return RunFolder.open(out), outcome
+    return RunFolder.open(out), own
+
+
+def _head_task(
+    head: type[Head],
+    clients: Sequence[Client],
+    num_classes: int,
+    protocol: Protocol,
+    settings: RoundSettings,
+    device: str | torch.device,
+    report: Callable[[str, int, int], None] | None,
+) -> Task:
+    options = options_of(head, settings.alpha, settings.head_options)
+    return closed_task(head.method, clients, num_classes, protocol, options=options, device=device, report=report)
+
+
+def head_round(outcome: Outcome, kind: type[Head], task: Task) -> tuple[Head, Outcome, MethodRun]:
+    """Another head on the sum of a round: the head, the outcome with its models as the clients' own, and its row."""
+    began = time.perf_counter()
+    with one_thread():
+        head = kind.fit(outcome.federation, task)
+    owns = head.personalize()
+    seconds = time.perf_counter() - began
+    with_prior, clients = task.protocol.prior == "client", []
+    for client, before in zip(task.clients, outcome.clients, strict=True):
+        own, prior = owns.get(client.name, (None, NO_PRIOR))
+        result = evaluate(
+            client,
+            {kind.method: head.common if own is None else own.model},
+            own,
+            task.num_classes,
+            task.protocol.only_local_classes,
+            {kind.method: prior} if own is not None and with_prior else {},
+            outcome.federation.grid.counts,
+            own=kind.method,
+        )
+        accuracies, priors = before.accuracy | result.accuracy, before.priors | result.priors
+        clients.append(replace(result, accuracy=accuracies, priors=priors))
+    rounds, up, down = head.traffic
+    row = one_shot(
+        kind.method,
+        task,
+        [client.accuracy[kind.method] for client in clients],
+        rounds=rounds,
+        seconds=seconds,
+        up=up,
+        down=down,
+        alphas=[client.alpha for client in clients],
+    )
+    return head, replace(outcome, clients=clients), row
 
 
 def _write_models(
@@ -136,23 +206,25 @@ def _write_models(
     class_names: tuple[str, ...],
     only_local_classes: bool,
     backbone: BackboneReference | None,
+    head: Head | None,
 ) -> str:
     """Write the global model and every client's own; one hash of them all."""
     digests: dict[str | None, str] = {}
-    models = [global_model(outcome.federation, class_names, backbone)]
+    models = [global_model(outcome.federation, class_names, backbone, head)]
     for result in outcome.clients:
         if (personal := result.personal) is not None:
             models.append(
                 personal_model(
                     outcome.federation,
                     result.client,
-                    personal.weights,
+                    personal.model,
                     personal.alpha,
                     personal.own,
                     personal.local_classes,
                     class_names=class_names,
                     only_local_classes=only_local_classes,
                     backbone=backbone,
+                    head=head,
                 )
             )
     for model in models:

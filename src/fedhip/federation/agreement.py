@@ -57,12 +57,12 @@ _KEYS = {
     "round": {
         name: name
         for name in (
-            *("alpha", "beta", "seed", "fraction_bits", "only_local_classes"),
+            *("head", "gradient_rounds", "alpha", "beta", "seed", "fraction_bits", "only_local_classes"),
             *("secure_sum", "quorum", "threshold", "deadline", "max_rows"),
         )
     },
 }
-_OPTIONAL = ("encoder_digest", "backbone")
+_OPTIONAL = ("encoder_digest", "backbone", "head", "gradient_rounds")
 _DIGEST = re.compile("[0-9a-f]{64}")
 _LIMIT = 1 << 63
 _BACKBONE = {
@@ -75,6 +75,12 @@ _BACKBONE = {
 }
 _PRECISIONS = ("float32", "bfloat16", "float16")
 
+Head = Literal["ridge", "lda", "logistic"]
+HEADS: tuple[Head, ...] = ("ridge", "lda", "logistic")
+#: As many as `fedhip run` asks of the logistic head.
+DEFAULT_GRADIENT_ROUNDS = 5
+_MOST_GRADIENT_ROUNDS = 100
+
 
 @dataclass(frozen=True, kw_only=True)
 class Agreement:
@@ -82,6 +88,9 @@ class Agreement:
 
     `largest_feature` bounds the absolute value of a feature and `max_rows` the rows of one site: with them a sum of
     all sites cannot wrap round the grid, where under masks nobody would notice. A site checks both before it sends.
+
+    `gradient_rounds` is how many sums of gradients a site gives at most; only the logistic head has any. An agreement
+    on a ridge says nothing of heads, as it did before there were others.
     """
 
     name: str
@@ -92,6 +101,8 @@ class Agreement:
     encoder_digest: str | None = None
     largest_feature: float = 16.0
     lift: Literal["none"] = "none"
+    head: Head = "ridge"
+    gradient_rounds: int | None = None
     alpha: float | Literal["loo"] = "loo"
     beta: float | Literal["auto"] = "auto"
     seed: int = 0
@@ -113,6 +124,7 @@ class Agreement:
         if self.lift != "none":
             raise AgreementError(f"lift is {shown(self.lift)}; this version knows 'none'")
         self._check_encoder()
+        self._check_head()
         for field, word in (("alpha", "loo"), ("beta", "auto")):
             if getattr(self, field) != word:
                 put(self, field, require_number(field, getattr(self, field), word=word))
@@ -134,6 +146,24 @@ class Agreement:
             raise AgreementError(f"encoder_digest is {shown(self.encoder_digest)}; give a SHA-256 in 64 hex digits")
         if self.backbone is None:
             raise AgreementError("encoder_digest is given without a backbone; name the backbone it belongs to")
+
+    def _check_head(self) -> None:
+        """The head, and what belongs to some heads only."""
+        if self.head not in HEADS:
+            raise AgreementError(f"head is {shown(self.head)}; give {', '.join(HEADS[:-1])} or {HEADS[-1]}")
+        if self.head == "logistic":
+            if self.gradient_rounds is None:
+                object.__setattr__(self, "gradient_rounds", DEFAULT_GRADIENT_ROUNDS)
+            require_whole("gradient_rounds", self.gradient_rounds, 1, _MOST_GRADIENT_ROUNDS)
+        elif self.gradient_rounds is not None:
+            raise AgreementError(
+                f"gradient_rounds is {shown(self.gradient_rounds)}, and the head is {self.head!r}, which has no "
+                "gradients; leave it out, or agree on the logistic head"
+            )
+        if self.head == "lda" and self.alpha != "loo":
+            raise AgreementError(f"alpha is {shown(self.alpha)}, and the head 'lda' has no α; leave it out")
+        if self.head != "ridge" and self.beta != "auto":
+            raise AgreementError(f"beta is {shown(self.beta)}, and the head {self.head!r} has no β; leave it out")
 
     def _check_counts(self) -> None:
         """threshold ≤ quorum ≤ number of sites, and under masks more than half of the sites.
@@ -177,14 +207,20 @@ class Agreement:
                 "the secure sum is off (secure_sum = false): the server sees the statistics of each site, from which "
                 "single rows can be recovered",
             )
+        found = []
         if len(self.sites) == 2:
-            return ("there are two sites, so each can infer the other's statistics: they are the sum less its own",)
-        if self.quorum == 2:
-            return (
+            found.append("there are two sites, so each can infer the other's statistics: they are the sum less its own")
+        elif self.quorum == 2:
+            found.append(
                 f"the quorum is 2 of {len(self.sites)} sites: if only two are left, each can infer the other's "
-                "statistics; sites whose minimum_cohort is 3 will refuse",
+                "statistics; sites whose minimum_cohort is 3 will refuse"
             )
-        return ()
+        if self.head == "logistic":
+            found.append(
+                "the head is logistic, so the server chooses weights and learns sums of gradients at them: one that "
+                "makes weights up can single out rows that lie far out, though not whose they are; lda needs one sum"
+            )
+        return tuple(found)
 
     @classmethod
     def read(cls, path: str | Path) -> Self:
@@ -262,6 +298,7 @@ class Agreement:
         """As in the file, without what is absent."""
         values = {field: getattr(self, field) for keys in _KEYS.values() for field in keys.values()}
         values |= {"sites": list(self.sites), "classes": list(self.classes)}
+        values["head"] = None if self.head == "ridge" else self.head
         if self.backbone is not None:
             values["backbone"] = {key: getattr(self.backbone, key) for key in _BACKBONE}
             values["backbone"] = {key: value for key, value in values["backbone"].items() if value is not None}

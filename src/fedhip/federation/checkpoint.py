@@ -1,10 +1,12 @@
 """What a server app that is started again goes on from.
 
-    state/checkpoint/round.json     how far the round was, and what belongs to it
-    state/checkpoint/data.bin       the sum under masks and the sites' small messages; then the sum itself
+    state/checkpoint/round.json     how far the round was, and the names of the files that belong to it
+    state/checkpoint/….bin          collector: the sum under masks, and the sites' small messages
+                                    total: the sum of the statistics
+                                    sum-N, model-N: the sum of a later round, and the weights it was asked about
 
-Before the masked vectors of all sites are in, there is nothing worth keeping: the sites begin a new session. There is
-no site's plain statistics in it, as there is none at the server.
+Before the masked vectors of all sites are in, there is nothing worth keeping: the sites begin a new session, or a later
+round again. There is no site's plain statistics in it, as there is none at the server.
 """
 
 from __future__ import annotations
@@ -21,19 +23,30 @@ from fedhip.federation.errors import CheckpointError
 from fedhip.federation.site_state import replace_private
 from fedhip.federation.started import private_folder
 
-SCHEMA = 1
+SCHEMA = 2
+
+Data = bytes | memoryview
 
 
 class Stage(StrEnum):
-    """What `data.bin` is: the collector with all masked vectors in it, or the sum."""
+    """What there is of the latest sum: the collector with all masked vectors in it, or the sum."""
 
     MASKED = "masked"
     SUMMED = "summed"
 
 
 @dataclass
+class LaterSum:
+    """A sum after that of the statistics: what was asked, who is in it, and the scale of the weights asked about."""
+
+    ask: str
+    sites: list[str]
+    bits: int = 0
+
+
+@dataclass
 class Progress:
-    """How far the round was."""
+    """How far the round was. `sites` are in the sum of the statistics; `later` are the sums after it."""
 
     agreement: str
     roster: str
@@ -43,6 +56,17 @@ class Progress:
     sites: list[str]
     dropped: dict[str, str] = field(default_factory=dict)
     answers: dict[str, dict[str, Any]] = field(default_factory=dict)
+    later: list[LaterSum] = field(default_factory=list)
+
+    @property
+    def round(self) -> int:
+        """The number of the latest sum."""
+        return 1 + len(self.later)
+
+    @property
+    def latest(self) -> list[str]:
+        """The sites in the latest sum."""
+        return self.later[-1].sites if self.later else self.sites
 
 
 class Checkpoint:
@@ -51,18 +75,19 @@ class Checkpoint:
     def __init__(self, folder: Path) -> None:
         self.folder = folder
 
-    def write(self, progress: Progress, data: bytes | memoryview | None = None) -> None:
-        """Keep this, in place of what was there; without `data`, that of before stays."""
+    def write(self, progress: Progress, **data: Data | None) -> None:
+        """Keep this, in place of what was there; data that is not named stays, and None takes it away."""
         private_folder(self.folder)
-        if data is None:
-            name = self._content()["data"]
-        else:
-            name = f"{hashlib.sha256(data).hexdigest()}.bin"
-            replace_private(self.folder / name, data)
-        content = {"schema": SCHEMA, "data": name, **asdict(progress)}
-        replace_private(self.folder / "round.json", json.dumps(content, indent=1).encode())
+        files = self._files() if (self.folder / "round.json").is_file() else {}
+        for name, content in data.items():
+            files.pop(name, None)
+            if content is not None:
+                files[name] = f"{hashlib.sha256(content).hexdigest()}.bin"
+                replace_private(self.folder / files[name], content)
+        record = {"schema": SCHEMA, "files": files, **asdict(progress)}
+        replace_private(self.folder / "round.json", json.dumps(record, indent=1).encode())
         for other in self.folder.glob("*.bin"):
-            if other.name != name:
+            if other.name not in files.values():
                 other.unlink()
 
     def read(self, agreement: str, roster: str) -> Progress | None:
@@ -73,28 +98,35 @@ class Checkpoint:
         try:
             if content.pop("schema") != SCHEMA:
                 raise self._damaged("is of another version")
-            content.pop("data")
-            progress = Progress(**{**content, "stage": Stage(content["stage"])})
+            content.pop("files")
+            later = [LaterSum(**record) for record in content["later"]]
+            progress = Progress(**{**content, "stage": Stage(content["stage"]), "later": later})
         except (KeyError, TypeError, ValueError):
             raise self._damaged("is damaged") from None
         if (progress.agreement, progress.roster) != (agreement, roster):
             raise self._damaged("belongs to another agreement or roster")
         return progress
 
-    def data(self) -> bytes:
-        """What `write` was given."""
-        name = str(self._content().get("data"))
+    def data(self, name: str) -> bytes:
+        """What `write` was given under this name."""
+        file = str(self._files().get(name))
         try:
-            data = (self.folder / Path(name).name).read_bytes()
+            data = (self.folder / Path(file).name).read_bytes()
         except OSError:
             raise self._damaged("lacks its data") from None
-        if f"{hashlib.sha256(data).hexdigest()}.bin" != name:
+        if f"{hashlib.sha256(data).hexdigest()}.bin" != file:
             raise self._damaged("is damaged")
         return data
 
     def clear(self) -> None:
         """Forget it."""
         shutil.rmtree(self.folder, ignore_errors=True)
+
+    def _files(self) -> dict[str, str]:
+        files = self._content().get("files")
+        if not isinstance(files, dict):
+            raise self._damaged("is damaged")
+        return files
 
     def _content(self) -> dict[str, Any]:
         try:

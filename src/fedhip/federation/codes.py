@@ -24,6 +24,9 @@ class SiteCode(StrEnum):
     COHORT = "cohort"
     SECURE_SUM = "secure-sum"
     SECOND_SUM = "second-sum"
+    LEAVER = "leaver"
+    WEIGHTS = "weights"
+    LOSS = "loss"
     DATA = "data"
     CLASSES = "classes"
     WIDTH = "width"
@@ -64,6 +67,9 @@ _MEANINGS: dict[SiteCode | ServerCode, str] = {
     SiteCode.COHORT: "refuses a cohort smaller than its own minimum",
     SiteCode.SECURE_SUM: "refuses this request of the secure sum; see its log",
     SiteCode.SECOND_SUM: "has taken part in a finished sum of this agreement, and refuses another",
+    SiteCode.LEAVER: "refuses a sum that a site of the last has left, unless its site.toml has allow_leavers",
+    SiteCode.WEIGHTS: "was asked about the same weights again, or about too many",
+    SiteCode.LOSS: "has no finite loss at these weights; are its features of the others' scale?",
     SiteCode.DATA: "cannot read its data; see its log",
     SiteCode.CLASSES: "has a class that is none of the agreed ones; see its log",
     SiteCode.WIDTH: "has features of another width than agreed",

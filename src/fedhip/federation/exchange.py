@@ -68,10 +68,14 @@ class Exchange:
         """Those of these nodes that are connected; waits for all of them until the deadline."""
         wanted, end = set(nodes), self._clock() + self.deadline
         while True:
-            here = wanted & set(self.grid.get_node_ids())
+            here = self.connected(wanted)
             if here == wanted or self._clock() >= end:
                 return here
             self._sleep(self._pause)
+
+    def connected(self, nodes: Iterable[int]) -> set[int]:
+        """Those of these nodes that are connected now."""
+        return set(nodes) & set(self.grid.get_node_ids())
 
     def ask(self, questions: Iterable[Question]) -> Iterator[Reply]:
         """Send the questions, one message at a time; then the replies in the order in which they come."""

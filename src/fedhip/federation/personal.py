@@ -10,86 +10,143 @@ from typing import TYPE_CHECKING, Any
 from fedhip.core.errors import FedHiPError
 from fedhip.federation.agreement import Agreement
 from fedhip.federation.codes import SiteCode, SiteRefusalError
+from fedhip.federation.traffic import traffic_of
 
 if TYPE_CHECKING:
     from fedhip.core.fixedpoint import GridStatistics
-    from fedhip.simulation import Client, ClientResult, Federation
-
-METHODS = ("local", "global", "fedhip")
+    from fedhip.heads import Head
+    from fedhip.models import Model
+    from fedhip.simulation import Client, ClientResult, Federation, Personalization
 
 
 @dataclass(frozen=True)
 class Sum:
-    """What the server sends at last: the sum, its β, and whose sum it is."""
+    """What the server sends at last: the sum, its β, and whose sum it is.
+
+    Where the sum alone does not give the head, also the head that is held, and what its later sums were of.
+    """
 
     grid: GridStatistics
     beta: float
     sites: Sequence[str]
+    held: Model | None = None
+    asks: Sequence[str] = ()
+
+
+def methods_of(agreement: Agreement) -> tuple[str, str, str]:
+    """What a site tests: its rows alone, the federation's model, and its own model by the name of the agreed head."""
+    return "local", "global", "fedhip" if agreement.head == "ridge" else f"fedhip-{agreement.head}"
 
 
 def personalize(out: Path, client: Client, received: Sum, agreement: Agreement, data: Path) -> ClientResult:
     """Choose α on the site's own rows, solve its model, and write everything to `out`, whole or not at all."""
     from fedhip.parallel import one_thread
-    from fedhip.simulation import Federation, Personalization, Stopwatch, evaluate, local_model
+    from fedhip.simulation import Federation, Stopwatch, evaluate, local_model
 
     watch = Stopwatch()
     federation = Federation(received.grid, received.beta)
     d, only_local = len(agreement.classes), agreement.only_local_classes
     with watch("personalization"), one_thread():
         try:
-            personal = Personalization.of(federation, client, agreement.alpha, only_local_classes=only_local, last=True)
+            personal, head = _phase3(federation, client, agreement, received.held)
         except FedHiPError as error:
             raise SiteRefusalError(
                 SiteCode.TOTAL, f"the sum that came does not fit this site's rows: {error}"
             ) from error
     with watch("models of one client alone"), one_thread():
         alone = local_model(client, d)
-    models = {"local": alone, "global": federation.G, "fedhip": personal.weights}
-    result = evaluate(client, dict(models), personal, d, only_local)
+    local, everybody, own = methods_of(agreement)
+    common = federation.G if head is None else head.common
+    models = {local: alone, everybody: common, own: personal.model}
+    result = evaluate(client, models, personal, d, only_local, own=own)
     try:
-        _write(out, federation, result, received.sites, agreement, data, watch.seconds)
+        _write(out, federation, result, head, received, agreement, data, watch.seconds)
     except (FedHiPError, OSError) as error:
         raise SiteRefusalError(SiteCode.OUTPUT, str(error)) from error
     return result
+
+
+def _phase3(
+    federation: Federation, client: Client, agreement: Agreement, held: Model | None
+) -> tuple[Personalization, Head | None]:
+    """The site's model with what is known of it, and the head; a ridge is a function of the sum, and needs none."""
+    from fedhip.simulation import Personalization
+
+    only_local = agreement.only_local_classes
+    if agreement.head == "ridge":
+        return Personalization.of(federation, client, agreement.alpha, only_local_classes=only_local, last=True), None
+    head = fit_head(federation, agreement, [client], held)
+    return head.personalize()[client.name][0], head
+
+
+def fit_head(
+    federation: Federation, agreement: Agreement, clients: Sequence[Client] = (), held: Model | None = None
+) -> Head:
+    """The agreed head, of the sum or as it is held; for clients whose rows are here."""
+    from fedhip.heads import head_named
+    from fedhip.heads.options import options_of
+    from fedhip.methods.closed import Task
+    from fedhip.methods.protocol import Protocol
+
+    kind = head_named(agreement.head)
+    protocol = Protocol(seed=agreement.seed, only_local_classes=agreement.only_local_classes)
+    options = options_of(kind, agreement.alpha, {})
+    task = Task(clients, len(agreement.classes), protocol, options, "cpu", lambda phase, done, total: None)
+    return kind.fit(federation, task, held)
 
 
 def _write(
     out: Path,
     federation: Federation,
     result: ClientResult,
-    sites: Sequence[str],
+    head: Head | None,
+    received: Sum,
     agreement: Agreement,
     data: Path,
     seconds: dict[str, float],
 ) -> None:
     from fedhip.experiments.report import RunRecord, render_report
+    from fedhip.heads import head_named
     from fedhip.runs import Ledger, new_run
     from fedhip.runs.config import write_config
     from fedhip.runs.models import global_model, models_digest, personal_model
-    from fedhip.runs.results import details_of, refresh, results_of
+    from fedhip.runs.results import client_entry, details_of, refresh, results_of
     from fedhip.simulation import Outcome
 
     personal = result.personal
     if personal is None:
         raise SiteRefusalError(SiteCode.NO_ROWS, "there is no row to train on")
-    outcome = Outcome(federation, METHODS, [result], seconds)
+    outcome = Outcome(federation, (), [result], seconds)
     config: dict[str, Any] = {**configuration(agreement), "site": result.client, "data": str(data)}
+    sites = received.sites
     title = f"{agreement.name} · site {result.client}, one of {len(sites)} · {federation.grid.num_features} wide"
     results = results_of(outcome, config=config, title=title, seconds={})
-    details = details_of(outcome, agreement.classes)
+    local, everybody, own = methods_of(agreement)
+    spent = {local: "models of one client alone", own: "personalization"}
+    for method in (local, everybody, own):
+        results["methods"][method] = {
+            "accuracy": {},
+            "per_client": [client_entry(result, method, own)],
+            "seconds": round(seconds.get(spent.get(method, ""), 0.0), 3),
+            **traffic_of(agreement, method, received.asks),
+        }
+    if head is not None:
+        results |= {"head": head.name, "settings": dict(head.settings)}
+    details = details_of(outcome, agreement.classes, head_named(agreement.head))
     refresh(results, details)
     models = [
-        global_model(federation, agreement.classes, agreement.backbone),
+        global_model(federation, agreement.classes, agreement.backbone, head),
         personal_model(
             federation,
             result.client,
-            personal.weights,
+            personal.model,
             personal.alpha,
             personal.own,
             personal.local_classes,
             class_names=agreement.classes,
             only_local_classes=agreement.only_local_classes,
             backbone=agreement.backbone,
+            head=head,
         ),
     ]
     with new_run(out, force=True) as draft:
@@ -119,6 +176,8 @@ def _write(
 
 def configuration(agreement: Agreement) -> dict[str, Any]:
     """What a run folder says of the agreement."""
+    logistic = {} if agreement.gradient_rounds is None else {"gradient_rounds": agreement.gradient_rounds}
+    head = {} if agreement.head == "ridge" else {"head": agreement.head, **logistic}
     return {
         "federation": agreement.name,
         "agreement": agreement.digest(),
@@ -128,6 +187,7 @@ def configuration(agreement: Agreement) -> dict[str, Any]:
         "only_local_classes": agreement.only_local_classes,
         "fraction_bits": agreement.fraction_bits,
         "secure_sum": agreement.secure_sum,
-        "methods": list(METHODS),
+        "methods": list(methods_of(agreement)),
+        **head,
         "statistics": False,  # nobody's are in the folder
     }

@@ -17,12 +17,13 @@ from fedhip.federation.toml import read_toml, require_known, write_toml
 
 FILE = "site.toml"
 
-_SWITCHES = ("require_secure_sum", "tell_accuracy", "allow_other_sums")
+_SWITCHES = ("require_secure_sum", "tell_accuracy", "allow_other_sums", "allow_leavers")
 _NOTES = {
     "require_secure_sum": "Refuse a sum without masks, in which the server would see this site's statistics.",
     "minimum_cohort": "Refuse a sum of fewer sites: the sum of two tells each of them about the other.",
     "tell_accuracy": "Tell the server the accuracy on this site's test rows, and how many there are.",
     "allow_other_sums": "Take part in a second sum of the same agreement: the difference of two sums may be one site.",
+    "allow_leavers": "Go on with gradients when a site has left: two sums at nearly the same weights tell its own.",
 }
 
 
@@ -34,6 +35,7 @@ class Policy:
     minimum_cohort: int = 3
     tell_accuracy: bool = True
     allow_other_sums: bool = False
+    allow_leavers: bool = False
     class_names: Mapping[str, str] = field(default_factory=dict)
 
     def __post_init__(self) -> None:

@@ -8,48 +8,48 @@ from typing import TYPE_CHECKING, Any
 
 from fedhip import __version__
 from fedhip.federation.agreement import Agreement
+from fedhip.federation.checkpoint import LaterSum
 from fedhip.federation.errors import MessageError
-from fedhip.federation.personal import METHODS, configuration
+from fedhip.federation.personal import configuration, methods_of
+from fedhip.federation.traffic import traffic_of
 from fedhip.federation.wire import Letter
 
 if TYPE_CHECKING:
+    from fedhip.models import Model
     from fedhip.simulation import Federation
 
 
 def write_result(
     out: Path,
     federation: Federation,
+    model: Model,
     agreement: Agreement,
     *,
     sites: Sequence[str],
     dropped: Mapping[str, str],
     told: Mapping[str, Mapping[str, Any]],
+    later: Sequence[LaterSum],
+    notes: Sequence[str],
     seconds: Mapping[str, float],
 ) -> None:
     """A run folder without any site's statistics; whole or not at all."""
-    from fedhip.core import DEFAULT_ALPHAS
-    from fedhip.core.calibration import TEMPERATURES
+    from fedhip.heads import head_named
     from fedhip.runs import Ledger, new_run
     from fedhip.runs.config import write_config
     from fedhip.runs.folder import SCHEMA
-    from fedhip.runs.models import global_model, models_digest
+    from fedhip.runs.models import models_digest
     from fedhip.runs.results import refresh
-    from fedhip.simulation import Outcome
 
-    outcome = Outcome(federation, METHODS, [], {})
     methods: dict[str, Any] = {}
-    for method in METHODS:
-        rounds, up, down = outcome.traffic(method)
+    for method in methods_of(agreement):
         methods[method] = {
             "accuracy": {},
             "per_client": [
                 {"client": site, "train": None, "test": answer["test"], "accuracy": answer.get(method), "alpha": None}
                 for site, answer in sorted(told.items())
             ],
-            "rounds": rounds,
             "seconds": 0.0,
-            "upload_bytes_per_client": up,
-            "download_bytes_per_client": down,
+            **traffic_of(agreement, method, [record.ask for record in later]),
         }
     config = configuration(agreement)
     title = f"{agreement.name} · {len(sites)} sites · {federation.grid.num_features} wide"
@@ -72,18 +72,22 @@ def write_result(
         "sites": list(sites),
         "dropped": dict(dropped),
     }
+    if agreement.head != "ridge":
+        results |= {"head": agreement.head, "settings": dict(model.settings)}
+    if later:
+        asked = [("statistics", sites), *((record.ask, record.sites) for record in later)]
+        results |= {"sums": [{"ask": ask, "sites": list(who)} for ask, who in asked], "notes": list(notes)}
     details: dict[str, Any] = {
         "schema": SCHEMA,
         "class_names": list(agreement.classes),
-        "alphas": list(DEFAULT_ALPHAS),
-        "temperatures": list(TEMPERATURES),
+        "alphas": list(head_named(agreement.head).alphas),
+        "temperatures": list(head_named(agreement.head).temperatures),
         "clients": {},
         "examples": [],
         "stale": [],
     }
     refresh(results, details)
     results["num_clients"] = len(sites)
-    model = global_model(federation, agreement.classes, agreement.backbone)
     with new_run(out) as draft:
         draft.write_model(model)
         ledger = Ledger().with_entry(
@@ -105,12 +109,12 @@ def write_result(
         draft.write_ledger(ledger)
 
 
-def accuracies_in(letter: Letter) -> dict[str, Any]:
+def accuracies_in(letter: Letter, methods: Sequence[str]) -> dict[str, Any]:
     """Accuracies and test rows, or nothing."""
     if not letter.flag("told"):
         return {}
     answer: dict[str, Any] = {"test": letter.number("test", 1)}
-    for method in METHODS:
+    for method in methods:
         value = letter.real(method)
         if not 0.0 <= value <= 1.0:
             raise MessageError(f"an accuracy of {value} is none")

@@ -23,6 +23,7 @@ from fedhip.federation import policy as policy_file
 from fedhip.federation import roster as roster_file
 from fedhip.federation.agreement import (
     Agreement,
+    Head,
     backbone_reference,
     default_threshold,
     require_number,
@@ -72,6 +73,8 @@ class InitSettings:
     backbone: Mapping[str, Any] | None = None
     encoder_digest: str | None = None
     largest_feature: float = 16.0
+    head: Head = "ridge"
+    gradient_rounds: int | None = None
     alpha: float | Literal["loo"] = "loo"
     beta: float | Literal["auto"] = "auto"
     seed: int = 0
@@ -106,6 +109,8 @@ class InitSettings:
             backbone=None if self.backbone is None else backbone_reference(self.backbone),
             encoder_digest=self.encoder_digest,
             largest_feature=largest,
+            head=self.head,
+            gradient_rounds=self.gradient_rounds,
             alpha=self.alpha,
             beta=self.beta,
             seed=self.seed,

@@ -7,6 +7,7 @@
     mask          the statistics under masks (or plain, where agreement and policy both permit it)
     agree         a signature on the list of survivors, where somebody is gone
     unmask        shares that take the masks off the sum, once
+    [keys … unmask again for each later sum, of the logistic head]
     personalize   the sum comes, once; α, model and report stay here
 
 The server is not trusted with anything but the sum. What goes wrong is a code for the server and a sentence for the
@@ -38,8 +39,9 @@ from fedhip.federation.errors import (
 from fedhip.federation.rows import SiteRows, require_size
 from fedhip.federation.secure_sum import Member, Reason, SecureSumError
 from fedhip.federation.site_folder import SiteFolder, open_site
+from fedhip.federation.site_rounds import begin, later_vector, require_nobody_left
 from fedhip.federation.site_state import Session, SiteState
-from fedhip.federation.vector import Layout, Vector, from_vector, require_possible, require_room, to_vector
+from fedhip.federation.vector import Layout, Vector, digest_of, from_vector, require_possible, require_room, to_vector
 from fedhip.federation.wire import Arrays, Body, Letter, ProtocolError, Step, by_site, context_of, hello_statement
 
 Answer = tuple[Body, Arrays]
@@ -81,12 +83,12 @@ class Site:
             with self.state.lock():
                 try:
                     body, arrays = self._answer(question, node)
-                    self._log(logging.INFO, f"{step}: answered")
+                    self._log(logging.INFO, f"{step}{_of_sum(question)}: answered")
                     return question.reply(body, arrays)
                 except Exception as error:
                     code = code_of(error)
                     unexpected = error if code is SiteCode.INTERNAL else None
-                    self._log(logging.ERROR, f"{step}: refused ({code}): {error}", unexpected)
+                    self._log(logging.ERROR, f"{step}{_of_sum(question)}: refused ({code}): {error}", unexpected)
                     return question.reply(code=code)
         except Exception:
             # The folder cannot be locked, or the log not be written: nothing was done.
@@ -120,11 +122,16 @@ class Site:
             )
         if envelope.step is Step.ENCODER:
             return self._encoder(site, session, question)
+        if envelope.round > 1 and envelope.step is (Step.KEYS if site.agreement.secure_sum else Step.MASK):
+            self._begin_later(site, session, question)
+        elif envelope.round != session.round and envelope.step is not Step.PERSONALIZE:
+            raise SiteRefusalError(SiteCode.ORDER, f"{envelope.step} of sum {envelope.round} is not its turn")
         digest = question.digest()
         if envelope.step in session.answers and (body := _same_answer(session, envelope.step, digest)) is not None:
             return body, {}
         needed = Step.HELLO if envelope.step is Step.MASK and not site.agreement.secure_sum else _AFTER[envelope.step]
-        if needed not in session.answers:
+        later = envelope.step is Step.PERSONALIZE and session.round > 1
+        if needed not in session.answers and not later:
             raise SiteRefusalError(SiteCode.ORDER, f"{envelope.step} was asked before {needed}")
         handlers: dict[Step, Callable[[SiteFolder, Session, Letter], Answer]] = {
             Step.KEYS: self._keys,
@@ -173,13 +180,14 @@ class Site:
 
     def _keys(self, site: SiteFolder, session: Session, question: Letter) -> Answer:
         # Computed before the cohort is fixed: whoever cannot go on says so while it costs the others nothing.
-        self.state.keep_vector(self._statistics(site))
+        self.state.keep_vector(self._vector(site, session, question))
+        envelope = question.envelope
         member = Member.begin(
             site=site.name,
             roster=site.roster.keys,
             sign=_signer(site),
-            session=session.session,
-            context=context_of(session.agreement, session.roster),
+            session=envelope.sum_session,
+            context=context_of(session.agreement, session.roster, envelope.round, session.total or ""),
             minimum=site.policy.minimum_cohort,
             threshold=site.agreement.threshold,
         )
@@ -188,8 +196,9 @@ class Site:
         return {"keys": keys}, {}
 
     def _share(self, site: SiteFolder, session: Session, question: Letter) -> Answer:
-        member = _member(site, session)
-        sealed = member.share(question.mapping("keys"))
+        member, keys = _member(site, session), question.mapping("keys")
+        require_nobody_left(session, site.policy, keys)
+        sealed = member.share(keys)
         session.member = member.to_bytes()
         return by_site("shares", sealed), {}
 
@@ -200,37 +209,46 @@ class Site:
                 SiteCode.UNMASKED, "the server asked for the statistics without a mask; nothing was sent"
             )
         if not secure:
-            return {}, {"vector": self._statistics(site)}
+            return {}, {"vector": self._vector(site, session, question)}
         vector = self.state.vector()
         if vector is None:
-            raise SiteRefusalError(SiteCode.FOLDER, "the statistics of this session are no longer there")
-        member = _member(site, session)
-        layout = Layout(site.agreement.width, len(site.agreement.classes))
-        masked = member.mask(layout.require(vector), question.mapping("shares"))
+            raise SiteRefusalError(SiteCode.FOLDER, "what is to be masked in this session is no longer there")
+        member, shares = _member(site, session), question.mapping("shares")
+        require_nobody_left(session, site.policy, (site.name, *shares))
+        masked = member.mask(vector, shares)
         session.member = member.to_bytes()
+        if session.round == 1:
+            session.cohort = [site.name, *shares]
         self.state.drop_vector()
         return {}, {"vector": masked}
 
     def _agree(self, site: SiteFolder, session: Session, question: Letter) -> Answer:
-        member = _member(site, session)
-        signature = member.agree(question.names("survivors"))
+        member, survivors = _member(site, session), question.names("survivors")
+        require_nobody_left(session, site.policy, survivors)
+        signature = member.agree(survivors)
         session.member = member.to_bytes()
         return {"signature": signature}, {}
 
     def _unmask(self, site: SiteFolder, session: Session, question: Letter) -> Answer:
-        member = _member(site, session)
-        shares = member.unmask(question.names("survivors"), question.mapping("signatures"))
+        member, survivors = _member(site, session), question.names("survivors")
+        require_nobody_left(session, site.policy, survivors)
+        shares = member.unmask(survivors, question.mapping("signatures"))
         session.member = None
+        if session.round > 1 and (left := sorted(set(session.cohort) - set(survivors))):
+            self._log(logging.WARNING, f"left before sum {session.round}: {', '.join(left)}; it is of the others' rows")
+        session.cohort = survivors
         # From here on the server may have the sum, whether it ever says so or not.
         self.state.finish(session)
         return {"shares": shares}, {}
 
     def _personalize(self, site: SiteFolder, session: Session, question: Letter) -> Answer:
+        from fedhip.federation.head_letter import head_in
         from fedhip.federation.personal import Sum, personalize
 
         agreement = site.agreement
         layout = Layout(agreement.width, len(agreement.classes))
-        total = layout.require(question.array("total"))
+        later = agreement.head == "logistic"
+        total = self._kept_total(session, question) if later else layout.require(question.array("total"))
         beta = question.real("beta")
         if beta < 0.0 or (agreement.beta != "auto" and beta != agreement.beta):
             raise SiteRefusalError(SiteCode.TOTAL, f"the server's β is {beta}, and the agreement says {agreement.beta}")
@@ -241,16 +259,47 @@ class Site:
         # agreement: this one, whether it is the sum or not. The very same may come again.
         self.state.finish(session)
         self.state.keep(session)
-        received = Sum(from_vector(total, layout, agreement.fraction_bits), beta, sites)
+        grid = from_vector(total, layout, agreement.fraction_bits)
+        held, asks = (
+            (head_in(question, agreement, grid.digest()), [*session.done, session.ask]) if later else (None, [])
+        )
+        received = Sum(grid, beta, sites, held, asks[1:])
         del total
         question.arrays.clear()  # a wide federation's sum is 100 MB, and the model needs the room
         client = self._rows(site).client(agreement, weights=self.weights, device=self.device)
         result = personalize(self.out, client, received, agreement, self.data)
         session.member = None
+        self.state.drop_total()
         told = {name: value for name, value in result.accuracy.items() if value is not None}
         if not site.policy.tell_accuracy or not told:
             return {"told": False}, {}
         return {"told": True, "test": result.test, **told}, {}
+
+    def _begin_later(self, site: SiteFolder, session: Session, question: Letter) -> None:
+        """A sum after the statistics': kept before anything is computed, so that the next question finds it."""
+        if (total := begin(session, question, site.agreement)) is not None:
+            self.state.finish(session)  # one total for an agreement: see `_personalize`
+            self.state.keep_total(total)
+        self.state.keep(session)
+
+    def _vector(self, site: SiteFolder, session: Session, question: Letter) -> Vector:
+        """What this site gives to the sum under way."""
+        if session.round == 1:
+            return self._statistics(site)
+        total = self._kept_total(session, question)
+        client = self._rows(site).client(site.agreement, weights=self.weights, device=self.device)
+        return later_vector(session, question, site.agreement, total, client)
+
+    def _kept_total(self, session: Session, question: Letter) -> Vector:
+        """The sum of the statistics, which came with the first of the later sums."""
+        if question.text("sum") != session.total:
+            raise SiteRefusalError(
+                SiteCode.TOTAL, "the server speaks of another sum than the one that came, or of none"
+            )
+        total = self.state.total()
+        if total is None or digest_of(total) != session.total:
+            raise SiteRefusalError(SiteCode.FOLDER, "the sum of the statistics is no longer there, or damaged")
+        return total
 
     def _rows(self, site: SiteFolder) -> SiteRows:
         return SiteRows.read(self.data, site.name, site.agreement, site.policy.class_names)
@@ -302,6 +351,11 @@ def code_of(error: Exception) -> SiteCode:
         (FedHiPError, SiteCode.DATA),
     )
     return next((code for kind, code in kinds if isinstance(error, kind)), SiteCode.INTERNAL)
+
+
+def _of_sum(question: Letter) -> str:
+    """For the log, which sum a step is of; nothing for the first."""
+    return f" of sum {question.envelope.round}" if question.envelope.round > 1 else ""
 
 
 def _same_answer(session: Session, step: Step, digest: str) -> Body | None:

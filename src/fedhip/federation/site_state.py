@@ -2,7 +2,8 @@
 
     state/lock            one question at a time, whatever the engine does
     state/session.bin     the session: which steps were answered, and the site's part in the secure sum
-    state/vector.bin      the statistics, from when they are computed until they are masked
+    state/vector.bin      the statistics, or what a later sum takes, from when it is computed until it is masked
+    state/total.bin       the sum of all sites' statistics, where later sums follow, until the model is made
     state/finished.json   agreements under which a sum was finished
     state/site.log        what happened here, for the site's own people
 
@@ -26,9 +27,12 @@ from typing import Any
 import numpy as np
 
 from fedhip.federation.codes import SiteCode, SiteRefusalError
-from fedhip.federation.vector import Vector
+from fedhip.federation.vector import Vector, as_bytes
 
 SCHEMA = 1
+
+#: What a session of a version before later sums has not.
+_LATER = ("round", "attempt", "ask", "done", "cohort", "total", "weights")
 
 
 @dataclass
@@ -36,7 +40,9 @@ class Session:
     """One session of one agreement.
 
     `answers` holds, for each step that was answered, the digest of the question and, for steps whose answer may be
-    given again, the answer.
+    given again, the answer; it is of the latest sum. `cohort` are the sites that were in the sum before, as this site
+    knows it. Of later sums: which `ask` is under way, in which `round` and `attempt`, which asks are `done`, the digest
+    of the `total` they are about, and by their digests the `weights` that were asked about, with the round.
     """
 
     session: bytes
@@ -44,6 +50,13 @@ class Session:
     roster: str
     member: bytes | None = None
     answers: dict[str, tuple[str, dict[str, Any] | None]] = field(default_factory=dict)
+    round: int = 1
+    attempt: int = 1
+    ask: str = "statistics"
+    done: list[str] = field(default_factory=list)
+    cohort: list[str] = field(default_factory=list)
+    total: str | None = None
+    weights: dict[str, int] = field(default_factory=dict)
 
     def to_bytes(self) -> bytes:
         """As JSON; bytes in base 64."""
@@ -54,6 +67,7 @@ class Session:
             "roster": self.roster,
             "member": None if self.member is None else base64.b64encode(self.member).decode(),
             "answers": {step: [digest, _dump(body)] for step, (digest, body) in self.answers.items()},
+            **{name: getattr(self, name) for name in _LATER},
         }
         return json.dumps(content).encode()
 
@@ -70,6 +84,7 @@ class Session:
             content["roster"],
             None if member is None else base64.b64decode(member, validate=True),
             {step: (digest, _load(body)) for step, (digest, body) in content["answers"].items()},
+            **{name: content[name] for name in _LATER if name in content},
         )
 
 
@@ -111,24 +126,40 @@ class SiteState:
     def begin(self, session: Session) -> None:
         """A new session: nothing of the last one stays, not even what a process was killed over."""
         self.drop_vector()
+        self.drop_total()
         for half in self.folder.glob(".*-*"):
             half.unlink()
         self.keep(session)
 
     def keep_vector(self, vector: Vector) -> None:
-        """Write the statistics."""
-        replace_private(self.folder / "vector.bin", vector.astype("<u8", copy=False).data)
+        """Write what is to be masked."""
+        replace_private(self.folder / "vector.bin", as_bytes(vector))
 
     def vector(self) -> Vector | None:
-        """The statistics, if they were computed in this session."""
-        try:
-            return np.fromfile(self.folder / "vector.bin", "<u8").astype(np.uint64, copy=False)
-        except FileNotFoundError:
-            return None
+        """What is to be masked, if it was computed in this session."""
+        return self._read("vector.bin")
 
     def drop_vector(self) -> None:
-        """Forget the statistics."""
+        """Forget it."""
         (self.folder / "vector.bin").unlink(missing_ok=True)
+
+    def keep_total(self, total: Vector) -> None:
+        """Write the sum of the statistics."""
+        replace_private(self.folder / "total.bin", as_bytes(total))
+
+    def total(self) -> Vector | None:
+        """The sum of the statistics, if it came in this session."""
+        return self._read("total.bin")
+
+    def drop_total(self) -> None:
+        """Forget it."""
+        (self.folder / "total.bin").unlink(missing_ok=True)
+
+    def _read(self, name: str) -> Vector | None:
+        try:
+            return np.fromfile(self.folder / name, "<u8").astype(np.uint64, copy=False)
+        except FileNotFoundError:
+            return None
 
     def finished(self) -> dict[str, str]:
         """Sessions by the agreement under which their sum was finished."""

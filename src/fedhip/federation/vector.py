@@ -9,6 +9,7 @@ a vector costs its own memory and no more.
 
 from __future__ import annotations
 
+import hashlib
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -92,6 +93,30 @@ def from_vector(vector: Vector, layout: Layout, fraction_bits: int) -> GridStati
         start = end
     cross, counts = torch.from_numpy(layout.cross(vector).copy()), torch.from_numpy(layout.counts(vector).copy())
     return GridStatistics(torch.from_numpy(gram), cross, counts, fraction_bits)
+
+
+def require_length(vector: NDArray[Any], size: int) -> Vector:
+    """The vector, if it has so many whole numbers."""
+    if vector.shape != (size,) or vector.dtype != np.uint64:
+        raise MessageError(
+            f"a vector of {vector.dtype} and shape {vector.shape} came where {size} whole numbers belong"
+        )
+    return vector
+
+
+def as_bytes(vector: Vector) -> memoryview:
+    """As a file holds it."""
+    return vector.astype("<u8", copy=False).data
+
+
+def from_bytes(data: bytes) -> Vector:
+    """What `as_bytes` gave."""
+    return np.frombuffer(data, "<u8").astype(np.uint64, copy=False)
+
+
+def digest_of(vector: Vector) -> str:
+    """Which vector it is."""
+    return hashlib.sha256(as_bytes(vector)).hexdigest()
 
 
 def require_room(vector: Vector, sites: int, fraction_bits: int) -> None:

@@ -1,8 +1,8 @@
 """What travels: an envelope, a few named values, and arrays.
 
-    fedhip    protocol, session, agreement, roster, step, attempt, code      who speaks of what
-    body      values of the step                                            names, keys, shares, signatures
-    arrays    raw little-endian numbers                                     vectors, and the encoder in pieces
+    fedhip    protocol, session, agreement, roster, step, round, attempt, code      who speaks of what
+    body      values of the step                                                   names, keys, shares, signatures
+    arrays    raw little-endian numbers                                            vectors, and the encoder in pieces
 
 Read strictly: a field of another kind, a name too long, a piece too many is a `MessageError`. Arrays are bytes and a
 length, with nothing to load that could be anything else.
@@ -30,7 +30,11 @@ SESSION_BYTES = 32
 #: Of names, keys and shares together: ten thousand sites would fit.
 LARGEST_BODY = 16 << 20
 _LONGEST_TEXT = 256
-_KINDS: dict[str, np.dtype[Any]] = {"uint64": np.dtype("<u8"), "uint8": np.dtype("u1")}
+_KINDS: dict[str, np.dtype[Any]] = {
+    "uint64": np.dtype("<u8"),
+    "int32": np.dtype("<i4"),
+    "uint8": np.dtype("u1"),
+}
 _FORMAT = "fedhip.little-endian"
 
 Value = bool | int | float | str | bytes | list[str] | list[bytes]
@@ -59,13 +63,24 @@ class Step(StrEnum):
 
 @dataclass(frozen=True)
 class Envelope:
-    """Which federation, which session and which step a message belongs to."""
+    """Which federation, which session and which step a message belongs to.
+
+    `round` numbers the sums of a session: the statistics are the first, and most heads need no other.
+    """
 
     session: bytes
     agreement: str
     roster: str
     step: Step
     attempt: int = 1
+    round: int = 1
+
+    @property
+    def sum_session(self) -> bytes:
+        """What the secure sum of this round is bound to, together with `context_of`: another for each attempt."""
+        if self.round == 1:
+            return self.session
+        return hashlib.sha256(b"fedhip sum %d %d\n" % (self.round, self.attempt) + self.session).digest()
 
 
 @dataclass(frozen=True)
@@ -91,7 +106,7 @@ class Letter:
                 data = word if isinstance(word, bytes) else str(word).encode("utf-8", "surrogatepass")
                 sha.update(f"{len(data)}:".encode() + data)
 
-        add(envelope.agreement, envelope.roster, envelope.step, len(self.body), len(self.arrays))
+        add(envelope.agreement, envelope.roster, envelope.step, envelope.round, len(self.body), len(self.arrays))
         for name, value in sorted(self.body.items()):
             items = value if isinstance(value, list) else [value]
             add(name, type(value).__name__, len(items))
@@ -177,9 +192,10 @@ def hello_statement(envelope: Envelope, site: str, node: int) -> bytes:
     return "\n".join(fields).encode()
 
 
-def context_of(agreement: str, roster: str) -> bytes:
-    """What every signature of the secure sum is bound to."""
-    return f"fedhip round {PROTOCOL}\n{agreement}\n{roster}".encode()
+def context_of(agreement: str, roster: str, number: int = 1, total: str = "") -> bytes:
+    """What every signature of the secure sum is bound to; after the first round, its number and the first's sum too."""
+    later = f"\n{number}\n{total}" if number > 1 else ""
+    return f"fedhip round {PROTOCOL}\n{agreement}\n{roster}{later}".encode()
 
 
 def to_records(letter: Letter) -> RecordDict:
@@ -194,6 +210,7 @@ def to_records(letter: Letter) -> RecordDict:
         "roster": envelope.roster,
         "step": envelope.step.value,
         "attempt": envelope.attempt,
+        "round": envelope.round,
         "code": letter.code.value,
     }
     records = RecordDict({"fedhip": ConfigRecord(header), "body": ConfigRecord(dict(letter.body))})
@@ -248,11 +265,14 @@ class ProtocolError(MessageError):
 
 
 def _envelope(header: Mapping[str, Any]) -> Envelope:
-    session, attempt = header.get("session"), header.get("attempt")
+    # A version that knows of one sum alone does not number it.
+    session, attempt, number = header.get("session"), header.get("attempt"), header.get("round", 1)
     if not isinstance(session, bytes) or len(session) != SESSION_BYTES:
         raise MessageError(f"the session is not {SESSION_BYTES} bytes")
     if type(attempt) is not int or attempt < 1:
         raise MessageError("the attempt is no number from 1")
+    if type(number) is not int or number < 1:
+        raise MessageError("the round is no number from 1")
     digests = [header.get(name) for name in ("agreement", "roster")]
     if not all(isinstance(digest, str) and len(digest) <= _LONGEST_TEXT for digest in digests):
         raise MessageError("the digests of agreement and roster are missing")
@@ -260,7 +280,7 @@ def _envelope(header: Mapping[str, Any]) -> Envelope:
         step = Step(str(header.get("step")))
     except ValueError:
         raise MessageError("the message names no step of a round") from None
-    return Envelope(session, str(digests[0]), str(digests[1]), step, attempt)
+    return Envelope(session, str(digests[0]), str(digests[1]), step, attempt, number)
 
 
 def _sized(value: object) -> list[Any]:

@@ -47,6 +47,8 @@ __all__ = [
     "MethodInfo",
     "MethodRun",
     "Protocol",
+    "checked_options",
+    "closed_task",
     "run_method",
 ]
 
@@ -203,15 +205,13 @@ def run_method(
     """
     if name not in METHODS:
         raise MethodError(f"there is no method {name!r}; {_nearest(name, METHODS)}")
-    _check_protocol(protocol)
-    cohort = Cohort.of(clients)
-    if num_classes not in cohort.checked:
-        _check_clients(cohort, num_classes)
-        cohort.checked.add(num_classes)
-    chosen = _checked_options(METHODS[name], options or {}, protocol)
-    tell = report or (lambda phase, done, total: None)
     if name in _CLOSED:
-        return _CLOSED[name][1](Task(cohort, num_classes, protocol, chosen, device, tell, probe))
+        task = closed_task(
+            name, clients, num_classes, protocol, options=options, device=device, report=report, probe=probe
+        )
+        return _CLOSED[name][1](task)
+    cohort, chosen = _checked(name, clients, num_classes, protocol, options)
+    tell = report or (lambda phase, done, total: None)
     saved = None if checkpoint is None else Checkpoint.of(checkpoint, name, cohort, num_classes, protocol, chosen)
     lab = Laboratory(cohort, num_classes, protocol, device)
     kind = _GRADIENT[name]
@@ -219,12 +219,49 @@ def run_method(
     return train_method(name, method, lab, tell, saved, probe)
 
 
+def closed_task(
+    name: str,
+    clients: Sequence[Client],
+    num_classes: int,
+    protocol: Protocol = Protocol(),  # noqa: B008
+    *,
+    options: Mapping[str, float] | None = None,
+    device: str | torch.device = "cpu",
+    report: Report | None = None,
+    probe: int = 0,
+) -> Task:
+    """What a method in closed form is given, everything checked; parameters as in `run_method`."""
+    cohort, chosen = _checked(name, clients, num_classes, protocol, options)
+    return Task(cohort, num_classes, protocol, chosen, device, report or (lambda phase, done, total: None), probe)
+
+
+def _checked(
+    name: str,
+    clients: Sequence[Client],
+    num_classes: int,
+    protocol: Protocol,
+    options: Mapping[str, float] | None,
+) -> tuple[Cohort, dict[str, float]]:
+    """Clients that were looked through, and all options of the method."""
+    _check_protocol(protocol)
+    cohort = Cohort.of(clients)
+    if num_classes not in cohort.checked:
+        _check_clients(cohort, num_classes)
+        cohort.checked.add(num_classes)
+    return cohort, checked_options(METHODS[name], options or {}, protocol)
+
+
 def _nearest(word: str, words: Mapping[str, object] | Sequence[str]) -> str:
     near = difflib.get_close_matches(word, list(words), n=1, cutoff=0.4)
     return f"did you mean {near[0]!r}?" if near else f"there are {', '.join(words)}"
 
 
-def _checked_options(info: MethodInfo, given: Mapping[str, float], protocol: Protocol) -> dict[str, float]:
+def checked_options(
+    info: MethodInfo,
+    given: Mapping[str, float],
+    protocol: Protocol = Protocol(),  # noqa: B008
+) -> dict[str, float]:
+    """All options of a method: those given, if it has them and can take them, and the others as they are by default."""
     known = (*info.defaults, *info.optional)
     for option, value in given.items():
         if option not in known:

@@ -8,7 +8,9 @@ phase 3   at each client: its means by empirical Bayes; they are used if leave-o
 from __future__ import annotations
 
 import time
+from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Literal
 
 import torch
 from torch import Tensor
@@ -16,8 +18,8 @@ from torch import Tensor
 from fedhip.core import Standardization
 from fedhip.core.affine import AffineModel
 from fedhip.core.calibration import choose_temperature, log_losses
-from fedhip.core.discriminant import Discriminant, PersonalDiscriminant
-from fedhip.core.fixedpoint import decode, fraction_bits_for, round_features
+from fedhip.core.discriminant import Discriminant
+from fedhip.core.fixedpoint import GridStatistics, decode, fraction_bits_for, round_features
 from fedhip.methods.closed import Task, one_shot
 from fedhip.methods.prior import prior_bytes
 from fedhip.methods.protocol import MethodRun
@@ -30,21 +32,71 @@ TEMPERATURES: tuple[float, ...] = tuple(10.0 ** (i / 10) for i in range(-3, 17))
 
 @dataclass(frozen=True)
 class LdaHead:
-    """One client's model on raw features, the scores of its rows left out, and whether its means are its own."""
+    """One client's model on raw features, and whether its means are its own.
+
+    `common` and `own` are the scores (N_k, d) of its rows left out, by the federation's means and by its own.
+    """
 
     model: AffineModel
-    loo_scores: Tensor
+    common: Tensor
+    own: Tensor
     personal: bool
 
+    @property
+    def loo_scores(self) -> Tensor:
+        """Those of its model."""
+        return self.own if self.personal else self.common
 
-def choose_means(federation: Discriminant, own: PersonalDiscriminant, y: Tensor, common: Tensor, T: float) -> bool:
-    """Whether the client's means beat the federation's on its rows left out, by log-loss at temperature T.
 
-    `common` are the federation's scores (N_k, d) of the rows left out. Rows alone in their class judge nothing.
-    """
-    judges = federation.total.counts.to(y.device)[y] > 1
-    mine, theirs = (float(log_losses(scores[judges], y[judges], [T])[0]) for scores in (own.loo_scores(), common))
-    return mine < theirs
+class LdaFit:
+    """Phase 2: the discriminant of all rows, from their sum; and what each client makes of it in phase 3."""
+
+    def __init__(self, total: GridStatistics, shrinkage: float | Literal["oas"] = "oas") -> None:
+        self.grid, self.total = total, decode(total)
+        self.standardization = Standardization.of(self.total, intercept=False)
+        with one_thread():
+            self.discriminant = Discriminant(self.standardization.statistics(self.total), shrinkage)
+            self.common = self.discriminant.model.on_raw(self.standardization)
+
+    @property
+    def nbytes(self) -> int:
+        """The statistics, up and down: a symmetric matrix travels as its triangle."""
+        m, d = self.total.num_features, self.total.num_classes
+        return 8 * (m * (m + 1) // 2 + m * d + d)
+
+    def rows(self, client: Client) -> tuple[Tensor, Tensor]:
+        """The client's training rows, standardised."""
+        x = torch.tensor(client.train[0], dtype=torch.float64, device=self.grid.device)
+        y = torch.tensor(client.train[1], device=self.grid.device)
+        return self.standardization.features(round_features(x, self.grid.fraction_bits)), y
+
+    def left_out(self, client: Client) -> Tensor:
+        """The federation's scores (N_k, d) of the client's rows, each left out."""
+        return self.discriminant.loo_scores(*self.rows(client), client=client.name)
+
+    def losses(self, scores: Tensor, labels: Tensor, temperatures: Sequence[float] = TEMPERATURES) -> Tensor:
+        """Log-losses of rows left out, over temperatures. Rows alone in their class judge nothing."""
+        y = labels.to(scores.device)
+        judges = self.total.counts[y] > 1
+        return log_losses(scores[judges], y[judges], temperatures)
+
+    def personalize(self, client: Client, common: Tensor, temperature: float) -> LdaHead:
+        """The client's means, if they beat the federation's on its rows left out, by log-loss at this temperature.
+
+        `common` are the federation's scores (N_k, d) of these rows.
+        """
+        F, y = self.rows(client)
+        means = self.discriminant.personal(F, y, client=client.name)
+        own = means.loo_scores()
+        mine, theirs = (float(self.losses(scores, y, [temperature])[0]) for scores in (own, common))
+        personal = mine < theirs
+        model = means.model.on_raw(self.standardization) if personal else self.common
+        return LdaHead(model, common, own, personal)
+
+    def own_model(self, own: GridStatistics) -> AffineModel:
+        """The model with a client's means, from its statistics."""
+        standardized = self.standardization.statistics(decode(own))
+        return self.discriminant.own_model(standardized).on_raw(self.standardization)
 
 
 def fit_heads(task: Task) -> tuple[list[LdaHead], AffineModel, int]:
@@ -52,40 +104,32 @@ def fit_heads(task: Task) -> tuple[list[LdaHead], AffineModel, int]:
     training, d = task.training, task.num_classes
     bits = fraction_bits_for(largest_feature(training))
     uploads = in_order(lambda client: client.statistics(d, bits, task.device), training, task.device)
-    total = decode(add_up(uploads))
-    standardization = Standardization.of(total, intercept=False)
-    with one_thread():
-        federation = Discriminant(standardization.statistics(total), task.options.get("shrinkage", "oas"))
-        common = federation.model.on_raw(standardization)
+    fit = LdaFit(add_up(uploads), task.options.get("shrinkage", "oas"))
+    return personal_heads(fit, task), fit.common, fit.nbytes
 
-    def rows(client: Client) -> tuple[Tensor, Tensor]:
-        x, y = task.tensors(client.train)
-        return standardization.features(round_features(x, bits)), y
 
-    def left_out(client: Client) -> Tensor:
-        return federation.loo_scores(*rows(client), client=client.name)
+def personal_heads(fit: LdaFit, task: Task, others: Tensor | None = None) -> list[LdaHead]:
+    """Phase 3 of the task's clients: one temperature for all, then each client's choice of means.
 
-    scores = list(in_order(left_out, training, task.device))
+    `others` are the losses over TEMPERATURES of clients that are not of the task.
+    """
+    training = task.training
+    scores = list(in_order(fit.left_out, training, task.device))
     losses = torch.zeros(len(TEMPERATURES), dtype=torch.float64, device=task.device)
+    if others is not None:
+        losses += others.to(losses)
     for client, found in zip(training, scores, strict=True):
-        y = torch.tensor(client.train[1], device=task.device)
-        judges = total.counts[y] > 1
-        losses += log_losses(found[judges], y[judges], TEMPERATURES)
+        losses += fit.losses(found, torch.tensor(client.train[1]))
     temperature = choose_temperature(losses, TEMPERATURES)
 
     def personalize(at: int) -> LdaHead:
-        F, y = rows(training[at])
-        own = federation.personal(F, y, client=training[at].name)
-        if choose_means(federation, own, y, scores[at], temperature):
-            return LdaHead(own.model.on_raw(standardization), own.loo_scores(), personal=True)
-        return LdaHead(common, scores[at], personal=False)
+        return fit.personalize(training[at], scores[at], temperature)
 
     heads = []
     for done, head in enumerate(in_order(personalize, range(len(training)), task.device), start=1):
         heads.append(head)
         task.report("personal means", done, len(training))
-    m = total.num_features
-    return heads, common, 8 * (m * (m + 1) // 2 + m * d + d)
+    return heads
 
 
 def run_fedhip_lda(task: Task) -> MethodRun:

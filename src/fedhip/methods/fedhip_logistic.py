@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 
 from fedhip.core.affine import AffineModel
-from fedhip.core.fixedpoint import decode, fraction_bits_for, round_features
+from fedhip.core.fixedpoint import GridStatistics, decode, fraction_bits_for, round_features
 from fedhip.core.logistic import GridModel, LogisticTerm, LossError, logistic_term
 from fedhip.core.logistic_fit import TEMPERATURES, LogisticFit, LogisticHead
 from fedhip.core.personal_logistic import PersonalLogistic
@@ -31,15 +31,20 @@ from fedhip.simulation import Client, add_up, largest_feature
 
 @dataclass
 class LogisticRun:
-    """The rounds in one process: what was fitted, and what one client sent and received."""
+    """The rounds in one process: what was fitted, and what one client sent and received.
+
+    `total` is the sum of round one, where it is known.
+    """
 
     task: Task
+    total: GridStatistics | None = None
     up: int = 0
     down: int = 0
     rounds: int = 0
 
     def __post_init__(self) -> None:
-        self._bits = fraction_bits_for(largest_feature(self.task.training))
+        known = self.total
+        self._bits = fraction_bits_for(largest_feature(self.task.training)) if known is None else known.fraction_bits
 
     def rows(self, client: Client) -> tuple[Tensor, Tensor]:
         """The client's training rows as the grid sees them."""
@@ -49,8 +54,10 @@ class LogisticRun:
     def statistics(self) -> LogisticFit:
         """Round 1."""
         task, d = self.task, self.task.num_classes
-        uploads = in_order(lambda client: client.statistics(d, self._bits, task.device), task.training, task.device)
-        total = decode(add_up(uploads))
+        if self.total is None:
+            uploads = in_order(lambda client: client.statistics(d, self._bits, task.device), task.training, task.device)
+            self.total = add_up(uploads)
+        total = decode(self.total)
         with one_thread():
             fit = LogisticFit.of(
                 total, penalty=task.options.get("penalty"), temperature=task.options.get("temperature")
@@ -66,9 +73,12 @@ class LogisticRun:
             fit.choose_temperature(self._sum("temperature", fit.temperature_losses))
             self._count(up=8 * len(TEMPERATURES), down=8)
 
-    def gradients(self, fit: LogisticFit, number: int) -> None:
-        """So many rounds of gradients; the penalty is chosen after the second answer, unless it was given."""
-        while fit.evaluations < number:
+    def gradients(self, fit: LogisticFit, number: int, tolerance: float = 0.0) -> None:
+        """So many rounds of gradients; the penalty is chosen after the second answer, unless it was given.
+
+        Fewer where the slope falls below `tolerance` before.
+        """
+        while fit.evaluations < number and not (fit.evaluations and fit.slope < tolerance):
             model = fit.ask()
             try:
                 term = self._answers(fit, model)
@@ -93,9 +103,16 @@ class LogisticRun:
 
     def personal(self, head: LogisticHead, client: Client, prior: Prior = NO_PRIOR) -> tuple[float, AffineModel]:
         """α and the client's model, to which the prior is still to be added: the step knows of it and leaves it out."""
-        own_counts, everybody = self.task.counts(client), self.task.all_counts
+        own = self.step(head, client, prior)
+        alpha = self.task.options.get("alpha")
+        chosen = own.select() if alpha is None else alpha
+        return chosen, own.model(chosen)
+
+    def step(self, head: LogisticHead, client: Client, prior: Prior) -> PersonalLogistic:
+        """The client's heads over α."""
+        own_counts, everybody = self.task.counts(client), head.fit.statistics.counts
         F, y = self.rows(client)
-        own = PersonalLogistic(
+        return PersonalLogistic(
             head,
             F,
             y,
@@ -104,9 +121,6 @@ class LogisticRun:
             loo_shift=prior.left_out_shifts(y, own_counts, everybody),
             client=client.name,
         )
-        alpha = self.task.options.get("alpha")
-        chosen = own.select() if alpha is None else alpha
-        return chosen, own.model(chosen)
 
     def _answers(self, fit: LogisticFit, model: GridModel) -> LogisticTerm:
         def answer(client: Client) -> LogisticTerm:

@@ -36,9 +36,11 @@ from fedhip.core.fixedpoint import GridStatistics
 from fedhip.core.prior import NO_PRIOR, Prior
 from fedhip.data.files import json_text, write_text
 from fedhip.features.devices import require_folder
-from fedhip.models import Model
+from fedhip.heads import HEADS, Head
+from fedhip.models import RIDGE, Model
 from fedhip.runs.errors import NoSpaceError, RunChangedError, RunExistsError, RunFolderError, RunVersionError
 from fedhip.runs.ledger import Ledger
+from fedhip.runs.models import answering
 from fedhip.runs.names import file_name, unknown_client
 
 SCHEMA = 1
@@ -59,7 +61,14 @@ _RESULTS: _Kinds = {
 }
 _CONFIG: _Kinds = {"alpha": str | int | float, "beta": str | int | float, "seed": int}
 _METHOD: _Kinds = {"accuracy": dict, "per_client": list}
-_DETAILS: _Kinds = {"clients": dict, "class_names": list, "alphas": list, "examples": list, "temperature": dict}
+_DETAILS: _Kinds = {
+    "clients": dict,
+    "class_names": list,
+    "alphas": list,
+    "examples": list,
+    "temperature": dict,
+    "temperatures": list,
+}
 _CLIENT: _Kinds = {
     "alpha": int | float | None,
     "own": str | None,
@@ -94,6 +103,11 @@ class RunFolder:
         _require_shape(folder.config, _CONFIG, f"{path}/results.json: config")
         for name, method in folder.results["methods"].items():
             _require_shape(method, _METHOD, f"{path}/results.json: {name}")
+        if (head := folder.results.get("head", RIDGE)) not in HEADS:
+            raise RunVersionError(
+                f"{path} holds models of a head {str(head)[:20]!r}, and this fedhip knows {', '.join(HEADS)}; "
+                "use the version that wrote it, or run again"
+            )
         return folder
 
     @cached_property
@@ -122,6 +136,11 @@ class RunFolder:
         return config
 
     @property
+    def head(self) -> type[Head]:
+        """The head of its models."""
+        return head_of(self.results)
+
+    @property
     def class_names(self) -> tuple[str, ...]:
         """The classes, in the order of the models' columns."""
         return tuple(self.details["class_names"])
@@ -133,7 +152,7 @@ class RunFolder:
 
     def require_personalized(self) -> None:
         """Refuse a run of other methods: its clients have no models that could follow a change."""
-        if "fedhip" not in self.results["methods"]:
+        if self.head.method not in self.results["methods"]:
             raise RunFolderError(
                 f"{self.path} was run with --methods {','.join(self.results['methods'])}, so its clients have no "
                 "models of their own; run again with fedhip among the methods"
@@ -149,27 +168,35 @@ class RunFolder:
     def model(self, client: str | None) -> Model:
         """A client's model; the global one for None."""
         if client is None:
-            return replace(Model.from_file(self._file("global.safetensors")), temperature=self._temperature("global"))
-        model = Model.from_file(self._file("models", file_name(self.require_client(client))))
+            return replace(self._model("global.safetensors"), temperature=self._temperature("global"))
+        model = self._model("models", file_name(self.require_client(client)))
         if model.client != client:
             raise FileFormatError(
                 f"{self.path}/models/{file_name(client)} is the model of client {model.client!r}, not of {client!r}; "
                 "restore it"
             )
-        model = replace(model, temperature=self._temperature("fedhip"))
-        prior = self._prior(client)
-        if prior.is_none:
-            return model
+        prior = self.priors(client).get(self.head.method, NO_PRIOR)
         counts = {name: torch.tensor(found["train_counts"]) for name, found in self.details["clients"].items()}
-        shift = prior.shift(counts[client], torch.stack(list(counts.values())).sum(dim=0))
-        return replace(model, temperature=prior.temperature, bias=prior.temperature * shift)
+        everybody = torch.stack(list(counts.values())).sum(dim=0)
+        return answering(model, self._temperature(self.head.method), prior, counts[client], everybody)
 
-    def _prior(self, client: str) -> Prior:
-        """What goes with the client's model; none for one that joined later, or in a run without."""
-        found = self.details["clients"][client].get("priors", {}).get("fedhip")
-        if found is None or found["smoothing"] is None:
-            return NO_PRIOR
-        return Prior(float(found["temperature"]), float(found["smoothing"]))
+    def _model(self, *parts: str) -> Model:
+        path = self._file(*parts)
+        model = Model.from_file(path)
+        if model.head != self.head.name:
+            raise FileFormatError(
+                f"{path} is of the head {model.head!r}, and the run's is {self.head.name!r}; restore it"
+            )
+        return model
+
+    def priors(self, client: str) -> dict[str, Prior]:
+        """What goes with the client's models, by method; nothing for one that joined later, or in a run without."""
+        return {
+            method: NO_PRIOR
+            if found["smoothing"] is None
+            else Prior(float(found["temperature"]), float(found["smoothing"]))
+            for method, found in self.details["clients"][client].get("priors", {}).items()
+        }
 
     def model_digest(self, client: str | None) -> str:
         """Of the file of a model, in which there is no temperature."""
@@ -215,6 +242,11 @@ class RunFolder:
         if not isinstance(content, dict):
             raise RunFolderError(f"{path} holds no JSON object; restore it from a copy, or run again")
         return content
+
+
+def head_of(results: Mapping[str, Any]) -> type[Head]:
+    """The head of a run's models, from its results.json; the ridge, where none is named."""
+    return HEADS[results.get("head", RIDGE)]
 
 
 class Draft:

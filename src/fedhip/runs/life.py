@@ -3,27 +3,44 @@
 The sum changes by one term, exactly; β follows from the sum, if it was chosen from it. Every other client's model is
 solved anew from its stored statistics with the α it has: none of its rows is touched. What needs a client's rows is
 choosing α again, its accuracy and the temperature: for that the client re-runs phase 3 (`personalize`).
+
+A head that is fitted in rounds (`Head.needs_rows`) goes on from the model that was there, over the rows of everybody
+who is present, and since these are here then, all clients re-run phase 3 at once.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from types import MappingProxyType
 from typing import Any
 
+import numpy as np
+import torch
+from torch import Tensor
+
 from fedhip.core.fixedpoint import GridStatistics
+from fedhip.core.prior import NO_PRIOR
+from fedhip.heads import Head, Ridge
+from fedhip.heads.errors import RowsMissingError
+from fedhip.heads.options import numbers_of, options_of
+from fedhip.methods import Protocol
+from fedhip.methods.closed import Task
 from fedhip.models import Model
 from fedhip.parallel import in_order, one_thread
+from fedhip.priors import choose_client_priors
 from fedhip.runs.errors import ClientJoinedError, ClientRowsError, LastClientError
 from fedhip.runs.folder import RunFolder, changed_run
 from fedhip.runs.models import global_model, models_digest, personal_model
 from fedhip.runs.results import put_client, refresh, remove_client
-from fedhip.simulation import Client, ClientResult, Federation, Personalization, evaluate, local_model
+from fedhip.simulation import Client, ClientResult, Federation, Linear, evaluate, local_model
 
 Json = dict[str, Any]
 Render = Callable[[str, Json, Json, str, list[Json]], str]
 Report = Callable[[str, int, int], None]
+#: No rows of anybody.
+NOBODY: Mapping[str, Client] = MappingProxyType({})
 
 
 @dataclass(frozen=True)
@@ -41,12 +58,25 @@ class Change:
     stale: str | None
     receipt: str
     entry: Json
+    head: type[Head] = Ridge
+    #: Rounds that it took over the rows of everybody who is present.
+    rounds: int = 0
 
 
-def forget(run: RunFolder, client: str, *, render: Render, report: Report | None = None) -> Change:
-    """Take a client out: every sum, model and picture as if it had never been there."""
+def forget(
+    run: RunFolder,
+    client: str,
+    *,
+    rows: Mapping[str, Client] = NOBODY,
+    render: Render,
+    report: Report | None = None,
+) -> Change:
+    """Take a client out: every sum, model and picture as if it had never been there.
+
+    `rows` are the others', where the head needs them.
+    """
     run.require_personalized()
-    state = _State(run)
+    state = _State(run, rows)
     own = None
     if client not in run.details["clients"] or client in run.clients:  # who only tests has nothing in the sum
         run.require_client(client)
@@ -61,8 +91,15 @@ def forget(run: RunFolder, client: str, *, render: Render, report: Report | None
     return state.commit("forget", client, own, render=render, report=report)
 
 
-def join(run: RunFolder, client: Client, *, render: Render, report: Report | None = None) -> Change:
-    """Add a client: one more term of the sum, and phase 3 for it."""
+def join(
+    run: RunFolder,
+    client: Client,
+    *,
+    rows: Mapping[str, Client] = NOBODY,
+    render: Render,
+    report: Report | None = None,
+) -> Change:
+    """Add a client: one more term of the sum, and phase 3 for it; `rows` as in `forget`."""
     run.require_personalized()
     if client.name in run.results.get("sites", ()):
         raise ClientJoinedError(
@@ -77,15 +114,25 @@ def join(run: RunFolder, client: Client, *, render: Render, report: Report | Non
     for other in run.clients:
         if run.details["clients"][other]["own"] == own.digest():
             raise ClientJoinedError(f"these very rows are in the run already, as client {other!r}; nothing was added")
-    state = _State(run)
+    state = _State(run, rows)
     state.grid = state.grid + own
     state.statistics[client.name] = lambda: own
     state.again[client.name] = client
     return state.commit("join", client.name, own, render=render, report=report)
 
 
-def update(run: RunFolder, client: Client, *, render: Render, report: Report | None = None) -> Change:
-    """Add training rows to a client; its α stays until it re-runs phase 3 on all its rows."""
+def update(
+    run: RunFolder,
+    client: Client,
+    *,
+    rows: Mapping[str, Client] = NOBODY,
+    render: Render,
+    report: Report | None = None,
+) -> Change:
+    """Add training rows to a client; its α stays until it re-runs phase 3 on all its rows.
+
+    `rows` as in `forget`, and the rows that the client had: the new ones are added to them.
+    """
     run.require_client(client.name)
     term = _statistics_of(run, client)
     added: set[str | None] = set()
@@ -95,7 +142,9 @@ def update(run: RunFolder, client: Client, *, render: Render, report: Report | N
     if term.digest() in added or term.digest() == run.details["clients"][client.name]["own"]:
         raise ClientJoinedError(f"client {client.name!r}: these very rows were added before; nothing was added")
     own = run.statistics(client.name) + term
-    state = _State(run)
+    state = _State(run, rows)
+    if client.name in state.again:
+        state.again[client.name] = _with_more(state.again[client.name], client)
     state.grid = state.grid + term
     state.statistics[client.name] = lambda: own
     known = state.details["clients"][client.name]
@@ -142,9 +191,9 @@ def personalize(
 
 
 class _State:
-    """The run in memory, to be changed and written."""
+    """The run in memory, to be changed and written; `rows` are those of clients that a head in rounds needs."""
 
-    def __init__(self, run: RunFolder) -> None:
+    def __init__(self, run: RunFolder, rows: Mapping[str, Client] = NOBODY) -> None:
         self.run = run
         self.results, self.details = (json.loads(json.dumps(part)) for part in (run.results, run.details))
         self.grid = run.total()
@@ -152,8 +201,11 @@ class _State:
             client: lambda client=client: run.statistics(client)  # type: ignore[misc]
             for client in run.clients
         }
-        self.backbone = run.model(None).backbone
+        self.held = run.model(None)
+        #: Who re-runs phase 3, with its rows.
         self.again: dict[str, Client] = {}
+        if run.head.needs_rows:
+            self.again = {name: client for name, client in rows.items() if _are_its_rows(run, client)}
 
     def commit(
         self, event: str, client: str | None, term: GridStatistics | None, *, render: Render, report: Report | None
@@ -164,25 +216,28 @@ class _State:
         # Chosen by leave-one-out it stays: that would take everyone's rows.
         federation = Federation.of(self.grid, before if config["beta"] == "loo" else config["beta"])
         _ = federation.G  # factored once, before the clients share it
-        result = None
+        self.again = {name: self.again[name] for name in self.statistics if name in self.again}
+        head = self._head(federation, event, tell)
+        results = self._phase3(head)
         with changed_run(run) as draft:
             if event == "forget" and client is not None:
                 draft.remove_client(client)
-            for name in self.again:
-                result = self._phase3(federation, self.again[name])
+            for result in results.values():
                 put_client(self.results, self.details, result)
             digests: dict[str | None, str] = {}
-            models = in_order(lambda name: self._model(federation, name), self.statistics)
+            models = in_order(lambda name: self._model(head, name, results.get(name)), self.statistics)
             for number, model in enumerate(models, start=1):
                 draft.write_model(model)
                 digests[model.client] = model.digest()
                 tell("models", number, len(self.statistics))
             if term is not None and event in ("join", "update") and client is not None:
                 draft.write_statistics(client, self.statistics[client]())
-            shared = global_model(federation, run.class_names, self.backbone)
+            shared = global_model(federation, run.class_names, self.held.backbone, head)
             draft.write_model(shared)
             draft.write_total(self.grid)
             self.results["beta"] = federation.beta
+            if run.head is not Ridge:
+                self.results["settings"] = dict(head.settings)
             refresh(self.results, self.details)
             before_it = self.details.get("stale", []) if event == "personalize" else self.statistics
             self.details["stale"] = sorted(set(before_it) - set(self.again))
@@ -210,37 +265,97 @@ class _State:
             len(self.again),
             before,
             federation.beta,
-            result,
+            results.get(client) if client is not None else None,
             self.results["stale"],
             receipt,
             ledger.entries[-1],
+            run.head,
+            head.traffic[0] if run.head.needs_rows and event != "personalize" else 0,
         )
 
-    def _phase3(self, federation: Federation, client: Client) -> ClientResult:
-        config = self.run.config
-        only_local = bool(config.get("only_local_classes"))
-        with one_thread():
-            personal = Personalization.of(federation, client, config["alpha"], only_local_classes=only_local)
-        d = federation.grid.num_classes
-        methods = self.results["methods"]
-        models = {"global": federation.G, "fedhip": personal.weights}
-        if "local" in methods:
-            models["local"] = local_model(client, d)
-        return evaluate(client, {method: models[method] for method in methods}, personal, d, only_local)
+    @property
+    def _everyone(self) -> bool:
+        """Whether all clients re-run phase 3, so that what they choose together is chosen again."""
+        return set(self.again) == set(self.statistics)
 
-    def _model(self, federation: Federation, client: str) -> Model:
+    def _head(self, federation: Federation, event: str, tell: Report) -> Head:
+        """The head of the sum as it is now; where rounds are needed, from the model that was there.
+
+        Phase 3 of everyone with the sum as it was is a new beginning: it chooses all there is to choose.
+        """
+        kind = self.run.head
+        if kind.needs_rows and event != "personalize" and not self._everyone:
+            missing = sorted(set(self.statistics) - set(self.again))
+            raise RowsMissingError(
+                f"a logistic head is fitted to rows, in rounds: those of everybody who is present are needed, and the "
+                f"rows of {_some(missing)} are not in the run's own data; give them with --rows FILE, or run again "
+                "without those clients"
+            )
+        task = task_of(self.run, list(self.again.values()), tell)
+        fresh = event == "personalize" and self._everyone
+        with one_thread():
+            return kind.fit(federation, task, None if fresh else self.held)
+
+    def _phase3(self, head: Head) -> dict[str, ClientResult]:
+        """Models and accuracies of those whose rows are here.
+
+        Priors are chosen by everyone's losses: where everyone is here; else they stay, and who joined has none.
+        """
+        if not self.again:
+            return {}
+        everyone = self._everyone
+        kept = {name: self.run.priors(name) if name in self.run.clients else {} for name in self.again}
+        method = head.method
+        owns = head.personalize(
+            None if everyone else {name: priors.get(method, NO_PRIOR) for name, priors in kept.items()},
+            self._losses_of_others(),
+        )
+        task, federation = head.task, head.federation
+        beside = [name for name in ("local", "global") if name in self.results["methods"]]
+        with_priors = task.protocol.prior == "client"
+        if everyone and with_priors:
+            only_local, everybody = task.protocol.only_local_classes, list(self.again.values())
+            chosen = choose_client_priors(federation, everybody, beside, "loo", only_local, task.report)
+            kept = {name: {m: prior for m, (_, prior) in found.items()} for name, found in chosen.items()}
+        results = {}
+        for name, (personal, prior) in owns.items():
+            client = self.again[name]
+            models: dict[str, Linear] = {"global": federation.G, method: personal.model}
+            if "local" in beside:
+                models["local"] = local_model(client, task.num_classes)
+            results[name] = evaluate(
+                client,
+                {m: models[m] for m in self.results["methods"] if m in models},
+                personal,
+                task.num_classes,
+                task.protocol.only_local_classes,
+                {**kept[name], method: prior} if with_priors and (everyone or kept[name]) else {},
+                federation.grid.counts,
+                own=method,
+            )
+        return results
+
+    def _losses_of_others(self) -> Tensor | None:
+        """The summed losses of the federation's model, as far as they are known of those who are not here."""
+        clients = self.details["clients"]
+        others = [clients[name]["global_log_losses"] for name in self.statistics if name not in self.again]
+        return torch.tensor(others, dtype=torch.float64).sum(dim=0) if others else None
+
+    def _model(self, head: Head, client: str, result: ClientResult | None) -> Model:
         own = self.statistics[client]()
         alpha = self.details["clients"][client]["alpha"]
+        personal = None if result is None else result.personal
         return personal_model(
-            federation,
+            head.federation,
             client,
-            federation.weights(own, alpha, client=client),
+            head.again(client, own, alpha, lambda: self.run.model(client)) if personal is None else personal.model,
             alpha,
             own.digest(),
             own.counts > 0,
             class_names=self.run.class_names,
             only_local_classes=bool(self.run.config.get("only_local_classes")),
-            backbone=self.backbone,
+            backbone=self.held.backbone,
+            head=head,
         )
 
     def _stale(self, event: str, client: str | None) -> str | None:
@@ -256,6 +371,34 @@ class _State:
             f"The accuracies and α of {of} were measured before the last change ({what}). "
             "Their models are up to date; fedhip personalize chooses α and measures again, on the clients' rows."
         )
+
+
+def task_of(run: RunFolder, clients: Sequence[Client], tell: Report) -> Task:
+    """What the head of a run is told, of clients whose rows are here."""
+    config, head = run.config, run.head
+    protocol = Protocol(
+        seed=config["seed"],
+        only_local_classes=bool(config.get("only_local_classes")),
+        prior=config.get("prior", "none"),
+    )
+    options = options_of(head, config["alpha"], numbers_of(config.get("head_options", ())))
+    return Task(clients, run.results["num_classes"], protocol, options, "cpu", tell)
+
+
+def _are_its_rows(run: RunFolder, client: Client) -> bool:
+    """Whether these are the rows behind the client's statistics, to the last bit."""
+    known = run.details["clients"].get(client.name, {}).get("own")
+    return known is not None and len(client.train[1]) > 0 and _statistics_of(run, client).digest() == known
+
+
+def _with_more(client: Client, more: Client) -> Client:
+    """A client with more training rows."""
+    features, labels = (np.concatenate(pair) for pair in zip(client.train, more.train, strict=True))
+    return Client(client.name, (features, labels), client.test)
+
+
+def _some(names: Sequence[str]) -> str:
+    return ", ".join(map(repr, names[:3])) + (f" and {len(names) - 3} more" if len(names) > 3 else "")
 
 
 def _statistics_of(run: RunFolder, client: Client) -> GridStatistics:

@@ -4,19 +4,25 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Mapping
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
 
+from fedhip.core.prior import NO_PRIOR, Prior
 from fedhip.features.reference import BackboneReference
 from fedhip.models import Model
-from fedhip.simulation import Federation
+from fedhip.simulation import Federation, Linear
+
+if TYPE_CHECKING:
+    from fedhip.heads import Head
 
 
 def personal_model(
     federation: Federation,
     client: str,
-    weights: Tensor,
+    model: Linear,
     alpha: float,
     own: str,
     local_classes: Tensor,
@@ -24,37 +30,62 @@ def personal_model(
     class_names: tuple[str, ...],
     only_local_classes: bool,
     backbone: BackboneReference | None,
+    head: Head | None = None,
 ) -> Model:
-    """A client's model; `own` is the digest of its statistics."""
+    """A client's model; `own` is the digest of its statistics. A ridge, unless a head is given."""
     return Model(
         client=client,
-        weights=weights.cpu(),
         class_names=class_names,
         alpha=alpha,
-        beta=federation.beta,
         temperature=None,
         local_classes=local_classes.cpu(),
         only_local_classes=only_local_classes,
         backbone=backbone,
         total=federation.digest,
         own=own,
+        **_solved(federation, model, head),
     )
 
 
-def global_model(federation: Federation, class_names: tuple[str, ...], backbone: BackboneReference | None) -> Model:
-    """The model of a client that nobody knows."""
+def global_model(
+    federation: Federation,
+    class_names: tuple[str, ...],
+    backbone: BackboneReference | None,
+    head: Head | None = None,
+) -> Model:
+    """The model of a client that nobody knows. A ridge, unless a head is given."""
     return Model(
         client=None,
-        weights=federation.G.cpu(),
         class_names=class_names,
         alpha=None,
-        beta=federation.beta,
         temperature=None,
         local_classes=torch.ones(len(class_names), dtype=torch.bool),
         only_local_classes=False,
         backbone=backbone,
         total=federation.digest,
+        **_solved(federation, federation.G if head is None else head.common, head),
     )
+
+
+def _solved(federation: Federation, model: Linear, head: Head | None) -> dict[str, Any]:
+    """The numbers of a model, and what they were solved with."""
+    kind = {} if head is None else {"head": head.name, "settings": dict(head.settings)}
+    if isinstance(model, Tensor):
+        return {"weights": model.cpu(), "beta": federation.beta, **kind}
+    return {"weights": model.weights.cpu(), "intercept": model.bias.cpu(), "beta": None, **kind}
+
+
+def answering(
+    model: Model,
+    temperature: float | None,
+    prior: Prior = NO_PRIOR,
+    own: Tensor | None = None,
+    everybody: Tensor | None = None,
+) -> Model:
+    """The model as it answers: with a temperature, or with its client's prior, from class counts, and that one's."""
+    if prior.is_none or own is None or everybody is None:
+        return replace(model, temperature=temperature)
+    return replace(model, temperature=prior.temperature, bias=prior.temperature * prior.shift(own, everybody))
 
 
 def models_digest(digests: Mapping[str | None, str]) -> str:

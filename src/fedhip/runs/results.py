@@ -9,10 +9,10 @@ import numpy as np
 import torch
 
 from fedhip import __version__
-from fedhip.core import DEFAULT_ALPHAS
-from fedhip.core.calibration import TEMPERATURES, choose_temperature
+from fedhip.core.calibration import choose_temperature
+from fedhip.heads import Head, Ridge
 from fedhip.methods import METHODS, MethodRun
-from fedhip.runs.folder import SCHEMA
+from fedhip.runs.folder import SCHEMA, head_of
 from fedhip.simulation import ClientResult, Outcome, summarize
 
 Json = dict[str, Any]
@@ -59,13 +59,13 @@ def results_of(outcome: Outcome, *, config: Json, title: str, seconds: Mapping[s
     return results
 
 
-def details_of(outcome: Outcome, class_names: Sequence[str]) -> Json:
-    """details.json of a round."""
+def details_of(outcome: Outcome, class_names: Sequence[str], head: type[Head] = Ridge) -> Json:
+    """details.json of a round whose models are of this head."""
     return {
         "schema": SCHEMA,
         "class_names": list(class_names),
-        "alphas": list(DEFAULT_ALPHAS),
-        "temperatures": list(TEMPERATURES),
+        "alphas": list(head.alphas),
+        "temperatures": list(head.temperatures),
         "clients": {result.client: client_details(result) for result in outcome.clients},
         "examples": [],
         "stale": [],
@@ -97,14 +97,14 @@ def title_of(method: str) -> str:
     return TITLES.get(method) or (METHODS[method].title if method in METHODS else method)
 
 
-def client_entry(result: ClientResult, method: str) -> Json:
-    """A client's line in `per_client`."""
+def client_entry(result: ClientResult, method: str, own: str = Ridge.method) -> Json:
+    """A client's line in `per_client`; `own` is the method of its own model, which has an α."""
     return {
         "client": result.client,
         "train": result.train,
         "test": result.test,
         "accuracy": result.accuracy.get(method),  # rivals are not run again for a client that joins
-        "alpha": result.alpha if method == "fedhip" else None,
+        "alpha": result.alpha if method == own else None,
     }
 
 
@@ -147,7 +147,7 @@ def refresh(results: Json, details: Json) -> None:
         else None
     )
     details["temperature"] = {
-        "fedhip": _temperature(details, "log_losses"),
+        head_of(results).method: _temperature(details, "log_losses"),
         "global": _temperature(details, "global_log_losses"),
     }
 
@@ -155,7 +155,9 @@ def refresh(results: Json, details: Json) -> None:
 def _temperature(details: Json, losses: str) -> float | None:
     """One for all clients: to one with a few easy rows its own would be nearly 0, and every answer certain."""
     known = [client[losses] for client in details["clients"].values() if client[losses] is not None]
-    return choose_temperature(torch.tensor(known, dtype=torch.float64).sum(dim=0)) if known else None
+    if not known:
+        return None
+    return choose_temperature(torch.tensor(known, dtype=torch.float64).sum(dim=0), details["temperatures"])
 
 
 def remove_client(results: Json, details: Json, client: str) -> None:
@@ -168,10 +170,14 @@ def remove_client(results: Json, details: Json, client: str) -> None:
 
 def put_client(results: Json, details: Json, result: ClientResult) -> None:
     """Add a client, or replace what is known of it."""
+    own = head_of(results).method
     for method, entry in results["methods"].items():
-        new = client_entry(result, method)
+        new = client_entry(result, method, own)
         places = [i for i, old in enumerate(entry["per_client"]) if old["client"] == result.client]
         if places:
+            if method not in result.accuracy:  # nobody ran it again
+                before = entry["per_client"][places[0]]
+                new |= {"accuracy": before["accuracy"], "alpha": before["alpha"]}
             entry["per_client"][places[0]] = new
         else:
             entry["per_client"].append(new)

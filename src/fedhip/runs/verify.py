@@ -6,18 +6,22 @@ import hashlib
 import json
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import torch
+from torch import Tensor
 
 from fedhip.core.errors import FedHiPError
 from fedhip.core.fixedpoint import GridStatistics
+from fedhip.models import RIDGE, Model
 from fedhip.runs.errors import LedgerError, RunFolderError
 from fedhip.runs.folder import RunFolder
+from fedhip.runs.life import task_of
 from fedhip.runs.models import models_digest
 from fedhip.runs.names import file_name
-from fedhip.simulation import Federation, add_up
+from fedhip.simulation import Federation, Linear, add_up
 
 #: Models are solved again to compare; another machine's linear algebra rounds differently.
 SOLVE_TOLERANCE = 1e-9
@@ -57,7 +61,8 @@ def verify(
     if _kept(run):
         of = "the round's, and the statistics of who joined" if _of_federation(run) else "the clients' statistics"
         check(f"the sum is the sum of {of}", lambda: _sum(run, tell))
-    check("every model is solved from that sum", lambda: _models(run, tell))
+    solved = "belongs to that sum" if run.head.needs_rows else "is solved from that sum"
+    check(f"every model {solved}", lambda: _models(run, tell))
     check("the models are those of the last entry", lambda: _models_digest(run))
     for name in ("results", "details"):
         check(f"{name}.json is that of the last entry", lambda name=name: _json_digest(run, name))  # type: ignore[misc]
@@ -95,7 +100,7 @@ def _history(run: RunFolder) -> str | None:
             return f"entry {entry['entry']} ({entry['event']}) changes clients that it does not name"
         clients = entry["clients"]
     recorded = {name: run.details["clients"][name]["own"] for name in run.clients}
-    if run.results["methods"].get("fedhip") and recorded != clients:
+    if run.results["methods"].get(run.head.method) and recorded != clients:
         return "details.json and the ledger name different clients or statistics; restore the run from a copy"
     return None
 
@@ -146,6 +151,7 @@ def _kept(run: RunFolder) -> bool:
 
 def _models(run: RunFolder, tell: Callable[[str, int, int], None]) -> str | None:
     federation = Federation(run.total(), run.results["beta"])
+    head = run.head.fit(federation, task_of(run, [], tell), run.model(None))
     kept = _kept(run)
     for number, client in enumerate([None, *run.clients], start=1):
         model = run.model(client)
@@ -153,24 +159,36 @@ def _models(run: RunFolder, tell: Callable[[str, int, int], None]) -> str | None
             return f"{model.who} has other class names than details.json; restore the run from a copy"
         if client is not None and model.alpha != run.details["clients"][client]["alpha"]:
             return f"{model.who} has another α than details.json says; restore the run from a copy"
-        if model.total != federation.digest or model.beta != federation.beta:
+        if model.total != federation.digest or model.beta != (federation.beta if head.name == RIDGE else None):
             return f"{model.who} was solved from another sum or with another β; restore it from a copy"
         if client is None:
-            solved = federation.G
+            solved = head.common
         elif kept:
             own = run.statistics(client)
             if model.own != own.digest() or model.alpha is None:
                 return f"{model.who} was solved from other statistics than those in the run; restore it from a copy"
-            solved = federation.weights(own, model.alpha, client=client)
+            solved = head.again(client, own, model.alpha, partial(run.model, client))
         else:
             continue
-        if solved.shape != model.weights.shape:
+        weights = solved if isinstance(solved, Tensor) else solved.weights
+        if weights.shape != model.weights.shape:
             return f"{model.who} has weights of another shape than its statistics; restore it from a copy"
-        difference = float(torch.linalg.norm(solved - model.weights) / torch.linalg.norm(solved).clamp(min=1e-300))
+        difference = _distance(solved, model)
         if difference > SOLVE_TOLERANCE:
             return f"{model.who} is not the solution of its equations (off by {difference:.1e}); restore it from a copy"
         tell("models", number, len(run.clients) + 1)
     return None
+
+
+def _distance(solved: Linear, model: Model) -> float:
+    """Between a model and what it should be, relative; ∞ where a class is left out by one alone."""
+    if isinstance(solved, Tensor):
+        return float(torch.linalg.norm(solved - model.weights) / torch.linalg.norm(solved).clamp(min=1e-300))
+    found, expected = (torch.cat((m.weights, m.bias[None])) for m in (model.affine, solved))
+    known = expected.isfinite()
+    if not torch.equal(known, found.isfinite()):
+        return float("inf")
+    return float(torch.linalg.norm((found - expected)[known]) / torch.linalg.norm(expected[known]).clamp(min=1e-300))
 
 
 def _models_digest(run: RunFolder) -> str | None:

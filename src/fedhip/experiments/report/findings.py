@@ -12,11 +12,11 @@ from numpy.typing import NDArray
 
 from fedhip.experiments.report.record import RunRecord
 from fedhip.experiments.report.words import number, plain
+from fedhip.heads import Head
+from fedhip.runs.folder import head_of
 from fedhip.runs.results import title_of
 
-HERO = "fedhip"
-_ORDER = (HERO, "global", "local")
-_MARKERS = {HERO: "o", "global": "D", "local": "v"}
+_MARKERS = {"fedhip": "o", "global": "D", "local": "v"}
 _WORST_CLASSES = 10
 _FEW_TEST_ROWS = 5  # a class with fewer says little
 _MOST_CONFUSED = 12
@@ -98,11 +98,22 @@ class Findings:
         """results.json."""
         return self.record.results
 
+    @property
+    def head(self) -> type[Head]:
+        """The head of the run's models."""
+        return head_of(self.results)
+
+    @property
+    def own(self) -> str:
+        """The method of the run's models."""
+        return self.head.method
+
     @cached_property
     def methods(self) -> tuple[Method, ...]:
         """The personalized model first, then global and local, then the others as they come."""
         held = self.results.get("methods", {})
-        keys = [*(key for key in _ORDER if key in held), *(key for key in held if key not in _ORDER)]
+        first = (self.own, "global", "local")
+        keys = [*(key for key in first if key in held), *(key for key in held if key not in first)]
         return tuple(_method(key, held[key], self.others) for key in keys)
 
     @cached_property
@@ -114,7 +125,7 @@ class Findings:
     def baseline(self) -> Method | None:
         """What a gain is a gain over: the global model; where it did not run, the clients alone."""
         found = {method.key: method for method in self.methods}
-        return (found.get("global") or found.get("local")) if HERO in found else None
+        return (found.get("global") or found.get("local")) if self.own in found else None
 
     @cached_property
     def tested(self) -> bool:
@@ -178,8 +189,8 @@ class Findings:
             classes=int((counts > 0).sum()) if known else None,
             skew=skew if known else None,
             accuracy=accuracy,
-            gain=difference(accuracy.get(HERO), accuracy.get(self.baseline.key)) if self.baseline else None,
-            alpha=number(rows.get(HERO, {}).get("alpha")),
+            gain=difference(accuracy.get(self.own), accuracy.get(self.baseline.key)) if self.baseline else None,
+            alpha=number(rows.get(self.own, {}).get("alpha")),
         )
 
     @cached_property
@@ -284,7 +295,7 @@ class Findings:
 def read_runs(records: Sequence[RunRecord]) -> tuple[Findings, ...]:
     """The runs of one page: a method has the same colour in all of them."""
     keys = {key for record in records for key in record.results.get("methods", {})}
-    others = tuple(sorted(keys - set(_ORDER)))
+    others = tuple(sorted(keys - set(_MARKERS)))
     return tuple(Findings(record, others) for record in records)
 
 

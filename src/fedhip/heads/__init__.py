@@ -1,0 +1,27 @@
+"""The heads that a run's models can have: the paper's ridge, the discriminant, logistic regression."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Mapping
+from types import MappingProxyType
+
+from fedhip.heads.errors import HeadNameError
+from fedhip.heads.head import Head
+from fedhip.heads.lda import Lda
+from fedhip.heads.logistic import Logistic
+from fedhip.heads.ridge import Ridge
+
+__all__ = ["HEADS", "Head", "HeadNameError", "Lda", "Logistic", "Ridge", "head_named"]
+
+#: Every head by name.
+HEADS: Mapping[str, type[Head]] = MappingProxyType({head.name: head for head in (Ridge, Lda, Logistic)})
+
+
+def head_named(name: str) -> type[Head]:
+    """The head of this name."""
+    if name not in HEADS:
+        near = difflib.get_close_matches(name, HEADS, n=1, cutoff=0.4)
+        guess = f"; did you mean {near[0]!r}?" if near else ""
+        raise HeadNameError(f"there is no head {name!r}; choose among {', '.join(HEADS)}{guess}")
+    return HEADS[name]

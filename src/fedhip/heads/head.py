@@ -1,0 +1,132 @@
+"""What a head must do: be fitted to a federation, give each client its model, and be there again after a change.
+
+    fit          the federation's model, from the sum of the clients' statistics, and from rounds if it needs them
+    personalize  phase 3 of clients whose rows are here: α, the model, what leave-one-out says, the prior
+    again        a client's model of the α it has, after the sum has changed
+
+A head whose `needs_rows` is false is a function of the sum, and a client's model one of the sum, its own statistics and
+α: nobody's rows are touched when somebody comes or goes. The others go on from the model that was there, over the rows
+of everybody who is present.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Mapping
+from typing import ClassVar, Self
+
+from torch import Tensor
+
+from fedhip.core.calibration import log_losses
+from fedhip.core.fixedpoint import GridStatistics
+from fedhip.core.prior import Prior
+from fedhip.methods.closed import Task
+from fedhip.models import Model, masked
+from fedhip.simulation import Client, Federation, Linear, Personalization
+
+#: A client's model and what is known of it, and the prior that goes with it.
+Own = tuple[Personalization, Prior]
+
+
+class Head(ABC):
+    """A head fitted to a federation.
+
+    Parameters
+    ----------
+    federation : Federation
+        The sum.
+    task : Task
+        Clients whose rows are here, and what they were told; its options are those of the head's method.
+    """
+
+    #: As users name it, and its method in tables.
+    name: ClassVar[str]
+    method: ClassVar[str]
+    #: What α is chosen among.
+    alphas: ClassVar[tuple[float, ...]]
+    #: What α is, in the words of a table's note.
+    alpha_is: ClassVar[str]
+    #: What losses of rows left out are given at.
+    temperatures: ClassVar[tuple[float, ...]]
+    #: Whether a change of the sum takes everybody's rows.
+    needs_rows: ClassVar[bool] = False
+
+    def __init__(self, federation: Federation, task: Task) -> None:
+        self.federation, self.task = federation, task
+
+    @classmethod
+    @abstractmethod
+    def fit(cls, federation: Federation, task: Task, held: Model | None = None) -> Self:
+        """The head of this sum; `held` is the global model of before, where there was one."""
+
+    @property
+    @abstractmethod
+    def common(self) -> Linear:
+        """The federation's model."""
+
+    @property
+    @abstractmethod
+    def settings(self) -> Mapping[str, float]:
+        """What it was solved with, beside the sum and β: for the files of its models."""
+
+    @property
+    @abstractmethod
+    def traffic(self) -> tuple[int, int, int]:
+        """Rounds, and the bytes that one client sends and receives."""
+
+    @abstractmethod
+    def personalize(self, priors: Mapping[str, Prior] | None = None, others: Tensor | None = None) -> dict[str, Own]:
+        """Phase 3 of the task's clients, by name.
+
+        `priors` are those to keep; without them they are chosen, if the task asks for any. `others` are the summed
+        losses of the federation's model over `temperatures`, of the clients that are not of the task.
+        """
+
+    @abstractmethod
+    def again(self, client: str, own: GridStatistics, alpha: float, held: Callable[[], Model]) -> Linear:
+        """A client's model of this α, from its statistics; of a head that needs rows, the model it holds."""
+
+    def losses(self, scores: Tensor, labels: Tensor) -> list[float]:
+        """Log-losses of rows left out, over `temperatures`."""
+        found: list[float] = log_losses(scores, labels, self.temperatures).tolist()
+        return found
+
+    def measured(
+        self,
+        client: Client,
+        alpha: float,
+        model: Linear,
+        *,
+        common: Tensor,
+        own: Tensor,
+        curve: list[float] | None = None,
+    ) -> Personalization:
+        """A client's model with what scores (N_k, d) of its rows left out say, by the federation's model and its own.
+
+        `curve` is the accuracy at each of `alphas`, where it is known.
+        """
+        statistics = self.statistics(client)
+        local, labels = statistics.counts > 0, self.task.tensors(client.train)[1]
+        scores = masked(own, local if self.task.protocol.only_local_classes else None)
+        weights, intercept = (model, None) if isinstance(model, Tensor) else (model.weights, model.bias)
+        return Personalization(
+            alpha,
+            weights,
+            statistics.digest(),
+            local,
+            curve,
+            accuracy(scores, labels),
+            self.losses(scores, labels),
+            self.losses(common, labels),
+            intercept,
+        )
+
+    def statistics(self, client: Client) -> GridStatistics:
+        """The client's part of the sum."""
+        grid = self.federation.grid
+        return client.statistics(grid.num_classes, grid.fraction_bits, grid.device)
+
+
+def accuracy(scores: Tensor, labels: Tensor) -> float:
+    """The share of rows whose class has the highest score."""
+    return float((scores.argmax(dim=1) == labels).double().mean())

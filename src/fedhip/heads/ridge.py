@@ -1,0 +1,72 @@
+"""The paper's head: `P̂_k = (A + αA_k + βI)⁻¹(B + αB_k)`."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Self
+
+from torch import Tensor
+
+from fedhip.core import DEFAULT_ALPHAS
+from fedhip.core.calibration import TEMPERATURES
+from fedhip.core.fixedpoint import GridStatistics
+from fedhip.core.prior import NO_PRIOR, Prior
+from fedhip.heads.head import Head, Own
+from fedhip.methods.closed import Task
+from fedhip.models import RIDGE, Model
+from fedhip.parallel import in_order
+from fedhip.priors import choose_client_priors
+from fedhip.simulation import Alpha, Client, Federation, Personalization
+
+
+class Ridge(Head):
+    """A function of the sum and of a client's statistics."""
+
+    name, method = RIDGE, "fedhip"
+    alpha_is = "how much more the client’s own rows weigh in its model than in the global one"
+    alphas, temperatures = DEFAULT_ALPHAS, TEMPERATURES
+
+    @classmethod
+    def fit(cls, federation: Federation, task: Task, held: Model | None = None) -> Self:
+        """One Cholesky factorisation, before the clients share it."""
+        _ = federation.G
+        return cls(federation, task)
+
+    @property
+    def common(self) -> Tensor:
+        """Ĝ."""
+        return self.federation.G
+
+    @property
+    def settings(self) -> Mapping[str, float]:
+        """Nothing beside β."""
+        return {}
+
+    @property
+    def traffic(self) -> tuple[int, int, int]:
+        """Statistics up, their sum down."""
+        return self.federation.traffic("fedhip")
+
+    def personalize(self, priors: Mapping[str, Prior] | None = None, others: Tensor | None = None) -> dict[str, Own]:
+        """α by leave-one-out accuracy; together with the prior by likelihood, where priors are chosen."""
+        task, only_local = self.task, self.task.protocol.only_local_classes
+        alpha: Alpha = task.options.get("alpha", "loo")
+        kept: dict[str, tuple[Alpha, Prior]] = {
+            client.name: (alpha, (priors or {}).get(client.name, NO_PRIOR)) for client in task.training
+        }
+        if priors is None and task.protocol.prior == "client":
+            chosen = choose_client_priors(
+                self.federation, task.training, (self.method,), alpha, only_local, task.report
+            )
+            kept = {name: found[self.method] for name, found in chosen.items()}
+
+        def phase3(client: Client) -> Own:
+            alpha, prior = kept[client.name]
+            return Personalization.of(self.federation, client, alpha, only_local_classes=only_local), prior
+
+        found = in_order(phase3, task.training, task.device)
+        return dict(zip((client.name for client in task.training), found, strict=True))
+
+    def again(self, client: str, own: GridStatistics, alpha: float, held: Callable[[], Model]) -> Tensor:
+        """Solved from the sum and the client's statistics."""
+        return self.federation.weights(own, alpha, client=client)

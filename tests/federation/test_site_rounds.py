@@ -1,0 +1,270 @@
+"""What a site refuses in the sums after the statistics', from a server that asks what it likes."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from fedhip.core.logistic import GridModel
+from fedhip.federation.codes import SiteCode
+from fedhip.federation.later_sums import Ask, fit_of, model_arrays, model_body, term_of
+from fedhip.federation.secure_sum import Collector
+from fedhip.federation.vector import Layout, Vector, digest_of, to_vector
+from fedhip.federation.wire import Step, by_site, context_of
+from tests.federation.samples import CLASSES, FOUR, WIDTH, clients, sum_of
+from tests.federation.table import Table
+
+LAYOUT = Layout(WIDTH, len(CLASSES))
+
+
+class LaterTable(Table):
+    """Four sites whose statistics were summed; later sums of the logistic head are asked for by hand."""
+
+    def __init__(self, tmp_path: Path, gradient_rounds: int = 3) -> None:
+        super().__init__(tmp_path, head="logistic", gradient_rounds=gradient_rounds, quorum=3, threshold=3)
+        self.total = to_vector(sum_of(FOUR, self.trial.bits))
+        self.digest = digest_of(self.total)
+        self.attempt = 1
+
+    def statistics(self) -> None:
+        self.until(Step.MASK)
+        for site in FOUR:
+            self._ok(site, Step.UNMASK, self.unmask(*FOUR))
+
+    def question(self, ask: Ask | str, *models: GridModel) -> tuple[dict[str, Any], dict[str, Any]]:
+        body = {"ask": str(ask), "sum": self.digest, **model_body(models)}
+        return body, {"total": self.total} if ask == Ask.TEMPERATURE else dict(model_arrays(models)) if models else {}
+
+    def keys(self, site: str, number: int, *question: Any, attempt: int | None = None) -> SiteCode:
+        """What a site says to the first question of a sum."""
+        self.attempt += 1
+        return self.code(site, Step.KEYS, *question, round=number, attempt=attempt or self.attempt)
+
+    def sum(
+        self, number: int, *question: Any, sites: Sequence[str] = FOUR, until: Step = Step.UNMASK
+    ) -> Vector | Collector:
+        """A whole sum of these sites, or all of it until a step."""
+        self.attempt += 1
+        of_sum: Any = {"round": number, "attempt": self.attempt}
+        envelope = replace(self.envelope, **of_sum)
+        context = context_of(*self.digests, number, self.digest)
+        collector = Collector(self.roster.keys, envelope.sum_session, context, self.trial.agreement.threshold)
+
+        def ok(site: str, step: Step, *rest: Any) -> Any:
+            answer = self.ask(site, step, *rest, **of_sum)
+            assert answer.code is SiteCode.OK, self.trial.log(site)
+            return answer
+
+        for site in sites:
+            collector.keys(site, ok(site, Step.KEYS, *question).data("keys"))
+        cohort = by_site("keys", collector.cohort())
+        for site in sites:
+            collector.shares(site, ok(site, Step.SHARE, cohort).mapping("shares"))
+        for site in sites:
+            dealt = {"secure": True, **by_site("shares", collector.dealt_to(site))}
+            collector.add(site, ok(site, Step.MASK, dealt).array("vector"))
+        if until is Step.MASK:
+            return collector
+        for site in collector.survivors():
+            collector.unmask(site, ok(site, Step.UNMASK, self.unmask(*sites)).data("shares"))
+        return collector.result()
+
+
+def model(scale: float = 1.0) -> GridModel:
+    weights = torch.from_numpy(np.random.default_rng(3).normal(size=(WIDTH + 1, len(CLASSES))))
+    return GridModel.of(scale * weights)
+
+
+@pytest.fixture
+def table(tmp_path: Path) -> LaterTable:
+    table = LaterTable(tmp_path)
+    table.statistics()
+    return table
+
+
+def test_sums_by_hand(table: LaterTable) -> None:
+    from fedhip.core.fixedpoint import round_features
+    from fedhip.core.logistic import logistic_term
+
+    table.sum(2, *table.question(Ask.TEMPERATURE))
+    found = table.sum(3, *table.question(Ask.GRADIENT, model()))
+    fit = fit_of(table.total, LAYOUT, table.trial.bits)
+    terms = (
+        logistic_term(round_features(torch.tensor(c.train[0]), table.trial.bits), c.train[1], model(),
+                      fit.standardization, rows=fit.rows)
+        for c in clients(FOUR)
+    )  # fmt: skip
+    assert term_of(found, LAYOUT, fit.rows) == sum(terms)  # type: ignore[arg-type]
+
+
+def test_a_second_unmasking_of_a_sum(table: LaterTable) -> None:
+    question = table.question(Ask.GRADIENT, model())
+    table.sum(2, *table.question(Ask.TEMPERATURE))
+    table.sum(3, *question)
+    assert table.keys("a", 3, *question) is SiteCode.ANSWERED
+    of_sum: Any = {"round": 3, "attempt": table.attempt}
+    # The very same question gets the very same answer; no other list of survivors gets any.
+    assert table.code("a", Step.UNMASK, table.unmask(*FOUR), **of_sum) is SiteCode.OK
+    assert table.code("a", Step.UNMASK, table.unmask("a", "b", "c"), **of_sum) is SiteCode.ANSWERED
+
+
+@pytest.mark.parametrize("number", [2, 3])
+def test_keys_of_another_sum_or_of_another_attempt(table: LaterTable, number: int) -> None:
+    """They are signed for one attempt of one sum: a server cannot bring them back."""
+    temperature = table.question(Ask.TEMPERATURE)
+    old = {site: table.ask(site, Step.KEYS, *temperature, round=2, attempt=2).data("keys") for site in FOUR}
+    table.attempt = 2
+    if number == 3:
+        table.sum(2, *temperature)
+    question = temperature if number == 2 else table.question(Ask.GRADIENT, model())
+    of_sum: Any = {"round": number, "attempt": 9}
+    fresh = {site: table.ask(site, Step.KEYS, *question, **of_sum).data("keys") for site in FOUR}
+    mixed = by_site("keys", {**fresh, "b": old["b"]})
+    assert table.code("a", Step.SHARE, mixed, **of_sum) is SiteCode.SECURE_SUM
+    assert table.code("a", Step.SHARE, by_site("keys", fresh), **of_sum) is SiteCode.OK
+
+
+def test_a_step_of_another_sum(table: LaterTable) -> None:
+    table.sum(2, *table.question(Ask.TEMPERATURE), until=Step.MASK)
+    for number in (1, 3):
+        assert table.code("a", Step.UNMASK, table.unmask(*FOUR), round=number) is SiteCode.ORDER
+
+
+def test_a_sum_that_is_not_the_next(table: LaterTable) -> None:
+    gradient, temperature = table.question(Ask.GRADIENT, model()), table.question(Ask.TEMPERATURE)
+    assert table.keys("a", 2, *gradient) is SiteCode.ORDER  # no temperature yet
+    assert table.keys("a", 3, *temperature) is SiteCode.ORDER
+    table.sum(2, *temperature)
+    assert table.keys("a", 4, *gradient) is SiteCode.ORDER
+    assert table.keys("a", 3, *temperature) is SiteCode.ORDER  # a second one
+    assert table.keys("a", 3, *table.question("rows")) is SiteCode.ORDER
+    assert table.keys("a", 3, *table.question(Ask.PENALTY, model(), model(2.0))) is SiteCode.ORDER
+    assert table.keys("a", 3, *gradient, attempt=1) is SiteCode.OK
+    assert table.keys("a", 3, *gradient, attempt=1) is SiteCode.ANSWERED
+    assert table.keys("a", 4, *table.question(Ask.GRADIENT, model(2.0))) is SiteCode.ORDER  # the third is not masked
+
+
+def test_no_more_gradients_than_agreed(tmp_path: Path) -> None:
+    table = LaterTable(tmp_path, gradient_rounds=2)
+    table.statistics()
+    table.sum(2, *table.question(Ask.TEMPERATURE))
+    for number in (3, 4):
+        table.sum(number, *table.question(Ask.GRADIENT, model(float(number))))
+    assert table.keys("a", 5, *table.question(Ask.GRADIENT, model(5.0))) is SiteCode.ORDER
+
+
+def test_another_sum_of_statistics(table: LaterTable) -> None:
+    body, arrays = table.question(Ask.TEMPERATURE)
+    other = table.total + np.uint64(1)
+    assert table.keys("a", 2, {**body, "sum": "0" * 64}, arrays) is SiteCode.MALFORMED
+    assert table.keys("a", 2, body, {"total": table.total[:-1]}) is SiteCode.MALFORMED
+    assert table.keys("a", 2, body) is SiteCode.TOTAL  # none came
+    table.sum(2, body, arrays)
+    assert table.keys("a", 3, {**body, "ask": "gradient", "sum": digest_of(other)}) is SiteCode.TOTAL
+    gradient, weights = table.question(Ask.GRADIENT, model())
+    assert table.keys("a", 3, {**gradient, "sum": digest_of(other)}, {**weights, "total": other}) is SiteCode.TOTAL
+    assert table.code("a", Step.PERSONALIZE, {"sites": list(FOUR), "beta": 1.0, "sum": "0" * 64}) is SiteCode.TOTAL
+
+
+def test_a_total_that_does_not_hold_the_sites_rows_is_the_only_one(table: LaterTable) -> None:
+    """Whether a total holds the rows is a bit about them, and there is one such bit for an agreement."""
+    lacking = to_vector(sum_of(("b",), table.trial.bits)) // np.uint64(4)
+    body, _ = table.question(Ask.TEMPERATURE)
+    assert table.keys("a", 2, {**body, "sum": digest_of(lacking)}, {"total": lacking}) is SiteCode.TOTAL
+    assert table.keys("a", 2, *table.question(Ask.TEMPERATURE)) is SiteCode.TOTAL
+    table.begin(b"t" * 32)
+    assert table.code("a", Step.HELLO) is SiteCode.SECOND_SUM
+
+
+def test_the_same_weights_in_two_sums(table: LaterTable) -> None:
+    table.sum(2, *table.question(Ask.TEMPERATURE))
+    table.sum(3, *table.question(Ask.GRADIENT, model()))
+    assert table.keys("a", 4, *table.question(Ask.GRADIENT, model())) is SiteCode.WEIGHTS
+    assert table.keys("a", 4, *table.question(Ask.GRADIENT, model(2.0))) is SiteCode.OK
+
+
+def test_many_weights_in_one_sum(table: LaterTable) -> None:
+    """Whether a loss is finite is a bit about a site's own rows."""
+    table.sum(2, *table.question(Ask.TEMPERATURE))
+    huge = [table.keys("a", 3, *table.question(Ask.GRADIENT, model(2.0 ** (30 + i)))) for i in range(7)]
+    assert huge == [SiteCode.LOSS] * 6 + [SiteCode.WEIGHTS]
+    assert table.keys("a", 3, *table.question(Ask.GRADIENT, model())) is SiteCode.WEIGHTS
+
+
+@pytest.mark.parametrize("damage", ["short", "kind", "large", "bits"])
+def test_weights_that_are_none(table: LaterTable, damage: str) -> None:
+    table.sum(2, *table.question(Ask.TEMPERATURE))
+    body, arrays = table.question(Ask.GRADIENT, model())
+    steps = arrays["models"]
+    if damage == "bits":
+        body["bits-0"] = 5000
+    else:
+        arrays["models"] = {"short": steps[:-1], "kind": steps.astype(np.uint64), "large": steps * 2**6}[damage]
+    assert table.keys("a", 3, body, arrays) is SiteCode.MALFORMED
+
+
+def test_penalties_after_weights_that_nobody_was_asked_about(table: LaterTable) -> None:
+    table.sum(2, *table.question(Ask.TEMPERATURE))
+    sums = [table.sum(number, *table.question(Ask.GRADIENT, model(float(number)))) for number in (3, 4)]
+    body, arrays = table.question(Ask.PENALTY, model(3.0), model(7.0))
+    arrays["sums"] = np.concatenate(sums)  # type: ignore[arg-type]
+    body["temperature"] = 2.0
+    assert table.keys("a", 5, body, arrays) is SiteCode.WEIGHTS
+    body, more = table.question(Ask.PENALTY, model(3.0), model(4.0))
+    assert table.keys("a", 5, {**body, "temperature": 2.0}, {**arrays, **more}) is SiteCode.OK
+
+
+def test_a_sum_that_a_site_has_left_is_refused_in_each_step(table: LaterTable) -> None:
+    table.sum(2, *table.question(Ask.TEMPERATURE))
+    gradient = table.question(Ask.GRADIENT, model())
+    with pytest.raises(AssertionError, match="d was in the sum before"):
+        table.sum(3, *gradient, sites=FOUR[:3])  # left before the keys
+    assert "share of sum 3: refused (leaver)" in table.trial.log("a")
+    table.sum(3, *gradient, until=Step.MASK)  # all sent their vectors, and the server names one of them gone
+    three, of_sum = FOUR[:3], {"round": 3, "attempt": table.attempt}
+    assert table.code("a", Step.AGREE, {"survivors": list(three)}, **of_sum) is SiteCode.LEAVER
+    assert table.code("a", Step.UNMASK, table.unmask(*three), **of_sum) is SiteCode.LEAVER
+    assert table.code("a", Step.UNMASK, table.unmask(*FOUR), **of_sum) is SiteCode.OK
+
+
+def test_a_head_without_later_sums(tmp_path: Path) -> None:
+    table = Table(tmp_path)
+    table.until(Step.MASK)
+    body = {"ask": "gradient", "sum": "0" * 64}
+    assert table.code("a", Step.KEYS, body, round=2, attempt=2) is SiteCode.ORDER
+
+
+def test_what_two_sums_tell_of_a_leaver_and_why_sites_refuse(table: LaterTable) -> None:
+    """With consent to leavers a server that names a site gone has its class sums, nearly: here it does so."""
+    for site in FOUR:
+        table.trial.policy(site, "allow_leavers = true")
+    table.sum(2, *table.question(Ask.TEMPERATURE))
+    zero = GridModel(torch.zeros((WIDTH + 1, len(CLASSES)), dtype=torch.int32), 23)
+    nearly = replace(zero, steps=zero.steps + torch.eye(WIDTH + 1, len(CLASSES), dtype=torch.int32))
+    with_c = table.sum(3, *table.question(Ask.GRADIENT, zero))
+    without = table.sum(4, *table.question(Ask.GRADIENT, nearly), sites=("a", "b", "d"))
+    fit = fit_of(table.total, LAYOUT, table.trial.bits)
+    told = term_of(with_c, LAYOUT, fit.rows).slopes - term_of(without, LAYOUT, fit.rows).slopes  # type: ignore[arg-type]
+    (c,) = clients(["c"])
+    X = fit.standardization.features(torch.tensor(c.train[0]))
+    Y = torch.nn.functional.one_hot(torch.tensor(c.train[1]), len(CLASSES)).double()
+    torch.testing.assert_close(told, X.mT @ (0.25 - Y), rtol=0.0, atol=1e-3)
+
+
+def test_what_made_up_weights_tell_of_a_row_that_lies_far_out(table: LaterTable) -> None:
+    """Weights that tell one side of a threshold from the other: the class sums of that side, here of a single row."""
+    fit = fit_of(table.total, LAYOUT, table.trial.bits)
+    X = fit.standardization.features(torch.cat([torch.tensor(c.train[0]) for c in clients(FOUR)]))
+    largest, second = X[:, 0].topk(2).values
+    weights = torch.zeros((WIDTH + 1, len(CLASSES)), dtype=torch.float64)
+    weights[0, 0], weights[-1, 0] = 1000.0, -1000.0 * (largest + second) / 2
+    table.sum(2, *table.question(Ask.TEMPERATURE))
+    found = table.sum(3, *table.question(Ask.GRADIENT, GridModel.of(weights)))
+    row = term_of(found, LAYOUT, fit.rows).slopes[:, 0] + fit.statistics.cross[:, 0]  # type: ignore[arg-type]
+    torch.testing.assert_close(row, X[X[:, 0].argmax()], rtol=0.0, atol=1e-3)
