@@ -1,4 +1,4 @@
-"""What federations past one machine would cost, from rates measured here.
+"""What federations past one machine would cost, from rates measured here on one core.
 
 Bytes follow from the sizes; seconds are measured on one client's work, one addition and one solve of the real width,
 and multiplied. Times on the wire assume the line speeds named with them.
@@ -19,6 +19,7 @@ from benchmarks.table import Line, left_out
 from fedhip.core import PersonalizationPath, solve_global
 from fedhip.core.fixedpoint import GridStatistics, decode
 from fedhip.core.statistics import pack, unpack
+from fedhip.parallel import one_thread
 
 SITE_LINE, PHONE_LINE, SERVER_LINE = 100e6, 10e6, 10e9  # bits a second
 ALPHA_ROWS = 1_000
@@ -49,9 +50,10 @@ class Deployment:
 
 
 def section(setup: Setup) -> Iterator[Line]:
-    """What larger federations would cost, computed from rates measured here."""
-    for deployment in deployments(setup):
-        yield from costs(setup, deployment)
+    """What larger federations would cost, computed from rates measured here on one core."""
+    with one_thread():  # a phone's, or one of a server's many
+        for deployment in deployments(setup):
+            yield from costs(setup, deployment)
 
 
 def deployments(setup: Setup) -> list[Deployment]:
