@@ -1,116 +1,107 @@
-"""Throughput of pre-training and extraction, and of extraction against the device's own matrix rate.
-
-    python benchmarks/features.py [--device cuda] [--only pretrain extract base] [--compile]
-
-pretrain: ViT-Tiny/8 at 64×64. extract: the embedded backbone, from memory. base: ViT-Base/16 at 224×224 with random
-weights, against a large bfloat16 matrix product.
-"""
+"""Extraction and pre-training, against the device's own matrix rate."""
 
 from __future__ import annotations
 
-import argparse
 import tempfile
-import time
-from collections.abc import Callable
+from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
 import torch
 
+from benchmarks.measure import Setup, best_seconds, matrix_rate
+from benchmarks.table import Line, share
 from fedhip.features import Pool, Progress, Recipe, ViT, ViTConfig, extract, load_backbone, pretrain
 from fedhip.features.backbones import Backbone, ViTBackbone
+from fedhip.features.mae import DecoderConfig
+from fedhip.features.precision import choose_dtype
+from fedhip.features.vit import num_kept
 
-PARTS = ["pretrain", "extract", "base"]
-
-
-def synchronize(device: torch.device) -> None:
-    """Wait for the device."""
-    if device.type == "cuda":
-        torch.cuda.synchronize(device)
+BASE = ViTConfig(224, 16, 768, 12, 12)
 
 
-def seconds(work: Callable[[], object], device: torch.device, repeats: int = 3) -> float:
-    """The fastest of some runs, after one that is not counted."""
-    times = []
-    for _ in range(repeats + 1):
-        synchronize(device)
-        start = time.perf_counter()
-        work()
-        synchronize(device)
-        times.append(time.perf_counter() - start)
-    return min(times[1:])
+def section(setup: Setup) -> Iterator[Line]:
+    """Extraction and pre-training as shares of the rate of a large matrix product on the same device."""
+    cuda = setup.device.type == "cuda"
+    backbone = load_backbone("fedhip-vit", device=setup.device)
+    assert isinstance(backbone, ViTBackbone)
+    images = setup.pick(toy=2, quick=20_000 if cuda else 256, full=100_000 if cuda else 1_024)
+    yield extraction(setup, "fedhip-vit at 64×64", backbone, backbone.encoder.config, images)
+    images = setup.pick(toy=0, quick=4_000 if cuda else 8, full=8_000 if cuda else 16)
+    if images:
+        torch.manual_seed(0)
+        base = ViTBackbone("random", ViT(BASE), "cls", setup.device)
+        yield extraction(setup, "ViT-Base/16 at 224×224, random weights", base, BASE, images)
+    yield pretraining(setup)
 
 
-def matrix_rate(device: torch.device) -> float:
-    """FLOP/s of a large product of random bfloat16 matrices."""
-    size = 8192 if device.type == "cuda" else 1024
-    a, b = torch.randn(2, size, size, device=device).bfloat16()
-    return 2 * size**3 / (seconds(lambda: [a @ b for _ in range(10)], device) / 10)
-
-
-def flops(config: ViTConfig) -> float:
-    """Operations of one image without a mask: the matrix products of all blocks and of attention."""
-    tokens, width = config.num_patches + 1, config.width
-    block = 2 * tokens * width**2 * (4 + 2 * config.mlp_ratio) + 4 * tokens**2 * width
-    return config.depth * block + 2 * config.num_patches * config.patch_dim * width
-
-
-def extraction(backbone: Backbone, count: int, device: torch.device, compiled: bool) -> float:
-    """Images per second from memory, without the cache."""
+def extraction(setup: Setup, what: str, backbone: Backbone, config: ViTConfig, count: int) -> Line:
+    """From memory, without the cache."""
+    dtype = torch.float32 if setup.size == "toy" else choose_dtype(backbone)
     shape = (count, backbone.image_size, backbone.image_size, 3)
     images = np.random.default_rng(0).integers(0, 256, shape, dtype=np.uint8)
-    work = seconds(lambda: extract(backbone, images, cache=False, compile_backbone=compiled), device, 2)
-    return count / work
+    (seconds,) = best_seconds(setup, lambda: extract(backbone, images, dtype=dtype, cache=False), repeats=2)
+    return of_matrix_rate(setup, f"extraction, {what}", count / seconds, forward_operations(config), dtype)
 
 
-def pretraining(minutes: float, device: torch.device, compiled: bool) -> float:
-    """Images per second of ViT-Tiny/8 at 64×64: the median of the progress lines."""
-    rng = np.random.default_rng(0)
-    pool = Pool(rng.integers(0, 256, (20000, 64, 64, 3), dtype=np.uint8), ("noise",), (20000,), (1.0,))
+def pretraining(setup: Setup) -> Line:
+    """ViT-Tiny/8 at 64×64, the fastest of the progress lines; compiled on a GPU, as the command does it."""
+    cuda = setup.device.type == "cuda"
+    batch, every, steps = (4096, 20, 100) if cuda else setup.pick(toy=(4, 1, 2), quick=(64, 2, 6), full=(64, 2, 12))
+    pool = Pool(
+        np.random.default_rng(0).integers(0, 256, (4096, 64, 64, 3), dtype=np.uint8), ("noise",), (4096,), (1.0,)
+    )
     lines: list[Progress] = []
-    batch, every = (4096, 100) if device.type == "cuda" else (64, 2)
+    encoder = setup.pick(toy=ViTConfig(depth=1), quick=ViTConfig(), full=ViTConfig())
+    recipe = Recipe(encoder=encoder, steps=steps, batch=batch)
     with tempfile.TemporaryDirectory() as out:
-        recipe = Recipe(minutes=minutes, batch=batch)
         pretrain(
             pool,
             recipe,
             Path(out),
-            device=device,
-            compile_step=compiled,
+            device=setup.device,
+            compile_step=cuda and setup.size == "full",
             log_every=every,
             report=lines.append,
         )
-    return float(np.median([line.images_per_second for line in lines]))
+    speed = max(line.images_per_second for line in lines)
+    dtype = torch.bfloat16 if cuda else torch.float32
+    return of_matrix_rate(setup, "pre-training, ViT-Tiny/8 at 64×64", speed, training_operations(recipe), dtype)
 
 
-def main() -> None:
-    """Measure and print."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    cuda = torch.cuda.is_available()
-    parser.add_argument("--device", default="cuda" if cuda else "cpu")
-    parser.add_argument("--minutes", type=float, default=0.5 if cuda else 0.1)
-    parser.add_argument("--images", type=int, default=200_000 if cuda else 1024)
-    parser.add_argument("--base-images", type=int, default=12_000 if cuda else 16)
-    parser.add_argument("--only", nargs="+", choices=PARTS, default=PARTS, help="default: all")
-    parser.add_argument("--compile", action="store_true", help="compile the backbones too")
-    args = parser.parse_args()
-    device, word = torch.device(args.device), "compiled" if args.compile else "eager"
-    if "pretrain" in args.only:
-        speed = pretraining(args.minutes, device, cuda)
-        print(f"pretrain ViT-Tiny/8 at 64,  {'compiled' if cuda else 'eager':<8} {speed:>10,.0f} images/s", flush=True)
-    if "extract" in args.only:
-        speed = extraction(load_backbone("fedhip-vit", device=device), args.images, device, args.compile)
-        print(f"extract fedhip-vit at 64,   {word:<8} {speed:>10,.0f} images/s", flush=True)
-    if "base" in args.only:
-        config, rate = ViTConfig(224, 16, 768, 12, 12), matrix_rate(device)
-        torch.manual_seed(0)
-        speed = extraction(ViTBackbone("random", ViT(config), "cls", device), args.base_images, device, args.compile)
-        print(
-            f"extract ViT-Base/16 at 224, {word:<8} {speed:>10,.0f} images/s, {speed * flops(config) / rate:.0%} of a "
-            f"bf16 matrix product's {rate / 1e12:.1f} TFLOP/s",
-            flush=True,
-        )
+def of_matrix_rate(setup: Setup, what: str, speed: float, operations: float, dtype: torch.dtype) -> Line:
+    """The operations of so many images a second, as a share of those of matrix products."""
+    rate, precision = matrix_rate(setup, dtype), str(dtype).removeprefix("torch.")
+    return share(
+        what,
+        speed * operations / rate,
+        f"the rate of a large {precision} matrix product",
+        images_per_second=speed,
+        matrix_tflops=rate / 1e12,
+    )
 
 
-if __name__ == "__main__":
-    main()
+def forward_operations(config: ViTConfig, patches: int | None = None) -> float:
+    """Operations of one image: the matrix products of all blocks, of attention and of the embedding."""
+    visible = config.num_patches if patches is None else patches
+    embedding = 2 * visible * config.patch_dim * config.width
+    return config.depth * block_operations(1 + visible, config.width, config.mlp_ratio) + embedding
+
+
+def training_operations(recipe: Recipe) -> float:
+    """Operations of one image in a step: forward through encoder and decoder, and twice that backward."""
+    config, decoder = recipe.encoder, recipe.decoder
+    visible = num_kept(config.num_patches, recipe.mask_ratio)
+    return 3 * (forward_operations(config, visible) + decoder_operations(config, decoder, visible))
+
+
+def decoder_operations(config: ViTConfig, decoder: DecoderConfig, visible: int) -> float:
+    """Bridge, blocks over all patches, and the prediction of the masked ones."""
+    bridge = 2 * (1 + visible) * config.width * decoder.width
+    prediction = 2 * (config.num_patches - visible) * decoder.width * config.patch_dim
+    return bridge + decoder.depth * block_operations(1 + config.num_patches, decoder.width, 4.0) + prediction
+
+
+def block_operations(tokens: int, width: int, mlp_ratio: float) -> float:
+    """Projections, attention and the two layers behind it."""
+    return 2 * tokens * width**2 * (4 + 2 * mlp_ratio) + 4 * tokens**2 * width

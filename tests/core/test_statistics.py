@@ -109,6 +109,16 @@ def test_from_data_holds_one_block_at_a_time() -> None:
     assert statistics.gram.tolist() == [[4000.0] * 3] * 3
 
 
+@pytest.mark.parametrize("m", [63, 64, 65, 255, 256, 257, 600])
+def test_widths_around_the_blocks_of_the_computation(m: int) -> None:
+    """Blocks of columns and of mirrored rows end within, at, or beyond the last feature."""
+    wide = RNG.normal(size=(40, m))
+    statistics = Statistics.from_data(wide, Y[:40], 4, block_rows=17)
+    assert agrees(statistics, wide, Y[:40])
+    assert torch.equal(statistics.gram, statistics.gram.mT)
+    assert torch.equal(unpack(pack(statistics.gram)), statistics.gram)
+
+
 @given(federations())
 def test_gram_is_symmetric_to_the_last_bit(federation: Federation) -> None:
     statistics = Statistics.from_data(*federation.clients[0], federation.num_classes)

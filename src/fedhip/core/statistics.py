@@ -27,6 +27,12 @@ SUM_TOLERANCE = 1e-9
 #: An eigenvalue below zero by less than this part of the largest diagonal entry is rounding.
 PSD_TOLERANCE = 1e-9
 
+#: Columns whose products are computed at once: few enough to leave out much below the diagonal, and many for speed.
+_GRAM_COLUMNS = 256
+
+#: Rows whose mirror image is written at once.
+_MIRRORED_ROWS = 64
+
 #: `gram` is the upper triangle packed row by row, or the full matrix.
 _FILE = TensorFile(
     "fedhip.statistics", 1, "statistics", {"gram": torch.float64, "cross": torch.float64, "counts": torch.int64}
@@ -188,7 +194,7 @@ class Statistics(AdditiveStatistics):
         gram = torch.zeros((m, m), dtype=torch.float64, device=rows.device)
         cross = torch.zeros((m, d), dtype=torch.float64, device=rows.device)
         for F, block_labels in rows.blocks(block_rows):
-            gram.addmm_(F.mT, F)
+            add_upper_gram(gram, F)
             cross.addmm_(F.mT, one_hot(block_labels, d))
         if not bool(torch.isfinite(gram.diagonal()).all()):
             raise FeaturesError(f"{rows.who}the squares of the features exceed float64; rescale the features")
@@ -310,9 +316,28 @@ class Statistics(AdditiveStatistics):
         return self._of, (self.gram, self.cross, self.counts)  # without what was remembered
 
 
+def add_upper_gram(gram: Tensor, F: Tensor) -> None:
+    """gram += FᵀF in place, in the upper triangle at least.
+
+    On a CPU the blocks below the diagonal are left out: up to half of the operations. A GPU is faster with one call.
+    """
+    step = _GRAM_COLUMNS if F.device.type == "cpu" else len(gram)
+    for start in range(0, len(gram), step):
+        gram[start : start + step, start:].addmm_(F[:, start : start + step].mT, F[:, start:])
+
+
 def mirror_upper(matrix: Tensor) -> Tensor:
-    """Copy the upper triangle onto the lower, so that the matrix is symmetric to the last bit."""
-    return torch.triu(matrix) + torch.triu(matrix, diagonal=1).mT
+    """Copy the upper triangle onto the lower, in place, so that the matrix is symmetric to the last bit.
+
+    On a CPU in blocks that fit its cache: reading a large matrix by columns takes twenty times as long.
+    """
+    step = _MIRRORED_ROWS if matrix.device.type == "cpu" else len(matrix)
+    for start in range(0, len(matrix), step):
+        end = start + step
+        corner = matrix[start:end, start:end]
+        corner.copy_(torch.triu(corner) + torch.triu(corner, diagonal=1).mT)
+        matrix[end:, start:end] = matrix[start:end, end:].mT
+    return matrix
 
 
 def pack(matrix: Tensor) -> Tensor:
@@ -321,11 +346,12 @@ def pack(matrix: Tensor) -> Tensor:
         raise DimensionError(f"gram has shape {tuple(matrix.shape)}; it must be (m, m), or its packed triangle")
     if matrix.device.type != "cpu":
         return matrix.reshape(-1)[_upper(len(matrix), matrix.device)]
-    # Row by row: the places of the values would take as much memory as they do.
-    packed, start = matrix.new_empty(len(matrix) * (len(matrix) + 1) // 2), 0
-    for row in range(len(matrix)):
-        end = start + len(matrix) - row
-        packed[start:end] = matrix[row, row:]
+    # Row by row, since the places of the values would take as much memory as they do; by numpy, whose calls are cheap.
+    packed = matrix.new_empty(len(matrix) * (len(matrix) + 1) // 2)
+    source, target, start = matrix.detach().numpy(), packed.numpy(), 0
+    for row in range(len(source)):
+        end = start + len(source) - row
+        target[start:end] = source[row, row:]
         start = end
     return packed
 
@@ -339,13 +365,13 @@ def unpack(packed: Tensor) -> Tensor:
         matrix = torch.zeros((m, m), dtype=packed.dtype, device=packed.device)
         matrix.view(-1)[_upper(m, packed.device)] = packed
         return mirror_upper(matrix)
-    matrix, start = packed.new_empty((m, m)), 0
+    matrix = packed.new_empty((m, m))
+    source, target, start = packed.detach().numpy(), matrix.numpy(), 0
     for row in range(m):
         end = start + m - row
-        matrix[row, row:] = packed[start:end]
-        matrix[row:, row] = packed[start:end]
+        target[row, row:] = source[start:end]
         start = end
-    return matrix
+    return mirror_upper(matrix)
 
 
 @lru_cache(maxsize=1)

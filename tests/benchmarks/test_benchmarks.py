@@ -1,0 +1,168 @@
+"""The benchmarks run, at sizes that take seconds, and say what they measured."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import torch
+
+from benchmarks import __main__ as command
+from benchmarks import floor, phases, scale, tree, uploads
+from benchmarks.measure import Setup, best_seconds, peak_memory, slope
+from benchmarks.table import Line, faster, machine, share
+from fedhip import Statistics
+from fedhip.core.statistics import pack
+
+TOY = Setup("toy", torch.device("cpu"))
+
+
+@pytest.mark.parametrize("name", command.SECTIONS)
+def test_every_section_runs(name: str) -> None:
+    lines = list(command.SECTIONS[name](TOY))
+    assert lines
+    for line in lines:
+        assert line.what
+        assert line.reading
+        assert line.value is not None
+        assert math.isfinite(line.value), line
+
+
+def test_the_table_is_written_as_it_goes_and_a_failure_does_not_cost_the_rest(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    out = [tmp_path / "new" / "table.md", tmp_path / "table.json"]
+
+    def good(setup: Setup) -> Iterator[Line]:
+        """Good things."""
+        assert setup.size == "quick"
+        yield faster("this", 1.0, "that", 142.4, "fast")
+        assert "142 × as fast" in out[0].read_text()
+
+    def bad(setup: Setup) -> Iterator[Line]:
+        """Bad things."""
+        yield share("first", 0.5712, "whole")
+        raise RuntimeError("out of something")
+
+    monkeypatch.setattr(command, "SECTIONS", {"bad": bad, "good": good})
+    assert command.main(["--quick", "--out", *map(str, out)]) == 1
+    written = json.loads(out[1].read_text())["sections"]
+    assert [line["value"] for line in written["good"]["lines"]] == [142.4]
+    assert written["good"]["lines"][0]["details"] == {"ours": 1.0, "theirs": 142.4}
+    assert [line["reading"] for line in written["bad"]["lines"]] == ["57.1 %", "failed: out of something"]
+    assert "| this | that | 142 × as fast | fast |" in out[0].read_text()
+    assert "142 × as fast" in capsys.readouterr().out
+    assert command.main(["--quick", "--only", "good", "--out", *map(str, out)]) == 0
+    assert json.loads(out[1].read_text())["sections"].keys() == {"bad", "good"}  # what is not measured anew stays
+    assert "failed: out of something" in out[0].read_text()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [(["--out", "table.txt"], "neither in .md nor in .json"), (["--only", "nothing"], "invalid choice")],
+)
+def test_bad_arguments(arguments: list[str], message: str, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        command.main(arguments)
+    assert message in capsys.readouterr().err
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU")
+def test_no_gpu(capsys: pytest.CaptureFixture[str]) -> None:
+    assert command.main(["--device", "cuda"]) == 2
+    assert "no CUDA device" in capsys.readouterr().err
+
+
+def test_scikit_learn_is_left_out_where_it_is_missing(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(phases, "find_spec", lambda name: None)
+    (line,) = phases.against_scikit_learn(TOY)
+    assert line.value is None
+    assert "not installed" in line.reading
+
+
+def test_the_slope_of_a_power_is_its_exponent() -> None:
+    sizes = [10, 100, 1_000]
+    assert slope(sizes, [3e-5 * size**2.5 for size in sizes]) == pytest.approx(2.5)
+
+
+def test_the_best_of_turns() -> None:
+    turns: list[str] = []
+    seconds = best_seconds(TOY, lambda: turns.append("a"), lambda: turns.append("b"), repeats=3)
+    assert turns == ["a", "b"] * 4
+    assert len(seconds) == 2
+    assert all(value > 0 for value in seconds)
+
+
+def hold(device: torch.device, megabytes: int) -> torch.Tensor:
+    return torch.ones(megabytes * 2**20, dtype=torch.uint8, device=device)
+
+
+def test_peak_memory_is_that_of_the_work_alone() -> None:
+    assert peak_memory(Setup("quick", torch.device("cpu")), hold, 100) == pytest.approx(100 * 2**20, rel=0.2)
+
+
+def test_the_floor_counts_what_it_calls() -> None:
+    clients = floor.uneven_clients(4, 10, 3, 100, TOY.device)
+    local, system, personal = floor.bare_phases(clients, 3)
+    rows = sum(len(F) for F, _ in clients)
+    with floor.Counting() as counting:
+        for item in local.items:
+            local.work(item)
+    assert counting.calls == {"products": 8}
+    assert counting.operations == 2 * rows * 10 * (10 + 3)
+    assert system.needs() == "1 Cholesky factorisations, 2 triangular solves"
+    assert personal.needs().endswith("GFLOP in products)")
+    assert "4 eigendecompositions" in personal.needs()
+
+
+def test_the_floor_is_of_the_same_models() -> None:
+    """Phase 2 of the floor gives the library's global model: nothing that is needed was left out."""
+    clients = floor.uneven_clients(4, 10, 3, 100, TOY.device)
+    (ours,), (bare,) = floor.library_phases(clients, 3)[1].run(), floor.bare_phases(clients, 3)[1].run()
+    assert isinstance(ours, torch.Tensor)
+    assert isinstance(bare, torch.Tensor)
+    assert torch.allclose(ours, bare, rtol=1e-9)
+
+
+def test_uploads_against_the_paper() -> None:
+    m, d = 8, 3
+    lines = {line.what: line for line in uploads.section(TOY)}
+    literal, triangle = 8 * (m * m + m * d), 8 * (m * (m + 1) // 2 + m * d + d)
+    assert lines["FedHiP, 1 round"].value == pytest.approx(triangle / literal)
+    assert lines["FedAvg, 200 rounds"].value == pytest.approx(200 * 4 * (m * d + d) / literal)
+
+
+def test_the_trees_sum_has_the_bits_of_the_flat_one() -> None:
+    fans = (3, 2, 2)
+    levels, flat = [tree.Level(fan) for fan in fans], tree.Level(1)
+    root, alone = tree.both_ways(levels, flat, tree.clients(12))
+    assert root.digest() == alone.digest()
+    assert root.num_samples == 12 * tree.ROWS
+    assert [len(level.seconds) for level in levels] == [4, 2, 1]
+
+
+def test_a_deployments_bytes_are_those_of_its_tensors() -> None:
+    deployment = scale.Deployment("some", 10, 12, 3, 20, 1e6, 10, 2)
+    own = Statistics.from_data(torch.randn(20, 12), torch.arange(20) % 3, 3)
+    assert deployment.upload == sum(tensor.nbytes for tensor in (pack(own.gram), own.cross, own.counts))
+    assert deployment.state == sum(tensor.nbytes for tensor in (own.gram, own.cross, own.counts))
+
+
+def test_readable_units() -> None:
+    assert [scale.show(value) for value in (3e-6, 0.0042, 2.5, 90.0, 7200.0, 172800.0)] == [
+        "3 µs",
+        "4.2 ms",
+        "2.5 s",
+        "1.5 min",
+        "2 h",
+        "2 days",
+    ]
+    assert [scale.size("", count, "").reading for count in (512, 67.9e6, 3.2e12)] == ["512 B", "67.9 MB", "3.2 TB"]
+
+
+def test_a_table_says_where_it_was_measured() -> None:
+    assert "toy sizes" in machine(TOY)
+    assert torch.__version__ in machine(TOY)
