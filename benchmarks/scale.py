@@ -70,7 +70,7 @@ def costs(setup: Setup, of: Deployment) -> Iterator[Line]:
     """Bytes, memory and time, phase by phase."""
     about = f"{of.name} of m = {of.m:,}, d = {of.d}"
     literal = 8 * (of.m * of.m + of.m * of.d)
-    yield size(f"{about}: a client sends", of.upload, f"{of.upload / literal:.0%} of the paper's C and L")
+    yield size(f"{about}: a client sends", of.upload, f"{100 * of.upload / literal:.0f} % of the paper's C and L")
     yield size(f"{of.name}: the server receives", of.K * of.upload, "all uploads")
     yield size(f"{of.name}: the server holds while it adds", 2 * of.state, "its sum and the upload that arrives")
     yield size(f"{of.name}: the server holds while it solves", 4 * of.state, "the sum, in float64, its factor, a copy")
@@ -112,8 +112,8 @@ def server_times(setup: Setup, of: Deployment) -> Iterator[Line]:
     yield seconds(f"{of.name}: the server unpacks and adds all", of.K * adding, f"{of.K:,} × {show(adding)}, measured")
     depth = int(np.ceil(np.log(of.K) / np.log(of.fan) - 1e-9))
     node = of.fan * (adding + 8 * of.upload / SERVER_LINE)
-    what = f"{of.name}: the same by a tree of {of.fan}, {depth} levels"
-    yield seconds(what, depth * node, f"each aggregator hears {of.fan}, on a wire of its own")
+    what = f"{of.name}: the same by a tree of {of.fan:,}, {depth} levels"
+    yield seconds(what, depth * node, f"each aggregator hears {of.fan:,}, on a wire of its own")
     yield seconds(f"{of.name}: the server solves", solving, "measured")
 
 
