@@ -220,7 +220,6 @@ def draw_badge(what: str, fact: str) -> str:
 BADGES = {
     "python": ("python", "3.11 or later"),
     "types": ("types", "mypy strict"),
-    "coverage": ("core, federation, methods", "90 % of lines or more"),
     "docs": ("docs", "no warnings, pages executed"),
     "wheel": ("wheel", "run in an empty folder"),
 }
