@@ -185,6 +185,8 @@ def devices() -> Iterator[Finding]:
 
 def memory() -> Iterator[Finding]:
     """What there is for this process: the machine's, or less where a container is given less."""
+    from fedhip.parallel import memory_available
+
     total, free = memory_total(), memory_available(Path("/proc/meminfo"))
     words = [f"{size(total)} in all"] * (total is not None) + [f"{size(free)} free"] * (free is not None)
     yield Finding("machine", "memory", "ok", ", ".join(words) or "not known on this system")
@@ -198,15 +200,6 @@ def memory_total(limit: Path = Path("/sys/fs/cgroup/memory.max")) -> int | None:
     with suppress(OSError, ValueError):  # no such file, or "max"
         known.append(int(limit.read_text()))
     return min(known, default=None)
-
-
-def memory_available(meminfo: Path) -> int | None:
-    """Bytes that can be had without swapping, as Linux tells it."""
-    try:
-        match = re.search(r"^MemAvailable:\s+(\d+) kB$", meminfo.read_text(), re.MULTILINE)
-    except OSError:
-        return None
-    return int(match[1]) * 1024 if match else None
 
 
 def cache() -> Iterator[Finding]:

@@ -28,8 +28,7 @@ from fedhip.core.lifts import (
     upload_bytes,
     width_for,
 )
-from fedhip.doctor import memory_available
-from fedhip.parallel import available_cores, in_order, one_thread
+from fedhip.parallel import available_cores, in_order, memory_available, one_thread
 from fedhip.simulation import Client, Rows, add_up, largest_feature
 
 DEFAULT_WIDTH = 2048
