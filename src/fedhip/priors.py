@@ -10,7 +10,7 @@ does not.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Literal
 
 import torch
@@ -39,26 +39,12 @@ def choose_client_priors(
 ) -> dict[str, dict[str, tuple[float, Prior]]]:
     """For each client and method its prior, and the α that goes with it (0 but for FedHiP)."""
     grid, methods = federation.grid, tuple(methods)
-    alphas = {"global": (0.0,), "fedhip": PRIOR_ALPHAS if alpha == "loo" else (float(alpha),), "local": (0.0,)}
-    # The scores of a ridge on one-hot rows deviate by about as much as these rows.
-    scale = grid.num_classes**-0.5
+    alphas = prior_alphas(alpha)
+    scales = dict.fromkeys(methods, ridge_scale(grid.num_classes))
 
     def losses(client: Client) -> dict[str, PriorLosses]:
-        labels = torch.as_tensor(client.train[1], device=grid.device)
-        own = torch.bincount(labels, minlength=grid.num_classes)
-        found = {}
-        F = round_features(torch.as_tensor(client.train[0], device=grid.device), grid.fraction_bits)
-        path = PersonalizationPath(federation.total, F, client.train[1], federation.beta, client=client.name)
-        for method in methods:
-            if method == "local":
-                alone = local_path(client, grid.num_classes, grid.device)
-                scores: Iterable[Tensor] = [alone.loo_scores(alone.select())]
-            else:
-                scores = map(path.loo_scores, alphas[method])
-            if only_local_classes:
-                scores = (left_out_classes(part, labels, own) for part in scores)
-            found[method] = PriorLosses.of(scores, labels, own, grid.counts, scale)
-        return found
+        scores = left_out_scores(federation, client, {method: alphas[method] for method in methods})
+        return prior_losses(scores, client, grid.counts, scales, only_local_classes)
 
     every = []
     for k, part in enumerate(in_order(losses, clients, grid.device), start=1):
@@ -69,6 +55,61 @@ def choose_client_priors(
         client.name: {method: (alphas[method][chosen[method][k][0]], chosen[method][k][1]) for method in methods}
         for k, client in enumerate(clients)
     }
+
+
+def prior_alphas(alpha: float | Literal["loo"]) -> dict[str, tuple[float, ...]]:
+    """The α of the ridges that a client chooses among, by method."""
+    return {"global": (0.0,), "fedhip": PRIOR_ALPHAS if alpha == "loo" else (float(alpha),), "local": (0.0,)}
+
+
+def ridge_scale(num_classes: int) -> float:
+    """The scores of a ridge on one-hot rows deviate by about as much as these rows."""
+    return float(num_classes**-0.5)
+
+
+def left_out_scores(
+    federation: Federation, client: Client, alphas: Mapping[str, Sequence[float]]
+) -> dict[str, Iterable[Tensor]]:
+    """Scores (N_k, d) of a client's rows, each left out: for each method, of its ridges over α."""
+    grid, found = federation.grid, dict[str, Iterable[Tensor]]()
+    F = round_features(torch.as_tensor(client.train[0], device=grid.device), grid.fraction_bits)
+    path = PersonalizationPath(federation.total, F, client.train[1], federation.beta, client=client.name)
+    for method, values in alphas.items():
+        if method == "local":
+            found[method] = local_scores(client, grid.num_classes, grid.device)
+        else:
+            found[method] = map(path.loo_scores, values)
+    return found
+
+
+def local_scores(client: Client, num_classes: int, device: str | torch.device = "cpu") -> Iterable[Tensor]:
+    """The same of the ridge of the client's rows alone."""
+    alone = local_path(client, num_classes, device)
+    return [alone.loo_scores(alone.select())]
+
+
+def prior_losses(
+    scores: Mapping[str, Iterable[Tensor]],
+    client: Client,
+    everybody: Tensor,
+    scales: Mapping[str, float],
+    only_local_classes: bool,
+) -> dict[str, PriorLosses]:
+    """Of each method, from scores of the client's rows left out and everybody's class counts (d,)."""
+    labels = torch.as_tensor(client.train[1], device=everybody.device)
+    own = torch.bincount(labels, minlength=len(everybody))
+    found = {}
+    for method, every in scores.items():
+        parts = local_classes_only(every, client, len(everybody)) if only_local_classes else every
+        found[method] = PriorLosses.of(parts, labels, own, everybody, scales[method])
+    return found
+
+
+def local_classes_only(scores: Iterable[Tensor], client: Client, num_classes: int) -> Iterator[Tensor]:
+    """Scores (N_k, d) of a client's rows left out, in which it knows no class but its own."""
+    for part in scores:
+        labels = torch.as_tensor(client.train[1], device=part.device)
+        yield left_out_classes(part, labels, torch.bincount(labels, minlength=num_classes))
 
 
 def left_out_classes(scores: Tensor, labels: Tensor, counts: Tensor) -> Tensor:

@@ -73,6 +73,14 @@ def test_init_with_a_head(tmp_path: Path, capsys: pytest.CaptureFixture[str]) ->
     assert (agreement.head, agreement.gradient_rounds) == ("logistic", 3)
 
 
+def test_init_with_priors(tmp_path: Path) -> None:
+    from fedhip.federation.agreement import Agreement
+
+    done("federation", "init", tmp_path / "fed", "--name", "demo", *SITES, *ROWS, "--prior", "client")
+    agreement = Agreement.read(tmp_path / "fed" / "federation.toml")
+    assert (agreement.head, agreement.prior) == ("ridge", "client")
+
+
 def test_classes_and_width_of_a_feature_file_or_a_list(tmp_path: Path) -> None:
     from fedhip.federation.agreement import Agreement
 

@@ -18,6 +18,7 @@ from fedhip.core.fixedpoint import GridStatistics
 from fedhip.features.reference import BackboneReference
 from fedhip.federation.agreement import (
     HEADS,
+    PRIORS,
     Agreement,
     backbone_reference,
     default_threshold,
@@ -80,6 +81,7 @@ def agreements(draw: st.DrawFn) -> Agreement:
         largest_feature=largest,
         head=head,
         gradient_rounds=draw(st.none() | st.integers(1, 100)) if head == "logistic" else None,
+        prior=draw(st.sampled_from(PRIORS)),
         alpha=alpha,
         beta=beta,
         seed=draw(st.integers(0, 2**63 - 1)),
@@ -139,6 +141,7 @@ OTHERS: dict[str, Any] = {
     "encoder_digest": "1f" * 32,
     "largest_feature": 15.0,
     "head": "lda",
+    "prior": "client",
     "alpha": 0.5,
     "beta": 1.0,
     "seed": 1,
@@ -161,6 +164,7 @@ def test_any_value_changes_the_digest(field: str) -> None:
 def test_an_agreement_on_a_ridge_is_what_it_was_before_there_were_other_heads() -> None:
     assert replace(AGREEMENT, head="ridge").digest() == AGREEMENT.digest()
     assert "head" not in AGREEMENT.to_text()
+    assert "prior" not in AGREEMENT.to_text()
     assert "gradient_rounds" not in replace(AGREEMENT, head="lda").to_text()
 
 
@@ -176,6 +180,8 @@ def test_the_number_of_gradients_is_agreed_on_and_digested() -> None:
     [
         ({"head": "svm"}, "head is 'svm'; give ridge, lda or logistic"),
         ({"head": ["lda"]}, "head is"),
+        ({"prior": "site"}, "prior is 'site'; give none or client"),
+        ({"prior": True}, "prior is True; give none or client"),
         ({"gradient_rounds": 5}, "the head is 'ridge', which has no gradients"),
         ({"head": "lda", "gradient_rounds": 5}, "the head is 'lda', which has no gradients"),
         ({"head": "logistic", "gradient_rounds": 0}, "gradient_rounds is 0; give a whole number from 1 to 100"),

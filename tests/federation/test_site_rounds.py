@@ -26,8 +26,9 @@ LAYOUT = Layout(WIDTH, len(CLASSES))
 class LaterTable(Table):
     """Four sites whose statistics were summed; later sums of the logistic head are asked for by hand."""
 
-    def __init__(self, tmp_path: Path, gradient_rounds: int = 3) -> None:
-        super().__init__(tmp_path, head="logistic", gradient_rounds=gradient_rounds, quorum=3, threshold=3)
+    def __init__(self, tmp_path: Path, **settings: Any) -> None:
+        settings = {"head": "logistic", "gradient_rounds": 3, "quorum": 3, "threshold": 3, **settings}
+        super().__init__(tmp_path, **settings)
         self.total = to_vector(sum_of(FOUR, self.trial.bits))
         self.digest = digest_of(self.total)
         self.attempt = 1
@@ -238,6 +239,43 @@ def test_a_head_without_later_sums(tmp_path: Path) -> None:
     table.until(Step.MASK)
     body = {"ask": "gradient", "sum": "0" * 64}
     assert table.code("a", Step.KEYS, body, round=2, attempt=2) is SiteCode.ORDER
+
+
+@pytest.fixture
+def ridges(tmp_path: Path) -> LaterTable:
+    """Of a ridge with priors, which are asked for after the statistics."""
+    table = LaterTable(tmp_path, head="ridge", gradient_rounds=None, prior="client", beta=1.0)
+    table.statistics()
+    return table
+
+
+def test_priors_that_are_not_their_turn(table: LaterTable, tmp_path: Path) -> None:
+    for ask in (Ask.SCALE, Ask.PRIOR):  # not agreed on
+        assert table.keys("a", 2, {"ask": str(ask), "sum": table.digest}, {"total": table.total}) is SiteCode.ORDER
+    lda = LaterTable(tmp_path / "lda", head="lda", gradient_rounds=None, prior="client")
+    lda.statistics()
+    body = {"ask": "prior", "sum": lda.digest, "scale": 1.0}
+    assert lda.keys("a", 2, body, {"total": lda.total}) is SiteCode.ORDER  # before the scale
+    assert lda.keys("a", 2, {**body, "ask": "temperature"}, {"total": lda.total}) is SiteCode.ORDER
+    lda.sum(2, {**body, "ask": "scale"}, {"total": lda.total})
+    assert lda.keys("a", 3, {**body, "ask": "scale"}) is SiteCode.ORDER  # a second one
+    assert lda.keys("a", 3, {**body, "scale": 0.0}) is SiteCode.MALFORMED
+    assert lda.keys("a", 3, body) is SiteCode.OK
+
+
+def test_one_head_for_all_priors(ridges: LaterTable) -> None:
+    body, arrays = {"ask": "prior", "sum": ridges.digest, "beta": 1.0}, {"total": ridges.total}
+    assert ridges.keys("a", 2, body, arrays) is SiteCode.OK
+    assert ridges.keys("a", 2, {**body, "beta": 2.0}, arrays) is SiteCode.WEIGHTS
+    assert ridges.keys("b", 2, {**body, "beta": 2.0}, arrays) is SiteCode.TOTAL  # agreed on another
+
+
+def test_losses_at_last_that_are_none(ridges: LaterTable) -> None:
+    pooled = ridges.sum(2, {"ask": "prior", "sum": ridges.digest, "beta": 1.0}, {"total": ridges.total})
+    body = {"sites": list(FOUR), "beta": 1.0, "sum": ridges.digest}
+    assert ridges.code("a", Step.PERSONALIZE, body, {"priors": pooled[:-1]}) is SiteCode.MALFORMED  # type: ignore[index]
+    assert ridges.code("b", Step.PERSONALIZE, body) is SiteCode.MALFORMED
+    assert ridges.code("c", Step.PERSONALIZE, body, {"priors": pooled}) is SiteCode.OK
 
 
 def test_what_two_sums_tell_of_a_leaver_and_why_sites_refuse(table: LaterTable) -> None:

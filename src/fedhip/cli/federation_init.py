@@ -49,6 +49,11 @@ def register(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> N
     rules.add_argument(
         "--gradient-rounds", type=int, metavar="N", help="sums of gradients, of the logistic head (default: 5)"
     )
+    rules.add_argument(
+        "--prior", choices=("client", "none"),
+        help="client: each site's class frequencies are part of its answers, where rows left out say so; one sum more, "
+        "of other heads than the ridge two (default: none)",
+    )  # fmt: skip
     rules.add_argument("--alpha", type=_number_or("loo"), metavar="α", help="a number, or loo (default)")
     rules.add_argument("--beta", type=_number_or("auto"), metavar="β", help="a number, or auto (default)")
     rules.add_argument("--seed", type=int, help="of the sites' division in training and test rows (default: 0)")
@@ -92,8 +97,8 @@ def init(args: argparse.Namespace) -> int:
 
     settings: dict[str, Any] = {"name": args.name, "sites": args.sites, "hosts": args.host, **_agreed(args)}
     for option in (
-        *("port", "days", "head", "gradient_rounds", "alpha", "beta", "seed", "quorum", "threshold", "deadline"),
-        *("max_rows", "largest_feature", "only_local_classes", "secure_sum"),
+        *("port", "days", "head", "gradient_rounds", "prior", "alpha", "beta", "seed", "quorum", "threshold"),
+        *("deadline", "max_rows", "largest_feature", "only_local_classes", "secure_sum"),
     ):
         if getattr(args, option) is not None:
             settings[option] = getattr(args, option)

@@ -164,14 +164,24 @@ def _judge(S: Tensor, y: Tensor, R: Tensor, added: Tensor, logs: Tensor) -> tupl
 
 def scale_of(scores: Iterable[Tensor]) -> float:
     """The deviation of the scores within a row, over the rows of all clients: two sums of each client's."""
-    total, number = 0.0, 0
+    squares, number = 0.0, 0
     for part in scores:
-        S = part.to(torch.float64)
-        known = ~S.isneginf()
-        mean = S.masked_fill(~known, 0.0).sum(dim=1, keepdim=True) / known.sum(dim=1, keepdim=True).clamp(min=1)
-        total += float((S - mean).masked_fill(~known, 0.0).square().sum())
-        number += int(known.sum())
-    return math.sqrt(total / number) if total > 0.0 else 1.0
+        more = deviations(part)
+        squares, number = squares + more[0], number + more[1]
+    return scale_from(squares, number)
+
+
+def deviations(scores: Tensor) -> tuple[float, int]:
+    """One client's two sums: squared deviations of its scores (N, d) within a row, and how many scores these are."""
+    S = scores.to(torch.float64)
+    known = ~S.isneginf()
+    mean = S.masked_fill(~known, 0.0).sum(dim=1, keepdim=True) / known.sum(dim=1, keepdim=True).clamp(min=1)
+    return float((S - mean).masked_fill(~known, 0.0).square().sum()), int(known.sum())
+
+
+def scale_from(squares: float, number: int) -> float:
+    """The deviation, from everybody's two sums."""
+    return math.sqrt(squares / number) if squares > 0.0 else 1.0
 
 
 def choose_prior(

@@ -57,12 +57,12 @@ _KEYS = {
     "round": {
         name: name
         for name in (
-            *("head", "gradient_rounds", "alpha", "beta", "seed", "fraction_bits", "only_local_classes"),
+            *("head", "gradient_rounds", "prior", "alpha", "beta", "seed", "fraction_bits", "only_local_classes"),
             *("secure_sum", "quorum", "threshold", "deadline", "max_rows"),
         )
     },
 }
-_OPTIONAL = ("encoder_digest", "backbone", "head", "gradient_rounds")
+_OPTIONAL = ("encoder_digest", "backbone", "head", "gradient_rounds", "prior")
 _DIGEST = re.compile("[0-9a-f]{64}")
 _LIMIT = 1 << 63
 _BACKBONE = {
@@ -77,6 +77,8 @@ _PRECISIONS = ("float32", "bfloat16", "float16")
 
 Head = Literal["ridge", "lda", "logistic"]
 HEADS: tuple[Head, ...] = ("ridge", "lda", "logistic")
+PriorOption = Literal["none", "client"]
+PRIORS: tuple[PriorOption, ...] = ("none", "client")
 #: As many as `fedhip run` asks of the logistic head.
 DEFAULT_GRADIENT_ROUNDS = 5
 _MOST_GRADIENT_ROUNDS = 100
@@ -90,7 +92,7 @@ class Agreement:
     all sites cannot wrap round the grid, where under masks nobody would notice. A site checks both before it sends.
 
     `gradient_rounds` is how many sums of gradients a site gives at most; only the logistic head has any. An agreement
-    on a ridge says nothing of heads, as it did before there were others.
+    on a ridge says nothing of heads, as it did before there were others, and one without priors nothing of these.
     """
 
     name: str
@@ -103,6 +105,7 @@ class Agreement:
     lift: Literal["none"] = "none"
     head: Head = "ridge"
     gradient_rounds: int | None = None
+    prior: PriorOption = "none"
     alpha: float | Literal["loo"] = "loo"
     beta: float | Literal["auto"] = "auto"
     seed: int = 0
@@ -160,6 +163,8 @@ class Agreement:
                 f"gradient_rounds is {shown(self.gradient_rounds)}, and the head is {self.head!r}, which has no "
                 "gradients; leave it out, or agree on the logistic head"
             )
+        if self.prior not in PRIORS:
+            raise AgreementError(f"prior is {shown(self.prior)}; give {' or '.join(PRIORS)}")
         if self.head == "lda" and self.alpha != "loo":
             raise AgreementError(f"alpha is {shown(self.alpha)}, and the head 'lda' has no α; leave it out")
         if self.head != "ridge" and self.beta != "auto":
@@ -198,6 +203,16 @@ class Agreement:
             f"max_rows is {self.max_rows}: a sum of {sites} sites with features up to {self.largest_feature:g} could "
             f"overflow the grid at fraction_bits={self.fraction_bits}; {fits}"
         )
+
+    @property
+    def methods(self) -> tuple[str, str, str]:
+        """What a site tests: its rows alone, the federation's model, its own model by the name of the agreed head."""
+        return "local", "global", "fedhip" if self.head == "ridge" else f"fedhip-{self.head}"
+
+    @property
+    def has_later_sums(self) -> bool:
+        """Whether more is summed than the statistics."""
+        return self.head == "logistic" or self.prior == "client"
 
     @property
     def warnings(self) -> tuple[str, ...]:
@@ -299,6 +314,7 @@ class Agreement:
         values = {field: getattr(self, field) for keys in _KEYS.values() for field in keys.values()}
         values |= {"sites": list(self.sites), "classes": list(self.classes)}
         values["head"] = None if self.head == "ridge" else self.head
+        values["prior"] = None if self.prior == "none" else self.prior
         if self.backbone is not None:
             values["backbone"] = {key: getattr(self.backbone, key) for key in _BACKBONE}
             values["backbone"] = {key: value for key, value in values["backbone"].items() if value is not None}

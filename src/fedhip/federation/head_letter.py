@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -47,6 +48,15 @@ def head_in(letter: Letter, agreement: Agreement, total: str) -> Model:
     if not bool(torch.isfinite(rows).all()) or min(settings.values()) <= 0.0:
         raise MessageError("the head's weights are not finite numbers, or its settings not above 0")
     return _model(AffineModel(rows[:-1], rows[-1]), settings, agreement, total)
+
+
+def head_digest(letter: Letter, agreement: Agreement) -> str:
+    """Which head a letter tells of: by β, by settings and weights, or by nothing where it follows from the sum."""
+    names = {"ridge": ("beta",), "lda": (), "logistic": _SETTINGS}[agreement.head]
+    sha = hashlib.sha256(repr([letter.real(name) for name in names]).encode())
+    if agreement.head == "logistic":
+        sha.update(np.ascontiguousarray(letter.array("weights")).data)
+    return sha.hexdigest()
 
 
 def _model(affine: AffineModel, settings: dict[str, float], agreement: Agreement, total: str) -> Model:

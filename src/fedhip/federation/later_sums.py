@@ -1,4 +1,6 @@
-"""What the logistic head sums after the statistics, as vectors of whole numbers: the same at the sites and the server.
+"""What is summed after the statistics, as vectors of whole numbers: the same at the sites and the server.
+
+Of the logistic head (for priors see `prior_sums`):
 
     temperature   log-losses of LDA's scores, each row left out, over 16 temperatures
     gradient      gradient ‖ curvature ‖ loss ‖ rows right ‖ class counts, at the weights that the server sends
@@ -40,10 +42,12 @@ class Ask(StrEnum):
     TEMPERATURE = "temperature"
     GRADIENT = "gradient"
     PENALTY = "penalty"
+    SCALE = "scale"
+    PRIOR = "prior"
 
 
 def length(ask: Ask, layout: Layout) -> int:
-    """How many numbers a site sends."""
+    """How many numbers a site sends for the logistic head."""
     from fedhip.core.logistic_fit import PENALTY_SHAPE, TEMPERATURES
 
     lengths = {
@@ -85,7 +89,7 @@ def losses_vector(losses: Tensor, sites: int) -> Vector:
     if not np.isfinite(values).all():
         raise LossError("a loss of rows left out is not a finite number")
     largest = 2.0 ** (62 - _LOSS_BITS) / sites
-    steps: NDArray[np.int64] = np.rint(np.minimum(values, largest) * 2.0**_LOSS_BITS).astype(np.int64)
+    steps: NDArray[np.int64] = np.rint(np.clip(values, 0.0, largest) * 2.0**_LOSS_BITS).astype(np.int64)
     return steps.view(np.uint64)
 
 

@@ -11,19 +11,30 @@ from fedhip.core.errors import FedHiPError
 from fedhip.federation.agreement import Agreement
 from fedhip.federation.codes import SiteCode, SiteRefusalError
 from fedhip.federation.traffic import traffic_of
+from fedhip.federation.vector import Vector
 
 if TYPE_CHECKING:
     from fedhip.core.fixedpoint import GridStatistics
+    from fedhip.core.prior import Prior
     from fedhip.heads import Head
     from fedhip.models import Model
     from fedhip.simulation import Client, ClientResult, Federation, Personalization
 
 
 @dataclass(frozen=True)
+class Pooled:
+    """What a prior is chosen by beside the site's own rows: everybody's losses, and the scale of the scores."""
+
+    losses: Vector
+    scale: float | None
+
+
+@dataclass(frozen=True)
 class Sum:
     """What the server sends at last: the sum, its β, and whose sum it is.
 
-    Where the sum alone does not give the head, also the head that is held, and what its later sums were of.
+    Where the sum alone does not give the head, also the head that is held; what the later sums were of; and those that
+    priors are chosen by.
     """
 
     grid: GridStatistics
@@ -31,15 +42,11 @@ class Sum:
     sites: Sequence[str]
     held: Model | None = None
     asks: Sequence[str] = ()
-
-
-def methods_of(agreement: Agreement) -> tuple[str, str, str]:
-    """What a site tests: its rows alone, the federation's model, and its own model by the name of the agreed head."""
-    return "local", "global", "fedhip" if agreement.head == "ridge" else f"fedhip-{agreement.head}"
+    pooled: Pooled | None = None
 
 
 def personalize(out: Path, client: Client, received: Sum, agreement: Agreement, data: Path) -> ClientResult:
-    """Choose α on the site's own rows, solve its model, and write everything to `out`, whole or not at all."""
+    """Choose α and priors on the site's own rows, solve its model, and write all to `out`, whole or not at all."""
     from fedhip.parallel import one_thread
     from fedhip.simulation import Federation, Stopwatch, evaluate, local_model
 
@@ -48,17 +55,17 @@ def personalize(out: Path, client: Client, received: Sum, agreement: Agreement, 
     d, only_local = len(agreement.classes), agreement.only_local_classes
     with watch("personalization"), one_thread():
         try:
-            personal, head = _phase3(federation, client, agreement, received.held)
+            personal, head, priors = _phase3(federation, client, agreement, received)
         except FedHiPError as error:
             raise SiteRefusalError(
                 SiteCode.TOTAL, f"the sum that came does not fit this site's rows: {error}"
             ) from error
     with watch("models of one client alone"), one_thread():
         alone = local_model(client, d)
-    local, everybody, own = methods_of(agreement)
+    local, everybody, own = agreement.methods
     common = federation.G if head is None else head.common
     models = {local: alone, everybody: common, own: personal.model}
-    result = evaluate(client, models, personal, d, only_local, own=own)
+    result = evaluate(client, models, personal, d, only_local, priors, federation.grid.counts, own=own)
     try:
         _write(out, federation, result, head, received, agreement, data, watch.seconds)
     except (FedHiPError, OSError) as error:
@@ -67,16 +74,28 @@ def personalize(out: Path, client: Client, received: Sum, agreement: Agreement, 
 
 
 def _phase3(
-    federation: Federation, client: Client, agreement: Agreement, held: Model | None
-) -> tuple[Personalization, Head | None]:
-    """The site's model with what is known of it, and the head; a ridge is a function of the sum, and needs none."""
+    federation: Federation, client: Client, agreement: Agreement, received: Sum
+) -> tuple[Personalization, Head | None, dict[str, Prior]]:
+    """The site's model with what is known of it, the head, and priors by method, where they are agreed on.
+
+    A ridge is a function of the sum, and needs no head; its α is chosen together with its prior.
+    """
+    from fedhip.federation.site_priors import SitePriors
+    from fedhip.priors import prior_alphas
     from fedhip.simulation import Personalization
 
-    only_local = agreement.only_local_classes
-    if agreement.head == "ridge":
-        return Personalization.of(federation, client, agreement.alpha, only_local_classes=only_local, last=True), None
-    head = fit_head(federation, agreement, [client], held)
-    return head.personalize()[client.name][0], head
+    alpha, only_local, pooled = agreement.alpha, agreement.only_local_classes, received.pooled
+    own, ridge, priors = agreement.methods[-1], agreement.head == "ridge", dict[str, "Prior"]()
+    head = None if ridge and pooled is None else fit_head(federation, agreement, [client], received.held)
+    if head is not None and pooled is not None:
+        chosen = SitePriors(head, client, agreement).choose(pooled.losses, pooled.scale)
+        priors = {method: prior for method, (_, prior) in chosen.items()}
+        alpha = prior_alphas(alpha)[own][chosen[own][0]] if ridge else alpha
+    if head is None or ridge:
+        personal = Personalization.of(federation, client, alpha, only_local_classes=only_local, last=True)
+        return personal, None, priors
+    kept = {client.name: priors[own]} if priors else None
+    return head.personalize(kept)[client.name][0], head, priors
 
 
 def fit_head(
@@ -121,7 +140,7 @@ def _write(
     sites = received.sites
     title = f"{agreement.name} · site {result.client}, one of {len(sites)} · {federation.grid.num_features} wide"
     results = results_of(outcome, config=config, title=title, seconds={})
-    local, everybody, own = methods_of(agreement)
+    local, everybody, own = agreement.methods
     spent = {local: "models of one client alone", own: "personalization"}
     for method in (local, everybody, own):
         results["methods"][method] = {
@@ -178,6 +197,7 @@ def configuration(agreement: Agreement) -> dict[str, Any]:
     """What a run folder says of the agreement."""
     logistic = {} if agreement.gradient_rounds is None else {"gradient_rounds": agreement.gradient_rounds}
     head = {} if agreement.head == "ridge" else {"head": agreement.head, **logistic}
+    prior = {} if agreement.prior == "none" else {"prior": agreement.prior}
     return {
         "federation": agreement.name,
         "agreement": agreement.digest(),
@@ -187,7 +207,8 @@ def configuration(agreement: Agreement) -> dict[str, Any]:
         "only_local_classes": agreement.only_local_classes,
         "fraction_bits": agreement.fraction_bits,
         "secure_sum": agreement.secure_sum,
-        "methods": list(methods_of(agreement)),
+        "methods": list(agreement.methods),
         **head,
+        **prior,
         "statistics": False,  # nobody's are in the folder
     }

@@ -10,7 +10,7 @@ from fedhip import __version__
 from fedhip.federation.agreement import Agreement
 from fedhip.federation.checkpoint import LaterSum
 from fedhip.federation.errors import MessageError
-from fedhip.federation.personal import configuration, methods_of
+from fedhip.federation.personal import configuration
 from fedhip.federation.traffic import traffic_of
 from fedhip.federation.wire import Letter
 
@@ -41,7 +41,7 @@ def write_result(
     from fedhip.runs.results import refresh
 
     methods: dict[str, Any] = {}
-    for method in methods_of(agreement):
+    for method in agreement.methods:
         methods[method] = {
             "accuracy": {},
             "per_client": [

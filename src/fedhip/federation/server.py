@@ -4,7 +4,7 @@
 
 A site that errs, is late or sends garbage is left out by name, and the round goes on while the quorum holds. Each
 answer is folded into one running sum and let go, so that memory does not grow with the number of sites. The server
-learns the sum, those that the logistic head asks for after it, and, of those who tell, an accuracy.
+learns the sum, those that the logistic head and priors ask for after it, and, of those who tell, an accuracy.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ from __future__ import annotations
 import secrets
 from collections.abc import Callable
 from dataclasses import replace
+from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -26,8 +27,10 @@ from fedhip.federation.encoder import EncoderFile, Presence
 from fedhip.federation.errors import MessageError, RoundError
 from fedhip.federation.exchange import Exchange
 from fedhip.federation.head_letter import head_letter, held_model
+from fedhip.federation.later_rounds import LaterRounds
 from fedhip.federation.logistic_rounds import LogisticRounds
-from fedhip.federation.personal import fit_head, methods_of
+from fedhip.federation.personal import fit_head
+from fedhip.federation.prior_rounds import PriorRounds
 from fedhip.federation.result import accuracies_in, write_result
 from fedhip.federation.roster import FILE as ROSTER_FILE
 from fedhip.federation.roster import Roster
@@ -98,8 +101,17 @@ class Round:
             self._go_on(progress)
         if progress.stage is Stage.MASKED:
             self._unmask(progress)
-        held, notes = self._more_sums(progress) if self.agreement.head == "logistic" else (None, [])
-        self._personalize(progress, held, notes)
+        sums, logistic = LaterRounds(self.cohort, self.checkpoint, progress, self._unmask), None
+        if self.agreement.head == "logistic":
+            logistic = LogisticRounds(sums)
+        held = None if logistic is None else held_model(logistic.run(), self.agreement, self._summed().digest())
+        told = self._told(held)
+        if self.agreement.prior == "client":
+            body, arrays = PriorRounds(sums, *told).run()
+            told = {**told[0], **body}, {**told[1], **arrays}
+        if self.agreement.has_later_sums:
+            self.cohort.gather(progress.sites, Step.PERSONALIZE, wait=False)  # also who left, if it is back
+        self._personalize(progress, held, told, [] if logistic is None else logistic.fit.notes)
         self.checkpoint.clear()
         self.diary.write("finished", f"the sum of {len(progress.sites)} sites and the global model are in {self.out}")
         return self.out
@@ -213,30 +225,28 @@ class Round:
         progress.dropped = dict(self.cohort.dropped)
         self.checkpoint.write(progress, **data)
 
-    def _more_sums(self, progress: Progress) -> tuple[Model, list[str]]:
-        """The logistic head, and what is to be said of its sums."""
-        rounds = LogisticRounds(self.cohort, self.checkpoint, progress, self._unmask)
-        model = held_model(rounds.run(), self.agreement, self._summed().digest())
-        self.cohort.gather(progress.sites, Step.PERSONALIZE, wait=False)  # also who left, if it is back
-        return model, rounds.fit.notes
+    def _told(self, held: Model | None) -> tuple[Body, Arrays]:
+        """What of the head does not follow from the sum: a ridge's β, all of a logistic one."""
+        if held is not None:
+            return head_letter(held)
+        return {"beta": self._beta} if self.agreement.head == "ridge" else {}, {}
 
-    def _personalize(self, progress: Progress, held: Model | None, notes: list[str]) -> None:
+    def _personalize(self, progress: Progress, held: Model | None, told: tuple[Body, Arrays], notes: list[str]) -> None:
         """The sum or the head to every site that is in it; the result once all have answered or are late."""
-        cohort, methods = self.cohort, methods_of(self.agreement)
+        cohort, methods = self.cohort, self.agreement.methods
         with cohort.timed("aggregation"):
             federation, model = self._aggregate(held)
         rows = federation.grid.num_samples
         beta = f"; β = {federation.beta:.3g}" if self.agreement.head == "ridge" else ""
         self.diary.write("sum", f"the sum of {len(progress.sites)} sites, {rows} rows{beta}")
-        body: Body = {"beta": federation.beta, "sites": progress.sites}
-        arrays: Arrays = {}
-        if held is None:
-            arrays["total"] = self._total()
+        body: Body = {"beta": federation.beta, "sites": progress.sites, **told[0]}
+        arrays: Arrays = dict(told[1])
+        if self.agreement.has_later_sums:
+            body["sum"] = digest_of(self._total())
         else:
-            settings, arrays = head_letter(held)
-            body |= {"sum": digest_of(self._total()), **settings}
+            arrays["total"] = self._total()
 
-        def told(site: str, letter: Letter) -> None:
+        def answered(site: str, letter: Letter) -> None:
             progress.answers[site] = accuracies_in(letter, methods)
             self.checkpoint.write(progress)
 
@@ -245,7 +255,7 @@ class Round:
                 cohort.dropped.setdefault(site, str(ServerCode.NEVER_CAME))
         waiting = [site for site in progress.sites if site in cohort.nodes and site not in progress.answers]
         with cohort.timed("personalization"):
-            cohort.fold(Step.PERSONALIZE, waiting, always(body, arrays), told)
+            cohort.fold(Step.PERSONALIZE, waiting, always(body, arrays), answered)
         arrays.clear()
         write_result(
             self.out,
@@ -270,8 +280,7 @@ class Round:
             federation = Federation(self._summed(), 0.0)
             head = None if held is not None else fit_head(federation, agreement)
             return federation, held or global_model(federation, agreement.classes, agreement.backbone, head)
-        beta = self._beta()
-        federation = Federation(self._summed(), beta)
+        federation = Federation(self._summed(), self._beta)
         model = global_model(federation, agreement.classes, agreement.backbone)
         federation.release()  # in a wide federation the sum in float64 is 200 MB, and it is not needed any more
         return federation, model
@@ -283,14 +292,17 @@ class Round:
     def _summed(self) -> GridStatistics:
         return from_vector(self._total(), self.layout, self.agreement.fraction_bits)
 
+    @cached_property
     def _beta(self) -> float:
         """As `Federation.of` chooses it, with nothing else in memory than what the choice takes."""
         from fedhip.core import RegularizationPath
         from fedhip.core.fixedpoint import decode
+        from fedhip.parallel import one_thread
 
         if self.agreement.beta != "auto":
             return float(self.agreement.beta)
-        return RegularizationPath(decode(self._summed())).minimize_gcv()
+        with one_thread():  # the same bits for a server app that is started again: sites know them
+            return RegularizationPath(decode(self._summed())).minimize_gcv()
 
     def _require_possible(self, total: Vector) -> None:
         try:

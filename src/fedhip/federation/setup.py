@@ -24,6 +24,7 @@ from fedhip.federation import roster as roster_file
 from fedhip.federation.agreement import (
     Agreement,
     Head,
+    PriorOption,
     backbone_reference,
     default_threshold,
     require_number,
@@ -75,6 +76,7 @@ class InitSettings:
     largest_feature: float = 16.0
     head: Head = "ridge"
     gradient_rounds: int | None = None
+    prior: PriorOption = "none"
     alpha: float | Literal["loo"] = "loo"
     beta: float | Literal["auto"] = "auto"
     seed: int = 0
@@ -111,6 +113,7 @@ class InitSettings:
             largest_feature=largest,
             head=self.head,
             gradient_rounds=self.gradient_rounds,
+            prior=self.prior,
             alpha=self.alpha,
             beta=self.beta,
             seed=self.seed,

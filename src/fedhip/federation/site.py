@@ -7,7 +7,7 @@
     mask          the statistics under masks (or plain, where agreement and policy both permit it)
     agree         a signature on the list of survivors, where somebody is gone
     unmask        shares that take the masks off the sum, once
-    [keys … unmask again for each later sum, of the logistic head]
+    [keys … unmask again for each later sum, of the logistic head and of priors]
     personalize   the sum comes, once; α, model and report stay here
 
 The server is not trusted with anything but the sum. What goes wrong is a code for the server and a sentence for the
@@ -25,6 +25,7 @@ import numpy as np
 from fedhip import __version__
 from fedhip.core.errors import FedHiPError, GridOverflowError, StatisticsError
 from fedhip.federation import credentials
+from fedhip.federation.agreement import Agreement
 from fedhip.federation.codes import SiteCode, SiteRefusalError
 from fedhip.federation.encoder import presence, receive
 from fedhip.federation.errors import (
@@ -36,12 +37,24 @@ from fedhip.federation.errors import (
     PolicyError,
     SiteDataError,
 )
+from fedhip.federation.later_sums import Ask
+from fedhip.federation.personal import Pooled, Sum
+from fedhip.federation.prior_sums import later_length
 from fedhip.federation.rows import SiteRows, require_size
 from fedhip.federation.secure_sum import Member, Reason, SecureSumError
 from fedhip.federation.site_folder import SiteFolder, open_site
-from fedhip.federation.site_rounds import begin, later_vector, require_nobody_left
+from fedhip.federation.site_rounds import begin, beta_in, later_vector, require_nobody_left, require_same_head, scale_in
 from fedhip.federation.site_state import Session, SiteState
-from fedhip.federation.vector import Layout, Vector, digest_of, from_vector, require_possible, require_room, to_vector
+from fedhip.federation.vector import (
+    Layout,
+    Vector,
+    digest_of,
+    from_vector,
+    require_length,
+    require_possible,
+    require_room,
+    to_vector,
+)
 from fedhip.federation.wire import Arrays, Body, Letter, ProtocolError, Step, by_site, context_of, hello_statement
 
 Answer = tuple[Body, Arrays]
@@ -243,15 +256,13 @@ class Site:
 
     def _personalize(self, site: SiteFolder, session: Session, question: Letter) -> Answer:
         from fedhip.federation.head_letter import head_in
-        from fedhip.federation.personal import Sum, personalize
+        from fedhip.federation.personal import personalize
 
         agreement = site.agreement
         layout = Layout(agreement.width, len(agreement.classes))
-        later = agreement.head == "logistic"
+        later = agreement.has_later_sums
         total = self._kept_total(session, question) if later else layout.require(question.array("total"))
-        beta = question.real("beta")
-        if beta < 0.0 or (agreement.beta != "auto" and beta != agreement.beta):
-            raise SiteRefusalError(SiteCode.TOTAL, f"the server's β is {beta}, and the agreement says {agreement.beta}")
+        beta = beta_in(question, agreement)
         sites = question.names("sites")
         if site.name not in sites or not set(sites) <= set(agreement.sites):
             raise SiteRefusalError(SiteCode.TOTAL, "the sum is not one of this site and others of the agreement")
@@ -260,10 +271,9 @@ class Site:
         self.state.finish(session)
         self.state.keep(session)
         grid = from_vector(total, layout, agreement.fraction_bits)
-        held, asks = (
-            (head_in(question, agreement, grid.digest()), [*session.done, session.ask]) if later else (None, [])
-        )
-        received = Sum(grid, beta, sites, held, asks[1:])
+        held = head_in(question, agreement, grid.digest()) if agreement.head == "logistic" else None
+        pooled = _pooled(session, question, agreement) if agreement.prior == "client" else None
+        received = Sum(grid, beta, sites, held, [*session.done, session.ask][1:], pooled)
         del total
         question.arrays.clear()  # a wide federation's sum is 100 MB, and the model needs the room
         client = self._rows(site).client(agreement, weights=self.weights, device=self.device)
@@ -356,6 +366,13 @@ def code_of(error: Exception) -> SiteCode:
 def _of_sum(question: Letter) -> str:
     """For the log, which sum a step is of; nothing for the first."""
     return f" of sum {question.envelope.round}" if question.envelope.round > 1 else ""
+
+
+def _pooled(session: Session, question: Letter, agreement: Agreement) -> Pooled:
+    """What the site's prior is chosen by, beside its own rows; of the head that it gave losses of."""
+    require_same_head(session, question, agreement)
+    losses = require_length(question.array("priors"), later_length(Ask.PRIOR, agreement))
+    return Pooled(losses, scale_in(question, agreement))
 
 
 def _same_answer(session: Session, step: Step, digest: str) -> Body | None:

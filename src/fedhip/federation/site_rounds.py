@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass
+from functools import cached_property
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -18,8 +19,10 @@ from fedhip.core.errors import FedHiPError, GridOverflowError
 from fedhip.federation.agreement import Agreement
 from fedhip.federation.codes import SiteCode, SiteRefusalError
 from fedhip.federation.errors import MessageError
+from fedhip.federation.head_letter import head_digest, head_in
 from fedhip.federation.later_sums import Ask, length, losses_vector, model_digest, models_in, term_of, term_vector
 from fedhip.federation.policy import Policy
+from fedhip.federation.site_priors import SitePriors
 from fedhip.federation.site_state import Session
 from fedhip.federation.vector import Layout, Vector, digest_of, from_vector, require_length, require_room
 from fedhip.federation.wire import Letter, Step
@@ -27,6 +30,7 @@ from fedhip.federation.wire import Letter, Step
 if TYPE_CHECKING:
     from torch import Tensor
 
+    from fedhip.core.fixedpoint import GridStatistics
     from fedhip.core.statistics import Statistics
     from fedhip.simulation import Client
 
@@ -38,8 +42,8 @@ def begin(session: Session, question: Letter, agreement: Agreement) -> Vector | 
     """Refuse a sum that is not the next, or not the one under way once more; else begin it. The total, if it came."""
     envelope, number = question.envelope, question.envelope.round
     again = number == session.round
-    if agreement.head != "logistic":
-        raise SiteRefusalError(SiteCode.ORDER, f"sum {number} was asked for, and the head {agreement.head!r} has one")
+    if not agreement.has_later_sums:
+        raise SiteRefusalError(SiteCode.ORDER, f"sum {number} was asked for, and the agreement is on one")
     if again and (Step.UNMASK in session.answers or envelope.attempt <= session.attempt):
         raise SiteRefusalError(SiteCode.ANSWERED, f"sum {number} was unmasked, or asked for in this attempt already")
     if not again and (number != session.round + 1 or Step.MASK not in session.answers):
@@ -55,6 +59,8 @@ def begin(session: Session, question: Letter, agreement: Agreement) -> Vector | 
     session.answers = {Step.HELLO: session.answers[Step.HELLO]}
     if ask == Ask.GRADIENT:
         _require_fresh_weights(session, question, layout)
+    if ask in (Ask.SCALE, Ask.PRIOR):
+        require_same_head(session, question, agreement)
     return total
 
 
@@ -73,17 +79,31 @@ def require_nobody_left(session: Session, policy: Policy, sites: Iterable[str]) 
         )
 
 
+def require_same_head(session: Session, question: Letter, agreement: Agreement) -> None:
+    """Refuse another head than the one that the site's prior is chosen for: there is one for an agreement."""
+    digest = head_digest(question, agreement)
+    if session.head is None:
+        session.head = digest
+    if session.head != digest:
+        raise SiteRefusalError(SiteCode.WEIGHTS, "the server speaks of another head than the one that came first")
+
+
 def later_vector(session: Session, question: Letter, agreement: Agreement, total: Vector, client: Client) -> Vector:
     """What this site gives to a later sum."""
-    from fedhip.core.fixedpoint import decode
     from fedhip.core.logistic import LossError
     from fedhip.parallel import one_thread
 
     layout, bits = Layout(agreement.width, len(agreement.classes)), agreement.fraction_bits
     try:
         with one_thread():
-            part = _Part(session, question, layout, decode(from_vector(total, layout, bits)), client, agreement)
-            gives = {Ask.TEMPERATURE: part.temperature, Ask.GRADIENT: part.gradient, Ask.PENALTY: part.penalty}
+            part = _Part(session, question, layout, from_vector(total, layout, bits), client, agreement)
+            gives = {
+                Ask.TEMPERATURE: part.temperature,
+                Ask.GRADIENT: part.gradient,
+                Ask.PENALTY: part.penalty,
+                Ask.SCALE: part.scale,
+                Ask.PRIOR: part.prior,
+            }
             vector = gives[Ask(session.ask)]()
     except LossError as error:
         raise SiteRefusalError(SiteCode.LOSS, str(error)) from error
@@ -102,9 +122,16 @@ class _Part:
     session: Session
     question: Letter
     layout: Layout
-    total: Statistics
+    grid: GridStatistics
     client: Client
     agreement: Agreement
+
+    @cached_property
+    def total(self) -> Statistics:
+        """The sum of the statistics in float64."""
+        from fedhip.core.fixedpoint import decode
+
+        return decode(self.grid)
 
     @property
     def rows(self) -> tuple[Tensor, Tensor]:
@@ -145,16 +172,56 @@ class _Part:
             fit.tell(model, term_of(vector, self.layout, fit.rows))
         return losses_vector(fit.penalty_losses(*self.rows, client=self.client.name), len(self.agreement.sites))
 
+    def scale(self) -> Vector:
+        """Of the scores that priors are added to."""
+        return self._priors.scale()
+
+    def prior(self) -> Vector:
+        """Losses over priors, at temperatures that are multiples of the scale that came."""
+        return self._priors.losses(scale_in(self.question, self.agreement))
+
+    @property
+    def _priors(self) -> SitePriors:
+        from fedhip.federation.personal import fit_head
+        from fedhip.simulation import Federation
+
+        question, agreement = self.question, self.agreement
+        beta = beta_in(question, agreement) if agreement.head == "ridge" else 0.0
+        held = head_in(question, agreement, self.grid.digest()) if agreement.head == "logistic" else None
+        head = fit_head(Federation(self.grid, beta), agreement, [self.client], held)
+        return SitePriors(head, self.client, agreement)
+
+
+def beta_in(question: Letter, agreement: Agreement) -> float:
+    """The ridge's β that the server tells, if it is the agreed one."""
+    beta = question.real("beta")
+    if beta < 0.0 or (agreement.beta != "auto" and beta != agreement.beta):
+        raise SiteRefusalError(SiteCode.TOTAL, f"the server's β is {beta}, and the agreement says {agreement.beta}")
+    return beta
+
+
+def scale_in(question: Letter, agreement: Agreement) -> float | None:
+    """The scale that the server tells; None of a ridge, whose scale everybody knows."""
+    if agreement.head == "ridge":
+        return None
+    if (scale := question.real("scale")) <= 0.0:
+        raise MessageError(f"the scale is {scale}; it is above 0")
+    return scale
+
 
 def _require_turn(done: list[str], question: Letter, agreement: Agreement) -> str:
     """What is asked for, if it is its turn."""
     ask, gradients = question.text("ask"), done.count(Ask.GRADIENT)
+    head, fitted = agreement.head, Ask.SCALE in done or Ask.PRIOR in done
     turns = {
-        Ask.TEMPERATURE: Ask.TEMPERATURE not in done and gradients == 0,
-        Ask.GRADIENT: Ask.TEMPERATURE in done and gradients < (agreement.gradient_rounds or 0),
-        Ask.PENALTY: Ask.PENALTY not in done and gradients >= 2,
+        Ask.TEMPERATURE: head == "logistic" and not fitted and Ask.TEMPERATURE not in done and gradients == 0,
+        Ask.GRADIENT: Ask.TEMPERATURE in done and not fitted and gradients < (agreement.gradient_rounds or 0),
+        Ask.PENALTY: Ask.PENALTY not in done and not fitted and gradients >= 2,
     }
-    if ask not in list(Ask) or not turns[Ask(ask)]:
+    if agreement.prior == "client":
+        turns[Ask.SCALE] = not fitted and (head == "lda" or gradients > 0)
+        turns[Ask.PRIOR] = Ask.PRIOR not in done and (head == "ridge" or Ask.SCALE in done)
+    if ask not in list(Ask) or not turns.get(Ask(ask), False):
         raise SiteRefusalError(SiteCode.ORDER, f"{ask!r} was asked for after {', '.join(done)}; it is not its turn")
     return ask
 

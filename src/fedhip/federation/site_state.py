@@ -32,7 +32,7 @@ from fedhip.federation.vector import Vector, as_bytes
 SCHEMA = 1
 
 #: What a session of a version before later sums has not.
-_LATER = ("round", "attempt", "ask", "done", "cohort", "total", "weights")
+_LATER = ("round", "attempt", "ask", "done", "cohort", "total", "weights", "head")
 
 
 @dataclass
@@ -42,7 +42,8 @@ class Session:
     `answers` holds, for each step that was answered, the digest of the question and, for steps whose answer may be
     given again, the answer; it is of the latest sum. `cohort` are the sites that were in the sum before, as this site
     knows it. Of later sums: which `ask` is under way, in which `round` and `attempt`, which asks are `done`, the digest
-    of the `total` they are about, and by their digests the `weights` that were asked about, with the round.
+    of the `total` they are about, by their digests the `weights` that were asked about, with the round, and the digest
+    of the `head` that priors are chosen for.
     """
 
     session: bytes
@@ -57,6 +58,7 @@ class Session:
     cohort: list[str] = field(default_factory=list)
     total: str | None = None
     weights: dict[str, int] = field(default_factory=dict)
+    head: str | None = None
 
     def to_bytes(self) -> bytes:
         """As JSON; bytes in base 64."""

@@ -6,7 +6,8 @@ from collections.abc import Sequence
 from typing import Any
 
 from fedhip.federation.agreement import Agreement
-from fedhip.federation.later_sums import Ask, length
+from fedhip.federation.later_sums import Ask
+from fedhip.federation.prior_sums import later_length
 from fedhip.federation.vector import Layout
 
 
@@ -15,13 +16,21 @@ def traffic_of(agreement: Agreement, method: str, asks: Sequence[str] = ()) -> d
     layout = Layout(agreement.width, len(agreement.classes))
     statistics, intercept = 8 * layout.size, agreement.head != "ridge"
     model = 8 * (layout.m + intercept) * layout.d
-    weights, gradient = 4 * (layout.m + 1) * layout.d, 8 * length(Ask.GRADIENT, layout)
-    told = {Ask.TEMPERATURE: statistics, Ask.GRADIENT: weights, Ask.PENALTY: 2 * (weights + gradient)}
+    weights, gradient = 4 * (layout.m + 1) * layout.d, 8 * later_length(Ask.GRADIENT, agreement)
+    head = model if agreement.head == "logistic" else 0  # the others follow from the sum
+    pooled = 8 * later_length(Ask.PRIOR, agreement) if Ask.PRIOR in asks else 0
+    told = {
+        Ask.TEMPERATURE: 0,
+        Ask.GRADIENT: weights,
+        Ask.PENALTY: 2 * (weights + gradient),
+        Ask.SCALE: head,
+        Ask.PRIOR: head,
+    }
     if method == "local":
         rounds, up, down = 0, 0, 0
     elif asks:
-        rounds, up = 1 + len(asks), statistics + sum(8 * length(Ask(ask), layout) for ask in asks)
-        down = model + sum(told[Ask(ask)] for ask in asks)
+        rounds, up = 1 + len(asks), statistics + sum(8 * later_length(Ask(ask), agreement) for ask in asks)
+        down = statistics + sum(told[Ask(ask)] for ask in asks) + head + pooled
     else:
         rounds, up, down = 1, statistics, model if method == "global" else statistics
     return {"rounds": rounds, "upload_bytes_per_client": up, "download_bytes_per_client": down}

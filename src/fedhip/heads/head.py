@@ -12,7 +12,7 @@ of everybody who is present.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import ClassVar, Self
 
 from torch import Tensor
@@ -80,6 +80,13 @@ class Head(ABC):
 
         `priors` are those to keep; without them they are chosen, if the task asks for any. `others` are the summed
         losses of the federation's model over `temperatures`, of the clients that are not of the task.
+        """
+
+    @abstractmethod
+    def left_out(self, client: Client) -> dict[str, Iterable[Tensor]]:
+        """What the client's priors are chosen by: scores (N_k, d) of its rows, each left out.
+
+        By the federation's model ("global") and, under the name of the method, by those that its own is chosen among.
         """
 
     @abstractmethod

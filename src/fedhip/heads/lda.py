@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import replace
 from typing import Self
 
 from torch import Tensor
@@ -60,6 +61,11 @@ class Lda(Head):
         chosen = self.task.priors(lambda client: heads[client.name].loo_scores) if priors is None else priors
         found = in_order(lambda client: self._own(client, heads[client.name]), training, self.task.device)
         return {c.name: (own, chosen.get(c.name, NO_PRIOR)) for c, own in zip(training, found, strict=True)}
+
+    def left_out(self, client: Client) -> dict[str, Iterable[Tensor]]:
+        """By the federation's means, and by those that the client chooses."""
+        (found,) = personal_heads(self._fit, replace(self.task, clients=[client]))
+        return {"global": [found.common], self.method: [found.loo_scores]}
 
     def again(self, client: str, own: GridStatistics, alpha: float, held: Callable[[], Model]) -> AffineModel:
         """From the client's statistics."""

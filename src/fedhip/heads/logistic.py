@@ -6,7 +6,7 @@ T₀ it had, to the optimum of those who are present: their rows are needed, all
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 from typing import Self
 
@@ -102,6 +102,11 @@ class Logistic(Head):
             owns[client.name] = own, chosen.get(client.name, NO_PRIOR)
             self.task.report("personal step", done, len(training))
         return owns
+
+    def left_out(self, client: Client) -> dict[str, Iterable[Tensor]]:
+        """By the federation's model: the client's own step comes after the prior, and knows of it."""
+        scores = [self._head.loo_scores(*self._run.rows(client), client=client.name)]
+        return {"global": scores, self.method: scores}
 
     def again(self, client: str, own: GridStatistics, alpha: float, held: Callable[[], Model]) -> AffineModel:
         """The federation's for α = 0; else as it is: it would take the client's rows, and the sum is as before."""

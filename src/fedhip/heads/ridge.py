@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Self
 
 from torch import Tensor
@@ -15,7 +15,7 @@ from fedhip.heads.head import Head, Own
 from fedhip.methods.closed import Task
 from fedhip.models import RIDGE, Model
 from fedhip.parallel import in_order
-from fedhip.priors import choose_client_priors
+from fedhip.priors import choose_client_priors, left_out_scores, prior_alphas
 from fedhip.simulation import Alpha, Client, Federation, Personalization
 
 
@@ -66,6 +66,11 @@ class Ridge(Head):
 
         found = in_order(phase3, task.training, task.device)
         return dict(zip((client.name for client in task.training), found, strict=True))
+
+    def left_out(self, client: Client) -> dict[str, Iterable[Tensor]]:
+        """Over α."""
+        alphas = prior_alphas(self.task.options.get("alpha", "loo"))
+        return left_out_scores(self.federation, client, {name: alphas[name] for name in ("global", self.method)})
 
     def again(self, client: str, own: GridStatistics, alpha: float, held: Callable[[], Model]) -> Tensor:
         """Solved from the sum and the client's statistics."""

@@ -177,9 +177,9 @@ class RunFolder:
                 "restore it"
             )
         prior = self.priors(client).get(self.head.method, NO_PRIOR)
-        counts = {name: torch.tensor(found["train_counts"]) for name, found in self.details["clients"].items()}
-        everybody = torch.stack(list(counts.values())).sum(dim=0)
-        return answering(model, self._temperature(self.head.method), prior, counts[client], everybody)
+        own = torch.tensor(self.details["clients"][client]["train_counts"])
+        everybody = None if prior.is_none else self._class_counts
+        return answering(model, self._temperature(self.head.method), prior, own, everybody)
 
     @cached_property
     def lift(self) -> Lift | None:
@@ -200,6 +200,11 @@ class RunFolder:
                 f"{path} is of the head {model.head!r}, and the run's is {self.head.name!r}; restore it"
             )
         return model
+
+    @cached_property
+    def _class_counts(self) -> torch.Tensor:
+        """Everybody's training rows by class: of the sum, for a site of a federation has nobody else's."""
+        return self.total().counts
 
     def priors(self, client: str) -> dict[str, Prior]:
         """What goes with the client's models, by method; nothing for one that joined later, or in a run without."""

@@ -305,11 +305,12 @@ class _State:
     def _phase3(self, head: Head) -> dict[str, ClientResult]:
         """Models and accuracies of those whose rows are here.
 
-        Priors are chosen by everyone's losses: where everyone is here; else they stay, and who joined has none.
+        Priors are chosen by everyone's losses: where everyone is here; else they stay, and who joined has none. The
+        sites of a federation are never here.
         """
         if not self.again:
             return {}
-        everyone = self._everyone
+        everyone = self._everyone and not self.results.get("sites")
         kept = {name: self.run.priors(name) if name in self.run.clients else {} for name in self.again}
         method = head.method
         owns = head.personalize(
