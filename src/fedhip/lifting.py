@@ -133,7 +133,7 @@ class LiftPlan:
         bits = fraction_bits_for(largest_feature(training))
 
         def moments() -> Iterable[GridStatistics]:
-            found = in_order(lambda client: _moments(client, bits, device), training, device)
+            found = in_order(lambda client: moments_of(client, bits, device), training, device)
             for done, own in enumerate(found, start=1):
                 yield own
                 tell("0 first sum", done, len(training))
@@ -149,7 +149,7 @@ def lift_clients(lift: Lift, clients: Iterable[Client], device: str | torch.devi
     return list(in_order(lambda client: _lifted(lift, client, device), clients, device))
 
 
-def _moments(client: Client, fraction_bits: int, device: str | torch.device) -> GridStatistics:
+def moments_of(client: Client, fraction_bits: int, device: str | torch.device = "cpu") -> GridStatistics:
     """The statistics of rows that are all of one class: of these the lift takes the diagonal, or all."""
     one_class = np.zeros(len(client.train[1]), np.int64)
     return Client(client.name, (client.train[0], one_class), client.test).statistics(1, fraction_bits, device)

@@ -73,6 +73,22 @@ def test_init_with_a_head(tmp_path: Path, capsys: pytest.CaptureFixture[str]) ->
     assert (agreement.head, agreement.gradient_rounds) == ("logistic", 3)
 
 
+def test_init_with_a_lift(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    from fedhip.federation.agreement import Agreement
+
+    usual = ("federation", "init", tmp_path / "fed", "--name", "demo", *SITES, *ROWS)
+    assert "--lift-width needs a lift" in refused(capsys, *usual, "--lift-width", 20)
+    assert "has no kernel" in refused(capsys, *usual, "--lift", "relu", "--lift-bandwidth", 2.0)
+    done(*usual, "--lift", "relu", "--lift-width", 20, "--lift-seed", 7)
+    assert "one exchange more, in which each client sends" in capsys.readouterr().err
+    agreement = Agreement.read(tmp_path / "fed" / "federation.toml")
+    assert (agreement.lift, agreement.lift_width, agreement.lift_seed) == ("relu", 20, 7)
+    done("federation", "init", tmp_path / "two", *usual[3:], "--lift", "fourier", "--lift-budget", 0.01)
+    agreement = Agreement.read(tmp_path / "two" / "federation.toml")
+    assert agreement.lift_bandwidth == 1.0
+    assert 8 * agreement.layout.size < 10_000
+
+
 def test_init_with_priors(tmp_path: Path) -> None:
     from fedhip.federation.agreement import Agreement
 

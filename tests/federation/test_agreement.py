@@ -18,6 +18,7 @@ from fedhip.core.fixedpoint import GridStatistics
 from fedhip.features.reference import BackboneReference
 from fedhip.federation.agreement import (
     HEADS,
+    LIFTS,
     PRIORS,
     Agreement,
     backbone_reference,
@@ -71,7 +72,14 @@ def agreements(draw: st.DrawFn) -> Agreement:
     head: Any = draw(st.sampled_from(HEADS))
     alpha: Any = "loo" if head == "lda" else draw(st.just("loo") | st.floats(0, 1e300))
     beta: Any = draw(st.just("auto") | st.floats(0, 1e300) | st.integers(0, 9)) if head == "ridge" else "auto"
+    lift: Any = draw(st.sampled_from(LIFTS))
+    lifted: Any = {"lift": lift}
+    if lift != "none":
+        lifted |= {"lift_width": draw(st.integers(1, 5000)), "lift_seed": draw(st.integers(0, 2**63 - 1))}
+    if lift not in ("none", "relu"):
+        lifted["lift_bandwidth"] = draw(st.floats(1e-3, 1e3))
     return Agreement(
+        **lifted,
         name="study-1.2_x",
         sites=tuple(f"s{i}" for i in range(sites)),
         classes=tuple(draw(class_names)),
@@ -235,7 +243,7 @@ WRONG: list[tuple[str, Any, str]] = [
     ("largest_feature", float("inf"), "largest_feature is inf"),
     ("largest_feature", -1, "largest_feature is -1"),
     ("largest_feature", 10**400, "largest_feature is"),
-    ("lift", "rff", "lift is 'rff'; this version knows 'none'"),
+    ("lift", "rff", "lift is 'rff'; give none, relu, fourier or nystroem"),
     ("alpha", -0.1, "alpha is -0.1; give 'loo' or a finite number of at least 0"),
     ("alpha", "auto", "alpha is 'auto'; give 'loo' or"),
     ("alpha", True, "alpha is True"),

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from fedhip.cli.console import print_table
+from fedhip.cli.lifts import add_lift, lift_settings
 from fedhip.data.errors import MissingExtraError
 from fedhip.data.files import json_text
 
@@ -63,6 +64,7 @@ def register(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> N
     rules.add_argument("--threshold", type=int, metavar="N", help="sites needed to unmask (default: as the quorum)")
     rules.add_argument("--deadline", type=float, metavar="S", help="seconds for each step (default: 600)")
     rules.add_argument("--max-rows", type=int, metavar="N", help="bound on a site's rows (default: as the grid allows)")
+    add_lift(parser)
     parser.add_argument("--json", action="store_true", help="print JSON instead of words")
     parser.set_defaults(handler=with_engine(init))
 
@@ -102,6 +104,7 @@ def init(args: argparse.Namespace) -> int:
     ):
         if getattr(args, option) is not None:
             settings[option] = getattr(args, option)
+    settings |= _lift(args, settings)
     weights: Path | None = settings.pop("weights", None)
     settings["site_keys"] = dict(map(_site_key, args.site_key))
     made = make(args.directory, InitSettings(**settings))
@@ -132,6 +135,17 @@ def init(args: argparse.Namespace) -> int:
     for where, command in made.next_commands:
         print(f"{where + ':':13} {command}")
     return 0
+
+
+def _lift(args: argparse.Namespace, settings: dict[str, Any]) -> dict[str, Any]:
+    """The lift of the agreement, its price said before anybody pays it."""
+    if (wanted := lift_settings(args)) is None:
+        return {}
+    plan = wanted.plan(settings["width"], len(settings["classes"]))
+    plan.require_memory(0)  # of the server
+    print(f"fedhip: {plan.price}", file=sys.stderr)
+    sigma = None if wanted.kind == "relu" else wanted.sigma
+    return {"lift": wanted.kind, "lift_width": plan.width, "lift_seed": wanted.seed, "lift_bandwidth": sigma}
 
 
 def _site_key(text: str) -> tuple[str, Path]:

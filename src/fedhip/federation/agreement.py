@@ -33,6 +33,7 @@ from fedhip.federation.names import (
     shown,
 )
 from fedhip.federation.toml import Table, read_toml, require_known, require_table, write_toml
+from fedhip.federation.vector import Layout
 
 if TYPE_CHECKING:
     from fedhip.federation.roster import Roster
@@ -43,6 +44,7 @@ FILE = "federation.toml"
 _HEADING = """The agreement of this federation, the same for the server and every site.
 A changed value changes the digest that everybody compares, and the round is refused."""
 
+LIFT_FIELDS = ("lift", "lift_width", "lift_seed", "lift_bandwidth")
 #: Table and key of each field, in the order in which they are written.
 _KEYS = {
     "federation": {"name": "name", "sites": "sites"},
@@ -50,7 +52,7 @@ _KEYS = {
     "features": {
         "width": "width",
         "largest_feature": "largest_feature",
-        "lift": "lift",
+        **{name: name for name in LIFT_FIELDS},
         "encoder_digest": "encoder_digest",
         "backbone": "backbone",
     },
@@ -62,7 +64,10 @@ _KEYS = {
         )
     },
 }
-_OPTIONAL = ("encoder_digest", "backbone", "head", "gradient_rounds", "prior")
+_OPTIONAL = (
+    *("encoder_digest", "backbone", *LIFT_FIELDS[1:]),
+    *("head", "gradient_rounds", "prior"),
+)
 _DIGEST = re.compile("[0-9a-f]{64}")
 _LIMIT = 1 << 63
 _BACKBONE = {
@@ -77,6 +82,8 @@ _PRECISIONS = ("float32", "bfloat16", "float16")
 
 Head = Literal["ridge", "lda", "logistic"]
 HEADS: tuple[Head, ...] = ("ridge", "lda", "logistic")
+LiftOption = Literal["none", "relu", "fourier", "nystroem"]
+LIFTS: tuple[LiftOption, ...] = ("none", "relu", "fourier", "nystroem")
 PriorOption = Literal["none", "client"]
 PRIORS: tuple[PriorOption, ...] = ("none", "client")
 #: As many as `fedhip run` asks of the logistic head.
@@ -91,6 +98,9 @@ class Agreement:
     `largest_feature` bounds the absolute value of a feature and `max_rows` the rows of one site: with them a sum of
     all sites cannot wrap round the grid, where under masks nobody would notice. A site checks both before it sends.
 
+    `width` is that of the features that sites bring. Where these are lifted, the statistics are of `lift_width`, and
+    `fraction_bits` is their scale; the seed travels here, and the matrix never.
+
     `gradient_rounds` is how many sums of gradients a site gives at most; only the logistic head has any. An agreement
     on a ridge says nothing of heads, as it did before there were others, and one without priors nothing of these.
     """
@@ -102,7 +112,10 @@ class Agreement:
     backbone: BackboneReference | None = None
     encoder_digest: str | None = None
     largest_feature: float = 16.0
-    lift: Literal["none"] = "none"
+    lift: LiftOption = "none"
+    lift_width: int | None = None
+    lift_seed: int | None = None
+    lift_bandwidth: float | None = None
     head: Head = "ridge"
     gradient_rounds: int | None = None
     prior: PriorOption = "none"
@@ -124,8 +137,7 @@ class Agreement:
         put(self, "classes", require_class_names(self.classes))
         require_whole("width", self.width, 1, 1 << 20)
         put(self, "largest_feature", require_number("largest_feature", self.largest_feature, above=0.0))
-        if self.lift != "none":
-            raise AgreementError(f"lift is {shown(self.lift)}; this version knows 'none'")
+        self._check_lift()
         self._check_encoder()
         self._check_head()
         for field, word in (("alpha", "loo"), ("beta", "auto")):
@@ -139,6 +151,22 @@ class Agreement:
         put(self, "deadline", require_number("deadline", self.deadline, above=0.0))
         self._check_counts()
         self._check_room()
+
+    def _check_lift(self) -> None:
+        """The lift, and what belongs to lifts only, or to some."""
+        if self.lift not in LIFTS:
+            raise AgreementError(f"lift is {shown(self.lift)}; give {', '.join(LIFTS[:-1])} or {LIFTS[-1]}")
+        if self.lift == "none":
+            if given := [field for field in LIFT_FIELDS[1:] if getattr(self, field) is not None]:
+                raise AgreementError(f"{given[0]} is given, and there is no lift; leave it out, or agree on a lift")
+            return
+        require_whole("lift_width", self.lift_width, 1, 1 << 20)
+        require_whole("lift_seed", self.lift_seed, 0, _LIMIT - 1)
+        if self.lift != "relu":
+            bandwidth = require_number("lift_bandwidth", self.lift_bandwidth, above=0.0)
+            object.__setattr__(self, "lift_bandwidth", bandwidth)
+        elif self.lift_bandwidth is not None:
+            raise AgreementError("lift_bandwidth is given, and the lift 'relu' has no kernel; leave it out")
 
     def _check_encoder(self) -> None:
         if self.backbone is not None and not isinstance(self.backbone, BackboneReference):
@@ -191,18 +219,22 @@ class Agreement:
     def _check_room(self) -> None:
         sites = len(self.sites)
         require_whole("max_rows", self.max_rows, 1, _LIMIT - 1)
-        room = rows_that_fit(self.largest_feature, self.fraction_bits) // sites
+        largest = self.largest_feature if self.lift == "none" else largest_lifted(self.lift, self.layout.m)
+        room = rows_that_fit(largest, self.fraction_bits) // sites
         if self.max_rows <= room:
             return
-        bits = max(
-            (b for b in range(63) if rows_that_fit(self.largest_feature, b) // sites >= self.max_rows), default=None
-        )
+        bits = max((b for b in range(63) if rows_that_fit(largest, b) // sites >= self.max_rows), default=None)
         remedies = [f"max_rows={room}"] * (room > 0) + [f"fraction_bits={bits}"] * (bits is not None)
         fits = f"{' or '.join(remedies)} fits" if remedies else "rescale the features"
         raise AgreementError(
-            f"max_rows is {self.max_rows}: a sum of {sites} sites with features up to {self.largest_feature:g} could "
+            f"max_rows is {self.max_rows}: a sum of {sites} sites with features up to {largest:g} could "
             f"overflow the grid at fraction_bits={self.fraction_bits}; {fits}"
         )
+
+    @property
+    def layout(self) -> Layout:
+        """Of the statistics."""
+        return Layout(self.lift_width or self.width, len(self.classes))
 
     @property
     def methods(self) -> tuple[str, str, str]:
@@ -211,7 +243,7 @@ class Agreement:
 
     @property
     def has_later_sums(self) -> bool:
-        """Whether more is summed than the statistics."""
+        """Whether sums follow that of the statistics."""
         return self.head == "logistic" or self.prior == "client"
 
     @property
@@ -336,6 +368,17 @@ def rows_that_fit(largest_feature: float, fraction_bits: int) -> int:
     q = math.floor(Fraction(largest_feature) * (1 << feature_bits) + Fraction(1, 2))
     steps = max(q * q << (fraction_bits - 2 * feature_bits), q << (fraction_bits - feature_bits), 1)
     return (_LIMIT - 1) // steps
+
+
+def largest_lifted(lift: LiftOption, width: int) -> float:
+    """How large a lifted feature is, for the scale of the grid: of ReLU about, of the others at most.
+
+    √(2/w) for Fourier's, 1 for Nyström's, whose rows are no longer than that. A ReLU's inputs are normal for a row as
+    far from the mean as rows usually are; 32 is for one five times as far. Whoever has a larger one finds that out
+    before it sends anything: the vector must leave room for all sites' (`fedhip.federation.vector.require_room`).
+    """
+    unit = math.sqrt(2.0 / width)
+    return {"relu": 32.0 * unit, "fourier": unit, "nystroem": 1.0}[lift]
 
 
 def default_threshold(sites: int) -> int:

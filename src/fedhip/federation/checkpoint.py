@@ -2,6 +2,7 @@
 
     state/checkpoint/round.json     how far the round was, and the names of the files that belong to it
     state/checkpoint/….bin          collector: the sum under masks, and the sites' small messages
+                                    moments: the sum before the statistics', where features are lifted
                                     total: the sum of the statistics
                                     sum-N, model-N: the sum of a later round, and the weights it was asked about
 
@@ -46,7 +47,10 @@ class LaterSum:
 
 @dataclass
 class Progress:
-    """How far the round was. `sites` are in the sum of the statistics; `later` are the sums after it."""
+    """How far the round was.
+
+    `sites` are in the first sum, which is of the statistics, or of the moments of a lift, `later` those after it.
+    """
 
     agreement: str
     roster: str
@@ -57,6 +61,22 @@ class Progress:
     dropped: dict[str, str] = field(default_factory=dict)
     answers: dict[str, dict[str, Any]] = field(default_factory=dict)
     later: list[LaterSum] = field(default_factory=list)
+    first: str = "statistics"
+
+    @property
+    def asks(self) -> list[str]:
+        """What the sums are of, from the first to the latest."""
+        return [self.first, *(record.ask for record in self.later)]
+
+    @property
+    def summed(self) -> list[str]:
+        """The sites in the sum of the statistics."""
+        return self.sites if self.first == "statistics" or not self.later else self.later[0].sites
+
+    @property
+    def kept_as(self) -> str:
+        """The name of the latest sum's data."""
+        return {"statistics": "total", "moments": "moments"}.get(self.asks[-1], f"sum-{self.round}")
 
     @property
     def round(self) -> int:

@@ -10,7 +10,7 @@ import numpy as np
 from fedhip.federation.agreement import Agreement
 from fedhip.federation.errors import MessageError
 from fedhip.federation.later_sums import known_temperature
-from fedhip.federation.vector import Layout, require_length
+from fedhip.federation.vector import require_length
 from fedhip.federation.wire import Arrays, Body, Letter
 
 if TYPE_CHECKING:
@@ -41,7 +41,7 @@ def head_in(letter: Letter, agreement: Agreement, total: str) -> Model:
 
     from fedhip.core.affine import AffineModel
 
-    layout = Layout(agreement.width, len(agreement.classes))
+    layout = agreement.layout
     vector = require_length(letter.array("weights"), (layout.m + 1) * layout.d)
     rows = torch.from_numpy(vector.view(np.float64).reshape(layout.m + 1, layout.d).copy())
     settings = {name: letter.real(name) for name in _SETTINGS}

@@ -1,4 +1,6 @@
-"""The sums after that of the statistics, at the server: each a secure sum of its own, with fresh keys.
+"""The sums after the first, at the server: each a secure sum of its own, with fresh keys.
+
+The first is of the statistics, or of the moments of a lift; then that of the statistics is the second.
 
 A sum is of the sites that were in the last, and it is kept, with the weights that it was asked about, before the next
 begins: a server app that is started again finds all that were made, and goes on.
@@ -54,8 +56,28 @@ class LaterRounds:
         numbers = [number for number, record in enumerate(self.progress.later, start=2) if record.ask == ask]
         return self.kept(f"sum-{numbers[0]}") if numbers else None
 
+    def statistics(self, require: Callable[[Vector], Vector]) -> None:
+        """The sum of the statistics of lifted rows, about the moments that everybody lifts by."""
+        moments = self.kept("moments")
+        self._add(Ask.STATISTICS, {}, {"moments": moments}, digest_of(moments), require)
+
     def add(self, ask: Ask, body: Body, arrays: Arrays, model: GridModel | None = None) -> LaterSum:
-        """One more sum of the sites that were in the last; kept."""
+        """One more sum after the statistics'; these go along with the first."""
+        size = later_length(ask, self.cohort.agreement)
+        if self.progress.asks[-1] == Ask.STATISTICS:
+            arrays = {**arrays, "total": self.total}
+        return self._add(ask, body, arrays, self.digest, lambda vector: require_length(vector, size), model)
+
+    def _add(
+        self,
+        ask: Ask,
+        body: Body,
+        arrays: Arrays,
+        about: str,
+        require: Callable[[Vector], Vector],
+        model: GridModel | None = None,
+    ) -> LaterSum:
+        """One more sum of the sites that were in the last; kept. `about` is the digest of an earlier one."""
         progress, cohort, before = self.progress, self.cohort, self.progress.latest
         number = progress.round + 1
         progress.attempt += 1
@@ -63,16 +85,7 @@ class LaterRounds:
         cohort.envelope = replace(cohort.envelope, round=number, attempt=progress.attempt)
         cohort.gather(before, ask)
         self.say(f"sum {number}: {ask}, of {len(cohort.nodes)} sites")
-        if number == 2:
-            arrays = {**arrays, "total": self.total}
-        size = later_length(ask, cohort.agreement)
-        wanted = Wanted(
-            lambda vector: require_length(vector, size),
-            {**body, "ask": ask.value, "sum": self.digest},
-            arrays,
-            self.digest,
-        )
-        self._collect(number, wanted, ask, model)
+        self._collect(Wanted(require, {**body, "ask": ask.value, "sum": about}, arrays, about), ask, model)
         record = progress.later[-1]
         for site in sorted(set(before) - set(record.sites)):
             self.say(f"site {site!r} has left: sum {number} and those after it are without its rows")
@@ -82,10 +95,10 @@ class LaterRounds:
         """A line in the diary."""
         self.cohort.diary.write("fit", text)
 
-    def _collect(self, number: int, wanted: Wanted, ask: Ask, model: GridModel | None) -> None:
+    def _collect(self, wanted: Wanted, ask: Ask, model: GridModel | None) -> None:
         """The sum, under masks or plain, and who is in it, as the latest of the progress."""
         progress, cohort = self.progress, self.cohort
-        bits, files = (0, {}) if model is None else (model.bits, {f"model-{number}": model_bytes(model)})
+        bits, files = (0, {}) if model is None else (model.bits, {f"model-{progress.round + 1}": model_bytes(model)})
         if cohort.agreement.secure_sum:
             collector = masked_sum(cohort, wanted)
             progress.later.append(LaterSum(ask.value, collector.survivors(), bits))
@@ -95,4 +108,4 @@ class LaterRounds:
         else:
             vector, sites = plain_sum(cohort, wanted, later_length(ask, cohort.agreement))
             progress.later.append(LaterSum(ask.value, sites, bits))
-            self.checkpoint.write(progress, **{f"sum-{number}": as_bytes(vector)}, **files)
+            self.checkpoint.write(progress, **{progress.kept_as: as_bytes(vector)}, **files)

@@ -37,8 +37,10 @@ _LOSS_BITS = 32
 
 
 class Ask(StrEnum):
-    """What a later sum is of."""
+    """What a sum is of: the moments of a lift, the statistics, and what follows them."""
 
+    MOMENTS = "moments"
+    STATISTICS = "statistics"
     TEMPERATURE = "temperature"
     GRADIENT = "gradient"
     PENALTY = "penalty"

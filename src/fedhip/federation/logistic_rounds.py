@@ -36,12 +36,15 @@ from fedhip.federation.later_sums import (
     term_of,
 )
 from fedhip.federation.summing import NoLossError
-from fedhip.federation.vector import Layout, Vector
+from fedhip.federation.vector import Vector
 from fedhip.federation.wire import Arrays, Body
 
 if TYPE_CHECKING:
     from fedhip.core.logistic import GridModel
     from fedhip.core.logistic_fit import LogisticHead
+
+#: The sums that the fit is told of; others are of a lift before it, or of priors after it.
+_FITTED_BY = (Ask.TEMPERATURE, Ask.GRADIENT, Ask.PENALTY)
 
 
 @dataclass
@@ -52,11 +55,12 @@ class LogisticRounds:
 
     def __post_init__(self) -> None:
         agreement = self.sums.cohort.agreement
-        self._layout = Layout(agreement.width, len(agreement.classes))
+        self._layout = agreement.layout
         self.fit = fit_of(self.sums.total, self._layout, agreement.fraction_bits)
         self._answers: list[tuple[GridModel, Vector]] = []  # what the fit remembers
         for number, record in enumerate(self.sums.progress.later, start=2):
-            self._tell(number, record)
+            if record.ask in _FITTED_BY:
+                self._tell(number, record)
 
     def run(self) -> LogisticHead:
         """All sums that are missing; then the head."""
@@ -110,11 +114,11 @@ class LogisticRounds:
             fit.choose_temperature(losses_of(vector))
         elif record.ask == Ask.PENALTY:
             fit.choose_penalty(losses_of(vector).reshape(PENALTY_SHAPE))
-        elif record.ask == Ask.GRADIENT:
+        else:
             model = model_of(self.sums.checkpoint.data(f"model-{number}"), record.bits, self._layout)
             term = term_of(vector, self._layout, fit.rows)
             try:
-                require_possible_term(term, fit.statistics.counts, all_here=record.sites == self.sums.progress.sites)
+                require_possible_term(term, fit.statistics.counts, all_here=record.sites == self.sums.progress.summed)
             except StatisticsError as error:
                 raise RoundError(
                     f"a site sent wrong numbers under its mask: {error}. Nobody can say which; nothing was written"

@@ -8,13 +8,15 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from fedhip.core.errors import FedHiPError
-from fedhip.federation.agreement import Agreement
+from fedhip.federation.agreement import LIFT_FIELDS, Agreement
 from fedhip.federation.codes import SiteCode, SiteRefusalError
+from fedhip.federation.lift_sums import plan_of
 from fedhip.federation.traffic import traffic_of
 from fedhip.federation.vector import Vector
 
 if TYPE_CHECKING:
     from fedhip.core.fixedpoint import GridStatistics
+    from fedhip.core.lifts import Lift
     from fedhip.core.prior import Prior
     from fedhip.heads import Head
     from fedhip.models import Model
@@ -33,8 +35,8 @@ class Pooled:
 class Sum:
     """What the server sends at last: the sum, its β, and whose sum it is.
 
-    Where the sum alone does not give the head, also the head that is held; what the later sums were of; and those that
-    priors are chosen by.
+    Where the sum alone does not give the head, also the head that is held; what the later sums were of; those that
+    priors are chosen by; and what the rows behind the sum were lifted by.
     """
 
     grid: GridStatistics
@@ -43,6 +45,7 @@ class Sum:
     held: Model | None = None
     asks: Sequence[str] = ()
     pooled: Pooled | None = None
+    lift: Lift | None = None
 
 
 def personalize(out: Path, client: Client, received: Sum, agreement: Agreement, data: Path) -> ClientResult:
@@ -129,7 +132,7 @@ def _write(
     from fedhip.runs import Ledger, new_run
     from fedhip.runs.config import write_config
     from fedhip.runs.models import global_model, models_digest, personal_model
-    from fedhip.runs.results import client_entry, details_of, refresh, results_of
+    from fedhip.runs.results import add_lift, client_entry, details_of, refresh, results_of
     from fedhip.simulation import Outcome
 
     personal = result.personal
@@ -151,10 +154,12 @@ def _write(
         }
     if head is not None:
         results |= {"head": head.name, "settings": dict(head.settings)}
+    if received.lift is not None:
+        add_lift(results, plan_of(agreement).told(received.lift))
     details = details_of(outcome, agreement.classes, head_named(agreement.head))
     refresh(results, details)
     models = [
-        global_model(federation, agreement.classes, agreement.backbone, head),
+        global_model(federation, agreement.classes, agreement.backbone, head, received.lift),
         personal_model(
             federation,
             result.client,
@@ -166,6 +171,7 @@ def _write(
             only_local_classes=agreement.only_local_classes,
             backbone=agreement.backbone,
             head=head,
+            lift=received.lift,
         ),
     ]
     with new_run(out, force=True) as draft:
@@ -198,6 +204,8 @@ def configuration(agreement: Agreement) -> dict[str, Any]:
     logistic = {} if agreement.gradient_rounds is None else {"gradient_rounds": agreement.gradient_rounds}
     head = {} if agreement.head == "ridge" else {"head": agreement.head, **logistic}
     prior = {} if agreement.prior == "none" else {"prior": agreement.prior}
+    lift = {} if agreement.lift == "none" else {name: getattr(agreement, name) for name in LIFT_FIELDS}
+    lift = {name: value for name, value in lift.items() if value is not None}
     return {
         "federation": agreement.name,
         "agreement": agreement.digest(),
@@ -210,5 +218,6 @@ def configuration(agreement: Agreement) -> dict[str, Any]:
         "methods": list(agreement.methods),
         **head,
         **prior,
+        **lift,
         "statistics": False,  # nobody's are in the folder
     }

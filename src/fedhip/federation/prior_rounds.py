@@ -15,7 +15,7 @@ from fedhip.federation.errors import RoundError
 from fedhip.federation.later_rounds import LaterRounds
 from fedhip.federation.later_sums import Ask
 from fedhip.federation.prior_sums import prior_losses_of, require_possible_losses, scale_of_sum
-from fedhip.federation.vector import Layout, Vector
+from fedhip.federation.vector import Vector
 from fedhip.federation.wire import Arrays, Body
 
 
@@ -30,7 +30,7 @@ class PriorRounds:
     def run(self) -> tuple[Body, Arrays]:
         """What the sites choose by."""
         agreement, told = self.sums.cohort.agreement, Body()
-        layout = Layout(agreement.width, len(agreement.classes))
+        layout = agreement.layout
         rows = int(layout.counts(self.sums.total).sum())
         scale = None
         try:

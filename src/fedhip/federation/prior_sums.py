@@ -20,7 +20,7 @@ import numpy as np
 from fedhip.core.errors import StatisticsError
 from fedhip.federation.agreement import Agreement
 from fedhip.federation.later_sums import Ask, length, losses_of, losses_vector
-from fedhip.federation.vector import Layout, Vector
+from fedhip.federation.vector import Vector
 
 if TYPE_CHECKING:
     from fedhip.core.prior import PriorLosses
@@ -34,7 +34,7 @@ def later_length(ask: Ask, agreement: Agreement) -> int:
         return _PARTS + 1
     if ask is Ask.PRIOR:
         return sum(2 * models * _places() + 1 for models in models_of(agreement).values())
-    return length(ask, Layout(agreement.width, len(agreement.classes)))
+    return agreement.layout.size if ask is Ask.STATISTICS else length(ask, agreement.layout)
 
 
 def models_of(agreement: Agreement) -> dict[str, int]:

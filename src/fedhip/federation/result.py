@@ -8,10 +8,11 @@ from typing import TYPE_CHECKING, Any
 
 from fedhip import __version__
 from fedhip.federation.agreement import Agreement
-from fedhip.federation.checkpoint import LaterSum
+from fedhip.federation.checkpoint import Progress
 from fedhip.federation.errors import MessageError
+from fedhip.federation.lift_sums import plan_of
 from fedhip.federation.personal import configuration
-from fedhip.federation.traffic import traffic_of
+from fedhip.federation.traffic import after_statistics, traffic_of
 from fedhip.federation.wire import Letter
 
 if TYPE_CHECKING:
@@ -24,11 +25,9 @@ def write_result(
     federation: Federation,
     model: Model,
     agreement: Agreement,
+    progress: Progress,
     *,
-    sites: Sequence[str],
     dropped: Mapping[str, str],
-    told: Mapping[str, Mapping[str, Any]],
-    later: Sequence[LaterSum],
     notes: Sequence[str],
     seconds: Mapping[str, float],
 ) -> None:
@@ -38,8 +37,10 @@ def write_result(
     from fedhip.runs.config import write_config
     from fedhip.runs.folder import SCHEMA
     from fedhip.runs.models import models_digest
-    from fedhip.runs.results import refresh
+    from fedhip.runs.results import add_lift, refresh
 
+    sites, later = progress.summed, progress.later
+    told = {site: answer for site, answer in progress.answers.items() if answer}
     methods: dict[str, Any] = {}
     for method in agreement.methods:
         methods[method] = {
@@ -49,7 +50,7 @@ def write_result(
                 for site, answer in sorted(told.items())
             ],
             "seconds": 0.0,
-            **traffic_of(agreement, method, [record.ask for record in later]),
+            **traffic_of(agreement, method, after_statistics(progress.asks)),
         }
     config = configuration(agreement)
     title = f"{agreement.name} · {len(sites)} sites · {federation.grid.num_features} wide"
@@ -61,7 +62,7 @@ def write_result(
         "seed": agreement.seed,
         "num_clients": len(sites),
         "num_classes": len(agreement.classes),
-        "feature_dim": agreement.width,
+        "feature_dim": federation.grid.num_features,
         "beta": federation.beta,
         "fraction_bits": agreement.fraction_bits,
         "only_local_classes": agreement.only_local_classes,
@@ -75,8 +76,10 @@ def write_result(
     if agreement.head != "ridge":
         results |= {"head": agreement.head, "settings": dict(model.settings)}
     if later:
-        asked = [("statistics", sites), *((record.ask, record.sites) for record in later)]
+        asked = [(progress.first, progress.sites), *((record.ask, record.sites) for record in later)]
         results |= {"sums": [{"ask": ask, "sites": list(who)} for ask, who in asked], "notes": list(notes)}
+    if model.lift is not None:
+        add_lift(results, plan_of(agreement).told(model.lift))
     details: dict[str, Any] = {
         "schema": SCHEMA,
         "class_names": list(agreement.classes),

@@ -2,6 +2,8 @@
 
     hello → [encoder] → keys → share → mask → [agree] → unmask → [more sums] → personalize → result
 
+The first sum is of the statistics. Where features are lifted it is of their moments, and the statistics' is the second.
+
 A site that errs, is late or sends garbage is left out by name, and the round goes on while the quorum holds. Each
 answer is folded into one running sum and let go, so that memory does not grow with the number of sites. The server
 learns the sum, those that the logistic head and priors ask for after it, and, of those who tell, an accuracy.
@@ -28,6 +30,8 @@ from fedhip.federation.errors import MessageError, RoundError
 from fedhip.federation.exchange import Exchange
 from fedhip.federation.head_letter import head_letter, held_model
 from fedhip.federation.later_rounds import LaterRounds
+from fedhip.federation.later_sums import Ask
+from fedhip.federation.lift_sums import lift_of, moment_bits, moments_length, require_possible_moments
 from fedhip.federation.logistic_rounds import LogisticRounds
 from fedhip.federation.personal import fit_head
 from fedhip.federation.prior_rounds import PriorRounds
@@ -37,12 +41,12 @@ from fedhip.federation.roster import Roster
 from fedhip.federation.secure_sum import Collector
 from fedhip.federation.summing import NotAgreedError, Wanted, masked_sum, plain_sum, unmasked
 from fedhip.federation.vector import (
-    Layout,
     Vector,
     as_bytes,
     digest_of,
     from_bytes,
     from_vector,
+    require_length,
     require_possible,
     require_room,
 )
@@ -65,7 +69,7 @@ class Round:
         self.state = folder / "state"
         self.out = self.state / "result"
         self.checkpoint = Checkpoint(self.state / "checkpoint")
-        self.layout = Layout(agreement.width, len(agreement.classes))
+        self.layout = agreement.layout
         nobody = Envelope(bytes(SESSION_BYTES), agreement.digest(), roster.digest(), Step.HELLO)
         self.cohort = Cohort(agreement, roster, exchange, self.state, nobody)
         self.diary = self.cohort.diary
@@ -102,6 +106,8 @@ class Round:
         if progress.stage is Stage.MASKED:
             self._unmask(progress)
         sums, logistic = LaterRounds(self.cohort, self.checkpoint, progress, self._unmask), None
+        if Ask.STATISTICS not in progress.asks:
+            sums.statistics(self.layout.require if self.agreement.secure_sum else self._possible)
         if self.agreement.head == "logistic":
             logistic = LogisticRounds(sums)
         held = None if logistic is None else held_model(logistic.run(), self.agreement, self._summed().digest())
@@ -110,10 +116,10 @@ class Round:
             body, arrays = PriorRounds(sums, *told).run()
             told = {**told[0], **body}, {**told[1], **arrays}
         if self.agreement.has_later_sums:
-            self.cohort.gather(progress.sites, Step.PERSONALIZE, wait=False)  # also who left, if it is back
+            self.cohort.gather(progress.summed, Step.PERSONALIZE, wait=False)  # also who left, if it is back
         self._personalize(progress, held, told, [] if logistic is None else logistic.fit.notes)
         self.checkpoint.clear()
-        self.diary.write("finished", f"the sum of {len(progress.sites)} sites and the global model are in {self.out}")
+        self.diary.write("finished", f"the sum of {len(progress.summed)} sites and the global model are in {self.out}")
         return self.out
 
     # Until every vector is in.
@@ -124,15 +130,19 @@ class Round:
         for warning in self.agreement.warnings:
             self.diary.write("hello", warning)
         self._hello()
+        lifted = self.agreement.lift != "none"
         progress = Progress(*cohort.digests, session.hex(), 1, Stage.MASKED, [])
+        progress.first = (Ask.MOMENTS if lifted else Ask.STATISTICS).value
+        size = moments_length(self.agreement) if lifted else self.layout.size
         if self.agreement.secure_sum:
-            collector = masked_sum(cohort, Wanted(self.layout.require))
+            collector = masked_sum(cohort, Wanted(lambda vector: require_length(vector, size)))
             progress.sites = collector.survivors()
             self._keep(progress, collector=collector.to_bytes())
         else:
-            total, progress.sites = plain_sum(cohort, Wanted(self._possible), self.layout.size)
+            require = self._possible_moments if lifted else self._possible
+            total, progress.sites = plain_sum(cohort, Wanted(require), size)
             progress.stage = Stage.SUMMED
-            self._keep(progress, total=as_bytes(total))
+            self._keep(progress, **{progress.kept_as: as_bytes(total)})
         return progress
 
     def _hello(self) -> None:
@@ -194,6 +204,17 @@ class Round:
             raise MessageError(str(error)) from error
         return vector
 
+    def _possible_moments(self, vector: Vector) -> Vector:
+        """The same of the moments of a lift."""
+        agreement = self.agreement
+        try:
+            require_length(vector, moments_length(agreement))
+            require_room(vector, len(agreement.sites), moment_bits(agreement))
+            require_possible_moments(vector, agreement, agreement.max_rows)
+        except (GridOverflowError, StatisticsError) as error:
+            raise MessageError(str(error)) from error
+        return vector
+
     # From the checkpoint.
 
     def _go_on(self, progress: Progress) -> None:
@@ -215,11 +236,9 @@ class Round:
                 progress.stage = Stage.SUMMED
                 self._keep(progress, collector=None)
             raise
-        if not progress.later:
-            self._require_possible(total)
+        self._require_possible(progress.asks[-1], total)
         progress.stage = Stage.SUMMED
-        name = f"sum-{progress.round}" if progress.later else "total"
-        self._keep(progress, collector=None, **{name: as_bytes(total)})
+        self._keep(progress, collector=None, **{progress.kept_as: as_bytes(total)})
 
     def _keep(self, progress: Progress, **data: Data | None) -> None:
         progress.dropped = dict(self.cohort.dropped)
@@ -238,8 +257,8 @@ class Round:
             federation, model = self._aggregate(held)
         rows = federation.grid.num_samples
         beta = f"; β = {federation.beta:.3g}" if self.agreement.head == "ridge" else ""
-        self.diary.write("sum", f"the sum of {len(progress.sites)} sites, {rows} rows{beta}")
-        body: Body = {"beta": federation.beta, "sites": progress.sites, **told[0]}
+        self.diary.write("sum", f"the sum of {len(progress.summed)} sites, {rows} rows{beta}")
+        body: Body = {"beta": federation.beta, "sites": progress.summed, **told[0]}
         arrays: Arrays = dict(told[1])
         if self.agreement.has_later_sums:
             body["sum"] = digest_of(self._total())
@@ -250,10 +269,10 @@ class Round:
             progress.answers[site] = accuracies_in(letter, methods)
             self.checkpoint.write(progress)
 
-        for site in progress.sites:
+        for site in progress.summed:
             if site not in cohort.nodes:
                 cohort.dropped.setdefault(site, str(ServerCode.NEVER_CAME))
-        waiting = [site for site in progress.sites if site in cohort.nodes and site not in progress.answers]
+        waiting = [site for site in progress.summed if site in cohort.nodes and site not in progress.answers]
         with cohort.timed("personalization"):
             cohort.fold(Step.PERSONALIZE, waiting, always(body, arrays), answered)
         arrays.clear()
@@ -262,10 +281,8 @@ class Round:
             federation,
             model,
             self.agreement,
-            sites=progress.sites,
+            progress,
             dropped=cohort.dropped,
-            told={site: answer for site, answer in progress.answers.items() if answer},
-            later=progress.later,
             notes=notes,
             seconds=cohort.seconds,
         )
@@ -276,12 +293,17 @@ class Round:
         from fedhip.simulation import Federation
 
         agreement = self.agreement
+        lift = None
+        if agreement.lift != "none":
+            lift = lift_of(from_bytes(self.checkpoint.data("moments")), agreement)
         if agreement.head != "ridge":
             federation = Federation(self._summed(), 0.0)
-            head = None if held is not None else fit_head(federation, agreement)
-            return federation, held or global_model(federation, agreement.classes, agreement.backbone, head)
+            if held is not None:
+                return federation, replace(held, lift=lift)
+            head = fit_head(federation, agreement)
+            return federation, global_model(federation, agreement.classes, agreement.backbone, head, lift)
         federation = Federation(self._summed(), self._beta)
-        model = global_model(federation, agreement.classes, agreement.backbone)
+        model = global_model(federation, agreement.classes, agreement.backbone, lift=lift)
         federation.release()  # in a wide federation the sum in float64 is 200 MB, and it is not needed any more
         return federation, model
 
@@ -304,10 +326,14 @@ class Round:
         with one_thread():  # the same bits for a server app that is started again: sites know them
             return RegularizationPath(decode(self._summed())).minimize_gcv()
 
-    def _require_possible(self, total: Vector) -> None:
+    def _require_possible(self, ask: str, total: Vector) -> None:
+        """Refuse a sum of statistics or moments that no data set has; other sums are looked at where they are used."""
+        most = self.agreement.max_rows * len(self.agreement.sites)
         try:
-            most = self.agreement.max_rows * len(self.agreement.sites)
-            require_possible(total, self.layout, self.agreement.fraction_bits, most)
+            if ask == Ask.STATISTICS:
+                require_possible(total, self.layout, self.agreement.fraction_bits, most)
+            elif ask == Ask.MOMENTS:
+                require_possible_moments(total, self.agreement, most)
         except StatisticsError as error:
             raise RoundError(
                 f"a site sent wrong numbers under its mask: {error}. Nobody can say which; nothing was written"

@@ -24,9 +24,11 @@ from fedhip.federation import roster as roster_file
 from fedhip.federation.agreement import (
     Agreement,
     Head,
+    LiftOption,
     PriorOption,
     backbone_reference,
     default_threshold,
+    largest_lifted,
     require_number,
     require_whole,
     rows_that_fit,
@@ -74,6 +76,10 @@ class InitSettings:
     backbone: Mapping[str, Any] | None = None
     encoder_digest: str | None = None
     largest_feature: float = 16.0
+    lift: LiftOption = "none"
+    lift_width: int | None = None
+    lift_seed: int | None = None
+    lift_bandwidth: float | None = None
     head: Head = "ridge"
     gradient_rounds: int | None = None
     prior: PriorOption = "none"
@@ -98,10 +104,11 @@ class InitSettings:
         if threshold is None:
             threshold = min(usual, require_whole("quorum", quorum, 1, n))
         largest = require_number("largest_feature", self.largest_feature, above=0.0)
+        summed = largest if self.lift == "none" else largest_lifted(self.lift, self.lift_width or self.width)
         if bits is None:
-            bits = fraction_bits_for(largest)
+            bits = fraction_bits_for(summed)
         if max_rows is None:
-            room = rows_that_fit(largest, require_whole("fraction_bits", bits, 0, 62)) // n
+            room = rows_that_fit(summed, require_whole("fraction_bits", bits, 0, 62)) // n
             max_rows = max(1, min(DEFAULT_MAX_ROWS, room))
         return Agreement(
             name=self.name,
@@ -111,6 +118,10 @@ class InitSettings:
             backbone=None if self.backbone is None else backbone_reference(self.backbone),
             encoder_digest=self.encoder_digest,
             largest_feature=largest,
+            lift=self.lift,
+            lift_width=self.lift_width,
+            lift_seed=self.lift_seed,
+            lift_bandwidth=self.lift_bandwidth,
             head=self.head,
             gradient_rounds=self.gradient_rounds,
             prior=self.prior,

@@ -3,6 +3,7 @@
     hello         who this is, signed; do agreement and roster agree, are there rows, is the encoder here?
     encoder       a piece of the encoder, for a site that lacks it
     keys          the statistics are computed and checked; ephemeral keys for the secure sum
+                  (where features are lifted: their moments, and the statistics in a sum of their own after that)
     share         sealed shares for the other sites
     mask          the statistics under masks (or plain, where agreement and policy both permit it)
     agree         a signature on the list of survivors, where somebody is gone
@@ -19,6 +20,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -38,6 +40,7 @@ from fedhip.federation.errors import (
     SiteDataError,
 )
 from fedhip.federation.later_sums import Ask
+from fedhip.federation.lift_sums import lift_of, moment_bits, moments_vector, plan_of, require_possible_moments
 from fedhip.federation.personal import Pooled, Sum
 from fedhip.federation.prior_sums import later_length
 from fedhip.federation.rows import SiteRows, require_size
@@ -45,8 +48,8 @@ from fedhip.federation.secure_sum import Member, Reason, SecureSumError
 from fedhip.federation.site_folder import SiteFolder, open_site
 from fedhip.federation.site_rounds import begin, beta_in, later_vector, require_nobody_left, require_same_head, scale_in
 from fedhip.federation.site_state import Session, SiteState
+from fedhip.federation.traffic import after_statistics
 from fedhip.federation.vector import (
-    Layout,
     Vector,
     digest_of,
     from_vector,
@@ -56,6 +59,10 @@ from fedhip.federation.vector import (
     to_vector,
 )
 from fedhip.federation.wire import Arrays, Body, Letter, ProtocolError, Step, by_site, context_of, hello_statement
+
+if TYPE_CHECKING:
+    from fedhip.core.lifts import Lift
+    from fedhip.simulation import Client
 
 Answer = tuple[Body, Arrays]
 
@@ -172,12 +179,15 @@ class Site:
                 f"a sum of this agreement was finished in session {finished[:12]}…; the difference of two sums may "
                 "be one site's statistics, so that a second is refused (allow_other_sums in site.toml)",
             )
-        self._rows(site)
+        rows, lifted = self._rows(site), site.agreement.lift != "none"
+        if lifted:
+            plan_of(site.agreement).require_memory(len(rows.labels))
         found = presence(site.agreement, self.weights)
         for warning in site.warnings:
             self._log(logging.WARNING, warning)
         signature = credentials.sign(site.key, hello_statement(envelope, site.name, node))
-        session = Session(envelope.session, envelope.agreement, envelope.roster)
+        ask = (Ask.MOMENTS if lifted else Ask.STATISTICS).value
+        session = Session(envelope.session, envelope.agreement, envelope.roster, ask=ask)
         session.answers[Step.HELLO] = (question.digest(), None)
         self.state.begin(session)
         return {"site": site.name, "version": __version__, "encoder": found.value, "signature": signature}, {}
@@ -200,7 +210,9 @@ class Site:
             roster=site.roster.keys,
             sign=_signer(site),
             session=envelope.sum_session,
-            context=context_of(session.agreement, session.roster, envelope.round, session.total or ""),
+            context=context_of(
+                session.agreement, session.roster, envelope.round, session.total or session.moments or ""
+            ),
             minimum=site.policy.minimum_cohort,
             threshold=site.agreement.threshold,
         )
@@ -259,7 +271,7 @@ class Site:
         from fedhip.federation.personal import personalize
 
         agreement = site.agreement
-        layout = Layout(agreement.width, len(agreement.classes))
+        layout = agreement.layout
         later = agreement.has_later_sums
         total = self._kept_total(session, question) if later else layout.require(question.array("total"))
         beta = beta_in(question, agreement)
@@ -273,32 +285,35 @@ class Site:
         grid = from_vector(total, layout, agreement.fraction_bits)
         held = head_in(question, agreement, grid.digest()) if agreement.head == "logistic" else None
         pooled = _pooled(session, question, agreement) if agreement.prior == "client" else None
-        received = Sum(grid, beta, sites, held, [*session.done, session.ask][1:], pooled)
+        lift = self._lift(session, agreement) if agreement.lift != "none" else None
+        received = Sum(grid, beta, sites, held, after_statistics([*session.done, session.ask]), pooled, lift)
         del total
         question.arrays.clear()  # a wide federation's sum is 100 MB, and the model needs the room
-        client = self._rows(site).client(agreement, weights=self.weights, device=self.device)
+        client = self._client(site, session)
         result = personalize(self.out, client, received, agreement, self.data)
         session.member = None
-        self.state.drop_total()
+        self.state.drop_sums()
         told = {name: value for name, value in result.accuracy.items() if value is not None}
         if not site.policy.tell_accuracy or not told:
             return {"told": False}, {}
         return {"told": True, "test": result.test, **told}, {}
 
     def _begin_later(self, site: SiteFolder, session: Session, question: Letter) -> None:
-        """A sum after the statistics': kept before anything is computed, so that the next question finds it."""
-        if (total := begin(session, question, site.agreement)) is not None:
+        """A sum after the first: kept before anything is computed, so that the next question finds it."""
+        if (told := begin(session, question, site.agreement)) is not None:
             self.state.finish(session)  # one total for an agreement: see `_personalize`
-            self.state.keep_total(total)
+            keep = self.state.keep_moments if session.ask == Ask.STATISTICS else self.state.keep_total
+            keep(told)
         self.state.keep(session)
 
     def _vector(self, site: SiteFolder, session: Session, question: Letter) -> Vector:
         """What this site gives to the sum under way."""
-        if session.round == 1:
-            return self._statistics(site)
-        total = self._kept_total(session, question)
-        client = self._rows(site).client(site.agreement, weights=self.weights, device=self.device)
-        return later_vector(session, question, site.agreement, total, client)
+        if session.ask == Ask.MOMENTS:
+            return self._moments(site)
+        client = self._client(site, session)
+        if session.ask == Ask.STATISTICS:
+            return self._statistics(site, client)
+        return later_vector(session, question, site.agreement, self._kept_total(session, question), client)
 
     def _kept_total(self, session: Session, question: Letter) -> Vector:
         """The sum of the statistics, which came with the first of the later sums."""
@@ -314,12 +329,41 @@ class Site:
     def _rows(self, site: SiteFolder) -> SiteRows:
         return SiteRows.read(self.data, site.name, site.agreement, site.policy.class_names)
 
-    def _statistics(self, site: SiteFolder) -> Vector:
+    def _raw_client(self, site: SiteFolder) -> Client:
+        client = self._rows(site).client(site.agreement, weights=self.weights, device=self.device)
+        require_size(client.train[0], site.agreement)
+        return client
+
+    def _client(self, site: SiteFolder, session: Session) -> Client:
+        """The site's rows as features of the agreed width; lifted, where that is agreed on."""
+        from fedhip.lifting import lift_clients
+
+        client = self._raw_client(site)
+        if site.agreement.lift == "none":
+            return client
+        return lift_clients(self._lift(session, site.agreement), [client])[0]
+
+    def _lift(self, session: Session, agreement: Agreement) -> Lift:
+        """What everybody lifts by."""
+        if session.moments is None:
+            raise SiteRefusalError(SiteCode.ORDER, "the moments that rows are lifted by have not come")
+        moments = self.state.moments()
+        if moments is None or digest_of(moments) != session.moments:
+            raise SiteRefusalError(SiteCode.FOLDER, "the sum that rows are lifted by is no longer there, or damaged")
+        return lift_of(moments, agreement)
+
+    def _moments(self, site: SiteFolder) -> Vector:
+        """Before phase 1: this site's part of what everybody lifts by."""
+        agreement, client = site.agreement, self._raw_client(site)
+        vector = moments_vector(client, agreement)
+        require_room(vector, len(agreement.sites), moment_bits(agreement))
+        require_possible_moments(vector, agreement, agreement.max_rows)
+        return vector
+
+    def _statistics(self, site: SiteFolder, client: Client) -> Vector:
         """Phase 1: this site's statistics as a vector, checked as nobody can check them under a mask."""
         agreement = site.agreement
-        layout, bits = Layout(agreement.width, len(agreement.classes)), agreement.fraction_bits
-        client = self._rows(site).client(agreement, weights=self.weights, device=self.device)
-        require_size(client.train[0], agreement)
+        layout, bits = agreement.layout, agreement.fraction_bits
         vector = to_vector(client.statistics(layout.d, bits))
         require_room(vector, len(agreement.sites), bits)
         require_possible(vector, layout, bits, agreement.max_rows)

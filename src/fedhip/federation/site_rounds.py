@@ -21,6 +21,7 @@ from fedhip.federation.codes import SiteCode, SiteRefusalError
 from fedhip.federation.errors import MessageError
 from fedhip.federation.head_letter import head_digest, head_in
 from fedhip.federation.later_sums import Ask, length, losses_vector, model_digest, models_in, term_of, term_vector
+from fedhip.federation.lift_sums import moments_length
 from fedhip.federation.policy import Policy
 from fedhip.federation.site_priors import SitePriors
 from fedhip.federation.site_state import Session
@@ -39,11 +40,12 @@ _MOST_WEIGHTS = 6
 
 
 def begin(session: Session, question: Letter, agreement: Agreement) -> Vector | None:
-    """Refuse a sum that is not the next, or not the one under way once more; else begin it. The total, if it came."""
+    """Refuse a sum that is not the next, or not the one under way once more; else begin it.
+
+    What came with it: the moments with the statistics of lifted rows, the total with the first sum after these.
+    """
     envelope, number = question.envelope, question.envelope.round
     again = number == session.round
-    if not agreement.has_later_sums:
-        raise SiteRefusalError(SiteCode.ORDER, f"sum {number} was asked for, and the agreement is on one")
     if again and (Step.UNMASK in session.answers or envelope.attempt <= session.attempt):
         raise SiteRefusalError(SiteCode.ANSWERED, f"sum {number} was unmasked, or asked for in this attempt already")
     if not again and (number != session.round + 1 or Step.MASK not in session.answers):
@@ -53,15 +55,18 @@ def begin(session: Session, question: Letter, agreement: Agreement) -> Vector | 
     if not again:
         session.done.append(session.ask)
     ask = _require_turn(session.done, question, agreement)
-    layout = Layout(agreement.width, len(agreement.classes))
-    total = _require_same_total(session, question, layout)
+    layout = agreement.layout
+    if ask == Ask.STATISTICS:
+        told: Vector | None = _require_same_moments(session, question, agreement)
+    else:
+        told = _require_same_total(session, question, layout)
     session.round, session.attempt, session.ask, session.member = number, envelope.attempt, ask, None
     session.answers = {Step.HELLO: session.answers[Step.HELLO]}
     if ask == Ask.GRADIENT:
         _require_fresh_weights(session, question, layout)
     if ask in (Ask.SCALE, Ask.PRIOR):
         require_same_head(session, question, agreement)
-    return total
+    return told
 
 
 def require_nobody_left(session: Session, policy: Policy, sites: Iterable[str]) -> None:
@@ -93,7 +98,7 @@ def later_vector(session: Session, question: Letter, agreement: Agreement, total
     from fedhip.core.logistic import LossError
     from fedhip.parallel import one_thread
 
-    layout, bits = Layout(agreement.width, len(agreement.classes)), agreement.fraction_bits
+    layout, bits = agreement.layout, agreement.fraction_bits
     try:
         with one_thread():
             part = _Part(session, question, layout, from_vector(total, layout, bits), client, agreement)
@@ -212,15 +217,17 @@ def scale_in(question: Letter, agreement: Agreement) -> float | None:
 def _require_turn(done: list[str], question: Letter, agreement: Agreement) -> str:
     """What is asked for, if it is its turn."""
     ask, gradients = question.text("ask"), done.count(Ask.GRADIENT)
-    head, fitted = agreement.head, Ask.SCALE in done or Ask.PRIOR in done
+    head, summed, fitted = agreement.head, Ask.STATISTICS in done, Ask.SCALE in done or Ask.PRIOR in done
+    first = summed and not fitted and Ask.TEMPERATURE not in done and gradients == 0
     turns = {
-        Ask.TEMPERATURE: head == "logistic" and not fitted and Ask.TEMPERATURE not in done and gradients == 0,
+        Ask.STATISTICS: not summed,
+        Ask.TEMPERATURE: head == "logistic" and first,
         Ask.GRADIENT: Ask.TEMPERATURE in done and not fitted and gradients < (agreement.gradient_rounds or 0),
         Ask.PENALTY: Ask.PENALTY not in done and not fitted and gradients >= 2,
     }
     if agreement.prior == "client":
-        turns[Ask.SCALE] = not fitted and (head == "lda" or gradients > 0)
-        turns[Ask.PRIOR] = Ask.PRIOR not in done and (head == "ridge" or Ask.SCALE in done)
+        turns[Ask.SCALE] = not fitted and (gradients > 0 if head == "logistic" else summed and head == "lda")
+        turns[Ask.PRIOR] = Ask.PRIOR not in done and (summed if head == "ridge" else Ask.SCALE in done)
     if ask not in list(Ask) or not turns.get(Ask(ask), False):
         raise SiteRefusalError(SiteCode.ORDER, f"{ask!r} was asked for after {', '.join(done)}; it is not its turn")
     return ask
@@ -238,6 +245,17 @@ def _require_same_total(session: Session, question: Letter, layout: Layout) -> V
     if named != session.total:
         raise SiteRefusalError(SiteCode.TOTAL, "the server speaks of another sum than the one that came first")
     return total
+
+
+def _require_same_moments(session: Session, question: Letter, agreement: Agreement) -> Vector:
+    """The sum that rows are lifted by: one for an agreement, as there is one total."""
+    moments = require_length(question.array("moments"), moments_length(agreement))
+    if digest_of(moments) != question.text("sum"):
+        raise MessageError("the moments that came are not those that were named")
+    if session.moments not in (None, question.text("sum")):
+        raise SiteRefusalError(SiteCode.TOTAL, "the server speaks of other moments than those that came first")
+    session.moments = question.text("sum")
+    return moments
 
 
 def _require_fresh_weights(session: Session, question: Letter, layout: Layout) -> None:

@@ -3,6 +3,7 @@
     state/lock            one question at a time, whatever the engine does
     state/session.bin     the session: which steps were answered, and the site's part in the secure sum
     state/vector.bin      the statistics, or what a later sum takes, from when it is computed until it is masked
+    state/moments.bin     the sum that everybody lifts by, where features are lifted, until the model is made
     state/total.bin       the sum of all sites' statistics, where later sums follow, until the model is made
     state/finished.json   agreements under which a sum was finished
     state/site.log        what happened here, for the site's own people
@@ -32,7 +33,7 @@ from fedhip.federation.vector import Vector, as_bytes
 SCHEMA = 1
 
 #: What a session of a version before later sums has not.
-_LATER = ("round", "attempt", "ask", "done", "cohort", "total", "weights", "head")
+_LATER = ("round", "attempt", "ask", "done", "cohort", "total", "weights", "head", "moments")
 
 
 @dataclass
@@ -43,7 +44,7 @@ class Session:
     given again, the answer; it is of the latest sum. `cohort` are the sites that were in the sum before, as this site
     knows it. Of later sums: which `ask` is under way, in which `round` and `attempt`, which asks are `done`, the digest
     of the `total` they are about, by their digests the `weights` that were asked about, with the round, and the digest
-    of the `head` that priors are chosen for.
+    of the `head` that priors are chosen for. `moments` is the digest of those that rows are lifted by.
     """
 
     session: bytes
@@ -59,6 +60,7 @@ class Session:
     total: str | None = None
     weights: dict[str, int] = field(default_factory=dict)
     head: str | None = None
+    moments: str | None = None
 
     def to_bytes(self) -> bytes:
         """As JSON; bytes in base 64."""
@@ -128,7 +130,7 @@ class SiteState:
     def begin(self, session: Session) -> None:
         """A new session: nothing of the last one stays, not even what a process was killed over."""
         self.drop_vector()
-        self.drop_total()
+        self.drop_sums()
         for half in self.folder.glob(".*-*"):
             half.unlink()
         self.keep(session)
@@ -153,9 +155,18 @@ class SiteState:
         """The sum of the statistics, if it came in this session."""
         return self._read("total.bin")
 
-    def drop_total(self) -> None:
-        """Forget it."""
-        (self.folder / "total.bin").unlink(missing_ok=True)
+    def keep_moments(self, moments: Vector) -> None:
+        """Write the sum that rows are lifted by."""
+        replace_private(self.folder / "moments.bin", as_bytes(moments))
+
+    def moments(self) -> Vector | None:
+        """The sum that rows are lifted by, if it came in this session."""
+        return self._read("moments.bin")
+
+    def drop_sums(self) -> None:
+        """Forget the sums that came."""
+        for name in ("moments.bin", "total.bin"):
+            (self.folder / name).unlink(missing_ok=True)
 
     def _read(self, name: str) -> Vector | None:
         try:

@@ -8,12 +8,16 @@ from typing import Any
 from fedhip.federation.agreement import Agreement
 from fedhip.federation.later_sums import Ask
 from fedhip.federation.prior_sums import later_length
-from fedhip.federation.vector import Layout
+
+
+def after_statistics(asks: Sequence[str]) -> list[str]:
+    """What the sums after that of the statistics are of, among all from the first."""
+    return list(asks[asks.index(Ask.STATISTICS) + 1 :])
 
 
 def traffic_of(agreement: Agreement, method: str, asks: Sequence[str] = ()) -> dict[str, Any]:
     """As in a row of results.json; `asks` are the sums after that of the statistics."""
-    layout = Layout(agreement.width, len(agreement.classes))
+    layout = agreement.layout
     statistics, intercept = 8 * layout.size, agreement.head != "ridge"
     model = 8 * (layout.m + intercept) * layout.d
     weights, gradient = 4 * (layout.m + 1) * layout.d, 8 * later_length(Ask.GRADIENT, agreement)
