@@ -65,6 +65,7 @@ def fedhip_run(path: Path, kind: Any, bits: int, **settings: Any) -> RunFolder:
         *((kind, {}, []) for kind in KINDS),
         ("nystroem", {"head": "lda"}, []),
         ("fourier", {"prior": "client"}, ["prior"]),
+        ("relu", {"head": "lda", "prior": "client"}, ["temperature", "scale", "prior"]),
         (
             "relu",
             {"head": "logistic"},

@@ -75,8 +75,8 @@ def assert_same_answers(own: Model, other: Model) -> None:
         ({}, ["prior"]),
         ({"alpha": 2.0, "beta": 0.5}, ["prior"]),
         ({"only_local_classes": True}, ["prior"]),
-        ({"head": "lda"}, ["scale", "prior"]),
-        ({"head": "lda", "only_local_classes": True}, ["scale", "prior"]),
+        ({"head": "lda"}, ["temperature", "scale", "prior"]),
+        ({"head": "lda", "only_local_classes": True}, ["temperature", "scale", "prior"]),
         (
             {"head": "logistic"},
             [*("temperature", "gradient", "gradient", "penalty"), *["gradient"] * 3, "scale", "prior"],
@@ -131,7 +131,7 @@ def test_who_joins_the_result_has_no_prior(tmp_path: Path) -> None:
     assert joined.model("late").bias is None
 
 
-@pytest.mark.parametrize(("step", "number"), [("keys", 2), ("unmask", 2), ("mask", 3), ("unmask", 3)])
+@pytest.mark.parametrize(("step", "number"), [("keys", 2), ("unmask", 2), ("mask", 3), ("unmask", 4)])
 def test_killed_in_a_sum_of_priors(tmp_path: Path, step: str, number: int) -> None:
     trial, other = skewed(tmp_path / "killed", head="lda"), skewed(tmp_path / "whole", head="lda")
     trial.grid.stop_at = (step, 4 * (number - 1) + 2)
@@ -164,7 +164,7 @@ def test_without_consent_nobody_goes_on(tmp_path: Path) -> None:
     assert [s["sites"] for s in trial.run().results["sums"]] == [list(FOUR)] * 2
 
 
-@pytest.mark.parametrize(("head", "number"), [("ridge", 2), ("lda", 2), ("lda", 3)])
+@pytest.mark.parametrize(("head", "number"), [("ridge", 2), ("lda", 3), ("lda", 4)])
 def test_wrong_numbers_under_a_mask(tmp_path: Path, head: str, number: int) -> None:
     trial = skewed(tmp_path, head=head)
 

@@ -254,13 +254,17 @@ def test_priors_that_are_not_their_turn(table: LaterTable, tmp_path: Path) -> No
         assert table.keys("a", 2, {"ask": str(ask), "sum": table.digest}, {"total": table.total}) is SiteCode.ORDER
     lda = LaterTable(tmp_path / "lda", head="lda", gradient_rounds=None, prior="client")
     lda.statistics()
-    body = {"ask": "prior", "sum": lda.digest, "scale": 1.0}
-    assert lda.keys("a", 2, body, {"total": lda.total}) is SiteCode.ORDER  # before the scale
-    assert lda.keys("a", 2, {**body, "ask": "temperature"}, {"total": lda.total}) is SiteCode.ORDER
-    lda.sum(2, {**body, "ask": "scale"}, {"total": lda.total})
-    assert lda.keys("a", 3, {**body, "ask": "scale"}) is SiteCode.ORDER  # a second one
-    assert lda.keys("a", 3, {**body, "scale": 0.0}) is SiteCode.MALFORMED
-    assert lda.keys("a", 3, body) is SiteCode.OK
+    body = {"ask": "prior", "sum": lda.digest, "scale": 1.0, "temperature": 2.0}
+    for early in ("scale", "prior"):  # before the temperature
+        assert lda.keys("a", 2, {**body, "ask": early}, {"total": lda.total}) is SiteCode.ORDER
+    lda.sum(2, {**body, "ask": "temperature"}, {"total": lda.total})
+    assert lda.keys("a", 3, body) is SiteCode.ORDER  # before the scale
+    lda.sum(3, {**body, "ask": "scale"})
+    for again in ("scale", "temperature"):  # a second one
+        assert lda.keys("a", 4, {**body, "ask": again}) is SiteCode.ORDER
+    assert lda.keys("a", 4, {**body, "temperature": 3.0}) is SiteCode.WEIGHTS
+    assert lda.keys("a", 4, {**body, "scale": 0.0}) is SiteCode.MALFORMED
+    assert lda.keys("a", 4, body) is SiteCode.OK
 
 
 def test_one_head_for_all_priors(ridges: LaterTable) -> None:

@@ -52,8 +52,8 @@ def register(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> N
     )
     rules.add_argument(
         "--prior", choices=("client", "none"),
-        help="client: each site's class frequencies are part of its answers, where rows left out say so; one sum more, "
-        "of other heads than the ridge two (default: none)",
+        help="client: each site's class frequencies are part of its answers, where rows left out say so; one sum more "
+        "for a ridge, two for the logistic head, three for lda (default: none)",
     )  # fmt: skip
     rules.add_argument("--alpha", type=_number_or("loo"), metavar="α", help="a number, or loo (default)")
     rules.add_argument("--beta", type=_number_or("auto"), metavar="β", help="a number, or auto (default)")

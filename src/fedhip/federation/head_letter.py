@@ -51,8 +51,8 @@ def head_in(letter: Letter, agreement: Agreement, total: str) -> Model:
 
 
 def head_digest(letter: Letter, agreement: Agreement) -> str:
-    """Which head a letter tells of: by β, by settings and weights, or by nothing where it follows from the sum."""
-    names = {"ridge": ("beta",), "lda": (), "logistic": _SETTINGS}[agreement.head]
+    """Which head a letter tells of: by β, by LDA's temperature, or by settings and weights."""
+    names = {"ridge": ("beta",), "lda": ("temperature",), "logistic": _SETTINGS}[agreement.head]
     sha = hashlib.sha256(repr([letter.real(name) for name in names]).encode())
     if agreement.head == "logistic":
         sha.update(np.ascontiguousarray(letter.array("weights")).data)

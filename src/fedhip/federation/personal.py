@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 from fedhip.core.errors import FedHiPError
@@ -25,10 +26,19 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Pooled:
-    """What a prior is chosen by beside the site's own rows: everybody's losses, and the scale of the scores."""
+    """What a prior is chosen by beside the site's own rows: everybody's losses, and the scale of the scores.
+
+    `temperature` is that of LDA's scores, at which a site judges whose means it takes.
+    """
 
     losses: Vector
     scale: float | None
+    temperature: float | None = None
+
+    @property
+    def options(self) -> dict[str, float]:
+        """Of the head: LDA's temperature, which is everybody's."""
+        return {} if self.temperature is None else {"temperature": self.temperature}
 
 
 @dataclass(frozen=True)
@@ -89,7 +99,8 @@ def _phase3(
 
     alpha, only_local, pooled = agreement.alpha, agreement.only_local_classes, received.pooled
     own, ridge, priors = agreement.methods[-1], agreement.head == "ridge", dict[str, "Prior"]()
-    head = None if ridge and pooled is None else fit_head(federation, agreement, [client], received.held)
+    options = {} if pooled is None else pooled.options
+    head = None if ridge and pooled is None else fit_head(federation, agreement, [client], received.held, options)
     if head is not None and pooled is not None:
         chosen = SitePriors(head, client, agreement).choose(pooled.losses, pooled.scale)
         priors = {method: prior for method, (_, prior) in chosen.items()}
@@ -102,9 +113,16 @@ def _phase3(
 
 
 def fit_head(
-    federation: Federation, agreement: Agreement, clients: Sequence[Client] = (), held: Model | None = None
+    federation: Federation,
+    agreement: Agreement,
+    clients: Sequence[Client] = (),
+    held: Model | None = None,
+    known: Mapping[str, float] = MappingProxyType({}),
 ) -> Head:
-    """The agreed head, of the sum or as it is held; for clients whose rows are here."""
+    """The agreed head, of the sum or as it is held; for clients whose rows are here.
+
+    `known` are options that follow from everybody's rows.
+    """
     from fedhip.heads import head_named
     from fedhip.heads.options import options_of
     from fedhip.methods.closed import Task
@@ -112,7 +130,7 @@ def fit_head(
 
     kind = head_named(agreement.head)
     protocol = Protocol(seed=agreement.seed, only_local_classes=agreement.only_local_classes)
-    options = options_of(kind, agreement.alpha, {})
+    options = {**options_of(kind, agreement.alpha, {}), **known}
     task = Task(clients, len(agreement.classes), protocol, options, "cpu", lambda phase, done, total: None)
     return kind.fit(federation, task, held)
 

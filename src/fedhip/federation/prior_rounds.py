@@ -1,5 +1,6 @@
 """Priors at the server: the sums that every site chooses by, once the head is there.
 
+    temperature of LDA, at which sites judge whose means they take: then they do as in `fedhip run`
     scale       of the scores, for heads whose scale the sites do not know
     prior       losses and rows right over the grid of priors
 
@@ -13,8 +14,8 @@ from dataclasses import dataclass
 from fedhip.core.errors import StatisticsError
 from fedhip.federation.errors import RoundError
 from fedhip.federation.later_rounds import LaterRounds
-from fedhip.federation.later_sums import Ask
-from fedhip.federation.prior_sums import prior_losses_of, require_possible_losses, scale_of_sum
+from fedhip.federation.later_sums import Ask, losses_of
+from fedhip.federation.prior_sums import lda_temperatures, prior_losses_of, require_possible_losses, scale_of_sum
 from fedhip.federation.vector import Vector
 from fedhip.federation.wire import Arrays, Body
 
@@ -34,8 +35,10 @@ class PriorRounds:
         rows = int(layout.counts(self.sums.total).sum())
         scale = None
         try:
+            if agreement.head == "lda":
+                told["temperature"] = self._temperature()
             if agreement.head != "ridge":
-                scale = told["scale"] = scale_of_sum(self._sum(Ask.SCALE, {}), rows, layout.d)
+                scale = told["scale"] = scale_of_sum(self._sum(Ask.SCALE, told), rows, layout.d)
             pooled = self._sum(Ask.PRIOR, told)
             require_possible_losses(prior_losses_of(pooled, agreement, scale), rows)
         except StatisticsError as error:
@@ -43,6 +46,14 @@ class PriorRounds:
                 f"a site sent wrong numbers under its mask: {error}. Nobody can say which; nothing was written"
             ) from error
         return told, {"priors": pooled}
+
+    def _temperature(self) -> float:
+        from fedhip.core.calibration import choose_temperature
+
+        losses = losses_of(self._sum(Ask.TEMPERATURE, {}))
+        if float(losses.min()) < 0.0:
+            raise StatisticsError("the losses over temperatures are those of no rows")
+        return choose_temperature(losses, lda_temperatures())
 
     def _sum(self, ask: Ask, told: Body) -> Vector:
         if self.sums.found(ask) is None:

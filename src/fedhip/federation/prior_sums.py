@@ -1,12 +1,14 @@
 """What priors are chosen by, as vectors of whole numbers: the same at the sites and the server.
 
-    scale   squared deviations of the scores of a site's own model, in four parts ‖ how many scores these are
-    prior   of each method: log-losses over models, temperatures and smoothings ‖ rows right ‖ rows judged
+    temperature   of LDA: log-losses of the federation's scores of rows left out, over 20 temperatures
+    scale         squared deviations of the scores of a site's own model, in four parts ‖ how many scores these are
+    prior         of each method: log-losses over models, temperatures and smoothings ‖ rows right ‖ rows judged
 
-`fedhip.core.prior` says what they are, of which rows, and how a client chooses by its own and everybody's. The scale is
-that of `fedhip run`, two sums; a ridge's scores have one that everybody knows, and need no sum. Squares are as large as
-scores are, so they go on a grid of 2^-64 in parts of 32 bits, whose sums cannot overflow: nothing is rounded but what a
-float64 rounds too. Losses go on the grid of all later sums.
+`fedhip.core.prior` says what they are, of which rows, and how a client chooses by its own and everybody's. Temperature
+and scale are those of `fedhip run`: LDA's sites judge at the temperature whose means they take, and the scale is two
+sums; a ridge's scores have one that everybody knows, and need no sum. Squares are as large as scores are, so they go on
+a grid of 2^-64 in parts of 32 bits, whose sums cannot overflow: nothing is rounded but what a float64 rounds too.
+Losses go on the grid of all later sums.
 """
 
 from __future__ import annotations
@@ -34,7 +36,16 @@ def later_length(ask: Ask, agreement: Agreement) -> int:
         return _PARTS + 1
     if ask is Ask.PRIOR:
         return sum(2 * models * _places() + 1 for models in models_of(agreement).values())
+    if ask is Ask.TEMPERATURE and agreement.head == "lda":
+        return len(lda_temperatures())
     return agreement.layout.size if ask is Ask.STATISTICS else length(ask, agreement.layout)
+
+
+def lda_temperatures() -> tuple[float, ...]:
+    """What LDA's temperature is chosen among."""
+    from fedhip.methods.fedhip_lda import TEMPERATURES
+
+    return TEMPERATURES
 
 
 def models_of(agreement: Agreement) -> dict[str, int]:

@@ -46,7 +46,15 @@ from fedhip.federation.prior_sums import later_length
 from fedhip.federation.rows import SiteRows, require_size
 from fedhip.federation.secure_sum import Member, Reason, SecureSumError
 from fedhip.federation.site_folder import SiteFolder, open_site
-from fedhip.federation.site_rounds import begin, beta_in, later_vector, require_nobody_left, require_same_head, scale_in
+from fedhip.federation.site_rounds import (
+    begin,
+    beta_in,
+    later_vector,
+    require_nobody_left,
+    require_same_head,
+    scale_in,
+    temperature_in,
+)
 from fedhip.federation.site_state import Session, SiteState
 from fedhip.federation.traffic import after_statistics
 from fedhip.federation.vector import (
@@ -416,7 +424,7 @@ def _pooled(session: Session, question: Letter, agreement: Agreement) -> Pooled:
     """What the site's prior is chosen by, beside its own rows; of the head that it gave losses of."""
     require_same_head(session, question, agreement)
     losses = require_length(question.array("priors"), later_length(Ask.PRIOR, agreement))
-    return Pooled(losses, scale_in(question, agreement))
+    return Pooled(losses, scale_in(question, agreement), temperature_in(question, agreement))
 
 
 def _same_answer(session: Session, step: Step, digest: str) -> Body | None:

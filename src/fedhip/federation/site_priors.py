@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from fedhip.federation.agreement import Agreement
+from fedhip.federation.later_sums import losses_vector
 from fedhip.federation.prior_sums import prior_losses_of, prior_vector, scale_vector, scales_of
 from fedhip.federation.vector import Vector
 
@@ -25,6 +26,14 @@ class SitePriors:
     head: Head
     client: Client
     agreement: Agreement
+
+    def temperature(self) -> Vector:
+        """Losses of the federation's scores, over the head's temperatures."""
+        import torch
+
+        (scores,) = self.head.left_out(self.client)["global"]
+        losses = self.head.losses(scores, torch.as_tensor(self.client.train[1]))
+        return losses_vector(torch.tensor(losses, dtype=torch.float64), len(self.agreement.sites))
 
     def scale(self) -> Vector:
         """The two sums behind the scale of the site's own scores."""

@@ -152,6 +152,8 @@ class _Part:
         """Losses of LDA's scores."""
         from fedhip.core.logistic_fit import LogisticFit
 
+        if self.agreement.head == "lda":
+            return self._priors.temperature()
         fit = LogisticFit.of(self.total)
         return losses_vector(fit.temperature_losses(*self.rows, client=self.client.name), len(self.agreement.sites))
 
@@ -193,7 +195,9 @@ class _Part:
         question, agreement = self.question, self.agreement
         beta = beta_in(question, agreement) if agreement.head == "ridge" else 0.0
         held = head_in(question, agreement, self.grid.digest()) if agreement.head == "logistic" else None
-        head = fit_head(Federation(self.grid, beta), agreement, [self.client], held)
+        temperature = None if self.session.ask == Ask.TEMPERATURE else temperature_in(question, agreement)
+        known = {} if temperature is None else {"temperature": temperature}
+        head = fit_head(Federation(self.grid, beta), agreement, [self.client], held, known)
         return SitePriors(head, self.client, agreement)
 
 
@@ -214,6 +218,15 @@ def scale_in(question: Letter, agreement: Agreement) -> float | None:
     return scale
 
 
+def temperature_in(question: Letter, agreement: Agreement) -> float | None:
+    """LDA's temperature that the server tells; None of another head, which has none or tells it with its weights."""
+    if agreement.head != "lda":
+        return None
+    if (temperature := question.real("temperature")) <= 0.0:
+        raise MessageError(f"the temperature is {temperature}; it is above 0")
+    return temperature
+
+
 def _require_turn(done: list[str], question: Letter, agreement: Agreement) -> str:
     """What is asked for, if it is its turn."""
     ask, gradients = question.text("ask"), done.count(Ask.GRADIENT)
@@ -221,12 +234,12 @@ def _require_turn(done: list[str], question: Letter, agreement: Agreement) -> st
     first = summed and not fitted and Ask.TEMPERATURE not in done and gradients == 0
     turns = {
         Ask.STATISTICS: not summed,
-        Ask.TEMPERATURE: head == "logistic" and first,
+        Ask.TEMPERATURE: first and (head == "logistic" or (head == "lda" and agreement.prior == "client")),
         Ask.GRADIENT: Ask.TEMPERATURE in done and not fitted and gradients < (agreement.gradient_rounds or 0),
         Ask.PENALTY: Ask.PENALTY not in done and not fitted and gradients >= 2,
     }
     if agreement.prior == "client":
-        turns[Ask.SCALE] = not fitted and (gradients > 0 if head == "logistic" else summed and head == "lda")
+        turns[Ask.SCALE] = not fitted and Ask.TEMPERATURE in done and (head == "lda" or gradients > 0)
         turns[Ask.PRIOR] = Ask.PRIOR not in done and (summed if head == "ridge" else Ask.SCALE in done)
     if ask not in list(Ask) or not turns.get(Ask(ask), False):
         raise SiteRefusalError(SiteCode.ORDER, f"{ask!r} was asked for after {', '.join(done)}; it is not its turn")

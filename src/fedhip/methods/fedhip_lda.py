@@ -111,7 +111,8 @@ def fit_heads(task: Task) -> tuple[list[LdaHead], AffineModel, int]:
 def personal_heads(fit: LdaFit, task: Task, others: Tensor | None = None) -> list[LdaHead]:
     """Phase 3 of the task's clients: one temperature for all, then each client's choice of means.
 
-    `others` are the losses over TEMPERATURES of clients that are not of the task.
+    `others` are the losses over TEMPERATURES of clients that are not of the task. Where everybody's temperature is
+    known it is among the task's options.
     """
     training = task.training
     scores = list(in_order(fit.left_out, training, task.device))
@@ -120,7 +121,7 @@ def personal_heads(fit: LdaFit, task: Task, others: Tensor | None = None) -> lis
         losses += others.to(losses)
     for client, found in zip(training, scores, strict=True):
         losses += fit.losses(found, torch.tensor(client.train[1]))
-    temperature = choose_temperature(losses, TEMPERATURES)
+    temperature = task.options.get("temperature") or choose_temperature(losses, TEMPERATURES)
 
     def personalize(at: int) -> LdaHead:
         return fit.personalize(training[at], scores[at], temperature)
