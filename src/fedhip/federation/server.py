@@ -105,19 +105,14 @@ class Round:
             self._go_on(progress)
         if progress.stage is Stage.MASKED:
             self._unmask(progress)
-        sums, logistic = LaterRounds(self.cohort, self.checkpoint, progress, self._unmask), None
+        sums = LaterRounds(self.cohort, self.checkpoint, progress, self._unmask)
         if Ask.STATISTICS not in progress.asks:
             sums.statistics(self.layout.require if self.agreement.secure_sum else self._possible)
-        if self.agreement.head == "logistic":
-            logistic = LogisticRounds(sums)
-        held = None if logistic is None else held_model(logistic.run(), self.agreement, self._summed().digest())
-        told = self._told(held)
-        if self.agreement.prior == "client":
-            body, arrays = PriorRounds(sums, *told).run()
-            told = {**told[0], **body}, {**told[1], **arrays}
+        held, notes = self._logistic(sums) if self.agreement.head == "logistic" else (None, [])
+        told = self._told(sums, held)
         if self.agreement.has_later_sums:
             self.cohort.gather(progress.summed, Step.PERSONALIZE, wait=False)  # also who left, if it is back
-        self._personalize(progress, held, told, [] if logistic is None else logistic.fit.notes)
+        self._personalize(progress, held, told, notes)
         self.checkpoint.clear()
         self.diary.write("finished", f"the sum of {len(progress.summed)} sites and the global model are in {self.out}")
         return self.out
@@ -244,11 +239,20 @@ class Round:
         progress.dropped = dict(self.cohort.dropped)
         self.checkpoint.write(progress, **data)
 
-    def _told(self, held: Model | None) -> tuple[Body, Arrays]:
-        """What of the head does not follow from the sum: a ridge's β, all of a logistic one."""
-        if held is not None:
-            return head_letter(held)
-        return {"beta": self._beta} if self.agreement.head == "ridge" else {}, {}
+    def _logistic(self, sums: LaterRounds) -> tuple[Model, list[str]]:
+        """The logistic head, and what is to be said of its sums."""
+        rounds = LogisticRounds(sums)
+        return held_model(rounds.run(), self.agreement, self._summed().digest()), rounds.fit.notes
+
+    def _told(self, sums: LaterRounds, held: Model | None) -> tuple[Body, Arrays]:
+        """What the sites need beside the sum: the head, where it does not follow, and what priors are chosen by."""
+        body, arrays = ({}, {}) if held is None else head_letter(held)
+        if self.agreement.prior == "none":
+            return body, arrays
+        if self.agreement.head == "ridge":
+            body["beta"] = self._beta
+        chosen_by = PriorRounds(sums, body, arrays).run()
+        return {**body, **chosen_by[0]}, {**arrays, **chosen_by[1]}
 
     def _personalize(self, progress: Progress, held: Model | None, told: tuple[Body, Arrays], notes: list[str]) -> None:
         """The sum or the head to every site that is in it; the result once all have answered or are late."""
