@@ -10,7 +10,8 @@ import multiprocessing
 import os
 import signal
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from typing import Any
 
 import torch
@@ -36,9 +37,9 @@ def helped(jobs: int, work: Callable[..., None], *told: Any) -> Iterator[None]:
     ]
     try:
         _take_cores(part_of(cores, 0, jobs))
-        with _uninterrupted():
-            for helper in helpers:
-                helper.start()
+        # At once: each start waits until the other process has read what it is told.
+        with _uninterrupted(), ThreadPoolExecutor(jobs - 1) as pool:
+            list(pool.map(fresh.Process.start, helpers))
         yield
     finally:
         for helper in helpers:
@@ -83,12 +84,15 @@ def _uninterrupted() -> Iterator[None]:
 
 def _help(cores: set[int], work: Callable[..., None], told: tuple[Any, ...]) -> None:
     """In a helper: an interrupt is for the one who was asked, who then tells this process to end."""
-    signal.signal(signal.SIGTERM, _end)
+    signal.signal(signal.SIGTERM, _interrupt)
     _take_cores(cores)
-    with suppress(Exception, KeyboardInterrupt):
+    try:
         work(*told)
-    signal.signal(signal.SIGTERM, signal.SIG_IGN)  # it ends anyway
+    finally:
+        os._exit(0)
 
 
-def _end(number: int, frame: object) -> None:
+def _interrupt(number: int, frame: object) -> None:
+    """Once: what is cleaned up after it is left in peace."""
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)
     raise KeyboardInterrupt
