@@ -113,7 +113,7 @@ def test_rows_of_some_classes_tell_of_the_others() -> None:
     F, y = drawn(2000, range(8, 12), turn)
 
     def loss(alpha: float) -> float:
-        return log_loss(y, torch.softmax(personal.model(alpha).scores(F)[:, 8:], dim=1).numpy())
+        return float(log_loss(y, torch.softmax(personal.model(alpha).scores(F)[:, 8:], dim=1).numpy()))
 
     assert loss(personal.select()) < 0.5 * loss(0.0)
 
