@@ -59,20 +59,18 @@ def cell(data: FeatureSet, number: int, concentration: float, rows: int, seed: i
     cohort = Cohort.of(thinned(clients_of(data, partition), rows, seed))
     protocol = Protocol(seed=seed, prior="client")
     told = judge_heads(cohort, data.num_classes, protocol, device=device).told
-    reached, errors = {}, {}
+    tested = [k for k, client in enumerate(cohort) if len(client.test[1])]
+    reached = {}
     for name, head in HEADS.items():
         run = run_method(head.method, cohort, data.num_classes, protocol, device=device)
-        reached[name] = 100 * float(np.mean([value for value in run.accuracy if value is not None]))
-        errors[name] = run.accuracy
-    best = max(reached, key=lambda name: reached[name])
-    between = [
-        100 * (a - b) for a, b in zip(errors[best], errors[told["head"]], strict=True) if a is not None and b is not None
-    ]
+        reached[name] = 100 * np.array([run.accuracy[k] for k in tested], dtype=float)
+    best = max(reached, key=lambda name: float(reached[name].mean()))
+    lost = reached[best] - reached[told["head"]]
     return {
         "recommendation": told,
-        "reached": reached,
-        "lost": float(np.mean(between)),
-        "error": float(np.std(between) / len(between) ** 0.5),
+        "reached": {name: float(found.mean()) for name, found in reached.items()},
+        "lost": float(lost.mean()),
+        "error": float(lost.std() / len(lost) ** 0.5),
         "train": sum(len(client.train[1]) for client in cohort) / number,
         "test": sum(len(client.test[1]) for client in cohort),
     }
@@ -87,10 +85,16 @@ def table(cells: Mapping[str, Cell]) -> str:
         judged = found["recommendation"]["heads"]
         shown = [f"{found['reached'][name]:.2f} ({100 * judged[name]['share']:.2f})" for name in HEADS]
         lost = f"{found['lost']:.2f} ± {found['error']:.2f}" if found["lost"] > 0.0 else "0"
-        lines.append(
-            "| " + " | ".join([number, concentration, f"{found['train']:.0f}", seed, *shown,
-                               found["recommendation"]["head"], lost]) + " |"
-        )  # fmt: skip
+        cells_shown = [
+            number,
+            concentration,
+            f"{found['train']:.0f}",
+            seed,
+            *shown,
+            found["recommendation"]["head"],
+            lost,
+        ]
+        lines.append("| " + " | ".join(cells_shown) + " |")
     return "\n".join(lines) + "\n"
 
 
@@ -110,7 +114,9 @@ def main() -> None:
     data = read_features(args.features)
     told = {"features": hashlib.sha256(data.features.tobytes()).hexdigest()}
     kept = args.out.with_name(args.out.name + ".cells.json")
-    saved = json.loads(kept.read_text(encoding="utf-8")) if kept.exists() else {"told": told, "cells": {}}
+    saved: dict[str, Any] = (
+        json.loads(kept.read_text(encoding="utf-8")) if kept.exists() else {"told": told, "cells": {}}
+    )
     if saved["told"] != told:
         parser.error(f"{kept} holds cells of other features; give another --out")
     for seed, number, concentration, rows in product(args.seeds, args.clients, args.concentrations, args.rows):

@@ -24,7 +24,7 @@ from torch import Tensor
 from fedhip.core import PersonalizationPath
 from fedhip.core.errors import EmptyClientError
 from fedhip.core.fixedpoint import round_features
-from fedhip.core.prior import Prior
+from fedhip.core.prior import NO_PRIOR, Prior
 from fedhip.heads import HEADS, Lda, Ridge
 from fedhip.methods import Cohort, Protocol, run_method
 from fedhip.methods.closed import Task
@@ -38,7 +38,7 @@ from fedhip.simulation import Client, Outcome
 #: What `--head` takes beside the names of heads.
 AUTO = "auto"
 FOLDS = 5
-#: Heads this near to the best are as good as it: the one of fewest rounds is taken.
+#: Heads this near to the best are as good as it: the cheapest is taken. `HEADS` are in that order.
 NEAR = 0.0025
 #: The judging ends before the last fold where the best is ahead by so many standard errors.
 CLEAR = 3.0
@@ -46,14 +46,19 @@ CLEAR = 3.0
 
 @dataclass(frozen=True)
 class Judged:
-    """One head: each client's rows right (K,), of the rows it was judged by (K,); the rounds that the head takes."""
+    """One head: each client's rows right (K,), of the rows it was judged by (K,). Those of several folds add."""
 
     right: NDArray[np.int64]
     rows: NDArray[np.int64]
-    rounds: int
+
+    @classmethod
+    def of(cls, clients: Sequence[Client], accuracy: Sequence[float | None]) -> Self:
+        """From the accuracy on every client's test rows; None where it has none."""
+        rows = np.array([len(client.test[1]) for client in clients])
+        return cls(np.rint(np.array([share or 0.0 for share in accuracy]) * rows).astype(np.int64), rows)
 
     def __add__(self, other: Judged) -> Judged:
-        return Judged(self.right + other.right, self.rows + other.rows, self.rounds)
+        return Judged(self.right + other.right, self.rows + other.rows)
 
     @property
     def share(self) -> float:
@@ -74,7 +79,7 @@ class Judged:
 
 @dataclass(frozen=True)
 class Recommendation:
-    """A head, and what was found of each: the mean over clients of the share (0 to 1) of rows right, and all rows right.
+    """A head, and what was found of each: mean over clients of the share (0 to 1) of rows right, and rows right in all.
 
     `rows` is of how many, `prior` what the head was judged with, `by` how: "held out" or "left out".
     """
@@ -88,10 +93,9 @@ class Recommendation:
 
     @classmethod
     def of(cls, judged: Mapping[str, Judged], priors: Mapping[str, PriorOption], by: str) -> Self:
-        """The best head; of those near it the one of fewest rounds, of several the better, of equals the first."""
+        """The first head that is no worse than the best, or hardly."""
         shares = {name: found.share for name, found in judged.items()}
-        near = [name for name in judged if shares[name] >= max(shares.values()) - NEAR]
-        head = min(near, key=lambda name: (judged[name].rounds, -shares[name]))
+        head = next(name for name, share in shares.items() if share >= max(shares.values()) - NEAR)
         right = {name: int(found.right.sum()) for name, found in judged.items()}
         return cls(head, priors[head], shares, right, int(judged[head].rows.sum()), by)
 
@@ -105,6 +109,24 @@ class Recommendation:
             "rows": self.rows,
             "heads": {name: {"share": share, "right": self.right[name]} for name, share in self.shares.items()},
         }
+
+
+def in_words(told: Mapping[str, Any]) -> str:
+    """What `Recommendation.told` says, in a sentence."""
+    shares = {name: found["share"] for name, found in told["heads"].items()}
+    head, best = told["head"], max(shares, key=lambda name: shares[name])
+    if told["by"] == "left out":
+        advice = "no reason to change" if head == Ridge.name else "worth a try"
+        return (
+            f"Leave-one-out on training rows, mean over clients: {shares[Ridge.name]:.1%} right with these models, "
+            f"{shares[Lda.name]:.1%} with --head lda --prior client, in one round too; {advice}."
+        )
+    found = ", ".join(f"{name} {told['heads'][name]['right']:,} ({share:.1%})" for name, share in shares.items())
+    near = "" if head == best else f"; {best} is hardly better, and dearer"
+    return (
+        f"The head {head} was chosen by training rows held out; right of {told['rows']:,}, and in brackets the mean "
+        f"over clients: {found}{near}."
+    )
 
 
 def judge_heads(
@@ -131,12 +153,12 @@ def judge_heads(
             tell("choosing the head", fold * len(HEADS) + place, FOLDS * len(HEADS))
             told = (options or {}).get(name)
             run = run_method(head.method, cohort, num_classes, protocol, options=told, device=device)
-            found = _judged(cohort, run.accuracy, run.rounds)
+            found = Judged.of(cohort, run.accuracy)
             judged[name] = judged[name] + found if name in judged else found
         best = max(judged.values(), key=lambda found: found.share)
         if all(best.is_clearly_ahead_of(other) for other in judged.values() if other is not best):
             break
-    tell("choosing the head", 1, 1)
+    tell("choosing the head", FOLDS * len(HEADS), FOLDS * len(HEADS))
     if not judged:
         raise EmptyClientError(
             "there are too few training rows to judge heads by: leaving some out leaves none; "
@@ -163,12 +185,6 @@ def _can_judge(clients: Sequence[Client]) -> bool:
     return any(len(client.train[1]) for client in clients) and any(len(client.test[1]) for client in clients)
 
 
-def _judged(clients: Sequence[Client], accuracy: Sequence[float | None], rounds: int) -> Judged:
-    rows = np.array([len(client.test[1]) for client in clients])
-    shares = np.array([0.0 if share is None else share for share in accuracy])
-    return Judged(np.rint(shares * rows).astype(np.int64), rows, rounds)
-
-
 def compare_with_lda(outcome: Outcome, task: Task) -> Recommendation:
     """The ridges of a round as they are, or the discriminant of its sum with the clients' priors.
 
@@ -178,8 +194,8 @@ def compare_with_lda(outcome: Outcome, task: Task) -> Recommendation:
     lda = replace(task, protocol=replace(task.protocol, prior="client"), options={})
     rows = np.array([len(client.train[1]) for client in task.training])
     judged = {
-        Ridge.name: Judged(np.array(_ridge_right(outcome, task)), rows, rounds=1),
-        Lda.name: Judged(np.array(_lda_right(outcome, lda)), rows, rounds=1),
+        Ridge.name: Judged(np.array(_ridge_right(outcome, task)), rows),
+        Lda.name: Judged(np.array(_lda_right(outcome, lda)), rows),
     }
     return Recommendation.of(judged, {Ridge.name: task.protocol.prior, Lda.name: "client"}, "left out")
 
@@ -188,14 +204,14 @@ def _ridge_right(outcome: Outcome, task: Task) -> list[int]:
     federation, results = outcome.federation, {result.client: result for result in outcome.clients}
 
     def right(client: Client) -> int:
-        result = results[client.name]
-        prior = result.priors.get(Ridge.method)
-        assert result.personal is not None  # it has training rows
-        if prior is None or prior.is_none:
-            return round(result.personal.loo_chosen * result.train)
+        own, prior = results[client.name].personal, results[client.name].priors.get(Ridge.method, NO_PRIOR)
+        if own is None:
+            raise EmptyClientError(f"client {client.name!r} has training rows, and no ridge of this round")
+        if prior.is_none:
+            return round(own.loo_chosen * len(client.train[1]))
         F = round_features(torch.as_tensor(client.train[0], device=task.device), federation.grid.fraction_bits)
         path = PersonalizationPath(federation.total, F, client.train[1], federation.beta, client=client.name)
-        return _right(task, client, path.loo_scores(result.personal.alpha), prior)
+        return _right(task, client, path.loo_scores(own.alpha), prior)
 
     return list(in_order(right, task.training, task.device))
 
