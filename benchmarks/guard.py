@@ -4,7 +4,7 @@
     python -m benchmarks.guard sketches.npz --seeds 1 2 --out guard.md
 
 K clients by Dirichlet(λ), 8:2 split, everybody with its prior. `--rows` keeps so many training rows of a client in the
-mean, drawn by class; those not kept are tested on as well, since with 2,000 test rows hindsight itself would err by a
+mean, drawn at random; those not kept are tested on as well, since with 2,000 test rows hindsight itself would err by a
 point. Accuracies are means over clients in percent: of each head with all kept rows on the test rows, and in brackets
 of the training rows that were held out. Cells are kept beside the table as they are done (`guard.md.cells.json`).
 """
@@ -43,12 +43,9 @@ def thinned(clients: Sequence[Client], rows: int, seed: int) -> list[Client]:
     for k, client in enumerate(clients):
         (F, y), (T, t) = client.train, client.test
         order = np.random.default_rng((seed, k)).permutation(len(y))
-        by_class = order[y[order].argsort(kind="stable")]
-        # Of every class its share, to within a row: a row is kept where the running number of rows to keep goes up.
-        due = np.floor(np.arange(1, len(y) + 1) * share + 0.5)
-        kept = np.zeros(len(y), dtype=bool)
-        kept[by_class] = np.diff(due, prepend=0.0) > 0
-        tested = np.concatenate((T, F[~kept])), np.concatenate((t, y[~kept]))
+        number = min(len(y), max(1, round(share * len(y))))
+        kept, others = np.sort(order[:number]), np.sort(order[number:])
+        tested = np.concatenate((T, F[others])), np.concatenate((t, y[others]))
         found.append(Client(client.name, (F[kept], y[kept]), tested))
     return found
 

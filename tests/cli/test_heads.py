@@ -122,7 +122,6 @@ def test_where_no_rows_are_needed_none_are_taken(sites: Path, capsys: pytest.Cap
         (("--head-options", "penalty=1"), "--head-options are of --head lda and --head logistic"),
         (("--head", "auto", "--head-options", "penalty=1"), "--head auto judges every head with the options it has"),
         (("--head", "auto", "--balance"), "leave out --head auto, or --balance"),
-        (("--head", "best"), "invalid choice: 'best'"),
     ],
 )
 def test_options_of_heads_are_checked_before_any_work(
