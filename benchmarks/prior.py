@@ -94,7 +94,7 @@ def main() -> None:
     for concentration in args.concentrations:
         partition = make_partition(data.labels, "dirichlet", args.clients, seed=args.seed, concentration=concentration)
         clients = [client for client in clients_of(data, partition) if len(client.train[1])]
-        standard = standardize(clients, classes)
+        standard = standardize(clients)
         for name in args.methods.split(","):
             if METHODS[name].gradient:
                 score, chosen, scale = of_gradients(name, standard, classes, protocol)

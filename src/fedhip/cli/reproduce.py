@@ -85,6 +85,7 @@ def register(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) ->
     group.add_argument(
         "--quick", action="store_true", help="a small version in a few minutes; on the sketches if no data is given"
     )
+    group.add_argument("--jobs", type=int, default=1, metavar="N", help="processes that share the cells (default: 1)")
     add_lift(parser)
     parser.add_argument("--out", type=Path, metavar="DIR", help="where to write (default: reproduce/DATA)")
     parser.set_defaults(handler=run)
@@ -94,6 +95,8 @@ def run(args: argparse.Namespace) -> int:
     """Check everything, make the features, run what is not there yet, write, print."""
     studies = choose_studies(args.study)
     settings, lift = settings_of(args), lift_settings(args)
+    if args.jobs < 1:
+        raise ReproduceError(f"the number of jobs must be at least 1, not {args.jobs}")
     named = load(args)
     # Divided before any feature is computed: a wrong number of clients is not worth a minute's wait.
     for (_, rows), clients, concentration in product(named, settings.clients, settings.concentrations):
@@ -108,11 +111,12 @@ def run(args: argparse.Namespace) -> int:
         args.pooling = "mean"  # a fifth of the features, and a small part of the time
     sources = tuple(source_of(args, name, rows, lift) for name, rows in named)
     bench = Bench(sources, settings, Store(out / "cells"), device)
-    tables, files = reproduce(bench, studies, out, Progress())
+    before = bench.store.size
+    tables, files = reproduce(bench, studies, out, Progress(), jobs=args.jobs)
     for table in tables:
         show_table(table)
     kinds = sorted({path.suffix.removeprefix(".") for path in files})
-    computed = f"{bench.store.computed} cells computed now, all kept in {out}/cells"
+    computed = f"{bench.store.size - before} cells computed now, all kept in {out}/cells"
     print(f"{len(files)} files ({', '.join(kinds)}) in {out}; {computed}")
     return 0
 

@@ -170,7 +170,8 @@ def logistic_term(
 
     Parameters
     ----------
-    features : (N_k, m), labels : (N_k,)
+    features : (N_k, m)
+    labels : (N_k,)
         The client's own rows, as they are.
     standardization : Standardization
         The federation's, with the intercept.

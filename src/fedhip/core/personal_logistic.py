@@ -62,7 +62,8 @@ class PersonalLogistic:
     ----------
     head : LogisticHead
         The federation's, whose objective these rows are part of.
-    features : (N_k, m), labels : (N_k,)
+    features : (N_k, m)
+    labels : (N_k,)
         The client's own rows, raw.
     temperature, shift : float, Tensor (d,), optional
         The client's prior: scores are divided by the one and the other is added.

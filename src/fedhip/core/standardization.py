@@ -32,11 +32,14 @@ class Standardization:
     @classmethod
     def of(cls, total: Statistics, *, intercept: bool = True) -> Standardization:
         """Mean and deviation over all rows behind `total`; a constant feature keeps its scale."""
-        N = total.num_samples
+        return cls.of_sums(total.num_samples, total.cross.sum(dim=1), total.gram.diagonal(), intercept=intercept)
+
+    @classmethod
+    def of_sums(cls, N: int, sums: Tensor, squares: Tensor, *, intercept: bool = True) -> Standardization:
+        """The same from Σ x and Σ x² over N rows (m,): all that it takes of the statistics."""
         if N == 0:
             raise EmptyClientError("the sum holds no rows; add at least one client's statistics")
-        mean = total.cross.sum(dim=1) / N
-        second = total.gram.diagonal() / N
+        mean, second = sums / N, squares / N
         variance = second - mean.square()
         constant = variance <= 1e-12 * second
         return cls(mean, torch.where(constant, 1.0, variance.clamp(min=0.0).sqrt()), intercept)

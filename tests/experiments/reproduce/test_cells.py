@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+import fcntl
 import json
+import subprocess
+import sys
+import threading
+import time
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 import pytest
 
@@ -100,9 +105,56 @@ def test_resuming_runs_nothing_twice(tmp_path: Path, monkeypatch: pytest.MonkeyP
     assert len(whole) == 4 * 8 + 2 * 6
     assert all(path.stat().st_mtime_ns == time for path, time in before.items())
     texts = {path.name: path.read_bytes() for path in (tmp_path / "out").iterdir()}
-    bench = bench_of(tmp_path)
-    reproduce(bench, studies, tmp_path / "out")
+    size = (again := bench_of(tmp_path)).store.size
+    reproduce(again, studies, tmp_path / "out")
     assert len(methods.calls) == len(whole)
-    assert bench.store.computed == 0
+    assert again.store.size == size
     assert {path.name: path.read_bytes() for path in (tmp_path / "out").iterdir()} == texts
     assert not list((tmp_path / "cells").glob("*.safetensors"))
+
+
+def locked(folder: Path, cell: Cell) -> IO[str]:
+    """A lock on a cell, as another process holds it while it computes."""
+    file = (folder / f"{cell.stem}.lock").open("w")
+    fcntl.flock(file, fcntl.LOCK_EX)
+    return file
+
+
+def test_a_cell_that_another_process_is_at_is_left_to_it(tmp_path: Path) -> None:
+    calls: list[Any] = []
+    steps = [Step("kind", (a,), lambda a=a: counted({"a": a}, calls)) for a in (1, 2)]  # type: ignore[misc]
+    with locked(tmp_path, counted({"a": 1}, calls)):
+        Store(tmp_path).perform(steps, wait=False)
+        assert [call["a"] for call in calls] == [2]
+    Store(tmp_path).perform(steps, wait=False)
+    assert [call["a"] for call in calls] == [2, 1]
+    assert not list(tmp_path.glob("*.lock"))
+
+
+def test_it_comes_last_and_is_waited_for(tmp_path: Path) -> None:
+    calls: list[Any] = []
+    steps = [Step("kind", (a,), lambda a=a: counted({"a": a}, calls)) for a in (1, 2)]  # type: ignore[misc]
+    other = locked(tmp_path, steps[0].make())
+
+    def finish() -> None:
+        """What the other process does: it computes its cell, and ends."""
+        while not calls:
+            time.sleep(0.01)
+        Store(tmp_path)._compute(counted({"a": 1}, [], 7), None)
+        other.close()
+
+    helper = threading.Thread(target=finish)
+    helper.start()
+    store = Store(tmp_path)
+    store.perform(steps)
+    helper.join()
+    assert [call["a"] for call in calls] == [2]  # never computed twice
+    assert store.find(steps[0].make()) == {"value": 7}
+
+
+def test_a_cell_whose_process_died_is_computed_by_the_next(tmp_path: Path) -> None:
+    calls: list[Any] = []
+    cell = counted({"a": 1}, calls)
+    script = f"import fcntl; f = open({str(tmp_path / (cell.stem + '.lock'))!r}, 'w'); fcntl.flock(f, fcntl.LOCK_EX)"
+    subprocess.run([sys.executable, "-c", script], check=True)  # noqa: S603
+    assert Store(tmp_path).obtain(cell) == {"value": 1}

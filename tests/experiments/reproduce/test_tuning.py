@@ -23,7 +23,7 @@ def clients() -> list[Client]:
 
 @pytest.mark.parametrize("intercept", [False, True])
 def test_standardised_features_are_those_of_scikit_learn(intercept: bool) -> None:
-    before, after = clients(), standardize(clients(), 5, intercept=intercept)
+    before, after = clients(), standardize(clients(), intercept=intercept)
     scaler = StandardScaler().fit(np.concatenate([client.train[0] for client in before]))
     for old, new in zip(before, after, strict=True):
         for (raw, labels), (scaled, kept) in ((old.train, new.train), (old.test, new.test)):
@@ -106,8 +106,8 @@ def test_the_search_sees_no_test_row(tmp_path: Path, monkeypatch: pytest.MonkeyP
 def test_the_standardised_training_rows_do_not_depend_on_test_rows(tmp_path: Path) -> None:
     clean = bench_of(tmp_path, seeds=(0,), clients=(4,), concentrations=(0.1,))
     other = Source("mine", poisoned(clean, (0,)))
-    one = standardize(divide(clean.sources[0], 4, 0.1, 0), 5)
-    two = standardize(divide(other, 4, 0.1, 0), 5)
+    one = standardize(divide(clean.sources[0], 4, 0.1, 0))
+    two = standardize(divide(other, 4, 0.1, 0))
     assert all(np.array_equal(a.train[0], b.train[0]) for a, b in zip(one, two, strict=True))
 
 
@@ -125,7 +125,7 @@ def test_standardised_divisions_are_not_mixed_up(tmp_path: Path, monkeypatch: py
                 for concentration in (0.1, 1.0)
                 for base in [divide(bench.sources[0], len(call["clients"]), concentration, s)]
                 for division in (base, hold_out(base, s))
-                for made in [standardize(division, 5, intercept=width == 9)]
+                for made in [standardize(division, intercept=width == 9)]
             ]
             assert sum(matches) == 1
 

@@ -29,13 +29,13 @@ class Bench:
     _standardized: dict[tuple[str, bool], list[Client]] = field(default_factory=dict)
     _cohorts: list[tuple[Sequence[Client], Cohort]] = field(default_factory=list)
 
-    def standardized(self, which: str, clients: Sequence[Client], num_classes: int, intercept: bool) -> list[Client]:
+    def standardized(self, which: str, clients: Sequence[Client], intercept: bool) -> list[Client]:
         """The clients with standardised features; the last two divisions are kept, as many methods ask for them."""
         key = (which, intercept)
         if key not in self._standardized:
             while len(self._standardized) >= 2:
                 self._standardized.pop(next(iter(self._standardized)))
-            self._standardized[key] = standardize(clients, num_classes, intercept=intercept)
+            self._standardized[key] = standardize(clients, intercept=intercept)
         return self._standardized[key]
 
     def cohort(self, clients: Sequence[Client]) -> Cohort:
@@ -112,7 +112,7 @@ def cell_of(
         given = clients()
         if regime == "tuned":
             which = json.dumps({**source.identity, **key}, sort_keys=True)
-            given = bench.standardized(which, given, source.features.num_classes, method in WITH_INTERCEPT)
+            given = bench.standardized(which, given, method in WITH_INTERCEPT)
         found = run_method(bench, source, method, protocol, setting, given, checkpoint, tell, probe)
         return {**found, "device": bench.device}
 

@@ -4,15 +4,20 @@
 
 The hash is over the fingerprint of the features, the backbone, the method with its options, the protocol, the division
 and its seed, and the version of fedhip; not over the device, which decides seconds and the last digits alone.
+
+Several processes may work on one folder: who computes a cell holds a lock on a file beside it, which the system lets go
+of when the process ends, however it ends.
 """
 
 from __future__ import annotations
 
+import fcntl
 import hashlib
 import json
 import re
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -71,8 +76,12 @@ class Store:
     """Finished cells in a folder; a finished one is never computed again."""
 
     folder: Path
-    computed: int = 0
     _known: dict[str, Json] = field(default_factory=dict)
+
+    @property
+    def size(self) -> int:
+        """How many cells are finished."""
+        return len(list(self.folder.glob("*.json")))
 
     def find(self, cell: Cell) -> Json | None:
         """The result of a finished cell; None for one that is not, or whose file is damaged."""
@@ -90,11 +99,55 @@ class Store:
         return self._known[stem]
 
     def obtain(self, cell: Cell, tell: Inside | None = None) -> Json:
-        """The result: found, or computed and kept."""
+        """The result: found, or computed and kept; waited for where another process is at it."""
         found = self.find(cell)
-        if found is not None:
-            return found
-        self.folder.mkdir(parents=True, exist_ok=True)
+        if found is None:
+            with self._claim(cell, wait=True):
+                found = self.find(cell)
+                if found is None:
+                    found = self._compute(cell, tell)
+        return found
+
+    def perform(
+        self, steps: Sequence[Step], show: Show = show_nothing, *, processes: int = 1, wait: bool = True
+    ) -> None:
+        """Compute the cells one after another; one that several studies need counts once.
+
+        Cells that other processes are at come last, and are there when this returns; unless `wait` is false.
+        `processes` that share the work are how the time left is told.
+        """
+        first: dict[tuple[object, ...], Step] = {}
+        for step in steps:
+            first.setdefault(step.identity, step)
+        steps = list(first.values())
+        clock = _Clock([step.kind for step in steps], processes)
+
+        def done(number: int, step: Step, wait: bool) -> bool:
+            cell = step.make()
+            if self.find(cell) is not None:
+                clock.found(step.kind)
+                return True
+            with self._claim(cell, wait) as ours:
+                if not ours:
+                    return False
+                if self.find(cell) is not None:  # another process has just finished it
+                    clock.found(step.kind)
+                    return True
+
+                def tell(phase: str, done: int, of: int) -> None:
+                    show(cell, number, len(steps), (done, of), clock.left())
+
+                show(cell, number, len(steps), None, clock.left())
+                start = time.perf_counter()
+                self._compute(cell, tell)
+                clock.took(step.kind, time.perf_counter() - start)
+                return True
+
+        busy = [(number, step) for number, step in enumerate(steps, start=1) if not done(number, step, False)]
+        for number, step in busy if wait else ():
+            done(number, step, True)
+
+    def _compute(self, cell: Cell, tell: Inside | None) -> Json:
         checkpoint = self.folder / f"{cell.stem}.safetensors"
         result = cell.compute(checkpoint, tell or (lambda phase, done, total: None))
         content = {"schema": SCHEMA, "label": cell.label, "key": cell.full_key, "result": result}
@@ -103,40 +156,32 @@ class Store:
             json.dumps(content, ensure_ascii=False, indent=1, allow_nan=False) + "\n",
         )
         checkpoint.unlink(missing_ok=True)
-        self.computed += 1
         # As a later run reads it: equal numbers, whether computed or found.
         self._known[cell.stem] = json.loads(json.dumps(result))
         return self._known[cell.stem]
 
-    def perform(self, steps: Sequence[Step], show: Show = show_nothing) -> None:
-        """Compute the cells one after another; one that several studies need counts once."""
-        first: dict[tuple[object, ...], Step] = {}
-        for step in steps:
-            first.setdefault(step.identity, step)
-        steps = list(first.values())
-        clock = _Clock([step.kind for step in steps])
-        for number, step in enumerate(steps, start=1):
-            kind, cell = step.kind, step.make()
-            if self.find(cell) is not None:
-                clock.found(kind)
-                continue
-            total = len(steps)
-
-            def tell(
-                phase: str, done: int, of: int, cell: Cell = cell, number: int = number, total: int = total
-            ) -> None:
-                show(cell, number, total, (done, of), clock.left())
-
-            show(cell, number, total, None, clock.left())
-            start = time.perf_counter()
-            self.obtain(cell, tell)
-            clock.took(kind, time.perf_counter() - start)
+    @contextmanager
+    def _claim(self, cell: Cell, wait: bool) -> Iterator[bool]:
+        """Whether the cell is this process's to compute while the block runs; after waiting, always."""
+        self.folder.mkdir(parents=True, exist_ok=True)
+        path = self.folder / f"{cell.stem}.lock"
+        with path.open("w") as file:
+            try:
+                fcntl.flock(file, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB))
+            except BlockingIOError:
+                yield False
+                return
+            try:
+                yield True
+            finally:
+                path.unlink(missing_ok=True)
 
 
 class _Clock:
     """Seconds left, by the mean time of cells of the same kind; of any kind where none was done yet."""
 
-    def __init__(self, kinds: Sequence[str]) -> None:
+    def __init__(self, kinds: Sequence[str], processes: int) -> None:
+        self._processes = processes
         self._waiting = {kind: kinds.count(kind) for kind in kinds}
         self._seconds: dict[str, list[float]] = {}
 
@@ -152,4 +197,5 @@ class _Clock:
         if not every:
             return None
         means = {kind: sum(values) / len(values) for kind, values in self._seconds.items()}
-        return sum(number * means.get(kind, sum(every) / len(every)) for kind, number in self._waiting.items())
+        mean = sum(every) / len(every)
+        return sum(number * means.get(kind, mean) for kind, number in self._waiting.items()) / self._processes

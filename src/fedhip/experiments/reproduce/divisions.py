@@ -10,7 +10,6 @@ from functools import lru_cache
 import numpy as np
 import torch
 
-from fedhip.core import Statistics
 from fedhip.core.standardization import Standardization
 from fedhip.data import make_partition
 from fedhip.experiments.reproduce.errors import ReproduceError
@@ -83,16 +82,14 @@ def _held_out(client: Client, seed: int) -> Client:
     return Client(client.name, (features[kept], labels[kept]), (features[tested], labels[tested]))
 
 
-def standardize(clients: Sequence[Client], num_classes: int, *, intercept: bool = False) -> list[Client]:
-    """Features less mean, over deviation: those of all clients' training rows, from summed statistics."""
-    total: Statistics | None = None
-    for client in clients:
-        if len(client.train[1]):
-            own = Statistics.from_data(client.train[0], client.train[1], num_classes)
-            total = own if total is None else total + own
-    if total is None:
+def standardize(clients: Sequence[Client], *, intercept: bool = False) -> list[Client]:
+    """Features less mean, over deviation: those of all clients' training rows, from sums over clients."""
+    trained = [torch.from_numpy(client.train[0]) for client in clients if len(client.train[1])]
+    if not trained:
         return list(clients)
-    shared = Standardization.of(total, intercept=intercept)
+    sums = torch.stack([rows.double().sum(dim=0) for rows in trained]).sum(dim=0)
+    squares = torch.stack([rows.double().square().sum(dim=0) for rows in trained]).sum(dim=0)
+    shared = Standardization.of_sums(sum(map(len, trained)), sums, squares, intercept=intercept)
 
     def moved(rows: Rows) -> Rows:
         features = shared.features(torch.tensor(rows[0])).cpu().numpy()

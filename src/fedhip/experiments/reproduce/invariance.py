@@ -106,7 +106,7 @@ def solved_cell(bench: Bench, source: Source, regime: Regime, seed: int) -> Cell
             fixed, others = divide_around(source, clients, concentration, seed, moved)
             everyone = [fixed, *others]
             if regime == "tuned":
-                everyone = standardize(everyone, source.features.num_classes, intercept=True)
+                everyone = standardize(everyone, intercept=True)
             solved = solve(everyone, source.features.num_classes, betas, only, prior, bench.device)
             for method, weights in solved.models.items():
                 models[method].append(weights)

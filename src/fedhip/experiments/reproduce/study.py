@@ -12,8 +12,9 @@ from fedhip.data.errors import MissingExtraError
 from fedhip.data.files import write_text
 from fedhip.experiments.reproduce import efficiency, invariance, pictures, sensitivity, table1
 from fedhip.experiments.reproduce.bench import Bench
-from fedhip.experiments.reproduce.cells import Show, Step, show_nothing
+from fedhip.experiments.reproduce.cells import Cell, Show, Step, show_nothing
 from fedhip.experiments.reproduce.figures import Picture, write_pictures
+from fedhip.experiments.reproduce.helpers import helped, wanted
 from fedhip.experiments.reproduce.tables import Table, to_markdown, write_table
 
 
@@ -44,11 +45,14 @@ STUDY_OF: dict[str, Study] = {
 
 
 def reproduce(
-    bench: Bench, studies: Sequence[str], out: Path, show: Show = show_nothing
+    bench: Bench, studies: Sequence[str], out: Path, show: Show = show_nothing, *, jobs: int = 1
 ) -> tuple[list[Table], list[Path]]:
-    """Compute the cells that are not there yet, and write tables and figures; the tables, and every file."""
-    steps = [step for study in studies for step in STUDY_OF[study].steps(bench)]
-    bench.store.perform(steps, show)
+    """Compute the cells that are not there yet, and write tables and figures; the tables, and every file.
+
+    `jobs` processes share the cells, and the cores of the machine.
+    """
+    with helped(jobs, compute_cells, bench, studies):
+        bench.store.perform(steps_of(bench, studies), show, processes=jobs)
     tables, files = [], []
     for study in studies:
         made = STUDY_OF[study].tables(bench)
@@ -65,6 +69,21 @@ def reproduce(
         write_text(out / f"{study}.md", text)
         files.append(out / f"{study}.md")
     return tables, list(dict.fromkeys(files))
+
+
+def steps_of(bench: Bench, studies: Sequence[str]) -> list[Step]:
+    """The cells of the studies."""
+    return [step for study in studies for step in STUDY_OF[study].steps(bench)]
+
+
+def compute_cells(bench: Bench, studies: Sequence[str]) -> None:
+    """The cells that no other process is at, as long as somebody waits for them."""
+
+    def stop_if_alone(cell: Cell, number: int, total: int, inside: tuple[int, int] | None, left: float | None) -> None:
+        if not wanted():
+            raise KeyboardInterrupt
+
+    bench.store.perform(steps_of(bench, studies), stop_if_alone, wait=False)
 
 
 def page(tables: Sequence[Table], drawn: Sequence[str]) -> str:

@@ -1,0 +1,98 @@
+"""Processes that help with the cells of a folder.
+
+On a GPU a method's rounds wait for the host most of the time, so that a few processes beside each other take little
+more time than one; on a machine of many cores each has its part of them.
+"""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+import signal
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+
+from fedhip.parallel import available_cores
+
+
+@contextmanager
+def helped(jobs: int, work: Callable[..., None], *told: Any) -> Iterator[None]:
+    """While the block runs, `jobs` − 1 other processes do `work(*told)`, each on its part of the cores.
+
+    They end with the block, or when they are done. One that fails ends without a word: what it was at is left to
+    this process, which fails alike, and says so.
+    """
+    if jobs == 1:
+        yield
+        return
+    fresh = multiprocessing.get_context("spawn")  # a process that has used a GPU cannot be copied
+    cores, threads = _cores(), torch.get_num_threads()
+    helpers = [
+        fresh.Process(target=_help, args=(part_of(cores, place, jobs), work, told), daemon=True)
+        for place in range(1, jobs)
+    ]
+    try:
+        _take_cores(part_of(cores, 0, jobs))
+        # At once: each start waits until the other process has read what it is told.
+        with _uninterrupted(), ThreadPoolExecutor(jobs - 1) as pool:
+            list(pool.map(fresh.Process.start, helpers))
+        yield
+    finally:
+        for helper in helpers:
+            if helper.pid is not None:
+                helper.terminate()
+                helper.join()
+        _take_cores(cores)
+        torch.set_num_threads(threads)
+
+
+def part_of(cores: set[int], place: int, jobs: int) -> set[int]:
+    """Every `jobs`-th core; one, shared, where there are more jobs than cores."""
+    each = sorted(cores)
+    return set(each[place::jobs]) or {each[place % len(each)]}
+
+
+def wanted() -> bool:
+    """Whether the process that this one helps is still there."""
+    asked = multiprocessing.parent_process()
+    return asked is None or asked.is_alive()
+
+
+def _cores() -> set[int]:
+    return os.sched_getaffinity(0) if hasattr(os, "sched_getaffinity") else set(range(available_cores()))
+
+
+def _take_cores(cores: set[int]) -> None:
+    if hasattr(os, "sched_setaffinity"):
+        os.sched_setaffinity(0, cores)
+    torch.set_num_threads(len(cores))
+
+
+@contextmanager
+def _uninterrupted() -> Iterator[None]:
+    """An interrupt waits till after the block; processes started in it never see one."""
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+
+
+def _help(cores: set[int], work: Callable[..., None], told: tuple[Any, ...]) -> None:
+    """In a helper: an interrupt is for the one who was asked, who then tells this process to end."""
+    signal.signal(signal.SIGTERM, _interrupt)
+    _take_cores(cores)
+    try:
+        work(*told)
+    finally:
+        os._exit(0)
+
+
+def _interrupt(number: int, frame: object) -> None:
+    """Once: what is cleaned up after it is left in peace."""
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    raise KeyboardInterrupt
