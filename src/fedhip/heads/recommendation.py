@@ -38,8 +38,8 @@ from fedhip.simulation import Client, Outcome
 #: What `--head` takes beside the names of heads.
 AUTO = "auto"
 FOLDS = 5
-#: Heads this near to the best are as good as it: the cheapest is taken. `HEADS` are in that order.
-NEAR = 0.0025
+#: What is taken of heads that the rows cannot tell apart: one round, and never seen far behind the others.
+USUAL = Lda.name
 #: The judging ends before the last fold where the best is ahead by so many standard errors.
 CLEAR = 3.0
 
@@ -72,6 +72,13 @@ class Judged:
         known, right = self.rows[self.rows > 0], (self.right.sum() + 1.0) / (self.rows.sum() + 2.0)
         return float(right * (1.0 - right) * (1.0 / known).sum() / len(known) ** 2)
 
+    def is_ahead_of(self, other: Judged) -> bool:
+        """By more than a standard error of the clients' differences; of a single client, at all."""
+        known = self.rows > 0
+        gaps = self.right[known] / self.rows[known] - other.right[known] / other.rows[known]
+        error = gaps.std(ddof=1) / math.sqrt(len(gaps)) if len(gaps) > 1 else 0.0
+        return bool(gaps.mean() > error)
+
     def is_clearly_ahead_of(self, other: Judged) -> bool:
         """By `CLEAR` standard errors; the heads' errors are taken for independent, which is cautious."""
         return self.share - other.share > CLEAR * math.sqrt(self.variance + other.variance)
@@ -92,10 +99,11 @@ class Recommendation:
     by: str
 
     @classmethod
-    def of(cls, judged: Mapping[str, Judged], priors: Mapping[str, PriorOption], by: str) -> Self:
-        """The first head that is no worse than the best, or hardly."""
+    def of(cls, judged: Mapping[str, Judged], usual: str, priors: Mapping[str, PriorOption], by: str) -> Self:
+        """The best of the heads that are ahead of the usual one; that one where none is."""
         shares = {name: found.share for name, found in judged.items()}
-        head = next(name for name, share in shares.items() if share >= max(shares.values()) - NEAR)
+        ahead = [name for name, found in judged.items() if found.is_ahead_of(judged[usual])]
+        head = max(ahead, key=lambda name: shares[name], default=usual)
         right = {name: int(found.right.sum()) for name, found in judged.items()}
         return cls(head, priors[head], shares, right, int(judged[head].rows.sum()), by)
 
@@ -122,7 +130,7 @@ def in_words(told: Mapping[str, Any]) -> str:
             f"{shares[Lda.name]:.1%} with --head lda --prior client, in one round too; {advice}."
         )
     found = ", ".join(f"{name} {told['heads'][name]['right']:,} ({share:.1%})" for name, share in shares.items())
-    near = "" if head == best else f"; {best} is hardly better, and dearer"
+    near = "" if head == best else f"; that {best} is better may be chance"
     return (
         f"The head {head} was chosen by training rows held out; right of {told['rows']:,}, and in brackets the mean "
         f"over clients: {found}{near}."
@@ -164,7 +172,7 @@ def judge_heads(
             "there are too few training rows to judge heads by: leaving some out leaves none; "
             f"name the head, one of {', '.join(HEADS)}"
         )
-    return Recommendation.of(judged, dict.fromkeys(judged, protocol.prior), "held out")
+    return Recommendation.of(judged, USUAL, dict.fromkeys(judged, protocol.prior), "held out")
 
 
 def hold_out_fold(client: Client, fold: int, seed: int) -> Client:
@@ -197,7 +205,7 @@ def compare_with_lda(outcome: Outcome, task: Task) -> Recommendation:
         Ridge.name: Judged(np.array(_ridge_right(outcome, task)), rows),
         Lda.name: Judged(np.array(_lda_right(outcome, lda)), rows),
     }
-    return Recommendation.of(judged, {Ridge.name: task.protocol.prior, Lda.name: "client"}, "left out")
+    return Recommendation.of(judged, Ridge.name, {Ridge.name: task.protocol.prior, Lda.name: "client"}, "left out")
 
 
 def _ridge_right(outcome: Outcome, task: Task) -> list[int]:
