@@ -3,6 +3,8 @@
 PYTHON ?= python3
 BIN := .venv/bin
 READY := .venv/.ready
+# A file at a time, so that what its tests share is made once, in the order of tests/conftest.py: long files first.
+PYTEST := $(BIN)/python -m pytest -n 2 --dist loadfile --no-loadscope-reorder
 
 .DEFAULT_GOAL := help
 .PHONY: help demo test coverage lint docs notebooks pictures wheel format benchmark clean
@@ -19,10 +21,10 @@ demo: $(READY) ## sketches, 50 clients, three phases: a model for every client, 
 	@$(BIN)/fedhip run --dataset sketches --clients 50 --out runs/demo --force
 
 test: $(READY) ## the tests
-	$(BIN)/python -m pytest -n 2
+	$(PYTEST)
 
 coverage: $(READY) ## the tests, and at least 90 % of the lines of core, federation and methods
-	$(BIN)/python -m pytest -n 2 --cov=fedhip.core --cov=fedhip.federation --cov=fedhip.methods --cov-report=
+	$(PYTEST) --cov --cov-report=
 	@for part in core federation methods; do \
 	  $(BIN)/python -m coverage report --include="*/fedhip/$$part/*" --skip-covered --fail-under=90 || exit 1; \
 	done
@@ -52,4 +54,4 @@ benchmark: $(READY) ## speed, memory and bytes against the alternatives, as rati
 	$(BIN)/python -m benchmarks --quick
 
 clean: ## remove the environment and caches
-	rm -rf .venv docs/_build dist .coverage .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	rm -rf .venv docs/_build dist .coverage .coverage.* .pytest_cache .mypy_cache .ruff_cache .hypothesis

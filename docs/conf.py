@@ -30,10 +30,12 @@ myst_heading_anchors = 3
 default_role = "code"
 autodoc_member_order = "bysource"
 autodoc_typehints = "signature"
-autodoc_default_options = {"members": True, "show-inheritance": True}
+autodoc_type_aliases = {"ArrayLike": "ArrayLike"}
+autodoc_default_options = {"members": True}
 autodoc_preserve_defaults = True
 autosummary_generate = False
 napoleon_google_docstring = False
+napoleon_use_rtype = False
 python_use_unqualified_type_names = True
 toc_object_entries_show_parents = "hide"
 

@@ -11,6 +11,7 @@ from __future__ import annotations
 import argparse
 import ast
 import importlib
+import itertools
 import os
 import signal
 import sys
@@ -48,6 +49,8 @@ def main() -> int:
     parser.add_argument("source", type=Path, help="the module to change")
     parser.add_argument("tests", nargs="+", help="what to hold against it")
     parser.add_argument("--seconds", type=int, default=300, help="a mutant that takes longer is caught (default: 300)")
+    parser.add_argument("--only", type=int, nargs="+", metavar="N", help="the mutants of these numbers")
+    parser.add_argument("--every", type=int, default=1, metavar="N", help="a sample: every N-th mutant (default: all)")
     args = parser.parse_args()
     for name in TOOLS:
         importlib.import_module(name)
@@ -55,28 +58,33 @@ def main() -> int:
     module = ".".join(args.source.with_suffix("").parts).split("src.")[-1]
     if not passes(compile(text, args.source, "exec"), module, args.tests, args.seconds):
         parser.error("the tests fail without any change")
-    survivors, number = [], 0
+    survivors, tried = [], 0
     for number, (line, was, became, code) in enumerate(mutants(text, args.source), start=1):
+        if number % args.every or (args.only and number not in args.only):
+            continue
+        tried += 1
         survived = passes(code, module, args.tests, args.seconds)
         print(f"{number:4d} {'SURVIVED' if survived else 'caught'} line {line}: {was}  →  {became}", flush=True)
         if survived:
             survivors.append(line)
-    print(f"{args.source}: {number - len(survivors)} of {number} caught; survivors in lines {survivors}")
+    print(f"{args.source}: {tried - len(survivors)} of {tried} caught; survivors in lines {survivors}")
     return int(bool(survivors))
 
 
 def mutants(text: str, path: Path) -> Iterator[tuple[int, str, str, CodeType]]:
     """Every mutant: its line, the expression before and after, the compiled module."""
-    for place in range(len(list(ast.walk(ast.parse(text))))):
-        for way in range(2):
-            tree = ast.parse(text)
-            node = list(ast.walk(tree))[place]
-            change = changes(node)[way : way + 1]
-            if not change or not in_a_function(tree, node):
-                continue
-            was = ast.unparse(node)
-            change[0]()
-            yield node.lineno, was, ast.unparse(node), compile(ast.fix_missing_locations(tree), path, "exec")  # type: ignore[attr-defined]
+    whole = ast.parse(text)
+    code = running(whole)
+    places = [place for place, node in enumerate(ast.walk(whole)) if node in code and changes(node)]
+    for place, way in itertools.product(places, range(2)):
+        tree = ast.parse(text)
+        node = next(itertools.islice(ast.walk(tree), place, None))
+        change = changes(node)[way : way + 1]
+        if not change:
+            continue
+        was = ast.unparse(node)
+        change[0]()
+        yield node.lineno, was, ast.unparse(node), compile(ast.fix_missing_locations(tree), path, "exec")  # type: ignore[attr-defined]
 
 
 def changes(node: ast.AST) -> list[Change]:
@@ -95,17 +103,12 @@ def changes(node: ast.AST) -> list[Change]:
     return []
 
 
-def in_a_function(tree: ast.Module, node: ast.AST) -> bool:
-    """Whether it is code that runs, and not a default, a decorator or part of an error's message."""
-    for function in ast.walk(tree):
-        if isinstance(function, ast.FunctionDef):
-            inside = any(node is found for statement in function.body for found in ast.walk(statement))
-            spoken = (
-                found for raised in ast.walk(function) if isinstance(raised, ast.Raise) for found in ast.walk(raised)
-            )
-            if inside and not any(node is found for found in spoken):
-                return True
-    return False
+def running(tree: ast.Module) -> set[ast.AST]:
+    """The code that runs: what functions do, and not their defaults, decorators or the messages of errors."""
+    functions = [node for node in ast.walk(tree) if isinstance(node, ast.FunctionDef)]
+    inside = {node for function in functions for statement in function.body for node in ast.walk(statement)}
+    raised = [node for node in inside if isinstance(node, ast.Raise)]
+    return inside - {node for statement in raised for node in ast.walk(statement)}
 
 
 def passes(code: CodeType, module: str, tests: Sequence[str], seconds: int) -> bool:

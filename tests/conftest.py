@@ -2,6 +2,7 @@
 
 import os
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 import torch
@@ -15,6 +16,15 @@ torch.set_num_threads(1)
 settings.register_profile("default", deadline=None, derandomize=True, max_examples=60, database=None)
 settings.register_profile("explore", deadline=None, max_examples=2000)
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "default"))
+
+#: Files that take a minute and more, the longest first. Begun last, one of them would keep the others waiting.
+LONG = ("federation/test_real_processes.py", "test_examples.py", "test_pages.py")
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Long files first; the others in the order in which they lie."""
+    rank = {Path(__file__).parent / name: place for place, name in enumerate(LONG)}
+    items.sort(key=lambda item: rank.get(item.path, len(LONG)))
 
 
 @pytest.fixture

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import os
 import shutil
+import sys
 from pathlib import Path
 
 import pytest
 
 from scripts import draw_pictures
-from tests.pages import DOCS, ROOT, blocks, follow
+from tests.pages import DOCS, ROOT, blocks, follow, run
 
 PACKAGE = ROOT / "src" / "fedhip"
 
@@ -51,10 +52,13 @@ def test_the_tutorial_on_images(tmp_path: Path) -> None:
         "sites · 5 clients, natural",
         "the model of client 'bern'",
         "client 'chur' is forgotten",
+        "phase 3 again for 1 of 5 clients",
         "all is well",
     ):
         assert text in told
     assert (tmp_path / "bern.onnx").is_file()
+    (served,) = blocks(DOCS / "howto" / "serve-predictions.md", "python")
+    assert run([sys.executable, "-c", served], tmp_path, {}).strip() == "digit-0"
 
 
 def test_the_tutorial_on_embeddings(tmp_path: Path) -> None:

@@ -9,6 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from fedhip.heads import HEADS
 from fedhip.runs import RunFolder
 from tests.cli.samples import done, refused
 from tests.runs.samples import CLASSES, EXACT, contents, feature_file, rows_of
@@ -58,6 +59,34 @@ def test_a_run_of_another_head_from_its_table_to_its_life(
     done("verify", "run")
 
 
+def test_a_head_chosen_on_training_rows_is_said_and_repeated(sites: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    done("run", "--features", sites, "--head", "auto", "--methods", "global", "--out", "run")
+    told = RunFolder.open("run").results["recommendation"]
+    head = told["head"]
+    said = f"The head {head} was chosen by training rows held out; right of {told['rows']:,}"
+    assert said in " ".join(capsys.readouterr().out.split())
+    assert said in Path("run/report.html").read_text(encoding="utf-8")
+    assert list(told["heads"]) == list(HEADS)
+    assert RunFolder.open("run").head.name == head
+    assert list(RunFolder.open("run").results["methods"]) == ["global", HEADS[head].method]
+    assert tomllib.loads(Path("run/config.toml").read_text())["head"] == head
+    done("run", "run/config.toml", "--out", "again")
+    assert contents(Path("run"), EXACT) == contents(Path("again"), EXACT)
+    done("verify", "run")
+
+
+def test_a_run_compares_its_ridges_with_lda_unless_told_not_to(sites: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    done("run", "--features", sites, "--out", "run")
+    said = "Leave-one-out on training rows, mean over clients:"
+    assert said in capsys.readouterr().out
+    assert said in Path("run/report.html").read_text(encoding="utf-8")
+    assert RunFolder.open("run").results["recommendation"]["by"] == "left out"
+    for words in (("--no-recommend",), ("--balance", "--methods", "fedhip"), ("--methods", "global")):
+        done("run", "--features", sites, *words, "--out", "other", "--force")
+        assert said not in capsys.readouterr().out
+        assert "recommendation" not in RunFolder.open("other").results
+
+
 def test_rows_of_a_client_that_joined_are_given_by_file(sites: Path, capsys: pytest.CaptureFixture[str]) -> None:
     done("run", "--features", sites, "--head", "logistic", "--out", "run")
     east = feature_file(Path("east.npz"), ["east"], rows=30)
@@ -91,6 +120,8 @@ def test_where_no_rows_are_needed_none_are_taken(sites: Path, capsys: pytest.Cap
         (("--head", "lda", "--head-options", "shrinkage=2"), "give a number of at most 1"),
         (("--head", "logistic", "--head-options", "gradient_rounds=0"), "give a whole number of at least 1"),
         (("--head-options", "penalty=1"), "--head-options are of --head lda and --head logistic"),
+        (("--head", "auto", "--head-options", "penalty=1"), "--head auto judges every head with the options it has"),
+        (("--head", "auto", "--balance"), "leave out --head auto, or --balance"),
     ],
 )
 def test_options_of_heads_are_checked_before_any_work(

@@ -13,7 +13,14 @@ from hypothesis import strategies as st
 
 from fedhip import Statistics
 from fedhip.core.errors import DimensionError, GridOverflowError, GridScaleError, NotInTotalError
-from fedhip.core.fixedpoint import GridStatistics, decode, encode, fraction_bits_for, round_features
+from fedhip.core.fixedpoint import (
+    GridStatistics,
+    decode,
+    decode_weighted,
+    encode,
+    fraction_bits_for,
+    round_features,
+)
 from tests.core.problems import Array, Federation, federations, relative_error
 
 RNG = np.random.default_rng(0)
@@ -254,3 +261,11 @@ def test_data_a_little_larger_has_the_same_scale() -> None:
     scales = [fraction_bits_for(value) for value in np.logspace(-6, 9, 200)]
     assert scales == sorted(scales, reverse=True)
     assert all(fraction_bits_for(value) == 28 for value in (0.0, -1.0, float("nan"), float("inf")))
+
+
+@pytest.mark.parametrize("bits", [7, 8])
+def test_a_weighted_sum_is_decoded_as_the_sum_of_both(bits: int) -> None:
+    rng = np.random.default_rng(bits)
+    total, own = (torch.from_numpy(rng.integers(-9, 9, (5, 3))) for _ in range(2))
+    expected = (total.numpy() + 2.5 * own.numpy()) / 2**bits
+    assert np.array_equal(decode_weighted(total, own, 2.5, bits).numpy(), expected)

@@ -5,7 +5,9 @@ from __future__ import annotations
 import numpy as np
 import pytest
 import torch
+from scipy.linalg import expm
 from scipy.optimize import minimize
+from sklearn.metrics import log_loss
 
 from fedhip import Statistics, aggregate
 from fedhip.core.errors import AlphaError, DimensionError
@@ -36,9 +38,9 @@ def wide(client: int, turned: float) -> Client:
     return seen[labels] + rng.normal(size=(40, 40)), labels
 
 
-def fitted(*clients: Client, penalty: float = 10.0, rounds: int = 8) -> LogisticHead:
+def fitted(*clients: Client, penalty: float = 10.0, rounds: int = 8, classes: int = CLASSES) -> LogisticHead:
     fit = LogisticFit.of(
-        aggregate(Statistics.from_data(F, y, CLASSES) for F, y in clients), penalty=penalty, temperature=2.0
+        aggregate(Statistics.from_data(F, y, classes) for F, y in clients), penalty=penalty, temperature=2.0
     )
     for _ in range(rounds):
         model = fit.ask()
@@ -57,25 +59,63 @@ def test_the_optimum_is_scipys(alpha: float, number: int) -> None:
     X, Y = rounded_features(mine[0], head.fit.standardization).numpy(), np.eye(CLASSES)[mine[1]]
     M = np.diag(np.full(WIDTH + 1, 0.01))
     M[:WIDTH, :WIDTH] = head.fit.discriminant.covariance.numpy()
-    intercept = np.eye(WIDTH + 1)[:, -1:]
-    curvature = head.curvature * head.fit.statistics.gram.numpy() + head.rho * M
-    Q = np.linalg.inv(np.linalg.inv(curvature) + intercept @ intercept.T)
+    H = head.curvature * head.fit.statistics.gram.numpy() + head.rho * M
     G = head.weights.numpy()
+    told = (G - G.mean(axis=1, keepdims=True))[:WIDTH]
+    C = told.T @ M[:WIDTH, :WIDTH] @ told
+    C /= np.sqrt(np.mean(np.diag(C @ C)))
 
-    def objective(w: Array) -> tuple[float, Array]:
-        W = w.reshape(G.shape)
-        Z = X @ W / T + shift.numpy()
+    def objective(d: Array) -> tuple[float, Array]:
+        D = d.reshape(G.shape)
+        Z = X @ (G + D @ C) / T + shift.numpy()
         top = np.logaddexp.reduce(Z, axis=1, keepdims=True)
-        pull = Q @ (W - G)
-        value = alpha * (top[:, 0] - (Z * Y).sum(axis=1)).sum() + ((W - G) * pull).sum() / 2
-        return float(value), (alpha / T * X.T @ (np.exp(Z - top) - Y) + pull).ravel()
+        pull = H @ D
+        value = alpha * (top[:, 0] - (Z * Y).sum(axis=1)).sum() + (D * pull).sum() / 2
+        return float(value), (alpha / T * X.T @ (np.exp(Z - top) - Y) @ C.T + pull).ravel()
 
-    found = minimize(objective, G.ravel(), jac=True, method="BFGS", options={"gtol": 1e-9, "maxiter": 5000})
-    mine_value, _ = objective(personal.weights(alpha).numpy().ravel())
-    assert mine_value == pytest.approx(found.fun, rel=1e-7)
-    assert relative_error(personal.weights(alpha), found.x.reshape(G.shape)) <= 1e-3
+    found = minimize(objective, np.zeros(G.size), jac=True, method="BFGS", options={"gtol": 1e-9, "maxiter": 5000})
+    expected = G + found.x.reshape(G.shape) @ C
+    assert relative_error(personal.weights(alpha) - head.weights, expected - G) <= 1e-3
     raw = personal.model(alpha).scores(mine[0])
     assert relative_error(raw, X @ personal.weights(alpha).numpy()) <= 1e-3  # but for the features' rounding
+
+
+def test_the_step_is_a_change_of_features() -> None:
+    """P − Ĝ = RĜ for one R: of four classes on two features, no scores that are not a mix of two."""
+    (F, y), others = rows(40, 5, turned=1.0), rows(80, 6)
+    head = fitted((F[:, :2], y), (others[0][:, :2], others[1]))
+    change = PersonalLogistic(head, F[:, :2], y).weights(3.0) - head.weights
+    told = (head.weights - head.weights.mean(dim=1, keepdim=True))[:-1]
+    mixed = change @ torch.linalg.pinv(told) @ told
+    assert float(change.norm()) > 0.1
+    assert relative_error(mixed, change) <= 1e-10
+
+
+def test_a_head_that_tells_no_classes_apart() -> None:
+    mine = rows(40, 5, turned=1.0)
+    fit = fitted(mine, rows(80, 6)).fit
+    personal = PersonalLogistic(LogisticHead(fit, torch.zeros((WIDTH + 1, CLASSES)).double(), 10.0, 0.1), *mine)
+    assert float(personal.loo_losses(10.0).mean()) < float(personal.loo_losses(0.0).mean())
+
+
+def test_rows_of_some_classes_tell_of_the_others() -> None:
+    """A client whose features are turned, the same for all classes, gains where it has no rows."""
+    rng = np.random.default_rng(3)
+    means, skew = rng.normal(size=(12, 6)) * 2, rng.normal(size=(6, 6))
+    turn = expm((skew - skew.T) / np.linalg.norm(skew - skew.T, 2))  # by a radian at most
+
+    def drawn(number: int, classes: range, turned: Array) -> Client:
+        labels = rng.choice(classes, number)
+        return (means[labels] + rng.normal(size=(number, 6))) @ turned, labels
+
+    mine = drawn(100, range(8), turn)
+    personal = PersonalLogistic(fitted(drawn(600, range(12), np.eye(6)), mine, classes=12), *mine)
+    F, y = drawn(2000, range(8, 12), turn)
+
+    def loss(alpha: float) -> float:
+        return float(log_loss(y, torch.softmax(personal.model(alpha).scores(F)[:, 8:], dim=1).numpy()))
+
+    assert loss(personal.select()) < 0.5 * loss(0.0)
 
 
 def test_no_weight_is_the_federations_head() -> None:

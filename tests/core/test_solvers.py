@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import warnings
+from decimal import ROUND_CEILING, Context
 from unittest.mock import Mock
 
 import numpy as np
@@ -14,7 +15,7 @@ from hypothesis import strategies as st
 
 from fedhip import Statistics, personalize, solve_global
 from fedhip.core.errors import SingularSystemWarning
-from fedhip.core.solvers import CholeskyFactor, EigenFactor, factorize
+from fedhip.core.solvers import CholeskyFactor, EigenFactor, factorize, rank_tolerance, smallest_helpful_beta
 from tests.core.problems import Array, relative_error
 
 
@@ -24,7 +25,7 @@ def singular_rows(draw: st.DrawFn) -> tuple[Array, Array]:
     rng = np.random.default_rng(draw(st.integers(0, 2**32 - 1)))
     m = draw(st.integers(2, 40))
     kind = draw(st.sampled_from(["few rows", "dependent", "dead"]))
-    scale = draw(st.sampled_from([1e-4, 1.0, 1e4]))
+    scale = draw(st.sampled_from([1e-8, 1e-4, 1.0, 1e4]))
     F = rng.normal(size=(draw(st.integers(1, m - 1)) if kind == "few rows" else 3 * m, m))
     if kind == "dependent":
         F[:, -1] = F[:, : m - 1].sum(1)
@@ -63,6 +64,13 @@ def test_the_beta_named_is_about_the_smallest_that_helps() -> None:
     named = float(re.search(r"beta >= (\S+) makes", str(caught[0].message))[1])  # type: ignore[index]
     with pytest.warns(SingularSystemWarning):
         solve_global(total, named / 100)
+
+
+@pytest.mark.parametrize("scale", [3e-5, 7e-2, 1.0, 40.0, 9e3])
+def test_the_beta_named_is_rounded_up_to_one_digit(scale: float) -> None:
+    one_digit = Context(prec=1, rounding=ROUND_CEILING)
+    expected = float(one_digit.create_decimal_from_float(2 * rank_tolerance(20) * scale))
+    assert smallest_helpful_beta(scale * torch.eye(20, dtype=torch.float64)) == pytest.approx(expected, rel=1e-12)
 
 
 @pytest.mark.parametrize("m", [1, 2, 30, 200])

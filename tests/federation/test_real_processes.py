@@ -101,59 +101,72 @@ def demo(tmp_path: Path) -> Iterator[Demo]:
     processes.stop(made.folder)
 
 
-def test_a_site_that_is_killed_is_left_out_and_strangers_stay_outside(demo: Demo, tmp_path: Path) -> None:
+def test_strangers_stay_outside_and_a_round_outlives_its_killed_site_server_app_and_server(
+    demo: Demo, tmp_path: Path
+) -> None:
+    """One federation for all of it: to start the processes takes as long as the rest."""
     demo.serve()
     demo.come(*FOUR)
+    for name in ("site", "node", "superexec"):  # before the round, without a word
+        demo.kill(name, "site-d")
+    require_that_strangers_stay_outside(demo, tmp_path / "stranger")
+    require_that_a_twin_finds_its_place_taken(demo.folder / "site-a", tmp_path / "twin")
+    said: list[str] = []
+    killed: list[int] = []
+
+    def kill_when_masked(line: str) -> None:
+        said.append(line)
+        if line.startswith("unmask") and not killed:
+            killed.extend(server_apps(demo.place.control_port()))
+            for process in killed:
+                os.kill(process, signal.SIGKILL)
+
+    with pytest.raises(RoundError, match="failed"):
+        demo.run(kill_when_masked)
+    assert killed
+    assert any("'d'" in line for line in said)
+    demo.kill("superlink")  # and the engine's server, which `serve` starts again
+    result = when_it_serves(demo.run)
+    assert result.total() == demo.sum_of("abc")
+
+
+def require_that_strangers_stay_outside(demo: Demo, stranger: Path) -> None:
     port = serving.door_of(demo.place).port
     url, authority = f"https://127.0.0.1:{port}", str(demo.place.authority)
     with httpx.Client(verify=ssl.create_default_context(cafile=authority), base_url=url) as outside:
         own = signed(demo.folder / "site-a" / "key")
         assert outside.post("/v1/control/list-runs", headers=own).status_code == 404  # a control call from outside
         assert outside.get("/health").status_code == 404
-        make_site_key(tmp_path / "stranger")
-        assert outside.post("/v1/fleet/pull-messages", headers=signed(tmp_path / "stranger")).status_code == 412
+        make_site_key(stranger)
+        assert outside.post("/v1/fleet/pull-messages", headers=signed(stranger)).status_code == 412
     assert "/v1/control/list-runs" in demo.place.state.log("proxy").read_text()
-    # The same site a second time, from a copy of its folder: the place is taken.
-    twin = tmp_path / "twin"
-    shutil.copytree(demo.folder / "site-a", twin, ignore=shutil.ignore_patterns("state"))
+
+
+def require_that_a_twin_finds_its_place_taken(site: Path, twin: Path) -> None:
+    """The same site a second time, from a copy of its folder."""
+    shutil.copytree(site, twin, ignore=shutil.ignore_patterns("state"))
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(joining, "LAPSE", 1.0)
         with pytest.raises(EngineError, match="One key is for one site"):
             joining.join(twin, {"data": "x"}, say=lambda _: None, stop=threading.Event())
-    # A site dies before the round, without a word.
-    for name in ("site", "node", "superexec"):
-        demo.kill(name, "site-d")
-    said: list[str] = []
-    result = demo.run(said.append)
-    assert any("'d'" in line for line in said)
-    assert result.total() == demo.sum_of("abc")
 
 
-def test_a_server_app_that_is_killed_goes_on(demo: Demo) -> None:
-    demo.serve()
-    demo.come(*FOUR)
-    killed = threading.Event()
-
-    def kill_when_masked(line: str) -> None:
-        if line.startswith("unmask") and not killed.is_set():
-            killed.set()
-            for entry in Path("/proc").iterdir():
-                if entry.name.isdecimal() and _is_server_app(entry, demo.place.control_port()):
-                    os.kill(int(entry.name), signal.SIGKILL)
-
-    with pytest.raises(RoundError, match="failed"):
-        demo.run(kill_when_masked)
-    assert killed.is_set()
-    demo.kill("superlink")  # and the engine's server, which `serve` starts again
+def when_it_serves(run: Callable[[], RunFolder]) -> RunFolder:
+    """The round, as soon as the server that was killed is there again."""
     deadline = time.monotonic() + 60
     while True:
         try:
-            result = demo.run()
-            break
+            return run()
         except EngineError:
             assert time.monotonic() < deadline
             time.sleep(1)
-    assert result.total() == demo.sum_of(FOUR)
+
+
+def server_apps(port: int) -> list[int]:
+    """The processes of the app of the server with this port."""
+    return [
+        int(entry.name) for entry in Path("/proc").iterdir() if entry.name.isdecimal() and _is_server_app(entry, port)
+    ]
 
 
 def _is_server_app(entry: Path, port: int) -> bool:

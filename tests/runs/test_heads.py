@@ -22,6 +22,7 @@ from fedhip.data import FeatureSet, make_partition
 from fedhip.experiments.run import RoundSettings, run_round
 from fedhip.heads import HEADS
 from fedhip.heads.errors import RowsMissingError
+from fedhip.heads.recommendation import AUTO
 from fedhip.models import Model
 from fedhip.runs import RunFolder, life, verify
 from fedhip.runs.errors import RunVersionError
@@ -48,7 +49,7 @@ def make(
     data = data if isinstance(data, FeatureSet) else feature_set(data, ROWS)
     settings = RoundSettings(
         head=head, prior=prior, only_local_classes=only_local_classes, head_options=options, fraction_bits=BITS,
-        methods=("local", "global", "fedhip"),
+        methods=("local", "global", "fedhip"), recommend=True,
     )  # fmt: skip
     config: dict[str, Any] = {"alpha": "loo", "beta": "auto", "seed": 0, "prior": prior}
     config |= {"only_local_classes": only_local_classes, "head_options": [f"{k}={v!r}" for k, v in options.items()]}
@@ -162,7 +163,7 @@ def test_models_answer_as_they_were_tested(tmp_path: Path, head: str, prior: str
 # --- no test row ------------------------------------------------------------------------------------------------------
 
 
-@heads
+@pytest.mark.parametrize("head", [*HEADS, AUTO])
 @priors
 def test_other_test_labels_change_no_model_file_and_nothing_that_was_chosen(
     tmp_path: Path, head: str, prior: str
@@ -175,6 +176,8 @@ def test_other_test_labels_change_no_model_file_and_nothing_that_was_chosen(
     other = make(tmp_path / "other", replace(data, labels=shuffled, split=split), head=head, prior=prior)
     assert contents(one.path, EXACT) == contents(other.path, EXACT)
     assert one.details["temperature"] == other.details["temperature"]
+    assert one.results.get("recommendation") == other.results.get("recommendation")
+    assert ("recommendation" in one.results) == (head in ("ridge", AUTO))
     for name in NAMES:
         first, second = (run.details["clients"][name] for run in (one, other))
         for key in ("alpha", "priors", "loo_accuracy", "loo_chosen", "log_losses", "global_log_losses"):
@@ -228,6 +231,19 @@ def test_forget_then_personalize_equals_never_joined_bit_exact(
         assert mine == theirs
     assert change.stale is None
     assert problems(again.path) == []
+
+
+@pytest.mark.parametrize("event", ["forget", "join", "personalize"])
+def test_a_recommendation_goes_with_the_rows_it_counts(tmp_path: Path, event: str) -> None:
+    run = make(tmp_path / "run", head="ridge")
+    assert run.results["recommendation"]["rows"] == 72
+    if event == "forget":
+        forget(run.path, "west", {})
+    elif event == "join":
+        life.join(run, the_client("east", ROWS), rows={}, render=no_page)
+    else:
+        personalize(run.path, *NAMES)
+    assert "recommendation" not in RunFolder.open(run.path).results
 
 
 @heads

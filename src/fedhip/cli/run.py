@@ -32,9 +32,10 @@ from fedhip.data import Dataset
 from fedhip.data.files import json_text, readable
 from fedhip.experiments.run import RoundSettings, run_round
 from fedhip.features import resolve_device
-from fedhip.heads import HEADS, Ridge
+from fedhip.heads import HEADS, Lda, Logistic, Ridge
 from fedhip.heads.errors import HeadOptionError
 from fedhip.heads.options import numbers_of, options_of
+from fedhip.heads.recommendation import AUTO, in_words
 from fedhip.methods import METHODS
 from fedhip.models import RIDGE
 from fedhip.runs import require_place
@@ -79,13 +80,18 @@ def register(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) ->
         help=f"any of {', '.join(METHODS)}, or all (default: {','.join(DEFAULT_METHODS)})",
     )  # fmt: skip
     group.add_argument(
-        "--head", choices=tuple(HEADS), default=None,
-        help="whose models the run folder holds: ridge (FedHiP's own, default), lda or logistic; its method is in the "
-        "table, named or not",
+        "--head", choices=(*HEADS, AUTO), default=None,
+        help="whose models the run folder holds: ridge (FedHiP's own, default), lda or logistic; auto: the one of most "
+        "training rows right when they are held out (trains each head up to five times); its method is in the table, "
+        "named or not",
     )  # fmt: skip
     group.add_argument(
         "--head-options", type=_listed, metavar="NAME=NUMBER,…",
         help="options of the head's method, such as shrinkage=0.1 (lda), penalty=50,gradient_rounds=20 (logistic)",
+    )  # fmt: skip
+    group.add_argument(
+        "--recommend", action=argparse.BooleanOptionalAction, default=True,
+        help="compare a run's ridges with LDA by leave-one-out on training rows, and say what is better (default: yes)",
     )  # fmt: skip
     group.add_argument(
         "--rounds", type=int, default=200, metavar="N",
@@ -137,21 +143,23 @@ def options_from(path: Path, parser: argparse.ArgumentParser) -> list[str]:
 def run(args: argparse.Namespace) -> int:
     """Load, divide, extract, run the round, write, print."""
     refuse_unused(args)
-    head = chosen_head(args.head)
     settings = RoundSettings(
         alpha=args.alpha,
         beta=args.beta,
-        methods=methods_with(head, args),
+        methods=args.methods,
         rounds=args.rounds,
         only_local_classes=args.only_local_classes,
         prior=args.prior,
         fraction_bits=args.fraction_bits,
         keep_statistics=args.statistics,
-        head=head,
-        head_options=head_options_of(head, args),
+        head=args.head or RIDGE,
+        head_options=head_options_of(args),
         lift=lift_settings(args),
         balance=args.balance is True,
+        recommend=args.recommend,
     )
+    if args.head in HEADS:
+        settings = settings.with_head(args.head)
     if args.out is not None:
         require_place(args.out, args.force)
     name, data = load_rows(args)
@@ -192,25 +200,17 @@ def run(args: argparse.Namespace) -> int:
     return 0
 
 
-def chosen_head(option: str | None) -> str:
-    """The head that the option names; the ridge without one."""
-    return RIDGE if option is None else option
-
-
-def head_options_of(head: str, args: argparse.Namespace) -> dict[str, float]:
+def head_options_of(args: argparse.Namespace) -> dict[str, float]:
     """NAME=NUMBER, checked before any work is done."""
-    given = numbers_of(args.head_options or ())
-    if given and head == RIDGE:
-        raise HeadOptionError("--head-options are of --head lda and --head logistic; a ridge has --alpha and --beta")
-    options_of(HEADS[head], args.alpha, given)
+    given, head = numbers_of(args.head_options or ()), args.head or RIDGE
+    if given and head not in (Lda.name, Logistic.name):
+        raise HeadOptionError(
+            "--head-options are of --head lda and --head logistic; a ridge has --alpha and --beta, and --head auto "
+            "judges every head with the options it has by itself"
+        )
+    if head != AUTO:
+        options_of(HEADS[head], args.alpha, given)
     return given
-
-
-def methods_with(head: str, args: argparse.Namespace) -> tuple[str, ...]:
-    """The methods of the table; that of a head that was asked for is one of them."""
-    named: tuple[str, ...] = args.methods
-    method = HEADS[head].method
-    return named if args.head is None or method in named else (*named, method)
 
 
 def configuration(args: argparse.Namespace, precision: str | None) -> dict[str, Any]:
@@ -263,6 +263,8 @@ def print_results(results: dict[str, Any]) -> None:
             f"leave-one-out accuracy on training rows: {loo['chosen']:.1%} with these; {single:.1%} with the best "
             f"single α for all, {loo['alphas'][best]:.3g}; {zero:.1%} with α = 0"
         )
+    if recommendation := results.get("recommendation"):
+        print(in_words(recommendation))
     print("; ".join(f"{phase}: {seconds:.1f} s" for phase, seconds in results["seconds"].items()))
 
 

@@ -69,7 +69,7 @@ def global_system(total: Statistics, beta: float) -> GlobalSystem:
 
 
 def solve_global(total: Statistics, beta: float = 1.0) -> Tensor:
-    """Ĝ = argmin_G ‖Y − FG‖² + β‖G‖² = (A + βI)⁻¹ B over all clients' rows (eq. 3, Theorem 1).
+    """Ĝ = argmin_G ‖Y − FG‖² + β‖G‖² = (A + βI)⁻¹ B over all clients' rows (equation 3, Theorem 1).
 
     Parameters
     ----------

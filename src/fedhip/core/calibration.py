@@ -23,7 +23,8 @@ def log_losses(scores: Tensor, labels: Tensor, temperatures: Sequence[float] = T
 
     Parameters
     ----------
-    scores : (N, d), labels : (N,) int64
+    scores : (N, d)
+    labels : (N,) int64
         A class that a model leaves out has the score −∞.
     temperatures : sequence of float
     """

@@ -61,12 +61,12 @@ class GridModel:
             raise LossError("a weight is not a finite number; the step was too long")
         largest = float(weights.abs().max())
         bits = 0 if largest == 0.0 else WEIGHT_BITS - math.frexp(largest)[1]
-        return cls(torch.round(torch.ldexp(weights, torch.tensor(bits))).to(torch.int32), bits)
+        return cls(torch.round(torch.ldexp(weights, torch.tensor(bits, device=weights.device))).to(torch.int32), bits)
 
     @property
     def weights(self) -> Tensor:
         """(m + 1, d) float64, exactly."""
-        return torch.ldexp(self.steps.to(torch.float64), torch.tensor(-self.bits))
+        return torch.ldexp(self.steps.to(torch.float64), torch.tensor(-self.bits, device=self.steps.device))
 
     @property
     def nbytes(self) -> int:
@@ -170,7 +170,8 @@ def logistic_term(
 
     Parameters
     ----------
-    features : (N_k, m), labels : (N_k,)
+    features : (N_k, m)
+    labels : (N_k,)
         The client's own rows, as they are.
     standardization : Standardization
         The federation's, with the intercept.

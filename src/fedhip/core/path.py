@@ -47,7 +47,8 @@ class PersonalizationPath:
     ----------
     total : Statistics
         The sum over clients, this client included.
-    features : (N_k, m), labels : (N_k,)
+    features : (N_k, m)
+    labels : (N_k,)
         The client's own rows.
     beta : float
         The federation's ridge penalty.

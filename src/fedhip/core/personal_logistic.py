@@ -1,20 +1,29 @@
 """One client's logistic head: the federation's, corrected by the client's own rows.
 
-    P̂_k(α) = argmin_P  α · (−Σ_{i of k} log softmax(x_i P / T + shift)[y_i]) + ½ ‖P − Ĝ‖²_Q,    Q⁻¹ = (κA + ρM)⁻¹ + eeᵀ
+    P̂_k(α) = Ĝ + D̂C,    D̂ = argmin_D  α · (−Σ_{i of k} log softmax(x_i (Ĝ + DC) / T + shift)[y_i]) + ½ ‖D‖²_H
 
-the client's rows weigh 1 + α, as in FedHiP, and the others' stand in by the curvature κA + ρM of the federation's
-objective. The intercept e is freer than that curvature would have it: where a client's features are shifted, by its
-camera or its hand, all scores of a class are, and a hundred rows say by how much. One logit of such an offset costs ½.
-The shift is the client's prior, so that the correction need not learn what the class frequencies say; T is the
-temperature that goes with it.
+α weighs the client's rows, as in FedHiP; the others' stand in by the curvature H = κA + ρM of the federation's
+objective. The shift is the client's prior, so that the correction need not learn what the class frequencies say; T is
+the temperature that goes with it.
 
-In whitened coordinates of the client's rows (x_i Q^-½ = S_i, SᵀS = diag(Λ)) this is a logistic regression of size
-min(N_k, m + 2) with penalty ½‖·‖², solved by the quasi-Newton steps of `fedhip.core.lbfgs`, each α from the one before.
+**What the classes share.** A client that sees things otherwise, by its camera or its hand, sees all classes so: its
+features are others', x → x + xR, and one R changes the scores of all classes, by x R Ĝ. Weights of each class by itself
+are a hundred times as free, and have few rows to a class. So a change is spread over the classes by
+
+    C ∝ ĜᵀMĜ,    DC = RĜ  for  R ∝ D ĜᵀM
+
+the covariance of the scores within classes: scores that rise and fall together from row to row do so from client to
+client. (Ĝ without its intercept, and without its mean over classes, which no probability knows of; the mean of the
+diagonal of C² is 1, so that α means what it would without C.)
+
+In whitened coordinates of the client's rows (x_i H^-½ = S_i, SᵀS = diag(Λ)) and of the classes (C = U diag(c) Uᵀ) this
+is a logistic regression of size min(N_k, m + 1) with penalty ½‖·‖², solved by the quasi-Newton steps of
+`fedhip.core.lbfgs`, each α from the one before.
 
 **How a row is left out.** A fifth of the client's rows at a time, this one among them: of the federation's head to
 first order (`LogisticHead.without`), of the client's step by fitting it again, to the scores of that head:
 
-    z_i without i's fifth ≈ x_i Ĝ_{without} + S_i θ_{without}(α)
+    z_i without i's fifth ≈ x_i Ĝ_{without} + S_i θ_{without}(α) diag(c) Uᵀ
 
 Both must go together. A head that has seen the row has its class's scores up for all rows that look like it, first of
 all the client's own; a step fitted to these takes them down, and the row is judged too low.
@@ -43,8 +52,8 @@ from fedhip.core.logistic_fit import LogisticHead, TemperatureError
 from fedhip.core.rows import ArrayLike
 from fedhip.core.solvers import rank_tolerance, require_alpha
 
-#: None, and two to the decade from 0.1 to 100.
-LOGISTIC_ALPHAS: tuple[float, ...] = (0.0, *(10.0 ** (i / 2) for i in range(-2, 5)))
+#: None, and two to the decade from 1 to 100.
+LOGISTIC_ALPHAS: tuple[float, ...] = (0.0, *(10.0 ** (i / 2) for i in range(5)))
 
 #: Parts of a client's rows; the step is fitted without one to judge that one.
 FOLDS = 5
@@ -52,7 +61,7 @@ FOLDS = 5
 _STEPS = 60
 _TOLERANCE = 1e-5
 #: Of a step that only judges.
-_JUDGES_TOLERANCE = 1e-3
+_JUDGES_TOLERANCE = 1e-2
 
 
 class PersonalLogistic:
@@ -62,7 +71,8 @@ class PersonalLogistic:
     ----------
     head : LogisticHead
         The federation's, whose objective these rows are part of.
-    features : (N_k, m), labels : (N_k,)
+    features : (N_k, m)
+    labels : (N_k,)
         The client's own rows, raw.
     temperature, shift : float, Tensor (d,), optional
         The client's prior: scores are divided by the one and the other is added.
@@ -108,8 +118,6 @@ class PersonalLogistic:
     def _basis(self) -> tuple[Tensor, Tensor, Tensor]:
         """S (N_k, r), Λ (r,) and what takes coordinates back to weights (m + 1, r)."""
         back = self._head.fit.geometry.B * self._head.inverse_curvature.sqrt()
-        intercept = torch.eye(len(back)).to(back)[:, -1:]
-        back = torch.cat((back, intercept), dim=1)
         Phi = self._rows.F @ back
         if len(Phi) <= Phi.shape[1]:
             values, E = torch.linalg.eigh(Phi @ Phi.mT)
@@ -120,6 +128,18 @@ class PersonalLogistic:
         return Phi @ Q, values.clamp(min=0.0), back @ Q
 
     @cached_property
+    def _spread(self) -> tuple[Tensor, Tensor]:
+        """c (d,) and diag(c) Uᵀ (d, d) of C = U diag(c) Uᵀ; the identity where the head tells no classes apart."""
+        G = self._head.weights - self._head.weights.mean(dim=1, keepdim=True)
+        G[-1] = 0.0
+        whitened = self._head.fit.geometry.inverse @ G
+        C = whitened.mT @ whitened
+        size = C.square().sum().sqrt()
+        c, U = torch.linalg.eigh(C * (math.sqrt(len(C)) / size) if float(size) > 0.0 else torch.eye(len(C)).to(C))
+        c = c.clamp(min=0.0)
+        return c, c[:, None] * U.mT
+
+    @cached_property
     def _without(self) -> list[Tensor]:
         """For each fold the scores (N_k, d) of all rows by the federation's head without it."""
         return [self._head.without(self._rows, self._fold == fold) for fold in range(FOLDS)]
@@ -127,7 +147,7 @@ class PersonalLogistic:
     def weights(self, alpha: float) -> Tensor:
         """P̂_k(α) of standardised features, the intercept last (m + 1, d)."""
         alpha = require_alpha(alpha)
-        return self._head.weights if alpha == 0.0 else self._head.weights + self._basis[2] @ self._solve(alpha)
+        return self._head.weights if alpha == 0.0 else self._head.weights + self._basis[2] @ self._change(alpha)
 
     def model(self, alpha: float) -> AffineModel:
         """On raw features, without prior: that is added to its scores."""
@@ -141,7 +161,7 @@ class PersonalLogistic:
             at = self._fold == fold
             scores[at] = self._without[fold][at]
             if alpha > 0.0 and bool(at.any()):
-                scores[at] += self._basis[0][at] @ self._solve(alpha, fold)
+                scores[at] += self._basis[0][at] @ self._change(alpha, fold)
         return scores
 
     def loo_losses(self, alpha: float) -> Tensor:
@@ -165,17 +185,21 @@ class PersonalLogistic:
 
     def objective(self, alpha: float, theta: Tensor, fold: int | None = None) -> tuple[float, Tensor]:
         """Value and gradient in whitened coordinates θ (r, d), of all rows but those of a fold."""
-        S, Z, y = self._kept(fold)
-        logs = torch.log_softmax((Z + S @ theta) / self._T + self._shift, dim=1)
+        (S, Z, y), (_, spread) = self._kept(fold), self._spread
+        logs = torch.log_softmax((Z + S @ (theta @ spread)) / self._T + self._shift, dim=1)
         value = -alpha * float(logs.gather(1, y).sum()) + 0.5 * float(theta.square().sum())
         residuals = logs.exp().scatter_add_(1, y, -torch.ones_like(logs[:, :1]))
-        return value, (alpha / self._T) * (S.mT @ residuals) + theta
+        return value, (alpha / self._T) * (S.mT @ residuals @ spread.mT) + theta
 
     def _kept(self, fold: int | None) -> tuple[Tensor, Tensor, Tensor]:
         if fold is None:
             return self._basis[0], self._Z, self._y
         at = self._fold != fold
         return self._basis[0][at], self._without[fold][at], self._y[at]
+
+    def _change(self, alpha: float, fold: int | None = None) -> Tensor:
+        """What is added to the federation's weights, in coordinates of the rows (r, d)."""
+        return self._solve(alpha, fold) @ self._spread[1]
 
     def _solve(self, alpha: float, fold: int | None = None) -> Tensor:
         """θ at the optimum, from that of the nearest smaller α."""
@@ -184,7 +208,7 @@ class PersonalLogistic:
         S, values, _ = self._basis
         smaller = [known for part, known in self._found if part == fold and known < alpha]
         start = self._found[fold, max(smaller)] if smaller else torch.zeros((len(values), self._Z.shape[1])).to(S)
-        scale = (1.0 + alpha * self._head.curvature * values).sqrt()[:, None]
+        scale = (1.0 + alpha * self._head.curvature * torch.outer(values, self._spread[0].square())).sqrt()
         tolerance = _TOLERANCE if fold is None else _JUDGES_TOLERANCE
         history: list[Evaluation] = []
         point = scale * start

@@ -34,13 +34,14 @@ def personalize(
     route: Route = "auto",
     client: str | None = None,
 ) -> Tensor:
-    """P̂_k = argmin_P ‖Y − FP‖² + α‖Y_k − F_k P‖² + β‖P‖² (eq. 1, Theorem 2).
+    """P̂_k = argmin_P ‖Y − FP‖² + α‖Y_k − F_k P‖² + β‖P‖² (equation 1, Theorem 2).
 
     Parameters
     ----------
     total : Statistics
         The sum over clients, this client included.
-    features : (N_k, m), labels : (N_k,)
+    features : (N_k, m)
+    labels : (N_k,)
         The client's own rows.
     alpha, beta : float
         Weight of the client's rows on top of their share in the sum; ridge penalty. Both at least 0.

@@ -23,7 +23,8 @@ class RidgePath:
 
     Parameters
     ----------
-    features : (N, m), labels : (N,)
+    features : (N, m)
+    labels : (N,)
     num_classes : int
     client : str, optional
         Named in error messages.

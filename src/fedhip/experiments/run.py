@@ -21,8 +21,9 @@ from fedhip.data import Dataset, FeatureSet, Partition, client_parts, save_parti
 from fedhip.experiments.report import RunRecord
 from fedhip.experiments.report.findings import read_runs
 from fedhip.features.reference import BackboneReference
-from fedhip.heads import Head, Ridge, head_named
+from fedhip.heads import HEADS, Head, Ridge, head_named
 from fedhip.heads.options import options_of
+from fedhip.heads.recommendation import AUTO, Recommendation, compare_with_lda, judge_heads
 from fedhip.lifting import LiftSettings, lift_clients
 from fedhip.methods import MethodRun, Protocol, closed_task, run_method
 from fedhip.methods.closed import Task, one_shot
@@ -46,8 +47,9 @@ EXAMPLES, THUMBNAIL = 2, 64
 class RoundSettings:
     """What the three phases are told.
 
-    `head` is whose models the run folder holds; its method is in the table, named or not. `head_options` are that
-    method's (see `fedhip.methods.METHODS`).
+    `head` is whose models the run folder holds; its method is in the table, named or not. "auto" has it chosen on
+    training rows (`fedhip.heads.recommendation`). `head_options` are that method's (see `fedhip.methods.METHODS`). With
+    `recommend` ridges are compared with LDA by leave-one-out.
     """
 
     alpha: Alpha = "loo"
@@ -62,6 +64,7 @@ class RoundSettings:
     head_options: Mapping[str, float] = field(default_factory=dict)
     lift: LiftSettings | None = None
     balance: bool = False
+    recommend: bool = False
 
     def __post_init__(self) -> None:
         if not self.balance:
@@ -81,6 +84,16 @@ class RoundSettings:
                 "a client's prior corrects for how often the federation has a class, and balanced classes are equally "
                 "frequent by construction; give --balance or --prior client, not both"
             )
+
+    def with_head(self, name: str) -> RoundSettings:
+        """With models of this head; its method is one of the table's."""
+        method = head_named(name).method
+        return replace(self, head=name, methods=tuple(dict.fromkeys((*self.methods, method))))
+
+    @property
+    def compares_with_lda(self) -> bool:
+        """Whether there are ridges to compare, of rows that all weigh alike."""
+        return self.recommend and self.head == RIDGE and Ridge.method in self.methods and not self.balance
 
 
 def run_round(
@@ -104,8 +117,8 @@ def run_round(
     `config` are the options that repeat it, `seconds` what was spent before, `images` those behind the features, for
     the report's examples.
     """
-    head, clients = head_named(settings.head), clients_of(features, partition)
-    lift, lifted, watch = None, None, Stopwatch()
+    clients = clients_of(features, partition)
+    lift, lifted, recommendation, watch = None, None, None, Stopwatch()
     if settings.lift is not None:
         plan = settings.lift.plan(features.features.shape[1], features.num_classes)
         with watch("lift"):
@@ -117,6 +130,12 @@ def run_round(
         only_local_classes=settings.only_local_classes,
         prior=settings.prior,
     )
+    if settings.head == AUTO:
+        with watch("choosing the head"):
+            recommendation = choose_head(clients, features.num_classes, protocol, settings, device, report)
+        settings = settings.with_head(recommendation.head)
+        config = {**config, "head": settings.head}
+    head = head_named(settings.head)
     task = _head_task(head, clients, features.num_classes, protocol, settings, device, report)
     with new_run(out, force=force) as draft:
         terms: dict[str, str] = {}
@@ -150,12 +169,17 @@ def run_round(
         if head is not Ridge:
             fitted, own, row = head_round(outcome, head, task)
             rivals.append(row)
+        if settings.compares_with_lda and recommendation is None:
+            with watch("comparison with LDA"):
+                recommendation = compare_with_lda(outcome, task)
         config = {**config, "fraction_bits": outcome.federation.grid.fraction_bits}
         results = results_of(outcome, config=config, title=title, seconds={**(seconds or {}), **watch.seconds})
         for rival in rivals:
             results["methods"][rival.name] = rival_entry(rival, outcome.clients)
         if fitted is not None:
             results |= {"head": head.name, "settings": dict(fitted.settings)}
+        if recommendation is not None:
+            results["recommendation"] = recommendation.told
         if lifted is not None:
             add_lift(results, lifted)
         if settings.balance:
@@ -185,6 +209,21 @@ def run_round(
         draft.write_ledger(ledger)
         draft.write_text("report.html", render(out.absolute().name, results, details, text, list(ledger.entries)))
     return RunFolder.open(out), own
+
+
+def choose_head(
+    clients: Sequence[Client],
+    num_classes: int,
+    protocol: Protocol,
+    settings: RoundSettings,
+    device: str | torch.device,
+    report: Callable[[str, int, int], None] | None,
+) -> Recommendation:
+    """The head for these clients, each judged with the α and β of the settings; β by leave-one-out as by the sum."""
+    options = {name: options_of(head, settings.alpha, {}) for name, head in HEADS.items()}
+    if not isinstance(settings.beta, str):
+        options[RIDGE]["beta"] = float(settings.beta)
+    return judge_heads(clients, num_classes, protocol, options=options, device=device, report=report)
 
 
 def _head_task(

@@ -57,7 +57,7 @@ def _keys(
 @cache
 def client_number(name: str) -> int:
     """What a client's name counts as."""
-    return int.from_bytes(hashlib.sha256(name.encode()).digest()[:8], "little", signed=True)
+    return int.from_bytes(hashlib.sha256(name.encode("utf-8", "surrogatepass")).digest()[:8], "little", signed=True)
 
 
 def sorted_rows(

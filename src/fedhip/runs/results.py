@@ -184,6 +184,7 @@ def _temperature(details: Json, losses: str) -> float | None:
 
 def remove_client(results: Json, details: Json, client: str) -> None:
     """Leave nothing of a client."""
+    results.pop("recommendation", None)  # the client's rows are among those it counts
     for method in results["methods"].values():
         method["per_client"] = [entry for entry in method["per_client"] if entry["client"] != client]
     details["clients"].pop(client, None)
@@ -192,6 +193,7 @@ def remove_client(results: Json, details: Json, client: str) -> None:
 
 def put_client(results: Json, details: Json, result: ClientResult) -> None:
     """Add a client, or replace what is known of it."""
+    results.pop("recommendation", None)  # it knew the client otherwise, or not at all
     own = head_of(results).method
     for method, entry in results["methods"].items():
         new = client_entry(result, method, own)

@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 from fedhip.experiments.report.record import RunRecord
 from fedhip.experiments.report.words import number, plain
 from fedhip.heads import Head
+from fedhip.heads.recommendation import in_words
 from fedhip.runs.folder import head_of
 from fedhip.runs.results import title_of
 
@@ -107,6 +108,12 @@ class Findings:
     def own(self) -> str:
         """The method of the run's models."""
         return self.head.method
+
+    @property
+    def recommendation(self) -> str | None:
+        """Which head training rows speak for."""
+        told = self.results.get("recommendation")
+        return None if told is None else in_words(told)
 
     @cached_property
     def methods(self) -> tuple[Method, ...]:

@@ -241,7 +241,7 @@ def efficiency(ways: Sequence[Way], heading: str) -> Figure:
         if name == "rounds":
             ax.set_xscale("symlog", linthresh=1.0)
             most = max((value for way in ways for value in way.rounds), default=1)
-            ticks = [t for t in (0, 1, 2, 5, 10, 20, 50, 100, 200, 500, 1000, 2000) if t <= most]
+            ticks = [t for t in ((0, 1, 2, 5, 10, 20) if most <= 30 else (0, 1, 10, 100, 1000)) if t <= most]
             ax.set_xticks(ticks, [str(tick) for tick in ticks])
         else:
             ax.set_xscale("log")

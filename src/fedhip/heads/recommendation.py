@@ -1,0 +1,240 @@
+"""Which head, by training rows that it has not seen; no test row is looked at.
+
+    judge_heads       every head: trained on four fifths of each client's training rows, as it would be on all of them,
+                      and counted right on the fifth; five times, until every row was in the fifth
+    compare_with_lda  ridges that were fitted, and the discriminant of the same sum with the clients' priors: by exact
+                      leave-one-out, without a refit
+
+Clients tell how many of their rows are right, and the server adds up: with each head's rounds for every fold, a
+federation could do the same.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, Self
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from fedhip.core import PersonalizationPath
+from fedhip.core.errors import EmptyClientError
+from fedhip.core.fixedpoint import round_features
+from fedhip.core.prior import NO_PRIOR, Prior
+from fedhip.heads import HEADS, Lda, Ridge
+from fedhip.methods import Cohort, Protocol, run_method
+from fedhip.methods.closed import Task
+from fedhip.methods.fedhip_lda import LdaFit
+from fedhip.methods.orders import HOLD_OUT, client_number, client_order
+from fedhip.methods.protocol import PriorOption
+from fedhip.models import masked
+from fedhip.parallel import in_order
+from fedhip.simulation import Client, Outcome
+
+#: What `--head` takes beside the names of heads.
+AUTO = "auto"
+FOLDS = 5
+#: What is taken of heads that the rows cannot tell apart: one round, and never seen far behind the others.
+USUAL = Lda.name
+#: The judging ends before the last fold where the best is ahead by so many standard errors.
+CLEAR = 3.0
+
+
+@dataclass(frozen=True)
+class Judged:
+    """One head: each client's rows right (K,), of the rows it was judged by (K,). Those of several folds add."""
+
+    right: NDArray[np.int64]
+    rows: NDArray[np.int64]
+
+    @classmethod
+    def of(cls, clients: Sequence[Client], accuracy: Sequence[float | None]) -> Self:
+        """From the accuracy on every client's test rows; None where it has none."""
+        rows = np.array([len(client.test[1]) for client in clients])
+        return cls(np.rint(np.array([share or 0.0 for share in accuracy]) * rows).astype(np.int64), rows)
+
+    def __add__(self, other: Judged) -> Judged:
+        return Judged(self.right + other.right, self.rows + other.rows)
+
+    @property
+    def share(self) -> float:
+        """The mean over clients of the share of rows right, as accuracies are reported."""
+        known = self.rows > 0
+        return float((self.right[known] / self.rows[known]).mean())
+
+    @property
+    def variance(self) -> float:
+        """Of `share`, as if every row were right with the same probability; one row more is right, and one wrong."""
+        known, right = self.rows[self.rows > 0], (self.right.sum() + 1.0) / (self.rows.sum() + 2.0)
+        return float(right * (1.0 - right) * (1.0 / known).sum() / len(known) ** 2)
+
+    def is_ahead_of(self, other: Judged) -> bool:
+        """By more than a standard error of the clients' differences; of a single client, at all."""
+        known = self.rows > 0
+        gaps = self.right[known] / self.rows[known] - other.right[known] / other.rows[known]
+        error = gaps.std(ddof=1) / math.sqrt(len(gaps)) if len(gaps) > 1 else 0.0
+        return bool(gaps.mean() > error)
+
+    def is_clearly_ahead_of(self, other: Judged) -> bool:
+        """By `CLEAR` standard errors; the heads' errors are taken for independent, which is cautious."""
+        return self.share - other.share > CLEAR * math.sqrt(self.variance + other.variance)
+
+
+@dataclass(frozen=True)
+class Recommendation:
+    """A head, and what was found of each: mean over clients of the share (0 to 1) of rows right, and rows right in all.
+
+    `rows` is of how many, `prior` what the head was judged with, `by` how: "held out" or "left out".
+    """
+
+    head: str
+    prior: PriorOption
+    shares: dict[str, float]
+    right: dict[str, int]
+    rows: int
+    by: str
+
+    @classmethod
+    def of(cls, judged: Mapping[str, Judged], usual: str, priors: Mapping[str, PriorOption], by: str) -> Self:
+        """The best of the heads that are ahead of the usual one; that one where none is."""
+        shares = {name: found.share for name, found in judged.items()}
+        ahead = [name for name, found in judged.items() if found.is_ahead_of(judged[usual])]
+        head = max(ahead, key=lambda name: shares[name], default=usual)
+        right = {name: int(found.right.sum()) for name, found in judged.items()}
+        return cls(head, priors[head], shares, right, int(judged[head].rows.sum()), by)
+
+    @property
+    def told(self) -> dict[str, Any]:
+        """For results.json."""
+        return {
+            "head": self.head,
+            "prior": self.prior,
+            "by": self.by,
+            "rows": self.rows,
+            "heads": {name: {"share": share, "right": self.right[name]} for name, share in self.shares.items()},
+        }
+
+
+def in_words(told: Mapping[str, Any]) -> str:
+    """What `Recommendation.told` says, in a sentence."""
+    shares = {name: found["share"] for name, found in told["heads"].items()}
+    head, best = told["head"], max(shares, key=lambda name: shares[name])
+    if told["by"] == "left out":
+        advice = "no reason to change" if head == Ridge.name else "worth a try"
+        return (
+            f"Leave-one-out on training rows, mean over clients: {shares[Ridge.name]:.1%} right with these models, "
+            f"{shares[Lda.name]:.1%} with --head lda --prior client, in one round too; {advice}."
+        )
+    found = ", ".join(f"{name} {told['heads'][name]['right']:,} ({share:.1%})" for name, share in shares.items())
+    near = "" if head == best else f"; that {best} is better may be chance"
+    return (
+        f"The head {head} was chosen by training rows held out; right of {told['rows']:,}, and in brackets the mean "
+        f"over clients: {found}{near}."
+    )
+
+
+def judge_heads(
+    clients: Sequence[Client],
+    num_classes: int,
+    protocol: Protocol = Protocol(),  # noqa: B008
+    *,
+    options: Mapping[str, Mapping[str, float]] | None = None,
+    device: str | torch.device = "cpu",
+    report: Callable[[str, int, int], None] | None = None,
+) -> Recommendation:
+    """The head for these clients: each is trained without a fold of the training rows and tested on it.
+
+    `options` are those of each head's method, by head. A client whose rows are all in a fold is tested with the
+    federation's model. The judging ends when one head is clearly ahead of the others, or when every row was judged.
+    """
+    tell = report or (lambda phase, done, total: None)
+    judged: dict[str, Judged] = {}
+    for fold in range(FOLDS):
+        cohort = Cohort.of([hold_out_fold(client, fold, protocol.seed) for client in clients])
+        if not _can_judge(cohort):
+            continue
+        for place, (name, head) in enumerate(HEADS.items()):
+            tell("choosing the head", fold * len(HEADS) + place, FOLDS * len(HEADS))
+            told = (options or {}).get(name)
+            run = run_method(head.method, cohort, num_classes, protocol, options=told, device=device)
+            found = Judged.of(cohort, run.accuracy)
+            judged[name] = judged[name] + found if name in judged else found
+        best = max(judged.values(), key=lambda found: found.share)
+        if all(best.is_clearly_ahead_of(other) for other in judged.values() if other is not best):
+            break
+    tell("choosing the head", FOLDS * len(HEADS), FOLDS * len(HEADS))
+    if not judged:
+        raise EmptyClientError(
+            "there are too few training rows to judge heads by: leaving some out leaves none; "
+            f"name the head, one of {', '.join(HEADS)}"
+        )
+    return Recommendation.of(judged, USUAL, dict.fromkeys(judged, protocol.prior), "held out")
+
+
+def hold_out_fold(client: Client, fold: int, seed: int) -> Client:
+    """The client with a fifth of its training rows to be tested on, and without its test rows.
+
+    A class's rows are spread over the folds as evenly as can be. The draw depends on the client's name, its labels and
+    the seed.
+    """
+    features, labels = client.train
+    order = client_order(len(labels), seed, client.name, 0, 0, HOLD_OUT)
+    by_class = order[labels[order].argsort(kind="stable")]
+    held = np.zeros(len(labels), dtype=bool)
+    held[by_class[(fold + client_number(client.name)) % FOLDS :: FOLDS]] = True
+    return Client(client.name, (features[~held], labels[~held]), (features[held], labels[held]))
+
+
+def _can_judge(clients: Sequence[Client]) -> bool:
+    return any(len(client.train[1]) for client in clients) and any(len(client.test[1]) for client in clients)
+
+
+def compare_with_lda(outcome: Outcome, task: Task) -> Recommendation:
+    """The ridges of a round as they are, or the discriminant of its sum with the clients' priors.
+
+    `task` is what the round was told, of the same clients. The discriminant is judged without means of a client's own:
+    they are half of its cost.
+    """
+    lda = replace(task, protocol=replace(task.protocol, prior="client"), options={})
+    rows = np.array([len(client.train[1]) for client in task.training])
+    judged = {
+        Ridge.name: Judged(np.array(_ridge_right(outcome, task)), rows),
+        Lda.name: Judged(np.array(_lda_right(outcome, lda)), rows),
+    }
+    return Recommendation.of(judged, Ridge.name, {Ridge.name: task.protocol.prior, Lda.name: "client"}, "left out")
+
+
+def _ridge_right(outcome: Outcome, task: Task) -> list[int]:
+    federation, results = outcome.federation, {result.client: result for result in outcome.clients}
+
+    def right(client: Client) -> int:
+        own, prior = results[client.name].personal, results[client.name].priors.get(Ridge.method, NO_PRIOR)
+        if own is None:
+            raise EmptyClientError(f"client {client.name!r} has training rows, and no ridge of this round")
+        if prior.is_none:
+            return round(own.loo_chosen * len(client.train[1]))
+        F = round_features(torch.as_tensor(client.train[0], device=task.device), federation.grid.fraction_bits)
+        path = PersonalizationPath(federation.total, F, client.train[1], federation.beta, client=client.name)
+        return _right(task, client, path.loo_scores(own.alpha), prior)
+
+    return list(in_order(right, task.training, task.device))
+
+
+def _lda_right(outcome: Outcome, task: Task) -> list[int]:
+    left_out = in_order(LdaFit(outcome.federation.grid).left_out, task.training, task.device)
+    scores = {client.name: found for client, found in zip(task.training, left_out, strict=True)}
+    priors = task.priors(lambda client: scores[client.name])
+    return [_right(task, client, scores[client.name], priors[client.name]) for client in task.training]
+
+
+def _right(task: Task, client: Client, scores: Tensor, prior: Prior) -> int:
+    """Of a client's training rows those that are right by scores (N_k, d) and a prior that have not seen them."""
+    labels, counts = task.tensors(client.train)[1], task.counts(client)
+    if not prior.is_none:
+        scores = scores / prior.temperature + prior.left_out_shifts(labels, counts, task.all_counts)
+    scores = masked(scores, counts > 0 if task.protocol.only_local_classes else None)
+    return int((scores.argmax(dim=1) == labels).sum())
