@@ -71,7 +71,10 @@ def scale_vector(squares: float, number: int) -> Vector:
     from fedhip.core.logistic import LossError
 
     if not squares < 2.0 ** (_PARTS * _PART_BITS - _SQUARE_BITS):
-        raise LossError(f"the scores of rows left out deviate by {squares:g}, squared and summed")
+        raise LossError(
+            f"the scores of rows left out deviate by {squares:g}, squared and summed; "
+            "look for features out of all proportion, and leave those rows out"
+        )
     steps = int(math.ldexp(squares, _SQUARE_BITS))
     parts = [steps >> (_PART_BITS * at) & ((1 << _PART_BITS) - 1) for at in range(_PARTS)]
     return np.array([*parts, number], np.uint64)

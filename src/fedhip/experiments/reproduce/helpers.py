@@ -1,7 +1,6 @@
 """Processes that help with the cells of a folder.
 
-On a GPU a method's rounds wait for the host most of the time, so that a few processes beside each other take little
-more time than one; on a machine of many cores each has its part of them.
+A GPU then has work while one of them waits for the host; of the machine's cores each has its part.
 """
 
 from __future__ import annotations
