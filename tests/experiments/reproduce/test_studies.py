@@ -224,6 +224,7 @@ def test_a_prior_reaches_every_method_and_cell(tmp_path: Path, monkeypatch: pyte
     assert set(told) == {"none", "client"}
     text = (tmp_path / "client" / "table1-paper.md").read_text()
     assert "with the client's prior" in text
+    assert "the paper's protocol, with clients' priors" in text
     assert "prior" not in (tmp_path / "none" / "table1-paper.md").read_text()
     assert '"prior": "client"' in (tmp_path / "client" / "table1-paper.json").read_text()
 

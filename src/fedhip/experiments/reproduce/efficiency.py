@@ -16,7 +16,14 @@ import numpy as np
 from fedhip.experiments.reproduce import paper, tuning
 from fedhip.experiments.reproduce.bench import Bench
 from fedhip.experiments.reproduce.cells import Json, Step
-from fedhip.experiments.reproduce.notes import backbone_notes, list_notes, prior_notes, protocol_notes, quick_notes
+from fedhip.experiments.reproduce.notes import (
+    backbone_notes,
+    list_notes,
+    prior_notes,
+    protocol_name,
+    protocol_notes,
+    quick_notes,
+)
 from fedhip.experiments.reproduce.settings import Regime, Source, known_methods
 from fedhip.experiments.reproduce.table1 import Column, cell, entry_of, numbered, remarks_on, step
 from fedhip.experiments.reproduce.tables import NOTHING, Entry, Row, Table, rank
@@ -176,9 +183,7 @@ def _table(bench: Bench, source: Source, regime: Regime) -> Table:
         quick_notes(bench), [_definition(bench), *_claim(savings)], prior_notes(bench), protocol_notes(bench, regime),
         backbone_notes(bench, "efficiency", regime),
     )  # fmt: skip
-    title = f"What it takes: {source.title}, {column.path[1]}, {column.path[2]}, " + (
-        "the paper's protocol" if regime == "paper" else "tuned protocol"
-    )
+    title = f"What it takes: {source.title}, {column.path[1]}, {column.path[2]}, {protocol_name(bench, regime)}"
     name = name_of(bench, source, regime)
     return Table(name, title, "Method", tuple(heads), tuple(table_rows), tuple(records), notes, tuple(footnotes))
 

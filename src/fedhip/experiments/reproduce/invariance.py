@@ -24,7 +24,14 @@ from fedhip.experiments.reproduce.bench import Bench, Setting, cell_of
 from fedhip.experiments.reproduce.cells import Cell, Inside, Json, Step
 from fedhip.experiments.reproduce.closed_form import path_of, sum_of
 from fedhip.experiments.reproduce.divisions import divide_around, standardize
-from fedhip.experiments.reproduce.notes import backbone_notes, list_notes, prior_notes, protocol_notes, quick_notes
+from fedhip.experiments.reproduce.notes import (
+    backbone_notes,
+    list_notes,
+    prior_notes,
+    protocol_name,
+    protocol_notes,
+    quick_notes,
+)
 from fedhip.experiments.reproduce.settings import Regime, Source, known_methods
 from fedhip.experiments.reproduce.table1 import numbered, sentence
 from fedhip.experiments.reproduce.tables import DIVERGED, NOTHING, Entry, Row, Table
@@ -267,9 +274,7 @@ def _table(bench: Bench, source: Source, regime: Regime) -> Table:
                     "seeds": list(s.seeds), "accuracy": values, "largest_change": changes, "quick": s.quick,
                 }
             )  # fmt: skip
-    title = f"Heterogeneity invariance: {source.title}, {s.clients[0]} clients, " + (
-        "the paper's protocol" if regime == "paper" else "tuned protocol"
-    )
+    title = f"Heterogeneity invariance: {source.title}, {s.clients[0]} clients, {protocol_name(bench, regime)}"
     notes = list_notes(
         quick_notes(bench),
         _notes(bench),

@@ -73,6 +73,16 @@ def accuracy_notes(bench: Bench, *, marks: str = "column") -> list[str]:
     return notes
 
 
+def protocol_name(bench: Bench, regime: Regime) -> str:
+    """What a table or figure was made under, in a few words."""
+    s = bench.settings
+    return (
+        ("the paper's protocol" if regime == "paper" else "tuned protocol")
+        + (", own classes alone" if s.only_local_classes else "")
+        + ("" if s.prior == "none" else ", with clients' priors")
+    )
+
+
 def prior_notes(bench: Bench) -> list[str]:
     """That answers weigh the clients' class frequencies, where they do."""
     if bench.settings.prior == "none":

@@ -11,13 +11,11 @@ import numpy as np
 from fedhip.experiments.reproduce import efficiency, figures, invariance, paper, sensitivity, table1
 from fedhip.experiments.reproduce.bench import Bench
 from fedhip.experiments.reproduce.figures import Curve, Dots, Picture, Way
-from fedhip.experiments.reproduce.notes import beside
+from fedhip.experiments.reproduce.notes import beside, protocol_name
 from fedhip.experiments.reproduce.settings import Regime, Source, known_methods
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
-
-_PROTOCOL = {"paper": "the paper's protocol", "tuned": "tuned protocol"}
 
 
 def of_table1(bench: Bench) -> list[Picture]:
@@ -48,7 +46,7 @@ def _comparison(bench: Bench, regime: Regime) -> Callable[[], Figure]:
                 )
             )
         titles = {method: known[method].title for method in s.methods}
-        heading = f"Accuracy of every method, {_PROTOCOL[regime]}{_quick(bench)}"
+        heading = f"Accuracy of every method, {protocol_name(bench, regime)}{_quick(bench)}"
         return figures.comparison(panels, titles, s.concentrations, heading)
 
     return draw
@@ -114,7 +112,7 @@ def _ways(bench: Bench, source: Source, regime: Regime) -> Callable[[], Figure]:
                 )
             )
         column = efficiency.column_of(bench, source)
-        heading = f"{', '.join(column.path)}, {_PROTOCOL[regime]}{_quick(bench)}"
+        heading = f"{', '.join(column.path)}, {protocol_name(bench, regime)}{_quick(bench)}"
         return figures.efficiency([way for way in ways if way.accuracy], heading)
 
     return draw
@@ -138,7 +136,8 @@ def _drift(bench: Bench, source: Source, regime: Regime) -> Callable[[], Figure]
                 None if None in values else float(np.mean([value for value in values if value is not None]))
                 for values in by_moved
             ]
-        heading = f"{source.title}: only the other clients' rows are divided anew, {_PROTOCOL[regime]}{_quick(bench)}"
+        moved = "only the other clients' rows are divided anew"
+        heading = f"{source.title}: {moved}, {protocol_name(bench, regime)}{_quick(bench)}"
         titles = {method: known[method].title for method in found}
         return figures.invariance(bench.settings.moved_concentrations, found, spreads, titles, heading)
 

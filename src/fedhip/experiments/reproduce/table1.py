@@ -18,6 +18,7 @@ from fedhip.experiments.reproduce.notes import (
     beside,
     list_notes,
     prior_notes,
+    protocol_name,
     protocol_notes,
     quick_notes,
 )
@@ -118,7 +119,7 @@ def _table(bench: Bench, regime: Regime) -> Table:
     rows = _with_rules(rows, methods)
     if "fedhip" in methods:
         rows += _below(bench, rows, columns, regime, records)
-    name = "Overall comparison" + (", tuned protocol" if regime == "tuned" else ", the paper's protocol")
+    name = f"Overall comparison, {protocol_name(bench, regime)}"
     notes = list_notes(
         quick_notes(bench),
         accuracy_notes(bench),
