@@ -32,7 +32,9 @@ import fedhip.sklearn
 from fedhip import Statistics
 from fedhip.core import default_betas
 from fedhip.core.errors import FedHiPError
+from fedhip.heads.recommendation import FOLDS, hold_out_fold
 from fedhip.models import Model
+from fedhip.simulation import Client
 from fedhip.sklearn import FedHiPClassifier, GroupsError
 
 Array = npt.NDArray[Any]
@@ -92,6 +94,7 @@ def same(a: FedHiPClassifier, b: FedHiPClassifier, X: Array, groups: Array) -> f
         FedHiPClassifier(prior="client"),
         FedHiPClassifier(head="lda"),
         FedHiPClassifier(head="logistic", prior="client"),
+        FedHiPClassifier(head="auto", prior="client"),
         FedHiPClassifier(lift="fourier", lift_width=8),
         FedHiPClassifier(head="lda", lift="relu", lift_width=8),
     ]
@@ -617,6 +620,7 @@ beyond = pytest.mark.parametrize("head", ["lda", "logistic"])
 KINDS = [
     {"prior": "client"},
     *({"head": head, "prior": prior} for head in ("lda", "logistic") for prior in ("none", "client")),
+    {"head": "auto"},
 ]
 
 
@@ -641,7 +645,7 @@ def test_every_row_is_answered_by_its_clients_model_of_the_head(parameters: dict
     for site, model in clf.models_.items():
         at = groups == site
         np.testing.assert_array_equal(scores[at], model.scores(X[at]).numpy())
-        assert model.head == parameters.get("head", "ridge")
+        assert model.head == clf.head_
         assert (model.bias is not None) == (site in clf.priors_)
     np.testing.assert_array_equal(clf.predict(X, groups), clf.classes_[scores.argmax(axis=1)])
     chances = clf.predict_proba(X, groups)
@@ -680,9 +684,65 @@ def test_priors_help_where_sites_have_their_own_classes() -> None:
         assert scores["client"] >= scores["none"] + (0.02 if head == "lda" else 0.0), (head, scores)
 
 
+# A fixed rule and shared covariance: LDA's own ground. Labels by the sign of one feature far off zero: the ridge's,
+# whose own weight α bends to each site.
+def gaussian_classes() -> tuple[Array, Array, Array]:
+    rng = np.random.default_rng(3)
+    y = np.arange(300) % 6
+    X = rng.normal(size=(6, 4))[y] * [4.0, 1.0, 1.0, 0.2] + rng.normal(size=(300, 4)) * [4.0, 1.0, 1.0, 0.1]
+    return X, y, np.array(SITES)[rng.integers(0, 3, 300)]
+
+
+def opposite_rules() -> tuple[Array, Array, Array]:
+    rng = np.random.default_rng(4)
+    X = rng.normal(size=(240, 6))
+    groups = np.array(SITES)[np.arange(240) % 3]
+    y = np.array([((x[0] > 0) ^ (site == "north")) for x, site in zip(X, groups, strict=True)]).astype(int)
+    return X, y, groups
+
+
+@pytest.mark.parametrize(("rows", "head"), [(gaussian_classes, "lda"), (opposite_rules, "ridge")])
+def test_auto_is_the_head_that_rows_held_out_speak_for(
+    rows: Callable[[], tuple[Array, Array, Array]], head: str
+) -> None:
+    X, y, groups = rows()
+    clf = FedHiPClassifier(head="auto").fit(X, y, groups=groups)
+    assert clf.head_ == head
+    assert clf.head == "auto", "parameters stay as they were given"
+    assert same(clf, FedHiPClassifier(head=head).fit(X, y, groups=groups), X, groups) == 0.0
+    assert clf.recommendation_ is not None
+    assert clf.recommendation_.rows == len(X)
+    assert clf.set_params(head=head).fit(X, y, groups=groups).recommendation_ is None
+
+
+def test_auto_judges_with_the_alpha_beta_and_constant_feature_that_are_asked_for() -> None:
+    """The ridge by NumPy: with α = 0 every client has that of all rows but the fold's."""
+    X, y, groups = problem(rows=90)
+    sites = [Client(site, (X[groups == site], y[groups == site]), (X[:0], y[:0])) for site in SITES]
+    right = 0
+    for fold in range(FOLDS):
+        parts = [hold_out_fold(site, fold, seed=0) for site in sites]
+        (F, labels), (T, t) = (
+            [np.concatenate([getattr(part, kind)[i] for part in parts]) for i in (0, 1)] for kind in ("train", "test")
+        )
+        scores = ridge_scores(np.c_[F, np.ones(len(F))], labels, np.ones(len(F)), 7.0, np.c_[T, np.ones(len(T))])
+        right += (scores.argmax(axis=1) == t).sum()
+    parameters: dict[str, Any] = {"head": "auto", "alpha": 0.0, "beta": 7.0}
+    found = FedHiPClassifier(**parameters, fit_intercept=True).fit(X, y, groups=groups).recommendation_
+    without = FedHiPClassifier(**parameters).fit(X, y, groups=groups).recommendation_
+    assert found is not None
+    assert without is not None
+    assert found.rows == len(X), "all folds were judged"
+    assert found.right["ridge"] == right
+    assert found.right["ridge"] != without.right["ridge"]
+    assert found.right["lda"] == without.right["lda"], "LDA has an intercept anyway"
+
+
 @pytest.mark.parametrize(
     ("parameters", "message"),
     [
+        ({"head": "auto", "beta": "best"}, "beta is 'best'; give 'auto'"),
+        ({"head": "auto", "fit_intercept": True, "lift": "relu"}, "leave fit_intercept out"),
         ({"head": "ldaa"}, "there is no head 'ldaa'; choose among ridge, lda, logistic; did you mean 'lda'"),
         ({"prior": "clients"}, "prior is 'clients'; give 'client' or 'none'"),
         ({"head": "lda", "alpha": "best"}, "alpha is 'best'; give 'loo'"),

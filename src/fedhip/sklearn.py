@@ -25,7 +25,6 @@ from fedhip.core import (
     DEFAULT_ALPHAS,
     PersonalizationPath,
     RegularizationPath,
-    Standardization,
     Statistics,
     aggregate,
     solve_global,
@@ -39,6 +38,7 @@ from fedhip.core.solvers import require_alpha, require_beta
 from fedhip.data.errors import MissingExtraError
 from fedhip.heads import Ridge, head_named
 from fedhip.heads.options import options_of
+from fedhip.heads.recommendation import AUTO, Recommendation, judge_heads, options_of_heads
 from fedhip.lifting import DEFAULT_WIDTH, LiftSettings
 from fedhip.methods import Protocol, closed_task
 from fedhip.models import RIDGE, Model
@@ -47,7 +47,7 @@ from fedhip.simulation import Client as Site
 from fedhip.simulation import Federation, add_up, largest_feature
 
 try:
-    from sklearn.base import BaseEstimator, ClassifierMixin
+    from sklearn.base import BaseEstimator, ClassifierMixin, clone
     from sklearn.metrics import accuracy_score
     from sklearn.utils.multiclass import check_classification_targets, unique_labels
     from sklearn.utils.validation import check_is_fitted, validate_data
@@ -77,10 +77,11 @@ class FedHiPClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]  #
 
     Parameters
     ----------
-    head : "ridge", "lda" or "logistic", default="ridge"
+    head : "ridge", "lda", "logistic" or "auto", default="ridge"
         What kind the models are: the paper's ridge; the linear discriminant of all rows, with a client's own class
         means where these are better; logistic regression of all rows in a few rounds, with a step of each client's own.
-        The latter two standardise features and have an intercept.
+        The latter two standardise features and have an intercept. "auto" judges all three by training rows held out,
+        in up to five folds, and so takes some fifteen times as long as one of them.
     prior : "none" or "client", default="none"
         "client": a client's model weighs how often the client has a class, as far as its rows left out bear it out.
     alpha : "loo" or float >= 0, default="loo"
@@ -116,6 +117,10 @@ class FedHiPClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]  #
         The labels, sorted.
     alphas_ : dict of client to float
         The alpha of each client's model; of LDA, 1 for a client with means of its own and 0 for the others.
+    head_ : str
+        The head in use.
+    recommendation_ : fedhip.heads.recommendation.Recommendation or None
+        With head="auto", what each head reached on the training rows held out.
     beta_ : float or None
         The ridge penalty in use; None for other heads.
     settings_ : dict of str to float
@@ -331,6 +336,8 @@ class FedHiPClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]  #
         """The three phases; the sum of the first two may be known. Nothing changes unless all of it succeeds."""
         # In the order of their names, so that sums do not depend on the order in which clients joined.
         rows = dict(sorted(rows.items()))
+        if self.head == AUTO:
+            return self._learn_best(rows, classes, declared)
         lift = self._drawn_lift(rows, len(classes))
         if not self._is_plain:
             return self._learn_head(rows, classes, declared, lift)
@@ -377,6 +384,8 @@ class FedHiPClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]  #
         )
         self.alphas_, self.lift_ = chosen, lift
         self.beta_: float | None = beta
+        self.head_ = self.head
+        self.recommendation_: Recommendation | None = None
         self.settings_, self.priors_ = dict[str, float](), dict[Client, Prior]()
         self.classes_, self._rows, self._total, self._declared = classes, rows, total, declared
         return self
@@ -391,15 +400,30 @@ class FedHiPClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]  #
         """Whether there is a constant feature; other heads than the ridge have an intercept."""
         return bool(self.fit_intercept and self.head == RIDGE)
 
+    @property
+    def _protocol(self) -> Protocol:
+        return Protocol(only_local_classes=bool(self.only_local_classes), prior=self.prior)
+
+    def _learn_best(self, rows: dict[Client, Rows], classes: Array, declared: bool) -> Self:
+        """With the head that training rows held out speak for."""
+        alpha, beta = self._fixed_alpha(), self._fixed_beta()
+        sites = self._sites(rows, classes, self._drawn_lift(rows, len(classes)))
+        options = options_of_heads("loo" if alpha is None else alpha, "auto" if beta is None else beta)
+        sees = {RIDGE: _with_ones} if self.fit_intercept else {}
+        found = judge_heads(sites, len(classes), self._protocol, options=options, sees=sees)
+        best = clone(self).set_params(head=found.head)._learn(rows, classes, declared)
+        for name in set(vars(best)) - set(self.get_params()):
+            setattr(self, name, getattr(best, name))
+        self.recommendation_ = found
+        return self
+
     def _learn_head(self, rows: dict[Client, Rows], classes: Array, declared: bool, lift: Lift | None) -> Self:
         """The three phases of any head, with priors or without; see `fedhip.heads`."""
         kind, alpha = head_named(self.head), self._fixed_alpha()
         names, d = {str(client): client for client in rows}, len(classes)
-        clients = [_site(str(client), self._lifted(X, lift), _numbers(y, classes)) for client, (X, y) in rows.items()]
-        only_local = bool(self.only_local_classes)
-        protocol = Protocol(only_local_classes=only_local, prior=self.prior)
+        clients, only_local = self._sites(rows, classes, lift), bool(self.only_local_classes)
         task = closed_task(
-            kind.method, clients, d, protocol, options=options_of(kind, "loo" if alpha is None else alpha, {})
+            kind.method, clients, d, self._protocol, options=options_of(kind, "loo" if alpha is None else alpha, {})
         )
         bits = fraction_bits_for(largest_feature(clients))
         grid = add_up(client.statistics(d, bits) for client in clients)
@@ -429,10 +453,14 @@ class FedHiPClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]  #
         }  # fmt: skip
         self.global_model_ = answering(global_model(federation, class_names, None, head=head, lift=lift), common)
         self.alphas_ = {client: found.alpha for client, (found, _) in owns.items()}
+        self.head_, self.recommendation_ = self.head, None
         self.beta_, self.lift_, self.settings_ = beta, lift, dict(head.settings)
         self.priors_ = {client: prior for client, (_, prior) in owns.items() if not prior.is_none}
         self.classes_, self._rows, self._total, self._declared = classes, rows, federation.total, declared
         return self
+
+    def _sites(self, rows: Mapping[Client, Rows], classes: Array, lift: Lift | None) -> list[Site]:
+        return [_site(str(client), self._lifted(X, lift), _numbers(y, classes)) for client, (X, y) in rows.items()]
 
     def _sum(self, rows: Mapping[Client, Rows], classes: Array, lift: Lift | None) -> Statistics:
         return aggregate(
@@ -443,7 +471,7 @@ class FedHiPClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]  #
     def _drawn_lift(self, rows: Mapping[Client, Rows], num_classes: int) -> Lift | None:
         if self.lift is None:
             return None
-        if self._appends_ones:
+        if self.fit_intercept and self.head in (RIDGE, AUTO):
             raise LiftError("lifted features have offsets of their own; leave fit_intercept out, or the lift")
         bandwidth = None if self.lift == "relu" else self.lift_bandwidth
         settings = LiftSettings(self.lift, self.lift_width, seed=self.lift_seed, bandwidth=bandwidth)
@@ -462,9 +490,7 @@ class FedHiPClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]  #
         F = torch.from_numpy(np.array(X, dtype=np.float64, order="C"))  # a copy, for X may be read-only
         if not (self._appends_ones if intercept is None else intercept):
             return F
-        m = F.shape[1]
-        neither_centred_nor_scaled = Standardization(torch.zeros(m).double(), torch.ones(m).double(), intercept=True)
-        return neither_centred_nor_scaled.features(F)
+        return torch.cat((F, torch.ones_like(F[:, :1])), dim=1)
 
     def _answers(self, X: Any, groups: Any, answer: Callable[[Model, Tensor], Tensor]) -> Array:
         """What the model of each row's client answers: (n_samples, n_classes)."""
@@ -489,12 +515,17 @@ class FedHiPClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]  #
             raise AlphaError(f"alpha is {self.alpha!r}; give 'loo' or a finite number of at least 0")
         return None
 
-    def _chosen_beta(self, total: Statistics) -> float:
+    def _fixed_beta(self) -> float | None:
+        """None where the sum chooses it."""
         if not isinstance(self.beta, str):
             return require_beta(self.beta)
         if self.beta != "auto":
             raise BetaError(f"beta is {self.beta!r}; give 'auto' or a finite number of at least 0")
-        return RegularizationPath(total).minimize_gcv()
+        return None
+
+    def _chosen_beta(self, total: Statistics) -> float:
+        fixed = self._fixed_beta()
+        return RegularizationPath(total).minimize_gcv() if fixed is None else fixed
 
     def _classes(self, y: Array, classes: Any, first: bool) -> tuple[Array, bool]:
         """All classes once the labels y are there, and whether the caller declared them."""
@@ -569,6 +600,12 @@ def _joined(before: Rows | None, more: Rows) -> Rows:
 def _site(name: str, F: Tensor, labels: NDArray[np.int64]) -> Site:
     """A client as the heads take it; nothing is tested here."""
     return Site(name, (F.numpy(), labels), (F[:0].numpy(), labels[:0]))
+
+
+def _with_ones(site: Site) -> Site:
+    """With a constant feature."""
+    (F, y), (T, t) = site.train, site.test
+    return Site(site.name, (np.c_[F, np.ones(len(F))], y), (np.c_[T, np.ones(len(T))], t))
 
 
 def _numbers(y: Array, classes: Array) -> NDArray[np.int64]:

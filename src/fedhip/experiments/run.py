@@ -21,9 +21,9 @@ from fedhip.data import Dataset, FeatureSet, Partition, client_parts, save_parti
 from fedhip.experiments.report import RunRecord
 from fedhip.experiments.report.findings import read_runs
 from fedhip.features.reference import BackboneReference
-from fedhip.heads import HEADS, Head, Ridge, head_named
+from fedhip.heads import Head, Ridge, head_named
 from fedhip.heads.options import options_of
-from fedhip.heads.recommendation import AUTO, Recommendation, compare_with_lda, judge_heads
+from fedhip.heads.recommendation import AUTO, compare_with_lda, judge_heads, options_of_heads
 from fedhip.lifting import LiftSettings, lift_clients
 from fedhip.methods import MethodRun, Protocol, closed_task, run_method
 from fedhip.methods.closed import Task, one_shot
@@ -132,7 +132,10 @@ def run_round(
     )
     if settings.head == AUTO:
         with watch("choosing the head"):
-            recommendation = choose_head(clients, features.num_classes, protocol, settings, device, report)
+            options = options_of_heads(settings.alpha, settings.beta)
+            recommendation = judge_heads(
+                clients, features.num_classes, protocol, options=options, device=device, report=report
+            )
         settings = settings.with_head(recommendation.head)
         config = {**config, "head": settings.head}
     head = head_named(settings.head)
@@ -209,21 +212,6 @@ def run_round(
         draft.write_ledger(ledger)
         draft.write_text("report.html", render(out.absolute().name, results, details, text, list(ledger.entries)))
     return RunFolder.open(out), own
-
-
-def choose_head(
-    clients: Sequence[Client],
-    num_classes: int,
-    protocol: Protocol,
-    settings: RoundSettings,
-    device: str | torch.device,
-    report: Callable[[str, int, int], None] | None,
-) -> Recommendation:
-    """The head for these clients, each judged with the α and β of the settings; β by leave-one-out as by the sum."""
-    options = {name: options_of(head, settings.alpha, {}) for name, head in HEADS.items()}
-    if not isinstance(settings.beta, str):
-        options[RIDGE]["beta"] = float(settings.beta)
-    return judge_heads(clients, num_classes, protocol, options=options, device=device, report=report)
 
 
 def _head_task(

@@ -26,6 +26,7 @@ from fedhip.core.errors import EmptyClientError
 from fedhip.core.fixedpoint import round_features
 from fedhip.core.prior import NO_PRIOR, Prior
 from fedhip.heads import HEADS, Lda, Ridge
+from fedhip.heads.options import options_of
 from fedhip.methods import Cohort, Protocol, run_method
 from fedhip.methods.closed import Task
 from fedhip.methods.fedhip_lda import LdaFit
@@ -33,7 +34,7 @@ from fedhip.methods.orders import HOLD_OUT, client_number, client_order
 from fedhip.methods.protocol import PriorOption
 from fedhip.models import masked
 from fedhip.parallel import in_order
-from fedhip.simulation import Client, Outcome
+from fedhip.simulation import Alpha, Beta, Client, Outcome
 
 #: What `--head` takes beside the names of heads.
 AUTO = "auto"
@@ -137,19 +138,30 @@ def in_words(told: Mapping[str, Any]) -> str:
     )
 
 
+def options_of_heads(alpha: Alpha, beta: Beta) -> dict[str, dict[str, float]]:
+    """Of each head's method, by head, for an α and a β that are given; β by leave-one-out is judged as by the sum."""
+    options = {name: options_of(head, alpha, {}) for name, head in HEADS.items()}
+    if not isinstance(beta, str):
+        options[Ridge.name]["beta"] = float(beta)
+    return options
+
+
 def judge_heads(
     clients: Sequence[Client],
     num_classes: int,
     protocol: Protocol = Protocol(),  # noqa: B008
     *,
     options: Mapping[str, Mapping[str, float]] | None = None,
+    sees: Mapping[str, Callable[[Client], Client]] | None = None,
     device: str | torch.device = "cpu",
     report: Callable[[str, int, int], None] | None = None,
 ) -> Recommendation:
     """The head for these clients: each is trained without a fold of the training rows and tested on it.
 
-    `options` are those of each head's method, by head. A client whose rows are all in a fold is tested with the
-    federation's model. The judging ends when one head is clearly ahead of the others, or when every row was judged.
+    `options` are those of each head's method, by head; `sees` is what a head makes of a client's rows, if anything
+    (an intercept for the ridge, which the other heads have anyway). A client whose rows are all in a fold is tested
+    with the federation's model. The judging ends when one head is clearly ahead of the others, or when every row was
+    judged.
     """
     tell = report or (lambda phase, done, total: None)
     judged: dict[str, Judged] = {}
@@ -159,8 +171,9 @@ def judge_heads(
             continue
         for place, (name, head) in enumerate(HEADS.items()):
             tell("choosing the head", fold * len(HEADS) + place, FOLDS * len(HEADS))
-            told = (options or {}).get(name)
-            run = run_method(head.method, cohort, num_classes, protocol, options=told, device=device)
+            told, seen = (options or {}).get(name), (sees or {}).get(name)
+            own = cohort if seen is None else Cohort.of([seen(client) for client in cohort])
+            run = run_method(head.method, own, num_classes, protocol, options=told, device=device)
             found = Judged.of(cohort, run.accuracy)
             judged[name] = judged[name] + found if name in judged else found
         best = max(judged.values(), key=lambda found: found.share)
@@ -168,8 +181,10 @@ def judge_heads(
             break
     tell("choosing the head", FOLDS * len(HEADS), FOLDS * len(HEADS))
     if not judged:
+        rows = sum(len(client.train[1]) for client in clients)
         raise EmptyClientError(
-            "there are too few training rows to judge heads by: leaving some out leaves none; "
+            f"too few training rows to judge heads by ({rows} sample{'' if rows == 1 else 's'}): leaving some out "
+            "leaves none; "
             f"name the head, one of {', '.join(HEADS)}"
         )
     return Recommendation.of(judged, USUAL, dict.fromkeys(judged, protocol.prior), "held out")
