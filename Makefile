@@ -3,8 +3,12 @@
 PYTHON ?= python3
 BIN := .venv/bin
 READY := .venv/.ready
+# Of the thousands of modules installed, few are ever imported: each is compiled then, and kept, not all in advance.
+PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check --no-compile
+export PYTHONDONTWRITEBYTECODE =
 # A file at a time, so that what its tests share is made once, in the order of tests/conftest.py: long files first.
-PYTEST := $(BIN)/python -m pytest -n 2 --dist loadfile --no-loadscope-reorder
+# One thread in each process that tests start: two workers and their processes would fight over two cores.
+PYTEST := OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --dist loadfile --no-loadscope-reorder
 
 .DEFAULT_GOAL := help
 .PHONY: help demo test coverage lint docs notebooks pictures wheel format benchmark clean
@@ -14,7 +18,7 @@ help: ## show this list
 
 $(READY): pyproject.toml constraints.txt
 	test -x $(BIN)/python || $(PYTHON) -m venv .venv
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e ".[dev,docs]"
+	$(PIP) -c constraints.txt -e ".[dev,docs]"
 	@touch $@
 
 demo: $(READY) ## sketches, 50 clients, three phases: a model for every client, and a report

@@ -18,10 +18,9 @@ import numpy as np
 import torch
 
 from fedhip.core.fixedpoint import GridStatistics, decode, fraction_bits_for
+from fedhip.core.lift_kinds import DEFAULT_WIDTH, LiftError, LiftKind
 from fedhip.core.lifts import (
     Lift,
-    LiftError,
-    LiftKind,
     exchange_bytes,
     require_lift,
     require_memory,
@@ -31,7 +30,6 @@ from fedhip.core.lifts import (
 from fedhip.parallel import available_cores, in_order, memory_available, one_thread
 from fedhip.simulation import Client, Rows, add_up, largest_feature
 
-DEFAULT_WIDTH = 2048
 MEMINFO = Path("/proc/meminfo")
 
 

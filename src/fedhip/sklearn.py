@@ -32,14 +32,15 @@ from fedhip.core import (
 from fedhip.core.calibration import choose_temperature, log_losses
 from fedhip.core.errors import AlphaError, BetaError, FedHiPError, LabelsError
 from fedhip.core.fixedpoint import decode, fraction_bits_for
-from fedhip.core.lifts import Lift, LiftError, LiftKind
+from fedhip.core.lift_kinds import DEFAULT_WIDTH, LiftError, LiftKind
+from fedhip.core.lifts import Lift
 from fedhip.core.prior import Prior
 from fedhip.core.solvers import require_alpha, require_beta
 from fedhip.data.errors import MissingExtraError
 from fedhip.heads import Ridge, head_named
 from fedhip.heads.options import options_of
 from fedhip.heads.recommendation import AUTO, Recommendation, judge_heads, options_of_heads
-from fedhip.lifting import DEFAULT_WIDTH, LiftSettings
+from fedhip.lifting import LiftSettings
 from fedhip.methods import Protocol, closed_task
 from fedhip.models import RIDGE, Model
 from fedhip.runs.models import answering, global_model, personal_model

@@ -13,7 +13,7 @@ import pytest
 
 import fedhip
 from fedhip.cli import list as list_command
-from fedhip.cli.main import build_parser, main
+from fedhip.cli.main import COMMANDS, build_parser, main, subparser
 
 
 def test_help_names_every_command(capsys: pytest.CaptureFixture[str]) -> None:
@@ -88,3 +88,35 @@ def test_a_warning_is_one_line(tmp_path: Path, capsys: pytest.CaptureFixture[str
 def test_every_command_has_a_handler() -> None:
     parser = build_parser()
     assert callable(parser.parse_args(["list", "datasets"]).handler)
+
+
+def test_every_command_is_found_in_its_module() -> None:
+    """A name that the table lacks, or holds in another place, would be shown differently or not at all."""
+    parser = build_parser()
+    (shown,) = (action.choices for action in parser._actions if isinstance(action.choices, dict))
+    assert [*shown] == [*COMMANDS]
+    for name in COMMANDS:
+        alone = build_parser([name])
+        assert subparser(alone, name).format_help() == subparser(parser, name).format_help() != alone.format_help()
+
+
+@pytest.mark.parametrize(
+    ("words", "light"),
+    [
+        ("--version", True),
+        ("list datasets", True),
+        ("federation serve --help", True),
+        ("export --help", True),
+        ("run --help", False),
+    ],
+)
+def test_what_needs_no_torch_does_not_wait_for_it(words: str, light: bool) -> None:
+    program = (
+        "import sys, contextlib, fedhip.cli.main as m\n"
+        "with contextlib.suppress(SystemExit): m.main(sys.argv[1:])\n"
+        "print('torch' in sys.modules, file=sys.stderr)"
+    )
+    command = [sys.executable, "-c", program, *words.split()]
+    done = subprocess.run(command, capture_output=True, text=True, check=True)  # noqa: S603
+    assert done.stdout
+    assert done.stderr.split() == [str(not light)]

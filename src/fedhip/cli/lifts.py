@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import argparse
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from fedhip.core.lifts import KINDS, LiftError
-from fedhip.lifting import DEFAULT_WIDTH, LiftSettings
+from fedhip.core.lift_kinds import DEFAULT_WIDTH, KINDS, LiftError
+
+if TYPE_CHECKING:
+    from fedhip.lifting import LiftSettings
 
 _OPTIONS = {"lift_width": "width", "lift_budget": "budget", "lift_seed": "seed", "lift_bandwidth": "bandwidth"}
 
@@ -34,4 +36,6 @@ def lift_settings(args: argparse.Namespace) -> LiftSettings | None:
         if given:
             raise LiftError(f"--lift-{next(iter(given))} needs a lift; add --lift {'|'.join(KINDS)}")
         return None
+    from fedhip.lifting import LiftSettings
+
     return LiftSettings(args.lift, **given)

@@ -7,47 +7,35 @@ import difflib
 import os
 import sys
 import warnings
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from importlib import import_module
 from pathlib import Path
 from typing import NoReturn
 
 from fedhip import FedHiPError, __version__
-from fedhip.cli import (
-    audit,
-    completion,
-    doctor,
-    export,
-    extract,
-    federation,
-    life,
-    list,  # noqa: A004
-    partition,
-    predict,
-    pretrain,
-    report,
-    reproduce,
-    run,
-    verify,
-)
 
-#: In the order of a user's way through them.
-COMMANDS = (
-    run,
-    report,
-    predict,
-    export,
-    life,
-    verify,
-    audit,
-    federation,
-    reproduce,
-    partition,
-    extract,
-    pretrain,
-    list,
-    doctor,
-    completion,
-)
+#: Each command's module, in the order of a user's way through them. A module is imported when one of its commands is
+#: asked for, or all are: with torch that takes seconds, which `fedhip --version` should not.
+COMMANDS = {
+    "run": "run",
+    "report": "report",
+    "predict": "predict",
+    "export": "export",
+    "join": "life",
+    "update": "life",
+    "forget": "life",
+    "personalize": "life",
+    "verify": "verify",
+    "audit": "audit",
+    "federation": "federation",
+    "reproduce": "reproduce",
+    "partition": "partition",
+    "extract": "extract",
+    "pretrain": "pretrain",
+    "list": "list",
+    "doctor": "doctor",
+    "completion": "completion",
+}
 
 FAILED, INTERRUPTED = 2, 130
 
@@ -60,19 +48,27 @@ class Parser(argparse.ArgumentParser):
         self.exit(FAILED, f"{self.prog}: {message} (see: {self.prog} --help)\n")
 
 
-def build_parser() -> argparse.ArgumentParser:
-    """The parser with every command."""
+def build_parser(names: Iterable[str] = tuple(COMMANDS)) -> argparse.ArgumentParser:
+    """The parser with these commands, and with what else their modules hold."""
     parser = Parser(prog="fedhip", description="Personalized federated learning in one round and closed form.")
     parser.add_argument("--version", action="version", version=f"fedhip {__version__}")
     subparsers = parser.add_subparsers(title="commands", metavar="COMMAND", required=True)
-    for command in COMMANDS:
-        command.register(subparsers)
+    for module in dict.fromkeys(COMMANDS[name] for name in names):
+        import_module(f"fedhip.cli.{module}").register(subparsers)
     return parser
+
+
+def parser_for(words: Sequence[str]) -> argparse.ArgumentParser:
+    """The parser with no more commands than these words need: one; all, where help or an error is to name them."""
+    first = words[0] if words else ""
+    if first in COMMANDS:
+        return build_parser([first])
+    return build_parser([]) if first == "--version" else build_parser()
 
 
 def parse(words: Sequence[str]) -> argparse.Namespace:
     """The options; those of a configuration file come first, so that the command line's own win."""
-    parser = build_parser()
+    parser = parser_for(words)
     args, more = parser.parse_known_args(words)
     # argparse takes a list of arguments to be over at the first option: RUN --client ID IMAGE… would lose its images.
     if more and hasattr(args, "images") and not any(word.startswith("-") for word in more):
@@ -85,6 +81,8 @@ def parse(words: Sequence[str]) -> argparse.Namespace:
     config = getattr(args, "config", None)
     if config is None:
         return args
+    from fedhip.cli import run
+
     return parser.parse_args([words[0], *run.options_from(config, subparser(parser, words[0])), *words[1:]])
 
 

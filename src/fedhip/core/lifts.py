@@ -23,19 +23,19 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from numbers import Integral
-from typing import Any, Literal, get_args
+from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from fedhip.core.errors import DimensionError, FedHiPError
+from fedhip.core.errors import DimensionError
+from fedhip.core.lift_kinds import KINDS as KINDS
+from fedhip.core.lift_kinds import LiftError as LiftError
+from fedhip.core.lift_kinds import LiftKind as LiftKind
 from fedhip.core.rows import ArrayLike
 from fedhip.core.standardization import Standardization
 from fedhip.core.statistics import Statistics, pack, unpack
-
-LiftKind = Literal["relu", "fourier", "nystroem"]
-KINDS: tuple[LiftKind, ...] = get_args(LiftKind)
 
 #: The tensors that a lift consists of beside its description; Nyström's alone has a covariance.
 TENSORS: Mapping[str, torch.dtype] = dict.fromkeys(("mean", "scale", "covariance"), torch.float64)
@@ -49,10 +49,6 @@ _BLOCK_ENTRIES = 2**22
 #: Gram matrices in memory at once: the sum's and its factor's, and those of each client that is worked on. With two
 #: clients at once 11.8 were measured, in a run that was 2048 wide.
 _SHARED_MATRICES, _CLIENT_MATRICES = 4, 4
-
-
-class LiftError(FedHiPError, ValueError):
-    """There is no such lift, or it does not fit the budget or the memory."""
 
 
 def upload_bytes(width: int, num_classes: int) -> int:
