@@ -1,4 +1,4 @@
-"""Hypothesis draws the same problems on every run; HYPOTHESIS_PROFILE=explore draws many new ones."""
+"""Hypothesis draws the same problems on every run; HYPOTHESIS_PROFILE=explore draws many new ones, mutants few."""
 
 import os
 from collections.abc import Iterator
@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from hypothesis import settings
+from hypothesis import Phase, settings
 
 from tests.http_server import Site, serve
 
@@ -15,6 +15,15 @@ torch.set_num_threads(1)
 
 settings.register_profile("default", deadline=None, derandomize=True, max_examples=60, database=None)
 settings.register_profile("explore", deadline=None, max_examples=2000)
+# A mutant needs one example that fails, not the smallest.
+settings.register_profile(
+    "mutants",
+    deadline=None,
+    derandomize=True,
+    max_examples=12,
+    database=None,
+    phases=(Phase.explicit, Phase.generate),
+)
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "default"))
 
 #: Files that take a minute and more, the longest first. Begun last, one of them would keep the others waiting.

@@ -19,7 +19,7 @@ from hypothesis import strategies as st
 from fedhip import Statistics, aggregate, solve_global
 from fedhip.core.errors import DimensionError, EmptyClientError, NotInTotalError, StatisticsError
 from fedhip.core.rows import Rows
-from fedhip.core.statistics import pack, unpack
+from fedhip.core.statistics import _upper, pack, unpack
 from tests.core.problems import Federation, federations, relative_error
 
 RNG = np.random.default_rng(0)
@@ -271,6 +271,39 @@ def test_statistics_that_no_data_have_are_not_valid() -> None:
         Statistics(a.gram, 20 * a.cross, a.counts).require_valid()
     with pytest.raises(StatisticsError, match="not positive semi-definite"):
         Statistics(torch.zeros(1, 1), torch.ones(1, 1), torch.zeros(1)).require_valid()
+
+
+@pytest.mark.parametrize("rows", [1, 2, 3])
+def test_few_rows_zeros_and_whole_numbers_are_valid(rows: int) -> None:
+    """Where the largest square or count is 0, 1 or 2, and the Gram matrix singular."""
+    for features in (np.ones((rows, 2)), np.zeros((rows, 2)), np.eye(3)[:rows]):
+        for labels in ([0] * rows, list(range(rows))):
+            Statistics.from_data(features, labels, 3).require_valid()
+
+
+def test_a_negative_square_of_the_first_feature_is_not_valid() -> None:
+    for gram in ([[-1.0, 0.0], [0.0, 1.0]], [[1.0, 0.0], [0.0, -1.0]]):
+        with pytest.raises(StatisticsError, match=r"gram is not .* eigenvalue -1\.0e\+00"):
+            Statistics(torch.tensor(gram), torch.zeros(2, 1), torch.tensor([3])).require_valid()
+
+
+def test_a_singular_gram_is_not_to_blame_for_cross_terms_too_large() -> None:
+    statistics = Statistics(torch.diag(torch.tensor([1.0, 0.0])), torch.tensor([[5.0], [0.0]]), torch.tensor([1]))
+    with pytest.raises(StatisticsError, match="gram, cross and counts together are not"):
+        statistics.require_valid()
+
+
+def test_statistics_go_to_another_device() -> None:
+    """torch's "meta" is a device that every machine has."""
+    there = Statistics.from_data(F, Y, 4).to("meta")
+    assert {there.device.type, there.cross.device.type, there.counts.device.type} == {"meta"}
+    assert there.to("meta") is there
+
+
+@pytest.mark.parametrize("m", [1, 2, 5])
+def test_the_places_of_the_upper_triangle_are_those_of_numpy(m: int) -> None:
+    """By which a GPU packs."""
+    assert _upper(m, torch.device("cpu")).tolist() == np.flatnonzero(np.triu(np.ones((m, m)))).tolist()
 
 
 def test_a_value_does_not_change_with_the_arrays_it_was_made_from() -> None:
