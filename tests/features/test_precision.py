@@ -3,11 +3,12 @@
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 from torch import Tensor
 
-from fedhip.features import precision
+from fedhip.features import extract, precision
 from fedhip.features.backbones import ViTBackbone
 from tests.features.samples import random_encoder
 
@@ -95,3 +96,31 @@ def test_a_choice_is_for_weights_threads_and_machine(
     monkeypatch.setattr("platform.node", lambda: "elsewhere")
     precision.choose_dtype(Timed([], []), tmp_path)
     assert len(calls) == 4
+
+
+@pytest.mark.parametrize("image_size", [16, 64, 224])
+def test_few_images_are_not_worth_a_measurement(
+    tmp_path: Path, measured: Callable[[float], list[object]], monkeypatch: pytest.MonkeyPatch, image_size: int
+) -> None:
+    """Fewer than twice what the measurement itself computes: even twice the speed would not give that time back."""
+    passed: list[int] = []
+    backbone = Timed([1.0] * 6, [1.0] * 6)
+    backbone.image_size = image_size
+    monkeypatch.setattr(Timed, "__call__", lambda _, images: passed.append(len(images)))
+    precision.speedup(backbone)
+    enough = 2 * sum(passed)
+    calls = measured(3.0)
+    assert precision.choose_dtype(backbone, tmp_path, enough - 1) == torch.float32
+    assert (len(calls), [*tmp_path.iterdir()]) == (0, [])
+    assert precision.choose_dtype(backbone, tmp_path, enough) == torch.bfloat16
+    assert precision.choose_dtype(backbone, tmp_path, 1) == torch.bfloat16  # remembered, it costs nothing
+    assert len(calls) == 1
+
+
+def test_extraction_says_how_many_images_there_are(tmp_path: Path, measured: Callable[[float], list[object]]) -> None:
+    calls, backbone = measured(3.0), ViTBackbone("small", random_encoder(), "cls", torch.device("cpu"))
+    images = np.zeros((768, 16, 16), dtype=np.uint8)
+    extract(backbone, images[:-1], cache=tmp_path)
+    assert len(calls) == 0
+    extract(backbone, images, cache=tmp_path)
+    assert len(calls) == 1

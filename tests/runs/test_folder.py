@@ -316,7 +316,9 @@ def test_a_folder_that_may_not_be_written_to_is_left_as_it_is(monkeypatch: pytes
             path.chmod(0o555)
         before = digest(place)
         code = (
-            "import os, sys; from fedhip.cli.main import main; os.setgid(65534); os.setuid(65534)\n"
+            "import os, sys; from fedhip.cli.main import build_parser, main\n"
+            "build_parser()  # imports every command, while Python's own files can be read\n"
+            "os.setgid(65534); os.setuid(65534)\n"
             f"sys.exit(main(['forget', {str(place / 'run')!r}, '--client', 'west']))"
         )
         done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd="/", check=False)  # noqa: S603

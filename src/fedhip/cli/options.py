@@ -180,7 +180,7 @@ def extract_features(args: argparse.Namespace, dataset: Dataset) -> tuple[Backbo
         weights=args.weights,
     )
     folder = cache_folder(args.cache)
-    dtype = getattr(torch, args.precision) if args.precision else choose_dtype(backbone, folder)
+    dtype = getattr(torch, args.precision) if args.precision else choose_dtype(backbone, folder, len(dataset))
     features = extract(
         backbone, dataset, batch=args.batch, dtype=dtype, cache=folder or False, report=ExtractionProgress()
     )

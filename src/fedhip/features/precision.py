@@ -19,10 +19,11 @@ WORTHWHILE = 1.2
 PAIRS = 5
 
 
-def choose_dtype(backbone: Backbone, memory: Path | None = None) -> torch.dtype:
+def choose_dtype(backbone: Backbone, memory: Path | None = None, images: int | None = None) -> torch.dtype:
     """bfloat16 on a GPU; on a CPU the faster of float32 and bfloat16, measured once and kept in `memory`.
 
-    A choice holds for these weights, this number of threads and this machine.
+    A choice holds for these weights, this number of threads and this machine. For so few `images` that twice the speed
+    would not make up for the measurement it is float32, unless an earlier choice is known.
     """
     if not backbone.mixed_precision:
         return torch.float32
@@ -34,6 +35,8 @@ def choose_dtype(backbone: Backbone, memory: Path | None = None) -> torch.dtype:
     path = None if memory is None else memory / "precision.json"
     known = read_choices(path)
     if known.get(key) not in ("bfloat16", "float32"):
+        if images is not None and images < 2 * images_measured(backbone):
+            return torch.float32
         known[key] = "bfloat16" if speedup(backbone) > WORTHWHILE else "float32"
         if path is not None:
             write_text(path, json.dumps(known, indent=1) + "\n")
@@ -49,16 +52,24 @@ def read_choices(path: Path | None) -> dict[str, str]:
     return {str(k): str(v) for k, v in known.items()} if isinstance(known, dict) else {}
 
 
+def batch_measured(backbone: Backbone) -> int:
+    """As many images as in a batch of extraction, but fewer where each of them is large."""
+    return max(8, min(32, 2**17 // backbone.image_size**2))
+
+
+def images_measured(backbone: Backbone) -> int:
+    """How many images the measurement sends through the backbone, in either precision."""
+    return 2 * (1 + PAIRS) * batch_measured(backbone)
+
+
 def speedup(backbone: Backbone, clock: Callable[[], float] = time.perf_counter) -> float:
     """How many times faster bfloat16 is: the median over pairs of runs, one of each right after the other.
 
     Other work on the machine slows both halves of a pair alike, and a pair it cuts in two does not move the
     median. The first run of each precision, which sets things up, is not counted.
     """
-    # a batch as in extraction, but fewer images where each of them is large
-    count = max(8, min(32, 2**17 // backbone.image_size**2))
     generator = torch.Generator().manual_seed(0)
-    shape = (count, backbone.image_size, backbone.image_size, 3)
+    shape = (batch_measured(backbone), backbone.image_size, backbone.image_size, 3)
     images = torch.randint(0, 256, shape, generator=generator, dtype=torch.uint8)
 
     def seconds(mixed: bool) -> float:
