@@ -150,6 +150,7 @@ def test_rows_all_alike_and_a_single_row() -> None:
         discriminant = Discriminant(Statistics.from_data(F, y, 2))
         assert discriminant.shrinkage == 1.0
         assert discriminant.scores(F).argmax(dim=1).tolist() == [0] * rows
+        assert bool(torch.isfinite(discriminant.scores(F)[:, 0]).all())
         assert not bool(torch.isnan(discriminant.loo_scores(F, y)).any())
 
 
@@ -285,6 +286,17 @@ def test_leave_one_out_of_a_client_of_few_rows_is_a_refit_at_the_same_variances(
             own._weights = replace(own._weights, **given)
             expected = own.scores(mine[0][row : row + 1])
         assert relative_error(found[row], expected[0]) <= 1e-10
+
+
+@pytest.mark.parametrize("shrinkage", [1e-4, 0.5, 1.0])
+def test_leave_one_out_of_the_only_row_that_strays_is_a_refit(shrinkage: float) -> None:
+    """Without it all rows are at their classes' means, and there is no covariance."""
+    for stray in ([5.0, 7.0], [0.3, 0.1]):
+        F, y = np.array([[0.0, 0.0], [0.0, 0.0], [1.0, 1.0], [1.0, 1.0], stray]), np.array([0, 0, 1, 1, 1])
+        found = Discriminant(Statistics.from_data(F, y, 2), shrinkage).loo_scores(F, y)[4]
+        refit = Discriminant(Statistics.from_data(F[:4], y[:4], 2), shrinkage).scores(F[4:])[0]
+        assert bool(torch.isfinite(refit).all())
+        assert relative_error(found, refit) <= 1e-9
 
 
 def test_moves_without_some_rows_are_those_of_the_means_by_hand() -> None:
