@@ -4,8 +4,8 @@
 
 A change that no test notices, a survivor, is printed with its line: a hole in the tests, or a change that changes
 nothing. The tests are imported and collected once. Each mutant is then a fork of that process in which one function has
-other code: nothing is imported anew, and no file is written. Tests that reach the changed line come first, the quickest
-of them at the front. Hypothesis draws few examples, and does not shrink them (HYPOTHESIS_PROFILE=default: as many as
+other code: nothing is imported anew, and no file is written. Of the tests, those run that reach the changed line, the
+quickest first. Hypothesis draws few examples, and does not shrink them (HYPOTHESIS_PROFILE=default: as many as
 ever).
 """
 
@@ -112,8 +112,8 @@ class Trial:
         limit = 3.0 + 5.0 * sum(test.seconds for test in reached)
         for number, place, way in self.chosen:
             line, was, became, code = mutant(self.text, self.path, place, way)
-            order = sorted((line not in test.lines, test.seconds, i) for i, test in enumerate(reached))
-            items = [session.items[i] for *_, i in order]
+            order = sorted((test.seconds, i) for i, test in enumerate(reached) if line in test.lines)
+            items = [session.items[i] for _, i in order] or session.items
             survived = forked(partial(runs, session, items, functions, code), limit) == b"passed"
             if survived:
                 self.survivors.append(number)

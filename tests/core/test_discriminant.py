@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 import scipy.linalg
@@ -148,6 +150,7 @@ def test_rows_all_alike_and_a_single_row() -> None:
         discriminant = Discriminant(Statistics.from_data(F, y, 2))
         assert discriminant.shrinkage == 1.0
         assert discriminant.scores(F).argmax(dim=1).tolist() == [0] * rows
+        assert bool(torch.isfinite(discriminant.scores(F)[:, 0]).all())
         assert not bool(torch.isnan(discriminant.loo_scores(F, y)).any())
 
 
@@ -204,3 +207,120 @@ def test_a_clients_model_from_its_statistics_is_that_from_its_rows(rows: int) ->
     assert relative_error(by_sums.bias, by_rows.bias) <= 1e-12
     if rows > 2:
         assert relative_error(by_sums.weights, federation.model.weights) > 0.01  # its means are its own
+
+
+@pytest.mark.parametrize("scale", [1e-4, 1e3])
+def test_the_units_of_the_features_do_not_matter(scale: float) -> None:
+    """Nor is a class of a single row anything else."""
+    F, y = gaussians(30, shift=1.0)
+    y = np.where(y == 3, 2, y)
+    y[5] = 3
+    for shrinkage in ("oas", 0.2):
+        one, other = (Discriminant(summed((by * F, y), gaussians_of(by)), shrinkage) for by in (1.0, scale))  # type: ignore[arg-type]
+        assert 0.0 < one.shrinkage < 1.0
+        assert other.shrinkage == pytest.approx(one.shrinkage, rel=1e-9)
+        assert relative_error(other.scores(scale * F), one.scores(F)) <= 1e-9
+        scores = other.personal(scale * F, y).loo_scores(), one.personal(F, y).loo_scores()
+        assert torch.isinf(scores[1]).nonzero().tolist() == [[5, 3]]  # not judged
+        np.testing.assert_allclose(*scores, rtol=1e-7)
+
+
+def gaussians_of(scale: float) -> Client:
+    """Thirty rows of three classes, in units of `scale`."""
+    F, y = gaussians(30, seed=9)
+    return scale * F[y < 3], y[y < 3]
+
+
+@pytest.mark.filterwarnings("ignore:Only one sample")
+def test_means_of_classes_of_one_row_are_scikit_learns() -> None:
+    F, y = gaussians_of(1.0)
+    F, y = np.r_[F, [np.arange(WIDTH)]], np.r_[y, 3]
+    theirs = LinearDiscriminantAnalysis(solver="lsqr", shrinkage=0.3).fit(F, y).decision_function(F)
+    assert relative_error(Discriminant(summed((F, y)), 0.3).scores(F), theirs) <= 1e-12
+
+
+def test_the_variances_of_a_clients_means_by_hand() -> None:
+    """The moments, in raw coordinates, class by class; one class has a single row and one none."""
+    (F, _), others = gaussians(12, 3, shift=1.0, by_class=1.5), gaussians(14, 4)
+    y = np.repeat([0, 1, 2], (1, 3, 8))
+    federation = Discriminant(summed((F, y), others), 0.3)
+    weights = federation.personal(F, y)._weights
+    every, labels = np.r_[F, others[0]], np.r_[y, others[1]]
+    inverse = np.linalg.inv(federation.covariance.numpy())
+    residuals = F - np.stack([every[labels == c].mean(axis=0) for c in y])
+    b = residuals.mean(axis=0)
+    size = noise = fitting = by_chance = 0.0
+    for c in range(3):
+        n, away = (y == c).sum(), residuals[y == c].mean(axis=0) - b
+        chance = 1 / n - 1 / (labels == c).sum()
+        size, noise, fitting = size + away @ inverse @ away / WIDTH, noise + chance, fitting + n * chance / 12
+    tau = (size - noise + fitting) / 2
+    for c in range(3):
+        n = (y == c).sum()
+        by_chance += n**2 * (1 / n - 1 / (labels == c).sum() + tau) / 12**2
+    assert tau > 0.1
+    assert weights.class_variance == pytest.approx(tau, rel=1e-9)
+    assert weights.shift_variance == pytest.approx(max(b @ inverse @ b / WIDTH - by_chance, 0.0), rel=1e-9)
+    assert weights.class_weights(torch.tensor([0.0, 1.0, 8.0])).tolist() == pytest.approx(
+        [0.0, tau / (tau + 1), tau / (tau + 1 / 8)]
+    )
+    assert [
+        type(weights)(weights.b, weights.class_means, 0.5, tau).shift_weight(n) for n in (0, 1, 8)
+    ] == pytest.approx([0.0, 0.5 / 1.5, 0.5 / (0.5 + 1 / 8)])
+
+
+@pytest.mark.parametrize("labels", [[0], [0, 0], [0, 1], [2, 1, 2]])
+def test_leave_one_out_of_a_client_of_few_rows_is_a_refit_at_the_same_variances(labels: list[int]) -> None:
+    rows, others = len(labels), gaussians(60, 4)
+    mine = gaussians(8, 3, shift=1.0)[0][:rows], np.array(labels)
+    personal = Discriminant(summed(mine, others), 0.1).personal(*mine)
+    given = {"shift_variance": 0.7, "class_variance": 0.4}
+    personal._weights = replace(personal._weights, **given)
+    found = personal.loo_scores()
+    for row in range(rows):
+        rest = without(mine, row)
+        refit = Discriminant(summed(rest, others) if rows > 1 else summed(others), 0.1)
+        expected = refit.scores(mine[0][row : row + 1])
+        if rows > 1:
+            own = refit.personal(*rest)
+            own._weights = replace(own._weights, **given)
+            expected = own.scores(mine[0][row : row + 1])
+        assert relative_error(found[row], expected[0]) <= 1e-10
+
+
+@pytest.mark.parametrize("shrinkage", [1e-4, 0.5, 1.0])
+def test_leave_one_out_of_the_only_row_that_strays_is_a_refit(shrinkage: float) -> None:
+    """Without it all rows are at their classes' means, and there is no covariance."""
+    for stray in ([5.0, 7.0], [0.3, 0.1]):
+        F, y = np.array([[0.0, 0.0], [0.0, 0.0], [1.0, 1.0], [1.0, 1.0], stray]), np.array([0, 0, 1, 1, 1])
+        found = Discriminant(Statistics.from_data(F, y, 2), shrinkage).loo_scores(F, y)[4]
+        refit = Discriminant(Statistics.from_data(F[:4], y[:4], 2), shrinkage).scores(F[4:])[0]
+        assert bool(torch.isfinite(refit).all())
+        assert relative_error(found, refit) <= 1e-9
+
+
+def test_moves_without_some_rows_are_those_of_the_means_by_hand() -> None:
+    """Scores with the same covariance, and means and counts of the rows that are left."""
+    (F, y), others = gaussians(20, 3), gaussians_of(1.0)
+    y = np.where(y == 3, 2, y)
+    y[7] = 3  # alone in its class, of which nothing is then left
+    federation = Discriminant(summed((F, y), others), 0.3)
+    inverse = np.linalg.inv(federation.covariance.numpy())
+    every, labels = np.r_[F, others[0]], np.r_[y, others[1]]
+
+    def scores(kept: Array) -> Array:
+        columns = []
+        for c in range(CLASSES):
+            rows = every[kept & (labels == c)] if c < 3 else every[labels == c]
+            mean = rows.mean(axis=0)
+            columns.append(F @ inverse @ mean - mean @ inverse @ mean / 2 + np.log(len(rows)))
+        return np.stack(columns, axis=1)
+
+    every_row = np.ones(len(labels), dtype=bool)
+    gone = np.arange(20) % 3 == 1
+    moves, alone = federation.moves_without(F, y, torch.from_numpy(gone))
+    left = np.r_[~gone, every_row[20:]]
+    np.testing.assert_allclose(moves, scores(left) - scores(every_row), atol=1e-10)
+    for i in range(20):
+        left = np.arange(len(labels)) != i
+        assert float(alone[i]) == pytest.approx((scores(left) - scores(every_row))[i, y[i]], abs=1e-10)

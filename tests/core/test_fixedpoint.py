@@ -263,6 +263,17 @@ def test_data_a_little_larger_has_the_same_scale() -> None:
     assert all(fraction_bits_for(value) == 28 for value in (0.0, -1.0, float("nan"), float("inf")))
 
 
+@pytest.mark.parametrize("power", range(-30, 41))
+def test_the_scale_is_the_finest_of_its_steps_that_has_room(power: int) -> None:
+    """By trying them: steps of 4 bits a feature, at most 20 bits in all, and a million rows of one class fit."""
+    for largest in (2.0**power, 1.5 * 2.0**power):
+        steps = [b for b in range(0, 60, 4) if largest * 2**b <= 2**20 and largest * 2.0 ** (2 * b) <= 2**43]
+        bits = fraction_bits_for(largest)
+        assert bits == 2 * min(max(steps, default=0), 31)
+        if largest <= 2**20:
+            assert (2**20 - 1) * max(largest**2, largest) * 2.0**bits < 2.0**63
+
+
 @pytest.mark.parametrize("bits", [7, 8])
 def test_a_weighted_sum_is_decoded_as_the_sum_of_both(bits: int) -> None:
     rng = np.random.default_rng(bits)

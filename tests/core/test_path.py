@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from sklearn.linear_model import RidgeCV
 
 from fedhip import PersonalizationPath, Statistics, aggregate, personalize, solve_global
-from fedhip.core import DEFAULT_ALPHAS, RegularizationPath, default_betas
+from fedhip.core import DEFAULT_ALPHAS, LooScore, RegularizationPath, default_betas
 from fedhip.core.errors import BetaError, EmptyClientError, LeaveOneOutWarning, SingularSystemWarning
 from tests.core.problems import Array, Federation, federations, mpmath_oracle, relative_error, ridge_oracle
 
@@ -134,6 +134,27 @@ def test_weights_and_leave_one_out_agree_at_alpha_zero(federation: Federation, p
     assert (path.loo_scores(0.0) - path.loo_scores(1e-13)).abs().max() <= 1e-9
 
 
+@pytest.mark.parametrize("alpha", [0.0, 0.5, 1.0, 2.0, 3.0])
+def test_every_alpha_of_the_path_is_its_own_ridge(alpha: float) -> None:
+    federation = realistic((10, 30), m=6, d=3, seed=7)
+    weights = np.r_[np.full(10, 1.0 + alpha), np.ones(30)]
+    expected = ridge_oracle(federation.features, federation.one_hot(federation.labels), 2.0, weights)
+    path = PersonalizationPath(total_of(federation), *federation.clients[0], beta=2.0)
+    assert relative_error(path.weights(alpha), expected) <= 1e-10
+
+
+def test_scores_of_clients_sum() -> None:
+    federation = realistic((10, 20, 5), m=6, d=3, seed=3)
+    path = RegularizationPath(total_of(federation), [0.1, 30.0])
+    scores = [path.score(*client) for client in federation.clients]
+    total = sum(scores)
+    assert isinstance(total, LooScore)
+    assert total.rows == 35
+    assert total.right.tolist() == np.sum([score.right.numpy() for score in scores], axis=0).tolist()
+    with pytest.raises(TypeError):
+        sum(scores, 1)
+
+
 def test_a_row_that_nobody_else_can_predict_counts_as_wrong() -> None:
     """β = 0, and one row alone carries feature 2."""
     F = np.array([[1.0, 0.0, 0.0], [1.0, 0.0, 0.0], [0.0, 1.0, 0.0], [0.0, 2.0, 0.0], [0.0, 0.0, 3.0]])
@@ -228,6 +249,20 @@ def test_gcv_from_statistics_alone_equals_gcv_from_the_rows() -> None:
         hat = F @ np.linalg.solve(F.T @ F + beta * np.eye(6), F.T)
         expected = len(F) * np.square(Y - hat @ Y).sum() / (len(F) - np.trace(hat)) ** 2
         assert found == pytest.approx(expected, rel=1e-9)
+
+
+def test_gcv_of_rows_weighted_by_class_that_are_fitted_nearly_perfectly() -> None:
+    rng = np.random.default_rng(0)
+    y = np.repeat(np.arange(3), (4, 10, 16))
+    root = np.array([1.7, 0.9, 0.6])
+    X, T = root[y, None] * (np.eye(3)[y] + 0.02 * rng.normal(size=(30, 3))), root[y, None] * np.eye(3)[y]
+    total = Statistics(torch.from_numpy(X.T @ X), torch.from_numpy(X.T @ T), torch.bincount(torch.from_numpy(y)))
+    path = RegularizationPath(total, [1e-3, 1.0], targets=torch.from_numpy(root))
+    for beta, found in zip(path.betas, path.gcv().tolist(), strict=True):
+        hat = X @ np.linalg.solve(X.T @ X + beta * np.eye(3), X.T)
+        left = np.square(T - hat @ T).sum()
+        assert found == pytest.approx(30 * left / (30 - np.trace(hat)) ** 2, rel=1e-9)
+        assert (left < 0.1) == (beta < 0.1)
 
 
 def test_the_beta_of_smallest_gcv_is_that_of_the_rows() -> None:

@@ -114,6 +114,37 @@ def test_the_choice_is_that_of_brute_force() -> None:
         assert criterion(taken) <= min(map(criterion, grid)) + 1e-9
 
 
+def table(place: tuple[int, int, int] | None, here: float, elsewhere: float) -> Tensor:
+    """Losses or rows right of two models over the grid: one number at a place, another everywhere else."""
+    values = torch.full((2, len(TEMPERATURES), len(SMOOTHINGS)), elsewhere, dtype=torch.float64)
+    if place is not None:
+        values[place] = here
+    return values
+
+
+def test_own_losses_are_weighed_against_the_mean_of_everybodys() -> None:
+    """Own rows lose 10 by everybody's choice, everybody 1 a row by the client's."""
+    right = table(None, 0.0, 0.0)
+    own = PriorLosses(table((1, 3, 2), 0.0, 10.0), right, 7, 2.0)
+    everybody = PriorLosses(table((0, 5, 4), 0.0, 100.0), right, 100, 2.0)
+    mine, theirs = Prior(2.0 * TEMPERATURES[3], SMOOTHINGS[2]), Prior(2.0 * TEMPERATURES[5], SMOOTHINGS[4])
+    assert choose_prior(own, everybody, pooled_rows=9.0) == (1, mine)
+    assert choose_prior(own, everybody, pooled_rows=11.0) == (0, theirs)
+    assert choose_prior(None, everybody) == (0, theirs)
+
+
+def test_own_rows_right_are_weighed_against_everybodys_share() -> None:
+    """The prior gets three more of the client's rows right, and of a hundred of everybody's one less."""
+    losses, place = table((1, 3, 2), 0.0, 10.0), (1, 3, 2)
+    own = PriorLosses(losses, table(place, 5.0, 2.0), 7, 2.0)
+    everybody = PriorLosses(losses, table(place, 50.0, 51.0), 100, 2.0)
+    prior = Prior(2.0 * TEMPERATURES[3], SMOOTHINGS[2])
+    assert choose_prior(own, everybody, pooled_hits=299.0) == (1, prior)
+    assert choose_prior(own, everybody, pooled_hits=301.0) == (0, NO_PRIOR)
+    assert own.right_with(1, prior) == 5.0
+    assert own.right_with(0, prior) == own.right_with(1, NO_PRIOR) == 2.0
+
+
 def test_a_known_shift_is_found_and_is_worth_what_bayes_says() -> None:
     """Gaussians of known means; clients differ in their priors alone, so that the best classifier is known."""
     rng, classes, mean = np.random.default_rng(0), 8, 1.2
@@ -230,6 +261,7 @@ def test_the_scale_is_the_deviation_within_rows() -> None:
     parts = [torch.randn(n, 6, generator=generator) + 100 for n in (5, 9)]
     joined = torch.cat(parts).double().numpy()
     assert scale_of(parts) == pytest.approx(float(np.sqrt(joined.var(axis=1).mean())))
+    assert scale_of([part / 64 for part in parts]) == pytest.approx(scale_of(parts) / 64)
     parts[0][:, 2] = -torch.inf
     assert math.isfinite(scale_of(parts))
     assert scale_of([]) == scale_of([torch.ones(3, 4)]) == 1.0

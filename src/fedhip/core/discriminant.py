@@ -81,9 +81,9 @@ class Discriminant:
         self._means = total.cross / n.clamp(min=1.0)
         scatter = total.gram - (self._means * n) @ self._means.mT
         values, self._V = torch.linalg.eigh(scatter)
-        largest = float(total.gram.diagonal().max())
         # Below this, the difference of two sums is their rounding.
-        self._values = torch.where(values > rank_tolerance(len(values)) * largest, values, 0.0)
+        self._rounding = rank_tolerance(len(values)) * float(total.gram.diagonal().max())
+        self._values = torch.where(values > self._rounding, values, 0.0)
         self._rotated = self._V.mT @ self._means
         self.shrinkage = self._chosen(shrinkage)
 
@@ -171,7 +171,7 @@ class Discriminant:
         """Eigenvalues of Σ for traces (n,) of S and numbers of rows: (n, m)."""
         target = trace / len(self._values)
         # Rows that are all alike have no covariance; any multiple of the identity then gives the nearest mean.
-        target = torch.where(target > 0.0, target, 1.0 if float(self._values.sum()) == 0.0 else 0.0)
+        target = torch.where(target > 0.0, target, 1.0)
         return ((1.0 - self.shrinkage) * self._values + self.shrinkage * target[:, None]) / rows
 
     @property
@@ -212,7 +212,9 @@ class _Rows:
         rest = (n[c] - 1.0).clamp(min=1.0)  # alone in its class, u = 0: any number will do
         kappa = n[c] / rest
         N = float(of.total.num_samples)
-        trace = (of._values.sum() - kappa * U.square().sum(dim=1)).clamp(min=0.0)
+        trace = of._values.sum() - kappa * U.square().sum(dim=1)
+        # A row may be all that strays from its class's mean: without it there is no covariance, to rounding.
+        trace = torch.where(trace > of._rounding, trace, 0.0)
         # G = (N − 1)⁻¹ times the inverse of Σ' before its update of rank one, diagonal in V, for each row.
         G = 1.0 / of._spectrum(trace, N - 1.0 if N > 1 else 1.0)
         M, slide, own = self._means(of, rest, personal)

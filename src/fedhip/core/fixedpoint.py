@@ -170,10 +170,10 @@ class GridStatistics(AdditiveStatistics):
 
 
 def fraction_bits_for(largest: float) -> int:
-    """A scale for features up to `largest` in absolute value: 16 to 20 bits for them, room for two million rows.
+    """A scale for features up to `largest` in absolute value: 16 to 20 bits for them, room for a million rows.
 
     In steps of eight, so that data a little larger or smaller has the same scale: 2^-40 up to 1, 2^-32 up to 16,
-    2^-24 up to 256, and so on. Features below 1/256 get fewer bits, for their sums by class lie on the same grid.
+    2^-24 up to 256, and so on. Features below 1/16 get fewer bits, for their sums by class lie on the same grid.
     """
     if not (math.isfinite(largest) and largest > 0.0):
         return DEFAULT_FRACTION_BITS
