@@ -97,6 +97,12 @@ def test_features_of_other_kinds(run: Path, tmp_path: Path, dtype: str, capsys: 
     np.testing.assert_allclose([row["scores"] for row in found["rows"]], expected, rtol=1e-9)
 
 
+def test_new_rows_need_no_labels(run: Path, rows: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    np.savez(tmp_path / "new.npz", features=rows_of("someone")[0])
+    found = answers(capsys, run, "--features", tmp_path / "new.npz", "--client", "north")
+    assert found == answers(capsys, run, "--features", rows, "--client", "north")
+
+
 def test_only_local_classes_leave_the_others_without_a_score(
     tmp_path: Path, rows: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 import torch
 from safetensors.numpy import save_file
+from scipy.sparse import csr_matrix
 
 from fedhip.data import FeatureSet, read_features, write_features
 from fedhip.data.errors import DataMissingError, FeatureFileError
@@ -148,13 +149,21 @@ def test_file_that_does_not_fit_in_memory(tmp_path: Path, monkeypatch: pytest.Mo
         ({"features": X[:, :0]}, r"shape \(4, 0\)"),
         ({"features": X[:3]}, r"labels have shape \(4,\), but there are 3 rows"),
         ({"features": X.astype(complex)}, "complex"),
-        ({"features": np.where(np.arange(4)[:, None] == 2, np.nan, X)}, "row 2 hold NaN"),
+        ({"features": np.where(np.arange(4)[:, None] == 2, np.nan, X)}, "row 2 hold NaN or infinity; remove this row"),
+        ({"features": np.where(np.arange(4)[:, None] > 1, np.inf, X)}, "row 2 .* 1 other row; remove these rows"),
         ({"features": np.where(np.arange(4)[:, None] > 0, np.inf, X)}, "row 1 .* 2 other rows"),
         ({"features": X[:0], "labels": Y[:0]}, r"shape \(0, 3\)"),
         ({"labels": Y / 1}, "labels are float64"),
         ({"labels": Y > 0}, "labels are bool"),
         ({"labels": Y[:, None]}, r"labels are int64 of shape \(4, 1\)"),
-        ({"labels": np.array([{}, 1, 2, 3], dtype=object)}, "'labels' holds Python objects"),
+        (
+            {"labels": np.array([{}, 1, 2, 3], dtype=object)},
+            r"'labels' holds Python objects.*asarray\(labels, dtype=str",
+        ),
+        (
+            {"features": np.array(csr_matrix(X), dtype=object)},
+            r"'features' holds Python objects; save features\.toarray",
+        ),
         ({"class_names": np.array(["a", "b"])}, "labels run from 0 to 2, but there are 2 class names"),
         ({"class_names": np.array(["a"]), "labels": np.array(list("abab"))}, "label 'b' is not among"),
         ({"clients": np.array([0.5] * 4)}, "clients are float64"),
@@ -174,6 +183,14 @@ def test_missing_file_and_missing_array(tmp_path: Path) -> None:
     np.savez(tmp_path / "f.npz", features=X)
     with pytest.raises(FeatureFileError, match=r"f\.npz has no array 'labels', only \['features'\]"):
         read_features(tmp_path / "f.npz")
+    np.savez(tmp_path / "f.npz", X=X, y=Y)
+    with pytest.raises(
+        FeatureFileError, match=r"no array 'features', only \['X', 'y'\]; a feature file holds 'features'"
+    ):
+        read_features(tmp_path / "f.npz")
+    save_file({"X": X}, tmp_path / "f.safetensors")
+    with pytest.raises(FeatureFileError, match=r"no array 'features', only \['X'\]"):
+        read_features(tmp_path / "f.safetensors")
     np.savez(tmp_path / "f.npz", images=X, labels=Y)
     with pytest.raises(FeatureFileError, match="holds images"):
         read_features(tmp_path / "f.npz")
@@ -217,3 +234,13 @@ def test_client_names_that_do_not_fit(tmp_path: Path, names: str) -> None:
     save_file(arrays, tmp_path / "f.safetensors", {"client_names": names})
     with pytest.raises(FeatureFileError, match=r"f\.safetensors"):
         read_features(tmp_path / "f.safetensors")
+
+
+def test_rows_to_classify_need_no_labels(tmp_path: Path) -> None:
+    np.savez(tmp_path / "new.npz", features=X)
+    found = read_features(tmp_path / "new.npz", labelled=False)
+    np.testing.assert_array_equal(found.features, X)
+    assert (found.labels.tolist(), found.class_names) == ([0] * len(X), ("unknown",))
+    np.savez(tmp_path / "new.npz", features=X[0])
+    with pytest.raises(FeatureFileError, match=r"new\.npz: .*shape \(3,\)"):
+        read_features(tmp_path / "new.npz", labelled=False)

@@ -267,3 +267,11 @@ def test_leave_one_out_in_words(lda: float, advice: str) -> None:
         f"Leave-one-out on training rows, mean over clients: 70.0% right with these models, {lda:.1%} with "
         f"--head lda --prior client, in one round too; {advice}."
     )
+
+
+def test_a_lead_that_may_be_chance_is_called_so() -> None:
+    heads = {"ridge": judged([70, 70], [100, 100]), "lda": judged([90, 60], [100, 100])}
+    told = Recommendation.of(heads, "ridge", {"ridge": "none", "lda": "client"}, "left out").told
+    assert in_words(told).endswith(
+        "75.0% with --head lda --prior client, in one round too; that LDA is better may be chance; no reason to change."
+    )

@@ -31,7 +31,9 @@ def register(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) ->
     parser.add_argument("run", type=Path, metavar="RUN", help="a run folder")
     parser.add_argument("images", nargs="*", type=Path, metavar="IMAGE", help="image files, or folders of them")
     parser.add_argument("--client", metavar="ID", help="whose model")
-    parser.add_argument("--features", type=Path, metavar="FILE", help="a feature file instead of images")
+    parser.add_argument(
+        "--features", type=Path, metavar="FILE", help="a feature file, labels or none, instead of images"
+    )
     parser.add_argument("--top", type=int, default=3, metavar="N", help="classes shown for each row (default: 3)")
     parser.add_argument("--weights", type=Path, metavar="PATH", help="weights of the run's backbone, if they moved")
     parser.add_argument("--device", help="cuda or cpu (default: cuda where there is one)")
@@ -95,7 +97,7 @@ def _rows(folder: RunFolder, args: argparse.Namespace) -> tuple[list[str], np.nd
     if args.features is not None:
         if args.images:
             raise DataMissingError("--features stands alone; leave the images out")
-        features = read_features(args.features).features
+        features = read_features(args.features, labelled=False).features
         return [str(row) for row in range(len(features))], features
     paths: list[Path] = []
     for path in args.images:

@@ -51,10 +51,19 @@ def _read_npz(path: Path) -> Arrays:
             except ValueError as error:
                 if "allow_pickle" not in str(error):
                     raise
-                raise FeatureFileError(
-                    f"{path}: '{name}' holds Python objects; save numpy.asarray({name}, dtype=str)"
-                ) from error
+                as_numbers = "features.toarray() of a sparse matrix, else numpy.asarray(features, dtype=float)"
+                repair = as_numbers if name == "features" else f"numpy.asarray({name}, dtype=str)"
+                raise FeatureFileError(f"{path}: '{name}' holds Python objects; save {repair}") from error
         return arrays
+
+
+def names_in(path: Path) -> list[str]:
+    """The names of all arrays of a file that `read_arrays` has read, those that mean nothing here too."""
+    if path.suffix == ".npz":
+        with np.load(path, allow_pickle=False) as npz:
+            return sorted(npz.files)
+    with safe_open(path, framework="np") as file:
+        return sorted(file.keys())
 
 
 def _check_size(path: Path, archive: zipfile.ZipFile, name: str) -> None:

@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 from safetensors.numpy import save_file
 
-from fedhip.data.array_files import Arrays, as_text, encode_names, named_labels, read_arrays
+from fedhip.data.array_files import Arrays, as_text, encode_names, named_labels, names_in, read_arrays
 from fedhip.data.dataset import set_row_fields, update_array, update_row_fields
 from fedhip.data.errors import FeatureFileError
 from fedhip.data.files import atomic_path
@@ -45,9 +45,11 @@ class FeatureSet:
             features = features.astype(_native(features.dtype), copy=False)
         finite = np.isfinite(features).all(axis=1)
         if not finite.all():
+            others = int((~finite).sum()) - 1
+            also = f", and so do those of {others} other row{'s' * (others > 1)}" if others else ""
             raise FeatureFileError(
-                f"features of row {int(finite.argmin())} hold NaN or infinity, and so do those of "
-                f"{int((~finite).sum()) - 1} other rows; remove these rows or repair the extraction"
+                f"features of row {int(finite.argmin())} hold NaN or infinity{also}; "
+                f"remove {'these rows' if others else 'this row'} or repair the extraction"
             )
         view = features.view()
         view.setflags(write=False)
@@ -78,17 +80,27 @@ def _native(dtype: np.dtype[Any]) -> np.dtype[Any]:
     return dtype.newbyteorder("=") if dtype.itemsize <= 8 else np.dtype(np.float64)
 
 
-def read_features(path: str | Path) -> FeatureSet:
-    """Read and check a feature file; the message of every error names the file."""
+def read_features(path: str | Path, *, labelled: bool = True) -> FeatureSet:
+    """Read and check a feature file; the message of every error names the file.
+
+    With `labelled=False`, for rows that are to be classified, labels need not be there and are not used: every row is
+    of the class "unknown".
+    """
     path = Path(path)
     arrays = read_arrays(path)
     if "features" not in arrays and "images" in arrays:
         raise FeatureFileError(f"{path} holds images, not features; give it as a data set, or extract features first")
-    for name in ("features", "labels"):
+    for name in ("features", "labels") if labelled else ("features",):
         if name not in arrays:
-            raise FeatureFileError(f"{path} has no array '{name}', only {sorted(arrays)}; see the feature file format")
+            raise FeatureFileError(
+                f"{path} has no array '{name}', only {names_in(path)}; a feature file holds 'features' (N, m), "
+                "'labels' (N) and, if the rows have owners, 'clients' (N)"
+            )
     try:
-        labels, class_names = named_labels(arrays["labels"], arrays.get("class_names"))
+        if labelled:
+            labels, class_names = named_labels(arrays["labels"], arrays.get("class_names"))
+        else:
+            labels, class_names = np.zeros(arrays["features"].shape[:1], dtype=np.int64), ("unknown",)
         clients = arrays.get("clients")
         return FeatureSet(
             features=arrays["features"],

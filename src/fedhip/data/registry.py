@@ -6,7 +6,7 @@ from pathlib import Path
 
 import numpy as np
 
-from fedhip.data.array_files import as_text, named_labels, read_arrays
+from fedhip.data.array_files import as_text, named_labels, names_in, read_arrays
 from fedhip.data.cifar import load_cifar100
 from fedhip.data.dataset import Dataset
 from fedhip.data.errors import DatasetError, DatasetNameError, FeatureFileError, SmallClassError
@@ -82,7 +82,7 @@ def load_npz(path: Path, name: str | None = None) -> Dataset:
         for key in ("images", "labels"):
             if key not in arrays:
                 hint = "; it holds features: read it as a feature file" if "features" in arrays else ""
-                raise DatasetError(f"{path} has no array '{key}', only {sorted(arrays)}{hint or '; add it'}")
+                raise DatasetError(f"{path} has no array '{key}', only {names_in(path)}{hint or '; add it'}")
         labels, class_names = named_labels(arrays["labels"], arrays.get("class_names"))
         clients = arrays.get("clients")
         return Dataset(

@@ -125,7 +125,10 @@ def in_words(told: Mapping[str, Any]) -> str:
     shares = {name: found["share"] for name, found in told["heads"].items()}
     head, best = told["head"], max(shares, key=lambda name: shares[name])
     if told["by"] == "left out":
-        advice = "no reason to change" if head == Ridge.name else "worth a try"
+        if head != Ridge.name:
+            advice = "worth a try"
+        else:
+            advice = ("" if best == head else "that LDA is better may be chance; ") + "no reason to change"
         return (
             f"Leave-one-out on training rows, mean over clients: {shares[Ridge.name]:.1%} right with these models, "
             f"{shares[Lda.name]:.1%} with --head lda --prior client, in one round too; {advice}."
