@@ -23,7 +23,7 @@ from fedhip.core.logistic import (
     residual_bits,
     rounded_features,
 )
-from fedhip.core.logistic_fit import LogisticFit, SeparableError, TemperatureError
+from fedhip.core.logistic_fit import PENALTY_SHAPE, LogisticFit, SeparableError, TemperatureError
 from tests.core.problems import Array, Client, relative_error
 
 WIDTH, CLASSES = 6, 4
@@ -317,3 +317,76 @@ def test_federations_too_large_for_the_grid_are_refused() -> None:
     for federation in (2**19, 2**20):
         with pytest.raises(GridOverflowError, match="scale"):
             logistic_term(1e9 * F, y, model, standardization, rows=federation)
+
+
+def test_losses_over_the_penalties_are_those_of_newtons_step_by_hand() -> None:
+    """In standardised coordinates, with dense matrices, from a first model that is not the centre."""
+    clients = dealt(rows(60), 0, 2)
+    fit = LogisticFit.of(statistics(clients), temperature=2.0)
+    fit.start = fit.centre + torch.from_numpy(np.random.default_rng(3).normal(size=(WIDTH + 1, CLASSES))) / 5
+    first, terms = fit.ask(), []
+    for _ in range(2):
+        model = fit.ask()
+        terms.append(summed(fit, model, clients))
+        fit.tell(model, terms[-1])
+        second = model
+    A, W = fit.statistics.gram.numpy(), first.weights.numpy()
+    s = second.weights.numpy() - W
+    kappa = (s * (terms[1].slopes - terms[0].slopes).numpy()).sum() / (s * (A @ s)).sum()
+    assert kappa > terms[0].mean_curvature
+    assert fit.step_curvature == pytest.approx(kappa, rel=1e-9)
+
+    M = np.diag(np.full(WIDTH + 1, 0.01))
+    M[:WIDTH, :WIDTH] = fit.discriminant.covariance.numpy()
+    F, y = clients[0]
+    X = rounded_features(F, fit.standardization).numpy()
+    Z, lda = X @ W, fit.lda.numpy()
+    delta = np.exp(Z) / np.exp(Z).sum(axis=1, keepdims=True) - np.eye(CLASSES)[y]
+    left_out = fit.discriminant.loo_scores(X[:, :-1], y).numpy()
+    found = fit.penalty_losses(F, y)
+    assert found.shape == PENALTY_SHAPE == (9, 17)
+    for i, factor in enumerate(np.logspace(-2, 2, 9)):
+        rho = factor * kappa * 60
+        inverse = np.linalg.inv(kappa * A + rho * M)
+        step = inverse @ (terms[0].slopes.numpy() + rho * M @ (W - lda / 2))
+        own = np.einsum("ij,jk,ik->i", X, inverse, X)[:, None] * delta
+        moves = (1 - terms[0].mean_curvature / (kappa + rho / 60)) * (left_out - X @ lda) / 2
+        scores = Z - X @ step + own + moves
+        for j, T in enumerate(np.logspace(-0.4, 0.4, 17)):
+            logs = scores / T - np.logaddexp.reduce(scores / T, axis=1, keepdims=True)
+            assert float(found[i, j]) == pytest.approx(-logs[np.arange(len(y)), y].sum(), rel=1e-8)
+    every = sum(fit.penalty_losses(*client) for client in clients)
+    assert isinstance(every, torch.Tensor)
+    best = np.unravel_index(int(every.argmin()), PENALTY_SHAPE)[0]
+    assert fit.choose_penalty(every) == pytest.approx(10.0 ** (best / 2 - 2) * kappa * 60)
+    run(fit, clients, 2)
+    assert fit.step_curvature == pytest.approx(kappa, rel=1e-9)  # later answers do not matter
+
+
+def test_the_head_is_the_next_step_after_a_good_one_and_else_the_best_model() -> None:
+    pooled = rows(120)
+    fit = LogisticFit.of(statistics([pooled]), penalty=5.0, temperature=3.0)
+    first = fit.ask()
+    run(fit, [pooled], 1)
+    torch.testing.assert_close(fit.head().weights, first.weights)
+    values = [fit.objective]
+    second = fit.ask()
+    run(fit, [pooled], 1)
+    assert fit.objective < values[0]
+    torch.testing.assert_close(fit.head().weights, fit.ask().weights, rtol=0, atol=1e-5)
+    assert relative_error(fit.head().weights, second.weights) > 1e-3
+    far = GridModel.of(20 * second.weights)
+    fit.tell(far, summed(fit, far, [pooled]))
+    torch.testing.assert_close(fit.head().weights, second.weights)
+
+
+def test_what_a_client_is_told_is_what_its_numbers_take() -> None:
+    fit = LogisticFit.of(statistics([rows(30)]))
+    m1, d = WIDTH + 1, CLASSES
+    triangle = sum(1 for i in range(m1) for j in range(m1) if i <= j)
+    assert fit.nbytes == 4 * triangle + 4 * m1 * d + 8 * WIDTH + 8 * WIDTH + 8 * d
+
+
+def test_before_any_answer_the_curvature_is_that_of_equal_probabilities() -> None:
+    p = np.full(CLASSES, 1 / CLASSES)
+    assert LogisticFit.of(statistics([rows(30)])).curvature == pytest.approx(np.mean(p * (1 - p)))
