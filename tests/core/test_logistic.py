@@ -373,6 +373,8 @@ def test_the_head_is_the_next_step_after_a_good_one_and_else_the_best_model() ->
     second = fit.ask()
     run(fit, [pooled], 1)
     assert fit.objective < values[0]
+    assert fit.curvature == summed(fit, second, [pooled]).mean_curvature  # of the latest
+    assert fit.curvature != summed(fit, first, [pooled]).mean_curvature
     torch.testing.assert_close(fit.head().weights, fit.ask().weights, rtol=0, atol=1e-5)
     assert relative_error(fit.head().weights, second.weights) > 1e-3
     far = GridModel.of(20 * second.weights)
@@ -385,6 +387,14 @@ def test_what_a_client_is_told_is_what_its_numbers_take() -> None:
     m1, d = WIDTH + 1, CLASSES
     triangle = sum(1 for i in range(m1) for j in range(m1) if i <= j)
     assert fit.nbytes == 4 * triangle + 4 * m1 * d + 8 * WIDTH + 8 * WIDTH + 8 * d
+
+
+def test_a_class_without_rows_starts_below_all_others() -> None:
+    F, y = rows(30)
+    fit = LogisticFit.of(Statistics.from_data(F, y, CLASSES + 1))
+    intercepts = fit.lda[-1]
+    assert float(intercepts[-1]) == pytest.approx(float(intercepts[:-1].min()) - 10.0)
+    assert not fit.lda[:-1, -1].any()
 
 
 def test_before_any_answer_the_curvature_is_that_of_equal_probabilities() -> None:
