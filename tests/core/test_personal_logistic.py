@@ -50,7 +50,7 @@ def fitted(*clients: Client, penalty: float = 10.0, rounds: int = 8, classes: in
 
 
 @pytest.mark.parametrize("number", [3, 40])  # fewer rows than features, and more
-@pytest.mark.parametrize("alpha", [0.3, 30.0])
+@pytest.mark.parametrize("alpha", [0.3, 2.0, 30.0])
 def test_the_optimum_is_scipys(alpha: float, number: int) -> None:
     mine = rows(number, 5, turned=1.0)
     head = fitted(mine, rows(80, 6))
@@ -215,3 +215,20 @@ def test_bad_input() -> None:
         PersonalLogistic(head, *mine, temperature=0.0)
     with pytest.raises(DimensionError, match=r"give \(4,\) and \(20, 4\)"):
         PersonalLogistic(head, *mine, shift=torch.zeros(3))
+
+
+@pytest.mark.parametrize("number", [1, 2, 3, 12])
+def test_the_alpha_chosen_is_that_of_the_losses_by_hand(number: int) -> None:
+    """The least sum; but 0 where the gain is within a standard error, or there is but one row."""
+    chosen = set()
+    for seed in range(4):
+        mine = rows(number, seed, turned=2.0)
+        personal = PersonalLogistic(fitted(mine, rows(80, 6), rounds=3), *mine)
+        for alphas in ([0.0, 1.0], [3.0, 1.0]):
+            losses = {alpha: personal.loo_losses(alpha).numpy() for alpha in (0.0, *alphas)}
+            best = min(sorted(losses), key=lambda alpha: losses[alpha].sum())
+            gains = losses[0.0] - losses[best]
+            sure = number > 1 and gains.mean() > gains.std(ddof=1) / np.sqrt(number)
+            assert personal.select(alphas) == (best if sure else 0.0)
+            chosen.add(personal.select(alphas))
+    assert (chosen == {0.0}) == (number == 1)
