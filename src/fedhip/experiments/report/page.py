@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import hashlib
 from collections.abc import Callable, Sequence
+from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -89,9 +90,17 @@ def _render(template: str, **values: Any) -> str:
 
 def _environment() -> Environment:
     try:
-        from jinja2 import Environment, FileSystemLoader, StrictUndefined
+        import jinja2  # noqa: F401
     except ImportError as error:
         raise MissingExtraError("the report needs jinja2; install it with: pip install jinja2") from error
+    return _templates()
+
+
+@cache
+def _templates() -> Environment:
+    """Kept: compiling them takes a tenth of the time of a report, and a run of commands in one process writes many."""
+    from jinja2 import Environment, FileSystemLoader, StrictUndefined
+
     environment = Environment(
         loader=FileSystemLoader(_HERE),
         autoescape=True,
