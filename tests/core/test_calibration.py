@@ -103,3 +103,11 @@ def test_probabilities_are_softmax_and_do_not_overflow() -> None:
 def test_no_rows_is_an_error() -> None:
     with pytest.raises(EmptyClientError, match="no row to fit a temperature to"):
         fit_temperature(torch.zeros(0, 3), torch.zeros(0, dtype=torch.int64))
+
+
+@pytest.mark.parametrize("bend", [1e-6, 0.1, 1e3])
+def test_the_lowest_point_of_a_parabola_is_found_however_flat(bend: float) -> None:
+    """As the losses of few rows are."""
+    for best in (0.02, 0.5, 3.0):
+        losses = [7.0 + bend * np.log(T / best) ** 2 for T in TEMPERATURES]
+        assert choose_temperature(torch.tensor(losses, dtype=torch.float64)) == pytest.approx(best, rel=1e-4)

@@ -280,3 +280,32 @@ def test_a_weighted_sum_is_decoded_as_the_sum_of_both(bits: int) -> None:
     total, own = (torch.from_numpy(rng.integers(-9, 9, (5, 3))) for _ in range(2))
     expected = (total.numpy() + 2.5 * own.numpy()) / 2**bits
     assert np.array_equal(decode_weighted(total, own, 2.5, bits).numpy(), expected)
+
+
+@pytest.mark.parametrize("fits", [0, 1, 2])
+def test_the_scale_named_is_the_largest_that_fits(fits: int) -> None:
+    statistics = Statistics(torch.tensor([[2.0 ** (62 - fits)]]), torch.zeros(1, 1), torch.tensor([1]))
+    with pytest.raises(GridOverflowError, match=f"at fraction_bits=28; fraction_bits={fits} fits"):
+        encode(statistics, 28)
+    encode(statistics, fits)
+    with pytest.raises(GridOverflowError):
+        encode(statistics, fits + 1)
+
+
+def test_an_odd_scale_has_the_same_limit() -> None:
+    """With one fraction bit features are whole, and their squares are doubled."""
+    with pytest.raises(GridOverflowError):
+        GridStatistics.from_data([[2.0**31]], [0], 1, fraction_bits=1)
+    value = int(0.9 * 2**31)
+    assert int(GridStatistics.from_data([[float(value)]], [0], 1, fraction_bits=1).gram) == 2 * value**2
+
+
+def test_rows_whose_squares_alone_pass_exact_floats_add_exactly() -> None:
+    value = 2**27 + 1
+    assert int(GridStatistics.from_data([[value], [value]], [0, 0], 1, fraction_bits=0).gram) == 2 * value**2
+
+
+@pytest.mark.parametrize("bits", [25, 26, 28])
+def test_features_are_rounded_to_half_the_bits(bits: int) -> None:
+    expected = np.round(F * 2 ** (bits // 2)) / 2 ** (bits // 2)
+    assert np.array_equal(round_features(torch.from_numpy(F), bits).numpy(), expected)

@@ -177,3 +177,16 @@ def test_bad_input() -> None:
         Lift("nystroem", 3, 0, standardization)
     with pytest.raises(DimensionError, match="5 wide"):
         Lift("relu", 3, 0, standardization)(F[:, :2])
+
+
+@pytest.mark.parametrize("bandwidth", [0.7, 2.0])
+def test_features_are_the_formulas_of_what_was_drawn(bandwidth: float) -> None:
+    phi, F, units = lift("fourier", 30, bandwidth=bandwidth)
+    Omega, b = (values.numpy() for values in phi.projection)
+    expected = np.sqrt(2 / 30) * np.cos(units @ Omega / bandwidth + b)
+    np.testing.assert_allclose(phi(F).numpy(), expected, atol=1e-3)  # units and features go in steps
+    phi, F, units = lift("nystroem", 20, bandwidth=bandwidth)
+    Z, whitening = (values.numpy() for values in phi.landmarks)
+    expected = rbf_kernel(units, Z, gamma=1 / (2 * bandwidth**2))
+    np.testing.assert_allclose(phi._kernel(torch.from_numpy(units), torch.from_numpy(Z)), expected, atol=1e-9)
+    assert whitening.shape[0] == 20

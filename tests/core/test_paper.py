@@ -88,3 +88,10 @@ def test_torch_in_torch_out() -> None:
     F, Y = (torch.from_numpy(part).float() for part in CLIENTS[1])
     C, L = paper.local_training(F, Y, 1.0)
     assert C.dtype == L.dtype == torch.float64
+
+
+def test_a_client_whose_gram_or_model_alone_is_of_another_width_is_refused() -> None:
+    C, L = torch.eye(3).double(), torch.ones(3, 2).double()
+    for other in ((torch.eye(2).double(), L), (C, torch.ones(3, 4).double())):
+        with pytest.raises(DimensionError, match="client 2 sent"):
+            list(paper.aggregation_steps([(C, L), other], 0.5))

@@ -76,3 +76,14 @@ def test_a_model_goes_to_raw_features_and_back() -> None:
     raw = AffineModel.of_standardized(weights, standardization)
     np.testing.assert_allclose(raw.scores(F).numpy(), (standardization.features(F) @ weights).numpy(), atol=1e-12)
     np.testing.assert_allclose(raw.on_standardized(standardization).numpy(), weights.numpy(), atol=1e-12)
+
+
+@pytest.mark.parametrize("unit", [1e-8, 1e-3, 1e6])
+def test_features_in_any_units_have_a_deviation_of_one_and_constant_ones_stay(unit: float) -> None:
+    F = unit * (np.random.default_rng(0).normal(size=(50, 3)) + 2.0)
+    F[:, 1] = 7.0 * unit
+    standardized = Standardization.of(Statistics.from_data(F, np.arange(50) % 2, 2), intercept=False).features(F)
+    found = np.asarray(standardized)
+    np.testing.assert_allclose(found[:, [0, 2]].std(axis=0), 1.0, rtol=1e-6)
+    np.testing.assert_allclose(found.mean(axis=0), 0.0, atol=1e-6)
+    assert np.abs(found[:, 1]).max() <= 1e-6

@@ -90,7 +90,8 @@ def test_from_data_takes_any_whole_labels(labels: Any) -> None:
 def test_from_data_reads_a_memory_mapped_file_block_by_block(tmp_path: Path) -> None:
     np.save(tmp_path / "features.npy", F)
     mapped = np.load(tmp_path / "features.npy", mmap_mode="r")
-    assert agrees(Statistics.from_data(mapped, Y, 4, block_rows=7), F, Y)
+    for block_rows in (1, 7):
+        assert agrees(Statistics.from_data(mapped, Y, 4, block_rows=block_rows), F, Y)
 
 
 def test_from_data_holds_one_block_at_a_time() -> None:

@@ -255,3 +255,11 @@ def test_what_is_no_grid_file_is_refused(
         GridStatistics.from_file(grid_file)
     with pytest.raises(FileFormatError):
         Statistics.from_file(grid_file)
+
+
+@pytest.mark.parametrize("m", [1, 4, 30, 100])
+def test_values_begin_at_a_multiple_of_eight_bytes(tmp_path: Path, m: int) -> None:
+    """As the format asks, however long the names of the shapes are."""
+    Statistics.from_data(RNG.normal(size=(3, m)), [0, 1, 1], 2).to_file(tmp_path / "site.safetensors")
+    (length,) = struct.unpack("<Q", (tmp_path / "site.safetensors").read_bytes()[:8])
+    assert length % 8 == 0
