@@ -216,7 +216,7 @@ def test_the_units_of_the_features_do_not_matter(scale: float) -> None:
     y = np.where(y == 3, 2, y)
     y[5] = 3
     for shrinkage in ("oas", 0.2):
-        one, other = (Discriminant(summed((by * F, y), gaussians_of(by)), shrinkage) for by in (1.0, scale))  # type: ignore[arg-type]
+        one, other = (Discriminant(summed((by * F, y), gaussians_of(by)), shrinkage) for by in (1.0, scale))
         assert 0.0 < one.shrinkage < 1.0
         assert other.shrinkage == pytest.approx(one.shrinkage, rel=1e-9)
         assert relative_error(other.scores(scale * F), one.scores(F)) <= 1e-9
@@ -274,8 +274,7 @@ def test_leave_one_out_of_a_client_of_few_rows_is_a_refit_at_the_same_variances(
     rows, others = len(labels), gaussians(60, 4)
     mine = gaussians(8, 3, shift=1.0)[0][:rows], np.array(labels)
     personal = Discriminant(summed(mine, others), 0.1).personal(*mine)
-    given = {"shift_variance": 0.7, "class_variance": 0.4}
-    personal._weights = replace(personal._weights, **given)
+    personal._weights = replace(personal._weights, shift_variance=0.7, class_variance=0.4)
     found = personal.loo_scores()
     for row in range(rows):
         rest = without(mine, row)
@@ -283,7 +282,7 @@ def test_leave_one_out_of_a_client_of_few_rows_is_a_refit_at_the_same_variances(
         expected = refit.scores(mine[0][row : row + 1])
         if rows > 1:
             own = refit.personal(*rest)
-            own._weights = replace(own._weights, **given)
+            own._weights = replace(own._weights, shift_variance=0.7, class_variance=0.4)
             expected = own.scores(mine[0][row : row + 1])
         assert relative_error(found[row], expected[0]) <= 1e-10
 

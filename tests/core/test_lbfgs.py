@@ -78,7 +78,7 @@ def test_a_step_too_long_is_cut_where_the_cubic_is_lowest(coefficients: tuple[fl
 def require_cut(f: Polynomial) -> None:
     slope = f.deriv()
     assert f(1.0) > f(0.0)
-    lowest = [t.real for t in slope.roots() if abs(t.imag) < 1e-12 and slope.deriv()(t.real) > 0]
+    lowest = [float(t.real) for t in slope.roots() if abs(t.imag) < 1e-12 and slope.deriv()(t.real) > 0]
     expected = min(max(lowest[0], 0.1), 0.5)
     way = torch.tensor([3.0, -4.0], dtype=torch.float64)
     start = torch.tensor([1.0, 2.0], dtype=torch.float64)
@@ -92,7 +92,7 @@ def test_where_no_cubic_has_a_lowest_point_half_the_way_is_taken() -> None:
     for value, slope in ((0.5, -1.0), (0.01, -3.0), (3.0, -2.0)):
         history = [Evaluation(0 * way, 0.0, -1.0 * way), Evaluation(way, value, slope * way)]
         cubic = Polynomial([0.0, -1.0, 3 * value + 2.0 - slope, slope - 1.0 - 2 * value])
-        roots = [t.real for t in cubic.deriv().roots() if abs(t.imag) < 1e-12 and cubic.deriv(2)(t.real) > 0]
+        roots = [float(t.real) for t in cubic.deriv().roots() if abs(t.imag) < 1e-12 and cubic.deriv(2)(t.real) > 0]
         expected = min(max(roots[0], 0.1), 0.5) if roots and roots[0] > 0 else 0.5
         assert float(propose(history)[0]) == pytest.approx(expected)
 
