@@ -36,7 +36,7 @@ def dense_direction(history: list[Evaluation], memory: int) -> Array:
         left = np.eye(size) - np.outer(s, y) / (s @ y)
         H = left @ H @ left.T + np.outer(s, s) / (s @ y)
     best = min(history, key=lambda evaluation: evaluation.value)
-    return -H @ best.gradient.numpy()
+    return np.asarray(-H @ best.gradient.numpy())
 
 
 @pytest.mark.parametrize("points", [1, 2, 3, 9])
