@@ -8,6 +8,7 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -28,6 +29,18 @@ def note_cores(folder: Path) -> None:
 def fail(folder: Path) -> None:
     (folder / "began").touch()
     raise ValueError("broken")
+
+
+def fail_and_dawdle(folder: Path) -> None:
+    """Takes a second to exit, as with a tracer that saves what it saw, and so is told to end on its way out."""
+    leave = os._exit
+
+    def slowly(status: int) -> None:
+        time.sleep(1.0)
+        leave(status)
+
+    setattr(os, "_exit", slowly)  # noqa: B010
+    fail(folder)
 
 
 def wait_for_ever(folder: Path) -> None:
@@ -72,8 +85,11 @@ def test_one_job_starts_nobody(tmp_path: Path) -> None:
     assert not list(tmp_path.iterdir())
 
 
-def test_a_helper_that_fails_says_nothing(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
-    with helped(2, fail, tmp_path):
+@pytest.mark.parametrize("work", [fail, fail_and_dawdle])
+def test_a_helper_that_fails_says_nothing(
+    work: Callable[[Path], None], tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    with helped(2, work, tmp_path):
         assert seen(tmp_path / "began")
     assert capfd.readouterr() == ("", "")
 

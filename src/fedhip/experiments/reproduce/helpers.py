@@ -83,15 +83,22 @@ def _uninterrupted() -> Iterator[None]:
 
 def _help(cores: set[int], work: Callable[..., None], told: tuple[Any, ...]) -> None:
     """In a helper: an interrupt is for the one who was asked, who then tells this process to end."""
-    signal.signal(signal.SIGTERM, _interrupt)
-    _take_cores(cores)
     try:
-        work(*told)
-    finally:
+        try:
+            signal.signal(signal.SIGTERM, _interrupt)
+            _take_cores(cores)
+            work(*told)
+        finally:
+            signal.signal(signal.SIGTERM, _go_on)
+    finally:  # the interrupt may come in the other one, but it comes once
         os._exit(0)
 
 
 def _interrupt(number: int, frame: object) -> None:
     """Once: what is cleaned up after it is left in peace."""
-    signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    signal.signal(signal.SIGTERM, _go_on)
     raise KeyboardInterrupt
+
+
+def _go_on(number: int, frame: object) -> None:
+    """And not SIG_IGN: Python complains of a signal that comes while it is being set."""
