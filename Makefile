@@ -30,7 +30,7 @@ test: $(READY) ## the tests
 coverage: $(READY) ## the tests, and at least 90 % of the lines of core, federation and methods
 	$(PYTEST) --cov --cov-report=
 	@for part in core federation methods; do \
-	  $(BIN)/python -m coverage report --include="*/fedhip/$$part/*" --skip-covered --fail-under=90 || exit 1; \
+	  $(BIN)/python -m coverage report --include="src/fedhip/$$part/*" --skip-covered --fail-under=90 || exit 1; \
 	done
 
 lint: $(READY) ## style and types
