@@ -641,6 +641,7 @@ def test_every_row_is_answered_by_its_clients_model_of_the_head(parameters: dict
     X, y, groups = problem(rows=120)
     clf = FedHiPClassifier(**parameters).fit(X, y, groups=groups)
     assert set(clf.models_) == set(SITES)
+    assert parameters.get("head", "ridge") in (clf.head_, "auto")
     scores = clf.decision_function(X, groups)
     for site, model in clf.models_.items():
         at = groups == site
@@ -684,9 +685,8 @@ def test_priors_help_where_sites_have_their_own_classes() -> None:
         assert scores["client"] >= scores["none"] + (0.02 if head == "lda" else 0.0), (head, scores)
 
 
-# A fixed rule and shared covariance: LDA's own ground. Labels by the sign of one feature far off zero: the ridge's,
-# whose own weight α bends to each site.
 def gaussian_classes() -> tuple[Array, Array, Array]:
+    """One covariance for all classes, and sites alike: LDA's own ground."""
     rng = np.random.default_rng(3)
     y = np.arange(300) % 6
     X = rng.normal(size=(6, 4))[y] * [4.0, 1.0, 1.0, 0.2] + rng.normal(size=(300, 4)) * [4.0, 1.0, 1.0, 0.1]
@@ -694,6 +694,7 @@ def gaussian_classes() -> tuple[Array, Array, Array]:
 
 
 def opposite_rules() -> tuple[Array, Array, Array]:
+    """One site sees the two classes the other way round: its α lets the ridge follow, shared means do not."""
     rng = np.random.default_rng(4)
     X = rng.normal(size=(240, 6))
     groups = np.array(SITES)[np.arange(240) % 3]

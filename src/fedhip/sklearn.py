@@ -81,8 +81,8 @@ class FedHiPClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]  #
     head : "ridge", "lda", "logistic" or "auto", default="ridge"
         What kind the models are: the paper's ridge; the linear discriminant of all rows, with a client's own class
         means where these are better; logistic regression of all rows in a few rounds, with a step of each client's own.
-        The latter two standardise features and have an intercept. "auto" judges all three by training rows held out,
-        in up to five folds, and so takes some fifteen times as long as one of them.
+        The latter two standardise features and have an intercept. "auto" takes the one that training rows held out
+        speak for, by up to fifteen fits more: the three heads in up to five folds.
     prior : "none" or "client", default="none"
         "client": a client's model weighs how often the client has a class, as far as its rows left out bear it out.
     alpha : "loo" or float >= 0, default="loo"
@@ -410,7 +410,7 @@ class FedHiPClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]  #
         alpha, beta = self._fixed_alpha(), self._fixed_beta()
         sites = self._sites(rows, classes, self._drawn_lift(rows, len(classes)))
         options = options_of_heads("loo" if alpha is None else alpha, "auto" if beta is None else beta)
-        sees = {RIDGE: _with_ones} if self.fit_intercept else {}
+        sees = {RIDGE: _site_with_ones} if self.fit_intercept else {}
         found = judge_heads(sites, len(classes), self._protocol, options=options, sees=sees)
         best = clone(self).set_params(head=found.head)._learn(rows, classes, declared)
         for name in set(vars(best)) - set(self.get_params()):
@@ -488,10 +488,8 @@ class FedHiPClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]  #
 
     def _features(self, X: Array, intercept: bool | None = None) -> Tensor:
         """X in float64, with the constant feature if there is to be one."""
-        F = torch.from_numpy(np.array(X, dtype=np.float64, order="C"))  # a copy, for X may be read-only
-        if not (self._appends_ones if intercept is None else intercept):
-            return F
-        return torch.cat((F, torch.ones_like(F[:, :1])), dim=1)
+        F = np.array(X, dtype=np.float64, order="C")  # a copy, for X may be read-only
+        return torch.from_numpy(_with_ones(F) if (self._appends_ones if intercept is None else intercept) else F)
 
     def _answers(self, X: Any, groups: Any, answer: Callable[[Model, Tensor], Tensor]) -> Array:
         """What the model of each row's client answers: (n_samples, n_classes)."""
@@ -603,10 +601,14 @@ def _site(name: str, F: Tensor, labels: NDArray[np.int64]) -> Site:
     return Site(name, (F.numpy(), labels), (F[:0].numpy(), labels[:0]))
 
 
-def _with_ones(site: Site) -> Site:
-    """With a constant feature."""
+def _site_with_ones(site: Site) -> Site:
     (F, y), (T, t) = site.train, site.test
-    return Site(site.name, (np.c_[F, np.ones(len(F))], y), (np.c_[T, np.ones(len(T))], t))
+    return Site(site.name, (_with_ones(F), y), (_with_ones(T), t))
+
+
+def _with_ones(F: Array) -> Array:
+    """With a constant feature."""
+    return np.column_stack((F, np.ones(len(F))))
 
 
 def _numbers(y: Array, classes: Array) -> NDArray[np.int64]:
