@@ -32,7 +32,8 @@ import torch
 from fedhip.data import FeatureSet, Partition, draw_styles, load_dataset, make_partition, read_features, styled
 from fedhip.features import extract, load_backbone
 from fedhip.methods import Cohort, Protocol, run_method
-from fedhip.simulation import Client, clients_of
+from fedhip.phases import Client
+from fedhip.simulation import clients_of
 
 Cell = dict[str, Any]
 #: Title, method, prior, and options.

@@ -21,7 +21,8 @@ from benchmarks.table import Line, share
 from fedhip.core import DEFAULT_ALPHAS, PersonalizationPath, Statistics, aggregate, solve_global
 from fedhip.core.rows import one_hot
 from fedhip.parallel import in_order
-from fedhip.simulation import Client, simulate
+from fedhip.phases import Client
+from fedhip.simulation import simulate
 
 BETA = 1.0
 

@@ -17,7 +17,7 @@ from fedhip.methods import _GRADIENT, METHODS, Cohort, Head, Protocol
 from fedhip.methods.engine import Laboratory, weighted_mean
 from fedhip.methods.fedavg import FedAvg
 from fedhip.parallel import one_thread
-from fedhip.simulation import Client
+from fedhip.phases import Client
 
 Params = tuple[Tensor, ...]
 

@@ -27,7 +27,8 @@ from fedhip.data import FeatureSet, make_partition, read_features
 from fedhip.heads import HEADS
 from fedhip.heads.recommendation import judge_heads
 from fedhip.methods import Cohort, Protocol, run_method
-from fedhip.simulation import Client, clients_of
+from fedhip.phases import Client
+from fedhip.simulation import clients_of
 
 Cell = dict[str, Any]
 #: All of them.

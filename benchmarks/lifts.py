@@ -35,7 +35,8 @@ from fedhip.core.lifts import KINDS, LiftKind, upload_bytes
 from fedhip.data import FeatureSet, make_partition, read_features
 from fedhip.lifting import LiftSettings, lift_clients
 from fedhip.parallel import in_order
-from fedhip.simulation import Client, Federation, Rows, add_up, clients_of, largest_feature, predict
+from fedhip.phases import Client, Federation, Rows
+from fedhip.simulation import add_up, clients_of, predict
 
 WIDTHS = (1024, 2048, 4096)
 FOLDS = 5

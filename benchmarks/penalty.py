@@ -22,7 +22,8 @@ from fedhip.data import make_partition, read_features
 from fedhip.methods import Protocol
 from fedhip.methods.closed import Task
 from fedhip.methods.fedhip_logistic import LogisticRun
-from fedhip.simulation import Client, clients_of
+from fedhip.phases import Client
+from fedhip.simulation import clients_of
 
 PENALTIES = (1000.0, 300.0, 100.0, 30.0, 10.0, 3.0)
 

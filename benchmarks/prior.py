@@ -25,8 +25,9 @@ from fedhip.methods import _GRADIENT, METHODS, Protocol, run_method
 from fedhip.methods.engine import Laboratory
 from fedhip.methods.prior import WithPrior
 from fedhip.methods.training import like
+from fedhip.phases import Client, Federation
 from fedhip.priors import choose_client_priors
-from fedhip.simulation import Client, Federation, clients_of, evaluate, local_model
+from fedhip.simulation import clients_of, evaluate, local_model
 
 Score = Callable[[Sequence[Prior]], float]
 

@@ -20,7 +20,8 @@ from fedhip.core import DEFAULT_ALPHAS, PersonalizationPath
 from fedhip.core.fixedpoint import fraction_bits_for, round_features
 from fedhip.data import FeatureSet, make_partition, read_features
 from fedhip.parallel import in_order
-from fedhip.simulation import Client, Federation, add_up, clients_of, largest_feature, predict
+from fedhip.phases import Client, Federation
+from fedhip.simulation import add_up, clients_of, predict
 
 
 def study(data: FeatureSet, num_clients: int, concentration: float, seed: int) -> dict[str, float]:

@@ -13,8 +13,9 @@ from fedhip.core import PersonalizationPath, RegularizationPath, Statistics
 from fedhip.core.balance import class_weights, weighted_statistics
 from fedhip.core.errors import EmptyClientError
 from fedhip.core.lifts import upload_bytes
+from fedhip.phases import Client
 from fedhip.runs import RunFolder, life, verify
-from fedhip.simulation import Client, simulate
+from fedhip.simulation import simulate
 from tests.cli.samples import done, refused
 from tests.core.problems import Array, relative_error
 from tests.runs.samples import CLASSES, EXACT, NAMES, WIDTH, contents, feature_file, make_run, no_page, the_client

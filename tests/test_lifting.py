@@ -21,9 +21,10 @@ from fedhip.experiments.reproduce.bench import method_cell
 from fedhip.export import export_onnx
 from fedhip.lifting import LiftSettings, lift_clients
 from fedhip.models import Model
+from fedhip.phases import Client
 from fedhip.runs import RunFolder, life, verify
 from fedhip.runs.errors import ClientRowsError
-from fedhip.simulation import Client, clients_of
+from fedhip.simulation import clients_of
 from fedhip.sklearn import FedHiPClassifier
 from tests.cli.samples import done, refused
 from tests.core.problems import Array, relative_error

@@ -10,7 +10,8 @@ from torch import Tensor
 from fedhip import simulation
 from fedhip.core import Statistics, default_betas
 from fedhip.core.errors import EmptyClientError, NotInTotalError
-from fedhip.simulation import METHODS, Alpha, Client, Federation, Personalization, local_model, simulate
+from fedhip.phases import Alpha, Client, Federation, Personalization
+from fedhip.simulation import METHODS, local_model, simulate
 from tests.core.problems import Array, relative_error, ridge_oracle
 
 

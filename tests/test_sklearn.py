@@ -34,7 +34,7 @@ from fedhip.core import default_betas
 from fedhip.core.errors import FedHiPError
 from fedhip.heads.recommendation import FOLDS, hold_out_fold
 from fedhip.models import Model
-from fedhip.simulation import Client
+from fedhip.phases import Client
 from fedhip.sklearn import FedHiPClassifier, GroupsError
 
 Array = npt.NDArray[Any]

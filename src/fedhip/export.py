@@ -126,7 +126,8 @@ def _head_alone(model: Model) -> _Graph:
             return rows
         # Among the rows that the lift was made for: far from all landmarks there is nothing to compare.
         standardization = model.lift.standardization
-        return (standardization.mean + standardization.scale * rows).float()
+        scale = torch.where(standardization.used, standardization.scale, 0.0)
+        return (standardization.mean + scale * rows).float()
 
     return _Graph(
         head_graph(model, _OPSET, _IR_VERSION),

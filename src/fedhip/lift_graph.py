@@ -78,7 +78,7 @@ def _unit_nodes(lift: Lift, name: str, dtype: type[np.floating[Any]]) -> Parts:
 
     constants = {
         "lift/mean": _array(lift.standardization.mean, dtype),
-        "lift/scale": _array(lift.standardization.scale * math.sqrt(lift.num_features), dtype),
+        "lift/scale": _array(lift.standardization.scale * lift.root_width, dtype),
     }
     nodes = [
         helper.make_node("Sub", [name, "lift/mean"], ["lift/centred"]),

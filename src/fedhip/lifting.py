@@ -1,6 +1,6 @@
 """Wider features for a whole federation: one exchange before the round; see `fedhip.core.lifts`.
 
-before    at each client: number, sums and squares of its training rows, on the grid (Nyström's: their products too)
+before    at each client: a survey of its columns (`fedhip.core.columns`); of Nyström's then their products too
           at the server: their sum, which tells everybody the same mean, deviation and landmarks
 then      at each client: its rows, lifted; whatever comes next sees features of the lift's width
 
@@ -10,13 +10,13 @@ The first sum is of whole numbers, like all others: any division of the rows amo
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
-from pathlib import Path
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 import torch
 
+from fedhip.core.columns import Columns, Survey
 from fedhip.core.fixedpoint import GridStatistics, decode, fraction_bits_for
 from fedhip.core.lift_kinds import DEFAULT_WIDTH, LiftError, LiftKind
 from fedhip.core.lifts import (
@@ -27,10 +27,9 @@ from fedhip.core.lifts import (
     upload_bytes,
     width_for,
 )
-from fedhip.parallel import available_cores, in_order, memory_available, one_thread
-from fedhip.simulation import Client, Rows, add_up, largest_feature
-
-MEMINFO = Path("/proc/meminfo")
+from fedhip.parallel import MEMINFO, available_cores, in_order, memory_available, one_thread
+from fedhip.phases import Client, RowEncoding, Rows, columns_of, survey_of
+from fedhip.simulation import STANDARD, RidgeOptions, add_up
 
 
 @dataclass(frozen=True)
@@ -128,16 +127,29 @@ class LiftPlan:
         """The exchange: the sum over all training rows, and the lift that follows from it."""
         tell = report or (lambda phase, done, total: None)
         training = [client for client in clients if len(client.train[1])]
-        bits = fraction_bits_for(largest_feature(training))
+        survey = survey_of(training, device)
+        if self.settings.kind != "nystroem":
+            return self.of_survey(survey)
+        encoding = RowEncoding(columns_of(training, survey=survey, device=device))
 
-        def moments() -> Iterable[GridStatistics]:
-            found = in_order(lambda client: moments_of(client, bits, device), training, device)
+        def products() -> Iterable[GridStatistics]:
+            found = in_order(lambda client: products_of(client, encoding, device), training, device)
             for done, own in enumerate(found, start=1):
                 yield own
                 tell("0 first sum", done, len(training))
 
-        total = decode(add_up(moments()))
-        return Lift.of(self.settings.kind, self.width, self.settings.seed, total, self.settings.sigma)
+        return self.of_products(add_up(products()), encoding)
+
+    def of_survey(self, survey: Survey) -> Lift:
+        """From the columns' means and deviations."""
+        settings = self.settings
+        return Lift(settings.kind, self.width, settings.seed, survey.standardization(), settings.sigma)
+
+    def of_products(self, grid: GridStatistics, encoding: RowEncoding) -> Lift:
+        """From the sum of all products of columns in units of their own."""
+        settings = self.settings
+        lift = Lift.of(settings.kind, self.width, settings.seed, decode(grid), settings.sigma, step=encoding.step)
+        return replace(lift, standardization=encoding.columns.standardization.then(lift.standardization))
 
 
 def lift_clients(lift: Lift, clients: Iterable[Client], device: str | torch.device = "cpu") -> list[Client]:
@@ -147,10 +159,21 @@ def lift_clients(lift: Lift, clients: Iterable[Client], device: str | torch.devi
     return list(in_order(lambda client: _lifted(lift, client, device), clients, device))
 
 
-def moments_of(client: Client, fraction_bits: int, device: str | torch.device = "cpu") -> GridStatistics:
-    """The statistics of rows that are all of one class: of these the lift takes the diagonal, or all."""
+def products_of(client: Client, encoding: RowEncoding, device: str | torch.device = "cpu") -> GridStatistics:
+    """The statistics of rows that are all of one class."""
     one_class = np.zeros(len(client.train[1]), np.int64)
-    return Client(client.name, (client.train[0], one_class), client.test).statistics(1, fraction_bits, device)
+    return encoding.statistics(Client(client.name, (client.train[0], one_class), client.test), 1, device)
+
+
+def lifted_grid(clients: Iterable[Client], ridge: RidgeOptions = STANDARD) -> RidgeOptions:
+    """The grid of lifted rows: they are all of one size, so that all columns have the same units."""
+    largest, width = 0.0, 0
+    for client in clients:
+        width = client.train[0].shape[1]
+        if len(client.train[1]):
+            largest = max(largest, float(np.abs(client.train[0]).max()))
+    bits = fraction_bits_for(largest) if ridge.fraction_bits is None else ridge.fraction_bits
+    return replace(ridge, columns=Columns.plain(width), fraction_bits=bits)
 
 
 def _lifted(lift: Lift, client: Client, device: str | torch.device) -> Client:

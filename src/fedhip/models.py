@@ -3,8 +3,8 @@
 `scores = F @ weights + intercept` for features F of the model's backbone, or φ(F) @ weights + intercept where the
 features are lifted; `softmax(scores / temperature)` are probabilities. The file (safetensors) holds weights and
 intercept and, as JSON in its metadata, all that is needed to use them and to know where they come from: head, classes,
-α, β, backbone, lift, and the digests of the statistics they were solved from. A ridge has no intercept; without a lift
-its file is of the schema version that knew neither.
+α, β, backbone, lift, and the digests of the statistics they were solved from. A ridge on standardised features has an
+intercept as the other heads have; without it, and without a lift, its file is of the schema version that knew neither.
 """
 
 from __future__ import annotations
@@ -73,7 +73,7 @@ class Model:
     head : str
         What kind of model it is: "ridge", "lda" or "logistic".
     intercept : (d,) float64 or None
-        Of every head but the ridge. A class that nobody has rows of may have −∞.
+        None of a ridge without one. A class that nobody has rows of may have −∞.
     settings : mapping of str to float
         What else the head was solved with: LDA's shrinkage, for one.
     lift : Lift or None
@@ -98,8 +98,8 @@ class Model:
     lift: Lift | None = None
 
     def __post_init__(self) -> None:
-        if (self.head == RIDGE) != (self.intercept is None):
-            raise DimensionError(f"the head is {self.head!r}; a ridge has no intercept, and every other head has one")
+        if self.head != RIDGE and self.intercept is None:
+            raise DimensionError(f"the head is {self.head!r}, which has an intercept; give it")
         if self.intercept is not None and self.intercept.shape != (len(self.class_names),):
             raise DimensionError(
                 f"the intercept has shape {tuple(self.intercept.shape)}, for {len(self.class_names)} class names"

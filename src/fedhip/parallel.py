@@ -18,6 +18,8 @@ from typing import TypeVar
 
 import torch
 
+MEMINFO = Path("/proc/meminfo")
+
 Item = TypeVar("Item")
 Result = TypeVar("Result")
 

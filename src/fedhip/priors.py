@@ -16,14 +16,13 @@ from typing import TYPE_CHECKING, Literal
 import torch
 from torch import Tensor
 
-from fedhip.core import PersonalizationPath, RidgePath
-from fedhip.core.fixedpoint import round_features
+from fedhip.core import RidgePath
 from fedhip.core.prior import Prior, PriorLosses, choose_priors
 from fedhip.models import masked
 from fedhip.parallel import in_order
 
 if TYPE_CHECKING:
-    from fedhip.simulation import Client, Federation
+    from fedhip.phases import Client, Federation
 
 #: What α is chosen among where it is chosen together with the prior: two to the decade.
 PRIOR_ALPHAS: tuple[float, ...] = (0.0, *(10.0 ** (i / 2) for i in range(-2, 6)))
@@ -71,20 +70,19 @@ def left_out_scores(
     federation: Federation, client: Client, alphas: Mapping[str, Sequence[float]]
 ) -> dict[str, Iterable[Tensor]]:
     """Scores (N_k, d) of a client's rows, each left out: for each method, of its ridges over α."""
-    grid, found = federation.grid, dict[str, Iterable[Tensor]]()
-    F = round_features(torch.as_tensor(client.train[0], device=grid.device), grid.fraction_bits)
-    path = PersonalizationPath(federation.total, F, client.train[1], federation.beta, client=client.name)
+    found, path = dict[str, Iterable[Tensor]](), federation.path(client)
     for method, values in alphas.items():
         if method == "local":
-            found[method] = local_scores(client, grid.num_classes, grid.device)
+            found[method] = local_scores(client, federation)
         else:
             found[method] = map(path.loo_scores, values)
     return found
 
 
-def local_scores(client: Client, num_classes: int, device: str | torch.device = "cpu") -> Iterable[Tensor]:
+def local_scores(client: Client, federation: Federation) -> Iterable[Tensor]:
     """The same of the ridge of the client's rows alone."""
-    alone = local_path(client, num_classes, device)
+    grid = federation.grid
+    alone = local_path(client, grid.num_classes, federation.standardize, federation.intercept, grid.device)
     return [alone.loo_scores(alone.select())]
 
 
@@ -119,6 +117,15 @@ def left_out_classes(scores: Tensor, labels: Tensor, counts: Tensor) -> Tensor:
     return torch.where(alone, scores.scatter(1, labels[:, None], -torch.inf), scores)
 
 
-def local_path(client: Client, num_classes: int, device: str | torch.device = "cpu") -> RidgePath:
+def local_path(
+    client: Client,
+    num_classes: int,
+    standardize: bool = True,
+    intercept: bool = True,
+    device: str | torch.device = "cpu",
+) -> RidgePath:
     """All ridges of the client's rows alone."""
-    return RidgePath(torch.tensor(client.train[0], device=device), client.train[1], num_classes, client=client.name)
+    features = torch.tensor(client.train[0], device=device)
+    return RidgePath(
+        features, client.train[1], num_classes, client=client.name, standardize=standardize, intercept=intercept
+    )

@@ -1,11 +1,7 @@
 """A whole federation in one process: every client's rows are here, and each phase sees only what it would see.
 
-phase 1   at each client: statistics of its own training rows, on the grid
-phase 2   at the server: their sum, β for the federation, the global model
-phase 3   at each client: α by leave-one-out on its own training rows, its personalized model; on request its prior
-
-All sums are of whole numbers, so that they are the same bits in any order; a client's model is a function of the sum
-and of its own statistics, so that it can be solved anew, to the same bits, when the sum changes.
+`fedhip.phases` has what each side does in each phase; here they are done one after the other for all clients, beside
+models of the clients alone, and tested.
 """
 
 from __future__ import annotations
@@ -13,199 +9,42 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field, replace
-from functools import cached_property
+from dataclasses import dataclass, field
 from types import MappingProxyType
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from fedhip.core import (
-    DEFAULT_ALPHAS,
-    LooScore,
-    PersonalizationPath,
-    RegularizationPath,
-    Statistics,
-    personalize_on_grid,
-    solve_global,
-)
 from fedhip.core.affine import AffineModel
-from fedhip.core.balance import class_weights, weighted_statistics
-from fedhip.core.calibration import log_losses
-from fedhip.core.errors import EmptyClientError
-from fedhip.core.fixedpoint import GridStatistics, decode, fraction_bits_for, round_features
-from fedhip.core.personalization import require_part
+from fedhip.core.balance import class_weights
+from fedhip.core.columns import COLUMN_BITS, Columns
+from fedhip.core.errors import EmptyClientError, FedHiPError
+from fedhip.core.fixedpoint import GridStatistics
 from fedhip.core.prior import NO_PRIOR, Prior
 from fedhip.data import FeatureSet, Partition, client_parts, split_of
 from fedhip.models import masked
-from fedhip.parallel import in_order, one_thread
+from fedhip.parallel import MEMINFO, in_order, memory_available
+from fedhip.phases import (
+    Alpha,
+    Beta,
+    Client,
+    Federation,
+    Personalization,
+    Report,
+    RowEncoding,
+    choose_beta,
+    columns_of,
+)
 from fedhip.priors import choose_client_priors, local_path
 
 METHODS = ("local", "global", "fedhip")
 #: Those that classes may count alike in.
 BALANCED = ("global", "fedhip")
-
-Rows = tuple[NDArray[Any], NDArray[np.int64]]
-#: A ridge's weights (m, d), or another head's with its intercept.
-Linear = Tensor | AffineModel
-Report = Callable[[str, int, int], None]
-Alpha = float | Literal["loo"]
-Beta = float | Literal["auto", "loo"]
-
-
-@dataclass(frozen=True)
-class Client:
-    """One client's name and its rows (features, labels) to train and to test on."""
-
-    name: str
-    train: Rows
-    test: Rows
-
-    def statistics(self, num_classes: int, fraction_bits: int, device: str | torch.device = "cpu") -> GridStatistics:
-        """Phase 1: the client's upload."""
-        return GridStatistics.from_data(
-            torch.as_tensor(self.train[0], device=device),
-            self.train[1],
-            num_classes,
-            fraction_bits=fraction_bits,
-            client=self.name,
-        )
-
-    def weighted(self, scale: Tensor | None) -> Client:
-        """The client with training rows times √w of their class (d,); see `fedhip.core.balance`."""
-        if scale is None:
-            return self
-        features, labels = self.train
-        return replace(self, train=(features * scale.numpy()[labels][:, None].astype(features.dtype), labels))
-
-
-@dataclass(frozen=True)
-class Federation:
-    """Phase 2: the clients' sum, and β. What every client receives.
-
-    `scale` (d,) is the √w that rows of each class were weighted with; None where all weigh alike.
-    """
-
-    grid: GridStatistics
-    beta: float
-    scale: Tensor | None = None
-
-    @classmethod
-    def of(cls, grid: GridStatistics, beta: float | Literal["auto"], scale: Tensor | None = None) -> Federation:
-        """With β as given, or by generalized cross-validation from the sum alone."""
-        if beta != "auto":
-            return cls(grid, float(beta), scale)
-        return cls(grid, RegularizationPath(_decoded(grid, scale), targets=scale).minimize_gcv(), scale)
-
-    @cached_property
-    def total(self) -> Statistics:
-        """The sum in float64."""
-        return _decoded(self.grid, self.scale)
-
-    @cached_property
-    def digest(self) -> str:
-        """Which sum it is."""
-        return self.grid.digest()
-
-    @cached_property
-    def G(self) -> Tensor:  # noqa: N802
-        """The global model (m, d)."""
-        with one_thread():
-            return solve_global(self.total, self.beta)
-
-    def traffic(self, method: str) -> tuple[int, int, int]:
-        """Rounds, and the bytes that one client sends and receives; a symmetric matrix travels as its triangle."""
-        m, d = self.grid.num_features, self.grid.num_classes
-        statistics, model = 8 * (m * (m + 1) // 2 + m * d + d), 8 * m * d
-        return {"local": (0, 0, 0), "global": (1, statistics, model), "fedhip": (1, statistics, statistics)}[method]
-
-    def weights(self, own: GridStatistics, alpha: float, *, client: str | None = None) -> Tensor:
-        """The client's model (m, d) from its statistics."""
-        if alpha == 0.0:
-            require_part(self.grid, own, client)
-            return self.G.clone()
-        solved = personalize_on_grid(self.grid, own, alpha, self.beta, client=client)
-        # A model's column follows from the cross terms of its class alone, and like these it has its scale.
-        return solved if self.scale is None else solved * self.scale.to(solved)
-
-    def release(self) -> None:
-        """Let go of the sum in float64 and its factor, 400 MB of a wide federation; the global model stays."""
-        _ = self.G
-        self.__dict__.pop("total", None)
-
-
-def _decoded(grid: GridStatistics, scale: Tensor | None) -> Statistics:
-    return decode(grid) if scale is None else weighted_statistics(decode(grid), scale)
-
-
-@dataclass(frozen=True, eq=False)
-class Personalization:
-    """Phase 3 at one client: α, the model, and what leave-one-out says of it.
-
-    `loo_accuracy` is that of each α of `DEFAULT_ALPHAS`, `loo_chosen` that of the α in use. The log-losses over the
-    grid of temperatures are sums over its rows, of its own model and of the global one. Heads other than the ridge have
-    grids of their own, and an intercept (see `fedhip.heads`).
-    """
-
-    alpha: float
-    weights: Tensor
-    own: str
-    local_classes: Tensor
-    loo_accuracy: list[float] | None
-    loo_chosen: float
-    log_losses: list[float]
-    global_log_losses: list[float]
-    intercept: Tensor | None = None
-
-    @property
-    def model(self) -> Linear:
-        """The client's model."""
-        return self.weights if self.intercept is None else AffineModel(self.weights, self.intercept)
-
-    @classmethod
-    def of(
-        cls,
-        federation: Federation,
-        client: Client,
-        alpha: Alpha = "loo",
-        *,
-        only_local_classes: bool = False,
-        last: bool = False,
-    ) -> Personalization:
-        """Choose α on the client's training rows, and solve.
-
-        After the `last` client nobody needs the federation's factor: it makes room for that client's model.
-        """
-        grid, client = federation.grid, client.weighted(federation.scale)
-        F = round_features(torch.as_tensor(client.train[0], device=grid.device), grid.fraction_bits)
-        path = PersonalizationPath(
-            federation.total, F, client.train[1], federation.beta, client=client.name, targets=federation.scale
-        )
-        curve = path.loo_accuracy(DEFAULT_ALPHAS, only_local_classes=only_local_classes)
-        chosen = DEFAULT_ALPHAS[int(curve.argmax())] if alpha == "loo" else float(alpha)
-        reached = curve.max() if alpha == "loo" else path.loo_accuracy([chosen], only_local_classes=only_local_classes)
-        labels = torch.as_tensor(client.train[1], device=grid.device)
-        local_classes = torch.bincount(labels, minlength=grid.num_classes) > 0
-        mask = local_classes if only_local_classes else None
-        losses = log_losses(masked(path.loo_scores(chosen), mask), labels).tolist()
-        global_losses = log_losses(path.loo_scores(0.0), labels).tolist()
-        if last:
-            del path
-            federation.release()
-        own = client.statistics(grid.num_classes, grid.fraction_bits, grid.device)
-        return cls(
-            chosen,
-            federation.weights(own, chosen, client=client.name),
-            own.digest(),
-            local_classes,
-            curve.tolist(),
-            float(reached),
-            losses,
-            global_losses,
-        )
+#: Statistics of all clients are held from phase 1 to 3 while they take no more than this part of the free memory.
+_HELD = 0.25
 
 
 @dataclass(frozen=True)
@@ -299,6 +138,26 @@ def clients_of(data: FeatureSet, partition: Partition) -> list[Client]:
     ]
 
 
+@dataclass(frozen=True)
+class RidgeOptions:
+    """What the ridge is of: standardised features or those that came, with or without an intercept; weights by class.
+
+    `fraction_bits` is the grid's scale for columns in units of their own; `columns` are these units, where they are
+    known (lifted features have the same in all columns).
+    """
+
+    standardize: bool = True
+    intercept: bool = True
+    balance: bool = False
+    fraction_bits: int | None = None
+    columns: Columns | None = None
+
+
+STANDARD = RidgeOptions()
+#: The ridge as the paper has it.
+PAPER = RidgeOptions(standardize=False, intercept=False)
+
+
 def simulate(
     clients: Sequence[Client],
     num_classes: int,
@@ -308,8 +167,7 @@ def simulate(
     methods: Iterable[str] = METHODS,
     only_local_classes: bool = False,
     prior: bool = False,
-    fraction_bits: int | None = None,
-    balance: bool = False,
+    ridge: RidgeOptions = STANDARD,
     device: str | torch.device = "cpu",
     report: Report | None = None,
     keep_statistics: Callable[[Client, GridStatistics], None] | None = None,
@@ -317,34 +175,46 @@ def simulate(
     """One round of FedHiP over the clients, beside models of the clients alone and the global one.
 
     `report(phase, done, total)` is called as the clients go by, `keep_statistics` with each client's upload. No model
-    and no parameter sees a test row. `fraction_bits` is the grid's scale; by default it fits the largest feature.
-    With `prior` every client's class frequencies are part of its models' answers, where that is likelier than not by
-    leave-one-out (see `fedhip.core.prior`); a personalized model's α is chosen together with it. With `balance` classes
-    count alike in the sum (see `fedhip.core.balance`), not so in models of one client alone.
+    and no parameter sees a test row. With `prior` every client's class frequencies are part of its models' answers,
+    where that is likelier than not by leave-one-out (see `fedhip.core.prior`); a personalized model's α is chosen
+    together with it. Where classes count alike in the sum (`RidgeOptions.balance`), they do not so in models of one
+    client alone.
     """
     methods = tuple(methods)
+    if prior and ridge.balance:
+        raise BalancedPriorError(
+            "a client's prior corrects for how often the federation has a class, and balanced classes are equally "
+            "frequent by construction; give one of the two"
+        )
     watch, tell = Stopwatch(), report or (lambda phase, done, total: None)
     training = [client for client in clients if len(client.train[1])]
-    scale = balancing_scale(training, num_classes) if balance else None
-    largest = largest_feature(client.weighted(scale) for client in training) if fraction_bits is None else 0.0
-    bits = fraction_bits_for(largest) if fraction_bits is None else fraction_bits
-
-    def upload(client: Client) -> GridStatistics:
-        return client.weighted(scale).statistics(num_classes, bits, device)
-
-    def uploads() -> Iterator[GridStatistics]:
-        statistics = in_order(upload, training, device)
-        for k, (client, own) in enumerate(zip(training, statistics, strict=True), start=1):
-            if keep_statistics is not None:
-                keep_statistics(client, own)
-            yield own
-            tell("1 local training", k, len(training))
-
+    held: dict[str, GridStatistics] = {}
     with watch("local training"):
+        encoding = encoding_of(training, num_classes, ridge, device)
+        room = _room(training, num_classes)
+
+        def uploads() -> Iterator[GridStatistics]:
+            found = in_order(lambda client: encoding.statistics(client, num_classes, device), training, device)
+            for k, (client, own) in enumerate(zip(training, found, strict=True), start=1):
+                if keep_statistics is not None:
+                    keep_statistics(client, own)
+                if room and "fedhip" in methods:
+                    held[client.name] = own
+                yield own
+                tell("1 local training", k, len(training))
+
         total = add_up(uploads())
     with watch("aggregation"):
-        federation = Federation.of(total, choose_beta(total, training, tell, scale) if beta == "loo" else beta, scale)
-        _ = federation.G  # factored once, before the clients share it
+        federation = Federation.of(
+            total,
+            0.0 if beta == "auto" else beta,
+            encoding,
+            standardize=ridge.standardize,
+            intercept=ridge.intercept,
+        )
+        if beta == "auto":
+            federation = choose_beta(federation, training, alpha if "fedhip" in methods else 0.0, tell)
+        _ = federation.common  # factored once, before the clients share it
         tell("2 aggregation", len(training), len(training))
     choices: dict[str, dict[str, tuple[float, Prior]]] = {}
     if prior:
@@ -356,15 +226,16 @@ def simulate(
 
             def phase3(client: Client) -> Personalization:
                 chosen = choices[client.name]["fedhip"][0] if prior else alpha
-                return Personalization.of(federation, client, chosen, only_local_classes=only_local_classes)
+                own = held.pop(client.name, None)
+                return Personalization.of(federation, client, chosen, only_local_classes=only_local_classes, own=own)
 
             for k, (client, found) in enumerate(zip(training, in_order(phase3, training, device), strict=True), 1):
                 personal[client.name] = found
                 tell("3 personalization", k, len(training))
-    local: dict[str, Tensor] = {}
+    local: dict[str, AffineModel] = {}
     if "local" in methods:
         with watch("models of one client alone"):
-            models = in_order(lambda client: local_model(client, num_classes, device), training, device)
+            models = in_order(lambda client: local_model(client, num_classes, ridge, device), training, device)
             for k, (client, model) in enumerate(zip(training, models, strict=True), start=1):
                 local[client.name] = model
                 tell("trained alone", k, len(training))
@@ -372,8 +243,11 @@ def simulate(
         results = []
         for client in clients:
             own = personal.get(client.name)
-            weights = federation.G if own is None else own.weights
-            mine = {"local": local.get(client.name), "global": federation.G, "fedhip": weights}
+            mine = {
+                "local": local.get(client.name),
+                "global": federation.common,
+                "fedhip": federation.common if own is None else own.model,
+            }
             tested = {method: mine[method] for method in methods}
             priors = {method: found for method, (_, found) in choices.get(client.name, {}).items()}
             everybody = federation.grid.counts
@@ -381,31 +255,35 @@ def simulate(
     return Outcome(federation, methods, results, watch.seconds)
 
 
+class BalancedPriorError(FedHiPError, ValueError):
+    """Balanced classes and a client's prior contradict each other."""
+
+
+def encoding_of(
+    clients: Sequence[Client],
+    num_classes: int,
+    ridge: RidgeOptions = STANDARD,
+    device: str | torch.device = "cpu",
+) -> RowEncoding:
+    """How the clients' rows become whole numbers, from sums over clients alone."""
+    columns = ridge.columns or columns_of(clients, centred=ridge.intercept or ridge.standardize, device=device)
+    bits = COLUMN_BITS if ridge.fraction_bits is None else ridge.fraction_bits
+    return RowEncoding(columns, bits, balancing_scale(clients, num_classes) if ridge.balance else None)
+
+
+def _room(clients: Sequence[Client], num_classes: int) -> bool:
+    """Whether all clients' statistics may be held at once."""
+    if not clients:
+        return False
+    width, free = clients[0].train[0].shape[1], memory_available(MEMINFO)
+    needed = 8 * len(clients) * width * (width + num_classes)
+    return bool(needed <= _HELD * (2**30 if free is None else free))
+
+
 def balancing_scale(clients: Iterable[Client], num_classes: int) -> Tensor:
     """√w of each class, from the clients' summed counts alone."""
     counts = sum(np.bincount(client.train[1], minlength=num_classes) for client in clients)
     return class_weights(torch.as_tensor(counts).expand(num_classes)).sqrt()
-
-
-def choose_beta(grid: GridStatistics, clients: Sequence[Client], tell: Report, scale: Tensor | None = None) -> float:
-    """The β whose global model has the highest leave-one-out accuracy: every client scores the grid on its rows."""
-    path = RegularizationPath(_decoded(grid, scale), targets=scale)
-
-    def score(client: Client) -> LooScore:
-        client = client.weighted(scale)
-        F = round_features(torch.as_tensor(client.train[0], device=grid.device), grid.fraction_bits)
-        return path.score(F, client.train[1], client=client.name)
-
-    scores = []
-    for k, found in enumerate(in_order(score, clients, grid.device), start=1):
-        scores.append(found)
-        tell("2 choosing beta", k, len(clients))
-    return path.select(scores)
-
-
-def largest_feature(clients: Iterable[Client]) -> float:
-    """The largest absolute value among the training features: what the grid must hold."""
-    return max((float(np.abs(client.train[0]).max()) for client in clients), default=0.0)
 
 
 def add_up(uploads: Iterable[GridStatistics]) -> GridStatistics:
@@ -418,9 +296,22 @@ def add_up(uploads: Iterable[GridStatistics]) -> GridStatistics:
     return total
 
 
+def federate(
+    clients: Sequence[Client],
+    num_classes: int,
+    beta: float = 0.0,
+    ridge: RidgeOptions = STANDARD,
+    device: str | torch.device = "cpu",
+) -> Federation:
+    """Phases 1 and 2 of these clients, with this β."""
+    encoding = encoding_of(clients, num_classes, ridge, device)
+    uploads = in_order(lambda client: encoding.statistics(client, num_classes, device), clients, device)
+    return Federation(add_up(uploads), beta, encoding, ridge.standardize, ridge.intercept)
+
+
 def evaluate(
     client: Client,
-    models: Mapping[str, Linear | None],
+    models: Mapping[str, AffineModel | None],
     personal: Personalization | None,
     num_classes: int,
     only_local_classes: bool = False,
@@ -465,19 +356,18 @@ def evaluate(
 
 
 def predict(
-    model: Linear, features: NDArray[Any], classes: Tensor | None = None, shift: Tensor | None = None
+    model: AffineModel, features: NDArray[Any], classes: Tensor | None = None, shift: Tensor | None = None
 ) -> NDArray[np.int64]:
     """The class of highest score for each row, among `classes` (d,) bool if given; `shift` (d,) is added to scores."""
-    weights = model if isinstance(model, Tensor) else model.weights
-    scores = torch.as_tensor(features, dtype=weights.dtype, device=weights.device) @ weights
-    if not isinstance(model, Tensor):
-        scores += model.bias
+    scores = model.scores(features)
     if shift is not None:
         scores += shift.to(scores)
     return np.asarray(masked(scores, classes).argmax(dim=1).cpu().numpy())
 
 
-def local_model(client: Client, num_classes: int, device: str | torch.device = "cpu") -> Tensor:
+def local_model(
+    client: Client, num_classes: int, ridge: RidgeOptions = STANDARD, device: str | torch.device = "cpu"
+) -> AffineModel:
     """The ridge of the client's rows alone, its penalty chosen by leave-one-out on them."""
-    path = local_path(client, num_classes, device)
-    return path.weights(path.select())
+    path = local_path(client, num_classes, ridge.standardize, ridge.intercept, device)
+    return path.model(path.select())

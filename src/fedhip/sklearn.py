@@ -1,18 +1,18 @@
 """FedHiP as a scikit-learn classifier: `groups` says whose each row is.
 
-phase 1   of each client: statistics of its rows
+phase 1   of each client: statistics of its rows, on the grid
 phase 2   their sum, β for the federation, the global model
 phase 3   of each client: α by leave-one-out on its rows, its personalized model
 
-With another head than the ridge, or with priors, the same as in a run (`fedhip.heads`), statistics on the grid.
+All as in a run (`fedhip.phases`, `fedhip.heads`), with the same defaults and the same numbers.
 
-The estimator checks what it is given, keeps the rows of each client apart and calls `fedhip.core`; it computes nothing.
+The estimator checks what it is given, keeps the rows of each client apart and calls the same
+functions; it computes nothing.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from functools import partial
 from numbers import Integral, Real
 from typing import Any, Literal, Self
 
@@ -21,31 +21,23 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from fedhip.core import (
-    DEFAULT_ALPHAS,
-    PersonalizationPath,
-    RegularizationPath,
-    Statistics,
-    aggregate,
-    solve_global,
-)
-from fedhip.core.calibration import choose_temperature, log_losses
+from fedhip.core.calibration import choose_temperature
 from fedhip.core.errors import AlphaError, BetaError, FedHiPError, LabelsError
-from fedhip.core.fixedpoint import decode, fraction_bits_for
-from fedhip.core.lift_kinds import DEFAULT_WIDTH, LiftError, LiftKind
+from fedhip.core.lift_kinds import DEFAULT_WIDTH, LiftKind
 from fedhip.core.lifts import Lift
-from fedhip.core.prior import Prior
+from fedhip.core.prior import NO_PRIOR
 from fedhip.core.solvers import require_alpha, require_beta
 from fedhip.data.errors import MissingExtraError
 from fedhip.heads import Ridge, head_named
 from fedhip.heads.options import options_of
 from fedhip.heads.recommendation import AUTO, Recommendation, judge_heads, options_of_heads
-from fedhip.lifting import LiftSettings
+from fedhip.lifting import LiftSettings, lifted_grid
 from fedhip.methods import Protocol, closed_task
 from fedhip.models import RIDGE, Model
+from fedhip.phases import Client as Site
+from fedhip.phases import Personalization, choose_beta
 from fedhip.runs.models import answering, global_model, personal_model
-from fedhip.simulation import Client as Site
-from fedhip.simulation import Federation, add_up, largest_feature
+from fedhip.simulation import RidgeOptions, federate
 
 try:
     from sklearn.base import BaseEstimator, ClassifierMixin, clone
@@ -86,19 +78,21 @@ class FedHiPClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]  #
     prior : "none" or "client", default="none"
         "client": a client's model weighs how often the client has a class, as far as its rows left out bear it out.
     alpha : "loo" or float >= 0, default="loo"
-        Additional weight of a client's own rows in its model. "loo" chooses for each client the one of highest exact
+        Additional weight of a client's own rows in its model. "loo" chooses for each client the one of highest smoothed
         leave-one-out accuracy on its own training rows; of several, the smallest. Of the ridge and the logistic head;
         LDA's means are always chosen.
-    beta : float >= 0 or "auto", default=1.0
-        Ridge penalty of the federation. "auto" chooses the one of smallest generalized cross-validation error, from
-        the summed statistics alone; of several, the largest. Of the ridge alone.
+    beta : float >= 0 or "auto", default="auto"
+        Ridge penalty of the federation. "auto" chooses the one of highest smoothed leave-one-out accuracy of the models
+        that clients are given, summed over clients; of several, the largest. Of the ridge alone.
+    standardize : bool, default=True
+        Whether the ridge is on features of mean 0 and deviation 1 over all clients' rows, so that units do not matter.
+        Of the ridge alone: the other heads standardise anyway.
+    fit_intercept : bool, default=True
+        Whether the ridge has an intercept, which is not penalised. With neither it is the paper's ridge. Of the ridge
+        alone: the other heads have an intercept anyway.
     only_local_classes : bool, default=False
         Whether a client's model leaves out the classes of which the client has no training row. Their score is then
         minus infinity and their probability 0. The global model leaves out none.
-    fit_intercept : bool, default=False
-        Whether to append a constant feature. It is penalized by beta like any other, so that the models remain a
-        function of the summed statistics. Turn it on unless the features are centred or have a constant among them.
-        Of the ridge alone: the other heads have an intercept anyway.
     alphas : sequence of float or None, default=None
         What alpha="loo" chooses from; None for 29 values from 0 to 1000. Of the ridge without priors alone.
     lift : "relu", "fourier", "nystroem" or None, default=None
@@ -130,8 +124,7 @@ class FedHiPClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]  #
     priors_ : dict of client to fedhip.core.prior.Prior
         Each client's, where priors were asked for and are worth having.
     models_ : dict of client to fedhip.models.Model
-        Each client's model; `models_[client].to_file(path)` saves one, without its prior. A ridge with fit_intercept
-        takes features with a column of ones appended. A lift is part of the model.
+        Each client's model; `models_[client].to_file(path)` saves one, without its prior. A lift is part of the model.
     lift_ : fedhip.core.lifts.Lift or None
         The lift in use.
     global_model_ : fedhip.models.Model
@@ -168,9 +161,10 @@ class FedHiPClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]  #
         head: str = RIDGE,
         prior: Literal["none", "client"] = "none",
         alpha: float | Literal["loo"] = "loo",
-        beta: float | Literal["auto"] = 1.0,
+        beta: float | Literal["auto"] = "auto",
+        standardize: bool = True,
+        fit_intercept: bool = True,
         only_local_classes: bool = False,
-        fit_intercept: bool = False,
         alphas: Sequence[float] | None = None,
         lift: LiftKind | None = None,
         lift_width: int = DEFAULT_WIDTH,
@@ -181,8 +175,9 @@ class FedHiPClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]  #
         self.prior = prior
         self.alpha = alpha
         self.beta = beta
-        self.only_local_classes = only_local_classes
+        self.standardize = standardize
         self.fit_intercept = fit_intercept
+        self.only_local_classes = only_local_classes
         self.alphas = alphas
         self.lift = lift
         self.lift_width = lift_width
@@ -210,8 +205,7 @@ class FedHiPClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]  #
     def partial_fit(self, X: Any, y: Any, groups: Any = None, classes: Any = None) -> Self:
         """Add rows: new clients join, known clients get more. The same as `fit` on all rows together.
 
-        The rows' statistics are added to the sum; then every client's model is solved anew, for the sum is in all
-        of them. So rather add many rows at a time.
+        Every client's model is solved anew, for the sum is in all of them. So rather add many rows at a time.
 
         Parameters
         ----------
@@ -237,14 +231,8 @@ class FedHiPClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]  #
         new = _by_client(X, y, clients)
         all_classes, declared = self._classes(y, classes, first)
 
-        total = None
-        width = X.shape[1] + self._appends_ones
-        # With a lift, more rows move mean and deviation, and so all rows that were lifted by them.
-        same_features = not first and self.lift is None and self._total.num_features == width
-        if self._is_plain and same_features and np.array_equal(all_classes, self.classes_):
-            total = self._total + self._sum(new, all_classes, None)
         joined = {client: _joined(known.get(client), rows) for client, rows in new.items()}
-        return self._learn({**known, **joined}, all_classes, declared, total)
+        return self._learn({**known, **joined}, all_classes, declared)
 
     def forget(self, client: Client) -> Self:
         """Remove a client, bit for bit as if none of its rows had ever been there.
@@ -301,9 +289,8 @@ class FedHiPClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]  #
     def predict_proba(self, X: Any, groups: Any = None) -> Array:
         """softmax(scores / T); parameters as in `decision_function`.
 
-        T is the same for all models: that of highest likelihood on the global model's exact leave-one-out scores of
-        all training rows. With another head, or priors, there is one T for the clients' models and one for the global
-        one; a prior brings its own.
+        There is one T for the clients' models and one for the global one: that of highest likelihood on leave-one-out
+        scores of training rows. A prior brings its own.
 
         Returns
         -------
@@ -329,77 +316,25 @@ class FedHiPClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]  #
         return float(accuracy_score(y, self.predict(X, groups), sample_weight=sample_weight))
 
     def __sklearn_is_fitted__(self) -> bool:
-        return hasattr(self, "_total")
+        return hasattr(self, "_rows")
 
-    def _learn(
-        self, rows: Mapping[Client, Rows], classes: Array, declared: bool, total: Statistics | None = None
-    ) -> Self:
-        """The three phases; the sum of the first two may be known. Nothing changes unless all of it succeeds."""
+    def _learn(self, rows: Mapping[Client, Rows], classes: Array, declared: bool) -> Self:
+        """The three phases. Nothing changes unless all of it succeeds."""
         # In the order of their names, so that sums do not depend on the order in which clients joined.
         rows = dict(sorted(rows.items()))
         if self.head == AUTO:
             return self._learn_best(rows, classes, declared)
         lift = self._drawn_lift(rows, len(classes))
-        if not self._is_plain:
-            return self._learn_head(rows, classes, declared, lift)
-        alpha, alphas = self._fixed_alpha(), DEFAULT_ALPHAS if self.alphas is None else self.alphas
-        if total is None:
-            total = self._sum(rows, classes, lift)
-        beta = self._chosen_beta(total)
-
-        chosen, weights, own, losses = {}, {}, {}, []
-        for client, (X, y) in rows.items():
-            labels = torch.from_numpy(_numbers(y, classes))
-            path = PersonalizationPath(total, self._lifted(X, lift), labels, beta, client=str(client))
-            chosen[client] = path.select(alphas, only_local_classes=self.only_local_classes) if alpha is None else alpha
-            weights[client] = path.weights(chosen[client])
-            own[client] = torch.bincount(labels, minlength=len(classes)) > 0
-            losses.append(log_losses(path.loo_scores(0.0), labels))
-
-        model_of = partial(
-            Model,
-            class_names=tuple(str(label) for label in classes),
-            beta=beta,
-            # One for all: to a client of a few easy rows its own would be nearly 0, and every answer certain.
-            temperature=choose_temperature(torch.stack(losses).sum(dim=0)),
-            backbone=None,
-            total=total.digest(),
-            lift=lift,
-        )
-        self.models_ = {
-            client: model_of(
-                client=str(client),
-                weights=weights[client],
-                alpha=chosen[client],
-                local_classes=own[client],
-                only_local_classes=bool(self.only_local_classes),
-            )
-            for client in rows
-        }
-        self.global_model_ = model_of(
-            client=None,
-            weights=solve_global(total, beta),
-            alpha=None,
-            local_classes=torch.ones(len(classes), dtype=torch.bool),
-            only_local_classes=False,
-        )
-        self.alphas_, self.lift_ = chosen, lift
-        self.beta_: float | None = beta
-        self.head_ = self.head
-        self.recommendation_: Recommendation | None = None
-        self.settings_, self.priors_ = dict[str, float](), dict[Client, Prior]()
-        self.classes_, self._rows, self._total, self._declared = classes, rows, total, declared
-        return self
+        return self._learn_head(rows, classes, declared, lift)
 
     @property
-    def _is_plain(self) -> bool:
-        """Whether the models are the paper's, in float64 sums."""
-        return bool(self.head == RIDGE and self.prior == "none")
+    def _ridge(self) -> RidgeOptions:
+        return RidgeOptions(bool(self.standardize), bool(self.fit_intercept))
 
     @property
-    def _appends_ones(self) -> bool:
-        """Whether there is a constant feature; other heads than the ridge have an intercept."""
-        return bool(self.fit_intercept and self.head == RIDGE)
+    def _chooses_from_alphas(self) -> bool:
+        """Whether α is chosen from a grid of the user's."""
+        return self.alphas is not None and self.head == RIDGE and self.prior == "none" and self.alpha == "loo"
 
     @property
     def _protocol(self) -> Protocol:
@@ -410,28 +345,35 @@ class FedHiPClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]  #
         alpha, beta = self._fixed_alpha(), self._fixed_beta()
         sites = self._sites(rows, classes, self._drawn_lift(rows, len(classes)))
         options = options_of_heads("loo" if alpha is None else alpha, "auto" if beta is None else beta)
-        sees = {RIDGE: _site_with_ones} if self.fit_intercept else {}
-        found = judge_heads(sites, len(classes), self._protocol, options=options, sees=sees)
+        found = judge_heads(sites, len(classes), self._protocol, options=options, ridge=self._ridge)
         best = clone(self).set_params(head=found.head)._learn(rows, classes, declared)
         for name in set(vars(best)) - set(self.get_params()):
             setattr(self, name, getattr(best, name))
-        self.recommendation_ = found
+        self.recommendation_: Recommendation | None = found
         return self
 
     def _learn_head(self, rows: dict[Client, Rows], classes: Array, declared: bool, lift: Lift | None) -> Self:
         """The three phases of any head, with priors or without; see `fedhip.heads`."""
-        kind, alpha = head_named(self.head), self._fixed_alpha()
+        kind, alpha, beta = head_named(self.head), self._fixed_alpha(), self._fixed_beta()
         names, d = {str(client): client for client in rows}, len(classes)
-        clients, only_local = self._sites(rows, classes, lift), bool(self.only_local_classes)
-        task = closed_task(
-            kind.method, clients, d, self._protocol, options=options_of(kind, "loo" if alpha is None else alpha, {})
-        )
-        bits = fraction_bits_for(largest_feature(clients))
-        grid = add_up(client.statistics(d, bits) for client in clients)
-        beta = self._chosen_beta(decode(grid)) if kind is Ridge else None
-        federation = Federation(grid, 0.0 if beta is None else beta)
+        clients, only_local, ridge = self._sites(rows, classes, lift), bool(self.only_local_classes), self._ridge
+        if lift is not None:
+            ridge = lifted_grid(clients, ridge)
+        weight: float | Literal["loo"] = "loo" if alpha is None else alpha
+        task = closed_task(kind.method, clients, d, self._protocol, options=options_of(kind, weight, {}), ridge=ridge)
+        federation = federate(clients, d, 0.0 if beta is None else beta, ridge)
+        if kind is Ridge and beta is None:
+            federation = choose_beta(federation, clients, weight, lambda phase, done, total: None)
         head = kind.fit(federation, task)
-        owns = {names[name]: own for name, own in head.personalize().items()}
+        if self._chooses_from_alphas:
+            found = {
+                c.name: Personalization.of(federation, c, alphas=self.alphas, only_local_classes=only_local)
+                for c in clients
+            }
+            owns = {names[name]: (own, NO_PRIOR) for name, own in found.items()}
+        else:
+            owns = {names[name]: own for name, own in head.personalize().items()}
+        grid, solved_beta = federation.grid, federation.beta if kind is Ridge else None
 
         class_names = tuple(str(label) for label in classes)
         personals = [personal for personal, _ in owns.values()]
@@ -454,26 +396,19 @@ class FedHiPClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]  #
         }  # fmt: skip
         self.global_model_ = answering(global_model(federation, class_names, None, head=head, lift=lift), common)
         self.alphas_ = {client: found.alpha for client, (found, _) in owns.items()}
-        self.head_, self.recommendation_ = self.head, None
-        self.beta_, self.lift_, self.settings_ = beta, lift, dict(head.settings)
+        self.head_ = self.head
+        self.recommendation_ = None
+        self.beta_, self.lift_, self.settings_ = solved_beta, lift, dict(head.settings)
         self.priors_ = {client: prior for client, (_, prior) in owns.items() if not prior.is_none}
-        self.classes_, self._rows, self._total, self._declared = classes, rows, federation.total, declared
+        self.classes_, self._rows, self._declared = classes, rows, declared
         return self
 
     def _sites(self, rows: Mapping[Client, Rows], classes: Array, lift: Lift | None) -> list[Site]:
         return [_site(str(client), self._lifted(X, lift), _numbers(y, classes)) for client, (X, y) in rows.items()]
 
-    def _sum(self, rows: Mapping[Client, Rows], classes: Array, lift: Lift | None) -> Statistics:
-        return aggregate(
-            Statistics.from_data(self._lifted(X, lift), _numbers(y, classes), len(classes), client=str(client))
-            for client, (X, y) in rows.items()
-        )
-
     def _drawn_lift(self, rows: Mapping[Client, Rows], num_classes: int) -> Lift | None:
         if self.lift is None:
             return None
-        if self.fit_intercept and self.head in (RIDGE, AUTO):
-            raise LiftError("lifted features have offsets of their own; leave fit_intercept out, or the lift")
         bandwidth = None if self.lift == "relu" else self.lift_bandwidth
         settings = LiftSettings(self.lift, self.lift_width, seed=self.lift_seed, bandwidth=bandwidth)
         clients = [Site(str(client), part, part) for client, part in rows.items()]
@@ -482,20 +417,15 @@ class FedHiPClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]  #
         return plan.draw(clients)
 
     def _lifted(self, X: Array, lift: Lift | None) -> Tensor:
-        """What the statistics are of."""
-        F = self._features(X)
+        """What the statistics are of: X in float64, or lifted."""
+        F = torch.from_numpy(np.array(X, dtype=np.float64, order="C"))  # a copy, for X may be read-only
         return F if lift is None else lift(F)
-
-    def _features(self, X: Array, intercept: bool | None = None) -> Tensor:
-        """X in float64, with the constant feature if there is to be one."""
-        F = np.array(X, dtype=np.float64, order="C")  # a copy, for X may be read-only
-        return torch.from_numpy(_with_ones(F) if (self._appends_ones if intercept is None else intercept) else F)
 
     def _answers(self, X: Any, groups: Any, answer: Callable[[Model, Tensor], Tensor]) -> Array:
         """What the model of each row's client answers: (n_samples, n_classes)."""
         check_is_fitted(self)
         X = validate_data(self, X, reset=False)
-        F = self._features(X, intercept=self.global_model_.feature_dim > self.n_features_in_)
+        F = self._lifted(X, None)
         if groups is None:
             return answer(self.global_model_, F).numpy()
         clients = _clients(groups, len(X))
@@ -521,10 +451,6 @@ class FedHiPClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]  #
         if self.beta != "auto":
             raise BetaError(f"beta is {self.beta!r}; give 'auto' or a finite number of at least 0")
         return None
-
-    def _chosen_beta(self, total: Statistics) -> float:
-        fixed = self._fixed_beta()
-        return RegularizationPath(total).minimize_gcv() if fixed is None else fixed
 
     def _classes(self, y: Array, classes: Any, first: bool) -> tuple[Array, bool]:
         """All classes once the labels y are there, and whether the caller declared them."""
@@ -599,16 +525,6 @@ def _joined(before: Rows | None, more: Rows) -> Rows:
 def _site(name: str, F: Tensor, labels: NDArray[np.int64]) -> Site:
     """A client as the heads take it; nothing is tested here."""
     return Site(name, (F.numpy(), labels), (F[:0].numpy(), labels[:0]))
-
-
-def _site_with_ones(site: Site) -> Site:
-    (F, y), (T, t) = site.train, site.test
-    return Site(site.name, (_with_ones(F), y), (_with_ones(T), t))
-
-
-def _with_ones(F: Array) -> Array:
-    """With a constant feature."""
-    return np.column_stack((F, np.ones(len(F))))
 
 
 def _numbers(y: Array, classes: Array) -> NDArray[np.int64]:

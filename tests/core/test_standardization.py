@@ -10,10 +10,11 @@ from hypothesis import strategies as st
 from sklearn.linear_model import Ridge
 from sklearn.preprocessing import StandardScaler
 
-from fedhip import Statistics, aggregate, solve_global
-from fedhip.core import Standardization
+from fedhip import Statistics, aggregate, personalize, solve_global
+from fedhip.core import RegularizationPath, Standardization
 from fedhip.core.affine import AffineModel
 from fedhip.core.errors import DimensionError
+from fedhip.core.fixedpoint import GridStatistics, decode
 from tests.core.problems import Federation, federations, relative_error
 
 
@@ -39,16 +40,40 @@ def test_mean_and_deviation_are_scikit_learns() -> None:
     total = Statistics.from_data(F[:20], y[:20], 3) + Statistics.from_data(F[20:], y[20:], 3)
     standardization, scaler = Standardization.of(total), StandardScaler().fit(F)
     assert relative_error(standardization.mean, scaler.mean_) <= 1e-13
-    assert relative_error(standardization.scale, scaler.scale_) <= 1e-10
+    assert relative_error(standardization.scale[:3], scaler.scale_[:3]) <= 1e-10
+    assert standardization.used.tolist() == [True, True, True, False]
     assert relative_error(standardization.features(torch.from_numpy(F))[:, :4], scaler.transform(F)) <= 1e-10
 
 
-def test_a_nearly_constant_feature_keeps_its_scale() -> None:
+def test_a_nearly_constant_feature_is_left_out() -> None:
     """Its variance is rounding: dividing by it would make noise of it."""
     F = np.repeat(np.random.default_rng(0).normal(size=(1, 40)), 50, axis=0)
     total = Statistics.from_data(F, np.zeros(50), 1)
     assert bool((total.gram.diagonal() / 50 > (total.cross.sum(dim=1) / 50).square()).any())  # by rounding
-    assert Standardization.of(total).scale.tolist() == [1.0] * 40
+    standardization = Standardization.of(total)
+    assert not standardization.used.any()
+    assert not standardization.features(F)[:, :40].any()
+
+
+def test_copies_in_other_units_are_left_out_and_near_copies_are_not() -> None:
+    rng = np.random.default_rng(0)
+    x, z = rng.normal(size=(2, 500))
+    F = np.column_stack((x, z, 1e6 * x - 3.0, x + 1e-4 * z, -1e-7 * z + 2.0, x))
+    total = Statistics.from_data(F, np.zeros(500), 1)
+    assert Standardization.of(total).used.tolist() == [True, True, False, True, False, False]
+    on_grid = decode(GridStatistics.from_data(F[:, [0, 5]] * [1.0, 0.7] + [0.0, 0.1], np.zeros(500), 1))
+    assert Standardization.of(on_grid).used.tolist() == [True, True]  # rounded apart
+    assert Standardization.of(on_grid, step=2.0**-14).used.tolist() == [True, False]
+
+
+def test_two_maps_one_after_the_other_are_one() -> None:
+    rng = np.random.default_rng(0)
+    F = rng.normal(3.0, 5.0, (30, 4))
+    first = Standardization(
+        torch.tensor([1.0, 0.0, -3.0, 2.0]).double(), torch.tensor([2.0, 1.0, 0.5, 4.0]).double(), False
+    )
+    second = Standardization.of(Statistics.from_data(first.features(F), np.zeros(30), 1))
+    np.testing.assert_allclose(first.then(second).features(F), second.features(first.features(F)), atol=1e-12)
 
 
 def test_other_widths_are_refused() -> None:
@@ -66,6 +91,23 @@ def test_least_squares_with_an_intercept_is_scikit_learns() -> None:
     G = solve_global(standardization.statistics(Statistics.from_data(F, y, 3)), 0.0)
     expected = Ridge(alpha=0.0, solver="svd").fit(F, np.eye(3)[y]).predict(F)
     assert np.asarray(standardization.features(torch.from_numpy(F)) @ G) == pytest.approx(expected, abs=1e-11)
+
+
+@pytest.mark.parametrize("beta", [0.1, 30.0])
+def test_a_ridge_with_an_intercept_that_is_not_penalised_is_scikit_learns(beta: float) -> None:
+    rng = np.random.default_rng(1)
+    F, y = rng.normal(size=(60, 4)) * [1.0, 20.0, 0.1, 1.0] + [300.0, 0.0, 1.0, 2.0], rng.integers(0, 3, 60)
+    standardization = Standardization.of(Statistics.from_data(F, y, 3))
+    total = standardization.statistics(Statistics.from_data(F, y, 3))
+    scaled = StandardScaler().fit_transform(F)
+    weights = np.where(np.arange(60) < 20, 1.0, 6.0)
+    for sample_weight, P in (
+        (None, solve_global(total, beta)),
+        (None, RegularizationPath(total, [beta]).weights(beta)),
+        (weights, personalize(total, standardization.features(F[20:]), y[20:], 5.0, beta)),
+    ):
+        expected = Ridge(alpha=beta, solver="svd").fit(scaled, np.eye(3)[y], sample_weight).predict(scaled)
+        assert np.asarray(standardization.features(F) @ P) == pytest.approx(expected, abs=1e-10)
 
 
 def test_a_model_goes_to_raw_features_and_back() -> None:

@@ -21,8 +21,9 @@ from fedhip.federation.exchange import Exchange
 from fedhip.federation.server import Round
 from fedhip.federation.setup import InitSettings, init
 from fedhip.federation.vector import Vector, to_vector
+from fedhip.phases import Client
 from fedhip.runs import RunFolder
-from fedhip.simulation import Client, add_up, clients_of
+from fedhip.simulation import add_up, clients_of
 from tests.core.problems import Array
 from tests.federation.grid import Clock, Fault, LocalGrid
 

@@ -14,7 +14,7 @@ from fedhip.federation.agreement import Agreement
 from fedhip.federation.personal import Sum, personalize
 from fedhip.federation.setup import InitSettings
 from fedhip.federation.vector import Layout, from_vector, to_vector
-from fedhip.simulation import Client
+from fedhip.phases import Client
 from tests.federation.samples import CLASSES, FOUR
 
 #: A matrix of 35 MB: the system's allocator gives back at once what is larger than 32.

@@ -13,7 +13,7 @@ from fedhip.core.fixedpoint import GridStatistics
 from fedhip.federation.codes import SiteCode
 from fedhip.federation.secure_sum import Member
 from fedhip.federation.wire import Step, by_site, context_of
-from fedhip.simulation import Client
+from fedhip.phases import Client
 from tests.federation.samples import CLASSES, FOUR, WIDTH, Trial, rows_of, sum_of, vector_of
 from tests.federation.table import Table
 

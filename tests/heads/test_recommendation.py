@@ -29,7 +29,8 @@ from fedhip.heads.recommendation import (
 )
 from fedhip.methods import Protocol, closed_task, run_method
 from fedhip.methods.fedhip_lda import LdaFit
-from fedhip.simulation import Client, Rows, simulate
+from fedhip.phases import Client, Rows
+from fedhip.simulation import simulate
 from tests.methods.problems import CLASSES, federation
 
 WIDTH = 4

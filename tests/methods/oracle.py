@@ -18,7 +18,7 @@ from torch.nn.functional import cross_entropy, mse_loss, normalize
 from fedhip.methods.heads import Params
 from fedhip.methods.orders import ALIGN, SHUFFLE, SLICE, TRACE, WARM_UP, draw
 from fedhip.methods.protocol import Protocol
-from fedhip.simulation import Client
+from fedhip.phases import Client
 
 Extra = Callable[[nn.Module], Tensor]
 

@@ -16,7 +16,7 @@ from fedhip.core import DEFAULT_ALPHAS
 from fedhip.methods import run_method
 from fedhip.methods.orders import client_order
 from fedhip.methods.pfedfda import BETAS, Discriminant, Gaussians, choose_beta
-from fedhip.simulation import Client, Rows
+from fedhip.phases import Client, Rows
 from tests.methods.problems import CLASSES, PROTOCOL, federation
 
 SIZES = (40, 50, 70)

@@ -17,7 +17,7 @@ from fedhip.methods.cohort import Placed
 from fedhip.methods.engine import Laboratory, places, sgd
 from fedhip.methods.orders import participants
 from fedhip.methods.recording import Recorded, buffer_like, fill
-from fedhip.simulation import Client
+from fedhip.phases import Client
 from tests.methods.problems import CLASSES, PROTOCOL, federation
 
 META = torch.device("meta")

@@ -13,7 +13,7 @@ from fedhip.methods import Protocol, run_method
 from fedhip.methods.closed import Task
 from fedhip.methods.fedhip_lda import fit_heads
 from fedhip.methods.fedhip_logistic import LogisticRun
-from fedhip.simulation import Client
+from fedhip.phases import Client
 from tests.methods.problems import CLASSES, WIDTH, federation, rows
 
 SIZES = (40, 50, 70)

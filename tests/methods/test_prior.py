@@ -17,8 +17,8 @@ from fedhip.methods.engine import Laboratory
 from fedhip.methods.fedavg import FedAvg
 from fedhip.methods.prior import WithPrior, hold_out
 from fedhip.methods.training import flat
+from fedhip.phases import Client
 from fedhip.priors import PRIOR_ALPHAS, left_out_classes
-from fedhip.simulation import Client
 from tests.methods.problems import CLASSES, PROTOCOL, federation
 
 WITH = replace(PROTOCOL, prior="client")

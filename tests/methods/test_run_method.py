@@ -15,7 +15,7 @@ from fedhip.methods import METHODS, CheckpointError, Head, MethodError, MethodRu
 from fedhip.methods.engine import Laboratory
 from fedhip.methods.fedas import trace_weights
 from fedhip.methods.orders import participants
-from fedhip.simulation import Client
+from fedhip.phases import Client
 from tests.methods import oracle
 from tests.methods.problems import CLASSES, PROTOCOL, WIDTH, federation, rows
 

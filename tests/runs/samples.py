@@ -12,8 +12,9 @@ import numpy as np
 from fedhip.cli.main import main
 from fedhip.data import FeatureSet, make_partition
 from fedhip.experiments.run import RoundSettings, run_round
+from fedhip.phases import Client
 from fedhip.runs import RunFolder
-from fedhip.simulation import Client, clients_of
+from fedhip.simulation import clients_of
 from tests.core.problems import Array
 
 WIDTH, CLASSES, ROWS, BITS = 8, ("ape", "bee", "cat"), 15, 32

@@ -24,9 +24,9 @@ from fedhip.heads import HEADS
 from fedhip.heads.errors import RowsMissingError
 from fedhip.heads.recommendation import AUTO
 from fedhip.models import Model
+from fedhip.phases import Client
 from fedhip.runs import RunFolder, life, verify
 from fedhip.runs.errors import RunVersionError
-from fedhip.simulation import Client
 from tests.core.problems import Array
 from tests.runs.samples import BITS, CLASSES, EXACT, NAMES, contents, feature_set, no_page, rows_of, the_client
 

@@ -12,9 +12,9 @@ import pytest
 import torch
 
 from fedhip.core.fixedpoint import round_features
+from fedhip.phases import Client
 from fedhip.runs import RunFolder, life, verify
 from fedhip.runs.errors import ClientJoinedError, ClientRowsError, LastClientError, RunFolderError, UnknownClientError
-from fedhip.simulation import Client
 from tests.core.problems import Array, relative_error, ridge_oracle
 from tests.runs.samples import (
     BITS,

@@ -19,8 +19,8 @@ from fedhip.export import export_onnx
 from fedhip.heads import HEADS
 from fedhip.lifting import LiftSettings, lift_clients
 from fedhip.models import Model
+from fedhip.phases import Client
 from fedhip.runs import RunFolder, life, verify
-from fedhip.simulation import Client
 from fedhip.sklearn import FedHiPClassifier
 from tests.cli.samples import done
 from tests.core.problems import Array, relative_error

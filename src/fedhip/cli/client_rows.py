@@ -10,9 +10,9 @@ import numpy as np
 
 from fedhip.cli.progress import ExtractionProgress
 from fedhip.data import Dataset, FeatureSet, load_dataset, make_partition, read_features, split_of
+from fedhip.phases import Client
 from fedhip.runs import RunFolder
 from fedhip.runs.errors import ClientRowsError
-from fedhip.simulation import Client
 
 
 def add_client_rows(parser: argparse.ArgumentParser, *, required: bool = True) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import json
 import shutil
 import sys
 from collections.abc import Callable
@@ -44,7 +45,14 @@ def register(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> N
     what.add_argument("--backbone", metavar="NAME", help="the backbone, where sites bring images")
     what.add_argument("--weights", type=Path, metavar="PATH", help="its weights, if not the usual ones")
     what.add_argument("--pooling", metavar="SPEC", help="as for fedhip run")
-    what.add_argument("--largest-feature", type=float, metavar="X", help="bound on |feature| (default: 16)")
+    what.add_argument(
+        "--columns", metavar="sum|plain|FILE",
+        help="the units of the features' columns: by a first sum over the sites (sum, default); as in a JSON file with "
+        "offset and exponent of each, or as a feature file's rows ask for; or all the same (plain)",
+    )  # fmt: skip
+    what.add_argument(
+        "--largest-feature", type=float, metavar="X", help="bound on |feature|, with --columns plain (default: 16)"
+    )
     rules = parser.add_argument_group("round")
     rules.add_argument("--head", choices=("ridge", "lda", "logistic"), help="what is fitted (default: ridge)")
     rules.add_argument(
@@ -56,7 +64,12 @@ def register(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> N
         "for a ridge, two for the logistic head, three for lda (default: none)",
     )  # fmt: skip
     rules.add_argument("--alpha", type=_number_or("loo"), metavar="α", help="a number, or loo (default)")
-    rules.add_argument("--beta", type=_number_or("auto"), metavar="β", help="a number, or auto (default)")
+    rules.add_argument(
+        "--beta", type=_number_or("auto", "gcv"), metavar="β",
+        help="a number; auto, by the sites' rows left out, one sum more (default); gcv, from the sum alone",
+    )  # fmt: skip
+    rules.add_argument("--standardize", action=_FLAG, help="the ridge is on standardised features (default: yes)")
+    rules.add_argument("--intercept", action=_FLAG, help="the ridge has an intercept (default: yes)")
     rules.add_argument("--seed", type=int, help="of the sites' division in training and test rows (default: 0)")
     rules.add_argument("--only-local-classes", action=_FLAG, help="a site's model knows only its own classes")
     rules.add_argument("--secure-sum", action=_FLAG, help="sum under masks (default: yes)")
@@ -83,11 +96,11 @@ def with_engine(handler: Callable[[argparse.Namespace], int]) -> Callable[[argpa
     return run_it
 
 
-def _number_or(word: str) -> Callable[[str], float | str]:
+def _number_or(*words: str) -> Callable[[str], float | str]:
     def parse(text: str) -> float | str:
-        return text if text == word else float(text)
+        return text if text in words else float(text)
 
-    parse.__name__ = f"number or {word}"  # argparse puts it into its message
+    parse.__name__ = f"number or {' or '.join(words)}"  # argparse puts it into its message
     return parse
 
 
@@ -100,11 +113,11 @@ def init(args: argparse.Namespace) -> int:
     settings: dict[str, Any] = {"name": args.name, "sites": args.sites, "hosts": args.host, **_agreed(args)}
     for option in (
         *("port", "days", "head", "gradient_rounds", "prior", "alpha", "beta", "seed", "quorum", "threshold"),
-        *("deadline", "max_rows", "largest_feature", "only_local_classes", "secure_sum"),
+        *("deadline", "max_rows", "largest_feature", "only_local_classes", "secure_sum", "standardize", "intercept"),
     ):
         if getattr(args, option) is not None:
             settings[option] = getattr(args, option)
-    settings |= _lift(args, settings)
+    settings |= _lift(args, settings) | _columns(args)
     weights: Path | None = settings.pop("weights", None)
     settings["site_keys"] = dict(map(_site_key, args.site_key))
     made = make(args.directory, InitSettings(**settings))
@@ -146,6 +159,30 @@ def _lift(args: argparse.Namespace, settings: dict[str, Any]) -> dict[str, Any]:
     print(f"fedhip: {plan.price}", file=sys.stderr)
     sigma = None if wanted.kind == "relu" else wanted.sigma
     return {"lift": wanted.kind, "lift_width": plan.width, "lift_seed": wanted.seed, "lift_bandwidth": sigma}
+
+
+def _columns(args: argparse.Namespace) -> dict[str, Any]:
+    """The units of the columns, where they are agreed on by hand."""
+    if args.columns in (None, "sum", "plain"):
+        return {} if args.columns is None else {"columns": args.columns}
+    from fedhip.core.columns import Columns, Survey
+    from fedhip.federation.errors import AgreementError
+
+    path = Path(args.columns)
+    if path.suffix == ".json":
+        try:
+            columns = Columns.from_dict(json.loads(path.read_text(encoding="utf-8")))
+        except (OSError, ValueError, KeyError, TypeError, RuntimeError) as error:
+            raise AgreementError(
+                f"--columns {path}: {error}; give a JSON file with a list 'offset' and a list 'exponent', a number for "
+                "each column"
+            ) from None
+    else:
+        from fedhip.data import read_features
+
+        columns = Columns.of(Survey.of(read_features(path).features))
+    content = columns.to_dict()
+    return {"columns": "given", "column_offsets": content["offset"], "column_exponents": content["exponent"]}
 
 
 def _site_key(text: str) -> tuple[str, Path]:

@@ -14,10 +14,11 @@ from fedhip.cli.report import render
 from fedhip.data import FeatureSet, load_dataset, load_partition, read_features
 from fedhip.data.files import json_text
 from fedhip.heads import Ridge
+from fedhip.phases import Client
 from fedhip.runs import Change, RunFolder, life
 from fedhip.runs.errors import ClientRowsError
 from fedhip.runs.results import title_of
-from fedhip.simulation import Client, clients_of
+from fedhip.simulation import clients_of
 
 
 def register(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
@@ -88,7 +89,7 @@ def forget(args: argparse.Namespace) -> int:
     code = _tell(args, life.forget(run, args.client, rows=rows, render=render, report=show_clients))
     if run.lift is not None and not args.json:
         print("the lift was drawn by a sum with its rows in it, and stays: for another one, run again")
-    if run.scale is not None and not args.json:
+    if run.encoding.scale is not None and not args.json:
         print("the weights of classes are of counts with its rows in them, and stay: for others, run again")
     return code
 

@@ -44,6 +44,7 @@ from fedhip.runs.errors import MethodNameError
 from fedhip.runs.folder import head_of
 from fedhip.runs.results import title_of
 from fedhip.simulation import METHODS as DEFAULT_METHODS
+from fedhip.simulation import RidgeOptions
 
 #: Options that say where the answer goes, and not what it is.
 _NOT_CONFIGURATION = ("config", "out", "force", "json", "handler")
@@ -71,9 +72,18 @@ def register(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) ->
         help="weight of a client's own rows; loo: by leave-one-out on its training rows (default)",
     )  # fmt: skip
     group.add_argument(
-        "--beta", type=_number_or(("auto", "loo"), require_beta), default="auto", metavar="auto|loo|NUMBER",
-        help="ridge penalty; auto: by generalized cross-validation from the summed statistics (default); loo: by the "
-        "clients' summed leave-one-out accuracy of the global model",
+        "--beta", type=_number_or(("auto", "gcv"), require_beta), default="auto", metavar="auto|gcv|NUMBER",
+        help="ridge penalty; auto: by the clients' summed leave-one-out accuracy with the models they are given "
+        "(default); gcv: by generalized cross-validation from the summed statistics alone",
+    )  # fmt: skip
+    group.add_argument(
+        "--standardize", action=argparse.BooleanOptionalAction, default=True,
+        help="the ridge is on features of mean 0 and deviation 1, from the sum, so that units do not matter (default: "
+        "yes; the paper's is not)",
+    )  # fmt: skip
+    group.add_argument(
+        "--intercept", action=argparse.BooleanOptionalAction, default=True,
+        help="the ridge has an intercept, which is not penalised (default: yes; the paper's has none)",
     )  # fmt: skip
     group.add_argument(
         "--methods", type=_methods, default=DEFAULT_METHODS, metavar="NAME,…",
@@ -108,7 +118,8 @@ def register(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) ->
     )  # fmt: skip
     group.add_argument(
         "--fraction-bits", type=int, metavar="N",
-        help="scale of the grid that statistics are summed on, in steps of 2^-N (default: by the largest feature)",
+        help="scale of the grid that statistics are summed on, in steps of 2^-N in the units of each column (default: "
+        "32)",
     )  # fmt: skip
     group.add_argument(
         "--balance", action=argparse.BooleanOptionalAction, default=None,
@@ -150,12 +161,11 @@ def run(args: argparse.Namespace) -> int:
         rounds=args.rounds,
         only_local_classes=args.only_local_classes,
         prior=args.prior,
-        fraction_bits=args.fraction_bits,
+        ridge=RidgeOptions(args.standardize, args.intercept, args.balance is True, args.fraction_bits),
         keep_statistics=args.statistics,
         head=args.head or RIDGE,
         head_options=head_options_of(args),
         lift=lift_settings(args),
-        balance=args.balance is True,
         recommend=args.recommend,
     )
     if args.head in HEADS:
@@ -256,13 +266,9 @@ def print_results(results: dict[str, Any]) -> None:
         print(f"models: {title_of(head.method)}; {settings}; {own} of {len(alphas)} clients with α > 0")
     elif alphas and (loo := results["leave_one_out"]):
         low, middle, high = (f"{value:.3g}" for value in (min(alphas), np.median(alphas), max(alphas)))
-        best = int(np.argmax(loo["accuracy"]))
-        single, zero = loo["accuracy"][best], loo["accuracy"][0]
         print(f"β = {results['beta']:.3g}; α from {low} to {high}, median {middle}")
-        print(
-            f"leave-one-out accuracy on training rows: {loo['chosen']:.1%} with these; {single:.1%} with the best "
-            f"single α for all, {loo['alphas'][best]:.3g}; {zero:.1%} with α = 0"
-        )
+        common = f"; {loo['accuracy'][0]:.1%} with the global model" if loo["accuracy"] else ""
+        print(f"to be expected by leave-one-out, α and β chosen without the row: {loo['chosen']:.1%}{common}")
     if recommendation := results.get("recommendation"):
         print(in_words(recommendation))
     print("; ".join(f"{phase}: {seconds:.1f} s" for phase, seconds in results["seconds"].items()))

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
         RegularizationPath,
         default_betas,
     )
-    from fedhip.core.personalization import personalize, personalize_from_statistics, personalize_on_grid
+    from fedhip.core.personalization import personalize, personalize_from_statistics
     from fedhip.core.ridge import RidgePath
     from fedhip.core.standardization import Standardization
     from fedhip.core.statistics import Statistics
@@ -28,7 +28,7 @@ else:
         __name__,
         aggregation="aggregate solve_global",
         path="DEFAULT_ALPHAS LooScore PersonalizationPath RegularizationPath default_betas",
-        personalization="personalize personalize_from_statistics personalize_on_grid",
+        personalization="personalize personalize_from_statistics",
         ridge="RidgePath",
         standardization="Standardization",
         statistics="Statistics",
@@ -47,6 +47,5 @@ __all__ = [
     "default_betas",
     "personalize",
     "personalize_from_statistics",
-    "personalize_on_grid",
     "solve_global",
 ]

@@ -33,7 +33,8 @@ class AffineModel:
     def on_standardized(self, standardization: Standardization) -> Tensor:
         """The way back from `of_standardized`: weights of standardised features, the intercept last (m + 1, d)."""
         mean, scale = standardization.mean.to(self.weights), standardization.scale.to(self.weights)
-        return torch.cat((self.weights * scale[:, None], (self.bias + mean @ self.weights)[None]))
+        weights = torch.where(standardization.used.to(self.weights.device)[:, None], self.weights * scale[:, None], 0.0)
+        return torch.cat((weights, (self.bias + mean @ self.weights)[None]))
 
     def scores(self, features: ArrayLike) -> Tensor:
         """(n, d) for features (n, m)."""

@@ -6,10 +6,11 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 
+import torch
 from torch import Tensor
 
 from fedhip.core.errors import EmptyClientError
-from fedhip.core.solvers import Factor, factorize, require_beta
+from fedhip.core.solvers import Factor, factorize, rank_tolerance, require_beta
 from fedhip.core.statistics import Statistics
 
 
@@ -23,7 +24,7 @@ def aggregate(clients: Iterable[Statistics] | Mapping[str, Statistics]) -> Stati
     total: Statistics | None = None
     for client, statistics in named:
         if total is None:
-            total = statistics + Statistics.zeros(statistics.num_features, statistics.num_classes)
+            total = statistics + Statistics.zeros(statistics.num_features, statistics.num_classes)  # a copy
             continue
         total.require_same_shape(statistics, who=f"client {client!r}: ")
         term = statistics.to(total.device)
@@ -55,6 +56,17 @@ class GlobalSystem:
         """Ĝ (m, d)."""
         return self.factor.unwhiten(self.U)
 
+    def left_out(self, F: Tensor, Y: Tensor, weight: float = 1.0) -> Tensor:
+        """Scores (n, d) of rows that are in the equations with this weight, each by the model without it, exactly.
+
+        A row that alone determines its own prediction gets zeros: the others say nothing of it.
+        """
+        W = self.factor.whiten(F)
+        remainder = 1.0 - weight * W.square().sum(dim=1)
+        known = remainder > rank_tolerance(max(W.shape))
+        scores = Y - (Y - W @ self.U) / torch.where(known, remainder, 1.0)[:, None]
+        return scores.masked_fill_(~known[:, None], 0.0)
+
 
 def global_system(total: Statistics, beta: float) -> GlobalSystem:
     """Factor A + βI once for the federation: the last one is remembered with the statistics."""
@@ -63,7 +75,7 @@ def global_system(total: Statistics, beta: float) -> GlobalSystem:
         raise EmptyClientError("the sum holds no rows; add at least one client's statistics")
     remembered: tuple[float, GlobalSystem] | None = total._memo.get("system")
     if remembered is None or remembered[0] != beta:
-        remembered = beta, GlobalSystem.of(factorize(total.gram.clone, beta), total.cross)
+        remembered = beta, GlobalSystem.of(factorize(total.gram.clone, total.penalty(beta)), total.cross)
         total._memo["system"] = remembered  # one assignment: another thread finds this pair or the other
     return remembered[1]
 
@@ -76,8 +88,8 @@ def solve_global(total: Statistics, beta: float = 1.0) -> Tensor:
     total : Statistics
         The sum over clients.
     beta : float
-        The ridge penalty, at least 0. At β = 0 with a singular sum the solution of minimum norm is returned,
-        with a `SingularSystemWarning` that names the smallest β that helps.
+        The ridge penalty, at least 0; none is on the intercept of standardised statistics. At β = 0 with a singular sum
+        the solution of minimum norm is returned, with a `SingularSystemWarning` that names the smallest β that helps.
 
     Returns
     -------

@@ -13,6 +13,14 @@ class FeaturesError(FedHiPError, ValueError):
     """The features are not a finite, real, two-dimensional array."""
 
 
+class ColumnError(FedHiPError, ValueError):
+    """A column of the features holds numbers that no grid holds together; `is_value` where one of them is at fault."""
+
+    def __init__(self, message: str, column: int | None = None, is_value: bool = False) -> None:
+        super().__init__(message)
+        self.column, self.is_value = column, is_value
+
+
 class LabelsError(FedHiPError, ValueError):
     """The labels are not whole numbers from 0 to num_classes − 1, one for each row."""
 
@@ -59,6 +67,10 @@ class GridOverflowError(FedHiPError, OverflowError):
 
 class GridScaleError(FedHiPError, ValueError):
     """Two statistics lie on grids of different scale, or a scale is out of range."""
+
+
+class ColumnWarning(UserWarning):
+    """A column of the features says nothing, or gives the labels away."""
 
 
 class LeaveOneOutWarning(UserWarning):

@@ -218,10 +218,10 @@ def decode(grid: GridStatistics) -> Statistics:
     )
 
 
-def decode_weighted(total: Tensor, own: Tensor, alpha: float, fraction_bits: int) -> Tensor:
+def decode_weighted(total: Tensor, own: Tensor, alpha: float, fraction_bits: int, out: Tensor | None = None) -> Tensor:
     """total + α·own in float64 of matrices on the grid: the bits of the sum of both decoded, in the memory of one."""
     step, own = 2.0**-fraction_bits, own.to(total.device)
-    weighted = torch.empty(total.shape, dtype=torch.float64, device=total.device)
+    weighted = torch.empty(total.shape, dtype=torch.float64, device=total.device) if out is None else out
     parts = (torch.split(matrix, _ROWS_AT_ONCE) for matrix in (weighted, total, own))
     for rows, ours, mine in zip(*parts, strict=True):
         rows.copy_(mine).mul_(step).mul_(alpha).add_(ours.to(torch.float64).mul_(step))

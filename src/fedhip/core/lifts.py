@@ -4,7 +4,8 @@
     fourier     φ(x) = √(2/w) cos(u Ω / σ + b)                        φφᵀ ≈ exp(−‖u − v‖²/2σ²), b ~ U(0, 2π)
     nystroem    φ(x) = k(u, Z) (k(Z, Z) + εI)^-½,  k as above         Z drawn, never a client's rows
 
-with u the standardised features divided by √m. Two rows are then E‖u − v‖² = 2 apart, and at σ = 1 the kernel of a
+with u the standardised features divided by √m, where m counts those that are not the same in every row. Two rows are
+then E‖u − v‖² = 2 apart, and at σ = 1 the kernel of a
 typical pair is 1/e. Mean and deviation are the federation's, from one small sum before the round. The landmarks Z of
 Nyström's are drawn from the Gaussian that the federation's sum describes, so they need its covariance and nothing else.
 
@@ -29,6 +30,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from fedhip.core.columns import Survey
 from fedhip.core.errors import DimensionError
 from fedhip.core.lift_kinds import KINDS as KINDS
 from fedhip.core.lift_kinds import LiftError as LiftError
@@ -57,9 +59,9 @@ def upload_bytes(width: int, num_classes: int) -> int:
 
 
 def exchange_bytes(kind: LiftKind, num_features: int) -> int:
-    """What one client sends before round one: rows, sums and squares, 8 bytes each; for Nyström's all products."""
+    """What one client sends before round one: a survey of its columns; for Nyström's, all products and sums too."""
     m = num_features
-    return 8 * (1 + m + (m * (m + 1) // 2 if kind == "nystroem" else m))
+    return 8 * (Survey.size(m) + (m * (m + 1) // 2 + m + 1 if kind == "nystroem" else 0))
 
 
 def width_for(megabytes: float, num_classes: int) -> int:
@@ -144,12 +146,15 @@ class Lift:
             raise LiftError("Nyström's landmarks are drawn from the federation's sum; give its covariance")
 
     @classmethod
-    def of(cls, kind: LiftKind, width: int, seed: int, total: Statistics, bandwidth: float = 1.0) -> Lift:
-        """From the sum of the raw features' statistics, of whatever classes."""
-        standardization = Standardization.of(total, intercept=False)
+    def of(
+        cls, kind: LiftKind, width: int, seed: int, total: Statistics, bandwidth: float = 1.0, *, step: float = 0.0
+    ) -> Lift:
+        """From the sum of the raw features' statistics, of whatever classes; `step` as in `Standardization.of`."""
+        standardization = Standardization.of(total, intercept=False, step=step)
         covariance = None
         if kind == "nystroem":
-            covariance = standardization.statistics(total).gram / (total.num_samples * total.num_features)
+            used = max(int(standardization.used.sum()), 1)
+            covariance = standardization.statistics(total).gram / (total.num_samples * used)
         return cls(kind, width, seed, standardization, bandwidth, covariance)
 
     @classmethod
@@ -177,6 +182,11 @@ class Lift:
         """m, the width of the features it takes."""
         return len(self._mean)
 
+    @property
+    def root_width(self) -> float:
+        """√m, over the columns that say something."""
+        return math.sqrt(max(int(self.standardization.used.sum()), 1))
+
     def __call__(self, features: ArrayLike) -> Tensor:
         """(n, width) float32, in blocks of rows."""
         F = torch.as_tensor(features)
@@ -195,8 +205,10 @@ class Lift:
     @cached_property
     def projection(self) -> tuple[Tensor, Tensor]:
         """Ω (m, w) and b (w,), of ReLU and Fourier features."""
-        drawn = _Draw(self.seed)
-        Omega = drawn.normal((self.num_features, self.width)).to(self._mean)
+        drawn, used = _Draw(self.seed), self.standardization.used
+        # Columns that say nothing draw nothing: with or without them the others have the same numbers.
+        Omega = self._mean.new_zeros((self.num_features, self.width))
+        Omega[used] = drawn.normal((int(used.sum()), self.width)).to(self._mean)
         if self.kind == "relu":
             return Omega, drawn.normal((self.width,)).to(self._mean)
         return Omega, (2.0 * math.pi * drawn.uniform((self.width,))).to(self._mean)
@@ -207,7 +219,10 @@ class Lift:
         assert self.covariance is not None  # noqa: S101  (checked when made)
         # Symmetric roots, which are one matrix whatever signs a library gives to eigenvectors.
         root = _symmetric(self.covariance, lambda values: values.clamp(min=0.0).sqrt())
-        Z = _stepped(_Draw(self.seed).normal((self.width, self.num_features)).to(root) @ root, _UNIT_BITS)
+        used = self.standardization.used
+        drawn = root.new_zeros((self.width, self.num_features))
+        drawn[:, used] = _Draw(self.seed).normal((self.width, int(used.sum()))).to(root)
+        Z = _stepped(drawn @ root, _UNIT_BITS)
         return Z, _symmetric(self._kernel(Z, Z), lambda values: (values.clamp(min=0.0) + _DAMPING).rsqrt())
 
     def _block(self, U: Tensor) -> Tensor:
@@ -225,7 +240,7 @@ class Lift:
 
     def _units(self, F: Tensor) -> Tensor:
         mean, scale = self._mean.to(F), self.standardization.scale.to(F)
-        return _stepped((F - mean) / (scale * math.sqrt(self.num_features)), _UNIT_BITS)
+        return _stepped((F - mean) / (scale * self.root_width), _UNIT_BITS)
 
     def _kernel(self, U: Tensor, Z: Tensor) -> Tensor:
         squares = U.square().sum(dim=1, keepdim=True) + Z.square().sum(dim=1) - 2.0 * (U @ Z.mT)

@@ -116,13 +116,14 @@ class LogisticFit:
         temperature: float | None = None,
         centre: Tensor | None = None,
         metric: Tensor | None = None,
+        step: float = 0.0,
     ) -> LogisticFit:
-        """From the sum of the raw features' statistics.
+        """From the sum of the raw features' statistics; `step` as in `Standardization.of`.
 
         Rounded to float32 after standardisation, for server and clients alike: half the bytes to every client, and
         LDA and the metric need no more digits. The gradients do not depend on it.
         """
-        standardization = Standardization.of(total)
+        standardization = Standardization.of(total, step=step)
         exact = standardization.statistics(total)
         rounded = Statistics(exact.gram.float().double(), exact.cross.float().double(), exact.counts)
         return cls(standardization, rounded, penalty=penalty, temperature=temperature, centre=centre, metric=metric)

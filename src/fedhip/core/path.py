@@ -14,7 +14,7 @@ sums of terms of one sign, so that nothing cancels however large α is.
 from __future__ import annotations
 
 import warnings
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property, reduce
 from operator import add
@@ -27,6 +27,7 @@ from fedhip.core.errors import AlphaError, BetaError, EmptyClientError, LeaveOne
 from fedhip.core.personalization import client_rows
 from fedhip.core.ridge import penalty_grid
 from fedhip.core.rows import ArrayLike
+from fedhip.core.selection import FOLDS, margins_of, select, soft_hits, without_fold
 from fedhip.core.solvers import EigenFactor, rank_tolerance, require_alpha, require_beta, truncated
 from fedhip.core.statistics import Statistics
 
@@ -35,6 +36,9 @@ DEFAULT_ALPHAS: tuple[float, ...] = tuple(
     sorted({0.0, *(10.0 ** (i / 4) for i in range(-4, 13)), *(5.0 * i for i in range(13))})
 )
 
+
+#: A share of the smoothed accuracy that is no reason for a smaller β.
+_NO_REASON = 5e-4
 
 #: Leave-one-out looks at as many values of α at a time as give this many scores, or at one.
 _LOO_ENTRIES = 2**21
@@ -100,9 +104,7 @@ class PersonalizationPath:
         alpha = require_alpha(alpha)
         if alpha == 0.0:
             return self._system.G.clone()
-        weight = torch.tensor([alpha], dtype=self._W.dtype, device=self._W.device)
-        correction = self._W.mT @ (self._spectrum.E @ self._spectrum.shrunk(weight)[:, 0])
-        return self._system.G + alpha * self._system.factor.unwhiten(correction)
+        return self._system.G + self._system.factor.unwhiten(self._spectrum.correction(self._W, alpha))
 
     def loo_scores(self, alpha: float) -> Tensor:
         """For each of the client's rows the scores (N_k, d) of the model fitted without that row.
@@ -118,33 +120,38 @@ class PersonalizationPath:
 
         With `only_local_classes` the models choose among the classes of the client's other rows.
         """
-        return self._loo(alphas, only_local_classes)[0] / len(self._W)
+        return (self.loo_margins(alphas, only_local_classes=only_local_classes) > 0.0).double().mean(dim=0)
 
     def loo_error(self, alphas: Sequence[float] = DEFAULT_ALPHAS) -> Tensor:
         """For each α the mean over rows of ‖loo_i − y_i‖²."""
-        return self._loo(alphas)[1] / len(self._W)
+        return torch.cat([error for _, error in self._loo(alphas)]) / len(self._W)
+
+    def loo_margins(self, alphas: Sequence[float] = DEFAULT_ALPHAS, *, only_local_classes: bool = False) -> Tensor:
+        """For each row and α the score of its own class less the best of the others (N_k, a), the row left out.
+
+        With `only_local_classes` these are the classes of the client's other rows; a row of another class has −∞.
+        """
+        return torch.cat([margins for margins, _ in self._loo(alphas, only_local_classes)], dim=1)
 
     def select(self, alphas: Sequence[float] = DEFAULT_ALPHAS, *, only_local_classes: bool = False) -> float:
-        """The α of highest leave-one-out accuracy; of several, the smallest."""
+        """The α of highest smoothed leave-one-out accuracy (`fedhip.core.selection`); of several, the smallest."""
         ordered = sorted(_checked_alphas(alphas))
-        return ordered[int(self._loo(ordered, only_local_classes)[0].argmax())]
+        return ordered[select(self.loo_margins(ordered, only_local_classes=only_local_classes))]
 
-    def _loo(self, alphas: Sequence[float], only_local_classes: bool = False) -> tuple[Tensor, Tensor]:
-        """For each α: rows classified right, and the sum of squared errors."""
+    def _loo(self, alphas: Sequence[float], only_local_classes: bool = False) -> Iterator[tuple[Tensor, Tensor]]:
+        """For some α at a time: margins (N_k, a), and the squared errors (a,) summed over rows."""
         checked = _checked_alphas(alphas)
         counts = (self._Y > 0.0).sum(dim=0)
         # Without its only row a class is not among the client's: no model of the others can name it.
-        nameable = counts[self._labels] > 1 if only_local_classes else torch.ones_like(self._labels, dtype=torch.bool)
+        alone = counts[self._labels] == 1
         at_once = max(1, _LOO_ENTRIES // self._Y.numel())
-        right, error = [], []
         for start in range(0, len(checked), at_once):
             scores, known = self._leave_one_out(checked[start : start + at_once])
-            error.append((scores - self._Y[:, None]).square().sum(dim=(0, 2)))
+            error = (scores - self._Y[:, None]).square().sum(dim=(0, 2))
             if only_local_classes:
-                scores = scores.masked_fill(counts == 0, -torch.inf)
-            hit = scores.argmax(dim=2) == self._labels[:, None]
-            right.append((hit & known & nameable[:, None]).sum(dim=0))
-        return torch.cat(right).to(torch.float64), torch.cat(error)
+                scores = scores.masked_fill_(counts == 0, -torch.inf)
+            margins = margins_of(scores, self._labels).masked_fill_(~known, 0.0)
+            yield margins.masked_fill_(alone[:, None], -torch.inf) if only_local_classes else margins, error
 
     def _leave_one_out(self, alphas: Sequence[float]) -> tuple[Tensor, Tensor]:
         """Scores (N_k, a, d) without the row itself, and which rows have any (N_k, a)."""
@@ -154,12 +161,9 @@ class PersonalizationPath:
             remainder = (1.0 - self._W.square().sum(dim=1, keepdim=True)).expand(rows, len(alphas))
             most = torch.ones_like(remainder)
         else:
-            spectrum, weights = self._spectrum, torch.tensor(alphas, dtype=self._W.dtype, device=self._W.device)
-            # One product for all α: E (N_k, r) times (r, a·d).
-            shrunk = spectrum.shrunk(weights).flatten(start_dim=1)
-            residuals = (spectrum.E @ shrunk).view(rows, len(alphas), classes)
-            residuals += spectrum.outside[:, None]
-            remainder, most = spectrum.remainder(weights)
+            at = torch.tensor(alphas, dtype=self._W.dtype, device=self._W.device)
+            residuals = self._spectrum.residuals(at, self._residuals)
+            remainder, most = self._spectrum.remainder(at)
         known = remainder > rank_tolerance(max(self._W.shape)) * most
         if not bool(known.all()) and not self._warned:
             self._warned = True
@@ -176,46 +180,55 @@ class PersonalizationPath:
 
 @dataclass(frozen=True)
 class _Spectrum:
-    """W Wᵀ = E diag(λ) Eᵀ: E (N_k, r) orthonormal, λ (r,); and what of rows and residuals lies outside of E."""
+    """The client's rows in coordinates in which its own part of the equations is diagonal, with eigenvalues λ (r,).
 
-    E: Tensor
+    With fewer rows than features these are directions of the rows: W Wᵀ = E diag(λ) Eᵀ. Else they are directions of the
+    features: WᵀW = Q diag(λ) Qᵀ, X = W Q. Nothing is divided by λ in either, however small.
+    """
+
     values: Tensor
-    coefficients: Tensor
-    outside: Tensor
-    share_outside: Tensor
+    basis: Tensor
+    X: Tensor | None
+    rotated: Tensor
 
     @classmethod
     def of(cls, W: Tensor, residuals: Tensor) -> _Spectrum:
         rows, width = W.shape
-        if rows <= width:  # E is square: nothing lies outside
+        if rows <= width:
             values, E = torch.linalg.eigh(W @ W.mT)
-            none = torch.zeros((1, 1), dtype=W.dtype, device=W.device)
-            return cls(E, values.clamp(0.0, 1.0), E.mT @ residuals, none, none)
+            return cls(values.clamp(0.0, 1.0), E, None, E.mT @ residuals)
         values, Q = torch.linalg.eigh(W.mT @ W)
-        kept = values > rank_tolerance(rows)  # the rest is rounding, and outside
-        E = (W @ Q[:, kept]) / values[kept].sqrt()
-        coefficients = E.mT @ residuals
-        share_outside = (1.0 - E.square().sum(dim=1, keepdim=True)).clamp(min=0.0)
-        return cls(E, values[kept].clamp(max=1.0), coefficients, residuals - E @ coefficients, share_outside)
+        X = W @ Q
+        return cls(values.clamp(0.0, 1.0), Q, X, X.mT @ residuals)
 
-    def shrunk(self, alphas: Tensor) -> Tensor:
-        """diag(1/(1 + αλ)) Eᵀ (Y_k − W U) for each α (a,): (r, a, d)."""
-        return self.coefficients[:, None] / self._shrinkage(alphas)[:, :, None]
+    def correction(self, W: Tensor, alpha: float) -> Tensor:
+        """What the client's residuals add to the whitened global model (m, d)."""
+        shrunk = self.rotated * (alpha / (1.0 + alpha * self.values))[:, None]
+        return W.mT @ (self.basis @ shrunk) if self.X is None else self.basis @ shrunk
 
-    def remainder(self, alphas: Tensor) -> tuple[Tensor, Tensor]:
-        """1 − h_i for each α (N_k, a), and the most it could be, all λ in the numerator 0.
+    def residuals(self, at: Tensor, before: Tensor) -> Tensor:
+        """y − fit at each α (a,): (N_k, a, d); `before` (N_k, d) are those at α = 0."""
+        rows, classes = before.shape
+        if self.X is None:  # E diag(1/(1 + αλ)) Eᵀ (Y_k − W U); one product for all α
+            shrunk = self.rotated[:, None] / self._growth(at)[:, :, None]
+            return (self.basis @ shrunk.flatten(start_dim=1)).view(rows, len(at), classes)
+        # (Y_k − W U) − X diag(α/(1 + αλ)) Xᵀ (Y_k − W U)
+        shrunk = self.rotated[:, None] * (at / self._growth(at))[:, :, None]
+        fitted = (self.X @ shrunk.flatten(start_dim=1)).view(rows, len(at), classes)
+        return torch.sub(before[:, None], fitted, out=fitted)
 
-        Its rounding is relative to that.
-        """
-        squares, shrinkage = self.E.square(), self._shrinkage(alphas)
-        return (
-            self.share_outside + squares @ ((1.0 - self.values)[:, None] / shrinkage),
-            self.share_outside + squares @ (1.0 / shrinkage),
-        )
+    def remainder(self, at: Tensor) -> tuple[Tensor, Tensor]:
+        """1 − h_i at each α (N_k, a), and what its rounding is relative to."""
+        growth = self._growth(at)
+        if self.X is None:
+            squares = self.basis.square()
+            return squares @ ((1.0 - self.values)[:, None] / growth), squares @ (1.0 / growth)
+        remainder = 1.0 - self.X.square() @ ((1.0 + at) / growth)
+        return remainder, torch.ones_like(remainder)
 
-    def _shrinkage(self, alphas: Tensor) -> Tensor:
+    def _growth(self, at: Tensor) -> Tensor:
         """1 + αλ (r, a)."""
-        return 1.0 + self.values[:, None] * alphas
+        return 1.0 + self.values[:, None] * at
 
 
 def _checked_alphas(alphas: Sequence[float] | float) -> list[float]:
@@ -227,9 +240,20 @@ def _checked_alphas(alphas: Sequence[float] | float) -> list[float]:
 
 @dataclass(frozen=True)
 class LooScore:
-    """How the models over a grid of β do on a client's rows, each left out in turn. Scores of clients add."""
+    """How models over a grid of β do on a client's rows, each left out in turn. Scores of clients add.
+
+    Parameters
+    ----------
+    betas : B values
+    soft : (6, B)
+        Smoothed accuracy (`fedhip.core.selection`), summed over all rows; and over all but those of each fold.
+    right, squared_error : (B,)
+        Rows classified right, and the sum of ‖loo_i − y_i‖².
+    rows : int
+    """
 
     betas: tuple[float, ...]
+    soft: Tensor
     right: Tensor
     squared_error: Tensor
     rows: int
@@ -237,8 +261,13 @@ class LooScore:
     def __add__(self, other: LooScore) -> LooScore:
         if self.betas != other.betas:
             raise BetaError("scores over different grids of beta do not add; every client must score the same grid")
-        right, error = self.right + other.right, self.squared_error + other.squared_error
-        return LooScore(self.betas, right, error, self.rows + other.rows)
+        return LooScore(
+            self.betas,
+            self.soft + other.soft,
+            self.right + other.right,
+            self.squared_error + other.squared_error,
+            self.rows + other.rows,
+        )
 
     def __radd__(self, other: object) -> LooScore:
         return self if other == 0 else NotImplemented
@@ -252,6 +281,19 @@ class LooScore:
     def error(self) -> Tensor:
         """Mean squared error over rows, for each β."""
         return self.squared_error / self.rows
+
+
+def choose_betas(betas: Sequence[float], soft: Tensor) -> tuple[float, ...]:
+    """The largest β of nearly the highest smoothed accuracy: by all rows, and without those of each fold.
+
+    `soft` (6, B) is that of `LooScore`, summed over clients.
+    """
+    ordered = sorted(range(len(betas)), key=lambda at: -betas[at])
+    chosen = []
+    for sums in soft.tolist():
+        enough = max(sums) * (1.0 - _NO_REASON)
+        chosen.append(next(betas[at] for at in ordered if sums[at] >= enough))
+    return tuple(chosen)
 
 
 class RegularizationPath:
@@ -270,7 +312,7 @@ class RegularizationPath:
         if total.num_samples == 0:
             raise EmptyClientError("the sum holds no rows; add at least one client's statistics")
         self._total, self._targets = total, targets
-        self._values, self._V = torch.linalg.eigh(total.gram)
+        self._values, self._V, self._penalized = _eigenpairs(total)
         self._rotated_cross = self._V.mT @ total.cross
         self.betas = tuple(sorted(require_beta(beta) for beta in (default_betas(total) if betas is None else betas)))
         if not self.betas:
@@ -295,17 +337,21 @@ class RegularizationPath:
         eigendecomposition for each β.
         """
         F, Y = client_rows(self._total, features, labels, client, self._targets)
-        rotated = F @ self._V
-        right, error = [], []
+        rotated, ordered = F @ self._V, sorted(_checked_alphas(alphas))
+        folds = [None, *(without_fold(len(F), fold).to(F.device) for fold in range(FOLDS))]
+        soft, right, error = [], [], []
         for beta in self.betas:
             factor = self._factor(beta)
             W = rotated[:, self._kept(factor)] / factor.values.sqrt()
             path = PersonalizationPath._whitened(self._system(factor), W, Y)
-            rights, errors = path._loo(sorted(_checked_alphas(alphas)))
-            best = int(rights.argmax())
-            right.append(rights[best])
+            margins, errors = (torch.cat(parts, dim=-1) for parts in zip(*path._loo(ordered), strict=True))
+            counted = soft_hits(margins)
+            # The rows of a fold have no say in the α by which the others count.
+            soft.append(torch.stack([(counted if rows is None else counted[rows]).sum(dim=0).max() for rows in folds]))
+            best = select(margins)
+            right.append((margins[:, best] > 0.0).sum().to(torch.float64))
             error.append(errors[best])
-        return LooScore(self.betas, torch.stack(right), torch.stack(error), len(F))
+        return LooScore(self.betas, torch.stack(soft, dim=1), torch.stack(right), torch.stack(error), len(F))
 
     def gcv(self) -> Tensor:
         """Generalized cross-validation for each β, from the summed statistics alone; smaller is better.
@@ -338,15 +384,14 @@ class RegularizationPath:
         return self.betas[int((scores == scores.min()).nonzero()[-1])]
 
     def select(self, scores: LooScore | Iterable[LooScore]) -> float:
-        """The β of highest leave-one-out accuracy over all clients' rows; of several, the largest."""
+        """The β of highest smoothed leave-one-out accuracy over all clients' rows; of several, the largest."""
         terms = [scores] if isinstance(scores, LooScore) else list(scores)
         if not terms:
             raise EmptyClientError("no client scored the grid, so there is nothing to choose beta by")
-        right = reduce(add, terms).right
-        return terms[0].betas[int((right == right.max()).nonzero()[-1])]
+        return choose_betas(terms[0].betas, reduce(add, terms).soft)[0]
 
     def _factor(self, beta: float) -> EigenFactor:
-        return truncated(self._values + beta, self._V)
+        return truncated(self._values + beta * self._penalized, self._V)
 
     def _system(self, factor: EigenFactor) -> GlobalSystem:
         return GlobalSystem(factor, self._rotated_cross[self._kept(factor)] / factor.values.sqrt()[:, None])
@@ -356,6 +401,24 @@ class RegularizationPath:
         return slice(len(self._values) - len(factor.values), None)
 
 
+def _eigenpairs(total: Statistics) -> tuple[Tensor, Tensor, Tensor]:
+    """λ ascending and V with A = V diag(λ) Vᵀ, and where there is a penalty (m,): nowhere on an intercept.
+
+    Standardised features have the mean 0 over the federation, so that nothing connects them with the intercept: it is
+    a coordinate of its own, and comes last, for it is the one that is always kept.
+    """
+    if not total.intercept:
+        values, V = torch.linalg.eigh(total.gram)
+        return values, V, torch.ones_like(values)
+    m = total.num_features - 1
+    values, V = torch.linalg.eigh(total.gram[:m, :m])
+    return torch.cat((values, total.gram[m:, m])), torch.block_diag(V, V.new_ones((1, 1))), total.penalty(1.0)  # type: ignore[no-untyped-call]
+
+
 def default_betas(total: Statistics) -> tuple[float, ...]:
-    """Two to the decade, from 1e-6 to 10 times the mean square of the features summed over rows."""
-    return penalty_grid(float(total.gram.diagonal().mean()))
+    """Two to the decade, from 1e-6 to 10 times the mean square of the features summed over rows.
+
+    Features that are 0 in all rows, and the intercept, do not count.
+    """
+    squares = total.gram.diagonal()[: total.num_features - total.intercept]
+    return penalty_grid(float(squares.sum() / (squares > 0.0).sum().clamp(min=1)))

@@ -1,27 +1,23 @@
-"""Phase 3: one client's own model, the global one corrected by the client's residuals.
+"""Phase 3: one client's own model, from its statistics.
 
     P̂_k = (A + αA_k + βI)⁻¹ (B + αB_k)                                   a weighted ridge: its rows weigh 1 + α
         = Ĝ + Z (I/α + F_k Z)⁻¹ (Y_k − F_k Ĝ),  Z = (A + βI)⁻¹F_kᵀ       the same, by the Woodbury identity
 
 The second form says what personalization is: the global model, plus a correction driven by what that model
-gets wrong on the client's own rows.
+gets wrong on the client's own rows. `PersonalizationPath` takes it, for all α at once, where the rows are at hand; here
+is the first, which needs none of them.
 """
 
 from __future__ import annotations
-
-from typing import Literal, get_args
 
 import torch
 from torch import Tensor
 
 from fedhip.core.aggregation import GlobalSystem, global_system
 from fedhip.core.errors import DimensionError, NotInTotalError
-from fedhip.core.fixedpoint import GridStatistics, decode_weighted
 from fedhip.core.rows import ArrayLike, Rows
 from fedhip.core.solvers import factorize, require_alpha, require_beta
-from fedhip.core.statistics import AdditiveStatistics, Statistics
-
-Route = Literal["auto", "cholesky", "low-rank"]
+from fedhip.core.statistics import AdditiveStatistics, Statistics, add_upper_gram, mirror_upper
 
 
 def personalize(
@@ -31,7 +27,6 @@ def personalize(
     alpha: float = 20.0,
     beta: float = 1.0,
     *,
-    route: Route = "auto",
     client: str | None = None,
 ) -> Tensor:
     """P̂_k = argmin_P ‖Y − FP‖² + α‖Y_k − F_k P‖² + β‖P‖² (equation 1, Theorem 2).
@@ -45,29 +40,22 @@ def personalize(
         The client's own rows.
     alpha, beta : float
         Weight of the client's rows on top of their share in the sum; ridge penalty. Both at least 0.
-    route : "auto", "cholesky" or "low-rank"
-        "cholesky" factors A + αA_k + βI: O(N_k m² + m³) for each client. "low-rank" corrects the global model:
-        O(N_k m² + N_k³) after one factorisation that is remembered with `total`. "auto" takes the low-rank
-        route up to N_k = m/3 rows.
     client : str, optional
         Named in error messages.
 
     Returns
     -------
     (m, d) float64 tensor on the statistics' device.
+
+    Notes
+    -----
+    O(N_k m² + m³). Several α of one client, and how good each is: `PersonalizationPath`.
     """
-    alpha, beta = require_alpha(alpha), require_beta(beta)
-    if route not in get_args(Route):
-        raise ValueError(f"route is {route!r}; choose 'auto', 'cholesky' or 'low-rank'")
     F, Y = client_rows(total, features, labels, client)
-    if alpha == 0.0:
-        return global_system(total, beta).G.clone()
-    if route == "auto":
-        route = "low-rank" if 3 * len(F) <= total.num_features else "cholesky"
-    if route == "low-rank":
-        return _corrected(global_system(total, beta), F, Y, alpha)
-    A = total.gram + alpha * (F.mT @ F)
-    return GlobalSystem.of(factorize(A, beta), total.cross + alpha * (F.mT @ Y)).G
+    A_k = torch.zeros_like(total.gram)
+    add_upper_gram(A_k, F)
+    own = Statistics._of(mirror_upper(A_k), F.mT @ Y, Y.sum(dim=0).to(torch.int64), total.intercept)
+    return personalize_from_statistics(total, own, alpha, beta, client=client)
 
 
 def personalize_from_statistics(
@@ -75,27 +63,15 @@ def personalize_from_statistics(
 ) -> Tensor:
     """P̂_k = (A + αA_k + βI)⁻¹ (B + αB_k) from the client's statistics: no row of it is needed.
 
-    What `personalize` gives, to rounding, at the price of one factorisation. Choosing α by leave-one-out does need
-    the rows.
+    One factorisation. Choosing α by leave-one-out does need the rows.
     """
     alpha, beta = require_alpha(alpha), require_beta(beta)
     require_part(total, own, client)
     if alpha == 0.0:
         return global_system(total, beta).G.clone()
     own = own.to(total.device)
-    factor = factorize(lambda: (alpha * own.gram).add_(total.gram), beta)
+    factor = factorize(lambda: (alpha * own.gram).add_(total.gram), total.penalty(beta))
     return GlobalSystem.of(factor, total.cross + alpha * own.cross).G
-
-
-def personalize_on_grid(
-    total: GridStatistics, own: GridStatistics, alpha: float = 20.0, beta: float = 1.0, *, client: str | None = None
-) -> Tensor:
-    """`personalize_from_statistics` of statistics on the grid: the same bits, and one matrix of memory beside them."""
-    alpha, beta = require_alpha(alpha), require_beta(beta)
-    require_part(total, own, client)
-    bits = total.fraction_bits
-    factor = factorize(lambda: decode_weighted(total.gram, own.gram, alpha, bits), beta)
-    return GlobalSystem.of(factor, decode_weighted(total.cross, own.cross, alpha, bits)).G
 
 
 def require_part(total: AdditiveStatistics, own: AdditiveStatistics, client: str | None = None) -> None:
@@ -132,12 +108,3 @@ def client_rows(
             "add the client's statistics first"
         )
     return F, Y if targets is None else Y * targets.to(Y)
-
-
-def _corrected(system: GlobalSystem, F: Tensor, Y: Tensor, alpha: float) -> Tensor:
-    """Ĝ + Z (I/α + F_k Z)⁻¹ (Y_k − F_k Ĝ), with W = F_k R⁻ᵀ, Z = R⁻ᵀWᵀ and F_k Z = W Wᵀ."""
-    W = system.factor.whiten(F)
-    core = W @ W.mT
-    core.diagonal().add_(1.0 / alpha)
-    coefficients = GlobalSystem.of(factorize(core), Y - W @ system.U).G
-    return system.G + system.factor.unwhiten(W.mT @ coefficients)

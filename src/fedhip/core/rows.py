@@ -77,11 +77,17 @@ class Rows:
         for start in range(0, len(self), step):
             stop = min(start + step, len(self))
             F = self._float64(start, stop)
-            if not bool(torch.isfinite(F).all()):
+            # One number tells whether there is any to look for; it may also be that the sum is too large.
+            if not bool(torch.isfinite(F.sum())) and not bool(torch.isfinite(F).all()):
                 row, column = torch.nonzero(~torch.isfinite(F))[0].tolist()
+                bad = int((~torch.isfinite(F[:, column])).sum())
+                remedy = "repair or drop such rows" if bad < len(F) or len(F) == 1 else "drop or repair the column"
                 raise FeaturesError(
-                    f"{self.who}the feature in row {start + row}, column {column} is "
-                    f"{float(F[row, column])}; features must be finite: repair or drop such rows"
+                    f"{self.who}the feature in row {start + row}, column {column} is {float(F[row, column])}, as in "
+                    f"{bad} of {len(F)} rows; features must be finite: {remedy}"
+                    if bad > 1
+                    else f"{self.who}the feature in row {start + row}, column {column} is {float(F[row, column])}; "
+                    f"features must be finite: {remedy}"
                 )
             yield F, self.labels[start:stop].to(F.device)
 

@@ -72,8 +72,8 @@ class EigenFactor:
         return self.V @ (T / self.values.sqrt()[:, None])
 
 
-def factorize(H: Matrix, beta: float = 0.0) -> Factor:
-    """Factor H + βI by Cholesky; where that is singular to working precision, by eigenvalues, with a warning."""
+def factorize(H: Matrix, beta: Tensor | float = 0.0) -> Factor:
+    """Factor H + βI, or H + diag(β), by Cholesky; where that is singular to rounding, by eigenvalues, and warn."""
     R = cholesky_if_regular(H, beta)
     if R is not None:
         return CholeskyFactor(R)
@@ -81,7 +81,8 @@ def factorize(H: Matrix, beta: float = 0.0) -> Factor:
     m, helpful = len(singular), smallest_helpful_beta(singular)
     factor = truncated(*torch.linalg.eigh(singular))
     warnings.warn(
-        f"the equations are singular to working precision at beta = {beta:g}: rank {len(factor.values)} of {m} "
+        f"the equations are singular to working precision at beta = {float(torch.as_tensor(beta).max()):g}: "
+        f"rank {len(factor.values)} of {m} "
         f"(eigenvalues below {rank_tolerance(m):.1e} of the largest count as zero); the solution of minimum norm "
         f"was taken. beta >= {helpful:.0e} makes the solution unique",
         SingularSystemWarning,
@@ -90,7 +91,7 @@ def factorize(H: Matrix, beta: float = 0.0) -> Factor:
     return factor
 
 
-def cholesky_if_regular(H: Matrix, beta: float = 0.0) -> Tensor | None:
+def cholesky_if_regular(H: Matrix, beta: Tensor | float = 0.0) -> Tensor | None:
     """R with H + βI = R Rᵀ; None where H + βI is singular to working precision.
 
     That is when, scaled to a diagonal of ones, it has an eigenvalue below `rank_tolerance(m)`: some feature is a
@@ -111,7 +112,7 @@ def cholesky_if_regular(H: Matrix, beta: float = 0.0) -> Tensor | None:
     return R
 
 
-def _regularized(H: Matrix, beta: float) -> Tensor:
+def _regularized(H: Matrix, beta: Tensor | float) -> Tensor:
     """H + βI in memory of its own, column after column, as a factorisation in place wants it."""
     own: Tensor = H.new_empty(H.shape).mT.copy_(H) if isinstance(H, Tensor) else H().mT
     own.diagonal().add_(beta)

@@ -132,7 +132,11 @@ class Statistics(AdditiveStatistics):
     gram : (m, m), symmetric
     cross : (m, d)
     counts : (d,), rows of each class
+    intercept : bool
+        Whether the last feature is the constant 1 (see `Standardization`): no penalty is on it.
     """
+
+    intercept: bool = False
 
     _kind: ClassVar[str] = "fedhip.statistics/1"
     _memo: dict[str, Any] = field(default_factory=dict, init=False)
@@ -211,19 +215,28 @@ class Statistics(AdditiveStatistics):
         )
 
     @classmethod
-    def _of(cls, gram: Tensor, cross: Tensor, counts: Tensor) -> Self:
+    def _of(cls, gram: Tensor, cross: Tensor, counts: Tensor, intercept: bool = False) -> Self:
         """Without the checks: the tensors come from our own arithmetic."""
         self = object.__new__(cls)
-        for name, value in (("gram", gram), ("cross", cross), ("counts", counts), ("_memo", {})):
+        values = {"gram": gram, "cross": cross, "counts": counts, "intercept": intercept, "_memo": {}}
+        for name, value in values.items():
             object.__setattr__(self, name, value)
         return self
+
+    def penalty(self, beta: float) -> Tensor:
+        """What β adds to the diagonal of `gram` (m,): nothing for the intercept."""
+        diagonal = torch.full_like(self.gram.diagonal(), beta)
+        if self.intercept:
+            diagonal[-1] = 0.0
+        return diagonal
 
     def __add__(self, other: Statistics) -> Self:
         if not isinstance(other, Statistics):
             return NotImplemented
         self.require_same_shape(other)
         other = other.to(self.device)
-        return self._of(self.gram + other.gram, self.cross + other.cross, self.counts + other.counts)
+        gram, cross, counts = self.gram + other.gram, self.cross + other.cross, self.counts + other.counts
+        return self._of(gram, cross, counts, self.intercept)
 
     def __sub__(self, other: Statistics) -> Self:
         if not isinstance(other, Statistics):
@@ -235,7 +248,7 @@ class Statistics(AdditiveStatistics):
         # Where no rows are left nothing may be left of them, not even their rounding.
         cross = (self.cross - other.cross) * (counts > 0)
         gram = self.gram - other.gram if bool(counts.any()) else torch.zeros_like(self.gram)
-        return self._of(gram, cross, counts)
+        return self._of(gram, cross, counts, self.intercept)
 
     def __eq__(self, other: object) -> bool:
         if not isinstance(other, Statistics):
@@ -254,7 +267,7 @@ class Statistics(AdditiveStatistics):
         """The same statistics on another device."""
         if torch.device(device) == self.device:
             return self
-        return self._of(self.gram.to(device), self.cross.to(device), self.counts.to(device))
+        return self._of(self.gram.to(device), self.cross.to(device), self.counts.to(device), self.intercept)
 
     def require_valid(self, client: str | None = None) -> None:
         """Raise `StatisticsError` unless some data set has these statistics.
@@ -294,6 +307,8 @@ class Statistics(AdditiveStatistics):
 
     def to_file(self, path: str | PathLike[str]) -> None:
         """Write a safetensors file (gram as its packed upper triangle), whole or not at all."""
+        if self.intercept:
+            raise StatisticsError("these follow from others by standardising; write those, and standardise again")
         _FILE.write(path, {"gram": pack(self.gram), "cross": self.cross, "counts": self.counts}, digest=self.digest())
 
     @classmethod
@@ -313,7 +328,7 @@ class Statistics(AdditiveStatistics):
         return statistics
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return self._of, (self.gram, self.cross, self.counts)  # without what was remembered
+        return self._of, (self.gram, self.cross, self.counts, self.intercept)  # without what was remembered
 
 
 def add_upper_gram(gram: Tensor, F: Tensor) -> None:

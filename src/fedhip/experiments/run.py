@@ -24,19 +24,30 @@ from fedhip.features.reference import BackboneReference
 from fedhip.heads import Head, Ridge, head_named
 from fedhip.heads.options import options_of
 from fedhip.heads.recommendation import AUTO, compare_with_lda, judge_heads, options_of_heads
-from fedhip.lifting import LiftSettings, lift_clients
+from fedhip.lifting import LiftSettings, lift_clients, lifted_grid
 from fedhip.methods import MethodRun, Protocol, closed_task, run_method
 from fedhip.methods.closed import Task, one_shot
 from fedhip.methods.protocol import PriorOption
 from fedhip.models import RIDGE
 from fedhip.parallel import one_thread
+from fedhip.phases import Alpha, Beta, Client
 from fedhip.runs import Ledger, RunFolder, new_run
 from fedhip.runs.config import write_config
 from fedhip.runs.errors import MethodNameError
 from fedhip.runs.folder import Draft
 from fedhip.runs.models import global_model, models_digest, personal_model
 from fedhip.runs.results import add_balance, add_lift, details_of, refresh, results_of, rival_entry
-from fedhip.simulation import BALANCED, METHODS, Alpha, Beta, Client, Outcome, Stopwatch, clients_of, evaluate, simulate
+from fedhip.simulation import (
+    BALANCED,
+    METHODS,
+    STANDARD,
+    Outcome,
+    RidgeOptions,
+    Stopwatch,
+    clients_of,
+    evaluate,
+    simulate,
+)
 
 Json = dict[str, Any]
 #: Images shown of each of the worst classes, and their size in pixels.
@@ -58,16 +69,15 @@ class RoundSettings:
     rounds: int = 200
     only_local_classes: bool = False
     prior: PriorOption = "none"
-    fraction_bits: int | None = None
+    ridge: RidgeOptions = STANDARD
     keep_statistics: bool = True
     head: str = RIDGE
     head_options: Mapping[str, float] = field(default_factory=dict)
     lift: LiftSettings | None = None
-    balance: bool = False
     recommend: bool = False
 
     def __post_init__(self) -> None:
-        if not self.balance:
+        if not self.ridge.balance:
             return
         if self.head != RIDGE:
             raise MethodNameError(
@@ -93,7 +103,7 @@ class RoundSettings:
     @property
     def compares_with_lda(self) -> bool:
         """Whether there are ridges to compare, of rows that all weigh alike."""
-        return self.recommend and self.head == RIDGE and Ridge.method in self.methods and not self.balance
+        return self.recommend and self.head == RIDGE and Ridge.method in self.methods and not self.ridge.balance
 
 
 def run_round(
@@ -118,12 +128,13 @@ def run_round(
     the report's examples.
     """
     clients = clients_of(features, partition)
-    lift, lifted, recommendation, watch = None, None, None, Stopwatch()
+    lift, lifted, recommendation, watch, ridge = None, None, None, Stopwatch(), settings.ridge
     if settings.lift is not None:
         plan = settings.lift.plan(features.features.shape[1], features.num_classes)
         with watch("lift"):
             lift = plan.draw(clients, device, report)
             clients, lifted = lift_clients(lift, clients, device), plan.told(lift)
+        ridge = lifted_grid(clients, ridge)
     protocol = Protocol(
         rounds=settings.rounds,
         seed=config["seed"],
@@ -134,12 +145,12 @@ def run_round(
         with watch("choosing the head"):
             options = options_of_heads(settings.alpha, settings.beta)
             recommendation = judge_heads(
-                clients, features.num_classes, protocol, options=options, device=device, report=report
+                clients, features.num_classes, protocol, options=options, device=device, report=report, ridge=ridge
             )
         settings = settings.with_head(recommendation.head)
         config = {**config, "head": settings.head}
     head = head_named(settings.head)
-    task = _head_task(head, clients, features.num_classes, protocol, settings, device, report)
+    task = _head_task(head, clients, features.num_classes, protocol, settings, device, report, ridge)
     with new_run(out, force=force) as draft:
         terms: dict[str, str] = {}
 
@@ -156,14 +167,13 @@ def run_round(
             methods=[name for name in settings.methods if name in METHODS],
             only_local_classes=settings.only_local_classes,
             prior=settings.prior == "client",
-            fraction_bits=settings.fraction_bits,
-            balance=settings.balance,
+            ridge=ridge,
             device=device,
             report=report,
             keep_statistics=keep,
         )
         rivals = [
-            run_method(name, clients, features.num_classes, protocol, device=device, report=report)
+            run_method(name, clients, features.num_classes, protocol, device=device, report=report, ridge=ridge)
             for name in settings.methods
             if name not in (*METHODS, head.method)
         ]
@@ -185,7 +195,7 @@ def run_round(
             results["recommendation"] = recommendation.told
         if lifted is not None:
             add_lift(results, lifted)
-        if settings.balance:
+        if ridge.balance:
             add_balance(results, class_weights(outcome.federation.grid.counts).tolist())
         details = details_of(own, features.class_names, head)
         refresh(results, details)
@@ -222,9 +232,12 @@ def _head_task(
     settings: RoundSettings,
     device: str | torch.device,
     report: Callable[[str, int, int], None] | None,
+    ridge: RidgeOptions,
 ) -> Task:
     options = options_of(head, settings.alpha, settings.head_options)
-    return closed_task(head.method, clients, num_classes, protocol, options=options, device=device, report=report)
+    return closed_task(
+        head.method, clients, num_classes, protocol, options=options, device=device, report=report, ridge=ridge
+    )
 
 
 def head_round(outcome: Outcome, kind: type[Head], task: Task) -> tuple[Head, Outcome, MethodRun]:

@@ -51,6 +51,9 @@ _KEYS = {
     "classes": {"names": "classes"},
     "features": {
         "width": "width",
+        "columns": "columns",
+        "column_offsets": "column_offsets",
+        "column_exponents": "column_exponents",
         "largest_feature": "largest_feature",
         **{name: name for name in LIFT_FIELDS},
         "encoder_digest": "encoder_digest",
@@ -59,14 +62,25 @@ _KEYS = {
     "round": {
         name: name
         for name in (
-            *("head", "gradient_rounds", "prior", "alpha", "beta", "seed", "fraction_bits", "only_local_classes"),
+            *(
+                "head",
+                "gradient_rounds",
+                "prior",
+                "alpha",
+                "beta",
+                "standardize",
+                "intercept",
+                "seed",
+                "fraction_bits",
+                "only_local_classes",
+            ),
             *("secure_sum", "quorum", "threshold", "deadline", "max_rows"),
         )
     },
 }
 _OPTIONAL = (
-    *("encoder_digest", "backbone", *LIFT_FIELDS[1:]),
-    *("head", "gradient_rounds", "prior"),
+    *("encoder_digest", "backbone", "columns", "column_offsets", "column_exponents", *LIFT_FIELDS[1:]),
+    *("head", "gradient_rounds", "prior", "standardize", "intercept"),
 )
 _DIGEST = re.compile("[0-9a-f]{64}")
 _LIMIT = 1 << 63
@@ -84,6 +98,9 @@ Head = Literal["ridge", "lda", "logistic"]
 HEADS: tuple[Head, ...] = ("ridge", "lda", "logistic")
 LiftOption = Literal["none", "relu", "fourier", "nystroem"]
 LIFTS: tuple[LiftOption, ...] = ("none", "relu", "fourier", "nystroem")
+#: How the units of the columns are known: by a first sum, as they are written here, or all the same.
+ColumnsOption = Literal["sum", "given", "plain"]
+COLUMNS: tuple[ColumnsOption, ...] = ("sum", "given", "plain")
 PriorOption = Literal["none", "client"]
 PRIORS: tuple[PriorOption, ...] = ("none", "client")
 #: As many as `fedhip run` asks of the logistic head.
@@ -95,8 +112,13 @@ _MOST_GRADIENT_ROUNDS = 100
 class Agreement:
     """The values of federation.toml, checked.
 
-    `largest_feature` bounds the absolute value of a feature and `max_rows` the rows of one site: with them a sum of
-    all sites cannot wrap round the grid, where under masks nobody would notice. A site checks both before it sends.
+    `columns` is how the units of the features' columns are known (`fedhip.core.columns`): "sum", by a first sum over
+    the sites; "given", by `column_offsets` and `column_exponents`; "plain", all the same. Then `largest_feature` bounds the
+    absolute value of a feature and `max_rows` the rows of one site, with which a sum of all sites cannot wrap round the
+    grid, where under masks nobody would notice. A site checks both before it sends, and in any case the room that its
+    own numbers leave to the others'.
+
+    `standardize` and `intercept` are of the ridge; an agreement that says nothing of them is of before there were any.
 
     `width` is that of the features that sites bring. Where these are lifted, the statistics are of `lift_width`, and
     `fraction_bits` is their scale; the seed travels here, and the matrix never.
@@ -111,6 +133,9 @@ class Agreement:
     width: int
     backbone: BackboneReference | None = None
     encoder_digest: str | None = None
+    columns: ColumnsOption = "sum"
+    column_offsets: tuple[float, ...] | None = None
+    column_exponents: tuple[int, ...] | None = None
     largest_feature: float = 16.0
     lift: LiftOption = "none"
     lift_width: int | None = None
@@ -120,7 +145,9 @@ class Agreement:
     gradient_rounds: int | None = None
     prior: PriorOption = "none"
     alpha: float | Literal["loo"] = "loo"
-    beta: float | Literal["auto"] = "auto"
+    beta: float | Literal["auto", "gcv"] = "auto"
+    standardize: bool = True
+    intercept: bool = True
     seed: int = 0
     fraction_bits: int
     only_local_classes: bool = False
@@ -138,14 +165,15 @@ class Agreement:
         require_whole("width", self.width, 1, 1 << 20)
         put(self, "largest_feature", require_number("largest_feature", self.largest_feature, above=0.0))
         self._check_lift()
+        self._check_columns()
         self._check_encoder()
         self._check_head()
-        for field, word in (("alpha", "loo"), ("beta", "auto")):
-            if getattr(self, field) != word:
-                put(self, field, require_number(field, getattr(self, field), word=word))
+        for field, *words in (("alpha", "loo"), ("beta", "auto", "gcv")):
+            if getattr(self, field) not in words:
+                put(self, field, require_number(field, getattr(self, field), word="' or '".join(words)))
         require_whole("seed", self.seed, 0, _LIMIT - 1)
         require_whole("fraction_bits", self.fraction_bits, 0, 62)
-        for field in ("only_local_classes", "secure_sum"):
+        for field in ("only_local_classes", "secure_sum", "standardize", "intercept"):
             if not isinstance(getattr(self, field), bool):
                 raise AgreementError(f"{field} is {shown(getattr(self, field))}; give true or false")
         put(self, "deadline", require_number("deadline", self.deadline, above=0.0))
@@ -167,6 +195,28 @@ class Agreement:
             object.__setattr__(self, "lift_bandwidth", bandwidth)
         elif self.lift_bandwidth is not None:
             raise AgreementError("lift_bandwidth is given, and the lift 'relu' has no kernel; leave it out")
+
+    def _check_columns(self) -> None:
+        """How the units of the columns are known."""
+        if self.columns not in COLUMNS:
+            raise AgreementError(f"columns is {shown(self.columns)}; give {', '.join(COLUMNS[:-1])} or {COLUMNS[-1]}")
+        given = {"column_offsets": self.column_offsets, "column_exponents": self.column_exponents}
+        for field, values in given.items():
+            if (values is None) == (self.columns == "given"):
+                raise AgreementError(f"{field} belongs to columns = 'given', and to nothing else")
+            if values is not None and len(values) != self.width:
+                raise AgreementError(f"{field} has {len(values)} numbers, and features are {self.width} wide")
+        for number in self.column_offsets or ():
+            require_number("column_offsets", abs(number) if isinstance(number, int | float) else number)  # type: ignore[redundant-expr]
+        for exponent in self.column_exponents or ():
+            require_whole("column_exponents", exponent, -200, 200)
+        if self.columns == "given" and not (self.intercept or self.standardize) and any(self.column_offsets or ()):
+            raise AgreementError("column_offsets are for a ridge with an intercept; give zeros, or agree on one")
+        if self.columns == "sum" and self.lift == "nystroem":
+            raise AgreementError(
+                "the first sum of the lift 'nystroem' is of products, for which the columns' units must be known: "
+                "agree on columns = 'given', or 'plain' where all are alike"
+            )
 
     def _check_encoder(self) -> None:
         if self.backbone is not None and not isinstance(self.backbone, BackboneReference):
@@ -219,6 +269,8 @@ class Agreement:
     def _check_room(self) -> None:
         sites = len(self.sites)
         require_whole("max_rows", self.max_rows, 1, _LIMIT - 1)
+        if self.columns != "plain" and self.lift == "none":
+            return  # features have no common size: each site looks at the room that its own numbers leave
         largest = self.largest_feature if self.lift == "none" else largest_lifted(self.lift, self.layout.m)
         room = rows_that_fit(largest, self.fraction_bits) // sites
         if self.max_rows <= room:
@@ -242,9 +294,19 @@ class Agreement:
         return "local", "global", "fedhip" if self.head == "ridge" else f"fedhip-{self.head}"
 
     @property
+    def has_first_sum(self) -> bool:
+        """Whether a sum comes before that of the statistics: it says what the columns, or the lift, are."""
+        return self.columns == "sum" or self.lift != "none"
+
+    @property
+    def chooses_beta(self) -> bool:
+        """Whether the sites' rows say what β is."""
+        return self.head == "ridge" and self.beta == "auto"
+
+    @property
     def has_later_sums(self) -> bool:
         """Whether sums follow that of the statistics."""
-        return self.head == "logistic" or self.prior == "client"
+        return self.head == "logistic" or self.prior == "client" or self.chooses_beta
 
     @property
     def warnings(self) -> tuple[str, ...]:
@@ -297,7 +359,11 @@ class Agreement:
                 fields[field] = tuple(fields[field])
             if "backbone" in fields:
                 fields["backbone"] = backbone_reference(fields["backbone"])
-            return cls(**fields)
+            for field in ("column_offsets", "column_exponents"):
+                if isinstance(fields.get(field), list):
+                    fields[field] = tuple(fields[field])
+            # What a file says nothing of is as it was before there was a choice.
+            return cls(**{"columns": "plain", "standardize": False, "intercept": False, **fields})
         except FederationError as error:
             raise type(error)(f"{path}: {error}") from None
 
@@ -335,7 +401,7 @@ class Agreement:
                 f"there are {rows} rows here, and the agreement allows {self.max_rows} a site (max_rows); "
                 "take fewer, or agree on more"
             )
-        if not largest <= self.largest_feature:
+        if self.columns == "plain" and not largest <= self.largest_feature:
             raise SiteDataError(
                 f"a feature here is as large as {largest:g}, and the agreement allows {self.largest_feature:g} "
                 "(largest_feature); rescale the features at all sites, or agree on more"
@@ -347,6 +413,11 @@ class Agreement:
         values |= {"sites": list(self.sites), "classes": list(self.classes)}
         values["head"] = None if self.head == "ridge" else self.head
         values["prior"] = None if self.prior == "none" else self.prior
+        values["columns"] = None if self.columns == "plain" else self.columns
+        for field in ("column_offsets", "column_exponents"):
+            values[field] = None if values[field] is None else list(values[field])
+        for field in ("standardize", "intercept"):
+            values[field] = values[field] or None
         if self.backbone is not None:
             values["backbone"] = {key: getattr(self.backbone, key) for key in _BACKBONE}
             values["backbone"] = {key: value for key, value in values["backbone"].items() if value is not None}

@@ -16,16 +16,17 @@ from fedhip.federation.wire import Arrays, Body, Letter
 if TYPE_CHECKING:
     from fedhip.core.affine import AffineModel
     from fedhip.core.logistic_fit import LogisticHead
+    from fedhip.core.standardization import Standardization
     from fedhip.models import Model
 
 #: ρ, T₀ and the mean curvature κ.
 _SETTINGS = ("penalty", "temperature", "curvature")
 
 
-def held_model(head: LogisticHead, agreement: Agreement, total: str) -> Model:
-    """The federation's model; `total` is the digest of the statistics' sum."""
+def held_model(head: LogisticHead, agreement: Agreement, total: str, units: Standardization) -> Model:
+    """The federation's model; `total` is the digest of the statistics' sum, `units` are those of its columns."""
     settings = {"penalty": head.rho, "temperature": known_temperature(head.fit), "curvature": head.curvature}
-    return _model(head.model, settings, agreement, total)
+    return _model(head.model.on_raw(units), settings, agreement, total)
 
 
 def head_letter(model: Model) -> tuple[Body, Arrays]:

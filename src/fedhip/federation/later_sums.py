@@ -37,10 +37,11 @@ _LOSS_BITS = 32
 
 
 class Ask(StrEnum):
-    """What a sum is of: the moments of a lift, the statistics, and what follows them."""
+    """What a sum is of: what the columns are like, the statistics, and what follows them."""
 
     MOMENTS = "moments"
     STATISTICS = "statistics"
+    BETA = "beta"
     TEMPERATURE = "temperature"
     GRADIENT = "gradient"
     PENALTY = "penalty"
@@ -107,7 +108,8 @@ def fit_of(total: Vector, layout: Layout, fraction_bits: int) -> LogisticFit:
     from fedhip.core.fixedpoint import decode
     from fedhip.core.logistic_fit import LogisticFit
 
-    return LogisticFit.of(decode(from_vector(total, layout, fraction_bits)))
+    step = 2.0 ** -(fraction_bits // 2)
+    return LogisticFit.of(decode(from_vector(total, layout, fraction_bits)), step=step)
 
 
 def known_temperature(fit: LogisticFit) -> float:

@@ -1,9 +1,9 @@
-"""Lifts over the network: one sum before that of the statistics, from which everybody draws the same lift.
+"""The sum before that of the statistics, from which everybody knows the columns' units, and draws the same lift.
 
-    moments   Σ x² ‖ Σ x ‖ rows          2m + 1 whole numbers; Nyström's with all products, as statistics of one class
+    moments   a survey of the columns (`fedhip.core.columns`), 52 whole numbers for each, and the number of rows
+              of the lift nystroem all products instead, as statistics of one class
 
-They are those of `fedhip run` (`fedhip.lifting`), at the scale that the agreed bound on raw features gives. Kind,
-width, seed and bandwidth are agreed on; no matrix and no row travels.
+They are those of `fedhip run`. Kind, width, seed and bandwidth of a lift are agreed on; no matrix and no row travels.
 """
 
 from __future__ import annotations
@@ -12,14 +12,14 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from fedhip.core.errors import StatisticsError
 from fedhip.federation.agreement import Agreement
 from fedhip.federation.vector import Layout, Vector, from_vector, require_possible, to_vector
 
 if TYPE_CHECKING:
+    from fedhip.core.columns import Columns, Survey
     from fedhip.core.lifts import Lift
     from fedhip.lifting import LiftPlan
-    from fedhip.simulation import Client
+    from fedhip.phases import Client, RowEncoding
 
 
 def plan_of(agreement: Agreement) -> LiftPlan:
@@ -32,56 +32,79 @@ def plan_of(agreement: Agreement) -> LiftPlan:
     return settings.plan(agreement.width, len(agreement.classes))
 
 
-def moment_bits(agreement: Agreement) -> int:
-    """The scale of the first sum, which is of raw features."""
-    from fedhip.core.fixedpoint import fraction_bits_for
-
-    return fraction_bits_for(agreement.largest_feature)
-
-
 def moments_length(agreement: Agreement) -> int:
     """How many numbers a site sends."""
-    return Layout(agreement.width, 1).size if agreement.lift == "nystroem" else 2 * agreement.width + 1
+    from fedhip.core.columns import Survey
+
+    return Layout(agreement.width, 1).size if _is_products(agreement) else Survey.size(agreement.width)
 
 
 def moments_vector(client: Client, agreement: Agreement) -> Vector:
     """A site's part, from its raw training rows."""
-    from fedhip.lifting import moments_of
+    from fedhip.lifting import products_of
 
-    moments = moments_of(client, moment_bits(agreement))
-    if agreement.lift == "nystroem":
-        return to_vector(moments)
-    parts = moments.gram.diagonal(), moments.cross[:, 0], moments.counts
-    return np.concatenate([part.numpy() for part in parts]).view(np.uint64)
+    if _is_products(agreement):
+        return to_vector(products_of(client, _products_encoding(agreement)))
+    return client.survey().to_vector().view(np.uint64)
+
+
+def survey_in(vector: Vector, agreement: Agreement) -> Survey:
+    """The survey that a vector holds."""
+    from fedhip.core.columns import Survey
+
+    return Survey.from_vector(vector.view(np.int64), agreement.width)
+
+
+def encoding_of(agreement: Agreement, moments: Vector | None) -> RowEncoding:
+    """How rows become part of the sum of the statistics: everybody knows the same."""
+    from fedhip.core.columns import Columns
+    from fedhip.phases import RowEncoding
+
+    if agreement.lift != "none":
+        return RowEncoding(Columns.plain(agreement.layout.m), agreement.fraction_bits)
+    if agreement.columns == "sum":
+        assert moments is not None  # noqa: S101  (who asks has looked)
+        columns = Columns.of(survey_in(moments, agreement), centred=agreement.intercept or agreement.standardize)
+        return RowEncoding(columns, agreement.fraction_bits)
+    return RowEncoding(_agreed(agreement), agreement.fraction_bits)
 
 
 def lift_of(vector: Vector, agreement: Agreement) -> Lift:
     """The lift that everybody draws from the sum."""
-    import torch
-
-    from fedhip.core.fixedpoint import GridStatistics, decode
-    from fedhip.core.lifts import Lift
-
-    m, bits, plan = agreement.width, moment_bits(agreement), plan_of(agreement)
-    if agreement.lift == "nystroem":
-        grid = from_vector(vector, Layout(m, 1), bits)
-    else:
-        squares, sums, rows = (torch.from_numpy(part.copy()) for part in np.split(vector.view(np.int64), [m, 2 * m]))
-        grid = GridStatistics(torch.diag(squares), sums[:, None], rows, bits)
-    settings = plan.settings
-    return Lift.of(settings.kind, plan.width, settings.seed, decode(grid), settings.sigma)
+    plan = plan_of(agreement)
+    if _is_products(agreement):
+        encoding = _products_encoding(agreement)
+        return plan.of_products(from_vector(vector, Layout(agreement.width, 1), encoding.fraction_bits), encoding)
+    return plan.of_survey(survey_in(vector, agreement))
 
 
 def require_possible_moments(vector: Vector, agreement: Agreement, most_rows: int) -> None:
     """Refuse moments that no data set of so many rows has."""
-    m, bits = agreement.width, moment_bits(agreement)
-    if agreement.lift == "nystroem":
-        return require_possible(vector, Layout(m, 1), bits, most_rows)
-    squares, sums, (rows,) = np.split(vector.view(np.int64), [m, 2 * m])
-    if not 0 < rows <= most_rows:
-        raise StatisticsError(f"the moments are of {rows} rows, and at most {most_rows} are agreed on")
-    # (Σx)² ≤ N Σx², to rounding.
-    most = float(rows) * squares.astype(np.float64) * 2.0**-bits
-    if (squares < 0).any() or (np.square(sums * 2.0**-bits) > most * (1.0 + 1e-9)).any():
-        raise StatisticsError("the squares of the features are smaller than their sums allow; no data set has that")
+    if _is_products(agreement):
+        bits = _products_encoding(agreement).fraction_bits
+        return require_possible(vector, Layout(agreement.width, 1), bits, most_rows)
+    survey_in(vector, agreement).require_possible(most_rows)
     return None
+
+
+def _is_products(agreement: Agreement) -> bool:
+    return agreement.lift == "nystroem"
+
+
+def _products_encoding(agreement: Agreement) -> RowEncoding:
+    """Of raw features, whose units are agreed on."""
+    from fedhip.core.columns import COLUMN_BITS
+    from fedhip.core.fixedpoint import fraction_bits_for
+    from fedhip.phases import RowEncoding
+
+    bits = fraction_bits_for(agreement.largest_feature) if agreement.columns == "plain" else COLUMN_BITS
+    return RowEncoding(_agreed(agreement), bits)
+
+
+def _agreed(agreement: Agreement) -> Columns:
+    """The columns' units that the agreement says."""
+    from fedhip.core.columns import Columns
+
+    if agreement.column_offsets is None or agreement.column_exponents is None:
+        return Columns.plain(agreement.width)
+    return Columns.from_dict({"offset": agreement.column_offsets, "exponent": agreement.column_exponents})

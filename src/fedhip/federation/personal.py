@@ -21,7 +21,8 @@ if TYPE_CHECKING:
     from fedhip.core.prior import Prior
     from fedhip.heads import Head
     from fedhip.models import Model
-    from fedhip.simulation import Client, ClientResult, Federation, Personalization
+    from fedhip.phases import Client, Federation, Personalization, RowEncoding
+    from fedhip.simulation import ClientResult, RidgeOptions
 
 
 @dataclass(frozen=True)
@@ -43,7 +44,7 @@ class Pooled:
 
 @dataclass(frozen=True)
 class Sum:
-    """What the server sends at last: the sum, its β, and whose sum it is.
+    """What the server sends at last: the sum, its β, whose sum it is, and how rows became part of it.
 
     Where the sum alone does not give the head, also the head that is held; what the later sums were of; those that
     priors are chosen by; and what the rows behind the sum were lifted by.
@@ -52,6 +53,8 @@ class Sum:
     grid: GridStatistics
     beta: float
     sites: Sequence[str]
+    encoding: RowEncoding
+    fold_betas: tuple[float, ...] = ()
     held: Model | None = None
     asks: Sequence[str] = ()
     pooled: Pooled | None = None
@@ -61,10 +64,10 @@ class Sum:
 def personalize(out: Path, client: Client, received: Sum, agreement: Agreement, data: Path) -> ClientResult:
     """Choose α and priors on the site's own rows, solve its model, and write all to `out`, whole or not at all."""
     from fedhip.parallel import one_thread
-    from fedhip.simulation import Federation, Stopwatch, evaluate, local_model
+    from fedhip.simulation import Stopwatch, evaluate, local_model
 
     watch = Stopwatch()
-    federation = Federation(received.grid, received.beta)
+    federation = federation_of(agreement, received.grid, received.beta, received.encoding, received.fold_betas)
     d, only_local = len(agreement.classes), agreement.only_local_classes
     with watch("personalization"), one_thread():
         try:
@@ -74,9 +77,9 @@ def personalize(out: Path, client: Client, received: Sum, agreement: Agreement, 
                 SiteCode.TOTAL, f"the sum that came does not fit this site's rows: {error}"
             ) from error
     with watch("models of one client alone"), one_thread():
-        alone = local_model(client, d)
+        alone = local_model(client, d, ridge_of(agreement))
     local, everybody, own = agreement.methods
-    common = federation.G if head is None else head.common
+    common = federation.common if head is None else head.common
     models = {local: alone, everybody: common, own: personal.model}
     result = evaluate(client, models, personal, d, only_local, priors, federation.grid.counts, own=own)
     try:
@@ -94,8 +97,8 @@ def _phase3(
     A ridge is a function of the sum, and needs no head; its α is chosen together with its prior.
     """
     from fedhip.federation.site_priors import SitePriors
+    from fedhip.phases import Personalization
     from fedhip.priors import prior_alphas
-    from fedhip.simulation import Personalization
 
     alpha, only_local, pooled = agreement.alpha, agreement.only_local_classes, received.pooled
     own, ridge, priors = agreement.methods[-1], agreement.head == "ridge", dict[str, "Prior"]()
@@ -110,6 +113,26 @@ def _phase3(
         return personal, None, priors
     kept = {client.name: priors[own]} if priors else None
     return head.personalize(kept)[client.name][0], head, priors
+
+
+def federation_of(
+    agreement: Agreement,
+    grid: GridStatistics,
+    beta: float,
+    encoding: RowEncoding,
+    fold_betas: tuple[float, ...] = (),
+) -> Federation:
+    """The sum as the agreed ridge sees it."""
+    from fedhip.phases import Federation
+
+    return Federation(grid, beta, encoding, agreement.standardize, agreement.intercept, fold_betas)
+
+
+def ridge_of(agreement: Agreement) -> RidgeOptions:
+    """What ridges are of."""
+    from fedhip.simulation import RidgeOptions
+
+    return RidgeOptions(agreement.standardize, agreement.intercept)
 
 
 def fit_head(
@@ -131,7 +154,9 @@ def fit_head(
     kind = head_named(agreement.head)
     protocol = Protocol(seed=agreement.seed, only_local_classes=agreement.only_local_classes)
     options = {**options_of(kind, agreement.alpha, {}), **known}
-    task = Task(clients, len(agreement.classes), protocol, options, "cpu", lambda phase, done, total: None)
+    task = Task(
+        clients, len(agreement.classes), protocol, options, "cpu", lambda phase, done, total: None, ridge_of(agreement)
+    )
     return kind.fit(federation, task, held)
 
 
@@ -229,6 +254,8 @@ def configuration(agreement: Agreement) -> dict[str, Any]:
         "agreement": agreement.digest(),
         "alpha": agreement.alpha,
         "beta": agreement.beta,
+        "standardize": agreement.standardize,
+        "intercept": agreement.intercept,
         "seed": agreement.seed,
         "only_local_classes": agreement.only_local_classes,
         "fraction_bits": agreement.fraction_bits,

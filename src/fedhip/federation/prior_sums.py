@@ -34,11 +34,21 @@ def later_length(ask: Ask, agreement: Agreement) -> int:
     """How many numbers a site sends."""
     if ask is Ask.SCALE:
         return _PARTS + 1
+    if ask is Ask.BETA:
+        return math.prod(beta_shape())
     if ask is Ask.PRIOR:
         return sum(2 * models * _places() + 1 for models in models_of(agreement).values())
     if ask is Ask.TEMPERATURE and agreement.head == "lda":
         return len(lda_temperatures())
     return agreement.layout.size if ask is Ask.STATISTICS else length(ask, agreement.layout)
+
+
+def beta_shape() -> tuple[int, int]:
+    """Of what β is chosen by: the smoothed accuracy over β, of all rows and without each fold."""
+    from fedhip.core.selection import FOLDS
+    from fedhip.phases import SCORED_BETAS
+
+    return FOLDS + 1, SCORED_BETAS
 
 
 def lda_temperatures() -> tuple[float, ...]:

@@ -17,7 +17,7 @@ from fedhip.federation.wire import Letter
 
 if TYPE_CHECKING:
     from fedhip.models import Model
-    from fedhip.simulation import Federation
+    from fedhip.phases import Federation
 
 
 def write_result(
@@ -65,6 +65,8 @@ def write_result(
         "feature_dim": federation.grid.num_features,
         "beta": federation.beta,
         "fraction_bits": agreement.fraction_bits,
+        "standardize": agreement.standardize,
+        "intercept": agreement.intercept,
         "only_local_classes": agreement.only_local_classes,
         "methods": methods,
         "leave_one_out": None,
@@ -85,6 +87,8 @@ def write_result(
         "class_names": list(agreement.classes),
         "alphas": list(head_named(agreement.head).alphas),
         "temperatures": list(head_named(agreement.head).temperatures),
+        "columns": federation.encoding.columns.to_dict(),
+        "fold_betas": list(federation.fold_betas),
         "clients": {},
         "examples": [],
         "stale": [],

@@ -19,7 +19,7 @@ from fedhip.federation.errors import ClassNameError
 from fedhip.federation.names import class_positions
 
 if TYPE_CHECKING:
-    from fedhip.simulation import Client
+    from fedhip.phases import Client, RowEncoding
 
 
 @dataclass(frozen=True)
@@ -70,7 +70,7 @@ class SiteRows:
 
     def client(self, agreement: Agreement, *, weights: Path | None = None, device: str | None = None) -> Client:
         """Its rows as features, through the agreed backbone where they are images."""
-        from fedhip.simulation import Client
+        from fedhip.phases import Client
 
         if isinstance(self.data, FeatureSet):
             features: NDArray[Any] = self.data.features
@@ -144,12 +144,31 @@ def _extract(data: Dataset, agreement: Agreement, weights: Path | None, device: 
 
 def require_size(features: NDArray[Any], agreement: Agreement) -> None:
     """Refuse training features that are larger than agreed: the grid would not hold their sum."""
+    if agreement.columns != "plain":
+        return  # each column has units of its own, and no common bound
     if (largest := float(max(features.max(), -features.min()))) > agreement.largest_feature:
         raise SiteRefusalError(
             SiteCode.OVERFLOW,
             f"a feature here is as large as {largest:g}, and the agreement allows {agreement.largest_feature:g}; "
             "rescale the features at all sites, or agree on more (init --largest-feature)",
         )
+
+
+def require_agreed_units(encoding: RowEncoding, client: Client) -> None:
+    """Refuse rows of which a column would be rounded away: the units that were agreed on are not its own."""
+    import warnings
+
+    from fedhip.core.columns import require_same_constants
+    from fedhip.core.errors import ColumnWarning
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("error", ColumnWarning)
+        try:
+            require_same_constants(encoding.columns, client.train[0], step=encoding.step)
+        except ColumnWarning as found:
+            raise SiteRefusalError(
+                SiteCode.DATA, f"{found}; or agree on the units of columns (init --columns sum)"
+            ) from None
 
 
 def _require_width(width: int, agreement: Agreement, source: Path) -> None:

@@ -30,11 +30,12 @@ from fedhip.federation.errors import MessageError, RoundError
 from fedhip.federation.exchange import Exchange
 from fedhip.federation.head_letter import head_letter, held_model
 from fedhip.federation.later_rounds import LaterRounds
-from fedhip.federation.later_sums import Ask
-from fedhip.federation.lift_sums import lift_of, moment_bits, moments_length, require_possible_moments
+from fedhip.federation.later_sums import Ask, losses_of
+from fedhip.federation.lift_sums import encoding_of, lift_of, moments_length, require_possible_moments
 from fedhip.federation.logistic_rounds import LogisticRounds
-from fedhip.federation.personal import fit_head
+from fedhip.federation.personal import federation_of, fit_head
 from fedhip.federation.prior_rounds import PriorRounds
+from fedhip.federation.prior_sums import beta_shape
 from fedhip.federation.result import accuracies_in, write_result
 from fedhip.federation.roster import FILE as ROSTER_FILE
 from fedhip.federation.roster import Roster
@@ -55,7 +56,7 @@ from fedhip.federation.wire import SESSION_BYTES, Arrays, Body, Envelope, Letter
 if TYPE_CHECKING:
     from fedhip.core.fixedpoint import GridStatistics
     from fedhip.models import Model
-    from fedhip.simulation import Federation
+    from fedhip.phases import Federation, RowEncoding
 
 #: Beside federation.toml, for sites that lack it.
 ENCODER_FILE = "encoder.safetensors"
@@ -109,6 +110,7 @@ class Round:
         if Ask.STATISTICS not in progress.asks:
             sums.statistics(self.layout.require if self.agreement.secure_sum else self._possible)
         held, notes = self._logistic(sums) if self.agreement.head == "logistic" else (None, [])
+        self._beta = self._choose_beta(sums)
         told = self._told(sums, held)
         if self.agreement.has_later_sums:
             self.cohort.gather(progress.summed, Step.PERSONALIZE, wait=False)  # also who left, if it is back
@@ -125,16 +127,16 @@ class Round:
         for warning in self.agreement.warnings:
             self.diary.write("hello", warning)
         self._hello()
-        lifted = self.agreement.lift != "none"
+        before = self.agreement.has_first_sum
         progress = Progress(*cohort.digests, session.hex(), 1, Stage.MASKED, [])
-        progress.first = (Ask.MOMENTS if lifted else Ask.STATISTICS).value
-        size = moments_length(self.agreement) if lifted else self.layout.size
+        progress.first = (Ask.MOMENTS if before else Ask.STATISTICS).value
+        size = moments_length(self.agreement) if before else self.layout.size
         if self.agreement.secure_sum:
             collector = masked_sum(cohort, Wanted(lambda vector: require_length(vector, size)))
             progress.sites = collector.survivors()
             self._keep(progress, collector=collector.to_bytes())
         else:
-            require = self._possible_moments if lifted else self._possible
+            require = self._possible_moments if before else self._possible
             total, progress.sites = plain_sum(cohort, Wanted(require), size)
             progress.stage = Stage.SUMMED
             self._keep(progress, **{progress.kept_as: as_bytes(total)})
@@ -200,11 +202,11 @@ class Round:
         return vector
 
     def _possible_moments(self, vector: Vector) -> Vector:
-        """The same of the moments of a lift."""
+        """The same of the moments."""
         agreement = self.agreement
         try:
             require_length(vector, moments_length(agreement))
-            require_room(vector, len(agreement.sites), moment_bits(agreement))
+            require_room(vector, len(agreement.sites), agreement.fraction_bits)
             require_possible_moments(vector, agreement, agreement.max_rows)
         except (GridOverflowError, StatisticsError) as error:
             raise MessageError(str(error)) from error
@@ -242,7 +244,38 @@ class Round:
     def _logistic(self, sums: LaterRounds) -> tuple[Model, list[str]]:
         """The logistic head, and what is to be said of its sums."""
         rounds = LogisticRounds(sums)
-        return held_model(rounds.run(), self.agreement, self._summed().digest()), rounds.fit.notes
+        units = self._encoding.columns.standardization
+        return held_model(rounds.run(), self.agreement, self._summed().digest(), units), rounds.fit.notes
+
+    def _choose_beta(self, sums: LaterRounds) -> tuple[float, tuple[float, ...]]:
+        """β, and those without each fold: by the sites' sum over the grid, where that is agreed on."""
+        from fedhip.core.path import choose_betas
+        from fedhip.core.selection import FOLDS
+        from fedhip.parallel import one_thread
+        from fedhip.phases import scoring_betas
+
+        agreement = self.agreement
+        if not agreement.chooses_beta:
+            if agreement.head != "ridge":
+                return 0.0, ()
+            with one_thread():  # the same bits for a server app that is started again: sites know them
+                federation = self._federation(0.0)
+                gcv = agreement.beta == "gcv"
+                return (federation.beta_path().minimize_gcv() if gcv else float(agreement.beta)), ()
+        if sums.found(Ask.BETA) is None:
+            sums.add(Ask.BETA, {"sites": sums.progress.summed}, {})
+        found = sums.found(Ask.BETA)
+        assert found is not None  # noqa: S101  (it was added)
+        soft = losses_of(found).reshape(beta_shape())
+        if float(soft.max()) > self._federation(0.0).grid.num_samples:
+            raise RoundError(
+                "a site sent wrong numbers under its mask: more rows right than there are. Nobody can say which; "
+                "nothing was written"
+            )
+        betas = scoring_betas(self._federation(0.0).total)
+        beta, *without = choose_betas(betas, soft)
+        assert len(without) == FOLDS  # noqa: S101
+        return beta, tuple(without)
 
     def _told(self, sums: LaterRounds, held: Model | None) -> tuple[Body, Arrays]:
         """What the sites need beside the sum: the head, where it does not follow, and what priors are chosen by."""
@@ -250,7 +283,7 @@ class Round:
         if self.agreement.prior == "none":
             return body, arrays
         if self.agreement.head == "ridge":
-            body["beta"] = self._beta
+            body["beta"] = self._beta[0]
         chosen_by = PriorRounds(sums, body, arrays).run()
         return {**body, **chosen_by[0]}, {**arrays, **chosen_by[1]}
 
@@ -263,6 +296,7 @@ class Round:
         beta = f"; β = {federation.beta:.3g}" if self.agreement.head == "ridge" else ""
         self.diary.write("sum", f"the sum of {len(progress.summed)} sites, {rows} rows{beta}")
         body: Body = {"beta": federation.beta, "sites": progress.summed, **told[0]}
+        body |= {f"beta-{fold}": beta for fold, beta in enumerate(federation.fold_betas)}
         arrays: Arrays = dict(told[1])
         if self.agreement.has_later_sums:
             body["sum"] = digest_of(self._total())
@@ -294,19 +328,17 @@ class Round:
     def _aggregate(self, held: Model | None) -> tuple[Federation, Model]:
         """The sum and the federation's model. Only a ridge has a β."""
         from fedhip.runs.models import global_model
-        from fedhip.simulation import Federation
 
         agreement = self.agreement
         lift = None
         if agreement.lift != "none":
             lift = lift_of(from_bytes(self.checkpoint.data("moments")), agreement)
+        federation = self._federation(*self._beta)
         if agreement.head != "ridge":
-            federation = Federation(self._summed(), 0.0)
             if held is not None:
                 return federation, replace(held, lift=lift)
             head = fit_head(federation, agreement)
             return federation, global_model(federation, agreement.classes, agreement.backbone, head, lift)
-        federation = Federation(self._summed(), self._beta)
         model = global_model(federation, agreement.classes, agreement.backbone, lift=lift)
         federation.release()  # in a wide federation the sum in float64 is 200 MB, and it is not needed any more
         return federation, model
@@ -319,16 +351,13 @@ class Round:
         return from_vector(self._total(), self.layout, self.agreement.fraction_bits)
 
     @cached_property
-    def _beta(self) -> float:
-        """As `Federation.of` chooses it, with nothing else in memory than what the choice takes."""
-        from fedhip.core import RegularizationPath
-        from fedhip.core.fixedpoint import decode
-        from fedhip.parallel import one_thread
+    def _encoding(self) -> RowEncoding:
+        """How rows became part of the sum."""
+        has = self.agreement.has_first_sum
+        return encoding_of(self.agreement, from_bytes(self.checkpoint.data("moments")) if has else None)
 
-        if self.agreement.beta != "auto":
-            return float(self.agreement.beta)
-        with one_thread():  # the same bits for a server app that is started again: sites know them
-            return RegularizationPath(decode(self._summed())).minimize_gcv()
+    def _federation(self, beta: float, fold_betas: tuple[float, ...] = ()) -> Federation:
+        return federation_of(self.agreement, self._summed(), beta, self._encoding, fold_betas)
 
     def _require_possible(self, ask: str, total: Vector) -> None:
         """Refuse a sum of statistics or moments that no data set has; other sums are looked at where they are used."""

@@ -16,6 +16,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
+from fedhip.core.columns import COLUMN_BITS
 from fedhip.core.fixedpoint import fraction_bits_for
 from fedhip.features.devices import require_folder
 from fedhip.federation import agreement as agreement_file
@@ -23,6 +24,7 @@ from fedhip.federation import policy as policy_file
 from fedhip.federation import roster as roster_file
 from fedhip.federation.agreement import (
     Agreement,
+    ColumnsOption,
     Head,
     LiftOption,
     PriorOption,
@@ -60,9 +62,10 @@ DEFAULT_MAX_ROWS = 1_000_000
 class InitSettings:
     """What the coordinator decides. None is derived: fraction_bits from largest_feature, the others from the sites.
 
-    `largest_feature` is 16 by default, about twice what the packaged encoder gives on sketches. The scale is then that
-    of `fedhip run` for features between 1 and 16, and all sites together may have 8.3 million rows. A site with a
-    larger feature is refused before it sends anything.
+    The units of the columns are found by a first sum unless they are given (`column_offsets`, `column_exponents`); the
+    scale is then that of `fedhip run`. With columns="plain" all have the same, and `largest_feature` decides the scale:
+    16 is about twice what the packaged encoder gives on sketches. A site with a larger feature is refused before it
+    sends anything.
     """
 
     name: str
@@ -75,6 +78,9 @@ class InitSettings:
     days: int = SERVER_DAYS
     backbone: Mapping[str, Any] | None = None
     encoder_digest: str | None = None
+    columns: ColumnsOption | None = None
+    column_offsets: Sequence[float] | None = None
+    column_exponents: Sequence[int] | None = None
     largest_feature: float = 16.0
     lift: LiftOption = "none"
     lift_width: int | None = None
@@ -84,7 +90,9 @@ class InitSettings:
     gradient_rounds: int | None = None
     prior: PriorOption = "none"
     alpha: float | Literal["loo"] = "loo"
-    beta: float | Literal["auto"] = "auto"
+    beta: float | Literal["auto", "gcv"] = "auto"
+    standardize: bool = True
+    intercept: bool = True
     seed: int = 0
     fraction_bits: int | None = None
     only_local_classes: bool = False
@@ -105,9 +113,13 @@ class InitSettings:
             threshold = min(usual, require_whole("quorum", quorum, 1, n))
         largest = require_number("largest_feature", self.largest_feature, above=0.0)
         summed = largest if self.lift == "none" else largest_lifted(self.lift, self.lift_width or self.width)
+        columns: ColumnsOption = self.columns or ("plain" if self.lift == "nystroem" else "sum")
+        in_units = columns != "plain" and self.lift == "none"
         if bits is None:
-            bits = fraction_bits_for(summed)
-        if max_rows is None:
+            bits = COLUMN_BITS if in_units else fraction_bits_for(summed)
+        if max_rows is None and in_units:
+            max_rows = DEFAULT_MAX_ROWS
+        elif max_rows is None:
             room = rows_that_fit(summed, require_whole("fraction_bits", bits, 0, 62)) // n
             max_rows = max(1, min(DEFAULT_MAX_ROWS, room))
         return Agreement(
@@ -117,6 +129,9 @@ class InitSettings:
             width=self.width,
             backbone=None if self.backbone is None else backbone_reference(self.backbone),
             encoder_digest=self.encoder_digest,
+            columns=columns,
+            column_offsets=None if self.column_offsets is None else tuple(self.column_offsets),
+            column_exponents=None if self.column_exponents is None else tuple(self.column_exponents),
             largest_feature=largest,
             lift=self.lift,
             lift_width=self.lift_width,
@@ -127,6 +142,8 @@ class InitSettings:
             prior=self.prior,
             alpha=self.alpha,
             beta=self.beta,
+            standardize=self.standardize,
+            intercept=self.intercept,
             seed=self.seed,
             fraction_bits=bits,
             only_local_classes=self.only_local_classes,

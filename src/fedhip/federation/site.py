@@ -40,10 +40,10 @@ from fedhip.federation.errors import (
     SiteDataError,
 )
 from fedhip.federation.later_sums import Ask
-from fedhip.federation.lift_sums import lift_of, moment_bits, moments_vector, plan_of, require_possible_moments
+from fedhip.federation.lift_sums import encoding_of, lift_of, moments_vector, plan_of, require_possible_moments
 from fedhip.federation.personal import Pooled, Sum
 from fedhip.federation.prior_sums import later_length
-from fedhip.federation.rows import SiteRows, require_size
+from fedhip.federation.rows import SiteRows, require_agreed_units, require_size
 from fedhip.federation.secure_sum import Member, Reason, SecureSumError
 from fedhip.federation.site_folder import SiteFolder, open_site
 from fedhip.federation.site_rounds import (
@@ -70,7 +70,7 @@ from fedhip.federation.wire import Arrays, Body, Letter, ProtocolError, Step, by
 
 if TYPE_CHECKING:
     from fedhip.core.lifts import Lift
-    from fedhip.simulation import Client
+    from fedhip.phases import Client, RowEncoding
 
 Answer = tuple[Body, Arrays]
 
@@ -187,14 +187,14 @@ class Site:
                 f"a sum of this agreement was finished in session {finished[:12]}…; the difference of two sums may "
                 "be one site's statistics, so that a second is refused (allow_other_sums in site.toml)",
             )
-        rows, lifted = self._rows(site), site.agreement.lift != "none"
-        if lifted:
+        rows = self._rows(site)
+        if site.agreement.lift != "none":
             plan_of(site.agreement).require_memory(len(rows.labels))
         found = presence(site.agreement, self.weights)
         for warning in site.warnings:
             self._log(logging.WARNING, warning)
         signature = credentials.sign(site.key, hello_statement(envelope, site.name, node))
-        ask = (Ask.MOMENTS if lifted else Ask.STATISTICS).value
+        ask = (Ask.MOMENTS if site.agreement.has_first_sum else Ask.STATISTICS).value
         session = Session(envelope.session, envelope.agreement, envelope.roster, ask=ask)
         session.answers[Step.HELLO] = (question.digest(), None)
         self.state.begin(session)
@@ -275,6 +275,7 @@ class Site:
         return {"shares": shares}, {}
 
     def _personalize(self, site: SiteFolder, session: Session, question: Letter) -> Answer:
+        from fedhip.core.selection import FOLDS
         from fedhip.federation.head_letter import head_in
         from fedhip.federation.personal import personalize
 
@@ -294,7 +295,9 @@ class Site:
         held = head_in(question, agreement, grid.digest()) if agreement.head == "logistic" else None
         pooled = _pooled(session, question, agreement) if agreement.prior == "client" else None
         lift = self._lift(session, agreement) if agreement.lift != "none" else None
-        received = Sum(grid, beta, sites, held, after_statistics([*session.done, session.ask]), pooled, lift)
+        folds = tuple(question.real(f"beta-{fold}") for fold in range(FOLDS)) if agreement.chooses_beta else ()
+        asks = after_statistics([*session.done, session.ask])
+        received = Sum(grid, beta, sites, self._encoding(session, agreement), folds, held, asks, pooled, lift)
         del total
         question.arrays.clear()  # a wide federation's sum is 100 MB, and the model needs the room
         client = self._client(site, session)
@@ -319,9 +322,10 @@ class Site:
         if session.ask == Ask.MOMENTS:
             return self._moments(site)
         client = self._client(site, session)
+        encoding = self._encoding(session, site.agreement)
         if session.ask == Ask.STATISTICS:
-            return self._statistics(site, client)
-        return later_vector(session, question, site.agreement, self._kept_total(session, question), client)
+            return self._statistics(site, client, encoding)
+        return later_vector(session, question, site.agreement, self._kept_total(session, question), client, encoding)
 
     def _kept_total(self, session: Session, question: Letter) -> Vector:
         """The sum of the statistics, which came with the first of the later sums."""
@@ -353,26 +357,38 @@ class Site:
 
     def _lift(self, session: Session, agreement: Agreement) -> Lift:
         """What everybody lifts by."""
+        return lift_of(self._kept_moments(session), agreement)
+
+    def _encoding(self, session: Session, agreement: Agreement) -> RowEncoding:
+        """How rows become part of the sum of the statistics."""
+        return encoding_of(agreement, self._kept_moments(session) if agreement.has_first_sum else None)
+
+    def _kept_moments(self, session: Session) -> Vector:
+        """The first sum, which came with the question for the statistics."""
         if session.moments is None:
-            raise SiteRefusalError(SiteCode.ORDER, "the moments that rows are lifted by have not come")
+            raise SiteRefusalError(SiteCode.ORDER, "the sum that says what the columns are has not come")
         moments = self.state.moments()
         if moments is None or digest_of(moments) != session.moments:
-            raise SiteRefusalError(SiteCode.FOLDER, "the sum that rows are lifted by is no longer there, or damaged")
-        return lift_of(moments, agreement)
+            raise SiteRefusalError(
+                SiteCode.FOLDER, "the sum that says what the columns are is no longer there, or damaged"
+            )
+        return moments
 
     def _moments(self, site: SiteFolder) -> Vector:
-        """Before phase 1: this site's part of what everybody lifts by."""
+        """Before phase 1: this site's part of what everybody knows the columns by."""
         agreement, client = site.agreement, self._raw_client(site)
         vector = moments_vector(client, agreement)
-        require_room(vector, len(agreement.sites), moment_bits(agreement))
+        require_room(vector, len(agreement.sites), agreement.fraction_bits)
         require_possible_moments(vector, agreement, agreement.max_rows)
         return vector
 
-    def _statistics(self, site: SiteFolder, client: Client) -> Vector:
+    def _statistics(self, site: SiteFolder, client: Client, encoding: RowEncoding) -> Vector:
         """Phase 1: this site's statistics as a vector, checked as nobody can check them under a mask."""
         agreement = site.agreement
         layout, bits = agreement.layout, agreement.fraction_bits
-        vector = to_vector(client.statistics(layout.d, bits))
+        if agreement.columns != "sum" and agreement.lift == "none":
+            require_agreed_units(encoding, client)
+        vector = to_vector(encoding.statistics(client, layout.d))
         require_room(vector, len(agreement.sites), bits)
         require_possible(vector, layout, bits, agreement.max_rows)
         return vector

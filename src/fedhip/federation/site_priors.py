@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
     from fedhip.core.prior import Prior, PriorLosses
     from fedhip.heads import Head
-    from fedhip.simulation import Client
+    from fedhip.phases import Client
 
 
 @dataclass(frozen=True)
@@ -61,6 +61,6 @@ class SitePriors:
         from fedhip.priors import local_scores, prior_losses
 
         agreement, counts = self.agreement, self.head.federation.grid.counts
-        scores: dict[str, Iterable[Tensor]] = {"local": local_scores(self.client, len(counts))}
+        scores: dict[str, Iterable[Tensor]] = {"local": local_scores(self.client, self.head.federation)}
         scores |= self.head.left_out(self.client)
         return prior_losses(scores, self.client, counts, scales_of(agreement, scale), agreement.only_local_classes)

@@ -23,6 +23,7 @@ from fedhip.federation.head_letter import head_digest, head_in
 from fedhip.federation.later_sums import Ask, length, losses_vector, model_digest, models_in, term_of, term_vector
 from fedhip.federation.lift_sums import moments_length
 from fedhip.federation.policy import Policy
+from fedhip.federation.prior_sums import beta_shape
 from fedhip.federation.site_priors import SitePriors
 from fedhip.federation.site_state import Session
 from fedhip.federation.vector import Layout, Vector, digest_of, from_vector, require_length, require_room
@@ -33,7 +34,7 @@ if TYPE_CHECKING:
 
     from fedhip.core.fixedpoint import GridStatistics
     from fedhip.core.statistics import Statistics
-    from fedhip.simulation import Client
+    from fedhip.phases import Client, Federation, RowEncoding
 
 #: In one sum: the weights, and half the step five times where somebody has no finite loss.
 _MOST_WEIGHTS = 6
@@ -93,7 +94,14 @@ def require_same_head(session: Session, question: Letter, agreement: Agreement) 
         raise SiteRefusalError(SiteCode.WEIGHTS, "the server speaks of another head than the one that came first")
 
 
-def later_vector(session: Session, question: Letter, agreement: Agreement, total: Vector, client: Client) -> Vector:
+def later_vector(
+    session: Session,
+    question: Letter,
+    agreement: Agreement,
+    total: Vector,
+    client: Client,
+    encoding: RowEncoding,
+) -> Vector:
     """What this site gives to a later sum."""
     from fedhip.core.logistic import LossError
     from fedhip.parallel import one_thread
@@ -101,8 +109,9 @@ def later_vector(session: Session, question: Letter, agreement: Agreement, total
     layout, bits = agreement.layout, agreement.fraction_bits
     try:
         with one_thread():
-            part = _Part(session, question, layout, from_vector(total, layout, bits), client, agreement)
+            part = _Part(session, question, layout, from_vector(total, layout, bits), client, agreement, encoding)
             gives = {
+                Ask.BETA: part.beta,
                 Ask.TEMPERATURE: part.temperature,
                 Ask.GRADIENT: part.gradient,
                 Ask.PENALTY: part.penalty,
@@ -130,6 +139,7 @@ class _Part:
     grid: GridStatistics
     client: Client
     agreement: Agreement
+    encoding: RowEncoding
 
     @cached_property
     def total(self) -> Statistics:
@@ -143,10 +153,25 @@ class _Part:
         """The training rows as the grid sees them."""
         import torch
 
-        from fedhip.core.fixedpoint import round_features
+        return self.encoding.rounded(self.client), torch.tensor(self.client.train[1])
 
-        features, labels = self.client.train
-        return round_features(torch.tensor(features), self.agreement.fraction_bits), torch.tensor(labels)
+    def beta(self) -> Vector:
+        """The smoothed accuracy over β, at the α that this site would choose; nothing where others are to score."""
+        import torch
+
+        from fedhip.phases import score_betas, scorers, scoring_betas
+
+        sites, federation = self.question.names("sites"), self._federation(0.0)
+        if self.client.name not in scorers(sites):
+            return losses_vector(torch.zeros(beta_shape(), dtype=torch.float64), len(self.agreement.sites))
+        path = federation.beta_path(scoring_betas(federation.total))
+        score = score_betas(federation, path, self.client, self.agreement.alpha)
+        return losses_vector(score.soft, len(self.agreement.sites))
+
+    def _federation(self, beta: float) -> Federation:
+        from fedhip.federation.personal import federation_of
+
+        return federation_of(self.agreement, self.grid, beta, self.encoding)
 
     def temperature(self) -> Vector:
         """Losses of LDA's scores."""
@@ -154,7 +179,7 @@ class _Part:
 
         if self.agreement.head == "lda":
             return self._priors.temperature()
-        fit = LogisticFit.of(self.total)
+        fit = LogisticFit.of(self.total, step=self.encoding.step)
         return losses_vector(fit.temperature_losses(*self.rows, client=self.client.name), len(self.agreement.sites))
 
     def gradient(self) -> Vector:
@@ -163,7 +188,7 @@ class _Part:
         from fedhip.core.standardization import Standardization
 
         (model,) = models_in(self.question, self.layout, 1)
-        scale, rows = Standardization.of(self.total), self.total.num_samples
+        scale, rows = Standardization.of(self.total, step=self.encoding.step), self.total.num_samples
         return term_vector(logistic_term(*self.rows, model, scale, rows=rows, client=self.client.name))
 
     def penalty(self) -> Vector:
@@ -174,7 +199,8 @@ class _Part:
         if any(model_digest(model) not in self.session.weights for model in models):
             raise SiteRefusalError(SiteCode.WEIGHTS, "the server tells of weights that nobody was asked about here")
         sums = require_length(self.question.array("sums"), 2 * length(Ask.GRADIENT, self.layout))
-        fit = LogisticFit.of(self.total, temperature=self.question.real("temperature"))
+        temperature = self.question.real("temperature")
+        fit = LogisticFit.of(self.total, temperature=temperature, step=self.encoding.step)
         for model, vector in zip(models, np.split(sums, 2), strict=True):
             fit.tell(model, term_of(vector, self.layout, fit.rows))
         return losses_vector(fit.penalty_losses(*self.rows, client=self.client.name), len(self.agreement.sites))
@@ -190,21 +216,20 @@ class _Part:
     @property
     def _priors(self) -> SitePriors:
         from fedhip.federation.personal import fit_head
-        from fedhip.simulation import Federation
 
         question, agreement = self.question, self.agreement
         beta = beta_in(question, agreement) if agreement.head == "ridge" else 0.0
         held = head_in(question, agreement, self.grid.digest()) if agreement.head == "logistic" else None
         temperature = None if self.session.ask == Ask.TEMPERATURE else temperature_in(question, agreement)
         known = {} if temperature is None else {"temperature": temperature}
-        head = fit_head(Federation(self.grid, beta), agreement, [self.client], held, known)
+        head = fit_head(self._federation(beta), agreement, [self.client], held, known)
         return SitePriors(head, self.client, agreement)
 
 
 def beta_in(question: Letter, agreement: Agreement) -> float:
     """The ridge's β that the server tells, if it is the agreed one."""
     beta = question.real("beta")
-    if beta < 0.0 or (agreement.beta != "auto" and beta != agreement.beta):
+    if beta < 0.0 or (agreement.beta not in ("auto", "gcv") and beta != agreement.beta):
         raise SiteRefusalError(SiteCode.TOTAL, f"the server's β is {beta}, and the agreement says {agreement.beta}")
     return beta
 
@@ -231,16 +256,18 @@ def _require_turn(done: list[str], question: Letter, agreement: Agreement) -> st
     """What is asked for, if it is its turn."""
     ask, gradients = question.text("ask"), done.count(Ask.GRADIENT)
     head, summed, fitted = agreement.head, Ask.STATISTICS in done, Ask.SCALE in done or Ask.PRIOR in done
+    ready = summed and (Ask.BETA in done or not agreement.chooses_beta)
     first = summed and not fitted and Ask.TEMPERATURE not in done and gradients == 0
     turns = {
         Ask.STATISTICS: not summed,
+        Ask.BETA: agreement.chooses_beta and summed and not fitted and Ask.BETA not in done,
         Ask.TEMPERATURE: first and (head == "logistic" or (head == "lda" and agreement.prior == "client")),
         Ask.GRADIENT: Ask.TEMPERATURE in done and not fitted and gradients < (agreement.gradient_rounds or 0),
         Ask.PENALTY: Ask.PENALTY not in done and not fitted and gradients >= 2,
     }
     if agreement.prior == "client":
         turns[Ask.SCALE] = not fitted and Ask.TEMPERATURE in done and (head == "lda" or gradients > 0)
-        turns[Ask.PRIOR] = Ask.PRIOR not in done and (summed if head == "ridge" else Ask.SCALE in done)
+        turns[Ask.PRIOR] = Ask.PRIOR not in done and (ready if head == "ridge" else Ask.SCALE in done)
     if ask not in list(Ask) or not turns.get(Ask(ask), False):
         raise SiteRefusalError(SiteCode.ORDER, f"{ask!r} was asked for after {', '.join(done)}; it is not its turn")
     return ask

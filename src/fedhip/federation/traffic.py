@@ -18,12 +18,13 @@ def after_statistics(asks: Sequence[str]) -> list[str]:
 def traffic_of(agreement: Agreement, method: str, asks: Sequence[str] = ()) -> dict[str, Any]:
     """As in a row of results.json; `asks` are the sums after that of the statistics."""
     layout = agreement.layout
-    statistics, intercept = 8 * layout.size, agreement.head != "ridge"
+    statistics, intercept = 8 * layout.size, agreement.head != "ridge" or agreement.intercept
     model = 8 * (layout.m + intercept) * layout.d
     weights, gradient = 4 * (layout.m + 1) * layout.d, 8 * later_length(Ask.GRADIENT, agreement)
     head = model if agreement.head == "logistic" else 0  # the others follow from the sum
     pooled = 8 * later_length(Ask.PRIOR, agreement) if Ask.PRIOR in asks else 0
     told = {
+        Ask.BETA: 0,
         Ask.TEMPERATURE: 0,
         Ask.GRADIENT: weights,
         Ask.PENALTY: 2 * (weights + gradient),

@@ -17,12 +17,13 @@ from typing import ClassVar, Self
 
 from torch import Tensor
 
+from fedhip.core.affine import AffineModel
 from fedhip.core.calibration import log_losses
 from fedhip.core.fixedpoint import GridStatistics
 from fedhip.core.prior import Prior
 from fedhip.methods.closed import Task
 from fedhip.models import Model, masked
-from fedhip.simulation import Client, Federation, Linear, Personalization
+from fedhip.phases import Client, Federation, Personalization
 
 #: A client's model and what is known of it, and the prior that goes with it.
 Own = tuple[Personalization, Prior]
@@ -61,7 +62,7 @@ class Head(ABC):
 
     @property
     @abstractmethod
-    def common(self) -> Linear:
+    def common(self) -> AffineModel:
         """The federation's model."""
 
     @property
@@ -90,7 +91,7 @@ class Head(ABC):
         """
 
     @abstractmethod
-    def again(self, client: str, own: GridStatistics, alpha: float, held: Callable[[], Model]) -> Linear:
+    def again(self, client: str, own: GridStatistics, alpha: float, held: Callable[[], Model]) -> AffineModel:
         """A client's model of this α, from its statistics; of a head that needs rows, the model it holds."""
 
     def losses(self, scores: Tensor, labels: Tensor) -> list[float]:
@@ -102,7 +103,7 @@ class Head(ABC):
         self,
         client: Client,
         alpha: float,
-        model: Linear,
+        model: AffineModel,
         *,
         common: Tensor,
         own: Tensor,
@@ -115,23 +116,21 @@ class Head(ABC):
         statistics = self.statistics(client)
         local, labels = statistics.counts > 0, self.task.tensors(client.train)[1]
         scores = masked(own, local if self.task.protocol.only_local_classes else None)
-        weights, intercept = (model, None) if isinstance(model, Tensor) else (model.weights, model.bias)
         return Personalization(
             alpha,
-            weights,
+            model,
             statistics.digest(),
             local,
             curve,
             accuracy(scores, labels),
             self.losses(scores, labels),
             self.losses(common, labels),
-            intercept,
         )
 
     def statistics(self, client: Client) -> GridStatistics:
         """The client's part of the sum."""
         grid = self.federation.grid
-        return client.statistics(grid.num_classes, grid.fraction_bits, grid.device)
+        return self.federation.encoding.statistics(client, grid.num_classes, grid.device)
 
 
 def accuracy(scores: Tensor, labels: Tensor) -> float:

@@ -17,7 +17,7 @@ from fedhip.methods.fedhip_lda import TEMPERATURES, LdaFit, LdaHead, personal_he
 from fedhip.methods.prior import prior_bytes
 from fedhip.models import Model, masked
 from fedhip.parallel import in_order
-from fedhip.simulation import Client, Federation, Personalization
+from fedhip.phases import Client, Federation, Personalization
 
 
 class Lda(Head):
@@ -29,7 +29,7 @@ class Lda(Head):
 
     def __init__(self, federation: Federation, task: Task) -> None:
         super().__init__(federation, task)
-        self._fit = LdaFit(federation.grid, task.options.get("shrinkage", "oas"))
+        self._fit = LdaFit(federation, task.options.get("shrinkage", "oas"))
 
     @classmethod
     def fit(cls, federation: Federation, task: Task, held: Model | None = None) -> Self:

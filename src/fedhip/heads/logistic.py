@@ -24,7 +24,7 @@ from fedhip.methods.closed import Task
 from fedhip.methods.fedhip_logistic import LogisticRun
 from fedhip.models import Model
 from fedhip.parallel import in_order
-from fedhip.simulation import Client, Federation, Personalization
+from fedhip.phases import Client, Federation, Personalization
 
 #: Where rounds go on from a head: at most so many gradients, or until the slope is this short; the objective is then
 #: within 1e-8 of the least, relatively.
@@ -43,7 +43,7 @@ class Logistic(Head):
 
     def __init__(self, federation: Federation, task: Task, run: LogisticRun, head: LogisticHead) -> None:
         super().__init__(federation, task)
-        self._run, self._head, self._common = run, head, head.model
+        self._run, self._head, self._common = run, head, run.on_raw(head.model)
 
     @classmethod
     def fit(cls, federation: Federation, task: Task, held: Model | None = None) -> Self:
@@ -51,10 +51,10 @@ class Logistic(Head):
         if held is None:
             return cls._from_scratch(federation, task)
         kept = {name: held.settings[name] for name in ("penalty", "temperature")}
-        run = LogisticRun(replace(task, options={**task.options, **kept}), federation.grid)
+        run = LogisticRun(replace(task, options={**task.options, **kept}), federation)
         fit = run.statistics()
         common = held.affine
-        weights = common.on_standardized(fit.standardization)
+        weights = common.on_standardized(federation.encoding.columns.standardization.then(fit.standardization))
         if held.total == federation.digest:
             found = cls(federation, task, run, LogisticHead(fit, weights, fit.rho, held.settings["curvature"]))
             found._common = common  # to the bit
@@ -67,7 +67,7 @@ class Logistic(Head):
     @classmethod
     def _from_scratch(cls, federation: Federation, task: Task) -> Self:
         _require_rows(federation, task)
-        run = LogisticRun(task, federation.grid)
+        run = LogisticRun(task, federation)
         fit = run.statistics()
         run.temperature(fit)
         run.gradients(fit, int(task.options["gradient_rounds"]))
@@ -116,7 +116,7 @@ class Logistic(Head):
         step = self._run.step(self._head, client, prior)
         given = self.task.options.get("alpha")
         alpha = step.select() if given is None else given
-        model = step.model(alpha) if alpha > 0.0 else self.common
+        model = self._run.on_raw(step.model(alpha)) if alpha > 0.0 else self.common
         return self.measured(client, alpha, model, common=step.loo_scores(0.0), own=step.loo_scores(alpha))
 
 

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping
 from fedhip.heads.errors import HeadOptionError
 from fedhip.heads.head import Head
 from fedhip.methods import METHODS, checked_options
-from fedhip.simulation import Alpha
+from fedhip.phases import Alpha
 
 
 def numbers_of(pairs: Iterable[str]) -> dict[str, float]:

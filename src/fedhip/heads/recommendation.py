@@ -21,9 +21,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from fedhip.core import PersonalizationPath
 from fedhip.core.errors import EmptyClientError
-from fedhip.core.fixedpoint import round_features
 from fedhip.core.prior import NO_PRIOR, Prior
 from fedhip.heads import HEADS, Lda, Ridge
 from fedhip.heads.options import options_of
@@ -34,7 +32,8 @@ from fedhip.methods.orders import HOLD_OUT, client_number, client_order
 from fedhip.methods.protocol import PriorOption
 from fedhip.models import masked
 from fedhip.parallel import in_order
-from fedhip.simulation import Alpha, Beta, Client, Outcome
+from fedhip.phases import Alpha, Beta, Client
+from fedhip.simulation import STANDARD, Outcome, RidgeOptions
 
 #: What `--head` takes beside the names of heads.
 AUTO = "auto"
@@ -155,16 +154,15 @@ def judge_heads(
     protocol: Protocol = Protocol(),  # noqa: B008
     *,
     options: Mapping[str, Mapping[str, float]] | None = None,
-    sees: Mapping[str, Callable[[Client], Client]] | None = None,
+    ridge: RidgeOptions = STANDARD,
     device: str | torch.device = "cpu",
     report: Callable[[str, int, int], None] | None = None,
 ) -> Recommendation:
     """The head for these clients: each is trained without a fold of the training rows and tested on it.
 
-    `options` are those of each head's method, by head; `sees` is what a head makes of a client's rows, if anything
-    (an intercept for the ridge, which the other heads have anyway). A client whose rows are all in a fold is tested
-    with the federation's model. The judging ends when one head is clearly ahead of the others, or when every row was
-    judged.
+    `options` are those of each head's method, by head; `ridge` is what a ridge is of. A client whose rows are
+    all in a fold is tested with the federation's model. The judging ends when one head is clearly ahead of the others,
+    or when every row was judged.
     """
     tell = report or (lambda phase, done, total: None)
     judged: dict[str, Judged] = {}
@@ -174,9 +172,8 @@ def judge_heads(
             continue
         for place, (name, head) in enumerate(HEADS.items()):
             tell("choosing the head", fold * len(HEADS) + place, FOLDS * len(HEADS))
-            told, seen = (options or {}).get(name), (sees or {}).get(name)
-            own = cohort if seen is None else Cohort.of([seen(client) for client in cohort])
-            run = run_method(head.method, own, num_classes, protocol, options=told, device=device)
+            told = (options or {}).get(name)
+            run = run_method(head.method, cohort, num_classes, protocol, options=told, device=device, ridge=ridge)
             found = Judged.of(cohort, run.accuracy)
             judged[name] = judged[name] + found if name in judged else found
         best = max(judged.values(), key=lambda found: found.share)
@@ -234,16 +231,14 @@ def _ridge_right(outcome: Outcome, task: Task) -> list[int]:
         if own is None:
             raise EmptyClientError(f"client {client.name!r} has training rows, and no ridge of this round")
         if prior.is_none:
-            return round(own.loo_chosen * len(client.train[1]))
-        F = round_features(torch.as_tensor(client.train[0], device=task.device), federation.grid.fraction_bits)
-        path = PersonalizationPath(federation.total, F, client.train[1], federation.beta, client=client.name)
-        return _right(task, client, path.loo_scores(own.alpha), prior)
+            return round(own.estimate * len(client.train[1]))
+        return _right(task, client, federation.path(client).loo_scores(own.alpha), prior)
 
     return list(in_order(right, task.training, task.device))
 
 
 def _lda_right(outcome: Outcome, task: Task) -> list[int]:
-    left_out = in_order(LdaFit(outcome.federation.grid).left_out, task.training, task.device)
+    left_out = in_order(LdaFit(outcome.federation).left_out, task.training, task.device)
     scores = {client.name: found for client, found in zip(task.training, left_out, strict=True)}
     priors = task.priors(lambda client: scores[client.name])
     return [_right(task, client, scores[client.name], priors[client.name]) for client in task.training]

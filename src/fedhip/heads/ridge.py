@@ -8,6 +8,7 @@ from typing import Self
 from torch import Tensor
 
 from fedhip.core import DEFAULT_ALPHAS
+from fedhip.core.affine import AffineModel
 from fedhip.core.calibration import TEMPERATURES
 from fedhip.core.fixedpoint import GridStatistics
 from fedhip.core.prior import NO_PRIOR, Prior
@@ -15,8 +16,8 @@ from fedhip.heads.head import Head, Own
 from fedhip.methods.closed import Task
 from fedhip.models import RIDGE, Model
 from fedhip.parallel import in_order
+from fedhip.phases import Alpha, Client, Federation, Personalization
 from fedhip.priors import choose_client_priors, left_out_scores, prior_alphas
-from fedhip.simulation import Alpha, Client, Federation, Personalization
 
 
 class Ridge(Head):
@@ -29,13 +30,13 @@ class Ridge(Head):
     @classmethod
     def fit(cls, federation: Federation, task: Task, held: Model | None = None) -> Self:
         """One Cholesky factorisation, before the clients share it."""
-        _ = federation.G
+        _ = federation.common
         return cls(federation, task)
 
     @property
-    def common(self) -> Tensor:
+    def common(self) -> AffineModel:
         """Ĝ."""
-        return self.federation.G
+        return self.federation.common
 
     @property
     def settings(self) -> Mapping[str, float]:
@@ -72,6 +73,6 @@ class Ridge(Head):
         alphas = prior_alphas(self.task.options.get("alpha", "loo"))
         return left_out_scores(self.federation, client, {name: alphas[name] for name in ("global", self.method)})
 
-    def again(self, client: str, own: GridStatistics, alpha: float, held: Callable[[], Model]) -> Tensor:
+    def again(self, client: str, own: GridStatistics, alpha: float, held: Callable[[], Model]) -> AffineModel:
         """Solved from the sum and the client's statistics."""
-        return self.federation.weights(own, alpha, client=client)
+        return self.federation.model(own, alpha, client=client)

@@ -35,7 +35,8 @@ from fedhip.methods.pfedfda import run_pfedfda
 from fedhip.methods.prior import WithPrior
 from fedhip.methods.protocol import Evaluation, Head, MethodRun, Protocol
 from fedhip.methods.training import Checkpoint, train_method
-from fedhip.simulation import Client
+from fedhip.phases import Client
+from fedhip.simulation import STANDARD, RidgeOptions
 
 __all__ = [
     "METHODS",
@@ -194,6 +195,7 @@ def run_method(
     report: Report | None = None,
     checkpoint: Path | None = None,
     probe: int = 0,
+    ridge: RidgeOptions = STANDARD,
 ) -> MethodRun:
     """Train one method on the clients' training rows and test it on their test rows.
 
@@ -201,13 +203,22 @@ def run_method(
     `options` are the method's own (see `METHODS[name].defaults`). `report(phase, done, total)` is called as it goes.
     `checkpoint` is a safetensors file, written from time to time, when the run is interrupted and when it has ended,
     from which a later call with the same arguments goes on to the same numbers; methods in closed form need none.
-    `probe` is how many numbers to keep of the first client's scores on its test rows, to compare models by.
+    `probe` is how many numbers to keep of the first client's scores on its test rows, to compare models by. `ridge` is
+    for the ridges among the methods: the paper's are neither standardised nor have they an intercept.
     """
     if name not in METHODS:
         raise MethodError(f"there is no method {name!r}; {_nearest(name, METHODS)}")
     if name in _CLOSED:
         task = closed_task(
-            name, clients, num_classes, protocol, options=options, device=device, report=report, probe=probe
+            name,
+            clients,
+            num_classes,
+            protocol,
+            options=options,
+            device=device,
+            report=report,
+            probe=probe,
+            ridge=ridge,
         )
         return _CLOSED[name][1](task)
     cohort, chosen = _checked(name, clients, num_classes, protocol, options)
@@ -229,10 +240,12 @@ def closed_task(
     device: str | torch.device = "cpu",
     report: Report | None = None,
     probe: int = 0,
+    ridge: RidgeOptions = STANDARD,
 ) -> Task:
     """What a method in closed form is given, everything checked; parameters as in `run_method`."""
     cohort, chosen = _checked(name, clients, num_classes, protocol, options)
-    return Task(cohort, num_classes, protocol, chosen, device, report or (lambda phase, done, total: None), probe)
+    tell = report or (lambda phase, done, total: None)
+    return Task(cohort, num_classes, protocol, chosen, device, tell, ridge, probe)
 
 
 def _checked(

@@ -11,14 +11,16 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from fedhip.core.affine import AffineModel
 from fedhip.core.prior import Prior
 from fedhip.methods.engine import sketch
 from fedhip.methods.prior import choose, prior_bytes
 from fedhip.methods.protocol import Evaluation, MethodRun, Protocol
 from fedhip.models import masked
 from fedhip.parallel import in_order
+from fedhip.phases import Client, Rows
 from fedhip.priors import PRIOR_ALPHAS, left_out_classes, local_path
-from fedhip.simulation import Client, Rows, local_model, simulate
+from fedhip.simulation import STANDARD, RidgeOptions, local_model, simulate
 
 Report = Callable[[str, int, int], None]
 
@@ -33,6 +35,7 @@ class Task:
     options: Mapping[str, float]
     device: str | torch.device
     report: Report
+    ridge: RidgeOptions = STANDARD
     probe_size: int = 0
     probe: list[float] = field(default_factory=list)
 
@@ -131,21 +134,23 @@ def one_shot(
 def run_local(task: Task) -> MethodRun:
     """The ridge of each client's rows alone."""
     began = time.perf_counter()
-    models: dict[str, Tensor] = {}
-    found = in_order(lambda client: local_model(client, task.num_classes, task.device), task.training, task.device)
+    models: dict[str, AffineModel] = {}
+    found = in_order(
+        lambda client: local_model(client, task.num_classes, task.ridge, task.device), task.training, task.device
+    )
     for done, (client, model) in enumerate(zip(task.training, found, strict=True), start=1):
         models[client.name] = model
         task.report("trained alone", done, len(task.training))
 
     def scored(client: Client) -> Tensor:
-        path = local_path(client, task.num_classes, task.device)
+        path = local_path(client, task.num_classes, task.ridge.standardize, task.ridge.intercept, task.device)
         return path.loo_scores(path.select())
 
     priors = task.priors(scored)
     seconds = time.perf_counter() - began
     accuracy = []
     for client in task.clients:
-        scores = models[client.name].__rmatmul__ if client.name in models else None
+        scores = models[client.name].scores if client.name in models else None
         accuracy.append(task.accuracy(client, scores, priors.get(client.name)))
     sent = prior_bytes(task.num_classes) if priors else 0
     return one_shot("local", task, accuracy, rounds=0, seconds=seconds, up=sent, down=sent, priors=priors)
@@ -172,17 +177,19 @@ def _simulated(name: str, task: Task) -> MethodRun:
         task.clients,
         task.num_classes,
         alpha=task.options.get("alpha", "loo"),
-        beta=task.options.get("beta", "auto"),
+        # The paper's ridge has its β from the sum alone: nothing in a client's model is how the others are divided.
+        beta=task.options.get("beta", "auto" if task.ridge.standardize else "gcv"),
         methods=(name,),
         only_local_classes=task.protocol.only_local_classes,
         prior=task.protocol.prior == "client",
+        ridge=task.ridge,
         device=task.device,
         report=task.report,
     )
     first = outcome.clients[0]
     if first.test:
-        weights = first.personal.weights if name == "fedhip" and first.personal else outcome.federation.G
-        task.look(task.clients[0], task.tensors(task.clients[0].test)[0] @ weights)
+        model = first.personal.model if name == "fedhip" and first.personal else outcome.federation.common
+        task.look(task.clients[0], model.scores(task.tensors(task.clients[0].test)[0]))
     rounds, up, down = outcome.traffic(name)
     if task.protocol.prior == "client":
         models = len(PRIOR_ALPHAS) if name == "fedhip" and "alpha" not in task.options else 1

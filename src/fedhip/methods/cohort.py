@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from fedhip.methods.orders import client_number, sorted_rows
-from fedhip.simulation import Client, Rows
+from fedhip.phases import Client, Rows
 
 #: Orders of rows that are kept on a device, in bytes: the methods of a table all use the same.
 ORDERS_KEPT = 2**30

@@ -34,7 +34,7 @@ from fedhip.methods.protocol import Protocol
 from fedhip.methods.recording import Recorded, buffer_like, fill
 from fedhip.models import masked
 from fedhip.parallel import in_order
-from fedhip.simulation import Client
+from fedhip.phases import Client
 
 #: step(params, fixed, batch): changes params in place; both have the clients of the batch as their first axis.
 Step = Callable[[Params, Params, Batch], None]

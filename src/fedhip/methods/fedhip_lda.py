@@ -19,12 +19,13 @@ from fedhip.core import Standardization
 from fedhip.core.affine import AffineModel
 from fedhip.core.calibration import choose_temperature, log_losses
 from fedhip.core.discriminant import Discriminant
-from fedhip.core.fixedpoint import GridStatistics, decode, fraction_bits_for, round_features
+from fedhip.core.fixedpoint import GridStatistics, decode
 from fedhip.methods.closed import Task, one_shot
 from fedhip.methods.prior import prior_bytes
 from fedhip.methods.protocol import MethodRun
 from fedhip.parallel import in_order, one_thread
-from fedhip.simulation import Client, add_up, largest_feature
+from fedhip.phases import Client, Federation
+from fedhip.simulation import federate
 
 #: Half as large to forty times as large as the discriminant's scores: LDA of many features is too sure of itself.
 TEMPERATURES: tuple[float, ...] = tuple(10.0 ** (i / 10) for i in range(-3, 17))
@@ -51,12 +52,15 @@ class LdaHead:
 class LdaFit:
     """Phase 2: the discriminant of all rows, from their sum; and what each client makes of it in phase 3."""
 
-    def __init__(self, total: GridStatistics, shrinkage: float | Literal["oas"] = "oas") -> None:
-        self.grid, self.total = total, decode(total)
-        self.standardization = Standardization.of(self.total, intercept=False)
+    def __init__(self, federation: Federation, shrinkage: float | Literal["oas"] = "oas") -> None:
+        self.federation, self.grid = federation, federation.grid
+        self.total = decode(self.grid)
+        encoding = federation.encoding
+        self.standardization = Standardization.of(self.total, intercept=False, step=encoding.step)
+        self._to_raw = encoding.columns.standardization.then(self.standardization)
         with one_thread():
             self.discriminant = Discriminant(self.standardization.statistics(self.total), shrinkage)
-            self.common = self.discriminant.model.on_raw(self.standardization)
+            self.common = self.discriminant.model.on_raw(self._to_raw)
 
     @property
     def nbytes(self) -> int:
@@ -66,9 +70,8 @@ class LdaFit:
 
     def rows(self, client: Client) -> tuple[Tensor, Tensor]:
         """The client's training rows, standardised."""
-        x = torch.tensor(client.train[0], dtype=torch.float64, device=self.grid.device)
         y = torch.tensor(client.train[1], device=self.grid.device)
-        return self.standardization.features(round_features(x, self.grid.fraction_bits)), y
+        return self.standardization.features(self.federation.encoding.rounded(client, self.grid.device)), y
 
     def left_out(self, client: Client) -> Tensor:
         """The federation's scores (N_k, d) of the client's rows, each left out."""
@@ -90,21 +93,19 @@ class LdaFit:
         own = means.loo_scores()
         mine, theirs = (float(self.losses(scores, y, [temperature])[0]) for scores in (own, common))
         personal = mine < theirs
-        model = means.model.on_raw(self.standardization) if personal else self.common
+        model = means.model.on_raw(self._to_raw) if personal else self.common
         return LdaHead(model, common, own, personal)
 
     def own_model(self, own: GridStatistics) -> AffineModel:
         """The model with a client's means, from its statistics."""
         standardized = self.standardization.statistics(decode(own))
-        return self.discriminant.own_model(standardized).on_raw(self.standardization)
+        return self.discriminant.own_model(standardized).on_raw(self._to_raw)
 
 
 def fit_heads(task: Task) -> tuple[list[LdaHead], AffineModel, int]:
     """The head of each client with training rows, the federation's model, and the bytes of the statistics."""
-    training, d = task.training, task.num_classes
-    bits = fraction_bits_for(largest_feature(training))
-    uploads = in_order(lambda client: client.statistics(d, bits, task.device), training, task.device)
-    fit = LdaFit(add_up(uploads), task.options.get("shrinkage", "oas"))
+    federation = federate(task.training, task.num_classes, device=task.device)
+    fit = LdaFit(federation, task.options.get("shrinkage", "oas"))
     return personal_heads(fit, task), fit.common, fit.nbytes
 
 

@@ -12,12 +12,13 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import cached_property
 
 import torch
 from torch import Tensor
 
 from fedhip.core.affine import AffineModel
-from fedhip.core.fixedpoint import GridStatistics, decode, fraction_bits_for, round_features
+from fedhip.core.fixedpoint import decode
 from fedhip.core.logistic import GridModel, LogisticTerm, LossError, logistic_term
 from fedhip.core.logistic_fit import TEMPERATURES, LogisticFit, LogisticHead
 from fedhip.core.personal_logistic import PersonalLogistic
@@ -26,41 +27,46 @@ from fedhip.methods.closed import Task, one_shot
 from fedhip.methods.prior import prior_bytes
 from fedhip.methods.protocol import MethodRun
 from fedhip.parallel import in_order, one_thread
-from fedhip.simulation import Client, add_up, largest_feature
+from fedhip.phases import Client, Federation
+from fedhip.simulation import federate
 
 
 @dataclass
 class LogisticRun:
     """The rounds in one process: what was fitted, and what one client sent and received.
 
-    `total` is the sum of round one, where it is known.
+    `federation` has the sum of round one, where it is known.
     """
 
     task: Task
-    total: GridStatistics | None = None
+    federation: Federation | None = None
     up: int = 0
     down: int = 0
     rounds: int = 0
 
-    def __post_init__(self) -> None:
-        known = self.total
-        self._bits = fraction_bits_for(largest_feature(self.task.training)) if known is None else known.fraction_bits
+    @cached_property
+    def _federation(self) -> Federation:
+        task = self.task
+        return self.federation or federate(task.training, task.num_classes, device=task.device)
 
     def rows(self, client: Client) -> tuple[Tensor, Tensor]:
         """The client's training rows as the grid sees them."""
-        x, y = self.task.tensors(client.train)
-        return round_features(x, self._bits), y
+        return self._federation.encoding.rounded(client, self.task.device), self.task.tensors(client.train)[1]
+
+    def on_raw(self, model: AffineModel) -> AffineModel:
+        """A model on features as they came, from one on the columns' own units."""
+        return model.on_raw(self._federation.encoding.columns.standardization)
 
     def statistics(self) -> LogisticFit:
         """Round 1."""
         task, d = self.task, self.task.num_classes
-        if self.total is None:
-            uploads = in_order(lambda client: client.statistics(d, self._bits, task.device), task.training, task.device)
-            self.total = add_up(uploads)
-        total = decode(self.total)
+        total, options = decode(self._federation.grid), task.options
         with one_thread():
             fit = LogisticFit.of(
-                total, penalty=task.options.get("penalty"), temperature=task.options.get("temperature")
+                total,
+                penalty=options.get("penalty"),
+                temperature=options.get("temperature"),
+                step=self._federation.encoding.step,
             )
             _ = fit.lda, fit.geometry  # computed once, before the clients share them
         m = total.num_features
@@ -106,7 +112,7 @@ class LogisticRun:
         own = self.step(head, client, prior)
         alpha = self.task.options.get("alpha")
         chosen = own.select() if alpha is None else alpha
-        return chosen, own.model(chosen)
+        return chosen, self.on_raw(own.model(chosen))
 
     def step(self, head: LogisticHead, client: Client, prior: Prior) -> PersonalLogistic:
         """The client's heads over α."""
@@ -167,10 +173,9 @@ def run_fedhip_logistic(task: Task) -> MethodRun:
         at = id(task.training[done - 1])
         alphas[at], models[at] = alpha, model
         task.report("personal step", done, len(task.training))
-    seconds = time.perf_counter() - began
+    seconds, common = time.perf_counter() - began, run.on_raw(head.model)
     accuracy = [
-        task.accuracy(client, models.get(id(client), head.model).scores, priors.get(client.name))
-        for client in task.clients
+        task.accuracy(client, models.get(id(client), common).scores, priors.get(client.name)) for client in task.clients
     ]
     return one_shot(
         "fedhip-logistic",

@@ -14,7 +14,7 @@ from fedhip.methods.closed import Task, one_shot
 from fedhip.methods.engine import nbytes
 from fedhip.methods.prior import prior_bytes
 from fedhip.methods.protocol import MethodRun
-from fedhip.simulation import Client
+from fedhip.phases import Client
 
 
 def run_fedncm(task: Task) -> MethodRun:

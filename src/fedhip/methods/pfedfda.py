@@ -23,7 +23,7 @@ from fedhip.methods.orders import client_order
 from fedhip.methods.prior import prior_bytes
 from fedhip.methods.protocol import MethodRun
 from fedhip.parallel import in_order
-from fedhip.simulation import Client
+from fedhip.phases import Client
 
 BETAS = tuple(step / 10 for step in range(11))
 

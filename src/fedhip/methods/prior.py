@@ -21,8 +21,8 @@ from fedhip.methods.heads import Params
 from fedhip.methods.method import Method, Traffic
 from fedhip.methods.orders import HOLD_OUT, client_order
 from fedhip.methods.training import flat, like
+from fedhip.phases import Client
 from fedhip.priors import left_out_classes
-from fedhip.simulation import Client
 
 #: The share of a client's training rows that the shadow is not trained on.
 HELD_OUT = 0.2

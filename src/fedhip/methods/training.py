@@ -24,7 +24,7 @@ from fedhip.methods.errors import CheckpointError
 from fedhip.methods.method import Method
 from fedhip.methods.orders import participants
 from fedhip.methods.protocol import Evaluation, MethodRun, Protocol
-from fedhip.simulation import Client
+from fedhip.phases import Client
 
 #: Seconds between checkpoints.
 CHECKPOINT_EVERY = 60.0

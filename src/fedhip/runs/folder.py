@@ -31,6 +31,7 @@ from typing import Any
 
 import torch
 
+from fedhip.core.columns import Columns
 from fedhip.core.errors import FileFormatError
 from fedhip.core.fixedpoint import GridStatistics
 from fedhip.core.lifts import Lift
@@ -39,10 +40,12 @@ from fedhip.data.files import json_text, write_text
 from fedhip.features.devices import require_folder
 from fedhip.heads import HEADS, Head
 from fedhip.models import RIDGE, Model
+from fedhip.phases import Federation, RowEncoding
 from fedhip.runs.errors import NoSpaceError, RunChangedError, RunExistsError, RunFolderError, RunVersionError
 from fedhip.runs.ledger import Ledger
 from fedhip.runs.models import answering
 from fedhip.runs.names import file_name, unknown_client
+from fedhip.simulation import RidgeOptions
 
 SCHEMA = 1
 
@@ -186,11 +189,31 @@ class RunFolder:
         """What rows go through before they are summed or scored, if the run has one."""
         return self.model(None).lift
 
+    @cached_property
+    def encoding(self) -> RowEncoding:
+        """How rows become part of the sum; before there were units of columns, all had the same."""
+        columns, balance = self.details.get("columns"), self.results.get("balance")
+        return RowEncoding(
+            Columns.plain(self.results["feature_dim"]) if columns is None else Columns.from_dict(columns),
+            self.results["fraction_bits"],
+            None if balance is None else torch.tensor(balance["weights"], dtype=torch.float64).sqrt(),
+        )
+
     @property
-    def scale(self) -> torch.Tensor | None:
-        """√w of each class, if rows were weighted by class; see `fedhip.core.balance`."""
-        balance = self.results.get("balance")
-        return None if balance is None else torch.tensor(balance["weights"], dtype=torch.float64).sqrt()
+    def ridge(self) -> RidgeOptions:
+        """What the run's ridges are of; before there was a choice, the paper's."""
+        return RidgeOptions(bool(self.results.get("standardize")), bool(self.results.get("intercept")))
+
+    def federation(self, grid: GridStatistics | None = None, beta: float | None = None) -> Federation:
+        """The run's sum, or another one on its grid, with the run's β or another one."""
+        return Federation(
+            self.total() if grid is None else grid,
+            float(self.results["beta"] if beta is None else beta),
+            self.encoding,
+            self.ridge.standardize,
+            self.ridge.intercept,
+            tuple(self.details.get("fold_betas", ())) if beta is None else (),
+        )
 
     def _model(self, *parts: str) -> Model:
         path = self._file(*parts)

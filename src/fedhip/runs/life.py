@@ -31,12 +31,13 @@ from fedhip.methods import Protocol
 from fedhip.methods.closed import Task
 from fedhip.models import Model
 from fedhip.parallel import in_order, one_thread
+from fedhip.phases import Client, Federation, choose_beta
 from fedhip.priors import choose_client_priors
 from fedhip.runs.errors import ClientJoinedError, ClientRowsError, LastClientError
 from fedhip.runs.folder import RunFolder, changed_run
 from fedhip.runs.models import global_model, models_digest, personal_model
 from fedhip.runs.results import put_client, refresh, remove_client
-from fedhip.simulation import Client, ClientResult, Federation, Linear, evaluate, local_model
+from fedhip.simulation import ClientResult, evaluate, local_model
 
 Json = dict[str, Any]
 Render = Callable[[str, Json, Json, str, list[Json]], str]
@@ -217,12 +218,11 @@ class _State:
         self, event: str, client: str | None, term: GridStatistics | None, *, render: Render, report: Report | None
     ) -> Change:
         """Solve every model anew, and write the next version of the run."""
-        run, config, tell = self.run, self.run.config, report or (lambda phase, done, total: None)
+        run, tell = self.run, report or (lambda phase, done, total: None)
         before = self.results["beta"]
-        # Chosen by leave-one-out it stays: that would take everyone's rows.
-        federation = Federation.of(self.grid, before if config["beta"] == "loo" else config["beta"], run.scale)
-        _ = federation.G  # factored once, before the clients share it
         self.again = {name: self.again[name] for name in self.statistics if name in self.again}
+        federation = self._federation(event, tell)
+        _ = federation.common  # factored once, before the clients share it
         head = self._head(federation, event, tell)
         results = self._phase3(head)
         with changed_run(run) as draft:
@@ -241,7 +241,7 @@ class _State:
             shared = global_model(federation, run.class_names, self.held.backbone, head=head, lift=self.held.lift)
             draft.write_model(shared)
             draft.write_total(self.grid)
-            self.results["beta"] = federation.beta
+            self.results["beta"], self.details["fold_betas"] = federation.beta, list(federation.fold_betas)
             if run.head is not Ridge:
                 self.results["settings"] = dict(head.settings)
             refresh(self.results, self.details)
@@ -278,6 +278,18 @@ class _State:
             run.head,
             head.traffic[0] if run.head.needs_rows and event != "personalize" else 0,
         )
+
+    def _federation(self, event: str, tell: Report) -> Federation:
+        """The sum with its β: as it was where it was chosen on rows, for that takes everyone's."""
+        run, rule = self.run, beta_rule(self.run)
+        found = run.federation(self.grid)
+        if rule == "gcv":
+            return found.with_beta(found.beta_path().minimize_gcv())
+        if rule != "auto":
+            return found.with_beta(float(rule))
+        if event == "personalize" and run.head is Ridge and self._everyone and not self.results.get("sites"):
+            return choose_beta(found, list(self.again.values()), run.config["alpha"], tell)
+        return found
 
     @property
     def _everyone(self) -> bool:
@@ -327,9 +339,9 @@ class _State:
         results = {}
         for name, (personal, prior) in owns.items():
             client = self.again[name]
-            models: dict[str, Linear] = {"global": federation.G, method: personal.model}
+            models = {"global": federation.common, method: personal.model}
             if "local" in beside:
-                models["local"] = local_model(client, task.num_classes)
+                models["local"] = local_model(client, task.num_classes, task.ridge)
             results[name] = evaluate(
                 client,
                 {m: models[m] for m in self.results["methods"] if m in models},
@@ -390,7 +402,18 @@ def task_of(run: RunFolder, clients: Sequence[Client], tell: Report) -> Task:
         prior=config.get("prior", "none"),
     )
     options = options_of(head, config["alpha"], numbers_of(config.get("head_options", ())))
-    return Task(clients, run.results["num_classes"], protocol, options, "cpu", tell)
+    return Task(clients, run.results["num_classes"], protocol, options, "cpu", tell, run.ridge)
+
+
+def beta_rule(run: RunFolder) -> float | str:
+    """How β is chosen when the sum changes: a number, "gcv" from the sum, or "auto", on rows.
+
+    Runs of before there were units of columns said "auto" where they meant the sum, and "loo" where they meant rows.
+    """
+    told: float | str = run.config["beta"]
+    if "columns" not in run.details and told == "auto":
+        return "gcv"
+    return "auto" if told == "loo" else told
 
 
 def _are_its_rows(run: RunFolder, client: Client) -> bool:
@@ -429,5 +452,4 @@ def _statistics_of(run: RunFolder, client: Client) -> GridStatistics:
         )
     if len(client.train[1]) == 0:
         raise ClientRowsError(f"client {client.name!r} brings no training row; give at least one")
-    weighted = client.weighted(run.scale)
-    return weighted.statistics(run.results["num_classes"], run.results["fraction_bits"])
+    return run.encoding.statistics(client, run.results["num_classes"])

@@ -10,11 +10,12 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
+from fedhip.core.affine import AffineModel
 from fedhip.core.lifts import Lift
 from fedhip.core.prior import NO_PRIOR, Prior
 from fedhip.features.reference import BackboneReference
-from fedhip.models import Model
-from fedhip.simulation import Federation, Linear
+from fedhip.models import RIDGE, Model
+from fedhip.phases import Federation
 
 if TYPE_CHECKING:
     from fedhip.heads import Head
@@ -23,7 +24,7 @@ if TYPE_CHECKING:
 def personal_model(
     federation: Federation,
     client: str,
-    model: Linear,
+    model: AffineModel,
     alpha: float,
     own: str,
     local_classes: Tensor,
@@ -68,16 +69,22 @@ def global_model(
         backbone=backbone,
         total=federation.digest,
         lift=lift,
-        **_solved(federation, federation.G if head is None else head.common, head),
+        **_solved(federation, federation.common if head is None else head.common, head),
     )
 
 
-def _solved(federation: Federation, model: Linear, head: Head | None) -> dict[str, Any]:
+def _solved(federation: Federation, model: AffineModel, head: Head | None) -> dict[str, Any]:
     """The numbers of a model, and what they were solved with."""
     kind = {} if head is None else {"head": head.name, "settings": dict(head.settings)}
-    if isinstance(model, Tensor):
-        return {"weights": model.cpu(), "beta": federation.beta, **kind}
-    return {"weights": model.weights.cpu(), "intercept": model.bias.cpu(), "beta": None, **kind}
+    is_ridge = head is None or head.name == RIDGE
+    # The paper's ridge has no intercept, and its file says nothing of one.
+    intercept = None if is_ridge and not model.bias.any() else model.bias.cpu()
+    return {
+        "weights": model.weights.cpu(),
+        "intercept": intercept,
+        "beta": federation.beta if is_ridge else None,
+        **kind,
+    }
 
 
 def answering(

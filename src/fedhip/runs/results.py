@@ -50,6 +50,8 @@ def results_of(outcome: Outcome, *, config: Json, title: str, seconds: Mapping[s
         "feature_dim": outcome.federation.grid.num_features,
         "beta": outcome.beta,
         "fraction_bits": outcome.federation.grid.fraction_bits,
+        "standardize": outcome.federation.standardize,
+        "intercept": outcome.federation.intercept,
         "only_local_classes": bool(config.get("only_local_classes")),
         "methods": methods,
         "leave_one_out": None,
@@ -89,6 +91,8 @@ def details_of(outcome: Outcome, class_names: Sequence[str], head: type[Head] = 
         "alphas": list(head.alphas),
         "temperatures": list(head.temperatures),
         "clients": {result.client: client_details(result) for result in outcome.clients},
+        "columns": outcome.federation.encoding.columns.to_dict(),
+        "fold_betas": list(outcome.federation.fold_betas),
         "examples": [],
         "stale": [],
     }
@@ -139,8 +143,9 @@ def client_details(result: ClientResult) -> Json:
         "confusions": [list(confusion) for confusion in result.confusions],
         "alpha": result.alpha,
         "own": None if personal is None else personal.own,
-        "loo_accuracy": None if personal is None else personal.loo_accuracy,
-        "loo_chosen": None if personal is None else personal.loo_chosen,
+        # The curve over α, where one was looked at; and the accuracy to be expected, for which α was chosen elsewhere.
+        "loo_accuracy": None if personal is None else personal.curve,
+        "loo_chosen": None if personal is None else personal.estimate,
         "log_losses": None if personal is None else personal.log_losses,
         "global_log_losses": None if personal is None else personal.global_log_losses,
         # What accuracies were measured with, by method; no smoothing: no prior.
@@ -161,11 +166,11 @@ def refresh(results: Json, details: Json) -> None:
     chosen = [c["loo_chosen"] for c in details["clients"].values() if c["loo_chosen"] is not None]
     results["leave_one_out"] = (
         {
-            "alphas": details["alphas"],
-            "accuracy": np.mean(curves, axis=0).tolist(),
+            "alphas": details["alphas"] if curves else [],
+            "accuracy": np.mean(curves, axis=0).tolist() if curves else [],
             "chosen": float(np.mean(chosen)),
         }
-        if curves
+        if chosen
         else None
     )
     details["temperature"] = {

@@ -11,8 +11,8 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from torch import Tensor
 
+from fedhip.core.affine import AffineModel
 from fedhip.core.errors import FedHiPError
 from fedhip.core.fixedpoint import GridStatistics
 from fedhip.models import RIDGE, Model
@@ -21,7 +21,7 @@ from fedhip.runs.folder import RunFolder
 from fedhip.runs.life import task_of
 from fedhip.runs.models import models_digest
 from fedhip.runs.names import file_name
-from fedhip.simulation import Federation, Linear, add_up
+from fedhip.simulation import add_up
 
 #: Models are solved again to compare; another machine's linear algebra rounds differently.
 SOLVE_TOLERANCE = 1e-9
@@ -150,7 +150,7 @@ def _kept(run: RunFolder) -> bool:
 
 
 def _models(run: RunFolder, tell: Callable[[str, int, int], None]) -> str | None:
-    federation = Federation(run.total(), run.results["beta"], run.scale)
+    federation = run.federation()
     head = run.head.fit(federation, task_of(run, [], tell), run.model(None))
     kept = _kept(run)
     for number, client in enumerate([None, *run.clients], start=1):
@@ -170,8 +170,7 @@ def _models(run: RunFolder, tell: Callable[[str, int, int], None]) -> str | None
             solved = head.again(client, own, model.alpha, partial(run.model, client))
         else:
             continue
-        weights = solved if isinstance(solved, Tensor) else solved.weights
-        if weights.shape != model.weights.shape:
+        if solved.weights.shape != model.weights.shape:
             return f"{model.who} has weights of another shape than its statistics; restore it from a copy"
         difference = _distance(solved, model)
         if difference > SOLVE_TOLERANCE:
@@ -180,10 +179,8 @@ def _models(run: RunFolder, tell: Callable[[str, int, int], None]) -> str | None
     return None
 
 
-def _distance(solved: Linear, model: Model) -> float:
+def _distance(solved: AffineModel, model: Model) -> float:
     """Between a model and what it should be, relative; ∞ where a class is left out by one alone."""
-    if isinstance(solved, Tensor):
-        return float(torch.linalg.norm(solved - model.weights) / torch.linalg.norm(solved).clamp(min=1e-300))
     found, expected = (torch.cat((m.weights, m.bias[None])) for m in (model.affine, solved))
     known = expected.isfinite()
     if not torch.equal(known, found.isfinite()):

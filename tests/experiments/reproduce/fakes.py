@@ -14,7 +14,8 @@ import pytest
 from fedhip.data import FeatureSet
 from fedhip.experiments.reproduce import Bench, Settings, Source, Store
 from fedhip.methods.protocol import Evaluation, MethodRun, Protocol
-from fedhip.simulation import Client, simulate
+from fedhip.phases import Client
+from fedhip.simulation import simulate
 
 #: The pretended training does best with this learning rate.
 BEST_RATE = 0.02

@@ -13,7 +13,7 @@ from fedhip.experiments.reproduce import Source, reproduce, tuning
 from fedhip.experiments.reproduce.bench import Bench
 from fedhip.experiments.reproduce.divisions import divide, hold_out, standardize
 from fedhip.methods.protocol import Protocol
-from fedhip.simulation import Client
+from fedhip.phases import Client
 from tests.experiments.reproduce.fakes import BEST_RATE, bench_of, pretend, rows
 
 

@@ -10,12 +10,14 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
+from fedhip.core.selection import CHOSEN_BY
 from fedhip.experiments.reproduce.cells import Cell, Inside, Json, Store
 from fedhip.experiments.reproduce.divisions import WITH_INTERCEPT, divide, standardize
 from fedhip.experiments.reproduce.settings import Regime, Settings, Source, known_methods
 from fedhip.methods.cohort import Cohort
 from fedhip.methods.protocol import MethodRun, Protocol
-from fedhip.simulation import Client, summarize
+from fedhip.phases import Client
+from fedhip.simulation import PAPER, summarize
 
 
 @dataclass(frozen=True)
@@ -107,6 +109,7 @@ def cell_of(
     told: Json = protocol.told
     if not known_methods()[method].gradient:
         told = {name: told[name] for name in ("seed", "only_local_classes", "prior") if name in told}
+        told["chosen_by"] = CHOSEN_BY
 
     def compute(checkpoint: Path, tell: Inside) -> Json:
         given = clients()
@@ -150,6 +153,7 @@ def run_method(
         report=tell,
         checkpoint=checkpoint if known_methods()[method].gradient else None,
         probe=probe,
+        ridge=PAPER,
     )
     if source.lift is not None:
         run = with_exchange(run, source.lift.exchange)

@@ -9,14 +9,16 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from fedhip.core import DEFAULT_ALPHAS, PersonalizationPath
-from fedhip.core.fixedpoint import GridStatistics, fraction_bits_for, round_features
+from fedhip.core import DEFAULT_ALPHAS
+from fedhip.core.affine import AffineModel
+from fedhip.core.selection import CHOSEN_BY
 from fedhip.experiments.reproduce.bench import Bench
 from fedhip.experiments.reproduce.cells import Cell, Inside, Json
 from fedhip.experiments.reproduce.divisions import divide
 from fedhip.experiments.reproduce.settings import Source
 from fedhip.parallel import in_order
-from fedhip.simulation import Client, Federation, add_up, largest_feature, predict, summarize
+from fedhip.phases import Client, Federation
+from fedhip.simulation import PAPER, federate, predict, summarize
 
 #: None stands for leave-one-out (α) and for generalized cross-validation (β).
 Pair = tuple[float | None, float | None]
@@ -44,6 +46,7 @@ def curve_cell(
         "method": "fedhip over a grid",
         "pairs": [list(pair) for pair in pairs],
         "only_local_classes": only,
+        "chosen_by": CHOSEN_BY,
     }
     label = f"{study} {source.name} K={num_clients} λ={concentration:g} seed {seed}"
     return Cell(label, "grid", key, compute)
@@ -59,11 +62,11 @@ def curve(
 ) -> Json:
     """Test accuracies of FedHiP with each pair: mean over clients, over rows; and the α and β that were chosen."""
     training = [client for client in clients if len(client.train[1])]
-    grid = sum_of(training, num_classes, device)
+    summed = federate(training, num_classes, ridge=PAPER, device=device)
     points: list[Json | None] = [None] * len(pairs)
     for beta in dict.fromkeys(beta for _, beta in pairs):
-        federation = Federation.of(grid, "auto" if beta is None else beta)
-        _ = federation.G
+        federation = summed.with_beta(summed.beta_path().minimize_gcv() if beta is None else beta)
+        _ = federation.common
         places = [place for place, pair in enumerate(pairs) if pair[1] == beta]
         alphas = [pairs[place][0] for place in places]
 
@@ -89,18 +92,6 @@ def curve(
     return {"points": points}
 
 
-def sum_of(clients: Sequence[Client], num_classes: int, device: str) -> GridStatistics:
-    """The sum of the clients' statistics, on a grid that holds the largest feature."""
-    bits = fraction_bits_for(largest_feature(clients))
-    return add_up(in_order(lambda client: client.statistics(num_classes, bits, device), clients, device))
-
-
-def path_of(federation: Federation, client: Client) -> PersonalizationPath:
-    """All models of a client."""
-    F = round_features(torch.as_tensor(client.train[0], device=federation.grid.device), federation.grid.fraction_bits)
-    return PersonalizationPath(federation.total, F, client.train[1], federation.beta, client=client.name)
-
-
 def _client(
     client: Client, federation: Federation, alphas: Sequence[float | None], only_local_classes: bool
 ) -> tuple[list[float | None], list[float | None]]:
@@ -108,17 +99,18 @@ def _client(
     if not len(client.test[1]):
         return [None] * len(alphas), [None] * len(alphas)
     if not len(client.train[1]):
-        return [_accuracy(federation.G, client, None)] * len(alphas), [None] * len(alphas)
-    path = path_of(federation, client)
+        return [_accuracy(federation.common, client, None)] * len(alphas), [None] * len(alphas)
+    path = federation.path(client)
     seen = np.bincount(client.train[1], minlength=federation.grid.num_classes) > 0
     mask = torch.from_numpy(seen).to(federation.grid.device) if only_local_classes else None
     used = [
         path.select(DEFAULT_ALPHAS, only_local_classes=only_local_classes) if alpha is None else alpha
         for alpha in alphas
     ]
-    return [_accuracy(path.weights(alpha), client, mask) for alpha in used], list(used)
+    models = (federation.on_raw(path.weights(alpha)) for alpha in used)
+    return [_accuracy(model, client, mask) for model in models], list(used)
 
 
-def _accuracy(weights: Tensor, client: Client, mask: Tensor | None) -> float:
+def _accuracy(model: AffineModel, client: Client, mask: Tensor | None) -> float:
     features, labels = client.test
-    return float((predict(weights, features, mask) == labels).mean())
+    return float((predict(model, features, mask) == labels).mean())

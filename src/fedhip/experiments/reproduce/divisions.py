@@ -15,7 +15,8 @@ from fedhip.data import make_partition
 from fedhip.experiments.reproduce.errors import ReproduceError
 from fedhip.experiments.reproduce.settings import Source
 from fedhip.lifting import lift_clients
-from fedhip.simulation import Client, Rows, clients_of
+from fedhip.phases import Client, Rows
+from fedhip.simulation import clients_of
 
 VALIDATION = 0.2
 #: Ridge regressions have no bias of their own: with standardised features they get a column of ones.

@@ -18,11 +18,12 @@ import numpy as np
 import torch
 
 from fedhip.core import DEFAULT_ALPHAS
+from fedhip.core.affine import AffineModel
 from fedhip.core.prior import Prior
+from fedhip.core.selection import CHOSEN_BY
 from fedhip.experiments.reproduce import tuning
 from fedhip.experiments.reproduce.bench import Bench, Setting, cell_of
 from fedhip.experiments.reproduce.cells import Cell, Inside, Json, Step
-from fedhip.experiments.reproduce.closed_form import path_of, sum_of
 from fedhip.experiments.reproduce.divisions import divide_around, standardize
 from fedhip.experiments.reproduce.notes import (
     backbone_notes,
@@ -35,8 +36,9 @@ from fedhip.experiments.reproduce.notes import (
 from fedhip.experiments.reproduce.settings import Regime, Source, known_methods
 from fedhip.experiments.reproduce.table1 import numbered, sentence
 from fedhip.experiments.reproduce.tables import DIVERGED, NOTHING, Entry, Row, Table
+from fedhip.phases import Client, Federation
 from fedhip.priors import choose_client_priors
-from fedhip.simulation import Client, Federation, evaluate, local_model
+from fedhip.simulation import PAPER, evaluate, federate, local_model
 
 #: Methods whose models are solved here, so that their weights can be compared; of the others scores are.
 SOLVED = ("fedhip", "global", "local")
@@ -115,8 +117,8 @@ def solved_cell(bench: Bench, source: Source, regime: Regime, seed: int) -> Cell
             if regime == "tuned":
                 everyone = standardize(everyone, intercept=True)
             solved = solve(everyone, source.features.num_classes, betas, only, prior, bench.device)
-            for method, weights in solved.models.items():
-                models[method].append(weights)
+            for method, model in solved.models.items():
+                models[method].append(model.weights)
             found.append({"moved": moved, "alpha": solved.alpha, **tested(solved, everyone[0], only)})
             tell("λ", done, len(grid))
         for method, by_place in models.items():
@@ -131,6 +133,7 @@ def solved_cell(bench: Bench, source: Source, regime: Regime, seed: int) -> Cell
         "betas": betas,
         "features_are": "raw" if regime == "paper" else "standardised",
         "only_local_classes": only,
+        "chosen_by": CHOSEN_BY,
         **({"prior": "client"} if prior else {}),
     }
     return Cell(f"invariance {source.name} K={clients} seed {seed} solved {regime}", "solved", key, compute)
@@ -140,7 +143,7 @@ def solved_cell(bench: Bench, source: Source, regime: Regime, seed: int) -> Cell
 class Solved:
     """Models of the first client, its α, its priors if they are asked for, and everybody's class counts."""
 
-    models: dict[str, torch.Tensor]
+    models: dict[str, AffineModel]
     alpha: float
     priors: dict[str, Prior]
     counts: torch.Tensor
@@ -156,14 +159,15 @@ def solve(
 ) -> Solved:
     """With α by leave-one-out on the client's own training rows; together with its prior, if there is one."""
     fixed = clients[0]
-    grid = sum_of(clients, num_classes, device)
+    summed = federate([client for client in clients if len(client.train[1])], num_classes, ridge=PAPER, device=device)
 
     def federation(method: str) -> Federation:
         beta = betas.get(method)
-        return Federation.of(grid, "auto" if beta is None else beta)
+        return summed.with_beta(summed.beta_path().minimize_gcv() if beta is None else beta)
 
     priors: dict[str, Prior] = {}
-    path = path_of(federation("fedhip"), fixed)
+    own = federation("fedhip")
+    path = own.path(fixed)
     alpha = path.select(DEFAULT_ALPHAS, only_local_classes=only_local_classes)
     for method in SOLVED if prior else ():
         training = [client for client in clients if len(client.train[1])]
@@ -173,11 +177,11 @@ def solve(
         chosen, priors[method] = every[fixed.name][method]
         alpha = chosen if method == "fedhip" else alpha
     models = {
-        "fedhip": path.weights(alpha),
-        "global": federation("global").G,
-        "local": local_model(fixed, num_classes, device),
+        "fedhip": own.on_raw(path.weights(alpha)),
+        "global": federation("global").common,
+        "local": local_model(fixed, num_classes, PAPER, device),
     }
-    return Solved(models, alpha, priors, grid.counts)
+    return Solved(models, alpha, priors, summed.grid.counts)
 
 
 def tested(solved: Solved, client: Client, only_local_classes: bool) -> Json:

@@ -14,7 +14,7 @@ from fedhip.experiments.reproduce.bench import Bench, Setting, cell_of
 from fedhip.experiments.reproduce.cells import Cell, Step
 from fedhip.experiments.reproduce.divisions import divide, hold_out
 from fedhip.experiments.reproduce.settings import Source, known_methods
-from fedhip.simulation import Client
+from fedhip.phases import Client
 
 #: In the order they are tried; a budget takes the first of them.
 RATES = (0.005, 0.02, 0.001, 0.1, 0.5, 0.05, 0.01, 0.002, 0.2, 0.0005, 1.0, 2.0)
