@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from typing import Literal
 
 import numpy as np
 import pytest
@@ -20,6 +21,8 @@ from fedhip.core.errors import DimensionError, EmptyClientError, NotInTotalError
 from tests.core.problems import Array, Client, relative_error
 
 WIDTH, CLASSES = 6, 4
+
+Shrinkage = float | Literal["oas"]
 
 
 def gaussians(rows: int, seed: int = 0, shift: float = 0.0, by_class: float = 0.0, width: int = WIDTH) -> Client:
@@ -57,8 +60,8 @@ def test_oas_is_scikit_learns_on_the_rows_left_after_the_class_means() -> None:
 
 
 @settings(max_examples=25)
-@given(st.integers(0, 10**6), st.sampled_from([0.0, 0.01, 0.5, 1.0]), st.integers(1, 8))
-def test_leave_one_out_is_a_refit(seed: int, shrinkage: float, width: int) -> None:
+@given(st.integers(0, 10**6), st.sampled_from([0.0, 0.01, 0.5, 1.0, "oas"]), st.integers(1, 8))
+def test_leave_one_out_is_a_refit(seed: int, shrinkage: Shrinkage, width: int) -> None:
     mine, others = gaussians(9, seed, width=width), gaussians(20, seed + 1, width=width)
     found = Discriminant(summed(mine, others), shrinkage).loo_scores(*mine)
     for row in range(9):
@@ -176,18 +179,21 @@ def test_personal_means_by_hand(division: str) -> None:
     assert relative_error(by_sums.bias, personal.model.bias) <= 1e-10
 
 
+@pytest.mark.parametrize("shrinkage", [0.1, "oas"])
 @pytest.mark.parametrize("given", [(0.0, 0.0), (0.6, 0.0), (0.0, 0.6), (0.3, 0.8)])
 @pytest.mark.parametrize("division", DIVISIONS)
-def test_leave_one_out_of_personal_means_is_by_hand_without_the_row(division: str, given: tuple[float, float]) -> None:
-    """The variances are given, and the covariance of the others' rows is a refit's."""
+def test_leave_one_out_of_personal_means_is_by_hand_without_the_row(
+    division: str, given: tuple[float, float], shrinkage: Shrinkage
+) -> None:
+    """The variances are given, and the covariance of the others' rows is a refit's, with its own choice of "oas"."""
     mine, others = divided(division)
-    personal = Discriminant(summed(mine, others), 0.1).personal(*mine)
+    personal = Discriminant(summed(mine, others), shrinkage).personal(*mine)
     personal._weights = replace(personal._weights, class_variance=given[0], shift_variance=given[1])
     found = personal.loo_scores()
     for row in range(len(mine[1])):
         rest = without(mine, row)
         total = summed(rest, others)
-        covariance = Discriminant(total, 0.1).covariance.numpy()
+        covariance = Discriminant(total, shrinkage).covariance.numpy()
         if mine[1][row] not in rest[1] and mine[1][row] not in others[1]:
             assert found[row, mine[1][row]] == -torch.inf
             continue
@@ -393,8 +399,55 @@ def test_leave_one_out_of_a_client_of_few_rows_is_a_refit_at_the_same_variances(
         assert relative_error(found[row], expected[0]) <= 1e-10
 
 
-@pytest.mark.parametrize("shrinkage", [1e-4, 0.5, 1.0])
-def test_leave_one_out_of_the_only_row_that_strays_is_a_refit(shrinkage: float) -> None:
+@pytest.mark.parametrize("width", [3, 40])
+def test_a_row_that_strays_far_is_left_out_of_the_choice_of_shrinkage_too(width: int) -> None:
+    """It stretches the covariance along itself: another shrinkage is best without it. One row is alone in its class."""
+    F, y = gaussians(30, 2, width=width)
+    F[7] += 40.0
+    y[y == 3] = 2
+    y[11] = 3
+    total = Statistics.from_data(F, y, CLASSES)
+    found = Discriminant(total).loo_scores(F, y)
+    for row in (7, 8, 11):
+        rest = Statistics.from_data(*without((F, y), row), CLASSES)
+        refit = Discriminant(rest)
+        expected = refit.scores(F[row : row + 1])[0]
+        known = torch.isfinite(expected)
+        assert torch.equal(torch.isfinite(found[row]), known)
+        assert relative_error(found[row][known], expected[known]) <= 1e-9
+        if row == 7:
+            assert abs(refit.shrinkage - Discriminant(total).shrinkage) > 0.05
+            fixed = Discriminant(rest, Discriminant(total).shrinkage).scores(F[row : row + 1])[0]
+            assert relative_error(fixed[known], expected[known]) > 0.01
+
+
+def test_rows_standardised_by_all_flatter_where_few_make_up_a_deviation() -> None:
+    """What leave-one-out does not refit: 30 rows of heavy tails. With tails as usual there is nothing in it."""
+    rng = np.random.default_rng(0)
+    found = []
+    for heavy in (True, False):
+        for _ in range(6):
+            y = np.arange(30) % 3
+            F = rng.normal(size=(3, 60))[y] + (rng.standard_t(1.5, (30, 60)) if heavy else rng.normal(size=(30, 60)))
+            total = Statistics.from_data(F, y, 3)
+            unit = Standardization.of(total, intercept=False)
+            scores = Discriminant(unit.statistics(total)).loo_scores(unit.features(F), y)
+            right = 0
+            for row in range(30):
+                rest = Statistics.from_data(*without((F, y), row), 3)
+                refit = Standardization.of(rest, intercept=False)
+                right += (
+                    int(Discriminant(refit.statistics(rest)).scores(refit.features(F[row : row + 1])).argmax())
+                    == y[row]
+                )
+            found.append((np.mean(scores.argmax(dim=1).numpy() == y), right / 30))
+    said, true = np.mean(np.reshape(found, (2, 6, 2)), axis=1).T
+    assert said[0] > true[0] + 0.08
+    assert abs(said[1] - true[1]) < 0.02
+
+
+@pytest.mark.parametrize("shrinkage", [1e-4, 0.5, 1.0, "oas"])
+def test_leave_one_out_of_the_only_row_that_strays_is_a_refit(shrinkage: Shrinkage) -> None:
     """Without it all rows are at their classes' means, and there is no covariance."""
     for stray in ([5.0, 7.0], [0.3, 0.1]):
         F, y = np.array([[0.0, 0.0], [0.0, 0.0], [1.0, 1.0], [1.0, 1.0], stray]), np.array([0, 0, 1, 1, 1])

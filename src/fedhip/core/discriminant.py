@@ -3,12 +3,15 @@
     μ_c = B_c / n_c,   S = A − Σ_c n_c μ_c μ_cᵀ,   Σ = ((1 − s) S + s (tr S / m) I) / N
     score_c(x) = x·Σ⁻¹μ_c − ½ μ_c·Σ⁻¹μ_c + log(n_c / N)
 
-One eigendecomposition S = V diag(λ) Vᵀ serves every shrinkage s, and leave-one-out, which is exact. Without row x of
-class c, u = x − μ_c:
+One eigendecomposition S = V diag(λ) Vᵀ serves every shrinkage s, and leave-one-out. Without row x of class c,
+u = x − μ_c:
 
     n_c' = n_c − 1,   μ_c' = μ_c − u/(n_c − 1),   S' = S − κ u uᵀ,   κ = n_c/(n_c − 1)
 
-and the shrinkage's target tr S'/m moves with it: a shift of the spectrum for each row, and an update of rank one.
+and the shrinkage's target tr S'/m moves with it: a shift of the spectrum for each row, and an update of rank one. The
+shrinkage itself, where it is "oas", is chosen without the row too, from tr S' and tr S'² = tr S² − 2κ u·Su + κ² (u·u)².
+So the scores are those of a discriminant fitted without the row, exactly, *of the features as they are*: where these
+were standardised, mean and scale are of all rows, the row among them.
 
 **Personal means.** Client k's features may be shifted, all of them (its camera) or class by class. They are shifted
 from the others' means μ°_c = (B_c − B_kc)/(n_c − n_kc): the mean of all rows of a class holds its own, and where it
@@ -49,19 +52,20 @@ class ShrinkageError(FedHiPError, ValueError):
     """The shrinkage is not from 0 to 1, or too small for a covariance that is singular."""
 
 
-def oas_shrinkage(trace: float, trace_of_square: float, rows: float, width: int) -> float:
-    """The oracle approximating shrinkage (Chen et al., 2010) of a covariance matrix, from two of its traces.
+def oas_shrinkage(trace: Tensor, trace_of_square: Tensor, rows: Tensor, width: int) -> Tensor:
+    """The oracle approximating shrinkage (Chen et al., 2010) of covariance matrices, from two traces of each.
 
     Parameters
     ----------
-    trace, trace_of_square : float
-        tr S and tr S² of the covariance matrix S (m, m) of centred Gaussian rows.
-    rows : float
-        Their number: for the covariance within classes, rows less classes.
+    trace, trace_of_square : Tensor (n,)
+        tr S and tr S² of scatter matrices S (m, m), sums over centred Gaussian rows.
+    rows : Tensor (n,)
+        Their number: for the scatter within classes, rows less classes. Without any, 1.
     """
-    mean_square, squared_mean = trace_of_square / width**2, (trace / width) ** 2
+    mean_square, squared_mean = trace_of_square / width**2, (trace / width).square()
     spread = (rows + 1.0) * (mean_square - squared_mean / width)
-    return 1.0 if spread <= 0.0 else min(1.0, (mean_square + squared_mean) / spread)
+    chosen = ((mean_square + squared_mean) / spread).clamp(max=1.0)
+    return torch.where((spread > 0.0) & (rows >= 1.0), chosen, 1.0)
 
 
 class Discriminant:
@@ -73,7 +77,7 @@ class Discriminant:
         The sum over clients, of features in comparable units (see `Standardization`).
     shrinkage : float or "oas"
         s, from 0 (the covariance as it is) to 1 (the nearest mean); "oas" takes the one of least expected error for
-        Gaussian rows, from the sum alone.
+        Gaussian rows, from the sum alone, and leave-one-out from the sum without the row.
 
     Notes
     -----
@@ -93,13 +97,13 @@ class Discriminant:
         self._rounding = rank_tolerance(len(values)) * float(total.gram.diagonal().max())
         self._values = torch.where(values > self._rounding, values, 0.0)
         self._rotated = self._V.mT @ self._means
-        self.shrinkage = self._chosen(shrinkage)
+        self.shrinkage, self._chosen_anew = self._chosen(shrinkage), shrinkage == "oas"
 
     def with_shrinkage(self, shrinkage: float) -> Discriminant:
         """The same statistics with another s, without another eigendecomposition."""
         other = object.__new__(Discriminant)
         other.__dict__.update({k: v for k, v in self.__dict__.items() if k != "model"})
-        other.shrinkage = self._chosen(shrinkage)
+        other.shrinkage, other._chosen_anew = self._chosen(shrinkage), False
         return other
 
     @cached_property
@@ -120,7 +124,9 @@ class Discriminant:
     def loo_scores(self, features: ArrayLike, labels: ArrayLike, *, client: str | None = None) -> Tensor:
         """For each row of a client the scores (N_k, d) of the discriminant fitted without it, exactly.
 
-        The shrinkage stays. A row that is alone in its class leaves that class without rows, and its score −∞.
+        A shrinkage that was given stays, "oas" is chosen without the row. The features are taken as they are: if they
+        were standardised by all rows, the row had its part in that, and a refit from raw features may differ. A row
+        that is alone in its class leaves that class without rows, and its score −∞.
         """
         F, Y = client_rows(self.total, features, labels, client)
         return self._rows(F, Y).left_out(self, None)
@@ -160,11 +166,8 @@ class Discriminant:
 
     def _chosen(self, shrinkage: float | Literal["oas"]) -> float:
         if shrinkage == "oas":
-            rows = self.total.num_samples - int((self.total.counts > 0).sum())
-            if rows < 1:
-                return 1.0
-            values = self._values / rows
-            return oas_shrinkage(float(values.sum()), float(values.square().sum()), rows, len(values))
+            rows = self._counts.sum() - (self._counts > 0.0).sum()
+            return float(oas_shrinkage(self._values.sum(), self._values.square().sum(), rows, len(self._values)))
         if not 0.0 <= float(shrinkage) <= 1.0:
             raise ShrinkageError(f"shrinkage is {shrinkage!r}; give a number from 0 to 1, or 'oas'")
         if shrinkage == 0.0 and bool((self._values == 0.0).any()):
@@ -174,17 +177,31 @@ class Discriminant:
             )
         return float(shrinkage)
 
-    def _spectrum(self, trace: Tensor, rows: Tensor | float) -> Tensor:
-        """Eigenvalues of Σ for traces (n,) of S and numbers of rows: (n, m)."""
+    def _spectrum(self, trace: Tensor, shrinkage: Tensor, rows: float) -> Tensor:
+        """Eigenvalues of Σ for traces (n,) of S, shrinkages (n,) and a number of rows: (n, m)."""
         target = trace / len(self._values)
         # Rows that are all alike have no covariance; any multiple of the identity then gives the nearest mean.
         target = torch.where(target > 0.0, target, 1.0)
-        return ((1.0 - self.shrinkage) * self._values + self.shrinkage * target[:, None]) / rows
+        return ((1.0 - shrinkage)[:, None] * self._values + (shrinkage * target)[:, None]) / rows
+
+    def _shrinkage_without(self, trace: Tensor, U: Tensor, labels: Tensor, kappa: Tensor) -> Tensor:
+        """s without each of the rows of residuals U (n, m); `trace` (n,) are those of S'."""
+        if not self._chosen_anew:
+            return torch.full_like(trace, self.shrinkage)
+        squares = U.square()
+        along, length = squares @ self._values, squares.sum(dim=1)
+        of_square = self._values.square().sum() - 2.0 * kappa * along + (kappa * length).square()
+        # No matrix of this trace has less, and none at all has any.
+        of_square = torch.maximum(of_square, trace.square() / len(self._values)) * (trace > 0.0)
+        alone = self._counts[labels] == 1.0
+        rows = self._counts.sum() - (self._counts > 0.0).sum() - 1.0 + alone.to(trace)
+        return oas_shrinkage(trace, of_square, rows, len(self._values))
 
     @property
     def _scaled(self) -> Tensor:
         """The eigenvalues of Σ (m,)."""
-        return self._spectrum(self._values.sum()[None], float(self.total.num_samples))[0]
+        given = torch.full_like(self._values[:1], self.shrinkage)
+        return self._spectrum(self._values.sum()[None], given, float(self.total.num_samples))[0]
 
     def _affine(self, rotated_means: Tensor) -> AffineModel:
         n = self._counts
@@ -222,7 +239,8 @@ class _Rows:
         # A row may be all that strays from its class's mean: without it there is no covariance, to rounding.
         trace = torch.where(trace > of._rounding, trace, 0.0)
         # G = (N − 1)⁻¹ times the inverse of Σ' before its update of rank one, diagonal in V, for each row.
-        G = 1.0 / of._spectrum(trace, N - 1.0 if N > 1 else 1.0)
+        shrinkage = of._shrinkage_without(trace, U, c, kappa)
+        G = 1.0 / of._spectrum(trace, shrinkage, N - 1.0 if N > 1 else 1.0)
         others = _LeftOut.of(self, rest)
         M, own = of._rotated, of._rotated.mT[c] - U / rest[:, None]
         if personal is not None:
@@ -243,7 +261,7 @@ class _Rows:
         xGM.scatter_(1, at, (XG * own).sum(dim=1, keepdim=True))
         mGM.scatter_(1, at, (G * own.square()).sum(dim=1, keepdim=True))
         uGM.scatter_(1, at, (UG * own).sum(dim=1, keepdim=True))
-        share = ((1.0 - of.shrinkage) * kappa / max(N - 1.0, 1.0))[:, None]
+        share = ((1.0 - shrinkage) * kappa / max(N - 1.0, 1.0))[:, None]
         left = 1.0 - share * h
         # A row that alone spans a direction leaves a singular covariance: without shrinkage nothing is known there.
         phi = share / torch.where(left > rank_tolerance(X.shape[1]), left, torch.inf)
@@ -362,8 +380,9 @@ class PersonalDiscriminant:
         return self.model.scores(features)
 
     def loo_scores(self) -> Tensor:
-        """For each of the client's rows the scores (N_k, d) without it, the variances τ² and the shrinkage as they are.
+        """For each of the client's rows the scores (N_k, d) without it, exactly but for the variances τ₀² and τ².
 
-        A class that the row is alone in, in the whole federation, has the score −∞.
+        These are as they are, and so is the standardisation of the features (see `Discriminant.loo_scores`). A class
+        that the row is alone in, in the whole federation, has the score −∞.
         """
         return self._rows.left_out(self._federation, self._weights)
