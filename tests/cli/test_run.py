@@ -21,6 +21,7 @@ import pytest
 import torch
 
 from fedhip.cli.main import main
+from fedhip.core.prior import SMOOTHINGS
 from fedhip.data import make_partition, read_features
 from fedhip.features import ViT, ViTConfig, save_encoder
 from fedhip.runs import RunFolder
@@ -574,6 +575,7 @@ def test_with_priors_the_models_of_the_run_answer_as_they_were_tested(
             assert np.array_equal(model.probabilities(client.test[0]).argmax(dim=1).numpy() == client.test[1], right)
     priors = [folder.details["clients"][name]["priors"]["fedhip"] for name in folder.clients]
     used = [prior["smoothing"] is not None for prior in priors]
+    assert {prior["smoothing"] for prior in priors} <= {None, *SMOOTHINGS}
     assert [folder.model(name).bias is not None for name in folder.clients] == used
     assert any(used) or only  # to models that keep to the client's classes anyway a prior is worth little
     plain = run_json(capsys, *options, *only)

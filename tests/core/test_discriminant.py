@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import dataclass, replace
+from typing import Literal
 
 import numpy as np
 import pytest
@@ -20,6 +21,8 @@ from fedhip.core.errors import DimensionError, EmptyClientError, NotInTotalError
 from tests.core.problems import Array, Client, relative_error
 
 WIDTH, CLASSES = 6, 4
+
+Shrinkage = float | Literal["oas"]
 
 
 def gaussians(rows: int, seed: int = 0, shift: float = 0.0, by_class: float = 0.0, width: int = WIDTH) -> Client:
@@ -57,8 +60,8 @@ def test_oas_is_scikit_learns_on_the_rows_left_after_the_class_means() -> None:
 
 
 @settings(max_examples=25)
-@given(st.integers(0, 10**6), st.sampled_from([0.0, 0.01, 0.5, 1.0]), st.integers(1, 8))
-def test_leave_one_out_is_a_refit(seed: int, shrinkage: float, width: int) -> None:
+@given(st.integers(0, 10**6), st.sampled_from([0.0, 0.01, 0.5, 1.0, "oas"]), st.integers(1, 8))
+def test_leave_one_out_is_a_refit(seed: int, shrinkage: Shrinkage, width: int) -> None:
     mine, others = gaussians(9, seed, width=width), gaussians(20, seed + 1, width=width)
     found = Discriminant(summed(mine, others), shrinkage).loo_scores(*mine)
     for row in range(9):
@@ -71,34 +74,173 @@ def test_leave_one_out_of_personal_means_is_a_refit_at_the_same_variances(shift:
     mine, others = gaussians(25, 3, shift, by_class), gaussians(60, 4)
     personal = Discriminant(summed(mine, others), 0.1).personal(*mine)
     assert (personal.shift_weight > 0.2) >= (shift > 0 and by_class == 0)
-    assert bool((personal.class_weights > 0.2).all()) == (by_class > 0)
+    assert bool((personal.class_weights > 0.3).all()) == (by_class > 0)
     found = personal.loo_scores()
     for row in range(25):
         rest = without(mine, row)
         refit = Discriminant(summed(rest, others), 0.1).personal(*rest)
-        refit._weights = type(refit._weights)(
-            refit._weights.b,
-            refit._weights.class_means,
-            personal._weights.shift_variance,
-            personal._weights.class_variance,
+        refit._weights = replace(
+            refit._weights,
+            shift_variance=personal._weights.shift_variance,
+            class_variance=personal._weights.class_variance,
         )
         assert relative_error(found[row], refit.scores(mine[0][row : row + 1])[0]) <= 1e-10
 
 
-def test_personal_means_by_hand() -> None:
-    """Scikit-learn's scores with the means that the weights say."""
-    mine, others = gaussians(30, 3, 1.0, 1.0), gaussians(60, 4)
-    discriminant = Discriminant(summed(mine, others), 0.2)
-    personal = discriminant.personal(*mine)
-    F, y = np.concatenate((mine[0], others[0])), np.concatenate((mine[1], others[1]))
-    theirs = LinearDiscriminantAnalysis(solver="lsqr", shrinkage=0.2).fit(F, y)
-    residuals = mine[0] - theirs.means_[mine[1]]
-    b, w0, w = residuals.mean(axis=0), personal.shift_weight, personal.class_weights.numpy()
-    by_class = np.stack([residuals[mine[1] == c].mean(axis=0) for c in range(CLASSES)])
-    means = theirs.means_ + w0 * b + w[:, None] * (by_class - w0 * b)
-    weights = np.linalg.solve(theirs.covariance_, means.T)
-    bias = np.log(theirs.priors_) - (means * weights.T).sum(axis=1) / 2
-    assert relative_error(personal.scores(mine[0]), mine[0] @ weights + bias) <= 1e-11
+@dataclass(frozen=True)
+class ByHand:
+    """The moments and the Bayes means of a client, class by class in raw coordinates, from its rows and the others'."""
+
+    tau: float
+    tau0: float
+    w: Array
+    w0: float
+    means: Array
+
+    @classmethod
+    def of(cls, mine: Client, others: Client, covariance: Array, given: tuple[float, float] | None = None) -> ByHand:
+        inverse, width = np.linalg.inv(covariance), mine[0].shape[1]
+        shared = [c for c in range(CLASSES) if (mine[1] == c).any() and (others[1] == c).any()]
+        own, rest = ([F[y == c] for c in range(CLASSES)] for F, y in (mine, others))
+        d = {c: own[c].mean(axis=0) - rest[c].mean(axis=0) for c in shared}
+        noise = {c: 1 / len(own[c]) + 1 / len(rest[c]) for c in shared}
+        V = sum(1 / noise[c] for c in shared)
+        q = {c: 1 / noise[c] / V for c in shared}
+        b = sum((q[c] * d[c] for c in shared), np.zeros(width))
+        size = sum((d[c] - b) @ inverse @ (d[c] - b) / width for c in shared)
+        squares = sum(q[c] ** 2 for c in shared)
+        tau = tau0 = 0.0
+        if len(shared) > 1:  # a sum of (1 − q_c)² and of the others' q², of τ² and noise alike
+            of_tau = sum((1 - q[c]) ** 2 + squares - q[c] ** 2 for c in shared)
+            of_noise = sum(
+                (1 - q[c]) ** 2 * noise[c] + sum(q[e] ** 2 * noise[e] for e in shared if e != c) for c in shared
+            )
+            tau = max((size - of_noise) / of_tau, 0.0)
+        if shared:
+            tau0 = max(b @ inverse @ b / width - sum(q[c] ** 2 * (tau + noise[c]) for c in shared), 0.0)
+        tau, tau0 = given or (tau, tau0)
+        w0 = tau0 / (tau0 + sum(q[c] ** 2 * (tau + noise[c]) for c in shared)) if shared else 0.0
+        means, w = [], np.zeros(CLASSES)
+        for c in range(CLASSES):
+            if c not in d:  # one of both has no rows of it
+                means.append(own[c].mean(axis=0) if len(own[c]) else rest[c].mean(axis=0) + w0 * b)
+                continue
+            # Where the others' mean and the shift put the client's, and where its rows do: by their precisions.
+            prior, rows = 1 / (tau + 1 / len(rest[c])), len(own[c])
+            means.append((prior * (rest[c].mean(axis=0) + w0 * b) + rows * own[c].mean(axis=0)) / (prior + rows))
+            w[c] = tau / (tau + noise[c])
+        return cls(tau, tau0, w, w0, np.stack(means))
+
+    def scores(self, F: Array, covariance: Array, counts: Array) -> Array:
+        weights = np.linalg.solve(covariance, self.means.T)
+        scores: Array = F @ weights - (self.means * weights.T).sum(axis=1) / 2 + np.log(counts / counts.sum())
+        return scores
+
+
+#: Rows of which some classes are the client's alone, one is nobody else's and of one row, or one is not its own.
+DIVISIONS = {
+    "all shared": (np.repeat(np.arange(4), (6, 1, 9, 4)), np.repeat(np.arange(4), (3, 20, 1, 12))),
+    "one of its own": (np.repeat(np.arange(4), (6, 2, 9, 4)), np.repeat(np.arange(3), (3, 20, 7))),
+    "most its own": (np.repeat(np.arange(4), (6, 2, 9, 4)), np.repeat([1], 20)),
+    "one not its own": (np.repeat(np.arange(3), (6, 2, 9)), np.repeat(np.arange(4), (3, 20, 7, 5))),
+    "nothing shared": (np.repeat([0, 1], (6, 3)), np.repeat([2, 3], (8, 9))),
+    "a row of its own": (np.repeat(np.arange(4), (6, 2, 9, 1)), np.repeat(np.arange(3), (3, 20, 7))),
+}
+
+
+def divided(division: str, shift: float = 1.0, by_class: float = 0.7) -> tuple[Client, Client]:
+    means = np.random.default_rng(1).normal(size=(CLASSES, WIDTH)) * 2
+    rng = np.random.default_rng(5)
+    y, labels = DIVISIONS[division]
+    moved = means + shift * rng.normal(size=WIDTH) + by_class * rng.normal(size=means.shape)
+    mine = moved[y] + rng.normal(size=(len(y), WIDTH)), y
+    return mine, (means[labels] + rng.normal(size=(len(labels), WIDTH)), labels)
+
+
+@pytest.mark.parametrize("division", DIVISIONS)
+def test_personal_means_by_hand(division: str) -> None:
+    """From the others' means, by precisions; and both doors, from rows and from statistics, are the same."""
+    mine, others = divided(division)
+    total = summed(mine, others)
+    federation = Discriminant(total, 0.2)
+    personal, covariance = federation.personal(*mine), federation.covariance.numpy()
+    expected = ByHand.of(mine, others, covariance)
+    assert personal._weights.class_variance == pytest.approx(expected.tau, rel=1e-9, abs=1e-12)
+    assert personal._weights.shift_variance == pytest.approx(expected.tau0, rel=1e-9, abs=1e-12)
+    assert personal.shift_weight == pytest.approx(expected.w0, rel=1e-9)
+    assert personal.class_weights.tolist() == pytest.approx(expected.w.tolist(), rel=1e-9)
+    if division in ("all shared", "one of its own", "one not its own"):
+        assert expected.tau > 0.1
+        assert expected.tau0 > 0.1
+    scores = expected.scores(mine[0], covariance, total.counts.numpy())
+    assert relative_error(personal.scores(mine[0]), scores) <= 1e-10
+    by_sums = federation.own_model(Statistics.from_data(*mine, CLASSES))
+    assert relative_error(by_sums.weights, personal.model.weights) <= 1e-10
+    assert relative_error(by_sums.bias, personal.model.bias) <= 1e-10
+
+
+@pytest.mark.parametrize("shrinkage", [0.1, "oas"])
+@pytest.mark.parametrize("given", [(0.0, 0.0), (0.6, 0.0), (0.0, 0.6), (0.3, 0.8)])
+@pytest.mark.parametrize("division", DIVISIONS)
+def test_leave_one_out_of_personal_means_is_by_hand_without_the_row(
+    division: str, given: tuple[float, float], shrinkage: Shrinkage
+) -> None:
+    """The variances are given, and the covariance of the others' rows is a refit's, with its own choice of "oas"."""
+    mine, others = divided(division)
+    personal = Discriminant(summed(mine, others), shrinkage).personal(*mine)
+    personal._weights = replace(personal._weights, class_variance=given[0], shift_variance=given[1])
+    found = personal.loo_scores()
+    for row in range(len(mine[1])):
+        rest = without(mine, row)
+        total = summed(rest, others)
+        covariance = Discriminant(total, shrinkage).covariance.numpy()
+        if mine[1][row] not in rest[1] and mine[1][row] not in others[1]:
+            assert found[row, mine[1][row]] == -torch.inf
+            continue
+        expected = ByHand.of(rest, others, covariance, given).scores(
+            mine[0][row : row + 1], covariance, total.counts.numpy()
+        )
+        assert relative_error(found[row], expected[0]) <= 1e-10
+
+
+def test_the_means_are_the_federations_without_variances_and_the_clients_with_large_ones() -> None:
+    mine, others = divided("one of its own")
+    federation = Discriminant(summed(mine, others), 0.1)
+    personal = federation.personal(*mine)
+    for variance, expected in ((0.0, federation.model), (1e12, None)):
+        own = replace(personal._weights, class_variance=variance, shift_variance=variance)
+        model = federation._with_means(own)
+        if expected is None:
+            means = np.stack([mine[0][mine[1] == c].mean(axis=0) for c in range(CLASSES)])
+            weights = np.linalg.solve(federation.covariance.numpy(), means.T)
+        else:
+            weights = expected.weights.numpy()
+        assert relative_error(model.weights, weights) <= 1e-9
+
+
+@pytest.mark.parametrize("own_classes", [0, 2, 4])
+@pytest.mark.parametrize("shift", [0.0, 1.0])
+def test_a_client_finds_its_shift_whatever_classes_are_its_own(shift: float, own_classes: int) -> None:
+    """Its rows are of five classes, some of them nobody else's; fresh rows of all ten, as it sees them."""
+    found = []
+    for seed in range(6):
+        rng = np.random.default_rng(seed)
+        means, moved = 0.6 * rng.normal(size=(10, 30)), shift * rng.normal(size=30)
+        labels = [np.arange(80) % 5, rng.integers(0, 10, 400), rng.integers(own_classes, 10, 720)]
+        mine, fresh, others = (means[y] + rng.normal(size=(len(y), 30)) for y in labels)
+        total = aggregate(Statistics.from_data(F, y, 10) for F, y in ((mine + moved, labels[0]), (others, labels[2])))
+        federation = Discriminant(total)
+        personal = federation.personal(mine + moved, labels[0])
+        right = [
+            np.mean(head.scores(fresh + moved).argmax(dim=1).numpy() == labels[1]) for head in (federation, personal)
+        ]
+        found.append((personal.shift_weight, right[1] - right[0]))
+    weight, gain = np.mean(found, axis=0)
+    if shift:
+        assert weight > 0.85
+        assert gain > {0: 0.02, 2: 0.1, 4: 0.2}[own_classes]
+    else:
+        assert gain > -0.01
 
 
 def test_the_weights_find_the_variances_that_were_drawn() -> None:
@@ -239,36 +381,6 @@ def test_means_of_classes_of_one_row_are_scikit_learns() -> None:
     assert relative_error(Discriminant(summed((F, y)), 0.3).scores(F), theirs) <= 1e-12
 
 
-def test_the_variances_of_a_clients_means_by_hand() -> None:
-    """The moments, in raw coordinates, class by class; one class has a single row and one none."""
-    (F, _), others = gaussians(12, 3, shift=1.0, by_class=1.5), gaussians(14, 4)
-    y = np.repeat([0, 1, 2], (1, 3, 8))
-    federation = Discriminant(summed((F, y), others), 0.3)
-    weights = federation.personal(F, y)._weights
-    every, labels = np.r_[F, others[0]], np.r_[y, others[1]]
-    inverse = np.linalg.inv(federation.covariance.numpy())
-    residuals = F - np.stack([every[labels == c].mean(axis=0) for c in y])
-    b = residuals.mean(axis=0)
-    size = noise = fitting = by_chance = 0.0
-    for c in range(3):
-        n, away = (y == c).sum(), residuals[y == c].mean(axis=0) - b
-        chance = 1 / n - 1 / (labels == c).sum()
-        size, noise, fitting = size + away @ inverse @ away / WIDTH, noise + chance, fitting + n * chance / 12
-    tau = (size - noise + fitting) / 2
-    for c in range(3):
-        n = (y == c).sum()
-        by_chance += n**2 * (1 / n - 1 / (labels == c).sum() + tau) / 12**2
-    assert tau > 0.1
-    assert weights.class_variance == pytest.approx(tau, rel=1e-9)
-    assert weights.shift_variance == pytest.approx(max(b @ inverse @ b / WIDTH - by_chance, 0.0), rel=1e-9)
-    assert weights.class_weights(torch.tensor([0.0, 1.0, 8.0])).tolist() == pytest.approx(
-        [0.0, tau / (tau + 1), tau / (tau + 1 / 8)]
-    )
-    assert [
-        type(weights)(weights.b, weights.class_means, 0.5, tau).shift_weight(n) for n in (0, 1, 8)
-    ] == pytest.approx([0.0, 0.5 / 1.5, 0.5 / (0.5 + 1 / 8)])
-
-
 @pytest.mark.parametrize("labels", [[0], [0, 0], [0, 1], [2, 1, 2]])
 def test_leave_one_out_of_a_client_of_few_rows_is_a_refit_at_the_same_variances(labels: list[int]) -> None:
     rows, others = len(labels), gaussians(60, 4)
@@ -287,8 +399,55 @@ def test_leave_one_out_of_a_client_of_few_rows_is_a_refit_at_the_same_variances(
         assert relative_error(found[row], expected[0]) <= 1e-10
 
 
-@pytest.mark.parametrize("shrinkage", [1e-4, 0.5, 1.0])
-def test_leave_one_out_of_the_only_row_that_strays_is_a_refit(shrinkage: float) -> None:
+@pytest.mark.parametrize("width", [3, 40])
+def test_a_row_that_strays_far_is_left_out_of_the_choice_of_shrinkage_too(width: int) -> None:
+    """It stretches the covariance along itself: another shrinkage is best without it. One row is alone in its class."""
+    F, y = gaussians(30, 2, width=width)
+    F[7] += 40.0
+    y[y == 3] = 2
+    y[11] = 3
+    total = Statistics.from_data(F, y, CLASSES)
+    found = Discriminant(total).loo_scores(F, y)
+    for row in (7, 8, 11):
+        rest = Statistics.from_data(*without((F, y), row), CLASSES)
+        refit = Discriminant(rest)
+        expected = refit.scores(F[row : row + 1])[0]
+        known = torch.isfinite(expected)
+        assert torch.equal(torch.isfinite(found[row]), known)
+        assert relative_error(found[row][known], expected[known]) <= 1e-9
+        if row == 7:
+            assert abs(refit.shrinkage - Discriminant(total).shrinkage) > 0.05
+            fixed = Discriminant(rest, Discriminant(total).shrinkage).scores(F[row : row + 1])[0]
+            assert relative_error(fixed[known], expected[known]) > 0.01
+
+
+def test_rows_standardised_by_all_flatter_where_few_make_up_a_deviation() -> None:
+    """What leave-one-out does not refit: 30 rows of heavy tails. With tails as usual there is nothing in it."""
+    rng = np.random.default_rng(0)
+    found = []
+    for heavy in (True, False):
+        for _ in range(6):
+            y = np.arange(30) % 3
+            F = rng.normal(size=(3, 60))[y] + (rng.standard_t(1.5, (30, 60)) if heavy else rng.normal(size=(30, 60)))
+            total = Statistics.from_data(F, y, 3)
+            unit = Standardization.of(total, intercept=False)
+            scores = Discriminant(unit.statistics(total)).loo_scores(unit.features(F), y)
+            right = 0
+            for row in range(30):
+                rest = Statistics.from_data(*without((F, y), row), 3)
+                refit = Standardization.of(rest, intercept=False)
+                right += (
+                    int(Discriminant(refit.statistics(rest)).scores(refit.features(F[row : row + 1])).argmax())
+                    == y[row]
+                )
+            found.append((np.mean(scores.argmax(dim=1).numpy() == y), right / 30))
+    said, true = np.mean(np.reshape(found, (2, 6, 2)), axis=1).T
+    assert said[0] > true[0] + 0.08
+    assert abs(said[1] - true[1]) < 0.02
+
+
+@pytest.mark.parametrize("shrinkage", [1e-4, 0.5, 1.0, "oas"])
+def test_leave_one_out_of_the_only_row_that_strays_is_a_refit(shrinkage: Shrinkage) -> None:
     """Without it all rows are at their classes' means, and there is no covariance."""
     for stray in ([5.0, 7.0], [0.3, 0.1]):
         F, y = np.array([[0.0, 0.0], [0.0, 0.0], [1.0, 1.0], [1.0, 1.0], stray]), np.array([0, 0, 1, 1, 1])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 from typing import Any
 
@@ -15,6 +16,7 @@ from fedhip import Statistics
 from fedhip.core.errors import DimensionError, GridOverflowError, GridScaleError, NotInTotalError
 from fedhip.core.fixedpoint import (
     GridStatistics,
+    _exact_parts,
     decode,
     decode_weighted,
     encode,
@@ -309,3 +311,101 @@ def test_rows_whose_squares_alone_pass_exact_floats_add_exactly() -> None:
 def test_features_are_rounded_to_half_the_bits(bits: int) -> None:
     expected = np.round(F * 2 ** (bits // 2)) / 2 ** (bits // 2)
     assert np.array_equal(round_features(torch.from_numpy(F), bits).numpy(), expected)
+
+
+def exact(rows: Array, labels: Array, num_classes: int) -> tuple[list[list[int]], list[list[int]]]:
+    """QᵀQ and QᵀY of whole numbers, in Python's integers."""
+    Q = [[int(value) for value in row] for row in rows.tolist()]
+    gram = [[sum(q[i] * q[j] for q in Q) for j in range(len(Q[0]))] for i in range(len(Q[0]))]
+    cross = [
+        [sum(q[i] for q, label in zip(Q, labels, strict=True) if label == c) for c in range(num_classes)]
+        for i in range(len(Q[0]))
+    ]
+    return gram, cross
+
+
+def test_a_sum_that_float64_rounds_down_to_the_limit_overflows_all_the_same() -> None:
+    """After the first two rows 22² no longer moves a float sum; 2,300 times it is more than what is left to 2^63."""
+    rows = np.r_[3037000499.0, 76990.0, np.full(2300, 22.0)][:, None]
+    assert exact(rows, np.zeros(2302), 1)[0][0][0] >= 2**63
+    with pytest.raises(GridOverflowError, match="at no scale"):
+        GridStatistics.from_data(rows, np.zeros(2302), 1, block_rows=1, fraction_bits=0)
+
+
+@given(st.integers(0, 2**32 - 1), st.integers(-(2**18), 2**12), st.sampled_from([1, 7, None]))
+def test_near_the_limit_there_are_exact_entries_or_an_error(seed: int, away: int, block_rows: int | None) -> None:
+    """Sums of squares about 2^63, where float64 knows every 2^10th number; the last rows are many and small."""
+    rng = np.random.default_rng(seed)
+    left, values = 2**63 + away, []
+    while left > 400:
+        values.append(min(math.isqrt(left), int(rng.integers(1, 30)) if left < 2**13 else 2**63))
+        left -= values[-1] ** 2
+    rows = np.array(values, dtype=np.float64)[:, None] * [1, -1]
+    labels = rng.integers(0, 2, len(rows))
+    gram, cross = exact(rows, labels, 2)
+    try:
+        grid = GridStatistics.from_data(rows, labels, 2, block_rows=block_rows, fraction_bits=0)
+    except GridOverflowError:
+        assert gram[0][0] >= 2**63 * (1 - 1e-12)
+    else:
+        assert (grid.gram.tolist(), grid.cross.tolist()) == (gram, cross)
+
+
+@given(st.integers(0, 2**32 - 1), st.sampled_from([20, 23, 26, 28]), st.integers(0, 6), st.sampled_from([1, 3, None]))
+def test_rows_of_any_size_together_are_exact(seed: int, power: int, outliers: int, block_rows: int | None) -> None:
+    rng = np.random.default_rng(seed)
+    rows, labels = rng.integers(-300, 300, (12, 3)).astype(float), rng.integers(0, 2, 12)
+    rows[rng.permutation(12)[:outliers]] *= 2.0 ** (power - 8)
+    rows[0, 0] += 2.0**power + 1  # whose square has more than 53 bits from 2^26 on
+    grid = GridStatistics.from_data(rows, labels, 2, block_rows=block_rows, fraction_bits=0)
+    assert (grid.gram.tolist(), grid.cross.tolist()) == exact(rows, labels, 2)
+
+
+def test_one_row_of_large_features_does_not_part_the_others() -> None:
+    Q = torch.ones((3000, 2), dtype=torch.float64)
+    Q[1234] = 2.0**28
+    parts = [len(q) for q, _ in _exact_parts(Q, torch.zeros(3000, dtype=torch.int64))]
+    assert sorted(parts) == [1, 2999]
+
+
+def test_many_rows_of_large_features_go_together(monkeypatch: pytest.MonkeyPatch) -> None:
+    rows, labels = RNG.integers(-(2**27), 2**27, (20, 3)).astype(float), RNG.integers(0, 2, 20)
+    whole = GridStatistics.from_data(rows, labels, 2, fraction_bits=0)
+    assert (whole.gram.tolist(), whole.cross.tolist()) == exact(rows, labels, 2)
+    assert [len(q) for q, _ in _exact_parts(torch.from_numpy(rows), torch.from_numpy(labels))] == [20]
+    monkeypatch.setattr("fedhip.core.fixedpoint._LARGE_ROWS", 7)
+    assert GridStatistics.from_data(rows, labels, 2, fraction_bits=0) == whole
+
+
+@pytest.mark.parametrize("num_clients", [2**12, 3 * 2**12])
+def test_room_for_clients_counts_the_rounding_of_each(num_clients: int) -> None:
+    """2^51 − ½ steps are rounded to 2^51, and 2^12 times that is 2^63."""
+    statistics = Statistics([[2.0**51 - 0.5]], [[0.0]], [1])  # type: ignore[arg-type]
+    with pytest.raises(GridOverflowError, match="at no scale"):
+        encode(statistics, 0, num_clients=num_clients)
+    assert int(encode(statistics, 0, num_clients=2**12 - 1).gram) == 2**51
+
+
+def test_the_scale_named_leaves_room_for_features_rounded_up() -> None:
+    """Two rows of 2^31 − ⅛ would fit without fraction bits if they were not rounded to 2^31 there."""
+    with pytest.raises(GridOverflowError, match="at no scale"):
+        GridStatistics.from_data(np.full((2, 1), 2.0**31 - 0.125), np.zeros(2), 1, fraction_bits=6)
+    for largest in (2.0**30 - 0.25, 2.0**30.5, 2.0**29 + 0.75):
+        rows = np.full((3, 1), largest)
+        with pytest.raises(GridOverflowError, match=r"fraction_bits=\d+ fits") as e:
+            GridStatistics.from_data(rows, np.zeros(3), 1, fraction_bits=6)
+        fits = int(re.search(r"fraction_bits=(\d+) fits", str(e.value))[1])  # type: ignore[index]
+        GridStatistics.from_data(rows, np.zeros(3), 1, fraction_bits=fits)
+
+
+@pytest.mark.parametrize("dtype", [np.int8, np.uint8, np.int32, np.int64, np.float16, np.float32, np.bool_])
+@pytest.mark.parametrize("bits", [0, 7, 28])
+def test_features_of_any_type_have_the_bits_of_their_float64(dtype: type[np.generic], bits: int) -> None:
+    features = (30 * F).astype(dtype)
+    wide = features.astype(np.float64)
+    expected = GridStatistics.from_data(wide, Y, 4, fraction_bits=bits)
+    assert GridStatistics.from_data(features, Y, 4, fraction_bits=bits) == expected
+    assert GridStatistics.from_data(torch.from_numpy(features), Y, 4, fraction_bits=bits) == expected
+    rounded = round_features(torch.from_numpy(features), bits)
+    assert rounded.dtype == torch.float64
+    assert torch.equal(rounded, round_features(torch.from_numpy(wide), bits))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import math
 from dataclasses import replace
 
@@ -19,6 +20,7 @@ from fedhip.core.prior import (
     TEMPERATURES,
     Prior,
     PriorLosses,
+    _lifted,
     choose_prior,
     choose_priors,
     scale_of,
@@ -73,6 +75,19 @@ def test_scores_with_a_prior_are_the_posterior() -> None:
         assert float(
             ((everybody + 1) / (everybody + 1).sum() * prior.shift(own, everybody).exp()).sum()
         ) == pytest.approx(1)
+
+
+def test_smoothings_are_the_numbers_of_the_grid_to_the_last_bit() -> None:
+    """√10 and its like are not float32's: a class that the client has no rows of is lent a of n + a rows."""
+    everybody = torch.tensor([7, 20, 13])
+    lent = _lifted(torch.zeros(3, dtype=torch.float64), torch.full((3,), 1 / 3, dtype=torch.float64))
+    assert [tuple(row) for row in lent[:, :-1].tolist()] == [SMOOTHINGS[:-1]] * 3
+    for place, smoothing in enumerate(SMOOTHINGS[:-1]):
+        shift = Prior(1.0, smoothing).shift(torch.tensor([2, 9, 0]), everybody)
+        assert float(shift[2]) == pytest.approx(math.log(smoothing / (11 + smoothing)), rel=1e-15)
+        losses = PriorLosses(table((0, 3, place), 0.0, 9.0), table(None, 0.0, 0.0), 11, 1.0)
+        stored = json.loads(json.dumps(choose_prior(losses, losses)[1].smoothing))
+        assert stored == smoothing
 
 
 def test_no_prior_leaves_scores_alone() -> None:

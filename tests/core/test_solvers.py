@@ -7,15 +7,17 @@ import warnings
 from decimal import ROUND_CEILING, Context
 from unittest.mock import Mock
 
+import mpmath
 import numpy as np
 import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fedhip import Statistics, personalize, solve_global
+from fedhip import PersonalizationPath, Statistics, personalize, solve_global
 from fedhip.core.errors import SingularSystemWarning
-from fedhip.core.solvers import CholeskyFactor, EigenFactor, factorize, rank_tolerance, smallest_helpful_beta
+from fedhip.core.personalization import personalize_from_statistics
+from fedhip.core.solvers import CholeskyFactor, EigenFactor, factorize, rank_tolerance
 from tests.core.problems import Array, relative_error
 
 
@@ -68,9 +70,97 @@ def test_the_beta_named_is_about_the_smallest_that_helps() -> None:
 
 @pytest.mark.parametrize("scale", [3e-5, 7e-2, 1.0, 40.0, 9e3])
 def test_the_beta_named_is_rounded_up_to_one_digit(scale: float) -> None:
+    """Twice a feature, without noise: the scaled matrix has one eigenvalue 0, and both features the same square."""
     one_digit = Context(prec=1, rounding=ROUND_CEILING)
-    expected = float(one_digit.create_decimal_from_float(2 * rank_tolerance(20) * scale))
-    assert smallest_helpful_beta(scale * torch.eye(20, dtype=torch.float64)) == pytest.approx(expected, rel=1e-12)
+    expected = one_digit.create_decimal_from_float(2 * rank_tolerance(2) * scale)
+    with pytest.warns(SingularSystemWarning) as caught:
+        factorize(torch.full((2, 2), scale, dtype=torch.float64))
+    assert f"beta >= {float(expected):.0e} makes" in str(caught[0].message)
+
+
+def minimum_norm(F: Array, Y: Array) -> tuple[Array, int]:
+    """F⁺Y by singular values in 80 digits, and the rank."""
+    with mpmath.workdps(80):
+        U, S, V = mpmath.svd_r(mpmath.matrix(F.tolist()))
+        rank = sum(value > S[0] * mpmath.mpf(10) ** -50 for value in S)
+        turned = mpmath.diag([1 / S[i] for i in range(rank)]) * (U[:, :rank].T * mpmath.matrix(Y.tolist()))
+        return np.array((V[:rank, :].T * turned).tolist(), dtype=float).reshape(F.shape[1], Y.shape[1]), rank
+
+
+@pytest.mark.parametrize("small", [1.0, 1e-4, 1e-8, 1e-12])
+def test_a_small_unit_does_not_cost_a_feature_where_others_are_twice_there(small: float) -> None:
+    """What tells the classes apart is in small units, beside noise that is there twice."""
+    rng = np.random.default_rng(0)
+    y = rng.integers(0, 2, 200)
+    noise = rng.normal(size=200)
+    F = np.stack((noise, noise, small * (2 * y - 1), np.zeros(200)), axis=1)
+    with pytest.warns(SingularSystemWarning, match="rank 2 of 4") as caught:
+        G = solve_global(Statistics.from_data(F, y, 2), 0.0)
+    assert (F @ G.numpy()).argmax(axis=1).tolist() == y.tolist()
+    assert not G[3].any()
+    # The beta that mends the noise drowns the small feature, and that is said.
+    assert ("comparable units" in str(caught[0].message)) == (small < 1e-4)
+
+
+@pytest.mark.parametrize("spread", [0, 5, 13, 27])
+@pytest.mark.parametrize("seed", range(3))
+def test_minimum_norm_whatever_the_units(seed: int, spread: int) -> None:
+    """Against 80 digits: units from 2^-spread to 2^spread, two features that follow from others, one always zero."""
+    rng = np.random.default_rng(seed)
+    F, y = rng.integers(-20, 20, (30, 8)).astype(float), rng.integers(0, 3, 30)
+    F[:, 5], F[:, 6], F[:, 7] = F[:, 0] + F[:, 1], F[:, 2], 0.0
+    units = 2.0 ** rng.integers(-spread, spread + 1, 8)
+    fresh = rng.normal(size=(5, 8)) * units
+    # Where features that follow from each other have one unit, so that rows of no direction seen are scored alike.
+    alike = np.where(np.isin(np.arange(8), (3, 4)), units, 1.0)
+    for by in (units, alike):
+        expected, rank = minimum_norm(F * by, np.eye(3)[y])
+        total = Statistics.from_data(F * by, y, 3)
+        with pytest.warns(SingularSystemWarning, match=f"rank {rank} of 8") as caught:
+            G = solve_global(total, 0.0).numpy()
+        assert relative_error(F * by @ G, F * by @ expected) <= 1e-12
+        named = float(re.search(r"beta >= (\S+) makes", str(caught[0].message))[1])  # type: ignore[index]
+        with warnings.catch_warnings():
+            warnings.simplefilter("error")
+            solve_global(total, named)
+        with pytest.warns(SingularSystemWarning):
+            solve_global(total, named / 100)
+    assert relative_error(fresh / units * alike @ G, fresh / units * alike @ expected) <= 1e-12
+
+
+def test_the_beta_named_is_in_the_units_of_the_features_it_is_for() -> None:
+    """Two small features alike beside a large one: a beta for the large one's sake would drown them."""
+    rng = np.random.default_rng(0)
+    y = rng.integers(0, 2, 200)
+    small = 1e-8 * (2 * y - 1)
+    total = Statistics.from_data(np.stack((small, small, rng.normal(size=200)), axis=1), y, 2)
+    with pytest.warns(SingularSystemWarning) as caught:
+        solve_global(total, 0.0)
+    named = float(re.search(r"beta >= (\S+) makes the solution unique$", str(caught[0].message))[1])  # type: ignore[index]
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        G = solve_global(total, named)
+    assert float(G[0, 1] - G[0, 0]) * 1e-8 == pytest.approx(0.5, rel=0.01)
+
+
+def test_every_route_to_a_singular_model_gives_the_same() -> None:
+    """Fewer rows than features, some in other units, and rows that lie in no direction of the sum's."""
+    rng = np.random.default_rng(0)
+    units = np.where(np.arange(12) % 3 == 0, 100.0, 1.0)
+    F, y, fresh = units * rng.normal(size=(8, 12)), rng.integers(0, 3, 8), units * rng.normal(size=(20, 12))
+    total, own = Statistics.from_data(F, y, 3), Statistics.from_data(F[:3], y[:3], 3)
+    root = np.where(np.arange(8) < 3, np.sqrt(21.0), 1.0)[:, None]
+    expected = fresh @ minimum_norm(root * F, root * np.eye(3)[y])[0]
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", SingularSystemWarning)
+        models = (
+            personalize(total, F[:3], y[:3], 20.0, 0.0, route="cholesky"),
+            personalize(total, F[:3], y[:3], 20.0, 0.0, route="low-rank"),
+            personalize_from_statistics(total, own, 20.0, 0.0),
+            PersonalizationPath(total, F[:3], y[:3], 0.0).weights(20.0),
+        )
+    for model in models:
+        assert relative_error(fresh @ model.numpy(), expected) <= 1e-10
 
 
 @pytest.mark.parametrize("m", [1, 2, 30, 200])

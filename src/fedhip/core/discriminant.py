@@ -3,21 +3,32 @@
     μ_c = B_c / n_c,   S = A − Σ_c n_c μ_c μ_cᵀ,   Σ = ((1 − s) S + s (tr S / m) I) / N
     score_c(x) = x·Σ⁻¹μ_c − ½ μ_c·Σ⁻¹μ_c + log(n_c / N)
 
-One eigendecomposition S = V diag(λ) Vᵀ serves every shrinkage s, and leave-one-out, which is exact. Without row x of
-class c, u = x − μ_c:
+One eigendecomposition S = V diag(λ) Vᵀ serves every shrinkage s, and leave-one-out. Without row x of class c,
+u = x − μ_c:
 
     n_c' = n_c − 1,   μ_c' = μ_c − u/(n_c − 1),   S' = S − κ u uᵀ,   κ = n_c/(n_c − 1)
 
-and the shrinkage's target tr S'/m moves with it: a shift of the spectrum for each row, and an update of rank one.
+and the shrinkage's target tr S'/m moves with it: a shift of the spectrum for each row, and an update of rank one. The
+shrinkage itself, where it is "oas", is chosen without the row too, from tr S' and tr S'² = tr S² − 2κ u·Su + κ² (u·u)².
+So the scores are those of a discriminant fitted without the row, exactly, *of the features as they are*: where these
+were standardised, mean and scale are of all rows, the row among them.
 
-**Personal means.** Client k's features may be shifted, all of them (its camera) or class by class. With
-r = x − μ_y, in units of Σ, the empirical Bayes means are
+**Personal means.** Client k's features may be shifted, all of them (its camera) or class by class. They are shifted
+from the others' means μ°_c = (B_c − B_kc)/(n_c − n_kc): the mean of all rows of a class holds its own, and where it
+alone has the class it is its own. With d_c, the mean of its rows of class c less μ°_c, in units of Σ,
 
-    μ_kc = μ_c + w₀ b + w_c (b_c − w₀ b),    b = mean r over the client's rows,  b_c over those of class c
-    w₀ = τ₀²/(τ₀² + 1/n_k),   w_c = τ²/(τ² + 1/n_kc)
+    var d_c = τ₀² + τ² + 1/v_c,   1/v_c = 1/n_kc + 1/(n_c − n_kc)
 
-with the variances τ₀² of shifts and τ² of classes from moments of the client's own residuals. Where these are no larger
-than chance, the weights are 0 and the client has the federation's means.
+if shifts have the variance τ₀² and classes τ² on top; both are from moments of the d_c. v_c is the number of rows that
+tell of a difference: 0 for a class that the client alone has, or has not. With V = Σ v_c and b = Σ v_c d_c / V,
+
+    w₀ = τ₀²/(τ₀² + τ² Σ(v_c/V)² + 1/V),   w_c = τ²/(τ² + 1/v_c),   p_c = n_kc/n_c
+    μ_kc = μ_c + (1 − p_c) (w_c d_c + (1 − w_c) w₀ b)
+
+are the empirical Bayes means: the others' of a class, moved by w₀ b, and the client's, each weighed by how well it says
+where the client's are. Large τ² gives its own means. Where both variances are 0, no more than chance, all rows count
+alike: the federation's. A class that the client alone has keeps its mean, for its rows are shifted already. Neither
+μ°_c nor d_c need be computed: (1 − p_c) d_c is the mean of the residuals x − μ_c, and v_c d_c their sum.
 """
 
 from __future__ import annotations
@@ -41,19 +52,20 @@ class ShrinkageError(FedHiPError, ValueError):
     """The shrinkage is not from 0 to 1, or too small for a covariance that is singular."""
 
 
-def oas_shrinkage(trace: float, trace_of_square: float, rows: float, width: int) -> float:
-    """The oracle approximating shrinkage (Chen et al., 2010) of a covariance matrix, from two of its traces.
+def oas_shrinkage(trace: Tensor, trace_of_square: Tensor, rows: Tensor, width: int) -> Tensor:
+    """The oracle approximating shrinkage (Chen et al., 2010) of covariance matrices, from two traces of each.
 
     Parameters
     ----------
-    trace, trace_of_square : float
-        tr S and tr S² of the covariance matrix S (m, m) of centred Gaussian rows.
-    rows : float
-        Their number: for the covariance within classes, rows less classes.
+    trace, trace_of_square : Tensor (n,)
+        tr S and tr S² of scatter matrices S (m, m), sums over centred Gaussian rows.
+    rows : Tensor (n,)
+        Their number: for the scatter within classes, rows less classes. Without any, 1.
     """
-    mean_square, squared_mean = trace_of_square / width**2, (trace / width) ** 2
+    mean_square, squared_mean = trace_of_square / width**2, (trace / width).square()
     spread = (rows + 1.0) * (mean_square - squared_mean / width)
-    return 1.0 if spread <= 0.0 else min(1.0, (mean_square + squared_mean) / spread)
+    chosen = ((mean_square + squared_mean) / spread).clamp(max=1.0)
+    return torch.where((spread > 0.0) & (rows >= 1.0), chosen, 1.0)
 
 
 class Discriminant:
@@ -65,7 +77,7 @@ class Discriminant:
         The sum over clients, of features in comparable units (see `Standardization`).
     shrinkage : float or "oas"
         s, from 0 (the covariance as it is) to 1 (the nearest mean); "oas" takes the one of least expected error for
-        Gaussian rows, from the sum alone.
+        Gaussian rows, from the sum alone, and leave-one-out from the sum without the row.
 
     Notes
     -----
@@ -77,7 +89,7 @@ class Discriminant:
         if total.num_samples == 0:
             raise EmptyClientError("the sum holds no rows; add at least one client's statistics")
         self.total = total
-        n = total.counts.to(torch.float64)
+        self._counts = n = total.counts.to(torch.float64)
         self._means = total.cross / n.clamp(min=1.0)
         scatter = total.gram - (self._means * n) @ self._means.mT
         values, self._V = torch.linalg.eigh(scatter)
@@ -85,13 +97,13 @@ class Discriminant:
         self._rounding = rank_tolerance(len(values)) * float(total.gram.diagonal().max())
         self._values = torch.where(values > self._rounding, values, 0.0)
         self._rotated = self._V.mT @ self._means
-        self.shrinkage = self._chosen(shrinkage)
+        self.shrinkage, self._chosen_anew = self._chosen(shrinkage), shrinkage == "oas"
 
     def with_shrinkage(self, shrinkage: float) -> Discriminant:
         """The same statistics with another s, without another eigendecomposition."""
         other = object.__new__(Discriminant)
         other.__dict__.update({k: v for k, v in self.__dict__.items() if k != "model"})
-        other.shrinkage = self._chosen(shrinkage)
+        other.shrinkage, other._chosen_anew = self._chosen(shrinkage), False
         return other
 
     @cached_property
@@ -112,7 +124,9 @@ class Discriminant:
     def loo_scores(self, features: ArrayLike, labels: ArrayLike, *, client: str | None = None) -> Tensor:
         """For each row of a client the scores (N_k, d) of the discriminant fitted without it, exactly.
 
-        The shrinkage stays. A row that is alone in its class leaves that class without rows, and its score −∞.
+        A shrinkage that was given stays, "oas" is chosen without the row. The features are taken as they are: if they
+        were standardised by all rows, the row had its part in that, and a refit from raw features may differ. A row
+        that is alone in its class leaves that class without rows, and its score −∞.
         """
         F, Y = client_rows(self.total, features, labels, client)
         return self._rows(F, Y).left_out(self, None)
@@ -124,7 +138,7 @@ class Discriminant:
         which a row matters as one of N, stays as it is. A class with no other row keeps its mean and counts as one.
         """
         F, Y = client_rows(self.total, features, labels, None)
-        rows, n = self._rows(F, Y), self.total.counts.to(torch.float64).clamp(min=1.0)
+        rows, n = self._rows(F, Y), self._counts.clamp(min=1.0)
         left = (n - Y[gone].sum(dim=0)).clamp(min=1.0)
         # Means μ_c + s_c: (x − μ_c)·Σ⁻¹s_c − ½ s_c·Σ⁻¹s_c
         slides = -(rows.U[gone].mT @ Y[gone]) / left
@@ -143,21 +157,17 @@ class Discriminant:
         """The model with the client's means, from its statistics (see `Standardization`) instead of its rows."""
         n = own.counts.to(torch.float64)
         sums = self._V.mT @ own.cross - self._rotated * n
-        return self._with_means(_Weights.of(sums.mT, n, self._scaled, self.total.counts.to(torch.float64)), n)
+        return self._with_means(_Weights.of(sums.mT, n, self._counts, self._scaled))
 
-    def _with_means(self, own: _Weights, counts: Tensor) -> AffineModel:
-        """Weights and constants with the means of a client that has so many rows of each class."""
-        w = own.class_weights(counts)
-        shift = own.shift_weight(int(counts.sum()))
-        return self._affine(self._rotated + own.class_means * w + torch.outer(own.b, (1.0 - w) * shift))
+    def _with_means(self, own: _Weights) -> AffineModel:
+        """Weights and constants with a client's means."""
+        shift = own.shift_per_sum(own.v.sum(), own.v.square().sum()) * own.sum
+        return self._affine(self._rotated + own.class_means * own.class_weights(own.v) + own.spread(shift))
 
     def _chosen(self, shrinkage: float | Literal["oas"]) -> float:
         if shrinkage == "oas":
-            rows = self.total.num_samples - int((self.total.counts > 0).sum())
-            if rows < 1:
-                return 1.0
-            values = self._values / rows
-            return oas_shrinkage(float(values.sum()), float(values.square().sum()), rows, len(values))
+            rows = self._counts.sum() - (self._counts > 0.0).sum()
+            return float(oas_shrinkage(self._values.sum(), self._values.square().sum(), rows, len(self._values)))
         if not 0.0 <= float(shrinkage) <= 1.0:
             raise ShrinkageError(f"shrinkage is {shrinkage!r}; give a number from 0 to 1, or 'oas'")
         if shrinkage == 0.0 and bool((self._values == 0.0).any()):
@@ -167,20 +177,34 @@ class Discriminant:
             )
         return float(shrinkage)
 
-    def _spectrum(self, trace: Tensor, rows: Tensor | float) -> Tensor:
-        """Eigenvalues of Σ for traces (n,) of S and numbers of rows: (n, m)."""
+    def _spectrum(self, trace: Tensor, shrinkage: Tensor, rows: float) -> Tensor:
+        """Eigenvalues of Σ for traces (n,) of S, shrinkages (n,) and a number of rows: (n, m)."""
         target = trace / len(self._values)
         # Rows that are all alike have no covariance; any multiple of the identity then gives the nearest mean.
         target = torch.where(target > 0.0, target, 1.0)
-        return ((1.0 - self.shrinkage) * self._values + self.shrinkage * target[:, None]) / rows
+        return ((1.0 - shrinkage)[:, None] * self._values + (shrinkage * target)[:, None]) / rows
+
+    def _shrinkage_without(self, trace: Tensor, U: Tensor, labels: Tensor, kappa: Tensor) -> Tensor:
+        """s without each of the rows of residuals U (n, m); `trace` (n,) are those of S'."""
+        if not self._chosen_anew:
+            return torch.full_like(trace, self.shrinkage)
+        squares = U.square()
+        along, length = squares @ self._values, squares.sum(dim=1)
+        of_square = self._values.square().sum() - 2.0 * kappa * along + (kappa * length).square()
+        # No matrix of this trace has less, and none at all has any.
+        of_square = torch.maximum(of_square, trace.square() / len(self._values)) * (trace > 0.0)
+        alone = self._counts[labels] == 1.0
+        rows = self._counts.sum() - (self._counts > 0.0).sum() - 1.0 + alone.to(trace)
+        return oas_shrinkage(trace, of_square, rows, len(self._values))
 
     @property
     def _scaled(self) -> Tensor:
         """The eigenvalues of Σ (m,)."""
-        return self._spectrum(self._values.sum()[None], float(self.total.num_samples))[0]
+        given = torch.full_like(self._values[:1], self.shrinkage)
+        return self._spectrum(self._values.sum()[None], given, float(self.total.num_samples))[0]
 
     def _affine(self, rotated_means: Tensor) -> AffineModel:
-        n = self.total.counts.to(torch.float64)
+        n = self._counts
         whitened = rotated_means / self._scaled[:, None]
         bias = (n / n.sum()).log() - (rotated_means * whitened).sum(dim=0) / 2
         return AffineModel(self._V @ whitened, bias)
@@ -207,8 +231,7 @@ class _Rows:
 
     def left_out(self, of: Discriminant, personal: _Weights | None) -> Tensor:
         """Scores (N_k, d) of each row without itself."""
-        X, U, c = self.X, self.U, self.labels
-        n = of.total.counts.to(torch.float64)
+        X, U, c, n = self.X, self.U, self.labels, of._counts
         rest = (n[c] - 1.0).clamp(min=1.0)  # alone in its class, u = 0: any number will do
         kappa = n[c] / rest
         N = float(of.total.num_samples)
@@ -216,89 +239,117 @@ class _Rows:
         # A row may be all that strays from its class's mean: without it there is no covariance, to rounding.
         trace = torch.where(trace > of._rounding, trace, 0.0)
         # G = (N − 1)⁻¹ times the inverse of Σ' before its update of rank one, diagonal in V, for each row.
-        G = 1.0 / of._spectrum(trace, N - 1.0 if N > 1 else 1.0)
-        M, slide, own = self._means(of, rest, personal)
+        shrinkage = of._shrinkage_without(trace, U, c, kappa)
+        G = 1.0 / of._spectrum(trace, shrinkage, N - 1.0 if N > 1 else 1.0)
+        others = _LeftOut.of(self, rest)
+        M, own = of._rotated, of._rotated.mT[c] - U / rest[:, None]
+        if personal is not None:
+            M = M + personal.class_means * personal.class_weights(personal.v)
+            own = own + others.own_means(self, personal)
         XG, UG = X * G, U * G
         h, g = (UG * U).sum(dim=1, keepdim=True), (XG * U).sum(dim=1, keepdim=True)
-        R = UG @ M
-        xGM = XG @ M + slide * g
-        mGM = G @ M.square() + 2.0 * slide * R + slide.square() * h
-        uGM = R + slide * h
+        xGM, uGM, mGM = XG @ M, UG @ M, G @ M.square()
+        if personal is not None:
+            # Means M_c + along_ic s + slide_ic u_i: the shift is another without the row.
+            s, along = personal.sum[:, None], personal.spread(others.shift_per_sum(self, personal))
+            slide = -others.gone * along
+            sGs, uGs = G @ s.square(), UG @ s
+            mGM = mGM + along * (2.0 * (G @ (M * s)) + along * sGs) + slide * (2.0 * (uGM + along * uGs) + slide * h)
+            xGM = xGM + along * (XG @ s) + slide * g
+            uGM = uGM + along * uGs + slide * h
         at = c[:, None]
         xGM.scatter_(1, at, (XG * own).sum(dim=1, keepdim=True))
         mGM.scatter_(1, at, (G * own.square()).sum(dim=1, keepdim=True))
         uGM.scatter_(1, at, (UG * own).sum(dim=1, keepdim=True))
-        share = ((1.0 - of.shrinkage) * kappa / max(N - 1.0, 1.0))[:, None]
+        share = ((1.0 - shrinkage) * kappa / max(N - 1.0, 1.0))[:, None]
         left = 1.0 - share * h
         # A row that alone spans a direction leaves a singular covariance: without shrinkage nothing is known there.
         phi = share / torch.where(left > rank_tolerance(X.shape[1]), left, torch.inf)
-        scores = xGM + phi * g * uGM - (mGM + phi * uGM.square()) / 2
+        scores: Tensor = xGM + phi * g * uGM - (mGM + phi * uGM.square()) / 2
         counts = n.expand(len(c), -1).scatter(1, at, (n[c] - 1.0)[:, None])
         return scores + (counts / max(N - 1.0, 1.0)).log()
 
-    def _means(self, of: Discriminant, rest: Tensor, personal: _Weights | None) -> tuple[Tensor, Tensor, Tensor]:
-        """Means without row i: M_c + slide_ic u_i for classes (m, d), (N_k, d); and the row's own class's (N_k, m)."""
-        if personal is None:
-            own = of._rotated.mT[self.labels] - self.U / rest[:, None]
-            return of._rotated, torch.zeros((len(self.X), 1)).to(self.X), own
-        c, rows = self.labels, len(self.X)
-        U, others = self.U, max(rows - 1, 1)
-        # Without row i, the residuals of the client's other rows of its class grow by u/(n_c − 1).
-        in_class = self.counts[c] - 1.0
-        growth = in_class / rest
-        shift = rows / others * personal.b[None, :] - ((1.0 - growth) / others)[:, None] * U if rows > 1 else 0.0 * U
-        w0 = personal.shift_weight(others if rows > 1 else 0)
-        w = personal.class_weights(self.counts)
-        M = of._rotated + personal.class_means * w + torch.outer(personal.b, (1.0 - w) * w0 * rows / others)
-        slide = -torch.outer((1.0 - growth) / others, (1.0 - w) * w0)
-        w_own = personal.class_weights(in_class)[:, None]
-        b_own = (self.counts[c][:, None] * personal.class_means.mT[c] - U) / in_class.clamp(min=1.0)[:, None]
-        b_own = b_own + U / rest[:, None]
-        own = of._rotated.mT[c] - U / rest[:, None] + w_own * b_own + (1.0 - w_own) * w0 * shift
-        return M, slide, own
+
+@dataclass(frozen=True)
+class _LeftOut:
+    """A row's own class without it: the client's other rows of it, 1 − p_c and v_c, each (N_k, 1).
+
+    Without row i, the residuals of these rows grow by u/(n_c − 1); of their sum, (1 − p_c) u is gone.
+    """
+
+    rows: Tensor
+    gone: Tensor
+    v: Tensor
+
+    @classmethod
+    def of(cls, rows: _Rows, rest: Tensor) -> _LeftOut:
+        left = (rows.counts[rows.labels] - 1.0)[:, None]
+        gone = 1.0 - left / rest[:, None]
+        return cls(left, gone, left * gone)
+
+    def shift_per_sum(self, rows: _Rows, personal: _Weights) -> Tensor:
+        """w₀/V without each row (N_k,)."""
+        v, own, left = personal.v, personal.v[rows.labels], self.v[:, 0]
+        return personal.shift_per_sum(v.sum() - own + left, v.square().sum() - own.square() + left.square())
+
+    def own_means(self, rows: _Rows, personal: _Weights) -> Tensor:
+        """What the client adds to the mean of the row's own class, without the row (N_k, m)."""
+        c, w, gone = rows.labels, personal.class_weights(self.v), self.gone * rows.U
+        sums = rows.counts[c][:, None] * personal.class_means.mT[c] - gone
+        shift = self.shift_per_sum(rows, personal)[:, None] * (personal.sum - gone)
+        return w * sums / self.rows.clamp(min=1.0) + (1.0 - w) * self.gone * shift
 
 
 @dataclass(frozen=True)
 class _Weights:
-    """Mean residuals b (m,) and by class (m, d) in the basis V, and the variances of shifts and of classes."""
+    """Residuals of a client's rows from the federation's means, in the basis V, and the variances τ₀² and τ².
 
-    b: Tensor
+    Their sum (m,) and their means by class (m, d); v_c and 1 − p_c of the classes (d,).
+    """
+
+    sum: Tensor
     class_means: Tensor
+    v: Tensor
+    others: Tensor
     shift_variance: float
     class_variance: float
 
     @classmethod
-    def of(cls, sums: Tensor, n: Tensor, spectrum: Tensor, total: Tensor) -> _Weights:
-        """By moments, in units of Σ: E‖b_c − b‖² / m = τ² + what the rows' own scatter gives.
+    def of(cls, sums: Tensor, n: Tensor, total: Tensor, spectrum: Tensor) -> _Weights:
+        """From the client's sums of residuals (d, m) and rows (d,) by class; `total` (d,) are everybody's rows.
 
-        From the client's sums of residuals (d, m) and rows (d,) by class; `total` (d,) are everybody's rows.
+        By moments, in units of Σ and with q_c = v_c/V, of the C classes that the client and others have:
+
+            E Σ_c ‖d_c − b‖²/m = τ² (C − 2 + C Σ q_c²) + Σ_c 1/v_c − C/V,   E ‖b‖²/m = τ₀² + τ² Σ q_c² + 1/V
         """
-        N = float(n.sum())
-        held = n > 0
-        means = torch.where(held[:, None], sums / n.clamp(min=1.0)[:, None], 0.0)
-        b = sums.sum(dim=0) / N
-        # μ_c has seen these rows: a mean of n of its N_c rows strays from it by Σ (1/n − 1/N_c).
-        noise = torch.where(held, 1.0 / n.clamp(min=1.0) - 1.0 / total.clamp(min=1.0), 0.0)
-        size = ((means - b).square() / spectrum).mean(dim=1)
-        classes = float(held.sum())
-        if classes > 1:
-            # Of equal weight; less the part that fitting b takes.
-            expected = noise[held].sum() - (n * noise)[held].sum() / N
-            tau = float((size[held].sum() - expected) / (classes - 1.0))
-        else:
-            tau = 0.0
-        tau = max(tau, 0.0)
+        others = (total - n) / total.clamp(min=1.0)
+        v = n * others
+        shared = v > 0.0
+        sums = torch.where(shared[:, None], sums, 0.0)  # others are 0 but for rounding
+        of_classes = sums.sum(dim=0), (sums / n.clamp(min=1.0)[:, None]).mT, v, others
+        if not bool(shared.any()):
+            return cls(*of_classes, 0.0, 0.0)
+        v, C = v[shared], float(shared.sum())
+        V, squares = float(v.sum()), float((v / v.sum()).square().sum())
+        d, b = sums[shared] / v[:, None], sums.sum(dim=0) / V
+        size = float(((d - b).square() / spectrum).mean(dim=1).sum())
+        by_chance = float((1.0 / v).sum()) - C / V
+        tau = max((size - by_chance) / (C - 2.0 + C * squares), 0.0) if C > 1.0 else 0.0
         drift = float((b.square() / spectrum).mean())
-        by_chance = float((n.square() * (noise + tau))[held].sum()) / N**2
-        return cls(b, means.mT, max(drift - by_chance, 0.0), tau)
+        return cls(*of_classes, max(drift - tau * squares - 1.0 / V, 0.0), tau)
 
-    def shift_weight(self, rows: int) -> float:
-        """w₀ of a shift seen in so many rows."""
-        return 0.0 if rows < 1 else self.shift_variance / (self.shift_variance + 1.0 / rows)
+    def shift_per_sum(self, V: Tensor, squares: Tensor) -> Tensor:
+        """w₀/V, from V and Σ v_c²: w₀ b is that times the sum of residuals. Without any that tell, V = 0, that is 0."""
+        of_classes = self.class_variance * squares / V.clamp(min=0.5)  # no v_c but 0 is less
+        return self.shift_variance / (1.0 + self.shift_variance * V + of_classes)
 
-    def class_weights(self, counts: Tensor) -> Tensor:
-        """w_c of classes seen in so many rows."""
-        return self.class_variance * counts / (1.0 + self.class_variance * counts)
+    def class_weights(self, v: Tensor) -> Tensor:
+        """w_c of classes of which so many rows tell."""
+        return self.class_variance * v / (1.0 + self.class_variance * v)
+
+    def spread(self, shifts: Tensor) -> Tensor:
+        """(1 − p_c) (1 − w_c) times each of the shifts (n,): what is of them in the classes' means (n, d)."""
+        return torch.outer(shifts, self.others * (1.0 - self.class_weights(self.v)))
 
 
 class PersonalDiscriminant:
@@ -306,31 +357,32 @@ class PersonalDiscriminant:
 
     def __init__(self, federation: Discriminant, rows: _Rows) -> None:
         self._federation, self._rows = federation, rows
-        total = federation.total.counts.to(torch.float64)
-        self._weights = _Weights.of(rows.sums, rows.counts, federation._scaled, total)
+        self._weights = _Weights.of(rows.sums, rows.counts, federation._counts, federation._scaled)
 
     @property
     def shift_weight(self) -> float:
         """w₀, of the shift that all the client's rows share."""
-        return self._weights.shift_weight(len(self._rows.X))
+        v = self._weights.v
+        return float(v.sum() * self._weights.shift_per_sum(v.sum(), v.square().sum()))
 
     @property
     def class_weights(self) -> Tensor:
-        """w_c (d,), of the client's own class means; 0 for classes it has no rows of."""
-        return self._weights.class_weights(self._rows.counts)
+        """w_c (d,), of the client's own class means; 0 for classes it has no rows of, and for those it alone has."""
+        return self._weights.class_weights(self._weights.v)
 
     @cached_property
     def model(self) -> AffineModel:
         """Weights and constants with the client's means."""
-        return self._federation._with_means(self._weights, self._rows.counts)
+        return self._federation._with_means(self._weights)
 
     def scores(self, features: ArrayLike) -> Tensor:
         """(n, d)."""
         return self.model.scores(features)
 
     def loo_scores(self) -> Tensor:
-        """For each of the client's rows the scores (N_k, d) without it, the variances τ² and the shrinkage as they are.
+        """For each of the client's rows the scores (N_k, d) without it, exactly but for the variances τ₀² and τ².
 
-        A class that the row is alone in, in the whole federation, has the score −∞.
+        These are as they are, and so is the standardisation of the features (see `Discriminant.loo_scores`). A class
+        that the row is alone in, in the whole federation, has the score −∞.
         """
         return self._rows.left_out(self._federation, self._weights)

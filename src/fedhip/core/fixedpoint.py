@@ -14,7 +14,7 @@ Two ways onto the grid:
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import cached_property
 from numbers import Integral
@@ -27,7 +27,7 @@ from torch import Tensor
 
 from fedhip.core.errors import DimensionError, FileFormatError, GridOverflowError, GridScaleError
 from fedhip.core.rows import ArrayLike, Rows, one_hot
-from fedhip.core.statistics import AdditiveStatistics, Statistics, pack, unpack
+from fedhip.core.statistics import AdditiveStatistics, Statistics, mirror_upper, pack, unpack
 from fedhip.core.tensor_file import TensorFile, require_digest
 
 #: Steps of 2^-28 (3.7e-9), sums up to 2^35 (3.4e10); features in steps of 2^-14.
@@ -40,6 +40,15 @@ _ROWS_AT_ONCE = 256
 
 _LIMIT = 2.0**63
 _EXACT_FLOAT = 2.0**53
+_EPS = torch.finfo(torch.float64).eps
+
+#: Rows with a feature of more steps than this are multiplied in two parts, so that one such row does not make the
+#: others of its block go a few at a time: of those, 32 and more have products that add up to no more than 2^53.
+_LARGE = 2.0**24
+#: Where the two parts are cut: below are 16 bits, and above are 16, for rows that fit have features below 2^32 steps.
+_LOW_BITS = 16
+#: Products of either part are at most 2^32, those of both together twice as many: less than 2^53 in all.
+_LARGE_ROWS = 2**19
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -76,7 +85,7 @@ class GridStatistics(AdditiveStatistics):
         """gram = QᵀQ, cross = QᵀY for Q = features rounded to fraction_bits/2 bits, without any rounding after.
 
         Whole numbers in float64 multiply and add exactly below 2^53, so blocks of rows that stay below it go
-        through the ordinary matrix product, and int64 adds the blocks.
+        through the ordinary matrix product, and int64 adds the blocks. Rows of large features do so in two parts.
         """
         fraction_bits = _checked_bits(fraction_bits)
         rows = Rows.checked(features, labels, num_classes, client, block_rows)
@@ -86,16 +95,20 @@ class GridStatistics(AdditiveStatistics):
         cross = torch.zeros((m, d), dtype=torch.int64, device=rows.device)
         # Sums of squares bound the entries of gram, sums of absolute values those of cross, partial sums included.
         squares = absolutes = torch.zeros(m, dtype=torch.float64, device=rows.device)
+
+        def steps(at: int) -> float:
+            return _grid_steps(squares, absolutes, len(rows), fraction_bits, at)
+
         for F, block_labels in rows.blocks(block_rows):
             Q = _feature_steps(F, fraction_bits)
             squares = squares + Q.square().sum(dim=0)
             absolutes = absolutes + Q.abs().sum(dim=0)
-            steps = _grid_steps(squares, absolutes, fraction_bits, feature_bits)
-            if steps < _LIMIT:  # else go on measuring, to name the scale that fits all rows
+            if steps(fraction_bits) < _LIMIT:  # else go on measuring, to name the scale that fits all rows
                 for q, y in _exact_parts(Q, block_labels):
-                    _add_exact_gram(gram, q)  # symmetric, since exact
+                    _add_upper_gram(gram, q)
                     cross += (q.mT @ one_hot(y, d)).to(torch.int64)
-        _require_fit(_grid_steps(squares, absolutes, fraction_bits, feature_bits), fraction_bits, rows.who)
+        _require_fit(steps, fraction_bits, rows.who)
+        mirror_upper(gram)  # symmetric, since exact
         return cls(
             gram.bitwise_left_shift_(fraction_bits - 2 * feature_bits),
             cross.bitwise_left_shift_(fraction_bits - feature_bits),
@@ -194,7 +207,13 @@ def encode(
     if isinstance(num_clients, bool) or not isinstance(num_clients, Integral) or num_clients < 1:
         raise GridScaleError(f"num_clients is {num_clients!r}; give a whole number of at least 1")
     largest = max(float(statistics.gram.abs().max()), float(statistics.cross.abs().max()))
-    _require_fit(largest * 2.0**fraction_bits * num_clients, fraction_bits, "")
+
+    def steps(at: int) -> float:
+        most = largest * 2.0**at
+        # In whole numbers: the rounding of a term counts as often as there are terms.
+        return round(most) * int(num_clients) if math.isfinite(most) else math.inf
+
+    _require_fit(steps, fraction_bits, "")
     gram, cross = (
         torch.round(values * 2.0**fraction_bits).to(torch.int64) for values in (statistics.gram, statistics.cross)
     )
@@ -228,28 +247,59 @@ def decode_weighted(total: Tensor, own: Tensor, alpha: float, fraction_bits: int
     return weighted
 
 
-def _grid_steps(squares: Tensor, absolutes: Tensor, fraction_bits: int, feature_bits: int) -> float:
-    """The largest entry that sums of these squares and absolute values may reach, in grid steps."""
-    return max(
-        float(squares.max()) * 2.0 ** (fraction_bits - 2 * feature_bits),
-        float(absolutes.max()) * 2.0 ** (fraction_bits - feature_bits),
-    )
+def _grid_steps(squares: Tensor, absolutes: Tensor, rows: int, fraction_bits: int, at: int) -> float:
+    """The largest entry that rows of these sums of squares and absolute values may reach, in steps of 2^-at.
+
+    The sums are those of feature steps at `fraction_bits`, and `at` is that or less. With c bits less for features they
+    are rounded anew, to at most |q|/2^c + 1 steps.
+    """
+    coarser, feature_bits = fraction_bits // 2 - at // 2, at // 2
+    squares, absolutes = squares * 4.0**-coarser, absolutes * 2.0**-coarser
+    if coarser:
+        squares, absolutes = squares + 2.0 * absolutes + rows, absolutes + rows
+    in_gram, in_cross = 2.0 ** (at - 2 * feature_bits), 2.0 ** (at - feature_bits)
+    steps = max(float(squares.max()) * in_gram, float(absolutes.max()) * in_cross)
+    # The sums are rounded themselves. Every term was rounded when squared and goes through at most one addition for
+    # each row and five more operations, each of which takes at most the part u = ε/2 of it, in whatever order. So what
+    # was to be found is at most 1/(1 − u)^(rows + 6), and less than 1 + (rows + 8) ε, times what was, for rows < 2^50.
+    return steps * (1.0 + (rows + 8) * _EPS)
 
 
 def _exact_parts(Q: Tensor, labels: Tensor) -> Iterator[tuple[Tensor, Tensor]]:
-    """Rows in parts whose products add up to less than 2^53; single rows where one alone exceeds it."""
-    largest = max(float(Q.abs().max()), 1.0)
-    rows = max(1, int(_EXACT_FLOAT // (largest * largest)))
+    """Rows in parts of which all are small or all are large; products of small ones add up to no more than 2^53."""
+    sizes = Q.abs().amax(dim=1)
+    large = sizes > _LARGE
+    if bool(large.any()):
+        for part in torch.split(large.nonzero()[:, 0], _LARGE_ROWS):
+            yield Q[part], labels[part]
+        Q, labels, sizes = Q[~large], labels[~large], sizes[~large]
+    if len(Q) == 0:
+        return
+    largest = max(float(sizes.max()), 1.0)
+    rows = int(_EXACT_FLOAT // (largest * largest))
     for start in range(0, len(Q), rows):
         yield Q[start : start + rows], labels[start : start + rows]
 
 
-def _add_exact_gram(gram: Tensor, q: Tensor) -> None:
-    """gram += qᵀq in int64; a single row goes by int64 products, which float64 might round."""
-    q = q.to(torch.int64) if len(q) == 1 else q
-    parts = torch.split(gram, _ROWS_AT_ONCE), torch.split(q, _ROWS_AT_ONCE, dim=1)
-    for rows, columns in zip(*parts, strict=True):
-        rows += torch.outer(columns[0], q[0]) if len(q) == 1 else (columns.mT @ q).to(torch.int64)
+def _add_upper_gram(gram: Tensor, q: Tensor) -> None:
+    """gram += qᵀq in int64, in the upper triangle at least, for a part that `_exact_parts` made."""
+    if float(q.abs().max()) <= _LARGE:
+        _add_upper_product(gram, q, q, 0)
+        return
+    # q = 2^16 h + l, |l| <= 2^15, |h| <= 2^16. What overflows when shifted wraps round, and back in the sum: that fits.
+    high = torch.round(q * 2.0**-_LOW_BITS)
+    low = q - high * 2.0**_LOW_BITS
+    _add_upper_product(gram, low, low, 0)
+    _add_upper_product(gram, torch.cat((high, low)), torch.cat((low, high)), _LOW_BITS)
+    _add_upper_product(gram, high, high, 2 * _LOW_BITS)
+
+
+def _add_upper_product(gram: Tensor, a: Tensor, b: Tensor, bits: int) -> None:
+    """gram += 2^bits aᵀb, which is symmetric, in int64 and in the upper triangle at least."""
+    for start in range(0, len(gram), _ROWS_AT_ONCE):
+        end = start + _ROWS_AT_ONCE
+        product = (a[:, start:end].mT @ b[:, start:]).to(torch.int64)
+        gram[start:end, start:] += product.bitwise_left_shift_(bits) if bits else product
 
 
 def _exact_sum(a: Tensor, b: Tensor, fraction_bits: int) -> Tensor:
@@ -266,17 +316,19 @@ def _exact_difference(a: Tensor, b: Tensor, fraction_bits: int) -> Tensor:
 def _unless(overflow: Tensor, result: Tensor, a: Tensor, b: Tensor, fraction_bits: int) -> Tensor:
     if bool(overflow.any()):
         largest = float(a.to(torch.float64).abs().max()) + float(b.to(torch.float64).abs().max())
-        _require_fit(max(largest, _LIMIT), fraction_bits, "")
+        # Two terms rounded anew: at most a step more.
+        _require_fit(lambda at: max(largest, _LIMIT) * 2.0 ** (at - fraction_bits) + 1.0, fraction_bits, "")
     return result
 
 
-def _require_fit(largest: float, fraction_bits: int, who: str) -> None:
-    """`largest` counts grid steps at the given scale."""
+def _require_fit(steps: Callable[[int], float], fraction_bits: int, who: str) -> None:
+    """`steps` bounds the largest entry, counted in grid steps at a given scale."""
+    largest = steps(fraction_bits)
     if largest < _LIMIT:
         return
     value = f"{who}values of {largest * 2.0**-fraction_bits:.2g}"
-    fits = fraction_bits - math.floor(math.log2(largest / _LIMIT)) - 1 if math.isfinite(largest) else -1
-    if fits < 0:
+    fits = next((at for at in reversed(range(fraction_bits)) if steps(at) < _LIMIT), None)
+    if fits is None:
         raise GridOverflowError(f"{value} fit the int64 grid at no scale; rescale the features")
     raise GridOverflowError(
         f"{value} overflow the int64 grid at fraction_bits={fraction_bits}; fraction_bits={fits} fits"

@@ -19,7 +19,7 @@ from torch import Tensor
 
 from fedhip.core.errors import DimensionError, EmptyClientError, LabelsError
 from fedhip.core.rows import ArrayLike, Rows
-from fedhip.core.solvers import cholesky_if_regular, require_alpha, require_beta, truncated
+from fedhip.core.solvers import cholesky_if_regular, pseudo_inverse, require_alpha, require_beta
 
 
 def local_training(F: ArrayLike, Y: ArrayLike, beta: float) -> tuple[Tensor, Tensor]:
@@ -89,7 +89,7 @@ def _solve(H: Tensor, B: Tensor) -> Tensor:
     R = cholesky_if_regular(H)
     if R is not None:
         return torch.cholesky_solve(B, R)
-    pseudo = truncated(*torch.linalg.eigh(H))
+    pseudo = pseudo_inverse(H)
     return pseudo.unwhiten(pseudo.whiten(B.mT).mT)
 
 

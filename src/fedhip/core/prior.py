@@ -226,6 +226,6 @@ def _frequencies(counts: Tensor, rows: Tensor) -> Tensor:
 
 def _lifted(own: Tensor, frequencies: Tensor, smoothings: Sequence[float] = SMOOTHINGS) -> Tensor:
     """n_ky / π(y) + a, that is (n_k + a) times π_k(y) / π(y), for each a (d, A); 1 for a = ∞."""
-    lent = torch.tensor([0.0 if math.isinf(a) else a for a in smoothings]).to(own)
+    lent = torch.tensor([0.0 if math.isinf(a) else a for a in smoothings], dtype=own.dtype, device=own.device)
     none = torch.tensor([math.isinf(a) for a in smoothings], device=own.device)
     return torch.where(none, 1.0, (own.clamp(min=0.0) / frequencies)[:, None] + lent)

@@ -2,6 +2,12 @@
 
 A factor gives H⁻¹ through whitening: `whiten(X) whiten(X)ᵀ = X H⁻¹ Xᵀ`. Everything after that is written once,
 in whitened coordinates, whichever way H was factored.
+
+**Singular** is what has, scaled to a diagonal of ones, an eigenvalue that may be the rounding of a zero: then some
+feature is a combination of others, whatever their units. The rank is counted there too, so that no feature is dropped
+for being in small units. **The solution** is that of minimum norm, H⁺B with Moore and Penrose's inverse, the norm in
+the features' own units: it is the limit of (H + βI)⁻¹B as β goes to 0, and so the same by every route to a model.
+Rows like those behind H have the same scores by every solution; those in directions that H has not depend on units.
 """
 
 from __future__ import annotations
@@ -23,6 +29,8 @@ _EPS = torch.finfo(torch.float64).eps
 #: have been divided by pivots as small as this.
 _SUSPICIOUS = 1e-6
 
+#: A β that is this part of a feature's sum of squares hardly moves its weights.
+_SMALL = 1e-3
 
 #: H, or what makes it: in memory that may be written into, so that a wide H is there once, and then its factor. What
 #: is made must be symmetric to the last bit.
@@ -58,7 +66,10 @@ class CholeskyFactor:
 
 @dataclass(frozen=True)
 class EigenFactor:
-    """H⁺ = V diag(1/values) Vᵀ over the eigenvalues that were kept: V (m, r), values (r,)."""
+    """H⁺ = V diag(1/values) Vᵀ over the eigenvalues that were kept: V (m, r), values (r,).
+
+    V holds eigenvectors of H (`truncated`), or those of H scaled to a diagonal of ones, taken back (`pseudo_inverse`).
+    """
 
     V: Tensor
     values: Tensor
@@ -78,13 +89,24 @@ def factorize(H: Matrix, beta: Tensor | float = 0.0) -> Factor:
     if R is not None:
         return CholeskyFactor(R)
     singular = _regularized(H, beta)
-    m, helpful = len(singular), smallest_helpful_beta(singular)
-    factor = truncated(*torch.linalg.eigh(singular))
+    m, diagonal = len(singular), singular.diagonal().clone()
+    factor, null = _pseudo_inverse(singular)
+    del singular
+    given = float(torch.as_tensor(beta).max())
+    helpful = _rounded_up(given + smallest_helpful_beta(diagonal, null))
+    if cholesky_if_regular(H, helpful) is None:  # to first order it was enough; this is in any case
+        helpful = _rounded_up(given + smallest_helpful_beta(diagonal))
+    smallest = float(diagonal.where(diagonal > 0.0, torch.inf).min())
     warnings.warn(
-        f"the equations are singular to working precision at beta = {float(torch.as_tensor(beta).max()):g}: "
-        f"rank {len(factor.values)} of {m} "
-        f"(eigenvalues below {rank_tolerance(m):.1e} of the largest count as zero); the solution of minimum norm "
-        f"was taken. beta >= {helpful:.0e} makes the solution unique",
+        f"the equations are singular to working precision at beta = {given:g}: rank {len(factor.values)} of {m} "
+        f"(scaled to a diagonal of ones, eigenvalues below {rank_tolerance(m):.1e} count as zero); the solution of "
+        f"minimum norm was taken. beta >= {helpful:.0e} makes the solution unique"
+        + (
+            f", but is not small beside the smallest features, whose squares sum to {smallest:.0e}: bring features to "
+            "comparable units, or leave out those that others determine"
+            if math.isfinite(smallest) and helpful > _SMALL * smallest
+            else ""
+        ),
         SingularSystemWarning,
         stacklevel=3,
     )
@@ -132,8 +154,37 @@ def _smallest_scaled_eigenvalue(H: Tensor) -> float:
     return float(torch.linalg.eigvalsh(H.div_(root).div_(root[:, None]))[0])
 
 
+def pseudo_inverse(H: Tensor) -> EigenFactor:
+    """H⁺ of a semi-definite H, its rank counted with a diagonal of ones (see the module)."""
+    return _pseudo_inverse(H.clone())[0]
+
+
+def _pseudo_inverse(H: Tensor) -> tuple[EigenFactor, Tensor]:
+    """H⁺, and vectors (m', k) that span the null space of its m' features that are not always zero; H is written over.
+
+    With D = diag(H), D^-½ H D^-½ = Q diag(values) Qᵀ and the eigenvalues that are zero to rounding left out,
+    G = D^-½ Q diag(1/values) Qᵀ D^-½ is one of the inverses of H. Of all solutions G B the one of minimum norm has no
+    part in the null space, which D^-½ and the eigenvectors left out span: H⁺ = P G P with P the projection off it.
+    """
+    m, live = len(H), H.diagonal() > 0.0  # below zero by rounding, where rows were taken out of a sum
+    H = H if bool(live.all()) else H[live][:, live]
+    inverse = H.diagonal().rsqrt()
+    values, Q = torch.linalg.eigh(H.mul_(inverse).mul_(inverse[:, None]))
+    kept = values > rank_tolerance(m)
+    within, outside = Q[:, kept], Q[:, ~kept]
+    # A feature that is no part of a dependency is no part of it in any units: small ones would lift the rounding.
+    outside = outside.where(outside.abs() > rank_tolerance(m), 0.0)
+    null = outside * inverse[:, None]
+    Z, T = torch.linalg.qr(null)
+    # Taken off before the units come in: whatever the rounding of these coefficients, it stays in the null space.
+    within -= outside @ torch.linalg.solve_triangular(T, Z.mT @ (within * inverse[:, None]), upper=True)
+    V = within.new_zeros((m, within.shape[1]))
+    V[live] = within * inverse[:, None]
+    return EigenFactor(V, values[kept]), null
+
+
 def truncated(values: Tensor, V: Tensor) -> EigenFactor:
-    """The eigenpairs above the cut-off; the rest is the null space, to rounding."""
+    """The eigenpairs above the cut-off; the rest is the null space, to rounding. For features of one scale."""
     kept = values > rank_tolerance(len(values)) * values[-1].clamp(min=0.0)
     return EigenFactor(V[:, kept], values[kept])
 
@@ -143,13 +194,28 @@ def rank_tolerance(m: int) -> float:
     return 16 * m * _EPS
 
 
-def smallest_helpful_beta(H: Tensor) -> float:
-    """The smallest β, to one digit, with which `factorize` has no objection to a semi-definite H."""
-    needed = 2 * rank_tolerance(len(H)) * float(H.diagonal().max())
-    if needed <= 0.0:
+def smallest_helpful_beta(diagonal: Tensor, null: Tensor | None = None) -> float:
+    """What must be added to a diagonal (m,) for `factorize` to have no objection to a semi-definite H.
+
+    Scaled to a diagonal of ones, H + βI has no eigenvalue below β/(β + max diagonal): with twice the tolerance times
+    that maximum there is room for rounding. With vectors that span the null space (`_pseudo_inverse`), the smallest
+    that does, to first order: an eigenvalue 0 becomes at least β σ², σ the smallest singular value of these. Features
+    that are always zero need any β at all.
+    """
+    live = diagonal[diagonal > 0.0]
+    if len(live) == 0:
         return _EPS
-    digit = 10.0 ** math.floor(math.log10(needed))
-    return math.ceil(needed / digit) * digit
+    weight = float(live.max())
+    if null is not None:
+        least = float(torch.linalg.svdvals(null)[-1]) if null.shape[1] else torch.inf
+        weight = max(float(live.min()), weight / max(1.0, weight * least**2))
+    return 2 * rank_tolerance(len(diagonal)) * weight
+
+
+def _rounded_up(beta: float) -> float:
+    """To one digit."""
+    digit = 10.0 ** math.floor(math.log10(beta))
+    return math.ceil(beta / digit) * digit
 
 
 def require_beta(beta: float) -> float:

@@ -113,9 +113,9 @@ class Agreement:
     """The values of federation.toml, checked.
 
     `columns` is how the units of the features' columns are known (`fedhip.core.columns`): "sum", by a first sum over
-    the sites; "given", by `column_offsets` and `column_exponents`; "plain", all the same. Then `largest_feature` bounds the
-    absolute value of a feature and `max_rows` the rows of one site, with which a sum of all sites cannot wrap round the
-    grid, where under masks nobody would notice. A site checks both before it sends, and in any case the room that its
+    the sites; "given", by `column_offsets` and `column_exponents`; "plain", all the same. Then `largest_feature` bounds
+    the absolute value of a feature and `max_rows` the rows of one site, with which a sum of all sites cannot wrap round
+    the grid, where under masks nobody would notice. A site checks both before it sends, and in any case the room that its
     own numbers leave to the others'.
 
     `standardize` and `intercept` are of the ridge; an agreement that says nothing of them is of before there were any.
