@@ -164,11 +164,6 @@ def test_rows_that_are_not_in_the_sum() -> None:
             call()
 
 
-def test_unknown_route() -> None:
-    with pytest.raises(ValueError, match="'fast'; choose 'auto', 'cholesky' or 'low-rank'"):
-        personalize(TOTAL, F, Y, route="fast")  # type: ignore[arg-type]
-
-
 def test_a_sum_without_rows_has_no_model() -> None:
     empty = TOTAL - TOTAL
     for call in (

@@ -64,17 +64,21 @@ def test_a_federation_of_one_at_alpha_zero_is_the_same_path(shape: tuple[int, in
     total, path = Statistics.from_data(F, y, 3), RidgePath(F, y, 3)
     for beta in BETAS:
         other = PersonalizationPath(total, F, y, beta)
-        assert relative_error(path.weights(beta), other.weights(0.0)) <= 1e-9
+        assert relative_error(path.weights(beta), other.weights(0.0)) <= 2e-9
         assert float(path.loo_accuracy([beta])[0]) == float(other.loo_accuracy([0.0])[0])
 
 
 @pytest.mark.parametrize("shape", [(50, 8, 8), (20, 40, 40)], ids=["long", "wide"])
-def test_the_penalty_chosen_is_the_largest_of_the_best(shape: tuple[int, int, int]) -> None:
+def test_the_penalty_chosen_is_that_of_highest_smoothed_accuracy(shape: tuple[int, int, int]) -> None:
     F, y = problem(shape, seed=2)
     path = RidgePath(F, y, 3)
     grid = penalty_grid(float(np.square(F).sum(0).mean()))
-    accuracy = path.loo_accuracy(grid).numpy()
-    assert path.select() == grid[np.flatnonzero(accuracy == accuracy.max())[-1]]
+    soft = []
+    for beta in grid:
+        scores = path.loo_scores(beta).numpy()
+        margins = scores[np.arange(len(y)), y] - np.where(np.eye(3)[y] == 1, -np.inf, scores).max(1)
+        soft.append((1 / (1 + np.exp(-margins / 0.08))).sum())
+    assert path.select() == grid[int(np.argmax(soft))]
     assert path.select(list(reversed(grid))) == path.select(grid)
 
 
@@ -110,7 +114,44 @@ def test_features_that_are_all_zero_have_a_model_of_zeros() -> None:
 def test_bad_penalties_and_rows_are_refused() -> None:
     F, y = problem((6, 3, 3))
     for beta in (0.0, -1.0, float("nan")):
-        with pytest.raises(BetaError, match="give numbers above 0"):
+        with pytest.raises(BetaError, match=r"give (numbers above 0|a finite number)"):
             RidgePath(F, y, 3).loo_accuracy([beta])
     with pytest.raises(FedHiPError, match="'north'"):
         RidgePath(F, y + 9, 3, client="north")
+
+
+@pytest.mark.parametrize("shape", [(60, 6, 6), (9, 30, 30), (40, 10, 4)], ids=["long", "wide", "deficient"])
+@pytest.mark.parametrize("standardize", [False, True])
+def test_with_an_intercept_leave_one_out_is_that_of_refits(shape: tuple[int, int, int], standardize: bool) -> None:
+    """Mean and deviation of the features stay: they are units, and the intercept makes the mean immaterial."""
+    F, y = problem(shape, seed=3)
+    F = F * np.geomspace(0.01, 100.0, F.shape[1]) + 5.0
+    path, Y = RidgePath(F, y, 3, standardize=standardize, intercept=True), np.eye(3)[y]
+    seen = (F - F.mean(0)) / F.std(0) if standardize else F - F.mean(0)
+    for beta in (0.1, 10.0):
+        expected = Ridge(beta, solver="svd").fit(seen, Y).predict(seen)
+        np.testing.assert_allclose(path.model(beta).scores(F), expected, atol=1e-8)
+        refits = []
+        for i in range(len(F)):
+            others = np.arange(len(F)) != i
+            refits.append(Ridge(beta, solver="svd").fit(seen[others], Y[others]).predict(seen[i : i + 1])[0])
+        np.testing.assert_allclose(path.loo_scores(beta), refits, atol=1e-7)
+
+
+def test_a_penalty_of_nothing_gives_the_solution_of_least_norm() -> None:
+    for shape in ((9, 30, 30), (40, 10, 4)):
+        F, y = problem(shape, seed=1)
+        expected = np.linalg.lstsq(F, np.eye(3)[y], rcond=None)[0]
+        assert relative_error(RidgePath(F, y, 3).weights(0.0), expected) <= 1e-8
+
+
+@pytest.mark.parametrize("rows", [12, 200])
+def test_units_copies_and_constants_do_not_matter_to_a_client_alone(rows: int) -> None:
+    rng = np.random.default_rng(0)
+    y = rng.integers(0, 3, rows)
+    F = rng.normal(size=(3, 20))[y] + rng.normal(size=(rows, 20))
+    units = 10.0 ** rng.integers(-6, 7, 20)
+    other = np.column_stack((F * units + 3.0 * units, np.full(rows, 7.0), -1e3 * F[:, 4] + 2.0, F[:, 2]))
+    plain, changed = (RidgePath(X, y, 3, standardize=True, intercept=True) for X in (F, other))
+    assert plain.select() == pytest.approx(changed.select(), rel=1e-9)
+    np.testing.assert_allclose(changed.model(5.0).scores(other), plain.model(5.0).scores(F), atol=1e-8)

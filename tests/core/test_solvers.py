@@ -5,7 +5,6 @@ from __future__ import annotations
 import re
 import warnings
 from decimal import ROUND_CEILING, Context
-from unittest.mock import Mock
 
 import mpmath
 import numpy as np
@@ -154,8 +153,8 @@ def test_every_route_to_a_singular_model_gives_the_same() -> None:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", SingularSystemWarning)
         models = (
-            personalize(total, F[:3], y[:3], 20.0, 0.0, route="cholesky"),
-            personalize(total, F[:3], y[:3], 20.0, 0.0, route="low-rank"),
+            personalize(total, F[:3], y[:3], 20.0, 0.0),
+            PersonalizationPath(total, F[:3], y[:3], 0.0).weights(20.0),
             personalize_from_statistics(total, own, 20.0, 0.0),
             PersonalizationPath(total, F[:3], y[:3], 0.0).weights(20.0),
         )
@@ -197,7 +196,7 @@ def test_a_huge_alpha_with_duplicate_rows_still_has_an_answer() -> None:
     F, y = np.repeat(rng.normal(size=(4, 20)), 2, axis=0), np.repeat(rng.integers(0, 3, 4), 2)
     total = Statistics.from_data(F, y, 3)
     with pytest.warns(SingularSystemWarning):
-        P = personalize(total, F, y, 1e17, 1.0, route="low-rank")
+        P = personalize(total, F, y, 1e17, 1.0)
     assert float((torch.from_numpy(F) @ P - torch.from_numpy(np.eye(3)[y])).abs().max()) <= 1e-6
 
 
@@ -242,15 +241,3 @@ def test_a_sum_of_nothing_but_zeros_gives_the_zero_model() -> None:
     with pytest.warns(SingularSystemWarning, match="rank 0 of 3"):
         assert not solve_global(total, 0.0).any()
     assert not solve_global(total, 1.0).any()
-
-
-@pytest.mark.parametrize(("rows", "route"), [(10, "low-rank"), (11, "cholesky")])
-def test_the_route_is_chosen_by_size(rows: int, route: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """m = 30: up to 10 rows the low-rank correction, which alone factors an (N_k, N_k) matrix."""
-    rng = np.random.default_rng(0)
-    F, y = rng.normal(size=(100, 30)), rng.integers(0, 3, 100)
-    cholesky = Mock(wraps=torch.linalg.cholesky_ex)
-    monkeypatch.setattr(torch.linalg, "cholesky_ex", cholesky)
-    personalize(Statistics.from_data(F, y, 3), F[:rows], y[:rows])
-    sizes = [len(call.args[0]) for call in cholesky.call_args_list]
-    assert sizes == ([30, rows] if route == "low-rank" else [30])

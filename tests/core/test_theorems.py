@@ -13,8 +13,8 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from fedhip import PersonalizationPath, Statistics, aggregate, personalize, solve_global
-from fedhip.core import paper, personalize_from_statistics, personalize_on_grid
-from fedhip.core.errors import DimensionError, GridScaleError, NotInTotalError
+from fedhip.core import paper, personalize_from_statistics
+from fedhip.core.errors import DimensionError, NotInTotalError
 from fedhip.core.fixedpoint import GridStatistics, decode, encode, round_features
 from tests.core.problems import (
     Array,
@@ -72,8 +72,7 @@ def test_theorem_2_personalized_equals_weighted_ridge(
 
     total = aggregate(statistics_of(federation.clients, federation.num_classes))
     figure = attainable(1e-10, federation, k, alpha, beta)
-    assert relative_error(personalize(total, F, y, alpha, beta, route="cholesky"), expected) <= figure
-    assert relative_error(personalize(total, F, y, alpha, beta, route="low-rank"), expected) <= figure
+    assert relative_error(personalize(total, F, y, alpha, beta), expected) <= figure
     assert relative_error(PersonalizationPath(total, F, y, beta).weights(alpha), expected) <= figure
     S, M, _ = paper.aggregate(uploads(federation, beta), beta)
     found = paper.personalize(S, M, F, federation.one_hot(y), alpha, beta, len(federation.clients))
@@ -89,8 +88,11 @@ def test_theorems_1_and_2_in_fifty_digits(federation: Federation, penalty: float
     assert relative_error(solve_global(total, beta), mpmath_oracle(F, Y, beta, weights)) <= 1e-10
     weights[federation.rows_of(0)] += alpha
     expected = mpmath_oracle(F, Y, beta, weights)
-    for route in ("cholesky", "low-rank"):
-        found = personalize(total, *federation.clients[0], alpha, beta, route=route)
+    client = federation.clients[0]
+    for found in (
+        personalize(total, *client, alpha, beta),
+        PersonalizationPath(total, *client, beta).weights(alpha),
+    ):
         assert relative_error(found, expected) <= attainable(1e-10, federation, 0, alpha, beta)
 
 
@@ -170,8 +172,8 @@ def test_beta_zero_with_clients_smaller_than_the_width(seed: int) -> None:
     root[:rows] = np.sqrt(21.0)
     expected = np.linalg.lstsq(root * F, root * Y, rcond=None)[0]
     total = aggregate(statistics_of(clients, d))
-    for route in ("cholesky", "low-rank"):
-        assert relative_error(personalize(total, *clients[0], 20.0, 0.0, route=route), expected) <= 1e-8
+    assert relative_error(personalize(total, *clients[0], 20.0, 0.0), expected) <= 1e-8
+    assert relative_error(PersonalizationPath(total, *clients[0], 0.0).weights(20.0), expected) <= 1e-8
     assert relative_error(paper.personalize(S, M, F[:rows], Y[:rows], 20.0, 0.0, 8), expected) <= 1e-8
 
 
@@ -186,14 +188,17 @@ def test_the_order_of_clients_does_not_matter_to_the_recursion() -> None:
 def test_personalization_from_statistics_alone_is_that_from_the_rows(
     federation: Federation, penalty: float, alpha: float, data: st.DataObject
 ) -> None:
-    """Against scikit-learn, and against both routes of `personalize`."""
+    """Against scikit-learn, and against the path over α, which takes the rows."""
     beta = federation.beta(penalty)
     k = data.draw(st.integers(0, len(federation.clients) - 1))
     own = statistics_of(federation.clients, federation.num_classes)
     total = aggregate(own)
     found = personalize_from_statistics(total, own[k], alpha, beta)
-    for route in ("cholesky", "low-rank"):
-        expected = personalize(total, *federation.clients[k], alpha, beta, route=route)
+    client = federation.clients[k]
+    for expected in (
+        personalize(total, *client, alpha, beta),
+        PersonalizationPath(total, *client, beta).weights(alpha),
+    ):
         assert relative_error(found, expected) <= attainable(1e-9, federation, k, alpha, beta)
     weights = np.ones(len(federation.features))
     weights[federation.rows_of(k)] += alpha
@@ -201,31 +206,6 @@ def test_personalization_from_statistics_alone_is_that_from_the_rows(
     assert relative_error(found, oracle) <= attainable(1e-9, federation, k, alpha, beta)
     if alpha == 0.0:
         assert torch.equal(found, solve_global(total, beta))
-
-
-@given(federations(), penalties, alphas, st.data())
-def test_personalization_on_the_grid_is_that_of_decoded_statistics_bit_for_bit(
-    federation: Federation, penalty: float, alpha: float, data: st.DataObject
-) -> None:
-    own = [GridStatistics.from_data(F, y, federation.num_classes) for F, y in federation.clients]
-    k = data.draw(st.integers(0, len(own) - 1))
-    total, beta = sum(own[1:], own[0]), federation.beta(penalty)
-    expected = personalize_from_statistics(decode(total), decode(own[k]), alpha, beta)
-    with pytest.MonkeyPatch.context() as few:
-        few.setattr("fedhip.core.fixedpoint._ROWS_AT_ONCE", data.draw(st.integers(1, 4)))
-        assert torch.equal(personalize_on_grid(total, own[k], alpha, beta), expected)
-
-
-def test_statistics_on_the_grid_that_are_not_in_the_sum_are_refused_by_whose() -> None:
-    rng = np.random.default_rng(0)
-    F, y = rng.normal(size=(20, 4)), rng.integers(0, 2, 20)
-    total = GridStatistics.from_data(F, y, 2)
-    with pytest.raises(NotInTotalError, match="client 'north'"):
-        personalize_on_grid(total, total + total, client="north")
-    with pytest.raises(DimensionError, match="client 'north'"):
-        personalize_on_grid(total, GridStatistics.from_data(F[:, :3], y, 2), client="north")
-    with pytest.raises(GridScaleError, match="client 'north': statistics with 30 fraction bits"):
-        personalize_on_grid(total, GridStatistics.from_data(F, y, 2, fraction_bits=30), client="north")
 
 
 def test_statistics_that_are_not_in_the_sum_are_refused_by_whose() -> None:

@@ -58,12 +58,16 @@ class RidgePath:
         self._units = _units(F, standardize, intercept)
         self._F = self._units.features(F)
         self._centre = self._Y.mean(dim=0) if intercept else torch.zeros_like(self._Y[0])
-        #: The weight of a row in the intercept.
+        #: The weight of a row in the intercept, where it is not taken out of the basis.
         self._share = 1.0 / len(F) if intercept else 0.0
         targets = self._Y - self._centre
         rows, width = self._F.shape
         if rows <= width:
-            s, self._basis = torch.linalg.eigh(self._F @ self._F.mT)
+            kernel = self._F @ self._F.mT
+            if intercept:  # rows of ones are nobody else's direction, and the last: the intercept fits all of it
+                kernel += (1.0 + 4.0 * float(kernel.diagonal().sum())) / rows
+            s, E = torch.linalg.eigh(kernel)
+            s, self._basis = (s[:-1], E[:, :-1]) if intercept else (s, E)
             self._X, self._rotated = None, self._basis.mT @ targets
         else:
             s, self._basis = torch.linalg.eigh(self._F.mT @ self._F)
@@ -89,7 +93,7 @@ class RidgePath:
         if self._X is None:
             shrinkage = beta * inverse
             residuals = self._basis @ (shrinkage[:, None] * self._rotated)
-            remainder = self._basis.square() @ shrinkage - self._share
+            remainder = self._basis.square() @ shrinkage
         else:
             residuals = self._Y - self._centre - self._X @ (inverse[:, None] * self._rotated)
             remainder = 1.0 - self._X.square() @ inverse - self._share
@@ -104,9 +108,12 @@ class RidgePath:
 
     def select(self, betas: Sequence[float] | None = None) -> float:
         """The β of highest smoothed leave-one-out accuracy (`fedhip.core.selection`); of several, the largest."""
-        scale = float(self._F.square().sum(dim=0).mean())
-        ordered = sorted(penalty_grid(scale) if betas is None else betas, reverse=True)
+        ordered = sorted(self._grid() if betas is None else betas, reverse=True)
         return ordered[select(self._margins(ordered))]
+
+    def _grid(self) -> tuple[float, ...]:
+        squares = self._F.square().sum(dim=0)
+        return penalty_grid(float(squares.sum() / (squares > 0.0).sum().clamp(min=1)))
 
     def _margins(self, betas: Sequence[float]) -> Tensor:
         labels = self._Y.argmax(dim=1)
@@ -115,7 +122,8 @@ class RidgePath:
     def _inverse(self, beta: float) -> Tensor:
         """1/(s + β); 0 in directions that the rows do not have."""
         damped = self._s + beta
-        none = damped <= rank_tolerance(max(self._F.shape)) * self._s[-1]
+        largest = float(self._s[-1]) if len(self._s) else 0.0  # of one row with an intercept nothing is left
+        none = damped <= rank_tolerance(max(self._F.shape)) * largest
         return torch.where(none, 0.0, 1.0 / torch.where(none, 1.0, damped))
 
 

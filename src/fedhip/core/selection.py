@@ -37,7 +37,7 @@ def margins_of(scores: Tensor, labels: Tensor) -> Tensor:
     margins, ties = own - others, own == others
     if bool(ties.any()):  # of equals the first is predicted
         first = scores[ties].argmax(dim=-1) == at[..., 0][ties]
-        margins[ties] = torch.where(first, torch.finfo(margins.dtype).tiny, 0.0).to(margins)
+        margins[ties] = first.to(margins) * torch.finfo(margins.dtype).tiny
     return margins
 
 
