@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import json
 import shutil
 import sys
 from collections.abc import Callable
@@ -166,17 +165,10 @@ def _columns(args: argparse.Namespace) -> dict[str, Any]:
     if args.columns in (None, "sum", "plain"):
         return {} if args.columns is None else {"columns": args.columns}
     from fedhip.core.columns import Columns, Survey
-    from fedhip.federation.errors import AgreementError
 
     path = Path(args.columns)
     if path.suffix == ".json":
-        try:
-            columns = Columns.from_dict(json.loads(path.read_text(encoding="utf-8")))
-        except (OSError, ValueError, KeyError, TypeError, RuntimeError) as error:
-            raise AgreementError(
-                f"--columns {path}: {error}; give a JSON file with a list 'offset' and a list 'exponent', a number for "
-                "each column"
-            ) from None
+        columns = Columns.from_file(path)
     else:
         from fedhip.data import read_features
 

@@ -167,7 +167,7 @@ def run_round(
             methods=[name for name in settings.methods if name in METHODS],
             only_local_classes=settings.only_local_classes,
             prior=settings.prior == "client",
-            ridge=ridge,
+            **vars(ridge),
             device=device,
             report=report,
             keep_statistics=keep,
