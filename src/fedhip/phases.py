@@ -374,7 +374,7 @@ class Personalization:
         mask = local_classes if only_local_classes else None
         judged = calibration_rows(len(labels)).to(grid.device)
         if alpha == "loo":
-            looked = _look(federation, client, sorted(alphas or DEFAULT_ALPHAS), only_local_classes)
+            looked = _look(federation, client, sorted(DEFAULT_ALPHAS if alphas is None else alphas), only_local_classes)
             chosen, curve, estimate, scores, common = *looked[:3], looked[3][judged], looked[4][judged]
             del looked
         else:

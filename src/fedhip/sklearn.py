@@ -37,7 +37,7 @@ from fedhip.models import RIDGE, Model
 from fedhip.phases import Client as Site
 from fedhip.phases import Personalization, choose_beta
 from fedhip.runs.models import answering, global_model, personal_model
-from fedhip.simulation import RidgeOptions, federate
+from fedhip.simulation import STANDARD, RidgeOptions, federate
 
 try:
     from sklearn.base import BaseEstimator, ClassifierMixin, clone
@@ -343,9 +343,11 @@ class FedHiPClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]  #
     def _learn_best(self, rows: dict[Client, Rows], classes: Array, declared: bool) -> Self:
         """With the head that training rows held out speak for."""
         alpha, beta = self._fixed_alpha(), self._fixed_beta()
-        sites = self._sites(rows, classes, self._drawn_lift(rows, len(classes)))
+        lift = self._drawn_lift(rows, len(classes))
+        sites = self._sites(rows, classes, lift)
+        ridge = self._ridge if lift is None else lifted_grid(sites, self._ridge)
         options = options_of_heads("loo" if alpha is None else alpha, "auto" if beta is None else beta)
-        found = judge_heads(sites, len(classes), self._protocol, options=options, ridge=self._ridge)
+        found = judge_heads(sites, len(classes), self._protocol, options=options, ridge=ridge)
         best = clone(self).set_params(head=found.head)._learn(rows, classes, declared)
         for name in set(vars(best)) - set(self.get_params()):
             setattr(self, name, getattr(best, name))
@@ -356,7 +358,8 @@ class FedHiPClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]  #
         """The three phases of any head, with priors or without; see `fedhip.heads`."""
         kind, alpha, beta = head_named(self.head), self._fixed_alpha(), self._fixed_beta()
         names, d = {str(client): client for client in rows}, len(classes)
-        clients, only_local, ridge = self._sites(rows, classes, lift), bool(self.only_local_classes), self._ridge
+        clients, only_local = self._sites(rows, classes, lift), bool(self.only_local_classes)
+        ridge = self._ridge if kind is Ridge else STANDARD
         if lift is not None:
             ridge = lifted_grid(clients, ridge)
         weight: float | Literal["loo"] = "loo" if alpha is None else alpha
@@ -378,7 +381,7 @@ class FedHiPClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]  #
         class_names = tuple(str(label) for label in classes)
         personals = [personal for personal, _ in owns.values()]
         common, own = (
-            choose_temperature(torch.tensor(losses).double().sum(dim=0), kind.temperatures)
+            choose_temperature(torch.tensor(losses, dtype=torch.float64).sum(dim=0), kind.temperatures)
             for losses in ([p.global_log_losses for p in personals], [p.log_losses for p in personals])
         )
         counts = {

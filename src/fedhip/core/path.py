@@ -68,8 +68,6 @@ class PersonalizationPath:
     r = min(N_k, m) for the client; then O(N_k r d) for each α.
     """
 
-    _warned = False
-
     def __init__(
         self,
         total: Statistics,
@@ -82,16 +80,18 @@ class PersonalizationPath:
     ) -> None:
         F, Y = client_rows(total, features, labels, client, targets)
         system = global_system(total, beta)
-        self._start(system, system.factor.whiten(F), Y)
+        self._start(total, system, system.factor.whiten(F), Y)
 
     @classmethod
-    def _whitened(cls, system: GlobalSystem, W: Tensor, Y: Tensor) -> PersonalizationPath:
+    def _whitened(cls, total: Statistics, system: GlobalSystem, W: Tensor, Y: Tensor) -> PersonalizationPath:
         self = object.__new__(cls)
-        self._start(system, W, Y)
+        self._start(total, system, W, Y)
         return self
 
-    def _start(self, system: GlobalSystem, W: Tensor, Y: Tensor) -> None:
+    def _start(self, total: Statistics, system: GlobalSystem, W: Tensor, Y: Tensor) -> None:
         self._system, self._W, self._Y = system, W, Y
+        # An intercept fits the only row of a federation whatever beta is: a warning would have no advice.
+        self._warned = total.intercept and total.num_samples == 1
         self._labels = Y.argmax(dim=1)
         self._residuals = Y - W @ system.U
 
@@ -343,7 +343,7 @@ class RegularizationPath:
         for beta in self.betas:
             factor = self._factor(beta)
             W = rotated[:, self._kept(factor)] / factor.values.sqrt()
-            path = PersonalizationPath._whitened(self._system(factor), W, Y)
+            path = PersonalizationPath._whitened(self._total, self._system(factor), W, Y)
             margins, errors = (torch.cat(parts, dim=-1) for parts in zip(*path._loo(ordered), strict=True))
             counted = soft_hits(margins)
             # The rows of a fold have no say in the α by which the others count.
