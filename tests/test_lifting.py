@@ -11,10 +11,11 @@ import numpy as np
 import pytest
 import torch
 from sklearn.linear_model import Ridge
+from sklearn.preprocessing import StandardScaler
 
 from fedhip import lifting
 from fedhip.core.fixedpoint import GridStatistics, round_features
-from fedhip.core.lifts import KINDS, Lift, LiftError, LiftKind, exchange_bytes, upload_bytes
+from fedhip.core.lifts import KINDS, Lift, LiftKind, exchange_bytes, upload_bytes
 from fedhip.data import make_partition
 from fedhip.experiments.reproduce import Bench, Settings, Source, Store
 from fedhip.experiments.reproduce.bench import method_cell
@@ -29,7 +30,6 @@ from fedhip.sklearn import FedHiPClassifier
 from tests.cli.samples import done, refused
 from tests.core.problems import Array, relative_error
 from tests.runs.samples import (
-    BITS,
     CLASSES,
     EXACT,
     NAMES,
@@ -43,6 +43,7 @@ from tests.runs.samples import (
 from tests.runs.samples import the_client as raw_client
 
 kinds = pytest.mark.parametrize("kind", KINDS)
+both = pytest.mark.parametrize("paper", [False, True])
 LIFTED = 20
 
 
@@ -70,17 +71,28 @@ def by_hand(lift: Lift, F: Array) -> Array:
     return np.asarray(np.sqrt(2 / LIFTED) * np.cos(U @ Omega / lift.bandwidth + b))
 
 
+def ridge_of_lifted(
+    lift: Lift, weights: Array, new: Array, *, standardize: bool = True, fit_intercept: bool = True
+) -> Array:
+    """Scores of new rows by scikit-learn's ridge of all lifted training rows."""
+    F, y, _ = all_training_rows()
+    scaler = StandardScaler(with_mean=standardize, with_std=standardize)
+    ridge = Ridge(0.5, fit_intercept=fit_intercept, solver="svd")
+    ridge.fit(scaler.fit_transform(by_hand(lift, F)), np.eye(len(CLASSES))[y], sample_weight=weights)
+    return np.asarray(ridge.predict(scaler.transform(by_hand(lift, new))))
+
+
+@both
 @kinds
-def test_models_of_a_lifted_run_are_ridges_of_the_lifted_rows(tmp_path: Path, kind: LiftKind) -> None:
-    run = make_run(tmp_path / "run", alpha=7.5, beta=0.5, lift=settings(kind))
+def test_models_of_a_lifted_run_are_ridges_of_the_lifted_rows(tmp_path: Path, kind: LiftKind, paper: bool) -> None:
+    told: dict[str, Any] = {"standardize": False, "intercept": False} if paper else {}
+    run = make_run(tmp_path / "run", alpha=7.5, beta=0.5, lift=settings(kind), **told)
     assert run.lift is not None
-    F, y, whose = all_training_rows()
-    phi = by_hand(run.lift, F)
+    whose = all_training_rows()[2]
+    new = np.random.default_rng(5).normal(size=(9, WIDTH))
     for client in (None, *NAMES):
         weights = np.where(whose == client, 8.5, 1.0)
-        ridge = Ridge(0.5, fit_intercept=False, solver="svd").fit(phi, np.eye(len(CLASSES))[y], sample_weight=weights)
-        new = np.random.default_rng(5).normal(size=(9, WIDTH))
-        expected = ridge.predict(by_hand(run.lift, new))
+        expected = ridge_of_lifted(run.lift, weights, new, standardize=not paper, fit_intercept=not paper)
         assert relative_error(run.model(client).scores(new), expected) < 1e-3
     assert all(check.problem is None for check in verify(run))
 
@@ -116,7 +128,8 @@ def test_a_client_that_joins_uses_the_lift_of_the_run_and_can_leave_without_trac
     assert change.result.accuracy["fedhip"] == float(
         (run.model("east").scores(east.test[0]).argmax(dim=1).numpy() == east.test[1]).mean()
     )
-    assert run.statistics("east") == GridStatistics.from_data(lift(east.train[0]), east.train[1], 3, fraction_bits=BITS)
+    bits = run.total().fraction_bits
+    assert run.statistics("east") == GridStatistics.from_data(lift(east.train[0]), east.train[1], 3, fraction_bits=bits)
     assert all(check.problem is None for check in verify(run))
     life.personalize(run, {"east": east}, render=no_page)
     life.forget(RunFolder.open(run.path), "east", render=no_page)
@@ -187,7 +200,7 @@ def test_the_command_says_what_it_costs_and_repeats_itself(tmp_path: Path, capsy
     run = RunFolder.open(tmp_path / "run")
     sent, width = run.results["methods"]["fedhip"]["upload_bytes_per_client"], run.results["lift"]["width"]
     assert sent <= 10_000 < exchange_bytes("fourier", WIDTH) + upload_bytes(width + 1, 3)
-    assert f"from 8 features to {width}: one exchange more, in which each client sends 0.000136 MB" in told.err
+    assert f"from 8 features to {width}: one exchange more, in which each client sends 0.00334 MB" in told.err
     assert "its first sum is one exchange more" in told.out
     done("run", tmp_path / "run" / "config.toml", "--out", tmp_path / "again")
     assert contents(tmp_path / "again", EXACT) == contents(tmp_path / "run", EXACT)
@@ -228,20 +241,22 @@ def test_a_cell_of_a_lift_is_another_and_counts_its_exchange(tmp_path: Path) -> 
     assert found["upload"] == found["history"][0][3] == exchange_bytes("relu", WIDTH) + upload_bytes(LIFTED, 3)
 
 
+@pytest.mark.parametrize("intercept", [False, True])
+@pytest.mark.parametrize("standardize", [False, True])
 @kinds
-def test_the_estimator_lifts_all_rows_by_the_sum_over_its_clients(kind: LiftKind) -> None:
+def test_the_estimator_lifts_all_rows_by_the_sum_over_its_clients(
+    kind: LiftKind, standardize: bool, intercept: bool
+) -> None:
     F, y, whose = all_training_rows()
     new = np.random.default_rng(5).normal(size=(9, WIDTH))
+    options: dict[str, Any] = {"standardize": standardize, "fit_intercept": intercept}
 
     def fresh() -> FedHiPClassifier:
-        return FedHiPClassifier(alpha=2.0, beta=0.5, lift=kind, lift_width=LIFTED, lift_seed=3)
+        return FedHiPClassifier(alpha=2.0, beta=0.5, lift=kind, lift_width=LIFTED, lift_seed=3, **options)
 
     fitted = fresh().fit(F, y, groups=whose)
     assert fitted.lift_ is not None
-    phi = by_hand(fitted.lift_, F)
-    weights = np.where(whose == "west", 3.0, 1.0)
-    ridge = Ridge(0.5, fit_intercept=False, solver="svd").fit(phi, np.eye(3)[y], sample_weight=weights)
-    expected = ridge.predict(by_hand(fitted.lift_, new))
+    expected = ridge_of_lifted(fitted.lift_, np.where(whose == "west", 3.0, 1.0), new, **options)
     assert relative_error(fitted.decision_function(new, groups=["west"] * 9), expected) < 1e-3
     first = whose != "west"
     in_parts = fresh().fit(F[first], y[first], groups=whose[first]).partial_fit(F[~first], y[~first], whose[~first])
@@ -250,16 +265,11 @@ def test_the_estimator_lifts_all_rows_by_the_sum_over_its_clients(kind: LiftKind
     assert np.array_equal(fitted.forget("west").decision_function(new), without.decision_function(new))
 
 
-def test_the_estimator_refuses_an_intercept_beside_a_lift() -> None:
-    F, y, _ = all_training_rows()
-    with pytest.raises(LiftError, match="leave fit_intercept out"):
-        FedHiPClassifier(lift="relu", fit_intercept=True).fit(F, y)
-
-
 def test_lifted_rows_lie_on_the_grid_as_they_are_summed(tmp_path: Path) -> None:
     """What the server sums are the rounded lifted rows, exactly."""
     run = make_run(tmp_path / "run", lift=settings("relu"))
     assert run.lift is not None
-    rounded = round_features(run.lift(all_training_rows()[0]), BITS).numpy()
     total = run.total()
-    assert np.array_equal(total.gram.numpy() * 2.0**-BITS, rounded.T @ rounded)
+    bits = total.fraction_bits
+    rounded = round_features(run.lift(all_training_rows()[0]), bits).numpy()
+    assert np.array_equal(total.gram.numpy() * 2.0**-bits, rounded.T @ rounded)

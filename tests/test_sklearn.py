@@ -617,9 +617,8 @@ def test_in_a_pipeline_with_and_without_routing() -> None:
     plain.fit(X, y, fedhipclassifier__groups=groups)
     assert np.array_equal(plain.predict(X, groups=groups)[east], expected[east].argmax(axis=1))
     with config_context(enable_metadata_routing=True):
-        again: dict[str, Any]
-        for again in ({}, {"standardize": False}):  # what is standardised is not changed by doing it again
-            clf = FedHiPClassifier(alpha=20.0, beta=1.0, **again).set_fit_request(groups=True)
+        for again in (True, False):  # what is standardised is not changed by doing it again
+            clf = FedHiPClassifier(alpha=20.0, beta=1.0, standardize=again).set_fit_request(groups=True)
             routed = make_pipeline(StandardScaler(), clf.set_decision_function_request(groups=True))
             found = routed.fit(X, y, groups=groups).decision_function(X, groups=groups)
             assert np.abs(found[east] - expected[east]).max() <= 2e-5  # the scaler's rows do not lie on the grid
@@ -780,6 +779,24 @@ def test_forget_and_partial_fit_of_the_head_are_fits_of_the_rows_there_are(param
     assert same(forgotten, never, X, groups) == 0.0
     joined = never.partial_fit(X[~rest], y[~rest], groups=groups[~rest])
     assert same(joined, FedHiPClassifier(**parameters).fit(X, y, groups=groups), X, groups) == 0.0
+
+
+@pytest.mark.parametrize("rows", [1, 2, 3])
+@pytest.mark.parametrize(
+    "parameters",
+    [*KINDS, {}, PAPER, {"alpha": 3.0}, {"only_local_classes": True}, {"lift": "relu", "lift_width": 5}],
+)
+def test_clients_of_one_row_each_are_served(parameters: dict[str, Any], rows: int) -> None:
+    X, y, clients = problem(rows=3)[0][:rows], np.arange(rows), np.arange(rows)
+    if rows == 1 and parameters.get("head") == "auto":
+        with pytest.raises(FedHiPError, match="too few training rows to judge heads by"):
+            FedHiPClassifier(**parameters).fit(X, y, groups=clients)
+        return
+    clf = FedHiPClassifier(**parameters).fit(X, y, groups=clients)
+    for groups in (None, clients):
+        chances = clf.predict_proba(X, groups)
+        assert chances.shape == (rows, rows)
+        np.testing.assert_allclose(chances.sum(axis=1), 1.0)
 
 
 def test_priors_help_where_sites_have_their_own_classes() -> None:

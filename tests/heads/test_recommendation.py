@@ -12,10 +12,12 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
+from scipy.special import expit
+from sklearn.linear_model import Ridge
+from sklearn.preprocessing import StandardScaler
 
-from fedhip.core import PersonalizationPath
+from fedhip.core import DEFAULT_ALPHAS
 from fedhip.core.errors import EmptyClientError
-from fedhip.core.fixedpoint import round_features
 from fedhip.core.prior import PriorLosses, choose_prior, scale_of
 from fedhip.heads import HEADS
 from fedhip.heads.recommendation import (
@@ -29,8 +31,8 @@ from fedhip.heads.recommendation import (
 )
 from fedhip.methods import Protocol, closed_task, run_method
 from fedhip.methods.fedhip_lda import LdaFit
-from fedhip.phases import Client, Rows
-from fedhip.simulation import simulate
+from fedhip.phases import Client, Federation, Rows
+from fedhip.simulation import PAPER, STANDARD, RidgeOptions, simulate
 from tests.methods.problems import CLASSES, federation
 
 WIDTH = 4
@@ -94,17 +96,21 @@ def test_other_seeds_and_names_draw_other_folds() -> None:
 # --- what is counted --------------------------------------------------------------------------------------------------
 
 
-def test_rows_right_are_those_of_ridges_fitted_without_them() -> None:
-    """By NumPy: with α = 0 every client has the ridge of all rows but the fold's."""
+@pytest.mark.parametrize("ridge", [STANDARD, PAPER], ids=["standard", "paper"])
+def test_rows_right_are_those_of_ridges_fitted_without_them(ridge: RidgeOptions) -> None:
+    """By scikit-learn: with α = 0 every client has the ridge of all rows but the fold's."""
     clients, beta = federation((40, 25, 33), test=0), 3.0
     right = np.zeros(len(clients))
     for fold in range(FOLDS):
         parts = [hold_out_fold(client, fold, seed=4) for client in clients]
         F, y = (np.concatenate([part.train[i] for part in parts]) for i in (0, 1))
-        W = np.linalg.solve(F.T @ F + beta * np.eye(F.shape[1]), F.T @ np.eye(CLASSES)[y])
-        right += [((part.test[0] @ W).argmax(axis=1) == part.test[1]).sum() for part in parts]
+        scaler = StandardScaler(with_mean=ridge.standardize, with_std=ridge.standardize).fit(F)
+        model = Ridge(beta, fit_intercept=ridge.intercept, solver="svd").fit(scaler.transform(F), np.eye(CLASSES)[y])
+        right += [
+            (model.predict(scaler.transform(part.test[0])).argmax(axis=1) == part.test[1]).sum() for part in parts
+        ]
     options = {"ridge": {"alpha": 0.0, "beta": beta}}
-    found = judge_heads(clients, CLASSES, Protocol(seed=4), options=options)
+    found = judge_heads(clients, CLASSES, Protocol(seed=4), options=options, ridge=ridge)
     assert found.rows == 98, "every row was judged once"
     assert found.right["ridge"] == right.sum()
     assert found.shares["ridge"] == pytest.approx((right / [40, 25, 33]).mean())
@@ -224,6 +230,21 @@ def test_rows_too_few_to_judge_by_are_refused(labels: list[int]) -> None:
 # --- by leave-one-out -------------------------------------------------------------------------------------------------
 
 
+def nested_right(federation: Federation, client: Client) -> int:
+    """Rows right by the α and β that rows of the other folds choose: a row's fold is its place modulo five."""
+    y = client.train[1]
+    right = 0
+    for fold, beta in enumerate(federation.fold_betas):
+        path = federation.with_beta(beta).path(client)
+        scores = np.stack([path.loo_scores(alpha).numpy() for alpha in DEFAULT_ALPHAS])
+        own = scores[:, np.arange(len(y)), y]
+        margins = own - np.where(np.eye(CLASSES)[y] > 0, -np.inf, scores).max(axis=2)
+        held = np.arange(len(y)) % 5 == fold
+        best = int(expit(margins[:, ~held] / 0.08).sum(axis=1).argmax())
+        right += int((margins[best, held] > 0).sum())
+    return right
+
+
 @pytest.mark.parametrize("prior", ["none", "client"])
 def test_leave_one_out_counts_what_the_losses_of_priors_count(prior: str) -> None:
     clients = federation((40, 50, 30), test=5)
@@ -231,9 +252,9 @@ def test_leave_one_out_counts_what_the_losses_of_priors_count(prior: str) -> Non
     protocol = Protocol(prior="client" if prior == "client" else "none")
     task = closed_task("fedhip", clients, CLASSES, protocol)
     found = compare_with_lda(outcome, task)
-    grid, everybody = outcome.federation.grid, outcome.federation.grid.counts
+    everybody = outcome.federation.grid.counts
 
-    fit = LdaFit(grid)
+    fit = LdaFit(outcome.federation)
     scores = [fit.left_out(client) for client in clients]
     scale = scale_of(scores)
     losses = [
@@ -242,17 +263,15 @@ def test_leave_one_out_counts_what_the_losses_of_priors_count(prior: str) -> Non
     ]
     assert found.right["lda"] == sum(part.right_with(*choose_prior(part, reduce(add, losses))) for part in losses)
 
-    ridge = []
+    ridge: list[float] = []
     for client, result in zip(clients, outcome.clients, strict=True):
         assert result.personal is not None
-        F = round_features(torch.tensor(client.train[0]), grid.fraction_bits)
-        path = PersonalizationPath(outcome.federation.total, F, client.train[1], outcome.beta)
-        part = path.loo_scores(result.personal.alpha)
-        y = torch.tensor(client.train[1])
-        own = PriorLosses.of([part], y, task.counts(client), everybody, CLASSES**-0.5)
-        ridge.append(
-            own.right_with(0, result.priors["fedhip"]) if prior == "client" else float((part.argmax(dim=1) == y).sum())
-        )
+        if prior == "none":
+            ridge.append(nested_right(outcome.federation, client))
+            continue
+        part = outcome.federation.path(client).loo_scores(result.personal.alpha)
+        own = PriorLosses.of([part], torch.tensor(client.train[1]), task.counts(client), everybody, CLASSES**-0.5)
+        ridge.append(own.right_with(0, result.priors["fedhip"]))
     assert found.right["ridge"] == sum(ridge)
     rows = [40, 50, 30]
     assert found.shares["ridge"] == pytest.approx(np.mean(np.array(ridge) / rows))

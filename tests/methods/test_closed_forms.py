@@ -7,19 +7,23 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import torch
+from scipy.special import expit
 from sklearn.discriminant_analysis import LinearDiscriminantAnalysis
 from sklearn.linear_model import Ridge
 from sklearn.metrics import log_loss
 from sklearn.neighbors import NearestCentroid
+from sklearn.preprocessing import StandardScaler
 
 from fedhip.core import DEFAULT_ALPHAS
 from fedhip.methods import run_method
 from fedhip.methods.orders import client_order
 from fedhip.methods.pfedfda import BETAS, Discriminant, Gaussians, choose_beta
 from fedhip.phases import Client, Rows
+from fedhip.simulation import PAPER, STANDARD, RidgeOptions, simulate
 from tests.methods.problems import CLASSES, PROTOCOL, federation
 
 SIZES = (40, 50, 70)
+ridges = pytest.mark.parametrize("ridge", [STANDARD, PAPER], ids=["standard", "paper"])
 
 
 def pooled(clients: list[Client]) -> Rows:
@@ -45,25 +49,73 @@ def test_fedncm_never_chooses_a_class_nobody_has() -> None:
     assert with_one_more.accuracy == run_method("fedncm", flipped, CLASSES).accuracy
 
 
-def test_global_is_the_ridge_of_all_rows() -> None:
+class Oracle:
+    """scikit-learn's ridge on standardised features with an intercept, or the paper's."""
+
+    def __init__(self, ridge: RidgeOptions, penalty: float) -> None:
+        self.scaler = StandardScaler(with_mean=ridge.standardize, with_std=ridge.standardize)
+        self.ridge = Ridge(alpha=penalty, fit_intercept=ridge.intercept, solver="svd")
+
+    def fit(self, x: np.ndarray, y: np.ndarray, weights: np.ndarray | None = None) -> Oracle:
+        self.ridge.fit(self.scaler.fit_transform(x), np.eye(CLASSES)[y], sample_weight=weights)
+        return self
+
+    def predict(self, x: np.ndarray) -> np.ndarray:
+        return np.asarray(self.ridge.predict(self.scaler.transform(x)).argmax(1))
+
+
+@ridges
+def test_global_is_the_ridge_of_all_rows(ridge: RidgeOptions) -> None:
     clients = federation(SIZES, test=200)
-    x, y = pooled(clients)
-    ridge = Ridge(alpha=3.0, fit_intercept=False).fit(x, np.eye(CLASSES)[y])
-    expected = accuracies(clients, [ridge.predict(c.test[0]).argmax(1) for c in clients])
-    assert run_method("global", clients, CLASSES, options={"beta": 3}).accuracy == expected
+    oracle = Oracle(ridge, 3.0).fit(*pooled(clients))
+    expected = accuracies(clients, [oracle.predict(c.test[0]) for c in clients])
+    assert run_method("global", clients, CLASSES, options={"beta": 3}, ridge=ridge).accuracy == expected
 
 
-def test_fedhip_is_the_ridge_in_which_own_rows_weigh_more() -> None:
+@ridges
+def test_fedhip_is_the_ridge_in_which_own_rows_weigh_more(ridge: RidgeOptions) -> None:
     clients = federation(SIZES, test=200)
     x, y = pooled(clients)
     predicted = []
     for k, client in enumerate(clients):
         weights = 1 + 4.0 * (np.repeat(range(3), SIZES) == k)
-        ridge = Ridge(alpha=3.0, fit_intercept=False).fit(x, np.eye(CLASSES)[y], weights)
-        predicted.append(ridge.predict(client.test[0]).argmax(1))
-    run = run_method("fedhip", clients, CLASSES, options={"alpha": 4, "beta": 3})
+        predicted.append(Oracle(ridge, 3.0).fit(x, y, weights).predict(client.test[0]))
+    run = run_method("fedhip", clients, CLASSES, options={"alpha": 4, "beta": 3}, ridge=ridge)
     assert run.accuracy == accuracies(clients, predicted)
     assert run.alphas == [4.0] * 3
+
+
+@pytest.mark.parametrize("intercept", [False, True])
+@pytest.mark.parametrize("standardize", [False, True])
+def test_gcv_is_the_least_of_generalized_cross_validation(standardize: bool, intercept: bool) -> None:
+    """β from the sum alone: however rows are divided."""
+    clients = federation(SIZES, seed=2)
+    x, y = pooled(clients)
+    x = (x - x.mean(axis=0)) / x.std(axis=0) if standardize else x - intercept * x.mean(axis=0)
+    F, Y = np.column_stack((x, np.ones(len(x)))) if intercept else x, np.eye(CLASSES)[y]
+    free = np.diag([1.0] * x.shape[1] + [0.0] * intercept)
+
+    def gcv(beta: float) -> float:
+        hat = F @ np.linalg.solve(F.T @ F + beta * free, F.T)
+        return float(len(F) * np.square(Y - hat @ Y).sum() / (len(F) - np.trace(hat)) ** 2)
+
+    betas = [np.square(x).sum(axis=0).mean() * 10.0 ** (i / 2) for i in range(-12, 3)]
+    found = simulate(clients, CLASSES, beta="gcv", standardize=standardize, intercept=intercept).beta
+    assert found == pytest.approx(min(betas, key=gcv), rel=1e-4)
+    assert min(betas) < found < max(betas) * (1 - 1e-3)
+    rows, labels = pooled(clients)
+    dealt = [
+        Client(str(k), (rows[k::4], labels[k::4]), (rows[:0], labels[:0]))  # by turns, among four
+        for k in range(4)
+    ]
+    assert simulate(dealt, CLASSES, beta="gcv", standardize=standardize, intercept=intercept).beta == found
+
+
+def test_the_papers_fedhip_has_its_beta_from_the_sum() -> None:
+    clients = federation(SIZES, test=200)
+    beta = simulate(clients, CLASSES, beta="gcv", standardize=False, intercept=False).beta
+    free, given = (run_method("fedhip", clients, CLASSES, ridge=PAPER, options=o) for o in (None, {"beta": beta}))
+    assert (free.accuracy, free.alphas) == (given.accuracy, given.alphas)
 
 
 def test_fedhip_chooses_alpha_unless_it_is_given() -> None:
@@ -74,16 +126,25 @@ def test_fedhip_chooses_alpha_unless_it_is_given() -> None:
     assert len(set(run.alphas)) > 1
 
 
-def test_local_is_a_ridge_of_the_clients_rows_alone() -> None:
+@ridges
+def test_local_is_the_ridge_of_the_clients_rows_alone_that_refits_without_each_row_choose(ridge: RidgeOptions) -> None:
     clients = federation(SIZES, test=200)
-    found = run_method("local", clients, CLASSES).accuracy
+    found = run_method("local", clients, CLASSES, ridge=ridge).accuracy
     for k, client in enumerate(clients):
-        assert run_method("local", [client], CLASSES).accuracy == [found[k]]
-        fits = [
-            Ridge(alpha=penalty, fit_intercept=False).fit(client.train[0], np.eye(CLASSES)[client.train[1]])
-            for penalty in np.logspace(-4, 4, 60)
-        ]
-        assert found[k] in [accuracies([client], [fit.predict(client.test[0]).argmax(1)])[0] for fit in fits]
+        assert run_method("local", [client], CLASSES, ridge=ridge).accuracy == [found[k]]
+        x, y = client.train
+        z = (x - x.mean(axis=0)) / x.std(axis=0) if ridge.standardize else x
+        soft = {}
+        for penalty in (np.square(z).sum(axis=0).mean() * 10.0 ** (i / 2) for i in range(-12, 3)):
+            margins = []
+            for i, label in enumerate(y):
+                left = Ridge(penalty, fit_intercept=ridge.intercept, solver="svd")
+                left.fit(np.delete(z, i, 0), np.eye(CLASSES)[np.delete(y, i)])
+                scores = left.predict(z[i : i + 1])[0]
+                margins.append(scores[label] - np.delete(scores, label).max())
+            soft[penalty] = expit(np.array(margins) / 0.08).sum()
+        best = Oracle(ridge, max(soft, key=lambda penalty: soft[penalty])).fit(x, y)
+        assert [found[k]] == accuracies([client], [best.predict(client.test[0])])
 
 
 def discriminant(x: np.ndarray, y: np.ndarray, shrinkage: float) -> LinearDiscriminantAnalysis:

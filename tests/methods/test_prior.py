@@ -19,6 +19,7 @@ from fedhip.methods.prior import WithPrior, hold_out
 from fedhip.methods.training import flat
 from fedhip.phases import Client
 from fedhip.priors import PRIOR_ALPHAS, left_out_classes
+from fedhip.simulation import PAPER, STANDARD, RidgeOptions
 from tests.methods.problems import CLASSES, PROTOCOL, federation
 
 WITH = replace(PROTOCOL, prior="client")
@@ -62,29 +63,38 @@ def test_skewed_clients_gain() -> None:
         assert found - plain > 0.03
 
 
-def refit(clients: list[Client], k: int, row: int, alpha: float, beta: float) -> Tensor:
-    """Scores of a row by the ridge without it."""
+def refit(clients: list[Client], k: int, row: int, alpha: float, beta: float, ridge: RidgeOptions) -> Tensor:
+    """Scores of a row by the ridge without it; mean and deviation are those of all rows."""
     x = np.concatenate([c.train[0] for c in clients])
+    if ridge.standardize:
+        x = (x - x.mean(axis=0)) / x.std(axis=0)
+    if ridge.intercept:
+        x = np.column_stack((x, np.ones(len(x))))
     y = np.eye(CLASSES)[np.concatenate([c.train[1] for c in clients])]
     sizes = [len(c.train[1]) for c in clients]
     weights = 1 + alpha * (np.repeat(range(len(clients)), sizes) == k)
-    weights[sum(sizes[:k]) + row] = 0
-    gram = (x * weights[:, None]).T @ x + beta * np.eye(x.shape[1])
-    return torch.from_numpy(clients[k].train[0][row] @ np.linalg.solve(gram, (x * weights[:, None]).T @ y))
+    at = sum(sizes[:k]) + row
+    weights[at] = 0
+    penalty = np.full(x.shape[1], beta)
+    if ridge.intercept:
+        penalty[-1] = 0.0
+    gram = (x * weights[:, None]).T @ x + np.diag(penalty)
+    return torch.from_numpy(x[at] @ np.linalg.solve(gram, (x * weights[:, None]).T @ y))
 
 
+@pytest.mark.parametrize("ridge", [STANDARD, PAPER], ids=["standard", "paper"])
 @pytest.mark.parametrize("name", ["fedhip", "global"])
-def test_ridges_choose_as_refits_without_each_row_do(name: str) -> None:
+def test_ridges_choose_as_refits_without_each_row_do(name: str, ridge: RidgeOptions) -> None:
     clients, beta = federation((12, 15, 20)), 3.0
     alphas = PRIOR_ALPHAS if name == "fedhip" else (0.0,)
     counts = [torch.bincount(torch.from_numpy(c.train[1]), minlength=CLASSES) for c in clients]
     everybody, losses = torch.stack(counts).sum(dim=0), []
     for k, client in enumerate(clients):
         rows = range(len(client.train[1]))
-        scores = [torch.stack([refit(clients, k, row, alpha, beta) for row in rows]) for alpha in alphas]
+        scores = [torch.stack([refit(clients, k, row, alpha, beta, ridge) for row in rows]) for alpha in alphas]
         losses.append(PriorLosses.of(scores, torch.from_numpy(client.train[1]), counts[k], everybody, CLASSES**-0.5))
     expected = choose_priors(losses)
-    found = run_method(name, clients, CLASSES, WITH, options={"beta": beta})
+    found = run_method(name, clients, CLASSES, WITH, options={"beta": beta}, ridge=ridge)
     assert found.priors == [prior for _, prior in expected]
     if name == "fedhip":
         assert found.alphas == [alphas[model] for model, _ in expected]
