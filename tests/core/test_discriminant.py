@@ -59,6 +59,27 @@ def test_oas_is_scikit_learns_on_the_rows_left_after_the_class_means() -> None:
     assert Discriminant(summed((F, y))).shrinkage == pytest.approx(oas(left, assume_centered=True)[1], rel=1e-10)
 
 
+@pytest.mark.parametrize("shrinkage", [0.0, 0.3, "oas"])
+def test_features_that_are_zero_in_every_row_change_nothing(shrinkage: Shrinkage) -> None:
+    mine, others = gaussians(25, 3, shift=1.0), gaussians(60, 4)
+    wide = [(np.insert(F, [0, 2, WIDTH], 0.0, axis=1), y) for F, y in (mine, others)]
+    found, expected = Discriminant(summed(*wide), shrinkage), Discriminant(summed(mine, others), shrinkage)
+    assert found.shrinkage == pytest.approx(expected.shrinkage, rel=1e-12)
+    assert bool((found.model.weights[[0, 3, WIDTH + 2]] == 0.0).all())
+    own, theirs = found.personal(*wide[0]), expected.personal(*mine)
+    for ours, those in (
+        (found.scores(wide[0][0]), expected.scores(mine[0])),
+        (found.loo_scores(*wide[0]), expected.loo_scores(*mine)),
+        (own.scores(wide[0][0]), theirs.scores(mine[0])),
+        (own.loo_scores(), theirs.loo_scores()),
+        (found.own_model(summed(wide[0])).scores(wide[0][0]), theirs.scores(mine[0])),
+    ):
+        assert relative_error(ours, those) <= 1e-10
+    live = np.delete(np.arange(WIDTH + 3), [0, 3, WIDTH + 2])
+    assert relative_error(found.covariance[live][:, live], expected.covariance) <= 1e-12
+    assert bool((torch.linalg.eigvalsh(found.covariance) > 0.0).all()), "a metric for the penalty of logistic heads"
+
+
 @settings(max_examples=25)
 @given(st.integers(0, 10**6), st.sampled_from([0.0, 0.01, 0.5, 1.0, "oas"]), st.integers(1, 8))
 def test_leave_one_out_is_a_refit(seed: int, shrinkage: Shrinkage, width: int) -> None:

@@ -82,7 +82,8 @@ class Discriminant:
     Notes
     -----
     Cost: O(m³) once; O(N_k m (m + d)) for the leave-one-out scores of a client.
-    A class without rows has the score −∞.
+    A class without rows has the score −∞. A feature that is 0 in every row has the weight 0 and is no part of m: the
+    shrinkage is the same with and without it.
     """
 
     def __init__(self, total: Statistics, shrinkage: float | Literal["oas"] = "oas") -> None:
@@ -92,12 +93,24 @@ class Discriminant:
         self._counts = n = total.counts.to(torch.float64)
         self._means = total.cross / n.clamp(min=1.0)
         scatter = total.gram - (self._means * n) @ self._means.mT
-        values, self._V = torch.linalg.eigh(scatter)
+        live = total.gram.diagonal() > 0.0
+        self._live = live if bool(live.any()) else torch.ones_like(live)
+        values, self._V = self._eigenpairs(scatter)
         # Below this, the difference of two sums is their rounding.
         self._rounding = rank_tolerance(len(values)) * float(total.gram.diagonal().max())
         self._values = torch.where(values > self._rounding, values, 0.0)
         self._rotated = self._V.mT @ self._means
         self.shrinkage, self._chosen_anew = self._chosen(shrinkage), shrinkage == "oas"
+
+    def _eigenpairs(self, scatter: Tensor) -> tuple[Tensor, Tensor]:
+        """λ (m',) and V (m, m') of the m' features that are not 0 in every row, with rows of 0 for the others."""
+        if bool(self._live.all()):
+            values, V = torch.linalg.eigh(scatter)
+            return values, V
+        values, of_live = torch.linalg.eigh(scatter[self._live][:, self._live])
+        V = of_live.new_zeros((len(scatter), len(values)))
+        V[self._live] = of_live
+        return values, V
 
     def with_shrinkage(self, shrinkage: float) -> Discriminant:
         """The same statistics with another s, without another eigendecomposition."""
@@ -113,8 +126,9 @@ class Discriminant:
 
     @property
     def covariance(self) -> Tensor:
-        """Σ (m, m), the shrunk covariance within classes."""
+        """Σ (m, m), the shrunk covariance within classes; features that are 0 in every row have the mean variance."""
         covariance: Tensor = (self._V * self._scaled) @ self._V.mT
+        covariance.diagonal()[~self._live] = self._scaled.mean()
         return covariance
 
     def scores(self, features: ArrayLike) -> Tensor:
