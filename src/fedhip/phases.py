@@ -187,9 +187,15 @@ class Federation:
         sums = self._sums
         if self.standardize:
             return Standardization.of(sums, intercept=self.intercept, step=self.encoding.step, mass=self._mass)
-        # Back to the units that the rows came in. An intercept makes their mean a matter of taste.
-        mean = sums.cross.sum(dim=1) / sums.num_samples if self.intercept else torch.zeros_like(sums.gram[0])
-        return Standardization(mean, 1.0 / self.encoding.columns.standardization.scale.to(mean), self.intercept)
+        # Back to the units that the rows came in.
+        scale = 1.0 / self.encoding.columns.standardization.scale.to(sums.gram)
+        if not self.intercept:
+            return Standardization(torch.zeros_like(scale), scale, intercept=False)
+        # An intercept makes their mean a matter of taste, and leaves nothing of a column that is one value everywhere.
+        mass = self._mass
+        N = float(sums.num_samples if mass is None else mass.sum())
+        found = Standardization.of_sums(N, sums.cross.sum(dim=1), sums.gram.diagonal(), step=self.encoding.step)
+        return Standardization(found.mean, torch.where(found.used, scale, torch.inf))
 
     @property
     def _sums(self) -> Statistics:

@@ -13,6 +13,7 @@ from sklearn.preprocessing import StandardScaler
 from fedhip import Statistics, aggregate, personalize, solve_global
 from fedhip.core import RegularizationPath, Standardization
 from fedhip.core.affine import AffineModel
+from fedhip.core.balance import weighted_statistics
 from fedhip.core.errors import DimensionError
 from fedhip.core.fixedpoint import GridStatistics, decode
 from tests.core.problems import Federation, federations, relative_error
@@ -64,6 +65,19 @@ def test_copies_in_other_units_are_left_out_and_near_copies_are_not() -> None:
     on_grid = decode(GridStatistics.from_data(F[:, [0, 5]] * [1.0, 0.7] + [0.0, 0.1], np.zeros(500), 1))
     assert Standardization.of(on_grid).used.tolist() == [True, True]  # rounded apart
     assert Standardization.of(on_grid, step=2.0**-14).used.tolist() == [True, False]
+
+
+def test_what_deviates_by_less_than_a_step_is_the_same_in_every_row() -> None:
+    """Weights by class, 1 and 4 here, and rounding make a constant another number in each class."""
+    step, labels = 2.0**-16, np.arange(40) % 2
+    root = np.array([1.0, 2.0])[labels]
+    F = np.random.default_rng(0).normal(size=(40, 2)) * [1.0, 100 * step]
+    rounded = np.rint(np.column_stack((F, np.full(40, 0.4112))) * root[:, None] / step) * step
+    statistics = Statistics.from_data(rounded, labels, 2)
+    weighted = weighted_statistics(statistics, torch.tensor([1.0, 2.0], dtype=torch.float64))
+    mass = torch.tensor([20.0, 80.0], dtype=torch.float64)
+    assert Standardization.of(weighted, mass=mass).used.tolist() == [True, True, True]
+    assert Standardization.of(weighted, mass=mass, step=step).used.tolist() == [True, True, False]
 
 
 def test_two_maps_one_after_the_other_are_one() -> None:

@@ -45,24 +45,29 @@ class Standardization:
     ) -> Standardization:
         """Mean and deviation over all rows behind `total`.
 
-        `step` is what features were rounded to: two that differ by no more than that are copies. `mass` (d,) is what
-        the rows of each class weigh together, where they do not weigh 1 each (`fedhip.core.balance`).
+        `step` is what features were rounded to: one that deviates by less is the same in every row, and two that differ
+        by no more are copies. `mass` (d,) is what the rows of each class weigh together, where they do not weigh 1 each
+        (`fedhip.core.balance`).
         """
         n = total.counts.to(torch.float64) if mass is None else mass.to(total.device)
         N = float(n.sum())
-        found = cls.of_sums(N, total.cross.sum(dim=1), total.gram.diagonal(), intercept=intercept)
+        found = cls.of_sums(N, total.cross.sum(dim=1), total.gram.diagonal(), intercept=intercept, step=step)
         scale = found.scale.clone()
         scale[_copies(total.gram, N, found, step)] = torch.inf
         return cls(found.mean, scale, intercept)
 
     @classmethod
-    def of_sums(cls, N: float, sums: Tensor, squares: Tensor, *, intercept: bool = True) -> Standardization:
+    def of_sums(
+        cls, N: float, sums: Tensor, squares: Tensor, *, intercept: bool = True, step: float = 0.0
+    ) -> Standardization:
         """The same from Σ x and Σ x² over N rows (m,), which do not tell of copies."""
         if N == 0:
             raise EmptyClientError("the sum holds no rows; add at least one client's statistics")
         mean, second = sums / N, squares / N
         variance = second - mean.square()
-        constant = variance <= _CONSTANT * second
+        # Rows that are weighted by class and then rounded make one value another in each class, within half a step. As
+        # a feature that would give the labels away.
+        constant = variance <= (_CONSTANT * second).clamp(min=step * step)
         return cls(mean, torch.where(constant, torch.inf, variance.clamp(min=0.0).sqrt()), intercept)
 
     @property
