@@ -7,6 +7,7 @@ import difflib
 from pathlib import Path
 
 import numpy as np
+from numpy.typing import NDArray
 
 from fedhip.cli.progress import ExtractionProgress
 from fedhip.data import Dataset, FeatureSet, load_dataset, make_partition, read_features, split_of
@@ -30,10 +31,11 @@ def add_backbone_place(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--device", help="cuda or cpu (default: cuda where there is one)")
 
 
-def load_client(run: RunFolder, args: argparse.Namespace, *, test_rows: bool) -> Client:
-    """The rows that the options name, as a client of the run.
+def load_client(run: RunFolder, args: argparse.Namespace, *, test_rows: bool) -> tuple[Client, NDArray[np.int8] | None]:
+    """The rows that the options name, as a client of the run, and how they were divided, if not by the data.
 
-    Rows for testing are those that the data marks as such; else, with `test_rows`, as many as `fedhip run` takes.
+    Rows for testing are those that the data marks as such; else, with `test_rows`, those that the run has divided so
+    before, or as many as `fedhip run` takes.
     """
     source: Path = args.data if args.features is None else args.features
     data: Dataset | FeatureSet
@@ -45,7 +47,8 @@ def load_client(run: RunFolder, args: argparse.Namespace, *, test_rows: bool) ->
     labels = _in_classes_of(run, source, data, chosen)
     features = data.features if isinstance(data, FeatureSet) else extract_for(run, data, args)
     split = None if data.split is None else data.split[chosen]
-    return _client(run, name, features[chosen], labels, split, test_rows=test_rows)
+    drawn = _division(run, name, labels) if split is None and test_rows else None
+    return _client(name, features[chosen], labels, split if drawn is None else drawn), drawn
 
 
 def load_clients(run: RunFolder, source: Path) -> dict[str, Client]:
@@ -56,18 +59,22 @@ def load_clients(run: RunFolder, source: Path) -> dict[str, Client]:
     found = {}
     for name in np.unique(data.clients).tolist():
         chosen = data.clients == name
-        labels, split = _in_classes_of(run, source, data, chosen), None if data.split is None else data.split[chosen]
-        found[name] = _client(run, name, data.features[chosen], labels, split, test_rows=True)
+        labels = _in_classes_of(run, source, data, chosen)
+        split = _division(run, name, labels) if data.split is None else data.split[chosen]
+        found[name] = _client(name, data.features[chosen], labels, split)
     return found
 
 
-def _client(
-    run: RunFolder, name: str, rows: np.ndarray, labels: np.ndarray, split: np.ndarray | None, *, test_rows: bool
-) -> Client:
-    """A client of its rows, some of them for testing."""
-    if split is None and test_rows:
-        partition = make_partition(labels, "natural", clients=np.full(len(labels), name), seed=int(run.config["seed"]))
-        split = split_of(None, partition)
+def _division(run: RunFolder, name: str, labels: np.ndarray) -> NDArray[np.int8]:
+    """Rows to train and to test on: as the run has divided them before, if it has; else drawn."""
+    if (known := run.split(name, len(labels))) is not None:
+        return known
+    partition = make_partition(labels, "natural", clients=np.full(len(labels), name), seed=int(run.config["seed"]))
+    return split_of(None, partition)
+
+
+def _client(name: str, rows: np.ndarray, labels: np.ndarray, split: np.ndarray | None) -> Client:
+    """A client of its rows, some of them for testing if a split says so."""
     if split is None:
         return Client(name, (rows, labels), (rows[:0], labels[:0]))
     return Client(name, (rows[split == 0], labels[split == 0]), (rows[split == 1], labels[split == 1]))

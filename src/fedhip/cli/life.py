@@ -67,16 +67,16 @@ def _command(
 def join(args: argparse.Namespace) -> int:
     """Add a client."""
     run = RunFolder.open(args.run)
-    client = load_client(run, args, test_rows=True)
+    client, split = load_client(run, args, test_rows=True)
     rows = _everybodys_rows(run, args)
-    return _tell(args, life.join(run, client, rows=rows, render=render, report=show_clients))
+    return _tell(args, life.join(run, client, split=split, rows=rows, render=render, report=show_clients))
 
 
 def update(args: argparse.Namespace) -> int:
     """Add rows to a client."""
     run = RunFolder.open(args.run)
     run.require_client(args.client)
-    client = load_client(run, args, test_rows=False)
+    client, _ = load_client(run, args, test_rows=False)
     rows = _everybodys_rows(run, args)
     return _tell(args, life.update(run, client, rows=rows, render=render, report=show_clients))
 
@@ -100,7 +100,7 @@ def personalize(args: argparse.Namespace) -> int:
     if args.client is not None:
         run.require_client(args.client)
     if args.data is not None or args.features is not None:
-        client = load_client(run, args, test_rows=True)
+        client, _ = load_client(run, args, test_rows=True)
         clients = {client.name: client}
     else:
         clients = _clients_of_the_data(run, args, run.clients if args.client is None else [args.client])
@@ -140,8 +140,8 @@ def _clients_of_the_data(run: RunFolder, args: argparse.Namespace, wanted: Colle
         )
         features = extract_for(run, data, args)
         rows = FeatureSet(features, data.labels, data.class_names, clients=data.clients, split=data.split)
-    partition, _ = load_partition(run.path / "partition.json", rows.labels, rows.clients, data_split=rows.split)
-    return {client.name: client for client in clients_of(rows, partition) if client.name in wanted}
+    partition, split = load_partition(run.path / "partition.json", rows.labels, rows.clients, data_split=rows.split)
+    return {client.name: client for client in clients_of(rows, partition, split) if client.name in wanted}
 
 
 def _solved(change: Change) -> str:
