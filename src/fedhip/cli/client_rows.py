@@ -9,8 +9,10 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
+from fedhip.cli.options import add_window, require_deep, tell_window, window_of
 from fedhip.cli.progress import ExtractionProgress
-from fedhip.data import Dataset, FeatureSet, load_dataset, make_partition, read_features, split_of
+from fedhip.data import Dataset, FeatureSet, Window, load_dataset, make_partition, read_features, split_of
+from fedhip.data.errors import WindowError
 from fedhip.runs import RunFolder
 from fedhip.runs.errors import ClientRowsError
 from fedhip.simulation import Client
@@ -22,6 +24,7 @@ def add_client_rows(parser: argparse.ArgumentParser, *, required: bool = True) -
     source.add_argument("--data", type=Path, metavar="PATH", help="an image folder (class/image) or .npz of images")
     source.add_argument("--features", type=Path, metavar="FILE", help="a feature file of the run's backbone")
     parser.add_argument("--skip-corrupt", action="store_true", help="leave corrupt images out, with a warning")
+    add_window(parser, default="that of the run")
     add_backbone_place(parser)
 
 
@@ -40,8 +43,11 @@ def load_client(run: RunFolder, args: argparse.Namespace, *, test_rows: bool) ->
     source: Path = args.data if args.features is None else args.features
     data: Dataset | FeatureSet
     if args.features is None:
-        data = load_dataset(source, skip_corrupt=args.skip_corrupt, allow_single=True)
+        window = known_window(run, args)
+        data = load_dataset(source, skip_corrupt=args.skip_corrupt, allow_single=True, window=window)
+        tell_known_window(run, args, data, str(source))
     else:
+        refuse_window(args)
         data = read_features(source)
     name, chosen = whose_rows(source, data, args.client)
     labels = _in_classes_of(run, source, data, chosen)
@@ -90,6 +96,31 @@ def extract_for(run: RunFolder, data: Dataset, args: argparse.Namespace) -> np.n
     backbone = reference.load(weights=args.weights, device=args.device)
     dtype = reference.dtype if backbone.mixed_precision else None
     return extract(backbone, data, dtype=dtype, cache=cache_folder(True) or False, report=ExtractionProgress())
+
+
+def known_window(run: RunFolder, args: argparse.Namespace) -> Window | None:
+    """What brings images of more than 8 bits to 8: --window, or what brought those there that the run was made from."""
+    reference = run.model(None).backbone
+    return window_of(args) or (None if reference is None else reference.window)
+
+
+def tell_known_window(run: RunFolder, args: argparse.Namespace, data: Dataset, source: str) -> None:
+    """Say which window was taken. Where none is known, refuse: one found here would not be that of the run's images."""
+    require_deep(args, data, source)
+    if data.window is None or run.model(None).backbone is None:
+        return
+    if known_window(run, args) is None:
+        raise WindowError(
+            f"{source} has more than 8 bits, and {run.path} knows no window: it was made from images of 8 bits, or by "
+            "an older fedhip, which took 0 to 65535; give --window LOW HIGH"
+        )
+    tell_window(data, f"as in {run.path}" if args.window is None else "as --window says")
+
+
+def refuse_window(args: argparse.Namespace) -> None:
+    """Where no images are given."""
+    if args.window is not None:
+        raise WindowError("--window is for images, and none are given; leave it out")
 
 
 def whose_rows(source: Path, data: Dataset | FeatureSet, client: str | None) -> tuple[str, np.ndarray]:
