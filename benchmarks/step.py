@@ -51,15 +51,16 @@ def main() -> None:
     run.temperature(fit)
     run.gradients(fit, 5)
     head = fit.head()
+    common = run.on_raw(head.model)
     priors = run.priors(head)
     without, with_step, chosen = [], [], []
     alphas = [0.0, *(10.0 ** (i / 2) for i in range(round(2 * math.log10(args.largest)) + 1))]
     for client in task.training:
         step = run.step(head, client, priors[client.name])
         alpha = step.select(alphas)
-        model = step.model(alpha)
+        model = run.on_raw(step.model(alpha))
         chosen.append(alpha)
-        without.append(task.accuracy(client, head.model.scores, priors[client.name]))
+        without.append(task.accuracy(client, common.scores, priors[client.name]))
         with_step.append(task.accuracy(client, model.scores, priors[client.name]))
     means = [100 * float(np.mean([a for a in accuracies if a is not None])) for accuracies in (without, with_step)]
     counts = ", ".join(f"{alpha:.3g}: {number}" for alpha, number in sorted(Counter(chosen).items()))

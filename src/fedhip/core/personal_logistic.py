@@ -54,7 +54,7 @@ from fedhip.core.rows import ArrayLike
 from fedhip.core.solvers import rank_tolerance, require_alpha
 
 #: None, and two to the decade from 1 to 100. Beyond, rows left out promise what fresh rows do not keep.
-LOGISTIC_ALPHAS: tuple[float, ...] = (0.0, *(10.0 ** (i / 2) for i in range(5)))
+LOGISTIC_ALPHAS: tuple[float, ...] = (0.0, *(10.0 ** (i / 2) for i in range(7)))
 
 #: Parts of a client's rows; the step is fitted without one to judge that one.
 FOLDS = 5
@@ -173,18 +173,17 @@ class PersonalLogistic:
         return -torch.log_softmax(logits, dim=1).gather(1, self._y)[:, 0]
 
     def select(self, alphas: Sequence[float] = LOGISTIC_ALPHAS) -> float:
-        """The α of least loss on rows left out; 0 where it gains no more than one standard error."""
+        """From 0 upwards, each α that lowers the loss on rows left out by more than a standard error of the change."""
         plain = self.loo_losses(0.0)
-        best, chosen = plain, 0.0
+        best, chosen, rows = plain, 0.0, len(plain)
         for alpha in sorted({require_alpha(alpha) for alpha in alphas} - {0.0}):
             losses = self.loo_losses(alpha)
-            if float(losses.sum()) < float(best.sum()):
+            gains = best - losses
+            if rows > 1 and float(gains.mean()) > float(gains.std()) / math.sqrt(rows):
                 best, chosen = losses, alpha
             elif float(losses.sum()) > float(plain.sum()):
                 break  # Losses fall and then rise with α.
-        gains = plain - best
-        rows = len(gains)
-        return chosen if rows > 1 and float(gains.mean()) > float(gains.std()) / math.sqrt(rows) else 0.0
+        return chosen
 
     def objective(self, alpha: float, theta: Tensor, fold: int | None = None) -> tuple[float, Tensor]:
         """Value and gradient in whitened coordinates θ (r, d), of all rows but those of a fold."""
