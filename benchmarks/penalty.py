@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 import torch
@@ -72,15 +73,16 @@ def main() -> None:
         flush=True,
     )
     rows = torch.from_numpy(np.concatenate([client.train[0] for client in clients]).astype(np.float64))
-    X, y = (
-        fit.standardization.features(units.features(rows)).float(),
-        np.concatenate([client.train[1] for client in clients]),
-    )
+
+    def seen(F: Any) -> Tensor:
+        return fit.standardization.features(units.features(torch.as_tensor(F)))
+
+    X, y = seen(rows).float(), np.concatenate([client.train[1] for client in clients])
     w = np.zeros(X.shape[1] * classes)
     for rho in PENALTIES:
         w = towards_zero(X, torch.from_numpy(y), classes, rho, w)
         W = torch.from_numpy(w.reshape(X.shape[1], classes))
-        found = accuracy(clients, lambda F, W=W: fit.standardization.features(F) @ W)  # type: ignore[misc]
+        found = accuracy(clients, lambda F, W=W: seen(F) @ W)  # type: ignore[misc]
         print(f"towards zero, ρ = {rho:g}: {found:.2f}", flush=True)
 
 
