@@ -129,9 +129,9 @@ class Stopwatch:
         self.seconds[phase] = self.seconds.get(phase, 0.0) + time.perf_counter() - start
 
 
-def clients_of(data: FeatureSet, partition: Partition) -> list[Client]:
-    """Each client's rows to train and to test on: the data's own split, or eight of ten."""
-    split = split_of(data.split, partition)
+def clients_of(data: FeatureSet, partition: Partition, split: NDArray[np.int8] | None = None) -> list[Client]:
+    """Each client's rows to train and to test on: by this split, by the data's own, or eight of ten."""
+    split = split_of(data.split if split is None else split, partition)
     return [
         Client(name, (data.features[train], data.labels[train]), (data.features[test], data.labels[test]))
         for name, (train, test) in zip(partition.clients, client_parts(partition, split), strict=True)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Sequence
-from dataclasses import fields
+from dataclasses import fields, replace
 from pathlib import Path
 from typing import Any
 
@@ -66,6 +66,11 @@ def no_page(*_: object) -> str:
     return "<html></html>"
 
 
+def one_grid(width: int = WIDTH) -> RidgeOptions:
+    """The default ridge on a grid that does not depend on anybody's rows."""
+    return RidgeOptions(columns=Columns.plain(width), fraction_bits=BITS)
+
+
 def make_run(
     path: Path,
     clients: Sequence[str] = NAMES,
@@ -84,9 +89,7 @@ def make_run(
     settings.pop("statistics", None)
     of_ridge = {field.name for field in fields(RidgeOptions)}
     # One grid whoever takes part, so that runs of different clients can be compared byte by byte.
-    width = data.features.shape[1]
-    units = {} if "lift" in settings else {"columns": Columns.plain(width), "fraction_bits": BITS}
-    ridge = RidgeOptions(**{**units, **{name: value for name, value in settings.items() if name in of_ridge}})
+    ridge = replace(one_grid(data.features.shape[1]), **{n: v for n, v in settings.items() if n in of_ridge})
     told = {name: value for name, value in settings.items() if name not in of_ridge}
     chosen = RoundSettings(**{"ridge": ridge, "keep_statistics": bool(options["statistics"]), **told})
     return run_round(path, data, partition, chosen, title="sites", config=options, render=no_page)[0]

@@ -11,6 +11,7 @@ from typing import Any
 
 from fedhip.cli.console import print_table
 from fedhip.cli.lifts import add_lift, lift_settings
+from fedhip.cli.options import add_window, window_of
 from fedhip.data.errors import MissingExtraError
 from fedhip.data.files import json_text
 
@@ -44,6 +45,7 @@ def register(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> N
     what.add_argument("--backbone", metavar="NAME", help="the backbone, where sites bring images")
     what.add_argument("--weights", type=Path, metavar="PATH", help="its weights, if not the usual ones")
     what.add_argument("--pooling", metavar="SPEC", help="as for fedhip run")
+    add_window(what, default="such images are refused")
     what.add_argument(
         "--columns", metavar="sum|plain|FILE",
         help="the units of the features' columns: by a first sum over the sites (sum, default); as in a JSON file with "
@@ -217,8 +219,8 @@ def _agreed(args: argparse.Namespace) -> dict[str, Any]:
                 "leave --width out; where they bring feature files, leave --backbone out"
             )
         found |= made
-    elif args.weights is not None or args.pooling is not None:
-        raise AgreementError("--weights and --pooling are of a backbone; name it with --backbone")
+    elif args.weights is not None or args.pooling is not None or args.window is not None:
+        raise AgreementError("--weights, --pooling and --window are of a backbone; name it with --backbone")
     if "width" not in found:
         raise AgreementError("the width of the features is needed: give --features, --width or --backbone")
     return found
@@ -233,7 +235,9 @@ def _backbone(args: argparse.Namespace) -> dict[str, Any]:
 
     backbone = load_backbone(args.backbone, pooling=args.pooling, weights=args.weights, device="cpu")
     # In single precision all machines agree to rounding; in bfloat16 they do not.
-    reference = BackboneReference(backbone.name, backbone.identity, "float32", pooling=args.pooling)
+    reference = BackboneReference(
+        backbone.name, backbone.identity, "float32", pooling=args.pooling, window=window_of(args)
+    )
     found: dict[str, Any] = {"backbone": reference.to_dict(), "width": backbone.feature_dim}
     if backbone.identity is not None:
         path = find_weights(args.backbone, args.weights)

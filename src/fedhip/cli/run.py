@@ -148,12 +148,15 @@ def options_from(path: Path, parser: argparse.ArgumentParser) -> list[str]:
     actions = {action.dest: action for action in parser._actions if action.option_strings}
     known = set(actions) - {"help", *_NOT_CONFIGURATION} | {"out", "force", "json"}
     words: list[str] = []
-    for name, value in read_config(path, known).items():
+    several = {name for name, action in actions.items() if isinstance(action.nargs, int) and action.nargs > 1}
+    for name, value in read_config(path, known, several).items():
         option = actions[name].option_strings[0]
         if isinstance(value, bool):
             words += [option] if value else [f"--no-{name.replace('_', '-')}"] * (len(actions[name].option_strings) > 1)
+        elif name in several and isinstance(value, list):
+            words += [option, *map(str, value)]
         else:
-            words.append(f"{option}={','.join(value) if isinstance(value, list) else value}")
+            words.append(f"{option}={','.join(map(str, value)) if isinstance(value, list) else value}")
     return words
 
 

@@ -15,7 +15,7 @@ from fedhip.data import FeatureSet
 from fedhip.experiments.reproduce import Bench, Settings, Source, Store
 from fedhip.methods.protocol import Evaluation, MethodRun, Protocol
 from fedhip.phases import Client
-from fedhip.simulation import simulate
+from fedhip.simulation import PAPER, RidgeOptions, simulate
 
 #: The pretended training does best with this learning rate.
 BEST_RATE = 0.02
@@ -64,6 +64,7 @@ class Methods:
         report: Callable[[str, int, int], None] | None = None,
         checkpoint: Path | None = None,
         probe: int = 0,
+        ridge: RidgeOptions = PAPER,
     ) -> MethodRun:
         if self.stop_after is not None and len(self.calls) >= self.stop_after:
             raise KeyboardInterrupt
@@ -74,8 +75,8 @@ class Methods:
         if name in ("fedhip", "global", "local"):
             beta = given.get("beta")
             outcome = simulate(
-                clients, num_classes, methods=(name,), beta="auto" if beta is None else beta,
-                only_local_classes=protocol.only_local_classes,
+                clients, num_classes, methods=(name,), beta="gcv" if beta is None else beta,
+                only_local_classes=protocol.only_local_classes, **vars(ridge),
             )  # fmt: skip
             accuracy = [result.accuracy[name] for result in outcome.clients]
             return MethodRun(name, accuracy, 1, 0.5, 1000, 1000, given, note=self.notes.get(name))
