@@ -165,24 +165,32 @@ def _columns(args: argparse.Namespace) -> dict[str, Any]:
     """The units of the columns, where they are agreed on by hand."""
     if args.columns in (None, "sum", "plain"):
         return {} if args.columns is None else {"columns": args.columns}
-    from fedhip.core.columns import Columns, Survey
-    from fedhip.federation.errors import AgreementError
-
     path = Path(args.columns)
     if path.suffix == ".json":
-        try:
-            columns = Columns.from_dict(json.loads(path.read_text(encoding="utf-8")))
-        except (OSError, ValueError, KeyError, TypeError, RuntimeError) as error:
-            raise AgreementError(
-                f"--columns {path}: {error}; give a JSON file with a list 'offset' and a list 'exponent', a number for "
-                "each column"
-            ) from None
+        content = _units_in(path)
     else:
+        from fedhip.core.columns import Columns, Survey
         from fedhip.data import read_features
 
-        columns = Columns.of(Survey.of(read_features(path).features))
-    content = columns.to_dict()
+        # Of the paper's ridge no column can be moved: there is no intercept that would make up for it.
+        centred = args.standardize is not False or args.intercept is not False
+        content = Columns.of(Survey.of(read_features(path).features), centred=centred).to_dict()
     return {"columns": "given", "column_offsets": content["offset"], "column_exponents": content["exponent"]}
+
+
+def _units_in(path: Path) -> dict[str, list[Any]]:
+    """Offsets and exponents as a JSON file has them; the agreement looks at the numbers."""
+    from fedhip.federation.errors import AgreementError
+
+    wanted = "give a JSON file with a list 'offset' and a list 'exponent', a number for each column"
+    try:
+        content = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        raise AgreementError(f"--columns {path}: {error}; {wanted}") from None
+    names = ("offset", "exponent")
+    if not isinstance(content, dict) or not all(isinstance(content.get(name), list) for name in names):
+        raise AgreementError(f"--columns {path} has no such lists; {wanted}")
+    return {name: content[name] for name in names}
 
 
 def _site_key(text: str) -> tuple[str, Path]:

@@ -101,9 +101,9 @@ class Survey:
             raise StatisticsError(f"the survey is of {self.rows} rows, and at most {most_rows} are agreed on")
         if int(self.table[:, (0, 2, 3)].min()) < 0 or int(values.sum(axis=0).max()) > self.rows:
             raise StatisticsError("a column has more values than there are rows, or fewer than none")
-        squares = high.astype(np.float64) * 2.0**_DIGITS + low
-        # (Σq)² ≤ n Σq², and |q| is at most 2^30.
-        few = np.square(sums.astype(np.float64)) > values * squares * (1.0 + 1e-9)
+        # (Σq)² ≤ n Σq², in whole numbers of any size, for deviations are roots of the difference; |q| is at most 2^30.
+        squares = high.astype(object) * (1 << _DIGITS) + low
+        few = np.asarray(sums.astype(object) ** 2 > values * squares, dtype=bool)
         if few.any() or (np.abs(sums) > values * 2.0**_DIGITS).any():
             raise StatisticsError("the squares of a column are smaller than its sum allows; no data set has that")
 

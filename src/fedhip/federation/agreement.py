@@ -84,6 +84,7 @@ _OPTIONAL = (
 )
 _DIGEST = re.compile("[0-9a-f]{64}")
 _LIMIT = 1 << 63
+_LARGEST_OFFSET = 2.0**64  # as features
 _BACKBONE = {
     "name": str,
     "identity": str,
@@ -115,8 +116,8 @@ class Agreement:
     `columns` is how the units of the features' columns are known (`fedhip.core.columns`): "sum", by a first sum over
     the sites; "given", by `column_offsets` and `column_exponents`; "plain", all the same. Then `largest_feature` bounds
     the absolute value of a feature and `max_rows` the rows of one site, with which a sum of all sites cannot wrap round
-    the grid, where under masks nobody would notice. A site checks both before it sends, and in any case the room that its
-    own numbers leave to the others'.
+    the grid, where under masks nobody would notice. A site checks both before it sends, and in any case the room that
+    its own numbers leave to the others'.
 
     `standardize` and `intercept` are of the ridge; an agreement that says nothing of them is of before there were any.
 
@@ -200,18 +201,24 @@ class Agreement:
         """How the units of the columns are known."""
         if self.columns not in COLUMNS:
             raise AgreementError(f"columns is {shown(self.columns)}; give {', '.join(COLUMNS[:-1])} or {COLUMNS[-1]}")
-        given = {"column_offsets": self.column_offsets, "column_exponents": self.column_exponents}
-        for field, values in given.items():
+        for field, check in (("column_offsets", _require_offset), ("column_exponents", _require_exponent)):
+            values = getattr(self, field)
             if (values is None) == (self.columns == "given"):
-                raise AgreementError(f"{field} belongs to columns = 'given', and to nothing else")
-            if values is not None and len(values) != self.width:
-                raise AgreementError(f"{field} has {len(values)} numbers, and features are {self.width} wide")
-        for number in self.column_offsets or ():
-            require_number("column_offsets", abs(number) if isinstance(number, int | float) else number)  # type: ignore[redundant-expr]
-        for exponent in self.column_exponents or ():
-            require_whole("column_exponents", exponent, -200, 200)
+                raise AgreementError(
+                    f"columns is {shown(self.columns)}, and {field} is {'missing' if values is None else 'given'}; it "
+                    "belongs to columns = 'given', and to nothing else: give both or neither"
+                )
+            if values is None:
+                continue
+            if not isinstance(values, tuple) or len(values) != self.width:
+                found = f"has {len(values)} numbers" if isinstance(values, tuple) else f"is {shown(values)}"
+                raise AgreementError(f"{field} {found}, and features are {self.width} wide; give one for each column")
+            object.__setattr__(self, field, tuple(map(check, values)))
         if self.columns == "given" and not (self.intercept or self.standardize) and any(self.column_offsets or ()):
-            raise AgreementError("column_offsets are for a ridge with an intercept; give zeros, or agree on one")
+            raise AgreementError(
+                "column_offsets are not all 0, and the ridge has no intercept and is not on standardised features; "
+                "give zeros, or agree on one of the two"
+            )
         if self.columns == "sum" and self.lift == "nystroem":
             raise AgreementError(
                 "the first sum of the lift 'nystroem' is of products, for which the columns' units must be known: "
@@ -480,6 +487,16 @@ def backbone_reference(content: object) -> BackboneReference:
             f"backbone: precision is {shown(values['precision'])}; use one of {', '.join(_PRECISIONS)}"
         )
     return BackboneReference(**{"identity": None, **values})
+
+
+def _require_offset(value: object) -> float:
+    if not isinstance(value, int | float) or isinstance(value, bool) or not abs(value) < _LARGEST_OFFSET:
+        raise AgreementError(f"a number of column_offsets is {shown(value)}; give a finite number below 2^64 in size")
+    return float(value) + 0.0  # −0 is 0
+
+
+def _require_exponent(value: object) -> int:
+    return require_whole("a number of column_exponents", value, -200, 200)
 
 
 def _is_digest(value: object) -> bool:

@@ -15,13 +15,13 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from fedhip.core.errors import FedHiPError, GridOverflowError
+from fedhip.core.errors import FedHiPError, GridOverflowError, StatisticsError
 from fedhip.federation.agreement import Agreement
 from fedhip.federation.codes import SiteCode, SiteRefusalError
 from fedhip.federation.errors import MessageError
 from fedhip.federation.head_letter import head_digest, head_in
 from fedhip.federation.later_sums import Ask, length, losses_vector, model_digest, models_in, term_of, term_vector
-from fedhip.federation.lift_sums import moments_length
+from fedhip.federation.lift_sums import moments_length, require_possible_moments
 from fedhip.federation.policy import Policy
 from fedhip.federation.prior_sums import beta_shape
 from fedhip.federation.site_priors import SitePriors
@@ -43,7 +43,7 @@ _MOST_WEIGHTS = 6
 def begin(session: Session, question: Letter, agreement: Agreement) -> Vector | None:
     """Refuse a sum that is not the next, or not the one under way once more; else begin it.
 
-    What came with it: the moments with the statistics of lifted rows, the total with the first sum after these.
+    What came with it: the first sum with the statistics that are the second, the total with the first after these.
     """
     envelope, number = question.envelope, question.envelope.round
     again = number == session.round
@@ -234,6 +234,18 @@ def beta_in(question: Letter, agreement: Agreement) -> float:
     return beta
 
 
+def fold_betas_in(question: Letter, agreement: Agreement) -> tuple[float, ...]:
+    """The β without each fold that the server tells, where β was chosen on rows."""
+    from fedhip.core.selection import FOLDS
+
+    if not agreement.chooses_beta:
+        return ()
+    betas = tuple(question.real(f"beta-{fold}") for fold in range(FOLDS))
+    if min(betas) < 0.0:
+        raise SiteRefusalError(SiteCode.TOTAL, f"the server's β without a fold is {min(betas)}; it is at least 0")
+    return betas
+
+
 def scale_in(question: Letter, agreement: Agreement) -> float | None:
     """The scale that the server tells; None of a ridge, whose scale everybody knows."""
     if agreement.head == "ridge":
@@ -288,12 +300,16 @@ def _require_same_total(session: Session, question: Letter, layout: Layout) -> V
 
 
 def _require_same_moments(session: Session, question: Letter, agreement: Agreement) -> Vector:
-    """The sum that rows are lifted by: one for an agreement, as there is one total."""
+    """The sum that says what the columns, or the lift, are: one for an agreement, as there is one total."""
     moments = require_length(question.array("moments"), moments_length(agreement))
     if digest_of(moments) != question.text("sum"):
         raise MessageError("the moments that came are not those that were named")
     if session.moments not in (None, question.text("sum")):
         raise SiteRefusalError(SiteCode.TOTAL, "the server speaks of other moments than those that came first")
+    try:
+        require_possible_moments(moments, agreement, agreement.max_rows * len(agreement.sites))
+    except StatisticsError as error:
+        raise SiteRefusalError(SiteCode.TOTAL, f"the first sum that came is that of no rows: {error}") from error
     session.moments = question.text("sum")
     return moments
 
