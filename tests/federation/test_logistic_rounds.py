@@ -70,7 +70,7 @@ def test_masked_and_plain_sums_are_those_of_fedhip_run(tmp_path: Path, fits: lis
     expected = in_one_process(FOUR)
     for trial in (masked, plain):
         result = trial.run()
-        assert result.total() == sum_of(FOUR, trial.bits)
+        assert result.total() == sum_of(FOUR, trial.agreement)
         assert [s["ask"] for s in result.results["sums"]] == [
             *("statistics", "temperature", "gradient", "gradient", "penalty", "gradient", "gradient", "gradient")
         ]
@@ -154,7 +154,7 @@ def test_without_consent_nobody_goes_on_and_nothing_is_lost(
     asked = [asked for asked in trial.grid.asked if asked[1] == "unmask"]
     assert len(asked) == 4 * (sum_number - 1)
     trial.again()
-    assert trial.run().total() == sum_of(FOUR, trial.bits)
+    assert trial.run().total() == sum_of(FOUR, trial.agreement)
     assert_same(fits[-1], in_one_process(FOUR, 2))
     assert trial.codes() == {}
 
@@ -194,7 +194,7 @@ def test_killed_in_any_step_of_any_sum(
     with pytest.raises(ServerKilled):
         trial.run()
     trial.again()
-    assert trial.run().total() == sum_of(FOUR, trial.bits)
+    assert trial.run().total() == sum_of(FOUR, trial.agreement)
     assert_same(fits[-1], in_one_process(FOUR, 2))
     assert trial.codes() == {}
     sums = 5 - sum_number + (0 if step == "unmask" else 1)

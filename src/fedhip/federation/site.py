@@ -53,6 +53,7 @@ from fedhip.federation.site_rounds import (
     later_vector,
     require_nobody_left,
     require_same_head,
+    require_same_scorers,
     scale_in,
     temperature_in,
 )
@@ -316,8 +317,7 @@ class Site:
             keep(told)
         self.state.keep(session)
         if session.ask == Ask.BETA and site.agreement.secure_sum:
-            # Of many sites some score, by this list: one that is made up could leave a single site to do so.
-            require_nobody_left(session, site.policy, question.names("sites"))
+            require_same_scorers(session, question)
 
     def _vector(self, site: SiteFolder, session: Session, question: Letter) -> Vector:
         """What this site gives to the sum under way."""

@@ -85,6 +85,15 @@ def require_nobody_left(session: Session, policy: Policy, sites: Iterable[str]) 
         )
 
 
+def require_same_scorers(session: Session, question: Letter) -> None:
+    """Refuse β's sum by another list of sites than those of the sum before.
+
+    Of many sites some score, by this list: one that is made up could leave a single site to do so.
+    """
+    if set(question.names("sites")) != set(session.cohort):
+        raise SiteRefusalError(SiteCode.COHORT, "β is to be chosen by other sites than those of the sum before")
+
+
 def require_same_head(session: Session, question: Letter, agreement: Agreement) -> None:
     """Refuse another head than the one that the site's prior is chosen for: there is one for an agreement."""
     digest = head_digest(question, agreement)
