@@ -85,6 +85,8 @@ _OPTIONAL = (
 _DIGEST = re.compile("[0-9a-f]{64}")
 _LIMIT = 1 << 63
 _LARGEST_OFFSET = 2.0**64  # as features
+_SURVEYED = 1 << 33  # rows whose survey, of numbers of 30 bits, cannot wrap round
+_MOST_BITS = 33  # squares of a column in its own units add up to 2^29 at most (`fedhip.core.columns`)
 _BACKBONE = {
     "name": str,
     "identity": str,
@@ -276,6 +278,14 @@ class Agreement:
     def _check_room(self) -> None:
         sites = len(self.sites)
         require_whole("max_rows", self.max_rows, 1, _LIMIT - 1)
+        if self.columns == "sum" and self.max_rows * sites >= _SURVEYED:
+            most = (_SURVEYED - 1) // sites
+            raise AgreementError(f"max_rows is {self.max_rows}: a survey of {sites} sites has room for {most} each")
+        if self.columns == "sum" and self.lift == "none" and self.fraction_bits > _MOST_BITS:
+            raise AgreementError(
+                f"columns in units of their own could overflow the grid at fraction_bits={self.fraction_bits}; give at "
+                f"most {_MOST_BITS}"
+            )
         if self.columns != "plain" and self.lift == "none":
             return  # features have no common size: each site looks at the room that its own numbers leave
         largest = self.largest_feature if self.lift == "none" else largest_lifted(self.lift, self.layout.m)
