@@ -30,13 +30,14 @@ import numpy as np
 import torch
 
 from fedhip.core import PersonalizationPath
-from fedhip.core.fixedpoint import GridStatistics, fraction_bits_for, round_features
+from fedhip.core.affine import AffineModel
+from fedhip.core.fixedpoint import GridStatistics
 from fedhip.core.lifts import KINDS, LiftKind, upload_bytes
 from fedhip.data import FeatureSet, make_partition, read_features
 from fedhip.lifting import LiftSettings, lift_clients
 from fedhip.parallel import in_order
 from fedhip.phases import Client, Federation, Rows
-from fedhip.simulation import add_up, clients_of, predict
+from fedhip.simulation import add_up, clients_of, federate, predict
 
 WIDTHS = (1024, 2048, 4096)
 FOLDS = 5
@@ -52,23 +53,22 @@ class Ridge:
     @classmethod
     def of(cls, clients: Sequence[Client], num_classes: int) -> Ridge:
         """Sum and solve."""
-        bits = fraction_bits_for(largest_feature(clients))
-        total = add_up(in_order(lambda client: client.statistics(num_classes, bits), clients))
-        federation = Federation.of(total, "auto")
-        _ = federation.G  # factored once, before the clients share it
+        summed = federate(clients, num_classes)
+        federation = summed.with_beta(summed.beta_path().minimize_gcv())
+        _ = federation.common  # factored once, before the clients share it
         return cls(clients, federation)
 
     def path(self, client: Client) -> PersonalizationPath:
         """All personalized models of a client."""
-        F = round_features(torch.tensor(client.train[0]), self.federation.grid.fraction_bits)
-        return PersonalizationPath(self.federation.total, F, client.train[1], self.federation.beta, client=client.name)
+        return self.federation.path(client)
 
     def accuracy(self) -> float:
         """Mean over clients of their personalized models, α by leave-one-out."""
 
         def one(client: Client) -> float:
             path = self.path(client)
-            return float((predict(path.weights(path.select()), client.test[0]) == client.test[1]).mean())
+            model = self.federation.on_raw(path.weights(path.select()))
+            return float((predict(model, client.test[0]) == client.test[1]).mean())
 
         return float(np.mean(list(in_order(one, [client for client in self.clients if len(client.test[1])]))))
 
@@ -80,9 +80,9 @@ class Ridge:
         models = [self.without(fold) for fold in range(FOLDS)] if by_folds else []
 
         def one(client: Client) -> Client:
-            tested = torch.tensor(client.test[0]).double() @ self.federation.G
+            tested = self.federation.common.scores(client.test[0])
             if by_folds:
-                every = torch.stack([torch.tensor(client.train[0]).double() @ model for model in models])
+                every = torch.stack([model.scores(client.train[0]) for model in models])
                 rows = torch.arange(len(client.train[1]))
                 trained = every[rows % FOLDS, rows]
             else:
@@ -91,16 +91,16 @@ class Ridge:
 
         return list(in_order(one, self.clients))
 
-    def without(self, fold: int) -> torch.Tensor:
-        """The global model (m, d) without one of the folds."""
-        grid = self.federation.grid
+    def without(self, fold: int) -> AffineModel:
+        """The global model without one of the folds."""
+        federation, grid = self.federation, self.federation.grid
 
         def part(client: Client) -> GridStatistics:
             chosen = (client.train[0][fold::FOLDS], client.train[1][fold::FOLDS])
-            return Client(client.name, chosen, client.test).statistics(grid.num_classes, grid.fraction_bits)
+            return federation.encoding.statistics(Client(client.name, chosen, client.test), grid.num_classes)
 
         having = [client for client in self.clients if len(client.train[1]) > fold]
-        return Federation(grid - add_up(in_order(part, having)), self.federation.beta).G
+        return Federation(grid - add_up(in_order(part, having)), federation.beta, federation.encoding).common
 
 
 def lifted(clients: Sequence[Client], kind: LiftKind, width: int, d: int, seed: int) -> tuple[list[Client], int]:

@@ -63,12 +63,19 @@ def main() -> None:
     clients, classes = clients_of(data, partition), data.num_classes
     run = LogisticRun(Task(clients, classes, Protocol(), {}, "cpu", lambda *_: None))
     fit = run.statistics()
+    units = run.columns.standardization
     run.temperature(fit)
     run.gradients(fit, 5)
-    print(f"towards LDA: {accuracy(clients, fit.head().scores):.2f}", flush=True)
-    print(f"LDA itself: {accuracy(clients, lambda F: fit.standardization.features(F) @ fit.lda):.2f}", flush=True)
+    print(f"towards LDA: {accuracy(clients, run.on_raw(fit.head().model).scores):.2f}", flush=True)
+    print(
+        f"LDA itself: {accuracy(clients, lambda F: fit.standardization.features(units.features(F)) @ fit.lda):.2f}",
+        flush=True,
+    )
     rows = torch.from_numpy(np.concatenate([client.train[0] for client in clients]).astype(np.float64))
-    X, y = fit.standardization.features(rows).float(), np.concatenate([client.train[1] for client in clients])
+    X, y = (
+        fit.standardization.features(units.features(rows)).float(),
+        np.concatenate([client.train[1] for client in clients]),
+    )
     w = np.zeros(X.shape[1] * classes)
     for rho in PENALTIES:
         w = towards_zero(X, torch.from_numpy(y), classes, rho, w)

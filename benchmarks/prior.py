@@ -19,15 +19,14 @@ import numpy as np
 
 from fedhip.core.prior import NO_PRIOR, SMOOTHINGS, TEMPERATURES, Prior
 from fedhip.data import make_partition, read_features
-from fedhip.experiments.reproduce.closed_form import path_of, sum_of
 from fedhip.experiments.reproduce.divisions import standardize
 from fedhip.methods import _GRADIENT, METHODS, Protocol, run_method
 from fedhip.methods.engine import Laboratory
 from fedhip.methods.prior import WithPrior
 from fedhip.methods.training import like
-from fedhip.phases import Client, Federation
+from fedhip.phases import Client, choose_beta
 from fedhip.priors import choose_client_priors
-from fedhip.simulation import clients_of, evaluate, local_model
+from fedhip.simulation import clients_of, evaluate, federate, local_model
 
 Score = Callable[[Sequence[Prior]], float]
 
@@ -55,13 +54,14 @@ def of_gradients(
 
 def of_ridges(name: str, clients: list[Client], classes: int) -> tuple[Score, list[Prior], float]:
     """The same of a ridge; with the priors' α, whatever the priors."""
-    federation = Federation.of(sum_of(clients, classes, "cpu"), "auto")
-    _ = federation.G
+    federation = choose_beta(federate(clients, classes), clients, "loo", lambda *_: None)
+    _ = federation.common
     chosen = choose_client_priors(federation, clients, (name,), "loo", False, lambda *_: None)
     models = []
     for client in clients:
         alpha = chosen[client.name][name][0]
-        models.append(local_model(client, classes) if name == "local" else path_of(federation, client).weights(alpha))
+        own = federation.on_raw(federation.path(client).weights(alpha))
+        models.append(local_model(client, classes) if name == "local" else own)
 
     def score(priors: Sequence[Prior]) -> float:
         counts = federation.grid.counts

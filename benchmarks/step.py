@@ -3,6 +3,8 @@
     fedhip extract --dataset sketches --styles --clients 50 --concentration 0.5 --seed 1 --out styled.npz
     python benchmarks/step.py styled.npz --seed 1
 
+`--largest 10000` lengthens the grid of α, two to the decade, to that.
+
 Accuracy in percent, mean over clients, of one fit with the clients' priors; and how many clients chose which α. Clients
 are those of the file; where it has none, rows are divided by Dirichlet(λ).
 """
@@ -10,11 +12,13 @@ are those of the file; where it has none, rows are divided by Dirichlet(λ).
 from __future__ import annotations
 
 import argparse
+import math
 from collections import Counter
 
 import numpy as np
 import torch
 
+from fedhip.core.personal_logistic import LOGISTIC_ALPHAS
 from fedhip.data import make_partition, read_features
 from fedhip.methods import Protocol
 from fedhip.methods.closed import Task
@@ -29,6 +33,7 @@ def main() -> None:
     parser.add_argument("--clients", type=int, default=50)
     parser.add_argument("--concentration", type=float, default=0.5)
     parser.add_argument("--seed", type=int, default=7)
+    parser.add_argument("--largest", type=float, default=LOGISTIC_ALPHAS[-1])
     args = parser.parse_args()
     torch.set_num_threads(1)
     data = read_features(args.features)
@@ -46,12 +51,16 @@ def main() -> None:
     run.temperature(fit)
     run.gradients(fit, 5)
     head = fit.head()
+    common = run.on_raw(head.model)
     priors = run.priors(head)
     without, with_step, chosen = [], [], []
+    alphas = [0.0, *(10.0 ** (i / 2) for i in range(round(2 * math.log10(args.largest)) + 1))]
     for client in task.training:
-        alpha, model = run.personal(head, client, priors[client.name])
+        step = run.step(head, client, priors[client.name])
+        alpha = step.select(alphas)
+        model = run.on_raw(step.model(alpha))
         chosen.append(alpha)
-        without.append(task.accuracy(client, head.model.scores, priors[client.name]))
+        without.append(task.accuracy(client, common.scores, priors[client.name]))
         with_step.append(task.accuracy(client, model.scores, priors[client.name]))
     means = [100 * float(np.mean([a for a in accuracies if a is not None])) for accuracies in (without, with_step)]
     counts = ", ".join(f"{alpha:.3g}: {number}" for alpha, number in sorted(Counter(chosen).items()))

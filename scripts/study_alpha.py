@@ -1,72 +1,118 @@
-"""Does leave-one-out find the right α? Against the best fixed α chosen with hindsight on the test rows.
+"""How well are α and β chosen? Against the best single pair for all clients, chosen with hindsight on the test rows.
 
     python scripts/study_alpha.py FEATURES.npz --out docs/alpha.json
 
-For each number of clients and each λ: the mean test accuracy of the personalized models at every α of the grid, had all
-clients used it; the best of these, which nobody can choose without the test rows; and that of each client's own choice
-by leave-one-out on its training rows. β is chosen from the summed statistics. Nothing is written but the table.
+For each number of clients and each λ, over seeds: the mean test accuracy of the personalized models at every pair of
+α and β of the grids, had all clients used it; the best of these, which nobody can choose without the test rows; and
+what rules without test rows reach, each with its own choice of α for each client and of β for all:
+
+    soft accuracy   a row left out counts σ(margin / 0.08): the rule in use (`fedhip.core.selection`)
+    accuracy        the share of rows left out that are classified right; of several α, the smallest
+    one error       the smallest α whose accuracy is within a standard error of the best
+    likelihood      −log(1 + e^(−4 margin)): the right class against the strongest other
+    squares         the least squared error of rows left out
+
+A file with clients of its own is divided by them. Nothing is written but the table.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
+from torch import Tensor
 
-from fedhip.core import DEFAULT_ALPHAS, PersonalizationPath
-from fedhip.core.fixedpoint import fraction_bits_for, round_features
+from fedhip.core.selection import soft_hits
 from fedhip.data import FeatureSet, make_partition, read_features
 from fedhip.parallel import in_order
-from fedhip.phases import Client, Federation
-from fedhip.simulation import add_up, clients_of, predict
+from fedhip.phases import SCORING_ALPHAS, Client, Federation, scoring_betas
+from fedhip.simulation import clients_of, federate, predict
+
+#: From margins (N, a) and squared errors (N, a): which α, and what it is worth.
+Rule = Callable[[Tensor, Tensor], tuple[int, float]]
+#: For each rule: what a client's choice is worth, and the test accuracy it reaches; and the accuracy at every α.
+Seen = tuple[dict[str, tuple[float, float]], list[float]]
 
 
-def study(data: FeatureSet, num_clients: int, concentration: float, seed: int) -> dict[str, float]:
-    """One cell of the table."""
-    partition = make_partition(data.labels, "dirichlet", num_clients, seed=seed, concentration=concentration)
-    clients = clients_of(data, partition)
-    bits = fraction_bits_for(largest_feature(clients))
-    total = add_up(in_order(lambda client: client.statistics(data.num_classes, bits), clients))
-    federation = Federation.of(total, "auto")
-    baseline = np.mean([accuracy(federation.G, client) for client in clients])
-
-    def at_client(client: Client) -> tuple[list[float], float, float]:
-        F = round_features(torch.tensor(client.train[0]), bits)
-        path = PersonalizationPath(federation.total, F, client.train[1], federation.beta, client=client.name)
-        curve = [accuracy(path.weights(alpha), client) for alpha in DEFAULT_ALPHAS]
-        chosen = path.select()
-        return curve, curve[DEFAULT_ALPHAS.index(chosen)], chosen
-
-    found = list(in_order(at_client, clients))
-    curve = np.mean([curve for curve, _, _ in found], axis=0)
-    best = int(curve.argmax())
-    return {
-        "clients": num_clients,
-        "concentration": concentration,
-        "seed": seed,
-        "beta": federation.beta,
-        "global": float(baseline),
-        "best_alpha": DEFAULT_ALPHAS[best],
-        "best_fixed": float(curve[best]),
-        "leave_one_out": float(np.mean([reached for _, reached, _ in found])),
-        "median_alpha": float(np.median([chosen for _, _, chosen in found])),
-    }
+def best(counted: Tensor) -> tuple[int, float]:
+    """The highest of sums over rows (N, a)."""
+    sums = counted.double().sum(dim=0)
+    return int(sums.argmax()), float(sums.max())
 
 
-def accuracy(model: torch.Tensor, client: Client) -> float:
-    """Share of the client's test rows that are classified right."""
-    return float((predict(model, client.test[0]) == client.test[1]).mean())
+def one_error(margins: Tensor, _: Tensor) -> tuple[int, float]:
+    """The first within a standard error of the most rows right."""
+    right = (margins > 0).double()
+    at = best(right)[0]
+    behind = right[:, [at]] - right
+    close = behind.sum(dim=0) <= behind.std(dim=0, correction=0) * len(right) ** 0.5
+    chosen = int(close.nonzero()[0])
+    return chosen, float(right[:, chosen].sum())
 
 
-def line(cell: dict[str, float]) -> str:
-    """A cell as a line of text."""
-    return (
-        f"K = {cell['clients']:<4} λ = {cell['concentration']:<4g} seed {cell['seed']}  global {cell['global']:.2%}  "
-        f"best fixed α {cell['best_alpha']:<5.3g} {cell['best_fixed']:.2%}  leave-one-out {cell['leave_one_out']:.2%}"
-    )
+RULES: dict[str, Rule] = {
+    "soft accuracy": lambda margins, _: best(soft_hits(margins)),
+    "accuracy": lambda margins, _: best(margins > 0),
+    "one error": one_error,
+    "likelihood": lambda margins, _: best(torch.nn.functional.logsigmoid(4.0 * margins)),
+    "squares": lambda _, errors: best(-errors),
+}
+
+
+def at_client(federation: Federation, client: Client) -> Seen:
+    """What every rule chooses at this β."""
+    path = federation.path(client)
+    labels = torch.as_tensor(client.train[1])
+    margins = path.loo_margins(SCORING_ALPHAS)
+    targets = torch.eye(federation.grid.num_classes, dtype=torch.float64)[labels]
+    errors = torch.stack([(path.loo_scores(a) - targets).square().sum(dim=1) for a in SCORING_ALPHAS], dim=1)
+    models = (federation.on_raw(path.weights(alpha)) for alpha in SCORING_ALPHAS)
+    tested = [float((predict(model, client.test[0]) == client.test[1]).mean()) for model in models]
+    chosen = {name: rule(margins, errors) for name, rule in RULES.items()}
+    return {name: (worth, tested[at]) for name, (at, worth) in chosen.items()}, tested
+
+
+def study(data: FeatureSet, num_clients: int | None, concentration: float | None, seed: int) -> dict[str, object]:
+    """One division: the table over β and α, and what each rule reaches."""
+    if num_clients is None:
+        partition = make_partition(data.labels, "natural", clients=data.clients, seed=seed)
+    else:
+        partition = make_partition(data.labels, "dirichlet", num_clients, seed=seed, concentration=concentration)
+    clients = [client for client in clients_of(data, partition) if len(client.train[1]) and len(client.test[1])]
+    summed = federate(clients, data.num_classes)
+    table = []
+    worth: dict[str, list[float]] = {name: [] for name in RULES}
+    reached: dict[str, list[float]] = {name: [] for name in RULES}
+    betas = scoring_betas(summed.total)
+    for beta in betas:
+        federation = summed.with_beta(beta)
+        _ = federation.common  # factored once, before the clients share it
+        found = list(in_order(partial(at_client, federation), clients))
+        table.append(np.mean([tested for _, tested in found], axis=0).tolist())
+        for name in RULES:
+            worth[name].append(sum(chosen[name][0] for chosen, _ in found))
+            reached[name].append(float(np.mean([chosen[name][1] for chosen, _ in found])))
+    rules = {name: reached[name][int(np.argmax(worth[name]))] for name in RULES}
+    chosen = {name: betas[int(np.argmax(worth[name]))] for name in RULES}
+    return {"seed": seed, "betas": list(betas), "table": table, "rules": rules, "beta_of": chosen}
+
+
+def line(name: str, cells: list[dict[str, object]]) -> str:
+    """Means over seeds in percent: the best pair in hindsight, and how far each rule is behind it."""
+    tables: NDArray[np.float64] = np.array([cell["table"] for cell in cells]).mean(axis=0)
+    at = np.unravel_index(int(tables.argmax()), tables.shape)
+    share = cells[0]["betas"][int(at[0])] / cells[0]["betas"][-1] * 10.0  # type: ignore[index]
+    words = [f"{name}  hindsight {100 * tables.max():.2f} (α = {SCORING_ALPHAS[int(at[1])]:.3g}, β = {share:.0e} N)"]
+    for rule in RULES:
+        mean = float(np.mean([cell["rules"][rule] for cell in cells]))  # type: ignore[index]
+        words.append(f"{rule} {100 * mean:.2f} ({100 * (mean - float(tables.max())):+.2f})")
+    return "  ".join(words)
 
 
 def main() -> None:
@@ -75,18 +121,18 @@ def main() -> None:
     parser.add_argument("features", type=Path)
     parser.add_argument("--clients", type=int, nargs="+", default=[50, 100])
     parser.add_argument("--concentrations", type=float, nargs="+", default=[0.1, 0.5, 1.0])
-    parser.add_argument("--seeds", type=int, nargs="+", default=[0])
+    parser.add_argument("--seeds", type=int, nargs="+", default=[0, 1, 2])
     parser.add_argument("--out", type=Path, required=True)
     args = parser.parse_args()
     data = read_features(args.features)
+    divisions = [(k, c) for k in args.clients for c in args.concentrations] if data.clients is None else [(None, None)]
     cells = []
-    for num_clients in args.clients:
-        for concentration in args.concentrations:
-            for seed in args.seeds:
-                cell = study(data, num_clients, concentration, seed)
-                cells.append(cell)
-                print(line(cell), flush=True)
-                args.out.write_text(json.dumps(cells, indent=1) + "\n", encoding="utf-8")
+    for num_clients, concentration in divisions:
+        found = [study(data, num_clients, concentration, seed) for seed in args.seeds]
+        name = args.features.stem if num_clients is None else f"K = {num_clients} λ = {concentration:g}"
+        print(line(name, found), flush=True)
+        cells.append({"clients": num_clients, "concentration": concentration, "seeds": found})
+    args.out.write_text(json.dumps(cells, indent=1) + "\n", encoding="utf-8")
 
 
 if __name__ == "__main__":

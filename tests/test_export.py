@@ -10,6 +10,7 @@ import sys
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -20,6 +21,7 @@ from PIL import Image
 
 import fedhip
 from fedhip import export as exporting
+from fedhip.data import Window
 from fedhip.data.errors import MissingExtraError
 from fedhip.data.images import fit
 from fedhip.export import LEFT_OUT, Export, ExportError, export_onnx
@@ -197,6 +199,25 @@ def test_the_embedded_backbone(embedded: tuple[Model, Export]) -> None:
     np.testing.assert_allclose(probabilities, model.probabilities(features), rtol=0, atol=1e-4)
 
 
+def examples() -> list[str]:
+    return re.findall(r"```python\n(.*?)```", (ROOT / "docs" / "export.md").read_text(encoding="utf-8"), re.DOTALL)
+
+
+def test_the_documentation_brings_images_to_8_bits_as_a_window_does(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    values = np.random.default_rng(0).integers(0, 65536, (30, 20), np.uint16)
+    monkeypatch.chdir(tmp_path)
+    Image.fromarray(values).save("scan.png")
+    for window in (Window(0, 4095), Window(-1000, 400), Window(0, 65535)):
+        described = SimpleNamespace(custom_metadata_map={"window": json.dumps([window.low, window.high])})
+        session = SimpleNamespace(get_modelmeta=lambda described=described: described)
+        names: dict[str, Any] = {"session": session, "json": json, "np": np, "Image": Image}
+        exec(compile(examples()[1], "docs/export.md", "exec"), names)  # noqa: S102
+        assert names["image"].mode == "RGB"
+        np.testing.assert_array_equal(np.asarray(names["image"])[..., 0], window.apply(values))
+
+
 def test_the_example_of_the_documentation(
     embedded: tuple[Model, Export], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -204,8 +225,7 @@ def test_the_example_of_the_documentation(
     model, export = embedded
     monkeypatch.chdir(export.path.parent)
     Image.fromarray(waves(1, size=201)[0][:150]).save("photo.png")
-    (block,) = re.findall(r"```python\n(.*?)```", (ROOT / "docs" / "export.md").read_text(encoding="utf-8"), re.DOTALL)
-    exec(compile(block, "docs/export.md", "exec"), {})  # noqa: S102
+    exec(compile(examples()[0], "docs/export.md", "exec"), {})  # noqa: S102
     pixels = np.array(fit(Image.open("photo.png"), 64))
     features = load_backbone("fedhip-vit", device="cpu")(torch.from_numpy(pixels[None]))
     best = model.probabilities(features)[0].max(dim=0)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
+from collections.abc import Iterator
 
 import pytest
 import torch
@@ -27,16 +28,88 @@ def test_few_results_are_held_at_a_time() -> None:
     results.close()  # type: ignore[attr-defined]
 
 
-def test_each_works_on_one_thread_and_the_caller_keeps_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.fixture
+def two_threads() -> Iterator[None]:
+    """torch with two threads, here and in threads to come."""
     before = torch.get_num_threads()
     torch.set_num_threads(2)
-    try:
-        assert set(in_order(lambda _: torch.get_num_threads(), range(8))) == {1}
-        with one_thread():
-            assert torch.get_num_threads() == 1
-        assert torch.get_num_threads() == 2
-    finally:
-        torch.set_num_threads(before)
+    yield
+    torch.set_num_threads(before)
+
+
+def in_a_new_thread() -> int:
+    """The number that torch gives a thread which starts now."""
+    found: list[int] = []
+    thread = threading.Thread(target=lambda: found.append(torch.get_num_threads()))
+    thread.start()
+    thread.join()
+    return found[0]
+
+
+def threads_of(_: object) -> int:
+    return torch.get_num_threads()
+
+
+@pytest.mark.usefixtures("two_threads")
+def test_each_works_on_one_thread_and_the_caller_keeps_its_own() -> None:
+    assert set(in_order(threads_of, range(8))) == {1}
+    with one_thread():
+        assert torch.get_num_threads() == 1
+    assert torch.get_num_threads() == 2
+
+
+@pytest.mark.usefixtures("two_threads")
+def test_threads_that_start_later_have_the_number_of_before() -> None:
+    assert len(list(in_order(threads_of, range(8)))) == 8
+    assert in_a_new_thread() == 2
+    with one_thread():
+        assert set(in_order(threads_of, range(8))) == {1}
+        assert in_a_new_thread() == 2
+    assert in_a_new_thread() == 2
+
+
+@pytest.mark.usefixtures("two_threads")
+def test_the_process_keeps_a_number_that_is_not_the_callers() -> None:
+    other = threading.Thread(target=torch.set_num_threads, args=(3,))
+    other.start()
+    other.join()
+    assert (torch.get_num_threads(), in_a_new_thread()) == (2, 3)
+    assert set(in_order(threads_of, range(8))) == {1}
+    with one_thread():
+        pass
+    assert (torch.get_num_threads(), in_a_new_thread()) == (2, 3)
+
+
+@pytest.mark.usefixtures("two_threads")
+def test_a_generator_that_is_left_half_way_leaves_no_number_behind() -> None:
+    results = in_order(threads_of, range(100))
+    assert next(results) == 1
+    assert in_a_new_thread() == 2  # it may be left without anybody closing it
+    results.close()  # type: ignore[attr-defined]
+    assert (torch.get_num_threads(), in_a_new_thread()) == (2, 2)
+
+
+@pytest.mark.usefixtures("two_threads")
+def test_two_at_once_leave_no_number_behind() -> None:
+    """Begun by one thread and by several, the first to begin not being the last to end."""
+    first, second = in_order(threads_of, range(20)), in_order(threads_of, range(20))
+    assert {next(first), next(second), *first, *second} == {1}
+    assert in_a_new_thread() == 2
+    found: list[set[int]] = []
+
+    def several() -> None:
+        for _ in range(20):
+            with one_thread():
+                found.append({torch.get_num_threads(), *in_order(threads_of, range(4))})
+            found.append(set(in_order(threads_of, range(4))))
+
+    workers = [threading.Thread(target=several) for _ in range(4)]
+    for worker in workers:
+        worker.start()
+    for worker in workers:
+        worker.join()
+    assert found == [{1}] * 160
+    assert (torch.get_num_threads(), in_a_new_thread()) == (2, 2)
 
 
 def test_an_error_comes_through_and_ends_the_rest() -> None:
@@ -60,4 +133,11 @@ def test_the_same_bits_on_any_number_of_threads() -> None:
     H = A.mT @ A + torch.eye(200, dtype=torch.float64)
     with one_thread():
         expected = torch.linalg.cholesky_ex(H).L
-    assert all(torch.equal(found, expected) for found in in_order(lambda _: torch.linalg.cholesky_ex(H).L, range(4)))
+    before = torch.get_num_threads()
+    for threads in (1, 2):
+        torch.set_num_threads(threads)
+        try:
+            found = list(in_order(lambda _: torch.linalg.cholesky_ex(H).L, range(4)))
+        finally:
+            torch.set_num_threads(before)
+        assert all(torch.equal(one, expected) for one in found)

@@ -5,14 +5,15 @@ from __future__ import annotations
 import numpy as np
 import pytest
 import torch
+from sklearn.linear_model import Ridge
 from torch import Tensor
 
 from fedhip import simulation
-from fedhip.core import Statistics, default_betas
+from fedhip.core.affine import AffineModel
 from fedhip.core.errors import EmptyClientError, NotInTotalError
 from fedhip.phases import Alpha, Client, Federation, Personalization
 from fedhip.simulation import METHODS, local_model, simulate
-from tests.core.problems import Array, relative_error, ridge_oracle
+from tests.core.problems import Array
 
 
 def federation(seed: int = 0, rows: tuple[int, ...] = (30, 40, 12, 50)) -> list[Client]:
@@ -28,40 +29,46 @@ def federation(seed: int = 0, rows: tuple[int, ...] = (30, 40, 12, 50)) -> list[
     return clients
 
 
-def share_right(model: Array, rows: tuple[Array, Array]) -> float:
-    return float(((rows[0] @ model).argmax(1) == rows[1]).mean())
-
-
-def test_accuracies_are_those_of_pooled_and_weighted_ridge() -> None:
+@pytest.mark.parametrize("standardize", [False, True])
+@pytest.mark.parametrize("intercept", [False, True])
+def test_models_are_those_of_pooled_and_weighted_ridge(standardize: bool, intercept: bool) -> None:
     clients = federation()
-    outcome = simulate(clients, 6, alpha=20.0, beta=2.0)
+    outcome = simulate(clients, 6, alpha=20.0, beta=2.0, standardize=standardize, intercept=intercept)
     F = np.concatenate([client.train[0] for client in clients])
+    mean = F.mean(0) if standardize or intercept else 0.0
+    scale = F.std(0) if standardize else 1.0
     Y = np.eye(6)[np.concatenate([client.train[1] for client in clients])]
     start = 0
     for client, result in zip(clients, outcome.clients, strict=True):
         weights = np.ones(len(F))
         weights[start : start + len(client.train[1])] += 20.0
         start += len(client.train[1])
-        assert result.accuracy["global"] == share_right(ridge_oracle(F, Y, 2.0), client.test)
-        assert result.accuracy["fedhip"] == share_right(ridge_oracle(F, Y, 2.0, weights), client.test)
+        assert result.personal is not None
+        for model, sample_weight in ((outcome.federation.common, None), (result.personal.model, weights)):
+            ridge = Ridge(2.0, fit_intercept=intercept, solver="svd").fit((F - mean) / scale, Y, sample_weight)
+            expected = ridge.predict((client.test[0] - mean) / scale)
+            # The grid rounds a feature to 2^-16 of its deviation.
+            np.testing.assert_allclose(model.scores(client.test[0]), expected, atol=2e-4)
+            method = "global" if sample_weight is None else "fedhip"
+            assert result.accuracy[method] == float((expected.argmax(1) == client.test[1]).mean())
         assert (result.alpha, result.train, result.test) == (20.0, len(client.train[1]), len(client.test[1]))
 
 
 def test_the_local_model_is_the_ridge_that_leave_one_out_prefers() -> None:
     client = federation()[1]
     F, y = client.train
-    betas = default_betas(Statistics.from_data(F, y, 6))
-    found = local_model(client, 6).numpy()
-    # Refit by brute force: the accuracy of each penalty with each row left out.
-    right = [
-        sum(
-            (F[i] @ ridge_oracle(np.delete(F, i, 0), np.delete(np.eye(6)[y], i, 0), beta)).argmax() == y[i]
-            for i in range(len(F))
-        )
-        for beta in betas
-    ]
-    best = max(beta for beta, number in zip(betas, right, strict=True) if number == max(right))
-    assert relative_error(found, ridge_oracle(F, np.eye(6)[y], best)) <= 1e-9
+    X, Y = (F - F.mean(0)) / F.std(0), np.eye(6)[y]
+    # Refit by brute force: the smoothed accuracy of each penalty with each row left out.
+    soft = {}
+    for beta in (len(F) * 10.0 ** (i / 2) for i in range(-12, 3)):
+        margins = []
+        for i in range(len(F)):
+            scores = Ridge(beta, solver="svd").fit(np.delete(X, i, 0), np.delete(Y, i, 0)).predict(X[i : i + 1])[0]
+            margins.append(scores[y[i]] - np.delete(scores, y[i]).max())
+        soft[beta] = (1 / (1 + np.exp(-np.array(margins) / 0.08))).sum()
+    best = max(soft, key=lambda beta: soft[beta])
+    expected = Ridge(best, solver="svd").fit(X, Y).predict(X)
+    np.testing.assert_allclose(local_model(client, 6).scores(F), expected, atol=1e-8)
 
 
 @pytest.mark.parametrize("prior", [False, True])
@@ -72,8 +79,10 @@ def test_no_model_sees_a_test_row(monkeypatch: pytest.MonkeyPatch, prior: bool) 
     noise = [Client(c.name, c.train, (rng.normal(size=c.test[0].shape), rng.permutation(c.test[1]))) for c in clients]
     models: list[Array] = []
 
-    def predict(model: Tensor, features: Array, classes: Tensor | None = None, shift: Tensor | None = None) -> Array:
-        models.append(model.numpy().copy())
+    def predict(
+        model: AffineModel, features: Array, classes: Tensor | None = None, shift: Tensor | None = None
+    ) -> Array:
+        models.append(np.concatenate((model.weights.numpy(), model.bias.numpy()[None])))
         return np.zeros(len(features), dtype=np.int64)
 
     monkeypatch.setattr(simulation, "predict", predict)
@@ -92,12 +101,13 @@ def test_no_model_sees_a_test_row(monkeypatch: pytest.MonkeyPatch, prior: bool) 
 def test_the_last_client_has_the_same_model_in_less_room(alpha: Alpha) -> None:
     clients = federation()
     outcome = simulate(clients, 6, alpha=alpha, beta=2.0)
-    alone = Federation(outcome.federation.grid, 2.0)
+    alone = Federation(outcome.federation.grid, 2.0, outcome.federation.encoding)
     found, expected = Personalization.of(alone, clients[1], alpha, last=True), outcome.clients[1].personal
     assert expected is not None
-    assert torch.equal(found.weights, expected.weights)
-    assert torch.equal(alone.G, outcome.federation.G)
-    assert (found.alpha, found.own, found.loo_accuracy) == (expected.alpha, expected.own, expected.loo_accuracy)
+    assert torch.equal(found.model.weights, expected.model.weights)
+    assert torch.equal(alone.common.weights, outcome.federation.common.weights)
+    assert (found.alpha, found.own, found.curve) == (expected.alpha, expected.own, expected.curve)
+    assert found.estimate == expected.estimate
     assert (found.log_losses, found.global_log_losses) == (expected.log_losses, expected.global_log_losses)
     assert "total" not in vars(alone)
 
@@ -105,10 +115,11 @@ def test_the_last_client_has_the_same_model_in_less_room(alpha: Alpha) -> None:
 def test_a_client_that_is_not_in_the_sum_has_no_model_at_any_alpha() -> None:
     clients = federation()
     outcome = simulate(clients, 6, beta=2.0)
-    stranger = outcome.federation.grid + clients[0].statistics(6, outcome.federation.grid.fraction_bits)
+    federation_ = outcome.federation
+    stranger = federation_.grid + federation_.encoding.statistics(clients[0], 6)
     for alpha in (0.0, 5.0):
         with pytest.raises(NotInTotalError, match="client 'stranger'"):
-            outcome.federation.weights(stranger, alpha, client="stranger")
+            federation_.model(stranger, alpha, client="stranger")
 
 
 def test_summary_weighs_clients_as_it_says() -> None:
@@ -156,7 +167,7 @@ def test_nobody_to_train_on_is_an_error() -> None:
 
 def test_progress_names_every_phase() -> None:
     seen: list[tuple[str, int, int]] = []
-    simulate(federation(), 6, beta="loo", report=lambda *line: seen.append(line))
+    simulate(federation(), 6, report=lambda *line: seen.append(line))
     assert [line for line in seen if line[1] == line[2]] == [
         ("1 local training", 4, 4),
         ("2 choosing beta", 4, 4),

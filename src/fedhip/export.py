@@ -81,7 +81,8 @@ class Export:
 def export_onnx(model: Model, path: Path, *, head_only: bool = False, weights: Path | None = None) -> Export:
     """Write images → scores and probabilities as one ONNX file, or features → both with `head_only`.
 
-    The images are uint8 (batch, S, S, 3) in RGB, S the backbone's size; normalisation is in the file, resizing is not.
+    The images are uint8 (batch, S, S, 3) in RGB, S the backbone's size; normalisation is in the file, resizing is not,
+    nor is the window that brings images of more than 8 bits to 8.
     `weights` are the backbone's, where they do not lie where they were. A file that does not give the model's scores
     in onnxruntime is an `ExportError`, and is not left behind.
     """
@@ -426,6 +427,7 @@ def _describe(proto: ModelProto, model: Model) -> None:
     """What the file is and where it comes from, as metadata; what the model does not have is left out."""
     from onnx import helper
 
+    window = None if model.backbone is None else model.backbone.window
     described = {
         "class_names": json.dumps(model.class_names, ensure_ascii=False),
         "client": model.client,
@@ -436,6 +438,7 @@ def _describe(proto: ModelProto, model: Model) -> None:
         "backbone": None if model.backbone is None else model.backbone.name,
         "lift": None if model.lift is None else json.dumps(model.lift.description),
         "backbone_identity": None if model.backbone is None else model.backbone.identity,
+        "window": None if window is None else json.dumps([window.low, window.high]),
         "statistics": model.total,
         "fedhip_version": __version__,
     }

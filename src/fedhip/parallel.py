@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import os
 import re
+import threading
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -23,6 +24,9 @@ MEMINFO = Path("/proc/meminfo")
 Item = TypeVar("Item")
 Result = TypeVar("Result")
 
+#: Held from reading the process's number to putting it back: a number in between is nobody's own.
+_SETTING = threading.Lock()
+
 
 def in_order(
     function: Callable[[Item], Result], items: Iterable[Item], device: str | torch.device = "cpu"
@@ -36,7 +40,7 @@ def in_order(
         return
     cores = available_cores()
     waiting: deque[Future[Result]] = deque()
-    with ThreadPoolExecutor(cores, "fedhip", initializer=torch.set_num_threads, initargs=(1,)) as pool:
+    with ThreadPoolExecutor(cores, "fedhip", initializer=_begin_with_one) as pool:
         try:
             for item in items:
                 waiting.append(pool.submit(function, item))
@@ -52,11 +56,44 @@ def in_order(
 def one_thread() -> Iterator[None]:
     """Linear algebra on one thread, for the same bits on any machine with the same library."""
     before = torch.get_num_threads()
-    torch.set_num_threads(1)
+    _threads_here(1)
     try:
         yield
     finally:
-        torch.set_num_threads(before)
+        _threads_here(before)
+
+
+def _begin_with_one() -> None:
+    """What a new thread computes, on that thread alone."""
+    with _SETTING:
+        # The first question of a new thread is answered with the process's number.
+        _set_here(1, torch.get_num_threads())
+
+
+def _threads_here(number: int) -> None:
+    """As many threads for what this thread computes from now on."""
+    if torch.get_num_threads() != number:
+        with _SETTING:
+            _set_here(number, _in_new_thread(torch.get_num_threads))
+
+
+def _set_here(number: int, default: int) -> None:
+    """torch.set_num_threads for this thread alone; `default` stays the number of threads that are started later.
+
+    torch sets two numbers: that of the thread it is called in, and the process's, which a thread takes over when it
+    first asks. Only another thread can put the second one back without changing the first.
+    """
+    torch.set_num_threads(number)
+    if default != number:
+        _in_new_thread(lambda: torch.set_num_threads(default))
+
+
+def _in_new_thread(function: Callable[[], Result]) -> Result:
+    found: list[Result] = []
+    thread = threading.Thread(target=lambda: found.append(function()), name="fedhip-threads")
+    thread.start()
+    thread.join()
+    return found[0]
 
 
 def available_cores() -> int:

@@ -270,7 +270,10 @@ class Federation:
             decode_weighted(grid.gram, own.gram, alpha, bits, out=room[:m, :m])
             return units.gram_in_place(room, cross.sum(dim=1), float(n.sum()))
 
-        return GlobalSystem.of(factorize(gram, self.total.penalty(self.beta)), units.cross(cross, n))
+        penalty = torch.full((len(units.mean) + self.intercept,), self.beta, dtype=torch.float64, device=grid.device)
+        if self.intercept:
+            penalty[-1] = 0.0
+        return GlobalSystem.of(factorize(gram, penalty), units.cross(cross, n))
 
     def model(self, own: GridStatistics, alpha: float, *, client: str | None = None) -> AffineModel:
         """The client's model on features as they came, from its statistics."""
@@ -391,9 +394,12 @@ class Personalization:
             common = federation._system.left_out(F, targets) / targets.amax(dim=1, keepdim=True)
             if last:
                 federation.release()
-            system = federation.own_system(own, chosen, client=client.name)
-            scores = system.left_out(F, targets, 1.0 + chosen) / targets.amax(dim=1, keepdim=True)
-            model = federation.on_raw(system.G) if chosen > 0.0 else federation.common
+            if chosen > 0.0:
+                system = federation.own_system(own, chosen, client=client.name)
+                scores = system.left_out(F, targets, 1.0 + chosen) / targets.amax(dim=1, keepdim=True)
+                model = federation.on_raw(system.G)
+            else:
+                scores, model = common, federation.common
             estimate = _accuracy(masked(scores, mask), labels[judged])
         return cls(
             chosen,

@@ -129,9 +129,9 @@ class Stopwatch:
         self.seconds[phase] = self.seconds.get(phase, 0.0) + time.perf_counter() - start
 
 
-def clients_of(data: FeatureSet, partition: Partition) -> list[Client]:
-    """Each client's rows to train and to test on: the data's own split, or eight of ten."""
-    split = split_of(data.split, partition)
+def clients_of(data: FeatureSet, partition: Partition, split: NDArray[np.int8] | None = None) -> list[Client]:
+    """Each client's rows to train and to test on: by this split, by the data's own, or eight of ten."""
+    split = split_of(data.split if split is None else split, partition)
     return [
         Client(name, (data.features[train], data.labels[train]), (data.features[test], data.labels[test]))
         for name, (train, test) in zip(partition.clients, client_parts(partition, split), strict=True)
@@ -167,7 +167,11 @@ def simulate(
     methods: Iterable[str] = METHODS,
     only_local_classes: bool = False,
     prior: bool = False,
-    ridge: RidgeOptions = STANDARD,
+    standardize: bool = True,
+    intercept: bool = True,
+    balance: bool = False,
+    fraction_bits: int | None = None,
+    columns: Columns | None = None,
     device: str | torch.device = "cpu",
     report: Report | None = None,
     keep_statistics: Callable[[Client, GridStatistics], None] | None = None,
@@ -177,11 +181,12 @@ def simulate(
     `report(phase, done, total)` is called as the clients go by, `keep_statistics` with each client's upload. No model
     and no parameter sees a test row. With `prior` every client's class frequencies are part of its models' answers,
     where that is likelier than not by leave-one-out (see `fedhip.core.prior`); a personalized model's α is chosen
-    together with it. Where classes count alike in the sum (`RidgeOptions.balance`), they do not so in models of one
-    client alone.
+    together with it. `standardize`, `intercept`, `balance`, `fraction_bits` and `columns` are those of `RidgeOptions`;
+    where classes count alike in the sum, they do not so in models of one client alone.
     """
     methods = tuple(methods)
-    if prior and ridge.balance:
+    ridge = RidgeOptions(standardize, intercept, balance, fraction_bits, columns)
+    if prior and balance:
         raise BalancedPriorError(
             "a client's prior corrects for how often the federation has a class, and balanced classes are equally "
             "frequent by construction; give one of the two"
@@ -266,6 +271,8 @@ def encoding_of(
     device: str | torch.device = "cpu",
 ) -> RowEncoding:
     """How the clients' rows become whole numbers, from sums over clients alone."""
+    if not clients:
+        raise EmptyClientError("no client has training rows, so there is nothing to sum; give at least one some")
     columns = ridge.columns or columns_of(clients, centred=ridge.intercept or ridge.standardize, device=device)
     bits = COLUMN_BITS if ridge.fraction_bits is None else ridge.fraction_bits
     return RowEncoding(columns, bits, balancing_scale(clients, num_classes) if ridge.balance else None)

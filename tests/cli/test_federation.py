@@ -17,7 +17,7 @@ import pytest
 from fedhip.cli.federation_init import with_engine
 from fedhip.cli.main import main
 from fedhip.data.errors import MissingExtraError
-from tests.cli.samples import done, encoder, image_folder, refused
+from tests.cli.samples import deepen, done, encoder, image_folder, refused, said
 from tests.runs.samples import feature_file
 
 with warnings.catch_warnings():
@@ -143,6 +143,7 @@ def test_a_site_brings_its_own_key(tmp_path: Path, capsys: pytest.CaptureFixture
         (["init", "DIR/x", "--name", "d", *SITES, "--classes", "x,y"], "give --features, --width or --backbone"),
         (["init", "DIR/x", "--name", "d", "--site", "a", "--classes", "x,y", "--width", "4"], "at least two"),
         (["init", "DIR/x", "--name", "d", *SITES, *ROWS, "--pooling", "cls"], "name it with --backbone"),
+        (["init", "DIR/x", "--name", "d", *SITES, *ROWS, "--window", "0", "9"], "name it with --backbone"),
         (["serve", "DIR"], "is no folder of a federation; make one: fedhip federation init"),
         (["run", "DIR"], "is no folder of a federation"),
         (["status", "DIR"], "is no folder of a federation"),
@@ -270,6 +271,34 @@ def test_images_where_feature_files_were_agreed_on(fed: Path, capsys: pytest.Cap
     for name, agreed in (("dark", "x"), ("bright", "y")):
         (images / name).rename(images / agreed)
     assert "names no backbone" in refused(capsys, "federation", "site", fed / "site-a", "--data", images)
+
+
+def test_a_window_is_agreed_on_for_images_of_more_than_8_bits(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from fedhip.data import Window
+    from fedhip.federation import background
+    from fedhip.federation.agreement import Agreement
+
+    deep = deepen(image_folder(tmp_path / "images"), tmp_path / "deep")
+    words = ("--classes", "dark,bright", "--backbone", "fedhip-vit", "--weights", encoder(tmp_path))
+    done("federation", "init", tmp_path / "none", "--name", "demo", *SITES, *words)
+    line = refused(capsys, "federation", "site", tmp_path / "none" / "site-a", "--data", deep)
+    assert "has images of more than 8 bits, and the agreement has no window: each site would find another" in line
+    done("federation", "init", tmp_path / "fed", "--name", "demo", *SITES, *words, "--window", "0", "4000")
+    agreement = Agreement.read(tmp_path / "fed" / "federation.toml")
+    assert agreement.backbone is not None
+    assert agreement.backbone.window == Window(0, 4000)
+    monkeypatch.setattr(background, "apart", lambda *_: "connected")
+    capsys.readouterr()
+    done("federation", "site", tmp_path / "fed" / "site-a", "--data", deep, "--background")
+    (line,) = [line for line in said(capsys) if "8 bits" in line]
+    assert "0 to 4000 is black to white (their values: " in line
+    assert line.endswith("as the agreement says")
+    for more, reason in ((("5", "5"), "is empty"), (("nan", "1"), "two finite numbers")):
+        bad = ("federation", "init", tmp_path / "x", "--name", "d", *SITES, *words, "--window", *more)
+        assert reason in refused(capsys, *bad)
+    assert not (tmp_path / "x").exists()
 
 
 def test_places_and_devices_of_a_site_are_looked_at_first(fed: Path, capsys: pytest.CaptureFixture[str]) -> None:

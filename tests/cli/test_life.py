@@ -13,6 +13,7 @@ import pytest
 from fedhip.cli.main import main
 from fedhip.runs import RunFolder
 from tests.cli.samples import done, encoder, image_folder, refused, said
+from tests.data.manifests import older, other_stream
 from tests.runs.samples import (
     CLASSES,
     EXACT,
@@ -111,6 +112,62 @@ def test_update_from_a_file_then_personalize(run: Path, tmp_path: Path, capsys: 
     assert "measured before" not in capsys.readouterr().out
     assert RunFolder.open(run).results["stale"] is None
     done("verify", run)
+
+
+@pytest.mark.parametrize("division", [(), ("--clients", "4", "--partition", "dirichlet")], ids=["natural", "drawn"])
+def test_a_run_lives_on_when_numpy_draws_other_numbers(
+    tmp_path: Path,
+    division: tuple[str, ...],
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    run, north, east = tmp_path / "run", *(feature_file(tmp_path / f"{name}.npz", [name]) for name in ("north", "east"))
+    done("run", "--features", feature_file(tmp_path / "sites.npz"), *division, "--out", run)
+    clients = RunFolder.open(run).clients
+    before = files(run)
+    other_stream(monkeypatch)
+    done("personalize", run)
+    assert f"phase 3 again for {len(clients)} of {len(clients)} clients" in capsys.readouterr().out
+    assert files(run) == before
+    if not division:  # one client's rows by themselves, as it has them
+        done("personalize", run, "--client", "north", "--features", north)
+        assert files(run) == before
+    done("join", run, "--features", east)
+    joined = files(run)
+    monkeypatch.undo()  # and back again, for the one that was divided meanwhile
+    for words in ((), ("--client", "east", "--features", east)):
+        done("personalize", run, *words)
+        done("personalize", run, *words)
+    assert RunFolder.open(run).results["stale"] is None
+    assert joined.keys() == files(run).keys()
+    done("verify", run)
+    done("forget", run, "--client", "east")
+    done("verify", run)
+    assert "east" not in (run / "details.json").read_text()
+    done("personalize", run)
+    assert files(run) == before
+
+
+def test_how_a_client_that_joined_was_divided_is_of_the_rows_it_had(
+    run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    F, y = rows_of("east", 5, seed=9)
+    done("join", run, "--features", feature_file(tmp_path / "east.npz", ["east"]))
+    folder = RunFolder.open(run)
+    np.testing.assert_array_equal(folder.split("east", ROWS), _split_of_run("east"))
+    np.testing.assert_array_equal(folder.split("north", ROWS), _split_of_run("north"))
+    for client, rows in (("east", ROWS + 1), ("north", ROWS + 1), ("nobody", ROWS)):
+        assert folder.split(client, rows) is None
+    np.savez(tmp_path / "more.npz", features=F, labels=np.array(CLASSES)[y])
+    done("update", run, "--client", "east", "--features", tmp_path / "more.npz")
+    assert RunFolder.open(run).split("east", ROWS) is None
+    done("verify", run)
+
+
+def test_a_run_with_a_partition_of_the_schema_before_lives_on(run: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    older(run / "partition.json")
+    done("personalize", run)
+    assert "phase 3 again for 3 of 3 clients" in capsys.readouterr().out
 
 
 def bad_files(folder: Path) -> dict[str, Path]:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 import numpy as np
 import pytest
 import torch
@@ -10,10 +12,10 @@ from scipy.optimize import minimize
 from sklearn.metrics import log_loss
 
 from fedhip import Statistics, aggregate
-from fedhip.core.errors import AlphaError, DimensionError
+from fedhip.core.errors import AlphaError, DimensionError, NotConvergedWarning
 from fedhip.core.logistic import logistic_term, rounded_features
 from fedhip.core.logistic_fit import LogisticFit, LogisticHead, TemperatureError
-from fedhip.core.personal_logistic import FOLDS, PersonalLogistic
+from fedhip.core.personal_logistic import FOLDS, LOGISTIC_ALPHAS, PersonalLogistic
 from tests.core.problems import Array, Client, relative_error
 
 WIDTH, CLASSES = 5, 4
@@ -204,6 +206,42 @@ def test_one_row_and_one_class() -> None:
         personal = PersonalLogistic(fitted((F, y), others), F, y)
         assert bool(torch.isfinite(personal.loo_scores(3.0)).all())
         assert bool(torch.isfinite(personal.weights(personal.select())).all())
+
+
+def test_a_step_that_has_not_converged_says_so_once_and_names_client_and_slope(monkeypatch: pytest.MonkeyPatch) -> None:
+    mine = rows(40, 5, turned=1.0)
+    head = fitted(mine, rows(80, 6))
+    monkeypatch.setattr("fedhip.core.personal_logistic._STEPS", 5)
+    personal = PersonalLogistic(head, *mine, client="chur")
+    expected = (
+        r"client 'chur': the step with alpha = 30 has not converged in 5 evaluations: its slope is (\S+), and \S+ was"
+    )
+    with pytest.warns(NotConvergedWarning, match=expected) as caught:
+        personal.weights(30.0)
+    assert len(caught) == 1
+    # The slope at the weights that were taken, in the whitened coordinates of the curvature.
+    theta = personal._found[None, 30.0]
+    scale = (1.0 + 30.0 * head.curvature * torch.outer(personal._basis[1], personal._spread[0].square())).sqrt()
+    slope = float((personal.objective(30.0, theta)[1] / scale).norm())
+    assert float(re.search(expected, str(caught[0].message))[1]) == pytest.approx(slope, rel=0.1)  # type: ignore[index]
+    personal.weights(90.0)  # not again
+    with pytest.warns(
+        NotConvergedWarning, match=r"^a step fitted without a fifth of the rows, which judges with alpha = 30 "
+    ):
+        PersonalLogistic(head, *mine).loo_losses(30.0)
+
+
+@pytest.mark.filterwarnings("error")
+@pytest.mark.parametrize("number", [3, 40, 200])
+def test_every_alpha_of_the_grid_and_far_beyond_converges(number: int) -> None:
+    """To a gradient that is small beside that of no step."""
+    mine = rows(number, 5, turned=1.0)
+    personal = PersonalLogistic(fitted(mine, rows(80, 6)), *mine)
+    for alpha in (*LOGISTIC_ALPHAS[1:], 1_000.0, 10_000.0):
+        theta = personal._solve(alpha)
+        still = personal.objective(alpha, torch.zeros_like(theta))[1].norm()
+        assert float(personal.objective(alpha, theta)[1].norm()) <= 1e-3 * float(still)
+        personal.loo_losses(alpha)
 
 
 def test_bad_input() -> None:

@@ -5,8 +5,9 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from fedhip.data.errors import CorruptImageError, DatasetError, ImagesError, ImageTooLargeError
-from fedhip.data.images import check_images, fit, open_rgb
+from fedhip.data import Window
+from fedhip.data.errors import CorruptImageError, DatasetError, ImagesError, ImageTooLargeError, WindowError
+from fedhip.data.images import check_images, fit, has_more_bits, open_rgb
 
 RED, GREEN, WHITE = (255, 0, 0), (0, 255, 0), (255, 255, 255)
 
@@ -51,7 +52,38 @@ def test_palette_with_and_without_transparency(tmp_path: Path) -> None:
 def test_sixteen_bits_keep_their_high_byte(tmp_path: Path, name: str) -> None:
     values = np.array([[0, 255, 256, 32768, 65535]], dtype=np.uint16)
     Image.fromarray(values).save(tmp_path / name)
-    np.testing.assert_array_equal(np.asarray(open_rgb(tmp_path / name))[0, :, 0], [0, 0, 1, 128, 255])
+    found = np.asarray(open_rgb(tmp_path / name, window=Window(0, 65535)))
+    np.testing.assert_array_equal(found[0, :, 0], [0, 0, 1, 128, 255])
+    assert found.shape == (1, 5, 3)
+
+
+def test_more_than_8_bits_need_a_window(tmp_path: Path) -> None:
+    Image.fromarray(np.zeros((2, 2), np.uint16)).save(tmp_path / "deep.png")
+    with pytest.raises(WindowError, match=r"deep\.png has more than 8 bits.*--window LOW HIGH") as caught:
+        open_rgb(tmp_path / "deep.png")
+    assert not isinstance(caught.value, CorruptImageError)  # it is not to be skipped as one
+
+
+def test_more_bits_stand_in_the_header(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    Image.fromarray(np.zeros((9, 9), np.uint16)).save(tmp_path / "deep.png")
+    Image.fromarray(np.zeros((9, 9), np.float32)).save(tmp_path / "float.tiff")
+    Image.new("L", (9, 9)).save(tmp_path / "grey.png")
+    (tmp_path / "text.png").write_text("no image")
+    monkeypatch.setattr(Image, "MAX_IMAGE_PIXELS", 60)
+    names = ("deep.png", "float.tiff", "grey.png", "text.png", "none.png")
+    assert [has_more_bits(tmp_path / name) for name in names] == [True, True, False, False, False]
+
+
+def test_more_bits_are_turned_as_the_camera_says(tmp_path: Path) -> None:
+    values = np.zeros((8, 16), np.uint16)
+    values[:, :8] = 4095
+    exif = Image.Exif()
+    exif[0x0112] = 6
+    Image.fromarray(values).save(tmp_path / "r.png", exif=exif)
+    turned = np.asarray(open_rgb(tmp_path / "r.png", window=Window(0, 4095)))[..., 0]
+    assert turned.shape == (16, 8)
+    assert (turned[:8] == 255).all()
+    assert (turned[8:] == 0).all()
 
 
 def test_cmyk(tmp_path: Path) -> None:
@@ -77,10 +109,11 @@ def test_camera_orientation_is_honoured(tmp_path: Path) -> None:
     assert turned.getpixel((4, 14)) == WHITE
 
 
-def test_floating_point_image_is_refused(tmp_path: Path) -> None:
-    Image.fromarray(np.zeros((2, 2), dtype=np.float32)).save(tmp_path / "f.tiff")
-    with pytest.raises(CorruptImageError, match=r"f.tiff .*8 or 16 bits"):
-        open_rgb(tmp_path / "f.tiff")
+@pytest.mark.parametrize("value", [np.nan, np.inf, -np.inf])
+def test_a_pixel_that_is_no_number_is_damage(tmp_path: Path, value: float) -> None:
+    Image.fromarray(np.array([[0, value]], np.float32)).save(tmp_path / "f.tiff")
+    with pytest.raises(CorruptImageError, match=r"f\.tiff cannot be decoded .*a pixel is not a finite number"):
+        open_rgb(tmp_path / "f.tiff", window=Window(0, 1))
 
 
 @pytest.mark.parametrize("suffix", [".jpg", ".png", ".gif", ".webp"])

@@ -1,9 +1,11 @@
 import io
 import zipfile
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
+from numpy.typing import NDArray
 from PIL import Image
 
 from fedhip.data.errors import CorruptImageError, ImagesError
@@ -12,7 +14,7 @@ from fedhip.features.pools import Pool, load_pool
 from tests.features.samples import waves
 
 
-def png(image: np.ndarray[tuple[int, ...], np.dtype[np.uint8]]) -> bytes:
+def png(image: NDArray[Any]) -> bytes:
     file = io.BytesIO()
     Image.fromarray(image).save(file, "PNG")
     return file.getvalue()
@@ -41,6 +43,30 @@ def test_sources_side_by_side(sources: list[Path]) -> None:
     assert (pool.images[5:8] == waves(3)).all()
     assert (pool.images[8:] == waves(4, seed=1)).all()
     assert (pool.images[:5, ..., 0] == pool.images[:5, ..., 2]).all()
+
+
+def test_images_of_more_than_8_bits_have_one_window_in_each_source(tmp_path: Path) -> None:
+    """As if each had been brought to 8 bits before, and then resized."""
+    shades = waves(3, 24)[..., 0]
+    deep = [(image.astype(np.uint16) << 4) + 9 for image in shades]
+    (tmp_path / "folder").mkdir()
+    with zipfile.ZipFile(tmp_path / "all.zip", "w") as archive:
+        for i, image in enumerate([*deep, shades[0]]):
+            (tmp_path / "folder" / f"{i}.png").write_bytes(png(image))
+            archive.writestr(f"{i}.png", png(image))
+    (tmp_path / "folder" / "4.png").write_bytes(b"damaged")
+    with pytest.raises(CorruptImageError, match=r"4\.png"):
+        load_pool([tmp_path / "folder"], 16)
+    pool = load_pool([tmp_path / "folder", tmp_path / "all.zip"], 16, skip_corrupt=True)
+    assert pool.names == ("folder (0 to 4095 in 8 bits)", "all.zip (0 to 4095 in 8 bits)")
+    shallow = tmp_path / "shallow"
+    shallow.mkdir()
+    for i, image in enumerate([*shades, shades[0]]):
+        (shallow / f"{i}.png").write_bytes(png(image))
+    expected = load_pool([shallow], 16)
+    assert expected.names == ("shallow",)
+    for part in (pool.images[:4], pool.images[4:]):
+        np.testing.assert_array_equal(part, expected.images)
 
 
 def test_a_saved_pool_is_the_same_pool(sources: list[Path], tmp_path: Path) -> None:

@@ -17,6 +17,7 @@ from hypothesis import strategies as st
 from fedhip.core.columns import Survey
 from fedhip.core.errors import GridOverflowError
 from fedhip.core.fixedpoint import GridStatistics
+from fedhip.data import Window
 from fedhip.features.reference import BackboneReference
 from fedhip.federation.agreement import (
     COLUMNS,
@@ -71,9 +72,9 @@ def agreements(draw: st.DrawFn) -> Agreement:
     secure = draw(st.booleans())
     threshold = draw(st.integers(sites // 2 + 1 if secure else 1, sites))
     bits, largest = draw(st.integers(0, 32)), draw(st.floats(1e-300, 16.0))
-    backbone = draw(
-        st.none() | st.builds(BackboneReference, st.just("x y"), st.none() | st.text("ab"), st.just("bfloat16"))
-    )
+    windows = st.none() | st.builds(Window, st.floats(-1e6, 0), st.integers(1, 65535))
+    named = st.builds(BackboneReference, st.just("x y"), st.none() | st.text("ab"), st.just("bfloat16"), window=windows)
+    backbone = draw(st.none() | named)
     head: Any = draw(st.sampled_from(HEADS))
     alpha: Any = "loo" if head == "lda" else draw(st.just("loo") | st.floats(0, 1e300))
     beta: Any = (
@@ -314,6 +315,14 @@ OTHERS: dict[str, Any] = {
 }
 
 
+def test_another_window_is_another_agreement() -> None:
+    """And none is the agreement that it was before there were windows."""
+    windows = (None, Window(0, 4095), Window(0, 4094), Window(1, 4095))
+    found = [replace(AGREEMENT, backbone=replace(BACKBONE, window=window)).digest() for window in windows]
+    assert found[0] == AGREEMENT.digest()
+    assert len(set(found)) == 4
+
+
 @pytest.mark.parametrize("field", [*OTHERS, "threshold"])
 def test_any_value_changes_the_digest(field: str) -> None:
     four = replace(AGREEMENT, quorum=4)
@@ -530,6 +539,11 @@ def test_masked_sums_cannot_wrap_at_the_bound() -> None:
         ('precision = "float32"\n', "", "backbone: precision is missing"),
         ("mask_seed", "weights_url", "backbone: there is no 'weights_url'"),
         ("mask_ratio = 0.0", "mask_ratio = -1", "backbone: mask_ratio is -1"),
+        ("mask_ratio = 0.0", "window = 5", "backbone: window is 5; give two numbers, [LOW, HIGH]"),
+        ("mask_ratio = 0.0", "window = [5]", "backbone: window is [5]; give two numbers"),
+        ("mask_ratio = 0.0", "window = [true, 5]", "give two numbers, [LOW, HIGH]"),
+        ("mask_ratio = 0.0", "window = [5, 0]", "backbone: a window from 5 to 0 is empty"),
+        ("mask_ratio = 0.0", "window = [0, nan]", "backbone: a window from 0 to nan has no end"),
     ],
 )
 def test_a_damaged_file_is_refused_by_name(tmp_path: Path, old: str, new: str, message: str) -> None:

@@ -9,8 +9,9 @@ from typing import Any, cast
 import numpy as np
 import pytest
 from flwr.app import RecordDict
+from PIL import Image
 
-from fedhip.data import FeatureSet, load_dataset, make_partition
+from fedhip.data import FeatureSet, Window, load_dataset, make_partition
 from fedhip.data.files import default_cache
 from fedhip.experiments.run import RoundSettings, run_round
 from fedhip.features import extract, load_backbone
@@ -18,7 +19,7 @@ from fedhip.features.reference import BackboneReference
 from fedhip.federation import encoder as encoder_module
 from fedhip.federation.encoder import cached, digest_of, receive
 from fedhip.federation.errors import EncoderError, QuorumError
-from tests.cli.samples import encoder, image_folder
+from tests.cli.samples import deepen, encoder, image_folder
 from tests.federation.samples import Trial, ridge_options
 
 DATA = bytes(range(256)) * 5
@@ -68,23 +69,27 @@ def test_pieces_that_are_none(offset: int, size: int) -> None:
 class Pictures:
     """Four sites with images, and a federation whose server offers the encoder."""
 
-    def __init__(self, tmp_path: Path, **settings: Any) -> None:
+    def __init__(self, tmp_path: Path, window: Window | None = None, **settings: Any) -> None:
         self.file = encoder(tmp_path)
         self.backbone = load_backbone("fedhip-vit", weights=self.file, pooling="cls", device="cpu")
-        reference = BackboneReference("fedhip-vit", self.backbone.identity, "float32", "cls")
+        reference = BackboneReference("fedhip-vit", self.backbone.identity, "float32", "cls", window=window)
         self.reference = reference
         settings |= {"backbone": _Frozen(reference.to_dict()), "encoder_digest": digest_of(self.file)}
         self.trial = Trial.make(
             tmp_path, width=self.backbone.feature_dim, classes=("dark", "bright"), largest_feature=64.0, **settings
         )
-        self.images = image_folder(tmp_path / "images", tuple("abcd"))
-        for site in "abcd":
-            self.trial.grid.nodes[self.trial.node(site)].node_config["data"] = str(self.images / site)
+        self.use(image_folder(tmp_path / "images", tuple("abcd")))
         (self.trial.folder / "encoder.safetensors").write_bytes(self.file.read_bytes())
+
+    def use(self, images: Path) -> None:
+        """These are the sites' images."""
+        self.images = images
+        for site in "abcd":
+            self.trial.grid.nodes[self.trial.node(site)].node_config["data"] = str(images / site)
 
     def expected(self, path: Path) -> Any:
         """`fedhip run` on the same images."""
-        data = load_dataset(self.images)
+        data = load_dataset(self.images, window=self.reference.window)
         features = extract(self.backbone, data, dtype=self.reference.dtype, cache=False)
         order = [data.class_names.index(name) for name in ("dark", "bright")]
         labels = np.argsort(order)[data.labels]
@@ -152,6 +157,29 @@ def test_a_server_without_the_agreed_file(tmp_path: Path) -> None:
     pictures.trial.again()
     with pytest.raises(EncoderError, match="put it there"):
         pictures.trial.run()
+
+
+def test_images_of_more_than_8_bits_by_the_agreed_window(tmp_path: Path, sums_only: None) -> None:
+    """A site that has fewer bits takes the window of all, and not its own."""
+    pictures = Pictures(tmp_path, Window(0, 4095))
+    deep = deepen(pictures.images, tmp_path / "deep")
+    for file in (deep / "b").rglob("*.png"):
+        Image.fromarray(np.asarray(Image.open(file)) >> 2).save(file)
+    pictures.use(deep)
+    result = pictures.trial.run()
+    assert result.total() == pictures.expected(tmp_path / "run").total()
+    backbone = result.model(None).backbone
+    assert backbone is not None
+    assert backbone.window == Window(0, 4095)
+
+
+def test_images_of_more_than_8_bits_without_an_agreed_window(tmp_path: Path) -> None:
+    pictures = Pictures(tmp_path)
+    pictures.use(deepen(pictures.images, tmp_path / "deep"))
+    with pytest.raises(QuorumError, match="a: data"):
+        pictures.trial.run()
+    assert "more than 8 bits, and the agreement has no window" in pictures.trial.log("a")
+    assert "init --window LOW HIGH" in pictures.trial.log("a")
 
 
 def test_images_without_an_agreed_backbone(tmp_path: Path) -> None:

@@ -4,17 +4,19 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Sequence
+from dataclasses import fields, replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from fedhip.cli.main import main
+from fedhip.core.columns import Columns
 from fedhip.data import FeatureSet, make_partition
 from fedhip.experiments.run import RoundSettings, run_round
 from fedhip.phases import Client
 from fedhip.runs import RunFolder
-from fedhip.simulation import clients_of
+from fedhip.simulation import RidgeOptions, clients_of
 from tests.core.problems import Array
 
 WIDTH, CLASSES, ROWS, BITS = 8, ("ape", "bee", "cat"), 15, 32
@@ -64,6 +66,11 @@ def no_page(*_: object) -> str:
     return "<html></html>"
 
 
+def one_grid(width: int = WIDTH) -> RidgeOptions:
+    """The default ridge on a grid that does not depend on anybody's rows."""
+    return RidgeOptions(columns=Columns.plain(width), fraction_bits=BITS)
+
+
 def make_run(
     path: Path,
     clients: Sequence[str] = NAMES,
@@ -80,7 +87,11 @@ def make_run(
     if features is not None:
         options["features"] = str(features)
     settings.pop("statistics", None)
-    chosen = RoundSettings(**{"fraction_bits": BITS, "keep_statistics": bool(options["statistics"]), **settings})
+    of_ridge = {field.name for field in fields(RidgeOptions)}
+    # One grid whoever takes part, so that runs of different clients can be compared byte by byte.
+    ridge = replace(one_grid(data.features.shape[1]), **{n: v for n, v in settings.items() if n in of_ridge})
+    told = {name: value for name, value in settings.items() if name not in of_ridge}
+    chosen = RoundSettings(**{"ridge": ridge, "keep_statistics": bool(options["statistics"]), **told})
     return run_round(path, data, partition, chosen, title="sites", config=options, render=no_page)[0]
 
 

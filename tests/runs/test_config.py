@@ -37,6 +37,16 @@ def test_round_trip_through_a_file(options: dict[str, Any]) -> None:
         assert read_config(path, KNOWN) == options
 
 
+@given(st.lists(st.floats(allow_nan=False) | st.integers(-(2**63), 2**63 - 1), max_size=3))
+def test_a_list_of_numbers(numbers: list[float]) -> None:
+    import tempfile
+
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder, "config.toml")
+        path.write_text(write_config({"window": numbers}), encoding="utf-8")
+        assert read_config(path, {"window"}, of_numbers={"window"}) == {"window": numbers}
+
+
 @pytest.mark.parametrize(
     ("text", "message"),
     [
@@ -45,6 +55,9 @@ def test_round_trip_through_a_file(options: dict[str, Any]) -> None:
         ("zzz = 1", "no option 'zzz'; the keys are alpha, beta,"),
         ("[alpha]\nx = 1", "'alpha' must be a string, a number"),
         ("methods = [1]", "'methods' must be"),
+        ("window = 3", "'window' must be a list of numbers"),
+        ("window = ['3', '4']", "'window' must be a list of numbers"),
+        ("window = [true, false]", "'window' must be a list of numbers"),
         ("seed = 2020-01-01", "'seed' must be"),
         ("official-split = true\nofficial_split = true", "there twice"),
         ("alpha = ", "is not a TOML file"),
@@ -55,7 +68,7 @@ def test_what_is_wrong_is_named(tmp_path: Path, text: str, message: str) -> None
     path = tmp_path / "c.toml"
     path.write_text(text)
     with pytest.raises(ConfigFileError) as error:
-        read_config(path, KNOWN)
+        read_config(path, (*KNOWN, "window"), of_numbers={"window"})
     assert message in str(error.value)
     assert "\n" not in str(error.value)
 

@@ -28,7 +28,7 @@ from fedhip.phases import Client
 from fedhip.runs import RunFolder, life, verify
 from fedhip.runs.errors import RunVersionError
 from tests.core.problems import Array
-from tests.runs.samples import BITS, CLASSES, EXACT, NAMES, contents, feature_set, no_page, rows_of, the_client
+from tests.runs.samples import CLASSES, EXACT, NAMES, contents, feature_set, no_page, one_grid, rows_of, the_client
 
 ROWS = 30
 BEYOND = ("lda", "logistic")
@@ -44,14 +44,18 @@ def make(
     head: str,
     prior: Any = "none",
     only_local_classes: bool = False,
+    beta: Any = "auto",
+    paper: bool = False,
     **options: Any,
 ) -> RunFolder:
     data = data if isinstance(data, FeatureSet) else feature_set(data, ROWS)
     settings = RoundSettings(
-        head=head, prior=prior, only_local_classes=only_local_classes, head_options=options, fraction_bits=BITS,
-        methods=("local", "global", "fedhip"), recommend=True,
+        head=head, prior=prior, only_local_classes=only_local_classes, head_options=options, ridge=one_grid(),
+        methods=("local", "global", "fedhip"), recommend=True, beta=beta,
     )  # fmt: skip
-    config: dict[str, Any] = {"alpha": "loo", "beta": "auto", "seed": 0, "prior": prior}
+    if paper:
+        settings = replace(settings, ridge=replace(settings.ridge, standardize=False, intercept=False))
+    config: dict[str, Any] = {"alpha": "loo", "beta": beta, "seed": 0, "prior": prior}
     config |= {"only_local_classes": only_local_classes, "head_options": [f"{k}={v!r}" for k, v in options.items()]}
     partition = make_partition(data.labels, "natural", clients=data.clients)
     return run_round(path, data, partition, settings, title="sites", config=config, render=no_page)[0]
@@ -116,11 +120,15 @@ def test_a_model_says_its_head_and_reads_back(tmp_path: Path, head: str) -> None
 
 
 def test_the_file_of_a_ridge_is_of_the_first_schema_and_names_no_head(tmp_path: Path) -> None:
-    run = make(tmp_path / "run", head="ridge")
+    run = make(tmp_path / "run", head="ridge", paper=True)
     with safe_open(str(run.path / "models" / "north.safetensors"), framework="pt") as file:
         metadata = file.metadata()
         assert metadata["schema"] == "1"
         assert set(file.keys()) == {"weights", "local_classes"}
+    with_intercept = make(tmp_path / "other", head="ridge")
+    with safe_open(str(with_intercept.path / "models" / "north.safetensors"), framework="pt") as file:
+        assert file.metadata()["schema"] == "2"
+        assert set(file.keys()) == {"weights", "local_classes", "intercept"}
     assert not {"head", "settings"} & json.loads(metadata["model"]).keys()
     assert not {"head", "settings"} & run.results.keys()
 
@@ -270,7 +278,7 @@ def test_join_then_forget_restores_the_sum_and_the_models(tmp_path: Path, head: 
 def test_update_equals_a_run_with_all_rows(tmp_path: Path, head: str) -> None:
     F, y = rows_of("north", 8, 5)
     more = Client("north", (F, y), (F[:0], y[:0]))
-    run = make(tmp_path / "run", head=head)
+    run = make(tmp_path / "run", head=head, beta="gcv")  # from the sum, so that it follows
     life.update(run, more, rows=rows_for(head, *NAMES), render=no_page)
     data = feature_set(NAMES, ROWS)
     split = np.concatenate([_split(name) for name in NAMES])
@@ -283,7 +291,7 @@ def test_update_equals_a_run_with_all_rows(tmp_path: Path, head: str) -> None:
     fixed: dict[str, Any] = {name: kept[name] for name in ("penalty", "temperature") if name in kept}
     if fixed:
         fixed["gradient_rounds"] = 60
-    always = make(tmp_path / "always", together, head=head, **fixed)
+    always = make(tmp_path / "always", together, head=head, beta="gcv", **fixed)
     updated = RunFolder.open(run.path)
     assert updated.total().digest() == always.total().digest()
     mine, theirs = updated.model(None), always.model(None)

@@ -10,12 +10,13 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from sklearn.linear_model import Ridge
 
 from fedhip.core.fixedpoint import round_features
 from fedhip.phases import Client
 from fedhip.runs import RunFolder, life, verify
 from fedhip.runs.errors import ClientJoinedError, ClientRowsError, LastClientError, RunFolderError, UnknownClientError
-from tests.core.problems import Array, relative_error, ridge_oracle
+from tests.core.problems import Array
 from tests.runs.samples import (
     BITS,
     CLASSES,
@@ -26,12 +27,13 @@ from tests.runs.samples import (
     contents,
     make_run,
     no_page,
+    one_grid,
     rows_of,
     the_client,
 )
 
 FIXED: dict[str, Any] = {"alpha": 7.5, "beta": 2.0}
-CHOICES = {"fixed": FIXED, "β from the sum": {"alpha": 7.5, "beta": "auto"}, "β = 0": {"alpha": 3.0, "beta": 0.0}}
+CHOICES = {"fixed": FIXED, "β from the sum": {"alpha": 7.5, "beta": "gcv"}, "β = 0": {"alpha": 3.0, "beta": 0.0}}
 choices = pytest.mark.parametrize("settings", CHOICES.values(), ids=CHOICES)
 
 
@@ -180,10 +182,10 @@ def test_personal_models_are_weighted_ridge_of_rounded_features(tmp_path: Path) 
     Y = np.eye(len(CLASSES))[np.concatenate([y for _, y in rows.values()])]
     owner = np.repeat(list(rows), [len(y) for _, y in rows.values()])
     run = RunFolder.open(path)
-    assert relative_error(run.model(None).weights, ridge_oracle(F, Y, 2.0)) <= 1e-9
-    for name in rows:
-        expected = ridge_oracle(F, Y, 2.0, 1.0 + 7.5 * (owner == name))
-        assert relative_error(run.model(name).weights, expected) <= 1e-9
+    X = (F - F.mean(0)) / F.std(0)
+    for name in (None, *rows):
+        ridge = Ridge(2.0, solver="svd").fit(X, Y, sample_weight=1.0 + 7.5 * (owner == name))
+        np.testing.assert_allclose(run.model(name).scores(F), ridge.predict(X), atol=1e-9)
 
 
 def test_nothing_of_the_forgotten_client_is_left_but_in_the_ledger(tmp_path: Path) -> None:
@@ -279,7 +281,7 @@ def test_two_clients_with_the_same_rows_are_two(tmp_path: Path) -> None:
     data = FeatureSet(np.tile(F, (2, 1)), np.tile(y, 2), CLASSES, clients=who, split=np.zeros(2 * len(y), dtype=int))
     partition = make_partition(data.labels, "natural", clients=data.clients)
     config = {"alpha": 1.0, "beta": 1.0, "seed": 0}
-    settings = RoundSettings(1.0, 1.0, fraction_bits=BITS)
+    settings = RoundSettings(1.0, 1.0, ridge=one_grid())
     run_round(tmp_path / "run", data, partition, settings, title="", config=config, render=no_page)
     assert is_well(tmp_path / "run")
     forget(tmp_path / "run", "twin-1")
@@ -344,7 +346,7 @@ def with_a_tester(path: Path) -> Path:
     )
     partition = make_partition(data.labels, "natural", clients=data.clients)
     config = {"alpha": 7.5, "beta": 2.0, "seed": 0}
-    settings = RoundSettings(7.5, 2.0, fraction_bits=BITS)
+    settings = RoundSettings(7.5, 2.0, ridge=one_grid())
     run_round(path, data, partition, settings, title="", config=config, render=no_page)
     return path
 

@@ -17,7 +17,7 @@ from fedhip.core.lifts import KINDS, Lift, LiftKind, exchange_bytes
 from fedhip.core.tensor_file import TensorFile
 from fedhip.export import export_onnx
 from fedhip.heads import HEADS
-from fedhip.lifting import LiftSettings, lift_clients
+from fedhip.lifting import LiftSettings, lift_clients, lifted_grid
 from fedhip.models import Model
 from fedhip.phases import Client
 from fedhip.runs import RunFolder, life, verify
@@ -143,7 +143,7 @@ def test_a_file_with_a_lift_is_of_the_second_schema(tmp_path: Path, head: str) -
     path = run.path / "models" / "south.safetensors"
     with safe_open(str(path), framework="pt") as file:
         assert file.metadata()["schema"] == "2"
-        assert ("intercept" in file.keys()) == (head != "ridge")  # noqa: SIM118
+        assert "intercept" in file.keys()  # noqa: SIM118
     again, F = Model.from_file(path), rows_of("somebody")[0]
     again.to_file(tmp_path / "again.safetensors")
     assert (tmp_path / "again.safetensors").read_bytes() == path.read_bytes()
@@ -189,8 +189,7 @@ def test_the_commands_lift_rows_for_every_head(tmp_path: Path, head: str, capsys
 @pytest.mark.parametrize(
     "options", [{"head": "lda", "fit_intercept": True}, {"head": "logistic"}, {"prior": "client"}], ids=str
 )
-def test_the_estimator_fits_any_head_to_lifted_rows(options: dict[str, Any]) -> None:
-    """A constant feature is the ridge's alone, so that LDA takes a lift with it or without."""
+def test_the_estimator_fits_any_head_to_lifted_rows(options: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> None:
     parts = {name: rows_of(name, 20) for name in NAMES}
     X, y = (np.concatenate([part[i] for part in parts.values()]) for i in (0, 1))
     whose, new = np.repeat(NAMES, 20), rows_of("somebody")[0]
@@ -205,6 +204,9 @@ def test_the_estimator_fits_any_head_to_lifted_rows(options: dict[str, Any]) -> 
     def lifted(rows: Array) -> Array:
         return np.asarray(lift(rows).numpy())
 
+    # Lifted rows have one grid for all columns, and rows that came so have units of their own for each.
+    grid = lifted_grid([Client("all", (lifted(X), y), (X[:0], y[:0]))])
+    monkeypatch.setattr(FedHiPClassifier, "_ridge", property(lambda _: grid))
     expected = FedHiPClassifier(**options).fit(lifted(X), y, groups=whose)
     assert fitted.alphas_ == expected.alphas_
     for client in (*NAMES, "nobody"):

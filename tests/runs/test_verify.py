@@ -65,7 +65,18 @@ def rechained(path: Path, change: Callable[[list[dict[str, Any]]], None]) -> Non
 def test_a_run_as_it_was_written_is_well(run: Path) -> None:
     checks = verify(RunFolder.open(run), [run / "receipts" / "0002-forget.json"])
     assert [check.problem for check in checks] == [None] * len(checks)
-    assert len(checks) == 13
+    assert len(checks) == 14
+
+
+def test_a_partition_is_that_of_the_run(copy: Path) -> None:
+    content = (copy / "partition.json").read_text()
+    (copy / "partition.json").write_text(content.replace('"seed": 0', '"seed": 1'))
+    (what,) = problems(copy)
+    assert what == "partition.json is that of the first entry"
+    (copy / "partition.json").unlink()
+    assert list(problems(copy)) == [what]
+    rechained(copy, lambda entries: entries[0].pop("partition"))  # as before it was written down
+    assert what not in problems(copy)
 
 
 def model_byte(path: Path) -> None:

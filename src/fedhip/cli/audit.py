@@ -12,7 +12,7 @@ import numpy as np
 
 from fedhip.cli.client_rows import whose_rows
 from fedhip.cli.console import print_table
-from fedhip.cli.options import add_backbone, extract_features, refuse_unused
+from fedhip.cli.options import add_backbone, add_window, extract_features, refuse_unused, require_deep, window_of
 from fedhip.cli.progress import show_clients
 from fedhip.data import Dataset, FeatureSet, image_files, load_dataset, make_partition, read_features, split_of
 from fedhip.data.files import json_text, readable, write_text
@@ -36,6 +36,7 @@ def register(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) ->
     source.add_argument("--features", type=Path, metavar="FILE", help="a feature file instead")
     parser.add_argument("--client", metavar="ID", help="whose rows, where the data holds those of several clients")
     parser.add_argument("--skip-corrupt", action="store_true", help="leave corrupt images out, with a warning")
+    add_window(parser)
     cohort = parser.add_argument_group("cohort")
     cohort.add_argument(
         "--sites", type=int, default=3, metavar="N", help="sites in the sum, with this one (default: 3)"
@@ -93,7 +94,8 @@ def _site(args: argparse.Namespace) -> tuple[Site, Dataset | None, np.ndarray]:
     source: Path = args.data if args.features is None else args.features
     data: Dataset | FeatureSet
     if args.features is None:
-        data = load_dataset(source, skip_corrupt=args.skip_corrupt, allow_single=True)
+        data = load_dataset(source, skip_corrupt=args.skip_corrupt, allow_single=True, window=window_of(args))
+        require_deep(args, data, str(source))
     else:
         data = read_features(source)
     name, chosen = whose_rows(source, data, args.client or (source.stem if data.clients is None else None))

@@ -7,9 +7,12 @@ import difflib
 from pathlib import Path
 
 import numpy as np
+from numpy.typing import NDArray
 
+from fedhip.cli.options import add_window, require_deep, tell_window, window_of
 from fedhip.cli.progress import ExtractionProgress
-from fedhip.data import Dataset, FeatureSet, load_dataset, make_partition, read_features, split_of
+from fedhip.data import Dataset, FeatureSet, Window, load_dataset, make_partition, read_features, split_of
+from fedhip.data.errors import WindowError
 from fedhip.phases import Client
 from fedhip.runs import RunFolder
 from fedhip.runs.errors import ClientRowsError
@@ -21,6 +24,7 @@ def add_client_rows(parser: argparse.ArgumentParser, *, required: bool = True) -
     source.add_argument("--data", type=Path, metavar="PATH", help="an image folder (class/image) or .npz of images")
     source.add_argument("--features", type=Path, metavar="FILE", help="a feature file of the run's backbone")
     parser.add_argument("--skip-corrupt", action="store_true", help="leave corrupt images out, with a warning")
+    add_window(parser, default="that of the run")
     add_backbone_place(parser)
 
 
@@ -30,22 +34,27 @@ def add_backbone_place(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--device", help="cuda or cpu (default: cuda where there is one)")
 
 
-def load_client(run: RunFolder, args: argparse.Namespace, *, test_rows: bool) -> Client:
-    """The rows that the options name, as a client of the run.
+def load_client(run: RunFolder, args: argparse.Namespace, *, test_rows: bool) -> tuple[Client, NDArray[np.int8] | None]:
+    """The rows that the options name, as a client of the run, and how they were divided, if not by the data.
 
-    Rows for testing are those that the data marks as such; else, with `test_rows`, as many as `fedhip run` takes.
+    Rows for testing are those that the data marks as such; else, with `test_rows`, those that the run has divided so
+    before, or as many as `fedhip run` takes.
     """
     source: Path = args.data if args.features is None else args.features
     data: Dataset | FeatureSet
     if args.features is None:
-        data = load_dataset(source, skip_corrupt=args.skip_corrupt, allow_single=True)
+        window = known_window(run, args)
+        data = load_dataset(source, skip_corrupt=args.skip_corrupt, allow_single=True, window=window)
+        tell_known_window(run, args, data, str(source))
     else:
+        refuse_window(args)
         data = read_features(source)
     name, chosen = whose_rows(source, data, args.client)
     labels = _in_classes_of(run, source, data, chosen)
     features = data.features if isinstance(data, FeatureSet) else extract_for(run, data, args)
     split = None if data.split is None else data.split[chosen]
-    return _client(run, name, features[chosen], labels, split, test_rows=test_rows)
+    drawn = _division(run, name, labels) if split is None and test_rows else None
+    return _client(name, features[chosen], labels, split if drawn is None else drawn), drawn
 
 
 def load_clients(run: RunFolder, source: Path) -> dict[str, Client]:
@@ -56,18 +65,22 @@ def load_clients(run: RunFolder, source: Path) -> dict[str, Client]:
     found = {}
     for name in np.unique(data.clients).tolist():
         chosen = data.clients == name
-        labels, split = _in_classes_of(run, source, data, chosen), None if data.split is None else data.split[chosen]
-        found[name] = _client(run, name, data.features[chosen], labels, split, test_rows=True)
+        labels = _in_classes_of(run, source, data, chosen)
+        split = _division(run, name, labels) if data.split is None else data.split[chosen]
+        found[name] = _client(name, data.features[chosen], labels, split)
     return found
 
 
-def _client(
-    run: RunFolder, name: str, rows: np.ndarray, labels: np.ndarray, split: np.ndarray | None, *, test_rows: bool
-) -> Client:
-    """A client of its rows, some of them for testing."""
-    if split is None and test_rows:
-        partition = make_partition(labels, "natural", clients=np.full(len(labels), name), seed=int(run.config["seed"]))
-        split = split_of(None, partition)
+def _division(run: RunFolder, name: str, labels: np.ndarray) -> NDArray[np.int8]:
+    """Rows to train and to test on: as the run has divided them before, if it has; else drawn."""
+    if (known := run.split(name, len(labels))) is not None:
+        return known
+    partition = make_partition(labels, "natural", clients=np.full(len(labels), name), seed=int(run.config["seed"]))
+    return split_of(None, partition)
+
+
+def _client(name: str, rows: np.ndarray, labels: np.ndarray, split: np.ndarray | None) -> Client:
+    """A client of its rows, some of them for testing if a split says so."""
     if split is None:
         return Client(name, (rows, labels), (rows[:0], labels[:0]))
     return Client(name, (rows[split == 0], labels[split == 0]), (rows[split == 1], labels[split == 1]))
@@ -83,6 +96,31 @@ def extract_for(run: RunFolder, data: Dataset, args: argparse.Namespace) -> np.n
     backbone = reference.load(weights=args.weights, device=args.device)
     dtype = reference.dtype if backbone.mixed_precision else None
     return extract(backbone, data, dtype=dtype, cache=cache_folder(True) or False, report=ExtractionProgress())
+
+
+def known_window(run: RunFolder, args: argparse.Namespace) -> Window | None:
+    """What brings images of more than 8 bits to 8: --window, or what brought those there that the run was made from."""
+    reference = run.model(None).backbone
+    return window_of(args) or (None if reference is None else reference.window)
+
+
+def tell_known_window(run: RunFolder, args: argparse.Namespace, data: Dataset, source: str) -> None:
+    """Say which window was taken. Where none is known, refuse: one found here would not be that of the run's images."""
+    require_deep(args, data, source)
+    if data.window is None or run.model(None).backbone is None:
+        return
+    if known_window(run, args) is None:
+        raise WindowError(
+            f"{source} has more than 8 bits, and {run.path} knows no window: it was made from images of 8 bits, or by "
+            "an older fedhip, which took 0 to 65535; give --window LOW HIGH"
+        )
+    tell_window(data, f"as in {run.path}" if args.window is None else "as --window says")
+
+
+def refuse_window(args: argparse.Namespace) -> None:
+    """Where no images are given."""
+    if args.window is not None:
+        raise WindowError("--window is for images, and none are given; leave it out")
 
 
 def whose_rows(source: Path, data: Dataset | FeatureSet, client: str | None) -> tuple[str, np.ndarray]:

@@ -58,8 +58,14 @@ def describe(export: Export, model: Model) -> list[str]:
     part = f"{model.who}, without a backbone" if export.input_name == "features" else f"{model.who} with its backbone"
     checked = "not checked" if export.difference is None else f"differs by {export.difference:.1e} in onnxruntime"
     shape = ", ".join(["batch", *map(str, export.input_shape)])
-    return [
+    lines = [
         f"{part}, written to {export.path} ({size(export.bytes)}; {checked})",
         f"input '{export.input_name}': {export.input_type} ({shape}){', RGB' if len(export.input_shape) == 3 else ''}; "
         f"outputs 'scores' and 'probabilities': float32 (batch, {len(model.class_names)})",
     ]
+    if export.input_name == "images" and model.backbone is not None and model.backbone.window is not None:
+        lines.append(
+            f"images of more than 8 bits: bring {model.backbone.window} to 0 to 255 before you resize them, as it was "
+            "done with those that the model was made from (docs/export.md)"
+        )
+    return lines

@@ -10,6 +10,8 @@ from typing import TYPE_CHECKING, Any
 from fedhip.cli import federation_init
 from fedhip.cli.console import print_table
 from fedhip.cli.federation_init import with_engine
+from fedhip.cli.options import tell_window
+from fedhip.data import Dataset
 from fedhip.data.files import json_text
 
 if TYPE_CHECKING:
@@ -188,7 +190,9 @@ def site(args: argparse.Namespace) -> int:
     if args.name not in (None, opened.name):
         raise SiteNameError(f"{args.folder} is the folder of site {opened.name!r}, not of {args.name!r}")
     rows: Path = args.data or args.features
-    require_ready(opened, rows, out=args.out, weights=args.weights, device=args.device)
+    ready = require_ready(opened, rows, out=args.out, weights=args.weights, device=args.device)
+    if isinstance(ready.data, Dataset):
+        tell_window(ready.data, "as the agreement says")
     settings = {"data": str(rows.absolute())}
     for option in ("out", "weights"):
         if (path := getattr(args, option)) is not None:

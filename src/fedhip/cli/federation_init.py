@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import json
 import shutil
 import sys
 from collections.abc import Callable
@@ -12,6 +11,7 @@ from typing import Any
 
 from fedhip.cli.console import print_table
 from fedhip.cli.lifts import add_lift, lift_settings
+from fedhip.cli.options import add_window, window_of
 from fedhip.data.errors import MissingExtraError
 from fedhip.data.files import json_text
 
@@ -45,6 +45,7 @@ def register(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> N
     what.add_argument("--backbone", metavar="NAME", help="the backbone, where sites bring images")
     what.add_argument("--weights", type=Path, metavar="PATH", help="its weights, if not the usual ones")
     what.add_argument("--pooling", metavar="SPEC", help="as for fedhip run")
+    add_window(what, default="such images are refused")
     what.add_argument(
         "--columns", metavar="sum|plain|FILE",
         help="the units of the features' columns: by a first sum over the sites (sum, default); as in a JSON file with "
@@ -165,32 +166,19 @@ def _columns(args: argparse.Namespace) -> dict[str, Any]:
     """The units of the columns, where they are agreed on by hand."""
     if args.columns in (None, "sum", "plain"):
         return {} if args.columns is None else {"columns": args.columns}
+    from fedhip.core.columns import Columns, Survey
+
     path = Path(args.columns)
     if path.suffix == ".json":
-        content = _units_in(path)
+        columns = Columns.from_file(path)
     else:
-        from fedhip.core.columns import Columns, Survey
         from fedhip.data import read_features
 
         # Of the paper's ridge no column can be moved: there is no intercept that would make up for it.
         centred = args.standardize is not False or args.intercept is not False
-        content = Columns.of(Survey.of(read_features(path).features), centred=centred).to_dict()
+        columns = Columns.of(Survey.of(read_features(path).features), centred=centred)
+    content = columns.to_dict()
     return {"columns": "given", "column_offsets": content["offset"], "column_exponents": content["exponent"]}
-
-
-def _units_in(path: Path) -> dict[str, list[Any]]:
-    """Offsets and exponents as a JSON file has them; the agreement looks at the numbers."""
-    from fedhip.federation.errors import AgreementError
-
-    wanted = "give a JSON file with a list 'offset' and a list 'exponent', a number for each column"
-    try:
-        content = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:
-        raise AgreementError(f"--columns {path}: {error}; {wanted}") from None
-    names = ("offset", "exponent")
-    if not isinstance(content, dict) or not all(isinstance(content.get(name), list) for name in names):
-        raise AgreementError(f"--columns {path} has no such lists; {wanted}")
-    return {name: content[name] for name in names}
 
 
 def _site_key(text: str) -> tuple[str, Path]:
@@ -233,8 +221,8 @@ def _agreed(args: argparse.Namespace) -> dict[str, Any]:
                 "leave --width out; where they bring feature files, leave --backbone out"
             )
         found |= made
-    elif args.weights is not None or args.pooling is not None:
-        raise AgreementError("--weights and --pooling are of a backbone; name it with --backbone")
+    elif args.weights is not None or args.pooling is not None or args.window is not None:
+        raise AgreementError("--weights, --pooling and --window are of a backbone; name it with --backbone")
     if "width" not in found:
         raise AgreementError("the width of the features is needed: give --features, --width or --backbone")
     return found
@@ -249,7 +237,9 @@ def _backbone(args: argparse.Namespace) -> dict[str, Any]:
 
     backbone = load_backbone(args.backbone, pooling=args.pooling, weights=args.weights, device="cpu")
     # In single precision all machines agree to rounding; in bfloat16 they do not.
-    reference = BackboneReference(backbone.name, backbone.identity, "float32", pooling=args.pooling)
+    reference = BackboneReference(
+        backbone.name, backbone.identity, "float32", pooling=args.pooling, window=window_of(args)
+    )
     found: dict[str, Any] = {"backbone": reference.to_dict(), "width": backbone.feature_dim}
     if backbone.identity is not None:
         path = find_weights(args.backbone, args.weights)

@@ -7,12 +7,21 @@ from collections.abc import Collection
 from pathlib import Path
 from typing import Any
 
-from fedhip.cli.client_rows import add_backbone_place, add_client_rows, extract_for, load_client, load_clients
+from fedhip.cli.client_rows import (
+    add_backbone_place,
+    add_client_rows,
+    extract_for,
+    load_client,
+    load_clients,
+    refuse_window,
+)
 from fedhip.cli.console import percent
+from fedhip.cli.options import tell_window
 from fedhip.cli.progress import show_clients
 from fedhip.cli.report import render
 from fedhip.data import FeatureSet, load_dataset, load_partition, read_features
 from fedhip.data.files import json_text
+from fedhip.data.window import SIXTEEN_BITS
 from fedhip.heads import Ridge
 from fedhip.phases import Client
 from fedhip.runs import Change, RunFolder, life
@@ -68,16 +77,16 @@ def _command(
 def join(args: argparse.Namespace) -> int:
     """Add a client."""
     run = RunFolder.open(args.run)
-    client = load_client(run, args, test_rows=True)
+    client, split = load_client(run, args, test_rows=True)
     rows = _everybodys_rows(run, args)
-    return _tell(args, life.join(run, client, rows=rows, render=render, report=show_clients))
+    return _tell(args, life.join(run, client, split=split, rows=rows, render=render, report=show_clients))
 
 
 def update(args: argparse.Namespace) -> int:
     """Add rows to a client."""
     run = RunFolder.open(args.run)
     run.require_client(args.client)
-    client = load_client(run, args, test_rows=False)
+    client, _ = load_client(run, args, test_rows=False)
     rows = _everybodys_rows(run, args)
     return _tell(args, life.update(run, client, rows=rows, render=render, report=show_clients))
 
@@ -101,9 +110,10 @@ def personalize(args: argparse.Namespace) -> int:
     if args.client is not None:
         run.require_client(args.client)
     if args.data is not None or args.features is not None:
-        client = load_client(run, args, test_rows=True)
+        client, _ = load_client(run, args, test_rows=True)
         clients = {client.name: client}
     else:
+        refuse_window(args)
         clients = _clients_of_the_data(run, args, run.clients if args.client is None else [args.client])
     everyone = args.client is None and args.data is None and args.features is None
     change = life.personalize(run, clients, skip_changed=everyone, render=render, report=show_clients)
@@ -132,17 +142,21 @@ def _clients_of_the_data(run: RunFolder, args: argparse.Namespace, wanted: Colle
     if "features" in config:
         rows = read_features(config["features"])
     else:
+        reference = run.model(None).backbone
         data = load_dataset(
             config.get("dataset") or Path(config["data"]),
             config.get("data") if "dataset" in config else None,
             official_split=bool(config.get("official_split")),
             skip_corrupt=bool(config.get("skip_corrupt")),
             allow_single=bool(config.get("allow_single")),
+            # a run of images with more bits that knows no window is older than windows
+            window=(None if reference is None else reference.window) or SIXTEEN_BITS,
         )
+        tell_window(data, f"as in {run.path}")
         features = extract_for(run, data, args)
         rows = FeatureSet(features, data.labels, data.class_names, clients=data.clients, split=data.split)
-    partition, _ = load_partition(run.path / "partition.json", rows.labels, rows.clients, data_split=rows.split)
-    return {client.name: client for client in clients_of(rows, partition) if client.name in wanted}
+    partition, split = load_partition(run.path / "partition.json", rows.labels, rows.clients, data_split=rows.split)
+    return {client.name: client for client in clients_of(rows, partition, split) if client.name in wanted}
 
 
 def _solved(change: Change) -> str:

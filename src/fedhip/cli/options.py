@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -11,12 +12,14 @@ from fedhip.data import (
     Dataset,
     FeatureSet,
     Partition,
+    Window,
     list_partitions,
     load_dataset,
     make_partition,
     read_features,
 )
-from fedhip.data.errors import DatasetNameError
+from fedhip.data.errors import DatasetNameError, WindowError
+from fedhip.data.files import readable
 
 if TYPE_CHECKING:
     from fedhip.features.reference import BackboneReference
@@ -44,6 +47,15 @@ def add_dataset(parser: argparse.ArgumentParser) -> None:
         help="leave corrupt images out, with a warning",
     )
     group.add_argument("--allow-single", action=_FLAG, default=False, help="allow classes with a single image")
+    add_window(group)
+
+
+def add_window(group: argparse._ActionsContainer, default: str = "by the bits that all of them use") -> None:
+    """The option for images of more than 8 bits."""
+    group.add_argument(
+        "--window", nargs=2, type=float, metavar=("LOW", "HIGH"),
+        help=f"values that are black and white in images of more than 8 bits (default: {default})",
+    )  # fmt: skip
 
 
 def add_rows(parser: argparse.ArgumentParser) -> None:
@@ -103,6 +115,7 @@ def refuse_unused(args: argparse.Namespace) -> None:
         "--mask-ratio": args.mask_ratio != 0.0,
         "--official-split": args.official_split,
         "--skip-corrupt": args.skip_corrupt,
+        "--window": args.window is not None,
     }
     unused = [option for option, is_given in given.items() if is_given]
     if unused:
@@ -115,6 +128,7 @@ def load_images(args: argparse.Namespace) -> Dataset:
         "official_split": args.official_split,
         "skip_corrupt": args.skip_corrupt,
         "allow_single": args.allow_single,
+        "window": window_of(args),
     }
     if args.dataset is not None:
         dataset = load_dataset(args.dataset, args.data, **options)
@@ -122,7 +136,32 @@ def load_images(args: argparse.Namespace) -> Dataset:
         dataset = load_dataset(Path(args.data), **options)
     else:
         raise DatasetNameError("no data given; choose --dataset NAME or --data PATH (see: fedhip list datasets)")
+    require_deep(args, dataset, readable(dataset.name))
     return dataset
+
+
+def window_of(args: argparse.Namespace) -> Window | None:
+    """What --window says."""
+    return None if args.window is None else Window(*args.window)
+
+
+def require_deep(args: argparse.Namespace, dataset: Dataset, source: str) -> None:
+    """Images of 8 bits have been given their range by whoever made them: a window would do nothing."""
+    if args.window is not None and dataset.window is None:
+        raise WindowError(f"--window is for images of more than 8 bits, and there is none in {source}; leave it out")
+
+
+def tell_window(dataset: Dataset, why: str = "the bits that they use; --window LOW HIGH for another range") -> None:
+    """One line on how images of more than 8 bits came to have 8, if there are any."""
+    window, values = dataset.window, dataset.values
+    if window is None:
+        return
+    some, seen = "images", ""
+    if values is not None:
+        some = "1 image" if values.images == 1 else f"{values.images:,} images"
+        outside = "" if window.holds(values) else "; what lies outside is cut off"
+        seen = f" (their values: {values}{outside})"
+    print(f"fedhip: {some} of more than 8 bits: {window} is black to white{seen}, {why}", file=sys.stderr)
 
 
 def load_rows(args: argparse.Namespace) -> tuple[str, Dataset | FeatureSet]:
@@ -171,6 +210,7 @@ def extract_features(args: argparse.Namespace, dataset: Dataset) -> tuple[Backbo
     from fedhip.features import cache_folder, choose_dtype, extract, load_backbone
     from fedhip.features.reference import BackboneReference
 
+    tell_window(dataset, *(() if args.window is None else ("as --window says",)))
     backbone = load_backbone(
         args.backbone,
         pooling=args.pooling,
@@ -192,6 +232,7 @@ def extract_features(args: argparse.Namespace, dataset: Dataset) -> tuple[Backbo
         weights=None if args.weights is None else str(args.weights.absolute()),
         mask_ratio=args.mask_ratio,
         mask_seed=args.mask_seed if args.mask_ratio else 0,
+        window=dataset.window,
     )
     rows = FeatureSet(features, dataset.labels, dataset.class_names, clients=dataset.clients, split=dataset.split)
     return reference, rows

@@ -8,11 +8,14 @@ from pathlib import Path
 
 import numpy as np
 
-from fedhip.cli.client_rows import extract_for
+from fedhip.cli.client_rows import extract_for, known_window, refuse_window, tell_known_window
 from fedhip.cli.console import print_table
+from fedhip.cli.options import add_window
 from fedhip.data import Dataset, ImagePaths, image_files, read_features
 from fedhip.data.errors import CorruptImageError, DataMissingError
 from fedhip.data.files import json_text, readable
+from fedhip.data.images import has_more_bits
+from fedhip.data.window import SIXTEEN_BITS
 from fedhip.models import NO_TEMPERATURE
 from fedhip.runs import RunFolder
 from fedhip.runs.names import near_names
@@ -35,6 +38,7 @@ def register(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) ->
         "--features", type=Path, metavar="FILE", help="a feature file, labels or none, instead of images"
     )
     parser.add_argument("--top", type=int, default=3, metavar="N", help="classes shown for each row (default: 3)")
+    add_window(parser, default="that of the run")
     parser.add_argument("--weights", type=Path, metavar="PATH", help="weights of the run's backbone, if they moved")
     parser.add_argument("--device", help="cuda or cpu (default: cuda where there is one)")
     parser.add_argument("--json", action="store_true", help="print JSON, with all scores, instead of a table")
@@ -97,6 +101,7 @@ def _rows(folder: RunFolder, args: argparse.Namespace) -> tuple[list[str], np.nd
     if args.features is not None:
         if args.images:
             raise DataMissingError("--features stands alone; leave the images out")
+        refuse_window(args)
         features = read_features(args.features, labelled=False).features
         return [str(row) for row in range(len(features))], features
     paths: list[Path] = []
@@ -110,7 +115,11 @@ def _rows(folder: RunFolder, args: argparse.Namespace) -> tuple[list[str], np.nd
     if not paths:
         raise DataMissingError("no image given; name image files, folders of images, or --features FILE")
     images = ImagePaths(Path("/"), tuple(str(path.absolute()) for path in paths))
-    data = Dataset("images", images, np.zeros(len(paths), dtype=np.int64), ("unknown",))
+    # What the images hold is looked at when they are read; that one has more bits stands in its header.
+    deep = next((path for path in paths if has_more_bits(path)), None)
+    window = None if deep is None else known_window(folder, args) or SIXTEEN_BITS
+    data = Dataset("images", images, np.zeros(len(paths), dtype=np.int64), ("unknown",), window=window)
+    tell_known_window(folder, args, data, str(deep or "what was given"))
     try:
         return [readable(str(path)) for path in paths], extract_for(folder, data, args)
     except CorruptImageError as error:

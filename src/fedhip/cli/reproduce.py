@@ -11,7 +11,7 @@ from typing import Any
 
 from fedhip.cli.console import print_table
 from fedhip.cli.lifts import add_lift, lift_settings
-from fedhip.cli.options import DEFAULT_BACKBONE, add_backbone, extract_features, load_images, refuse_unused
+from fedhip.cli.options import DEFAULT_BACKBONE, add_backbone, add_window, extract_features, load_images, refuse_unused
 from fedhip.data import Dataset, FeatureSet, make_partition, read_features
 from fedhip.data.errors import DatasetNameError
 from fedhip.experiments.report.words import duration
@@ -64,6 +64,7 @@ def register(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) ->
     data.add_argument("--official-split", action="store_true", help="keep the data sets' own test rows; else 8:2")
     data.add_argument("--skip-corrupt", action="store_true", help="leave corrupt images out, with a warning")
     data.add_argument("--allow-single", action="store_true", help="allow classes with a single image")
+    add_window(data)
     add_backbone(parser)
     group = parser.add_argument_group("experiments")
     group.add_argument("--methods", default="all", metavar="NAME,…", help="methods, or all (default)")

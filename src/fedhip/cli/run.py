@@ -27,6 +27,7 @@ from fedhip.cli.options import (
 )
 from fedhip.cli.progress import show_clients
 from fedhip.cli.report import render
+from fedhip.core.columns import Columns
 from fedhip.core.solvers import require_alpha, require_beta
 from fedhip.data import Dataset
 from fedhip.data.files import json_text, readable
@@ -117,6 +118,11 @@ def register(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) ->
         "methods alike (default: none)",
     )  # fmt: skip
     group.add_argument(
+        "--columns", type=Path, metavar="FILE",
+        help="units of the features' columns from a JSON file, such as another run's details.json (default: as the "
+        "training rows ask for)",
+    )  # fmt: skip
+    group.add_argument(
         "--fraction-bits", type=int, metavar="N",
         help="scale of the grid that statistics are summed on, in steps of 2^-N in the units of each column (default: "
         "32)",
@@ -142,12 +148,15 @@ def options_from(path: Path, parser: argparse.ArgumentParser) -> list[str]:
     actions = {action.dest: action for action in parser._actions if action.option_strings}
     known = set(actions) - {"help", *_NOT_CONFIGURATION} | {"out", "force", "json"}
     words: list[str] = []
-    for name, value in read_config(path, known).items():
+    several = {name for name, action in actions.items() if isinstance(action.nargs, int) and action.nargs > 1}
+    for name, value in read_config(path, known, several).items():
         option = actions[name].option_strings[0]
         if isinstance(value, bool):
             words += [option] if value else [f"--no-{name.replace('_', '-')}"] * (len(actions[name].option_strings) > 1)
+        elif name in several and isinstance(value, list):
+            words += [option, *map(str, value)]
         else:
-            words.append(f"{option}={','.join(value) if isinstance(value, list) else value}")
+            words.append(f"{option}={','.join(map(str, value)) if isinstance(value, list) else value}")
     return words
 
 
@@ -161,7 +170,13 @@ def run(args: argparse.Namespace) -> int:
         rounds=args.rounds,
         only_local_classes=args.only_local_classes,
         prior=args.prior,
-        ridge=RidgeOptions(args.standardize, args.intercept, args.balance is True, args.fraction_bits),
+        ridge=RidgeOptions(
+            args.standardize,
+            args.intercept,
+            args.balance is True,
+            args.fraction_bits,
+            None if args.columns is None else Columns.from_file(args.columns),
+        ),
         keep_statistics=args.statistics,
         head=args.head or RIDGE,
         head_options=head_options_of(args),
@@ -226,7 +241,7 @@ def head_options_of(args: argparse.Namespace) -> dict[str, float]:
 def configuration(args: argparse.Namespace, precision: str | None) -> dict[str, Any]:
     """The options that repeat the run from any folder: paths made absolute, measured choices as they fell."""
     config = {name: value for name, value in vars(args).items() if name not in _NOT_CONFIGURATION and value is not None}
-    for name in ("data", "features", "weights"):
+    for name in ("data", "features", "weights", "columns"):
         if name in config:
             config[name] = str(Path(config[name]).absolute())
     if precision is not None:

@@ -14,11 +14,14 @@ decide what the grid must hold, the rest how fine it must be.
 
 from __future__ import annotations
 
+import json
 import math
 import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from os import PathLike
+from pathlib import Path
 from typing import Any, Self
 
 import numpy as np
@@ -237,6 +240,24 @@ class Columns:
         return cls(
             torch.tensor(content["offset"], dtype=torch.float64), torch.tensor(content["exponent"], dtype=torch.int64)
         )
+
+    @classmethod
+    def from_file(cls, path: str | PathLike[str]) -> Columns:
+        """From a JSON file that holds what `to_dict` gave, itself or as its "columns" (a run's details.json)."""
+        try:
+            content = json.loads(Path(path).read_text(encoding="utf-8"))
+            content = content.get("columns", content)
+            if any(type(exponent) is not int for exponent in content["exponent"]):
+                raise ValueError("an exponent is not a whole number")
+            found = cls.from_dict(content)
+        except (OSError, ValueError, KeyError, TypeError, AttributeError, RuntimeError) as error:
+            raise ColumnError(
+                f"{path} does not say the units of columns ({error}); give a JSON file with the lists 'offset' and "
+                "'exponent', a number for each column"
+            ) from None
+        if found.offset.shape != found.exponent.shape or found.offset.ndim != 1 or not found.offset.isfinite().all():
+            raise ColumnError(f"{path}: 'offset' and 'exponent' must be lists of as many finite numbers as columns")
+        return found
 
     def to_dict(self) -> dict[str, list[Any]]:
         """As plain numbers."""

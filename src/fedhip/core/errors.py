@@ -77,5 +77,9 @@ class LeaveOneOutWarning(UserWarning):
     """Some rows have no leave-one-out score, because without them nothing is known in their direction."""
 
 
+class NotConvergedWarning(UserWarning):
+    """Steps towards an optimum ended before they had reached it; the best point so far was taken."""
+
+
 class SingularSystemWarning(UserWarning):
     """The equations have no unique solution; the one of minimum norm was taken."""

@@ -1,7 +1,7 @@
 """Limited-memory BFGS by asking and telling: the next point, from all points evaluated so far.
 
-A pure function of the history. Every evaluation is a round of the federation, so none is thrown away: a step that went
-too far still tells the curvature along itself, and a point whose value is known without a round counts as any other.
+A pure function of the history, which may be cut short at its old end. An evaluation may be a round of the federation,
+so none is thrown away here: a step that went too far still tells the curvature along itself.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ def halved(history: Sequence[Evaluation], point: Tensor) -> Tensor:
 def direction(history: Sequence[Evaluation], *, memory: int = 10) -> Tensor:
     """−H g at the best point, with H from the steps between evaluations in the order they were made.
 
-    The last pair is the one that ends or begins at the best point, for it knows most of the curvature there.
+    The last `memory` of these count, those that went too far among them; the latest gives H its scale to begin with.
     """
     best = best_of(history)
     pairs = []

@@ -8,12 +8,18 @@ does to the logits within a class: with few rows for many features the head stay
 regression.
 
 Coordinates B with BᵀMB = I, BᵀAB = diag(λ) make the curvature H ≈ κA + ρM diagonal for every ρ, with κ the mean of
-p (1 − p). That whitens the problem for the server's quasi-Newton steps, and gives in closed form, for every ρ, the
-Newton step from LDA and its leave-one-out scores, by which ρ is chosen:
+p (1 − p). That whitens the problem for the server's quasi-Newton steps, and gives a fitted head's leave-one-out scores
+to first order:
 
-    z_i without i ≈ z_i + a_i δ_i + ρ/(ρ + κN) (LDA_i without i − LDA_i)/T₀,    a_i = x_i H⁻¹ x_iᵀ,  δ_i = p_i − y_i
+    z_i without i ≈ z_i + a_i/(1 − κ a_i) δ_i + ρ/(ρ + κN) (LDA_i without i − LDA_i)/T₀
+    a_i = x_i H⁻¹ x_iᵀ,   δ_i = p_i − y_i
 
-At a fitted head the same line holds with a_i/(1 − κ a_i), the row gone from the curvature too.
+The last term is what the centre W₀ does, which has not seen the row either. ρ is chosen before there is a head, by one
+Newton step for each ρ from the first model asked, which is W₀ unless another start was given. Its leave-one-out scores
+are those of the step, and of the first model's p_i and mean curvature κ₁; κ in H and here is that along the first step
+(`step_curvature`), for where rows are still to be learnt there is more of it:
+
+    z_i without i ≈ z_i(step) + a_i δ_i + (1 − κ₁N/(ρ + κN)) (LDA_i without i − LDA_i)/T₀
 """
 
 from __future__ import annotations
@@ -180,7 +186,7 @@ class LogisticFit:
 
     @property
     def rho(self) -> float:
-        """ρ; until it is chosen, ten times the curvature of all rows."""
+        """ρ; until it is chosen, ten times the curvature of all rows at the first model, and 0 before that is known."""
         if self.penalty is not None:
             return self.penalty
         return FIRST_PENALTY * (self._terms[0][1].mean_curvature if self._terms else 0.0) * self.rows
@@ -189,7 +195,8 @@ class LogisticFit:
     def step_curvature(self) -> float:
         """κ along the first step, Σ s·(g₂ − g₁)/Σ s·A s from the first two answers: what Newton's step should use.
 
-        Where rows still to be learnt lie, there is more curvature than on average.
+        Where rows still to be learnt lie, there is more curvature than on average, and it is taken to be no less. With
+        fewer than two answers, κ.
         """
         if len(self._terms) < 2:
             return self.curvature
@@ -208,8 +215,8 @@ class LogisticFit:
     def penalty_losses(self, features: ArrayLike, labels: ArrayLike, *, client: str | None = None) -> Tensor:
         """Of a client's rows: the log-loss of one step without the row, for each of PENALTIES and some temperatures.
 
-        The step is Newton's from the first model asked. Everybody was told the sum of the answers to it, and, after the
-        second, the curvature along the step between them.
+        The step is Newton's from the first model asked (see the module). It takes the sum of the answers to that one,
+        and of those to the second for the curvature along the step between them.
         """
         first, term = self._terms[0]
         rows, W, kappa = self._client(features, labels, client), first.weights, self.step_curvature
@@ -298,18 +305,15 @@ class LogisticFit:
         return LogisticHead(self, weights, self.rho, self.curvature)
 
     def _history(self) -> list[Evaluation]:
-        """All answers in whitened coordinates under the penalty of now; in front, W = 0, which needs no round."""
+        """All answers, in whitened coordinates and with the penalty of now."""
         scale = self._scale
         found = []
-        for W, loss, slopes in self._points():
-            away = self.geometry.inverse @ (W - self.centre)
-            theta = scale[:, None] * (self.geometry.inverse @ W)
-            gradient = (self.geometry.B.mT @ slopes + self.rho * away) / scale[:, None]
-            found.append(Evaluation(theta, loss + 0.5 * self.rho * float(away.square().sum()), gradient))
+        for model, term in self._terms:
+            away = self.geometry.inverse @ (model.weights - self.centre)
+            gradient = (self.geometry.B.mT @ term.slopes + self.rho * away) / scale[:, None]
+            value = term.value + 0.5 * self.rho * float(away.square().sum())
+            found.append(Evaluation(self._whitened(model.weights), value, gradient))
         return found
-
-    def _points(self) -> list[tuple[Tensor, float, Tensor]]:
-        return [(model.weights, term.value, term.slopes) for model, term in self._terms]
 
     @property
     def _scale(self) -> Tensor:
@@ -340,7 +344,10 @@ class LogisticFit:
         return (rows.lda_left_out - rows.F @ self.lda) / self._calm
 
     def _centre_moves_without(self, rows: _Client, gone: Tensor) -> Tensor:
-        """What the centre's not having seen some rows does to all scores: by means, and to a row's own exactly."""
+        """What the centre's not having seen some rows does to all scores, by the classes' means.
+
+        For one of these rows, its own part in that is what its leave-one-out says, covariance and all.
+        """
         if self._centre is not None:
             return torch.zeros((1, 1)).to(rows.F)
         moves, own = self.discriminant.moves_without(rows.F[:, :-1], rows.labels, gone)

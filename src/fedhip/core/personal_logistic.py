@@ -39,6 +39,7 @@ standard error of the rows' gains. It is the client's own choice, so its model d
 from __future__ import annotations
 
 import math
+import warnings
 from collections.abc import Sequence
 from functools import cached_property
 
@@ -46,19 +47,20 @@ import torch
 from torch import Tensor
 
 from fedhip.core.affine import AffineModel
-from fedhip.core.errors import DimensionError
+from fedhip.core.errors import DimensionError, NotConvergedWarning
 from fedhip.core.lbfgs import Evaluation, best_of, propose
 from fedhip.core.logistic_fit import LogisticHead, TemperatureError
 from fedhip.core.rows import ArrayLike
 from fedhip.core.solvers import rank_tolerance, require_alpha
 
-#: None, and two to the decade from 1 to 100.
-LOGISTIC_ALPHAS: tuple[float, ...] = (0.0, *(10.0 ** (i / 2) for i in range(5)))
+#: None, and two to the decade from 1 to 100. Beyond, rows left out promise what fresh rows do not keep.
+LOGISTIC_ALPHAS: tuple[float, ...] = (0.0, *(10.0 ** (i / 2) for i in range(7)))
 
 #: Parts of a client's rows; the step is fitted without one to judge that one.
 FOLDS = 5
 
-_STEPS = 60
+#: Evaluations of a step at most: up to α = 100 some forty do, and for an α that is given, as 10,000, two hundred.
+_STEPS = 400
 _TOLERANCE = 1e-5
 #: Of a step that only judges.
 _JUDGES_TOLERANCE = 1e-2
@@ -96,6 +98,7 @@ class PersonalLogistic:
         if not (math.isfinite(temperature) and temperature > 0.0):
             raise TemperatureError(f"temperature is {temperature!r}; give a number above 0")
         self._head, self._T = head, temperature
+        self._who, self._warned = f"client {client!r}: " if client is not None else "", False
         self._rows = head.fit._client(features, labels, client)
         F, y = self._rows.F, self._rows.labels
         d = head.weights.shape[1]
@@ -170,18 +173,17 @@ class PersonalLogistic:
         return -torch.log_softmax(logits, dim=1).gather(1, self._y)[:, 0]
 
     def select(self, alphas: Sequence[float] = LOGISTIC_ALPHAS) -> float:
-        """The α of least loss on rows left out; 0 where it gains no more than one standard error."""
+        """From 0 upwards, each α that lowers the loss on rows left out by more than a standard error of the change."""
         plain = self.loo_losses(0.0)
-        best, chosen = plain, 0.0
+        best, chosen, rows = plain, 0.0, len(plain)
         for alpha in sorted({require_alpha(alpha) for alpha in alphas} - {0.0}):
             losses = self.loo_losses(alpha)
-            if float(losses.sum()) < float(best.sum()):
+            gains = best - losses
+            if rows > 1 and float(gains.mean()) > float(gains.std()) / math.sqrt(rows):
                 best, chosen = losses, alpha
             elif float(losses.sum()) > float(plain.sum()):
                 break  # Losses fall and then rise with α.
-        gains = plain - best
-        rows = len(gains)
-        return chosen if rows > 1 and float(gains.mean()) > float(gains.std()) / math.sqrt(rows) else 0.0
+        return chosen
 
     def objective(self, alpha: float, theta: Tensor, fold: int | None = None) -> tuple[float, Tensor]:
         """Value and gradient in whitened coordinates θ (r, d), of all rows but those of a fold."""
@@ -217,8 +219,24 @@ class PersonalLogistic:
             history.append(Evaluation(point, value, gradient / scale))
             history = history[-12:] if best_of(history) in history[-12:] else history
             best = best_of(history)
-            if float(best.gradient.norm()) <= tolerance * max(1.0, math.sqrt(max(best.value, 0.0))):
+            slope, enough = float(best.gradient.norm()), tolerance * max(1.0, math.sqrt(max(best.value, 0.0)))
+            if slope <= enough:
                 break
             point = propose(history)
-        self._found[fold, alpha] = best_of(history).point / scale
+        else:
+            self._warn(alpha, fold, slope, enough)
+        self._found[fold, alpha] = best.point / scale
         return self._found[fold, alpha]
+
+    def _warn(self, alpha: float, fold: int | None, slope: float, enough: float) -> None:
+        """Once for a client: where one α is too large for so many steps, so are those beyond it."""
+        if self._warned:
+            return
+        self._warned = True
+        what = "the step" if fold is None else "a step fitted without a fifth of the rows, which judges"
+        warnings.warn(
+            f"{self._who}{what} with alpha = {alpha:g} has not converged in {_STEPS} evaluations: its slope is "
+            f"{slope:.1e}, and {enough:.1e} was wanted; the best weights so far are taken. A smaller alpha takes fewer",
+            NotConvergedWarning,
+            stacklevel=4,
+        )

@@ -77,9 +77,9 @@ class Standardization:
 
     def features(self, F: ArrayLike) -> Tensor:
         """F' for rows F (n, m)."""
-        rows = torch.as_tensor(F).to(self.mean)
+        rows = torch.as_tensor(F).to(self.mean.dtype)
         self._require_width(rows.shape[-1])
-        standardized = (rows - self.mean).div_(self.scale)
+        standardized = (rows - self.mean.to(rows.device)).div_(self.scale.to(rows.device))
         if not self.intercept:
             return standardized
         return torch.cat((standardized, torch.ones_like(standardized[:, :1])), dim=1)

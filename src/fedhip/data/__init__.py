@@ -15,6 +15,7 @@ from fedhip.data.partitions import (
 from fedhip.data.picture import draw_partition
 from fedhip.data.registry import DatasetInfo, list_datasets, load_dataset
 from fedhip.data.styles import Style, draw_styles, styled
+from fedhip.data.window import Window
 
 __all__ = [
     "Dataset",
@@ -23,6 +24,7 @@ __all__ = [
     "ImagePaths",
     "Partition",
     "Style",
+    "Window",
     "client_parts",
     "draw_partition",
     "draw_styles",

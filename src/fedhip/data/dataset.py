@@ -13,6 +13,7 @@ from PIL import Image
 
 from fedhip.data.errors import DatasetError
 from fedhip.data.images import Pixels, check_images, fit, open_rgb
+from fedhip.data.window import Values, Window
 
 
 @dataclass(frozen=True)
@@ -33,6 +34,9 @@ class Dataset:
     `images` is one uint8 array (N, H, W, C) with C = 1 or 3, or `ImagePaths` where sizes differ. `labels`
     index `class_names`. `clients` names the natural client of each row; `split` is 0 for train and 1 for test
     where there is such a split. `skipped` lists corrupt files that were left out on request.
+
+    `window` is what brought images of more than 8 bits to 8, and does so when those on disk are read; None where all
+    have 8. `values` are those that these images had.
     """
 
     name: str
@@ -42,6 +46,8 @@ class Dataset:
     clients: NDArray[np.str_] | None = None
     split: NDArray[np.int8] | None = None
     skipped: tuple[str, ...] = field(default=())
+    window: Window | None = None
+    values: Values | None = None
 
     def __post_init__(self) -> None:
         if isinstance(self.images, np.ndarray):
@@ -64,7 +70,7 @@ class Dataset:
             raise DatasetError(f"size must be at least 1 pixel, not {size}")
         if isinstance(self.images, ImagePaths):
             root, names = self.images.root, self.images.names
-            decoded = [np.asarray(fit(open_rgb(root / names[row]), size)) for row in rows]
+            decoded = [np.asarray(fit(open_rgb(root / names[row], window=self.window), size)) for row in rows]
             return np.stack(decoded) if decoded else np.empty((0, size, size, 3), np.uint8)
         chosen = self.images[np.asarray(rows, dtype=np.int64)]
         if chosen.shape[1:3] != (size, size):
@@ -77,12 +83,14 @@ class Dataset:
 
     @cached_property
     def pixels_fingerprint(self) -> str:
-        """sha256 over the pixels (or image files) in their order, and nothing else."""
+        """sha256 over the pixels (or image files, and what brings them to 8 bits) in their order, and nothing else."""
         digest = hashlib.sha256()
         if isinstance(self.images, ImagePaths):
             for name in self.images.names:
                 with (self.images.root / name).open("rb") as file:
                     digest.update(hashlib.file_digest(file, "sha256").digest())
+            if self.window is not None:
+                digest.update(f"{self.window.low!r} {self.window.high!r}".encode())
         else:
             update_array(digest, self.images)
         return digest.hexdigest()

@@ -18,6 +18,10 @@ class ImagesError(DatasetError):
     """The images are not uint8 pixels of a shape this package understands."""
 
 
+class WindowError(FedHiPError, ValueError):
+    """A window is no range of pixel values, is needed and not known, or would change nothing."""
+
+
 class DataMissingError(FedHiPError, FileNotFoundError):
     """A file of the data set is not there; the message says how to get it."""
 

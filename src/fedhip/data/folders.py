@@ -1,5 +1,6 @@
 """Folders of images: `class/image`, or `client/class/image` where the data has natural clients."""
 
+import math
 import os
 import re
 import warnings
@@ -19,7 +20,8 @@ from fedhip.data.errors import (
 )
 from fedhip.data.files import readable
 from fedhip.data.image_files import image_files, image_folders
-from fedhip.data.images import Pixels, open_rgb
+from fedhip.data.images import Pixels, open_image
+from fedhip.data.window import Deep, Values, Window
 
 IN_MEMORY = 1 << 30  # images of one size are kept in memory up to this many bytes
 _CHUNK = 512
@@ -28,14 +30,17 @@ IMAGENET_R_ADDRESS = "https://people.eecs.berkeley.edu/~hendrycks/imagenet-r.tar
 IMAGENET_R_CLASSES, IMAGENET_R_IMAGES = 200, 30_000
 
 
-def load_folder(root: Path, *, skip_corrupt: bool = False, name: str | None = None) -> Dataset:
+def load_folder(
+    root: Path, *, skip_corrupt: bool = False, name: str | None = None, window: Window | None = None
+) -> Dataset:
     """Every image below `root`, in the order of their paths; the depth says whether there are clients.
 
-    Each image is decoded once, so that a corrupt one is known at once and not in the middle of a long run.
+    Each image is decoded once, so that a corrupt one is known at once and not in the middle of a long run. Those of
+    more than 8 bits are brought to 8 by the window, or by the bits that the largest value of all of them uses.
     """
     files = _class_files(root)
     depth = _depth(root, files)
-    pixels, corrupt = _decode(root, files)
+    pixels, corrupt, values = _decode(root, files)
     if corrupt and not skip_corrupt:
         more = f" ({len(corrupt) - 1} more files are corrupt too)" if len(corrupt) > 1 else ""
         raise CorruptImageError(f"{next(iter(corrupt.values()))}{more}")
@@ -59,13 +64,16 @@ def load_folder(root: Path, *, skip_corrupt: bool = False, name: str | None = No
             f"class '{class_names[lost[0]]}' of {root} has no image that can be decoded; "
             "get its images again or remove the class"
         )
+    found = None if values is None else window or Window.of(values)
     return Dataset(
         name=name or readable(root.resolve().name),
-        images=ImagePaths(root, good) if pixels is None else pixels,
+        images=ImagePaths(root, good) if pixels is None else pixels.in_bytes(found),
         labels=labels,
         class_names=tuple(map(readable, class_names)),
         clients=np.array([readable(file.split("/")[0]) for file in good]) if depth == 2 else None,
         skipped=tuple(corrupt),
+        window=found,
+        values=values,
     )
 
 
@@ -115,31 +123,65 @@ def _depth(root: Path, files: list[str]) -> int:
     return next(iter(example))
 
 
-def _decode(root: Path, files: list[str]) -> tuple[Pixels | None, dict[str, CorruptImageError]]:
-    """Decode every image once: the pixels if all have one size and fit in memory, and the corrupt files."""
+class _Pixels:
+    """Images of one size in memory; those of more than 8 bits wait as they are until all are known."""
+
+    def __init__(self, rows: int, shape: tuple[int, ...]) -> None:
+        self.images = np.empty((rows, *shape), np.uint8)
+        self.waiting: dict[int, Deep] = {}
+        self.kept = 0
+
+    def add(self, image: Pixels | Deep) -> None:
+        if image.ndim == 2:
+            self.waiting[self.kept] = image
+        else:
+            self.images[self.kept] = image
+        self.kept += 1
+
+    def in_bytes(self, window: Window | None) -> Pixels:
+        """All of them; what waits is let go of one by one, so that there is never room for both."""
+        while window is not None and self.waiting:
+            row, values = self.waiting.popitem()
+            self.images[row] = window.apply(values)[..., None]
+        return self.images[: self.kept]
+
+
+def _decode(root: Path, files: list[str]) -> tuple[_Pixels | None, dict[str, CorruptImageError], Values | None]:
+    """Decode every image once: the pixels if all have one size and fit in memory, the corrupt files, and the values.
+
+    These are of images of more than 8 bits, where there are any.
+    """
     corrupt: dict[str, CorruptImageError] = {}
-    pixels: Pixels | None = None
-    kept = 0
+    pixels: _Pixels | None = None
+    values: Values | None = None
+    first = True
     for file, image in _decoded(root, files):
         if isinstance(image, CorruptImageError):
             corrupt[file] = image
             continue
-        if kept == 0 and len(files) * image.nbytes <= IN_MEMORY:
-            pixels = np.empty((len(files), *image.shape), np.uint8)
-        if pixels is not None and pixels.shape[1:] != image.shape:
+        if image.ndim == 2:
+            found = Values.of(image)
+            values = found if values is None else values | found
+        shape = (*image.shape[:2], 3)
+        if first and len(files) * math.prod(shape) <= IN_MEMORY:
+            pixels = _Pixels(len(files), shape)
+        if pixels is not None and pixels.images.shape[1:] != shape:
             pixels = None
         if pixels is not None:
-            pixels[kept] = image
-        kept += 1
-    return None if pixels is None else pixels[:kept], corrupt
+            pixels.add(image)
+        first = False
+    return pixels, corrupt, values
 
 
-def _decoded(root: Path, files: list[str]) -> Iterator[tuple[str, Pixels | CorruptImageError]]:
-    """Each file with its pixels or its error, in order, decoded by a few threads a chunk at a time."""
+def _decoded(root: Path, files: list[str]) -> Iterator[tuple[str, Pixels | Deep | CorruptImageError]]:
+    """Each file with its pixels or its error, in order, decoded by a few threads a chunk at a time.
 
-    def attempt(file: str) -> Pixels | CorruptImageError:
+    Pixels are (H, W, 3), or (H, W) where they have more than 8 bits.
+    """
+
+    def attempt(file: str) -> Pixels | Deep | CorruptImageError:
         try:
-            return np.asarray(open_rgb(root / file))
+            return np.asarray(open_image(root / file))
         except CorruptImageError as error:
             return error
 

@@ -11,6 +11,7 @@ from fedhip.data.cifar import load_cifar100
 from fedhip.data.dataset import Dataset
 from fedhip.data.errors import DatasetError, DatasetNameError, FeatureFileError, SmallClassError
 from fedhip.data.folders import load_folder, load_imagenet_r
+from fedhip.data.window import Window
 
 SKETCHES = Path(__file__).parent / "sketches" / "sketches.npz"
 
@@ -43,6 +44,7 @@ def load_dataset(
     skip_corrupt: bool = False,
     allow_single: bool = False,
     cache_dir: str | Path | None = None,
+    window: Window | tuple[float, float] | None = None,
 ) -> Dataset:
     """Load a data set by name, or an image folder or an .npz of images by path.
 
@@ -51,7 +53,11 @@ def load_dataset(
     pooled. `skip_corrupt` leaves out images that cannot be decoded, with a warning. A class with a single
     image cannot be both trained on and tested: it is an error unless `allow_single`. A class name without any
     image is kept: it is a class that never occurs.
+
+    `window` says which values of images of more than 8 bits become 0 and 255; by default the range of the bits that
+    they use (`data.window` is what was taken). Images of 8 bits stay as they are.
     """
+    window = Window(*window) if isinstance(window, tuple) else window
     data = None if data_dir is None else Path(data_dir)
     path = Path(source)
     if source == "sketches":
@@ -61,7 +67,7 @@ def load_dataset(
     elif source == "imagenet-r":
         dataset = load_imagenet_r(data, skip_corrupt=skip_corrupt)
     elif path.is_dir():
-        dataset = load_folder(path, skip_corrupt=skip_corrupt)
+        dataset = load_folder(path, skip_corrupt=skip_corrupt, window=window)
     elif path.suffix == ".npz":
         dataset = load_npz(path)
     else:

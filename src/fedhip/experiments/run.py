@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import hashlib
 import io
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -167,7 +168,7 @@ def run_round(
             methods=[name for name in settings.methods if name in METHODS],
             only_local_classes=settings.only_local_classes,
             prior=settings.prior == "client",
-            ridge=ridge,
+            **vars(ridge),
             device=device,
             report=report,
             keep_statistics=keep,
@@ -203,6 +204,7 @@ def run_round(
             (findings,) = read_runs([RunRecord("", results, details, "", [])])
             worst = [found.label for found in findings.worst_classes]
             details["examples"] = worst_examples(own, worst, images, _test_rows(features, partition))
+        save_partition(draft.path / "partition.json", partition, data_split=features.split)
         ledger = Ledger().with_entry(
             "run",
             client=None,
@@ -214,10 +216,10 @@ def run_round(
             models=_write_models(draft, own, features.class_names, settings.only_local_classes, backbone, fitted, lift),
             results=draft.write_json("results.json", results),
             details=draft.write_json("details.json", details),
+            partition=hashlib.sha256((draft.path / "partition.json").read_bytes()).hexdigest(),
         )
         text = write_config(config, f"{title}\nrepeat this run with: fedhip run config.toml --out FOLDER")
         draft.write_total(outcome.federation.grid)
-        save_partition(draft.path / "partition.json", partition, data_split=features.split)
         draft.write_text("config.toml", text)
         draft.write_ledger(ledger)
         draft.write_text("report.html", render(out.absolute().name, results, details, text, list(ledger.entries)))

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import functools
 import hashlib
+import operator
 import zipfile
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -10,10 +12,12 @@ from dataclasses import dataclass
 from pathlib import Path, PurePath, PurePosixPath
 
 import numpy as np
+from PIL import Image
 
 from fedhip.data.errors import CorruptImageError, ImagesError
 from fedhip.data.files import atomic_path
-from fedhip.data.images import SUFFIXES, Pixels, check_images, fit, open_rgb
+from fedhip.data.images import SUFFIXES, Pixels, check_images, fit, in_rgb, open_image
+from fedhip.data.window import Deep, Values, Window
 from fedhip.features.errors import PoolError
 from fedhip.features.images import resize_uint8
 
@@ -62,7 +66,8 @@ def load_pool(
 ) -> Pool:
     """Read every source and put them side by side.
 
-    `weights` are the sources' shares of the draws; by default every image is drawn equally often.
+    `weights` are the sources' shares of the draws; by default every image is drawn equally often. A source with images
+    of more than 8 bits has the window that brought these to 8 in its name.
     """
     if not sources:
         raise PoolError("no source of images was given; name at least one .npz, .zip or folder")
@@ -119,7 +124,7 @@ def read_folder(path: Path, image_size: int, skip_corrupt: bool) -> Pool:
     """All images below a folder, in the order of their names."""
     files = sorted(file for file in path.rglob("*") if is_image(file.relative_to(path)) and file.is_file())
     names = [str(file) for file in files]
-    return decode(path.name, names, lambda i: np.asarray(fit(open_rgb(files[i]), image_size)), skip_corrupt)
+    return decode(path.name, names, lambda i: open_image(files[i]), image_size, skip_corrupt)
 
 
 def read_zip(path: Path, image_size: int, skip_corrupt: bool) -> Pool:
@@ -127,17 +132,17 @@ def read_zip(path: Path, image_size: int, skip_corrupt: bool) -> Pool:
     with zipfile.ZipFile(path) as archive:
         names = sorted(name for name in archive.namelist() if is_image(PurePosixPath(name)))
 
-        def read(i: int) -> Pixels:
+        def read(i: int) -> Image.Image | Deep:
             try:
                 with archive.open(names[i]) as file:
-                    return np.asarray(fit(open_rgb(file, f"{path}:{names[i]}"), image_size))
+                    return open_image(file, f"{path}:{names[i]}")
             except zipfile.BadZipFile as error:
                 raise CorruptImageError(
                     f"{path}:{names[i]} cannot be unpacked ({error}); "
                     "replace the zip file, or pass skip_corrupt=True to leave such images out"
                 ) from error
 
-        return decode(path.name, names, read, skip_corrupt)
+        return decode(path.name, names, read, image_size, skip_corrupt)
 
 
 def is_image(path: PurePath) -> bool:
@@ -146,19 +151,34 @@ def is_image(path: PurePath) -> bool:
     return path.suffix.lower() in SUFFIXES and not hidden
 
 
-def decode(name: str, files: Sequence[str], read: Callable[[int], Pixels], skip_corrupt: bool) -> Pool:
-    """Decode with threads (pillow works outside the interpreter's lock)."""
+def decode(
+    name: str, files: Sequence[str], read: Callable[[int], Image.Image | Deep], image_size: int, skip_corrupt: bool
+) -> Pool:
+    """Decode with threads (pillow works outside the interpreter's lock), and resize.
 
-    def attempt(i: int) -> Pixels | None:
+    Images of more than 8 bits are read twice: for their values, and again when the values of all are known.
+    """
+
+    def attempt(i: int) -> Pixels | Values | None:
         try:
-            return read(i)
+            image = read(i)
         except CorruptImageError:
             if skip_corrupt:
                 return None
             raise
+        return resized(image, i) if isinstance(image, Image.Image) else Values.of(image)
+
+    def resized(image: Image.Image | Deep, i: int, window: Window | None = None) -> Pixels:
+        return np.asarray(fit(in_rgb(image, window, files[i]), image_size))
 
     with ThreadPoolExecutor() as threads:
-        images = [image for image in threads.map(attempt, range(len(files))) if image is not None]
+        found = list(threads.map(attempt, range(len(files))))
+        if deep := [i for i, one in enumerate(found) if isinstance(one, Values)]:
+            window = Window.of(functools.reduce(operator.or_, (one for one in found if isinstance(one, Values))))
+            again = threads.map(lambda i: resized(read(i), i, window), deep)
+            found = [next(again) if isinstance(one, Values) else one for one in found]
+            name = f"{name} ({window} in 8 bits)"
+    images = [image for image in found if isinstance(image, np.ndarray)]
     if not images:
         raise PoolError(f"{name} holds no readable image; known endings: {', '.join(sorted(SUFFIXES))}")
     return Pool(np.stack(images), (name,), (len(images),), (1.0,))

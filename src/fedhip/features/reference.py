@@ -1,4 +1,4 @@
-"""Which backbone made the features: enough to load it again, and to know that it is the same."""
+"""What made the features of which images: enough to do it again, and to know that it is the same."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from fedhip.data.window import Window
 from fedhip.features.errors import BackboneError
 
 if TYPE_CHECKING:
@@ -16,7 +17,10 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class BackboneReference:
-    """A backbone by name and settings, with the digest of its weights (None where it has none)."""
+    """A backbone by name and settings, with the digest of its weights (None where it has none).
+
+    `window` is what brought its images to 8 bits; None where they had no more.
+    """
 
     name: str
     identity: str | None
@@ -25,9 +29,15 @@ class BackboneReference:
     weights: str | None = None
     mask_ratio: float = 0.0
     mask_seed: int = 0
+    window: Window | None = None
+
+    def __post_init__(self) -> None:
+        if isinstance(self.window, list | tuple):  # as JSON and TOML have it
+            object.__setattr__(self, "window", Window(*self.window))
 
     def __str__(self) -> str:
-        return f"{self.name} in {self.precision}"
+        taken = "" if self.window is None else f", {self.window} in 8 bits"
+        return f"{self.name} in {self.precision}{taken}"
 
     @property
     def dtype(self) -> torch.dtype:
@@ -38,8 +48,9 @@ class BackboneReference:
         return dtype
 
     def to_dict(self) -> dict[str, Any]:
-        """For JSON."""
-        return asdict(self)
+        """For JSON; without a window, as it was before there were any."""
+        fields = {name: value for name, value in asdict(self).items() if name != "window"}
+        return fields if self.window is None else {**fields, "window": [self.window.low, self.window.high]}
 
     def load(self, *, weights: Path | None = None, device: str | torch.device | None = None) -> Backbone:
         """Load it, from other weights files if given, and refuse one that would give other features."""

@@ -16,6 +16,8 @@ from fractions import Fraction
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, Self
 
+from fedhip.data.errors import WindowError
+from fedhip.data.window import Window
 from fedhip.features.reference import BackboneReference
 from fedhip.federation.errors import (
     AgreementError,
@@ -94,6 +96,7 @@ _BACKBONE = {
     "pooling": str,
     "mask_ratio": float,
     "mask_seed": int,
+    "window": list,
 }
 _PRECISIONS = ("float32", "bfloat16", "float16")
 
@@ -436,8 +439,8 @@ class Agreement:
         for field in ("standardize", "intercept"):
             values[field] = values[field] or None
         if self.backbone is not None:
-            values["backbone"] = {key: getattr(self.backbone, key) for key in _BACKBONE}
-            values["backbone"] = {key: value for key, value in values["backbone"].items() if value is not None}
+            described = self.backbone.to_dict()
+            values["backbone"] = {key: described[key] for key in _BACKBONE if described.get(key) is not None}
         content = {
             title: {key: values[field] for key, field in keys.items() if values[field] is not None}
             for title, keys in _KEYS.items()
@@ -489,6 +492,8 @@ def backbone_reference(content: object) -> BackboneReference:
     for key, value in values.items():
         if key == "mask_ratio":
             values[key] = require_number("backbone: mask_ratio", value)
+        elif key == "window":
+            values[key] = _window(value)
         elif not isinstance(value, _BACKBONE[key]) or isinstance(value, bool):
             kind = "a whole number" if _BACKBONE[key] is int else "text"
             raise AgreementError(f"backbone: {key} is {shown(value)}; give {kind}")
@@ -507,6 +512,15 @@ def _require_offset(value: object) -> float:
 
 def _require_exponent(value: object) -> int:
     return require_whole("a number of column_exponents", value, -200, 200)
+
+
+def _window(value: object) -> Window:
+    if not isinstance(value, list | tuple) or len(value) != 2 or any(type(end) not in (int, float) for end in value):
+        raise AgreementError(f"backbone: window is {shown(value)}; give two numbers, [LOW, HIGH]")
+    try:
+        return Window(*value)
+    except WindowError as error:
+        raise AgreementError(f"backbone: {error}") from None
 
 
 def _is_digest(value: object) -> bool:

@@ -11,8 +11,8 @@ from fedhip.federation.site_folder import SiteFolder
 
 def require_ready(
     site: SiteFolder, data: Path, *, out: Path | None = None, weights: Path | None = None, device: str | None = None
-) -> None:
-    """Refuse rows that do not fit the agreement, and places and devices that are not there."""
+) -> SiteRows:
+    """The site's rows; refuse such as do not fit the agreement, and places and devices that are not there."""
     from fedhip.features.devices import resolve_device
 
     for path in filter(None, (data, weights)):
@@ -20,7 +20,7 @@ def require_ready(
             raise SiteDataError(f"there is no {path}; check the path")
     _require_out(site, site.path / "result" if out is None else out)
     resolve_device(device)
-    SiteRows.read(data, site.name, site.agreement, site.policy.class_names)
+    return SiteRows.read(data, site.name, site.agreement, site.policy.class_names)
 
 
 def _require_out(site: SiteFolder, out: Path) -> None:

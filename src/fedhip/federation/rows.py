@@ -35,7 +35,7 @@ class SiteRows:
     @classmethod
     def read(cls, source: Path, site: str, agreement: Agreement, class_names: Mapping[str, str]) -> SiteRows:
         """The rows at `source`: a feature file, an image folder or an .npz of images; refused if they do not fit."""
-        data = _load(source)
+        data = _load(source, agreement)
         chosen = _rows_of(site, data, source)
         labels = _agreed_labels(data, chosen, agreement, class_names)
         if data.split is None:
@@ -81,13 +81,21 @@ class SiteRows:
         return Client(self.site, (rows[train], self.labels[train]), (rows[test], self.labels[test]))
 
 
-def _load(source: Path) -> Dataset | FeatureSet:
+def _load(source: Path, agreement: Agreement) -> Dataset | FeatureSet:
+    window = None if agreement.backbone is None else agreement.backbone.window
     try:
         if source.suffix == ".safetensors" or (source.suffix == ".npz" and _holds_features(source)):
             return read_features(source)
-        return load_dataset(source, allow_single=True)
+        data = load_dataset(source, allow_single=True, window=window)
     except (FedHiPError, OSError, ValueError) as error:
         raise SiteRefusalError(SiteCode.DATA, str(error)) from error
+    if data.window is not None and window is None and agreement.backbone is not None:
+        raise SiteRefusalError(
+            SiteCode.DATA,
+            f"{source} has images of more than 8 bits, and the agreement has no window: each site would find another; "
+            "agree on one (init --window LOW HIGH), or save the images with 8 bits",
+        )
+    return data
 
 
 def _holds_features(source: Path) -> bool:

@@ -182,7 +182,7 @@ def _simulated(name: str, task: Task) -> MethodRun:
         methods=(name,),
         only_local_classes=task.protocol.only_local_classes,
         prior=task.protocol.prior == "client",
-        ridge=task.ridge,
+        **vars(task.ridge),
         device=task.device,
         report=task.report,
     )

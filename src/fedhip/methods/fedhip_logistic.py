@@ -18,6 +18,7 @@ import torch
 from torch import Tensor
 
 from fedhip.core.affine import AffineModel
+from fedhip.core.columns import Columns
 from fedhip.core.fixedpoint import decode
 from fedhip.core.logistic import GridModel, LogisticTerm, LossError, logistic_term
 from fedhip.core.logistic_fit import TEMPERATURES, LogisticFit, LogisticHead
@@ -53,9 +54,14 @@ class LogisticRun:
         """The client's training rows as the grid sees them."""
         return self._federation.encoding.rounded(client, self.task.device), self.task.tensors(client.train)[1]
 
+    @property
+    def columns(self) -> Columns:
+        """The columns' own units."""
+        return self._federation.encoding.columns
+
     def on_raw(self, model: AffineModel) -> AffineModel:
         """A model on features as they came, from one on the columns' own units."""
-        return model.on_raw(self._federation.encoding.columns.standardization)
+        return model.on_raw(self.columns.standardization)
 
     def statistics(self) -> LogisticFit:
         """Round 1."""

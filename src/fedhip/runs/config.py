@@ -5,18 +5,21 @@ from __future__ import annotations
 import difflib
 import json
 import tomllib
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
 from fedhip.data.files import readable
 from fedhip.runs.errors import ConfigFileError
 
-Value = str | int | float | bool | list[str]
+Value = str | int | float | bool | list[str] | list[float]
 
 
-def read_config(path: Path, known: Iterable[str]) -> dict[str, Value]:
-    """The file's options; a key that is none of `known` is refused with the nearest that is."""
+def read_config(path: Path, known: Iterable[str], of_numbers: Collection[str] = ()) -> dict[str, Value]:
+    """The file's options; a key that is none of `known` is refused with the nearest that is.
+
+    Lists are of strings, but for the options `of_numbers`, which are lists of numbers.
+    """
     try:
         content = tomllib.loads(path.read_text(encoding="utf-8"))
     except FileNotFoundError:
@@ -35,7 +38,9 @@ def read_config(path: Path, known: Iterable[str]) -> dict[str, Value]:
             raise ConfigFileError(f"{path}: there is no option '{key}'{guess}")
         if name in options:
             raise ConfigFileError(f"{path}: '{key}' is there twice, once with '-' and once with '_'; keep one")
-        if not _is_value(value):
+        if name in of_numbers and not _is_list_of(value, int, float):
+            raise ConfigFileError(f"{path}: '{key}' must be a list of numbers")
+        if name not in of_numbers and not _is_value(value):
             raise ConfigFileError(f"{path}: '{key}' must be a string, a number, true, false or a list of strings")
         options[name] = value
     return options
@@ -50,9 +55,11 @@ def write_config(options: Mapping[str, Value], heading: str = "") -> str:
 
 
 def _is_value(value: Any) -> bool:
-    if isinstance(value, list):
-        return all(isinstance(item, str) for item in value)
-    return isinstance(value, str | int | float | bool)
+    return _is_list_of(value, str) if isinstance(value, list) else isinstance(value, str | int | float | bool)
+
+
+def _is_list_of(value: Any, *kinds: type) -> bool:
+    return isinstance(value, list) and all(type(item) in kinds for item in value)
 
 
 def _toml(value: Value) -> str:

@@ -29,14 +29,18 @@ from pathlib import Path
 from types import FrameType, UnionType
 from typing import Any
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 
 from fedhip.core.columns import Columns
 from fedhip.core.errors import FileFormatError
 from fedhip.core.fixedpoint import GridStatistics
 from fedhip.core.lifts import Lift
 from fedhip.core.prior import NO_PRIOR, Prior
+from fedhip.data.errors import PartitionError
 from fedhip.data.files import json_text, write_text
+from fedhip.data.manifest import stored_split, unpacked
 from fedhip.features.devices import require_folder
 from fedhip.heads import HEADS, Head
 from fedhip.models import RIDGE, Model
@@ -245,6 +249,19 @@ class RunFolder:
     def _temperature(self, method: str) -> float | None:
         temperature = self.details.get("temperature", {}).get(method)
         return None if temperature is None else float(temperature)
+
+    def split(self, client: str, rows: int) -> NDArray[np.int8] | None:
+        """0 (train) or 1 (test) for so many rows of a client, as they were divided; None where that is not kept."""
+        if (known := self.details["clients"].get(client)) is None:
+            return None
+        if "split" in known:  # of one that joined
+            try:
+                return unpacked(known["split"], rows, 2).astype(np.int8)
+            except PartitionError:  # these are other rows
+                return None
+        path = self.path / "partition.json"
+        found = stored_split(path, client) if path.is_file() else None  # a federation's run has none
+        return found if found is not None and len(found) == rows else None
 
     def statistics(self, client: str) -> GridStatistics:
         """A client's statistics."""

@@ -18,11 +18,13 @@ from typing import Any
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from fedhip.core.errors import DimensionError
 from fedhip.core.fixedpoint import GridStatistics
 from fedhip.core.prior import NO_PRIOR
+from fedhip.data.manifest import packed
 from fedhip.heads import Head, Ridge
 from fedhip.heads.errors import RowsMissingError
 from fedhip.heads.options import numbers_of, options_of
@@ -98,11 +100,16 @@ def join(
     run: RunFolder,
     client: Client,
     *,
+    split: NDArray[np.int8] | None = None,
     rows: Mapping[str, Client] = NOBODY,
     render: Render,
     report: Report | None = None,
 ) -> Change:
-    """Add a client: one more term of the sum, and phase 3 for it; `rows` as in `forget`."""
+    """Add a client: one more term of the sum, and phase 3 for it; `rows` as in `forget`.
+
+    `split` says which of its rows, in the order in which it has them, were drawn for testing. It is kept, so that the
+    same rows are divided alike when they are given again.
+    """
     run.require_personalized()
     if client.name in run.results.get("sites", ()):
         raise ClientJoinedError(
@@ -122,6 +129,8 @@ def join(
     state.grid = state.grid + own
     state.statistics[client.name] = lambda: own
     state.again[client.name] = client
+    if split is not None:
+        state.splits[client.name] = packed(split)
     return state.commit("join", client.name, own, render=render, report=report)
 
 
@@ -153,6 +162,8 @@ def update(
     state.grid = state.grid + term
     state.statistics[client.name] = lambda: own
     known = state.details["clients"][client.name]
+    state.splits.pop(client.name, None)  # it was of fewer rows
+    known.pop("split", None)
     known["own"], known["train_counts"] = own.digest(), own.counts.tolist()
     for method in state.results["methods"].values():
         for entry in method["per_client"]:
@@ -208,6 +219,8 @@ class _State:
             for client in run.clients
         }
         self.held = run.model(None)
+        #: How the rows of those who joined were divided.
+        self.splits = {name: known["split"] for name, known in self.details["clients"].items() if "split" in known}
         #: Who re-runs phase 3, with its rows.
         self.again: dict[str, Client] = {}
         if run.head.needs_rows:
@@ -230,6 +243,8 @@ class _State:
                 draft.remove_client(client)
             for result in results.values():
                 put_client(self.results, self.details, result)
+            for name in self.splits.keys() & self.details["clients"].keys():
+                self.details["clients"][name]["split"] = self.splits[name]
             digests: dict[str | None, str] = {}
             models = in_order(lambda name: self._model(head, name, results.get(name)), self.statistics)
             for number, model in enumerate(models, start=1):
@@ -287,8 +302,9 @@ class _State:
             return found.with_beta(found.beta_path().minimize_gcv())
         if rule != "auto":
             return found.with_beta(float(rule))
-        if event == "personalize" and run.head is Ridge and self._everyone and not self.results.get("sites"):
-            return choose_beta(found, list(self.again.values()), run.config["alpha"], tell)
+        if event == "personalize" and self._everyone and not self.results.get("sites"):
+            alpha = run.config["alpha"] if Ridge.method in self.results["methods"] else 0.0
+            return choose_beta(found, list(self.again.values()), alpha, tell)
         return found
 
     @property

@@ -66,6 +66,8 @@ def verify(
     check("the models are those of the last entry", lambda: _models_digest(run))
     for name in ("results", "details"):
         check(f"{name}.json is that of the last entry", lambda name=name: _json_digest(run, name))  # type: ignore[misc]
+    if "partition" in run.ledger.entries[0]:  # those before it was written down are as good as they were
+        check("partition.json is that of the first entry", lambda: _partition_digest(run))
     for path in [*sorted((run.path / "receipts").glob("*.json")), *receipts]:
         check(f"receipt {path.name}", lambda path=path: _receipt(run, path))  # type: ignore[misc]
     return checks
@@ -196,6 +198,11 @@ def _models_digest(run: RunFolder) -> str | None:
 def _json_digest(run: RunFolder, name: str) -> str | None:
     found = hashlib.sha256((run.path / f"{name}.json").read_bytes()).hexdigest()
     return _differs(found, run.ledger.entries[-1][name], f"{name}.json")
+
+
+def _partition_digest(run: RunFolder) -> str | None:
+    found = hashlib.sha256((run.path / "partition.json").read_bytes()).hexdigest()
+    return _differs(found, run.ledger.entries[0]["partition"], "partition.json")
 
 
 def _receipt(run: RunFolder, path: Path) -> None:
