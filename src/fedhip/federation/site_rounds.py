@@ -118,7 +118,7 @@ def later_vector(
     layout, bits = agreement.layout, agreement.fraction_bits
     try:
         with one_thread():
-            part = _Part(session, question, layout, from_vector(total, layout, bits), client, agreement, encoding)
+            part = _Part(session, question, layout, total, client, agreement, encoding)
             gives = {
                 Ask.BETA: part.beta,
                 Ask.TEMPERATURE: part.temperature,
@@ -145,10 +145,15 @@ class _Part:
     session: Session
     question: Letter
     layout: Layout
-    grid: GridStatistics
+    vector: Vector
     client: Client
     agreement: Agreement
     encoding: RowEncoding
+
+    @property
+    def grid(self) -> GridStatistics:
+        """The sum of the statistics; not kept, for in a wide federation it is 200 MB."""
+        return from_vector(self.vector, self.layout, self.agreement.fraction_bits)
 
     @cached_property
     def total(self) -> Statistics:
@@ -168,14 +173,17 @@ class _Part:
         """The smoothed accuracy over β, at the α that this site would choose; nothing where others are to score."""
         import torch
 
-        from fedhip.phases import score_betas, scorers, scoring_betas
+        from fedhip.core import RegularizationPath
+        from fedhip.phases import score_rows, scorers, scoring_betas
 
-        sites, federation = self.question.names("sites"), self._federation(0.0)
-        if self.client.name not in scorers(sites):
-            return losses_vector(torch.zeros(beta_shape(), dtype=torch.float64), len(self.agreement.sites))
-        path = federation.beta_path(scoring_betas(federation.total))
-        score = score_betas(federation, path, self.client, self.agreement.alpha)
-        return losses_vector(score.soft, len(self.agreement.sites))
+        agreement, client = self.agreement, self.client
+        if client.name not in scorers(self.question.names("sites")):
+            return losses_vector(torch.zeros(beta_shape(), dtype=torch.float64), len(agreement.sites))
+        federation = self._federation(0.0)
+        rows, total = federation.rows(client), federation.total
+        del federation  # an eigendecomposition takes room, and the sum on the grid is a matrix more
+        path = RegularizationPath(total, scoring_betas(total))
+        return losses_vector(score_rows(rows, path, client.name, agreement.alpha).soft, len(agreement.sites))
 
     def _federation(self, beta: float) -> Federation:
         from fedhip.federation.personal import federation_of
