@@ -323,8 +323,12 @@ def scorers(names: Iterable[str]) -> set[str]:
 
 def score_betas(federation: Federation, path: RegularizationPath, client: Client, alpha: Alpha) -> LooScore:
     """At a client: how every β does on its rows left out, at the α that it would choose with it."""
-    F, labels = federation.rows(client)
-    return path.score(F, labels, SCORING_ALPHAS if alpha == "loo" else (float(alpha),), client=client.name)
+    return score_rows(federation.rows(client), path, client.name, alpha)
+
+
+def score_rows(rows: tuple[Tensor, Tensor], path: RegularizationPath, client: str, alpha: Alpha) -> LooScore:
+    """The same of rows as the ridge sees them, and their labels."""
+    return path.score(*rows, SCORING_ALPHAS if alpha == "loo" else (float(alpha),), client=client)
 
 
 def choose_beta(federation: Federation, clients: Sequence[Client], alpha: Alpha, tell: Report) -> Federation:
@@ -388,7 +392,9 @@ class Personalization:
             del looked
         else:
             chosen, curve = require_alpha(alpha), None
-        if last and alpha == "loo":
+            F, targets = _targets(federation, client, judged)
+            common = federation._system.left_out(F, targets) / targets.amax(dim=1, keepdim=True)
+        if last:
             federation.release()
         if own is None:
             own = federation.encoding.statistics(client, grid.num_classes, grid.device)
@@ -396,10 +402,6 @@ class Personalization:
             model = federation.model(own, chosen, client=client.name)
         else:
             require_part(grid, own, client.name)
-            F, targets = _targets(federation, client, judged)
-            common = federation._system.left_out(F, targets) / targets.amax(dim=1, keepdim=True)
-            if last:
-                federation.release()
             if chosen > 0.0:
                 system = federation.own_system(own, chosen, client=client.name)
                 scores = system.left_out(F, targets, 1.0 + chosen) / targets.amax(dim=1, keepdim=True)
@@ -423,12 +425,13 @@ def _look(
     federation: Federation, client: Client, alphas: Sequence[float], only_local_classes: bool
 ) -> tuple[float, list[float], float, Tensor, Tensor]:
     """α, the curve, the nested estimate, and scores of the rows left out: at α, and of the global model."""
-    path = federation.path(client)
-    margins = path.loo_margins(alphas, only_local_classes=only_local_classes)
-    by_beta = {federation.beta: margins}
-    for beta in set(federation.fold_betas) - {federation.beta}:
+    by_beta, _ = {}, federation.total  # the sum once for all of them
+    for beta in set(federation.fold_betas) - {federation.beta}:  # one factor at a time, that in use last
         other = federation.with_beta(beta).path(client)
         by_beta[beta] = other.loo_margins(alphas, only_local_classes=only_local_classes)
+        del other
+    path = federation.path(client)
+    margins = by_beta[federation.beta] = path.loo_margins(alphas, only_local_classes=only_local_classes)
     folds = [by_beta[beta] for beta in federation.fold_betas or [federation.beta] * FOLDS]
     estimate = nested_hits(folds) / len(margins)
     chosen = alphas[select(margins)]

@@ -4,16 +4,19 @@ from __future__ import annotations
 
 import json
 import shutil
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import lru_cache
+from functools import lru_cache, reduce
+from operator import add
 from pathlib import Path
 from tempfile import mkdtemp
+from types import MappingProxyType
 from typing import Any
 
 import numpy as np
 from flwr.app import Context, RecordDict
 
+from fedhip.core.columns import Columns
 from fedhip.core.fixedpoint import GridStatistics
 from fedhip.data import FeatureSet, make_partition
 from fedhip.federation.agreement import Agreement
@@ -21,15 +24,17 @@ from fedhip.federation.exchange import Exchange
 from fedhip.federation.server import Round
 from fedhip.federation.setup import InitSettings, init
 from fedhip.federation.vector import Vector, to_vector
-from fedhip.phases import Client
+from fedhip.phases import Client, RowEncoding
 from fedhip.runs import RunFolder
-from fedhip.simulation import add_up, clients_of
+from fedhip.simulation import RidgeOptions, add_up, clients_of, encoding_of
 from tests.core.problems import Array
 from tests.federation.grid import Clock, Fault, LocalGrid
 
 WIDTH, CLASSES, ROWS = 6, ("ape", "bee", "cat", "dog"), 15
 EIGHT = tuple("abcdefgh")
 FOUR = EIGHT[:4]
+#: An agreement that says what the columns are and how β is found: the statistics are the only sum.
+ONE_SUM: dict[str, Any] = {"columns": "plain", "beta": "gcv"}
 
 
 def rows_of(site: str, rows: int = ROWS) -> tuple[Array, Array]:
@@ -52,17 +57,37 @@ def clients(sites: Sequence[str]) -> list[Client]:
     return clients_of(data, make_partition(data.labels, "natural", clients=data.clients))
 
 
-def statistics(sites: Sequence[str], bits: int) -> list[GridStatistics]:
-    return [client.statistics(len(CLASSES), bits) for client in clients(sites)]
+def ridge_options(agreement: Agreement) -> RidgeOptions:
+    """What `fedhip run` is told to do the same."""
+    columns = Columns.plain(agreement.width) if agreement.columns == "plain" else None
+    return RidgeOptions(
+        agreement.standardize, agreement.intercept, fraction_bits=agreement.fraction_bits, columns=columns
+    )
 
 
-def sum_of(sites: Sequence[str], bits: int) -> GridStatistics:
-    """What `fedhip run` sums."""
-    return add_up(statistics(sites, bits))
+def encoding(agreement: Agreement, surveyed: Sequence[str] = FOUR) -> RowEncoding:
+    """How `fedhip run` makes rows part of the sum, if these sites are asked what columns are like."""
+    return encoding_of(clients(surveyed), len(CLASSES), ridge_options(agreement))
 
 
-def vector_of(site: str, bits: int) -> Vector:
-    return to_vector(statistics([site], bits)[0])
+def sum_of(sites: Sequence[str], agreement: Agreement, surveyed: Sequence[str] | None = None) -> GridStatistics:
+    """What `fedhip run` sums; `surveyed` are the sites of the first sum, where others have left since."""
+    units = encoding(agreement, surveyed or sites)
+    return add_up(units.statistics(client, len(CLASSES)) for client in clients(sites))
+
+
+def vector_of(site: str, agreement: Agreement, surveyed: Sequence[str] = FOUR) -> Vector:
+    (client,) = clients([site])
+    return to_vector(encoding(agreement, surveyed).statistics(client, len(CLASSES)))
+
+
+def survey_of(sites: Sequence[str], outliers: Mapping[str, float] = MappingProxyType({})) -> Vector:
+    """The first sum of these sites, as it travels; a site may have an outlier in its first column."""
+    surveys = []
+    for client in clients(sites):
+        client.train[0][0, 0] = outliers.get(client.name, client.train[0][0, 0])
+        surveys.append(client.survey())
+    return reduce(add, surveys).to_vector().view(np.uint64)
 
 
 def write_rows(path: Path, site: str, **more: Any) -> Path:

@@ -4,18 +4,18 @@ from __future__ import annotations
 
 import json
 import shutil
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
-import torch
 
 from fedhip.core.fixedpoint import GridStatistics
 from fedhip.federation.errors import SiteDataError
 from fedhip.runs import RunFolder
 from tests.cli.samples import done, refused
 from tests.federation.samples import FOUR, Trial, sum_of, write_rows
-from tests.federation.test_round import fedhip_run
+from tests.federation.test_round import assert_same_models, fedhip_run
 
 LATE = (*FOUR, "late")
 
@@ -34,11 +34,11 @@ def test_a_late_site_joins_the_result_of_the_server(
     shutil.copytree(trial.result, result)
     done("join", result, "--client", "late", "--features", rows)
     assert "1 model solved" in capsys.readouterr().out
-    joined, expected = RunFolder.open(result), fedhip_run(tmp_path / "run", LATE, trial.bits)
-    assert joined.total() == sum_of(LATE, trial.bits) == expected.total()
-    own, theirs = joined.model("late"), expected.model("late")
-    assert own.alpha == theirs.alpha
-    torch.testing.assert_close(own.weights, theirs.weights, rtol=1e-9, atol=1e-12)
+    # The columns and β stay those that the sites of the round found together.
+    joined, agreed = RunFolder.open(result), replace(trial.agreement, beta=RunFolder.open(trial.result).results["beta"])
+    expected = fedhip_run(tmp_path / "run", LATE, agreed, FOUR)
+    assert joined.total() == sum_of(LATE, trial.agreement, FOUR) == expected.total()
+    assert_same_models(joined.model("late"), expected.model("late"))
     for words in (["verify", result], ["report", result], ["predict", result, "--client", "late", "--features", rows]):
         done(*words)
     # Another one, and the first leaves: the sum of the round is always what is left.
@@ -48,7 +48,7 @@ def test_a_late_site_joins_the_result_of_the_server(
     done("verify", result)
     done("join", result, "--client", "late", "--features", rows)
     done("forget", result, "--client", "later")
-    assert RunFolder.open(result).total() == sum_of(LATE, trial.bits)
+    assert RunFolder.open(result).total() == sum_of(LATE, trial.agreement, FOUR)
 
 
 def test_a_sum_that_is_not_the_that_of_the_round_and_who_joined_is_found_out(
@@ -106,7 +106,6 @@ def test_the_result_of_the_same_agreement_may_be_written_again(trial: Trial, tmp
     from fedhip.federation.site_folder import open_site
 
     require_ready(open_site(trial.site_folder("a")), trial.data("a"))
+    other = fedhip_run(tmp_path / "run", FOUR, trial.agreement)
     with pytest.raises(SiteDataError, match="holds another run"):
-        require_ready(
-            open_site(trial.site_folder("a")), trial.data("a"), out=fedhip_run(tmp_path / "run", FOUR, 32).path
-        )
+        require_ready(open_site(trial.site_folder("a")), trial.data("a"), out=other.path)

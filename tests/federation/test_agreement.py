@@ -8,16 +8,19 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
+from fedhip.core.columns import Survey
 from fedhip.core.errors import GridOverflowError
 from fedhip.core.fixedpoint import GridStatistics
 from fedhip.data import Window
 from fedhip.features.reference import BackboneReference
 from fedhip.federation.agreement import (
+    COLUMNS,
     HEADS,
     LIFTS,
     PRIORS,
@@ -52,6 +55,8 @@ GOOD: dict[str, Any] = {
     "max_rows": 100_000,
 }
 AGREEMENT = Agreement(**GOOD)
+#: What a file of before there was a choice means.
+OLD = replace(AGREEMENT, columns="plain", standardize=False, intercept=False)
 
 class_names = st.lists(
     st.text(st.characters(categories=["L", "M", "N", "P", "S"]), min_size=1, max_size=9).filter(str.isprintable),
@@ -72,19 +77,33 @@ def agreements(draw: st.DrawFn) -> Agreement:
     backbone = draw(st.none() | named)
     head: Any = draw(st.sampled_from(HEADS))
     alpha: Any = "loo" if head == "lda" else draw(st.just("loo") | st.floats(0, 1e300))
-    beta: Any = draw(st.just("auto") | st.floats(0, 1e300) | st.integers(0, 9)) if head == "ridge" else "auto"
+    beta: Any = (
+        draw(st.sampled_from(["auto", "gcv"]) | st.floats(0, 1e300) | st.integers(0, 9)) if head == "ridge" else "auto"
+    )
     lift: Any = draw(st.sampled_from(LIFTS))
     lifted: Any = {"lift": lift}
     if lift != "none":
         lifted |= {"lift_width": draw(st.integers(1, 5000)), "lift_seed": draw(st.integers(0, 2**63 - 1))}
     if lift not in ("none", "relu"):
         lifted["lift_bandwidth"] = draw(st.floats(1e-3, 1e3))
+    width, standardize, intercept = draw(st.integers(1, 5000)), draw(st.booleans()), draw(st.booleans())
+    units: Any = {"columns": draw(st.sampled_from([c for c in COLUMNS if c != "sum" or lift != "nystroem"]))}
+    if units["columns"] == "given":
+        width = draw(st.integers(1, 9))
+        offsets = (
+            st.floats(-1e19, 1e19) | st.integers(-9, 9) if standardize or intercept else st.sampled_from([0, -0.0])
+        )
+        units["column_offsets"] = tuple(draw(st.lists(offsets, min_size=width, max_size=width)))
+        units["column_exponents"] = tuple(draw(st.lists(st.integers(-200, 200), min_size=width, max_size=width)))
     return Agreement(
         **lifted,
+        **units,
+        standardize=standardize,
+        intercept=intercept,
         name="study-1.2_x",
         sites=tuple(f"s{i}" for i in range(sites)),
         classes=tuple(draw(class_names)),
-        width=draw(st.integers(1, 5000)),
+        width=width,
         backbone=backbone,
         encoder_digest=None if backbone is None else draw(st.none() | st.just("0" * 64)),
         largest_feature=largest,
@@ -138,7 +157,137 @@ def test_the_digest_is_of_the_values_and_not_of_the_file(tmp_path: Path) -> None
     (tmp_path / "f.toml").write_text(text)
     assert Agreement.read(tmp_path / "f.toml").digest() == AGREEMENT.digest()
     # Fixed: a site of another version must find the same.
-    assert AGREEMENT.digest() == "a694fee666d09f8c51790ea0da1956bc3dfe358e81cb5781012ac2328b97cdcf"
+    assert AGREEMENT.digest() == "1dfc3872ea777c39b06e91f99686ee90c430c383307e15cb093f32897e203ebb"
+    assert OLD.digest() == "a694fee666d09f8c51790ea0da1956bc3dfe358e81cb5781012ac2328b97cdcf"
+
+
+#: As the version before wrote it.
+OLD_FILE = """\
+[federation]
+schema = 1
+name = "study"
+sites = ["a", "b", "c", "d"]
+
+[classes]
+names = ["cat", "dog", "Ärger"]
+
+[features]
+width = 1280
+largest_feature = 16.0
+lift = "none"
+encoder_digest = "0f0f0f0f0f0f0f0f0f0f0f0f0f0f0f0f0f0f0f0f0f0f0f0f0f0f0f0f0f0f0f0f"
+
+[features.backbone]
+name = "fedhip-vit"
+identity = "abababababababababababababababababababababababababababababababab"
+precision = "float32"
+pooling = "mean"
+mask_ratio = 0.0
+mask_seed = 0
+
+[round]
+alpha = "loo"
+beta = "auto"
+seed = 0
+fraction_bits = 32
+only_local_classes = false
+secure_sum = true
+quorum = 3
+threshold = 3
+deadline = 600.0
+max_rows = 100000
+"""
+
+
+def test_a_file_of_before_there_was_a_choice_means_what_it_meant(tmp_path: Path) -> None:
+    path = tmp_path / "federation.toml"
+    path.write_text(OLD_FILE, encoding="utf-8")
+    read = Agreement.read(path)
+    assert (read.columns, read.standardize, read.intercept) == ("plain", False, False)
+    assert read == OLD
+    assert read.digest() == "a694fee666d09f8c51790ea0da1956bc3dfe358e81cb5781012ac2328b97cdcf"
+    assert tomllib.loads(read.to_text()) == tomllib.loads(OLD_FILE)
+    assert not read.has_first_sum
+    lifted = {"lift": "nystroem", "lift_width": 9, "lift_seed": 0, "lift_bandwidth": 1.0}
+    other = replace(OLD, head="logistic", prior="client", **lifted)  # type: ignore[arg-type]
+    assert other.digest() == "75df27d0c4b2872935254ea5999cada4b5300cb8381ed5959ba330c9d0f392aa"
+
+
+def test_what_is_agreed_on_columns_is_written(tmp_path: Path) -> None:
+    path = tmp_path / "federation.toml"
+    path.write_text(AGREEMENT.to_text(), encoding="utf-8")
+    assert tomllib.loads(AGREEMENT.to_text())["features"]["columns"] == "sum"
+    assert {"standardize", "intercept"} <= tomllib.loads(AGREEMENT.to_text())["round"].keys()
+    assert (AGREEMENT.has_first_sum, AGREEMENT.chooses_beta, AGREEMENT.has_later_sums) == (True, True, True)
+    one = replace(AGREEMENT, columns="plain", beta="gcv")
+    assert (one.has_first_sum, one.chooses_beta, one.has_later_sums) == (False, False, False)
+    assert not replace(AGREEMENT, head="lda").chooses_beta
+
+
+GIVEN: dict[str, Any] = {"columns": "given", "width": 3, "column_offsets": (0, 1.5, -2), "column_exponents": (0, -3, 9)}
+
+
+def test_units_of_columns_are_digested_by_their_values() -> None:
+    given_units = replace(AGREEMENT, **GIVEN)
+    as_floats = replace(given_units, column_offsets=(-0.0, 1.5, -2.0))
+    assert as_floats == given_units
+    assert as_floats.digest() == given_units.digest()
+    for field, values in (("column_offsets", (0, 1.5, -3)), ("column_exponents", (0, -3, 8))):
+        assert replace(given_units, **{field: values}).digest() != given_units.digest()
+
+
+@pytest.mark.parametrize(
+    ("fields", "message"),
+    [
+        ({"columns": "some"}, "columns is 'some'; give sum, given or plain"),
+        ({"columns": ["sum"]}, "columns is"),
+        ({"columns": "plain"}, "columns is 'plain', and column_offsets is given; it belongs to columns = 'given'"),
+        ({"column_exponents": None}, "column_exponents is missing; it belongs to columns = 'given'"),
+        ({"column_offsets": (0.0, 1.0)}, "column_offsets has 2 numbers, and features are 3 wide; give one for each"),
+        ({"column_exponents": (0,) * 4}, "column_exponents has 4 numbers, and features are 3 wide"),
+        ({"column_offsets": 5}, "column_offsets is 5, and features are 3 wide"),
+        ({"column_offsets": "abc"}, "column_offsets is 'abc'"),
+        ({"column_offsets": (0.0, float("nan"), 0.0)}, "a number of column_offsets is nan; give a finite number"),
+        ({"column_offsets": (0.0, float("-inf"), 0.0)}, "a number of column_offsets is -inf"),
+        ({"column_offsets": (0.0, True, 0.0)}, "a number of column_offsets is True"),
+        ({"column_offsets": (0.0, "1", 0.0)}, "a number of column_offsets is '1'"),
+        ({"column_offsets": (0.0, 10**400, 0.0)}, "a number of column_offsets is 1000"),
+        ({"column_exponents": (0, 1.0, 0)}, "a number of column_exponents is 1.0; give a whole number from -200 to"),
+        ({"column_exponents": (0, 201, 0)}, "a number of column_exponents is 201"),
+        ({"standardize": False, "intercept": False}, "column_offsets are not all 0, and the ridge has no intercept"),
+        ({"standardize": 1}, "standardize is 1; give true or false"),
+        ({"intercept": "no"}, "intercept is 'no'; give true or false"),
+        (
+            {"columns": "sum", "column_offsets": None, "column_exponents": None, "lift": "nystroem", "lift_width": 9,
+             "lift_seed": 0, "lift_bandwidth": 1.0},
+            "the first sum of the lift 'nystroem' is of products",
+        ),
+    ],
+)  # fmt: skip
+def test_units_of_columns_that_are_none(fields: dict[str, Any], message: str) -> None:
+    with pytest.raises(AgreementError) as error:
+        replace(AGREEMENT, **{**GIVEN, **fields})
+    assert message in str(error.value)
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "message"),
+    [
+        ("column_offsets = [0.0, 1.5, -2.0]", "column_offsets = 7", "column_offsets is 7"),
+        ("column_offsets = [0.0, 1.5, -2.0]", "column_offsets = [nan, 0.0, 0.0]", "column_offsets is nan"),
+        ("column_exponents = [0, -3, 9]", "column_exponents = [0, -3]", "column_exponents has 2 numbers"),
+        ("column_exponents = [0, -3, 9]", "column_exponents = [0, -3, 0.5]", "column_exponents is 0.5"),
+        ('columns = "given"\n', "", "columns is 'plain', and column_offsets is given"),
+    ],
+)
+def test_damaged_units_are_refused_by_name(tmp_path: Path, old: str, new: str, message: str) -> None:
+    path, text = tmp_path / "federation.toml", replace(AGREEMENT, **GIVEN).to_text()
+    assert old in text
+    path.write_text(text.replace(old, new, 1), encoding="utf-8")
+    with pytest.raises(AgreementError) as error:
+        Agreement.read(path)
+    assert message in str(error.value)
+    assert str(path) in str(error.value)
 
 
 OTHERS: dict[str, Any] = {
@@ -148,6 +297,9 @@ OTHERS: dict[str, Any] = {
     "width": 1281,
     "backbone": replace(BACKBONE, identity="cd" * 32),
     "encoder_digest": "1f" * 32,
+    "columns": "plain",
+    "standardize": False,
+    "intercept": False,
     "largest_feature": 15.0,
     "head": "lda",
     "prior": "client",
@@ -256,7 +408,7 @@ WRONG: list[tuple[str, Any, str]] = [
     ("alpha", -0.1, "alpha is -0.1; give 'loo' or a finite number of at least 0"),
     ("alpha", "auto", "alpha is 'auto'; give 'loo' or"),
     ("alpha", True, "alpha is True"),
-    ("beta", "loo", "beta is 'loo'; give 'auto' or"),
+    ("beta", "loo", "beta is 'loo'; give 'auto' or 'gcv' or a finite number of at least 0"),
     ("beta", float("nan"), "beta is nan"),
     ("seed", -1, "seed is -1; give a whole number of at least 0"),
     ("seed", 2**63, "seed is 9223372036854775808"),
@@ -329,30 +481,44 @@ def test_as_many_rows_as_are_said_to_fit_do_fit(bits: int, largest: float) -> No
 def test_rows_beyond_the_grid_are_refused_with_what_fits() -> None:
     room = rows_that_fit(16.0, 32) // 4
     assert room == 2**21 - 1
-    assert replace(AGREEMENT, max_rows=room).max_rows == room
+    plain = replace(AGREEMENT, columns="plain", max_rows=room)
     with pytest.raises(AgreementError, match=rf"max_rows={room} or fraction_bits=31 fits"):
-        replace(AGREEMENT, max_rows=room + 1)
-    assert replace(AGREEMENT, max_rows=room + 1, fraction_bits=31).fraction_bits == 31
+        replace(plain, max_rows=room + 1)
+    assert replace(plain, max_rows=room + 1, fraction_bits=31).fraction_bits == 31
     with pytest.raises(AgreementError, match=r"; fraction_bits=4 fits"):
-        replace(AGREEMENT, largest_feature=1e6, fraction_bits=62)
+        replace(plain, max_rows=100_000, largest_feature=1e6, fraction_bits=62)
     with pytest.raises(AgreementError, match="rescale the features"):
-        replace(AGREEMENT, largest_feature=1e30, fraction_bits=62)
+        replace(plain, max_rows=100_000, largest_feature=1e30, fraction_bits=62)
+
+
+def test_a_survey_of_as_many_rows_as_agreed_cannot_wrap() -> None:
+    """The largest numbers that a survey of a row can have, as often as the agreement allows."""
+    room = (2**33 - 1) // 4
+    assert replace(AGREEMENT, max_rows=room).max_rows == room
+    with pytest.raises(AgreementError, match=f"a survey of 4 sites has room for {room} each"):
+        replace(AGREEMENT, max_rows=room + 1)
+    largest = max(int(np.abs(Survey.of([[x]]).table).max()) for x in (256.0, 255.9999999999, 65535.99999, -(2.0**63)))
+    assert largest == 2**30
+    assert 4 * room * largest < 2**63
 
 
 def test_the_sites_own_check_of_its_rows() -> None:
-    AGREEMENT.require_rows(100_000, 16.0)
-    with pytest.raises(SiteDataError, match="100001 rows here, and the agreement allows 100000"):
-        AGREEMENT.require_rows(100_001, 1.0)
+    plain = replace(AGREEMENT, columns="plain")
+    plain.require_rows(100_000, 16.0)
+    for agreed in (AGREEMENT, plain):
+        with pytest.raises(SiteDataError, match="100001 rows here, and the agreement allows 100000"):
+            agreed.require_rows(100_001, 1.0)
     for largest in (16.001, float("nan"), float("inf")):
         with pytest.raises(SiteDataError, match="a feature here is as large as"):
-            AGREEMENT.require_rows(1, largest)
+            plain.require_rows(1, largest)
+    AGREEMENT.require_rows(1, 1e9)  # columns have units of their own
 
 
 def test_masked_sums_cannot_wrap_at_the_bound() -> None:
     """The worst data that the agreement allows, summed as under masks, modulo 2^64."""
     rows, sites = 1000, 4
     bits = max(b for b in range(63) if rows_that_fit(16.0, b) // sites >= rows)
-    agreement = replace(AGREEMENT, fraction_bits=bits, max_rows=rows)
+    agreement = replace(AGREEMENT, columns="plain", fraction_bits=bits, max_rows=rows)
     site = GridStatistics.from_data(torch.full((rows, 2), 16.0), [0] * rows, 1, fraction_bits=agreement.fraction_bits)
     assert int(site.gram.max()) * sites == int((site.gram * sites).max()) < 2**63
 

@@ -20,7 +20,7 @@ from fedhip.federation import encoder as encoder_module
 from fedhip.federation.encoder import cached, digest_of, receive
 from fedhip.federation.errors import EncoderError, QuorumError
 from tests.cli.samples import deepen, encoder, image_folder
-from tests.federation.samples import Trial
+from tests.federation.samples import Trial, ridge_options
 
 DATA = bytes(range(256)) * 5
 DIGEST = hashlib.sha256(DATA).hexdigest()
@@ -96,7 +96,7 @@ class Pictures:
         rows = FeatureSet(features, labels, ("dark", "bright"), clients=data.clients)
         partition = make_partition(labels, "natural", clients=data.clients)
         config = {"alpha": "loo", "beta": "auto", "seed": 0, "statistics": True}
-        settings = RoundSettings(fraction_bits=self.trial.bits)
+        settings = RoundSettings(ridge=ridge_options(self.trial.agreement))
         return run_round(path, rows, partition, settings, title="", config=config, render=lambda *_: "")[0]
 
 

@@ -19,7 +19,7 @@ from fedhip.federation.secure_sum.shamir import split
 from fedhip.federation.vector import Layout
 from fedhip.federation.wire import from_records, to_records
 from tests.federation.grid import array_record
-from tests.federation.samples import CLASSES, FOUR, WIDTH, Trial, sum_of
+from tests.federation.samples import CLASSES, FOUR, ONE_SUM, WIDTH, Trial, sum_of
 
 pytestmark = pytest.mark.usefixtures("sums_only")
 
@@ -77,9 +77,9 @@ def pickled(records: RecordDict) -> RecordDict:
     ("kind", "code"), [("late", ServerCode.LATE), ("gone", ServerCode.GONE), ("raises", ServerCode.CRASHED)]
 )
 def test_late_gone_and_broken_sites(tmp_path: Path, step: str, kind: str, code: ServerCode) -> None:
-    trial = Trial.make(tmp_path, quorum=3, threshold=3)
+    trial = Trial.make(tmp_path, quorum=3, threshold=3, **ONE_SUM)
     trial.fault(kind, "c", step)
-    assert trial.run().total() == sum_of(inside(step), trial.bits)
+    assert trial.run().total() == sum_of(inside(step), trial.agreement)
     assert trial.codes()["c"] == code
     assert any(line.get("site") == "c" and line["step"] == step for line in trial.diary())
     # What an app breaks off with is the site's own affair.
@@ -93,9 +93,9 @@ def test_late_gone_and_broken_sites(tmp_path: Path, step: str, kind: str, code: 
     ids=["nothing", "session", "agreement", "step", "protocol"],
 )
 def test_an_answer_that_is_none(tmp_path: Path, step: str, change: Callable[[RecordDict], RecordDict]) -> None:
-    trial = Trial.make(tmp_path, quorum=3, threshold=3)
+    trial = Trial.make(tmp_path, quorum=3, threshold=3, **ONE_SUM)
     trial.fault("changed", "c", step, change)
-    assert trial.run().total() == sum_of(inside(step), trial.bits)
+    assert trial.run().total() == sum_of(inside(step), trial.agreement)
     assert trial.codes() == {"c": ServerCode.GARBAGE}
 
 
@@ -121,38 +121,97 @@ def test_an_answer_that_is_none(tmp_path: Path, step: str, change: Callable[[Rec
     ],
 )
 def test_garbage_in_an_answer(tmp_path: Path, step: str, change: Callable[[RecordDict], RecordDict]) -> None:
-    trial = Trial.make(tmp_path, quorum=3, threshold=3)
+    trial = Trial.make(tmp_path, quorum=3, threshold=3, **ONE_SUM)
     trial.fault("changed", "c", step, change)
-    assert trial.run().total() == sum_of(inside(step), trial.bits)
+    assert trial.run().total() == sum_of(inside(step), trial.agreement)
     assert trial.codes() == {"c": ServerCode.GARBAGE}
 
 
 @pytest.mark.parametrize("bit", [20, 40, 62])
 def test_a_plain_vector_that_no_rows_have(tmp_path: Path, bit: int) -> None:
-    trial = Trial.make(tmp_path, quorum=3, threshold=3, secure_sum=False)
+    trial = Trial.make(tmp_path, quorum=3, threshold=3, secure_sum=False, **ONE_SUM)
     for site in FOUR:
         trial.policy(site, "require_secure_sum = false")
     wrong = np.ones(SIZE, np.uint64) << np.uint64(bit)  # semi-definite, but of too many rows
     trial.fault("changed", "c", "mask", vector(wrong))
-    assert trial.run().total() == sum_of(THREE, trial.bits)
+    assert trial.run().total() == sum_of(THREE, trial.agreement)
     assert trial.codes() == {"c": ServerCode.GARBAGE}
 
 
 def test_wrong_numbers_under_a_mask_spoil_the_sum_and_nothing_is_written(tmp_path: Path) -> None:
-    trial = Trial.make(tmp_path)
+    trial = Trial.make(tmp_path, **ONE_SUM)
     trial.fault("changed", "c", "mask", vector(np.arange(SIZE, dtype=np.uint64) << np.uint64(50)))
     with pytest.raises(RoundError, match="under its mask"):
         trial.run()
     assert not trial.result.exists()
 
 
+def plus(place: int, number: int) -> Callable[[RecordDict], RecordDict]:
+    """A masked vector to which the site has added something that its rows do not say."""
+
+    def change(records: RecordDict) -> RecordDict:
+        letter = from_records(records)
+        more = np.zeros(letter.array("vector").shape, np.uint64)
+        more[place] = number % (1 << 64)
+        return to_records(letter.reply(letter.body, {"vector": letter.array("vector") + more}))
+
+    return change
+
+
+@pytest.mark.parametrize(
+    ("number", "change", "message"),
+    [
+        (1, plus(-1, 1 << 40), "the survey is of"),
+        (1, plus(-1, -(1 << 10)), "the survey is of"),
+        (1, plus(0, 1 << 40), "more values than there are rows"),
+        (1, plus(5 * WIDTH * 4, -100), "fewer than none"),
+        (1, plus((5 * 4 + 1) * WIDTH, 1 << 40), "squares of a column are smaller than its sum allows"),
+        (2, plus(-1, -100), "class counts"),
+        (2, plus(0, -(1 << 50)), "not positive semi-definite"),
+        (3, plus(0, 1 << 40), "more rows right than there are"),
+        (3, plus(-1, -(1 << 40)), "fewer than none"),
+    ],
+)
+def test_wrong_numbers_under_a_mask_in_any_of_three_sums(
+    tmp_path: Path, number: int, change: Callable[[RecordDict], RecordDict], message: str
+) -> None:
+    trial = Trial.make(tmp_path)
+    trial.fault("changed", "c", "mask", change, round=number)
+    with pytest.raises(RoundError, match=rf"under its mask: .*{message}.*Nobody can say which; nothing was written"):
+        trial.run()
+    assert not trial.result.exists()
+    assert trial.diary()[-1]["step"] == "failed"
+
+
+@pytest.mark.parametrize("place", [0, -1])
+def test_a_plain_survey_that_no_rows_have(tmp_path: Path, place: int) -> None:
+    trial = Trial.make(tmp_path, quorum=3, threshold=3, secure_sum=False)
+    for site in FOUR:
+        trial.policy(site, "require_secure_sum = false")
+    trial.fault("changed", "c", "mask", plus(place, 1 << 40), round=1)
+    assert trial.run().total() == sum_of(THREE, trial.agreement)
+    assert trial.codes() == {"c": ServerCode.GARBAGE}
+
+
+@pytest.mark.parametrize("number", [1, 2, 3])
+@pytest.mark.parametrize("step", ["keys", "share", "mask", "unmask"])
+def test_a_message_that_comes_twice_in_any_of_three_sums(tmp_path: Path, step: str, number: int) -> None:
+    trial = Trial.make(tmp_path)
+    trial.fault("twice", "c", step, round=number)
+    assert trial.run().total() == sum_of(FOUR, trial.agreement)
+    (second,) = trial.grid.second
+    letter = from_records(second.content)
+    assert not letter.arrays
+    assert letter.code is (SiteCode.OK if step == "unmask" else SiteCode.ANSWERED)
+
+
 @pytest.mark.parametrize("kind", ["twice", "at-once"])
 @pytest.mark.parametrize("step", STEPS)
 def test_a_message_that_comes_twice(tmp_path: Path, step: str, kind: str) -> None:
     """One answer, and for the other a refusal or the very same answer; the sum is what it was."""
-    trial = Trial.make(tmp_path)
+    trial = Trial.make(tmp_path, **ONE_SUM)
     trial.fault(kind, "c", step)
-    assert trial.run().total() == sum_of(FOUR, trial.bits)
+    assert trial.run().total() == sum_of(FOUR, trial.agreement)
     (second,) = trial.grid.second
     letter = from_records(second.content)
     assert not letter.arrays
@@ -161,15 +220,15 @@ def test_a_message_that_comes_twice(tmp_path: Path, step: str, kind: str) -> Non
 
 @pytest.mark.parametrize("step", STEPS)
 def test_a_question_of_another_session(tmp_path: Path, step: str) -> None:
-    trial = Trial.make(tmp_path, quorum=3, threshold=3)
+    trial = Trial.make(tmp_path, quorum=3, threshold=3, **ONE_SUM)
     trial.fault("asked", "c", step, header(session=b"x" * 32))
-    assert trial.run().total() == sum_of(inside(step), trial.bits)
+    assert trial.run().total() == sum_of(inside(step), trial.agreement)
     assert trial.codes() == {"c": ServerCode.GARBAGE if step == "hello" else SiteCode.SESSION}
 
 
 def test_a_message_from_yesterday(tmp_path: Path) -> None:
     """The question of an earlier session, word for word, gets nothing."""
-    trial = Trial.make(tmp_path, quorum=3, threshold=3)
+    trial = Trial.make(tmp_path, quorum=3, threshold=3, **ONE_SUM)
     kept: list[RecordDict] = []
 
     def keep(records: RecordDict) -> RecordDict:
@@ -183,13 +242,13 @@ def test_a_message_from_yesterday(tmp_path: Path) -> None:
         trial.run()
     trial.again()
     trial.fault("asked", "c", "mask", lambda _: kept[0])
-    assert trial.run().total() == sum_of(THREE, trial.bits)
+    assert trial.run().total() == sum_of(THREE, trial.agreement)
     assert trial.codes() == {"c": SiteCode.SESSION}
 
 
 @pytest.mark.parametrize("step", ["hello", "keys", "share", "mask"])
 def test_a_lost_quorum_says_why_and_the_next_round_works(tmp_path: Path, step: str) -> None:
-    trial = Trial.make(tmp_path, quorum=3, threshold=3)
+    trial = Trial.make(tmp_path, quorum=3, threshold=3, **ONE_SUM)
     trial.fault("silent", "b", step)
     trial.fault("raises", "c", step)
     with pytest.raises(QuorumError, match=rf"after {step} 2 of 4 sites .*the quorum is 3.*b: .*, c: crashed"):
@@ -199,12 +258,12 @@ def test_a_lost_quorum_says_why_and_the_next_round_works(tmp_path: Path, step: s
     assert {path.name for path in (trial.folder / "state").iterdir()} == {"nodes.json", "progress.jsonl"}
     assert trial.diary()[-1]["step"] == "failed"
     trial.again()
-    assert trial.run().total() == sum_of(FOUR, trial.bits)
+    assert trial.run().total() == sum_of(FOUR, trial.agreement)
 
 
 @pytest.mark.parametrize("step", ["agree", "unmask"])
 def test_too_few_are_left_to_take_the_masks_off_and_go_on_when_they_are_back(tmp_path: Path, step: str) -> None:
-    trial = Trial.make(tmp_path, quorum=3, threshold=3)
+    trial = Trial.make(tmp_path, quorum=3, threshold=3, **ONE_SUM)
     trial.fault("silent", "d", "mask")
     for site in "bc":
         trial.fault("lost", site, step)
@@ -212,51 +271,51 @@ def test_too_few_are_left_to_take_the_masks_off_and_go_on_when_they_are_back(tmp
         trial.run()
     assert not trial.result.exists()
     trial.again()
-    assert trial.run().total() == sum_of(("a", "b", "c"), trial.bits)
+    assert trial.run().total() == sum_of(("a", "b", "c"), trial.agreement)
 
 
 def test_a_site_that_never_came(tmp_path: Path) -> None:
-    trial = Trial.make(tmp_path, quorum=3, threshold=3)
+    trial = Trial.make(tmp_path, quorum=3, threshold=3, **ONE_SUM)
     del trial.grid.nodes[trial.node("c")]
-    assert trial.run().total() == sum_of(THREE, trial.bits)
+    assert trial.run().total() == sum_of(THREE, trial.agreement)
     assert trial.codes() == {"c": ServerCode.NEVER_CAME}
     assert trial.grid.clock.now >= trial.agreement.deadline
 
 
 def test_a_site_that_says_it_is_another(tmp_path: Path) -> None:
     """The node of c has the folder of b: a name alone is not believed, and b's signature is for b."""
-    trial = Trial.make(tmp_path, quorum=3, threshold=3)
+    trial = Trial.make(tmp_path, quorum=3, threshold=3, **ONE_SUM)
     folder = trial.folder / "stolen"
     shutil.copytree(trial.site_folder("b"), folder)
     trial.grid.nodes[trial.node("c")].node_config["site-folder"] = str(folder)
     trial.fault("changed", "c", "hello", body(site="c"))
-    assert trial.run().total() == sum_of(THREE, trial.bits)
+    assert trial.run().total() == sum_of(THREE, trial.agreement)
     assert trial.codes() == {"c": ServerCode.SIGNATURE}
 
 
 def test_a_hello_signed_for_another_node(tmp_path: Path) -> None:
-    trial = Trial.make(tmp_path, quorum=3, threshold=3)
+    trial = Trial.make(tmp_path, quorum=3, threshold=3, **ONE_SUM)
     context = trial.grid.nodes[trial.node("c")]
     context.node_id = 999
-    assert trial.run().total() == sum_of(THREE, trial.bits)
+    assert trial.run().total() == sum_of(THREE, trial.agreement)
     assert trial.codes() == {"c": ServerCode.SIGNATURE}
 
 
 def test_the_same_site_twice(tmp_path: Path) -> None:
     """A second node with c's key and folder: c takes part once."""
-    trial = Trial.make(tmp_path)
+    trial = Trial.make(tmp_path, **ONE_SUM)
     shutil.copytree(trial.site_folder("c"), trial.folder / "twin")
     config = {"site-folder": str(trial.folder / "twin"), "data": str(trial.data("c"))}
     trial.grid.nodes[500] = Context(7, 500, config, RecordDict(), {})  # type: ignore[arg-type]
     nodes = trial.folder / "state" / "nodes.json"
     nodes.write_text(json.dumps({**json.loads(nodes.read_text()), "500": "c"}))
-    assert trial.run().total() == sum_of(FOUR, trial.bits)
+    assert trial.run().total() == sum_of(FOUR, trial.agreement)
     assert trial.codes() == {}
     assert any("connected twice" in line["text"] for line in trial.diary())
 
 
 def test_a_node_that_nobody_registered_is_not_asked(tmp_path: Path) -> None:
-    trial = Trial.make(tmp_path)
+    trial = Trial.make(tmp_path, **ONE_SUM)
     trial.grid.nodes[500] = trial.grid.nodes[trial.node("a")]
     trial.run()
     assert 500 not in {node for node, _ in trial.grid.asked}
@@ -264,7 +323,7 @@ def test_a_node_that_nobody_registered_is_not_asked(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("content", [None, "{", "[]", '{"x": "a"}'])
 def test_no_list_of_nodes(tmp_path: Path, content: str | None) -> None:
-    trial = Trial.make(tmp_path)
+    trial = Trial.make(tmp_path, **ONE_SUM)
     nodes = trial.folder / "state" / "nodes.json"
     nodes.unlink()
     if content is not None:
@@ -274,24 +333,24 @@ def test_no_list_of_nodes(tmp_path: Path, content: str | None) -> None:
 
 
 def test_another_agreement_at_a_site_and_another_roster(tmp_path: Path) -> None:
-    trial = Trial.make(tmp_path, quorum=2, threshold=2, secure_sum=False)
+    trial = Trial.make(tmp_path, quorum=2, threshold=2, secure_sum=False, **ONE_SUM)
     for site in FOUR:
         trial.policy(site, "require_secure_sum = false")
     toml = trial.site_folder("b") / "federation.toml"
     toml.write_text(toml.read_text().replace("seed = 0", "seed = 1"))
     roster = trial.site_folder("c") / "roster.json"
     content = json.loads(roster.read_text())
-    other = Trial.make(tmp_path / "other", ("a", "b"))
+    other = Trial.make(tmp_path / "other", ("a", "b"), **ONE_SUM)
     stranger = json.loads((other.folder / "roster.json").read_text())["sites"]["a"]
     content["sites"]["d"] = stranger
     roster.write_text(json.dumps(content))
-    assert trial.run().total() == sum_of(("a", "d"), trial.bits)
+    assert trial.run().total() == sum_of(("a", "d"), trial.agreement)
     assert trial.codes() == {"b": SiteCode.AGREEMENT, "c": SiteCode.ROSTER}
 
 
 def test_a_lying_dealer_is_named(tmp_path: Path) -> None:
     """Shares that open to nothing: those who cannot open them stay out, or the dealer does."""
-    trial = Trial.make(tmp_path, quorum=3, threshold=3)
+    trial = Trial.make(tmp_path, quorum=3, threshold=3, **ONE_SUM)
 
     def spoil(records: RecordDict) -> RecordDict:
         fields = cast(ConfigRecord, records["body"])
@@ -299,13 +358,13 @@ def test_a_lying_dealer_is_named(tmp_path: Path) -> None:
         return records
 
     trial.fault("changed", "c", "share", spoil)
-    assert trial.run().total() == sum_of(THREE, trial.bits)
+    assert trial.run().total() == sum_of(THREE, trial.agreement)
     assert set(trial.codes()) == {"c"}
 
 
 def test_a_dealer_whose_seals_do_not_open_is_named_at_the_sites(tmp_path: Path) -> None:
     """The server cannot see it, and a site that says so to the server could say so of anybody."""
-    trial = Trial.make(tmp_path, quorum=3, threshold=3)
+    trial = Trial.make(tmp_path, quorum=3, threshold=3, **ONE_SUM)
 
     def flip(records: RecordDict) -> RecordDict:
         fields = cast(ConfigRecord, records["body"])
@@ -318,12 +377,12 @@ def test_a_dealer_whose_seals_do_not_open_is_named_at_the_sites(tmp_path: Path) 
     for site in THREE:
         assert "site 'c': the sealed shares do not open" in trial.log(site)
     trial.again()
-    assert trial.run().total() == sum_of(FOUR, trial.bits)  # nobody has lost anything
+    assert trial.run().total() == sum_of(FOUR, trial.agreement)  # nobody has lost anything
 
 
 def test_a_dealer_of_another_secret_ends_this_federation(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The sites have unmasked, and do so once: to start again would be no help, and is not advised."""
-    trial = Trial.make(tmp_path, quorum=3, threshold=3)
+    trial = Trial.make(tmp_path, quorum=3, threshold=3, **ONE_SUM)
     calls = iter(range(8))
 
     def lie(secret: bytes, threshold: int, points: list[int]) -> dict[int, bytes]:

@@ -8,20 +8,10 @@ import pytest
 import torch
 
 from fedhip.cli.main import main
-from fedhip.data import make_partition
-from fedhip.experiments.run import RoundSettings, run_round
 from fedhip.models import Model
 from fedhip.runs import RunFolder, verify
-from tests.federation.samples import FOUR, Trial, feature_set
-
-
-def fedhip_run(path: Path, head: str, bits: int) -> RunFolder:
-    """The run of the same clients in one process."""
-    data = feature_set(FOUR)
-    partition = make_partition(data.labels, "natural", clients=data.clients)
-    config = {"alpha": "loo", "beta": "auto", "seed": 0, "only_local_classes": False, "statistics": True}
-    settings = RoundSettings(fraction_bits=bits, head=head)
-    return run_round(path, data, partition, settings, title="", config=config, render=lambda *_: "")[0]
+from tests.federation.samples import FOUR, ONE_SUM, Trial
+from tests.federation.test_round import fedhip_run
 
 
 def assert_same(own: Model, other: Model) -> None:
@@ -36,10 +26,13 @@ def assert_same(own: Model, other: Model) -> None:
         assert value == pytest.approx(other.settings[name], rel=1e-9)
 
 
+@pytest.mark.parametrize("columns", ["sum", "plain"])
 @pytest.mark.parametrize("head", ["lda", "logistic"])
-def test_models_are_those_of_fedhip_run(tmp_path: Path, head: str, capsys: pytest.CaptureFixture[str]) -> None:
-    trial = Trial.make(tmp_path, head=head)
-    result, expected = trial.run(), fedhip_run(tmp_path / "run", head, trial.bits)
+def test_models_are_those_of_fedhip_run(
+    tmp_path: Path, head: str, columns: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    trial = Trial.make(tmp_path, head=head, columns=columns)
+    result, expected = trial.run(), fedhip_run(tmp_path / "run", FOUR, trial.agreement, head=head)
     assert result.total() == expected.total()
     assert_same(result.model(None), expected.model(None))
     method = f"fedhip-{head}"
@@ -51,14 +44,20 @@ def test_models_are_those_of_fedhip_run(tmp_path: Path, head: str, capsys: pytes
     assert not [check for check in verify(result) if check.problem]
     accuracy = {e["client"]: e["accuracy"] for e in expected.results["methods"][method]["per_client"]}
     assert {e["client"]: e["accuracy"] for e in result.results["methods"][method]["per_client"]} == accuracy
-    assert result.results["methods"][method]["rounds"] == {"lda": 1, "logistic": 8}[head]
+    assert result.results["methods"][method]["rounds"] == {"lda": 1, "logistic": 8}[head] + (columns == "sum")
     own_folder = trial.site_folder("a") / "result"
     assert main(["predict", str(own_folder), "--client", "a", "--features", str(trial.data("a"))]) == 0
     assert "Traceback" not in capsys.readouterr().err
     assert not (trial.site_folder("a") / "state" / "total.bin").exists()
 
 
-def test_a_ridge_asks_for_one_sum_and_says_nothing_of_heads(tmp_path: Path) -> None:
-    result = Trial.make(tmp_path).run()
-    assert not {"head", "settings", "sums", "notes"} & result.results.keys()
+def test_a_ridge_asks_for_three_sums_and_says_nothing_of_heads(tmp_path: Path) -> None:
+    result = Trial.make(tmp_path / "three").run()
+    assert [s["ask"] for s in result.results["sums"]] == ["moments", "statistics", "beta"]
+    assert not {"head", "settings"} & result.results.keys()
     assert "head" not in result.config
+
+
+def test_a_ridge_of_known_columns_and_beta_asks_for_one_sum(tmp_path: Path) -> None:
+    result = Trial.make(tmp_path / "one", **ONE_SUM).run()
+    assert not {"head", "settings", "sums", "notes"} & result.results.keys()

@@ -105,10 +105,27 @@ def test_what_the_logistic_head_costs_a_site() -> None:
     usual = {"name": "x", "sites": ("a", "b", "c"), "classes": ("x", "y"), "width": 3, "fraction_bits": 32}
     agreement = Agreement(**usual, quorum=3, threshold=3, max_rows=9, head="logistic")  # type: ignore[arg-type]
     asks = ["temperature", "gradient", "gradient", "penalty"]
-    found = traffic_of(agreement, "fedhip-logistic", asks)
-    statistics, gradient, weights = 8 * (6 + 6 + 2), 8 * (4 * 2 + 2 + 2 + 2), 4 * 8
-    assert found == {
-        "rounds": 5,
-        "upload_bytes_per_client": statistics + 2 * gradient + 8 * (16 + 153),
-        "download_bytes_per_client": statistics + 2 * weights + 2 * (weights + gradient) + 8 * 8,
-    }
+    survey, statistics, gradient, weights = 8 * (52 * 3 + 1), 8 * (6 + 6 + 2), 8 * (4 * 2 + 2 + 2 + 2), 4 * 8
+    for columns, first in (("sum", survey), ("plain", 0)):
+        assert traffic_of(replace(agreement, columns=columns), "fedhip-logistic", asks) == {  # type: ignore[arg-type]
+            "rounds": 5 + (columns == "sum"),
+            "upload_bytes_per_client": first + statistics + 2 * gradient + 8 * (16 + 153),
+            "download_bytes_per_client": first + statistics + 2 * weights + 2 * (weights + gradient) + 8 * 8,
+        }
+
+
+def test_what_a_ridge_costs_a_site() -> None:
+    usual = {"name": "x", "sites": ("a", "b", "c"), "classes": ("x", "y"), "width": 3, "fraction_bits": 32}
+    three = Agreement(**usual, quorum=3, threshold=3, max_rows=9)  # type: ignore[arg-type]
+    one = replace(three, columns="plain", beta="gcv")
+    survey, statistics, beta, model = 8 * (52 * 3 + 1), 8 * (6 + 6 + 2), 8 * 6 * 8, 8 * (3 + 1) * 2
+
+    def told(agreement: Agreement, method: str, *asks: str) -> tuple[int, ...]:
+        return tuple(traffic_of(agreement, method, asks).values())
+
+    for method in ("global", "fedhip"):
+        assert told(three, method, "beta") == (3, survey + statistics + beta, survey + statistics)
+    assert told(one, "fedhip") == (1, statistics, statistics)
+    assert told(one, "global") == (1, statistics, model)
+    assert told(replace(one, intercept=False), "global") == (1, statistics, 8 * 3 * 2)
+    assert told(three, "local", "beta") == (0, 0, 0)

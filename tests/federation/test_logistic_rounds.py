@@ -11,6 +11,7 @@ import pytest
 import torch
 from flwr.app import RecordDict
 
+from fedhip.core.columns import Columns
 from fedhip.core.logistic import LossError
 from fedhip.core.logistic_fit import LogisticFit, LogisticHead
 from fedhip.federation.errors import QuorumError, RoundError
@@ -19,16 +20,25 @@ from fedhip.federation.wire import from_records, to_records
 from fedhip.methods.closed import Task
 from fedhip.methods.fedhip_logistic import LogisticRun
 from fedhip.methods.protocol import Protocol
+from fedhip.simulation import STANDARD, RidgeOptions, federate
 from tests.federation.grid import ServerKilled
 from tests.federation.samples import CLASSES, FOUR, WIDTH, Trial, clients, sum_of
 
 pytestmark = pytest.mark.usefixtures("sums_only")
 
 
-def in_one_process(sites: Sequence[str], gradients: int = 5) -> LogisticFit:
-    """The fit of `fedhip run` on these sites' rows."""
+#: Columns as they are, on the grid of the agreements here.
+PLAIN = RidgeOptions(fraction_bits=32, columns=Columns.plain(WIDTH))
+
+
+def run_of(sites: Sequence[str], ridge: RidgeOptions = PLAIN) -> LogisticRun:
     task = Task(clients(sites), len(CLASSES), Protocol(), {}, "cpu", lambda *_: None)
-    run = LogisticRun(task)
+    return LogisticRun(task, federate(task.training, len(CLASSES), ridge=ridge))
+
+
+def in_one_process(sites: Sequence[str], gradients: int = 5, ridge: RidgeOptions = PLAIN) -> LogisticFit:
+    """The fit of `fedhip run` on these sites' rows."""
+    run = run_of(sites, ridge)
     fit = run.statistics()
     run.temperature(fit)
     run.gradients(fit, gradients)
@@ -59,24 +69,29 @@ def assert_same(fit: LogisticFit, other: LogisticFit) -> None:
 
 
 def logistic(tmp_path: Path, sites: Sequence[str] = FOUR, **settings: Any) -> Trial:
-    return Trial.make(tmp_path, sites, head="logistic", **settings)
+    """Of columns that are known, so that the statistics are the first sum."""
+    return Trial.make(tmp_path, sites, head="logistic", **{"columns": "plain", **settings})
 
 
-def test_masked_and_plain_sums_are_those_of_fedhip_run(tmp_path: Path, fits: list[LogisticFit]) -> None:
-    masked, plain = logistic(tmp_path / "masked"), logistic(tmp_path / "plain", secure_sum=False)
+@pytest.mark.parametrize(("columns", "ridge"), [("sum", STANDARD), ("plain", PLAIN)])
+def test_masked_and_plain_sums_are_those_of_fedhip_run(
+    tmp_path: Path, fits: list[LogisticFit], columns: str, ridge: RidgeOptions
+) -> None:
+    masked = logistic(tmp_path / "masked", columns=columns)
+    plain = logistic(tmp_path / "plain", columns=columns, secure_sum=False)
     masked.grid.carry = True
     for site in FOUR:
         plain.policy(site, "require_secure_sum = false")
-    expected = in_one_process(FOUR)
+    expected, first = in_one_process(FOUR, ridge=ridge), ["moments"] * (columns == "sum")
     for trial in (masked, plain):
         result = trial.run()
-        assert result.total() == sum_of(FOUR, trial.bits)
+        assert result.total() == sum_of(FOUR, trial.agreement)
         assert [s["ask"] for s in result.results["sums"]] == [
-            *("statistics", "temperature", "gradient", "gradient", "penalty", "gradient", "gradient", "gradient")
+            *(*first, "statistics", "temperature", "gradient", "gradient", "penalty", *["gradient"] * 3)
         ]
         assert all(s["sites"] == list(FOUR) for s in result.results["sums"])
         assert_same(fits[-1], expected)
-    assert masked.grid.asked.count((101, "unmask")) == 8
+    assert masked.grid.asked.count((101, "unmask")) == 8 + len(first)
 
 
 #: Statistics, temperature, two gradients, penalty.
@@ -90,10 +105,7 @@ def permit_leavers(trial: Trial) -> None:
 
 def with_leaver(leaver: str, number: int, gradients: int) -> LogisticFit:
     """The fit in one process, of sums that from this one on are without a site's rows."""
-    runs = {
-        there: LogisticRun(Task(clients(sites), len(CLASSES), Protocol(), {}, "cpu", lambda *_: None))
-        for there, sites in ((True, FOUR), (False, tuple(s for s in FOUR if s != leaver)))
-    }
+    runs = {there: run_of(sites) for there, sites in ((True, FOUR), (False, tuple(s for s in FOUR if s != leaver)))}
     fit = runs[True].statistics()
     runs[number > 2].temperature(fit)
     at = 3
@@ -154,7 +166,7 @@ def test_without_consent_nobody_goes_on_and_nothing_is_lost(
     asked = [asked for asked in trial.grid.asked if asked[1] == "unmask"]
     assert len(asked) == 4 * (sum_number - 1)
     trial.again()
-    assert trial.run().total() == sum_of(FOUR, trial.bits)
+    assert trial.run().total() == sum_of(FOUR, trial.agreement)
     assert_same(fits[-1], in_one_process(FOUR, 2))
     assert trial.codes() == {}
 
@@ -194,7 +206,7 @@ def test_killed_in_any_step_of_any_sum(
     with pytest.raises(ServerKilled):
         trial.run()
     trial.again()
-    assert trial.run().total() == sum_of(FOUR, trial.bits)
+    assert trial.run().total() == sum_of(FOUR, trial.agreement)
     assert_same(fits[-1], in_one_process(FOUR, 2))
     assert trial.codes() == {}
     sums = 5 - sum_number + (0 if step == "unmask" else 1)

@@ -3,27 +3,34 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Callable
 from concurrent.futures import ProcessPoolExecutor
 from multiprocessing import get_context
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 
 from fedhip.federation.agreement import Agreement
+from fedhip.federation.lift_sums import encoding_of
 from fedhip.federation.personal import Sum, personalize
 from fedhip.federation.setup import InitSettings
-from fedhip.federation.vector import Layout, from_vector, to_vector
+from fedhip.federation.site_rounds import later_vector
+from fedhip.federation.site_state import Session
+from fedhip.federation.vector import from_vector, to_vector
+from fedhip.federation.wire import Envelope, Letter, Step
 from fedhip.phases import Client
 from tests.federation.samples import CLASSES, FOUR
+
+pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="reads a process's memory from /proc")
 
 #: A matrix of 35 MB: the system's allocator gives back at once what is larger than 32.
 WIDE, ROWS = 2100, 60
 
 
-def agreement(width: int) -> Agreement:
-    """With an α that asks for a model of the site's own, which on rows as easy as these may not be chosen."""
-    return InitSettings(name="trial", sites=FOUR, classes=CLASSES, width=width, alpha=5.0).agreement()
+def agreement(width: int, alpha: Any) -> Agreement:
+    return InitSettings(name="trial", sites=FOUR, classes=CLASSES, width=width, alpha=alpha).agreement()
 
 
 def rows_of_width(width: int) -> Client:
@@ -38,24 +45,60 @@ def memory(kind: str) -> int:
     return 1024 * int(next(line.split()[1] for line in status.splitlines() if line.startswith(kind)))
 
 
-def matrices_beside_the_sum(folder: Path) -> float:
-    """How many of its size phase 3 takes at most; to be called in a process of its own."""
+def of_phase_3(folder: Path, alpha: Any, fold_betas: tuple[float, ...]) -> float:
+    """How many matrices of the sum's size phase 3 takes at most; to be called in a process of its own."""
     before = 0
     for width in (3, WIDE):  # first a small one, for all that is loaded once
-        agreed = agreement(width)
+        agreed, client = agreement(width, alpha), rows_of_width(width)
+        units = encoding_of(agreed, client.survey().to_vector().view(np.uint64))
         vector = np.load(folder / f"{width}.npy")
-        received = Sum(from_vector(vector, Layout(width, len(CLASSES)), agreed.fraction_bits), 1.0, FOUR)
-        del vector
-        client = rows_of_width(width)
+        grid = from_vector(vector, agreed.layout, agreed.fraction_bits)
+        received = Sum(grid, 1.0, FOUR, units, fold_betas)
+        del vector, grid
         before = memory("VmRSS")
         personalize(folder / f"{width}", client, received, agreed, folder / "rows.npz")
     return (memory("VmHWM") - before) / (8 * WIDE**2)
 
 
-@pytest.mark.skipif(sys.platform != "linux", reason="reads a process's memory from /proc")
-def test_a_site_holds_two_matrices_beside_the_sum_and_no_more(tmp_path: Path) -> None:
-    bits = agreement(WIDE).fraction_bits
+def of_beta(folder: Path) -> float:
+    """The same of what β is chosen by; here the sum is a vector yet, of half that size."""
+    before = 0
     for width in (3, WIDE):
-        np.save(tmp_path / f"{width}.npy", to_vector(rows_of_width(width).statistics(len(CLASSES), bits)))
+        agreed, client = agreement(width, "loo"), rows_of_width(width)
+        units = encoding_of(agreed, client.survey().to_vector().view(np.uint64))
+        total = np.load(folder / f"{width}.npy")
+        session = Session(b"", "", "", ask="beta")
+        question = Letter(Envelope(b"", "", "", Step.KEYS), {"sites": list(FOUR)})
+        before = memory("VmRSS")
+        later_vector(session, question, agreed, total, client, units)
+    return (memory("VmHWM") - before) / (8 * WIDE**2)
+
+
+@pytest.fixture
+def sums(tmp_path: Path) -> Path:
+    for width in (3, WIDE):
+        agreed, client = agreement(width, "loo"), rows_of_width(width)
+        units = encoding_of(agreed, client.survey().to_vector().view(np.uint64))
+        np.save(tmp_path / f"{width}.npy", to_vector(units.statistics(client, len(CLASSES))))
+    return tmp_path
+
+
+def in_a_process(measure: Callable[..., float], *arguments: Any) -> float:
     with ProcessPoolExecutor(1, get_context("spawn")) as pool:
-        assert pool.submit(matrices_beside_the_sum, tmp_path).result() < 3.4
+        return pool.submit(measure, *arguments).result()
+
+
+@pytest.mark.parametrize(
+    ("alpha", "fold_betas"),
+    # A model of its own, which on rows as easy as these may not be chosen; and what folds are judged by.
+    [(5.0, ()), ("loo", (1.0, 0.1, 1.0, 0.01, 1.0))],
+)
+def test_a_site_holds_two_matrices_beside_the_sum_and_no_more(
+    sums: Path, alpha: Any, fold_betas: tuple[float, ...]
+) -> None:
+    assert in_a_process(of_phase_3, sums, alpha, fold_betas) < 3.4
+
+
+def test_what_beta_is_chosen_by_takes_an_eigendecomposition_and_no_more(sums: Path) -> None:
+    """The sum as the ridge sees it, its eigenvectors, and two of the same size that are needed to find these."""
+    assert in_a_process(of_beta, sums) < 5.2

@@ -13,6 +13,7 @@ from flwr.app import RecordDict
 
 from fedhip.data import FeatureSet, make_partition
 from fedhip.experiments.run import RoundSettings, run_round
+from fedhip.federation.agreement import Agreement
 from fedhip.federation.errors import RoundError
 from fedhip.federation.wire import from_records, to_records
 from fedhip.models import Model
@@ -20,7 +21,7 @@ from fedhip.runs import RunFolder, verify
 from tests.cli.samples import done
 from tests.core.problems import Array
 from tests.federation.grid import ServerKilled
-from tests.federation.samples import CLASSES, FOUR, WIDTH, Trial
+from tests.federation.samples import CLASSES, FOUR, ONE_SUM, WIDTH, Trial, ridge_options
 
 ROWS = 60
 
@@ -43,13 +44,13 @@ def skewed(tmp_path: Path, **settings: Any) -> Trial:
     return trial
 
 
-def fedhip_run(path: Path, bits: int, **settings: Any) -> RunFolder:
+def fedhip_run(path: Path, agreement: Agreement, **settings: Any) -> RunFolder:
     """The run of the same clients in one process."""
     parts = [skewed_rows(site) for site in FOUR]
     clients = np.repeat(np.array(FOUR), ROWS)
     data = FeatureSet(np.concatenate([F for F, _ in parts]), np.concatenate([y for _, y in parts]), CLASSES, clients)
     partition = make_partition(data.labels, "natural", clients=data.clients)
-    told = RoundSettings(fraction_bits=bits, prior="client", **settings)
+    told = RoundSettings(ridge=ridge_options(agreement), prior="client", **settings)
     config = {
         "alpha": told.alpha, "beta": told.beta, "seed": 0, "only_local_classes": told.only_local_classes,
         "statistics": True, "prior": "client",
@@ -72,9 +73,9 @@ def assert_same_answers(own: Model, other: Model) -> None:
 @pytest.mark.parametrize(
     ("settings", "sums"),
     [
-        ({}, ["prior"]),
+        ({}, ["beta", "prior"]),
         ({"alpha": 2.0, "beta": 0.5}, ["prior"]),
-        ({"only_local_classes": True}, ["prior"]),
+        ({"only_local_classes": True, "beta": "gcv"}, ["prior"]),
         ({"head": "lda"}, ["temperature", "scale", "prior"]),
         ({"head": "lda", "only_local_classes": True}, ["temperature", "scale", "prior"]),
         (
@@ -86,9 +87,9 @@ def assert_same_answers(own: Model, other: Model) -> None:
 )
 def test_models_and_priors_are_those_of_fedhip_run(tmp_path: Path, settings: dict[str, Any], sums: list[str]) -> None:
     trial = skewed(tmp_path, **settings)
-    result, expected = trial.run(), fedhip_run(tmp_path / "run", trial.bits, **settings)
+    result, expected = trial.run(), fedhip_run(tmp_path / "run", trial.agreement, **settings)
     assert result.total() == expected.total()
-    assert [s["ask"] for s in result.results["sums"]] == ["statistics", *sums]
+    assert [s["ask"] for s in result.results["sums"]] == ["moments", "statistics", *sums]
     method = trial.agreement.methods[-1]
     same = ("local", "global", method) if trial.agreement.head == "ridge" else ("local", method)
     chosen = 0
@@ -109,7 +110,8 @@ def test_models_and_priors_are_those_of_fedhip_run(tmp_path: Path, settings: dic
 
 
 def test_a_site_answers_with_its_prior(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    trial = skewed(tmp_path)
+    # Of the model that is everybody's: one of its own has the site's frequencies in its intercept.
+    trial = skewed(tmp_path, alpha=0.0)
     trial.run()
     own = RunFolder.open(trial.site_folder("a") / "result")
     model, features = own.model("a"), skewed_rows("a")[0]
@@ -133,7 +135,7 @@ def test_who_joins_the_result_has_no_prior(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(("step", "number"), [("keys", 2), ("unmask", 2), ("mask", 3), ("unmask", 4)])
 def test_killed_in_a_sum_of_priors(tmp_path: Path, step: str, number: int) -> None:
-    trial, other = skewed(tmp_path / "killed", head="lda"), skewed(tmp_path / "whole", head="lda")
+    trial, other = (skewed(tmp_path / name, head="lda", columns="plain") for name in ("killed", "whole"))
     trial.grid.stop_at = (step, 4 * (number - 1) + 2)
     with pytest.raises(ServerKilled):
         trial.run()
@@ -146,7 +148,7 @@ def test_killed_in_a_sum_of_priors(tmp_path: Path, step: str, number: int) -> No
 
 
 def test_a_leaver_is_in_the_statistics_and_not_in_the_losses(tmp_path: Path) -> None:
-    trial = skewed(tmp_path, quorum=3, threshold=3)
+    trial = skewed(tmp_path, quorum=3, threshold=3, **ONE_SUM)
     for site in FOUR:
         trial.policy(site, "allow_leavers = true")
     trial.fault("late", "c", "mask", round=2)
@@ -156,7 +158,7 @@ def test_a_leaver_is_in_the_statistics_and_not_in_the_losses(tmp_path: Path) -> 
 
 
 def test_without_consent_nobody_goes_on(tmp_path: Path) -> None:
-    trial = skewed(tmp_path, quorum=3, threshold=3)
+    trial = skewed(tmp_path, quorum=3, threshold=3, **ONE_SUM)
     trial.fault("silent", "c", "keys", round=2)
     with pytest.raises(RoundError, match="when the sites are back, and it goes on from here"):
         trial.run()
@@ -166,7 +168,7 @@ def test_without_consent_nobody_goes_on(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(("head", "number"), [("ridge", 2), ("lda", 3), ("lda", 4)])
 def test_wrong_numbers_under_a_mask(tmp_path: Path, head: str, number: int) -> None:
-    trial = skewed(tmp_path, head=head)
+    trial = skewed(tmp_path, **(ONE_SUM if head == "ridge" else {"head": head, "columns": "plain"}))
 
     def more(records: RecordDict) -> RecordDict:
         letter = from_records(records)

@@ -10,27 +10,40 @@ from typing import Any
 import numpy as np
 import pytest
 
+from fedhip.federation.agreement import Agreement
 from fedhip.federation.secure_sum import Collector
 from fedhip.federation.site_rounds import later_vector
 from fedhip.federation.site_state import Session
 from fedhip.federation.vector import Layout, Vector
 from fedhip.federation.wire import Letter
+from fedhip.phases import Client, RowEncoding
 from tests.federation.grid import ServerKilled
-from tests.federation.samples import CLASSES, FOUR, WIDTH, Trial, rows_of, vector_of
+from tests.federation.samples import CLASSES, FOUR, WIDTH, Trial, rows_of, survey_of, vector_of
 
 LAYOUT = Layout(WIDTH, len(CLASSES))
 
 
-def traces(site: str, bits: int) -> dict[str, bytes]:
-    """What would give a site's statistics away: any two neighbouring values of gram, cross or counts, and its rows."""
-    vector = vector_of(site, bits)
+def pairs(vector: Vector) -> dict[str, bytes]:
+    """Any two neighbouring values; two zeros, or small counts side by side, are found in any file and say nothing."""
     signed = vector.view(np.int64)
-    found = {}
-    for i in range(len(signed) - 1):
-        # Two zeros, or small counts side by side, are found in any file: they say nothing.
-        pair = signed[i : i + 2]
-        if (np.abs(pair) > 1 << 20).all():
-            found[f"{site}: values {i} and {i + 1}"] = pair.tobytes()
+    large = np.abs(signed) > 1 << 20
+    return {f"values {i} and {i + 1}": signed[i : i + 2].tobytes() for i in np.flatnonzero(large[:-1] & large[1:])}
+
+
+def traces(site: str, agreement: Agreement) -> dict[str, bytes]:
+    """What would give a site's statistics away: any two neighbouring values of gram, cross or counts, and its rows.
+
+    Of its survey the same, but for those that are in the sum of all: a value in whose order of magnitude nobody else
+    has one is told by the sum.
+    """
+    vector = vector_of(site, agreement)
+    found = {f"{site}: {where}": pair for where, pair in pairs(vector).items()}
+    own = pairs(survey_of([site]))
+    told = [survey_of(sites).tobytes() for sites in (FOUR, tuple(s for s in FOUR if s != "b"))]
+    alone = [where for where, pair in own.items() if any(pair in sums for sums in told)]
+    assert len(own) > 20
+    assert len(alone) <= 2
+    found |= {f"{site}: survey, {where}": pair for where, pair in own.items() if where not in alone}
     counts = LAYOUT.counts(vector)
     found[f"{site}: counts"] = counts.tobytes()
     found[f"{site}: counts as text"] = json.dumps(counts.tolist()).encode()
@@ -57,46 +70,60 @@ def holds(haystack: dict[str, bytes], needles: dict[str, bytes]) -> list[str]:
 
 
 def all_traces(trial: Trial) -> dict[str, bytes]:
-    return {what: trace for site in FOUR for what, trace in traces(site, trial.bits).items()}
+    return {what: trace for site in FOUR for what, trace in traces(site, trial.agreement).items()}
 
 
 def wire(trial: Trial) -> dict[str, bytes]:
     return {f"message {i} ({step}, node {node})": data for i, (node, step, data) in enumerate(trial.grid.wire)}
 
 
-@pytest.mark.parametrize("gone", [None, "mask", "unmask"])
-def test_no_plain_statistics_in_any_message_or_file(tmp_path: Path, gone: str | None) -> None:
+@pytest.mark.parametrize(
+    ("gone", "number"), [(None, 0), ("mask", 1), ("keys", 2), ("mask", 2), ("mask", 3), ("unmask", 3)]
+)
+def test_no_plain_statistics_in_any_message_or_file(tmp_path: Path, gone: str | None, number: int) -> None:
+    """Nor of what columns are like, nor of what β is chosen by, in any of the three sums."""
     trial = Trial.make(tmp_path, quorum=3, threshold=3)
     trial.grid.carry = True
     if gone is not None:
-        trial.fault("silent", "b", gone)
+        trial.fault("silent", "b", gone, round=number)
+        for site in FOUR:
+            trial.policy(site, "allow_leavers = true")
     trial.run()
     needles = all_traces(trial)
-    assert len(needles) > 4 * 20
+    assert len(needles) > 4 * 50
     assert holds(wire(trial), needles) == []
     assert holds(files_of_the_server(trial), needles) == []
     total = (trial.result / "results.json").read_text()
     assert not re.search(r'"train": \d', total)
 
 
+@pytest.mark.parametrize(
+    ("settings", "stopped", "least"),
+    [({"head": "logistic", "gradient_rounds": 2}, 5, 50), ({}, 3, 40)],
+    ids=["logistic", "beta"],
+)
 def test_no_plain_term_of_a_later_sum_in_any_message_or_file(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, sums_only: None
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    sums_only: None,
+    settings: dict[str, Any],
+    stopped: int,
+    least: int,
 ) -> None:
-    """Losses and gradients of a site are masked like its statistics."""
+    """Losses, gradients and accuracies over β of a site are masked like its statistics."""
     found: dict[str, bytes] = {}
 
-    def kept(session: Session, question: Letter, *rest: Any) -> Vector:
-        vector = later_vector(session, question, *rest)
-        signed, who = vector.view(np.int64), rest[-1].name
-        for i in range(len(signed) - 1):
-            if (np.abs(signed[i : i + 2]) > 1 << 20).all():
-                found[f"{who}: values {i} and {i + 1} of sum {session.round}"] = signed[i : i + 2].tobytes()
+    def kept(
+        session: Session, question: Letter, agreement: Agreement, total: Vector, client: Client, units: RowEncoding
+    ) -> Vector:
+        vector = later_vector(session, question, agreement, total, client, units)
+        found.update({f"{client.name}: {where} of sum {session.round}": pair for where, pair in pairs(vector).items()})
         return vector
 
     monkeypatch.setattr("fedhip.federation.site.later_vector", kept)
-    trial = Trial.make(tmp_path, head="logistic", gradient_rounds=2)
+    trial = Trial.make(tmp_path, **settings)
     trial.grid.carry = True
-    trial.grid.stop_at = ("unmask", 4 * 3 + 2)
+    trial.grid.stop_at = ("unmask", 4 * (stopped - 1) + 2)
     with pytest.raises(ServerKilled):
         trial.run()
     files, first = files_of_the_server(trial), wire(trial)
@@ -104,15 +131,15 @@ def test_no_plain_term_of_a_later_sum_in_any_message_or_file(
     trial.grid.carry = True
     trial.run()
     assert {what[0] for what in found} == set(FOUR)
-    assert len(found) > 4 * 50
+    assert len(found) > 4 * least
     for haystack in (files, first, wire(trial), files_of_the_server(trial)):
         assert holds(haystack, found) == []
 
 
 def test_no_plain_statistics_in_a_checkpoint(tmp_path: Path) -> None:
-    for step in ("unmask", "personalize"):
-        trial = Trial.make(tmp_path / step)
-        trial.grid.stop_at = (step, 2)
+    for step, number in (("unmask", 2), ("unmask", 6), ("unmask", 10), ("personalize", 2)):
+        trial = Trial.make(tmp_path / f"{step}-{number}")
+        trial.grid.stop_at = (step, number)
         with pytest.raises(ServerKilled):
             trial.run()
         files = files_of_the_server(trial)
@@ -131,10 +158,11 @@ def test_the_search_finds_what_it_looks_for(tmp_path: Path, sums_only: None) -> 
     for site in FOUR:
         assert any(f"{site}: values" in line for line in found)
         assert any(f"{site}: counts in" in line for line in found)
+        assert any(f"{site}: survey, values" in line for line in found)
 
 
-def test_counts_are_masked_like_the_rest(tmp_path: Path, sums_only: None, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Under a mask a count is any 64-bit number; a plain one has 60 zero bits."""
+def test_every_number_is_masked_like_the_rest(tmp_path: Path, sums_only: None, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Under a mask a count is any 64-bit number; a plain one has 60 zero bits. A plain survey is zeros for the most."""
     received: list[Vector] = []
     add = Collector.add
 
@@ -144,9 +172,17 @@ def test_counts_are_masked_like_the_rest(tmp_path: Path, sums_only: None, monkey
 
     monkeypatch.setattr(Collector, "add", keep)
     Trial.make(tmp_path).run()
-    assert len(received) == 4
-    for vector in received:
+    assert [len(vector) for vector in received] == [52 * WIDTH + 1] * 4 + [LAYOUT.size] * 4 + [48] * 4
+    assert (survey_of(FOUR) == 0).mean() > 0.5
+    for vector in received[4:8]:
         assert (vector[-len(CLASSES) :] > 1 << 40).all()
+    for number in range(3):
+        masked = np.stack(received[4 * number : 4 * number + 4])
+        assert (masked > 1 << 24).all()
+        ones = np.unpackbits(masked.view(np.uint8).reshape(4, -1, 8), axis=2).mean(axis=(0, 1))
+        deviation = 0.5 / (4 * masked.shape[1]) ** 0.5
+        assert (np.abs(ones - 0.5) < 6.0 * deviation).all()  # each of the 64 bits is a fair coin
+        assert len(np.unique(masked)) == masked.size
 
 
 def test_no_word_of_a_sites_log_reaches_the_server(tmp_path: Path, sums_only: None) -> None:

@@ -87,13 +87,19 @@ def test_derived_values() -> None:
     agreement = settings().agreement()
     assert (agreement.quorum, agreement.threshold) == (3, 3)
     assert (agreement.fraction_bits, agreement.largest_feature, agreement.max_rows) == (32, 16.0, 1_000_000)
-    assert settings(largest_feature=1).agreement().fraction_bits == 40
-    assert settings(largest_feature=200).agreement().fraction_bits == 24
+    assert (agreement.columns, agreement.standardize, agreement.intercept) == ("sum", True, True)
+    assert settings(largest_feature=200).agreement().fraction_bits == 32  # columns have units of their own
+    assert settings(columns="plain", largest_feature=1).agreement().fraction_bits == 40
+    assert settings(columns="plain", largest_feature=200).agreement().fraction_bits == 24
     assert settings(threshold=4).agreement().quorum == 4
     eight = settings(sites=[f"s{i}" for i in range(8)], quorum=5).agreement()
     assert (eight.quorum, eight.threshold) == (5, 5)
-    many = settings(sites=[f"s{i}" for i in range(100)]).agreement()
-    assert many.max_rows == 83_886  # as many as fit
+    many = [settings(sites=[f"s{i}" for i in range(100)], columns=c).agreement() for c in ("sum", "plain")]
+    assert [agreed.max_rows for agreed in many] == [1_000_000, 83_886]  # as many as fit
+    given = settings(columns="given", column_offsets=[0] * 8, column_exponents=[1] * 8).agreement()
+    assert (given.fraction_bits, given.column_offsets, given.column_exponents) == (32, (0.0,) * 8, (1,) * 8)
+    nystroem = settings(lift="nystroem", lift_width=9, lift_seed=0, lift_bandwidth=1.0).agreement()
+    assert nystroem.columns == "plain"
     assert settings(fraction_bits=20).agreement().fraction_bits == 20
     reference = BackboneReference("fedhip-vit", "ab" * 32, "float32")
     assert settings(backbone=reference.to_dict()).agreement().backbone == reference
@@ -119,14 +125,19 @@ def test_derived_values() -> None:
         ({"largest_feature": "16"}, "largest_feature is '16'"),
         ({"largest_feature": -1.0}, "largest_feature is -1.0"),
         ({"fraction_bits": 99}, "fraction_bits is 99"),
-        ({"fraction_bits": 62}, "overflow the grid at fraction_bits=62"),
+        ({"fraction_bits": 62}, "overflow the grid at fraction_bits=62; give at most 33"),
+        ({"fraction_bits": 62, "columns": "plain"}, "overflow the grid at fraction_bits=62"),
+        ({"columns": "some"}, "columns is 'some'; give sum, given or plain"),
+        ({"columns": "given"}, "column_offsets is missing"),
+        ({"column_offsets": [0.0] * 8}, "columns is 'sum', and column_offsets is given"),
         ({"quorum": 5}, "quorum is 5"),
         ({"quorum": "3"}, "quorum is '3'"),
         ({"threshold": 5}, "threshold is 5"),
         ({"threshold": 2}, "threshold is 2"),
         ({"quorum": 3, "threshold": 4}, "threshold is 4, and the quorum is 3"),
         ({"deadline": 0}, "deadline is 0"),
-        ({"max_rows": 10**8}, "max_rows is 100000000: a sum of 4 sites"),
+        ({"max_rows": 10**8, "columns": "plain"}, "max_rows is 100000000: a sum of 4 sites"),
+        ({"max_rows": 1 << 31}, "max_rows is 2147483648: a survey of 4 sites has room for 2147483647 each"),
         ({"site_keys": {"e": Path("e.pub")}}, "a key for 'e', which is no site"),
         ({"site_keys": {"a": Path("no-such.pub")}}, "there is no key file no-such.pub"),
     ],

@@ -9,28 +9,32 @@ import numpy as np
 import pytest
 import torch
 
+from fedhip.core.columns import Survey
 from fedhip.core.fixedpoint import GridStatistics
 from fedhip.federation.codes import SiteCode
 from fedhip.federation.secure_sum import Member
 from fedhip.federation.wire import Step, by_site, context_of
-from fedhip.phases import Client
-from tests.federation.samples import CLASSES, FOUR, WIDTH, Trial, rows_of, sum_of, vector_of
+from fedhip.phases import Client, RowEncoding
+from tests.federation.samples import CLASSES, FOUR, ONE_SUM, WIDTH, Trial, rows_of, sum_of, survey_of, vector_of
 from tests.federation.table import Table
 
 
 @pytest.fixture
 def table(tmp_path: Path) -> Table:
-    return Table(tmp_path)
+    return Table(tmp_path, **ONE_SUM)
 
 
-def test_the_steps_in_order_give_the_sum(table: Table) -> None:
+@pytest.mark.parametrize("settings", [ONE_SUM, {}], ids=["statistics", "survey"])
+def test_the_steps_in_order_give_the_sum(tmp_path: Path, settings: dict[str, Any]) -> None:
+    table = Table(tmp_path, **settings)
     table.until(Step.MASK)
     assert table.collector.survivors() == list(FOUR)
     for site in FOUR:
         table.collector.unmask(site, table.ask(site, Step.UNMASK, table.unmask(*FOUR)).data("shares"))
     from fedhip.federation.vector import to_vector
 
-    np.testing.assert_array_equal(table.collector.result(), to_vector(sum_of(FOUR, table.trial.bits)))
+    expected = to_vector(sum_of(FOUR, table.trial.agreement)) if settings else survey_of(FOUR)
+    np.testing.assert_array_equal(table.collector.result(), expected)
 
 
 def test_an_unmasked_request(table: Table) -> None:
@@ -41,12 +45,12 @@ def test_an_unmasked_request(table: Table) -> None:
 
 
 def test_an_agreement_without_masks_against_the_policy(tmp_path: Path) -> None:
-    table = Table(tmp_path, secure_sum=False)
+    table = Table(tmp_path, secure_sum=False, **ONE_SUM)
     assert table.code("a", Step.HELLO) is SiteCode.POLICY
     table.trial.policy("a", "require_secure_sum = false")
     assert table.code("a", Step.HELLO) is SiteCode.OK
     answer = table.ask("a", Step.MASK, {"secure": False})
-    np.testing.assert_array_equal(answer.array("vector"), vector_of("a", table.trial.bits))
+    np.testing.assert_array_equal(answer.array("vector"), vector_of("a", table.trial.agreement))
 
 
 def test_a_cohort_below_the_sites_minimum(table: Table) -> None:
@@ -176,9 +180,11 @@ def test_more_rows_than_agreed(tmp_path: Path) -> None:
 
 
 def test_a_feature_larger_than_agreed(table: Table) -> None:
-    save(table.trial, features=100.0 * rows_of("a")[0])
+    features = rows_of("a")[0]
+    features[3, 2] = -160.0
+    save(table.trial, features=features)
     assert table.code("a", Step.HELLO) is SiteCode.OVERFLOW
-    assert "the agreement allows 16" in table.trial.log("a")
+    assert "a feature of column 2 is as large as 160 here, and the agreement allows 16" in table.trial.log("a")
 
 
 def test_a_feature_of_an_image_larger_than_agreed(table: Table, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -191,8 +197,9 @@ def test_a_feature_of_an_image_larger_than_agreed(table: Table, monkeypatch: pyt
 
 
 def broken(part: str, value: int) -> Any:
-    def statistics(self: Client, d: int, bits: int, *_: Any) -> GridStatistics:
-        own = GridStatistics.from_data(torch.as_tensor(self.train[0]), self.train[1], d, fraction_bits=bits)
+    def statistics(self: RowEncoding, client: Client, d: int, *_: Any) -> GridStatistics:
+        rows, bits = torch.as_tensor(client.train[0]), self.fraction_bits
+        own = GridStatistics.from_data(rows, client.train[1], d, fraction_bits=bits)
         getattr(own, part)[0] = value
         return own
 
@@ -207,9 +214,45 @@ def test_statistics_that_no_rows_have(
     table: Table, monkeypatch: pytest.MonkeyPatch, part: str, value: int, code: SiteCode
 ) -> None:
     table.until(Step.HELLO)
-    monkeypatch.setattr(Client, "statistics", broken(part, value))
+    monkeypatch.setattr(RowEncoding, "statistics", broken(part, value))
     assert table.code("a", Step.KEYS) is code
     assert not (table.trial.site_folder("a") / "state" / "vector.bin").exists()
+
+
+@pytest.mark.parametrize(
+    ("place", "value", "code"),
+    [
+        ((5, 0, 0), 13, SiteCode.IMPOSSIBLE),  # of twelve rows
+        ((5, 2, 0), -1, SiteCode.IMPOSSIBLE),
+        ((5, 1, 0), 2**40, SiteCode.IMPOSSIBLE),
+        ((5, 3, 0), 2**61, SiteCode.OVERFLOW),
+    ],
+)
+def test_a_survey_that_no_rows_have(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, place: tuple[int, ...], value: int, code: SiteCode
+) -> None:
+    table, survey = Table(tmp_path), Client.survey
+    table.until(Step.HELLO)
+
+    def spoilt(client: Client) -> Survey:
+        found = survey(client)
+        found.table[place] = value
+        return found
+
+    monkeypatch.setattr(Client, "survey", spoilt)
+    assert table.code("a", Step.KEYS) is code
+    assert not (table.trial.site_folder("a") / "state" / "vector.bin").exists()
+
+
+def test_a_feature_beyond_any_units(tmp_path: Path) -> None:
+    table = Table(tmp_path)
+    features = rows_of("a")[0]
+    features[:, 4] = 1e20
+    save(table.trial, features=features)
+    table.until(Step.HELLO)
+    assert table.code("a", Step.KEYS) is SiteCode.DATA
+    assert "the feature in row 0, column 4 is 1e+20; features may be up to 2e+19" in table.trial.log("a")
+    assert "Traceback" not in table.trial.log("a")
 
 
 def test_classes_by_the_sites_own_names(table: Table) -> None:
@@ -218,7 +261,7 @@ def test_classes_by_the_sites_own_names(table: Table) -> None:
     table.trial.policy("a", '[class_names]\nAffe = "ape"\n')  # of an Einhorn there is no row, so it needs no name
     table.until(Step.HELLO)
     table.ask("a", Step.KEYS)
-    np.testing.assert_array_equal(table.sites["a"].state.vector(), vector_of("a", table.trial.bits))
+    np.testing.assert_array_equal(table.sites["a"].state.vector(), vector_of("a", table.trial.agreement))
 
 
 def test_an_error_that_nobody_expected_is_a_code_outside_and_a_line_inside(

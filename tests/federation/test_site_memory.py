@@ -15,13 +15,13 @@ from fedhip.federation.codes import SiteCode
 from fedhip.federation.secure_sum import Member
 from fedhip.federation.site_state import SiteState
 from fedhip.federation.wire import Letter, Step, by_site
-from tests.federation.samples import CLASSES, FOUR, WIDTH, sum_of
+from tests.federation.samples import CLASSES, FOUR, ONE_SUM, WIDTH, sum_of
 from tests.federation.table import Table
 
 
 @pytest.fixture
 def table(tmp_path: Path) -> Table:
-    return Table(tmp_path)
+    return Table(tmp_path, **ONE_SUM)
 
 
 def test_two_questions_at_once_get_one_vector(table: Table, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -69,7 +69,7 @@ def test_a_sum_that_is_none(table: Table, body: Any, change: Any, code: SiteCode
     from fedhip.federation.vector import to_vector
 
     table.until(Step.MASK)
-    total = to_vector(sum_of(FOUR, table.trial.bits))
+    total = to_vector(sum_of(FOUR, table.trial.agreement))
     question = {"beta": 1.0, "sites": list(FOUR), **body}
     assert table.code("a", Step.PERSONALIZE, question, {"total": change(total)}) is code
     assert not (table.trial.site_folder("a") / "result").exists()
@@ -83,7 +83,7 @@ def test_a_site_is_no_oracle_for_totals_that_the_server_makes_up(table: Table) -
     from fedhip.federation.vector import Layout, to_vector
 
     table.until(Step.MASK)
-    total = to_vector(sum_of(FOUR, table.trial.bits))
+    total = to_vector(sum_of(FOUR, table.trial.agreement))
     question = {"beta": 1.0, "sites": list(FOUR)}
     guess = total.copy()
     Layout(WIDTH, len(CLASSES)).counts(guess)[:] = 1  # "has it more than one row of a class?"
@@ -100,7 +100,7 @@ def test_one_accuracy_for_an_agreement(table: Table) -> None:
     from fedhip.federation.vector import to_vector
 
     table.until(Step.MASK)
-    arrays = {"total": to_vector(sum_of(FOUR, table.trial.bits))}
+    arrays = {"total": to_vector(sum_of(FOUR, table.trial.agreement))}
     question = {"beta": 1.0, "sites": list(FOUR)}
     first = table.ask("a", Step.PERSONALIZE, question, dict(arrays))
     assert first.flag("told")
@@ -114,9 +114,9 @@ def test_one_accuracy_for_an_agreement(table: Table) -> None:
 def test_a_beta_other_than_agreed(tmp_path: Path) -> None:
     from fedhip.federation.vector import to_vector
 
-    table = Table(tmp_path, beta=2.0)
+    table = Table(tmp_path, columns="plain", beta=2.0)
     table.until(Step.MASK)
-    arrays = {"total": to_vector(sum_of(FOUR, table.trial.bits))}
+    arrays = {"total": to_vector(sum_of(FOUR, table.trial.agreement))}
     assert table.code("a", Step.PERSONALIZE, {"beta": 1.0, "sites": list(FOUR)}, arrays) is SiteCode.TOTAL
 
 
@@ -127,11 +127,11 @@ def test_a_place_for_results_that_is_taken(table: Table) -> None:
     out = table.trial.site_folder("a") / "result"
     out.mkdir()
     (out / "thesis.txt").write_text("mine")
-    arrays = {"total": to_vector(sum_of(FOUR, table.trial.bits))}
+    arrays = {"total": to_vector(sum_of(FOUR, table.trial.agreement))}
     assert table.code("a", Step.PERSONALIZE, {"beta": 1.0, "sites": list(FOUR)}, arrays) is SiteCode.OUTPUT
     assert (out / "thesis.txt").read_text() == "mine"
     (out / "thesis.txt").rename(out.parent / "thesis.txt")
-    arrays = {"total": to_vector(sum_of(FOUR, table.trial.bits))}
+    arrays = {"total": to_vector(sum_of(FOUR, table.trial.agreement))}
     assert table.code("a", Step.PERSONALIZE, {"beta": 1.0, "sites": list(FOUR)}, arrays) is SiteCode.OK
 
 
@@ -181,7 +181,7 @@ def test_where_the_state_cannot_be_kept_nothing_leaves(
     before = {Step.KEYS: Step.HELLO, Step.SHARE: Step.KEYS, Step.MASK: Step.SHARE}.get(step, Step.MASK)
     if step is not Step.HELLO:
         table.until(before)
-    total = to_vector(sum_of(FOUR, table.trial.bits))
+    total = to_vector(sum_of(FOUR, table.trial.agreement))
     questions: dict[Step, Any] = {
         Step.SHARE: lambda: (by_site("keys", table.collector.cohort()),),
         Step.MASK: lambda: (table.dealt("a"),),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import stat
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -13,11 +14,11 @@ import torch
 
 from fedhip.core.logistic import GridModel
 from fedhip.federation.codes import SiteCode
-from fedhip.federation.later_sums import Ask, fit_of, model_arrays, model_body, term_of
+from fedhip.federation.later_sums import Ask, fit_of, losses_of, model_arrays, model_body, term_of
 from fedhip.federation.secure_sum import Collector
 from fedhip.federation.vector import Layout, Vector, digest_of, to_vector
 from fedhip.federation.wire import Step, by_site, context_of
-from tests.federation.samples import CLASSES, FOUR, WIDTH, clients, sum_of
+from tests.federation.samples import CLASSES, FOUR, ONE_SUM, WIDTH, clients, encoding, sum_of, survey_of
 from tests.federation.table import Table
 
 LAYOUT = Layout(WIDTH, len(CLASSES))
@@ -27,9 +28,10 @@ class LaterTable(Table):
     """Four sites whose statistics were summed; later sums of the logistic head are asked for by hand."""
 
     def __init__(self, tmp_path: Path, **settings: Any) -> None:
-        settings = {"head": "logistic", "gradient_rounds": 3, "quorum": 3, "threshold": 3, **settings}
+        usual = {"head": "logistic", "gradient_rounds": 3, "columns": "plain", "quorum": 3, "threshold": 3}
+        settings = {**usual, **settings}
         super().__init__(tmp_path, **settings)
-        self.total = to_vector(sum_of(FOUR, self.trial.bits))
+        self.total = to_vector(sum_of(FOUR, self.trial.agreement))
         self.digest = digest_of(self.total)
         self.attempt = 1
 
@@ -48,13 +50,13 @@ class LaterTable(Table):
         return self.code(site, Step.KEYS, *question, round=number, attempt=attempt or self.attempt)
 
     def sum(
-        self, number: int, *question: Any, sites: Sequence[str] = FOUR, until: Step = Step.UNMASK
+        self, number: int, *question: Any, sites: Sequence[str] = FOUR, until: Step = Step.UNMASK, about: str = ""
     ) -> Vector | Collector:
-        """A whole sum of these sites, or all of it until a step."""
+        """A whole sum of these sites, or all of it until a step; `about` is the digest of a sum before."""
         self.attempt += 1
         of_sum: Any = {"round": number, "attempt": self.attempt}
         envelope = replace(self.envelope, **of_sum)
-        context = context_of(*self.digests, number, self.digest)
+        context = context_of(*self.digests, number, about or self.digest)
         collector = Collector(self.roster.keys, envelope.sum_session, context, self.trial.agreement.threshold)
 
         def ok(site: str, step: Step, *rest: Any) -> Any:
@@ -175,7 +177,7 @@ def test_another_sum_of_statistics(table: LaterTable) -> None:
 
 def test_a_total_that_does_not_hold_the_sites_rows_is_the_only_one(table: LaterTable) -> None:
     """Whether a total holds the rows is a bit about them, and there is one such bit for an agreement."""
-    lacking = to_vector(sum_of(("b",), table.trial.bits)) // np.uint64(4)
+    lacking = to_vector(sum_of(("b",), table.trial.agreement)) // np.uint64(4)
     body, _ = table.question(Ask.TEMPERATURE)
     assert table.keys("a", 2, {**body, "sum": digest_of(lacking)}, {"total": lacking}) is SiteCode.TOTAL
     assert table.keys("a", 2, *table.question(Ask.TEMPERATURE)) is SiteCode.TOTAL
@@ -235,10 +237,212 @@ def test_a_sum_that_a_site_has_left_is_refused_in_each_step(table: LaterTable) -
 
 
 def test_a_head_without_later_sums(tmp_path: Path) -> None:
-    table = Table(tmp_path)
+    table = Table(tmp_path, **ONE_SUM)
     table.until(Step.MASK)
-    body = {"ask": "gradient", "sum": "0" * 64}
-    assert table.code("a", Step.KEYS, body, round=2, attempt=2) is SiteCode.ORDER
+    for ask in ("gradient", "beta", "statistics", "moments"):
+        body = {"ask": ask, "sum": "0" * 64, "sites": list(FOUR)}
+        assert table.code("a", Step.KEYS, body, round=2, attempt=2) is SiteCode.ORDER
+
+
+class ThreeSums(LaterTable):
+    """Four sites that are asked what their columns are like, for their statistics, and for what β is chosen by."""
+
+    def __init__(self, tmp_path: Path, **settings: Any) -> None:
+        super().__init__(tmp_path, **{"head": "ridge", "gradient_rounds": None, "columns": "sum", **settings})
+        self.moments = survey_of(FOUR)
+        self.survey = self.statistics  # the first sum by hand, whatever it is of
+        self.about = digest_of(self.moments)
+
+    def for_statistics(self, **other: Any) -> tuple[dict[str, Any], dict[str, Any]]:
+        return {"ask": "statistics", "sum": self.about, **other}, {"moments": self.moments}
+
+    def for_beta(self, **other: Any) -> tuple[dict[str, Any], dict[str, Any]]:
+        body = {"ask": "beta", "sum": self.digest, "sites": list(FOUR), **other}
+        return body, {"total": self.total}
+
+    def last(self, **other: Any) -> dict[str, Any]:
+        folds = {f"beta-{fold}": 0.5 for fold in range(5)}
+        return {"sites": list(FOUR), "beta": 1.0, "sum": self.digest, **folds, **other}
+
+    def until_beta(self) -> None:
+        self.survey()
+        self.sum(2, *self.for_statistics(), about=self.about)
+
+
+@pytest.fixture
+def three(tmp_path: Path) -> ThreeSums:
+    return ThreeSums(tmp_path)
+
+
+def test_three_sums_by_hand(three: ThreeSums) -> None:
+    from fedhip.phases import Federation, score_betas, scoring_betas
+
+    agreement = three.trial.agreement
+    three.survey()
+    found = three.sum(2, *three.for_statistics(), about=three.about)
+    np.testing.assert_array_equal(found, three.total)
+    told = three.sum(3, *three.for_beta())
+    federation = Federation(sum_of(FOUR, agreement), 0.0, encoding(agreement))
+    path = federation.beta_path(scoring_betas(federation.total))
+    expected = sum(score_betas(federation, path, client, "loo").soft for client in clients(FOUR))
+    assert expected.shape == (6, 8)  # type: ignore[union-attr]
+    torch.testing.assert_close(losses_of(told).reshape(6, 8), expected, rtol=0.0, atol=4 * 2.0**-33)  # type: ignore[arg-type]
+    assert three.code("a", Step.PERSONALIZE, three.last()) is SiteCode.OK
+
+
+def test_statistics_that_are_not_their_turn(three: ThreeSums) -> None:
+    table = three
+    body, arrays = table.for_statistics()
+    table.until(Step.HELLO)
+    assert table.keys("a", 2, body, arrays) is SiteCode.ORDER  # nobody has said what columns are like
+    table.begin(b"t" * 32)
+    table.survey()
+    for ask in ("moments", "beta", "prior", "gradient", "temperature", "rows"):
+        more = {"total": table.total, "moments": table.moments}
+        assert table.keys("a", 2, {**body, "ask": ask, "sites": list(FOUR)}, more) is SiteCode.ORDER
+    table.sum(2, body, arrays, about=table.about)
+    for ask in ("moments", "statistics"):  # a second one
+        assert table.keys("a", 3, {**body, "ask": ask}, arrays) is SiteCode.ORDER
+
+
+def test_a_first_sum_that_is_none(three: ThreeSums) -> None:
+    three.survey()
+    body, arrays = three.for_statistics()
+    assert three.keys("a", 2, body) is SiteCode.MALFORMED
+    assert three.keys("a", 2, body, {"moments": three.moments[1:]}) is SiteCode.MALFORMED
+    assert three.keys("a", 2, {**body, "sum": "0" * 64}, arrays) is SiteCode.MALFORMED
+    for place, number in ((-1, 0), (-1, 1 << 40), (0, 1 << 20), ((5 * 4 + 1) * WIDTH, 1 << 50)):  # those of no rows
+        wrong = three.moments.copy()
+        wrong[place] = number
+        assert three.keys("a", 2, *_about(body, wrong)) is SiteCode.TOTAL
+    assert "the first sum that came is that of no rows" in three.trial.log("a")
+    assert "Traceback" not in three.trial.log("a")
+    assert three.keys("a", 2, body, arrays) is SiteCode.OK  # they were no questions at all
+
+
+def _about(body: dict[str, Any], moments: Vector) -> tuple[dict[str, Any], dict[str, Any]]:
+    return {**body, "sum": digest_of(moments)}, {"moments": moments}
+
+
+def test_one_first_sum_for_an_agreement(three: ThreeSums) -> None:
+    """A server that makes units up could ask again and again where values begin to be rounded away."""
+    three.survey()
+    body, arrays = three.for_statistics()
+    other = survey_of(("b", "c", "d"))
+    assert three.keys("a", 2, *_about(body, other)) is SiteCode.OK
+    assert three.keys("a", 2, body, arrays) is SiteCode.TOTAL
+    assert "other moments than those that came first" in three.trial.log("a")
+    three.begin(b"t" * 32)  # nor does a new session help
+    assert three.code("a", Step.HELLO) is SiteCode.SECOND_SUM
+
+
+def test_columns_for_which_there_are_no_units(three: ThreeSums) -> None:
+    """The server would have stopped; of one that goes on the site refuses it in one line."""
+    three.survey()
+    wild = survey_of(FOUR, {"b": 1e12})
+    assert three.keys("a", 2, *_about(three.for_statistics()[0], wild)) is SiteCode.DATA
+    line = three.trial.log("a").splitlines()[-1]
+    assert "keys of sum 2: refused (data): column 0 holds a value of about 1e+12" in line
+
+
+def test_beta_out_of_turn_and_twice(three: ThreeSums, tmp_path: Path) -> None:
+    question = three.for_beta()
+    three.survey()
+    assert three.keys("a", 2, *question) is SiteCode.ORDER  # before the statistics
+    three.sum(2, *three.for_statistics(), about=three.about)
+    assert three.keys("a", 4, *question) is SiteCode.ORDER
+    three.sum(3, *question)
+    assert three.keys("a", 3, *question) is SiteCode.ANSWERED
+    assert three.keys("a", 4, *question) is SiteCode.ORDER
+    for settings in ({"beta": "gcv"}, {"beta": 1.0}, {"head": "lda"}):  # which do not choose it by rows
+        other = ThreeSums(tmp_path / str(settings), **settings)
+        other.until_beta()
+        assert other.keys("a", 3, *other.for_beta()) is SiteCode.ORDER
+
+
+def test_beta_before_priors(tmp_path: Path) -> None:
+    table = ThreeSums(tmp_path, prior="client")
+    table.until_beta()
+    body = {"ask": "prior", "sum": table.digest, "beta": 1.0}
+    assert table.keys("a", 3, body, {"total": table.total}) is SiteCode.ORDER
+    table.sum(3, *table.for_beta())
+    assert table.keys("a", 4, body) is SiteCode.OK
+
+
+def test_another_sum_of_statistics_for_beta(three: ThreeSums) -> None:
+    three.until_beta()
+    body, arrays = three.for_beta()
+    other = three.total + np.uint64(1)
+    assert three.keys("a", 3, {**body, "sum": digest_of(other)}, arrays) is SiteCode.MALFORMED
+    assert three.keys("a", 3, body, {"total": three.total[1:]}) is SiteCode.MALFORMED
+    assert three.keys("a", 3, body) is SiteCode.TOTAL  # none came
+    assert three.keys("a", 3, body, arrays) is SiteCode.OK
+    assert three.keys("a", 3, {**body, "sum": digest_of(other)}, {"total": other}) is SiteCode.TOTAL
+    lacking = to_vector(sum_of(("b",), three.trial.agreement, FOUR)) // np.uint64(4)
+    assert three.keys("b", 3, {**body, "sum": digest_of(lacking)}, {"total": lacking}) is SiteCode.TOTAL
+
+
+@pytest.mark.parametrize(
+    "sites",
+    [["a"], ["a", *(f"a{i}" for i in range(40))], ["b", "c", "d"], ["a", "b", "c"], [*FOUR, "e"], []],
+    ids=["one", "made-up", "others", "fewer", "more", "nobody"],
+)
+def test_a_list_of_those_who_choose_beta_is_that_of_the_sum_before(three: ThreeSums, sites: list[str]) -> None:
+    """Of many sites some score: by a list that the server makes up, a single one would, and the sum be its own."""
+    three.until_beta()
+    three.trial.policy("a", "allow_leavers = true")  # whatever it allows
+    assert three.keys("a", 3, *three.for_beta(sites=sites)) is SiteCode.COHORT
+    assert three.keys("a", 3, *three.for_beta(sites="abcd")) is SiteCode.MALFORMED
+    assert not (three.trial.site_folder("a") / "state" / "vector.bin").exists()
+    assert three.keys("a", 3, *three.for_beta()) is SiteCode.OK
+
+
+@pytest.mark.parametrize("name", ["beta", "beta-0", "beta-4"])
+@pytest.mark.parametrize(
+    ("beta", "code"),
+    [
+        (float("nan"), SiteCode.MALFORMED),
+        (float("inf"), SiteCode.MALFORMED),
+        ("auto", SiteCode.MALFORMED),
+        (1, SiteCode.MALFORMED),
+        (None, SiteCode.MALFORMED),
+        (-1.0, SiteCode.TOTAL),
+    ],
+)
+def test_a_beta_at_last_that_is_none(three: ThreeSums, name: str, beta: Any, code: SiteCode) -> None:
+    three.until_beta()
+    three.sum(3, *three.for_beta())
+    body = three.last(**{name: beta})
+    if beta is None:
+        del body[name]
+    assert three.code("a", Step.PERSONALIZE, body) is code
+    assert not (three.trial.site_folder("a") / "result").exists()
+    assert three.code("a", Step.PERSONALIZE, three.last()) is SiteCode.OK  # it was no question at all
+
+
+def test_a_model_before_its_turn(three: ThreeSums) -> None:
+    arrays = {"total": three.total}
+    three.survey()
+    assert three.code("a", Step.PERSONALIZE, three.last(), arrays) is SiteCode.TOTAL
+    three.sum(2, *three.for_statistics(), about=three.about)
+    assert three.code("a", Step.PERSONALIZE, three.last(), arrays) is SiteCode.TOTAL
+    assert not (three.trial.site_folder("a") / "result").exists()
+
+
+def test_what_lies_on_the_disk_between_three_sums(three: ThreeSums) -> None:
+    state = three.trial.site_folder("a") / "state"
+    usual = {"lock", "session.bin", "site.log", "finished.json"}
+    three.until_beta()
+    assert {path.name for path in state.iterdir()} == {*usual, "moments.bin"}
+    three.sum(3, *three.for_beta())
+    assert {path.name for path in state.iterdir()} == {*usual, "moments.bin", "total.bin"}
+    for path in (state, *state.iterdir()):
+        assert not stat.S_IMODE(path.stat().st_mode) & 0o077, path
+    (state / "moments.bin").write_bytes(b"12345678")
+    assert three.code("a", Step.PERSONALIZE, three.last()) is SiteCode.FOLDER
+    assert "is no longer there, or damaged" in three.trial.log("a")
+    assert three.code("b", Step.PERSONALIZE, three.last()) is SiteCode.OK
+    assert {path.name for path in (three.trial.site_folder("b") / "state").iterdir()} == usual
 
 
 @pytest.fixture

@@ -174,7 +174,9 @@ def _columns(args: argparse.Namespace) -> dict[str, Any]:
     else:
         from fedhip.data import read_features
 
-        columns = Columns.of(Survey.of(read_features(path).features))
+        # Of the paper's ridge no column can be moved: there is no intercept that would make up for it.
+        centred = args.standardize is not False or args.intercept is not False
+        columns = Columns.of(Survey.of(read_features(path).features), centred=centred)
     content = columns.to_dict()
     return {"columns": "given", "column_offsets": content["offset"], "column_exponents": content["exponent"]}
 

@@ -104,9 +104,9 @@ class Survey:
             raise StatisticsError(f"the survey is of {self.rows} rows, and at most {most_rows} are agreed on")
         if int(self.table[:, (0, 2, 3)].min()) < 0 or int(values.sum(axis=0).max()) > self.rows:
             raise StatisticsError("a column has more values than there are rows, or fewer than none")
-        squares = high.astype(np.float64) * 2.0**_DIGITS + low
-        # (Σq)² ≤ n Σq², and |q| is at most 2^30.
-        few = np.square(sums.astype(np.float64)) > values * squares * (1.0 + 1e-9)
+        # (Σq)² ≤ n Σq², in whole numbers of any size, for deviations are roots of the difference; |q| is at most 2^30.
+        squares = high.astype(object) * (1 << _DIGITS) + low
+        few = np.asarray(sums.astype(object) ** 2 > values * squares, dtype=bool)
         if few.any() or (np.abs(sums) > values * 2.0**_DIGITS).any():
             raise StatisticsError("the squares of a column are smaller than its sum allows; no data set has that")
 
@@ -246,7 +246,10 @@ class Columns:
         """From a JSON file that holds what `to_dict` gave, itself or as its "columns" (a run's details.json)."""
         try:
             content = json.loads(Path(path).read_text(encoding="utf-8"))
-            found = cls.from_dict(content.get("columns", content))
+            content = content.get("columns", content)
+            if any(type(exponent) is not int for exponent in content["exponent"]):
+                raise ValueError("an exponent is not a whole number")
+            found = cls.from_dict(content)
         except (OSError, ValueError, KeyError, TypeError, AttributeError, RuntimeError) as error:
             raise ColumnError(
                 f"{path} does not say the units of columns ({error}); give a JSON file with the lists 'offset' and "

@@ -184,9 +184,12 @@ def _pseudo_inverse(H: Tensor) -> tuple[EigenFactor, Tensor]:
 
 
 def truncated(values: Tensor, V: Tensor) -> EigenFactor:
-    """The eigenpairs above the cut-off; the rest is the null space, to rounding. For features of one scale."""
-    kept = values > rank_tolerance(len(values)) * values[-1].clamp(min=0.0)
-    return EigenFactor(V[:, kept], values[kept])
+    """The eigenpairs above the cut-off; the rest is the null space, to rounding. For features of one scale.
+
+    The values ascend, so that what is kept is the end of V: a view, for a wide one is 200 MB.
+    """
+    lost = int((values <= rank_tolerance(len(values)) * values[-1].clamp(min=0.0)).sum())
+    return EigenFactor(V[:, lost:], values[lost:])
 
 
 def rank_tolerance(m: int) -> float:

@@ -86,6 +86,9 @@ _OPTIONAL = (
 )
 _DIGEST = re.compile("[0-9a-f]{64}")
 _LIMIT = 1 << 63
+_LARGEST_OFFSET = 2.0**64  # as features
+_SURVEYED = 1 << 33  # rows whose survey, of numbers of 30 bits, cannot wrap round
+_MOST_BITS = 33  # squares of a column in its own units add up to 2^29 at most (`fedhip.core.columns`)
 _BACKBONE = {
     "name": str,
     "identity": str,
@@ -203,18 +206,24 @@ class Agreement:
         """How the units of the columns are known."""
         if self.columns not in COLUMNS:
             raise AgreementError(f"columns is {shown(self.columns)}; give {', '.join(COLUMNS[:-1])} or {COLUMNS[-1]}")
-        given = {"column_offsets": self.column_offsets, "column_exponents": self.column_exponents}
-        for field, values in given.items():
+        for field, check in (("column_offsets", _require_offset), ("column_exponents", _require_exponent)):
+            values = getattr(self, field)
             if (values is None) == (self.columns == "given"):
-                raise AgreementError(f"{field} belongs to columns = 'given', and to nothing else")
-            if values is not None and len(values) != self.width:
-                raise AgreementError(f"{field} has {len(values)} numbers, and features are {self.width} wide")
-        for number in self.column_offsets or ():
-            require_number("column_offsets", abs(number) if isinstance(number, int | float) else number)  # type: ignore[redundant-expr]
-        for exponent in self.column_exponents or ():
-            require_whole("column_exponents", exponent, -200, 200)
+                raise AgreementError(
+                    f"columns is {shown(self.columns)}, and {field} is {'missing' if values is None else 'given'}; it "
+                    "belongs to columns = 'given', and to nothing else: give both or neither"
+                )
+            if values is None:
+                continue
+            if not isinstance(values, tuple) or len(values) != self.width:
+                found = f"has {len(values)} numbers" if isinstance(values, tuple) else f"is {shown(values)}"
+                raise AgreementError(f"{field} {found}, and features are {self.width} wide; give one for each column")
+            object.__setattr__(self, field, tuple(map(check, values)))
         if self.columns == "given" and not (self.intercept or self.standardize) and any(self.column_offsets or ()):
-            raise AgreementError("column_offsets are for a ridge with an intercept; give zeros, or agree on one")
+            raise AgreementError(
+                "column_offsets are not all 0, and the ridge has no intercept and is not on standardised features; "
+                "give zeros, or agree on one of the two"
+            )
         if self.columns == "sum" and self.lift == "nystroem":
             raise AgreementError(
                 "the first sum of the lift 'nystroem' is of products, for which the columns' units must be known: "
@@ -272,6 +281,14 @@ class Agreement:
     def _check_room(self) -> None:
         sites = len(self.sites)
         require_whole("max_rows", self.max_rows, 1, _LIMIT - 1)
+        if self.columns == "sum" and self.max_rows * sites >= _SURVEYED:
+            most = (_SURVEYED - 1) // sites
+            raise AgreementError(f"max_rows is {self.max_rows}: a survey of {sites} sites has room for {most} each")
+        if self.columns == "sum" and self.lift == "none" and self.fraction_bits > _MOST_BITS:
+            raise AgreementError(
+                f"columns in units of their own could overflow the grid at fraction_bits={self.fraction_bits}; give at "
+                f"most {_MOST_BITS}"
+            )
         if self.columns != "plain" and self.lift == "none":
             return  # features have no common size: each site looks at the room that its own numbers leave
         largest = self.largest_feature if self.lift == "none" else largest_lifted(self.lift, self.layout.m)
@@ -485,6 +502,16 @@ def backbone_reference(content: object) -> BackboneReference:
             f"backbone: precision is {shown(values['precision'])}; use one of {', '.join(_PRECISIONS)}"
         )
     return BackboneReference(**{"identity": None, **values})
+
+
+def _require_offset(value: object) -> float:
+    if not isinstance(value, int | float) or isinstance(value, bool) or not abs(value) < _LARGEST_OFFSET:
+        raise AgreementError(f"a number of column_offsets is {shown(value)}; give a finite number below 2^64 in size")
+    return float(value) + 0.0  # −0 is 0
+
+
+def _require_exponent(value: object) -> int:
+    return require_whole("a number of column_exponents", value, -200, 200)
 
 
 def _window(value: object) -> Window:

@@ -2,7 +2,7 @@
 
     state/checkpoint/round.json     how far the round was, and the names of the files that belong to it
     state/checkpoint/….bin          collector: the sum under masks, and the sites' small messages
-                                    moments: the sum before the statistics', where features are lifted
+                                    moments: the sum before the statistics', of what the columns are like
                                     total: the sum of the statistics
                                     sum-N, model-N: the sum of a later round, and the weights it was asked about
 
@@ -49,7 +49,7 @@ class LaterSum:
 class Progress:
     """How far the round was.
 
-    `sites` are in the first sum, which is of the statistics, or of the moments of a lift, `later` those after it.
+    `sites` are in the first sum, which is of the statistics, or of what the columns are like, `later` those after it.
     """
 
     agreement: str

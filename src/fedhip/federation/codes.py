@@ -64,7 +64,7 @@ _MEANINGS: dict[SiteCode | ServerCode, str] = {
     SiteCode.FOLDER: "has an incomplete or damaged site folder; see its log",
     SiteCode.POLICY: "does not permit what the agreement asks; see its log",
     SiteCode.UNMASKED: "refuses to send statistics without a mask",
-    SiteCode.COHORT: "refuses a cohort smaller than its own minimum",
+    SiteCode.COHORT: "refuses a cohort smaller than its own minimum, or of other sites than the sum before",
     SiteCode.SECURE_SUM: "refuses this request of the secure sum; see its log",
     SiteCode.SECOND_SUM: "has taken part in a finished sum of this agreement, and refuses another",
     SiteCode.LEAVER: "refuses a sum that a site of the last has left, unless its site.toml has allow_leavers",

@@ -1,6 +1,6 @@
 """The sums after the first, at the server: each a secure sum of its own, with fresh keys.
 
-The first is of the statistics, or of the moments of a lift; then that of the statistics is the second.
+The first is of what the columns or the lift follow from, and that of the statistics the second; or it is the first.
 
 A sum is of the sites that were in the last, and it is kept, with the weights that it was asked about, before the next
 begins: a server app that is started again finds all that were made, and goes on.
@@ -57,7 +57,7 @@ class LaterRounds:
         return self.kept(f"sum-{numbers[0]}") if numbers else None
 
     def statistics(self, require: Callable[[Vector], Vector]) -> None:
-        """The sum of the statistics of lifted rows, about the moments that everybody lifts by."""
+        """The sum of the statistics, about the first sum, by which everybody knows columns and lift."""
         moments = self.kept("moments")
         self._add(Ask.STATISTICS, {}, {"moments": moments}, digest_of(moments), require)
 

@@ -154,16 +154,25 @@ def require_size(features: NDArray[Any], agreement: Agreement) -> None:
     """Refuse training features that are larger than agreed: the grid would not hold their sum."""
     if agreement.columns != "plain":
         return  # each column has units of its own, and no common bound
-    if (largest := float(max(features.max(), -features.min()))) > agreement.largest_feature:
+    largest = np.maximum(features.max(axis=0), -features.min(axis=0))
+    column = int(largest.argmax())
+    if float(largest[column]) > agreement.largest_feature:
         raise SiteRefusalError(
             SiteCode.OVERFLOW,
-            f"a feature here is as large as {largest:g}, and the agreement allows {agreement.largest_feature:g}; "
-            "rescale the features at all sites, or agree on more (init --largest-feature)",
+            f"a feature of column {column} is as large as {float(largest[column]):g} here, and the agreement allows "
+            f"{agreement.largest_feature:g}; agree on units of each column's own (init --columns sum), rescale the "
+            "column at all sites, or agree on more (init --largest-feature)",
         )
 
 
 def require_agreed_units(encoding: RowEncoding, client: Client) -> None:
     """Refuse rows of which a column would be rounded away: the units that were agreed on are not its own."""
+    if (lost := lost_column(encoding, client) or _coarse_column(encoding, client)) is not None:
+        raise SiteRefusalError(SiteCode.DATA, f"{lost}; or agree on units of each column's own (init --columns sum)")
+
+
+def lost_column(encoding: RowEncoding, client: Client) -> str | None:
+    """A column that varies here by less than a step of the grid, in words."""
     import warnings
 
     from fedhip.core.columns import require_same_constants
@@ -174,9 +183,25 @@ def require_agreed_units(encoding: RowEncoding, client: Client) -> None:
         try:
             require_same_constants(encoding.columns, client.train[0], step=encoding.step)
         except ColumnWarning as found:
-            raise SiteRefusalError(
-                SiteCode.DATA, f"{found}; or agree on the units of columns (init --columns sum)"
-            ) from None
+            return str(found)
+    return None
+
+
+def _coarse_column(encoding: RowEncoding, client: Client) -> str | None:
+    """A column of whose deviation here rounding to the grid would change a sixteenth or more, in words."""
+    features = client.train[0]
+    low, high, deviation = features.min(axis=0), features.max(axis=0), features.std(axis=0, dtype=np.float64)
+    steps = np.ldexp(encoding.step, encoding.columns.exponent.numpy())
+    # What the numbers themselves are rounded to is no loss; and a deviation of many steps loses less.
+    varies = high - low > 2.0**-40 * np.maximum(np.abs(low), np.abs(high))
+    for column in np.flatnonzero(varies & (deviation < 8.0 * steps)):
+        moved = (features[:, column].astype(np.float64) - float(encoding.columns.offset[column])) / steps[column]
+        if float(np.square(np.rint(moved) - moved).mean()) * 256.0 > float(deviation[column] / steps[column]) ** 2:
+            return (
+                f"column {column} varies from {float(low[column]):.9g} to {float(high[column]):.9g} here, and would be "
+                f"rounded to multiples of {float(steps[column]):g}; scale the column at all sites"
+            )
+    return None
 
 
 def _require_width(width: int, agreement: Agreement, source: Path) -> None:

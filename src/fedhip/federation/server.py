@@ -2,11 +2,12 @@
 
     hello → [encoder] → keys → share → mask → [agree] → unmask → [more sums] → personalize → result
 
-The first sum is of the statistics. Where features are lifted it is of their moments, and the statistics' is the second.
+The first sum is of what the columns, or the lift, follow from, and that of the statistics the second; where the
+agreement says what the columns are, the statistics' is the first.
 
 A site that errs, is late or sends garbage is left out by name, and the round goes on while the quorum holds. Each
 answer is folded into one running sum and let go, so that memory does not grow with the number of sites. The server
-learns the sum, those that the logistic head and priors ask for after it, and, of those who tell, an accuracy.
+learns the sum, those that β, the logistic head and priors ask for after it, and, of those who tell, an accuracy.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from fedhip.core.errors import FedHiPError, GridOverflowError, StatisticsError
+from fedhip.core.errors import ColumnError, FedHiPError, GridOverflowError, StatisticsError
 from fedhip.federation.agreement import FILE as AGREEMENT_FILE
 from fedhip.federation.agreement import Agreement
 from fedhip.federation.checkpoint import Checkpoint, Data, Progress, Stage
@@ -108,6 +109,7 @@ class Round:
             self._unmask(progress)
         sums = LaterRounds(self.cohort, self.checkpoint, progress, self._unmask)
         if Ask.STATISTICS not in progress.asks:
+            self._require_columns()
             sums.statistics(self.layout.require if self.agreement.secure_sum else self._possible)
         held, notes = self._logistic(sums) if self.agreement.head == "logistic" else (None, [])
         self._beta = self._choose_beta(sums)
@@ -250,7 +252,6 @@ class Round:
     def _choose_beta(self, sums: LaterRounds) -> tuple[float, tuple[float, ...]]:
         """β, and those without each fold: by the sites' sum over the grid, where that is agreed on."""
         from fedhip.core.path import choose_betas
-        from fedhip.core.selection import FOLDS
         from fedhip.parallel import one_thread
         from fedhip.phases import scoring_betas
 
@@ -266,15 +267,14 @@ class Round:
             sums.add(Ask.BETA, {"sites": sums.progress.summed}, {})
         found = sums.found(Ask.BETA)
         assert found is not None  # noqa: S101  (it was added)
-        soft = losses_of(found).reshape(beta_shape())
-        if float(soft.max()) > self._federation(0.0).grid.num_samples:
+        soft, federation = losses_of(found).reshape(beta_shape()), self._federation(0.0)
+        if float(soft.min()) < 0.0 or float(soft.max()) > federation.grid.num_samples:
             raise RoundError(
-                "a site sent wrong numbers under its mask: more rows right than there are. Nobody can say which; "
-                "nothing was written"
+                "a site sent wrong numbers under its mask: more rows right than there are, or fewer than none. Nobody "
+                "can say which; nothing was written"
             )
-        betas = scoring_betas(self._federation(0.0).total)
-        beta, *without = choose_betas(betas, soft)
-        assert len(without) == FOLDS  # noqa: S101
+        with one_thread():
+            beta, *without = choose_betas(scoring_betas(federation.total), soft)
         return beta, tuple(without)
 
     def _told(self, sums: LaterRounds, held: Model | None) -> tuple[Body, Arrays]:
@@ -358,6 +358,13 @@ class Round:
 
     def _federation(self, beta: float, fold_betas: tuple[float, ...] = ()) -> Federation:
         return federation_of(self.agreement, self._summed(), beta, self._encoding, fold_betas)
+
+    def _require_columns(self) -> None:
+        """Stop where a column has no units in which all its values fit: every site would refuse to go on."""
+        try:
+            _ = self._encoding
+        except ColumnError as error:
+            raise RoundError(f"{error}; nothing was written. Make a new federation when that is done") from None
 
     def _require_possible(self, ask: str, total: Vector) -> None:
         """Refuse a sum of statistics or moments that no data set has; other sums are looked at where they are used."""

@@ -2,13 +2,13 @@
 
     hello         who this is, signed; do agreement and roster agree, are there rows, is the encoder here?
     encoder       a piece of the encoder, for a site that lacks it
-    keys          the statistics are computed and checked; ephemeral keys for the secure sum
-                  (where features are lifted: their moments, and the statistics in a sum of their own after that)
+    keys          what is summed is computed and checked; ephemeral keys for the secure sum
+                  (first what the columns are like, unless that is agreed on; the statistics in a sum of their own)
     share         sealed shares for the other sites
-    mask          the statistics under masks (or plain, where agreement and policy both permit it)
+    mask          that under masks (or plain, where agreement and policy both permit it)
     agree         a signature on the list of survivors, where somebody is gone
     unmask        shares that take the masks off the sum, once
-    [keys … unmask again for each later sum, of the logistic head and of priors]
+    [keys … unmask again for each later sum, of β, of the logistic head and of priors]
     personalize   the sum comes, once; α, model and report stay here
 
 The server is not trusted with anything but the sum. What goes wrong is a code for the server and a sentence for the
@@ -43,15 +43,17 @@ from fedhip.federation.later_sums import Ask
 from fedhip.federation.lift_sums import encoding_of, lift_of, moments_vector, plan_of, require_possible_moments
 from fedhip.federation.personal import Pooled, Sum
 from fedhip.federation.prior_sums import later_length
-from fedhip.federation.rows import SiteRows, require_agreed_units, require_size
+from fedhip.federation.rows import SiteRows, lost_column, require_agreed_units, require_size
 from fedhip.federation.secure_sum import Member, Reason, SecureSumError
 from fedhip.federation.site_folder import SiteFolder, open_site
 from fedhip.federation.site_rounds import (
     begin,
     beta_in,
+    fold_betas_in,
     later_vector,
     require_nobody_left,
     require_same_head,
+    require_same_scorers,
     scale_in,
     temperature_in,
 )
@@ -275,7 +277,6 @@ class Site:
         return {"shares": shares}, {}
 
     def _personalize(self, site: SiteFolder, session: Session, question: Letter) -> Answer:
-        from fedhip.core.selection import FOLDS
         from fedhip.federation.head_letter import head_in
         from fedhip.federation.personal import personalize
 
@@ -283,7 +284,7 @@ class Site:
         layout = agreement.layout
         later = agreement.has_later_sums
         total = self._kept_total(session, question) if later else layout.require(question.array("total"))
-        beta = beta_in(question, agreement)
+        beta, folds = beta_in(question, agreement), fold_betas_in(question, agreement)
         sites = question.names("sites")
         if site.name not in sites or not set(sites) <= set(agreement.sites):
             raise SiteRefusalError(SiteCode.TOTAL, "the sum is not one of this site and others of the agreement")
@@ -295,7 +296,6 @@ class Site:
         held = head_in(question, agreement, grid.digest()) if agreement.head == "logistic" else None
         pooled = _pooled(session, question, agreement) if agreement.prior == "client" else None
         lift = self._lift(session, agreement) if agreement.lift != "none" else None
-        folds = tuple(question.real(f"beta-{fold}") for fold in range(FOLDS)) if agreement.chooses_beta else ()
         asks = after_statistics([*session.done, session.ask])
         received = Sum(grid, beta, sites, self._encoding(session, agreement), folds, held, asks, pooled, lift)
         del total
@@ -316,6 +316,8 @@ class Site:
             keep = self.state.keep_moments if session.ask == Ask.STATISTICS else self.state.keep_total
             keep(told)
         self.state.keep(session)
+        if session.ask == Ask.BETA and site.agreement.secure_sum:
+            require_same_scorers(session, question)
 
     def _vector(self, site: SiteFolder, session: Session, question: Letter) -> Vector:
         """What this site gives to the sum under way."""
@@ -388,6 +390,8 @@ class Site:
         layout, bits = agreement.layout, agreement.fraction_bits
         if agreement.columns != "sum" and agreement.lift == "none":
             require_agreed_units(encoding, client)
+        elif agreement.lift == "none" and (lost := lost_column(encoding, client)) is not None:
+            self._log(logging.WARNING, lost)
         vector = to_vector(encoding.statistics(client, layout.d))
         require_room(vector, len(agreement.sites), bits)
         require_possible(vector, layout, bits, agreement.max_rows)

@@ -15,13 +15,13 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from fedhip.core.errors import FedHiPError, GridOverflowError
+from fedhip.core.errors import FedHiPError, GridOverflowError, StatisticsError
 from fedhip.federation.agreement import Agreement
 from fedhip.federation.codes import SiteCode, SiteRefusalError
 from fedhip.federation.errors import MessageError
 from fedhip.federation.head_letter import head_digest, head_in
 from fedhip.federation.later_sums import Ask, length, losses_vector, model_digest, models_in, term_of, term_vector
-from fedhip.federation.lift_sums import moments_length
+from fedhip.federation.lift_sums import moments_length, require_possible_moments
 from fedhip.federation.policy import Policy
 from fedhip.federation.prior_sums import beta_shape
 from fedhip.federation.site_priors import SitePriors
@@ -43,7 +43,7 @@ _MOST_WEIGHTS = 6
 def begin(session: Session, question: Letter, agreement: Agreement) -> Vector | None:
     """Refuse a sum that is not the next, or not the one under way once more; else begin it.
 
-    What came with it: the moments with the statistics of lifted rows, the total with the first sum after these.
+    What came with it: the first sum with the statistics that are the second, the total with the first after these.
     """
     envelope, number = question.envelope, question.envelope.round
     again = number == session.round
@@ -85,6 +85,15 @@ def require_nobody_left(session: Session, policy: Policy, sites: Iterable[str]) 
         )
 
 
+def require_same_scorers(session: Session, question: Letter) -> None:
+    """Refuse β's sum by another list of sites than those of the sum before.
+
+    Of many sites some score, by this list: one that is made up could leave a single site to do so.
+    """
+    if set(question.names("sites")) != set(session.cohort):
+        raise SiteRefusalError(SiteCode.COHORT, "β is to be chosen by other sites than those of the sum before")
+
+
 def require_same_head(session: Session, question: Letter, agreement: Agreement) -> None:
     """Refuse another head than the one that the site's prior is chosen for: there is one for an agreement."""
     digest = head_digest(question, agreement)
@@ -109,7 +118,7 @@ def later_vector(
     layout, bits = agreement.layout, agreement.fraction_bits
     try:
         with one_thread():
-            part = _Part(session, question, layout, from_vector(total, layout, bits), client, agreement, encoding)
+            part = _Part(session, question, layout, total, client, agreement, encoding)
             gives = {
                 Ask.BETA: part.beta,
                 Ask.TEMPERATURE: part.temperature,
@@ -136,10 +145,15 @@ class _Part:
     session: Session
     question: Letter
     layout: Layout
-    grid: GridStatistics
+    vector: Vector
     client: Client
     agreement: Agreement
     encoding: RowEncoding
+
+    @property
+    def grid(self) -> GridStatistics:
+        """The sum of the statistics; not kept, for in a wide federation it is 200 MB."""
+        return from_vector(self.vector, self.layout, self.agreement.fraction_bits)
 
     @cached_property
     def total(self) -> Statistics:
@@ -159,14 +173,17 @@ class _Part:
         """The smoothed accuracy over β, at the α that this site would choose; nothing where others are to score."""
         import torch
 
-        from fedhip.phases import score_betas, scorers, scoring_betas
+        from fedhip.core import RegularizationPath
+        from fedhip.phases import score_rows, scorers, scoring_betas
 
-        sites, federation = self.question.names("sites"), self._federation(0.0)
-        if self.client.name not in scorers(sites):
-            return losses_vector(torch.zeros(beta_shape(), dtype=torch.float64), len(self.agreement.sites))
-        path = federation.beta_path(scoring_betas(federation.total))
-        score = score_betas(federation, path, self.client, self.agreement.alpha)
-        return losses_vector(score.soft, len(self.agreement.sites))
+        agreement, client = self.agreement, self.client
+        if client.name not in scorers(self.question.names("sites")):
+            return losses_vector(torch.zeros(beta_shape(), dtype=torch.float64), len(agreement.sites))
+        federation = self._federation(0.0)
+        rows, total = federation.rows(client), federation.total
+        del federation  # an eigendecomposition takes room, and the sum on the grid is a matrix more
+        path = RegularizationPath(total, scoring_betas(total))
+        return losses_vector(score_rows(rows, path, client.name, agreement.alpha).soft, len(agreement.sites))
 
     def _federation(self, beta: float) -> Federation:
         from fedhip.federation.personal import federation_of
@@ -234,6 +251,18 @@ def beta_in(question: Letter, agreement: Agreement) -> float:
     return beta
 
 
+def fold_betas_in(question: Letter, agreement: Agreement) -> tuple[float, ...]:
+    """The β without each fold that the server tells, where β was chosen on rows."""
+    from fedhip.core.selection import FOLDS
+
+    if not agreement.chooses_beta:
+        return ()
+    betas = tuple(question.real(f"beta-{fold}") for fold in range(FOLDS))
+    if min(betas) < 0.0:
+        raise SiteRefusalError(SiteCode.TOTAL, f"the server's β without a fold is {min(betas)}; it is at least 0")
+    return betas
+
+
 def scale_in(question: Letter, agreement: Agreement) -> float | None:
     """The scale that the server tells; None of a ridge, whose scale everybody knows."""
     if agreement.head == "ridge":
@@ -288,12 +317,16 @@ def _require_same_total(session: Session, question: Letter, layout: Layout) -> V
 
 
 def _require_same_moments(session: Session, question: Letter, agreement: Agreement) -> Vector:
-    """The sum that rows are lifted by: one for an agreement, as there is one total."""
+    """The sum that says what the columns, or the lift, are: one for an agreement, as there is one total."""
     moments = require_length(question.array("moments"), moments_length(agreement))
     if digest_of(moments) != question.text("sum"):
         raise MessageError("the moments that came are not those that were named")
     if session.moments not in (None, question.text("sum")):
         raise SiteRefusalError(SiteCode.TOTAL, "the server speaks of other moments than those that came first")
+    try:
+        require_possible_moments(moments, agreement, agreement.max_rows * len(agreement.sites))
+    except StatisticsError as error:
+        raise SiteRefusalError(SiteCode.TOTAL, f"the first sum that came is that of no rows: {error}") from error
     session.moments = question.text("sum")
     return moments
 

@@ -3,7 +3,7 @@
     state/lock            one question at a time, whatever the engine does
     state/session.bin     the session: which steps were answered, and the site's part in the secure sum
     state/vector.bin      the statistics, or what a later sum takes, from when it is computed until it is masked
-    state/moments.bin     the sum that everybody lifts by, where features are lifted, until the model is made
+    state/moments.bin     the sum that says what the columns, or the lift, are, until the model is made
     state/total.bin       the sum of all sites' statistics, where later sums follow, until the model is made
     state/finished.json   agreements under which a sum was finished
     state/site.log        what happened here, for the site's own people
@@ -44,7 +44,7 @@ class Session:
     given again, the answer; it is of the latest sum. `cohort` are the sites that were in the sum before, as this site
     knows it. Of later sums: which `ask` is under way, in which `round` and `attempt`, which asks are `done`, the digest
     of the `total` they are about, by their digests the `weights` that were asked about, with the round, and the digest
-    of the `head` that priors are chosen for. `moments` is the digest of those that rows are lifted by.
+    of the `head` that priors are chosen for. `moments` is the digest of the sum that says what the columns are.
     """
 
     session: bytes
@@ -156,11 +156,11 @@ class SiteState:
         return self._read("total.bin")
 
     def keep_moments(self, moments: Vector) -> None:
-        """Write the sum that rows are lifted by."""
+        """Write the sum that says what the columns are."""
         replace_private(self.folder / "moments.bin", as_bytes(moments))
 
     def moments(self) -> Vector | None:
-        """The sum that rows are lifted by, if it came in this session."""
+        """The sum that says what the columns are, if it came in this session."""
         return self._read("moments.bin")
 
     def drop_sums(self) -> None:

@@ -7,6 +7,7 @@ from typing import Any
 
 from fedhip.federation.agreement import Agreement
 from fedhip.federation.later_sums import Ask
+from fedhip.federation.lift_sums import moments_length
 from fedhip.federation.prior_sums import later_length
 
 
@@ -16,7 +17,10 @@ def after_statistics(asks: Sequence[str]) -> list[str]:
 
 
 def traffic_of(agreement: Agreement, method: str, asks: Sequence[str] = ()) -> dict[str, Any]:
-    """As in a row of results.json; `asks` are the sums after that of the statistics."""
+    """As in a row of results.json; `asks` are the sums after that of the statistics.
+
+    Of a lift the first sum is counted with the lift, and is no round (`fedhip.runs.results.add_lift`).
+    """
     layout = agreement.layout
     statistics, intercept = 8 * layout.size, agreement.head != "ridge" or agreement.intercept
     model = 8 * (layout.m + intercept) * layout.d
@@ -38,4 +42,7 @@ def traffic_of(agreement: Agreement, method: str, asks: Sequence[str] = ()) -> d
         down = statistics + sum(told[Ask(ask)] for ask in asks) + head + pooled
     else:
         rounds, up, down = 1, statistics, model if method == "global" else statistics
+    if method != "local" and agreement.has_first_sum and agreement.lift == "none":
+        first = 8 * moments_length(agreement)
+        rounds, up, down = rounds + 1, up + first, down + first
     return {"rounds": rounds, "upload_bytes_per_client": up, "download_bytes_per_client": down}
