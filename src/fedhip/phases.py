@@ -13,6 +13,7 @@ and of its own statistics, so that it can be solved anew, to the same bits, when
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property, reduce
@@ -30,7 +31,7 @@ from fedhip.core.aggregation import GlobalSystem, global_system
 from fedhip.core.balance import weighted_statistics
 from fedhip.core.calibration import log_losses
 from fedhip.core.columns import COLUMN_BITS, Columns, Survey, require_same_constants
-from fedhip.core.errors import ColumnError, EmptyClientError
+from fedhip.core.errors import ColumnError, ColumnWarning, EmptyClientError
 from fedhip.core.fixedpoint import GridStatistics, decode, decode_weighted, round_features
 from fedhip.core.path import choose_betas
 from fedhip.core.personalization import require_part
@@ -236,6 +237,29 @@ class Federation:
             return AffineModel.of_standardized(weights, to_raw)
         return AffineModel(weights, torch.zeros_like(weights[0])).on_raw(to_raw)
 
+    def warn_of_labels(self) -> None:
+        """Warn of a column that is one value within each class and another in each: it looks like the label itself.
+
+        It follows from the sums; a column that only nearly tells the classes apart is a good feature.
+        """
+        grid = self.grid
+        n, sums = grid.counts.to(torch.float64), decode(grid)
+        seen = n > 0
+        if int(seen.sum()) < 2 or grid.num_samples < 3 * int(seen.sum()) or self.encoding.scale is not None:
+            return
+        means = sums.cross[:, seen] / n[seen]
+        within = sums.gram.diagonal() - (means.square() * n[seen]).sum(dim=1)
+        deviation = (sums.gram.diagonal() / n.sum() - (sums.cross.sum(dim=1) / n.sum()).square()).clamp(min=0.0).sqrt()
+        apart = means.sort(dim=1).values.diff(dim=1).amin(dim=1) > 1e-3 * deviation
+        told = (deviation > 0.0) & apart & (within <= 1e-6 * n.sum() * deviation.square())
+        if bool(told.any()):
+            warnings.warn(
+                f"column {int(told.nonzero()[0])} alone tells every label: it is one value within each class, and "
+                "another in each; if it is the label, or follows from it, leave it out",
+                ColumnWarning,
+                stacklevel=2,
+            )
+
     def traffic(self, method: str) -> tuple[int, int, int]:
         """Rounds, and the bytes that one client sends and receives; a symmetric matrix travels as its triangle."""
         m, d = self.grid.num_features, self.grid.num_classes
@@ -425,15 +449,20 @@ def _look(
     federation: Federation, client: Client, alphas: Sequence[float], only_local_classes: bool
 ) -> tuple[float, list[float], float, Tensor, Tensor]:
     """α, the curve, the nested estimate, and scores of the rows left out: at α, and of the global model."""
-    by_beta, _ = {}, federation.total  # the sum once for all of them
-    for beta in set(federation.fold_betas) - {federation.beta}:  # one factor at a time, that in use last
-        other = federation.with_beta(beta).path(client)
-        by_beta[beta] = other.loo_margins(alphas, only_local_classes=only_local_classes)
-        del other
-    path = federation.path(client)
-    margins = by_beta[federation.beta] = path.loo_margins(alphas, only_local_classes=only_local_classes)
-    folds = [by_beta[beta] for beta in federation.fold_betas or [federation.beta] * FOLDS]
-    estimate = nested_hits(folds) / len(margins)
+    fold_betas = federation.fold_betas or (federation.beta,) * FOLDS
+    folds: dict[int, Tensor] = {}
+
+    def look(at: Federation) -> tuple[PersonalizationPath, Tensor]:
+        path = at.path(client)
+        margins = path.loo_margins(alphas, only_local_classes=only_local_classes)
+        for fold in (fold for fold, beta in enumerate(fold_betas) if beta == at.beta):
+            folds[fold] = path.fold_margins(alphas, margins, fold)
+        return path, margins
+
+    for beta in set(fold_betas) - {federation.beta}:  # one factor at a time
+        look(federation.with_beta(beta))
+    path, margins = look(federation)
+    estimate = nested_hits([folds[fold] for fold in range(FOLDS)]) / len(margins)
     chosen = alphas[select(margins)]
     curve = (margins > 0.0).double().mean(dim=0).tolist()
     return chosen, curve, estimate, path.loo_scores(chosen), path.loo_scores(0.0)

@@ -217,6 +217,7 @@ def simulate(
             standardize=ridge.standardize,
             intercept=ridge.intercept,
         )
+        federation.warn_of_labels()
         if beta == "auto":
             federation = choose_beta(federation, training, alpha if "fedhip" in methods else 0.0, tell)
         _ = federation.common  # factored once, before the clients share it
@@ -313,7 +314,9 @@ def federate(
     """Phases 1 and 2 of these clients, with this β."""
     encoding = encoding_of(clients, num_classes, ridge, device)
     uploads = in_order(lambda client: encoding.statistics(client, num_classes, device), clients, device)
-    return Federation(add_up(uploads), beta, encoding, ridge.standardize, ridge.intercept)
+    federation = Federation(add_up(uploads), beta, encoding, ridge.standardize, ridge.intercept)
+    federation.warn_of_labels()
+    return federation
 
 
 def evaluate(

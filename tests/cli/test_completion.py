@@ -77,7 +77,7 @@ def test_bash_completes_paths(bash_script: Path, tmp_path: Path) -> None:
             "zsh",
             [
                 '":what:(datasets partitions backbones methods)"',
-                "]:auto|loo|NUMBER:",
+                "]:auto|gcv|NUMBER:",
                 '":the folder of a run:_files -/"',
             ],
         ),

@@ -40,6 +40,9 @@ DEFAULT_ALPHAS: tuple[float, ...] = tuple(
 #: A share of the smoothed accuracy that is no reason for a smaller β.
 _NO_REASON = 5e-4
 
+#: Up to so many rows of a client, what is chosen for a fold is chosen by models that have not seen it.
+_REFOLDED = 64
+
 #: Leave-one-out looks at as many values of α at a time as give this many scores, or at one.
 _LOO_ENTRIES = 2**21
 
@@ -133,6 +136,36 @@ class PersonalizationPath:
         """
         return torch.cat([margins for margins, _ in self._loo(alphas, only_local_classes)], dim=1)
 
+    def fold_margins(self, alphas: Sequence[float], margins: Tensor, fold: int) -> Tensor:
+        """Margins (N_k, a) by which the α for the rows of a fold is chosen, and those rows judged.
+
+        Of all other rows without the fold's, too: what they say must not have learned from what is judged. With
+        S the fold and M = E diag((1 − λ)/(1 + αλ)) Eᵀ, leaving out S and then row j gives
+
+            y_j − score_j = (r_j − M_jS M_SS⁻¹ r_S) / (M_jj − M_jS M_SS⁻¹ M_Sj)         r = y − fit(α)
+
+        In more than 64 rows a few that have seen the fold make no difference: `margins`, from `loo_margins`, are taken.
+        """
+        rows = len(self._W)
+        others = without_fold(rows, fold).to(self._W.device)
+        if rows > _REFOLDED or bool(others.all()) or not bool(others.any()):
+            return margins
+        at = torch.tensor([require_alpha(alpha) for alpha in alphas], dtype=self._W.dtype, device=self._W.device)
+        M = self._spectrum.remainders(at)
+        residuals = self._spectrum.residuals(at, self._residuals).transpose(0, 1)
+        inside, across = M[:, ~others][:, :, ~others], M[:, others][:, :, ~others]
+        # A fold that alone spans a direction leaves nothing to predict it by.
+        solved = across @ torch.linalg.pinv(inside, hermitian=True)
+        left = residuals[:, others] - solved @ residuals[:, ~others]
+        remainder = M[:, others][:, :, others].diagonal(dim1=1, dim2=2) - (solved * across).sum(dim=2)
+        known = remainder > rank_tolerance(max(self._W.shape))
+        scores = self._Y[others] - left / torch.where(known, remainder, 1.0)[:, :, None]
+        found = margins.clone()
+        without = margins_of(scores.transpose(0, 1).contiguous(), self._labels[others])
+        hidden = torch.isinf(margins[others])  # of classes that the client has no other row of
+        found[others] = without.masked_fill_(~known.mT, 0.0).masked_fill_(hidden, -torch.inf)
+        return found
+
     def select(self, alphas: Sequence[float] = DEFAULT_ALPHAS, *, only_local_classes: bool = False) -> float:
         """The α of highest smoothed leave-one-out accuracy (`fedhip.core.selection`); of several, the smallest."""
         ordered = sorted(_checked_alphas(alphas))
@@ -225,6 +258,14 @@ class _Spectrum:
             return squares @ ((1.0 - self.values)[:, None] / growth), squares @ (1.0 / growth)
         remainder = 1.0 - self.X.square() @ ((1.0 + at) / growth)
         return remainder, torch.ones_like(remainder)
+
+    def remainders(self, at: Tensor) -> Tensor:
+        """1 − H at each α, over all pairs of rows (a, N_k, N_k)."""
+        if self.X is None:
+            shares = (1.0 - self.values)[:, None] / self._growth(at)
+            return torch.einsum("ir,ra,jr->aij", self.basis, shares, self.basis)
+        shares = (1.0 + at) / self._growth(at)
+        return torch.eye(len(self.X)).to(self.X) - torch.einsum("ir,ra,jr->aij", self.X, shares, self.X)
 
     def _growth(self, at: Tensor) -> Tensor:
         """1 + αλ (r, a)."""
@@ -338,16 +379,17 @@ class RegularizationPath:
         """
         F, Y = client_rows(self._total, features, labels, client, self._targets)
         rotated, ordered = F @ self._V, sorted(_checked_alphas(alphas))
-        folds = [None, *(without_fold(len(F), fold).to(F.device) for fold in range(FOLDS))]
         soft, right, error = [], [], []
         for beta in self.betas:
             factor = self._factor(beta)
             W = rotated[:, self._kept(factor)] / factor.values.sqrt()
             path = PersonalizationPath._whitened(self._total, self._system(factor), W, Y)
             margins, errors = (torch.cat(parts, dim=-1) for parts in zip(*path._loo(ordered), strict=True))
-            counted = soft_hits(margins)
-            # The rows of a fold have no say in the α by which the others count.
-            soft.append(torch.stack([(counted if rows is None else counted[rows]).sum(dim=0).max() for rows in folds]))
+            sums = [soft_hits(margins).sum(dim=0).max()]
+            for fold in range(FOLDS):  # its rows have no say in what the others count
+                others = without_fold(len(F), fold).to(F.device)
+                sums.append(soft_hits(path.fold_margins(ordered, margins, fold)[others]).sum(dim=0).max())
+            soft.append(torch.stack(sums))
             best = select(margins)
             right.append((margins[:, best] > 0.0).sum().to(torch.float64))
             error.append(errors[best])

@@ -7,7 +7,7 @@ import operator
 import time
 from collections import Counter
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -15,7 +15,8 @@ import torch
 from numpy.typing import NDArray
 
 from fedhip.core import personalize_from_statistics, solve_global
-from fedhip.core.fixedpoint import GridStatistics, decode, fraction_bits_for, round_features
+from fedhip.core.columns import COLUMN_BITS, Columns, Survey
+from fedhip.core.fixedpoint import GridStatistics, decode, round_features
 from fedhip.privacy.attacks import (
     MOST_ROWS,
     Rows,
@@ -132,7 +133,7 @@ def audit_site(
     Each search for single rows by lattice reduction may take `seconds`. The others' rows are not here: stand-ins with
     this site's mean and deviation take their place.
     """
-    bits = fraction_bits_for(float(np.abs(site.features).max())) if fraction_bits is None else fraction_bits
+    bits, site = COLUMN_BITS if fraction_bits is None else fraction_bits, _in_column_units(site)
     grid = _upload(site.features, site.labels, len(site.class_names), bits)
     steps = torch.round(torch.as_tensor(site.features).double() * 2.0 ** (bits // 2)).to(torch.int64).numpy()
     truth = _Truth(site, steps)
@@ -146,6 +147,15 @@ def audit_site(
     findings = [*of_the_upload(plain), *in_the_sum(plain, total), *of_the_model(model)]
     findings.sort(key=lambda finding: finding.rank)  # stable: within a severity, in the order of the page
     return Audit(site, cohort, bits, plain, total, model, tuple(findings))
+
+
+def _in_column_units(site: Site) -> Site:
+    """The site with features as a round would sum them: every column in units of its own."""
+    columns = Columns.of(Survey.of(site.features, client=site.name))
+    scaled, held_out = (
+        columns.features(torch.as_tensor(np.array(rows, np.float64))).numpy() for rows in (site.features, site.held_out)
+    )
+    return replace(site, features=scaled, held_out=held_out)
 
 
 def _upload(features: Real, labels: NDArray[np.int64], classes: int, bits: int) -> GridStatistics:
