@@ -55,8 +55,8 @@ class Change:
         Z: Array = (X + np.array(self.whole) + np.array(self.shift) * X[:TRAIN].std(axis=0)) * np.array(self.scale)
         Z = Z[:, self.order]
         for column, factor, shift, place in self.copies:
-            copied = Z[:, column] + shift * Z[:TRAIN, column].std()
-            Z = np.insert(Z, place, factor * copied, axis=1)
+            copied = factor * (X[:, column] + shift * X[:TRAIN, column].std())
+            Z = np.insert(Z, place, copied, axis=1)
         for value, place in self.constants:
             Z = np.insert(Z, place, value, axis=1)
         return Z
