@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pickle
 import subprocess
 import sys
 import tomllib
@@ -20,6 +21,7 @@ from fedhip.federation.errors import RoundError
 from fedhip.federation.server_app import main
 from fedhip.federation.wire import Envelope, Letter, Step, from_records, to_records
 from tests.federation.samples import Trial
+from tests.federation.test_site_rounds import ThreeSums
 
 APP = Path(fedhip.federation.__file__).parent / "app"
 
@@ -46,21 +48,44 @@ def test_a_site_starts_without_torch() -> None:
     subprocess.run([sys.executable, "-W", "ignore", "-c", code], check=True)  # noqa: S603
 
 
-def test_most_steps_need_no_torch(tmp_path: Path) -> None:
-    """hello in a process of its own, as the engine runs it."""
-    trial = Trial.make(tmp_path)
-    code = f"""
-import sys
+_ANSWER = """
+import pickle, sys
 from pathlib import Path
 from fedhip.federation.site import Site
-from fedhip.federation.wire import Envelope, Letter, Step
-from fedhip.federation.site_folder import open_site
-folder = open_site({str(trial.site_folder("a"))!r})
-envelope = Envelope(bytes(32), folder.agreement.digest(), folder.roster.digest(), Step.HELLO)
-answer = Site(folder.path, Path({str(trial.data("a"))!r})).handle(Letter(envelope), 101)
-sys.exit(answer.code != "ok" or "torch" in sys.modules)
+folder, data, place = sys.argv[1:]
+question, node = pickle.loads(Path(place).read_bytes())
+answer = Site(Path(folder), Path(data)).handle(question, node)
+Path(place).write_bytes(pickle.dumps((answer, "torch" in sys.modules)))
 """
-    subprocess.run([sys.executable, "-W", "ignore", "-c", code], check=True)  # noqa: S603
+
+
+class InAProcess:
+    """A site that answers each question in a process of its own, as under the engine."""
+
+    def __init__(self, table: ThreeSums, site: str, place: Path) -> None:
+        self.command = [sys.executable, "-c", _ANSWER, table.trial.site_folder(site), table.trial.data(site), place]
+        self.place, self.heavy = place, list[tuple[str, int, bool]]()
+
+    def handle(self, question: Letter, node: int) -> Letter:
+        self.place.write_bytes(pickle.dumps((question, node)))
+        subprocess.run(self.command, check=True)  # noqa: S603
+        answer, heavy = pickle.loads(self.place.read_bytes())  # noqa: S301
+        self.heavy.append((question.envelope.step.value, question.envelope.round, heavy))
+        assert isinstance(answer, Letter)
+        return answer
+
+
+def test_most_steps_need_no_torch(tmp_path: Path) -> None:
+    """All but those in which a sum is computed, each in a process of its own, as the engine runs it."""
+    table = ThreeSums(tmp_path)
+    site = InAProcess(table, "a", tmp_path / "letter")
+    table.sites["a"] = site  # type: ignore[assignment]
+    table.until_beta()
+    steps = ("keys", "share", "mask", "unmask")
+    assert site.heavy == [
+        ("hello", 1, False),
+        *((step, number, step == "keys") for number in (1, 2) for step in steps),
+    ]
 
 
 def ask(trial: Trial, content: RecordDict, kind: str = "query.hello", **config: str) -> Letter:

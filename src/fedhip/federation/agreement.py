@@ -319,6 +319,14 @@ class Agreement:
         return self.columns == "sum" or self.lift != "none"
 
     @property
+    def sharers(self) -> int:
+        """How many times a site's own numbers must fit on the grid; once, where units are of the survey of all rows.
+
+        Such units leave room for the sum of all (`fedhip.core.columns`), whoever has most of it.
+        """
+        return 1 if self.columns == "sum" and self.lift == "none" else len(self.sites)
+
+    @property
     def chooses_beta(self) -> bool:
         """Whether the sites' rows say what β is."""
         return self.head == "ridge" and self.beta == "auto"

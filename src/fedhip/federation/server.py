@@ -197,7 +197,7 @@ class Round:
         """A site's vector without a mask, which can be checked here."""
         agreement = self.agreement
         try:
-            require_room(self.layout.require(vector), len(agreement.sites), agreement.fraction_bits)
+            require_room(self.layout.require(vector), agreement.sharers, agreement.fraction_bits)
             require_possible(vector, self.layout, agreement.fraction_bits, agreement.max_rows)
         except (GridOverflowError, StatisticsError) as error:
             raise MessageError(str(error)) from error

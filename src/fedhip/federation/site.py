@@ -393,7 +393,7 @@ class Site:
         elif agreement.lift == "none" and (lost := lost_column(encoding, client)) is not None:
             self._log(logging.WARNING, lost)
         vector = to_vector(encoding.statistics(client, layout.d))
-        require_room(vector, len(agreement.sites), bits)
+        require_room(vector, agreement.sharers, bits)
         require_possible(vector, layout, bits, agreement.max_rows)
         return vector
 
