@@ -32,8 +32,9 @@ A first-order correction of the step too (one curvature κ for all classes and r
 rows pull as if each had its mean curvature, and their own pull is taken off too little. It promised ever more from
 ever larger α where refits lose. A step fitted to four fifths gains a little less than one fitted to all.
 
-α is the one of least loss on rows left out, and 0, the federation's head, unless the mean gain over it is more than one
-standard error of the rows' gains. It is the client's own choice, so its model depends on no division of others' rows.
+α starts at 0, the federation's head, and goes up to a larger one only where that lowers the mean loss on rows left out
+by more than one standard error of the rows' gains. It is the client's own choice, so its model depends on no division
+of others' rows.
 """
 
 from __future__ import annotations
@@ -53,7 +54,7 @@ from fedhip.core.logistic_fit import LogisticHead, TemperatureError
 from fedhip.core.rows import ArrayLike
 from fedhip.core.solvers import rank_tolerance, require_alpha
 
-#: None, and two to the decade from 1 to 100. Beyond, rows left out promise what fresh rows do not keep.
+#: None, and two to the decade from 1 to 1,000. Beyond, rows left out promise what fresh rows do not keep.
 LOGISTIC_ALPHAS: tuple[float, ...] = (0.0, *(10.0 ** (i / 2) for i in range(7)))
 
 #: Parts of a client's rows; the step is fitted without one to judge that one.
