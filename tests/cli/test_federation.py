@@ -10,6 +10,7 @@ import sys
 import warnings
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -95,6 +96,116 @@ def test_init_with_priors(tmp_path: Path) -> None:
     done("federation", "init", tmp_path / "fed", "--name", "demo", *SITES, *ROWS, "--prior", "client")
     agreement = Agreement.read(tmp_path / "fed" / "federation.toml")
     assert (agreement.head, agreement.prior) == ("ridge", "client")
+
+
+def columns_file(path: Path, **changes: Any) -> Path:
+    content = {"offset": [0.5, -3, 50_000.0, 0], "exponent": [-3, 0, 14, 1], **changes}
+    path.write_text(json.dumps(content))
+    return path
+
+
+def test_init_with_units_of_columns_in_a_file(tmp_path: Path) -> None:
+    from fedhip.federation.agreement import Agreement
+
+    usual = ("--name", "demo", *SITES, *ROWS)
+    done("federation", "init", tmp_path / "one", *usual, "--columns", columns_file(tmp_path / "units.json"))
+    one = Agreement.read(tmp_path / "one" / "federation.toml")
+    assert (one.columns, one.has_first_sum) == ("given", False)
+    assert one.column_offsets == (0.5, -3.0, 50_000.0, 0.0)
+    assert one.column_exponents == (-3, 0, 14, 1)
+    # A run's details.json says them too.
+    nested = tmp_path / "details.json"
+    nested.write_text(json.dumps({"columns": json.loads((tmp_path / "units.json").read_text()), "schema": 1}))
+    done("federation", "init", tmp_path / "two", *usual, "--columns", nested)
+    assert Agreement.read(tmp_path / "two" / "federation.toml").digest() == one.digest()
+    for word, first in (("sum", True), ("plain", False)):
+        done("federation", "init", tmp_path / word, *usual, "--columns", word, "--beta", "gcv")
+        found = Agreement.read(tmp_path / word / "federation.toml")
+        assert (found.columns, found.has_first_sum, found.has_later_sums) == (word, first, False)
+
+
+def test_init_with_units_of_columns_as_a_feature_file_asks_for(tmp_path: Path) -> None:
+    from fedhip.federation.agreement import Agreement
+
+    rng = np.random.default_rng(0)
+    rows = rng.normal([0.5, 3.0, 50_000.0, 1e-3], [0.1, 1.0, 20_000.0, 1e-4], size=(200, 4))
+    np.savez(tmp_path / "rows.npz", features=rows, labels=rng.integers(0, 2, 200))
+    words = ("--name", "demo", *SITES, *ROWS, "--columns", tmp_path / "rows.npz")
+    done("federation", "init", tmp_path / "one", *words)
+    found = Agreement.read(tmp_path / "one" / "federation.toml")
+    assert found.columns == "given"
+    assert found.column_offsets is not None
+    assert found.column_exponents is not None
+    units = (rows - np.array(found.column_offsets)) * 2.0 ** -np.array(found.column_exponents, dtype=float)
+    assert ((units.std(axis=0) >= 1.0) & (units.std(axis=0) < 2.0)).all()
+    assert (np.abs(units.mean(axis=0)) <= 0.5 + 1e-6).all()
+    # A ridge without an intercept on features as they came cannot move a column.
+    done("federation", "init", tmp_path / "two", *words, "--no-intercept", "--no-standardize")
+    paper = Agreement.read(tmp_path / "two" / "federation.toml")
+    assert paper.column_offsets == (0.0,) * 4
+    assert (paper.standardize, paper.intercept) == (False, False)
+
+
+@pytest.mark.parametrize(
+    ("changes", "more", "message"),
+    [
+        ({"offset": [0.0] * 3, "exponent": [0] * 3}, (), "column_offsets has 3 numbers, and features are 4 wide"),
+        ({"offset": [0.0] * 5}, (), "'offset' and 'exponent' must be lists of as many finite numbers"),
+        ({"offset": [0.0, float("nan"), 0.0, 0.0]}, (), "must be lists of as many finite numbers"),
+        ({"offset": [0.0, float("inf"), 0.0, 0.0]}, (), "must be lists of as many finite numbers"),
+        ({"offset": [0.0, 1e30, 0.0, 0.0]}, (), "a number of column_offsets is 1e+30; give a finite number below"),
+        ({"offset": [0.0, "1", 0.0, 0.0]}, (), "does not say the units of columns"),
+        ({"offset": 7}, (), "must be lists of as many finite numbers"),
+        ({"exponent": [0, 1.5, 0, 0]}, (), "an exponent is not a whole number"),
+        ({"exponent": [0, True, 0, 0]}, (), "an exponent is not a whole number"),
+        ({"exponent": [0, 999, 0, 0]}, (), "a number of column_exponents is 999; give a whole number from -200 to 200"),
+        ({"exponent": "abcd"}, (), "does not say the units of columns"),
+        ({"exponent": None}, (), "does not say the units of columns"),
+        ({}, ("--no-intercept", "--no-standardize"), "column_offsets are not all 0, and the ridge has no intercept"),
+    ],
+)
+def test_units_of_columns_that_are_none(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], changes: dict[str, Any], more: tuple[str, ...], message: str
+) -> None:
+    path = columns_file(tmp_path / "units.json", **changes)
+    words = ("--name", "demo", *SITES, *ROWS, "--columns", path, *more)
+    assert message in refused(capsys, "federation", "init", tmp_path / "fed", *words)
+    assert not (tmp_path / "fed").exists()
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "message"),
+    [
+        ("units.json", None, "does not say the units of columns"),
+        ("units.json", b"[1, 2", "does not say the units of columns"),
+        ("units.json", b"[]", "does not say the units of columns"),
+        ("rows.npz", None, "rows.npz"),
+        ("rows.npz", b"not a zip file", "rows.npz"),
+        ("sums", None, "sums"),
+    ],
+)
+def test_files_that_say_no_units(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], name: str, content: bytes | None, message: str
+) -> None:
+    if content is not None:
+        (tmp_path / name).write_bytes(content)
+    words = ("--name", "demo", *SITES, *ROWS, "--columns", tmp_path / name)
+    assert message in refused(capsys, "federation", "init", tmp_path / "fed", *words)
+    assert not (tmp_path / "fed").exists()
+
+
+def test_units_of_a_feature_file_that_has_none(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    usual = ("federation", "init", tmp_path / "fed", "--name", "demo", *SITES, *ROWS, "--columns")
+    rows = np.random.default_rng(0).uniform(size=(20, 4))
+    np.savez(tmp_path / "narrow.npz", features=rows[:, :3], labels=[0, 1] * 10)
+    line = refused(capsys, *usual, tmp_path / "narrow.npz")
+    assert "column_offsets has 3 numbers, and features are 4 wide" in line
+    rows[7, 2] = 1e12
+    np.savez(tmp_path / "wild.npz", features=rows, labels=[0, 1] * 10)
+    assert "column 2 holds a value of about 1e+12" in refused(capsys, *usual, tmp_path / "wild.npz")
+    rows[7, 2] = np.nan
+    np.savez(tmp_path / "nan.npz", features=rows, labels=[0, 1] * 10)
+    assert "NaN" in refused(capsys, *usual, tmp_path / "nan.npz")
 
 
 def test_classes_and_width_of_a_feature_file_or_a_list(tmp_path: Path) -> None:
@@ -250,7 +361,7 @@ def test_the_folder_of_the_other_side_is_known_as_such(fed: Path, capsys: pytest
     ("change", "reason"),
     [
         ({"features": np.ones((4, 5))}, "are 5 wide, and the agreement says 4"),
-        ({"features": np.full((4, 4), 99.0)}, "a feature here is as large as 99, and the agreement allows 16"),
+        ({"features": np.full((4, 4), 1e20)}, "a feature of column 0 is as large as 1e+20 here"),
         ({"features": np.full((4, 4), np.nan)}, "hold NaN or infinity"),
         ({"features": np.ones((0, 4)), "labels": np.array([], dtype=str)}, "give real numbers of shape (N, m)"),
         ({"labels": ["x", "yy"] * 2}, "'yy'"),
@@ -263,6 +374,15 @@ def test_rows_that_the_round_would_refuse_are_refused_before_it(
 ) -> None:
     np.savez(fed / "rows.npz", **{"features": np.ones((4, 4)), "labels": ["x", "y"] * 2, **change})  # type: ignore[arg-type]
     assert reason in refused(capsys, "federation", "site", fed / "site-a", "--features", fed / "rows.npz")
+    assert not (fed / "site-a" / "state").exists()
+
+
+def test_a_feature_larger_than_agreed(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    fed = tmp_path / "fed"
+    done("federation", "init", fed, "--name", "demo", *SITES, *ROWS, "--columns", "plain")
+    np.savez(fed / "rows.npz", features=np.full((4, 4), 99.0), labels=["x", "y"] * 2)
+    line = refused(capsys, "federation", "site", fed / "site-a", "--features", fed / "rows.npz")
+    assert "a feature of column 0 is as large as 99 here, and the agreement allows 16; agree on units" in line
     assert not (fed / "site-a" / "state").exists()
 
 

@@ -232,9 +232,9 @@ def test_a_value_that_no_survey_holds_leaves_its_site_out(tmp_path: Path) -> Non
     trial = in_dollars(tmp_path, 1e30, quorum=3, threshold=3)
     result = trial.run()
     assert result.results["sites"] == ["a", "c", "d"]
-    assert trial.codes() == {"b": SiteCode.DATA}
+    assert trial.codes() == {"b": SiteCode.OVERFLOW}
     line = trial.log("b").splitlines()[-1]
-    assert f"the feature in row 0, column {DOLLARS} is 1e+30; features may be up to" in line
+    assert f"hello: refused (overflow): a feature of column {DOLLARS} is as large as 1e+30 here" in line
     assert "Traceback" not in trial.log("b")
 
 

@@ -21,6 +21,8 @@ from fedhip.federation.names import class_positions
 if TYPE_CHECKING:
     from fedhip.phases import Client, RowEncoding
 
+_LARGEST = 2.0**64
+
 
 @dataclass(frozen=True)
 class SiteRows:
@@ -151,15 +153,23 @@ def _extract(data: Dataset, agreement: Agreement, weights: Path | None, device: 
 
 
 def require_size(features: NDArray[Any], agreement: Agreement) -> None:
-    """Refuse training features that are larger than agreed: the grid would not hold their sum."""
-    if agreement.columns != "plain":
-        return  # each column has units of its own, and no common bound
-    largest = np.maximum(features.max(axis=0), -features.min(axis=0))
-    column = int(largest.argmax())
-    if float(largest[column]) > agreement.largest_feature:
+    """Refuse training features that are larger than agreed: the grid would not hold their sum.
+
+    Columns in units of their own have no common bound but that of any survey (`fedhip.core.columns`).
+    """
+    sizes = np.maximum(features.max(axis=0), -features.min(axis=0))
+    column = int(sizes.argmax())
+    largest = float(sizes[column])
+    if largest >= _LARGEST:
         raise SiteRefusalError(
             SiteCode.OVERFLOW,
-            f"a feature of column {column} is as large as {float(largest[column]):g} here, and the agreement allows "
+            f"a feature of column {column} is as large as {largest:g} here, and no grid holds more than "
+            f"{_LARGEST:.1g}; repair the value, or rescale the column at all sites",
+        )
+    if agreement.columns == "plain" and largest > agreement.largest_feature:
+        raise SiteRefusalError(
+            SiteCode.OVERFLOW,
+            f"a feature of column {column} is as large as {largest:g} here, and the agreement allows "
             f"{agreement.largest_feature:g}; agree on units of each column's own (init --columns sum), rescale the "
             "column at all sites, or agree on more (init --largest-feature)",
         )
