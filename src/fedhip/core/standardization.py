@@ -149,6 +149,7 @@ def copied_columns(Z: Tensor) -> Tensor:
     # Copies have the same product with any vector but for the sign; only neighbours among these are compared.
     probe = (Z.mT @ torch.cos(torch.arange(1.0, len(Z) + 1.0).to(Z))).abs()
     order = probe.argsort(stable=True)
+    order = order[Z[:, order].abs().amax(dim=0) > 0.0]  # what is 0 in every row is nothing to be a copy of
     near = probe[order].diff() <= 1e-9 * len(Z)
     copied = torch.zeros(Z.shape[1], dtype=torch.bool, device=Z.device)
     group = [int(order[0])] if len(order) else []
