@@ -39,14 +39,21 @@ def run(tmp_path: Path) -> Path:
     return make_run(path, features=features).path
 
 
+def units_of(run: Path) -> tuple[object, ...]:
+    """The units of a run's columns, for another one."""
+    return "--columns", run / "details.json"
+
+
 def files(path: Path, *names: str) -> dict[str, bytes]:
     return contents(path, names or EXACT)
 
 
-@pytest.mark.parametrize("settings", [FIXED, ("--alpha", "7.5", "--fraction-bits", "32")], ids=["fixed", "β auto"])
+@pytest.mark.parametrize("settings", [FIXED, ("--alpha", "7.5", "--beta", "gcv")], ids=["fixed", "β from the sum"])
 def test_forget_by_command_equals_a_run_without_the_client(tmp_path: Path, settings: tuple[str, ...]) -> None:
+    """On the same units of columns: those of the first run."""
     done("run", "--features", feature_file(tmp_path / "all.npz"), *settings, "--out", tmp_path / "run")
-    done("run", "--features", feature_file(tmp_path / "two.npz", NAMES[:2]), *settings, "--out", tmp_path / "never")
+    two = feature_file(tmp_path / "two.npz", NAMES[:2])
+    done("run", "--features", two, *settings, *units_of(tmp_path / "run"), "--out", tmp_path / "never")
     done("forget", tmp_path / "run", "--client", "west")
     assert files(tmp_path / "run") == files(tmp_path / "never")
     done("verify", tmp_path / "run")
@@ -59,9 +66,10 @@ def test_forget_by_command_equals_a_run_without_the_client(tmp_path: Path, setti
 def test_alpha_by_leave_one_out_is_that_of_the_others_after_personalize(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    settings = ("--fraction-bits", "32", "--only-local-classes")
+    settings = ("--only-local-classes",)
     done("run", "--features", feature_file(tmp_path / "all.npz"), *settings, "--out", tmp_path / "run")
-    done("run", "--features", feature_file(tmp_path / "two.npz", NAMES[:2]), *settings, "--out", tmp_path / "never")
+    two = feature_file(tmp_path / "two.npz", NAMES[:2])
+    done("run", "--features", two, *settings, *units_of(tmp_path / "run"), "--out", tmp_path / "never")
     done("forget", tmp_path / "run", "--client", "west")
     assert "fedhip personalize chooses α and measures again" in capsys.readouterr().out
     done("personalize", tmp_path / "run")
@@ -244,8 +252,8 @@ def test_a_run_of_images_lives_by_images(
     fixed = ("--alpha", "2", "--beta", "1")
     three = image_folder(tmp_path / "three", ("a", "b", "c"))
     two = image_folder(tmp_path / "two", ("a", "b"))
-    for name, data in (("always", three), ("run", two)):
-        done("run", "--data", data, *weights, *fixed, "--out", tmp_path / name)
+    done("run", "--data", three, *weights, *fixed, "--out", tmp_path / "always")
+    done("run", "--data", two, *weights, *fixed, *units_of(tmp_path / "always"), "--out", tmp_path / "run")
     done("join", tmp_path / "run", "--data", three / "c", "--client", "c")
     assert files(tmp_path / "run") == files(tmp_path / "always")
     done("forget", tmp_path / "run", "--client", "b")
@@ -356,7 +364,7 @@ def test_a_run_of_another_schema_is_refused(run: Path, capsys: pytest.CaptureFix
 PHASES = {
     "reading rows": "fedhip.cli.client_rows.read_features",
     "phase 1": "fedhip.core.fixedpoint.GridStatistics.from_data",
-    "aggregation": "fedhip.runs.life.Federation.of",
+    "aggregation": "fedhip.runs.life._State._federation",
     "phase 3": "fedhip.heads.ridge.Personalization.of",
     "model writing": "fedhip.runs.folder.Draft.write_model",
     "statistics writing": "fedhip.runs.folder.Draft.write_statistics",
