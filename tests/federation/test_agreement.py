@@ -232,8 +232,8 @@ def test_units_of_columns_are_digested_by_their_values() -> None:
     as_floats = replace(given_units, column_offsets=(-0.0, 1.5, -2.0))
     assert as_floats == given_units
     assert as_floats.digest() == given_units.digest()
-    for field, values in (("column_offsets", (0, 1.5, -3)), ("column_exponents", (0, -3, 8))):
-        assert replace(given_units, **{field: values}).digest() != given_units.digest()
+    assert replace(given_units, column_offsets=(0.0, 1.5, -3.0)).digest() != given_units.digest()
+    assert replace(given_units, column_exponents=(0, -3, 8)).digest() != given_units.digest()
 
 
 @pytest.mark.parametrize(

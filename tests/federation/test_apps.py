@@ -63,7 +63,8 @@ class InAProcess:
     """A site that answers each question in a process of its own, as under the engine."""
 
     def __init__(self, table: ThreeSums, site: str, place: Path) -> None:
-        self.command = [sys.executable, "-c", _ANSWER, table.trial.site_folder(site), table.trial.data(site), place]
+        paths = (table.trial.site_folder(site), table.trial.data(site), place)
+        self.command = [sys.executable, "-c", _ANSWER, *map(str, paths)]
         self.place, self.heavy = place, list[tuple[str, int, bool]]()
 
     def handle(self, question: Letter, node: int) -> Letter:

@@ -91,7 +91,7 @@ class Demo:
 
     def sum_of(self, sites: Sequence[str]) -> GridStatistics:
         """What one process makes of the same rows."""
-        return sum_of(sites, Agreement.read(self.folder / "federation.toml").fraction_bits)
+        return sum_of(sites, Agreement.read(self.folder / "federation.toml"))
 
 
 @pytest.fixture
@@ -128,6 +128,7 @@ def test_strangers_stay_outside_and_a_round_outlives_its_killed_site_server_app_
     demo.kill("superlink")  # and the engine's server, which `serve` starts again
     result = when_it_serves(demo.run)
     assert result.total() == demo.sum_of("abc")
+    assert [s["ask"] for s in result.results["sums"]] == ["moments", "statistics", "beta"]
 
 
 def require_that_strangers_stay_outside(demo: Demo, stranger: Path) -> None:
