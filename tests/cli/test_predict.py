@@ -51,7 +51,8 @@ def test_scores_and_probabilities_are_those_of_the_model(
     whose = [] if client is None else ["--client", client]
     found = answers(capsys, run, "--features", rows, *whose)
     F = rows_of("someone")[0]
-    scores = F @ RunFolder.open(run).model(client).weights.numpy()
+    model = RunFolder.open(run).model(client).affine
+    scores = F @ model.weights.numpy() + model.bias.numpy()
     temperature = RunFolder.open(run).details["temperature"]["global" if client is None else "fedhip"]
     assert (found["client"], found["model"]) == (client, "global" if client is None else "personalized")
     np.testing.assert_allclose([row["scores"] for row in found["rows"]], scores, rtol=1e-10)
@@ -93,7 +94,8 @@ def test_features_of_other_kinds(run: Path, tmp_path: Path, dtype: str, capsys: 
     F = (4 * rows_of("someone")[0]).astype(dtype)
     np.savez(tmp_path / "f.npz", features=F, labels=np.array(["any"] * len(F)))
     found = answers(capsys, run, "--features", tmp_path / "f.npz")
-    expected = F.astype(float) @ RunFolder.open(run).model(None).weights.numpy()
+    model = RunFolder.open(run).model(None).affine
+    expected = F.astype(float) @ model.weights.numpy() + model.bias.numpy()
     np.testing.assert_allclose([row["scores"] for row in found["rows"]], expected, rtol=1e-9)
 
 
