@@ -329,6 +329,9 @@ class FedHiPClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]  #
 
     @property
     def _ridge(self) -> RidgeOptions:
+        """What the ridge is of; nothing of it is said to the other heads."""
+        if self.head not in (RIDGE, AUTO):
+            return STANDARD
         return RidgeOptions(bool(self.standardize), bool(self.fit_intercept))
 
     @property
@@ -358,8 +361,7 @@ class FedHiPClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]  #
         """The three phases of any head, with priors or without; see `fedhip.heads`."""
         kind, alpha, beta = head_named(self.head), self._fixed_alpha(), self._fixed_beta()
         names, d = {str(client): client for client in rows}, len(classes)
-        clients, only_local = self._sites(rows, classes, lift), bool(self.only_local_classes)
-        ridge = self._ridge if kind is Ridge else STANDARD
+        clients, only_local, ridge = self._sites(rows, classes, lift), bool(self.only_local_classes), self._ridge
         if lift is not None:
             ridge = lifted_grid(clients, ridge)
         weight: float | Literal["loo"] = "loo" if alpha is None else alpha
