@@ -163,7 +163,7 @@ class PersonalizationPath:
         found = margins.clone()
         without = margins_of(scores.transpose(0, 1).contiguous(), self._labels[others])
         hidden = torch.isinf(margins[others])  # of classes that the client has no other row of
-        found[others] = without.masked_fill_(~known.mT, 0.0).masked_fill_(hidden, -torch.inf)
+        found[others] = without.masked_fill_(~known.mT | hidden, -torch.inf)
         return found
 
     def select(self, alphas: Sequence[float] = DEFAULT_ALPHAS, *, only_local_classes: bool = False) -> float:
@@ -183,7 +183,7 @@ class PersonalizationPath:
             error = (scores - self._Y[:, None]).square().sum(dim=(0, 2))
             if only_local_classes:
                 scores = scores.masked_fill_(counts == 0, -torch.inf)
-            margins = margins_of(scores, self._labels).masked_fill_(~known, 0.0)
+            margins = margins_of(scores, self._labels).masked_fill_(~known, -torch.inf)
             yield margins.masked_fill_(alone[:, None], -torch.inf) if only_local_classes else margins, error
 
     def _leave_one_out(self, alphas: Sequence[float]) -> tuple[Tensor, Tensor]:
