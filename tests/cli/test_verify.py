@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import json
 import shutil
-import sys
 from pathlib import Path
 
 import pytest
 
 from fedhip.cli.main import main
+from fedhip.runs import RunFolder
 from tests.cli.samples import done, refused, said
 from tests.runs.samples import make_run
 
@@ -69,6 +69,6 @@ def test_ctrl_c(run: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pyte
     def interrupted(*_: object) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(sys.modules["fedhip.runs.verify"], "Federation", interrupted)
+    monkeypatch.setattr(RunFolder, "federation", interrupted)
     assert main(["verify", str(run)]) == 130
     assert said(capsys) == ["fedhip: interrupted"]
