@@ -2,11 +2,12 @@
 
     python benchmarks/federation.py [--sites 4] [--width 768] [--rows 500] [--classes 10] [--alpha 5] [--no-secure-sum]
                                     [--head logistic] [--gradient-rounds 5] [--apart 0.05]
+                                    [--columns plain] [--beta gcv]
 
 TLS, keys, the proxy in front, and the sum under masks; random features. The sites choose α by leave-one-out, which on
-these features may well be 0, the global model; `--alpha` has every site solve a model of its own. Seconds are those of
-the whole machine: the load beside it, printed too, makes them longer. Processor seconds are of all processes that were
-started.
+these features may well be 0, the global model; `--alpha` has every site solve a model of its own. With `--columns plain
+--beta gcv` there is one sum, else three. Seconds are those of the whole machine: the load beside it, printed too, makes
+them longer. Processor seconds are of all processes that were started.
 """
 
 from __future__ import annotations
@@ -82,6 +83,8 @@ def main() -> None:
     parser.add_argument("--secure-sum", action=argparse.BooleanOptionalAction, default=True)
     parser.add_argument("--head", choices=HEADS, default="ridge")
     parser.add_argument("--gradient-rounds", type=int)
+    parser.add_argument("--columns", choices=("sum", "plain"), default="sum")
+    parser.add_argument("--beta", choices=("auto", "gcv"), default="auto")
     parser.add_argument("--apart", type=float, default=0.3, help="of the classes; at 0.05 a logistic head has doubts")
     args = parser.parse_args()
     with tempfile.TemporaryDirectory() as scratch:
@@ -102,6 +105,8 @@ def measure(args: argparse.Namespace, scratch: Path) -> None:
         port=engine.free_port(),
         alpha="loo" if args.alpha is None else args.alpha,
         secure_sum=args.secure_sum,
+        columns=args.columns,
+        beta=args.beta,
         head=args.head,
         gradient_rounds=args.gradient_rounds,
     )

@@ -9,16 +9,31 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
 
+from fedhip.core.columns import Survey
+from fedhip.core.fixedpoint import decode
 from fedhip.federation.agreement import Agreement
 from fedhip.federation.secure_sum import Collector
+from fedhip.federation.setup import InitSettings
 from fedhip.federation.site_rounds import later_vector
 from fedhip.federation.site_state import Session
 from fedhip.federation.vector import Layout, Vector
 from fedhip.federation.wire import Letter
 from fedhip.phases import Client, RowEncoding
 from tests.federation.grid import ServerKilled
-from tests.federation.samples import CLASSES, FOUR, WIDTH, Trial, rows_of, survey_of, vector_of
+from tests.federation.samples import (
+    CLASSES,
+    FOUR,
+    WIDTH,
+    Trial,
+    clients,
+    encoding,
+    rows_of,
+    sum_of,
+    survey_of,
+    vector_of,
+)
 
 LAYOUT = Layout(WIDTH, len(CLASSES))
 
@@ -183,6 +198,31 @@ def test_every_number_is_masked_like_the_rest(tmp_path: Path, sums_only: None, m
         deviation = 0.5 / (4 * masked.shape[1]) ** 0.5
         assert (np.abs(ones - 0.5) < 6.0 * deviation).all()  # each of the 64 bits is a fair coin
         assert len(np.unique(masked)) == masked.size
+
+
+def test_what_the_survey_and_the_statistics_tell_of_a_leaver_and_why_sites_refuse() -> None:
+    """The one with a site and the other without: its rows, and of each column its sum and that of its squares."""
+    agreement = InitSettings(name="x", sites=FOUR, classes=CLASSES, width=WIDTH).agreement()
+    everybody = Survey.from_vector(survey_of(FOUR).view(np.int64), WIDTH).moments()
+    others, units = decode(sum_of(("a", "b", "d"), agreement, FOUR)), encoding(agreement).columns
+    rows, scale = others.num_samples, torch.ldexp(torch.ones(WIDTH, dtype=torch.float64), units.exponent)
+    moved = others.cross.sum(dim=1)  # in the columns' units
+    sums = scale * moved + rows * units.offset
+    squares = scale**2 * others.gram.diagonal() + 2.0 * units.offset * scale * moved + rows * units.offset**2
+    (c,) = clients(["c"])
+    assert int(everybody.rows[-1, 0]) - rows == len(c.train[1])
+    told = everybody.first[-1].astype(float) * everybody.unit - sums.numpy()
+    np.testing.assert_allclose(told, c.train[0].sum(axis=0), atol=1e-2)
+    told = everybody.second[-1].astype(float) * everybody.unit**2 - squares.numpy()
+    np.testing.assert_allclose(told, np.square(c.train[0]).sum(axis=0), atol=1e-2)
+
+
+def test_what_the_survey_tells_of_a_value_that_is_alone_in_its_order_of_magnitude() -> None:
+    survey = Survey.from_vector(survey_of(FOUR, {"b": 123_456.7}).view(np.int64), WIDTH)
+    values, sums = survey.table[:, 0, 0], survey.table[:, 1, 0]
+    highest = int(np.flatnonzero(values)[-1])
+    assert values[highest] == 1
+    assert sums[highest] * 2.0 ** (24 - 30) == pytest.approx(123_456.7, rel=1e-6)  # 2^16 to 2^24, in 30 bits
 
 
 def test_no_word_of_a_sites_log_reaches_the_server(tmp_path: Path, sums_only: None) -> None:

@@ -355,7 +355,8 @@ class Agreement:
         if self.head == "logistic":
             found.append(
                 "the head is logistic, so the server chooses weights and learns sums of gradients at them: one that "
-                "makes weights up can single out rows that lie far out, though not whose they are; lda needs one sum"
+                "makes weights up can single out rows that lie far out, though not whose they are; lda leaves it no "
+                "such choice"
             )
         return tuple(found)
 

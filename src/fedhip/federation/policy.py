@@ -23,7 +23,7 @@ _NOTES = {
     "minimum_cohort": "Refuse a sum of fewer sites: the sum of two tells each of them about the other.",
     "tell_accuracy": "Tell the server the accuracy on this site's test rows, and how many there are.",
     "allow_other_sums": "Take part in a second sum of the same agreement: the difference of two sums may be one site.",
-    "allow_leavers": "Go on with gradients when a site has left: two sums at nearly the same weights tell its own.",
+    "allow_leavers": "Go on when a site has left between two sums: their difference tells of its rows.",
 }
 
 
