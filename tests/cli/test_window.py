@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import tomllib
 from pathlib import Path
 from typing import Any
@@ -297,4 +298,5 @@ def test_an_audit_sees_all_bits(made: Path, capsys: pytest.CaptureFixture[str]) 
         shown = capsys.readouterr()
         told.append(json.loads(shown.out))
         assert ("0 to 4095 is black to white" in shown.err) is (name == "deep")
-    assert told[0]["findings"] == told[1]["findings"]
+    deep, shallow = (re.sub(r"in [\d.]+ s", "in … s", json.dumps(found["findings"])) for found in told)  # not how fast
+    assert deep == shallow
