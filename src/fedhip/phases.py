@@ -459,6 +459,7 @@ def _look(
             folds[fold] = path.fold_margins(alphas, margins, fold)
         return path, margins
 
+    _ = federation.total  # once for all of them
     for beta in set(fold_betas) - {federation.beta}:  # one factor at a time
         look(federation.with_beta(beta))
     path, margins = look(federation)
