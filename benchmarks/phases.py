@@ -4,16 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from importlib.util import find_spec
+from typing import Any, Literal
 
 import numpy as np
 import torch
 from torch import Tensor
 
+from benchmarks.floor import host_client
 from benchmarks.measure import Setup, best_seconds, synthetic_rows
 from benchmarks.table import Line, faster, left_out
 from fedhip import PersonalizationPath, Statistics, aggregate, personalize, solve_global
-from fedhip.core import RegularizationPath, RidgePath, default_betas, paper
+from fedhip.core import DEFAULT_ALPHAS, RegularizationPath, RidgePath, default_betas, paper
 from fedhip.core.rows import one_hot
+from fedhip.simulation import simulate
 
 PAPER_ALPHAS = tuple(5.0 * i for i in range(13))
 BETA, ALPHA = 1.0, 20.0
@@ -22,6 +25,7 @@ BETA, ALPHA = 1.0, 20.0
 def section(setup: Setup) -> Iterator[Line]:
     """The three phases against the paper's recursion, scikit-learn, and an inverse for each α."""
     yield from against_the_paper(setup)
+    yield from a_fixed_alpha(setup)
     yield from against_inverses(setup)
     yield from against_scikit_learn(setup)
 
@@ -62,6 +66,29 @@ def against_the_paper(setup: Setup) -> Iterator[Line]:
     )
     yield faster("phase 3 at one α, all clients", three, "the paper's P (eqs. 13-14)", three_paper)
     yield faster("phases 1 to 3", one + two + three, "the paper's", one_paper + two_paper + three_paper)
+
+
+def a_fixed_alpha(setup: Setup) -> Iterator[Line]:
+    """A whole run at one α, from rows to tested models, beside one with leave-one-out and the printed equations."""
+    N, m, d = setup.pick(toy=(60, 12, 3), quick=(10_000, 384, 50), full=(50_000, 768, 100))
+    for K in setup.pick(toy=(3,), quick=(25,), full=(50, 100)):
+        rows = [synthetic_rows(N // K, m, d, seed, setup.device, torch.float32) for seed in range(K)]
+        members = [host_client(str(k), *client) for k, client in enumerate(rows)]
+
+        def run(alpha: float | Literal["loo"], beta: float | Literal["auto"] = BETA, members: Any = members) -> object:
+            return simulate(members, d, alpha=alpha, beta=beta, methods=("fedhip",), device=setup.device)
+
+        def printed(rows: list[tuple[Tensor, Tensor]] = rows, K: int = K) -> list[Tensor]:
+            labelled = [(F.double(), one_hot(y, d).to(F.device)) for F, y in rows]
+            S, M, _ = paper.aggregate([paper.local_training(F, Y, BETA) for F, Y in labelled], BETA)
+            return [paper.personalize(S, M, F, Y, ALPHA, BETA, K) for F, Y in labelled]
+
+        fixed, left_out, equations = best_seconds(setup, lambda: run(ALPHA), lambda: run("loo"), printed, repeats=2)
+        what = f"a whole run at one α, K = {K}, m = {m}, d = {d}, {N:,} rows"
+        yield faster(what, fixed, f"one with α among {len(DEFAULT_ALPHAS)} by leave-one-out", left_out, "at least 4 ×")
+        yield faster(what, fixed, "the paper's equations as printed", equations, "at least 4 ×")
+        fixed, left_out = best_seconds(setup, lambda: run(ALPHA, "auto"), lambda: run("loo", "auto"), repeats=1)
+        yield faster("the same, β chosen on rows left out", fixed, "α and β by leave-one-out", left_out)
 
 
 def recursion_without_intermediate_models(uploads: list[tuple[Tensor, Tensor]], beta: float) -> Tensor:

@@ -82,27 +82,26 @@ class RowEncoding:
     fraction_bits: int = COLUMN_BITS
     scale: Tensor | None = None
 
-    def features(self, client: Client, device: str | torch.device = "cpu") -> Tensor:
-        """The client's training rows in the columns' own units, weighted, float64; not yet rounded."""
-        rows = torch.as_tensor(np.asarray(client.train[0]), device=device).to(torch.float64)
-        scaled = self.columns.features(rows)
+    def features(self, rows: Rows, device: str | torch.device = "cpu") -> Tensor:
+        """Rows in the columns' own units, weighted, float64; not yet rounded."""
+        scaled = self.columns.features(torch.as_tensor(np.asarray(rows[0]), device=device).to(torch.float64))
         if self.scale is None:
             return scaled
-        return scaled * self.scale.to(scaled)[torch.as_tensor(client.train[1], device=device)][:, None]
+        return scaled * self.scale.to(scaled)[torch.as_tensor(rows[1], device=device)][:, None]
 
     def statistics(self, client: Client, num_classes: int, device: str | torch.device = "cpu") -> GridStatistics:
         """Phase 1: the client's upload."""
         return GridStatistics.from_data(
-            self.features(client, device),
+            self.features(client.train, device),
             client.train[1],
             num_classes,
             fraction_bits=self.fraction_bits,
             client=client.name,
         )
 
-    def rounded(self, client: Client, device: str | torch.device = "cpu") -> Tensor:
-        """The rows (N, m) as the grid holds them."""
-        return round_features(self.features(client, device), self.fraction_bits)
+    def rounded(self, rows: Rows, device: str | torch.device = "cpu") -> Tensor:
+        """Rows (N, m) as the grid holds them."""
+        return round_features(self.features(rows, device), self.fraction_bits)
 
     @property
     def step(self) -> float:
@@ -266,10 +265,11 @@ class Federation:
         statistics, model = 8 * (m * (m + 1) // 2 + m * d + d), 8 * m * d
         return {"local": (0, 0, 0), "global": (1, statistics, model), "fedhip": (1, statistics, statistics)}[method]
 
-    def rows(self, client: Client) -> tuple[Tensor, Tensor]:
-        """A client's training rows as the ridge sees them (N, m), and their labels (N,)."""
-        F = self.encoding.rounded(client, self.grid.device)
-        labels, scale = torch.as_tensor(client.train[1], device=self.grid.device), self.encoding.scale
+    def rows(self, client: Client, at: Tensor | None = None) -> tuple[Tensor, Tensor]:
+        """A client's training rows as the ridge sees them (N, m), and their labels (N,); or those `at` some places."""
+        chosen = client.train if at is None else (client.train[0][at.numpy()], client.train[1][at.numpy()])
+        F = self.encoding.rounded(chosen, self.grid.device)
+        labels, scale = torch.as_tensor(chosen[1], device=self.grid.device), self.encoding.scale
         if scale is None:
             return self.standardization.features(F), labels
         root = scale.to(F)[labels][:, None]
@@ -409,7 +409,7 @@ class Personalization:
         labels = torch.as_tensor(client.train[1], device=grid.device)
         local_classes = torch.bincount(labels, minlength=grid.num_classes) > 0
         mask = local_classes if only_local_classes else None
-        judged = calibration_rows(len(labels)).to(grid.device)
+        judged = calibration_rows(len(labels))
         if alpha == "loo":
             looked = _look(federation, client, sorted(DEFAULT_ALPHAS if alphas is None else alphas), only_local_classes)
             chosen, curve, estimate, scores, common = *looked[:3], looked[3][judged], looked[4][judged]
@@ -471,9 +471,9 @@ def _look(
 
 def _targets(federation: Federation, client: Client, at: Tensor) -> tuple[Tensor, Tensor]:
     """Some of a client's rows as the ridge sees them, and their one-hot targets, weighted like them."""
-    F, labels = federation.rows(client)
-    Y, scale = one_hot(labels[at], federation.grid.num_classes), federation.encoding.scale
-    return F[at], Y if scale is None else Y * scale.to(Y)
+    F, labels = federation.rows(client, at)
+    Y, scale = one_hot(labels, federation.grid.num_classes), federation.encoding.scale
+    return F, Y if scale is None else Y * scale.to(Y)
 
 
 def calibration_rows(rows: int) -> Tensor:

@@ -43,6 +43,7 @@ _BINS = _MOST - _LEAST
 _DIGITS = 30
 #: What x is multiplied by in each order of magnitude, to be a number of 30 bits.
 _TO_STEPS = np.append(2.0 ** (_DIGITS - _BIN * np.arange(_LEAST + 1.0, _MOST + 1.0)), 0.0)
+_ROWS_AT_ONCE = 256
 _PARTS = 4  # numbers of a bin: values, their sum, their squares in two parts
 #: A deviation is this many steps at least, or the column is refused.
 _FEWEST_STEPS = 2.0**10
@@ -71,8 +72,8 @@ class Survey:
         """Of rows (N, m) in any units; the values are checked here."""
         rows = Rows.checked(features, np.zeros(len(features)), 1, client)
         table = np.zeros((_BINS, _PARTS, rows.width), np.int64)
-        for start, (F, _) in zip(range(0, len(rows), rows.default_block_rows), rows.blocks(), strict=False):
-            _add(table, F.cpu().numpy(), start, rows.who)
+        for number, (F, _) in enumerate(rows.blocks(_ROWS_AT_ONCE)):
+            _add(table, F.cpu().numpy(), number * _ROWS_AT_ONCE, rows.who)
         return cls(table, len(rows))
 
     def __add__(self, other: Survey) -> Survey:
@@ -166,10 +167,13 @@ class Moments:
 
 
 def _add(table: NDArray[np.int64], x: NDArray[np.float64], start: int, who: str) -> None:
-    """A block of rows, by the exponents in the numbers' own bits."""
+    """Rows, by the exponents in the numbers' own bits."""
     m = x.shape[1]
     # The exponent less its bias, by orders of magnitude; zeros and numbers too small are below the lowest.
-    at = (((x.view(np.int64) >> 52) & 0x7FF) - 1023 >> _BIN_SHIFT) - _LEAST
+    at = x.view(np.int64) >> 52
+    at &= 0x7FF
+    at -= 1023 + _BIN * _LEAST
+    at >>= _BIN_SHIFT
     if int(at.max()) >= _BINS:
         row, column = np.argwhere(at >= _BINS)[0]
         raise ColumnError(
@@ -178,12 +182,18 @@ def _add(table: NDArray[np.int64], x: NDArray[np.float64], start: int, who: str)
         )
     np.maximum(at, 0, out=at)
     at[x == 0.0] = _BINS  # in no order of magnitude: counted in a place of its own, and left there
-    q = np.rint(x * _TO_STEPS[at]).astype(np.int64)
-    squares = q * q
-    place = (at * m + np.arange(m)).reshape(-1)
-    for number, part in enumerate((None, q, squares >> _DIGITS, squares & ((1 << _DIGITS) - 1))):
-        weights = None if part is None else part.reshape(-1).astype(np.float64)
-        found = np.bincount(place, weights, minlength=(_BINS + 1) * m)
+    q = _TO_STEPS.take(at)
+    q *= x
+    np.rint(q, out=q)
+    high = q.astype(np.int64)
+    high *= high
+    low = high & ((1 << _DIGITS) - 1)
+    high >>= _DIGITS
+    at *= m
+    at += np.arange(m)
+    for number, part in enumerate((None, q, high, low)):
+        weights = None if part is None else part.reshape(-1)
+        found = np.bincount(at.reshape(-1), weights, minlength=(_BINS + 1) * m)
         table[:, number] += found[: _BINS * m].astype(np.int64).reshape(_BINS, m)
 
 

@@ -26,7 +26,7 @@ import torch
 from torch import Tensor
 
 from fedhip.core.errors import DimensionError, FileFormatError, GridOverflowError, GridScaleError
-from fedhip.core.rows import ArrayLike, Rows, one_hot
+from fedhip.core.rows import ArrayLike, Rows
 from fedhip.core.statistics import AdditiveStatistics, Statistics, mirror_upper, pack, unpack
 from fedhip.core.tensor_file import TensorFile, require_digest
 
@@ -93,21 +93,21 @@ class GridStatistics(AdditiveStatistics):
         feature_bits = fraction_bits // 2
         gram = torch.zeros((m, m), dtype=torch.int64, device=rows.device)
         cross = torch.zeros((m, d), dtype=torch.int64, device=rows.device)
-        # Sums of squares bound the entries of gram, sums of absolute values those of cross, partial sums included.
-        squares = absolutes = torch.zeros(m, dtype=torch.float64, device=rows.device)
-
-        def steps(at: int) -> float:
-            return _grid_steps(squares, absolutes, len(rows), fraction_bits, at)
-
+        squares = absolutes = 0.0
+        fits = False
         for F, block_labels in rows.blocks(block_rows):
             Q = _feature_steps(F, fraction_bits)
-            squares = squares + Q.square().sum(dim=0)
-            absolutes = absolutes + Q.abs().sum(dim=0)
-            if steps(fraction_bits) < _LIMIT:  # else go on measuring, to name the scale that fits all rows
-                for q, y in _exact_parts(Q, block_labels):
-                    _add_upper_gram(gram, q)
-                    cross += (q.mT @ one_hot(y, d)).to(torch.int64)
-        _require_fit(steps, fraction_bits, rows.who)
+            sizes = Q.amax(dim=1).maximum(-Q.amin(dim=1))
+            if not fits:  # the largest value of each block mostly tells that all will; else it is measured, once
+                largest = float(sizes.max())
+                squares, absolutes = squares + len(Q) * largest * largest, absolutes + len(Q) * largest
+                if _grid_steps(squares, absolutes, len(rows), fraction_bits, fraction_bits) >= _LIMIT:
+                    _require_room(rows, fraction_bits, block_rows)
+                    fits = True
+            for q, y, large in _exact_parts(Q, block_labels, sizes):
+                _add_upper_gram(gram, q, large)
+                by_class = torch.zeros((d, m), dtype=torch.float64, device=rows.device).index_add_(0, y, q)
+                cross += by_class.mT.to(torch.int64)
         mirror_upper(gram)  # symmetric, since exact
         return cls(
             gram.bitwise_left_shift_(fraction_bits - 2 * feature_bits),
@@ -222,11 +222,12 @@ def encode(
 
 def round_features(features: Tensor, fraction_bits: int = DEFAULT_FRACTION_BITS) -> Tensor:
     """Features as `GridStatistics.from_data` sees them, float64: for personalization that is exact on the grid."""
-    return _feature_steps(features.to(torch.float64), fraction_bits) * 2.0 ** -(_checked_bits(fraction_bits) // 2)
+    steps = _feature_steps(features.to(torch.float64), fraction_bits)
+    return steps.mul_(2.0 ** -(_checked_bits(fraction_bits) // 2))
 
 
 def _feature_steps(F: Tensor, fraction_bits: int) -> Tensor:
-    return torch.round(F * 2.0 ** (fraction_bits // 2))
+    return (F * 2.0 ** (fraction_bits // 2)).round_()
 
 
 def decode(grid: GridStatistics) -> Statistics:
@@ -247,43 +248,56 @@ def decode_weighted(total: Tensor, own: Tensor, alpha: float, fraction_bits: int
     return weighted
 
 
-def _grid_steps(squares: Tensor, absolutes: Tensor, rows: int, fraction_bits: int, at: int) -> float:
+def _require_room(rows: Rows, fraction_bits: int, block_rows: int | None) -> None:
+    """Raise `GridOverflowError` unless the statistics of all rows fit."""
+    squares = absolutes = torch.zeros(rows.width, dtype=torch.float64, device=rows.device)
+    for F, _ in rows.blocks(block_rows):
+        Q = _feature_steps(F, fraction_bits)
+        squares, absolutes = squares + Q.square().sum(dim=0), absolutes + Q.abs().sum(dim=0)
+    most = float(squares.max()), float(absolutes.max())
+    _require_fit(lambda at: _grid_steps(*most, len(rows), fraction_bits, at), fraction_bits, rows.who)
+
+
+def _grid_steps(squares: float, absolutes: float, rows: int, fraction_bits: int, at: int) -> float:
     """The largest entry that rows of these sums of squares and absolute values may reach, in steps of 2^-at.
 
-    The sums are those of feature steps at `fraction_bits`, and `at` is that or less. With c bits less for features they
-    are rounded anew, to at most |q|/2^c + 1 steps.
+    Sums of squares bound the entries of gram, sums of absolute values those of cross, partial sums included. They are
+    those of feature steps at `fraction_bits`, and `at` is that or less. With c bits less for features these are rounded
+    anew, to at most |q|/2^c + 1 steps.
     """
     coarser, feature_bits = fraction_bits // 2 - at // 2, at // 2
     squares, absolutes = squares * 4.0**-coarser, absolutes * 2.0**-coarser
     if coarser:
         squares, absolutes = squares + 2.0 * absolutes + rows, absolutes + rows
     in_gram, in_cross = 2.0 ** (at - 2 * feature_bits), 2.0 ** (at - feature_bits)
-    steps = max(float(squares.max()) * in_gram, float(absolutes.max()) * in_cross)
+    steps = max(squares * in_gram, absolutes * in_cross)
     # The sums are rounded themselves. Every term was rounded when squared and goes through at most one addition for
     # each row and five more operations, each of which takes at most the part u = ε/2 of it, in whatever order. So what
     # was to be found is at most 1/(1 − u)^(rows + 6), and less than 1 + (rows + 8) ε, times what was, for rows < 2^50.
     return steps * (1.0 + (rows + 8) * _EPS)
 
 
-def _exact_parts(Q: Tensor, labels: Tensor) -> Iterator[tuple[Tensor, Tensor]]:
-    """Rows in parts of which all are small or all are large; products of small ones add up to no more than 2^53."""
-    sizes = Q.abs().amax(dim=1)
+def _exact_parts(Q: Tensor, labels: Tensor, sizes: Tensor) -> Iterator[tuple[Tensor, Tensor, bool]]:
+    """Rows in parts of which all are small, or all large; products of small ones add up to no more than 2^53.
+
+    `sizes` (n,) are the largest absolute values of the rows.
+    """
     large = sizes > _LARGE
     if bool(large.any()):
         for part in torch.split(large.nonzero()[:, 0], _LARGE_ROWS):
-            yield Q[part], labels[part]
+            yield Q[part], labels[part], True
         Q, labels, sizes = Q[~large], labels[~large], sizes[~large]
     if len(Q) == 0:
         return
     largest = max(float(sizes.max()), 1.0)
     rows = int(_EXACT_FLOAT // (largest * largest))
     for start in range(0, len(Q), rows):
-        yield Q[start : start + rows], labels[start : start + rows]
+        yield Q[start : start + rows], labels[start : start + rows], False
 
 
-def _add_upper_gram(gram: Tensor, q: Tensor) -> None:
+def _add_upper_gram(gram: Tensor, q: Tensor, large: bool) -> None:
     """gram += qᵀq in int64, in the upper triangle at least, for a part that `_exact_parts` made."""
-    if float(q.abs().max()) <= _LARGE:
+    if not large:
         _add_upper_product(gram, q, q, 0)
         return
     # q = 2^16 h + l, |l| <= 2^15, |h| <= 2^16. What overflows when shifted wraps round, and back in the sum: that fits.
@@ -303,22 +317,26 @@ def _add_upper_product(gram: Tensor, a: Tensor, b: Tensor, bits: int) -> None:
 
 
 def _exact_sum(a: Tensor, b: Tensor, fraction_bits: int) -> Tensor:
-    total = a + b
-    # Overflow has happened where both terms have the sign that their sum lacks.
-    return _unless(((a ^ total) & (b ^ total)) < 0, total, a, b, fraction_bits)
+    total = torch.empty_like(a)
+    for x, y, sum_ in zip(*(torch.split(t, _ROWS_AT_ONCE) for t in (a, b, total)), strict=True):
+        torch.add(x, y, out=sum_)
+        # Overflow has happened where both terms have the sign that their sum lacks.
+        _require_none((x ^ sum_).bitwise_and_(y ^ sum_), a, b, fraction_bits)
+    return total
 
 
 def _exact_difference(a: Tensor, b: Tensor, fraction_bits: int) -> Tensor:
     difference = a - b
-    return _unless(((a ^ b) & (a ^ difference)) < 0, difference, a, b, fraction_bits)
+    _require_none((a ^ b) & (a ^ difference), a, b, fraction_bits)
+    return difference
 
 
-def _unless(overflow: Tensor, result: Tensor, a: Tensor, b: Tensor, fraction_bits: int) -> Tensor:
-    if bool(overflow.any()):
+def _require_none(overflow: Tensor, a: Tensor, b: Tensor, fraction_bits: int) -> None:
+    """Raise where a number is negative, which says that this entry of a ± b has overflowed."""
+    if overflow.numel() and int(overflow.min()) < 0:
         largest = float(a.to(torch.float64).abs().max()) + float(b.to(torch.float64).abs().max())
         # Two terms rounded anew: at most a step more.
         _require_fit(lambda at: max(largest, _LIMIT) * 2.0 ** (at - fraction_bits) + 1.0, fraction_bits, "")
-    return result
 
 
 def _require_fit(steps: Callable[[int], float], fraction_bits: int, who: str) -> None:

@@ -14,9 +14,9 @@ sums of terms of one sign, so that nothing cancels however large α is.
 from __future__ import annotations
 
 import warnings
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from functools import cached_property, reduce
+from functools import cached_property, partial, reduce
 from operator import add
 
 import torch
@@ -28,7 +28,7 @@ from fedhip.core.personalization import client_rows
 from fedhip.core.ridge import penalty_grid
 from fedhip.core.rows import ArrayLike
 from fedhip.core.selection import FOLDS, margins_of, select, soft_hits, without_fold
-from fedhip.core.solvers import EigenFactor, rank_tolerance, require_alpha, require_beta, truncated
+from fedhip.core.solvers import EigenFactor, factorize, rank_tolerance, require_alpha, require_beta, truncated
 from fedhip.core.statistics import Statistics
 
 #: 0 to 1000: zero, four to the decade from 0.1, and the values of the paper's Table II.
@@ -42,6 +42,9 @@ _NO_REASON = 5e-4
 
 #: Up to so many rows of a client, what is chosen for a fold is chosen by models that have not seen it.
 _REFOLDED = 64
+
+#: Margins (N, a) of rows left out, those by which a fold's α is chosen, and the mean squared error at an α.
+_Look = tuple[Tensor, Callable[[int], Tensor], Callable[[Sequence[float]], Tensor]]
 
 #: Leave-one-out looks at as many values of α at a time as give this many scores, or at one.
 _LOO_ENTRIES = 2**21
@@ -127,14 +130,24 @@ class PersonalizationPath:
 
     def loo_error(self, alphas: Sequence[float] = DEFAULT_ALPHAS) -> Tensor:
         """For each α the mean over rows of ‖loo_i − y_i‖²."""
-        return torch.cat([error for _, error in self._loo(alphas)]) / len(self._W)
+        errors = [(scores - self._Y[:, None]).square_().sum(dim=(0, 2)) for scores, _ in self._loo(alphas)]
+        return torch.cat(errors) / len(self._W)
 
     def loo_margins(self, alphas: Sequence[float] = DEFAULT_ALPHAS, *, only_local_classes: bool = False) -> Tensor:
         """For each row and α the score of its own class less the best of the others (N_k, a), the row left out.
 
         With `only_local_classes` these are the classes of the client's other rows; a row of another class has −∞.
         """
-        return torch.cat([margins for margins, _ in self._loo(alphas, only_local_classes)], dim=1)
+        counts = (self._Y > 0.0).sum(dim=0)
+        found = []
+        for scores, known in self._loo(alphas):
+            if only_local_classes:
+                scores.masked_fill_(counts == 0, -torch.inf)
+            found.append(margins_of(scores, self._labels).masked_fill_(~known, -torch.inf))
+        margins = torch.cat(found, dim=1)
+        # Without its only row a class is not among the client's: no model of the others can name it.
+        alone = counts[self._labels] == 1
+        return margins.masked_fill_(alone[:, None], -torch.inf) if only_local_classes else margins
 
     def fold_margins(self, alphas: Sequence[float], margins: Tensor, fold: int) -> Tensor:
         """Margins (N_k, a) by which the α for the rows of a fold is chosen, and those rows judged.
@@ -171,26 +184,18 @@ class PersonalizationPath:
         ordered = sorted(_checked_alphas(alphas))
         return ordered[select(self.loo_margins(ordered, only_local_classes=only_local_classes))]
 
-    def _loo(self, alphas: Sequence[float], only_local_classes: bool = False) -> Iterator[tuple[Tensor, Tensor]]:
-        """For some α at a time: margins (N_k, a), and the squared errors (a,) summed over rows."""
+    def _loo(self, alphas: Sequence[float]) -> Iterator[tuple[Tensor, Tensor]]:
+        """`_leave_one_out` for some α at a time."""
         checked = _checked_alphas(alphas)
-        counts = (self._Y > 0.0).sum(dim=0)
-        # Without its only row a class is not among the client's: no model of the others can name it.
-        alone = counts[self._labels] == 1
         at_once = max(1, _LOO_ENTRIES // self._Y.numel())
         for start in range(0, len(checked), at_once):
-            scores, known = self._leave_one_out(checked[start : start + at_once])
-            error = (scores - self._Y[:, None]).square().sum(dim=(0, 2))
-            if only_local_classes:
-                scores = scores.masked_fill_(counts == 0, -torch.inf)
-            margins = margins_of(scores, self._labels).masked_fill_(~known, -torch.inf)
-            yield margins.masked_fill_(alone[:, None], -torch.inf) if only_local_classes else margins, error
+            yield self._leave_one_out(checked[start : start + at_once])
 
     def _leave_one_out(self, alphas: Sequence[float]) -> tuple[Tensor, Tensor]:
         """Scores (N_k, a, d) without the row itself, and which rows have any (N_k, a)."""
-        rows, classes = self._Y.shape
+        rows = len(self._Y)
         if not any(alphas):  # the global model needs no spectrum
-            residuals = self._residuals[:, None].expand(rows, len(alphas), classes)
+            residuals = self._residuals[:, None].repeat(1, len(alphas), 1)
             remainder = (1.0 - self._W.square().sum(dim=1, keepdim=True)).expand(rows, len(alphas))
             most = torch.ones_like(remainder)
         else:
@@ -198,7 +203,8 @@ class PersonalizationPath:
             residuals = self._spectrum.residuals(at, self._residuals)
             remainder, most = self._spectrum.remainder(at)
         known = remainder > rank_tolerance(max(self._W.shape)) * most
-        if not bool(known.all()) and not self._warned:
+        all_known = bool(known.all())
+        if not all_known and not self._warned:
             self._warned = True
             first = int((~known).any(dim=0).nonzero()[0])
             warnings.warn(
@@ -207,8 +213,8 @@ class PersonalizationPath:
                 LeaveOneOutWarning,
                 stacklevel=4,
             )
-        scores = self._Y[:, None] - residuals / remainder[:, :, None]
-        return scores.masked_fill_(~known[:, :, None], 0.0), known
+        scores = residuals.div_(remainder[:, :, None]).neg_().add_(self._Y[:, None])
+        return scores if all_known else scores.masked_fill_(~known[:, :, None], 0.0), known
 
 
 @dataclass(frozen=True)
@@ -375,25 +381,43 @@ class RegularizationPath:
 
         With the default α = 0 the global model is scored. With several `alphas` the client is scored at the
         α it would select at that β, which is the personalized model the federation is after; that costs an
-        eigendecomposition for each β.
+        eigendecomposition for each β, and with one α a Cholesky factorisation.
         """
         F, Y = client_rows(self._total, features, labels, client, self._targets)
-        rotated, ordered = F @ self._V, sorted(_checked_alphas(alphas))
+        ordered = sorted(_checked_alphas(alphas))
+        one_model = len(ordered) == 1 and ordered[0] > 0.0 and len(F) > _REFOLDED
+        looks = self._one_model(F, Y, ordered[0]) if one_model else self._whole_paths(F, Y, ordered)
         soft, right, error = [], [], []
+        for margins, fold_margins, mean_error in looks:
+            sums = [soft_hits(margins).sum(dim=0).max()]
+            for fold in range(FOLDS):  # its rows have no say in what the others count
+                others = without_fold(len(F), fold).to(F.device)
+                sums.append(soft_hits(fold_margins(fold)[others]).sum(dim=0).max())
+            soft.append(torch.stack(sums))
+            best = select(margins)
+            right.append((margins[:, best] > 0.0).sum().to(torch.float64))
+            error.append(mean_error([ordered[best]])[0] * len(F))
+        return LooScore(self.betas, torch.stack(soft, dim=1), torch.stack(right), torch.stack(error), len(F))
+
+    def _whole_paths(self, F: Tensor, Y: Tensor, alphas: Sequence[float]) -> Iterator[_Look]:
+        """For each β the client's models at every α, by an eigendecomposition."""
+        rotated = F @ self._V
         for beta in self.betas:
             factor = self._factor(beta)
             W = rotated[:, self._kept(factor)] / factor.values.sqrt()
             path = PersonalizationPath._whitened(self._total, self._system(factor), W, Y)
-            margins, errors = (torch.cat(parts, dim=-1) for parts in zip(*path._loo(ordered), strict=True))
-            sums = [soft_hits(margins).sum(dim=0).max()]
-            for fold in range(FOLDS):  # its rows have no say in what the others count
-                others = without_fold(len(F), fold).to(F.device)
-                sums.append(soft_hits(path.fold_margins(ordered, margins, fold)[others]).sum(dim=0).max())
-            soft.append(torch.stack(sums))
-            best = select(margins)
-            right.append((margins[:, best] > 0.0).sum().to(torch.float64))
-            error.append(errors[best])
-        return LooScore(self.betas, torch.stack(soft, dim=1), torch.stack(right), torch.stack(error), len(F))
+            margins = path.loo_margins(alphas)
+            yield margins, partial(path.fold_margins, alphas, margins), path.loo_error
+
+    def _one_model(self, F: Tensor, Y: Tensor, alpha: float) -> Iterator[_Look]:
+        """For each β the client's model at this α, by a Cholesky factorisation."""
+        labels, total = Y.argmax(dim=1), self._total
+        gram, cross = torch.add(total.gram, F.mT @ F, alpha=alpha), torch.add(total.cross, F.mT @ Y, alpha=alpha)
+        for beta in self.betas:
+            system = GlobalSystem.of(factorize(gram.clone, total.penalty(beta)), cross)
+            scores = system.left_out(F, Y, 1.0 + alpha)
+            margins, error = margins_of(scores, labels)[:, None], (scores - Y).square().sum()[None] / len(F)
+            yield margins, lambda fold, same=margins: same, lambda alphas, same=error: same  # type: ignore[misc]
 
     def gcv(self) -> Tensor:
         """Generalized cross-validation for each β, from the summed statistics alone; smaller is better.

@@ -33,7 +33,8 @@ def margins_of(scores: Tensor, labels: Tensor) -> Tensor:
     if scores.shape[-1] == 1:  # nothing else to be taken for
         return torch.ones_like(scores[..., 0])
     own = scores.gather(-1, at)[..., 0]
-    others = scores.scatter(-1, at, -torch.inf).amax(dim=-1)
+    others = scores.scatter_(-1, at, -torch.inf).amax(dim=-1)
+    scores.scatter_(-1, at, own[..., None])  # as they were: another copy of all would take as long as the rest
     margins, ties = own - others, own == others
     if bool(ties.any()):  # of equals the first is predicted
         first = scores[ties].argmax(dim=-1) == at[..., 0][ties]

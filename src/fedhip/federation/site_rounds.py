@@ -167,7 +167,7 @@ class _Part:
         """The training rows as the grid sees them."""
         import torch
 
-        return self.encoding.rounded(self.client), torch.tensor(self.client.train[1])
+        return self.encoding.rounded(self.client.train), torch.tensor(self.client.train[1])
 
     def beta(self) -> Vector:
         """The smoothed accuracy over β, at the α that this site would choose; nothing where others are to score."""

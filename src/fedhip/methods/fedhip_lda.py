@@ -71,7 +71,7 @@ class LdaFit:
     def rows(self, client: Client) -> tuple[Tensor, Tensor]:
         """The client's training rows, standardised."""
         y = torch.tensor(client.train[1], device=self.grid.device)
-        return self.standardization.features(self.federation.encoding.rounded(client, self.grid.device)), y
+        return self.standardization.features(self.federation.encoding.rounded(client.train, self.grid.device)), y
 
     def left_out(self, client: Client) -> Tensor:
         """The federation's scores (N_k, d) of the client's rows, each left out."""

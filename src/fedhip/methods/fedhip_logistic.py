@@ -52,7 +52,7 @@ class LogisticRun:
 
     def rows(self, client: Client) -> tuple[Tensor, Tensor]:
         """The client's training rows as the grid sees them."""
-        return self._federation.encoding.rounded(client, self.task.device), self.task.tensors(client.train)[1]
+        return self._federation.encoding.rounded(client.train, self.task.device), self.task.tensors(client.train)[1]
 
     @property
     def columns(self) -> Columns:
