@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 
 from fedhip.federation import enrolling
-from fedhip.federation.credentials import make_site_key, read_private_key
+from fedhip.federation.credentials import make_site_key, read_private_key, write_private
 from fedhip.federation.errors import FingerprintError, ParcelError
 from fedhip.federation.fingerprint import fingerprint_of, require_fingerprint
 from fedhip.federation.parcel import Parcel, Reply, _checksum
@@ -393,7 +393,7 @@ def test_an_enrolment_that_breaks_off_leaves_nothing_and_can_be_done_again(
 ) -> None:
     replies = sorted(tmp_path.glob("site-*/reply-*.json"))
     before = files(replied)
-    real = enrolling.write_private
+    real = write_private
 
     def full(path: Path, data: bytes) -> None:
         if path.name == "roster.json":

@@ -12,7 +12,7 @@ import pytest
 
 from fedhip.features.errors import ConfigError
 from fedhip.features.reference import BackboneReference
-from fedhip.federation import setup
+from fedhip.federation import places, setup
 from fedhip.federation.agreement import Agreement
 from fedhip.federation.credentials import make_site_key, public_key_of, site_key_of
 from fedhip.federation.errors import (
@@ -200,7 +200,7 @@ def test_what_is_there_is_never_replaced(tmp_path: Path) -> None:
 
 
 def test_somebody_faster_is_not_overwritten(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    last = setup.take_free_place
+    last = places.take_free_place
 
     def meanwhile(draft: Path, directory: Path) -> None:
         directory.mkdir()
