@@ -113,7 +113,7 @@ def measure(args: argparse.Namespace, scratch: Path) -> None:
     made = init(scratch / "fed", settings)
     serving.write_door(made.directory, made.address)
     place = ServerPlace.open(made.directory)
-    folders = [parcel.folder for parcel in made.parcels]
+    folders = list(made.places.values())
     if not args.secure_sum:
         for folder in folders:
             policy = folder / "site.toml"

@@ -1,10 +1,12 @@
 #!/usr/bin/env bash
-# A federation of four sites on this machine: real processes, TLS, keys, a sum under masks; about two minutes on two cores.
+# A federation of four sites on this machine: real processes, TLS, keys that each site makes, a sum under masks; about two
+# minutes on two cores.
 #   examples/four-sites.sh [FOLDER]
 set -euo pipefail
 folder=${1:-$(mktemp -d)}
 mkdir -p "$folder" && cd "$folder"
-trap 'status=$?; set +x; [ ! -d fed ] || fedhip federation stop fed >&2; exit $status' EXIT
+stop() { for place in site-* fed; do [ ! -d "$place" ] || fedhip federation stop "$place"; done; }
+trap 'status=$?; set +x; stop >&2; exit $status' EXIT
 
 # The drawings come with the package: ten classes, of which each site has seen another share.
 python - <<'PYTHON'
@@ -31,12 +33,20 @@ PYTHON
 
 set -x
 fedhip federation init fed --name demo --site north --site east --site south --site west \
-  --classes classes.txt --backbone fedhip-vit --port "$(cat port)"
+  --classes classes.txt --backbone fedhip-vit --port "$(cat port)" --no-make-keys
+for site in north east south west; do # at each site, where its key is made
+  fedhip federation accept "fed/parcels/$site-1.json"
+done
+fedhip federation enroll fed site-*/reply-*.json
+ask() { fedhip federation fingerprint "fed/parcels/$1-2.json"; } # between machines: a call to that site
+for pair in north:east east:south south:west west:north; do # at each site again
+  fedhip federation accept "fed/parcels/${pair%:*}-2.json" --fingerprint "$(ask "${pair#*:}")"
+done
 fedhip federation serve fed --background
 
 sites=()
 for site in north east south west; do
-  fedhip federation site "fed/site-$site" --data "$site.npz" --out "result-$site" --background &
+  fedhip federation site "site-$site" --data "$site.npz" --out "result-$site" --background &
   sites+=($!)
 done
 for process in "${sites[@]}"; do wait "$process"; done
@@ -45,4 +55,4 @@ fedhip federation run fed
 fedhip federation status fed
 fedhip verify fed/state/result
 fedhip predict result-west --client west drawing.png
-fedhip federation stop fed
+stop

@@ -38,9 +38,9 @@ def fed(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Path:
 
 
 def test_init_says_what_to_do_next(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    done("federation", "init", tmp_path / "fed", "--name", "demo", *SITES, *ROWS, "--host", "h.example.org")
+    done("federation", "init", tmp_path / "fed", "--name", "demo", *SITES, *ROWS, "--host", "localhost")
     shown = capsys.readouterr().out
-    assert "h.example.org:8443" in shown
+    assert "localhost:8443" in shown
     assert f"fedhip federation serve {tmp_path / 'fed'}" in shown
     for name in "abc":
         assert f"site-{name}" in shown
@@ -232,19 +232,6 @@ def test_a_backbone_comes_with_its_encoder(tmp_path: Path) -> None:
     assert agreement.backbone.name == "fedhip-vit"
     assert agreement.width == 48  # its usual pooling joins three layers of 16
     EncoderFile.of(tmp_path / "fed" / "encoder.safetensors", agreement)
-
-
-def test_a_site_brings_its_own_key(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    done("federation", "key", tmp_path / "mine")
-    printed = capsys.readouterr().out
-    assert "SHA256:" in printed
-    own = ("--site-key", f"b={tmp_path / 'mine.pub'}")
-    done("federation", "init", tmp_path / "fed", "--name", "demo", *SITES, *ROWS, *own)
-    assert not (tmp_path / "fed" / "site-b" / "key").exists()
-    assert "write NAME=FILE" in refused(
-        capsys, "federation", "init", tmp_path / "x", "--name", "d", *SITES, *ROWS, "--site-key", "b"
-    )
-    assert "mine" in refused(capsys, "federation", "key", tmp_path / "mine")
 
 
 @pytest.mark.parametrize(

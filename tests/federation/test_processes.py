@@ -8,6 +8,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -28,6 +29,7 @@ PYTHON = [sys.executable, "-S", "-u", "-c"]
 def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("processes") / "fed"
     settings = InitSettings(name="demo", sites=["a", "b", "c"], classes=["x", "y"], width=4, hosts=["h.example.org"])
+    settings = replace(settings, make_keys=True)
     serving.write_door(init(folder, settings).directory, "h.example.org:8443")
     return folder
 

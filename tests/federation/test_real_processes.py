@@ -24,6 +24,7 @@ from fedhip.federation.credentials import make_site_key
 from fedhip.federation.errors import EngineError, RoundError
 from fedhip.federation.places import ServerPlace, State
 from fedhip.federation.setup import InitSettings, init
+from fedhip.federation.site_folder import open_site
 from fedhip.runs import RunFolder
 from tests.federation.doors import signed
 from tests.federation.samples import CLASSES, FOUR, WIDTH, sum_of, write_rows
@@ -54,7 +55,11 @@ def test_four_sites_as_in_the_example(tmp_path: Path) -> None:
     for site in SITES:
         assert (tmp_path / "demo" / f"result-{site}" / "report.html").is_file()
     assert "drawing.png" in done.stdout
-    assert started.recorded(tmp_path / "demo" / "fed" / "state" / "pids") == []
+    places = [tmp_path / "demo" / name for name in ("fed", *(f"site-{site}" for site in SITES))]
+    assert [started.recorded(place / "state" / "pids") for place in places] == [[]] * 5
+    assert not list(places[0].rglob("key"))  # each site made its own
+    for site, place in zip(SITES, places[1:], strict=True):
+        assert open_site(place).name == site
 
 
 class Demo:

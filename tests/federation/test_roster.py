@@ -47,12 +47,6 @@ def test_the_digest_is_of_the_content_and_not_of_the_file(keys: dict[str, bytes]
     assert len(digests) == 5
 
 
-def test_the_fingerprint_is_the_digests_start(keys: dict[str, bytes]) -> None:
-    roster = Roster("study", keys)
-    assert len(roster.fingerprint.split()) == 8
-    assert roster.digest().startswith(roster.fingerprint.replace(" ", ""))
-
-
 def test_two_sites_with_one_key_are_refused(keys: dict[str, bytes]) -> None:
     with pytest.raises(RosterError, match="sites 'a' and 'b' have the same key"):
         Roster("study", {"a": keys["a"], "b": keys["a"] + b" comment"})

@@ -12,9 +12,9 @@ import pytest
 
 from fedhip.features.errors import ConfigError
 from fedhip.features.reference import BackboneReference
-from fedhip.federation import setup
+from fedhip.federation import places, setup
 from fedhip.federation.agreement import Agreement
-from fedhip.federation.credentials import fingerprint, make_site_key, public_key_of, site_key_of
+from fedhip.federation.credentials import make_site_key, public_key_of, site_key_of
 from fedhip.federation.errors import (
     CredentialError,
     FederationError,
@@ -42,7 +42,7 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> InitSummary:
     folder = tmp_path_factory.mktemp("init")
     before = os.umask(0)  # nothing may depend on it
     try:
-        return init(folder / "study", settings(hosts=["Server.example.org"], port=9443))
+        return init(folder / "study", settings(hosts=["Server.example.org"], port=9443, make_keys=True))
     finally:
         os.umask(before)
 
@@ -60,21 +60,21 @@ def test_what_is_made(made: InitSummary) -> None:
     )
     agreement, roster = Agreement.read(directory / "federation.toml"), Roster.read(directory / "roster.json")
     assert (agreement, roster) == (made.agreement, made.roster)
-    assert made.fingerprint == roster.fingerprint
     assert made.address == "server.example.org:9443"
-    assert made.warnings == ()
-    for parcel in made.parcels:
-        assert sorted(path.name for path in parcel.folder.iterdir()) == SITE_FILES
-        for name in ("federation.toml", "roster.json"):
-            assert (parcel.folder / name).read_bytes() == (directory / name).read_bytes()
-        assert (parcel.folder / "ca.crt").read_bytes() == (directory / "ca/ca.crt").read_bytes()
-        opened = open_site(parcel.folder)
-        assert (opened.name, opened.address) == (parcel.name, made.address)
+    (warning,) = made.warnings
+    assert "the private keys of all sites were made here" in warning
+    for name, folder in made.places.items():
+        assert sorted(path.name for path in folder.iterdir()) == SITE_FILES
+        for file in ("federation.toml", "roster.json"):
+            assert (folder / file).read_bytes() == (directory / file).read_bytes()
+        assert (folder / "ca.crt").read_bytes() == (directory / "ca/ca.crt").read_bytes()
+        opened = open_site(folder)
+        assert (opened.name, opened.address) == (name, made.address)
         assert (opened.agreement, opened.roster) == (agreement, roster)
-        assert fingerprint(public_key_of(opened.key)) == parcel.key_fingerprint
-        assert parcel.has_private_key
-        assert opened.key_path == parcel.folder / "key"
-        assert opened.ca == parcel.folder / "ca.crt"
+        assert public_key_of(opened.key) == roster.keys[name]
+        assert opened.fingerprint == made.fingerprint
+        assert opened.key_path == folder / "key"
+        assert opened.ca == folder / "ca.crt"
     assert any(str(directory) in command for _, command in made.next_commands)
 
 
@@ -138,8 +138,6 @@ def test_derived_values() -> None:
         ({"deadline": 0}, "deadline is 0"),
         ({"max_rows": 10**8, "columns": "plain"}, "max_rows is 100000000: a sum of 4 sites"),
         ({"max_rows": 1 << 31}, "max_rows is 2147483648: a survey of 4 sites has room for 2147483647 each"),
-        ({"site_keys": {"e": Path("e.pub")}}, "a key for 'e', which is no site"),
-        ({"site_keys": {"a": Path("no-such.pub")}}, "there is no key file no-such.pub"),
     ],
 )
 def test_wrong_settings_are_named_and_nothing_is_left(tmp_path: Path, changes: dict[str, Any], message: str) -> None:
@@ -164,22 +162,28 @@ def test_a_plain_sum_needs_each_sites_word(tmp_path: Path) -> None:
         open_site(tmp_path / "plain/site-a")
 
 
-def test_a_site_that_brings_its_own_key(tmp_path: Path) -> None:
-    public = make_site_key(tmp_path / "b-key")
-    summary = init(tmp_path / "study", settings(site_keys={"b": tmp_path / "b-key.pub"}))
-    folder = tmp_path / "study/site-b"
-    assert sorted(path.name for path in folder.iterdir()) == [name for name in SITE_FILES if "key" not in name]
-    assert [parcel.has_private_key for parcel in summary.parcels] == [True, False, True, True]
-    assert summary.roster.keys["b"] == public
-    with pytest.raises(SiteFolderError, match=r"lacks key \(the site's private key: copy it there"):
-        open_site(folder)
-    (tmp_path / "b-key").rename(folder / "key")
-    assert open_site(folder).name == "b"
-    with pytest.raises(CredentialError, match="'a' and 'b' were given the same key"):
-        init(tmp_path / "other", settings(site_keys=dict.fromkeys("ab", tmp_path / "b-key.pub")))
-    with pytest.raises(CredentialError, match="may be a private one"):
-        init(tmp_path / "other", settings(site_keys={"b": folder / "key"}))
-    assert not (tmp_path / "other").exists()
+@pytest.mark.parametrize(
+    ("changes", "made_here"),
+    [
+        ({}, True),
+        ({"hosts": ["localhost", "127.0.0.1", "::1"]}, True),
+        ({"hosts": ["localhost", "fed.example.org"]}, False),
+        ({"hosts": ["192.0.2.7"]}, False),
+        ({"hosts": ["192.0.2.7"], "make_keys": True}, True),
+        ({"make_keys": False}, False),
+    ],
+)
+def test_keys_are_made_for_others_only_on_this_machine(
+    tmp_path: Path, changes: dict[str, Any], made_here: bool
+) -> None:
+    summary = init(tmp_path / "study", settings(**changes))
+    names = {path.name for path in (tmp_path / "study").rglob("*")}
+    assert {"key", "key.pub", "roster.json", "site-a"} & names == (
+        {"key", "key.pub", "roster.json", "site-a"} if made_here else set()
+    )
+    assert ("a-1.json" in names) is not made_here
+    assert (summary.roster is not None) is (summary.fingerprint is not None) is made_here
+    assert all(path.exists() for path in summary.places.values())
 
 
 def test_what_is_there_is_never_replaced(tmp_path: Path) -> None:
@@ -196,14 +200,14 @@ def test_what_is_there_is_never_replaced(tmp_path: Path) -> None:
 
 
 def test_somebody_faster_is_not_overwritten(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    last = setup._take_free_place
+    last = places.take_free_place
 
     def meanwhile(draft: Path, directory: Path) -> None:
         directory.mkdir()
         (directory / "theirs").write_text("kept")
         last(draft, directory)
 
-    monkeypatch.setattr(setup, "_take_free_place", meanwhile)
+    monkeypatch.setattr(setup, "take_free_place", meanwhile)
     with pytest.raises(FederationExistsError, match="study exists"):
         init(tmp_path / "study", settings())
     assert [path.name for path in tmp_path.rglob("*")] == ["study", "theirs"]

@@ -7,7 +7,7 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from fedhip.cli import federation_init
+from fedhip.cli import federation_init, federation_keys
 from fedhip.cli.console import print_table
 from fedhip.cli.federation_init import with_engine
 from fedhip.cli.options import tell_window
@@ -25,28 +25,19 @@ def register(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) ->
     parser = subparsers.add_parser(
         "federation",
         help="one round over the network, with sites that keep their rows",
-        description="A round between machines: the coordinator runs init, serve and run, each site runs site. The "
-        "server sees the sum of the sites' statistics and no site's own. Page for newcomers: docs/federation.md.",
+        description="A round between machines: the coordinator runs init, enroll, serve and run, each site accept and "
+        "site. The server sees the sum of the sites' statistics and no site's own. Page for newcomers: "
+        "docs/federation.md.",
     )
     commands = parser.add_subparsers(title="commands", metavar="COMMAND", required=True)
     federation_init.register(commands)
-    _add_key(commands)
+    federation_keys.register(commands)
     _add_serve(commands)
     _add_site(commands)
     _add_run(commands)
     _add_status(commands)
     _add_stop(commands)
     _add_renew(commands)
-
-
-def _add_key(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
-    parser = commands.add_parser(
-        "key",
-        help="make a site's key at the site itself",
-        description="Make FILE, the private key, which stays here, and FILE.pub, which the coordinator gives to init.",
-    )
-    parser.add_argument("file", type=Path, metavar="FILE", help="a file that does not exist yet")
-    parser.set_defaults(handler=with_engine(key))
 
 
 def _add_serve(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
@@ -72,7 +63,7 @@ def _add_site(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> 
         description="Connect to the server with the site's key and answer its questions until Ctrl-C. Rows stay here; "
         "the model and its report go to --out.",
     )
-    parser.add_argument("folder", type=Path, metavar="FOLDER", help="what the site got from the coordinator")
+    parser.add_argument("folder", type=Path, metavar="FOLDER", help="the site's folder, which accept made")
     rows = parser.add_mutually_exclusive_group(required=True)
     rows.add_argument("--data", type=Path, metavar="PATH", help="an image folder or .npz")
     rows.add_argument("--features", type=Path, metavar="FILE", help="a feature file")
@@ -128,17 +119,6 @@ def _add_renew(commands: argparse._SubParsersAction[argparse.ArgumentParser]) ->
     )
     parser.add_argument("--days", type=int, metavar="N", help="its life (default: a year)")
     parser.set_defaults(handler=with_engine(renew))
-
-
-def key(args: argparse.Namespace) -> int:
-    """Make a site's key."""
-    from fedhip.federation.credentials import fingerprint, make_site_key
-
-    public = make_site_key(args.file)
-    print(f"{args.file}: the private key; it stays here, and becomes the file `key` of the site's folder")
-    print(f"{args.file}.pub: for the coordinator: fedhip federation init … --site-key NAME={args.file.name}.pub")
-    print(f"fingerprint: {fingerprint(public)}")
-    return 0
 
 
 def serve(args: argparse.Namespace) -> int:

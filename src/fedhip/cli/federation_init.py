@@ -7,13 +7,16 @@ import shutil
 import sys
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from fedhip.cli.console import print_table
 from fedhip.cli.lifts import add_lift, lift_settings
 from fedhip.cli.options import add_window, window_of
 from fedhip.data.errors import MissingExtraError
 from fedhip.data.files import json_text
+
+if TYPE_CHECKING:
+    from fedhip.federation.setup import InitSummary
 
 _FLAG = argparse.BooleanOptionalAction
 _REMEDY = 'a federation needs packages that are not installed; pip install "fedhip[federation]"'
@@ -23,16 +26,18 @@ def register(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> N
     """Add the command."""
     parser = commands.add_parser(
         "init",
-        help="make a federation: agreement, keys, certificates",
+        help="make a federation: agreement, certificates, parcels",
         description="Make the folder of a federation: what all sites agree on, the authority and the server's "
-        "certificate, and for each site a folder to be given to it by a safe way.",
+        "certificate, and for each site a parcel from which it makes its key. Where all sites are on this machine, "
+        "their folders and keys are made at once.",
     )
     parser.add_argument("directory", type=Path, metavar="DIR", help="a folder that does not exist yet")
     parser.add_argument("--name", required=True, help="the federation's name")
     parser.add_argument("--site", action="append", required=True, metavar="NAME", dest="sites", help="once for each")
     parser.add_argument(
-        "--site-key", action="append", default=[], metavar="NAME=FILE", help="public key of a site that made its own"
-    )
+        "--make-keys", action=_FLAG,
+        help="make the private keys of all sites here (default: only without --host, or if it is this machine)",
+    )  # fmt: skip
     net = parser.add_argument_group("network")
     net.add_argument("--host", action="append", default=[], metavar="NAME", help="by which sites reach the server")
     net.add_argument("--port", type=int, metavar="N", help="where it listens (default: 8443)")
@@ -115,12 +120,12 @@ def init(args: argparse.Namespace) -> int:
     for option in (
         *("port", "days", "head", "gradient_rounds", "prior", "alpha", "beta", "seed", "quorum", "threshold"),
         *("deadline", "max_rows", "largest_feature", "only_local_classes", "secure_sum", "standardize", "intercept"),
+        "make_keys",
     ):
         if getattr(args, option) is not None:
             settings[option] = getattr(args, option)
     settings |= _lift(args, settings) | _columns(args)
     weights: Path | None = settings.pop("weights", None)
-    settings["site_keys"] = dict(map(_site_key, args.site_key))
     made = make(args.directory, InitSettings(**settings))
     try:
         write_door(made.directory, made.address)
@@ -135,20 +140,40 @@ def init(args: argparse.Namespace) -> int:
             "address": made.address,
             "fingerprint": made.fingerprint,
             "agreement": made.agreement.digest(),
-            "sites": {p.name: {"folder": str(p.folder), "key": p.key_fingerprint} for p in made.parcels},
+            "sites": _sites_in_json(made),
             "warnings": list(made.warnings),
         }))  # fmt: skip
         return 0
     for warning in made.warnings:
         print(f"fedhip: warning: {warning}", file=sys.stderr)
-    whose = {True: "made here", False: "its own"}
-    rows = [(p.name, p.folder.name, whose[p.has_private_key], p.key_fingerprint) for p in made.parcels]
-    print_table(("site", "folder, to be given to it by a safe way", "key", "fingerprint"), rows, str(made.directory))
-    print(f"the roster, to be compared by telephone: {made.fingerprint}")
+    _print_sites(made)
     print(f"the sites will look for the server at {made.address}")
     for where, command in made.next_commands:
         print(f"{where + ':':13} {command}")
     return 0
+
+
+def _print_sites(made: InitSummary) -> None:
+    """What each site must get."""
+    from fedhip.federation.credentials import fingerprint
+
+    if made.roster is None:
+        rows = [(name, str(path.relative_to(made.directory))) for name, path in made.places.items()]
+        print_table(("site", "first parcel, for the site; no secret is in it"), rows, str(made.directory))
+        return
+    keys = made.roster.keys
+    rows3 = [(name, path.name, fingerprint(keys[name])) for name, path in made.places.items()]
+    print_table(("site", "folder with its private key", "the key's fingerprint"), rows3, str(made.directory))
+    print(f"fingerprint: {made.fingerprint}")
+
+
+def _sites_in_json(made: InitSummary) -> dict[str, dict[str, str]]:
+    from fedhip.federation.credentials import fingerprint
+
+    if made.roster is None:
+        return {name: {"parcel": str(path)} for name, path in made.places.items()}
+    keys = made.roster.keys
+    return {name: {"folder": str(path), "key": fingerprint(keys[name])} for name, path in made.places.items()}
 
 
 def _lift(args: argparse.Namespace, settings: dict[str, Any]) -> dict[str, Any]:
@@ -179,15 +204,6 @@ def _columns(args: argparse.Namespace) -> dict[str, Any]:
         columns = Columns.of(Survey.of(read_features(path).features), centred=centred)
     content = columns.to_dict()
     return {"columns": "given", "column_offsets": content["offset"], "column_exponents": content["exponent"]}
-
-
-def _site_key(text: str) -> tuple[str, Path]:
-    from fedhip.federation.errors import CredentialError
-
-    name, equals, path = text.partition("=")
-    if not equals or not path:
-        raise CredentialError(f"--site-key {text}: write NAME=FILE")
-    return name, Path(path)
 
 
 def _agreed(args: argparse.Namespace) -> dict[str, Any]:

@@ -34,7 +34,7 @@ from fedhip.federation.names import (
     require_site_names,
     shown,
 )
-from fedhip.federation.toml import Table, read_toml, require_known, require_table, write_toml
+from fedhip.federation.toml import Table, parse_toml, read_toml, require_known, require_table, write_toml
 from fedhip.federation.vector import Layout
 
 if TYPE_CHECKING:
@@ -364,23 +364,31 @@ class Agreement:
     def read(cls, path: str | Path) -> Self:
         """The agreement in this file."""
         path = Path(path)
-        content = read_toml(path, AgreementError, f"get {FILE} from the coordinator")
-        require_known(content, _KEYS, str(path), AgreementError)
-        head = require_table(content, "federation", str(path), AgreementError)
+        return cls._of(read_toml(path, AgreementError, f"get {FILE} from the coordinator"), str(path))
+
+    @classmethod
+    def from_text(cls, text: str, where: str) -> Self:
+        """The agreement in the text of a file."""
+        return cls._of(parse_toml(text, where, AgreementError), where)
+
+    @classmethod
+    def _of(cls, content: dict[str, Any], where: str) -> Self:
+        require_known(content, _KEYS, where, AgreementError)
+        head = require_table(content, "federation", where, AgreementError)
         schema = head.pop("schema", None)
         if schema != SCHEMA or isinstance(schema, bool):
             raise AgreementVersionError(
-                f"{path} has schema {shown(schema)}, and this fedhip reads {SCHEMA}; use the version that wrote it"
+                f"{where} has schema {shown(schema)}, and this fedhip reads {SCHEMA}; use the version that wrote it"
             )
         fields: dict[str, Any] = {}
         for title, keys in _KEYS.items():
-            table = require_table(content, title, str(path), AgreementError)
-            require_known(table, keys, f"{path}: [{title}]", AgreementError)
+            table = require_table(content, title, where, AgreementError)
+            require_known(table, keys, f"{where}: [{title}]", AgreementError)
             for key, field in keys.items():
                 if key in table:
                     fields[field] = table[key]
                 elif key not in _OPTIONAL:
-                    raise AgreementError(f"{path}: [{title}] {key} is missing; restore the file")
+                    raise AgreementError(f"{where}: [{title}] {key} is missing; restore the file")
         try:
             for field in ("sites", "classes"):
                 if not isinstance(fields[field], list):
@@ -394,7 +402,7 @@ class Agreement:
             # What a file says nothing of is as it was before there was a choice.
             return cls(**{"columns": "plain", "standardize": False, "intercept": False, **fields})
         except FederationError as error:
-            raise type(error)(f"{path}: {error}") from None
+            raise type(error)(f"{where}: {error}") from None
 
     def to_text(self) -> str:
         """federation.toml."""

@@ -36,7 +36,8 @@ SERVER_DAYS = 397
 
 _ALGORITHM = b"ecdsa-sha2-nistp384"
 _LARGEST_KEY = 16_384
-_MAKE = "make one with: fedhip federation key FILE"
+_MAKE = "a site makes its key when it accepts the coordinator's parcel: fedhip federation accept PARCEL"
+_AGAIN = "get it from the coordinator again"
 _SKEW = timedelta(days=1)  # clocks differ
 _LABEL = re.compile(r"[A-Za-z0-9]([A-Za-z0-9-]{0,61}[A-Za-z0-9])?")
 
@@ -84,7 +85,7 @@ def read_private_key(path: str | Path) -> PrivateKey:
             f"take it off with: ssh-keygen -p -f {path}"
         ) from None
     except (ValueError, UnsupportedAlgorithm):
-        raise CredentialError(f"the private key {path} is damaged; restore it, or {_MAKE}") from None
+        raise CredentialError(f"the private key {path} is damaged; restore it from a copy") from None
     if not isinstance(key, ec.EllipticCurvePrivateKey) or not isinstance(key.curve, ec.SECP384R1):
         raise CredentialError(f"the private key {path} is not of the kind EC P-384; {_MAKE}")
     return key
@@ -229,25 +230,31 @@ def _hosts_of(certificate: x509.Certificate) -> list[str]:
 def read_authority(path: str | Path) -> x509.Certificate:
     """The authority's certificate, if it is one and is valid today."""
     path = Path(path)
-    remedy = "get ca.crt from the coordinator again"
     try:
-        certificate = x509.load_pem_x509_certificate(path.read_bytes())
-        constraints = certificate.extensions.get_extension_for_class(x509.BasicConstraints).value
+        data = path.read_bytes()
     except FileNotFoundError:
-        raise CredentialError(f"there is no file {path}; {remedy}") from None
+        raise CredentialError(f"there is no file {path}; {_AGAIN}") from None
     except OSError as error:
-        raise CredentialError(f"{path} cannot be read ({error.strerror}); {remedy}") from None
+        raise CredentialError(f"{path} cannot be read ({error.strerror}); {_AGAIN}") from None
+    return authority_of(data, str(path))
+
+
+def authority_of(pem: bytes, where: str) -> x509.Certificate:
+    """The authority's certificate in these bytes, if it is one and is valid today."""
+    try:
+        certificate = x509.load_pem_x509_certificate(pem)
+        constraints = certificate.extensions.get_extension_for_class(x509.BasicConstraints).value
     except (ValueError, UnsupportedAlgorithm):
-        raise CredentialError(f"{path} is not a certificate; {remedy}") from None
+        raise CredentialError(f"{where} is not a certificate; {_AGAIN}") from None
     except x509.ExtensionNotFound:
         constraints = None
     if constraints is None or not constraints.ca:
-        raise CredentialError(f"{path} is not the certificate of an authority; {remedy}")
-    require_valid_today(certificate, path)
+        raise CredentialError(f"{where} is not the certificate of an authority; {_AGAIN}")
+    require_valid_today(certificate, where)
     return certificate
 
 
-def require_valid_today(certificate: x509.Certificate, path: Path) -> None:
+def require_valid_today(certificate: x509.Certificate, path: Path | str) -> None:
     """Refuse a certificate before its time and after it."""
     start, end = certificate.not_valid_before_utc, certificate.not_valid_after_utc
     if not start <= _now() <= end:
@@ -271,6 +278,14 @@ def require_host(host: str) -> str:
             "without a port"
         )
     return host.lower()
+
+
+def is_loopback(host: str) -> bool:
+    """Whether this host is the machine itself."""
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return host == "localhost"
 
 
 def write_private(path: Path, data: bytes) -> None:

@@ -46,6 +46,14 @@ class OpenKeyError(CredentialError):
     """Other users of the machine can read a private key."""
 
 
+class ParcelError(FederationError, ValueError):
+    """A parcel or a reply is malformed, altered, of another format, or not for this site."""
+
+
+class FingerprintError(FederationError, ValueError):
+    """The fingerprint that another site tells is not the one here, or none was told."""
+
+
 class SiteFolderError(FederationError):
     """A site's folder lacks a file, or its files do not belong together."""
 

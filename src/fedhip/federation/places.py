@@ -2,14 +2,33 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import secrets
 import shlex
 from dataclasses import dataclass
 from pathlib import Path
 
-from fedhip.federation.errors import FederationError, NotServingError
+from fedhip.federation import roster as roster_file
+from fedhip.federation.errors import FederationError, FederationExistsError, NotServingError, RosterError
+from fedhip.federation.roster import Roster
 from fedhip.federation.started import private_folder
+
+
+def require_free(directory: Path) -> None:
+    """Refuse a place where something is."""
+    if directory.is_symlink() or directory.exists():
+        raise FederationExistsError(f"{directory} exists; choose another folder: a federation is never replaced")
+
+
+def take_free_place(draft: Path, directory: Path) -> None:
+    """A rename, which fails where somebody else was faster."""
+    try:
+        draft.rename(directory)
+    except OSError as error:
+        if error.errno in (errno.ENOTEMPTY, errno.EEXIST, errno.ENOTDIR):
+            require_free(directory)
+        raise
 
 
 def command(*words: object) -> str:
@@ -77,6 +96,13 @@ class ServerPlace:
         if not (path / "server" / "server.pem").is_file():
             raise FederationError(f"{path} is no folder of a federation; make one: {command('init', folder)}")
         return cls(path)
+
+    def roster(self) -> Roster:
+        """The sites and their keys; there is none before the sites have replied."""
+        path = self.path / roster_file.FILE
+        if not path.is_file():
+            raise RosterError(f"{self.path} has no keys of the sites yet; run: {command('enroll', self.path)} REPLY…")
+        return Roster.read(path)
 
     @property
     def state(self) -> State:

@@ -15,7 +15,6 @@ from fedhip.federation.control import Control, Run
 from fedhip.federation.errors import EngineError, FederationError, RoundError
 from fedhip.federation.node import OTHER_APP
 from fedhip.federation.places import ServerPlace, State, command
-from fedhip.federation.roster import Roster
 from fedhip.federation.serving import door_of
 from fedhip.federation.site_folder import open_site, parse_address
 from fedhip.federation.supervisor import Say, since, size, tail, why
@@ -106,7 +105,7 @@ def status(place: ServerPlace) -> dict[str, Any]:
     """Server, sites and runs, for people and machines."""
     state = place.state
     alive = {record.name for record in started.recorded(state.pids) if started.is_alive(record)}
-    roster = Roster.read(place.path / "roster.json")
+    roster = place.roster()
     found: dict[str, Any] = {
         "federation": roster.federation,
         "serving": state.ready.is_file() and "superlink" in alive,

@@ -1,7 +1,7 @@
 """`roster.json`: the sites of a federation and their public keys.
 
 The secure sum stands on it: a site that checked the roster cannot be shown a cohort of the server's own invention. So
-it comes by a safe way, and its fingerprint is compared by telephone.
+its fingerprint, together with that of the agreement, is compared by telephone (`fedhip.federation.fingerprint`).
 """
 
 from __future__ import annotations
@@ -21,8 +21,8 @@ from fedhip.federation.names import require_federation_name, require_site_names,
 SCHEMA = 1
 FILE = "roster.json"
 
-_GROUPS = 8  # of four hex digits: 128 bits, which nobody can aim at
 _LARGEST_FILE = 8 << 20
+_REMEDY = f"get {FILE} from the coordinator again"
 
 
 @dataclass(frozen=True)
@@ -51,35 +51,32 @@ class Roster:
         """The sites."""
         return tuple(self.keys)
 
-    @property
-    def fingerprint(self) -> str:
-        """The start of the digest in groups, to be compared by telephone: `3f0a 91c2 …`."""
-        digest = self.digest()
-        return " ".join(digest[4 * i : 4 * i + 4] for i in range(_GROUPS))
-
     @classmethod
     def read(cls, path: str | Path) -> Self:
         """The roster in this file."""
         path = Path(path)
-        remedy = f"get {FILE} from the coordinator again"
         try:
             with path.open("rb") as file:
                 data = file.read(_LARGEST_FILE + 1)
-            if len(data) > _LARGEST_FILE:
-                raise RosterError(f"{path} is larger than {_LARGEST_FILE >> 20} MB; {remedy}")
-            content = json.loads(data.decode("utf-8"), object_pairs_hook=_once)
         except FileNotFoundError:
-            raise RosterError(f"there is no file {path}; {remedy}") from None
+            raise RosterError(f"there is no file {path}; {_REMEDY}") from None
         except OSError as error:
-            raise RosterError(f"{path} cannot be read ({error.strerror}); {remedy}") from None
-        except RosterError:
-            raise
+            raise RosterError(f"{path} cannot be read ({error.strerror}); {_REMEDY}") from None
+        if len(data) > _LARGEST_FILE:
+            raise RosterError(f"{path} is larger than {_LARGEST_FILE >> 20} MB; {_REMEDY}")
+        return cls.from_text(data, str(path))
+
+    @classmethod
+    def from_text(cls, data: bytes, where: str) -> Self:
+        """The roster in the text of a file."""
+        try:
+            content = json.loads(data.decode("utf-8"), object_pairs_hook=once)
         except (ValueError, RecursionError) as error:
-            raise RosterError(f"{path} is not a roster ({error}); {remedy}") from None
+            raise RosterError(f"{where} is not a roster ({error}); {_REMEDY}") from None
         try:
             return cls(*_parts(content))
         except FederationError as error:
-            raise RosterError(f"{path}: {error}") from None
+            raise RosterError(f"{where}: {error}") from None
 
     def to_text(self) -> str:
         """roster.json."""
@@ -117,7 +114,7 @@ def _parts(content: Any) -> tuple[str, dict[str, bytes]]:
     return content["federation"], keys
 
 
-def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+def once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     """Readers differ in which of two equal keys they take; so there may be one."""
     content = dict(pairs)
     if len(content) != len(pairs):

@@ -18,7 +18,6 @@ from fedhip.federation.control import Control
 from fedhip.federation.errors import EngineError, FederationError, PortError
 from fedhip.federation.places import ServerPlace, command
 from fedhip.federation.proxy import listen
-from fedhip.federation.roster import Roster
 from fedhip.federation.site_folder import parse_address
 from fedhip.federation.supervisor import Program, Say, Supervisor, alone, why, write_json
 
@@ -56,7 +55,7 @@ def write_door(directory: Path, address: str) -> None:
 def serve(place: ServerPlace, door: Door, *, say: Say, stop: threading.Event, with_proxy: bool = True) -> None:
     """Run the server until `stop`: the engine on loopback, its SuperExec, and the door in front."""
     engine.require_engine()
-    roster = Roster.read(place.path / "roster.json")
+    roster = place.roster()
     state = place.state
     with alone(state.lock, f"a server of {place.path} runs already; see: {command('status', place.path)}"):
         started.end(started.others(state.pids), state.pids)  # left by a server that was killed

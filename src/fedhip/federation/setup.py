@@ -1,26 +1,31 @@
-"""What `fedhip federation init` does: a folder for the coordinator, and in it one for each site.
+"""What `fedhip federation init` does: a folder for the coordinator.
 
-    federation.toml  roster.json      the agreement and the public keys
+    federation.toml                   the agreement
     ca/  server/                      the authority, and the server's certificate
-    site-NAME/                        what the site gets by a safe way
     state/                            the server's own
+    parcels/NAME-1.json               what each site gets, to make its key there (`fedhip.federation.enrolling`)
+
+Where all sites are on this machine, their keys are made here instead of parcels:
+
+    roster.json                       the public keys
+    site-NAME/                        each site's folder, with its private key
 
 The folder is there whole, or not at all, and its owner alone can read it.
 """
 
 from __future__ import annotations
 
-import errno
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal
+
+from cryptography.x509 import Certificate
 
 from fedhip.core.columns import COLUMN_BITS
 from fedhip.core.fixedpoint import fraction_bits_for
 from fedhip.features.devices import require_folder
 from fedhip.federation import agreement as agreement_file
-from fedhip.federation import policy as policy_file
 from fedhip.federation import roster as roster_file
 from fedhip.federation.agreement import (
     Agreement,
@@ -37,25 +42,31 @@ from fedhip.federation.agreement import (
 )
 from fedhip.federation.credentials import (
     SERVER_DAYS,
-    fingerprint,
+    is_loopback,
     make_authority,
     make_server_certificate,
     make_site_key,
-    read_public_key,
+    read_authority,
     require_host,
     write_private,
 )
-from fedhip.federation.errors import CredentialError, FederationExistsError, SiteNameError
-from fedhip.federation.names import near, require_class_names, require_site_names, same_class, shown
-from fedhip.federation.places import command
-from fedhip.federation.policy import Policy
+from fedhip.federation.enrolling import PARCELS, first_parcel, unpack
+from fedhip.federation.fingerprint import fingerprint_of
+from fedhip.federation.names import require_class_names, require_site_names, same_class
+from fedhip.federation.parcel import Parcel
+from fedhip.federation.places import command, require_free, take_free_place
 from fedhip.federation.roster import Roster
-from fedhip.federation.site_folder import AUTHORITY, CONNECTION, KEY, format_address, require_port, write_connection
+from fedhip.federation.site_folder import AUTHORITY, KEY, format_address, require_port
 from fedhip.runs.folder import beside
 
 DEFAULT_PORT = 8443
 #: Rows of one site, where the grid has room for so many.
 DEFAULT_MAX_ROWS = 1_000_000
+
+_KEYS_HERE = (
+    "the private keys of all sites were made here: whoever has had this folder can act as any site, and read what it "
+    "sends; leave --make-keys out, and each site makes its own"
+)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -72,7 +83,7 @@ class InitSettings:
     sites: Sequence[str]
     classes: Sequence[str]
     width: int
-    site_keys: Mapping[str, Path] = field(default_factory=dict)  # public keys of sites that made their own
+    make_keys: bool | None = None  # the private keys of all sites, here; None: where all hosts are loopback
     hosts: Sequence[str] = ()  # by which sites reach the server; the first is written into their connection.toml
     port: int = DEFAULT_PORT
     days: int = SERVER_DAYS
@@ -156,34 +167,30 @@ class InitSettings:
 
 
 @dataclass(frozen=True)
-class SiteParcel:
-    """What one site must get: this folder, by a safe way."""
-
-    name: str
-    folder: Path
-    has_private_key: bool  # then the coordinator should delete the folder once the site has it
-    key_fingerprint: str
-
-
-@dataclass(frozen=True)
 class InitSummary:
     """What was made, for the coordinator's people."""
 
     directory: Path
     agreement: Agreement
-    roster: Roster
+    authority: Certificate
     address: str
-    parcels: tuple[SiteParcel, ...]
+    roster: Roster | None  # where the keys were made here
+    places: Mapping[str, Path]  # what each site must get: its folder, with its key in it; else its first parcel
     warnings: tuple[str, ...]
 
     @property
-    def fingerprint(self) -> str:
-        """The roster's, which each site compares with the coordinator's and with other sites' by telephone."""
-        return self.roster.fingerprint
+    def fingerprint(self) -> str | None:
+        """What the sites compare by telephone, where the keys are known."""
+        return None if self.roster is None else fingerprint_of(self.agreement, self.roster, self.authority)
 
     @property
     def next_commands(self) -> tuple[tuple[str, str], ...]:
         """Who does what next: (where, command)."""
+        if self.roster is None:
+            return (
+                ("at each site", "fedhip federation accept NAME-1.json"),
+                ("here", f"{command('enroll', self.directory)} reply-*.json"),
+            )
         return (
             ("here", command("serve", self.directory)),
             ("at each site", "fedhip federation site SITE_FOLDER --data DATA"),
@@ -194,65 +201,44 @@ class InitSummary:
 def init(directory: str | Path, settings: InitSettings) -> InitSummary:
     """Make the federation's folder. Nothing is left behind where this fails."""
     directory = Path(directory).absolute()
-    _require_free(directory)
+    require_free(directory)
     require_folder(directory.parent)
     agreement = settings.agreement()
     hosts = tuple(map(require_host, settings.hosts))
-    host, port = (hosts[0] if hosts else "127.0.0.1"), require_port(settings.port)
-    given = _given_keys(settings.site_keys, agreement)
+    here = all(map(is_loopback, hosts))
+    make_keys = here if settings.make_keys is None else settings.make_keys
+    address = format_address(hosts[0] if hosts else "127.0.0.1", require_port(settings.port))
+    roster = None
     with beside(directory) as draft:
         draft.chmod(0o700)
         make_authority(draft, agreement.name)
         make_server_certificate(draft, hosts, settings.days)
         (draft / "state").mkdir(mode=0o700)
-        keys = {}
-        for name in agreement.sites:
-            folder = draft / f"site-{name}"
-            folder.mkdir(mode=0o700)
-            keys[name] = given[name] if name in given else make_site_key(folder / KEY)
-        roster = Roster(agreement.name, keys)
-        authority = (draft / "ca" / AUTHORITY).read_bytes()
-        policy = Policy(minimum_cohort=min(Policy.minimum_cohort, len(agreement.sites)))
-        shared = {agreement_file.FILE: agreement.to_text(), roster_file.FILE: roster.to_text()}
-        _write_all(draft, shared)
-        for name in agreement.sites:
-            own = {CONNECTION: write_connection(name, host, port), policy_file.FILE: policy.to_text()}
-            _write_all(draft / f"site-{name}", {**shared, **own})
-            write_private(draft / f"site-{name}" / AUTHORITY, authority)
-        _take_free_place(draft, directory)
-    parcels = tuple(
-        SiteParcel(name, directory / f"site-{name}", name not in given, fingerprint(keys[name]))
-        for name in agreement.sites
-    )
-    return InitSummary(directory, agreement, roster, format_address(host, port), parcels, agreement.warnings)
+        write_private(draft / agreement_file.FILE, agreement.to_text().encode("utf-8"))
+        authority = read_authority(draft / "ca" / AUTHORITY)
+        parcels = {name: Parcel(name, address, agreement, authority) for name in agreement.sites}
+        if make_keys:
+            places = {name: directory / f"site-{name}" for name in agreement.sites}
+            roster = _make_sites(draft, agreement, parcels)
+        else:
+            places = {name: first_parcel(directory, name) for name in agreement.sites}
+            (draft / PARCELS).mkdir(mode=0o700)
+            for name, parcel in parcels.items():
+                write_private(first_parcel(draft, name), parcel.to_text().encode("utf-8"))
+        take_free_place(draft, directory)
+    warnings = (*agreement.warnings, *([_KEYS_HERE] if make_keys and not here else ()))
+    return InitSummary(directory, agreement, authority, address, roster, places, warnings)
 
 
-def _given_keys(files: Mapping[str, Path], agreement: Agreement) -> dict[str, bytes]:
-    keys: dict[str, bytes] = {}
-    for name, path in files.items():
-        if name not in agreement.sites:
-            raise SiteNameError(f"there is a key for {shown(name)}, which is no site{near(name, agreement.sites)}")
-        keys[name] = read_public_key(path)
-        if twin := next((other for other in keys if other != name and keys[other] == keys[name]), None):
-            raise CredentialError(f"the sites {twin!r} and {name!r} were given the same key; each site needs its own")
-    return keys
-
-
-def _write_all(folder: Path, texts: Mapping[str, str]) -> None:
-    for name, text in texts.items():
-        write_private(folder / name, text.encode("utf-8"))
-
-
-def _require_free(directory: Path) -> None:
-    if directory.is_symlink() or directory.exists():
-        raise FederationExistsError(f"{directory} exists; choose another folder: a federation is never replaced")
-
-
-def _take_free_place(draft: Path, directory: Path) -> None:
-    """A rename, which fails where somebody else was faster."""
-    try:
-        draft.rename(directory)
-    except OSError as error:
-        if error.errno in (errno.ENOTEMPTY, errno.EEXIST, errno.ENOTDIR):
-            _require_free(directory)
-        raise
+def _make_sites(draft: Path, agreement: Agreement, parcels: Mapping[str, Parcel]) -> Roster:
+    """Every site's folder with a key, and the roster."""
+    keys = {}
+    for name in parcels:
+        folder = draft / f"site-{name}"
+        folder.mkdir(mode=0o700)
+        keys[name] = make_site_key(folder / KEY)
+    roster = Roster(agreement.name, keys)
+    for name, parcel in parcels.items():
+        unpack(replace(parcel, roster=roster), draft / f"site-{name}")
+    write_private(draft / roster_file.FILE, roster.to_text().encode("utf-8"))
+    return roster

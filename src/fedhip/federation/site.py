@@ -141,7 +141,7 @@ class Site:
         if envelope.roster != site.roster.digest():
             raise SiteRefusalError(
                 SiteCode.ROSTER,
-                f"the server's roster is not the one here ({site.roster.fingerprint}); compare it by telephone",
+                f"the server's roster is not the one here ({site.fingerprint}); compare it by telephone",
             )
         if envelope.step is Step.HELLO:
             return self._hello(site, question, node)

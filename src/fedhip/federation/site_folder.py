@@ -1,8 +1,9 @@
-"""A site's folder, opened: what the site got from the coordinator, checked against itself.
+"""A site's folder, opened and checked against itself.
 
-federation.toml  roster.json  ca.crt  connection.toml     from the coordinator
-site.toml                                                 the site's own policy
-key                                                       the site's private key
+federation.toml  ca.crt  connection.toml     from the coordinator's first parcel
+roster.json                                  from its second, once the fingerprint was compared
+site.toml                                    the site's own policy
+key                                          the site's private key, made here
 """
 
 from __future__ import annotations
@@ -17,13 +18,14 @@ from fedhip.federation import roster as roster_file
 from fedhip.federation.agreement import Agreement
 from fedhip.federation.credentials import PrivateKey, public_key_of, read_authority, require_host, site_key_of
 from fedhip.federation.errors import CredentialError, SiteFolderError
+from fedhip.federation.fingerprint import fingerprint_of
 from fedhip.federation.names import shown
 from fedhip.federation.policy import Policy
 from fedhip.federation.roster import Roster
 from fedhip.federation.toml import read_toml, require_known, write_toml
 
 CONNECTION, AUTHORITY, KEY = "connection.toml", "ca.crt", "key"
-_FROM_COORDINATOR = (agreement_file.FILE, roster_file.FILE, AUTHORITY, CONNECTION)
+_FROM_COORDINATOR = (agreement_file.FILE, AUTHORITY, CONNECTION)
 
 
 @dataclass(frozen=True)
@@ -44,6 +46,11 @@ class SiteFolder:
     def key_path(self) -> Path:
         """The file of the private key, for the engine."""
         return self.path / KEY
+
+    @property
+    def fingerprint(self) -> str:
+        """What the sites compare by telephone."""
+        return fingerprint_of(self.agreement, self.roster, read_authority(self.ca))
 
 
 def open_site(folder: str | Path) -> SiteFolder:
@@ -115,17 +122,19 @@ def require_port(port: object) -> int:
 
 def _require_files(path: Path) -> None:
     if not path.is_dir():
-        raise SiteFolderError(f"there is no folder {path}; give the folder that the site got from the coordinator")
+        raise SiteFolderError(f"there is no folder {path}; give the folder that accept made")
     if (path / "server").is_dir():
         own = ", ".join(folder.name for folder in sorted(path.glob("site-*"))[:3])
         raise SiteFolderError(f"{path} is the coordinator's folder; give a site's, such as {own} in it")
     remedies = []
     if missing := [name for name in _FROM_COORDINATOR if not (path / name).is_file()]:
         remedies.append(f"{', '.join(missing)} (get it from the coordinator)")
+    if not (path / roster_file.FILE).is_file():
+        remedies.append(f"{roster_file.FILE} (accept the coordinator's second parcel: fedhip federation accept PARCEL)")
     if not (path / policy_file.FILE).is_file():
         remedies.append(f"{policy_file.FILE} (an empty file has the safe values)")
     if not (path / KEY).is_file():
-        remedies.append(f"{KEY} (the site's private key: copy it there, readable by its owner only)")
+        remedies.append(f"{KEY} (the site's private key: restore it, readable by its owner only)")
     if remedies:
         raise SiteFolderError(f"the folder {path} of this site lacks {'; '.join(remedies)}")
 

@@ -41,13 +41,21 @@ def read_toml(path: Path, error: type[FederationError], missing: str) -> dict[st
     try:
         if path.stat().st_size > LARGEST_FILE:
             raise error(f"{path} is larger than {LARGEST_FILE >> 20} MB; it is not the file it should be")
-        return tomllib.loads(path.read_text(encoding="utf-8"))
+        return parse_toml(path.read_text(encoding="utf-8"), str(path), error)
     except FileNotFoundError:
         raise error(f"there is no file {path}; {missing}") from None
     except OSError as problem:
         raise error(f"{path} cannot be read ({problem.strerror}); {missing}") from None
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError, RecursionError) as problem:
+    except UnicodeDecodeError as problem:
         raise error(f"{path} is not a TOML file ({problem}); correct it") from None
+
+
+def parse_toml(text: str, where: str, error: type[FederationError]) -> dict[str, Any]:
+    """What the text of a file says."""
+    try:
+        return tomllib.loads(text)
+    except (tomllib.TOMLDecodeError, RecursionError) as problem:
+        raise error(f"{where} is not a TOML file ({problem}); correct it") from None
 
 
 def require_known(content: Mapping[str, Any], known: Iterable[str], where: str, error: type[FederationError]) -> None:
