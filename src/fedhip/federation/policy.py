@@ -34,11 +34,11 @@ class Policy:
 
     require_secure_sum: bool = True
     minimum_cohort: int = 3
-    minimum_difference: int = 3
     tell_accuracy: bool = True
     allow_other_sums: bool = False
     allow_leavers: bool = False
     class_names: Mapping[str, str] = field(default_factory=dict)
+    minimum_difference: int = 3
 
     def __post_init__(self) -> None:
         for name in _SWITCHES:

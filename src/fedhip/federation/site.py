@@ -240,8 +240,8 @@ class Site:
     def _share(self, site: SiteFolder, session: Session, question: Letter) -> Answer:
         member, keys = _member(site, session), question.mapping("keys")
         require_nobody_left(session, site.policy, keys)
-        self._sums(site, session).require(keys)
         sealed = member.share(keys)
+        self._sums(site, session).require(keys)
         session.member = member.to_bytes()
         return by_site("shares", sealed), {}
 
@@ -271,8 +271,8 @@ class Site:
     def _agree(self, site: SiteFolder, session: Session, question: Letter) -> Answer:
         member, survivors = _member(site, session), question.names("survivors")
         require_nobody_left(session, site.policy, survivors)
-        self._sums(site, session).require(survivors)
         signature = member.agree(survivors)
+        self._sums(site, session).require(survivors)
         session.member = member.to_bytes()
         return {"signature": signature}, {}
 
