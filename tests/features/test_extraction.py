@@ -2,7 +2,6 @@
 
 import hashlib
 from collections.abc import Callable, Sequence
-from contextlib import AbstractContextManager
 from pathlib import Path
 
 import numpy as np
@@ -14,7 +13,6 @@ from torch import Tensor
 
 from fedhip.data import Dataset, load_dataset
 from fedhip.data.errors import ImagesError
-from fedhip.data.files import atomic_path
 from fedhip.features import extraction
 from fedhip.features.backbones import ViTBackbone
 from fedhip.features.errors import BackboneError, CacheWarning, ConfigError
