@@ -57,7 +57,7 @@ def test_list_and_clear(run: Path, tmp_path: Path, capsys: pytest.CaptureFixture
 
 def test_a_cache_of_somebody_else_is_refused(
     run: Path,
-    images: Path,
+    images: Path,  # noqa: F811
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import base64
 import binascii
+import errno
 import hashlib
 import ipaddress
 import os
@@ -281,6 +282,8 @@ def write_private(path: Path, data: bytes) -> None:
     except FileExistsError:
         raise FederationExistsError(f"{path} exists; choose another place: a key is never replaced") from None
     except OSError as error:
+        if error.errno in (errno.ENOSPC, errno.EDQUOT):
+            raise
         raise CredentialError(f"{path} cannot be written ({error.strerror}); choose another place") from None
 
 
