@@ -36,6 +36,11 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     items.sort(key=lambda item: rank.get(item.path, len(LONG)))
 
 
+@pytest.fixture(autouse=True)
+def own_ledger_of_sums(monkeypatch: pytest.MonkeyPatch, tmp_path_factory: pytest.TempPathFactory) -> None:
+    monkeypatch.setenv("FEDHIP_STATE", str(tmp_path_factory.mktemp("sums")))
+
+
 @pytest.fixture
 def site() -> Iterator[Site]:
     """A web server whose manners a test can choose."""

@@ -127,10 +127,10 @@ class LiftPlan:
         """The exchange: the sum over all training rows, and the lift that follows from it."""
         tell = report or (lambda phase, done, total: None)
         training = [client for client in clients if len(client.train[1])]
-        survey = survey_of(training, device)
+        survey = survey_of(training)
         if self.settings.kind != "nystroem":
             return self.of_survey(survey)
-        encoding = RowEncoding(columns_of(training, survey=survey, device=device))
+        encoding = RowEncoding(columns_of(training, survey=survey))
 
         def products() -> Iterable[GridStatistics]:
             found = in_order(lambda client: products_of(client, encoding, device), training, device)

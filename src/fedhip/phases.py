@@ -109,9 +109,9 @@ class RowEncoding:
         return float(2.0 ** -(self.fraction_bits // 2))
 
 
-def survey_of(clients: Sequence[Client], device: str | torch.device = "cpu") -> Survey:
+def survey_of(clients: Sequence[Client]) -> Survey:
     """Phase 0: the sum of the clients' surveys."""
-    surveys = list(in_order(Client.survey, clients, device))
+    surveys = list(in_order(Client.survey, clients))
     if not surveys:
         raise EmptyClientError("no client has training rows, so there is nothing to sum; give at least one some")
     return reduce(add, surveys)
@@ -122,11 +122,10 @@ def columns_of(
     *,
     centred: bool = True,
     survey: Survey | None = None,
-    device: str | torch.device = "cpu",
 ) -> Columns:
     """The columns' units, from the sum of the clients' surveys; an error names who has the value."""
     try:
-        columns = Columns.of(survey or survey_of(clients, device), centred=centred)
+        columns = Columns.of(survey or survey_of(clients), centred=centred)
     except ColumnError as error:
         if error.column is None or not error.is_value:
             raise

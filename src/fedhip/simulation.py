@@ -195,7 +195,7 @@ def simulate(
     training = [client for client in clients if len(client.train[1])]
     held: dict[str, GridStatistics] = {}
     with watch("local training"):
-        encoding = encoding_of(training, num_classes, ridge, device)
+        encoding = encoding_of(training, num_classes, ridge)
         room = _room(training, num_classes)
 
         def uploads() -> Iterator[GridStatistics]:
@@ -269,12 +269,11 @@ def encoding_of(
     clients: Sequence[Client],
     num_classes: int,
     ridge: RidgeOptions = STANDARD,
-    device: str | torch.device = "cpu",
 ) -> RowEncoding:
     """How the clients' rows become whole numbers, from sums over clients alone."""
     if not clients:
         raise EmptyClientError("no client has training rows, so there is nothing to sum; give at least one some")
-    columns = ridge.columns or columns_of(clients, centred=ridge.intercept or ridge.standardize, device=device)
+    columns = ridge.columns or columns_of(clients, centred=ridge.intercept or ridge.standardize)
     bits = COLUMN_BITS if ridge.fraction_bits is None else ridge.fraction_bits
     return RowEncoding(columns, bits, balancing_scale(clients, num_classes) if ridge.balance else None)
 
@@ -312,7 +311,7 @@ def federate(
     device: str | torch.device = "cpu",
 ) -> Federation:
     """Phases 1 and 2 of these clients, with this β."""
-    encoding = encoding_of(clients, num_classes, ridge, device)
+    encoding = encoding_of(clients, num_classes, ridge)
     uploads = in_order(lambda client: encoding.statistics(client, num_classes, device), clients, device)
     federation = Federation(add_up(uploads), beta, encoding, ridge.standardize, ridge.intercept)
     federation.warn_of_labels()

@@ -53,8 +53,8 @@ def test_failed_write_keeps_the_old_file(tmp_path: Path, monkeypatch: pytest.Mon
     write_features(path, FeatureSet(X, Y, ("x", "y", "z")))
     before = path.read_bytes()
 
-    def full_disk(path: Path, **_: Any) -> None:
-        path.write_bytes(b"the first half")
+    def full_disk(file: Any, **_: Any) -> None:
+        file.write(b"the first half")
         raise OSError("No space left on device")
 
     monkeypatch.setattr(np, "savez", full_disk)

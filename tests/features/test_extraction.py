@@ -2,7 +2,6 @@
 
 import hashlib
 from collections.abc import Callable, Sequence
-from contextlib import AbstractContextManager
 from pathlib import Path
 
 import numpy as np
@@ -14,7 +13,6 @@ from torch import Tensor
 
 from fedhip.data import Dataset, load_dataset
 from fedhip.data.errors import ImagesError
-from fedhip.data.files import atomic_path
 from fedhip.features import extraction
 from fedhip.features.backbones import ViTBackbone
 from fedhip.features.errors import BackboneError, CacheWarning, ConfigError
@@ -126,7 +124,10 @@ def test_interrupted_run_resumes_and_leaves_nothing_half_written(own_cache: Path
     backbone.fail_at = 15
     with pytest.raises(KeyboardInterrupt):
         extract(backbone, IMAGES, batch=5, dtype=FLOAT)
-    assert [path.name for path in own_cache.rglob("*") if path.is_file()] == ["000000000-000000010.npy"]
+    assert sorted(path.name for path in own_cache.rglob("*") if path.is_file()) == [
+        "000000000-000000010.npy",
+        "entry.json",
+    ]
     backbone = Counting()
     found = extract(backbone, IMAGES, batch=5, dtype=FLOAT)
     assert backbone.seen == 15
@@ -292,12 +293,10 @@ def test_a_cache_that_cannot_be_used_is_one_warning(tmp_path: Path) -> None:
 
 
 def test_a_disk_that_fills_up_is_one_warning(monkeypatch: pytest.MonkeyPatch, own_cache: Path) -> None:
-    def full(path: Path) -> AbstractContextManager[Path]:
-        if path.suffix == ".npy":
-            raise OSError(28, "No space left on device")
-        return atomic_path(path)
+    def full(path: Path, data: bytes) -> None:
+        raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr(extraction, "atomic_path", full)
+    monkeypatch.setattr(extraction, "write_private", full)
     with pytest.warns(CacheWarning, match="No space left on device") as seen:
         found = extract(Counting(), IMAGES, dtype=FLOAT)
     assert len(seen) == 1

@@ -85,7 +85,7 @@ def test_masked_plain_and_fedhip_run_are_the_same_bits(
             assert mine == theirs
             assert not [check for check in verify(own) if check.problem]
             left = {path.name for path in (trial.site_folder(site) / "state").iterdir()}
-            assert left == {"lock", "session.bin", "site.log", "finished.json"}
+            assert left == {"lock", "session.bin", "site.log", "finished.json", "sums.head"}
         accuracy = {e["client"]: e["accuracy"] for e in expected.results["methods"]["fedhip"]["per_client"]}
         assert {e["client"]: e["accuracy"] for e in result.results["methods"]["fedhip"]["per_client"]} == accuracy
         for method in ("local", "global", "fedhip"):

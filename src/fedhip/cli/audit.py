@@ -15,7 +15,8 @@ from fedhip.cli.console import print_table
 from fedhip.cli.options import add_backbone, add_window, extract_features, refuse_unused, require_deep, window_of
 from fedhip.cli.progress import show_clients
 from fedhip.data import Dataset, FeatureSet, image_files, load_dataset, make_partition, read_features, split_of
-from fedhip.data.files import json_text, readable, write_text
+from fedhip.data.files import json_text, readable
+from fedhip.private_files import write_private
 
 if TYPE_CHECKING:
     from fedhip.privacy import Audit, Site
@@ -135,8 +136,8 @@ def _write_page(path: Path, found: Audit, images: Dataset | None, numbers: np.nd
         pixels = images.read([numbers[row]], _THUMBNAIL)[0]  # type: ignore[union-attr]
         Image.fromarray(pixels).save(buffer, "PNG", optimize=True)
         pictures[row] = f"data:image/png;base64,{base64.b64encode(buffer.getvalue()).decode()}"
-    write_text(path, render_audit(found, pictures))
-    path.chmod(0o600)  # rows of the site are on it
+    path.parent.mkdir(parents=True, exist_ok=True)
+    write_private(path, render_audit(found, pictures).encode())  # rows of the site are on it
 
 
 def _tell(found: Audit) -> None:

@@ -89,13 +89,18 @@ def _client(name: str, rows: np.ndarray, labels: np.ndarray, split: np.ndarray |
 def extract_for(run: RunFolder, data: Dataset, args: argparse.Namespace) -> np.ndarray:
     """Features of images by the run's own backbone."""
     from fedhip.features import cache_folder, extract
+    from fedhip.features.cache import note_run
 
     reference = run.model(None).backbone
     if reference is None:
         raise ClientRowsError(f"{run.path} was run on given features, so nobody knows their backbone; give --features")
     backbone = reference.load(weights=args.weights, device=args.device)
     dtype = reference.dtype if backbone.mixed_precision else None
-    return extract(backbone, data, dtype=dtype, cache=cache_folder(True) or False, report=ExtractionProgress())
+    kept: list[Path] = []
+    cache = cache_folder(True) or False
+    features = extract(backbone, data, dtype=dtype, cache=cache, kept=kept, report=ExtractionProgress())
+    note_run(kept, run.ledger.run, run.path)
+    return features
 
 
 def known_window(run: RunFolder, args: argparse.Namespace) -> Window | None:

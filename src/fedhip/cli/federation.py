@@ -71,6 +71,10 @@ def _add_site(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> 
     parser.add_argument("--name", help="the site's name, to be sure that this is its folder")
     parser.add_argument("--weights", type=Path, metavar="PATH", help="the agreed encoder, if it lies elsewhere")
     parser.add_argument("--device", help="cuda or cpu (default: cuda where there is one)")
+    parser.add_argument(
+        "--allow", metavar="REASON",
+        help="take part once in a sum that the ledger of sums would refuse; the reason is written down there",
+    )  # fmt: skip
     parser.add_argument("--background", action="store_true", help="return when the site is connected")
     parser.set_defaults(handler=with_engine(site))
 
@@ -165,6 +169,8 @@ def site(args: argparse.Namespace) -> int:
     from fedhip.federation.before import require_ready
     from fedhip.federation.errors import SiteNameError
     from fedhip.federation.site_folder import open_site
+    from fedhip.federation.site_sums import require_sums
+    from fedhip.federation.sums import Allowance
 
     opened = open_site(args.folder)
     if args.name not in (None, opened.name):
@@ -173,7 +179,11 @@ def site(args: argparse.Namespace) -> int:
     ready = require_ready(opened, rows, out=args.out, weights=args.weights, device=args.device)
     if isinstance(ready.data, Dataset):
         tell_window(ready.data, "as the agreement says")
+    allow = None if args.allow is None else Allowance.given(args.allow)
+    require_sums(opened, ready, allow)
     settings = {"data": str(rows.absolute())}
+    if allow is not None:
+        settings |= {"allow": allow.reason, "allow-token": allow.token}
     for option in ("out", "weights"):
         if (path := getattr(args, option)) is not None:
             settings[option] = str(path.absolute())

@@ -96,11 +96,30 @@ def forget(args: argparse.Namespace) -> int:
     run = RunFolder.open(args.run)
     rows = _everybodys_rows(run, args)
     code = _tell(args, life.forget(run, args.client, rows=rows, render=render, report=show_clients))
+    left = _forget_features(run)
+    if not args.json:
+        print(left)
     if run.lift is not None and not args.json:
         print("the lift was drawn by a sum with its rows in it, and stays: for another one, run again")
     if run.encoding.scale is not None and not args.json:
         print("the weights of classes are of counts with its rows in them, and stay: for others, run again")
     return code
+
+
+def _forget_features(run: RunFolder) -> str:
+    """Remove what the cache holds of the run's images; what is gone and what is left, in words.
+
+    An entry is of a whole data set and known by its digest: nobody's rows can be taken out of it, so it goes whole.
+    """
+    from fedhip.features.cache import entries
+
+    found = entries(run=run.ledger.run)
+    for entry in found:
+        entry.remove()
+    source = run.config.get("features") or run.config.get("data") or run.config.get("dataset")
+    gone = f"{len(found)} sets of features that the run used were removed from the cache, the others' rows with them; "
+    kept = f"left: the rows themselves ({source}), copies of the run, and features kept by other commands"
+    return f"{gone if found else 'the cache holds no features that the run used; '}{kept} (fedhip cache list)"
 
 
 def personalize(args: argparse.Namespace) -> int:

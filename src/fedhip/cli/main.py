@@ -33,6 +33,7 @@ COMMANDS = {
     "extract": "extract",
     "pretrain": "pretrain",
     "list": "list",
+    "cache": "cache",
     "doctor": "doctor",
     "completion": "completion",
 }

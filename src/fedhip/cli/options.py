@@ -203,8 +203,13 @@ def describe(partition: Partition) -> str:
     return ", ".join([*words, f"seed {partition.seed}"])
 
 
-def extract_features(args: argparse.Namespace, dataset: Dataset) -> tuple[BackboneReference, FeatureSet]:
-    """Send the images through the backbone that the options choose; which one it was, and the features."""
+def extract_features(
+    args: argparse.Namespace, dataset: Dataset, kept: list[Path] | None = None
+) -> tuple[BackboneReference, FeatureSet]:
+    """Send the images through the backbone that the options choose; which one it was, and the features.
+
+    `kept` gets the folder of the cache that they are in.
+    """
     import torch
 
     from fedhip.features import cache_folder, choose_dtype, extract, load_backbone
@@ -222,7 +227,7 @@ def extract_features(args: argparse.Namespace, dataset: Dataset) -> tuple[Backbo
     folder = cache_folder(args.cache)
     dtype = getattr(torch, args.precision) if args.precision else choose_dtype(backbone, folder, len(dataset))
     features = extract(
-        backbone, dataset, batch=args.batch, dtype=dtype, cache=folder or False, report=ExtractionProgress()
+        backbone, dataset, batch=args.batch, dtype=dtype, cache=folder or False, kept=kept, report=ExtractionProgress()
     )
     reference = BackboneReference(
         name=backbone.name,

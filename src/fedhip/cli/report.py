@@ -7,7 +7,8 @@ from pathlib import Path
 from typing import Any
 
 from fedhip.cli.console import percent, print_table
-from fedhip.data.files import json_text, write_text
+from fedhip.data.files import json_text
+from fedhip.private_files import write_private
 from fedhip.runs import RunFolder
 from fedhip.runs.results import title_of
 
@@ -47,7 +48,8 @@ def run(args: argparse.Namespace) -> int:
         ]
     )
     out = args.out or (args.runs[0] / "report.html" if len(folders) == 1 else Path("comparison.html"))
-    write_text(out, page)
+    out.parent.mkdir(parents=True, exist_ok=True)
+    write_private(out, page.encode())  # it shows images of test rows
     if args.json:
         summaries = [
             {"run": name, "methods": {method: m["accuracy"] for method, m in run.results["methods"].items()}}

@@ -33,6 +33,7 @@ from fedhip.data import Dataset
 from fedhip.data.files import json_text, readable
 from fedhip.experiments.run import RoundSettings, run_round
 from fedhip.features import resolve_device
+from fedhip.features.cache import note_run
 from fedhip.heads import HEADS, Lda, Logistic, Ridge
 from fedhip.heads.errors import HeadOptionError
 from fedhip.heads.options import numbers_of, options_of
@@ -194,7 +195,8 @@ def run(args: argparse.Namespace) -> int:
     require_place(out, args.force)
     device = resolve_device(args.device)
     begin = time.perf_counter()
-    backbone, features = extract_features(args, data) if isinstance(data, Dataset) else (None, data)
+    kept: list[Path] = []
+    backbone, features = extract_features(args, data, kept) if isinstance(data, Dataset) else (None, data)
     made_by = "given features" if backbone is None else str(backbone)
     made_by += f", {features.features.shape[1]} wide"
     if settings.lift is not None:
@@ -217,6 +219,8 @@ def run(args: argparse.Namespace) -> int:
         force=args.force,
         report=show_clients,
     )
+    if kept:
+        note_run(kept, folder.ledger.run, folder.path)
     if args.json:
         print(json_text(folder.results, indent=1))
     else:

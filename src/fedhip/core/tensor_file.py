@@ -15,6 +15,7 @@ from safetensors.torch import save
 from torch import Tensor
 
 from fedhip.core.errors import FileAlteredError, FileFormatError, FileVersionError
+from fedhip.private_files import write_private
 
 
 @dataclass(frozen=True)
@@ -34,23 +35,14 @@ class TensorFile:
     optional: Mapping[str, torch.dtype] = field(default_factory=dict)
 
     def write(self, path: str | PathLike[str], tensors: Mapping[str, Tensor], digest: str, **metadata: str) -> None:
-        """Write to a temporary file beside `path`, then rename it into place."""
+        """Write it, for its owner alone, whole or not at all."""
         path = Path(path)
         if not path.parent.is_dir():
             raise FileNotFoundError(f"there is no folder {path.parent} to write {path.name} to; make it first")
         schema = self.schema if not self.optional or self.optional.keys() & tensors.keys() else self.schema - 1
         header = {"format": self.format, "schema": str(schema), "digest": digest, **metadata}
         contents = _in_one_order(save({name: tensor.cpu().contiguous() for name, tensor in tensors.items()}, header))
-        temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
-        try:
-            with temporary.open("wb") as file:
-                file.write(contents)
-                file.flush()
-                os.fsync(file.fileno())
-            temporary.replace(path)
-        except BaseException:
-            temporary.unlink(missing_ok=True)
-            raise
+        write_private(path, contents)  # statistics and models tell of rows
 
     def read(self, path: str | PathLike[str]) -> tuple[dict[str, Tensor], dict[str, str]]:
         """Tensors and metadata, after the format and its version were recognised."""

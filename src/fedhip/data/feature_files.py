@@ -14,12 +14,12 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
-from safetensors.numpy import save_file
+from safetensors.numpy import save
 
 from fedhip.data.array_files import Arrays, as_text, encode_names, named_labels, names_in, read_arrays
 from fedhip.data.dataset import set_row_fields, update_array, update_row_fields
 from fedhip.data.errors import FeatureFileError
-from fedhip.data.files import atomic_path
+from fedhip.private_files import private_file, write_private
 
 
 @dataclass(frozen=True, eq=False)
@@ -123,14 +123,16 @@ def write_features(path: str | Path, features: FeatureSet) -> None:
         arrays["class_names"] = np.array(features.class_names)
         if features.clients is not None:
             arrays["clients"] = features.clients
-        with atomic_path(path) as temporary:
-            np.savez(temporary, **arrays)  # type: ignore[arg-type]
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with private_file(path) as file:
+            np.savez(file, **arrays)  # type: ignore[arg-type]
     elif path.suffix == ".safetensors":
         metadata = {"class_names": json.dumps(features.class_names)}
         if features.clients is not None:
             arrays["clients"], names = encode_names(features.clients)
             metadata["client_names"] = json.dumps(names)
-        with atomic_path(path) as temporary:
-            save_file({name: np.ascontiguousarray(array) for name, array in arrays.items()}, temporary, metadata)
+        path.parent.mkdir(parents=True, exist_ok=True)
+        whole = save({name: np.ascontiguousarray(array) for name, array in arrays.items()}, metadata)
+        write_private(path, whole)
     else:
         raise FeatureFileError(f"{path}: a feature file ends in .npz or .safetensors, not '{path.suffix}'")

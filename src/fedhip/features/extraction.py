@@ -28,9 +28,11 @@ from fedhip.data.errors import ImagesError
 from fedhip.data.files import atomic_path, default_cache
 from fedhip.data.images import Pixels, check_images
 from fedhip.features.backbones import Backbone
+from fedhip.features.cache import begin, require_own_cache
 from fedhip.features.errors import BackboneError, CacheWarning, ConfigError
 from fedhip.features.images import to_rgb
 from fedhip.features.precision import choose_dtype
+from fedhip.private_files import write_private
 
 # part of every key of the cache: to be raised when the same weights and images give other features
 FEATURES_VERSION = 2
@@ -59,6 +61,7 @@ def extract(
     compile_backbone: bool = False,
     cache: bool | Path = True,
     fingerprint: str | None = None,
+    kept: list[Path] | None = None,
     report: Report | None = None,
 ) -> Features:
     """Features (N, m) in float32 of uint8 images (N, H, W[, 1 or 3]), or of an object with `len` and `read`.
@@ -69,12 +72,14 @@ def extract(
     and pays for millions of images; it is offered here and not by the commands, because it needs a compiler on
     the machine. `cache` is a folder, True for the usual one, or False; a folder that cannot be used is a
     `CacheWarning`. An object is known to the cache by its `pixels_fingerprint` or `fingerprint`; without one it
-    is not cached. `report` gets (done, total, images per second, seconds left).
+    is not cached. `kept` gets the folder of the cache that the features are in. `report` gets (done, total, images
+    per second, seconds left).
     """
     if batch is not None and batch < 1:
         raise ConfigError(f"batch is {batch}; it must be at least 1")
     if dtype not in (None, torch.float32) and not backbone.mixed_precision:
         raise ConfigError(f"{backbone.name} has a precision of its own; leave {dtype} out")
+    source = str(getattr(images, "name", "an array"))
     if isinstance(images, Dataset) and isinstance(images.images, np.ndarray):
         images = images.images  # resized on the device
     read, total = reader(images, backbone.image_size)
@@ -87,7 +92,12 @@ def extract(
     if remembered and folder is not None:
         settings = [FEATURES_VERSION, fingerprint, total, backbone.identity, backbone.device.type, str(precision)]
         key = hashlib.sha256(json.dumps(settings).encode()).hexdigest()
-        store = Store(folder / "features" / key)
+        try:
+            store = Store(begin(folder, key, source, backbone.name, total))
+        except OSError as error:
+            warn_of(folder, error)
+        if store is not None and kept is not None:
+            kept.append(store.folder)
     engine = Engine(backbone, batch or default_batch(backbone), precision, compile_backbone)
     return run(engine, read, total, store, report)
 
@@ -147,6 +157,7 @@ def cache_folder(cache: bool | Path = True) -> Path | None:
     if cache is False:
         return None
     folder = default_cache() if cache is True else Path(cache)
+    require_own_cache(folder)
     try:
         with atomic_path(folder / "writable") as temporary:
             temporary.touch()
@@ -275,8 +286,7 @@ class Store:
         body = io.BytesIO()
         np.save(body, features)
         try:
-            with atomic_path(self.path(rows)) as temporary:
-                temporary.write_bytes(body.getvalue() + hashlib.sha256(body.getvalue()).digest())
+            write_private(self.path(rows), body.getvalue() + hashlib.sha256(body.getvalue()).digest())
         except OSError as error:
             self.writable = False
             warn_of(self.folder, error)

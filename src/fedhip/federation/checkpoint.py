@@ -21,8 +21,7 @@ from pathlib import Path
 from typing import Any
 
 from fedhip.federation.errors import CheckpointError
-from fedhip.federation.site_state import replace_private
-from fedhip.federation.started import private_folder
+from fedhip.private_files import private_folder, write_private
 
 SCHEMA = 2
 
@@ -103,9 +102,9 @@ class Checkpoint:
             files.pop(name, None)
             if content is not None:
                 files[name] = f"{hashlib.sha256(content).hexdigest()}.bin"
-                replace_private(self.folder / files[name], content)
+                write_private(self.folder / files[name], content)
         record = {"schema": SCHEMA, "files": files, **asdict(progress)}
-        replace_private(self.folder / "round.json", json.dumps(record, indent=1).encode())
+        write_private(self.folder / "round.json", json.dumps(record, indent=1).encode())
         for other in self.folder.glob("*.bin"):
             if other.name not in files.values():
                 other.unlink()

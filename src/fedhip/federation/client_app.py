@@ -3,6 +3,7 @@
 The node's configuration names the site's folder and data:
 
     site-folder="/…/site-a" data="/…/rows.npz" [out="/…/result"] [weights="/…/encoder.safetensors"] [device="cpu"]
+    [allow="why a sum near to one before may be" allow-token="of this start"]
 
 torch is imported by the steps that compute; the others answer without it.
 """
@@ -18,6 +19,7 @@ from flwr.clientapp import ClientApp
 from fedhip.federation.codes import SiteCode
 from fedhip.federation.errors import MessageError, SiteFolderError
 from fedhip.federation.site import Site, code_of
+from fedhip.federation.sums import Allowance
 from fedhip.federation.wire import SESSION_BYTES, Envelope, Letter, Step, from_message, to_records
 
 if TYPE_CHECKING:
@@ -63,6 +65,7 @@ def _site(context: Context) -> Site:
         out=path("out"),
         weights=path("weights"),
         device=given.get("device") or None,
+        allow=Allowance(given["allow"], given.get("allow-token", "")) if given.get("allow") else None,
     )
 
 

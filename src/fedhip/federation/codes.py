@@ -24,6 +24,8 @@ class SiteCode(StrEnum):
     COHORT = "cohort"
     SECURE_SUM = "secure-sum"
     SECOND_SUM = "second-sum"
+    DIFFERENCE = "difference"
+    LEDGER = "ledger"
     LEAVER = "leaver"
     WEIGHTS = "weights"
     LOSS = "loss"
@@ -67,6 +69,8 @@ _MEANINGS: dict[SiteCode | ServerCode, str] = {
     SiteCode.COHORT: "refuses a cohort smaller than its own minimum, or of other sites than the sum before",
     SiteCode.SECURE_SUM: "refuses this request of the secure sum; see its log",
     SiteCode.SECOND_SUM: "has taken part in a finished sum of this agreement, and refuses another",
+    SiteCode.DIFFERENCE: "was in a sum of nearly the same sites with some of the same rows; see its log",
+    SiteCode.LEDGER: "cannot read its ledger of sums, or it was altered; see its log",
     SiteCode.LEAVER: "refuses a sum that a site of the last has left, unless its site.toml has allow_leavers",
     SiteCode.WEIGHTS: "was asked about the same weights again, or about too many",
     SiteCode.LOSS: "has no finite loss at these weights; are its features of the others' scale?",

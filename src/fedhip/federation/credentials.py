@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import base64
 import binascii
+import errno
 import hashlib
 import ipaddress
 import os
@@ -24,6 +25,7 @@ from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
+from fedhip import private_files
 from fedhip.federation.errors import CredentialError, FederationExistsError, OpenKeyError
 from fedhip.federation.names import shown
 
@@ -291,19 +293,13 @@ def is_loopback(host: str) -> bool:
 def write_private(path: Path, data: bytes) -> None:
     """Write a new file that its owner alone can read; it is there whole, or not at all."""
     try:
-        descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+        private_files.write_private(path, data, new=True)
     except FileExistsError:
         raise FederationExistsError(f"{path} exists; choose another place: a key is never replaced") from None
     except OSError as error:
+        if error.errno in (errno.ENOSPC, errno.EDQUOT):
+            raise
         raise CredentialError(f"{path} cannot be written ({error.strerror}); choose another place") from None
-    try:
-        with os.fdopen(descriptor, "wb") as file:
-            file.write(data)
-            file.flush()
-            os.fsync(file.fileno())
-    except BaseException:
-        path.unlink()
-        raise
 
 
 _PEM = serialization.Encoding.PEM

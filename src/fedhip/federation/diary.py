@@ -7,6 +7,8 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 
+from fedhip.private_files import append_private
+
 
 @dataclass
 class Diary:
@@ -20,5 +22,5 @@ class Diary:
         if site is not None:
             line["site"] = site
         self.path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-        with self.path.open("a", encoding="utf-8") as file:
-            file.write(json.dumps(line) + "\n")
+        with append_private(self.path) as file:
+            file.write(json.dumps(line).encode() + b"\n")

@@ -218,7 +218,6 @@ def _write(
         ),
     ]
     with new_run(out, force=True) as draft:
-        draft.path.chmod(0o700)  # the model tells of the rows, and the report shows some
         for model in models:
             draft.write_model(model)
         ledger = Ledger().with_entry(

@@ -12,7 +12,7 @@ from pathlib import Path
 from fedhip.federation import roster as roster_file
 from fedhip.federation.errors import FederationError, FederationExistsError, NotServingError, RosterError
 from fedhip.federation.roster import Roster
-from fedhip.federation.started import private_folder
+from fedhip.private_files import private_folder, write_private
 
 
 def require_free(directory: Path) -> None:
@@ -73,12 +73,11 @@ class State:
 
     def prepare(self) -> None:
         """Make the folders, and a fresh secret."""
+        if self.path.is_dir():
+            self.path.chmod(0o700)  # a copy of a site's folder may have left it open
         for folder in (self.path, self.home, self.pids, self.path / "logs"):
             private_folder(folder)
-        self.path.chmod(0o700)
-        self.secret.touch(mode=0o600)
-        self.secret.chmod(0o600)
-        self.secret.write_bytes(secrets.token_bytes(32))
+        write_private(self.secret, secrets.token_bytes(32))
 
 
 @dataclass(frozen=True)

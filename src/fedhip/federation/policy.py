@@ -21,6 +21,7 @@ _SWITCHES = ("require_secure_sum", "tell_accuracy", "allow_other_sums", "allow_l
 _NOTES = {
     "require_secure_sum": "Refuse a sum without masks, in which the server would see this site's statistics.",
     "minimum_cohort": "Refuse a sum of fewer sites: the sum of two tells each of them about the other.",
+    "minimum_difference": "Refuse a sum that differs by fewer sites from an earlier one with some of the same rows.",
     "tell_accuracy": "Tell the server the accuracy on this site's test rows, and how many there are.",
     "allow_other_sums": "Take part in a second sum of the same agreement: the difference of two sums may be one site.",
     "allow_leavers": "Go on when a site has left between two sums: their difference tells of its rows.",
@@ -37,12 +38,14 @@ class Policy:
     allow_other_sums: bool = False
     allow_leavers: bool = False
     class_names: Mapping[str, str] = field(default_factory=dict)
+    minimum_difference: int = 3
 
     def __post_init__(self) -> None:
         for name in _SWITCHES:
             if not isinstance(getattr(self, name), bool):
                 raise PolicyError(f"{name} is {shown(getattr(self, name))}; give true or false")
         _require_cohort(self.minimum_cohort)
+        _require_difference(self.minimum_difference)
         _require_mapping(self.class_names)
 
     @classmethod
@@ -94,6 +97,11 @@ class Policy:
 def _require_cohort(value: object) -> None:
     if not isinstance(value, int) or isinstance(value, bool) or value < 2:
         raise PolicyError(f"minimum_cohort is {shown(value)}; give a whole number of at least 2")
+
+
+def _require_difference(value: object) -> None:
+    if not isinstance(value, int) or isinstance(value, bool) or value < 1:
+        raise PolicyError(f"minimum_difference is {shown(value)}; give a whole number of at least 1")
 
 
 def _require_mapping(value: object) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 
 from fedhip.core.errors import FedHiPError
 from fedhip.data import Dataset, FeatureSet, load_dataset, make_partition, read_features, split_of
+from fedhip.data.dataset import ImagePaths
 from fedhip.federation.agreement import Agreement
 from fedhip.federation.codes import SiteCode, SiteRefusalError
 from fedhip.federation.encoder import find_encoder
@@ -70,14 +71,29 @@ class SiteRows:
                 f"{source} holds images, and the agreement names no backbone: every site brings a feature file",
             )
 
-    def client(self, agreement: Agreement, *, weights: Path | None = None, device: str | None = None) -> Client:
-        """Its rows as features, through the agreed backbone where they are images."""
+    def contents(self) -> tuple[str, Iterator[bytes]]:
+        """What the training rows are, whatever becomes of them: bytes for each, and of which kind."""
+        rows = np.flatnonzero(self.chosen)[self.split == 0]
+        if isinstance(self.data, FeatureSet):
+            # In float32, as half of all files are: else a copy of the same rows would be other rows.
+            features = self.data.features
+            kind = f"{features.shape[1]} features"
+            return kind, (features[row].astype("<f4").tobytes() for row in rows)
+        images = self.data.images
+        if isinstance(images, ImagePaths):
+            return "image files", ((images.root / images.names[row]).read_bytes() for row in rows)
+        return "pixels", (np.ascontiguousarray(images[row]).tobytes() for row in rows)
+
+    def client(
+        self, agreement: Agreement, *, cache: Path, weights: Path | None = None, device: str | None = None
+    ) -> Client:
+        """Its rows as features, through the agreed backbone where they are images; these are kept in `cache`."""
         from fedhip.phases import Client
 
         if isinstance(self.data, FeatureSet):
             features: NDArray[Any] = self.data.features
         else:
-            features = _extract(self.data, agreement, weights, device)
+            features = _extract(self.data, agreement, cache, weights, device)
         rows = features if self.chosen.all() else features[self.chosen]
         train, test = self.split == 0, self.split == 1
         return Client(self.site, (rows[train], self.labels[train]), (rows[test], self.labels[test]))
@@ -135,7 +151,9 @@ def _agreed_labels(
     return np.asarray(numbers[labels])
 
 
-def _extract(data: Dataset, agreement: Agreement, weights: Path | None, device: str | None) -> NDArray[Any]:
+def _extract(
+    data: Dataset, agreement: Agreement, cache: Path, weights: Path | None, device: str | None
+) -> NDArray[Any]:
     """Features by the agreed backbone, from the cache if they are there."""
     from fedhip.features import cache_folder, extract
 
@@ -147,7 +165,7 @@ def _extract(data: Dataset, agreement: Agreement, weights: Path | None, device: 
     except (FedHiPError, OSError) as error:
         raise SiteRefusalError(SiteCode.ENCODER, str(error)) from error
     dtype = reference.dtype if backbone.mixed_precision else None
-    features = extract(backbone, data, dtype=dtype, cache=cache_folder(True) or False)
+    features = extract(backbone, data, dtype=dtype, cache=cache_folder(cache) or False)
     _require_width(features.shape[1], agreement, Path(data.name))
     return features
 

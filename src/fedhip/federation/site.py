@@ -19,6 +19,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable
+from io import TextIOWrapper
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -58,6 +59,8 @@ from fedhip.federation.site_rounds import (
     temperature_in,
 )
 from fedhip.federation.site_state import Session, SiteState
+from fedhip.federation.site_sums import SiteSums
+from fedhip.federation.sums import Allowance
 from fedhip.federation.traffic import after_statistics
 from fedhip.federation.vector import (
     Vector,
@@ -69,6 +72,7 @@ from fedhip.federation.vector import (
     to_vector,
 )
 from fedhip.federation.wire import Arrays, Body, Letter, ProtocolError, Step, by_site, context_of, hello_statement
+from fedhip.private_files import append_private
 
 if TYPE_CHECKING:
     from fedhip.core.lifts import Lift
@@ -101,7 +105,9 @@ class Site:
         out: Path | None = None,
         weights: Path | None = None,
         device: str | None = None,
+        allow: Allowance | None = None,
     ) -> None:
+        self.allow = allow
         self.folder, self.data, self.weights, self.device = folder, data, weights, device
         self.out = out or folder / "result"
         self.state = SiteState(folder)
@@ -199,6 +205,7 @@ class Site:
         ask = (Ask.MOMENTS if site.agreement.has_first_sum else Ask.STATISTICS).value
         session = Session(envelope.session, envelope.agreement, envelope.roster, ask=ask)
         session.answers[Step.HELLO] = (question.digest(), None)
+        self._sums(site, session).begin(rows)
         self.state.begin(session)
         return {"site": site.name, "version": __version__, "encoder": found.value, "signature": signature}, {}
 
@@ -234,6 +241,7 @@ class Site:
         member, keys = _member(site, session), question.mapping("keys")
         require_nobody_left(session, site.policy, keys)
         sealed = member.share(keys)
+        self._sums(site, session).require(keys)
         session.member = member.to_bytes()
         return by_site("shares", sealed), {}
 
@@ -244,13 +252,16 @@ class Site:
                 SiteCode.UNMASKED, "the server asked for the statistics without a mask; nothing was sent"
             )
         if not secure:
-            return {}, {"vector": self._vector(site, session, question)}
+            plain = self._vector(site, session, question)
+            self._sums(site, session).take_part("plain", site.agreement.sites)
+            return {}, {"vector": plain}
         vector = self.state.vector()
         if vector is None:
             raise SiteRefusalError(SiteCode.FOLDER, "what is to be masked in this session is no longer there")
         member, shares = _member(site, session), question.mapping("shares")
         require_nobody_left(session, site.policy, (site.name, *shares))
         masked = member.mask(vector, shares)
+        self._sums(site, session).take_part("masked", (site.name, *shares))
         session.member = member.to_bytes()
         if session.round == 1:
             session.cohort = [site.name, *shares]
@@ -261,6 +272,7 @@ class Site:
         member, survivors = _member(site, session), question.names("survivors")
         require_nobody_left(session, site.policy, survivors)
         signature = member.agree(survivors)
+        self._sums(site, session).require(survivors)
         session.member = member.to_bytes()
         return {"signature": signature}, {}
 
@@ -268,6 +280,7 @@ class Site:
         member, survivors = _member(site, session), question.names("survivors")
         require_nobody_left(session, site.policy, survivors)
         shares = member.unmask(survivors, question.mapping("signatures"))
+        self._sums(site, session).take_part("unmasked", survivors)
         session.member = None
         if session.round > 1 and (left := sorted(set(session.cohort) - set(survivors))):
             self._log(logging.WARNING, f"left before sum {session.round}: {', '.join(left)}; it is of the others' rows")
@@ -340,11 +353,16 @@ class Site:
             raise SiteRefusalError(SiteCode.FOLDER, "the sum of the statistics is no longer there, or damaged")
         return total
 
+    def _sums(self, site: SiteFolder, session: Session) -> SiteSums:
+        return SiteSums(site, self.state, session, self.allow)
+
     def _rows(self, site: SiteFolder) -> SiteRows:
         return SiteRows.read(self.data, site.name, site.agreement, site.policy.class_names)
 
     def _raw_client(self, site: SiteFolder) -> Client:
-        client = self._rows(site).client(site.agreement, weights=self.weights, device=self.device)
+        client = self._rows(site).client(
+            site.agreement, cache=self.state.cache, weights=self.weights, device=self.device
+        )
         require_size(client.train[0], site.agreement)
         return client
 
@@ -402,14 +420,11 @@ class Site:
         # A few words of it may be the server's: they are to make no lines of their own, and no colours.
         text = "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)
         logger = logging.Logger("fedhip.site")
-        handler = logging.FileHandler(self.state.log, encoding="utf-8", errors="backslashreplace")
-        handler.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(message)s"))
-        logger.addHandler(handler)
-        try:
-            self.state.log.chmod(0o600)
+        with TextIOWrapper(append_private(self.state.log), "utf-8", errors="backslashreplace") as file:
+            handler = logging.StreamHandler(file)
+            handler.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(message)s"))
+            logger.addHandler(handler)
             logger.log(level, text, exc_info=error)
-        finally:
-            handler.close()
 
 
 def code_of(error: Exception) -> SiteCode:

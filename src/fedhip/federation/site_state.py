@@ -6,6 +6,8 @@
     state/moments.bin     the sum that says what the columns, or the lift, are, until the model is made
     state/total.bin       the sum of all sites' statistics, where later sums follow, until the model is made
     state/finished.json   agreements under which a sum was finished
+    state/sums.head       the last line that this site wrote to the user's ledger of sums
+    state/cache/          features of the site's images, so that each step need not compute them again
     state/site.log        what happened here, for the site's own people
 
 All of it is readable by its owner alone. The session is on disk before an answer leaves, so that no step is done twice.
@@ -18,7 +20,6 @@ import binascii
 import fcntl
 import json
 import os
-import secrets
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -29,11 +30,12 @@ import numpy as np
 
 from fedhip.federation.codes import SiteCode, SiteRefusalError
 from fedhip.federation.vector import Vector, as_bytes
+from fedhip.private_files import write_private
 
 SCHEMA = 1
 
 #: What a session of a version before later sums has not.
-_LATER = ("round", "attempt", "ask", "done", "cohort", "total", "weights", "head", "moments")
+_LATER = ("round", "attempt", "ask", "done", "cohort", "total", "weights", "head", "moments", "data")
 
 
 @dataclass
@@ -45,6 +47,7 @@ class Session:
     knows it. Of later sums: which `ask` is under way, in which `round` and `attempt`, which asks are `done`, the digest
     of the `total` they are about, by their digests the `weights` that were asked about, with the round, and the digest
     of the `head` that priors are chosen for. `moments` is the digest of the sum that says what the columns are.
+    `data` is that of the rows in the ledger of sums.
     """
 
     session: bytes
@@ -61,6 +64,7 @@ class Session:
     weights: dict[str, int] = field(default_factory=dict)
     head: str | None = None
     moments: str | None = None
+    data: str | None = None
 
     def to_bytes(self) -> bytes:
         """As JSON; bytes in base 64."""
@@ -98,6 +102,8 @@ class SiteState:
     def __init__(self, folder: Path) -> None:
         self.folder = folder / "state"
         self.log = self.folder / "site.log"
+        self.cache = self.folder / "cache"
+        self.witness = self.folder / "sums.head"
 
     @contextmanager
     def lock(self) -> Iterator[None]:
@@ -125,7 +131,7 @@ class SiteState:
 
     def keep(self, session: Session) -> None:
         """Write the session."""
-        replace_private(self.folder / "session.bin", session.to_bytes())
+        write_private(self.folder / "session.bin", session.to_bytes())
 
     def begin(self, session: Session) -> None:
         """A new session: nothing of the last one stays, not even what a process was killed over."""
@@ -137,7 +143,7 @@ class SiteState:
 
     def keep_vector(self, vector: Vector) -> None:
         """Write what is to be masked."""
-        replace_private(self.folder / "vector.bin", as_bytes(vector))
+        write_private(self.folder / "vector.bin", as_bytes(vector))
 
     def vector(self) -> Vector | None:
         """What is to be masked, if it was computed in this session."""
@@ -149,7 +155,7 @@ class SiteState:
 
     def keep_total(self, total: Vector) -> None:
         """Write the sum of the statistics."""
-        replace_private(self.folder / "total.bin", as_bytes(total))
+        write_private(self.folder / "total.bin", as_bytes(total))
 
     def total(self) -> Vector | None:
         """The sum of the statistics, if it came in this session."""
@@ -157,7 +163,7 @@ class SiteState:
 
     def keep_moments(self, moments: Vector) -> None:
         """Write the sum that says what the columns are."""
-        replace_private(self.folder / "moments.bin", as_bytes(moments))
+        write_private(self.folder / "moments.bin", as_bytes(moments))
 
     def moments(self) -> Vector | None:
         """The sum that says what the columns are, if it came in this session."""
@@ -191,28 +197,7 @@ class SiteState:
     def finish(self, session: Session) -> None:
         """Remember that the server can finish this sum from now on."""
         content = {**self.finished(), session.agreement: session.session.hex()}
-        replace_private(self.folder / "finished.json", json.dumps(content, indent=1).encode())
-
-
-def replace_private(path: Path, data: bytes | memoryview) -> None:
-    """Write a file that its owner alone can read, whole or not at all, in place of the one there."""
-    temporary = path.with_name(f".{path.name}-{secrets.token_hex(6)}")
-    descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
-    try:
-        with os.fdopen(descriptor, "wb") as file:
-            file.write(data)
-            file.flush()
-            os.fsync(file.fileno())
-        temporary.replace(path)
-    except BaseException:
-        temporary.unlink(missing_ok=True)
-        raise
-    # Else a loss of power could bring the file before back, after what it says was done.
-    folder = os.open(path.parent, os.O_RDONLY | os.O_DIRECTORY)
-    try:
-        os.fsync(folder)
-    finally:
-        os.close(folder)
+        write_private(self.folder / "finished.json", json.dumps(content, indent=1).encode())
 
 
 def _dump(body: dict[str, Any] | None) -> Any:

@@ -17,6 +17,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from fedhip.federation.errors import EngineError
+from fedhip.private_files import append_private, private_folder, write_private
 
 _PROC = Path("/proc")
 #: How long a process may take to end by itself. The engine's own programs wait 5 s for theirs.
@@ -48,7 +49,7 @@ def start(
 ) -> subprocess.Popen[bytes]:
     """Start a program apart from this terminal, its output in `log`, and record it."""
     private_folder(log.parent)
-    with log.open("ab") as output:
+    with append_private(log) as output:
         try:
             process = subprocess.Popen(  # noqa: S603 - commands are our own
                 list(command),
@@ -57,6 +58,7 @@ def start(
                 stderr=output,
                 env=dict(env),
                 start_new_session=True,
+                umask=0o077,  # what the engine writes is for its owner, too
             )
         except OSError as error:
             raise EngineError(f"{command[0]} cannot be started ({error.strerror}); is it installed?") from error
@@ -72,17 +74,8 @@ def record(records: Path, name: str, pid: int) -> Started:
     started = Started(name, pid, seen.start, _boot())
     private_folder(records)
     place = records / f"{name}.json"
-    beside = place.with_suffix(".new")
-    beside.write_text(json.dumps(asdict(started)), encoding="utf-8")
-    beside.replace(place)
+    write_private(place, json.dumps(asdict(started)).encode())
     return started
-
-
-def private_folder(folder: Path) -> None:
-    """Make a folder for its owner alone, and those above it that are missing: `mkdir` would leave these open."""
-    for each in (*reversed(folder.parents), folder):
-        if not each.is_dir():
-            each.mkdir(mode=0o700, exist_ok=True)
 
 
 def recorded(records: Path) -> list[Started]:

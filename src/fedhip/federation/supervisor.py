@@ -18,6 +18,7 @@ from fedhip.federation import started
 from fedhip.federation.engine import plain
 from fedhip.federation.errors import EngineError
 from fedhip.federation.places import State
+from fedhip.private_files import append_private, private_file, write_private
 
 Say = Callable[[str], None]
 
@@ -111,7 +112,8 @@ class Supervisor:
 def _shorten(log: Path) -> None:
     """Keep a log and the one before it; the program goes on writing to the same file, at its end."""
     if size(log) > _LARGEST_LOG:
-        shutil.copyfile(log, log.with_suffix(".log.1"))
+        with log.open("rb") as whole, private_file(log.with_suffix(".log.1")) as copy:
+            shutil.copyfileobj(whole, copy)
         os.truncate(log, 0)
 
 
@@ -151,7 +153,7 @@ def why(log: Path) -> str:
 def alone(path: Path, message: str) -> Iterator[None]:
     """Hold a lock as long as the block lasts; refuse where another process holds it."""
     path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
-    with path.open("a") as file:
+    with append_private(path) as file:
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError:
@@ -161,11 +163,7 @@ def alone(path: Path, message: str) -> Iterator[None]:
 
 def write_json(path: Path, content: object) -> None:
     """Write a file whole; readers see the old one or the new one."""
-    beside = path.with_name(path.name + ".new")
-    descriptor = os.open(beside, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
-    with os.fdopen(descriptor, "w", encoding="utf-8") as file:
-        json.dump(content, file, indent=1)
-    beside.replace(path)
+    write_private(path, json.dumps(content, indent=1).encode())
 
 
 def detach(name: str, command: Sequence[str], *, state: State, log: Path, seconds: float) -> str:

@@ -39,12 +39,13 @@ from fedhip.core.fixedpoint import GridStatistics
 from fedhip.core.lifts import Lift
 from fedhip.core.prior import NO_PRIOR, Prior
 from fedhip.data.errors import PartitionError
-from fedhip.data.files import json_text, write_text
+from fedhip.data.files import json_text
 from fedhip.data.manifest import stored_split, unpacked
 from fedhip.features.devices import require_folder
 from fedhip.heads import HEADS, Head
 from fedhip.models import RIDGE, Model
 from fedhip.phases import Federation, RowEncoding
+from fedhip.private_files import private_folder, write_private
 from fedhip.runs.errors import NoSpaceError, RunChangedError, RunExistsError, RunFolderError, RunVersionError
 from fedhip.runs.ledger import Ledger
 from fedhip.runs.models import answering
@@ -312,7 +313,7 @@ class Draft:
     def __init__(self, path: Path) -> None:
         self.path = path
         for name in ("models", "receipts"):
-            (path / name).mkdir(exist_ok=True)
+            (path / name).mkdir(mode=0o700, exist_ok=True)
 
     def write_model(self, model: Model) -> None:
         """A client's model, or the global one."""
@@ -321,7 +322,7 @@ class Draft:
 
     def write_statistics(self, client: str, statistics: GridStatistics) -> None:
         """A client's statistics."""
-        (self.path / "statistics").mkdir(exist_ok=True)
+        (self.path / "statistics").mkdir(mode=0o700, exist_ok=True)
         statistics.to_file(self.path / "statistics" / file_name(client))
 
     def write_total(self, total: GridStatistics) -> None:
@@ -331,16 +332,16 @@ class Draft:
     def write_json(self, name: str, content: dict[str, Any]) -> str:
         """A JSON file; the SHA-256 of its bytes."""
         text = json_text(content, indent=1) + "\n"
-        write_text(self.path / name, text)
+        self.write_text(name, text)
         return hashlib.sha256(text.encode()).hexdigest()
 
     def write_text(self, name: str, text: str) -> None:
         """A text file."""
-        write_text(self.path / name, text)
+        write_private(self.path / name, text.encode())
 
     def write_ledger(self, ledger: Ledger) -> str:
         """The ledger, and a receipt of its last entry; the receipt's name."""
-        write_text(self.path / "ledger.jsonl", ledger.to_text())
+        self.write_text("ledger.jsonl", ledger.to_text())
         entry = ledger.entries[-1]
         receipt = f"receipts/{entry['entry']:04d}-{entry['event']}.json"
         self.write_json(receipt, ledger.receipt())
@@ -417,7 +418,8 @@ def beside(path: Path) -> Iterator[Path]:
     made = [parent for parent in path.parents if not parent.exists()]
     temporary = path.with_name(f".{path.name}-{secrets.token_hex(6)}")
     try:
-        temporary.mkdir(parents=True)
+        temporary.parent.mkdir(parents=True, exist_ok=True)
+        private_folder(temporary)  # models tell of rows, statistics hold them, and the report shows some
         yield temporary
     except OSError as error:
         if error.errno in (errno.ENOSPC, errno.EDQUOT):
@@ -480,7 +482,7 @@ def _link_tree(source: Path, target: Path) -> None:
     """The same files in another folder, open to the same people."""
     for path in source.iterdir():
         if path.is_dir():
-            (target / path.name).mkdir()
+            (target / path.name).mkdir(mode=0o700)
             _link_tree(path, target / path.name)
         else:
             _link(path, target / path.name)

@@ -1,0 +1,1 @@
+"""Attacks that were carried out against earlier versions; each is to fail."""

@@ -1,0 +1,232 @@
+"""The ledger of sums: what is refused, what a person can allow, and what becomes of a ledger that was altered."""
+
+from __future__ import annotations
+
+import json
+import os
+import threading
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from fedhip.federation.codes import SiteCode, SiteRefusalError
+from fedhip.federation.errors import PolicyError, RoundError
+from fedhip.federation.sums import Allowance, Fingerprint, Question, Sums, default_state
+from fedhip.federation.wire import Step
+from tests.federation.samples import CLASSES, FOUR, ONE_SUM, Trial, rows_of, write_rows
+from tests.federation.table import Table
+
+pytestmark = pytest.mark.usefixtures("sums_only")
+
+KEYS = {name: f"key of {name}".encode() for name in "abcdefgh"}
+
+
+def asked(agreement: str = "first", session: bytes = b"1", **more: Any) -> Question:
+    return Question(more.pop("site", "a"), {**KEYS, **more.pop("keys", {})}, agreement, "roster", session, **more)
+
+
+def rows(*numbers: int, digest: str | None = None, kind: str = "6 features") -> Fingerprint:
+    return Fingerprint(kind, digest or str(numbers), len(numbers), np.array(numbers, np.uint64))
+
+
+def took_part(members: str = "abcd", data: Fingerprint | None = None, event: str = "unmasked") -> None:
+    data = data or rows(1, 2, 3)
+    with Sums.open() as sums:
+        sums.keep_data(data)
+        sums.took_part(asked(), event, members, data)
+
+
+def refused(members: str, data: Fingerprint | None = None, least: int = 3, **question: Any) -> bool:
+    try:
+        with Sums.open() as sums:
+            sums.require_difference(asked("second", b"2", **question), members, data or rows(1, 2, 3), least)
+    except SiteRefusalError as error:
+        return error.code is SiteCode.DIFFERENCE and len(str(error).splitlines()) == 1
+    return False
+
+
+@pytest.mark.parametrize(
+    ("members", "data", "expected"),
+    [
+        ("abcd", rows(1, 2, 3), False),  # no difference at all
+        ("abc", rows(1, 2, 3), True),
+        ("abce", rows(1, 2, 3), True),
+        ("abef", rows(1, 2, 3), False),  # four sites make the difference
+        ("abcd", rows(1, 2, 3, 4), True),  # the site itself makes it
+        ("abc", rows(7, 8), False),  # other rows
+        ("abc", rows(1, 2, 3, kind="image files", digest="x"), True),  # nobody can tell that these are others
+    ],
+)
+@pytest.mark.parametrize("event", ["unmasked", "masked", "plain"])
+def test_which_sums_are_too_near(members: str, data: Fingerprint, expected: bool, event: str) -> None:
+    took_part(event=event)
+    assert refused(members, data) is expected
+
+
+def test_a_site_is_the_same_by_name_or_by_key() -> None:
+    took_part()
+    assert refused("abcd", keys={"d": b"a new key"}) is False
+    assert refused("abc", keys={"b": b"another", "c": b"new"})
+    renamed = {"g": KEYS["b"], "h": KEYS["c"]}
+    assert refused("agh", keys=renamed)
+
+
+def test_sites_of_one_user_are_told_apart_by_their_rows() -> None:
+    took_part()
+    assert not refused("abc", rows(5, 6), site="b")
+
+
+def test_what_a_person_allows_is_written_down_and_good_for_one_session() -> None:
+    took_part()
+    allow = Allowance.given(" d has\nwithdrawn ")
+    with Sums.open() as sums:
+        for _ in range(2):
+            sums.require_difference(asked("second", b"2"), "abc", rows(1, 2, 3), 3, allow)
+    with Sums.open() as sums:
+        (line,) = [line for line in sums.lines if line["event"] == "allowed"]
+        assert line["reason"] == "d has withdrawn"
+        with pytest.raises(SiteRefusalError, match="differs from it only by d"):
+            sums.require_difference(asked("third", b"3"), "abc", rows(1, 2, 3), 3, allow)
+    with pytest.raises(PolicyError, match="--allow wants a reason"):
+        Allowance.given(" ")
+
+
+def test_a_sum_is_unmasked_once_whatever_a_folder_says() -> None:
+    took_part()
+    with Sums.open() as sums:
+        sums.require_one_unmasking(asked(), "abcd")
+        for question, members in ((asked(), "abc"), (asked(attempt=2), "abcd")):
+            with pytest.raises(SiteRefusalError, match="was unmasked before, by line 2"):
+                sums.require_one_unmasking(question, members)
+        with pytest.raises(SiteRefusalError, match="was in this session before"):
+            sums.require_new_session(asked())
+
+
+def cut_off(path: Path) -> None:
+    path.write_bytes(b"".join(path.read_bytes().splitlines(keepends=True)[:-1]))
+
+
+def edited(path: Path) -> None:
+    path.write_bytes(path.read_bytes().replace(b'"site": "a"', b'"site": "b"'))
+
+
+def without_a_line(path: Path) -> None:
+    path.write_bytes(b"".join(path.read_bytes().splitlines(keepends=True)[1:]))
+
+
+def removed(path: Path) -> None:
+    path.unlink()
+
+
+def other_key(path: Path) -> None:
+    path.with_name("sums.key").write_bytes(bytes(32))
+
+
+def no_key(path: Path) -> None:
+    path.with_name("sums.key").unlink()
+
+
+def damaged_head(path: Path) -> None:
+    path.with_name("sums.head").write_bytes(b"{}")
+
+
+@pytest.mark.parametrize("alter", [cut_off, edited, without_a_line, removed, other_key, no_key, damaged_head])
+def test_a_ledger_that_was_altered(tmp_path: Path, alter: Any) -> None:
+    table = Table(tmp_path, **ONE_SUM)
+    took_part("fgh")
+    alter(default_state() / "sums.jsonl")
+    assert table.code("a", Step.HELLO) is SiteCode.LEDGER
+    last = table.trial.log("a").splitlines()[-1]
+    assert "so nobody can say in which sums these rows were; restore it" in last
+    with Sums.open(allow=Allowance.given("the disk was lost")) as sums:
+        assert [line["event"] for line in sums.lines] == ["begun-anew"]
+        assert sums.lines[0]["reason"] == "the disk was lost"
+    assert [*default_state().glob("*.until-*")]  # nothing is thrown away
+    assert table.code("a", Step.HELLO) is SiteCode.OK
+
+
+def test_a_ledger_that_is_gone_with_all_its_files_is_missed_by_the_site(tmp_path: Path) -> None:
+    table = Table(tmp_path, **ONE_SUM)
+    table.until(Step.MASK)
+    for path in default_state().iterdir():
+        path.unlink()
+    table.begin(b"t" * 32)
+    assert table.code("a", Step.HELLO) is SiteCode.LEDGER
+
+
+def test_a_line_that_was_cut_short_by_a_crash_is_no_line() -> None:
+    took_part()
+    with (default_state() / "sums.jsonl").open("ab") as file:
+        file.write(b'{"schema": 1, "li')
+    with Sums.open() as sums:
+        assert len(sums.lines) == 2
+    assert refused("abc")
+
+
+def test_writers_at_once() -> None:
+    def write(number: int) -> None:
+        with Sums.open() as sums:
+            sums.keep_data(rows(number))
+
+    threads = [threading.Thread(target=write, args=(number,)) for number in range(8)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    with Sums.open() as sums:
+        assert len(sums.lines) == 8
+
+
+def test_a_folder_that_others_can_look_into_and_no_home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    table = Table(tmp_path, **ONE_SUM)
+    default_state().chmod(0o755)
+    assert table.code("a", Step.HELLO) is SiteCode.LEDGER
+    assert "run: chmod 700" in table.trial.log("a")
+    monkeypatch.setattr(os, "geteuid", lambda: 12345)
+    assert table.code("a", Step.HELLO) is SiteCode.LEDGER
+    assert "belongs to somebody else" in table.trial.log("a")
+    monkeypatch.undo()
+    (tmp_path / "file").write_text("no folder")
+    monkeypatch.setenv("FEDHIP_STATE", str(tmp_path / "file" / "state"))
+    assert table.code("a", Step.HELLO) is SiteCode.LEDGER
+    assert "cannot be read or written (File exists)" in table.trial.log("a")
+
+
+def test_rows_are_known_again_and_not_given_away(tmp_path: Path) -> None:
+    """Some rows more, in another order and precision: found; and in the ledger there is nothing of them."""
+    first = Trial.make(tmp_path / "first", **ONE_SUM)
+    first.run()
+    again = Trial.make(tmp_path / "again", **{**ONE_SUM, "name": "again"})
+    features, labels = rows_of("a")
+    order = np.random.default_rng(0).permutation(len(labels))
+    write_rows(again.data("a"), "a", features=features[order].astype(np.float32), labels=labels[order])
+    with pytest.raises(RoundError):
+        again.run()
+    assert "this site, whose rows have changed" in again.log("a")
+    assert "hello: answered" in again.log("b")  # the same rows of the same sites
+    ledger = (default_state() / "sums.jsonl").read_text()
+    digests = {np.float32(value).tobytes().hex() for value in features.ravel()}
+    assert not any(value in ledger for value in digests)
+    assert CLASSES[0] not in ledger
+
+
+def test_a_dropout_is_judged_by_who_is_left(tmp_path: Path) -> None:
+    """The same four sites agree anew, and the server leaves one out: the sites do not go on."""
+    Trial.make(tmp_path / "first", **ONE_SUM).run()
+    again = Trial.make(tmp_path / "again", **{**ONE_SUM, "name": "again"})
+    again.fault("silent", "d", "keys")
+    with pytest.raises(RoundError):
+        again.run()
+    assert "share: refused (difference)" in again.log("a")
+
+
+def test_every_sum_of_a_round_is_in_the_ledger(tmp_path: Path) -> None:
+    trial = Trial.make(tmp_path)
+    trial.run()
+    with Sums.open() as sums:
+        own = [line for line in sums.lines if line["event"] == "unmasked" and line["site"] == "a"]
+    assert [(line["number"], line["ask"]) for line in own] == [(1, "moments"), (2, "statistics"), (3, "beta")]
+    assert {*own[0]["members"]} == {*FOUR}
+    assert json.dumps(own).count(trial.agreement.digest()) == 3
