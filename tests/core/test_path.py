@@ -13,7 +13,7 @@ from sklearn.linear_model import RidgeCV
 
 from fedhip import PersonalizationPath, Statistics, aggregate, personalize, solve_global
 from fedhip.core import DEFAULT_ALPHAS, LooScore, RegularizationPath, default_betas
-from fedhip.core.errors import BetaError, EmptyClientError, LeaveOneOutWarning, SingularSystemWarning
+from fedhip.core.errors import BetaError, EmptyClientError, FewRowsWarning, LeaveOneOutWarning, SingularSystemWarning
 from tests.core.problems import Array, Federation, federations, mpmath_oracle, relative_error, ridge_oracle
 
 seeds = st.integers(0, 2**32 - 1)
@@ -253,6 +253,25 @@ def test_gcv_from_statistics_alone_equals_gcv_from_the_rows() -> None:
         hat = F @ np.linalg.solve(F.T @ F + beta * np.eye(6), F.T)
         expected = len(F) * np.square(Y - hat @ Y).sum() / (len(F) - np.trace(hat)) ** 2
         assert found == pytest.approx(expected, rel=1e-9)
+
+
+def test_with_fewer_rows_than_features_gcv_does_not_collapse() -> None:
+    rng = np.random.default_rng(0)
+    directions = rng.normal(size=(5, 300))
+    y = rng.integers(0, 5, 400)
+    X = directions[y] + 3.0 * rng.normal(size=(400, 300))
+    path = RegularizationPath(Statistics.from_data(X[:120], y[:120], 5))
+    with pytest.warns(FewRowsWarning, match="120 rows with 300 features"):
+        beta = path.minimize_gcv()
+    right = {
+        at: float(
+            (torch.from_numpy(X[120:]) @ path.weights(at)).argmax(1).eq(torch.from_numpy(y[120:])).double().mean()
+        )
+        for at in path.betas
+    }
+    assert beta > path.betas[3]
+    assert right[beta] >= max(right.values()) - 0.03
+    assert path.betas[int(path.gcv().argmin())] < beta  # which it would have taken
 
 
 def test_gcv_of_rows_weighted_by_class_that_are_fitted_nearly_perfectly() -> None:

@@ -73,6 +73,10 @@ class ColumnWarning(UserWarning):
     """A column of the features says nothing, or gives the labels away."""
 
 
+class FewRowsWarning(UserWarning):
+    """There are fewer rows than what was asked for can be found by; something safe was taken."""
+
+
 class LeaveOneOutWarning(UserWarning):
     """Some rows have no leave-one-out score, because without them nothing is known in their direction."""
 

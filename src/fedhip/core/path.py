@@ -23,7 +23,7 @@ import torch
 from torch import Tensor
 
 from fedhip.core.aggregation import GlobalSystem, global_system
-from fedhip.core.errors import AlphaError, BetaError, EmptyClientError, LeaveOneOutWarning
+from fedhip.core.errors import AlphaError, BetaError, EmptyClientError, FewRowsWarning, LeaveOneOutWarning
 from fedhip.core.personalization import client_rows
 from fedhip.core.ridge import penalty_grid
 from fedhip.core.rows import ArrayLike
@@ -435,8 +435,7 @@ class RegularizationPath:
             inverse = torch.zeros_like(values)
             inverse[self._kept(factor)] = 1.0 / factor.values
             residual = squares - (power * (2.0 * inverse - values * inverse.square())).sum()
-            freedom = (values * inverse).sum()
-            left = N - freedom
+            left = N - self._freedom(factor)
             interpolates = left <= rank_tolerance(max(N, len(values))) * N
             scores.append(torch.where(interpolates, torch.inf, N * residual.clamp(min=0.0) / left.square()))
         return torch.stack(scores)
@@ -444,10 +443,26 @@ class RegularizationPath:
     def minimize_gcv(self) -> float:
         """The β of smallest generalized cross-validation, from the sum alone; of several, the largest.
 
-        At an N so small that every β interpolates, the largest.
+        At an N so small that every β interpolates, the largest. With fewer rows than features small values of β fit
+        all rows, and generalized cross-validation prefers them for no reason: there β leaves half of the rows' degrees
+        of freedom at least, or is the largest, and a `FewRowsWarning` says so.
         """
-        scores = self.gcv()
+        scores, N = self.gcv(), self._total.num_samples
+        if len(self._values) > N:
+            freedom = torch.stack([self._freedom(self._factor(beta)) for beta in self.betas])
+            enough = (2.0 * freedom <= N).index_fill_(0, torch.tensor([-1]).to(freedom.device), True)
+            scores = scores.masked_fill(~enough, torch.inf)
+            warnings.warn(
+                f"the sum is of {N} rows with {len(self._values)} features: generalized cross-validation says little "
+                'there, and a beta was taken that cannot fit them all; choose beta on rows left out ("auto"), or give it',
+                FewRowsWarning,
+                stacklevel=3,
+            )
         return self.betas[int((scores == scores.min()).nonzero()[-1])]
+
+    def _freedom(self, factor: EigenFactor) -> Tensor:
+        """df = Σ λ/(λ + β)."""
+        return (self._values[self._kept(factor)] / factor.values).sum()
 
     def select(self, scores: LooScore | Iterable[LooScore]) -> float:
         """The β of highest smoothed leave-one-out accuracy over all clients' rows; of several, the largest."""
