@@ -448,13 +448,15 @@ class RegularizationPath:
         of freedom at least, or is the largest, and a `FewRowsWarning` says so.
         """
         scores, N = self.gcv(), self._total.num_samples
-        if len(self._values) > N:
+        m = len(self._values) - self._total.intercept
+        if m > N:
             freedom = torch.stack([self._freedom(self._factor(beta)) for beta in self.betas])
-            enough = (2.0 * freedom <= N).index_fill_(0, torch.tensor([-1]).to(freedom.device), True)
+            enough = 2.0 * freedom <= N
+            enough[-1] = True
             scores = scores.masked_fill(~enough, torch.inf)
             warnings.warn(
-                f"the sum is of {N} rows with {len(self._values)} features: generalized cross-validation says little "
-                'there, and a beta was taken that cannot fit them all; choose beta on rows left out ("auto"), or give it',
+                f"the sum is of {N} rows with {m} features: generalized cross-validation says little there, and a beta "
+                'was taken that cannot fit them all; choose beta on rows left out ("auto"), or give it',
                 FewRowsWarning,
                 stacklevel=3,
             )
