@@ -215,13 +215,13 @@ def test_the_server_holds_one_vector_at_a_time(
     alive: list[int] = []
     add = Collector.add
 
-    def counted(self: Collector, site: str, vector: np.ndarray) -> None:
+    def counted(self: Collector, site: str, vector: np.ndarray, signature: bytes) -> None:
         gc.collect()
         seen.append(
             weakref.ref(vector.base if vector.base is not None and isinstance(vector.base, np.ndarray) else vector)
         )
         alive.append(sum(ref() is not None for ref in seen))
-        add(self, site, vector)
+        add(self, site, vector, signature)
 
     monkeypatch.setattr(Collector, "add", counted)
     trial.run()

@@ -68,7 +68,17 @@ from fedhip.federation.vector import (
     require_room,
     to_vector,
 )
-from fedhip.federation.wire import Arrays, Body, Letter, ProtocolError, Step, by_site, context_of, hello_statement
+from fedhip.federation.wire import (
+    Arrays,
+    Body,
+    Letter,
+    ProtocolError,
+    Step,
+    by_site,
+    context_of,
+    hello_statement,
+    which_to_upgrade,
+)
 
 if TYPE_CHECKING:
     from fedhip.core.lifts import Lift
@@ -179,6 +189,8 @@ class Site:
 
     def _hello(self, site: SiteFolder, question: Letter, node: int) -> Answer:
         envelope = question.envelope
+        if (upgrade := which_to_upgrade(question.text("version"), __version__)) is not None:
+            raise SiteRefusalError(SiteCode.PROTOCOL, upgrade)
         before = self.state.session()
         if before is not None and before.session == envelope.session:
             raise SiteRefusalError(SiteCode.ANSWERED, "this session has begun already")
@@ -220,9 +232,7 @@ class Site:
             roster=site.roster.keys,
             sign=_signer(site),
             session=envelope.sum_session,
-            context=context_of(
-                session.agreement, session.roster, envelope.round, session.total or session.moments or ""
-            ),
+            context=context_of(question, session.moments, session.total),
             minimum=site.policy.minimum_cohort,
             threshold=site.agreement.threshold,
         )
@@ -250,12 +260,12 @@ class Site:
             raise SiteRefusalError(SiteCode.FOLDER, "what is to be masked in this session is no longer there")
         member, shares = _member(site, session), question.mapping("shares")
         require_nobody_left(session, site.policy, (site.name, *shares))
-        masked = member.mask(vector, shares)
+        masked, signature = member.mask(vector, shares)
         session.member = member.to_bytes()
         if session.round == 1:
             session.cohort = [site.name, *shares]
         self.state.drop_vector()
-        return {}, {"vector": masked}
+        return {"signature": signature}, {"vector": masked}
 
     def _agree(self, site: SiteFolder, session: Session, question: Letter) -> Answer:
         member, survivors = _member(site, session), question.names("survivors")
