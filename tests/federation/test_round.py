@@ -100,7 +100,7 @@ def test_masked_plain_and_fedhip_run_are_the_same_bits(
 def test_sites_that_die_before_and_after_sending(
     tmp_path: Path, stage: str, kind: str, number: int, sums_only: None
 ) -> None:
-    trial = Trial.make(tmp_path, EIGHT, quorum=5, threshold=5, **ONE_SUM)
+    trial = Trial.make(tmp_path, EIGHT, quorum=5, threshold=5, dishonest_sites=1, **ONE_SUM)
     gone = EIGHT[1 : 1 + number]
     for site in gone:
         trial.fault(kind, site, stage)
@@ -124,7 +124,7 @@ def test_sites_that_die_before_and_after_sending(
 )
 def test_sites_that_die_before_anything_is_summed(tmp_path: Path, stage: str, kind: str, sums_only: None) -> None:
     """In the first of three sums: the others go on, as if the dead had never come."""
-    trial = Trial.make(tmp_path, EIGHT, quorum=5, threshold=5)
+    trial = Trial.make(tmp_path, EIGHT, quorum=5, threshold=5, dishonest_sites=1)
     for site in "bcd":
         trial.fault(kind, site, stage, round=1)
     result, inside = trial.run(), ("a", *EIGHT[4:])
@@ -185,7 +185,9 @@ def test_a_site_that_dies_between_the_sums_and_is_back(tmp_path: Path) -> None:
 def test_sites_that_die_while_the_others_agree_on_who_is_left(
     tmp_path: Path, kind: str, number: int, sums_only: None
 ) -> None:
-    trial = Trial.make(tmp_path, (*EIGHT, "i"), quorum=5, threshold=5, **ONE_SUM)
+    trial = Trial.make(tmp_path, (*EIGHT, "i"), quorum=5, threshold=5, dishonest_sites=0, **ONE_SUM)
+    for site in trial.sites:
+        trial.policy(site, "dishonest_sites = 0")
     trial.fault("silent", "a", "mask")
     for site in EIGHT[1 : 1 + number]:
         trial.fault(kind, site, "agree")

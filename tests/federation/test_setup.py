@@ -92,8 +92,8 @@ def test_derived_values() -> None:
     assert settings(columns="plain", largest_feature=1).agreement().fraction_bits == 40
     assert settings(columns="plain", largest_feature=200).agreement().fraction_bits == 24
     assert settings(threshold=4).agreement().quorum == 4
-    eight = settings(sites=[f"s{i}" for i in range(8)], quorum=5).agreement()
-    assert (eight.quorum, eight.threshold) == (5, 5)
+    eight = settings(sites=[f"s{i}" for i in range(8)], quorum=5, dishonest_sites=1).agreement()
+    assert (eight.quorum, eight.threshold, eight.dishonest_sites) == (5, 5, 1)
     many = [settings(sites=[f"s{i}" for i in range(100)], columns=c).agreement() for c in ("sum", "plain")]
     assert [agreed.max_rows for agreed in many] == [1_000_000, 83_886]  # as many as fit
     given = settings(columns="given", column_offsets=[0] * 8, column_exponents=[1] * 8).agreement()

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Any, Self
 
-from fedhip.federation.agreement import Agreement
+from fedhip.federation.agreement import Agreement, least_threshold
 from fedhip.federation.errors import ClassNameError, PolicyError
 from fedhip.federation.names import class_positions, same_class, shown
 from fedhip.federation.toml import read_toml, require_known, write_toml
@@ -21,6 +21,7 @@ _SWITCHES = ("require_secure_sum", "tell_accuracy", "allow_other_sums", "allow_l
 _NOTES = {
     "require_secure_sum": "Refuse a sum without masks, in which the server would see this site's statistics.",
     "minimum_cohort": "Refuse a sum of fewer sites: the sum of two tells each of them about the other.",
+    "dishonest_sites": "Refuse a threshold t that a server and so many sites could get round: t > (n + this)/2 of n.",
     "tell_accuracy": "Tell the server the accuracy on this site's test rows, and how many there are.",
     "allow_other_sums": "Take part in a second sum of the same agreement: the difference of two sums may be one site.",
     "allow_leavers": "Go on when a site has left between two sums: their difference tells of its rows.",
@@ -33,6 +34,7 @@ class Policy:
 
     require_secure_sum: bool = True
     minimum_cohort: int = 3
+    dishonest_sites: int = 1
     tell_accuracy: bool = True
     allow_other_sums: bool = False
     allow_leavers: bool = False
@@ -42,7 +44,8 @@ class Policy:
         for name in _SWITCHES:
             if not isinstance(getattr(self, name), bool):
                 raise PolicyError(f"{name} is {shown(getattr(self, name))}; give true or false")
-        _require_cohort(self.minimum_cohort)
+        _require_least("minimum_cohort", self.minimum_cohort, 2)
+        _require_least("dishonest_sites", self.dishonest_sites, 0)
         _require_mapping(self.class_names)
 
     @classmethod
@@ -77,6 +80,13 @@ class Policy:
                 f"minimum_cohort is {self.minimum_cohort}, and the federation has {len(agreement.sites)} sites; "
                 "lower it in site.toml if a sum of so few may be known"
             )
+        least = least_threshold(len(agreement.sites), self.dishonest_sites)
+        if agreement.secure_sum and agreement.threshold < least:
+            raise PolicyError(
+                f"the agreement's threshold is {agreement.threshold} of {len(agreement.sites)} sites, and against a "
+                f"server with {self.dishonest_sites} dishonest sites (dishonest_sites) {least} are needed; ask the "
+                "coordinator for more, or lower it in site.toml if you trust the others"
+            )
         for own, agreed in self.class_names.items():
             try:
                 class_positions([agreed], agreement.classes, {})
@@ -91,9 +101,9 @@ class Policy:
         return class_positions(own, agreement.classes, self.class_names)
 
 
-def _require_cohort(value: object) -> None:
-    if not isinstance(value, int) or isinstance(value, bool) or value < 2:
-        raise PolicyError(f"minimum_cohort is {shown(value)}; give a whole number of at least 2")
+def _require_least(name: str, value: object, least: int) -> None:
+    if not isinstance(value, int) or isinstance(value, bool) or value < least:
+        raise PolicyError(f"{name} is {shown(value)}; give a whole number of at least {least}")
 
 
 def _require_mapping(value: object) -> None:

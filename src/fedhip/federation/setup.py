@@ -29,8 +29,8 @@ from fedhip.federation.agreement import (
     LiftOption,
     PriorOption,
     backbone_reference,
-    default_threshold,
     largest_lifted,
+    least_threshold,
     require_number,
     require_whole,
     rows_that_fit,
@@ -99,13 +99,15 @@ class InitSettings:
     secure_sum: bool = True
     quorum: int | None = None
     threshold: int | None = None
+    dishonest_sites: int | None = None
     deadline: float = 600.0
     max_rows: int | None = None
 
     def agreement(self) -> Agreement:
         """The agreement of these settings, checked."""
         sites = require_site_names(self.sites)
-        n, usual = len(sites), default_threshold(len(sites))
+        n = len(sites)
+        usual = least_threshold(n, self.dishonest_sites if self.secure_sum else None)
         threshold, quorum, bits, max_rows = self.threshold, self.quorum, self.fraction_bits, self.max_rows
         if quorum is None:
             quorum = usual if threshold is None else max(usual, require_whole("threshold", threshold, 1, n))
@@ -150,6 +152,7 @@ class InitSettings:
             secure_sum=self.secure_sum,
             quorum=quorum,
             threshold=threshold,
+            dishonest_sites=self.dishonest_sites,
             deadline=self.deadline,
             max_rows=max_rows,
         )
