@@ -29,7 +29,7 @@ _STATES = {"registered": "never came", "online": "connected", "offline": "gone"}
 def run(place: ServerPlace, *, say: Say, app: Path = engine.APP, result: Path | None = None) -> Path:
     """Start a round and follow it; the result's folder. Raises RoundError where it did not succeed."""
     result = place.state.path / "result" if result is None else result
-    with Control(place.control_port(), place.authority) as control:
+    with Control(place.control_port(), place.authority, place.state.secret) as control:
         earlier = control.runs()
         if under_way := [run for run in earlier if not run.is_over]:
             raise RoundError(f"run {under_way[0].number} is under way; see: {command('status', place.path)}")
@@ -118,7 +118,7 @@ def status(place: ServerPlace) -> dict[str, Any]:
     if not found["serving"]:
         return found
     owner = {public_pem(key): name for name, key in roster.keys.items()}
-    with Control(place.control_port(), place.authority) as control:
+    with Control(place.control_port(), place.authority, place.state.secret) as control:
         for node in control.nodes():
             if node.public in owner:
                 shown = _STATES.get(node.state, node.state)
