@@ -422,6 +422,7 @@ WRONG: list[tuple[str, Any, str]] = [
     ("quorum", 2, "quorum is 2: with fewer than 3 of 4 sites a dishonest server with a few of them could read another"),
     ("dishonest_sites", 2, "quorum is 3: with fewer than 4 of 4 sites a dishonest server with 2 of them"),
     ("dishonest_sites", 4, "dishonest_sites is 4, and there are 4 sites; give a whole number from 0 to 3"),
+    ("encoder_size", 0, "encoder_size is 0; give a whole number from 1 to 17179869184"),
     ("dishonest_sites", True, "dishonest_sites is True"),
     ("threshold", 4, "threshold is 4, and the quorum is 3 of 4 sites; give a whole number from 3 to 3"),
     ("threshold", 2, "threshold is 2"),

@@ -47,7 +47,7 @@ def test_an_empty_file_has_the_safe_values(tmp_path: Path) -> None:
         require_secure_sum=True,
         minimum_cohort=3,
         dishonest_sites=1,
-        tell_accuracy=True,
+        tell_accuracy=False,
         allow_other_sums=False,
         allow_leavers=False,
         class_names={},

@@ -65,7 +65,8 @@ def test_masked_plain_and_fedhip_run_are_the_same_bits(
     masked.grid.carry = True
     plain = Trial.make(tmp_path / "plain", secure_sum=False, **settings)
     for site in FOUR:
-        plain.policy(site, "require_secure_sum = false")
+        masked.policy(site, "tell_accuracy = true")
+        plain.policy(site, "tell_accuracy = true\nrequire_secure_sum = false")
     expected = fedhip_run(tmp_path / "run", FOUR, masked.agreement)
     for trial in (masked, plain):
         result = trial.run()
@@ -85,7 +86,7 @@ def test_masked_plain_and_fedhip_run_are_the_same_bits(
             assert mine == theirs
             assert not [check for check in verify(own) if check.problem]
             left = {path.name for path in (trial.site_folder(site) / "state").iterdir()}
-            assert left == {"lock", "session.bin", "site.log", "finished.json"}
+            assert left == {"lock", "session.bin", "site.log", "finished.json", "sum.json"}
         accuracy = {e["client"]: e["accuracy"] for e in expected.results["methods"]["fedhip"]["per_client"]}
         assert {e["client"]: e["accuracy"] for e in result.results["methods"]["fedhip"]["per_client"]} == accuracy
         for method in ("local", "global", "fedhip"):
@@ -248,11 +249,11 @@ def test_a_site_has_a_run_folder_that_predict_verify_and_report_read(
     assert RunFolder.open(own).clients == ["a"]
 
 
-def test_a_site_that_does_not_tell_its_accuracy(tmp_path: Path) -> None:
+def test_only_a_site_that_says_so_tells_its_accuracy(tmp_path: Path) -> None:
     trial = Trial.make(tmp_path)
-    trial.policy("b", "tell_accuracy = false")
+    trial.policy("b", "tell_accuracy = true")
     result = trial.run()
-    assert [e["client"] for e in result.results["methods"]["fedhip"]["per_client"]] == ["a", "c", "d"]
+    assert [e["client"] for e in result.results["methods"]["fedhip"]["per_client"]] == ["b"]
     assert (trial.site_folder("b") / "result" / "models" / "b.safetensors").is_file()
 
 

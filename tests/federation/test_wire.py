@@ -230,8 +230,10 @@ def test_what_a_secure_sum_is_bound_to() -> None:
     assert replace(later[-1], session=b"t" * 32).sum_session != later[-1].sum_session
     questions = [
         LETTER,
-        *(replace(LETTER, envelope=replace(ENVELOPE, **{name: other})) for name, other in
-          (("agreement", "other"), ("roster", "other"), ("round", 2), ("session", b"t" * 32))),
+        *(replace(LETTER, envelope=envelope) for envelope in (
+            replace(ENVELOPE, agreement="other"), replace(ENVELOPE, roster="other"), replace(ENVELOPE, round=2),
+            replace(ENVELOPE, session=b"t" * 32),
+        )),
         replace(LETTER, body={**LETTER.body, "beta": 1.0}),
         replace(LETTER, body={**LETTER.body, "beta": 1.0000000000000002}),
         *(replace(LETTER, arrays={**LETTER.arrays, "models": np.array([0, last], np.int32)}) for last in (1, 2)),

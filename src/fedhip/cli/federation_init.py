@@ -259,5 +259,5 @@ def _backbone(args: argparse.Namespace) -> dict[str, Any]:
     if backbone.identity is not None:
         path = find_weights(args.backbone, args.weights)
         if path.suffix == ".safetensors":
-            found |= {"encoder_digest": digest_of(path), "weights": path}
+            found |= {"encoder_digest": digest_of(path), "encoder_size": path.stat().st_size, "weights": path}
     return found

@@ -59,6 +59,7 @@ _KEYS = {
         "largest_feature": "largest_feature",
         **{name: name for name in LIFT_FIELDS},
         "encoder_digest": "encoder_digest",
+        "encoder_size": "encoder_size",
         "backbone": "backbone",
     },
     "round": {
@@ -81,7 +82,7 @@ _KEYS = {
     },
 }
 _OPTIONAL = (
-    *("encoder_digest", "backbone", "columns", "column_offsets", "column_exponents", *LIFT_FIELDS[1:]),
+    *("encoder_digest", "encoder_size", "backbone", "columns", "column_offsets", "column_exponents", *LIFT_FIELDS[1:]),
     *("head", "gradient_rounds", "prior", "standardize", "intercept", "dishonest_sites"),
 )
 _DIGEST = re.compile("[0-9a-f]{64}")
@@ -112,6 +113,8 @@ PRIORS: tuple[PriorOption, ...] = ("none", "client")
 #: As many as `fedhip run` asks of the logistic head.
 DEFAULT_GRADIENT_ROUNDS = 5
 _MOST_GRADIENT_ROUNDS = 100
+#: Bytes that a site takes of an encoder whose size is not agreed on, and that can be agreed on.
+USUAL_ENCODER, LARGEST_ENCODER = 2 << 30, 16 << 30
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -142,6 +145,7 @@ class Agreement:
     width: int
     backbone: BackboneReference | None = None
     encoder_digest: str | None = None
+    encoder_size: int | None = None
     columns: ColumnsOption = "sum"
     column_offsets: tuple[float, ...] | None = None
     column_exponents: tuple[int, ...] | None = None
@@ -237,6 +241,10 @@ class Agreement:
     def _check_encoder(self) -> None:
         if self.backbone is not None and not isinstance(self.backbone, BackboneReference):
             raise AgreementError(f"backbone is {shown(self.backbone)}; give the reference of a backbone")
+        if self.encoder_size is not None:
+            require_whole("encoder_size", self.encoder_size, 1, LARGEST_ENCODER)
+            if self.encoder_digest is None:
+                raise AgreementError("encoder_size is given without an encoder_digest; give both or neither")
         if self.encoder_digest is None:
             return
         if not _is_digest(self.encoder_digest):
@@ -274,7 +282,7 @@ class Agreement:
         require_whole("quorum", self.quorum, 2 if secure else 1, sites, why=f"there are {sites} sites")
         least = least_threshold(sites, dishonest) if secure else 1
         for field, value in (("quorum", self.quorum), ("threshold", self.threshold)):
-            if isinstance(value, int) and value < least:
+            if isinstance(value, int) and value < least:  # type: ignore[redundant-expr]  # of a file it may be anything
                 remedy = "" if dishonest is not None else ", or state in dishonest_sites how many may be dishonest"
                 raise AgreementError(
                     f"{field} is {value}: with fewer than {least} of {sites} sites a dishonest server with "

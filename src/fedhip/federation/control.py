@@ -187,7 +187,7 @@ def _ask(call: Callable[[_Request], _Answer], request: _Request) -> _Answer:
     except httpx.HTTPStatusError as error:
         if error.response.status_code == httpx.codes.UNAUTHORIZED:
             raise NotServingError(
-                "the server takes another secret: it was started anew, or by somebody else; try again, or stop and serve"
+                "the server takes another secret, as one does that was started anew, or by somebody else; try again"
             ) from error
         known = FlowerError.from_json(error.response.text)
         said = known.message if known else f"HTTP {error.response.status_code}"

@@ -35,7 +35,7 @@ class Policy:
     require_secure_sum: bool = True
     minimum_cohort: int = 3
     dishonest_sites: int = 1
-    tell_accuracy: bool = True
+    tell_accuracy: bool = False
     allow_other_sums: bool = False
     allow_leavers: bool = False
     class_names: Mapping[str, str] = field(default_factory=dict)

@@ -9,6 +9,7 @@ import time
 from pathlib import Path
 from typing import Any
 
+from fedhip.core.errors import FedHiPError
 from fedhip.federation import engine, started
 from fedhip.federation.callers import public_pem
 from fedhip.federation.control import Control, Run
@@ -18,6 +19,7 @@ from fedhip.federation.places import ServerPlace, State, command
 from fedhip.federation.roster import Roster
 from fedhip.federation.serving import door_of
 from fedhip.federation.site_folder import open_site, parse_address
+from fedhip.federation.site_state import SiteState
 from fedhip.federation.supervisor import Say, since, size, tail, why
 
 _POLL = 1.0
@@ -114,6 +116,7 @@ def status(place: ServerPlace) -> dict[str, Any]:
         "address": door_of(place).address,
         "sites": {name: {"state": "unknown", "since": ""} for name in roster.names},
         "runs": [],
+        "sum": _sum_of(place),
     }
     if not found["serving"]:
         return found
@@ -152,7 +155,20 @@ def site_status(folder: Path) -> dict[str, Any]:
         "processes": sorted(alive),
         "address": site.address,
         "refused_app": refused,
+        "sum": SiteState(site.path).sum(),
     }
+
+
+def _sum_of(place: ServerPlace) -> dict[str, Any] | None:
+    """The digest of the sum of the statistics, and its sites, once there is a result."""
+    from fedhip.runs import RunFolder
+
+    try:
+        run = RunFolder.open(place.state.path / "result")
+        entry = run.ledger.entries[0]
+        return {"digest": entry["total"], "sites": sorted(entry["sites"])}
+    except (FedHiPError, OSError, LookupError):
+        return None
 
 
 def _answers(address: str) -> bool:

@@ -54,8 +54,9 @@ from fedhip.federation.site_folder import AUTHORITY, CONNECTION, KEY, format_add
 from fedhip.runs.folder import beside
 
 DEFAULT_PORT = 8443
-#: Rows of one site, where the grid has room for so many.
-DEFAULT_MAX_ROWS = 1_000_000
+#: Rows of one site, where the grid has room for so many. Who has more says so: nobody can see that a site made rows up,
+#: and its weight in everybody's model is that of its rows.
+DEFAULT_MAX_ROWS = 100_000
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -78,6 +79,7 @@ class InitSettings:
     days: int = SERVER_DAYS
     backbone: Mapping[str, Any] | None = None
     encoder_digest: str | None = None
+    encoder_size: int | None = None
     columns: ColumnsOption | None = None
     column_offsets: Sequence[float] | None = None
     column_exponents: Sequence[int] | None = None
@@ -131,6 +133,7 @@ class InitSettings:
             width=self.width,
             backbone=None if self.backbone is None else backbone_reference(self.backbone),
             encoder_digest=self.encoder_digest,
+            encoder_size=self.encoder_size,
             columns=columns,
             column_offsets=None if self.column_offsets is None else tuple(self.column_offsets),
             column_exponents=None if self.column_exponents is None else tuple(self.column_exponents),
