@@ -132,7 +132,7 @@ def measure(args: argparse.Namespace, scratch: Path) -> None:
         came = time.perf_counter()
         processes.run(place, say=lambda _: None)
         over = time.perf_counter()
-        with Control(place.control_port(), place.authority) as control:
+        with Control(place.control_port(), place.authority, place.state.secret) as control:
             (run,) = control.runs()
     finally:
         watch.done.set()

@@ -134,10 +134,10 @@ def round_of(K: int, length: int, threshold: int, gone: int) -> None:
         vector = generator.integers(0, 2**64, length, dtype=np.uint64)
         plain += vector
         dealt = collector.dealt_to(name)
-        masked = site.do("mask", Member.mask, vector, dealt)
-        site.sent += masked.nbytes
+        masked, signature = site.do("mask", Member.mask, vector, dealt)
+        site.sent += masked.nbytes + len(signature)
         site.received += sum(map(len, dealt.values()))
-        server.time("mask", collector.add, name, masked)
+        server.time("mask", collector.add, name, masked, signature)
     survivors = collector.survivors()
     for name in survivors if gone else []:
         signature = sites[name].do("agree", Member.agree, survivors)

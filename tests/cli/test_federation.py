@@ -51,7 +51,7 @@ def test_init_in_json_with_all_settings(tmp_path: Path, capsys: pytest.CaptureFi
     from fedhip.federation.agreement import Agreement
 
     words = "--alpha 2 --beta 0.5 --seed 3 --quorum 3 --threshold 2 --deadline 60 --max-rows 500 --only-local-classes"
-    more = ("--largest-feature", 8, "--port", 9000, "--days", 30, "--json")
+    more = ("--dishonest-sites", 0, "--largest-feature", 8, "--port", 9000, "--days", 30, "--json")
     done("federation", "init", tmp_path / "fed", "--name", "demo", *SITES, *ROWS, *words.split(), *more)
     made = json.loads(capsys.readouterr().out)
     assert made["address"] == "127.0.0.1:9000"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import shutil
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache, reduce
 from operator import add
@@ -14,6 +14,7 @@ from types import MappingProxyType
 from typing import Any
 
 import numpy as np
+import pytest
 from flwr.app import Context, RecordDict
 
 from fedhip.core.columns import Columns
@@ -23,7 +24,11 @@ from fedhip.federation.agreement import Agreement
 from fedhip.federation.exchange import Exchange
 from fedhip.federation.server import Round
 from fedhip.federation.setup import InitSettings, init
+from fedhip.federation.site import Site
+from fedhip.federation.site_folder import SiteFolder
+from fedhip.federation.site_state import Session
 from fedhip.federation.vector import Vector, to_vector
+from fedhip.federation.wire import Letter
 from fedhip.phases import Client, RowEncoding
 from fedhip.runs import RunFolder
 from fedhip.simulation import RidgeOptions, add_up, clients_of, encoding_of
@@ -158,6 +163,24 @@ class Trial:
 
     def fault(self, kind: str, site: str, step: str, change: Any = None, round: int | None = None) -> None:  # noqa: A002
         self.grid.faults.append(Fault(kind, self.node(site), step, change, round))
+
+    def lie(
+        self,
+        monkeypatch: pytest.MonkeyPatch,
+        site: str,
+        change: Callable[[Vector], object],
+        round: int = 1,  # noqa: A002
+    ) -> None:
+        """The site gives other numbers to a sum than its rows say."""
+        honest = Site._vector
+
+        def vector(own: Site, folder: SiteFolder, session: Session, question: Letter) -> Vector:
+            found = honest(own, folder, session, question)
+            if (folder.name, session.round) == (site, round):
+                change(found := found.copy())
+            return found
+
+        monkeypatch.setattr(Site, "_vector", vector)
 
     def round(self) -> Round:
         clock: Clock = self.grid.clock

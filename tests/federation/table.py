@@ -7,6 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from fedhip import __version__
 from fedhip.federation.codes import SiteCode
 from fedhip.federation.roster import Roster
 from fedhip.federation.secure_sum import Collector
@@ -27,9 +28,16 @@ class Table:
 
     def begin(self, session: bytes = b"s" * 32) -> None:
         self.envelope = Envelope(session, *self.digests, Step.HELLO)
-        self.collector = Collector(self.roster.keys, session, context_of(*self.digests), self.trial.agreement.threshold)
+        self.collector = Collector(
+            self.roster.keys,
+            session,
+            context_of(Letter(replace(self.envelope, step=Step.KEYS)), None, None),
+            self.trial.agreement.threshold,
+        )
 
     def ask(self, site: str, step: Step, body: Any = None, arrays: Any = None, **envelope: Any) -> Letter:
+        if step is Step.HELLO:
+            body = {"version": __version__, **(body or {})}
         question = Letter(replace(self.envelope, step=step, **envelope), body or {}, arrays or {})
         return self.sites[site].handle(question, self.trial.node(site))
 
@@ -64,7 +72,8 @@ class Table:
 
     def _mask(self) -> None:
         for site in FOUR:
-            self.collector.add(site, self._ok(site, Step.MASK, self.dealt(site)).array("vector"))
+            answer = self._ok(site, Step.MASK, self.dealt(site))
+            self.collector.add(site, answer.array("vector"), answer.data("signature"))
 
     def dealt(self, site: str) -> dict[str, Any]:
         return {"secure": True, **by_site("shares", self.collector.dealt_to(site))}

@@ -26,7 +26,7 @@ from fedhip.federation.agreement import (
     PRIORS,
     Agreement,
     backbone_reference,
-    default_threshold,
+    least_threshold,
     rows_that_fit,
 )
 from fedhip.federation.errors import (
@@ -70,7 +70,8 @@ class_names = st.lists(
 def agreements(draw: st.DrawFn) -> Agreement:
     sites = draw(st.integers(2, 9))
     secure = draw(st.booleans())
-    threshold = draw(st.integers(sites // 2 + 1 if secure else 1, sites))
+    dishonest = draw(st.none() | st.integers(0, sites - 1)) if secure else None
+    threshold = draw(st.integers(least_threshold(sites, dishonest) if secure else 1, sites))
     bits, largest = draw(st.integers(0, 32)), draw(st.floats(1e-300, 16.0))
     windows = st.none() | st.builds(Window, st.floats(-1e6, 0), st.integers(1, 65535))
     named = st.builds(BackboneReference, st.just("x y"), st.none() | st.text("ab"), st.just("bfloat16"), window=windows)
@@ -118,6 +119,7 @@ def agreements(draw: st.DrawFn) -> Agreement:
         secure_sum=secure,
         quorum=draw(st.integers(max(threshold, 2 if secure else 1), sites)),
         threshold=threshold,
+        dishonest_sites=dishonest,
         deadline=draw(st.floats(0.001, 1e6)),
         max_rows=draw(st.integers(1, 100_000)),
     )
@@ -417,7 +419,11 @@ WRONG: list[tuple[str, Any, str]] = [
     ("secure_sum", "yes", "secure_sum is 'yes'; give true or false"),
     ("quorum", 5, "quorum is 5, and there are 4 sites; give a whole number from 2 to 4"),
     ("quorum", 1, "quorum is 1"),
-    ("quorum", 2, "quorum is 2; a secure sum of 4 sites needs more than half of them: give 3 to 4"),
+    ("quorum", 2, "quorum is 2: with fewer than 3 of 4 sites a dishonest server with a few of them could read another"),
+    ("dishonest_sites", 2, "quorum is 3: with fewer than 4 of 4 sites a dishonest server with 2 of them"),
+    ("dishonest_sites", 4, "dishonest_sites is 4, and there are 4 sites; give a whole number from 0 to 3"),
+    ("encoder_size", 0, "encoder_size is 0; give a whole number from 1 to 17179869184"),
+    ("dishonest_sites", True, "dishonest_sites is True"),
     ("threshold", 4, "threshold is 4, and the quorum is 3 of 4 sites; give a whole number from 3 to 3"),
     ("threshold", 2, "threshold is 2"),
     ("deadline", 0, "deadline is 0; give a finite number above 0"),
@@ -451,7 +457,7 @@ def test_two_sites_are_warned() -> None:
     assert AGREEMENT.warnings == ()
     two = replace(AGREEMENT, sites=("a", "b"), quorum=2, threshold=2)
     assert "each can infer the other's" in two.warnings[0]
-    three = replace(AGREEMENT, sites=("a", "b", "c"), quorum=2, threshold=2)
+    three = replace(AGREEMENT, sites=("a", "b", "c"), quorum=2, threshold=2, dishonest_sites=0)
     assert "quorum is 2 of 3" in three.warnings[0]
     assert "single out rows" in replace(AGREEMENT, head="logistic").warnings[0]
     assert replace(AGREEMENT, head="lda").warnings == ()
@@ -459,8 +465,21 @@ def test_two_sites_are_warned() -> None:
 
 @pytest.mark.parametrize(("sites", "threshold"), [(2, 2), (3, 3), (4, 3), (8, 6), (50, 34)])
 def test_the_usual_threshold_is_more_than_two_thirds(sites: int, threshold: int) -> None:
-    assert default_threshold(sites) == threshold
+    assert least_threshold(sites) == threshold
     assert 3 * threshold > 2 * sites >= 3 * (threshold - 1)
+
+
+@pytest.mark.parametrize("sites", range(2, 12))
+def test_the_least_threshold_against_so_many(sites: int) -> None:
+    for dishonest in range(sites):
+        least = least_threshold(sites, dishonest)
+        assert 2 * least > sites + dishonest >= 2 * (least - 1)
+    assert least_threshold(sites) >= least_threshold(sites, 1)
+
+
+def test_dishonest_sites_without_masks() -> None:
+    with pytest.raises(AgreementError, match="there is no secure sum; leave it out"):
+        replace(AGREEMENT, secure_sum=False, dishonest_sites=1)
 
 
 @pytest.mark.parametrize("bits", [0, 1, 7, 28, 31, 32, 40, 41, 61, 62])

@@ -6,8 +6,10 @@ import pickle
 import subprocess
 import sys
 import tomllib
+from dataclasses import replace
 from importlib import import_module
 from pathlib import Path
+from typing import cast
 
 import pytest
 from flwr.app import ConfigRecord, Context, Message, RecordDict
@@ -15,12 +17,14 @@ from flwr.clientapp import ClientApp
 from flwr.serverapp import ServerApp
 
 import fedhip.federation
+from fedhip import __version__
 from fedhip.federation.client_app import app
 from fedhip.federation.codes import SiteCode
 from fedhip.federation.errors import RoundError
+from fedhip.federation.roster import Roster
 from fedhip.federation.server_app import main
 from fedhip.federation.wire import Envelope, Letter, Step, from_records, to_records
-from tests.federation.samples import Trial
+from tests.federation.samples import ONE_SUM, Trial
 from tests.federation.test_site_rounds import ThreeSums
 
 APP = Path(fedhip.federation.__file__).parent / "app"
@@ -51,6 +55,7 @@ def test_a_site_starts_without_torch() -> None:
 _ANSWER = """
 import pickle, sys
 from pathlib import Path
+from typing import cast
 from fedhip.federation.site import Site
 folder, data, place = sys.argv[1:]
 question, node = pickle.loads(Path(place).read_bytes())
@@ -103,7 +108,6 @@ LETTER = Letter(Envelope(bytes(32), "a", "b", Step.HELLO))
     ("content", "code"),
     [
         (RecordDict(), SiteCode.MALFORMED),
-        (RecordDict({"fedhip": ConfigRecord({"protocol": 99}), "body": ConfigRecord()}), SiteCode.PROTOCOL),
         (to_records(Letter(Envelope(bytes(32), "a", "b", Step.KEYS))), SiteCode.MALFORMED),
     ],
 )
@@ -112,6 +116,46 @@ def test_a_message_that_is_none_gets_a_code(tmp_path: Path, content: RecordDict,
     answer = ask(trial, content)
     assert (answer.code, answer.body, answer.arrays) == (code, {}, {})
     assert "hello: refused" in trial.log("a")
+
+
+@pytest.mark.parametrize(("protocol", "older"), [(1, "whoever sent it"), (99, "this machine")])
+def test_a_server_of_another_protocol_is_told_so_in_its_own(tmp_path: Path, protocol: int, older: str) -> None:
+    trial = Trial.make(tmp_path)
+    context = trial.grid.nodes[trial.node("a")]
+    answer = app(Message(to_records(LETTER, protocol), 101, "query.hello"), context).content
+    told = cast(ConfigRecord, answer["fedhip"])
+    assert (told["protocol"], told["code"]) == (protocol, "protocol")
+    assert f"hello: refused: the message speaks protocol {protocol}, and this fedhip 2; upgrade {older}" in (
+        trial.log("a")
+    )
+
+
+def test_a_site_of_an_older_protocol_is_named(tmp_path: Path) -> None:
+    trial = Trial.make(tmp_path, quorum=3, threshold=3, **ONE_SUM)
+    trial.fault("changed", "c", "hello", lambda _: to_records(replace(LETTER, code=SiteCode.PROTOCOL), 1))
+    trial.run()
+    assert trial.codes() == {"c": "protocol"}
+    assert any("site 'c' has another version of fedhip; upgrade the older" in line["text"] for line in trial.diary())
+
+
+def test_versions_are_compared_at_hello(tmp_path: Path) -> None:
+    trial = Trial.make(tmp_path, quorum=3, threshold=3, **ONE_SUM)
+
+    def older(records: RecordDict) -> RecordDict:
+        letter = from_records(records)
+        return to_records(letter.reply({**letter.body, "version": "0.0.9"}))
+
+    trial.fault("changed", "c", "hello", older)
+    trial.run()
+    assert trial.codes() == {"c": "protocol"}
+    line = f"the server has fedhip {__version__} and the site 0.0.9: upgrade the site"
+    assert any(line in entry["text"] for entry in trial.diary())
+    letter = replace(LETTER, body={"version": "0.0.9"})
+    roster = Roster.read(trial.folder / "roster.json").digest()
+    envelope = replace(letter.envelope, agreement=trial.agreement.digest(), roster=roster)
+    letter = replace(letter, envelope=envelope)
+    assert ask(trial, to_records(letter)).code is SiteCode.PROTOCOL
+    assert f"the server has fedhip 0.0.9 and the site {__version__}: upgrade the server" in trial.log("a")
 
 
 @pytest.mark.parametrize("folder", ["", "/nowhere/at/all"])

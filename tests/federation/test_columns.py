@@ -71,9 +71,8 @@ def fedhip_run(path: Path, trial: Trial, outlier: float | None = 1e5, column: in
 )
 def test_dollars_beside_columns_of_one(tmp_path: Path, outlier: float, column: int, secure: bool) -> None:
     trial = in_dollars(tmp_path, outlier, column, secure_sum=secure)
-    if not secure:
-        for site in FOUR:
-            trial.policy(site, "require_secure_sum = false")
+    for site in FOUR:
+        trial.policy(site, f"tell_accuracy = true\nrequire_secure_sum = {str(secure).lower()}")
     result, expected = trial.run(), fedhip_run(tmp_path / "run", trial, outlier, column)
     assert result.total() == expected.total()
     assert_same_models(result.model(None), expected.model(None))

@@ -17,6 +17,7 @@ from fedhip.federation.callers import public_pem
 from fedhip.federation.control import Control
 from fedhip.federation.credentials import make_authority, make_server_certificate, make_site_key
 from fedhip.federation.errors import EngineError, NotServingError
+from fedhip.federation.link import guard, password
 from tests.federation.tiny import write_app
 
 #: The engine's libraries warn one another.
@@ -38,7 +39,7 @@ def keys(place: Path) -> dict[str, bytes]:
 
 @pytest.fixture(scope="module")
 def control(place: Path) -> Iterator[Control]:
-    from flwr.superlink.main import create_app
+    from flwr.superlink import main as link
 
     flower_superlink: Any = importlib.import_module("flwr.superlink.cli.flower_superlink")  # not its function
 
@@ -54,9 +55,11 @@ def control(place: Path) -> Iterator[Control]:
         secret=place / "secret",
     )
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("sys.argv", command)
+        patch.setattr("sys.argv", ["flower-superlink", *command[command.index("--host") :]])
         config = flower_superlink._parse_superlink_lifespan_config()
-    app = create_app(config, flower_superlink.SuperLinkLifespan)
+        patch.setattr("flwr.superlink.main._get_middleware", link._get_middleware)  # restored at the end
+        guard(password(place / "secret"))
+        app = link.create_app(config, flower_superlink.SuperLinkLifespan)
     server = uvicorn.Server(
         uvicorn.Config(app, port=port, ssl_certfile=certificate, ssl_keyfile=key, log_level="critical")
     )
@@ -64,7 +67,7 @@ def control(place: Path) -> Iterator[Control]:
     thread.start()
     while not server.started:
         time.sleep(0.02)
-    with Control(port, place / "ca" / "ca.crt") as opened:
+    with Control(port, place / "ca" / "ca.crt", place / "secret") as opened:
         yield opened
     server.should_exit = True
     thread.join()
@@ -104,7 +107,7 @@ def test_what_the_server_refuses_is_an_error_of_ours(control: Control) -> None:
 
 def test_no_server_is_an_error_with_a_remedy(place: Path) -> None:
     with (
-        Control(engine.free_port(), place / "ca" / "ca.crt") as nobody,
+        Control(engine.free_port(), place / "ca" / "ca.crt", place / "secret") as nobody,
         pytest.raises(NotServingError, match="fedhip federation serve"),
     ):
         nobody.nodes()

@@ -66,6 +66,18 @@ def test_pieces_that_are_none(offset: int, size: int) -> None:
         receive(DIGEST, 0, 1280, piece(0, 0))
 
 
+@pytest.mark.parametrize(
+    ("agreed", "size", "message"),
+    [(1280, 1281, "1280 were agreed on"), (1280, 2 << 30, "1280 were"), (None, (2 << 30) + 1, "at most 2147483648")],
+)
+def test_an_encoder_larger_than_agreed_on_is_refused_at_its_first_piece(
+    agreed: int | None, size: int, message: str
+) -> None:
+    with pytest.raises(EncoderError, match=message):
+        receive(DIGEST, 0, size, piece(0, 500), agreed)
+    assert not cached(DIGEST).parent.exists()
+
+
 class Pictures:
     """Four sites with images, and a federation whose server offers the encoder."""
 

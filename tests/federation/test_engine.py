@@ -22,7 +22,9 @@ FILES = {"authority": Path("/x/ca.crt"), "secret": Path("/x/secret")}
 
 def test_the_engine_understands_the_server_s_command() -> None:
     command = engine.superlink(port=1234, certificate=Path("/x/c"), key=Path("/x/k"), database=Path("/x/db"), **FILES)
-    args = _parse_args_run_superlink().parse_args(command[1:])
+    start = command.index("--host")
+    assert command[:start][-2:] == ["fedhip.federation.link", "/x/secret"]
+    args = _parse_args_run_superlink().parse_args(command[start:])
     assert (args.host, args.port, args.isolation) == ("127.0.0.1", 1234, "process")
     assert args.enable_supernode_auth
     assert not args.insecure

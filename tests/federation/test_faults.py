@@ -16,7 +16,7 @@ from fedhip.federation.codes import ServerCode, SiteCode
 from fedhip.federation.errors import QuorumError, RoundError
 from fedhip.federation.secure_sum import member as member_module
 from fedhip.federation.secure_sum.shamir import split
-from fedhip.federation.vector import Layout
+from fedhip.federation.vector import Layout, Vector
 from fedhip.federation.wire import from_records, to_records
 from tests.federation.grid import array_record
 from tests.federation.samples import CLASSES, FOUR, ONE_SUM, WIDTH, Trial, sum_of
@@ -89,7 +89,7 @@ def test_late_gone_and_broken_sites(tmp_path: Path, step: str, kind: str, code: 
 @pytest.mark.parametrize("step", STEPS)
 @pytest.mark.parametrize(
     "change",
-    [nothing, header(session=b"x" * 32), header(agreement="0" * 64), header(step="agree"), header(protocol=2)],
+    [nothing, header(session=b"x" * 32), header(agreement="0" * 64), header(step="agree"), header(protocol=2.0)],
     ids=["nothing", "session", "agreement", "step", "protocol"],
 )
 def test_an_answer_that_is_none(tmp_path: Path, step: str, change: Callable[[RecordDict], RecordDict]) -> None:
@@ -138,24 +138,38 @@ def test_a_plain_vector_that_no_rows_have(tmp_path: Path, bit: int) -> None:
     assert trial.codes() == {"c": ServerCode.GARBAGE}
 
 
-def test_wrong_numbers_under_a_mask_spoil_the_sum_and_nothing_is_written(tmp_path: Path) -> None:
+def test_wrong_numbers_under_a_mask_spoil_the_sum_and_nothing_is_written(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     trial = Trial.make(tmp_path, **ONE_SUM)
-    trial.fault("changed", "c", "mask", vector(np.arange(SIZE, dtype=np.uint64) << np.uint64(50)))
+    more = np.arange(SIZE, dtype=np.uint64) << np.uint64(50)
+    trial.lie(monkeypatch, "c", lambda vector: np.add(vector, more, out=vector))
     with pytest.raises(RoundError, match="under its mask"):
         trial.run()
     assert not trial.result.exists()
 
 
-def plus(place: int, number: int) -> Callable[[RecordDict], RecordDict]:
-    """A masked vector to which the site has added something that its rows do not say."""
+def plus(place: int, number: int) -> Callable[[Vector], None]:
+    """The site adds something to its vector that its rows do not say."""
+
+    def change(vector: Vector) -> None:
+        vector[[place]] += np.uint64(number % (1 << 64))
+
+    return change
+
+
+def test_a_masked_vector_that_the_site_did_not_sign(tmp_path: Path) -> None:
+    """Whoever stands between the site and the server app changes it; the site is left out, and the sum is right."""
+    trial = Trial.make(tmp_path, quorum=3, threshold=3, **ONE_SUM)
 
     def change(records: RecordDict) -> RecordDict:
         letter = from_records(records)
-        more = np.zeros(letter.array("vector").shape, np.uint64)
-        more[place] = number % (1 << 64)
-        return to_records(letter.reply(letter.body, {"vector": letter.array("vector") + more}))
+        return to_records(letter.reply(letter.body, {"vector": letter.array("vector") + np.uint64(1)}))
 
-    return change
+    trial.fault("changed", "c", "mask", change)
+    assert trial.run().results["sites"] == ["a", "b", "d"]
+    assert trial.codes() == {"c": "garbage"}
+    assert any("signature was not made with the key" in line["text"] for line in trial.diary())
 
 
 @pytest.mark.parametrize(
@@ -173,10 +187,10 @@ def plus(place: int, number: int) -> Callable[[RecordDict], RecordDict]:
     ],
 )
 def test_wrong_numbers_under_a_mask_in_any_of_three_sums(
-    tmp_path: Path, number: int, change: Callable[[RecordDict], RecordDict], message: str
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, number: int, change: Callable[[Vector], None], message: str
 ) -> None:
     trial = Trial.make(tmp_path)
-    trial.fault("changed", "c", "mask", change, round=number)
+    trial.lie(monkeypatch, "c", change, round=number)
     with pytest.raises(RoundError, match=rf"under its mask: .*{message}.*Nobody can say which; nothing was written"):
         trial.run()
     assert not trial.result.exists()
@@ -184,11 +198,11 @@ def test_wrong_numbers_under_a_mask_in_any_of_three_sums(
 
 
 @pytest.mark.parametrize("place", [0, -1])
-def test_a_plain_survey_that_no_rows_have(tmp_path: Path, place: int) -> None:
+def test_a_plain_survey_that_no_rows_have(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, place: int) -> None:
     trial = Trial.make(tmp_path, quorum=3, threshold=3, secure_sum=False)
     for site in FOUR:
         trial.policy(site, "require_secure_sum = false")
-    trial.fault("changed", "c", "mask", plus(place, 1 << 40), round=1)
+    trial.lie(monkeypatch, "c", plus(place, 1 << 40))
     assert trial.run().total() == sum_of(THREE, trial.agreement)
     assert trial.codes() == {"c": ServerCode.GARBAGE}
 

@@ -32,6 +32,8 @@ def test_models_are_those_of_fedhip_run(
     tmp_path: Path, head: str, columns: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     trial = Trial.make(tmp_path, head=head, columns=columns)
+    for site in FOUR:
+        trial.policy(site, "tell_accuracy = true")
     result, expected = trial.run(), fedhip_run(tmp_path / "run", FOUR, trial.agreement, head=head)
     assert result.total() == expected.total()
     assert_same(result.model(None), expected.model(None))

@@ -10,7 +10,6 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from flwr.app import RecordDict
 
 from fedhip.core.columns import Columns
 from fedhip.core.errors import StatisticsError
@@ -27,8 +26,8 @@ from fedhip.federation.lift_sums import (
     require_possible_moments,
 )
 from fedhip.federation.setup import InitSettings
-from fedhip.federation.vector import digest_of
-from fedhip.federation.wire import Step, from_records, to_records
+from fedhip.federation.vector import Vector, digest_of
+from fedhip.federation.wire import Step
 from fedhip.lifting import LiftSettings
 from fedhip.runs import RunFolder, verify
 from fedhip.simulation import RidgeOptions
@@ -165,16 +164,13 @@ def test_who_leaves_after_the_moments(tmp_path: Path) -> None:
     assert not (trial.site_folder("c") / "result").exists()
 
 
-def test_wrong_moments_under_a_mask(tmp_path: Path) -> None:
+def test_wrong_moments_under_a_mask(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     trial = lifted(tmp_path)
 
-    def more(records: RecordDict) -> RecordDict:
-        letter = from_records(records)
-        vector = letter.array("vector").copy()
+    def more(vector: Vector) -> None:
         vector[-1] += np.uint64(1 << 40)
-        return to_records(letter.reply(letter.body, {"vector": vector}))
 
-    trial.fault("changed", "c", "mask", more, round=1)
+    trial.lie(monkeypatch, "c", more, round=1)
     with pytest.raises(RoundError, match="wrong numbers under its mask: the survey is of"):
         trial.run()
 

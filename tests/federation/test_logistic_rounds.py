@@ -16,6 +16,7 @@ from fedhip.core.logistic import LossError
 from fedhip.core.logistic_fit import LogisticFit, LogisticHead
 from fedhip.federation.errors import QuorumError, RoundError
 from fedhip.federation.logistic_rounds import LogisticRounds
+from fedhip.federation.vector import Vector
 from fedhip.federation.wire import from_records, to_records
 from fedhip.methods.closed import Task
 from fedhip.methods.fedhip_logistic import LogisticRun
@@ -270,17 +271,14 @@ def test_a_site_that_never_has_a_finite_loss_is_named(
     assert not trial.result.exists()
 
 
-def test_wrong_numbers_under_a_mask(tmp_path: Path) -> None:
+def test_wrong_numbers_under_a_mask(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A site whose rows have changed since its statistics were summed, or that lies."""
     trial = logistic(tmp_path, **SHORT)
 
-    def more(records: RecordDict) -> RecordDict:
-        letter = from_records(records)
-        vector = letter.array("vector").copy()
+    def more(vector: Vector) -> None:
         vector[-1] += np.uint64(1)
-        return to_records(letter.reply(letter.body, {"vector": vector}))
 
-    trial.fault("changed", "c", "mask", more, round=3)
+    trial.lie(monkeypatch, "c", more, round=3)
     with pytest.raises(RoundError, match="under its mask: the class counts of a gradient"):
         trial.run()
 

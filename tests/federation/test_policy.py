@@ -29,7 +29,10 @@ texts = st.text(st.characters(exclude_categories=["Cs"]), min_size=1, max_size=8
 mappings = st.lists(st.tuples(texts, texts), max_size=4, unique_by=lambda pair: same_class(pair[0])).map(dict)
 
 
-@given(st.builds(Policy, st.booleans(), st.integers(2, 99), st.booleans(), st.booleans(), st.booleans(), mappings))
+switches = (st.booleans(),) * 3
+
+
+@given(st.builds(Policy, st.booleans(), st.integers(2, 99), st.integers(0, 99), *switches, mappings))
 def test_what_is_written_is_read(policy: Policy) -> None:
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder, "site.toml")
@@ -43,7 +46,8 @@ def test_an_empty_file_has_the_safe_values(tmp_path: Path) -> None:
     assert policy == Policy(
         require_secure_sum=True,
         minimum_cohort=3,
-        tell_accuracy=True,
+        dishonest_sites=1,
+        tell_accuracy=False,
         allow_other_sums=False,
         allow_leavers=False,
         class_names={},
@@ -59,6 +63,7 @@ def test_an_empty_file_has_the_safe_values(tmp_path: Path) -> None:
         ("tell_accuracy = 0", "tell_accuracy is 0"),
         ("allow_other_sums = []", "allow_other_sums is []"),
         ("minimum_cohort = 1", "minimum_cohort is 1; give a whole number of at least 2"),
+        ("dishonest_sites = -1", "dishonest_sites is -1; give a whole number of at least 0"),
         ("minimum_cohort = true", "minimum_cohort is True"),
         ("minimum_cohort = 3.0", "minimum_cohort is 3.0"),
         ('class_names = "x"', "class_names is 'x'; give a table"),

@@ -9,13 +9,12 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from flwr.app import RecordDict
 
 from fedhip.data import FeatureSet, make_partition
 from fedhip.experiments.run import RoundSettings, run_round
 from fedhip.federation.agreement import Agreement
 from fedhip.federation.errors import RoundError
-from fedhip.federation.wire import from_records, to_records
+from fedhip.federation.vector import Vector
 from fedhip.models import Model
 from fedhip.runs import RunFolder, verify
 from tests.cli.samples import done
@@ -167,16 +166,13 @@ def test_without_consent_nobody_goes_on(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(("head", "number"), [("ridge", 2), ("lda", 3), ("lda", 4)])
-def test_wrong_numbers_under_a_mask(tmp_path: Path, head: str, number: int) -> None:
+def test_wrong_numbers_under_a_mask(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, head: str, number: int) -> None:
     trial = skewed(tmp_path, **(ONE_SUM if head == "ridge" else {"head": head, "columns": "plain"}))
 
-    def more(records: RecordDict) -> RecordDict:
-        letter = from_records(records)
-        vector = letter.array("vector").copy()
+    def more(vector: Vector) -> None:
         vector[-1] += np.uint64(1_000_000)  # scores, or rows judged
-        return to_records(letter.reply(letter.body, {"vector": vector}))
 
-    trial.fault("changed", "c", "mask", more, round=number)
+    trial.lie(monkeypatch, "c", more, round=number)
     with pytest.raises(RoundError, match="wrong numbers under its mask"):
         trial.run()
     assert not trial.result.exists()

@@ -65,7 +65,8 @@ def test_masked_plain_and_fedhip_run_are_the_same_bits(
     masked.grid.carry = True
     plain = Trial.make(tmp_path / "plain", secure_sum=False, **settings)
     for site in FOUR:
-        plain.policy(site, "require_secure_sum = false")
+        masked.policy(site, "tell_accuracy = true")
+        plain.policy(site, "tell_accuracy = true\nrequire_secure_sum = false")
     expected = fedhip_run(tmp_path / "run", FOUR, masked.agreement)
     for trial in (masked, plain):
         result = trial.run()
@@ -85,7 +86,7 @@ def test_masked_plain_and_fedhip_run_are_the_same_bits(
             assert mine == theirs
             assert not [check for check in verify(own) if check.problem]
             left = {path.name for path in (trial.site_folder(site) / "state").iterdir()}
-            assert left == {"lock", "session.bin", "site.log", "finished.json", "sums.head"}
+            assert left == {"lock", "session.bin", "site.log", "finished.json", "sum.json", "sums.head"}
         accuracy = {e["client"]: e["accuracy"] for e in expected.results["methods"]["fedhip"]["per_client"]}
         assert {e["client"]: e["accuracy"] for e in result.results["methods"]["fedhip"]["per_client"]} == accuracy
         for method in ("local", "global", "fedhip"):
@@ -100,7 +101,7 @@ def test_masked_plain_and_fedhip_run_are_the_same_bits(
 def test_sites_that_die_before_and_after_sending(
     tmp_path: Path, stage: str, kind: str, number: int, sums_only: None
 ) -> None:
-    trial = Trial.make(tmp_path, EIGHT, quorum=5, threshold=5, **ONE_SUM)
+    trial = Trial.make(tmp_path, EIGHT, quorum=5, threshold=5, dishonest_sites=1, **ONE_SUM)
     gone = EIGHT[1 : 1 + number]
     for site in gone:
         trial.fault(kind, site, stage)
@@ -124,7 +125,7 @@ def test_sites_that_die_before_and_after_sending(
 )
 def test_sites_that_die_before_anything_is_summed(tmp_path: Path, stage: str, kind: str, sums_only: None) -> None:
     """In the first of three sums: the others go on, as if the dead had never come."""
-    trial = Trial.make(tmp_path, EIGHT, quorum=5, threshold=5)
+    trial = Trial.make(tmp_path, EIGHT, quorum=5, threshold=5, dishonest_sites=1)
     for site in "bcd":
         trial.fault(kind, site, stage, round=1)
     result, inside = trial.run(), ("a", *EIGHT[4:])
@@ -185,7 +186,9 @@ def test_a_site_that_dies_between_the_sums_and_is_back(tmp_path: Path) -> None:
 def test_sites_that_die_while_the_others_agree_on_who_is_left(
     tmp_path: Path, kind: str, number: int, sums_only: None
 ) -> None:
-    trial = Trial.make(tmp_path, (*EIGHT, "i"), quorum=5, threshold=5, **ONE_SUM)
+    trial = Trial.make(tmp_path, (*EIGHT, "i"), quorum=5, threshold=5, dishonest_sites=0, **ONE_SUM)
+    for site in trial.sites:
+        trial.policy(site, "dishonest_sites = 0")
     trial.fault("silent", "a", "mask")
     for site in EIGHT[1 : 1 + number]:
         trial.fault(kind, site, "agree")
@@ -215,13 +218,13 @@ def test_the_server_holds_one_vector_at_a_time(
     alive: list[int] = []
     add = Collector.add
 
-    def counted(self: Collector, site: str, vector: np.ndarray) -> None:
+    def counted(self: Collector, site: str, vector: np.ndarray, signature: bytes) -> None:
         gc.collect()
         seen.append(
             weakref.ref(vector.base if vector.base is not None and isinstance(vector.base, np.ndarray) else vector)
         )
         alive.append(sum(ref() is not None for ref in seen))
-        add(self, site, vector)
+        add(self, site, vector, signature)
 
     monkeypatch.setattr(Collector, "add", counted)
     trial.run()
@@ -246,11 +249,11 @@ def test_a_site_has_a_run_folder_that_predict_verify_and_report_read(
     assert RunFolder.open(own).clients == ["a"]
 
 
-def test_a_site_that_does_not_tell_its_accuracy(tmp_path: Path) -> None:
+def test_only_a_site_that_says_so_tells_its_accuracy(tmp_path: Path) -> None:
     trial = Trial.make(tmp_path)
-    trial.policy("b", "tell_accuracy = false")
+    trial.policy("b", "tell_accuracy = true")
     result = trial.run()
-    assert [e["client"] for e in result.results["methods"]["fedhip"]["per_client"]] == ["a", "c", "d"]
+    assert [e["client"] for e in result.results["methods"]["fedhip"]["per_client"]] == ["b"]
     assert (trial.site_folder("b") / "result" / "models" / "b.safetensors").is_file()
 
 

@@ -181,9 +181,9 @@ def test_every_number_is_masked_like_the_rest(tmp_path: Path, sums_only: None, m
     received: list[Vector] = []
     add = Collector.add
 
-    def keep(self: Collector, site: str, vector: Vector) -> None:
+    def keep(self: Collector, site: str, vector: Vector, signature: bytes) -> None:
         received.append(vector.copy())
-        add(self, site, vector)
+        add(self, site, vector, signature)
 
     monkeypatch.setattr(Collector, "add", keep)
     Trial.make(tmp_path).run()

@@ -86,16 +86,16 @@ def test_the_owner_alone_can_read_it(made: InitSummary) -> None:
 def test_derived_values() -> None:
     agreement = settings().agreement()
     assert (agreement.quorum, agreement.threshold) == (3, 3)
-    assert (agreement.fraction_bits, agreement.largest_feature, agreement.max_rows) == (32, 16.0, 1_000_000)
+    assert (agreement.fraction_bits, agreement.largest_feature, agreement.max_rows) == (32, 16.0, 100_000)
     assert (agreement.columns, agreement.standardize, agreement.intercept) == ("sum", True, True)
     assert settings(largest_feature=200).agreement().fraction_bits == 32  # columns have units of their own
     assert settings(columns="plain", largest_feature=1).agreement().fraction_bits == 40
     assert settings(columns="plain", largest_feature=200).agreement().fraction_bits == 24
     assert settings(threshold=4).agreement().quorum == 4
-    eight = settings(sites=[f"s{i}" for i in range(8)], quorum=5).agreement()
-    assert (eight.quorum, eight.threshold) == (5, 5)
+    eight = settings(sites=[f"s{i}" for i in range(8)], quorum=5, dishonest_sites=1).agreement()
+    assert (eight.quorum, eight.threshold, eight.dishonest_sites) == (5, 5, 1)
     many = [settings(sites=[f"s{i}" for i in range(100)], columns=c).agreement() for c in ("sum", "plain")]
-    assert [agreed.max_rows for agreed in many] == [1_000_000, 83_886]  # as many as fit
+    assert [agreed.max_rows for agreed in many] == [100_000, 83_886]  # as many as fit
     given = settings(columns="given", column_offsets=[0] * 8, column_exponents=[1] * 8).agreement()
     assert (given.fraction_bits, given.column_offsets, given.column_exponents) == (32, (0.0,) * 8, (1,) * 8)
     nystroem = settings(lift="nystroem", lift_width=9, lift_seed=0, lift_bandwidth=1.0).agreement()

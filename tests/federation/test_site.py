@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +14,7 @@ from fedhip.core.columns import Survey
 from fedhip.core.fixedpoint import GridStatistics
 from fedhip.federation.codes import SiteCode
 from fedhip.federation.secure_sum import Member
-from fedhip.federation.wire import Step, by_site, context_of
+from fedhip.federation.wire import Letter, Step, by_site, context_of
 from fedhip.phases import Client, RowEncoding
 from tests.federation.samples import CLASSES, FOUR, ONE_SUM, WIDTH, Trial, rows_of, sum_of, survey_of, vector_of
 from tests.federation.table import Table
@@ -121,7 +122,8 @@ def test_a_key_that_is_not_in_the_roster(table: Table) -> None:
     public = (table.trial.folder / "forged.pub").read_bytes().strip()
     member = Member.begin(
         site="d", roster={**table.roster.keys, "d": public}, sign=lambda data: sign(forged, data),
-        session=table.envelope.session, context=context_of(*table.digests), minimum=3, threshold=3,
+        session=table.envelope.session, minimum=3, threshold=3,
+        context=context_of(Letter(replace(table.envelope, step=Step.KEYS)), None, None),
     )  # fmt: skip
     assert table.code("a", Step.SHARE, by_site("keys", {**keys, "d": member.keys()})) is SiteCode.SECURE_SUM
     assert table.code("a", Step.SHARE, by_site("keys", {**keys, "nobody": keys["d"]})) is SiteCode.SECURE_SUM

@@ -99,6 +99,7 @@ def test_a_site_is_no_oracle_for_totals_that_the_server_makes_up(table: Table) -
 def test_one_accuracy_for_an_agreement(table: Table) -> None:
     from fedhip.federation.vector import to_vector
 
+    table.trial.policy("a", "tell_accuracy = true")
     table.until(Step.MASK)
     arrays = {"total": to_vector(sum_of(FOUR, table.trial.agreement))}
     question = {"beta": 1.0, "sites": list(FOUR)}

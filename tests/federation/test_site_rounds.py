@@ -17,7 +17,7 @@ from fedhip.federation.codes import SiteCode
 from fedhip.federation.later_sums import Ask, fit_of, losses_of, model_arrays, model_body, term_of
 from fedhip.federation.secure_sum import Collector
 from fedhip.federation.vector import Layout, Vector, digest_of, to_vector
-from fedhip.federation.wire import Step, by_site, context_of
+from fedhip.federation.wire import Letter, Step, by_site, context_of
 from tests.federation.samples import CLASSES, FOUR, ONE_SUM, WIDTH, clients, encoding, sum_of, survey_of
 from tests.federation.table import Table
 
@@ -34,6 +34,7 @@ class LaterTable(Table):
         self.total = to_vector(sum_of(FOUR, self.trial.agreement))
         self.digest = digest_of(self.total)
         self.attempt = 1
+        self.about: str | None = None
 
     def statistics(self) -> None:
         self.until(Step.MASK)
@@ -44,19 +45,23 @@ class LaterTable(Table):
         body = {"ask": str(ask), "sum": self.digest, **model_body(models)}
         return body, {"total": self.total} if ask == Ask.TEMPERATURE else dict(model_arrays(models)) if models else {}
 
+    def told(self, ask: str) -> tuple[str | None, str | None]:
+        """The digests of the sums that the sites have by then: the first, and that of the statistics."""
+        return self.about, None if ask == Ask.STATISTICS else self.digest
+
     def keys(self, site: str, number: int, *question: Any, attempt: int | None = None) -> SiteCode:
         """What a site says to the first question of a sum."""
         self.attempt += 1
         return self.code(site, Step.KEYS, *question, round=number, attempt=attempt or self.attempt)
 
     def sum(
-        self, number: int, *question: Any, sites: Sequence[str] = FOUR, until: Step = Step.UNMASK, about: str = ""
+        self, number: int, *question: Any, sites: Sequence[str] = FOUR, until: Step = Step.UNMASK
     ) -> Vector | Collector:
-        """A whole sum of these sites, or all of it until a step; `about` is the digest of a sum before."""
+        """A whole sum of these sites, or all of it until a step."""
         self.attempt += 1
         of_sum: Any = {"round": number, "attempt": self.attempt}
-        envelope = replace(self.envelope, **of_sum)
-        context = context_of(*self.digests, number, about or self.digest)
+        envelope = replace(self.envelope, step=Step.KEYS, **of_sum)
+        context = context_of(Letter(envelope, *question), *self.told(question[0]["ask"]))
         collector = Collector(self.roster.keys, envelope.sum_session, context, self.trial.agreement.threshold)
 
         def ok(site: str, step: Step, *rest: Any) -> Any:
@@ -71,7 +76,8 @@ class LaterTable(Table):
             collector.shares(site, ok(site, Step.SHARE, cohort).mapping("shares"))
         for site in sites:
             dealt = {"secure": True, **by_site("shares", collector.dealt_to(site))}
-            collector.add(site, ok(site, Step.MASK, dealt).array("vector"))
+            answer = ok(site, Step.MASK, dealt)
+            collector.add(site, answer.array("vector"), answer.data("signature"))
         if until is Step.MASK:
             return collector
         for site in collector.survivors():
@@ -266,7 +272,7 @@ class ThreeSums(LaterTable):
 
     def until_beta(self) -> None:
         self.survey()
-        self.sum(2, *self.for_statistics(), about=self.about)
+        self.sum(2, *self.for_statistics())
 
 
 @pytest.fixture
@@ -279,7 +285,7 @@ def test_three_sums_by_hand(three: ThreeSums) -> None:
 
     agreement = three.trial.agreement
     three.survey()
-    found = three.sum(2, *three.for_statistics(), about=three.about)
+    found = three.sum(2, *three.for_statistics())
     np.testing.assert_array_equal(found, three.total)
     told = three.sum(3, *three.for_beta())
     federation = Federation(sum_of(FOUR, agreement), 0.0, encoding(agreement))
@@ -300,7 +306,7 @@ def test_statistics_that_are_not_their_turn(three: ThreeSums) -> None:
     for ask in ("moments", "beta", "prior", "gradient", "temperature", "rows"):
         more = {"total": table.total, "moments": table.moments}
         assert table.keys("a", 2, {**body, "ask": ask, "sites": list(FOUR)}, more) is SiteCode.ORDER
-    table.sum(2, body, arrays, about=table.about)
+    table.sum(2, body, arrays)
     for ask in ("moments", "statistics"):  # a second one
         assert table.keys("a", 3, {**body, "ask": ask}, arrays) is SiteCode.ORDER
 
@@ -328,7 +334,7 @@ def test_one_first_sum_for_an_agreement(three: ThreeSums) -> None:
     """A server that makes units up could ask again and again where values begin to be rounded away."""
     three.survey()
     body, arrays = three.for_statistics()
-    other = survey_of(("b", "c", "d"))
+    other = survey_of(("a", "b", "c"))
     assert three.keys("a", 2, *_about(body, other)) is SiteCode.OK
     assert three.keys("a", 2, body, arrays) is SiteCode.TOTAL
     assert "other moments than those that came first" in three.trial.log("a")
@@ -349,7 +355,7 @@ def test_beta_out_of_turn_and_twice(three: ThreeSums, tmp_path: Path) -> None:
     question = three.for_beta()
     three.survey()
     assert three.keys("a", 2, *question) is SiteCode.ORDER  # before the statistics
-    three.sum(2, *three.for_statistics(), about=three.about)
+    three.sum(2, *three.for_statistics())
     assert three.keys("a", 4, *question) is SiteCode.ORDER
     three.sum(3, *question)
     assert three.keys("a", 3, *question) is SiteCode.ANSWERED
@@ -424,7 +430,7 @@ def test_a_model_before_its_turn(three: ThreeSums) -> None:
     arrays = {"total": three.total}
     three.survey()
     assert three.code("a", Step.PERSONALIZE, three.last(), arrays) is SiteCode.TOTAL
-    three.sum(2, *three.for_statistics(), about=three.about)
+    three.sum(2, *three.for_statistics())
     assert three.code("a", Step.PERSONALIZE, three.last(), arrays) is SiteCode.TOTAL
     assert not (three.trial.site_folder("a") / "result").exists()
 
@@ -442,7 +448,7 @@ def test_what_lies_on_the_disk_between_three_sums(three: ThreeSums) -> None:
     assert three.code("a", Step.PERSONALIZE, three.last()) is SiteCode.FOLDER
     assert "is no longer there, or damaged" in three.trial.log("a")
     assert three.code("b", Step.PERSONALIZE, three.last()) is SiteCode.OK
-    assert {path.name for path in (three.trial.site_folder("b") / "state").iterdir()} == usual
+    assert {path.name for path in (three.trial.site_folder("b") / "state").iterdir()} == {*usual, "sum.json"}
 
 
 @pytest.fixture

@@ -27,6 +27,7 @@ from fedhip.federation.wire import (
     from_records,
     hello_statement,
     to_records,
+    which_to_upgrade,
 )
 from tests.federation.grid import array_record
 
@@ -134,10 +135,25 @@ def test_an_envelope_that_is_none(name: str, value: object) -> None:
         from_records(header(to_records(LETTER), **{name: value}))
 
 
-@pytest.mark.parametrize("version", [0, 2, "1", 1.0])
-def test_another_protocol(version: object) -> None:
-    with pytest.raises(ProtocolError):
-        from_records(header(to_records(LETTER), protocol=version))
+@pytest.mark.parametrize(("version", "older"), [(1, "whoever sent it"), (3, "this machine")])
+def test_another_protocol(version: int, older: str) -> None:
+    with pytest.raises(ProtocolError, match=f"protocol {version}, and this fedhip 2; upgrade {older}"):
+        from_records(to_records(LETTER, version))
+
+
+@pytest.mark.parametrize("version", ["2", 2.0, None])
+def test_a_protocol_that_is_none(version: object) -> None:
+    records = to_records(LETTER)
+    del cast(ConfigRecord, records["fedhip"])["protocol"]
+    with pytest.raises(MessageError):
+        from_records(records if version is None else header(records, protocol=version))
+
+
+def test_who_is_to_upgrade() -> None:
+    assert which_to_upgrade("0.2.0", "0.2.0") is None
+    for server, site, older in (("0.9.0", "0.10.0", "server"), ("1.0", "0.10.0", "site"), ("0.2.0", "0.2", "site")):
+        line = which_to_upgrade(server, site)
+        assert line == f"the server has fedhip {server} and the site {site}: upgrade the {older}"
 
 
 def test_records_that_are_none() -> None:
@@ -207,14 +223,24 @@ def test_a_message_that_names_no_sum_is_of_the_first() -> None:
 
 
 def test_what_a_secure_sum_is_bound_to() -> None:
-    """The first sum to the session, as ever; a later one to its number and attempt, and to the first one's sum."""
+    """To the session, the attempt of a later sum, the whole question, and the sums of before."""
     assert replace(ENVELOPE, attempt=3).sum_session == ENVELOPE.session
     later = [replace(ENVELOPE, round=number, attempt=attempt) for number in (1, 2, 12) for attempt in (1, 2, 3, 12)]
     assert len({envelope.sum_session for envelope in later}) == 1 + 2 * 4
     assert replace(later[-1], session=b"t" * 32).sum_session != later[-1].sum_session
-    assert context_of("a", "r") == b"fedhip round 1\na\nr"
-    contexts = [context_of("a", "r"), context_of("a", "r", 2, "s"), context_of("a", "r", 3, "s")]
-    assert len({*contexts, context_of("a", "r", 2, "t"), context_of("b", "r", 2, "s")}) == 5
+    questions = [
+        LETTER,
+        *(replace(LETTER, envelope=envelope) for envelope in (
+            replace(ENVELOPE, agreement="other"), replace(ENVELOPE, roster="other"), replace(ENVELOPE, round=2),
+            replace(ENVELOPE, session=b"t" * 32),
+        )),
+        replace(LETTER, body={**LETTER.body, "beta": 1.0}),
+        replace(LETTER, body={**LETTER.body, "beta": 1.0000000000000002}),
+        *(replace(LETTER, arrays={**LETTER.arrays, "models": np.array([0, last], np.int32)}) for last in (1, 2)),
+    ]  # fmt: skip
+    sums = [(None, None), ("m", None), (None, "m"), ("m", "t"), ("t", "m")]
+    contexts = {context_of(question, *about) for question in questions for about in sums}
+    assert len(contexts) == len(questions) * len(sums)
 
 
 def test_no_two_questions_have_one_digest() -> None:

@@ -223,6 +223,7 @@ def status(args: argparse.Namespace) -> int:
                 print("it runs, and the server does not answer; it goes on trying")
             if own["refused_app"]:
                 print("the server sent another app than the one installed here; it was refused")
+            _print_sum(own["sum"])
         return 0
     found = processes.status(ServerPlace.open(args.directory))
     if args.json:
@@ -238,7 +239,14 @@ def status(args: argparse.Namespace) -> int:
             (str(r["run"]), r["state"], _when(r["started"]), _when(r["finished"]), r["details"]) for r in found["runs"]
         ]
         print_table(("run", "state", "started", "ended", "details"), rows)
+    _print_sum(found["sum"])
     return 0
+
+
+def _print_sum(known: dict[str, Any] | None) -> None:
+    """Which sum this is: everybody must have got the same."""
+    if known is not None:
+        print(f"the sum of {', '.join(known['sites'])} has digest {known['digest']}")
 
 
 def _when(iso: str) -> str:

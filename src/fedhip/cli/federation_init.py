@@ -80,6 +80,12 @@ def register(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> N
     rules.add_argument("--only-local-classes", action=_FLAG, help="a site's model knows only its own classes")
     rules.add_argument("--secure-sum", action=_FLAG, help="sum under masks (default: yes)")
     rules.add_argument("--quorum", type=int, metavar="N", help="sites needed to go on (default: over two thirds)")
+    rules.add_argument(
+        "--dishonest-sites",
+        type=int,
+        metavar="C",
+        help="of n sites, how many may conspire with the server: the threshold is above (n + C)/2 (default: a third)",
+    )
     rules.add_argument("--threshold", type=int, metavar="N", help="sites needed to unmask (default: as the quorum)")
     rules.add_argument("--deadline", type=float, metavar="S", help="seconds for each step (default: 600)")
     rules.add_argument("--max-rows", type=int, metavar="N", help="bound on a site's rows (default: as the grid allows)")
@@ -119,8 +125,8 @@ def init(args: argparse.Namespace) -> int:
     settings: dict[str, Any] = {"name": args.name, "sites": args.sites, "hosts": args.host, **_agreed(args)}
     for option in (
         *("port", "days", "head", "gradient_rounds", "prior", "alpha", "beta", "seed", "quorum", "threshold"),
-        *("deadline", "max_rows", "largest_feature", "only_local_classes", "secure_sum", "standardize", "intercept"),
-        "make_keys",
+        *("dishonest_sites", "deadline", "max_rows", "largest_feature", "only_local_classes", "secure_sum"),
+        *("standardize", "intercept", "make_keys"),
     ):
         if getattr(args, option) is not None:
             settings[option] = getattr(args, option)
@@ -260,5 +266,5 @@ def _backbone(args: argparse.Namespace) -> dict[str, Any]:
     if backbone.identity is not None:
         path = find_weights(args.backbone, args.weights)
         if path.suffix == ".safetensors":
-            found |= {"encoder_digest": digest_of(path), "weights": path}
+            found |= {"encoder_digest": digest_of(path), "encoder_size": path.stat().st_size, "weights": path}
     return found

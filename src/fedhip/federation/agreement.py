@@ -59,6 +59,7 @@ _KEYS = {
         "largest_feature": "largest_feature",
         **{name: name for name in LIFT_FIELDS},
         "encoder_digest": "encoder_digest",
+        "encoder_size": "encoder_size",
         "backbone": "backbone",
     },
     "round": {
@@ -76,13 +77,13 @@ _KEYS = {
                 "fraction_bits",
                 "only_local_classes",
             ),
-            *("secure_sum", "quorum", "threshold", "deadline", "max_rows"),
+            *("secure_sum", "quorum", "threshold", "dishonest_sites", "deadline", "max_rows"),
         )
     },
 }
 _OPTIONAL = (
-    *("encoder_digest", "backbone", "columns", "column_offsets", "column_exponents", *LIFT_FIELDS[1:]),
-    *("head", "gradient_rounds", "prior", "standardize", "intercept"),
+    *("encoder_digest", "encoder_size", "backbone", "columns", "column_offsets", "column_exponents", *LIFT_FIELDS[1:]),
+    *("head", "gradient_rounds", "prior", "standardize", "intercept", "dishonest_sites"),
 )
 _DIGEST = re.compile("[0-9a-f]{64}")
 _LIMIT = 1 << 63
@@ -112,6 +113,8 @@ PRIORS: tuple[PriorOption, ...] = ("none", "client")
 #: As many as `fedhip run` asks of the logistic head.
 DEFAULT_GRADIENT_ROUNDS = 5
 _MOST_GRADIENT_ROUNDS = 100
+#: Bytes that a site takes of an encoder whose size is not agreed on, and that can be agreed on.
+USUAL_ENCODER, LARGEST_ENCODER = 2 << 30, 16 << 30
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -129,6 +132,9 @@ class Agreement:
     `width` is that of the features that sites bring. Where these are lifted, the statistics are of `lift_width`, and
     `fraction_bits` is their scale; the seed travels here, and the matrix never.
 
+    `dishonest_sites` is against how many sites that work together with the server the `threshold` must hold
+    (`least_threshold`); where it is not given, against a third of them.
+
     `gradient_rounds` is how many sums of gradients a site gives at most; only the logistic head has any. An agreement
     on a ridge says nothing of heads, as it did before there were others, and one without priors nothing of these.
     """
@@ -139,6 +145,7 @@ class Agreement:
     width: int
     backbone: BackboneReference | None = None
     encoder_digest: str | None = None
+    encoder_size: int | None = None
     columns: ColumnsOption = "sum"
     column_offsets: tuple[float, ...] | None = None
     column_exponents: tuple[int, ...] | None = None
@@ -160,6 +167,7 @@ class Agreement:
     secure_sum: bool = True
     quorum: int
     threshold: int
+    dishonest_sites: int | None = None
     deadline: float = 600.0
     max_rows: int
 
@@ -233,6 +241,10 @@ class Agreement:
     def _check_encoder(self) -> None:
         if self.backbone is not None and not isinstance(self.backbone, BackboneReference):
             raise AgreementError(f"backbone is {shown(self.backbone)}; give the reference of a backbone")
+        if self.encoder_size is not None:
+            require_whole("encoder_size", self.encoder_size, 1, LARGEST_ENCODER)
+            if self.encoder_digest is None:
+                raise AgreementError("encoder_size is given without an encoder_digest; give both or neither")
         if self.encoder_digest is None:
             return
         if not _is_digest(self.encoder_digest):
@@ -261,19 +273,22 @@ class Agreement:
             raise AgreementError(f"beta is {shown(self.beta)}, and the head {self.head!r} has no β; leave it out")
 
     def _check_counts(self) -> None:
-        """threshold ≤ quorum ≤ number of sites, and under masks more than half of the sites.
-
-        With half or fewer, a server could show one half one list of survivors and the other half another, and gather
-        both kinds of shares of one site.
-        """
-        sites, secure = len(self.sites), self.secure_sum
+        """threshold ≤ quorum ≤ number of sites, and under masks as many as `least_threshold` says."""
+        sites, secure, dishonest = len(self.sites), self.secure_sum, self.dishonest_sites
+        if dishonest is not None:
+            if not secure:
+                raise AgreementError("dishonest_sites is given, and there is no secure sum; leave it out")
+            require_whole("dishonest_sites", dishonest, 0, sites - 1, why=f"there are {sites} sites")
         require_whole("quorum", self.quorum, 2 if secure else 1, sites, why=f"there are {sites} sites")
-        least = sites // 2 + 1 if secure else 1
-        if self.quorum < least:
-            raise AgreementError(
-                f"quorum is {self.quorum}; a secure sum of {sites} sites needs more than half of them: give {least} "
-                f"to {sites}"
-            )
+        least = least_threshold(sites, dishonest) if secure else 1
+        for field, value in (("quorum", self.quorum), ("threshold", self.threshold)):
+            if isinstance(value, int) and value < least:  # type: ignore[redundant-expr]  # of a file it may be anything
+                remedy = "" if dishonest is not None else ", or state in dishonest_sites how many may be dishonest"
+                raise AgreementError(
+                    f"{field} is {value}: with fewer than {least} of {sites} sites a dishonest server with "
+                    f"{'a few' if dishonest is None else dishonest} of them could read another; give {least} to "
+                    f"{sites}{remedy}"
+                )
         require_whole(
             "threshold", self.threshold, least, self.quorum, why=f"the quorum is {self.quorum} of {sites} sites"
         )
@@ -489,9 +504,14 @@ def largest_lifted(lift: LiftOption, width: int) -> float:
     return {"relu": 32.0 * unit, "fourier": unit, "nystroem": 1.0}[lift]
 
 
-def default_threshold(sites: int) -> int:
-    """More than two thirds: ⌊2n/3⌋ + 1, as the secure sum needs it against a dishonest server."""
-    return 2 * sites // 3 + 1
+def least_threshold(sites: int, dishonest: int | None = None) -> int:
+    """The least t > (n + c)/2, or more than two thirds, ⌊2n/3⌋ + 1, where nobody says what c is.
+
+    A site reveals shares for one list of survivors. A server with c sites, who reveal theirs for any, that shows two
+    lists to two halves of the n − c others has t shares for each of them if t − c ≤ (n − c)/2: both kinds of shares of
+    one site, and with them its vector.
+    """
+    return 2 * sites // 3 + 1 if dishonest is None else (sites + dishonest) // 2 + 1
 
 
 def backbone_reference(content: object) -> BackboneReference:

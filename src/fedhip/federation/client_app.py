@@ -20,7 +20,16 @@ from fedhip.federation.codes import SiteCode
 from fedhip.federation.errors import MessageError, SiteFolderError
 from fedhip.federation.site import Site, code_of
 from fedhip.federation.sums import Allowance
-from fedhip.federation.wire import SESSION_BYTES, Envelope, Letter, Step, from_message, to_records
+from fedhip.federation.wire import (
+    PROTOCOL,
+    SESSION_BYTES,
+    Envelope,
+    Letter,
+    ProtocolError,
+    Step,
+    from_message,
+    to_records,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -44,7 +53,8 @@ def answer(message: Message, context: Context) -> Message:
             site.note(f"{step}: refused: {error}")
         except Exception:
             return _refusal(message, SiteCode.FOLDER)
-        return _refusal(message, code_of(error))
+        # Said so that an older server understands it.
+        return _refusal(message, code_of(error), error.protocol if isinstance(error, ProtocolError) else PROTOCOL)
     return Message(to_records(site.handle(question, context.node_id)), reply_to=message)
 
 
@@ -69,10 +79,10 @@ def _site(context: Context) -> Site:
     )
 
 
-def _refusal(message: Message, code: SiteCode) -> Message:
+def _refusal(message: Message, code: SiteCode, protocol: int = PROTOCOL) -> Message:
     """A code alone, where the question could not be read."""
     nobody = Envelope(bytes(SESSION_BYTES), "", "", Step.HELLO)
-    return Message(to_records(Letter(nobody, code=code)), reply_to=message)
+    return Message(to_records(Letter(nobody, code=code), protocol), reply_to=message)
 
 
 def _register() -> None:

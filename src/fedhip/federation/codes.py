@@ -56,7 +56,7 @@ class ServerCode(StrEnum):
 
 _MEANINGS: dict[SiteCode | ServerCode, str] = {
     SiteCode.OK: "answered",
-    SiteCode.PROTOCOL: "speaks another version of the protocol; install the same fedhip everywhere",
+    SiteCode.PROTOCOL: "has another version of fedhip; upgrade the older one, so that all have the same",
     SiteCode.MALFORMED: "could not read the server's message",
     SiteCode.AGREEMENT: "holds another federation.toml; send it the coordinator's",
     SiteCode.ROSTER: "holds another roster.json; compare the fingerprints and send it the coordinator's",

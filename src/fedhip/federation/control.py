@@ -1,11 +1,11 @@
-"""The engine's control interface, on loopback: register keys, start a run, ask for states."""
+"""The engine's control interface, on loopback and with a secret: register keys, start a run, ask for states."""
 
 from __future__ import annotations
 
 import hashlib
 import os
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from types import TracebackType
 from typing import Self, TypeVar
@@ -25,10 +25,12 @@ from flwr.supercore.control import ControlHttpClient
 from flwr.supercore.error import FlowerError
 from flwr.supercore.fab import Fab
 from flwr.supercore.interceptors import RuntimeVersionHttpInterceptor
+from flwr.supercore.protobuf.client import ProtobufCall, ProtobufRequestContext
 
 from fedhip.federation.callers import public_pem
 from fedhip.federation.engine import LOOPBACK
 from fedhip.federation.errors import EngineError, NotServingError
+from fedhip.federation.link import HEADER, password
 
 _GONE = "unregistered"
 _Request = TypeVar("_Request")
@@ -68,19 +70,41 @@ class Run:
         return self.state == "finished:completed"
 
 
+@dataclass(frozen=True)
+class _Password:
+    """Shows with each call that it is one of the serving user (`fedhip.federation.link`)."""
+
+    value: str = field(repr=False)
+
+    def intercept(self, context: ProtobufRequestContext, call_next: ProtobufCall) -> httpx.Response:
+        """Add the header."""
+        context.request.headers[HEADER] = self.value
+        return call_next(context)
+
+
+def _password(secret: Path) -> str:
+    try:
+        return password(secret)
+    except OSError as error:
+        raise NotServingError(
+            f"{secret} cannot be read ({error.strerror}); call as the user who serves, once the server runs"
+        ) from None
+
+
 class Control:
     """Talks to the server of one federation on this machine; to be closed, or used with `with`."""
 
-    def __init__(self, port: int, authority: Path) -> None:
+    def __init__(self, port: int, authority: Path, secret: Path) -> None:
         # Its HTTP client would send even calls to loopback through the proxy that the environment names.
         for name in ("NO_PROXY", "no_proxy"):
             if LOOPBACK not in os.environ.get(name, ""):
                 os.environ[name] = ",".join(filter(None, [os.environ.get(name, ""), LOOPBACK]))
+        self.address = f"{LOOPBACK}:{port}"
         self._client = ControlHttpClient.from_server_address(
-            f"{LOOPBACK}:{port}",
+            self.address,
             insecure=False,
             root_certificates=authority.read_bytes(),
-            interceptors=[RuntimeVersionHttpInterceptor(component_name="flwr CLI")],
+            interceptors=[RuntimeVersionHttpInterceptor(component_name="flwr CLI"), _Password(_password(secret))],
         )
 
     def __enter__(self) -> Self:
@@ -161,6 +185,10 @@ def _ask(call: Callable[[_Request], _Answer], request: _Request) -> _Answer:
     try:
         return call(request)
     except httpx.HTTPStatusError as error:
+        if error.response.status_code == httpx.codes.UNAUTHORIZED:
+            raise NotServingError(
+                "the server takes another secret, as one does that was started anew, or by somebody else; try again"
+            ) from error
         known = FlowerError.from_json(error.response.text)
         said = known.message if known else f"HTTP {error.response.status_code}"
         details = f" ({known.public_details})" if known and known.public_details else ""

@@ -14,13 +14,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedhip.data.files import default_cache
-from fedhip.federation.agreement import Agreement
+from fedhip.federation.agreement import USUAL_ENCODER, Agreement
 from fedhip.federation.errors import EncoderError
 
 #: A message takes seconds, so there are few; a piece is what a process holds in memory.
 PIECE = 64 << 20
-#: More than any encoder in use.
-LARGEST = 16 << 30
 
 
 class Presence(StrEnum):
@@ -82,13 +80,17 @@ def cached(digest: str) -> Path:
     return default_cache() / "encoders" / f"{digest}.safetensors"
 
 
-def receive(digest: str, offset: int, size: int, data: NDArray[np.uint8]) -> bool:
+def receive(digest: str, offset: int, size: int, data: NDArray[np.uint8], agreed: int | None = None) -> bool:
     """Put one piece in its place; True when the encoder is whole and is the agreed one.
 
-    Pieces come in order. What arrived stays, whole or in part, so that the next round goes on; a whole one with
-    another digest is removed.
+    `agreed` is its size; an agreement that says nothing of it is of one that is not larger than usual. Pieces come in
+    order. What arrived stays, whole or in part, so that the next round goes on; a whole one with another digest is
+    removed.
     """
-    if offset < 0 or not 0 < len(data) <= PIECE or not offset + len(data) <= size <= LARGEST:
+    if size != agreed and (agreed is not None or size > USUAL_ENCODER):
+        expected = f"at most {USUAL_ENCODER} are taken" if agreed is None else f"{agreed} were agreed on"
+        raise EncoderError(f"the server offers an encoder of {size} bytes, and {expected}; ask the coordinator")
+    if offset < 0 or not 0 < len(data) <= PIECE or not offset + len(data) <= size:
         raise EncoderError(f"a piece of {len(data)} bytes at {offset} of {size} is none; ask the coordinator")
     target = cached(digest)
     if target.is_file() and digest_of(target) == digest:

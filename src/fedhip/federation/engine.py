@@ -64,9 +64,12 @@ def environment(home: Path, around: Mapping[str, str] | None = None) -> dict[str
 
 
 def superlink(*, port: int, authority: Path, certificate: Path, key: Path, database: Path, secret: Path) -> list[str]:
-    """The server. In this isolation its apps are processes of the SuperExec, so that they survive its restart."""
+    """The server, inside our own program that guards its control interface.
+
+    In this isolation its apps are processes of the SuperExec, so that they survive its restart.
+    """
     return [
-        str(programs() / "flower-superlink"),
+        *module("fedhip.federation.link", str(secret)),
         *("--host", LOOPBACK),
         *("--port", str(port)),
         *("--ssl-ca-certfile", str(authority)),

@@ -17,7 +17,7 @@ from google.protobuf.message import DecodeError  # type: ignore[import-untyped]
 
 from fedhip.federation.codes import ServerCode, SiteCode
 from fedhip.federation.errors import MessageError
-from fedhip.federation.wire import Letter, from_message, to_records
+from fedhip.federation.wire import Letter, ProtocolError, from_message, to_records
 
 #: What the engine reports of a node that is gone.
 _NODE_UNAVAILABLE = 5
@@ -112,6 +112,8 @@ class Exchange:
             if message.metadata.reply_to_message_id != number:
                 return Reply(question.site, question.node, None, ServerCode.GARBAGE)
             return _read(question, message)
+        except ProtocolError:
+            return Reply(question.site, question.node, None, SiteCode.PROTOCOL)
         except _UNREADABLE:
             return Reply(question.site, question.node, None, ServerCode.GARBAGE)
 

@@ -59,25 +59,21 @@ class LaterRounds:
     def statistics(self, require: Callable[[Vector], Vector]) -> None:
         """The sum of the statistics, about the first sum, by which everybody knows columns and lift."""
         moments = self.kept("moments")
-        self._add(Ask.STATISTICS, {}, {"moments": moments}, digest_of(moments), require)
+        about = digest_of(moments)
+        self._add(Ask.STATISTICS, Wanted(require, {"sum": about}, {"moments": moments}, about))
 
     def add(self, ask: Ask, body: Body, arrays: Arrays, model: GridModel | None = None) -> LaterSum:
         """One more sum after the statistics'; these go along with the first."""
         size = later_length(ask, self.cohort.agreement)
         if self.progress.asks[-1] == Ask.STATISTICS:
             arrays = {**arrays, "total": self.total}
-        return self._add(ask, body, arrays, self.digest, lambda vector: require_length(vector, size), model)
+        moments = digest_of(self.kept("moments")) if self.cohort.agreement.has_first_sum else None
+        body = {**body, "sum": self.digest}
+        wanted = Wanted(lambda vector: require_length(vector, size), body, arrays, moments, self.digest)
+        return self._add(ask, wanted, model)
 
-    def _add(
-        self,
-        ask: Ask,
-        body: Body,
-        arrays: Arrays,
-        about: str,
-        require: Callable[[Vector], Vector],
-        model: GridModel | None = None,
-    ) -> LaterSum:
-        """One more sum of the sites that were in the last; kept. `about` is the digest of an earlier one."""
+    def _add(self, ask: Ask, wanted: Wanted, model: GridModel | None = None) -> LaterSum:
+        """One more sum of the sites that were in the last; kept."""
         progress, cohort, before = self.progress, self.cohort, self.progress.latest
         number = progress.round + 1
         progress.attempt += 1
@@ -85,7 +81,7 @@ class LaterRounds:
         cohort.envelope = replace(cohort.envelope, round=number, attempt=progress.attempt)
         cohort.gather(before, ask)
         self.say(f"sum {number}: {ask}, of {len(cohort.nodes)} sites")
-        self._collect(Wanted(require, {**body, "ask": ask.value, "sum": about}, arrays, about), ask, model)
+        self._collect(replace(wanted, body={**wanted.body, "ask": ask.value}), ask, model)
         record = progress.later[-1]
         for site in sorted(set(before) - set(record.sites)):
             self.say(f"site {site!r} has left: sum {number} and those after it are without its rows")

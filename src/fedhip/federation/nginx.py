@@ -31,7 +31,7 @@ def configuration(door: Door, limits: Limits | None = None) -> str:
             raise EngineError(f"nginx does not take the path {str(path)!r}; move the folder to one without blanks")
     return f"""\
 # The door of a federation: the sites' calls pass, everything else is 404.
-# The engine's control interface has no password and shares the port behind; it must stay on loopback.
+# The engine's control interface, which takes a secret, shares the port behind; it stays on loopback.
 # Strangers are refused by the engine, after it has read their bodies; fedhip's own proxy refuses them at the head.
 worker_processes auto;
 events {{

@@ -182,8 +182,9 @@ def _write(
     if personal is None:
         raise SiteRefusalError(SiteCode.NO_ROWS, "there is no row to train on")
     outcome = Outcome(federation, (), [result], seconds)
+    sites = sorted(received.sites)
     config: dict[str, Any] = {**configuration(agreement), "site": result.client, "data": str(data)}
-    sites = received.sites
+    config |= {"sum": federation.digest, "sum_of": sites}
     title = f"{agreement.name} · site {result.client}, one of {len(sites)} · {federation.grid.num_features} wide"
     results = results_of(outcome, config=config, title=title, seconds={})
     local, everybody, own = agreement.methods

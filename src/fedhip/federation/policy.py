@@ -10,7 +10,7 @@ from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Any, Self
 
-from fedhip.federation.agreement import Agreement
+from fedhip.federation.agreement import Agreement, least_threshold
 from fedhip.federation.errors import ClassNameError, PolicyError
 from fedhip.federation.names import class_positions, same_class, shown
 from fedhip.federation.toml import read_toml, require_known, write_toml
@@ -22,6 +22,7 @@ _NOTES = {
     "require_secure_sum": "Refuse a sum without masks, in which the server would see this site's statistics.",
     "minimum_cohort": "Refuse a sum of fewer sites: the sum of two tells each of them about the other.",
     "minimum_difference": "Refuse a sum that differs by fewer sites from an earlier one with some of the same rows.",
+    "dishonest_sites": "Refuse a threshold t that a server and so many sites could get round: t > (n + this)/2 of n.",
     "tell_accuracy": "Tell the server the accuracy on this site's test rows, and how many there are.",
     "allow_other_sums": "Take part in a second sum of the same agreement: the difference of two sums may be one site.",
     "allow_leavers": "Go on when a site has left between two sums: their difference tells of its rows.",
@@ -34,7 +35,8 @@ class Policy:
 
     require_secure_sum: bool = True
     minimum_cohort: int = 3
-    tell_accuracy: bool = True
+    dishonest_sites: int = 1
+    tell_accuracy: bool = False
     allow_other_sums: bool = False
     allow_leavers: bool = False
     class_names: Mapping[str, str] = field(default_factory=dict)
@@ -44,8 +46,9 @@ class Policy:
         for name in _SWITCHES:
             if not isinstance(getattr(self, name), bool):
                 raise PolicyError(f"{name} is {shown(getattr(self, name))}; give true or false")
-        _require_cohort(self.minimum_cohort)
-        _require_difference(self.minimum_difference)
+        _require_least("minimum_cohort", self.minimum_cohort, 2)
+        _require_least("minimum_difference", self.minimum_difference, 1)
+        _require_least("dishonest_sites", self.dishonest_sites, 0)
         _require_mapping(self.class_names)
 
     @classmethod
@@ -80,6 +83,13 @@ class Policy:
                 f"minimum_cohort is {self.minimum_cohort}, and the federation has {len(agreement.sites)} sites; "
                 "lower it in site.toml if a sum of so few may be known"
             )
+        least = least_threshold(len(agreement.sites), self.dishonest_sites)
+        if agreement.secure_sum and agreement.threshold < least:
+            raise PolicyError(
+                f"the agreement's threshold is {agreement.threshold} of {len(agreement.sites)} sites, and against a "
+                f"server with {self.dishonest_sites} dishonest sites (dishonest_sites) {least} are needed; ask the "
+                "coordinator for more, or lower it in site.toml if you trust the others"
+            )
         for own, agreed in self.class_names.items():
             try:
                 class_positions([agreed], agreement.classes, {})
@@ -94,14 +104,9 @@ class Policy:
         return class_positions(own, agreement.classes, self.class_names)
 
 
-def _require_cohort(value: object) -> None:
-    if not isinstance(value, int) or isinstance(value, bool) or value < 2:
-        raise PolicyError(f"minimum_cohort is {shown(value)}; give a whole number of at least 2")
-
-
-def _require_difference(value: object) -> None:
-    if not isinstance(value, int) or isinstance(value, bool) or value < 1:
-        raise PolicyError(f"minimum_difference is {shown(value)}; give a whole number of at least 1")
+def _require_least(name: str, value: object, least: int) -> None:
+    if not isinstance(value, int) or isinstance(value, bool) or value < least:
+        raise PolicyError(f"{name} is {shown(value)}; give a whole number of at least {least}")
 
 
 def _require_mapping(value: object) -> None:

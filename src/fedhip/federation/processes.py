@@ -9,6 +9,7 @@ import time
 from pathlib import Path
 from typing import Any
 
+from fedhip.core.errors import FedHiPError
 from fedhip.federation import engine, started
 from fedhip.federation.callers import public_pem
 from fedhip.federation.control import Control, Run
@@ -17,6 +18,7 @@ from fedhip.federation.node import OTHER_APP
 from fedhip.federation.places import ServerPlace, State, command
 from fedhip.federation.serving import door_of
 from fedhip.federation.site_folder import open_site, parse_address
+from fedhip.federation.site_state import SiteState
 from fedhip.federation.supervisor import Say, since, size, tail, why
 
 _POLL = 1.0
@@ -28,7 +30,7 @@ _STATES = {"registered": "never came", "online": "connected", "offline": "gone"}
 def run(place: ServerPlace, *, say: Say, app: Path = engine.APP, result: Path | None = None) -> Path:
     """Start a round and follow it; the result's folder. Raises RoundError where it did not succeed."""
     result = place.state.path / "result" if result is None else result
-    with Control(place.control_port(), place.authority) as control:
+    with Control(place.control_port(), place.authority, place.state.secret) as control:
         earlier = control.runs()
         if under_way := [run for run in earlier if not run.is_over]:
             raise RoundError(f"run {under_way[0].number} is under way; see: {command('status', place.path)}")
@@ -113,11 +115,12 @@ def status(place: ServerPlace) -> dict[str, Any]:
         "address": door_of(place).address,
         "sites": {name: {"state": "unknown", "since": ""} for name in roster.names},
         "runs": [],
+        "sum": _sum_of(place),
     }
     if not found["serving"]:
         return found
     owner = {public_pem(key): name for name, key in roster.keys.items()}
-    with Control(place.control_port(), place.authority) as control:
+    with Control(place.control_port(), place.authority, place.state.secret) as control:
         for node in control.nodes():
             if node.public in owner:
                 shown = _STATES.get(node.state, node.state)
@@ -151,7 +154,20 @@ def site_status(folder: Path) -> dict[str, Any]:
         "processes": sorted(alive),
         "address": site.address,
         "refused_app": refused,
+        "sum": SiteState(site.path).sum(),
     }
+
+
+def _sum_of(place: ServerPlace) -> dict[str, Any] | None:
+    """The digest of the sum of the statistics, and its sites, once there is a result."""
+    from fedhip.runs import RunFolder
+
+    try:
+        run = RunFolder.open(place.state.path / "result")
+        entry = run.ledger.entries[0]
+        return {"digest": entry["total"], "sites": sorted(entry["sites"])}
+    except (FedHiPError, OSError, LookupError):
+        return None
 
 
 def _answers(address: str) -> bool:

@@ -1,9 +1,9 @@
 """The door of a federation: a TLS proxy that lets the sites' own calls through, and nothing else.
 
-The engine's control interface (start a run, register a key) has no password and shares a port with the interface of
-the sites. That port is bound to loopback; this proxy stands in front and passes `POST /v1/fleet/…` on, from callers
-who sign with a registered key. Heads are parsed and written again by h11, so that nobody can hide a second request in
-a first one; bodies stream through in pieces.
+The engine's control interface (start a run, register a key; see `link`) shares a port with the interface of the sites.
+That port is bound to loopback; this proxy stands in front and passes `POST /v1/fleet/…` on, from callers who sign with
+a registered key. Heads are parsed and written again by h11, so that nobody can hide a second request in a first one;
+bodies stream through in pieces.
 
 It runs as a process of its own: python -m fedhip.federation.proxy.
 """

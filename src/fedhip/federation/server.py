@@ -19,11 +19,12 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from fedhip import __version__
 from fedhip.core.errors import ColumnError, FedHiPError, GridOverflowError, StatisticsError
 from fedhip.federation.agreement import FILE as AGREEMENT_FILE
 from fedhip.federation.agreement import Agreement
 from fedhip.federation.checkpoint import Checkpoint, Data, Progress, Stage
-from fedhip.federation.codes import ServerCode, meaning
+from fedhip.federation.codes import ServerCode, SiteCode, meaning
 from fedhip.federation.cohort import Cohort, always
 from fedhip.federation.credentials import verify
 from fedhip.federation.encoder import EncoderFile, Presence
@@ -52,7 +53,16 @@ from fedhip.federation.vector import (
     require_possible,
     require_room,
 )
-from fedhip.federation.wire import SESSION_BYTES, Arrays, Body, Envelope, Letter, Step, hello_statement
+from fedhip.federation.wire import (
+    SESSION_BYTES,
+    Arrays,
+    Body,
+    Envelope,
+    Letter,
+    Step,
+    hello_statement,
+    which_to_upgrade,
+)
 
 if TYPE_CHECKING:
     from fedhip.core.fixedpoint import GridStatistics
@@ -155,14 +165,14 @@ class Round:
                 cohort.drop(Step.HELLO, site, ServerCode.NEVER_CAME)
         missing_encoder = []
         candidates = [(known[node], node) for node in sorted(here)]
-        for reply in cohort.ask(Step.HELLO, candidates, always({}, {})):
+        for reply in cohort.ask(Step.HELLO, candidates, always({"version": __version__}, {})):
             if reply.letter is None:
                 if reply.site not in cohort.nodes:
                     cohort.drop(Step.HELLO, reply.site, reply.code)
                 continue
             try:
                 name, signature = reply.letter.text("site"), reply.letter.data("signature")
-                encoder = Presence(reply.letter.text("encoder"))
+                encoder, version = Presence(reply.letter.text("encoder")), reply.letter.text("version")
                 statement = hello_statement(reply.letter.envelope, reply.site, reply.node)
                 genuine = name == reply.site and verify(cohort.roster.keys[reply.site], signature, statement)
             except (MessageError, ValueError):
@@ -170,6 +180,10 @@ class Round:
                 continue
             if not genuine:
                 cohort.drop(Step.HELLO, reply.site, ServerCode.SIGNATURE)
+                continue
+            if (upgrade := which_to_upgrade(__version__, version)) is not None:
+                cohort.drop(Step.HELLO, reply.site, SiteCode.PROTOCOL)
+                self.diary.write(Step.HELLO, f"site {reply.site!r}: {upgrade}", reply.site)
                 continue
             if reply.site in cohort.nodes:
                 self.diary.write(Step.HELLO, f"site {reply.site!r} {meaning(ServerCode.TWICE)}", reply.site)

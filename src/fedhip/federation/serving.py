@@ -71,7 +71,7 @@ def serve(place: ServerPlace, door: Door, *, say: Say, stop: threading.Event, wi
             _start_server(place, door, port, supervisor, with_proxy=with_proxy)
             if stop.is_set():
                 return
-            with Control(port, place.authority) as control:
+            with Control(port, place.authority, state.secret) as control:
                 numbers = control.register(roster.keys)
             write_json(place.nodes, {str(number): name for number, name in numbers.items()})
             front = f"at {door.address}" if with_proxy else f"on loopback, port {port}, with no proxy of ours in front"

@@ -34,8 +34,8 @@ from fedhip.federation.agreement import (
     LiftOption,
     PriorOption,
     backbone_reference,
-    default_threshold,
     largest_lifted,
+    least_threshold,
     require_number,
     require_whole,
     rows_that_fit,
@@ -60,8 +60,9 @@ from fedhip.federation.site_folder import AUTHORITY, KEY, format_address, requir
 from fedhip.runs.folder import beside
 
 DEFAULT_PORT = 8443
-#: Rows of one site, where the grid has room for so many.
-DEFAULT_MAX_ROWS = 1_000_000
+#: Rows of one site, where the grid has room for so many. Who has more says so: nobody can see that a site made rows up,
+#: and its weight in everybody's model is that of its rows.
+DEFAULT_MAX_ROWS = 100_000
 
 _KEYS_HERE = (
     "the private keys of all sites were made here: whoever has had this folder can act as any site, and read what it "
@@ -89,6 +90,7 @@ class InitSettings:
     days: int = SERVER_DAYS
     backbone: Mapping[str, Any] | None = None
     encoder_digest: str | None = None
+    encoder_size: int | None = None
     columns: ColumnsOption | None = None
     column_offsets: Sequence[float] | None = None
     column_exponents: Sequence[int] | None = None
@@ -110,13 +112,15 @@ class InitSettings:
     secure_sum: bool = True
     quorum: int | None = None
     threshold: int | None = None
+    dishonest_sites: int | None = None
     deadline: float = 600.0
     max_rows: int | None = None
 
     def agreement(self) -> Agreement:
         """The agreement of these settings, checked."""
         sites = require_site_names(self.sites)
-        n, usual = len(sites), default_threshold(len(sites))
+        n = len(sites)
+        usual = least_threshold(n, self.dishonest_sites if self.secure_sum else None)
         threshold, quorum, bits, max_rows = self.threshold, self.quorum, self.fraction_bits, self.max_rows
         if quorum is None:
             quorum = usual if threshold is None else max(usual, require_whole("threshold", threshold, 1, n))
@@ -140,6 +144,7 @@ class InitSettings:
             width=self.width,
             backbone=None if self.backbone is None else backbone_reference(self.backbone),
             encoder_digest=self.encoder_digest,
+            encoder_size=self.encoder_size,
             columns=columns,
             column_offsets=None if self.column_offsets is None else tuple(self.column_offsets),
             column_exponents=None if self.column_exponents is None else tuple(self.column_exponents),
@@ -161,6 +166,7 @@ class InitSettings:
             secure_sum=self.secure_sum,
             quorum=quorum,
             threshold=threshold,
+            dishonest_sites=self.dishonest_sites,
             deadline=self.deadline,
             max_rows=max_rows,
         )

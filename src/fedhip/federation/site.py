@@ -18,7 +18,7 @@ site's own log.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from io import TextIOWrapper
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -68,10 +68,21 @@ from fedhip.federation.vector import (
     from_vector,
     require_length,
     require_possible,
+    require_possible_rest,
     require_room,
     to_vector,
 )
-from fedhip.federation.wire import Arrays, Body, Letter, ProtocolError, Step, by_site, context_of, hello_statement
+from fedhip.federation.wire import (
+    Arrays,
+    Body,
+    Letter,
+    ProtocolError,
+    Step,
+    by_site,
+    context_of,
+    hello_statement,
+    which_to_upgrade,
+)
 from fedhip.private_files import append_private
 
 if TYPE_CHECKING:
@@ -185,6 +196,8 @@ class Site:
 
     def _hello(self, site: SiteFolder, question: Letter, node: int) -> Answer:
         envelope = question.envelope
+        if (upgrade := which_to_upgrade(question.text("version"), __version__)) is not None:
+            raise SiteRefusalError(SiteCode.PROTOCOL, upgrade)
         before = self.state.session()
         if before is not None and before.session == envelope.session:
             raise SiteRefusalError(SiteCode.ANSWERED, "this session has begun already")
@@ -215,7 +228,8 @@ class Site:
         piece = question.array("piece")
         if piece.dtype != np.uint8:
             raise MessageError("a piece of the encoder is not of bytes")
-        whole = receive(site.agreement.encoder_digest, question.number("offset"), question.number("size"), piece)
+        agreement, digest = site.agreement, site.agreement.encoder_digest
+        whole = receive(digest, question.number("offset"), question.number("size"), piece, agreement.encoder_size)
         return {"whole": whole}, {}
 
     def _keys(self, site: SiteFolder, session: Session, question: Letter) -> Answer:
@@ -227,9 +241,7 @@ class Site:
             roster=site.roster.keys,
             sign=_signer(site),
             session=envelope.sum_session,
-            context=context_of(
-                session.agreement, session.roster, envelope.round, session.total or session.moments or ""
-            ),
+            context=context_of(question, session.moments, session.total),
             minimum=site.policy.minimum_cohort,
             threshold=site.agreement.threshold,
         )
@@ -260,13 +272,13 @@ class Site:
             raise SiteRefusalError(SiteCode.FOLDER, "what is to be masked in this session is no longer there")
         member, shares = _member(site, session), question.mapping("shares")
         require_nobody_left(session, site.policy, (site.name, *shares))
-        masked = member.mask(vector, shares)
+        masked, signature = member.mask(vector, shares)
         self._sums(site, session).take_part("masked", (site.name, *shares))
         session.member = member.to_bytes()
         if session.round == 1:
             session.cohort = [site.name, *shares]
         self.state.drop_vector()
-        return {}, {"vector": masked}
+        return {"signature": signature}, {"vector": masked}
 
     def _agree(self, site: SiteFolder, session: Session, question: Letter) -> Answer:
         member, survivors = _member(site, session), question.names("survivors")
@@ -305,15 +317,18 @@ class Site:
         # agreement: this one, whether it is the sum or not. The very same may come again.
         self.state.finish(session)
         self.state.keep(session)
+        client, encoding = self._client(site, session), self._encoding(session, agreement)
+        if not later:
+            self._require_others(site, total, client, encoding)
         grid = from_vector(total, layout, agreement.fraction_bits)
+        self._tell_sum(Ask.STATISTICS, grid.digest(), sorted(sites))
         held = head_in(question, agreement, grid.digest()) if agreement.head == "logistic" else None
         pooled = _pooled(session, question, agreement) if agreement.prior == "client" else None
         lift = self._lift(session, agreement) if agreement.lift != "none" else None
         asks = after_statistics([*session.done, session.ask])
-        received = Sum(grid, beta, sites, self._encoding(session, agreement), folds, held, asks, pooled, lift)
+        received = Sum(grid, beta, sites, encoding, folds, held, asks, pooled, lift)
         del total
         question.arrays.clear()  # a wide federation's sum is 100 MB, and the model needs the room
-        client = self._client(site, session)
         result = personalize(self.out, client, received, agreement, self.data)
         session.member = None
         self.state.drop_sums()
@@ -328,6 +343,9 @@ class Site:
             self.state.finish(session)  # one total for an agreement: see `_personalize`
             keep = self.state.keep_moments if session.ask == Ask.STATISTICS else self.state.keep_total
             keep(told)
+            if session.ask == Ask.STATISTICS:
+                of = ", ".join(sorted(session.cohort))
+                self._log(logging.INFO, f"the first sum, of {of}, has digest {digest_of(told)}")
         self.state.keep(session)
         if session.ask == Ask.BETA and site.agreement.secure_sum:
             require_same_scorers(session, question)
@@ -336,11 +354,47 @@ class Site:
         """What this site gives to the sum under way."""
         if session.ask == Ask.MOMENTS:
             return self._moments(site)
+        if session.ask == Ask.STATISTICS and session.moments is not None:
+            self._require_others_moments(site, session)
         client = self._client(site, session)
         encoding = self._encoding(session, site.agreement)
         if session.ask == Ask.STATISTICS:
             return self._statistics(site, client, encoding)
-        return later_vector(session, question, site.agreement, self._kept_total(session, question), client, encoding)
+        total = self._kept_total(session, question)
+        if "total" in question.arrays:
+            self._require_others(site, total, client, encoding)
+        return later_vector(session, question, site.agreement, total, client, encoding)
+
+    def _require_others(self, site: SiteFolder, total: Vector, client: Client, encoding: RowEncoding) -> None:
+        """Refuse a sum that, less what this site gave to it, is no sum of the others."""
+        agreement = site.agreement
+        others, layout = len(agreement.sites) - 1, agreement.layout
+        rest = total - to_vector(encoding.statistics(client, layout.d))
+        # Of those who are left at least the threshold are in it, each with a row.
+        least = agreement.threshold - 1 if agreement.secure_sum else 0
+        try:
+            require_possible_rest(rest, layout, agreement.fraction_bits, least, others * agreement.max_rows)
+        except StatisticsError as error:
+            raise SiteRefusalError(
+                SiteCode.TOTAL, f"the sum that came does not fit this site's rows: {error}"
+            ) from error
+
+    def _require_others_moments(self, site: SiteFolder, session: Session) -> None:
+        """The same of the first sum."""
+        agreement = site.agreement
+        rest = self._kept_moments(session) - moments_vector(self._raw_client(site), agreement)
+        try:
+            require_possible_moments(rest, agreement, (len(agreement.sites) - 1) * agreement.max_rows)
+        except StatisticsError as error:
+            raise SiteRefusalError(
+                SiteCode.TOTAL, f"the first sum that came, less what this site gave to it, is that of no rows: {error}"
+            ) from error
+
+    def _tell_sum(self, ask: str, digest: str, sites: Sequence[str]) -> None:
+        """Which sum came, and whose it is said to be: everybody must have got the same."""
+        self.state.keep_sum(ask, digest, sites)
+        of = f" of {', '.join(sites)}"
+        self._log(logging.INFO, f"the sum of the {ask}{of} has digest {digest}: compare it with other sites'")
 
     def _kept_total(self, session: Session, question: Letter) -> Vector:
         """The sum of the statistics, which came with the first of the later sums."""

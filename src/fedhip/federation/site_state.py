@@ -5,6 +5,7 @@
     state/vector.bin      the statistics, or what a later sum takes, from when it is computed until it is masked
     state/moments.bin     the sum that says what the columns, or the lift, are, until the model is made
     state/total.bin       the sum of all sites' statistics, where later sums follow, until the model is made
+    state/sum.json        the digest of the sum of the statistics, and its sites, to be compared
     state/finished.json   agreements under which a sum was finished
     state/sums.head       the last line that this site wrote to the user's ledger of sums
     state/cache/          features of the site's images, so that each step need not compute them again
@@ -20,7 +21,7 @@ import binascii
 import fcntl
 import json
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -168,6 +169,19 @@ class SiteState:
     def moments(self) -> Vector | None:
         """The sum that says what the columns are, if it came in this session."""
         return self._read("moments.bin")
+
+    def keep_sum(self, ask: str, digest: str, sites: Sequence[str]) -> None:
+        """Write which sum came, to be compared with other sites'."""
+        content = {"ask": str(ask), "digest": digest, "sites": list(sites)}
+        write_private(self.folder / "sum.json", json.dumps(content, indent=1).encode())
+
+    def sum(self) -> dict[str, Any] | None:
+        """Which sum came last; None if none did, or nobody can say."""
+        try:
+            content = json.loads((self.folder / "sum.json").read_text(encoding="utf-8"))
+            return {"digest": str(content["digest"]), "sites": [str(site) for site in content["sites"]]}
+        except (OSError, ValueError, KeyError, TypeError):
+            return None
 
     def drop_sums(self) -> None:
         """Forget the sums that came."""

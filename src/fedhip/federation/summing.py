@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 
@@ -27,20 +27,21 @@ class NoLossError(RoundError):
 class Wanted:
     """What the sites are asked to sum: vectors that `require` lets pass, about `body` and `arrays`.
 
-    `total` is the digest of the sum of the statistics, to which every later sum is bound.
+    `moments` and `total` are the digests of the sums of before that the sites have by now; this one is bound to them.
     """
 
     require: Callable[[Vector], Vector]
     body: Body = field(default_factory=dict)
     arrays: Arrays = field(default_factory=dict)
-    total: str = ""
+    moments: str | None = None
+    total: str | None = None
 
 
 def masked_sum(cohort: Cohort, wanted: Wanted) -> Collector:
     """Stages 1 to 3: the sum of the masked vectors."""
-    envelope = cohort.envelope
-    context = context_of(*cohort.digests, envelope.round, wanted.total)
-    collector = Collector(cohort.roster.keys, envelope.sum_session, context, cohort.agreement.threshold)
+    question = Letter(replace(cohort.envelope, step=Step.KEYS), wanted.body, wanted.arrays)
+    context = context_of(question, wanted.moments, wanted.total)
+    collector = Collector(cohort.roster.keys, cohort.envelope.sum_session, context, cohort.agreement.threshold)
     cohort.fold(
         Step.KEYS,
         cohort.nodes,
@@ -61,7 +62,7 @@ def masked_sum(cohort: Cohort, wanted: Wanted) -> Collector:
         Step.MASK,
         cohort.nodes,
         lambda site: ({"secure": True, **by_site("shares", collector.dealt_to(site))}, {}),
-        lambda site, letter: collector.add(site, wanted.require(letter.array("vector"))),
+        lambda site, letter: collector.add(site, wanted.require(letter.array("vector")), letter.data("signature")),
     )
     cohort.require_quorum(Step.MASK)
     return collector

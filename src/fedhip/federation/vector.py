@@ -130,6 +130,36 @@ def require_room(vector: Vector, sites: int, fraction_bits: int) -> None:
         )
 
 
+def require_possible_rest(rest: Vector, layout: Layout, fraction_bits: int, others: int, most_rows: int) -> None:
+    """Refuse a sum less one's own statistics that no so many other sites have, without a large matrix.
+
+    Counts are those of rows, at least one for each site; and with them, for features i, j and classes c,
+    |gram_ij|² ≤ gram_ii gram_jj and Σ_c cross_ic²/n_c ≤ gram_ii.
+    """
+    from fedhip.core.statistics import PSD_TOLERANCE
+
+    counts, step = layout.counts(rest), 2.0**-fraction_bits
+    rows = sum(map(int, counts))
+    if int(counts.min()) < 0 or not others <= rows <= most_rows:
+        raise StatisticsError(f"it would leave {rows} rows, or fewer than none of a class, to {others} others")
+    signed = rest.view(np.int64)
+    starts = np.concatenate(([0], np.cumsum(np.arange(layout.m, 0, -1))))
+    diagonal = signed[starts[:-1]] * step
+    if float(diagonal.min()) < 0.0:
+        raise StatisticsError("it would leave squares to the others that are below 0")
+    root, slack = np.sqrt(diagonal), PSD_TOLERANCE * float(diagonal.max())
+    for row in range(layout.m):
+        products = np.abs(signed[starts[row] : starts[row + 1]]) * step
+        if (products > root[row] * root[row:] * (1.0 + PSD_TOLERANCE) + slack).any():
+            raise StatisticsError(
+                "it would leave products of features to the others that are larger than their squares"
+            )
+    cross = layout.cross(rest) * step
+    seen = counts > 0
+    if cross[:, ~seen].any() or (np.square(cross[:, seen]) @ (1.0 / counts[seen]) > diagonal + slack).any():
+        raise StatisticsError("it would leave class sums to the others that are larger than their squares allow")
+
+
 def require_possible(vector: Vector, layout: Layout, fraction_bits: int, most_rows: int) -> None:
     """Refuse a vector that no data set of so many rows has.
 

@@ -11,6 +11,7 @@ length, with nothing to load that could be anything else.
 from __future__ import annotations
 
 import hashlib
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
@@ -25,7 +26,8 @@ from fedhip.federation.errors import MessageError
 if TYPE_CHECKING:
     from flwr.app import Message, RecordDict
 
-PROTOCOL = 1
+#: 2: every sum is bound to its question, and masked vectors are signed.
+PROTOCOL = 2
 SESSION_BYTES = 32
 #: Of names, keys and shares together: ten thousand sites would fit.
 LARGEST_BODY = 16 << 20
@@ -113,8 +115,8 @@ class Letter:
             for item in items:
                 add(type(item).__name__, item)
         for name, array in sorted(self.arrays.items()):
-            add(name, array.dtype, array.shape)
-            sha.update(np.ascontiguousarray(array).data)
+            add(name, array.dtype.name, array.shape)
+            sha.update(np.ascontiguousarray(array, array.dtype.newbyteorder("<")).data)
         return sha.hexdigest()
 
     def text(self, name: str) -> str:
@@ -186,25 +188,42 @@ def by_site(name: str, values: Mapping[str, bytes]) -> Body:
     return {f"{name}-of": list(values), name: list(values.values())}
 
 
+def which_to_upgrade(server: str, site: str) -> str | None:
+    """One line on two versions of fedhip that are not the same; None if they are."""
+    if server == site:
+        return None
+
+    def release(version: str) -> list[int]:
+        return [int(number) for number in re.findall(r"\d+", version)]
+
+    older = "server" if release(server) < release(site) else "site"
+    return f"the server has fedhip {server[:32]} and the site {site[:32]}: upgrade the {older}"
+
+
 def hello_statement(envelope: Envelope, site: str, node: int) -> bytes:
     """What a site signs to say that it is at this node, in this session."""
     fields = (f"fedhip hello {PROTOCOL}", envelope.agreement, envelope.roster, site, str(node), envelope.session.hex())
     return "\n".join(fields).encode()
 
 
-def context_of(agreement: str, roster: str, number: int = 1, total: str = "") -> bytes:
-    """What every signature of the secure sum is bound to; after the first round, its number and the first's sum too."""
-    later = f"\n{number}\n{total}" if number > 1 else ""
-    return f"fedhip round {PROTOCOL}\n{agreement}\n{roster}{later}".encode()
+def context_of(question: Letter, moments: str | None, total: str | None) -> bytes:
+    """What a secure sum is bound to: all that a site reads from the server to make its vector.
+
+    That is the question of step `keys`, whole, and the sums of before by their digests. It is in each signature, each
+    sealed share and each mask, so that sites that were asked different things have no sum in common.
+    """
+    envelope = question.envelope
+    fields = (envelope.agreement, envelope.roster, str(envelope.round), question.digest(), moments or "", total or "")
+    return "\n".join((f"fedhip round {PROTOCOL}", *fields)).encode()
 
 
-def to_records(letter: Letter) -> RecordDict:
-    """The letter as the engine sends it."""
+def to_records(letter: Letter, protocol: int = PROTOCOL) -> RecordDict:
+    """The letter as the engine sends it; a refusal may be said in another version of the protocol."""
     from flwr.app import Array, ArrayRecord, ConfigRecord, RecordDict
 
     envelope = letter.envelope
     header: dict[str, Any] = {
-        "protocol": PROTOCOL,
+        "protocol": protocol,
         "session": envelope.session,
         "agreement": envelope.agreement,
         "roster": envelope.roster,
@@ -240,8 +259,10 @@ def from_records(records: RecordDict) -> Letter:
     header, body = records.get("fedhip"), records.get("body")
     if not isinstance(header, ConfigRecord) or not isinstance(body, ConfigRecord):
         raise MessageError("the message lacks its envelope or its body")
-    if type(header.get("protocol")) is not int or header["protocol"] != PROTOCOL:
-        raise ProtocolError(f"the message speaks protocol {str(header.get('protocol'))[:20]}, not {PROTOCOL}")
+    if type(protocol := header.get("protocol")) is not int:
+        raise MessageError("the message does not say which protocol it speaks")
+    if protocol != PROTOCOL:
+        raise ProtocolError(protocol)
     envelope = _envelope(header)
     try:
         code = SiteCode(str(header.get("code")))
@@ -262,6 +283,11 @@ def from_records(records: RecordDict) -> Letter:
 
 class ProtocolError(MessageError):
     """The message is of another version of the protocol."""
+
+    def __init__(self, protocol: int) -> None:
+        older = "whoever sent it" if protocol < PROTOCOL else "this machine"
+        super().__init__(f"the message speaks protocol {protocol}, and this fedhip {PROTOCOL}; upgrade {older}")
+        self.protocol = protocol
 
 
 def _envelope(header: Mapping[str, Any]) -> Envelope:

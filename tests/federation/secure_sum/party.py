@@ -97,7 +97,7 @@ class Party:
         self.keep(name, member)
         return sealed
 
-    def mask(self, name: str, vector: Vector, sealed: Mapping[str, bytes]) -> Vector:
+    def mask(self, name: str, vector: Vector, sealed: Mapping[str, bytes]) -> tuple[Vector, bytes]:
         member = self.member(name)
         masked = member.mask(vector, sealed)
         self.keep(name, member)
@@ -134,7 +134,7 @@ class Party:
         """Stages 1 to 3."""
         left = self._left(self.until_shares(gone), gone, "mask")
         for name in left:
-            self.collector.add(name, self.mask(name, vectors[name], self.collector.dealt_to(name)))
+            self.collector.add(name, *self.mask(name, vectors[name], self.collector.dealt_to(name)))
         return left
 
     def round(self, vectors: Mapping[str, Vector], gone: Mapping[str, str] | None = None) -> Vector:

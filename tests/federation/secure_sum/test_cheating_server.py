@@ -63,7 +63,7 @@ class Thief:
 def masked_party(vectors: Mapping[str, Vector], minimum: int = 3) -> tuple[Party, dict[str, Vector]]:
     party = Party(FIVE, threshold=3, minimum=minimum)
     party.until_shares()
-    return party, {name: party.mask(name, vectors[name], party.collector.dealt_to(name)) for name in FIVE}
+    return party, {name: party.mask(name, vectors[name], party.collector.dealt_to(name))[0] for name in FIVE}
 
 
 #: Each list is long enough for its site, but together they say that a, b and c are gone, and only d and e survive.
@@ -285,7 +285,7 @@ def test_masks_of_sites_with_different_views_never_cancel() -> None:
     party.until_shares()
     dealt = {site: party.collector.dealt_to(site) for site in FIVE}
     dealt["a"].pop("e")
-    masked = {site: party.mask(site, vectors[site], dealt[site]) for site in FIVE}
+    masked = {site: party.mask(site, vectors[site], dealt[site])[0] for site in FIVE}
     refused(Reason.SURVIVORS, party.member("a").unmask, FIVE, {})
     thief = Thief(party, 3)
     four = list("abcd")

@@ -57,7 +57,7 @@ def test_a_dealer_of_wrong_shares_is_named(monkeypatch: pytest.MonkeyPatch, liar
     deal_from_another_secret(monkeypatch, party, liar, which=0 if survives else 1)
     for site in FIVE:
         if survives or site != liar:
-            party.collector.add(site, party.mask(site, vectors[site], party.collector.dealt_to(site)))
+            party.collector.add(site, *party.mask(site, vectors[site], party.collector.dealt_to(site)))
     survivors = party.collector.survivors()
     for site in survivors if not survives else []:
         party.collector.signature(site, party.agree(site, survivors))
@@ -72,7 +72,7 @@ def test_wrong_shares_of_what_is_not_asked_for_do_no_harm(monkeypatch: pytest.Mo
     deal_from_another_secret(monkeypatch, party, "c", which=1 if survives else 0)
     survivors = FIVE if survives else list("abde")
     for site in survivors:
-        party.collector.add(site, party.mask(site, vectors[site], party.collector.dealt_to(site)))
+        party.collector.add(site, *party.mask(site, vectors[site], party.collector.dealt_to(site)))
     assert party.collector.survivors() == survivors
     for site in survivors if not survives else []:
         party.collector.signature(site, party.agree(site, survivors))
@@ -191,12 +191,12 @@ def test_late_double_and_foreign_messages_are_dropped_and_change_nothing() -> No
     masked = {site: party.mask(site, vectors[site], collector.dealt_to(site)) for site in "abc"}
     dropped("d", Reason.ORDER, collector.shares, "d", sealed["d"])
     dropped("d", Reason.COHORT, collector.dealt_to, "d")
-    dropped("d", Reason.COHORT, collector.add, "d", masked["a"])
+    dropped("d", Reason.COHORT, collector.add, "d", *masked["a"])
     for site in "abc":
-        collector.add(site, masked[site])
-        dropped(site, Reason.ORDER, collector.add, site, masked[site])
+        collector.add(site, *masked[site])
+        dropped(site, Reason.ORDER, collector.add, site, *masked[site])
     survivors = collector.survivors()
-    dropped("d", Reason.ORDER, collector.add, "d", masked["a"])
+    dropped("d", Reason.ORDER, collector.add, "d", *masked["a"])
     dropped("d", Reason.COHORT, collector.signature, "d", b"")
     dropped("d", Reason.COHORT, collector.unmask, "d", b"")
     assert collector.signatures() == {}
@@ -223,7 +223,7 @@ def test_late_double_and_foreign_messages_are_dropped_and_change_nothing() -> No
 def test_a_vector_of_another_kind_or_length_is_dropped(vector: object) -> None:
     party, vectors = Party(FIVE), vectors_of(FIVE)
     party.until_masked(vectors, {"e": "mask"})
-    dropped("e", Reason.VECTOR, party.collector.add, "e", vector)
+    dropped("e", Reason.VECTOR, party.collector.add, "e", vector, b"")
     if len(vector) != 49:  # type: ignore[arg-type]
         with pytest.raises(StepRefusedError) as caught:
             party.member("e").mask(vector, party.collector.dealt_to("e"))  # type: ignore[arg-type]
@@ -234,16 +234,16 @@ def test_the_collector_writes_into_no_vector_of_the_caller() -> None:
     party, vectors = Party(FIVE), vectors_of(FIVE)
     party.until_shares()
     for site in FIVE:
-        masked = party.mask(site, vectors[site], party.collector.dealt_to(site))
+        masked, signature = party.mask(site, vectors[site], party.collector.dealt_to(site))
         masked.flags.writeable = False  # as one that came over the wire
-        party.collector.add(site, masked)
+        party.collector.add(site, masked, signature)
 
 
 def test_the_first_vector_may_be_dropped_too() -> None:
     party = Party(FIVE)
     party.until_shares()
     party.collector.dealt_to("a")
-    dropped("a", Reason.VECTOR, party.collector.add, "a", np.zeros(0, dtype=np.uint64))
+    dropped("a", Reason.VECTOR, party.collector.add, "a", np.zeros(0, dtype=np.uint64), b"")
 
 
 def test_useless_and_copied_keys_are_dropped_by_the_server_and_refused_by_sites() -> None:

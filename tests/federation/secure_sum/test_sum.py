@@ -81,7 +81,7 @@ def chi_square_of_bytes(vector: Vector) -> float:
 def masked_by_each(vectors: dict[str, Vector]) -> dict[str, Vector]:
     party = Party(vectors, threshold=3)
     party.until_shares()
-    return {name: party.mask(name, vectors[name], party.collector.dealt_to(name)) for name in vectors}
+    return {name: party.mask(name, vectors[name], party.collector.dealt_to(name))[0] for name in vectors}
 
 
 def test_what_one_site_sends_is_uniform_and_plain_statistics_are_not() -> None:

@@ -25,6 +25,7 @@ from fedhip.federation.secure_sum.masks import apply_masks, is_vector, pair_mask
 from fedhip.federation.secure_sum.messages import (
     Keys,
     check_agreement,
+    check_vector,
     cohort_digest,
     decode_answer,
     encode_answer,
@@ -106,12 +107,13 @@ class Collector:
             require(site in self._sealed, Reason.COHORT)
         return {dealer: self._sealed[dealer][site] for dealer in sorted(self._sealed) if dealer != site}
 
-    def add(self, site: str, vector: NDArray[np.uint64]) -> None:
-        """Stage 3: fold a masked vector into the sum; the vector is not kept."""
+    def add(self, site: str, vector: NDArray[np.uint64], signature: bytes) -> None:
+        """Stage 3: fold a masked vector, with its signature, into the sum; the vector is not kept."""
         with blaming(site, SiteDroppedError):
             require(self._stage is Stage.VECTORS and site not in self._added, Reason.ORDER)
             require(site in self._sealed, Reason.COHORT)
             require(is_vector(vector) and (not self._added or vector.shape == self._sum.shape), Reason.VECTOR)
+            check_vector(signature, self._terms, site, self._view(), vector)
         if self._added:
             np.add(self._sum, vector, out=self._sum)
         else:

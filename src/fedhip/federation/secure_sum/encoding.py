@@ -18,10 +18,10 @@ def pack(parts: Iterable[bytes]) -> bytes:
     return b"".join(pieces(parts))
 
 
-def pieces(parts: Iterable[bytes]) -> Iterator[bytes]:
+def pieces(parts: Iterable[bytes | memoryview]) -> Iterator[bytes | memoryview]:
     """What `pack` joins; to hash large parts without a copy of them."""
     for part in parts:
-        yield len(part).to_bytes(_PREFIX, "little")
+        yield memoryview(part).nbytes.to_bytes(_PREFIX, "little")
         yield part
 
 

@@ -22,7 +22,10 @@ class Reason(StrEnum):
     STATE = "the stored state is damaged or of another version; start a new session"
     ORDER = "this step was done already, or it is not yet its turn; start a new session to do it again"
     MALFORMED = "the message is truncated, too long, or not of this version; leave the site out"
-    OTHER_SESSION = "the message belongs to another session, agreement, roster or threshold; leave the site out"
+    OTHER_SESSION = (
+        "the message belongs to another question, session, agreement, roster or threshold: the site errs, or the "
+        "server asked it something else"
+    )
     OTHER_SITE = "the message was made by or for another site; leave the site out"
     SIGNATURE = "the signature was not made with the key in the roster; compare the key with the site's"
     OWN_KEYS = "the server did not pass on the keys this site sent; do not trust it"

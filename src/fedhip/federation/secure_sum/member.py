@@ -25,12 +25,14 @@ from fedhip.federation.secure_sum.messages import (
     cohort_digest,
     encode_agreement,
     encode_answer,
+    encode_signature,
     outcome_digest,
     pack_state,
     require_distinct,
     seal_key,
     seed_commitment,
     unpack_state,
+    vector_statement,
     view_digest,
 )
 from fedhip.federation.secure_sum.primitives import KEY_BYTES, exchange, public_of
@@ -143,8 +145,8 @@ class Member:
         self._next = Step.MASK
         return sealed
 
-    def mask(self, vector: NDArray[np.uint64], sealed: Mapping[str, bytes]) -> NDArray[np.uint64]:
-        """Stage 3: vector + own mask + Σ masks with later sites − Σ masks with earlier sites, mod 2^64.
+    def mask(self, vector: NDArray[np.uint64], sealed: Mapping[str, bytes]) -> tuple[NDArray[np.uint64], bytes]:
+        """Stage 3: vector + own mask + Σ masks with later sites − Σ masks with earlier sites, mod 2^64; signed.
 
         sealed: what each other site dealt to this one; sites that dealt nothing are left out of the sum.
         """
@@ -172,9 +174,10 @@ class Member:
             added=[self_mask_key(secrets.seed, view, me), *(key for site, key in pairs.items() if site > me)],
             removed=[key for site, key in pairs.items() if site < me],
         )
+        signature = self._sign(vector_statement(terms, me, view, masked))
         self._shares, self._secrets = shares, None
         self._next = Step.UNMASK
-        return masked
+        return masked, encode_signature(terms, me, signature)
 
     def agree(self, survivors: Sequence[str]) -> bytes:
         """The site's signature that the sum is that of the survivors; from now on it knows no other list."""

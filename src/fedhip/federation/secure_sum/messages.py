@@ -1,4 +1,4 @@
-"""The four messages, and the three digests in which all sites must agree.
+"""The messages, and the three digests in which all sites must agree.
 
     cohort    H(terms, the keys of every site in stage 1)
     view      H(cohort, the sites that dealt shares)
@@ -12,6 +12,9 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
+
+import numpy as np
+from numpy.typing import NDArray
 
 from fedhip.federation.secure_sum.encoding import pack, pack_names, unpack
 from fedhip.federation.secure_sum.errors import Fault, Reason, require
@@ -30,11 +33,11 @@ from fedhip.federation.secure_sum.primitives import (
 from fedhip.federation.secure_sum.shamir import SHARE_BYTES, element
 from fedhip.federation.secure_sum.terms import Terms
 
-VERSION = 1
+VERSION = 2
 DIGEST_BYTES = 32
 LONGEST_MESSAGE = 1 << 17  # the shares of 1024 sites, and room
 
-_KEYS, _SHARES, _AGREEMENT, _ANSWER = b"\1", b"\2", b"\3", b"\4"
+_KEYS, _SHARES, _AGREEMENT, _ANSWER, _VECTOR = b"\1", b"\2", b"\3", b"\4", b"\5"
 _SEALED_BYTES = NONCE_BYTES + 2 * SHARE_BYTES + TAG_BYTES
 
 
@@ -145,6 +148,23 @@ def view_digest(cohort: bytes, dealers: Iterable[str]) -> bytes:
 def outcome_digest(view: bytes, survivors: Iterable[str]) -> bytes:
     """Whose vectors are in the sum."""
     return digest(b"outcome", view, pack_names(sorted(survivors)))
+
+
+def vector_statement(terms: Terms, site: str, view: bytes, masked: NDArray[np.uint64]) -> bytes:
+    """What a site signs with its masked vector."""
+    content = digest(b"masked vector", np.ascontiguousarray(masked, "<u8").view(np.uint8).data)
+    return statement(b"sign vector", *_head(_VECTOR, terms, site), view, content)
+
+
+def encode_signature(terms: Terms, site: str, signature: bytes) -> bytes:
+    """The message that goes with a masked vector."""
+    return pack((*_head(_VECTOR, terms, site), signature))
+
+
+def check_vector(data: bytes, terms: Terms, site: str, view: bytes, masked: NDArray[np.uint64]) -> None:
+    """Require that `site` made this masked vector in this view."""
+    (signature,) = _read(data, _VECTOR, terms, site, None)
+    terms.verify(site, signature, vector_statement(terms, site, view, masked))
 
 
 def agreement_statement(terms: Terms, site: str, outcome: bytes) -> bytes:

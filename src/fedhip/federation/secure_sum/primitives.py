@@ -17,7 +17,7 @@ from cryptography.hazmat.primitives.kdf.hkdf import HKDF
 from fedhip.federation.secure_sum.encoding import pack, pieces
 from fedhip.federation.secure_sum.errors import Fault, Reason, require
 
-PROTOCOL = b"fedhip secure sum, version 1"
+PROTOCOL = b"fedhip secure sum, version 2"
 KEY_BYTES = 32
 NONCE_BYTES = 12
 TAG_BYTES = 16
@@ -31,7 +31,7 @@ def statement(purpose: bytes, *parts: bytes) -> bytes:
     return pack((PROTOCOL, purpose, *parts))
 
 
-def digest(purpose: bytes, *parts: bytes) -> bytes:
+def digest(purpose: bytes, *parts: bytes | memoryview) -> bytes:
     """SHA-256 of the statement."""
     hasher = Hash(SHA256())
     for piece in pieces((PROTOCOL, purpose, *parts)):
