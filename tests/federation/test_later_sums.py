@@ -103,7 +103,7 @@ def test_weights_as_a_file_holds_them() -> None:
 
 def test_what_the_logistic_head_costs_a_site() -> None:
     usual = {"name": "x", "sites": ("a", "b", "c"), "classes": ("x", "y"), "width": 3, "fraction_bits": 32}
-    agreement = Agreement(**usual, quorum=3, threshold=3, max_rows=9, head="logistic")  # type: ignore[arg-type]
+    agreement = Agreement(**usual, quorum=3, threshold=3, max_rows=9, few_rows=True, head="logistic")  # type: ignore[arg-type]
     asks = ["temperature", "gradient", "gradient", "penalty"]
     survey, statistics, gradient, weights = 8 * (52 * 3 + 1), 8 * (6 + 6 + 2), 8 * (4 * 2 + 2 + 2 + 2), 4 * 8
     for columns, first in (("sum", survey), ("plain", 0)):
@@ -116,7 +116,7 @@ def test_what_the_logistic_head_costs_a_site() -> None:
 
 def test_what_a_ridge_costs_a_site() -> None:
     usual = {"name": "x", "sites": ("a", "b", "c"), "classes": ("x", "y"), "width": 3, "fraction_bits": 32}
-    three = Agreement(**usual, quorum=3, threshold=3, max_rows=9)  # type: ignore[arg-type]
+    three = Agreement(**usual, quorum=3, threshold=3, max_rows=9, few_rows=True)  # type: ignore[arg-type]
     one = replace(three, columns="plain", beta="gcv")
     survey, statistics, beta, model = 8 * (52 * 3 + 1), 8 * (6 + 6 + 2), 8 * 6 * 8, 8 * (3 + 1) * 2
 
@@ -129,3 +129,5 @@ def test_what_a_ridge_costs_a_site() -> None:
     assert told(one, "global") == (1, statistics, model)
     assert told(replace(one, intercept=False), "global") == (1, statistics, 8 * 3 * 2)
     assert told(three, "local", "beta") == (0, 0, 0)
+    assert told(replace(one, few_rows=False), "fedhip") == (2, 8 * 2 + statistics, 8 * 2 + statistics)  # and a census
+    assert told(replace(one, few_rows=False), "local") == (0, 0, 0)

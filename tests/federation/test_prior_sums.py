@@ -32,7 +32,9 @@ PLACES = len(TEMPERATURES) * len(SMOOTHINGS)
 
 def agreement(**settings: Any) -> Agreement:
     usual: dict[str, Any] = {"name": "x", "sites": ("a", "b", "c"), "classes": ("x", "y"), "width": 3}
-    return Agreement(**usual, fraction_bits=32, quorum=3, threshold=3, max_rows=9, prior="client", **settings)
+    return Agreement(
+        **usual, fraction_bits=32, quorum=3, threshold=3, max_rows=9, few_rows=True, prior="client", **settings
+    )
 
 
 @given(st.lists(st.tuples(st.floats(1e-12, 1e18), st.integers(1, 1000)), min_size=1, max_size=20))
