@@ -16,6 +16,7 @@ from itertools import islice
 from typing import TYPE_CHECKING, Any
 
 from fedhip.federation.errors import EngineError, MessageError
+from fedhip.federation.vector import Layout
 
 if TYPE_CHECKING:
     from fedhip.federation.agreement import Agreement
@@ -43,12 +44,9 @@ class Bounds:
 
     @classmethod
     def of(cls, agreement: Agreement) -> Bounds:
-        """The largest of the agreed sums; a gradient has a few numbers for each class beside those of the classes."""
-        from fedhip.federation.lift_sums import moments_length
-
-        layout = agreement.layout
-        first = moments_length(agreement) if agreement.has_first_sum else 0
-        return cls(max(layout.size + 4 * layout.d, first) + _FEW, len(agreement.sites))
+        """Of the largest sum that can be agreed on: statistics, gradients (a few more for each class), a survey."""
+        layout, raw = agreement.layout, Layout(agreement.width, 1)
+        return cls(max(layout.size + 4 * layout.d, raw.size, 64 * raw.m) + _FEW, len(agreement.sites))
 
     @property
     def body(self) -> int:
