@@ -86,7 +86,8 @@ def test_what_was_done_is_said_and_a_receipt_given(run: Path, capsys: pytest.Cap
     done("forget", run, "--client", "south")
     shown = capsys.readouterr().out
     assert "client 'south' is forgotten: its 12 training rows are out of the sum; 2 models solved" in shown
-    receipt = Path(shown.strip().split("receipt: ")[1])
+    receipt = Path(shown.split("receipt: ")[1].splitlines()[0])
+    assert "the cache holds no features that the run used; left: the rows themselves" in shown
     assert json.loads(receipt.read_text())["entry"]["event"] == "forget"
     done("verify", run, "--receipt", receipt)
     capsys.readouterr()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import warnings
+from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -46,6 +47,12 @@ def sums_only(monkeypatch: pytest.MonkeyPatch) -> None:
         return SimpleNamespace(accuracy={})
 
     monkeypatch.setattr(personal, "personalize", keep)
+
+
+@pytest.fixture
+def another_user(monkeypatch: pytest.MonkeyPatch, tmp_path_factory: pytest.TempPathFactory) -> Callable[[], None]:
+    """What follows is done by users whose ledgers of sums are empty."""
+    return lambda: monkeypatch.setenv("FEDHIP_STATE", str(tmp_path_factory.mktemp("sums")))
 
 
 @pytest.fixture(autouse=True)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -92,7 +92,7 @@ def test_dollars_beside_columns_of_one(tmp_path: Path, outlier: float, column: i
         assert not [check for check in verify(own) if check.problem]
 
 
-def test_the_units_decide_nothing(tmp_path: Path) -> None:
+def test_the_units_decide_nothing(tmp_path: Path, another_user: Callable[[], None]) -> None:
     """In cents or in millions, moved or not: the same β and α, and the same answers."""
     usual, other = in_dollars(tmp_path / "usual"), in_dollars(tmp_path / "other")
     for site in FOUR:
@@ -100,7 +100,9 @@ def test_the_units_decide_nothing(tmp_path: Path) -> None:
             content = dict(file)
         content["features"] = content["features"] * 2.0 ** np.arange(-12, 12, 4) + np.array([0, 64, 0, -8, 0, 4096])
         np.savez(other.data(site), **content)
-    first, second = usual.run(), other.run()
+    first = usual.run()
+    another_user()
+    second = other.run()
     assert first.results["beta"] == pytest.approx(second.results["beta"], rel=1e-3)
     for site in FOUR:
         mine, theirs = (RunFolder.open(trial.site_folder(site) / "result") for trial in (usual, other))
@@ -245,7 +247,7 @@ def test_a_column_that_varies_by_less_than_a_step_is_said_in_the_sites_log(tmp_p
     np.savez(trial.data("c"), **content)
     trial.run()
     assert "WARNING column 0 varies from 0.5 to 0.50000" in trial.log("c")
-    assert "WARNING" not in trial.log("a")
+    assert "WARNING column" not in trial.log("a")
 
 
 def test_a_column_without_units_and_without_an_intercept(tmp_path: Path) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from functools import reduce
 from operator import add
 from pathlib import Path
@@ -136,7 +137,7 @@ def test_plain_sums(tmp_path: Path) -> None:
     ("step", "number"),
     [("keys", 4), ("mask", 3), ("unmask", 2), ("unmask", 4), ("keys", 6), ("mask", 8), ("unmask", 5)],
 )
-def test_killed_in_either_sum(tmp_path: Path, step: str, number: int) -> None:
+def test_killed_in_either_sum(tmp_path: Path, step: str, number: int, another_user: Callable[[], None]) -> None:
     trial, other = lifted(tmp_path / "killed", beta="gcv"), lifted(tmp_path / "whole", beta="gcv")
     trial.grid.stop_at = (step, number)
     with pytest.raises(ServerKilled):
@@ -145,7 +146,9 @@ def test_killed_in_either_sum(tmp_path: Path, step: str, number: int) -> None:
         for site in FOUR:
             trial.policy(site, "allow_other_sums = true")
     trial.again()
-    assert trial.run().total() == other.run().total()
+    total = trial.run().total()
+    another_user()
+    assert total == other.run().total()
 
 
 def test_who_leaves_after_the_moments(tmp_path: Path) -> None:

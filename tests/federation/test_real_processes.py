@@ -25,6 +25,7 @@ from fedhip.federation.errors import EngineError, RoundError
 from fedhip.federation.places import ServerPlace, State
 from fedhip.federation.setup import InitSettings, init
 from fedhip.federation.site_folder import open_site
+from fedhip.privacy.attacks import Upload, every_row, single_rows
 from fedhip.runs import RunFolder
 from tests.federation.doors import signed
 from tests.federation.samples import CLASSES, FOUR, WIDTH, sum_of, write_rows
@@ -60,6 +61,10 @@ def test_four_sites_as_in_the_example(tmp_path: Path) -> None:
     assert not list(places[0].rglob("key"))  # each site made its own
     for site, place in zip(SITES, places[1:], strict=True):
         assert open_site(place).name == site
+    total = RunFolder.open(places[0] / "state" / "result").total()
+    assert total.num_samples > total.num_features
+    assert every_row(Upload.of(total)) is None  # the sum gives no row away
+    assert len(single_rows(Upload.of(total))) == 0
 
 
 class Demo:

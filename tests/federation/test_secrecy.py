@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -151,8 +152,9 @@ def test_no_plain_term_of_a_later_sum_in_any_message_or_file(
         assert holds(haystack, found) == []
 
 
-def test_no_plain_statistics_in_a_checkpoint(tmp_path: Path) -> None:
+def test_no_plain_statistics_in_a_checkpoint(tmp_path: Path, another_user: Callable[[], None]) -> None:
     for step, number in (("unmask", 2), ("unmask", 6), ("unmask", 10), ("personalize", 2)):
+        another_user()
         trial = Trial.make(tmp_path / f"{step}-{number}")
         trial.grid.stop_at = (step, number)
         with pytest.raises(ServerKilled):

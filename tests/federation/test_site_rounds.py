@@ -437,7 +437,7 @@ def test_a_model_before_its_turn(three: ThreeSums) -> None:
 
 def test_what_lies_on_the_disk_between_three_sums(three: ThreeSums) -> None:
     state = three.trial.site_folder("a") / "state"
-    usual = {"lock", "session.bin", "site.log", "finished.json"}
+    usual = {"lock", "session.bin", "site.log", "finished.json", "sums.head"}
     three.until_beta()
     assert {path.name for path in state.iterdir()} == {*usual, "moments.bin"}
     three.sum(3, *three.for_beta())

@@ -124,7 +124,7 @@ def header(records: RecordDict, **fields: object) -> RecordDict:
         ("step", "dance"),
         ("attempt", 0),
         ("attempt", "1"),
-        ("round", 0),
+        ("round", -1),
         ("round", True),
         ("code", "Traceback: patient 7"),
         ("code", 5),

@@ -86,6 +86,10 @@ def register(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> N
         metavar="C",
         help="of n sites, how many may conspire with the server: the threshold is above (n + C)/2 (default: a third)",
     )
+    rules.add_argument(
+        "--few-rows", action=_FLAG,
+        help="no census: do not look first whether there are as many rows as features (default: look)",
+    )  # fmt: skip
     rules.add_argument("--threshold", type=int, metavar="N", help="sites needed to unmask (default: as the quorum)")
     rules.add_argument("--deadline", type=float, metavar="S", help="seconds for each step (default: 600)")
     rules.add_argument("--max-rows", type=int, metavar="N", help="bound on a site's rows (default: as the grid allows)")
@@ -125,7 +129,7 @@ def init(args: argparse.Namespace) -> int:
     settings: dict[str, Any] = {"name": args.name, "sites": args.sites, "hosts": args.host, **_agreed(args)}
     for option in (
         *("port", "days", "head", "gradient_rounds", "prior", "alpha", "beta", "seed", "quorum", "threshold"),
-        *("dishonest_sites", "deadline", "max_rows", "largest_feature", "only_local_classes", "secure_sum"),
+        *("dishonest_sites", "few_rows", "deadline", "max_rows", "largest_feature", "only_local_classes", "secure_sum"),
         *("standardize", "intercept", "make_keys"),
     ):
         if getattr(args, option) is not None:

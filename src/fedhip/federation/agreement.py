@@ -77,13 +77,13 @@ _KEYS = {
                 "fraction_bits",
                 "only_local_classes",
             ),
-            *("secure_sum", "quorum", "threshold", "dishonest_sites", "deadline", "max_rows"),
+            *("secure_sum", "quorum", "threshold", "dishonest_sites", "few_rows", "deadline", "max_rows"),
         )
     },
 }
 _OPTIONAL = (
     *("encoder_digest", "encoder_size", "backbone", "columns", "column_offsets", "column_exponents", *LIFT_FIELDS[1:]),
-    *("head", "gradient_rounds", "prior", "standardize", "intercept", "dishonest_sites"),
+    *("head", "gradient_rounds", "prior", "standardize", "intercept", "dishonest_sites", "few_rows"),
 )
 _DIGEST = re.compile("[0-9a-f]{64}")
 _LIMIT = 1 << 63
@@ -135,6 +135,9 @@ class Agreement:
     `dishonest_sites` is against how many sites that work together with the server the `threshold` must hold
     (`least_threshold`); where it is not given, against a third of them.
 
+    `few_rows` leaves out the census, a sum of the rows of each class before any other: by it a site goes on only if the
+    others have at least as many rows as there are features, for of fewer a sum can be taken apart.
+
     `gradient_rounds` is how many sums of gradients a site gives at most; only the logistic head has any. An agreement
     on a ridge says nothing of heads, as it did before there were others, and one without priors nothing of these.
     """
@@ -168,6 +171,7 @@ class Agreement:
     quorum: int
     threshold: int
     dishonest_sites: int | None = None
+    few_rows: bool = False
     deadline: float = 600.0
     max_rows: int
 
@@ -187,7 +191,7 @@ class Agreement:
                 put(self, field, require_number(field, getattr(self, field), word="' or '".join(words)))
         require_whole("seed", self.seed, 0, _LIMIT - 1)
         require_whole("fraction_bits", self.fraction_bits, 0, 62)
-        for field in ("only_local_classes", "secure_sum", "standardize", "intercept"):
+        for field in ("only_local_classes", "secure_sum", "standardize", "intercept", "few_rows"):
             if not isinstance(getattr(self, field), bool):
                 raise AgreementError(f"{field} is {shown(getattr(self, field))}; give true or false")
         put(self, "deadline", require_number("deadline", self.deadline, above=0.0))
@@ -329,6 +333,11 @@ class Agreement:
         return "local", "global", "fedhip" if self.head == "ridge" else f"fedhip-{self.head}"
 
     @property
+    def has_census(self) -> bool:
+        """Whether a sum of the rows of each class comes before all others."""
+        return self.secure_sum and not self.few_rows
+
+    @property
     def has_first_sum(self) -> bool:
         """Whether a sum comes before that of the statistics: it says what the columns, or the lift, are."""
         return self.columns == "sum" or self.lift != "none"
@@ -366,6 +375,11 @@ class Agreement:
             found.append(
                 f"the quorum is 2 of {len(self.sites)} sites: if only two are left, each can infer the other's "
                 "statistics; sites whose minimum_cohort is 3 will refuse"
+            )
+        if self.few_rows:
+            found.append(
+                "there is no census (few_rows = true): nobody looks whether the sites have as many rows together as "
+                "there are features, and the sum of fewer can be taken apart into rows"
             )
         if self.head == "logistic":
             found.append(
@@ -468,7 +482,7 @@ class Agreement:
         values["columns"] = None if self.columns == "plain" else self.columns
         for field in ("column_offsets", "column_exponents"):
             values[field] = None if values[field] is None else list(values[field])
-        for field in ("standardize", "intercept"):
+        for field in ("standardize", "intercept", "few_rows"):
             values[field] = values[field] or None
         if self.backbone is not None:
             described = self.backbone.to_dict()

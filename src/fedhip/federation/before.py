@@ -20,7 +20,7 @@ def require_ready(
             raise SiteDataError(f"there is no {path}; check the path")
     _require_out(site, site.path / "result" if out is None else out)
     resolve_device(device)
-    return SiteRows.read(data, site.name, site.agreement, site.policy.class_names)
+    return SiteRows.read(data, site.name, site.agreement, site.policy)
 
 
 def _require_out(site: SiteFolder, out: Path) -> None:

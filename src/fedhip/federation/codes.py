@@ -33,6 +33,7 @@ class SiteCode(StrEnum):
     CLASSES = "classes"
     WIDTH = "width"
     NO_ROWS = "no-rows"
+    FEW_ROWS = "few-rows"
     ROWS = "rows"
     IMPOSSIBLE = "impossible"
     OVERFLOW = "overflow"
@@ -79,6 +80,7 @@ _MEANINGS: dict[SiteCode | ServerCode, str] = {
     SiteCode.CLASSES: "has a class that is none of the agreed ones; see its log",
     SiteCode.WIDTH: "has features of another width than agreed",
     SiteCode.NO_ROWS: "has no row to train on",
+    SiteCode.FEW_ROWS: "refuses to go on: the others have fewer rows than there are features; see its log",
     SiteCode.ROWS: "has more rows than agreed",
     SiteCode.IMPOSSIBLE: "found its own statistics to be those of no data set; see its log",
     SiteCode.OVERFLOW: "has values too large for the agreed grid; agree on fewer fraction bits",

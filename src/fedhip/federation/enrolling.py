@@ -70,12 +70,12 @@ def safe_policy(agreement: Agreement) -> Policy:
     return Policy(minimum_cohort=min(Policy.minimum_cohort, len(agreement.sites)))
 
 
-def unpack(parcel: Parcel, folder: Path) -> None:
-    """The parcel's files and a safe site.toml, in a site's folder that has its key already."""
+def unpack(parcel: Parcel, folder: Path, policy: Policy | None = None) -> None:
+    """The parcel's files and a site.toml, by default a safe one, in a site's folder that has its key already."""
     texts = {
         agreement_file.FILE: parcel.agreement.to_text(),
         CONNECTION: write_connection(parcel.site, *parse_address(parcel.address)),
-        policy_file.FILE: safe_policy(parcel.agreement).to_text(),
+        policy_file.FILE: (policy or safe_policy(parcel.agreement)).to_text(),
     }
     if parcel.roster is not None:
         texts[roster_file.FILE] = parcel.roster.to_text()

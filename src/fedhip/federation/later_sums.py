@@ -37,8 +37,9 @@ _LOSS_BITS = 32
 
 
 class Ask(StrEnum):
-    """What a sum is of: what the columns are like, the statistics, and what follows them."""
+    """What a sum is of: rows, what the columns are like, the statistics, and what follows them."""
 
+    CENSUS = "census"
     MOMENTS = "moments"
     STATISTICS = "statistics"
     BETA = "beta"

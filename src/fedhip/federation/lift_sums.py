@@ -78,6 +78,11 @@ def lift_of(vector: Vector, agreement: Agreement) -> Lift:
     return plan.of_survey(survey_in(vector, agreement))
 
 
+def rows_in(vector: Vector, agreement: Agreement) -> int:
+    """How many rows the moments are of: the last number of either kind."""
+    return int(vector.view(np.int64)[-1])
+
+
 def require_possible_moments(vector: Vector, agreement: Agreement, most_rows: int) -> None:
     """Refuse moments that no data set of so many rows has."""
     if _is_products(agreement):

@@ -17,12 +17,14 @@ from fedhip.federation.toml import read_toml, require_known, write_toml
 
 FILE = "site.toml"
 
-_SWITCHES = ("require_secure_sum", "tell_accuracy", "allow_other_sums", "allow_leavers")
+_SWITCHES = ("allow_few_rows", "require_secure_sum", "tell_accuracy", "allow_other_sums", "allow_leavers")
 _NOTES = {
     "require_secure_sum": "Refuse a sum without masks, in which the server would see this site's statistics.",
     "minimum_cohort": "Refuse a sum of fewer sites: the sum of two tells each of them about the other.",
     "minimum_difference": "Refuse a sum that differs by fewer sites from an earlier one with some of the same rows.",
     "dishonest_sites": "Refuse a threshold t that a server and so many sites could get round: t > (n + this)/2 of n.",
+    "smallest_class": "Leave out, here, rows of a class that has fewer: the sum may be of them alone, for that class.",
+    "allow_few_rows": "Take part without a census: a sum of fewer rows than features can be taken apart into rows.",
     "tell_accuracy": "Tell the server the accuracy on this site's test rows, and how many there are.",
     "allow_other_sums": "Take part in a second sum of the same agreement: the difference of two sums may be one site.",
     "allow_leavers": "Go on when a site has left between two sums: their difference tells of its rows.",
@@ -41,6 +43,8 @@ class Policy:
     allow_leavers: bool = False
     class_names: Mapping[str, str] = field(default_factory=dict)
     minimum_difference: int = 3
+    smallest_class: int = 2
+    allow_few_rows: bool = False
 
     def __post_init__(self) -> None:
         for name in _SWITCHES:
@@ -49,6 +53,7 @@ class Policy:
         _require_least("minimum_cohort", self.minimum_cohort, 2)
         _require_least("minimum_difference", self.minimum_difference, 1)
         _require_least("dishonest_sites", self.dishonest_sites, 0)
+        _require_least("smallest_class", self.smallest_class, 1)
         _require_mapping(self.class_names)
 
     @classmethod
@@ -82,6 +87,11 @@ class Policy:
             raise PolicyError(
                 f"minimum_cohort is {self.minimum_cohort}, and the federation has {len(agreement.sites)} sites; "
                 "lower it in site.toml if a sum of so few may be known"
+            )
+        if agreement.secure_sum and agreement.few_rows and not self.allow_few_rows:
+            raise PolicyError(
+                "the agreement has few_rows = true, and so no census of rows before the sums; ask the coordinator for "
+                "one, or, if the sum may be one of few rows, set allow_few_rows = true in site.toml"
             )
         least = least_threshold(len(agreement.sites), self.dishonest_sites)
         if agreement.secure_sum and agreement.threshold < least:

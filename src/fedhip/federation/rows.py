@@ -18,6 +18,8 @@ from fedhip.federation.codes import SiteCode, SiteRefusalError
 from fedhip.federation.encoder import find_encoder
 from fedhip.federation.errors import ClassNameError
 from fedhip.federation.names import class_positions
+from fedhip.federation.policy import Policy
+from fedhip.federation.vector import Vector
 
 if TYPE_CHECKING:
     from fedhip.phases import Client, RowEncoding
@@ -27,7 +29,10 @@ _LARGEST = 2.0**64
 
 @dataclass(frozen=True)
 class SiteRows:
-    """Images or features of one site; `labels` are numbers of the agreed classes, `split` is 0 (train) or 1 (test)."""
+    """Images or features of one site; `labels` are numbers of the agreed classes.
+
+    `split` is 0 (train), 1 (test), or 2: a training row of a class of which there are too few here (`smallest_class`).
+    """
 
     site: str
     data: Dataset | FeatureSet
@@ -36,26 +41,38 @@ class SiteRows:
     split: NDArray[np.int8]
 
     @classmethod
-    def read(cls, source: Path, site: str, agreement: Agreement, class_names: Mapping[str, str]) -> SiteRows:
+    def read(cls, source: Path, site: str, agreement: Agreement, policy: Policy) -> SiteRows:
         """The rows at `source`: a feature file, an image folder or an .npz of images; refused if they do not fit."""
         data = _load(source, agreement)
         chosen = _rows_of(site, data, source)
-        labels = _agreed_labels(data, chosen, agreement, class_names)
+        labels = _agreed_labels(data, chosen, agreement, policy.class_names)
         if data.split is None:
             # Whose rows these are, how many and the seed decide: the same division as in a run over all sites.
             whose = np.full(len(labels), site)
             partition = make_partition(labels, "natural", clients=whose, seed=agreement.seed)
             split = split_of(None, partition)
         else:
-            split = data.split[chosen]
+            split = data.split[chosen].copy()
+        counts = np.bincount(labels[split == 0], minlength=len(agreement.classes))
+        split[(split == 0) & (counts < policy.smallest_class)[labels]] = 2
         rows = cls(site, data, chosen, labels, split)
         rows._require(agreement, source)
         return rows
 
+    def census(self, num_classes: int) -> Vector:
+        """Training rows of each class."""
+        return np.bincount(self.labels[self.split == 0], minlength=num_classes).astype(np.uint64)
+
+    @property
+    def left_out(self) -> int:
+        """Training rows of classes of which there are too few."""
+        return int((self.split == 2).sum())
+
     def _require(self, agreement: Agreement, source: Path) -> None:
         train = int((self.split == 0).sum())
         if train == 0:
-            raise SiteRefusalError(SiteCode.NO_ROWS, f"{source} has no row to train on; a site needs at least one")
+            few = " of a class with enough rows (smallest_class in site.toml)" if self.left_out else ""
+            raise SiteRefusalError(SiteCode.NO_ROWS, f"{source} has no row to train on{few}; a site needs at least one")
         if train > agreement.max_rows:
             raise SiteRefusalError(
                 SiteCode.ROWS,

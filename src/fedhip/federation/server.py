@@ -2,8 +2,9 @@
 
     hello → [encoder] → keys → share → mask → [agree] → unmask → [more sums] → personalize → result
 
-The first sum is of what the columns, or the lift, follow from, and that of the statistics the second; where the
-agreement says what the columns are, the statistics' is the first.
+Before all others there is a census, a sum of the rows of each class, unless it is agreed to do without. The first sum
+after it is of what the columns, or the lift, follow from, and that of the statistics the second; where the agreement
+says what the columns are, the statistics' is the first.
 
 A site that errs, is late or sends garbage is left out by name, and the round goes on while the quorum holds. Each
 answer is folded into one running sum and let go, so that memory does not grow with the number of sites. The server
@@ -139,12 +140,14 @@ class Round:
         for warning in self.agreement.warnings:
             self.diary.write("hello", warning)
         self._hello()
+        wanted = self._census() if self.agreement.has_census else {}
         before = self.agreement.has_first_sum
         progress = Progress(*cohort.digests, session.hex(), 1, Stage.MASKED, [])
         progress.first = (Ask.MOMENTS if before else Ask.STATISTICS).value
         size = moments_length(self.agreement) if before else self.layout.size
         if self.agreement.secure_sum:
-            collector = masked_sum(cohort, Wanted(lambda vector: require_length(vector, size)))
+            body: Body = {"ask": progress.first} if wanted else {}
+            collector = masked_sum(cohort, Wanted(lambda vector: require_length(vector, size), body, wanted))
             progress.sites = collector.survivors()
             self._keep(progress, collector=collector.to_bytes())
         else:
@@ -153,6 +156,18 @@ class Round:
             progress.stage = Stage.SUMMED
             self._keep(progress, **{progress.kept_as: as_bytes(total)})
         return progress
+
+    def _census(self) -> Arrays:
+        """How many rows of each class the sites have together, as it goes along with the next question."""
+        cohort, classes = self.cohort, len(self.agreement.classes)
+        cohort.envelope = replace(cohort.envelope, round=0)
+        total = unmasked(cohort, masked_sum(cohort, Wanted(lambda vector: require_length(vector, classes))))
+        rows = sum(map(int, total))
+        if not 0 < rows <= self.agreement.max_rows * len(self.agreement.sites):
+            raise RoundError(f"a site sent wrong numbers under its mask: {rows} rows in all; nothing was written")
+        self.diary.write("census", f"{rows} rows, of {len(cohort.nodes)} sites, and {self.layout.m} features")
+        cohort.envelope = replace(cohort.envelope, round=1)
+        return {"census": total}
 
     def _hello(self) -> None:
         """Who is here: known by the signature on its answer, and not by what the engine calls it."""

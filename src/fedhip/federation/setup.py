@@ -50,7 +50,7 @@ from fedhip.federation.credentials import (
     require_host,
     write_private,
 )
-from fedhip.federation.enrolling import PARCELS, first_parcel, unpack
+from fedhip.federation.enrolling import PARCELS, first_parcel, safe_policy, unpack
 from fedhip.federation.fingerprint import fingerprint_of
 from fedhip.federation.names import require_class_names, require_site_names, same_class
 from fedhip.federation.parcel import Parcel
@@ -113,6 +113,7 @@ class InitSettings:
     quorum: int | None = None
     threshold: int | None = None
     dishonest_sites: int | None = None
+    few_rows: bool = False
     deadline: float = 600.0
     max_rows: int | None = None
 
@@ -167,6 +168,7 @@ class InitSettings:
             quorum=quorum,
             threshold=threshold,
             dishonest_sites=self.dishonest_sites,
+            few_rows=self.few_rows,
             deadline=self.deadline,
             max_rows=max_rows,
         )
@@ -245,6 +247,8 @@ def _make_sites(draft: Path, agreement: Agreement, parcels: Mapping[str, Parcel]
         keys[name] = make_site_key(folder / KEY)
     roster = Roster(agreement.name, keys)
     for name, parcel in parcels.items():
-        unpack(replace(parcel, roster=roster), draft / f"site-{name}")
+        # Who has all the sites has said what their people would.
+        policy = replace(safe_policy(agreement), allow_few_rows=agreement.few_rows)
+        unpack(replace(parcel, roster=roster), draft / f"site-{name}", policy)
     write_private(draft / roster_file.FILE, roster.to_text().encode("utf-8"))
     return roster

@@ -3,7 +3,8 @@
     hello         who this is, signed; do agreement and roster agree, are there rows, is the encoder here?
     encoder       a piece of the encoder, for a site that lacks it
     keys          what is summed is computed and checked; ephemeral keys for the secure sum
-                  (first what the columns are like, unless that is agreed on; the statistics in a sum of their own)
+                  (first a census of rows, unless it is agreed to do without; then what the columns are like, unless
+                  that is agreed on; then the statistics)
     share         sealed shares for the other sites
     mask          that under masks (or plain, where agreement and policy both permit it)
     agree         a signature on the list of survivors, where somebody is gone
@@ -41,7 +42,14 @@ from fedhip.federation.errors import (
     SiteDataError,
 )
 from fedhip.federation.later_sums import Ask
-from fedhip.federation.lift_sums import encoding_of, lift_of, moments_vector, plan_of, require_possible_moments
+from fedhip.federation.lift_sums import (
+    encoding_of,
+    lift_of,
+    moments_vector,
+    plan_of,
+    require_possible_moments,
+    rows_in,
+)
 from fedhip.federation.personal import Pooled, Sum
 from fedhip.federation.prior_sums import later_length
 from fedhip.federation.rows import SiteRows, lost_column, require_agreed_units, require_size
@@ -169,7 +177,8 @@ class Site:
             )
         if envelope.step is Step.ENCODER:
             return self._encoder(site, session, question)
-        if envelope.round > 1 and envelope.step is (Step.KEYS if site.agreement.secure_sum else Step.MASK):
+        first = 0 if site.agreement.has_census else 1
+        if envelope.round > first and envelope.step is (Step.KEYS if site.agreement.secure_sum else Step.MASK):
             self._begin_later(site, session, question)
         elif envelope.round != session.round and envelope.step is not Step.PERSONALIZE:
             raise SiteRefusalError(SiteCode.ORDER, f"{envelope.step} of sum {envelope.round} is not its turn")
@@ -215,8 +224,16 @@ class Site:
         for warning in site.warnings:
             self._log(logging.WARNING, warning)
         signature = credentials.sign(site.key, hello_statement(envelope, site.name, node))
-        ask = (Ask.MOMENTS if site.agreement.has_first_sum else Ask.STATISTICS).value
-        session = Session(envelope.session, envelope.agreement, envelope.roster, ask=ask)
+        if rows.left_out:
+            self._log(
+                logging.WARNING,
+                f"{rows.left_out} training rows are left out: their classes have fewer than "
+                f"{site.policy.smallest_class} here (smallest_class in site.toml)",
+            )
+        session = Session(envelope.session, envelope.agreement, envelope.roster)
+        session.round = 0 if site.agreement.has_census else 1
+        first = Ask.MOMENTS if site.agreement.has_first_sum else Ask.STATISTICS
+        session.ask = (Ask.CENSUS if site.agreement.has_census else first).value
         session.answers[Step.HELLO] = (question.digest(), None)
         self._sums(site, session).begin(rows)
         self.state.begin(session)
@@ -275,7 +292,7 @@ class Site:
         masked, signature = member.mask(vector, shares)
         self._sums(site, session).take_part("masked", (site.name, *shares))
         session.member = member.to_bytes()
-        if session.round == 1:
+        if session.round <= 1:
             session.cohort = [site.name, *shares]
         self.state.drop_vector()
         return {"signature": signature}, {"vector": masked}
@@ -298,7 +315,8 @@ class Site:
             self._log(logging.WARNING, f"left before sum {session.round}: {', '.join(left)}; it is of the others' rows")
         session.cohort = survivors
         # From here on the server may have the sum, whether it ever says so or not.
-        self.state.finish(session)
+        if session.ask != Ask.CENSUS:
+            self.state.finish(session)
         return {"shares": shares}, {}
 
     def _personalize(self, site: SiteFolder, session: Session, question: Letter) -> Answer:
@@ -339,7 +357,10 @@ class Site:
 
     def _begin_later(self, site: SiteFolder, session: Session, question: Letter) -> None:
         """A sum after the first: kept before anything is computed, so that the next question finds it."""
-        if (told := begin(session, question, site.agreement)) is not None:
+        told = begin(session, question, site.agreement)
+        if session.round == 1:
+            self._require_census(site, require_length(question.array("census"), len(site.agreement.classes)))
+        if told is not None:
             self.state.finish(session)  # one total for an agreement: see `_personalize`
             keep = self.state.keep_moments if session.ask == Ask.STATISTICS else self.state.keep_total
             keep(told)
@@ -352,6 +373,8 @@ class Site:
 
     def _vector(self, site: SiteFolder, session: Session, question: Letter) -> Vector:
         """What this site gives to the sum under way."""
+        if session.ask == Ask.CENSUS:
+            return self._rows(site).census(len(site.agreement.classes))
         if session.ask == Ask.MOMENTS:
             return self._moments(site)
         if session.ask == Ask.STATISTICS and session.moments is not None:
@@ -379,10 +402,34 @@ class Site:
                 SiteCode.TOTAL, f"the sum that came does not fit this site's rows: {error}"
             ) from error
 
+    def _require_census(self, site: SiteFolder, census: Vector) -> None:
+        """Go on only if the rows of the others are possible, and at least as many as the features."""
+        agreement = site.agreement
+        rest = (census - self._rows(site).census(len(agreement.classes))).view(np.int64)
+        rows, others = sum(map(int, rest)), len(agreement.sites) - 1
+        if int(rest.min()) < 0 or not agreement.threshold - 1 <= rows <= others * agreement.max_rows:
+            raise SiteRefusalError(
+                SiteCode.TOTAL, "the census that came, less this site's own rows, is that of no rows"
+            )
+        self._log(logging.INFO, f"by the census the others have {rows} training rows: compare it with other sites'")
+        self._require_enough(agreement, rows)
+
+    def _require_enough(self, agreement: Agreement, rows: int) -> None:
+        m = agreement.layout.m
+        if rows < m:
+            raise SiteRefusalError(
+                SiteCode.FEW_ROWS,
+                f"the other sites have {rows} training rows together, and there are {m} features: a sum of so few can "
+                "be taken apart into rows. Take more rows or fewer features, or agree on few_rows and allow it in "
+                "site.toml",
+            )
+
     def _require_others_moments(self, site: SiteFolder, session: Session) -> None:
         """The same of the first sum."""
         agreement = site.agreement
         rest = self._kept_moments(session) - moments_vector(self._raw_client(site), agreement)
+        if agreement.has_census:  # a site may have left since
+            self._require_enough(agreement, rows_in(rest, agreement))
         try:
             require_possible_moments(rest, agreement, (len(agreement.sites) - 1) * agreement.max_rows)
         except StatisticsError as error:
@@ -411,7 +458,7 @@ class Site:
         return SiteSums(site, self.state, session, self.allow)
 
     def _rows(self, site: SiteFolder) -> SiteRows:
-        return SiteRows.read(self.data, site.name, site.agreement, site.policy.class_names)
+        return SiteRows.read(self.data, site.name, site.agreement, site.policy)
 
     def _raw_client(self, site: SiteFolder) -> Client:
         client = self._rows(site).client(

@@ -57,8 +57,11 @@ def begin(session: Session, question: Letter, agreement: Agreement) -> Vector | 
         session.done.append(session.ask)
     ask = _require_turn(session.done, question, agreement)
     layout = agreement.layout
-    if ask == Ask.STATISTICS:
-        told: Vector | None = _require_same_moments(session, question, agreement)
+    told: Vector | None
+    if number == 1:
+        told = None  # but the census, which is looked at and not kept
+    elif ask == Ask.STATISTICS:
+        told = _require_same_moments(session, question, agreement)
     else:
         told = _require_same_total(session, question, layout)
     session.round, session.attempt, session.ask, session.member = number, envelope.attempt, ask, None
@@ -73,8 +76,10 @@ def begin(session: Session, question: Letter, agreement: Agreement) -> Vector | 
 def require_nobody_left(session: Session, policy: Policy, sites: Iterable[str]) -> None:
     """Refuse a later sum of other sites than the one before, unless the policy lets sites leave."""
     now, before = set(sites), set(session.cohort)
-    if session.round == 1 or now == before:
+    if not session.done or now == before:
         return
+    if session.ask == Ask.MOMENTS and now < before:
+        return  # left after the census: rows are counted again, before the statistics
     if not now < before:
         raise SiteRefusalError(SiteCode.COHORT, "a site is to be in this sum that was not in the one before")
     if not policy.allow_leavers:
@@ -288,7 +293,8 @@ def _require_turn(done: list[str], question: Letter, agreement: Agreement) -> st
     ready = summed and (Ask.BETA in done or not agreement.chooses_beta)
     first = summed and not fitted and Ask.TEMPERATURE not in done and gradients == 0
     turns = {
-        Ask.STATISTICS: not summed,
+        Ask.MOMENTS: done == [Ask.CENSUS] and agreement.has_first_sum,
+        Ask.STATISTICS: not summed and (Ask.MOMENTS in done) == agreement.has_first_sum,
         Ask.BETA: agreement.chooses_beta and summed and not fitted and Ask.BETA not in done,
         Ask.TEMPERATURE: first and (head == "logistic" or (head == "lda" and agreement.prior == "client")),
         Ask.GRADIENT: Ask.TEMPERATURE in done and not fitted and gradients < (agreement.gradient_rounds or 0),

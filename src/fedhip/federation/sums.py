@@ -194,9 +194,9 @@ class Sums:
             self._append({"event": "data", **content})
 
     def finished(self, question: Question) -> str | None:
-        """The session in which this site finished a sum of this agreement."""
+        """The session in which this site finished a sum of this agreement; a census may be asked for again."""
         for line in self._sums("unmasked"):
-            if (line["site"], line["agreement"]) == (question.site, question.agreement):
+            if line["ask"] != "census" and (line["site"], line["agreement"]) == (question.site, question.agreement):
                 return str(line["session"])
         return None
 

@@ -45,4 +45,7 @@ def traffic_of(agreement: Agreement, method: str, asks: Sequence[str] = ()) -> d
     if method != "local" and agreement.has_first_sum and agreement.lift == "none":
         first = 8 * moments_length(agreement)
         rounds, up, down = rounds + 1, up + first, down + first
+    if method != "local" and agreement.has_census:
+        census = 8 * layout.d
+        rounds, up, down = rounds + 1, up + census, down + census
     return {"rounds": rounds, "upload_bytes_per_client": up, "download_bytes_per_client": down}

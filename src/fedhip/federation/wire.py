@@ -67,7 +67,7 @@ class Step(StrEnum):
 class Envelope:
     """Which federation, which session and which step a message belongs to.
 
-    `round` numbers the sums of a session: the statistics are the first, and most heads need no other.
+    `round` numbers the sums of a session: 0 is the census, and 1 the first after it.
     """
 
     session: bytes
@@ -297,8 +297,8 @@ def _envelope(header: Mapping[str, Any]) -> Envelope:
         raise MessageError(f"the session is not {SESSION_BYTES} bytes")
     if type(attempt) is not int or attempt < 1:
         raise MessageError("the attempt is no number from 1")
-    if type(number) is not int or number < 1:
-        raise MessageError("the round is no number from 1")
+    if type(number) is not int or number < 0:
+        raise MessageError("the round is no number from 0")
     digests = [header.get(name) for name in ("agreement", "roster")]
     if not all(isinstance(digest, str) and len(digest) <= _LONGEST_TEXT for digest in digests):
         raise MessageError("the digests of agreement and roster are missing")

@@ -7,6 +7,7 @@ from fedhip.federation.later_sums import Ask
 from fedhip.federation.policy import Policy
 
 _SUMS = {
+    Ask.CENSUS: "how many rows there are of each class",
     Ask.MOMENTS: "what the columns are like",
     Ask.STATISTICS: "the statistics",
     Ask.BETA: "which β is best",
@@ -23,6 +24,7 @@ def sums_of(agreement: Agreement) -> dict[Ask, int]:
     prior, head = agreement.prior == "client", agreement.head
     gradients = agreement.gradient_rounds or 0
     counts = {
+        Ask.CENSUS: int(agreement.has_census),
         Ask.MOMENTS: int(agreement.has_first_sum),
         Ask.STATISTICS: 1,
         Ask.BETA: int(agreement.chooses_beta),

@@ -85,7 +85,7 @@ def unmask(victim: Path, roster: Roster, keys: Mapping[str, PrivateKey]) -> tupl
     for site in members:
         collector.shares(site, sealed[site])
     for site, member in members.items():
-        collector.add(site, member.mask(vectors[site], collector.dealt_to(site)))
+        collector.add(site, *member.mask(vectors[site], collector.dealt_to(site)))
     survivors = collector.survivors()
     for site, member in members.items():
         collector.unmask(site, member.unmask(survivors, {}))

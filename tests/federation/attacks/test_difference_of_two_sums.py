@@ -7,13 +7,12 @@ from __future__ import annotations
 
 import shutil
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from fedhip.core.fixedpoint import GridStatistics
-from fedhip.federation.credentials import make_site_key
 from fedhip.federation.errors import RoundError
+from fedhip.federation.roster import Roster
 from fedhip.runs import RunFolder
 from tests.federation.samples import CLASSES, FOUR, ONE_SUM, Trial, clients, encoding
 
@@ -67,28 +66,10 @@ def test_a_new_key(tmp_path: Path) -> None:
     """All sites are told that a key had to be changed, so that there is a new roster, and a new agreement."""
     first = Trial.make(tmp_path / "first", **ONE_SUM)
     total = first.run().total()
-    keys = []
-    for site in THREE:
-        make_site_key(tmp_path / f"new-{site}")
-        keys.append((site, tmp_path / f"new-{site}.pub"))
-    again = made_with_keys(tmp_path, dict(keys), fraction_bits=first.bits, **ONE_SUM)
-    for site in THREE:
-        (tmp_path / f"new-{site}").rename(again.site_folder(site) / "key")
+    again = Trial.make(tmp_path / "second", THREE, fraction_bits=first.bits, **ONE_SUM)
+    rosters = [Roster.read(trial.folder / "roster.json").keys for trial in (first, again)]
+    assert not set(rosters[0].values()) & set(rosters[1].values())
     second = second_sum(again)
     assert second is None or total - second != of_d(first), "the server has the statistics of d"
     assert second is None
     assert "differs from it only by d" in again.log("a")
-
-
-def made_with_keys(tmp_path: Path, keys: dict[str, Path], **settings: Any) -> Trial:
-    """A federation of three sites that bring their keys."""
-    from fedhip.federation.setup import InitSettings, init
-    from tests.federation.samples import WIDTH
-
-    trial = Trial.make(tmp_path / "second", THREE, **settings)
-    nodes = (trial.folder / "state" / "nodes.json").read_bytes()
-    shutil.rmtree(trial.folder)
-    agreed = {"name": "trial", "sites": THREE, "classes": CLASSES, "width": WIDTH, "deadline": 60.0, **settings}
-    init(trial.folder, InitSettings(**agreed, site_keys=keys))
-    (trial.folder / "state" / "nodes.json").write_bytes(nodes)
-    return trial
