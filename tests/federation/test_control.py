@@ -53,6 +53,7 @@ def control(place: Path) -> Iterator[Control]:
         key=key,
         database=place / "db",
         secret=place / "secret",
+        objects=17,
     )
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("sys.argv", ["flower-superlink", *command[command.index("--host") :]])

@@ -21,9 +21,10 @@ FILES = {"authority": Path("/x/ca.crt"), "secret": Path("/x/secret")}
 
 
 def test_the_engine_understands_the_server_s_command() -> None:
-    command = engine.superlink(port=1234, certificate=Path("/x/c"), key=Path("/x/k"), database=Path("/x/db"), **FILES)
+    places = {"certificate": Path("/x/c"), "key": Path("/x/k"), "database": Path("/x/db")}
+    command = engine.superlink(port=1234, objects=17, **places, **FILES)
     start = command.index("--host")
-    assert command[:start][-2:] == ["fedhip.federation.link", "/x/secret"]
+    assert command[:start][-3:] == ["fedhip.federation.link", "/x/secret", "17"]
     args = _parse_args_run_superlink().parse_args(command[start:])
     assert (args.host, args.port, args.isolation) == ("127.0.0.1", 1234, "process")
     assert args.enable_supernode_auth

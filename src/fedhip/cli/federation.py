@@ -144,6 +144,8 @@ def serve(args: argparse.Namespace) -> int:
 
 def _print_nginx(place: ServerPlace, door: Any) -> int:
     from fedhip.federation import nginx, serving
+    from fedhip.federation.bounds import Bounds
+    from fedhip.federation.proxy import Limits
     from fedhip.federation.site_folder import parse_address
 
     host, _ = parse_address(door.address)
@@ -156,7 +158,8 @@ def _print_nginx(place: ServerPlace, door: Any) -> int:
                 key=place.key,
                 authority=place.authority,
                 hosts=(host,),
-            )
+            ),
+            Limits(body=Bounds.of(place.agreement()).call),
         ),
         end="",
     )

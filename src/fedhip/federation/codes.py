@@ -51,6 +51,7 @@ class ServerCode(StrEnum):
     GONE = "gone"
     CRASHED = "crashed"
     GARBAGE = "garbage"
+    TOO_LARGE = "too-large"
     SIGNATURE = "signature"
     TWICE = "twice"
 
@@ -92,6 +93,7 @@ _MEANINGS: dict[SiteCode | ServerCode, str] = {
     ServerCode.GONE: "is no longer connected",
     ServerCode.CRASHED: "broke off without an answer",
     ServerCode.GARBAGE: "sent what is no answer to the question",
+    ServerCode.TOO_LARGE: "sent more than an answer can have, by the agreement",
     ServerCode.SIGNATURE: "is not who it says it is: its signature does not fit the roster",
     ServerCode.TWICE: "is connected twice; the first that answered counts",
 }

@@ -63,13 +63,15 @@ def environment(home: Path, around: Mapping[str, str] | None = None) -> dict[str
     }
 
 
-def superlink(*, port: int, authority: Path, certificate: Path, key: Path, database: Path, secret: Path) -> list[str]:
-    """The server, inside our own program that guards its control interface.
+def superlink(
+    *, port: int, authority: Path, certificate: Path, key: Path, database: Path, secret: Path, objects: int
+) -> list[str]:
+    """The server, inside our own program that guards its control interface and bounds answers to so many objects.
 
     In this isolation its apps are processes of the SuperExec, so that they survive its restart.
     """
     return [
-        *module("fedhip.federation.link", str(secret)),
+        *module("fedhip.federation.link", str(secret), str(objects)),
         *("--host", LOOPBACK),
         *("--port", str(port)),
         *("--ssl-ca-certfile", str(authority)),

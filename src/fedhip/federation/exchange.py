@@ -15,6 +15,7 @@ from flwr.app import Message
 from flwr.serverapp import Grid
 from google.protobuf.message import DecodeError  # type: ignore[import-untyped]
 
+from fedhip.federation.bounds import TooLargeError
 from fedhip.federation.codes import ServerCode, SiteCode
 from fedhip.federation.errors import MessageError
 from fedhip.federation.wire import Letter, ProtocolError, from_message, to_records
@@ -114,6 +115,8 @@ class Exchange:
             return _read(question, message)
         except ProtocolError:
             return Reply(question.site, question.node, None, SiteCode.PROTOCOL)
+        except TooLargeError:
+            return Reply(question.site, question.node, None, ServerCode.TOO_LARGE)
         except _UNREADABLE:
             return Reply(question.site, question.node, None, ServerCode.GARBAGE)
 

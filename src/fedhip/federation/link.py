@@ -14,6 +14,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from fedhip.federation.bounds import bound_pushes
 from fedhip.federation.errors import EngineError
 
 if TYPE_CHECKING:
@@ -74,11 +75,15 @@ def guard(expected: str) -> None:
 
 
 def main(words: Sequence[str]) -> int:
-    """`SECRET OPTION…`: run the engine's server with its options, and a password that follows from the file SECRET."""
+    """`SECRET OBJECTS OPTION…`: run the engine's server with its options, guarded.
+
+    The password follows from the file SECRET, and an answer of a site has so many OBJECTS at most.
+    """
     from flwr.superlink.cli import flower_superlink
 
-    secret, *options = words
+    secret, objects, *options = words
     guard(password(Path(secret)))
+    bound_pushes(int(objects))
     sys.argv = ["flower-superlink", *options]
     flower_superlink()
     return 0

@@ -9,7 +9,9 @@ import shlex
 from dataclasses import dataclass
 from pathlib import Path
 
+from fedhip.federation import agreement as agreement_file
 from fedhip.federation import roster as roster_file
+from fedhip.federation.agreement import Agreement
 from fedhip.federation.errors import FederationError, FederationExistsError, NotServingError, RosterError
 from fedhip.federation.roster import Roster
 from fedhip.private_files import private_folder, write_private
@@ -95,6 +97,10 @@ class ServerPlace:
         if not (path / "server" / "server.pem").is_file():
             raise FederationError(f"{path} is no folder of a federation; make one: {command('init', folder)}")
         return cls(path)
+
+    def agreement(self) -> Agreement:
+        """What all agreed on."""
+        return Agreement.read(self.path / agreement_file.FILE)
 
     def roster(self) -> Roster:
         """The sites and their keys; there is none before the sites have replied."""

@@ -23,7 +23,7 @@ import socket
 import ssl
 import sys
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -46,10 +46,11 @@ _log = logging.getLogger("fedhip.proxy")
 class Limits:
     """What one caller can take up. Times in seconds, sizes in bytes."""
 
-    body: int = 32 << 20  # the engine sends arrays in pieces of 5 MiB
+    body: int = 32 << 20  # of a call; `serve` takes what the agreement asks for
     head: int = 16 << 10
     connections: int = 512
     per_address: int = 128  # sites of one hospital may share an address
+    per_site: int = 16  # calls at once; a site has about four
     handshake: float = 10
     idle: float = 30  # between two requests
     to_head: float = 10  # for the head, from its first byte
@@ -112,8 +113,9 @@ class _Conversation:
             site = self._proxy.callers.check(request.headers, datetime.datetime.now(datetime.UTC))
             self._what += f" of site {site}"
             try:
-                async with asyncio.timeout(self._limits.request):
-                    await self._relay(request)
+                with self._proxy.call_of(site):
+                    async with asyncio.timeout(self._limits.request):
+                        await self._relay(request)
             except TimeoutError:
                 raise _EndedError(f"not done in {self._limits.request:g} s") from None
         except h11.RemoteProtocolError as error:
@@ -269,7 +271,19 @@ class Proxy:
         self.limits = limits or Limits()
         self._tls = tls
         self._open: Counter[str] = Counter()
+        self._calls: Counter[str] = Counter()
         self._tasks: set[asyncio.Task[None]] = set()
+
+    @contextlib.contextmanager
+    def call_of(self, site: str) -> Iterator[None]:
+        """Count a call of a site: the engine holds the bodies of all calls at once."""
+        if self._calls[site] >= self.limits.per_site:
+            raise NotPassedError(429, f"{self.limits.per_site} calls of site {site} are under way")
+        self._calls[site] += 1
+        try:
+            yield
+        finally:
+            self._calls[site] -= 1
 
     async def serve(self, listener: socket.socket) -> None:
         """Accept until cancelled."""
@@ -371,7 +385,8 @@ def main(words: Sequence[str]) -> int:
     for name in ("host", "certificate", "key", "authority", "keys", "log"):
         parser.add_argument(f"--{name}", required=True)
     parser.add_argument("--port", type=int, required=True)
-    parser.add_argument("--upstream-port", type=int, required=True)
+    for name in ("upstream-port", "largest-call"):
+        parser.add_argument(f"--{name}", type=int, required=True)
     args = parser.parse_args(words)
     # An intruder can fill a log; it cannot fill the disk.
     handler = logging.handlers.RotatingFileHandler(args.log, maxBytes=4 << 20, backupCount=2, encoding="utf-8")
@@ -383,6 +398,7 @@ def main(words: Sequence[str]) -> int:
         tls=outer_tls(Path(args.certificate), Path(args.key)),
         inner_tls=inner_tls(Path(args.authority)),
         callers=Callers(Path(args.keys)),
+        limits=Limits(body=args.largest_call),
     )
     try:
         listener = listen(args.host, args.port)

@@ -7,6 +7,8 @@ from pathlib import Path
 from flwr.app import Context
 from flwr.serverapp import Grid, ServerApp
 
+from fedhip.federation.agreement import FILE, Agreement
+from fedhip.federation.bounds import Bounds, bound_pulls
 from fedhip.federation.errors import RoundError
 from fedhip.federation.exchange import Exchange
 from fedhip.federation.server import Round
@@ -22,4 +24,6 @@ def main(grid: Grid, context: Context) -> None:
         raise RoundError(
             'the run names no federation; start it with: fedhip federation run, or -c federation-folder="…"'
         )
+    agreement = Agreement.read(Path(folder) / FILE)
+    bound_pulls(Bounds.of(agreement), agreement.deadline)
     Round.open(Path(folder), lambda deadline: Exchange(grid, deadline)).run()

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from fedhip.federation import engine, started
+from fedhip.federation.bounds import Bounds
 from fedhip.federation.callers import public_pem
 from fedhip.federation.control import Control
 from fedhip.federation.errors import EngineError, FederationError, PortError
@@ -86,7 +87,7 @@ def serve(place: ServerPlace, door: Door, *, say: Say, stop: threading.Event, wi
 
 
 def _start_server(place: ServerPlace, door: Door, port: int, supervisor: Supervisor, *, with_proxy: bool) -> None:
-    state = place.state
+    state, bounds = place.state, Bounds.of(place.agreement())
     link = Program(
         "superlink",
         lambda: engine.superlink(
@@ -96,6 +97,7 @@ def _start_server(place: ServerPlace, door: Door, port: int, supervisor: Supervi
             key=place.key,
             database=place.database,
             secret=state.secret,
+            objects=bounds.objects,
         ),
         state.log("superlink"),
     )
@@ -119,7 +121,7 @@ def _start_server(place: ServerPlace, door: Door, port: int, supervisor: Supervi
             "fedhip.federation.proxy",
             *("--host", door.bind, "--port", str(door.port), "--upstream-port", str(port)),
             *("--certificate", str(place.certificate), "--key", str(place.key), "--authority", str(place.authority)),
-            *("--keys", str(place.callers), "--log", str(state.log("proxy"))),
+            *("--keys", str(place.callers), "--log", str(state.log("proxy")), "--largest-call", str(bounds.call)),
         ),
         state.log("proxy-output"),
     )
