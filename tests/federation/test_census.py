@@ -83,6 +83,29 @@ def test_killed_in_the_census_or_after_it(tmp_path: Path, step: str, number: int
     assert trial.run().total() == sum_of(FOUR, trial.agreement)
 
 
+def test_killed_in_a_census_that_a_site_missed(tmp_path: Path) -> None:
+    """The others go on without it in a new session; a census with it would tell of its rows alone."""
+    trial = counted(tmp_path, quorum=3, threshold=3, **ONE_SUM)
+    trial.fault("silent", "d", "hello")
+    trial.grid.stop_at = ("keys", 5)  # of the sum after it
+    with pytest.raises(ServerKilled):
+        trial.run()
+    trial.again()
+    trial.fault("silent", "d", "hello")
+    assert trial.run().total() == sum_of(("a", "b", "c"), trial.agreement)
+
+
+def test_a_site_that_missed_a_census_is_not_in_the_next(tmp_path: Path) -> None:
+    trial = counted(tmp_path, quorum=3, threshold=3, **ONE_SUM)
+    trial.fault("silent", "d", "hello")
+    trial.grid.stop_at = ("keys", 5)
+    with pytest.raises(ServerKilled):
+        trial.run()
+    trial.again()
+    with pytest.raises(RoundError, match="difference"):
+        trial.run()
+
+
 def test_a_census_that_is_none(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     trial = counted(tmp_path, **ONE_SUM)
     trial.lie(monkeypatch, "b", lambda vector: vector.__setitem__(0, np.uint64(2**60)), round=0)

@@ -36,8 +36,14 @@ class SiteSums:
                         "which this folder knows nothing: was it restored? A second is refused (allow_other_sums in "
                         "site.toml)",
                     )
+                # Who is in a sum of this agreement is known when keys come; until then all who may be.
                 sums.require_difference(
-                    question, site.agreement.sites, data, site.policy.minimum_difference, self.allow
+                    question,
+                    site.agreement.sites,
+                    data,
+                    site.policy.minimum_difference,
+                    self.allow,
+                    other_agreements=True,
                 )
             sums.keep_data(data)
         self.session.data = data.digest
