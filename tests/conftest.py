@@ -1,6 +1,7 @@
 """Hypothesis draws the same problems on every run; HYPOTHESIS_PROFILE=explore draws many new ones, mutants few."""
 
 import os
+import signal
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -12,6 +13,9 @@ from tests.http_server import Site, serve
 
 # Two test processes of two threads each would fight over two cores.
 torch.set_num_threads(1)
+
+# A shell starts what it runs in the background with Ctrl-C ignored, and tests that press it would wait for nothing.
+signal.signal(signal.SIGINT, signal.default_int_handler)
 
 settings.register_profile("default", deadline=None, derandomize=True, max_examples=60, database=None)
 settings.register_profile("explore", deadline=None, max_examples=2000)

@@ -81,7 +81,13 @@ def test_the_process_keeps_a_number_that_is_not_the_callers() -> None:
 
 
 @pytest.mark.usefixtures("two_threads")
-def test_a_generator_that_is_left_half_way_leaves_no_number_behind() -> None:
+def test_a_generator_that_is_left_half_way_leaves_no_number_behind(monkeypatch: pytest.MonkeyPatch) -> None:
+    def slowly(number: int) -> None:
+        set_number(number)
+        time.sleep(0.02)  # for somebody to see a number that is about to be put back
+
+    set_number = torch.set_num_threads
+    monkeypatch.setattr(torch, "set_num_threads", slowly)
     results = in_order(threads_of, range(100))
     assert next(results) == 1
     assert in_a_new_thread() == 2  # it may be left without anybody closing it

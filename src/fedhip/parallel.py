@@ -24,7 +24,9 @@ MEMINFO = Path("/proc/meminfo")
 Item = TypeVar("Item")
 Result = TypeVar("Result")
 
-#: Held from reading the process's number to putting it back: a number in between is nobody's own.
+#: torch sets two numbers: that of the thread it is called in, and the process's, which a thread takes over when it
+#: first asks. Only another thread can put the second one back without changing the first. This is held from reading
+#: the process's number to putting it back: a number in between is nobody's own.
 _SETTING = threading.Lock()
 
 
@@ -40,7 +42,8 @@ def in_order(
         return
     cores = available_cores()
     waiting: deque[Future[Result]] = deque()
-    with ThreadPoolExecutor(cores, "fedhip", initializer=_begin_with_one) as pool:
+    with ThreadPoolExecutor(cores, "fedhip") as pool:
+        _begin_with_one(pool, cores)
         try:
             for item in items:
                 waiting.append(pool.submit(function, item))
@@ -63,29 +66,32 @@ def one_thread() -> Iterator[None]:
         _threads_here(before)
 
 
-def _begin_with_one() -> None:
-    """What a new thread computes, on that thread alone."""
+def _begin_with_one(pool: ThreadPoolExecutor, threads: int) -> None:
+    """What each thread of the pool computes, on that thread alone.
+
+    All of them begin before anybody else goes on: one that began later would change the process's number meanwhile.
+    """
+    begun = threading.Barrier(threads, timeout=60)  # if a thread cannot be started, the others do not wait for ever
+
+    def begin() -> None:
+        torch.get_num_threads()  # the first question takes the process's number over, now and not later
+        torch.set_num_threads(1)
+        begun.wait()
+
     with _SETTING:
-        # The first question of a new thread is answered with the process's number.
-        _set_here(1, torch.get_num_threads())
+        default = _in_new_thread(torch.get_num_threads)
+        for each in [pool.submit(begin) for _ in range(threads)]:
+            each.result()
+        _in_new_thread(lambda: torch.set_num_threads(default))
 
 
 def _threads_here(number: int) -> None:
     """As many threads for what this thread computes from now on."""
     if torch.get_num_threads() != number:
         with _SETTING:
-            _set_here(number, _in_new_thread(torch.get_num_threads))
-
-
-def _set_here(number: int, default: int) -> None:
-    """torch.set_num_threads for this thread alone; `default` stays the number of threads that are started later.
-
-    torch sets two numbers: that of the thread it is called in, and the process's, which a thread takes over when it
-    first asks. Only another thread can put the second one back without changing the first.
-    """
-    torch.set_num_threads(number)
-    if default != number:
-        _in_new_thread(lambda: torch.set_num_threads(default))
+            default = _in_new_thread(torch.get_num_threads)
+            torch.set_num_threads(number)
+            _in_new_thread(lambda: torch.set_num_threads(default))
 
 
 def _in_new_thread(function: Callable[[], Result]) -> Result:
