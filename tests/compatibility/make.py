@@ -206,7 +206,7 @@ def make_estimators(folder: Path) -> None:
         found[head] = model.predict_proba(X, groups=groups)
         found[f"{head}-labels"] = model.predict(X, groups=groups)
         found[f"{head}-forgotten"] = model.forget("south").predict_proba(X, groups=groups)
-    np.savez(folder / "estimators.npz", **found)
+    np.savez(folder / "estimators.npz", **found)  # type: ignore[arg-type]
 
 
 def make_agreements(folder: Path) -> dict[str, list[str]]:

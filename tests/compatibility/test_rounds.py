@@ -13,7 +13,6 @@ import pytest
 
 from tests.compatibility.rounds import ROUNDS, play
 from tests.compatibility.stored import FILES, assert_same_run
-from tests.federation.conftest import no_power_cuts, no_reports, own_cache  # noqa: F401
 
 
 @pytest.mark.parametrize("name", ROUNDS)
