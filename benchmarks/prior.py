@@ -19,13 +19,13 @@ import numpy as np
 
 from fedhip.core.prior import NO_PRIOR, SMOOTHINGS, TEMPERATURES, Prior
 from fedhip.data import make_partition, read_features
-from fedhip.experiments.reproduce.divisions import standardize
 from fedhip.methods import _GRADIENT, METHODS, Protocol, run_method
 from fedhip.methods.engine import Laboratory
 from fedhip.methods.prior import WithPrior
 from fedhip.methods.training import like
 from fedhip.phases import Client, choose_beta
 from fedhip.priors import choose_client_priors
+from fedhip.reproduce.divisions import standardize
 from fedhip.simulation import clients_of, evaluate, federate, local_model
 
 Score = Callable[[Sequence[Prior]], float]

@@ -17,12 +17,12 @@ from fedhip import lifting
 from fedhip.core.fixedpoint import GridStatistics, round_features
 from fedhip.core.lifts import KINDS, Lift, LiftKind, exchange_bytes, upload_bytes
 from fedhip.data import make_partition
-from fedhip.experiments.reproduce import Bench, Settings, Source, Store
-from fedhip.experiments.reproduce.bench import method_cell
 from fedhip.export import export_onnx
 from fedhip.lifting import LiftSettings, lift_clients
 from fedhip.models import Model
 from fedhip.phases import Client
+from fedhip.reproduce import Bench, Settings, Source, Store
+from fedhip.reproduce.bench import method_cell
 from fedhip.runs import RunFolder, life, verify
 from fedhip.runs.errors import ClientRowsError
 from fedhip.simulation import clients_of

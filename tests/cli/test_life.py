@@ -370,7 +370,7 @@ PHASES = {
     "model writing": "fedhip.runs.folder.Draft.write_model",
     "statistics writing": "fedhip.runs.folder.Draft.write_statistics",
     "ledger writing": "fedhip.runs.folder.Draft.write_ledger",
-    "report rendering": "fedhip.experiments.report.render_report",
+    "report rendering": "fedhip.runs.report.render_report",
     "taking the place": "fedhip.runs.folder._take_place",
 }
 

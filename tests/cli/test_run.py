@@ -323,7 +323,7 @@ PHASES = {
     "model writing": "fedhip.runs.folder.Draft.write_model",
     "results writing": "fedhip.runs.folder.Draft.write_json",
     "ledger writing": "fedhip.runs.folder.Draft.write_ledger",
-    "report rendering": "fedhip.experiments.report.render_report",
+    "report rendering": "fedhip.runs.report.render_report",
     "taking the place": "fedhip.runs.folder._take_place",
 }
 

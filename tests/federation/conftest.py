@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-import fedhip.experiments.report
+import fedhip.runs.report
 
 with warnings.catch_warnings():
     warnings.simplefilter("ignore")  # its own libraries warn one another while they are imported
@@ -22,7 +22,7 @@ with warnings.catch_warnings():
 @pytest.fixture(autouse=True)
 def no_reports(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
     if "reports" not in request.fixturenames:
-        monkeypatch.setattr(fedhip.experiments.report, "render_report", lambda _: "<html></html>")
+        monkeypatch.setattr(fedhip.runs.report, "render_report", lambda _: "<html></html>")
 
 
 @pytest.fixture

@@ -12,10 +12,10 @@ import torch
 
 from fedhip.core.columns import Columns, Survey
 from fedhip.data import FeatureSet, make_partition
-from fedhip.experiments.run import RoundSettings, run_round
 from fedhip.federation.codes import SiteCode
 from fedhip.federation.errors import QuorumError, RoundError
 from fedhip.runs import RunFolder, verify
+from fedhip.runs.run import RoundSettings, run_round
 from tests.core.problems import Array
 from tests.federation.samples import CLASSES, FOUR, WIDTH, Trial, ridge_options
 from tests.federation.test_round import assert_same_models

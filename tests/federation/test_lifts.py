@@ -16,7 +16,6 @@ from fedhip.core.columns import Columns
 from fedhip.core.errors import StatisticsError
 from fedhip.core.lifts import KINDS, Lift
 from fedhip.data import make_partition
-from fedhip.experiments.run import RoundSettings, run_round
 from fedhip.federation.agreement import LIFTS, Agreement, largest_lifted
 from fedhip.federation.codes import SiteCode
 from fedhip.federation.errors import AgreementError, RoundError
@@ -31,6 +30,7 @@ from fedhip.federation.vector import Vector, digest_of
 from fedhip.federation.wire import Step
 from fedhip.lifting import LiftSettings
 from fedhip.runs import RunFolder, verify
+from fedhip.runs.run import RoundSettings, run_round
 from fedhip.simulation import RidgeOptions
 from tests.cli.samples import done
 from tests.federation.grid import ServerKilled

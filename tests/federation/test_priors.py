@@ -12,12 +12,12 @@ import pytest
 import torch
 
 from fedhip.data import FeatureSet, make_partition
-from fedhip.experiments.run import RoundSettings, run_round
 from fedhip.federation.agreement import Agreement
 from fedhip.federation.errors import RoundError
 from fedhip.federation.vector import Vector
 from fedhip.models import Model
 from fedhip.runs import RunFolder, verify
+from fedhip.runs.run import RoundSettings, run_round
 from tests.cli.samples import done
 from tests.core.problems import Array
 from tests.federation.grid import ServerKilled

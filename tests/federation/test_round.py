@@ -13,11 +13,11 @@ import torch
 from fedhip.cli.main import main
 from fedhip.core.fixedpoint import GridStatistics
 from fedhip.data import make_partition
-from fedhip.experiments.run import RoundSettings, run_round
 from fedhip.federation.agreement import Agreement
 from fedhip.federation.errors import RoundError
 from fedhip.models import Model
 from fedhip.runs import RunFolder, verify
+from fedhip.runs.run import RoundSettings, run_round
 from tests.federation.samples import EIGHT, FOUR, ONE_SUM, Trial, encoding, feature_set, ridge_options, sum_of
 
 ALL_STAGES = ("hello", "keys", "share", "mask", "unmask", "personalize")

@@ -13,9 +13,9 @@ import numpy as np
 from fedhip.cli.main import main
 from fedhip.core.columns import Columns
 from fedhip.data import FeatureSet, make_partition
-from fedhip.experiments.run import RoundSettings, run_round
 from fedhip.phases import Client
 from fedhip.runs import RunFolder
+from fedhip.runs.run import RoundSettings, run_round
 from fedhip.simulation import RidgeOptions, clients_of
 from tests.core.problems import Array
 

@@ -19,7 +19,6 @@ from fedhip.core.errors import FileFormatError
 from fedhip.core.logistic_fit import LogisticFit, SeparableError
 from fedhip.core.statistics import Statistics
 from fedhip.data import FeatureSet, make_partition
-from fedhip.experiments.run import RoundSettings, run_round
 from fedhip.heads import HEADS
 from fedhip.heads.errors import RowsMissingError
 from fedhip.heads.recommendation import AUTO
@@ -27,6 +26,7 @@ from fedhip.models import Model
 from fedhip.phases import Client
 from fedhip.runs import RunFolder, life, verify
 from fedhip.runs.errors import RunVersionError
+from fedhip.runs.run import RoundSettings, run_round
 from tests.core.problems import Array
 from tests.runs.samples import CLASSES, EXACT, NAMES, contents, feature_set, no_page, one_grid, rows_of, the_client
 

@@ -30,14 +30,14 @@ def register(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) ->
 
 def render(name: str, results: dict[str, Any], details: dict[str, Any], config: str, ledger: list[Any]) -> str:
     """The page of one run."""
-    from fedhip.experiments.report import RunRecord, render_report
+    from fedhip.runs.report import RunRecord, render_report
 
     return render_report([RunRecord(name, results, details, config, ledger)])
 
 
 def run(args: argparse.Namespace) -> int:
     """Read, render, write, print."""
-    from fedhip.experiments.report import RunRecord, render_report
+    from fedhip.runs.report import RunRecord, render_report
 
     folders = [RunFolder.open(path) for path in args.runs]
     names = _names(args.runs)

@@ -14,8 +14,10 @@ from fedhip.cli.lifts import add_lift, lift_settings
 from fedhip.cli.options import DEFAULT_BACKBONE, add_backbone, add_window, extract_features, load_images, refuse_unused
 from fedhip.data import Dataset, FeatureSet, make_partition, read_features
 from fedhip.data.errors import DatasetNameError
-from fedhip.experiments.report.words import duration
-from fedhip.experiments.reproduce import (
+from fedhip.features import resolve_device
+from fedhip.features.devices import require_folder
+from fedhip.lifting import LiftSettings
+from fedhip.reproduce import (
     Bench,
     ReproduceError,
     Settings,
@@ -27,11 +29,9 @@ from fedhip.experiments.reproduce import (
     reproduce,
     subset,
 )
-from fedhip.experiments.reproduce.cells import Cell
-from fedhip.experiments.reproduce.tables import Entry, Table
-from fedhip.features import resolve_device
-from fedhip.features.devices import require_folder
-from fedhip.lifting import LiftSettings
+from fedhip.reproduce.cells import Cell
+from fedhip.reproduce.tables import Entry, Table
+from fedhip.runs.report.words import duration
 
 HEADS = ("linear", "mlp")
 MOST_COLUMNS = 8  # of a table in the terminal

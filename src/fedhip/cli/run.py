@@ -31,7 +31,6 @@ from fedhip.core.columns import Columns
 from fedhip.core.solvers import require_alpha, require_beta
 from fedhip.data import Dataset
 from fedhip.data.files import json_text, readable
-from fedhip.experiments.run import RoundSettings, run_round
 from fedhip.features import resolve_device
 from fedhip.features.cache import note_run
 from fedhip.heads import HEADS, Lda, Logistic, Ridge
@@ -45,6 +44,7 @@ from fedhip.runs.config import read_config
 from fedhip.runs.errors import MethodNameError
 from fedhip.runs.folder import head_of
 from fedhip.runs.results import title_of
+from fedhip.runs.run import RoundSettings, run_round
 from fedhip.simulation import METHODS as DEFAULT_METHODS
 from fedhip.simulation import RidgeOptions
 

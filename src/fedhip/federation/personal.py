@@ -170,11 +170,11 @@ def _write(
     data: Path,
     seconds: dict[str, float],
 ) -> None:
-    from fedhip.experiments.report import RunRecord, render_report
     from fedhip.heads import head_named
     from fedhip.runs import Ledger, new_run
     from fedhip.runs.config import write_config
     from fedhip.runs.models import global_model, models_digest, personal_model
+    from fedhip.runs.report import RunRecord, render_report
     from fedhip.runs.results import add_lift, client_entry, details_of, refresh, results_of
     from fedhip.simulation import Outcome
 

@@ -1,1 +1,0 @@
-"""What is done with runs once they are on disk: the report."""

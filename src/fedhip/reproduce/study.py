@@ -1,0 +1,96 @@
+"""From a bench to files: the cells of the studies, then their tables and figures."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from fedhip import __version__
+from fedhip.data.errors import MissingExtraError
+from fedhip.data.files import write_text
+from fedhip.reproduce import efficiency, invariance, pictures, sensitivity, table1
+from fedhip.reproduce.bench import Bench
+from fedhip.reproduce.cells import Cell, Show, Step, show_nothing
+from fedhip.reproduce.figures import Picture, write_pictures
+from fedhip.reproduce.helpers import helped, wanted
+from fedhip.reproduce.tables import Table, to_markdown, write_table
+
+
+@dataclass(frozen=True)
+class Study:
+    """A table or figure of the paper: its cells, and what is made of them."""
+
+    steps: Callable[[Bench], list[Step]]
+    tables: Callable[[Bench], list[Table]]
+    pictures: Callable[[Bench], list[Picture]]
+
+
+STUDY_OF: dict[str, Study] = {
+    "table1": Study(table1.steps, table1.tables, pictures.of_table1),
+    "alpha": Study(
+        lambda bench: sensitivity.steps(bench, "alpha"),
+        lambda bench: sensitivity.tables(bench, "alpha"),
+        lambda bench: pictures.of_sensitivity(bench, "alpha"),
+    ),
+    "beta": Study(
+        lambda bench: sensitivity.steps(bench, "beta"),
+        lambda bench: sensitivity.tables(bench, "beta"),
+        lambda bench: pictures.of_sensitivity(bench, "beta"),
+    ),
+    "efficiency": Study(efficiency.steps, efficiency.tables, pictures.of_efficiency),
+    "invariance": Study(invariance.steps, invariance.tables, pictures.of_invariance),
+}
+
+
+def reproduce(
+    bench: Bench, studies: Sequence[str], out: Path, show: Show = show_nothing, *, jobs: int = 1
+) -> tuple[list[Table], list[Path]]:
+    """Compute the cells that are not there yet, and write tables and figures; the tables, and every file.
+
+    `jobs` processes share the cells, and the cores of the machine.
+    """
+    with helped(jobs, compute_cells, bench, studies):
+        bench.store.perform(steps_of(bench, studies), show, processes=jobs)
+    tables, files = [], []
+    for study in studies:
+        made = STUDY_OF[study].tables(bench)
+        tables += made
+        for table in made:
+            files += write_table(out, table)
+        try:
+            drawn = write_pictures(out, STUDY_OF[study].pictures(bench))
+        except MissingExtraError as error:
+            warnings.warn(f"no figures: {error}", stacklevel=2)
+            drawn = []
+        files += drawn
+        text = page(made, [path.name for path in drawn if path.suffix == ".svg"])
+        write_text(out / f"{study}.md", text)
+        files.append(out / f"{study}.md")
+    return tables, list(dict.fromkeys(files))
+
+
+def steps_of(bench: Bench, studies: Sequence[str]) -> list[Step]:
+    """The cells of the studies."""
+    return [step for study in studies for step in STUDY_OF[study].steps(bench)]
+
+
+def compute_cells(bench: Bench, studies: Sequence[str]) -> None:
+    """The cells that no other process is at, as long as somebody waits for them."""
+
+    def stop_if_alone(cell: Cell, number: int, total: int, inside: tuple[int, int] | None, left: float | None) -> None:
+        if not wanted():
+            raise KeyboardInterrupt
+
+    bench.store.perform(steps_of(bench, studies), stop_if_alone, wait=False)
+
+
+def page(tables: Sequence[Table], drawn: Sequence[str]) -> str:
+    """The tables of a study, each with its figure, as one Markdown page."""
+    parts = []
+    for table in tables:
+        parts.append(to_markdown(table))
+        if f"{table.name}.svg" in drawn:
+            parts.append(f"![{table.name}]({table.name}.svg)\n")
+    return "\n".join([*parts, f"Written by fedhip {__version__}.\n"])

@@ -1,0 +1,342 @@
+"""One round, from features to a run folder."""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import io
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+import torch
+from PIL import Image
+
+from fedhip.core.balance import class_weights
+from fedhip.core.fixedpoint import GridStatistics
+from fedhip.core.lifts import Lift
+from fedhip.core.prior import NO_PRIOR
+from fedhip.data import Dataset, FeatureSet, Partition, client_parts, save_partition, split_of
+from fedhip.features.reference import BackboneReference
+from fedhip.heads import Head, Ridge, head_named
+from fedhip.heads.options import options_of
+from fedhip.heads.recommendation import AUTO, compare_with_lda, judge_heads, options_of_heads
+from fedhip.lifting import LiftSettings, lift_clients, lifted_grid
+from fedhip.methods import MethodRun, Protocol, closed_task, run_method
+from fedhip.methods.closed import Task, one_shot
+from fedhip.methods.protocol import PriorOption
+from fedhip.models import RIDGE
+from fedhip.parallel import one_thread
+from fedhip.phases import Alpha, Beta, Client
+from fedhip.runs import Ledger, RunFolder, new_run
+from fedhip.runs.config import write_config
+from fedhip.runs.errors import MethodNameError
+from fedhip.runs.folder import Draft
+from fedhip.runs.models import global_model, models_digest, personal_model
+from fedhip.runs.report import RunRecord
+from fedhip.runs.report.findings import read_runs
+from fedhip.runs.results import add_balance, add_lift, details_of, refresh, results_of, rival_entry
+from fedhip.simulation import (
+    BALANCED,
+    METHODS,
+    STANDARD,
+    Outcome,
+    RidgeOptions,
+    Stopwatch,
+    clients_of,
+    evaluate,
+    simulate,
+)
+
+Json = dict[str, Any]
+#: Images shown of each of the worst classes, and their size in pixels.
+EXAMPLES, THUMBNAIL = 2, 64
+
+
+@dataclass(frozen=True)
+class RoundSettings:
+    """What the three phases are told.
+
+    `head` is whose models the run folder holds; its method is in the table, named or not. "auto" has it chosen on
+    training rows (`fedhip.heads.recommendation`). `head_options` are that method's (see `fedhip.methods.METHODS`). With
+    `recommend` ridges are compared with LDA by leave-one-out.
+    """
+
+    alpha: Alpha = "loo"
+    beta: Beta = "auto"
+    methods: tuple[str, ...] = METHODS
+    rounds: int = 200
+    only_local_classes: bool = False
+    prior: PriorOption = "none"
+    ridge: RidgeOptions = STANDARD
+    keep_statistics: bool = True
+    head: str = RIDGE
+    head_options: Mapping[str, float] = field(default_factory=dict)
+    lift: LiftSettings | None = None
+    recommend: bool = False
+
+    def __post_init__(self) -> None:
+        if not self.ridge.balance:
+            return
+        if self.head != RIDGE:
+            raise MethodNameError(
+                "balanced classes are for models of the ridge, whose sum is weighted in closed form; "
+                f"leave out --head {self.head}, or --balance"
+            )
+        if others := [name for name in self.methods if name not in METHODS]:
+            raise MethodNameError(
+                f"balanced classes are for the methods {' and '.join(BALANCED)}, whose sum is weighted in closed form; "
+                f"leave out {', '.join(others)}, or --balance"
+            )
+        if self.prior == "client":
+            raise MethodNameError(
+                "a client's prior corrects for how often the federation has a class, and balanced classes are equally "
+                "frequent by construction; give --balance or --prior client, not both"
+            )
+
+    def with_head(self, name: str) -> RoundSettings:
+        """With models of this head; its method is one of the table's."""
+        method = head_named(name).method
+        return replace(self, head=name, methods=tuple(dict.fromkeys((*self.methods, method))))
+
+    @property
+    def compares_with_lda(self) -> bool:
+        """Whether there are ridges to compare, of rows that all weigh alike."""
+        return self.recommend and self.head == RIDGE and Ridge.method in self.methods and not self.ridge.balance
+
+
+def run_round(
+    out: Path,
+    features: FeatureSet,
+    partition: Partition,
+    settings: RoundSettings,
+    *,
+    title: str,
+    config: Json,
+    render: Callable[[str, Json, Json, str, list[Json]], str],
+    images: Dataset | None = None,
+    backbone: BackboneReference | None = None,
+    seconds: Mapping[str, float] | None = None,
+    device: str | torch.device = "cpu",
+    force: bool = False,
+    report: Callable[[str, int, int], None] | None = None,
+) -> tuple[RunFolder, Outcome]:
+    """Simulate the round, and write everything about it to the folder `out`, whole or not at all.
+
+    `config` are the options that repeat it, `seconds` what was spent before, `images` those behind the features, for
+    the report's examples.
+    """
+    clients = clients_of(features, partition)
+    lift, lifted, recommendation, watch, ridge = None, None, None, Stopwatch(), settings.ridge
+    if settings.lift is not None:
+        plan = settings.lift.plan(features.features.shape[1], features.num_classes)
+        with watch("lift"):
+            lift = plan.draw(clients, device, report)
+            clients, lifted = lift_clients(lift, clients, device), plan.told(lift)
+        ridge = lifted_grid(clients, ridge)
+    protocol = Protocol(
+        rounds=settings.rounds,
+        seed=config["seed"],
+        only_local_classes=settings.only_local_classes,
+        prior=settings.prior,
+    )
+    if settings.head == AUTO:
+        with watch("choosing the head"):
+            options = options_of_heads(settings.alpha, settings.beta)
+            recommendation = judge_heads(
+                clients, features.num_classes, protocol, options=options, device=device, report=report, ridge=ridge
+            )
+        settings = settings.with_head(recommendation.head)
+        config = {**config, "head": settings.head}
+    head = head_named(settings.head)
+    task = _head_task(head, clients, features.num_classes, protocol, settings, device, report, ridge)
+    with new_run(out, force=force) as draft:
+        terms: dict[str, str] = {}
+
+        def keep(client: Client, own: GridStatistics) -> None:
+            terms[client.name] = own.digest()
+            if settings.keep_statistics:
+                draft.write_statistics(client.name, own)
+
+        outcome = simulate(
+            clients,
+            features.num_classes,
+            alpha=settings.alpha,
+            beta=settings.beta,
+            methods=[name for name in settings.methods if name in METHODS],
+            only_local_classes=settings.only_local_classes,
+            prior=settings.prior == "client",
+            **vars(ridge),
+            device=device,
+            report=report,
+            keep_statistics=keep,
+        )
+        rivals = [
+            run_method(name, clients, features.num_classes, protocol, device=device, report=report, ridge=ridge)
+            for name in settings.methods
+            if name not in (*METHODS, head.method)
+        ]
+        fitted = None
+        own = outcome
+        if head is not Ridge:
+            fitted, own, row = head_round(outcome, head, task)
+            rivals.append(row)
+        if settings.compares_with_lda and recommendation is None:
+            with watch("comparison with LDA"):
+                recommendation = compare_with_lda(outcome, task)
+        config = {**config, "fraction_bits": outcome.federation.grid.fraction_bits}
+        results = results_of(outcome, config=config, title=title, seconds={**(seconds or {}), **watch.seconds})
+        for rival in rivals:
+            results["methods"][rival.name] = rival_entry(rival, outcome.clients)
+        if fitted is not None:
+            results |= {"head": head.name, "settings": dict(fitted.settings)}
+        if recommendation is not None:
+            results["recommendation"] = recommendation.told
+        if lifted is not None:
+            add_lift(results, lifted)
+        if ridge.balance:
+            add_balance(results, class_weights(outcome.federation.grid.counts).tolist())
+        details = details_of(own, features.class_names, head)
+        refresh(results, details)
+        if images is not None:
+            (findings,) = read_runs([RunRecord("", results, details, "", [])])
+            worst = [found.label for found in findings.worst_classes]
+            details["examples"] = worst_examples(own, worst, images, _test_rows(features, partition))
+        save_partition(draft.path / "partition.json", partition, data_split=features.split)
+        ledger = Ledger().with_entry(
+            "run",
+            client=None,
+            rows=outcome.federation.grid.num_samples,
+            term=None,
+            clients=terms,
+            total=outcome.federation.digest,
+            beta=outcome.beta,
+            models=_write_models(draft, own, features.class_names, settings.only_local_classes, backbone, fitted, lift),
+            results=draft.write_json("results.json", results),
+            details=draft.write_json("details.json", details),
+            partition=hashlib.sha256((draft.path / "partition.json").read_bytes()).hexdigest(),
+        )
+        text = write_config(config, f"{title}\nrepeat this run with: fedhip run config.toml --out FOLDER")
+        draft.write_total(outcome.federation.grid)
+        draft.write_text("config.toml", text)
+        draft.write_ledger(ledger)
+        draft.write_text("report.html", render(out.absolute().name, results, details, text, list(ledger.entries)))
+    return RunFolder.open(out), own
+
+
+def _head_task(
+    head: type[Head],
+    clients: Sequence[Client],
+    num_classes: int,
+    protocol: Protocol,
+    settings: RoundSettings,
+    device: str | torch.device,
+    report: Callable[[str, int, int], None] | None,
+    ridge: RidgeOptions,
+) -> Task:
+    options = options_of(head, settings.alpha, settings.head_options)
+    return closed_task(
+        head.method, clients, num_classes, protocol, options=options, device=device, report=report, ridge=ridge
+    )
+
+
+def head_round(outcome: Outcome, kind: type[Head], task: Task) -> tuple[Head, Outcome, MethodRun]:
+    """Another head on the sum of a round: the head, the outcome with its models as the clients' own, and its row."""
+    began = time.perf_counter()
+    with one_thread():
+        head = kind.fit(outcome.federation, task)
+    owns = head.personalize()
+    seconds = time.perf_counter() - began
+    with_prior, clients = task.protocol.prior == "client", []
+    for client, before in zip(task.clients, outcome.clients, strict=True):
+        own, prior = owns.get(client.name, (None, NO_PRIOR))
+        result = evaluate(
+            client,
+            {kind.method: head.common if own is None else own.model},
+            own,
+            task.num_classes,
+            task.protocol.only_local_classes,
+            {kind.method: prior} if own is not None and with_prior else {},
+            outcome.federation.grid.counts,
+            own=kind.method,
+        )
+        accuracies, priors = before.accuracy | result.accuracy, before.priors | result.priors
+        clients.append(replace(result, accuracy=accuracies, priors=priors))
+    rounds, up, down = head.traffic
+    row = one_shot(
+        kind.method,
+        task,
+        [client.accuracy[kind.method] for client in clients],
+        rounds=rounds,
+        seconds=seconds,
+        up=up,
+        down=down,
+        alphas=[client.alpha for client in clients],
+    )
+    return head, replace(outcome, clients=clients), row
+
+
+def _write_models(
+    draft: Draft,
+    outcome: Outcome,
+    class_names: tuple[str, ...],
+    only_local_classes: bool,
+    backbone: BackboneReference | None,
+    head: Head | None,
+    lift: Lift | None,
+) -> str:
+    """Write the global model and every client's own; one hash of them all."""
+    digests: dict[str | None, str] = {}
+    models = [global_model(outcome.federation, class_names, backbone, head=head, lift=lift)]
+    for result in outcome.clients:
+        if (personal := result.personal) is not None:
+            models.append(
+                personal_model(
+                    outcome.federation,
+                    result.client,
+                    personal.model,
+                    personal.alpha,
+                    personal.own,
+                    personal.local_classes,
+                    class_names=class_names,
+                    only_local_classes=only_local_classes,
+                    backbone=backbone,
+                    head=head,
+                    lift=lift,
+                )
+            )
+    for model in models:
+        draft.write_model(model)
+        digests[model.client] = model.digest()
+    return models_digest(digests)
+
+
+def _test_rows(features: FeatureSet, partition: Partition) -> dict[str, Sequence[int]]:
+    """The rows of the data that each client was tested on."""
+    parts = client_parts(partition, split_of(features.split, partition))
+    return {client: test.tolist() for client, (_, test) in zip(partition.clients, parts, strict=True)}
+
+
+def worst_examples(
+    outcome: Outcome, worst_classes: Sequence[int], images: Dataset, test_rows: Mapping[str, Sequence[int]]
+) -> list[Json]:
+    """Test images of these classes that the personalized models get wrong."""
+    room = dict.fromkeys(worst_classes, EXAMPLES)
+    examples = []
+    for result in outcome.clients:
+        for place, predicted in result.mistakes:
+            row = test_rows[result.client][place]
+            true = int(images.labels[row])
+            if room.get(true, 0) > 0:
+                room[true] -= 1
+                image = _data_url(images, row)
+                examples.append({"client": result.client, "true": true, "predicted": predicted, "image": image})
+    return examples
+
+
+def _data_url(images: Dataset, row: int) -> str:
+    buffer = io.BytesIO()
+    Image.fromarray(images.read([row], THUMBNAIL)[0]).save(buffer, "PNG", optimize=True)
+    return f"data:image/png;base64,{base64.b64encode(buffer.getvalue()).decode()}"
