@@ -124,10 +124,10 @@ def test_columns_at_a_tie_are(kind: str) -> None:
 
 
 def test_what_the_survey_rounds_is_left_to_it() -> None:
-    """A deviation just below 1 is 1 in 30 bits."""
-    X = np.where(np.arange(1000) % 2, 1.0, -1.0)[:, None] * (1.0 - 2.0**-40)
-    assert Columns.of(Survey.of(X)).exponent.tolist() == [0]
-    assert np.floor(np.log2(X.std())) == -1.0
+    """A deviation just below 2 is 2 in 30 bits up to 256."""
+    X = np.where(np.arange(1000) % 2, 2.0, -2.0)[:, None] * (1.0 - 1e-8)
+    assert Columns.of(Survey.of(X)).exponent.tolist() == [1]
+    assert np.floor(np.log2(X.std())) == 0.0
     assert not ColumnSums.of(X).columns()[1][0]
 
 
