@@ -56,7 +56,10 @@ def parts(X: Array, seed: int) -> list[Client]:
     """The rows at up to three clients."""
     cuts = np.sort(np.random.default_rng(seed).integers(0, len(X), 2))
     pieces = [piece for piece in np.split(X, cuts) if len(piece)]
-    return [Client(str(k), (piece, np.zeros(len(piece), int)), (piece[:0], [])) for k, piece in enumerate(pieces)]
+    return [
+        Client(str(k), (piece, np.zeros(len(piece), int)), (piece[:0], np.zeros(0, int)))
+        for k, piece in enumerate(pieces)
+    ]
 
 
 def units(clients: list[Client], *, centred: bool, exact: bool) -> tuple[list[float], list[int]] | str:

@@ -172,7 +172,7 @@ class Moments:
 def magnitude_of(x: NDArray[np.float64]) -> NDArray[np.int64]:
     """The order of magnitude of numbers: from 0, of all that are below 2^-32 and of 0, on; past 12 without end."""
     octave = np.where(x == 0.0, _BIN * _LEAST, np.frexp(x)[1].astype(np.int64) - 1)
-    return np.maximum((octave - _BIN * _LEAST) >> _BIN_SHIFT, 0)
+    return np.asarray(np.maximum((octave - _BIN * _LEAST) >> _BIN_SHIFT, 0))
 
 
 def least_of(magnitude: NDArray[np.int64]) -> NDArray[np.float64]:
@@ -197,7 +197,7 @@ def octave_of(size: NDArray[np.float64]) -> NDArray[np.int64]:
 
 def offset_near(mean: NDArray[np.float64], exponent: NDArray[np.int64]) -> NDArray[np.float64]:
     """The constant near the mean that is taken off a column."""
-    return np.rint(mean * 2.0**-exponent) * 2.0**exponent
+    return np.asarray(np.rint(mean * 2.0**-exponent) * 2.0**exponent)
 
 
 def coarser_by(squares: NDArray[np.float64], exponent: NDArray[np.int64]) -> NDArray[np.int64]:
