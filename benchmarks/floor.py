@@ -21,7 +21,7 @@ from benchmarks.table import Line, share
 from fedhip.core import DEFAULT_ALPHAS, PersonalizationPath, Statistics, aggregate, solve_global
 from fedhip.core.rows import one_hot
 from fedhip.parallel import in_order
-from fedhip.phases import Client
+from fedhip.phases import Client, calibration_rows
 from fedhip.simulation import simulate
 
 BETA = 1.0
@@ -141,6 +141,30 @@ def bare_phases(clients: list[ClientRows], d: int) -> tuple[Phase, Phase, Phase]
         return unwhitened(R, W.mT @ (E @ coefficients))
 
     return Phase(statistics, ready, device), Phase(system, [H], device), Phase(personal, ready, device)
+
+
+def bare_fixed_alpha(clients: list[ClientRows], d: int) -> Phase:
+    """The calls that phase 3 at one α cannot do without, that of its model and of both models' rows left out."""
+    ready = [(F.double(), one_hot(y.to(F.device), d)) for F, y in clients]
+    H = BETA * torch.eye(ready[0][0].shape[1], dtype=torch.float64, device=ready[0][0].device)
+    for F, _ in ready:
+        H = H + F.mT @ F
+    R, B = torch.linalg.cholesky(H), ready[0][0].mT @ ready[0][1]
+    U = torch.linalg.solve_triangular(R, B, upper=False)
+
+    def left_out(R: Tensor, U: Tensor, F: Tensor) -> Tensor:
+        W: Tensor = torch.linalg.solve_triangular(R.mT, F[calibration_rows(len(F))], upper=True, left=False)
+        return W @ U
+
+    def personal(rows: ClientRows) -> Tensor:
+        F, _ = rows
+        _ = left_out(R, U, F)
+        own = torch.linalg.cholesky(H)
+        V = torch.linalg.solve_triangular(own, B, upper=False)
+        _ = left_out(own, V, F)
+        return unwhitened(own, V)
+
+    return Phase(personal, ready, H.device)
 
 
 def unwhitened(R: Tensor, T: Tensor) -> Tensor:
