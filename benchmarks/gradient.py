@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from typing import Any
 
@@ -13,7 +13,7 @@ from torch.utils.data import DataLoader, TensorDataset
 
 from benchmarks.measure import Setup, best_seconds
 from benchmarks.table import Line, faster, share
-from fedhip.methods import _GRADIENT, METHODS, Cohort, Head, Protocol
+from fedhip.methods import _GRADIENT, METHODS, Head, Protocol
 from fedhip.methods.engine import Laboratory, weighted_mean
 from fedhip.methods.fedavg import FedAvg
 from fedhip.parallel import one_thread
@@ -32,9 +32,8 @@ def section(setup: Setup) -> Iterator[Line]:
     K, N, m, d, epochs = setup.pick(toy=(3, 100, 8, 3, 1), quick=small, full=large)
     clients, protocol = federation(K, N, m, d), Protocol(rounds=1, epochs=epochs)
     yield from against_loops(setup, Laboratory(clients, d, protocol, setup.device))
-    if setup.device.type == "cuda" or setup.size == "toy":
-        yield from dual_form(setup, clients, d, protocol)
-    elif setup.size == "full":  # rounds of all methods side by side need no more rows than that
+    # Rounds of all methods side by side need no more rows than that.
+    if setup.device.type != "cuda" and setup.size == "full":
         K, N, m, d, epochs = small
         clients, protocol = federation(K, N, m, d), Protocol(rounds=1, epochs=epochs)
     heads: tuple[Head, ...] = setup.pick(toy=("linear",), quick=("linear",), full=("linear", "mlp"))
@@ -63,27 +62,6 @@ def against_loops(setup: Setup, lab: Laboratory) -> Iterator[Line]:
     if setup.device.type == "cpu":
         again, usual = best_seconds(setup, sides[0], sides[2], repeats=repeats, warm=False)
         yield faster("FedAvg", again, "the same on all threads, as torch starts", usual)
-
-
-def dual_form(setup: Setup, clients: Sequence[Client], d: int, protocol: Protocol) -> Iterator[Line]:
-    """Rounds in dual form and by steps on the head, which must agree; the first two rounds record."""
-    cohort, rounds = Cohort(clients), setup.pick(toy=1, quick=5, full=10)
-    for name in ("fedavg", "fedprox", "ditto"):
-        labs = [Laboratory(cohort, d, protocol, setup.device, together=True, dual=dual) for dual in (True, False)]
-        methods: list[Any] = [_GRADIENT[name].of(lab, METHODS[name].defaults) for lab in labs]
-        states = [method.start() for method in methods]
-
-        def advance(i: int, methods: list[Any] = methods, states: list[Any] = states) -> None:
-            for number in range(rounds):
-                states[i], _ = methods[i].round(states[i], number, range(len(cohort)))
-
-        for i in (0, 1):
-            advance(i)
-        ends = [method.models(state, rounds).personal for method, state in zip(methods, states, strict=True)]
-        for a, b in zip(*ends, strict=True):
-            assert torch.linalg.norm(a - b) < 1e-4 * torch.linalg.norm(b), name
-        dual, steps = best_seconds(setup, lambda: advance(0), lambda: advance(1), repeats=2, warm=False)
-        yield faster(f"{METHODS[name].title}, dual form", dual, "steps on the head", steps)
 
 
 def rounds_of_all(setup: Setup, lab: Laboratory) -> Iterator[Line]:

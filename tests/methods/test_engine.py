@@ -23,7 +23,7 @@ from tests.methods.problems import CLASSES, PROTOCOL, federation
 META = torch.device("meta")
 
 
-def without_data(protocol: Protocol, dual: bool) -> Laboratory:
+def without_data(protocol: Protocol) -> Laboratory:
     """Clients whose rows are shapes alone: whoever asks for a number of theirs, or mixes devices, is told off."""
     cohort = Cohort(federation())
     placed = cohort.on(CLASSES, torch.device("cpu"), torch.float32)
@@ -32,17 +32,17 @@ def without_data(protocol: Protocol, dual: bool) -> Laboratory:
             setattr(placed, name, value.to(META))
     placed.device = META
     cohort._placed[CLASSES, META, torch.float32] = placed
-    return Laboratory(cohort, CLASSES, protocol, META, dual=dual)
+    return Laboratory(cohort, CLASSES, protocol, META)
 
 
 @pytest.mark.parametrize("participation", [1.0, 0.6])
-@pytest.mark.parametrize(("head", "dual"), [("linear", True), ("linear", False), ("mlp", False)])
+@pytest.mark.parametrize("head", ["linear", "mlp"])
 @pytest.mark.parametrize(
     "name", ["fedavg", "fedavg-ft", "fedprox", "fedprox-ft", "ditto", "fedala", "feddbe", "fedas", "local-sgd"]
 )
-def test_a_round_waits_for_no_number(name: str, head: Head, dual: bool, participation: float) -> None:
+def test_a_round_waits_for_no_number(name: str, head: Head, participation: float) -> None:
     protocol = replace(PROTOCOL, head=head, participation=participation)
-    lab = without_data(protocol, dual)
+    lab = without_data(protocol)
     method: Any = _GRADIENT[name].of(lab, METHODS[name].defaults)
     state = method.start()
     if name == "fedala":  # before a client has learnt its weights, when it may stop depends on its losses
@@ -57,12 +57,11 @@ def test_an_epoch_is_recorded_once(monkeypatch: pytest.MonkeyPatch) -> None:
     """All rounds and epochs of a method are replays, with all clients or with as many others."""
     spy = mock.Mock(side_effect=Recorded.__init__, return_value=None)
     monkeypatch.setattr(Recorded, "__init__", lambda *args: spy(*args))
-    for dual in (False, True):
-        lab = Laboratory(federation(), CLASSES, PROTOCOL, together=True, dual=dual)
-        start = tuple(tensor.expand(3, *tensor.shape) for tensor in lab.initial())
-        for number, present in enumerate(([0, 1, 2], [1, 3, 4], [0, 1, 2])):
-            lab.train(sgd, start, start, present=present, orders=lab.shuffled(number))
-    assert spy.call_count == 2
+    lab = Laboratory(federation(), CLASSES, PROTOCOL, together=True)
+    start = tuple(tensor.expand(3, *tensor.shape) for tensor in lab.initial())
+    for number, present in enumerate(([0, 1, 2], [1, 3, 4], [0, 1, 2])):
+        lab.train(sgd, start, start, present=present, orders=lab.shuffled(number))
+    assert spy.call_count == 1
 
 
 def test_a_recording_has_buffers_of_its_own() -> None:
@@ -161,24 +160,21 @@ def test_places_are_kept() -> None:
 
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
 @pytest.mark.parametrize("participation", [1.0, 0.6])
-@pytest.mark.parametrize(("head", "dual"), [("linear", True), ("linear", False), ("mlp", False)])
+@pytest.mark.parametrize("head", ["linear", "mlp"])
 @pytest.mark.parametrize("name", [name for name, info in METHODS.items() if info.gradient])
-def test_every_epoch_is_a_graph_on_a_gpu_and_gives_a_cpus_numbers(
-    name: str, head: Head, dual: bool, participation: float
-) -> None:
+def test_every_epoch_is_a_graph_on_a_gpu_and_gives_a_cpus_numbers(name: str, head: Head, participation: float) -> None:
     """Nothing falls back to kernel after kernel unseen."""
     protocol = replace(PROTOCOL, head=head, participation=participation, learning_rate=0.05)
     found = []
     for device in ("cuda", "cpu"):
-        lab = Laboratory(federation(), CLASSES, protocol, device, dtype=torch.float64, dual=dual)
+        lab = Laboratory(federation(), CLASSES, protocol, device, dtype=torch.float64)
         method: Any = _GRADIENT[name].of(lab, METHODS[name].defaults)
         state = method.start()
         for number in range(4):
             state, _ = method.round(state, number, participants(lab.size, participation, protocol.seed, number))
         found.append(method.models(state, 4).personal)
         if device == "cuda":
-            forms = [epoch for form in lab._duals.values() for epoch in form._epochs.values()]
-            epochs = [epoch.run for epoch in lab._epochs.values()] + [epoch.run for epoch in forms]
+            epochs = [epoch.run for epoch in lab._epochs.values()]
             assert epochs
             assert all(run.graph is not None for run in epochs)
     for ours, theirs in zip(*found, strict=True):

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from itertools import accumulate
 from typing import overload
 
@@ -71,18 +70,6 @@ class Cohort(Sequence[Client]):
         return self._placed[key]
 
 
-@dataclass(frozen=True)
-class Padded:
-    """All clients' training rows in blocks of one length: x (K, N, m), y (K, N), and x xᵀ + 1 (K, N, N).
-
-    Rows that only fill up are 0; the 1 stands for the feature that a bias belongs to.
-    """
-
-    x: Tensor
-    y: Tensor
-    gram: Tensor
-
-
 class Placed:
     """The rows of clients on a device.
 
@@ -111,7 +98,6 @@ class Placed:
         self.row_counts = torch.tensor(self.rows, device=device)
         self.first_rows = torch.tensor(self.starts[:-1], device=device)
         self._orders: dict[tuple[int, ...], Tensor] = {}
-        self._padded: dict[int, Padded] = {}
 
     def length(self, batch: int) -> int:
         """The rows of the largest client, and what fills up its last batch."""
@@ -132,17 +118,6 @@ class Placed:
                     self._orders.pop(next(iter(self._orders)))
                 self._orders[keys[epoch]] = found[epoch]
         return [found[epoch] for epoch in epochs]
-
-    def padded(self, length: int) -> Padded:
-        """Blocks of this length, and their products."""
-        if length not in self._padded:
-            x = self.features.new_zeros((len(self.rows), length, self.features.shape[1]))
-            y = self.labels.new_zeros((len(self.rows), length))
-            for k, (start, rows) in enumerate(zip(self.starts, self.rows, strict=False)):
-                x[k, :rows] = self.features[start : start + rows]
-                y[k, :rows] = self.labels[start : start + rows]
-            self._padded = {length: Padded(x, y, (x @ x.mT).add_(1))}  # of one length: they are large
-        return self._padded[length]
 
     def _stack(self, parts: Sequence[Rows]) -> tuple[Tensor, Tensor]:
         widths = {part.shape[1] for part, labels in parts if len(labels)}

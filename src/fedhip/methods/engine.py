@@ -5,10 +5,9 @@ each client, that changes the parameters in place. `Laboratory.train` runs it ov
 client's own order, with its own last partial batch and number of steps:
 
 on a GPU    one step for all clients, batches filled up with rows of weight 0; an epoch is replayed as a CUDA graph
-            SGD on a linear head, pulled or not: in dual form (`dual.py`), where the clients' rows are few enough
 on a CPU    one client after another, a thread for each core: its weights stay in that core's cache all along
 
-All give the same numbers up to rounding. A client's order of rows depends on the seed, its name, the round and the
+Both give the same numbers up to rounding. A client's order of rows depends on the seed, its name, the round and the
 epoch, and on nothing else (`orders.py`). Nothing in a round waits for a number on the host.
 """
 
@@ -27,7 +26,6 @@ from torch import Tensor
 from fedhip.core.prior import Prior
 from fedhip.methods import heads
 from fedhip.methods.cohort import Cohort, Placed
-from fedhip.methods.dual import Dual, worthwhile
 from fedhip.methods.heads import Batch, Params
 from fedhip.methods.orders import SHUFFLE, Order, client_orders
 from fedhip.methods.protocol import Protocol
@@ -93,7 +91,6 @@ class Laboratory:
         *,
         dtype: torch.dtype = torch.float32,
         together: bool | None = None,
-        dual: bool | None = None,
     ) -> None:
         self.protocol, self.num_classes, self.dtype = protocol, num_classes, dtype
         self.device = torch.device(device)
@@ -104,8 +101,6 @@ class Laboratory:
         self.number = {at: k for k, at in enumerate(self.place)}
         self.features, self.labels, self.class_counts = here.features, here.labels, here.class_counts
         self.test_features, self.test_labels = here.test_features, here.test_labels
-        self._dual = dual
-        self._duals: dict[Hashable, Dual] = {}
         self._epochs: dict[Hashable, _Epoch] = {}
 
     @property
@@ -156,12 +151,7 @@ class Laboratory:
             trained = tuple(tensor.clone(memory_format=torch.contiguous_format) for tensor in params)
             self._train_one_by_one(step, trained, fixed, present, orders, rate, batch)
             return trained
-        at, pull = places(tuple(present), self.device), self._pull(step, params, orders, batch)
-        if pull is not None and isinstance(orders, Shuffled):
-            key = (rate, batch, pull)
-            if key not in self._duals:
-                self._duals[key] = Dual(self.placed, batch, rate, pull, self.num_classes)
-            return self._duals[key].train(params, fixed, at, [table for table, _ in self._tables(orders, at, batch)])
+        at = places(tuple(present), self.device)
         return self._train_together(step, params, fixed, at, self._tables(orders, at, batch, present), rate, batch)
 
     def class_means(self, embed: Callable[[Params, Tensor], Tensor], params: Params, present: Sequence[int]) -> Tensor:
@@ -259,15 +249,7 @@ class Laboratory:
             self._epochs[key] = _Epoch(self.placed, step, params, fixed, tables[0], rate, batch)
         return self._epochs[key].train(params, fixed, at, tables)
 
-    def _pull(self, step: Step, params: Params, orders: Orders, batch: int) -> float | None:
-        """The strength of the pull, 0 for none, if this is to be done in dual form; None if not."""
-        pull = step.strength if isinstance(step, ProximalSGD) else 0.0
-        linear = len(params) == 2 and params[0].shape[1:] == (self.width, self.num_classes)
-        # Beyond 2 a pull overshoots by more than it corrects, and its powers overflow.
-        fits = linear and isinstance(orders, Shuffled) and (step is sgd or isinstance(step, ProximalSGD)) and pull <= 2
-        return pull if fits and (worthwhile(self.placed, batch) if self._dual is None else self._dual) else None
-
-    def _tables(self, orders: Orders, at: Tensor, batch: int, present: Sequence[int] = ()) -> list[Table]:
+    def _tables(self, orders: Orders, at: Tensor, batch: int, present: Sequence[int]) -> list[Table]:
         """Of each pass the rows of the k clients (k, N) in their order, and how many of them count."""
         if isinstance(orders, Shuffled):
             length = self.placed.length(batch)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib
 import json
 import math
 from collections.abc import Mapping, Sequence
@@ -10,6 +9,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
+from fedhip import methods
 from fedhip.core.selection import CHOSEN_BY
 from fedhip.methods.cohort import Cohort
 from fedhip.methods.protocol import MethodRun, Protocol
@@ -143,7 +143,7 @@ def run_method(
     probe: int = 0,
 ) -> Json:
     """Run it, and give what a cell keeps of it."""
-    run: MethodRun = importlib.import_module("fedhip.methods").run_method(
+    run: MethodRun = methods.run_method(
         method,
         bench.cohort(clients),
         source.features.num_classes,

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import difflib
-import importlib
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 import numpy as np
 
+from fedhip import methods
 from fedhip.data import Dataset, FeatureSet
 from fedhip.lifting import LiftPlan
 from fedhip.methods.protocol import Head, PriorOption, Protocol
@@ -103,7 +103,7 @@ def subset(rows: Dataset | FeatureSet) -> Dataset | FeatureSet:
 
 def known_methods() -> Mapping[str, Any]:
     """Every method by name, in the order of the paper's table; then those that the paper does not have."""
-    known: Mapping[str, Any] = importlib.import_module("fedhip.methods").METHODS
+    known: Mapping[str, Any] = methods.METHODS
     first = [name for name in paper.ROWS if name in known and name != "fedhip"]
     others = [name for name in known if name not in paper.ROWS]
     return {name: known[name] for name in [*first, *others, *(["fedhip"] if "fedhip" in known else [])]}
