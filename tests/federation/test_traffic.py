@@ -96,6 +96,7 @@ def test_bytes_are_those_of_the_vectors_that_travel() -> None:
 
 @pytest.mark.parametrize("kind", ["relu", "fourier", "nystroem"])
 def test_the_first_sum_of_a_lift_is_what_a_site_sends(kind: str) -> None:
-    units = {"columns": "plain"} if kind == "nystroem" else {}
+    units: dict[str, Any] = {"columns": "plain"} if kind == "nystroem" else {}
+    units |= {} if kind == "relu" else {"lift_bandwidth": 1.0}
     agreed = agreement(lift=kind, lift_width=9, lift_seed=1, largest_feature=8.0, **units)
     assert plan_of(agreed).exchange == moments_vector(clients(FOUR)[0], agreed).nbytes
