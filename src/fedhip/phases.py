@@ -52,6 +52,8 @@ Beta = float | Literal["auto", "gcv"]
 SCORING_ALPHAS: tuple[float, ...] = (0.0, *(10.0 ** (i / 2) for i in range(-2, 7)))
 #: How many values of β are scored.
 SCORED_BETAS = 8
+#: What a client sends for that: the smoothed accuracy over β, of all its rows and without each fold.
+SCORES_BYTES = 8 * (FOLDS + 1) * SCORED_BETAS
 #: Of many clients so many score β, evenly spread over the list of their names.
 MOST_SCORERS = 16
 #: Probabilities are calibrated on so many rows of a client at most.
@@ -283,7 +285,7 @@ class Federation:
         """
         if method == "local":
             return 0, 0, 0
-        chosen = 8 * (FOLDS + 1) * SCORED_BETAS if self.fold_betas else 0
+        chosen = SCORES_BYTES if self.fold_betas else 0
         up = down = self.survey_bytes + self.statistics_bytes
         if method == "global" and not chosen:  # what β is chosen by takes the sum itself
             down = self.survey_bytes + 8 * (self.grid.num_features + self.intercept) * self.grid.num_classes
