@@ -31,7 +31,7 @@ import torch
 
 from fedhip.data import FeatureSet, Partition, draw_styles, load_dataset, make_partition, read_features, styled
 from fedhip.features import extract, load_backbone
-from fedhip.methods import Cohort, Protocol, run_method
+from fedhip.methods import CheckedClients, Protocol, run_method
 from fedhip.phases import Client
 from fedhip.simulation import clients_of
 
@@ -77,7 +77,7 @@ def cell(source: FeatureSet | str, number: int, concentration: float, seed: int,
         data = source
         partition = make_partition(data.labels, "dirichlet", number, seed=seed, concentration=concentration)
     clients = clients_of(data, partition)
-    cohort = Cohort.of(moved(clients, shift, seed) if shift else clients)
+    cohort = CheckedClients.of(moved(clients, shift, seed) if shift else clients)
     found = {}
     for title, method, prior, options in (*ROWS, WITHOUT_STEP) if shift or isinstance(source, str) else ROWS:
         protocol = Protocol(seed=seed, prior="client" if prior == "client" else "none")

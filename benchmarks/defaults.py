@@ -22,7 +22,7 @@ import numpy as np
 
 from fedhip.data import FeatureSet, make_partition, read_features
 from fedhip.phases import Beta, Client
-from fedhip.simulation import METHODS, PAPER, STANDARD, RidgeOptions, clients_of, simulate
+from fedhip.simulation import PAPER, RIDGES, STANDARD, RidgeOptions, clients_of, simulate
 
 KINDS: dict[str, tuple[RidgeOptions, Beta]] = {"paper": (PAPER, "gcv"), "default": (STANDARD, "auto")}
 
@@ -38,7 +38,7 @@ def measured(clients: Sequence[Client], classes: int, kind: str, device: str) ->
     """Means over clients of each method, what is expected of the personalized ones, and β over the rows."""
     ridge, beta = KINDS[kind]
     outcome = simulate(clients, classes, beta=beta, device=device, **vars(ridge))
-    means = [outcome.summary(method)["mean"] or 0.0 for method in METHODS]
+    means = [outcome.summary(method)["mean"] or 0.0 for method in RIDGES]
     expected = [result.personal.estimate for result in outcome.clients if result.personal is not None and result.test]
     return [*means, float(np.mean(expected)), outcome.beta / outcome.federation.grid.num_samples]
 

@@ -13,7 +13,7 @@ from torch.utils.data import DataLoader, TensorDataset
 
 from benchmarks.measure import Setup, best_seconds
 from benchmarks.table import Line, faster, share
-from fedhip.methods import _GRADIENT, METHODS, Head, Protocol
+from fedhip.methods import GRADIENT, METHODS, Network, Protocol
 from fedhip.methods.engine import Laboratory, weighted_mean
 from fedhip.methods.fedavg import FedAvg
 from fedhip.parallel import one_thread
@@ -36,7 +36,7 @@ def section(setup: Setup) -> Iterator[Line]:
     if setup.device.type != "cuda" and setup.size == "full":
         K, N, m, d, epochs = small
         clients, protocol = federation(K, N, m, d), Protocol(rounds=1, epochs=epochs)
-    heads: tuple[Head, ...] = setup.pick(toy=("linear",), quick=("linear",), full=("linear", "mlp"))
+    heads: tuple[Network, ...] = setup.pick(toy=("linear",), quick=("linear",), full=("linear", "mlp"))
     for head in heads:
         yield from rounds_of_all(setup, Laboratory(clients, d, replace(protocol, head=head), setup.device))
 
@@ -67,7 +67,7 @@ def against_loops(setup: Setup, lab: Laboratory) -> Iterator[Line]:
 def rounds_of_all(setup: Setup, lab: Laboratory) -> Iterator[Line]:
     """A second round of every method, in FedAvg's."""
     everybody, taken = range(lab.size), {}
-    for name, method_type in _GRADIENT.items():
+    for name, method_type in GRADIENT.items():
         method: Any = method_type.of(lab, METHODS[name].defaults)
         after, _ = method.round(method.start(), 0, everybody)
         # On a GPU the second time is a replay of what the first recorded.

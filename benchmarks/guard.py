@@ -26,7 +26,7 @@ from benchmarks.beyond import write
 from fedhip.data import FeatureSet, make_partition, read_features
 from fedhip.heads import HEADS
 from fedhip.heads.recommendation import judge_heads
-from fedhip.methods import Cohort, Protocol, run_method
+from fedhip.methods import CheckedClients, Protocol, run_method
 from fedhip.phases import Client
 from fedhip.simulation import clients_of
 
@@ -54,9 +54,9 @@ def thinned(clients: Sequence[Client], rows: int, seed: int) -> list[Client]:
 def cell(data: FeatureSet, number: int, concentration: float, rows: int, seed: int, device: str) -> Cell:
     """What was recommended, and what every head reaches."""
     partition = make_partition(data.labels, "dirichlet", number, seed=seed, concentration=concentration)
-    cohort = Cohort.of(thinned(clients_of(data, partition), rows, seed))
+    cohort = CheckedClients.of(thinned(clients_of(data, partition), rows, seed))
     protocol = Protocol(seed=seed, prior="client")
-    told = judge_heads(cohort, data.num_classes, protocol, device=device).told
+    told = judge_heads(cohort, data.num_classes, seed=seed, prior="client", device=device).told
     tested = [k for k, client in enumerate(cohort) if len(client.test[1])]
     reached = {}
     for name, head in HEADS.items():

@@ -20,9 +20,8 @@ from scipy.optimize import minimize
 from torch import Tensor
 
 from fedhip.data import make_partition, read_features
-from fedhip.methods import Protocol
-from fedhip.methods.closed import Task
-from fedhip.methods.fedhip_logistic import LogisticRun
+from fedhip.heads.logistic import Logistic, LogisticRun
+from fedhip.heads.task import Task
 from fedhip.phases import Client
 from fedhip.simulation import clients_of
 
@@ -62,7 +61,8 @@ def main() -> None:
     data = read_features(args.features)
     partition = make_partition(data.labels, "dirichlet", args.clients, seed=args.seed, concentration=args.concentration)
     clients, classes = clients_of(data, partition), data.num_classes
-    run = LogisticRun(Task(clients, classes, Protocol(), {}, "cpu", lambda *_: None))
+    task = Task(clients, classes)
+    run = LogisticRun(task, Logistic.federate(task))
     fit = run.statistics()
     units = run.columns.standardization
     run.temperature(fit)

@@ -19,7 +19,7 @@ import numpy as np
 
 from fedhip.core.prior import NO_PRIOR, SMOOTHINGS, TEMPERATURES, Prior
 from fedhip.data import make_partition, read_features
-from fedhip.methods import _GRADIENT, METHODS, Protocol, run_method
+from fedhip.methods import GRADIENT, METHODS, Protocol, run_method
 from fedhip.methods.engine import Laboratory
 from fedhip.methods.prior import WithPrior
 from fedhip.methods.training import like
@@ -41,7 +41,7 @@ def of_gradients(
 ) -> tuple[Score, list[Prior], float]:
     """The accuracy of the trained models with any priors, those that are chosen, and a scale for temperatures."""
     lab = Laboratory(clients, classes, protocol)
-    both = WithPrior.around(_GRADIENT[name], lab, clients, METHODS[name].defaults)
+    both = WithPrior.around(GRADIENT[name], lab, clients, METHODS[name].defaults)
     state = both.start()
     for number in range(protocol.rounds):
         state, _ = both.round(state, number, range(lab.size))

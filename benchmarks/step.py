@@ -20,9 +20,8 @@ import torch
 
 from fedhip.core.personal_logistic import LOGISTIC_ALPHAS
 from fedhip.data import make_partition, read_features
-from fedhip.methods import Protocol
-from fedhip.methods.closed import Task
-from fedhip.methods.fedhip_logistic import LogisticRun
+from fedhip.heads.logistic import Logistic, LogisticRun
+from fedhip.methods.closed import ClosedTask
 from fedhip.simulation import clients_of
 
 
@@ -44,9 +43,8 @@ def main() -> None:
     partition = make_partition(
         data.labels, scheme, number, seed=args.seed, concentration=concentration, clients=data.clients
     )
-    clients, protocol = clients_of(data, partition), Protocol(seed=args.seed, prior="client")
-    task = Task(clients, data.num_classes, protocol, {"gradient_rounds": 5.0}, "cpu", lambda *_: None)
-    run = LogisticRun(task)
+    task = ClosedTask(clients_of(data, partition), data.num_classes, prior="client", seed=args.seed)
+    run = LogisticRun(task, Logistic.federate(task))
     fit = run.statistics()
     run.temperature(fit)
     run.gradients(fit, 5)

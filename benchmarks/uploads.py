@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from benchmarks.gradient import federation
 from benchmarks.measure import Setup
 from benchmarks.table import Line, share
-from fedhip.methods import METHODS, Cohort, Protocol, run_method
+from fedhip.methods import METHODS, CheckedClients, Protocol, run_method
 
 #: Of the paper's protocol.
 ROUNDS = 200
@@ -20,7 +20,7 @@ def section(setup: Setup) -> Iterator[Line]:
     there are rounds.
     """
     m, d, counted = setup.pick(toy=(8, 3, 2), quick=(768, 100, 4), full=(768, 100, 20))
-    cohort, protocol = Cohort(federation(2, 2 * d, m, d)), Protocol(rounds=counted, epochs=1)
+    cohort, protocol = CheckedClients(federation(2, 2 * d, m, d)), Protocol(rounds=counted, epochs=1)
     literal = 8 * (m * m + m * d)
     against = f"the paper's C and L, {literal / 1e6:.2f} MB, m = {m}, d = {d}"
     for name, info in METHODS.items():

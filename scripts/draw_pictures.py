@@ -31,14 +31,15 @@ LAYERS: tuple[tuple[str, ...], ...] = (
     ("features",),
     ("models", "lift_graph"),
     ("phases", "simulation", "priors", "privacy", "lifting"),
-    ("methods", "heads"),
+    ("heads",),
+    ("methods",),
     ("runs",),
     ("reproduce",),
     ("federation", "sklearn", "export", "doctor"),
     ("cli",),
 )
 #: What anybody may import.
-COMMON = ("late", "parallel", "private_files")
+COMMON = ("late", "orders", "parallel", "private_files")
 
 ROLES = {
     "core": "the mathematics",
@@ -52,7 +53,7 @@ ROLES = {
     "privacy": "audit",
     "lifting": "wider features",
     "methods": "FedHiP and rivals",
-    "heads": "other heads",
+    "heads": "ridge, LDA, logistic",
     "runs": "a run, its report",
     "reproduce": "the paper's tables",
     "federation": "the round on Flower",
@@ -188,7 +189,7 @@ def draw_sum() -> str:
 def draw_architecture() -> str:
     """The parts of the package, from left to right."""
     art = Drawing(1120, 330, "The parts of fedhip; each imports only what stands to its left")
-    step, wide = 110, 102
+    step, wide = 100, 94
     art.text(20, 28, "images → features → statistics → sum → models → report", size=15, bold=True, anchor="start")
     art.text(
         20,

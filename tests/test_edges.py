@@ -14,7 +14,7 @@ from fedhip.core.columns import Columns, Survey
 from fedhip.core.errors import ColumnError, ColumnWarning, FeaturesError
 from fedhip.core.selection import nested_hits
 from fedhip.phases import Client
-from fedhip.simulation import METHODS, BalancedPriorError, simulate
+from fedhip.simulation import RIDGES, BalancedPriorError, simulate
 from tests.core.problems import Array, relative_error
 
 
@@ -179,7 +179,7 @@ def test_single_rows_single_classes_and_rows_that_are_all_alike() -> None:
             assert all(value is not None for value in result.accuracy.values())
     for client in odd:  # and each of them alone
         alone = simulate([client], 3).clients[0]
-        assert set(alone.accuracy) == set(METHODS)
+        assert set(alone.accuracy) == set(RIDGES)
 
 
 @pytest.mark.parametrize("factor", [1e-6, 1e6])

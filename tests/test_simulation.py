@@ -12,7 +12,7 @@ from fedhip import simulation
 from fedhip.core.affine import AffineModel
 from fedhip.core.errors import EmptyClientError, NotInTotalError
 from fedhip.phases import Alpha, Client, Federation, Personalization
-from fedhip.simulation import METHODS, local_model, simulate
+from fedhip.simulation import RIDGES, local_model, simulate
 from tests.core.problems import Array
 
 
@@ -125,7 +125,7 @@ def test_a_client_that_is_not_in_the_sum_has_no_model_at_any_alpha() -> None:
 def test_summary_weighs_clients_as_it_says() -> None:
     clients = federation(rows=tuple(range(10, 50, 2)))
     outcome = simulate(clients, 6)
-    for method in METHODS:
+    for method in RIDGES:
         values = [result.accuracy[method] or 0.0 for result in outcome.clients]
         rows = [result.test for result in outcome.clients]
         summary = outcome.summary(method)

@@ -60,6 +60,10 @@ MOST_SCORERS = 16
 CALIBRATION_ROWS = 256
 
 
+def silent(phase: str, done: int, total: int) -> None:
+    """Report nothing."""
+
+
 @dataclass(frozen=True)
 class Client:
     """One client's name and its rows (features, labels) to train and to test on."""

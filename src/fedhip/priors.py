@@ -11,21 +11,24 @@ does not.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Literal
+from typing import Literal
 
 import torch
 from torch import Tensor
 
 from fedhip.core import RidgePath
-from fedhip.core.prior import SMOOTHINGS, TEMPERATURES, Prior, PriorLosses, choose_priors
+from fedhip.core.prior import SMOOTHINGS, TEMPERATURES, Prior, PriorLosses, choose_priors, scale_of
 from fedhip.models import masked
 from fedhip.parallel import in_order
+from fedhip.phases import Client, Federation
 
-if TYPE_CHECKING:
-    from fedhip.phases import Client, Federation
-
+#: Whether models are tested with their clients' class priors.
+PriorOption = Literal["none", "client"]
 #: What α is chosen among where it is chosen together with the prior: two to the decade.
 PRIOR_ALPHAS: tuple[float, ...] = (0.0, *(10.0 ** (i / 2) for i in range(-2, 6)))
+
+#: What the scale of scores is found by: a sum of squares in four parts, and how many they are of.
+SCALE_BYTES = 8 * 5
 
 
 def choose_client_priors(
@@ -64,6 +67,32 @@ def prior_alphas(alpha: float | Literal["loo"]) -> dict[str, tuple[float, ...]]:
 def losses_bytes(models: Iterable[int]) -> int:
     """What a client sends for priors of methods with so many models: losses and hits over the grid, and its rows."""
     return sum(8 * (2 * number * len(TEMPERATURES) * len(SMOOTHINGS) + 1) for number in models)
+
+
+def prior_bytes(num_classes: int) -> int:
+    """What a client sends for the prior of one model: losses, hits and rows, and its class counts."""
+    return losses_bytes([1]) + 8 * num_classes
+
+
+def traffic_with_priors(federation: Federation, method: str, models: Sequence[int]) -> tuple[int, int, int]:
+    """`Federation.traffic` of a ridge whose prior is chosen by losses of so many models of each method."""
+    rounds, up, down = federation.traffic(method)
+    if rounds and models:  # priors are chosen by the sum itself, and by everybody's losses
+        losses = losses_bytes(models)
+        up, down = up + losses, federation.survey_bytes + federation.statistics_bytes + losses
+    return rounds, up, down
+
+
+def choose_scored_priors(
+    scores: Sequence[Tensor | None], labels: Sequence[Tensor], own: Sequence[Tensor], everybody: Tensor
+) -> list[Prior]:
+    """Every client's, from scores of its rows by models that have not seen them; None where there are none."""
+    scale = scale_of(part for part in scores if part is not None)
+    losses = [
+        None if part is None else PriorLosses.of([part], y, counts, everybody, scale)
+        for part, y, counts in zip(scores, labels, own, strict=True)
+    ]
+    return [prior for _, prior in choose_priors(losses)]
 
 
 def ridge_scale(num_classes: int) -> float:

@@ -28,6 +28,7 @@ from fedhip.data import FeatureSet, Partition, client_parts, split_of
 from fedhip.models import masked
 from fedhip.parallel import MEMINFO, in_order, memory_available
 from fedhip.phases import (
+    SCORING_ALPHAS,
     Alpha,
     Beta,
     Client,
@@ -37,10 +38,12 @@ from fedhip.phases import (
     RowEncoding,
     choose_beta,
     columns_of,
+    silent,
 )
-from fedhip.priors import choose_client_priors, local_path, losses_bytes, prior_alphas
+from fedhip.priors import choose_client_priors, local_path, prior_alphas, traffic_with_priors
 
-METHODS = ("local", "global", "fedhip")
+#: The ridges that `simulate` computes side by side.
+RIDGES = ("local", "global", "fedhip")
 #: Those that classes may count alike in.
 BALANCED = ("global", "fedhip")
 #: Statistics of all clients are held from phase 1 to 3 while they take no more than this part of the free memory.
@@ -91,11 +94,7 @@ class Outcome:
 
     def traffic(self, method: str) -> tuple[int, int, int]:
         """Rounds, and the bytes that one client sends and receives."""
-        rounds, up, down = self.federation.traffic(method)
-        if rounds and self.prior_models:  # which are chosen by the sum itself, and by everybody's losses
-            losses = losses_bytes(self.prior_models)
-            up, down = up + losses, self.federation.survey_bytes + self.federation.statistics_bytes + losses
-        return rounds, up, down
+        return traffic_with_priors(self.federation, method, self.prior_models)
 
     def summary(self, method: str) -> dict[str, float | None]:
         """Means over the clients; see `summarize`."""
@@ -169,7 +168,7 @@ def simulate(
     *,
     alpha: Alpha = "loo",
     beta: Beta = "auto",
-    methods: Iterable[str] = METHODS,
+    methods: Iterable[str] = RIDGES,
     only_local_classes: bool = False,
     prior: bool = False,
     standardize: bool = True,
@@ -196,35 +195,22 @@ def simulate(
             "a client's prior corrects for how often the federation has a class, and balanced classes are equally "
             "frequent by construction; give one of the two"
         )
-    watch, tell = Stopwatch(), report or (lambda phase, done, total: None)
+    watch, tell = Stopwatch(), report or silent
     training = [client for client in clients if len(client.train[1])]
     held: dict[str, GridStatistics] = {}
-    with watch("local training"):
-        encoding = encoding_of(training, num_classes, ridge)
-        room = _room(training, num_classes)
-
-        def uploads() -> Iterator[GridStatistics]:
-            found = in_order(lambda client: encoding.statistics(client, num_classes, device), training, device)
-            for k, (client, own) in enumerate(zip(training, found, strict=True), start=1):
-                if keep_statistics is not None:
-                    keep_statistics(client, own)
-                if room and "fedhip" in methods:
-                    held[client.name] = own
-                yield own
-                tell("1 local training", k, len(training))
-
-        total = add_up(uploads())
+    federation = federate(
+        training,
+        num_classes,
+        beta,
+        ridge,
+        device,
+        alpha=alpha if "fedhip" in methods else 0.0,
+        report=report,
+        watch=watch,
+        keep_statistics=keep_statistics,
+        held=held if "fedhip" in methods else None,
+    )
     with watch("aggregation"):
-        federation = Federation.of(
-            total,
-            0.0 if beta == "auto" else beta,
-            encoding,
-            standardize=ridge.standardize,
-            intercept=ridge.intercept,
-        )
-        federation.warn_of_labels()
-        if beta == "auto":
-            federation = choose_beta(federation, training, alpha if "fedhip" in methods else 0.0, tell)
         _ = federation.common  # factored once, before the clients share it
         tell("2 aggregation", len(training), len(training))
     choices: dict[str, dict[str, tuple[float, Prior]]] = {}
@@ -313,16 +299,43 @@ def add_up(uploads: Iterable[GridStatistics]) -> GridStatistics:
 def federate(
     clients: Sequence[Client],
     num_classes: int,
-    beta: float = 0.0,
+    beta: Beta = 0.0,
     ridge: RidgeOptions = STANDARD,
     device: str | torch.device = "cpu",
+    *,
+    alpha: Alpha = "loo",
+    alphas: Sequence[float] = SCORING_ALPHAS,
+    report: Report | None = None,
+    watch: Stopwatch | None = None,
+    keep_statistics: Callable[[Client, GridStatistics], None] | None = None,
+    held: dict[str, GridStatistics] | None = None,
 ) -> Federation:
-    """Phases 1 and 2 of these clients, with this β."""
-    encoding = encoding_of(clients, num_classes, ridge)
-    uploads = in_order(lambda client: encoding.statistics(client, num_classes, device), clients, device)
-    federation = Federation(add_up(uploads), beta, encoding, ridge.standardize, ridge.intercept)
-    federation.warn_of_labels()
-    return federation
+    """Phases 1 and 2 of clients with training rows: their sum, and β, which is given or chosen.
+
+    β is chosen for models of this α, or of the best of `alphas`. `keep_statistics` is called with each client's upload,
+    and `held` takes them for phase 3, by name, if there is room for all.
+    """
+    tell, watch = report or silent, watch or Stopwatch()
+    with watch("local training"):
+        encoding = encoding_of(clients, num_classes, ridge)
+        room = held is not None and _room(clients, num_classes)
+
+        def uploads() -> Iterator[GridStatistics]:
+            found = in_order(lambda client: encoding.statistics(client, num_classes, device), clients, device)
+            for k, (client, own) in enumerate(zip(clients, found, strict=True), start=1):
+                if keep_statistics is not None:
+                    keep_statistics(client, own)
+                if held is not None and room:
+                    held[client.name] = own
+                yield own
+                tell("1 local training", k, len(clients))
+
+        total = add_up(uploads())
+    with watch("aggregation"):
+        given = 0.0 if beta == "auto" else beta
+        federation = Federation.of(total, given, encoding, standardize=ridge.standardize, intercept=ridge.intercept)
+        federation.warn_of_labels()
+        return choose_beta(federation, clients, alpha, tell, alphas) if beta == "auto" else federation
 
 
 def evaluate(

@@ -25,16 +25,16 @@ from fedhip.core.calibration import choose_temperature
 from fedhip.core.errors import AlphaError, BetaError, FedHiPError, LabelsError
 from fedhip.core.lift_kinds import DEFAULT_WIDTH, LiftKind
 from fedhip.core.lifts import Lift
-from fedhip.core.prior import NO_PRIOR
 from fedhip.core.solvers import require_alpha, require_beta
 from fedhip.data.errors import MissingExtraError
 from fedhip.heads import Ridge, head_named
+from fedhip.heads.errors import OptionError
 from fedhip.heads.options import options_of
 from fedhip.heads.recommendation import AUTO, Recommendation, judge_heads, options_of_heads
+from fedhip.heads.task import Task
 from fedhip.lifting import LiftSettings, lifted_grid
-from fedhip.methods import Protocol, closed_task
 from fedhip.models import RIDGE, Model
-from fedhip.phases import SCORING_ALPHAS, Personalization, choose_beta
+from fedhip.phases import SCORING_ALPHAS
 from fedhip.phases import Client as Site
 from fedhip.runs.models import answering, global_model, personal_model
 from fedhip.simulation import STANDARD, RidgeOptions, federate
@@ -341,8 +341,11 @@ class FedHiPClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]  #
         return self.alphas is not None and self.head == RIDGE and self.prior == "none" and self.alpha == "loo"
 
     @property
-    def _protocol(self) -> Protocol:
-        return Protocol(only_local_classes=bool(self.only_local_classes), prior=self.prior)
+    def _asked(self) -> dict[str, Any]:
+        """What holds for every head."""
+        if self.prior not in ("none", "client"):
+            raise OptionError(f"prior is {self.prior!r}; give 'client' or 'none'")
+        return {"only_local_classes": bool(self.only_local_classes), "prior": self.prior}
 
     def _learn_best(self, rows: dict[Client, Rows], classes: Array, declared: bool) -> Self:
         """With the head that training rows held out speak for."""
@@ -351,7 +354,7 @@ class FedHiPClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]  #
         sites = self._sites(rows, classes, lift)
         ridge = self._ridge if lift is None else lifted_grid(sites, self._ridge)
         options = options_of_heads("loo" if alpha is None else alpha, "auto" if beta is None else beta)
-        found = judge_heads(sites, len(classes), self._protocol, options=options, ridge=ridge)
+        found = judge_heads(sites, len(classes), options=options, ridge=ridge, **self._asked)
         best = clone(self).set_params(head=found.head)._learn(rows, classes, declared)
         for name in set(vars(best)) - set(self.get_params()):
             setattr(self, name, getattr(best, name))
@@ -366,20 +369,20 @@ class FedHiPClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]  #
         if lift is not None:
             ridge = lifted_grid(clients, ridge)
         weight: float | Literal["loo"] = "loo" if alpha is None else alpha
-        task = closed_task(kind.method, clients, d, self._protocol, options=options_of(kind, weight, {}), ridge=ridge)
-        federation = federate(clients, d, 0.0 if beta is None else beta, ridge)
-        if kind is Ridge and beta is None:
-            among = self.alphas if self._chooses_from_alphas and self.alphas is not None else SCORING_ALPHAS
-            federation = choose_beta(federation, clients, weight, lambda phase, done, total: None, among)
+        alphas = self.alphas if self._chooses_from_alphas else None
+        options = options_of(kind, weight, {})
+        task = Task(clients, d, options, ridge=ridge, alphas=alphas, **self._asked)
+        federation = federate(
+            clients,
+            d,
+            beta if beta is not None else "auto" if kind is Ridge else 0.0,
+            ridge,
+            alpha=weight,
+            alphas=SCORING_ALPHAS if alphas is None else alphas,
+            held=task.uploads,
+        )
         head = kind.fit(federation, task)
-        if self._chooses_from_alphas:
-            found = {
-                c.name: Personalization.of(federation, c, alphas=self.alphas, only_local_classes=only_local)
-                for c in clients
-            }
-            owns = {names[name]: (own, NO_PRIOR) for name, own in found.items()}
-        else:
-            owns = {names[name]: own for name, own in head.personalize().items()}
+        owns = {names[name]: own for name, own in head.personalize().items()}
         grid, solved_beta = federation.grid, federation.beta if kind is Ridge else None
 
         class_names = tuple(str(label) for label in classes)

@@ -18,9 +18,8 @@ from fedhip.federation.errors import QuorumError, RoundError
 from fedhip.federation.logistic_rounds import LogisticRounds
 from fedhip.federation.vector import Vector
 from fedhip.federation.wire import from_records, to_records
-from fedhip.methods.closed import Task
-from fedhip.methods.fedhip_logistic import LogisticRun
-from fedhip.methods.protocol import Protocol
+from fedhip.heads.logistic import LogisticRun
+from fedhip.heads.task import Task
 from fedhip.simulation import STANDARD, RidgeOptions, federate
 from tests.federation.grid import ServerKilled
 from tests.federation.samples import CLASSES, FOUR, WIDTH, Trial, clients, sum_of
@@ -33,7 +32,7 @@ PLAIN = RidgeOptions(fraction_bits=32, columns=Columns.plain(WIDTH))
 
 
 def run_of(sites: Sequence[str], ridge: RidgeOptions = PLAIN) -> LogisticRun:
-    task = Task(clients(sites), len(CLASSES), Protocol(), {}, "cpu", lambda *_: None)
+    task = Task(clients(sites), len(CLASSES))
     return LogisticRun(task, federate(task.training, len(CLASSES), ridge=ridge))
 
 

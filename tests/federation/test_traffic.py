@@ -7,7 +7,6 @@ from typing import Any
 import pytest
 import torch
 
-from fedhip.experiments.run import head_round
 from fedhip.federation.agreement import Agreement
 from fedhip.federation.later_sums import losses_vector
 from fedhip.federation.lift_sums import moments_vector, plan_of
@@ -16,7 +15,8 @@ from fedhip.federation.traffic import traffic_of
 from fedhip.federation.vector import to_vector
 from fedhip.heads import head_named
 from fedhip.heads.options import options_of
-from fedhip.methods import Protocol, closed_task
+from fedhip.heads.round import run_head
+from fedhip.heads.task import Task
 from fedhip.simulation import simulate
 from tests.federation.samples import CLASSES, FOUR, WIDTH, clients, ridge_options
 
@@ -52,9 +52,8 @@ def run(agreed: Agreement) -> dict[str, tuple[int, int]]:
     if agreed.head == "logistic":
         given = {"gradient_rounds": float(agreed.gradient_rounds or 0)}
     options = options_of(kind, agreed.alpha, given)
-    task = closed_task(kind.method, members, len(CLASSES), Protocol(prior=prior), options=options, ridge=ridge)
-    row = head_round(outcome, kind, task)[2]
-    return {kind.method: (row.upload_bytes_per_client, row.download_bytes_per_client)}
+    task = Task(members, len(CLASSES), options, ridge=ridge, prior=prior, beside=("local", "global"))
+    return {kind.method: run_head(kind, task, outcome.federation).head.traffic[1:]}
 
 
 @pytest.mark.parametrize("prior", ["none", "client"])

@@ -19,7 +19,8 @@ from sklearn.preprocessing import StandardScaler
 from fedhip.core import DEFAULT_ALPHAS
 from fedhip.core.errors import EmptyClientError
 from fedhip.core.prior import PriorLosses, choose_prior, scale_of
-from fedhip.heads import HEADS
+from fedhip.heads import HEADS, Head, Lda
+from fedhip.heads.lda import LdaFit
 from fedhip.heads.recommendation import (
     FOLDS,
     Judged,
@@ -29,8 +30,9 @@ from fedhip.heads.recommendation import (
     in_words,
     judge_heads,
 )
-from fedhip.methods import Protocol, closed_task, run_method
-from fedhip.methods.fedhip_lda import LdaFit
+from fedhip.heads.round import HeadRound, run_head
+from fedhip.heads.task import Task
+from fedhip.methods import Protocol, run_method
 from fedhip.phases import Client, Federation, Rows
 from fedhip.simulation import PAPER, STANDARD, RidgeOptions, simulate
 from tests.methods.problems import CLASSES, federation
@@ -110,7 +112,7 @@ def test_rows_right_are_those_of_ridges_fitted_without_them(ridge: RidgeOptions)
             (model.predict(scaler.transform(part.test[0])).argmax(axis=1) == part.test[1]).sum() for part in parts
         ]
     options = {"ridge": {"alpha": 0.0, "beta": beta}}
-    found = judge_heads(clients, CLASSES, Protocol(seed=4), options=options, ridge=ridge)
+    found = judge_heads(clients, CLASSES, seed=4, options=options, ridge=ridge)
     assert found.rows == 98, "every row was judged once"
     assert found.right["ridge"] == right.sum()
     assert found.shares["ridge"] == pytest.approx((right / [40, 25, 33]).mean())
@@ -136,15 +138,15 @@ def test_a_head_is_clearly_ahead_by_three_standard_errors(right: tuple[int, int]
 def test_the_judging_ends_when_one_head_is_clearly_ahead(monkeypatch: pytest.MonkeyPatch) -> None:
     clients, called = federation((40, 50), test=0), []
 
-    def accuracy(name: str, cohort: Sequence[Client], *_: object, **__: object) -> object:
-        called.append(name)
-        run = run_method("global", cohort, CLASSES)
-        return replace(run, accuracy=[float(name == "fedhip-lda")] * len(cohort))
+    def all_right_or_wrong(kind: type[Head], task: Task) -> HeadRound:
+        called.append(kind.name)
+        found, right = run_head(kind, task), float(kind is Lda)
+        return replace(found, clients=[replace(one, accuracy={kind.method: right}) for one in found.clients])
 
-    monkeypatch.setattr("fedhip.heads.recommendation.run_method", accuracy)
+    monkeypatch.setattr("fedhip.heads.recommendation.run_head", all_right_or_wrong)
     found = judge_heads(clients, CLASSES)
     assert found.head == "lda"
-    assert called == [head.method for head in HEADS.values()]
+    assert called == list(HEADS)
     assert found.rows == 18
 
 
@@ -187,7 +189,7 @@ def test_a_lead_is_measured_by_the_clients_differences() -> None:
 
 def test_the_chosen_head_is_within_half_a_point_of_the_best_in_hindsight() -> None:
     clients, protocol = gaussian(8, 30, 20, concentration=1.0, seed=0), Protocol(prior="client")
-    chosen = judge_heads(clients, 20, protocol).head
+    chosen = judge_heads(clients, 20, prior="client").head
     reached = {}
     for name, head in HEADS.items():
         accuracy = run_method(head.method, clients, 20, protocol).accuracy
@@ -216,7 +218,7 @@ def test_no_test_row_is_looked_at() -> None:
 )
 def test_few_rows_and_few_classes_break_nothing(labels: tuple[list[int], ...], prior: str) -> None:
     clients = [labelled(f"client-{k}", own) for k, own in enumerate(labels)]
-    found = judge_heads(clients, 5, Protocol(prior="client" if prior == "client" else "none"))
+    found = judge_heads(clients, 5, prior="client" if prior == "client" else "none")
     assert 0 < found.rows <= sum(map(len, labels))
     assert all(0 <= right <= found.rows for right in found.right.values())
 
@@ -249,8 +251,7 @@ def nested_right(federation: Federation, client: Client) -> int:
 def test_leave_one_out_counts_what_the_losses_of_priors_count(prior: str) -> None:
     clients = federation((40, 50, 30), test=5)
     outcome = simulate(clients, CLASSES, prior=prior == "client")
-    protocol = Protocol(prior="client" if prior == "client" else "none")
-    task = closed_task("fedhip", clients, CLASSES, protocol)
+    task = Task(clients, CLASSES, prior="client" if prior == "client" else "none")
     found = compare_with_lda(outcome, task)
     everybody = outcome.federation.grid.counts
 

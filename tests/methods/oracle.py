@@ -16,8 +16,8 @@ from torch import Tensor, nn
 from torch.nn.functional import cross_entropy, mse_loss, normalize
 
 from fedhip.methods.heads import Params
-from fedhip.methods.orders import ALIGN, SHUFFLE, SLICE, TRACE, WARM_UP, draw
 from fedhip.methods.protocol import Protocol
+from fedhip.orders import ALIGN, SHUFFLE, SLICE, TRACE, WARM_UP, draw
 from fedhip.phases import Client
 
 Extra = Callable[[nn.Module], Tensor]

@@ -12,15 +12,15 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from fedhip.methods import _GRADIENT, METHODS, Protocol, heads
+from fedhip.methods import GRADIENT, METHODS, Protocol, heads
 from fedhip.methods.engine import Laboratory, Models, for_each, sgd
 from fedhip.methods.fedpcl import PROJECTION
-from fedhip.methods.orders import participants
-from fedhip.methods.protocol import Head
+from fedhip.methods.protocol import Network
+from fedhip.orders import participants
 from tests.methods import oracle
 from tests.methods.problems import CLASSES, PROTOCOL, federation
 
-HEADS: tuple[Head, ...] = ("linear", "mlp")
+HEADS: tuple[Network, ...] = ("linear", "mlp")
 
 
 def trained(
@@ -35,7 +35,7 @@ def trained(
 ) -> tuple[Models, Any]:
     """The models after all rounds, and the last state."""
     lab = Laboratory(federation(), CLASSES, protocol, device, dtype=dtype, together=together)
-    method = _GRADIENT[name].of(lab, {**METHODS[name].defaults, **told, **options})
+    method = GRADIENT[name].of(lab, {**METHODS[name].defaults, **told, **options})
     state = method.start()
     for number in range(protocol.rounds):
         present = participants(lab.size, protocol.participation, protocol.seed, number)

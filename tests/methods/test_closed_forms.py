@@ -16,8 +16,8 @@ from sklearn.preprocessing import StandardScaler
 
 from fedhip.core import DEFAULT_ALPHAS
 from fedhip.methods import run_method
-from fedhip.methods.orders import client_order
 from fedhip.methods.pfedfda import BETAS, Discriminant, Gaussians, choose_beta
+from fedhip.orders import client_order
 from fedhip.phases import Client, Rows
 from fedhip.simulation import PAPER, STANDARD, RidgeOptions, simulate
 from tests.methods.problems import CLASSES, PROTOCOL, federation

@@ -12,11 +12,11 @@ import pytest
 import torch
 from torch import Tensor
 
-from fedhip.methods import _GRADIENT, METHODS, Cohort, Head, Protocol, run_method
-from fedhip.methods.cohort import Placed
+from fedhip.methods import GRADIENT, METHODS, CheckedClients, Network, Protocol, run_method
+from fedhip.methods.clients import Placed
 from fedhip.methods.engine import Laboratory, places, sgd
-from fedhip.methods.orders import participants
 from fedhip.methods.recording import Recorded, buffer_like, fill
+from fedhip.orders import participants
 from fedhip.phases import Client
 from tests.methods.problems import CLASSES, PROTOCOL, federation
 
@@ -25,7 +25,7 @@ META = torch.device("meta")
 
 def without_data(protocol: Protocol) -> Laboratory:
     """Clients whose rows are shapes alone: whoever asks for a number of theirs, or mixes devices, is told off."""
-    cohort = Cohort(federation())
+    cohort = CheckedClients(federation())
     placed = cohort.on(CLASSES, torch.device("cpu"), torch.float32)
     for name, value in vars(placed).items():
         if isinstance(value, Tensor):
@@ -40,10 +40,10 @@ def without_data(protocol: Protocol) -> Laboratory:
 @pytest.mark.parametrize(
     "name", ["fedavg", "fedavg-ft", "fedprox", "fedprox-ft", "ditto", "fedala", "feddbe", "fedas", "local-sgd"]
 )
-def test_a_round_waits_for_no_number(name: str, head: Head, participation: float) -> None:
+def test_a_round_waits_for_no_number(name: str, head: Network, participation: float) -> None:
     protocol = replace(PROTOCOL, head=head, participation=participation)
     lab = without_data(protocol)
-    method: Any = _GRADIENT[name].of(lab, METHODS[name].defaults)
+    method: Any = GRADIENT[name].of(lab, METHODS[name].defaults)
     state = method.start()
     if name == "fedala":  # before a client has learnt its weights, when it may stop depends on its losses
         state = replace(state, learnt=torch.ones(lab.size, dtype=torch.bool))
@@ -123,9 +123,9 @@ def test_interrupted_while_ahead(monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 
 def test_a_cohort_is_its_clients() -> None:
     clients = federation()
-    cohort = Cohort(clients)
+    cohort = CheckedClients(clients)
     assert (len(cohort), list(cohort), cohort[2], list(cohort[1:3])) == (5, clients, clients[2], clients[1:3])
-    assert Cohort.of(cohort) is cohort
+    assert CheckedClients.of(cohort) is cohort
     for name in ("fedavg", "fedpcl", "fedhip", "pfedfda", "local"):
         a, b = (run_method(name, given, CLASSES, PROTOCOL) for given in (clients, cohort))
         assert a.accuracy == b.accuracy
@@ -134,8 +134,8 @@ def test_a_cohort_is_its_clients() -> None:
 def test_the_rows_of_a_cohort_are_placed_once(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     placed, hashed = mock.Mock(side_effect=Placed.__init__, return_value=None), mock.Mock(wraps=np.ascontiguousarray)
     monkeypatch.setattr(Placed, "__init__", lambda *args: placed(*args))
-    monkeypatch.setattr("fedhip.methods.cohort.np.ascontiguousarray", hashed)
-    cohort = Cohort(federation())
+    monkeypatch.setattr("fedhip.methods.clients.np.ascontiguousarray", hashed)
+    cohort = CheckedClients(federation())
     for name in ("fedavg", "ditto", "fedas"):
         run_method(name, cohort, CLASSES, PROTOCOL, checkpoint=tmp_path / name)
     assert placed.call_count == 1
@@ -145,11 +145,16 @@ def test_the_rows_of_a_cohort_are_placed_once(monkeypatch: pytest.MonkeyPatch, t
 def test_a_digest_is_of_names_and_rows() -> None:
     """An order of rows depends on the client's name, so a checkpoint does."""
     clients = federation()
-    digest = Cohort(clients).digest
-    assert digest == Cohort(federation()).digest
+    digest = CheckedClients(clients).digest
+    assert digest == CheckedClients(federation()).digest
     renamed = [Client("another", clients[0].train, clients[0].test), *clients[1:]]
     swapped = [Client(clients[0].name, clients[0].test, clients[0].train), *clients[1:]]
-    assert len({digest, Cohort(renamed).digest, Cohort(swapped).digest, Cohort(clients[1:]).digest}) == 4
+    assert (
+        len(
+            {digest, CheckedClients(renamed).digest, CheckedClients(swapped).digest, CheckedClients(clients[1:]).digest}
+        )
+        == 4
+    )
 
 
 def test_places_are_kept() -> None:
@@ -162,13 +167,15 @@ def test_places_are_kept() -> None:
 @pytest.mark.parametrize("participation", [1.0, 0.6])
 @pytest.mark.parametrize("head", ["linear", "mlp"])
 @pytest.mark.parametrize("name", [name for name, info in METHODS.items() if info.gradient])
-def test_every_epoch_is_a_graph_on_a_gpu_and_gives_a_cpus_numbers(name: str, head: Head, participation: float) -> None:
+def test_every_epoch_is_a_graph_on_a_gpu_and_gives_a_cpus_numbers(
+    name: str, head: Network, participation: float
+) -> None:
     """Nothing falls back to kernel after kernel unseen."""
     protocol = replace(PROTOCOL, head=head, participation=participation, learning_rate=0.05)
     found = []
     for device in ("cuda", "cpu"):
         lab = Laboratory(federation(), CLASSES, protocol, device, dtype=torch.float64)
-        method: Any = _GRADIENT[name].of(lab, METHODS[name].defaults)
+        method: Any = GRADIENT[name].of(lab, METHODS[name].defaults)
         state = method.start()
         for number in range(4):
             state, _ = method.round(state, number, participants(lab.size, participation, protocol.seed, number))

@@ -11,14 +11,14 @@ import torch
 from torch import Tensor
 
 from fedhip.core.prior import NO_PRIOR, Prior, PriorLosses, choose_priors, scale_of
-from fedhip.methods import METHODS, MethodError, engine, prior, run_method
-from fedhip.methods.closed import Task
+from fedhip.heads.task import Task
+from fedhip.methods import METHODS, MethodError, engine, run_method
 from fedhip.methods.engine import Laboratory
 from fedhip.methods.fedavg import FedAvg
 from fedhip.methods.prior import WithPrior, hold_out
 from fedhip.methods.training import flat
 from fedhip.phases import Client
-from fedhip.priors import PRIOR_ALPHAS, left_out_classes
+from fedhip.priors import PRIOR_ALPHAS, left_out_classes, losses_bytes, prior_bytes
 from fedhip.simulation import PAPER, STANDARD, RidgeOptions
 from tests.methods.problems import CLASSES, PROTOCOL, federation
 
@@ -44,8 +44,7 @@ def test_the_models_are_those_without_a_prior(name: str, monkeypatch: pytest.Mon
     clients = federation(SIZES)
     options = {"alpha": 3.0} if name == "fedhip" else None
     plain = run_method(name, clients, CLASSES, PROTOCOL, options=options)
-    for place in ("fedhip.methods.prior", "fedhip.priors"):
-        monkeypatch.setattr(f"{place}.choose_priors", lambda losses: [(0, NO_PRIOR)] * len(losses))
+    monkeypatch.setattr("fedhip.priors.choose_priors", lambda losses: [(0, NO_PRIOR)] * len(losses))
     found = run_method(name, clients, CLASSES, WITH, options=options)
     assert found.accuracy == plain.accuracy
     assert found.priors == [NO_PRIOR] * len(clients)
@@ -198,4 +197,4 @@ def test_there_are_two_priors() -> None:
         run_method("fedavg", federation(SIZES), CLASSES, replace(PROTOCOL, prior="mine"))  # type: ignore[arg-type]
     assert "prior" not in PROTOCOL.told
     assert WITH.told["prior"] == "client"
-    assert prior.prior_bytes(10) - prior.prior_bytes(10, counts=False) == 80
+    assert prior_bytes(10) - losses_bytes([1]) == 80

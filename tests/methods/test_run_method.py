@@ -11,10 +11,11 @@ import torch
 from safetensors.torch import save_file
 
 from fedhip.core.errors import DimensionError, EmptyClientError, FeaturesError, FedHiPError, LabelsError
-from fedhip.methods import METHODS, CheckpointError, Head, MethodError, MethodRun, Protocol, run_method
+from fedhip.heads.errors import OptionError
+from fedhip.methods import METHODS, MethodCheckpointError, MethodError, MethodRun, Network, Protocol, run_method
 from fedhip.methods.engine import Laboratory
 from fedhip.methods.fedas import trace_weights
-from fedhip.methods.orders import participants
+from fedhip.orders import participants
 from fedhip.phases import Client
 from tests.methods import oracle
 from tests.methods.problems import CLASSES, PROTOCOL, WIDTH, federation, rows
@@ -48,7 +49,7 @@ def test_every_method_has_a_name() -> None:
 
 @pytest.mark.parametrize("head", ["linear", "mlp"])
 @pytest.mark.parametrize("name", METHODS)
-def test_every_method_learns(name: str, head: Head) -> None:
+def test_every_method_learns(name: str, head: Network) -> None:
     protocol = Protocol(rounds=12, epochs=2, learning_rate=0.1, head=head, hidden=16)
     options = {"kappa": 1.0} if name == "feddbe" else None
     run = run_method(name, federation((60, 70, 80)), CLASSES, protocol, options=options)
@@ -92,7 +93,7 @@ def test_participation() -> None:
 
 @pytest.mark.parametrize("head", ["linear", "mlp"])
 @pytest.mark.parametrize("name", GRADIENT)
-def test_part_of_the_clients_in_each_round(name: str, head: Head) -> None:
+def test_part_of_the_clients_in_each_round(name: str, head: Network) -> None:
     """Two of five: two fifths of the bytes, and only those drawn are trained."""
     clients = federation((40, 40, 40, 40, 40))
     protocol = replace(LINEAR, head=head, participation=0.4, rounds=7)
@@ -190,7 +191,7 @@ class Interrupted(BaseException):
 
 @pytest.mark.parametrize("head", ["linear", "mlp"])
 @pytest.mark.parametrize("name", GRADIENT)
-def test_a_resumed_run_gives_the_same_numbers(name: str, head: Head, tmp_path: Path) -> None:
+def test_a_resumed_run_gives_the_same_numbers(name: str, head: Network, tmp_path: Path) -> None:
     protocol = replace(LINEAR, head=head, rounds=5, participation=0.7, evaluate_every=2, learning_rate=0.05)
     options = {"every_rounds": 1.0} if name == "fedselect" else None
     whole = run_method(name, federation(), CLASSES, protocol, options=options)
@@ -254,13 +255,13 @@ def test_a_checkpoint_of_something_else_is_refused(tmp_path: Path) -> None:
         ("fedprox", clients, replace(LINEAR, seed=1), {}),
         ("fedprox", clients, LINEAR, {"mu": 0.02}),
     ):
-        with pytest.raises(CheckpointError, match="another"):
+        with pytest.raises(MethodCheckpointError, match="another"):
             run_method(name, rows_, CLASSES, protocol, options=options, checkpoint=path)
     path.write_bytes(path.read_bytes()[:100])
-    with pytest.raises(CheckpointError, match="not a readable checkpoint"):
+    with pytest.raises(MethodCheckpointError, match="not a readable checkpoint"):
         run_method("fedprox", clients, CLASSES, LINEAR, checkpoint=path)
     save_file({"a": torch.zeros(1)}, path)
-    with pytest.raises(CheckpointError, match="no checkpoint"):
+    with pytest.raises(MethodCheckpointError, match="no checkpoint"):
         run_method("fedprox", clients, CLASSES, LINEAR, checkpoint=path)
 
 
@@ -290,9 +291,10 @@ def without_rows(test: int = 10) -> Client:
 
 @pytest.mark.parametrize("head", ["linear", "mlp"])
 @pytest.mark.parametrize("name", METHODS)
-def test_odd_clients(name: str, head: Head) -> None:
+def test_odd_clients(name: str, head: Network) -> None:
     """One row; one class; nothing to test on; nothing to train on, at the front, so that places and numbers differ."""
-    clients = [without_rows(), *federation((1, 4, 40)), federation((20,), test=0, seed=3)[0]]
+    untested = replace(federation((20,), test=0, seed=3)[0], name="untested")
+    clients = [without_rows(), *federation((1, 4, 40)), untested]
     protocol = replace(LINEAR, head=head, learning_rate=0.05)
     run = run_method(name, clients, CLASSES, protocol)
     assert run.diverged is None
@@ -356,10 +358,17 @@ def test_unknown_names_are_answered_with_the_nearest() -> None:
         run_method("fedprx", federation(), CLASSES)
     assert isinstance(error.value, FedHiPError)
     assert isinstance(error.value, ValueError)
-    with pytest.raises(MethodError, match="Ditto has no option 'personal_epoch'; did you mean 'personal_epochs'"):
+    with pytest.raises(OptionError, match="Ditto has no option 'personal_epoch'; did you mean 'personal_epochs'"):
         run_method("ditto", federation(), CLASSES, options={"personal_epoch": 1})
-    with pytest.raises(MethodError, match="FedAvg has no option 'mu'; it has none"):
+    with pytest.raises(OptionError, match="FedAvg has no option 'mu'; it has none"):
         run_method("fedavg", federation(), CLASSES, options={"mu": 1})
+
+
+@pytest.mark.parametrize("name", ["fedavg", "fedhip"])
+def test_two_clients_of_one_name_are_refused(name: str) -> None:
+    clients = federation()
+    with pytest.raises(MethodError, match=f"two clients are called '{clients[0].name}'"):
+        run_method(name, [*clients, clients[0]], CLASSES)
 
 
 @pytest.mark.parametrize(
@@ -375,7 +384,7 @@ def test_unknown_names_are_answered_with_the_nearest() -> None:
     ],
 )
 def test_options_that_make_no_sense(name: str, option: str, value: float) -> None:
-    with pytest.raises(MethodError, match=option):
+    with pytest.raises(OptionError, match=option):
         run_method(name, federation(), CLASSES, LINEAR, options={option: value})
 
 

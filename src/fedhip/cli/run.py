@@ -34,7 +34,7 @@ from fedhip.data.files import json_text, readable
 from fedhip.features import resolve_device
 from fedhip.features.cache import note_run
 from fedhip.heads import HEADS, Lda, Logistic, Ridge
-from fedhip.heads.errors import HeadOptionError
+from fedhip.heads.errors import OptionError
 from fedhip.heads.options import numbers_of, options_of
 from fedhip.heads.recommendation import AUTO, in_words
 from fedhip.methods import METHODS
@@ -45,8 +45,7 @@ from fedhip.runs.errors import MethodNameError
 from fedhip.runs.folder import head_of
 from fedhip.runs.results import title_of
 from fedhip.runs.run import RoundSettings, run_round
-from fedhip.simulation import METHODS as DEFAULT_METHODS
-from fedhip.simulation import RidgeOptions
+from fedhip.simulation import RIDGES, RidgeOptions
 
 #: Options that say where the answer goes, and not what it is.
 _NOT_CONFIGURATION = ("config", "out", "force", "json", "handler")
@@ -88,8 +87,8 @@ def register(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) ->
         help="the ridge has an intercept, which is not penalised (default: yes; the paper's has none)",
     )  # fmt: skip
     group.add_argument(
-        "--methods", type=_methods, default=DEFAULT_METHODS, metavar="NAME,…",
-        help=f"any of {', '.join(METHODS)}, or all (default: {','.join(DEFAULT_METHODS)})",
+        "--methods", type=_methods, default=RIDGES, metavar="NAME,…",
+        help=f"any of {', '.join(METHODS)}, or all (default: {','.join(RIDGES)})",
     )  # fmt: skip
     group.add_argument(
         "--head", choices=(*HEADS, AUTO), default=None,
@@ -233,7 +232,7 @@ def head_options_of(args: argparse.Namespace) -> dict[str, float]:
     """NAME=NUMBER, checked before any work is done."""
     given, head = numbers_of(args.head_options or ()), args.head or RIDGE
     if given and head not in (Lda.name, Logistic.name):
-        raise HeadOptionError(
+        raise OptionError(
             "--head-options are of --head lda and --head logistic; a ridge has --alpha and --beta, and --head auto "
             "judges every head with the options it has by itself"
         )
@@ -306,7 +305,7 @@ def _methods(text: str) -> tuple[str, ...]:
             raise MethodNameError(f"there is no method {name!r}; choose among {', '.join(METHODS)}{guess}")
     if not names:
         raise MethodNameError(f"no method given; choose among {', '.join(METHODS)}")
-    ordered = (*DEFAULT_METHODS, *(method for method in METHODS if method not in DEFAULT_METHODS))
+    ordered = (*RIDGES, *(method for method in METHODS if method not in RIDGES))
     return tuple(method for method in ordered if method in names or "all" in names)
 
 

@@ -148,14 +148,16 @@ def fit_head(
     """
     from fedhip.heads import head_named
     from fedhip.heads.options import options_of
-    from fedhip.methods.closed import Task
-    from fedhip.methods.protocol import Protocol
+    from fedhip.heads.task import Task
 
     kind = head_named(agreement.head)
-    protocol = Protocol(seed=agreement.seed, only_local_classes=agreement.only_local_classes)
-    options = {**options_of(kind, agreement.alpha, {}), **known}
     task = Task(
-        clients, len(agreement.classes), protocol, options, "cpu", lambda phase, done, total: None, ridge_of(agreement)
+        clients,
+        len(agreement.classes),
+        {**options_of(kind, agreement.alpha, {}), **known},
+        ridge=ridge_of(agreement),
+        only_local_classes=agreement.only_local_classes,
+        seed=agreement.seed,
     )
     return kind.fit(federation, task, held)
 

@@ -53,7 +53,7 @@ def beta_shape() -> tuple[int, int]:
 
 def lda_temperatures() -> tuple[float, ...]:
     """What LDA's temperature is chosen among."""
-    from fedhip.methods.fedhip_lda import TEMPERATURES
+    from fedhip.heads.lda import TEMPERATURES
 
     return TEMPERATURES
 

@@ -7,8 +7,8 @@ class HeadNameError(FedHiPError, ValueError):
     """There is no head of this name."""
 
 
-class HeadOptionError(FedHiPError, ValueError):
-    """An option of a head is not a name with a number."""
+class OptionError(FedHiPError, ValueError):
+    """A head or a method has no such option, or its value makes no sense."""
 
 
 class RowsMissingError(FedHiPError, ValueError):

@@ -1,5 +1,6 @@
 """What a head must do: be fitted to a federation, give each client its model, and be there again after a change.
 
+    federate     the sum of the clients' statistics, where it is not known yet
     fit          the federation's model, from the sum of the clients' statistics, and from rounds if it needs them
     personalize  phase 3 of clients whose rows are here: α, the model, what leave-one-out says, the prior
     again        a client's model of the α it has, after the sum has changed
@@ -21,9 +22,11 @@ from fedhip.core.affine import AffineModel
 from fedhip.core.calibration import log_losses
 from fedhip.core.fixedpoint import GridStatistics
 from fedhip.core.prior import Prior
-from fedhip.methods.closed import Task
+from fedhip.heads.options import Option
+from fedhip.heads.task import Task
 from fedhip.models import Model, masked
 from fedhip.phases import Client, Federation, Personalization
+from fedhip.simulation import federate
 
 #: A client's model and what is known of it, and the prior that goes with it.
 Own = tuple[Personalization, Prior]
@@ -37,12 +40,15 @@ class Head(ABC):
     federation : Federation
         The sum.
     task : Task
-        Clients whose rows are here, and what they were told; its options are those of the head's method.
+        Clients whose rows are here, and what they were told; its options are those of the head.
     """
 
-    #: As users name it, and its method in tables.
+    #: As users name it; its method in tables, with the title and the line that it has there.
     name: ClassVar[str]
     method: ClassVar[str]
+    title: ClassVar[str]
+    description: ClassVar[str]
+    options: ClassVar[tuple[Option, ...]] = ()
     #: What α is chosen among.
     alphas: ClassVar[tuple[float, ...]]
     #: What α is, in the words of a table's note.
@@ -54,6 +60,13 @@ class Head(ABC):
 
     def __init__(self, federation: Federation, task: Task) -> None:
         self.federation, self.task = federation, task
+
+    @classmethod
+    def federate(cls, task: Task) -> Federation:
+        """The sum of the task's clients, all rows weighing alike."""
+        return federate(
+            task.training, task.num_classes, 0.0, task.plain_ridge, task.device, report=task.report, held=task.uploads
+        )
 
     @classmethod
     @abstractmethod
@@ -115,7 +128,7 @@ class Head(ABC):
         """
         statistics = self.statistics(client)
         local, labels = statistics.counts > 0, self.task.tensors(client.train)[1]
-        scores = masked(own, local if self.task.protocol.only_local_classes else None)
+        scores = masked(own, local if self.task.only_local_classes else None)
         return Personalization(
             alpha,
             model,
@@ -129,6 +142,8 @@ class Head(ABC):
 
     def statistics(self, client: Client) -> GridStatistics:
         """The client's part of the sum."""
+        if client.name in self.task.uploads:
+            return self.task.uploads[client.name]
         grid = self.federation.grid
         return self.federation.encoding.statistics(client, grid.num_classes, grid.device)
 

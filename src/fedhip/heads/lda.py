@@ -1,29 +1,101 @@
-"""The discriminant: α = 0 is the federation's means, α = 1 the client's own, by empirical Bayes."""
+"""The discriminant: α = 0 is the federation's means, α = 1 the client's own, by empirical Bayes.
+
+phase 1   at each client: statistics of its own training rows, on the grid (the ridge's own upload)
+phase 2   at the server: their sum; features standardised, LDA with oracle approximating shrinkage, all from the sum
+phase 3   at each client: its means by empirical Bayes; they are used if leave-one-out on its rows says so
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
-from dataclasses import replace
-from typing import Self
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Literal, Self
 
+import torch
 from torch import Tensor
 
+from fedhip.core import Standardization
 from fedhip.core.affine import AffineModel
-from fedhip.core.fixedpoint import GridStatistics
+from fedhip.core.calibration import choose_temperature, log_losses
+from fedhip.core.discriminant import Discriminant
+from fedhip.core.fixedpoint import GridStatistics, decode
 from fedhip.core.prior import NO_PRIOR, Prior
 from fedhip.heads.head import Head, Own, accuracy
-from fedhip.methods.closed import Task
-from fedhip.methods.fedhip_lda import SCORED_BYTES, TEMPERATURES, LdaFit, LdaHead, personal_heads
+from fedhip.heads.options import Option
+from fedhip.heads.task import Task
 from fedhip.models import Model, masked
-from fedhip.parallel import in_order
+from fedhip.parallel import in_order, one_thread
 from fedhip.phases import Client, Federation, Personalization
-from fedhip.priors import losses_bytes
+from fedhip.priors import SCALE_BYTES, losses_bytes
+
+#: Half as large to forty times as large as the discriminant's scores: LDA of many features is too sure of itself.
+TEMPERATURES: tuple[float, ...] = tuple(10.0 ** (i / 10) for i in range(-3, 17))
+
+
+@dataclass(frozen=True)
+class LdaChoice:
+    """Scores (N_k, d) of a client's rows left out, by the federation's means and by its own; and whose it takes."""
+
+    common: Tensor
+    own: Tensor
+    personal: bool
+
+    @property
+    def loo_scores(self) -> Tensor:
+        """Those of its model."""
+        return self.own if self.personal else self.common
+
+
+class LdaFit:
+    """Phase 2: the discriminant of all rows, from their sum; and what each client makes of it in phase 3."""
+
+    def __init__(self, federation: Federation, shrinkage: float | Literal["oas"] = "oas") -> None:
+        self.federation, self.grid = federation, federation.grid
+        self.total = decode(self.grid)
+        encoding = federation.encoding
+        self.standardization = Standardization.of(self.total, intercept=False, step=encoding.step)
+        self._to_raw = encoding.columns.standardization.then(self.standardization)
+        with one_thread():
+            self.discriminant = Discriminant(self.standardization.statistics(self.total), shrinkage)
+            self.common = self.discriminant.model.on_raw(self._to_raw)
+
+    def rows(self, client: Client) -> tuple[Tensor, Tensor]:
+        """The client's training rows, standardised."""
+        y = torch.tensor(client.train[1], device=self.grid.device)
+        return self.standardization.features(self.federation.encoding.rounded(client.train, self.grid.device)), y
+
+    def left_out(self, client: Client) -> Tensor:
+        """The federation's scores (N_k, d) of the client's rows, each left out."""
+        return self.discriminant.loo_scores(*self.rows(client), client=client.name)
+
+    def losses(self, scores: Tensor, labels: Tensor, temperatures: Sequence[float] = TEMPERATURES) -> Tensor:
+        """Log-losses of rows left out, over temperatures. Rows alone in their class judge nothing."""
+        y = labels.to(scores.device)
+        judges = self.total.counts[y] > 1
+        return log_losses(scores[judges], y[judges], temperatures)
+
+    def choose(self, client: Client, common: Tensor, temperature: float) -> LdaChoice:
+        """The client's means, if they beat the federation's on its rows left out, by log-loss at this temperature.
+
+        `common` are the federation's scores (N_k, d) of these rows.
+        """
+        F, y = self.rows(client)
+        own = self.discriminant.personal(F, y, client=client.name).loo_scores()
+        mine, theirs = (float(self.losses(scores, y, [temperature])[0]) for scores in (own, common))
+        return LdaChoice(common, own, mine < theirs)
+
+    def own_model(self, own: GridStatistics) -> AffineModel:
+        """The model with a client's means, from its statistics."""
+        standardized = self.standardization.statistics(decode(own))
+        return self.discriminant.own_model(standardized).on_raw(self._to_raw)
 
 
 class Lda(Head):
     """A function of the sum and of a client's class sums and counts; which means it uses is chosen on its rows."""
 
-    name, method = "lda", "fedhip-lda"
+    name, method, title = "lda", "fedhip-lda", "FedHiP-LDA"
+    description = "linear discriminant of all rows, with each client's own means where they differ"
+    options = (Option("shrinkage", most=1.0),)
     alpha_is = "1 where a client’s model has class means of its own, 0 where it has the federation’s"
     alphas, temperatures = (0.0, 1.0), TEMPERATURES
 
@@ -49,23 +121,23 @@ class Lda(Head):
     @property
     def traffic(self) -> tuple[int, int, int]:
         """FedHiP's own upload, and its sum; with priors, their losses and those of the models beside it."""
-        sent = self._fit.nbytes
-        if self.task.protocol.prior == "none":
+        sent = self.federation.survey_bytes + self.federation.statistics_bytes
+        if self.task.prior == "none":
             return 1, sent, sent
-        losses = losses_bytes((1, 1, 1))
-        return 1, sent + SCORED_BYTES + losses, sent + losses
+        losses = losses_bytes([1] * (1 + len(self.task.beside)))
+        return 1, sent + 8 * len(TEMPERATURES) + SCALE_BYTES + losses, sent + losses
 
     def personalize(self, priors: Mapping[str, Prior] | None = None, others: Tensor | None = None) -> dict[str, Own]:
         """The client's own means, if its rows left out say so."""
         training = self.task.training
-        heads = dict(zip((c.name for c in training), personal_heads(self._fit, self.task, others), strict=True))
-        chosen = self.task.priors(lambda client: heads[client.name].loo_scores) if priors is None else priors
-        found = in_order(lambda client: self._own(client, heads[client.name]), training, self.task.device)
+        choices = self._choices(training, others)
+        chosen = self.task.priors(lambda client: choices[client.name].loo_scores) if priors is None else priors
+        found = in_order(lambda client: self._own(client, choices[client.name]), training, self.task.device)
         return {c.name: (own, chosen.get(c.name, NO_PRIOR)) for c, own in zip(training, found, strict=True)}
 
     def left_out(self, client: Client) -> dict[str, Iterable[Tensor]]:
         """By the federation's means, and by those that the client chooses."""
-        (found,) = personal_heads(self._fit, replace(self.task, clients=[client]))
+        found = self._choices([client])[client.name]
         return {"global": [found.common], self.method: [found.loo_scores]}
 
     def again(self, client: str, own: GridStatistics, alpha: float, held: Callable[[], Model]) -> AffineModel:
@@ -77,11 +149,32 @@ class Lda(Head):
         found: list[float] = self._fit.losses(scores, labels).tolist()
         return found
 
-    def _own(self, client: Client, found: LdaHead) -> Personalization:
+    def _choices(self, clients: Sequence[Client], others: Tensor | None = None) -> dict[str, LdaChoice]:
+        """One temperature for all, then each client's choice of means, by name.
+
+        `others` are the losses over TEMPERATURES of clients that are not among these. Where everybody's temperature is
+        known it is among the task's options.
+        """
+        device, fit = self.task.device, self._fit
+        scores = list(in_order(fit.left_out, clients, device))
+        losses = torch.zeros(len(TEMPERATURES), dtype=torch.float64, device=device)
+        if others is not None:
+            losses += others.to(losses)
+        for client, found in zip(clients, scores, strict=True):
+            losses += fit.losses(found, torch.tensor(client.train[1]))
+        temperature = self.task.options.get("temperature") or choose_temperature(losses, TEMPERATURES)
+        choices = {}
+        every = in_order(lambda at: fit.choose(clients[at], scores[at], temperature), range(len(clients)), device)
+        for done, (client, choice) in enumerate(zip(clients, every, strict=True), start=1):
+            choices[client.name] = choice
+            self.task.report("personal means", done, len(clients))
+        return choices
+
+    def _own(self, client: Client, found: LdaChoice) -> Personalization:
         # From statistics, as when it is solved again, for the same bits.
         model = self._fit.own_model(self.statistics(client)) if found.personal else self.common
         labels = self.task.tensors(client.train)[1]
-        only = self.task.counts(client) > 0 if self.task.protocol.only_local_classes else None
+        only = self.task.counts(client) > 0 if self.task.only_local_classes else None
         curve = [accuracy(masked(scores, only), labels) for scores in (found.common, found.own)]
         alpha = 1.0 if found.personal else 0.0
         return self.measured(client, alpha, model, common=found.common, own=found.loo_scores, curve=curve)

@@ -1,5 +1,11 @@
 """Logistic regression from rounds of sums; α weighs the client's rows in its own step.
 
+round 1   statistics of each client's training rows, on the grid (the ridge's own upload); the sum returns
+round 2   each client's leave-one-out losses of LDA over temperatures: 16 numbers
+round 3…  the server sends weights, the clients answer loss and gradient as whole numbers; after the second answer, a
+          round of leave-one-out losses over penalties, 153 numbers
+at last   at each client: its prior, if it is asked for; its own step, which knows of the prior
+
 After somebody has come or gone, the rounds go on from the head that was there, with the penalty ρ and the temperature
 T₀ it had, to the optimum of those who are present: their rows are needed, all of them.
 """
@@ -7,24 +13,27 @@ T₀ it had, to the optimum of those who are present: their rows are needed, all
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Self
 
+import torch
 from torch import Tensor
 
 from fedhip.core.affine import AffineModel
-from fedhip.core.fixedpoint import GridStatistics
-from fedhip.core.logistic_fit import LogisticHead
-from fedhip.core.personal_logistic import LOGISTIC_ALPHAS
+from fedhip.core.columns import Columns
+from fedhip.core.fixedpoint import GridStatistics, decode
+from fedhip.core.logistic import GridModel, LogisticTerm, LossError, logistic_term
+from fedhip.core.logistic_fit import TEMPERATURES, LogisticFit, LogisticHead
+from fedhip.core.personal_logistic import LOGISTIC_ALPHAS, PersonalLogistic
 from fedhip.core.prior import NO_PRIOR, Prior
 from fedhip.heads.errors import RowsMissingError
 from fedhip.heads.head import Head, Own
-from fedhip.methods.closed import Task
-from fedhip.methods.fedhip_logistic import LogisticRun
+from fedhip.heads.options import Option
+from fedhip.heads.task import Task
 from fedhip.models import Model
-from fedhip.parallel import in_order
+from fedhip.parallel import in_order, one_thread
 from fedhip.phases import Client, Federation, Personalization
-from fedhip.priors import losses_bytes
+from fedhip.priors import SCALE_BYTES, losses_bytes
 
 #: Where rounds go on from a head: at most so many gradients, or until the slope is this short; the objective is then
 #: within 1e-8 of the least, relatively.
@@ -34,7 +43,14 @@ MOST_GRADIENTS, TOLERANCE = 100, 1e-4
 class Logistic(Head):
     """Fitted to everybody's rows, and a client's to its own."""
 
-    name, method = "logistic", "fedhip-logistic"
+    name, method, title = "logistic", "fedhip-logistic", "FedHiP-logistic"
+    description = "logistic regression of all rows in a few rounds of sums, then each client's own step"
+    options = (
+        Option("gradient_rounds", 5.0, whole=True),
+        Option("alpha"),
+        Option("penalty"),
+        Option("temperature", positive=True),
+    )
     alpha_is = "how much more the client’s own rows weigh in its own step than in the federation’s model"
     alphas = LOGISTIC_ALPHAS
     #: Ten to the decade around 1: its scores are nearly calm.
@@ -89,9 +105,8 @@ class Logistic(Head):
 
     @property
     def traffic(self) -> tuple[int, int, int]:
-        """Of the rounds that were run; with priors, the losses of the models beside it too."""
-        beside = losses_bytes((1, 1)) if self.task.protocol.prior == "client" else 0
-        return self._run.rounds, self._run.up + beside, self._run.down + beside
+        """Of the rounds that were run."""
+        return self._run.rounds, self._run.up, self._run.down
 
     def personalize(self, priors: Mapping[str, Prior] | None = None, others: Tensor | None = None) -> dict[str, Own]:
         """The step of each client, which knows of its prior."""
@@ -129,3 +144,115 @@ def _require_rows(federation: Federation, task: Task) -> None:
             f"a logistic head is fitted to rows, in rounds, and {there:,} of the {federation.grid.num_samples:,} rows "
             "behind the sum are here; give everybody's"
         )
+
+
+@dataclass
+class LogisticRun:
+    """The rounds in one process: what was fitted, and what one client sent and received."""
+
+    task: Task
+    federation: Federation
+    up: int = 0
+    down: int = 0
+    rounds: int = 0
+
+    def rows(self, client: Client) -> tuple[Tensor, Tensor]:
+        """The client's training rows as the grid sees them."""
+        return self.federation.encoding.rounded(client.train, self.task.device), self.task.tensors(client.train)[1]
+
+    @property
+    def columns(self) -> Columns:
+        """The columns' own units."""
+        return self.federation.encoding.columns
+
+    def on_raw(self, model: AffineModel) -> AffineModel:
+        """A model on features as they came, from one on the columns' own units."""
+        return model.on_raw(self.columns.standardization)
+
+    def statistics(self) -> LogisticFit:
+        """Round 1."""
+        total, options = decode(self.federation.grid), self.task.options
+        with one_thread():
+            fit = LogisticFit.of(
+                total,
+                penalty=options.get("penalty"),
+                temperature=options.get("temperature"),
+                step=self.federation.encoding.step,
+            )
+            _ = fit.lda, fit.geometry  # computed once, before the clients share them
+        sent = self.federation.survey_bytes + self.federation.statistics_bytes
+        self._count(up=sent, down=sent)
+        return fit
+
+    def temperature(self, fit: LogisticFit) -> None:
+        """Round 2, unless the temperature was given."""
+        if fit.temperature is None:
+            fit.choose_temperature(self._sum("temperature", fit.temperature_losses))
+            self._count(up=8 * len(TEMPERATURES), down=0)
+
+    def gradients(self, fit: LogisticFit, number: int, tolerance: float = 0.0) -> None:
+        """So many rounds of gradients; the penalty is chosen after the second answer, unless it was given.
+
+        Fewer where the slope falls below `tolerance` before.
+        """
+        while fit.evaluations < number and not (fit.evaluations and fit.slope < tolerance):
+            model = fit.ask()
+            try:
+                term = self._answers(fit, model)
+            except LossError as error:
+                fit.fail(model, error)
+                continue
+            fit.tell(model, term)
+            self._count(up=term.nbytes, down=model.steps.nbytes)
+            if fit.evaluations == 2 and fit.penalty is None:
+                losses = self._sum("penalty", fit.penalty_losses)
+                fit.choose_penalty(losses)
+                # Both weights with their answers: the losses are of steps from them.
+                self._count(up=8 * losses.numel(), down=2 * (model.steps.nbytes + term.nbytes))
+            self.task.report("gradients", fit.evaluations, number)
+
+    def priors(self, head: LogisticHead) -> dict[str, Prior]:
+        """Every client's prior, if it is asked for, from the head's leave-one-out scores."""
+        found = self.task.priors(lambda client: head.loo_scores(*self.rows(client), client=client.name))
+        if found:
+            sent = losses_bytes([1] * (1 + len(self.task.beside)))
+            # The head is told before either sum, that of the scores' scale and that of the losses.
+            self.up, self.down = self.up + SCALE_BYTES + sent, self.down + 2 * 8 * head.weights.numel() + sent
+        return found
+
+    def step(self, head: LogisticHead, client: Client, prior: Prior) -> PersonalLogistic:
+        """The client's heads over α."""
+        own_counts, everybody = self.task.counts(client), head.fit.statistics.counts
+        F, y = self.rows(client)
+        return PersonalLogistic(
+            head,
+            F,
+            y,
+            temperature=prior.temperature,
+            shift=prior.shift(own_counts, everybody),
+            loo_shift=prior.left_out_shifts(y, own_counts, everybody),
+            client=client.name,
+        )
+
+    def _answers(self, fit: LogisticFit, model: GridModel) -> LogisticTerm:
+        def answer(client: Client) -> LogisticTerm:
+            F, y = self.rows(client)
+            return logistic_term(F, y, model, fit.standardization, rows=fit.rows, client=client.name)
+
+        terms = in_order(answer, self.task.training, self.task.device)
+        total = next(terms)
+        for term in terms:
+            total = total + term
+        return total
+
+    def _sum(self, what: str, losses: Callable[..., Tensor]) -> Tensor:
+        training = self.task.training
+        total = torch.zeros(1).to(self.task.device, torch.float64)
+        found = in_order(lambda client: losses(*self.rows(client), client=client.name), training, self.task.device)
+        for done, part in enumerate(found, start=1):
+            total = total + part
+            self.task.report(f"choosing the {what}", done, len(training))
+        return total
+
+    def _count(self, up: int, down: int) -> None:
+        self.rounds, self.up, self.down = self.rounds + 1, self.up + up, self.down + down

@@ -12,7 +12,7 @@ federation could do the same.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Self
 
@@ -24,15 +24,15 @@ from torch import Tensor
 from fedhip.core.errors import EmptyClientError
 from fedhip.core.prior import NO_PRIOR, Prior
 from fedhip.heads import HEADS, Lda, Ridge
+from fedhip.heads.lda import LdaFit
 from fedhip.heads.options import options_of
-from fedhip.methods import Cohort, Protocol, run_method
-from fedhip.methods.closed import Task
-from fedhip.methods.fedhip_lda import LdaFit
-from fedhip.methods.orders import HOLD_OUT, client_number, client_order
-from fedhip.methods.protocol import PriorOption
+from fedhip.heads.round import run_head
+from fedhip.heads.task import Task
 from fedhip.models import masked
+from fedhip.orders import HOLD_OUT, client_number, client_order
 from fedhip.parallel import in_order
-from fedhip.phases import Alpha, Beta, Client
+from fedhip.phases import Alpha, Beta, Client, Report, silent
+from fedhip.priors import PriorOption
 from fedhip.simulation import STANDARD, Outcome, RidgeOptions
 
 #: What `--head` takes beside the names of heads.
@@ -141,7 +141,7 @@ def in_words(told: Mapping[str, Any]) -> str:
 
 
 def options_of_heads(alpha: Alpha, beta: Beta) -> dict[str, dict[str, float]]:
-    """Of each head's method, by head, for an α and a β that are given; β by leave-one-out is judged as by the sum."""
+    """Of each head, for an α and a β that are given; β by leave-one-out is judged as by the sum."""
     options = {name: options_of(head, alpha, {}) for name, head in HEADS.items()}
     if not isinstance(beta, str):
         options[Ridge.name]["beta"] = float(beta)
@@ -151,30 +151,41 @@ def options_of_heads(alpha: Alpha, beta: Beta) -> dict[str, dict[str, float]]:
 def judge_heads(
     clients: Sequence[Client],
     num_classes: int,
-    protocol: Protocol = Protocol(),  # noqa: B008
     *,
+    seed: int = 0,
+    prior: PriorOption = "none",
+    only_local_classes: bool = False,
     options: Mapping[str, Mapping[str, float]] | None = None,
     ridge: RidgeOptions = STANDARD,
     device: str | torch.device = "cpu",
-    report: Callable[[str, int, int], None] | None = None,
+    report: Report | None = None,
 ) -> Recommendation:
     """The head for these clients: each is trained without a fold of the training rows and tested on it.
 
-    `options` are those of each head's method, by head; `ridge` is what a ridge is of. A client whose rows are
+    `options` are those of each head, by head; `ridge` is what a ridge is of. A client whose rows are
     all in a fold is tested with the federation's model. The judging ends when one head is clearly ahead of the others,
     or when every row was judged.
     """
-    tell = report or (lambda phase, done, total: None)
+    tell = report or silent
+    heads = {name: (options or {}).get(name, options_of(head, "loo", {})) for name, head in HEADS.items()}
     judged: dict[str, Judged] = {}
     for fold in range(FOLDS):
-        cohort = Cohort.of([hold_out_fold(client, fold, protocol.seed) for client in clients])
-        if not _can_judge(cohort):
+        parts = [hold_out_fold(client, fold, seed) for client in clients]
+        if not _can_judge(parts):
             continue
-        for place, (name, head) in enumerate(HEADS.items()):
+        for place, (name, chosen) in enumerate(heads.items()):
             tell("choosing the head", fold * len(HEADS) + place, FOLDS * len(HEADS))
-            told = (options or {}).get(name)
-            run = run_method(head.method, cohort, num_classes, protocol, options=told, device=device, ridge=ridge)
-            found = Judged.of(cohort, run.accuracy)
+            task = Task(
+                parts,
+                num_classes,
+                chosen,
+                device,
+                ridge=ridge,
+                only_local_classes=only_local_classes,
+                prior=prior,
+                seed=seed,
+            )
+            found = Judged.of(parts, run_head(HEADS[name], task).accuracy)
             judged[name] = judged[name] + found if name in judged else found
         best = max(judged.values(), key=lambda found: found.share)
         if all(best.is_clearly_ahead_of(other) for other in judged.values() if other is not best):
@@ -187,7 +198,7 @@ def judge_heads(
             "leaves none; "
             f"name the head, one of {', '.join(HEADS)}"
         )
-    return Recommendation.of(judged, USUAL, dict.fromkeys(judged, protocol.prior), "held out")
+    return Recommendation.of(judged, USUAL, dict.fromkeys(judged, prior), "held out")
 
 
 def hold_out_fold(client: Client, fold: int, seed: int) -> Client:
@@ -214,13 +225,13 @@ def compare_with_lda(outcome: Outcome, task: Task) -> Recommendation:
     `task` is what the round was told, of the same clients. The discriminant is judged without means of a client's own:
     they are half of its cost.
     """
-    lda = replace(task, protocol=replace(task.protocol, prior="client"), options={})
+    lda = replace(task, prior="client", options={})
     rows = np.array([len(client.train[1]) for client in task.training])
     judged = {
         Ridge.name: Judged(np.array(_ridge_right(outcome, task)), rows),
         Lda.name: Judged(np.array(_lda_right(outcome, lda)), rows),
     }
-    return Recommendation.of(judged, Ridge.name, {Ridge.name: task.protocol.prior, Lda.name: "client"}, "left out")
+    return Recommendation.of(judged, Ridge.name, {Ridge.name: task.prior, Lda.name: "client"}, "left out")
 
 
 def _ridge_right(outcome: Outcome, task: Task) -> list[int]:
@@ -249,5 +260,5 @@ def _right(task: Task, client: Client, scores: Tensor, prior: Prior) -> int:
     labels, counts = task.tensors(client.train)[1], task.counts(client)
     if not prior.is_none:
         scores = scores / prior.temperature + prior.left_out_shifts(labels, counts, task.all_counts)
-    scores = masked(scores, counts > 0 if task.protocol.only_local_classes else None)
+    scores = masked(scores, counts > 0 if task.only_local_classes else None)
     return int((scores.argmax(dim=1) == labels).sum())

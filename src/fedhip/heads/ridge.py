@@ -13,19 +13,34 @@ from fedhip.core.calibration import TEMPERATURES
 from fedhip.core.fixedpoint import GridStatistics
 from fedhip.core.prior import NO_PRIOR, Prior
 from fedhip.heads.head import Head, Own
-from fedhip.methods.closed import Task
+from fedhip.heads.options import Option
+from fedhip.heads.task import Task
 from fedhip.models import RIDGE, Model
 from fedhip.parallel import in_order
-from fedhip.phases import Alpha, Client, Federation, Personalization
-from fedhip.priors import choose_client_priors, left_out_scores, prior_alphas
+from fedhip.phases import Alpha, Beta, Client, Federation, Personalization
+from fedhip.priors import choose_client_priors, left_out_scores, prior_alphas, traffic_with_priors
+from fedhip.simulation import federate
 
 
 class Ridge(Head):
     """A function of the sum and of a client's statistics."""
 
-    name, method = RIDGE, "fedhip"
+    name, method, title = RIDGE, "fedhip", "FedHiP"
+    description = "each client's own: the ridge of all rows in which its own weigh 1 + α"
+    options = (Option("alpha"), Option("beta"))
     alpha_is = "how much more the client’s own rows weigh in its model than in the global one"
     alphas, temperatures = DEFAULT_ALPHAS, TEMPERATURES
+
+    @classmethod
+    def federate(cls, task: Task) -> Federation:
+        """With β from the clients' rows left out, unless it is given."""
+        # The paper's ridge has its β from the sum alone: nothing in a client's model is how the others are divided.
+        beta: Beta = task.options.get("beta", "auto" if task.ridge.standardize else "gcv")
+        alpha: Alpha = task.options.get("alpha", "loo")
+        return federate(
+            task.training, task.num_classes, beta, task.ridge, task.device,
+            alpha=alpha, report=task.report, held=task.uploads,
+        )  # fmt: skip
 
     @classmethod
     def fit(cls, federation: Federation, task: Task, held: Model | None = None) -> Self:
@@ -45,17 +60,22 @@ class Ridge(Head):
 
     @property
     def traffic(self) -> tuple[int, int, int]:
-        """Statistics up, their sum down."""
-        return self.federation.traffic("fedhip")
+        """Statistics up, their sum down; with priors, their losses."""
+        models = (*(1 for _ in self.task.beside), len(self._prior_alphas[self.method]))
+        return traffic_with_priors(self.federation, self.method, models if self.task.prior == "client" else ())
+
+    @property
+    def _prior_alphas(self) -> dict[str, tuple[float, ...]]:
+        return prior_alphas(self.task.options.get("alpha", "loo"))
 
     def personalize(self, priors: Mapping[str, Prior] | None = None, others: Tensor | None = None) -> dict[str, Own]:
         """α by leave-one-out accuracy; together with the prior by likelihood, where priors are chosen."""
-        task, only_local = self.task, self.task.protocol.only_local_classes
+        task, only_local = self.task, self.task.only_local_classes
         alpha: Alpha = task.options.get("alpha", "loo")
         kept: dict[str, tuple[Alpha, Prior]] = {
             client.name: (alpha, (priors or {}).get(client.name, NO_PRIOR)) for client in task.training
         }
-        if priors is None and task.protocol.prior == "client":
+        if priors is None and task.prior == "client":
             chosen = choose_client_priors(
                 self.federation, task.training, (self.method,), alpha, only_local, task.report
             )
@@ -63,15 +83,23 @@ class Ridge(Head):
 
         def phase3(client: Client) -> Own:
             alpha, prior = kept[client.name]
-            return Personalization.of(self.federation, client, alpha, only_local_classes=only_local), prior
+            found = Personalization.of(
+                self.federation,
+                client,
+                alpha,
+                alphas=task.alphas,
+                only_local_classes=only_local,
+                own=task.uploads.pop(client.name, None),
+            )
+            return found, prior
 
         found = in_order(phase3, task.training, task.device)
         return dict(zip((client.name for client in task.training), found, strict=True))
 
     def left_out(self, client: Client) -> dict[str, Iterable[Tensor]]:
         """Over α."""
-        alphas = prior_alphas(self.task.options.get("alpha", "loo"))
-        return left_out_scores(self.federation, client, {name: alphas[name] for name in ("global", self.method)})
+        alphas = {name: self._prior_alphas[name] for name in ("global", self.method)}
+        return left_out_scores(self.federation, client, alphas)
 
     def again(self, client: str, own: GridStatistics, alpha: float, held: Callable[[], Model]) -> AffineModel:
         """Solved from the sum and the client's statistics."""

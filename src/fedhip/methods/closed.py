@@ -1,60 +1,35 @@
-"""The methods in closed form that `fedhip.simulation` computes, in the shape of the others."""
+"""Methods in closed form: how one is declared, what it is given, and those that `fedhip.simulation` computes."""
 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
-from functools import cached_property
 
 import numpy as np
-import torch
 from torch import Tensor
 
 from fedhip.core.affine import AffineModel
 from fedhip.core.prior import Prior
+from fedhip.heads import Head
+from fedhip.heads.options import Option
+from fedhip.heads.round import HeadRound, run_head
+from fedhip.heads.task import Task
 from fedhip.methods.engine import sketch
-from fedhip.methods.prior import choose, prior_bytes
-from fedhip.methods.protocol import Evaluation, MethodRun, Protocol
+from fedhip.methods.protocol import Evaluation, MethodInfo, MethodRun
 from fedhip.models import masked
 from fedhip.parallel import in_order
-from fedhip.phases import Client, Rows
-from fedhip.priors import left_out_classes, local_path
-from fedhip.simulation import STANDARD, RidgeOptions, local_model, simulate
-
-Report = Callable[[str, int, int], None]
+from fedhip.phases import Client
+from fedhip.priors import local_path, prior_bytes
+from fedhip.simulation import local_model, simulate
 
 
 @dataclass(frozen=True)
-class Task:
-    """What a method in closed form is given."""
+class ClosedTask(Task):
+    """What a method in closed form is given; `probe_size` is how many numbers are kept of the first client's scores."""
 
-    clients: Sequence[Client]
-    num_classes: int
-    protocol: Protocol
-    options: Mapping[str, float]
-    device: str | torch.device
-    report: Report
-    ridge: RidgeOptions = STANDARD
     probe_size: int = 0
     probe: list[float] = field(default_factory=list)
-
-    @property
-    def training(self) -> list[Client]:
-        """The clients with training rows."""
-        return [client for client in self.clients if len(client.train[1])]
-
-    @property
-    def plain_ridge(self) -> RidgeOptions:
-        """How rows become part of the sum that other heads are fitted to: as the ridge's, all rows weighing alike."""
-        return replace(self.ridge, balance=False)
-
-    def local_classes(self, client: Client) -> Tensor | None:
-        """The classes to choose among (d,) bool; None for all."""
-        counts = np.bincount(client.train[1], minlength=self.num_classes)
-        return (
-            torch.from_numpy(counts > 0).to(self.device) if self.protocol.only_local_classes and counts.any() else None
-        )
 
     def accuracy(
         self, client: Client, scores: Callable[[Tensor], Tensor] | None, prior: Prior | None = None
@@ -75,34 +50,50 @@ class Task:
         if self.probe_size and client is self.clients[0]:
             self.probe[:] = sketch(scores, self.probe_size)
 
-    def counts(self, client: Client) -> Tensor:
-        """The client's training rows by class (d,)."""
-        return torch.from_numpy(np.bincount(client.train[1], minlength=self.num_classes)).to(self.device)
 
-    @cached_property
-    def all_counts(self) -> Tensor:
-        """Everybody's training rows by class (d,)."""
-        return torch.stack([self.counts(client) for client in self.training]).sum(dim=0)
+@dataclass(frozen=True)
+class ClosedMethod(MethodInfo):
+    """A method in closed form, as the table of methods holds it."""
 
-    def priors(self, scored: Callable[[Client], Tensor | None]) -> dict[str, Prior]:
-        """Every client's prior, if it is asked for, from scores of its training rows by models without them."""
-        if self.protocol.prior == "none":
-            return {}
-        scores, labels, own = [], [], []
-        for client in self.training:
-            labels.append(self.tensors(client.train)[1])
-            own.append(self.counts(client))
-            found = scored(client)
-            if found is not None and self.protocol.only_local_classes:
-                found = left_out_classes(found, labels[-1], own[-1])
-            scores.append(found)
-        chosen = choose(scores, labels, own, self.all_counts)
-        return {client.name: prior for client, prior in zip(self.training, chosen, strict=True)}
+    run: Callable[[ClosedTask], MethodRun]
 
-    def tensors(self, rows: Rows) -> tuple[Tensor, Tensor]:
-        """Copies on the device, features in float64: the rows may be read-only."""
-        features, labels = np.array(rows[0], np.float64), np.array(rows[1], np.int64)
-        return torch.from_numpy(features).to(self.device), torch.from_numpy(labels).to(self.device)
+
+def closed(
+    name: str, title: str, description: str, *options: Option
+) -> Callable[[Callable[[ClosedTask], MethodRun]], ClosedMethod]:
+    """Declare a method: what it is called, and the options that it takes."""
+    return lambda run: ClosedMethod(name, title, description, options, gradient=False, run=run)
+
+
+def of_head(kind: type[Head]) -> ClosedMethod:
+    """The method of a head: its round, over clients of the method's own."""
+
+    @closed(kind.method, kind.title, kind.description, *kind.options)
+    def run(task: ClosedTask) -> MethodRun:
+        found = run_head(kind, task)
+        first = found.clients[0]
+        if first.test:
+            model = found.head.common if first.personal is None else first.personal.model
+            task.look(task.clients[0], model.scores(task.tensors(task.clients[0].test)[0]))
+        return row_of(found)
+
+    return run
+
+
+def row_of(found: HeadRound) -> MethodRun:
+    """A head's row in a table."""
+    rounds, up, down = found.head.traffic
+    return one_shot(
+        found.head.method,
+        found.head.task,
+        found.accuracy,
+        rounds=rounds,
+        seconds=found.seconds,
+        up=up,
+        down=down,
+        alphas=[client.alpha for client in found.clients],
+        priors=found.priors,
+    )
 
 
 def one_shot(
@@ -132,11 +123,12 @@ def one_shot(
         alphas,
         [end],
         priors=every,
-        probe=task.probe or None,
+        probe=(task.probe or None) if isinstance(task, ClosedTask) else None,
     )
 
 
-def run_local(task: Task) -> MethodRun:
+@closed("local", "Local ridge", "the ridge of each client's rows alone")
+def run_local(task: ClosedTask) -> MethodRun:
     """The ridge of each client's rows alone."""
     began = time.perf_counter()
     models: dict[str, AffineModel] = {}
@@ -161,49 +153,47 @@ def run_local(task: Task) -> MethodRun:
     return one_shot("local", task, accuracy, rounds=0, seconds=seconds, up=sent, down=sent, priors=priors)
 
 
-def run_global(task: Task) -> MethodRun:
-    """One ridge of all rows (AFL, Fed3R)."""
-    return _simulated("global", task)
+@closed("global", "Global ridge", "one ridge of all clients' rows (AFL, Fed3R)", Option("beta"))
+def run_global(task: ClosedTask) -> MethodRun:
+    """α = 0 for everybody."""
+    return _global(task)
 
 
-def run_global_local_classes(task: Task) -> MethodRun:
+@closed(
+    "global-oll",
+    "Global ridge, own classes",
+    "the global ridge, with each client's own classes to choose among",
+    Option("beta"),
+)
+def run_global_local_classes(task: ClosedTask) -> MethodRun:
     """The same, in which no client is told of a class it has no row of: nearly free, and hard to beat."""
-    only = replace(task.protocol, only_local_classes=True)
-    return replace(_simulated("global", replace(task, protocol=only)), name="global-oll")
+    return replace(_global(replace(task, only_local_classes=True)), name="global-oll")
 
 
-def run_fedhip(task: Task) -> MethodRun:
-    """FedHiP: α by leave-one-out and β from the sum, unless they are given."""
-    return _simulated("fedhip", task)
-
-
-def _simulated(name: str, task: Task) -> MethodRun:
+def _global(task: ClosedTask) -> MethodRun:
     outcome = simulate(
         task.clients,
         task.num_classes,
-        alpha=task.options.get("alpha", "loo"),
-        # The paper's ridge has its β from the sum alone: nothing in a client's model is how the others are divided.
+        # The paper's ridge has its β from the sum alone.
         beta=task.options.get("beta", "auto" if task.ridge.standardize else "gcv"),
-        methods=(name,),
-        only_local_classes=task.protocol.only_local_classes,
-        prior=task.protocol.prior == "client",
+        methods=("global",),
+        only_local_classes=task.only_local_classes,
+        prior=task.prior == "client",
         **vars(task.ridge),
         device=task.device,
         report=task.report,
     )
-    first = outcome.clients[0]
-    if first.test:
-        model = first.personal.model if name == "fedhip" and first.personal else outcome.federation.common
-        task.look(task.clients[0], model.scores(task.tensors(task.clients[0].test)[0]))
-    rounds, up, down = outcome.traffic(name)
+    if outcome.clients[0].test:
+        common = outcome.federation.common
+        task.look(task.clients[0], common.scores(task.tensors(task.clients[0].test)[0]))
+    rounds, up, down = outcome.traffic("global")
     return one_shot(
-        name,
+        "global",
         task,
-        [client.accuracy[name] for client in outcome.clients],
+        [client.accuracy["global"] for client in outcome.clients],
         rounds=rounds,
         seconds=sum(seconds for phase, seconds in outcome.seconds.items() if phase != "tests"),
         up=up,
         down=down,
-        alphas=[client.alpha for client in outcome.clients] if name == "fedhip" else None,
-        priors={client.client: client.priors[name] for client in outcome.clients if name in client.priors},
+        priors={client.client: client.priors["global"] for client in outcome.clients if "global" in client.priors},
     )

@@ -7,8 +7,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from types import MappingProxyType
 
+from fedhip.heads.options import Option
 from fedhip.methods.engine import Models, ProximalSGD, for_each, nbytes, put, sgd, take, weighted_mean
 from fedhip.methods.heads import Params
 from fedhip.methods.method import Method, Traffic
@@ -25,10 +25,9 @@ class DittoState:
 class Ditto(Method[DittoState]):
     """A personal model beside FedAvg's, drawn towards it."""
 
-    title = "Ditto"
+    name, title = "ditto", "Ditto"
     description = "a model of each client's own, drawn towards FedAvg's"
-    defaults = MappingProxyType({"mu": 1.0, "personal_epochs": 3.0})
-    follow_epochs = frozenset({"personal_epochs"})
+    declared = (Option("mu", 1.0), Option("personal_epochs", 3.0, whole=True, follows_epochs=True))
 
     def start(self) -> DittoState:
         """Everybody's v is the common beginning."""

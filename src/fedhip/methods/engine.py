@@ -1,8 +1,8 @@
 """All clients train at once: what the methods that train by gradients share.
 
-A method's local work is a `Step`: a function of parameters with the clients as their first axis and of a mini-batch of
-each client, that changes the parameters in place. `Laboratory.train` runs it over every client's own rows, in every
-client's own order, with its own last partial batch and number of steps:
+A method's local work is a `LocalStep`: a function of parameters with the clients as their first axis and of a
+mini-batch of each client, that changes the parameters in place. `Laboratory.train` runs it over every client's own
+rows, in every client's own order, with its own last partial batch and number of steps:
 
 on a GPU    one step for all clients, batches filled up with rows of weight 0; an epoch is replayed as a CUDA graph
 on a CPU    one client after another, a thread for each core: its weights stay in that core's cache all along
@@ -25,17 +25,17 @@ from torch import Tensor
 
 from fedhip.core.prior import Prior
 from fedhip.methods import heads
-from fedhip.methods.cohort import Cohort, Placed
+from fedhip.methods.clients import CheckedClients, Placed
 from fedhip.methods.heads import Batch, Params
-from fedhip.methods.orders import SHUFFLE, Order, client_orders
 from fedhip.methods.protocol import Protocol
 from fedhip.methods.recording import Recorded, buffer_like, fill
 from fedhip.models import masked
+from fedhip.orders import SHUFFLE, Order, client_orders
 from fedhip.parallel import in_order
 from fedhip.phases import Client
 
 #: step(params, fixed, batch): changes params in place; both have the clients of the batch as their first axis.
-Step = Callable[[Params, Params, Batch], None]
+LocalStep = Callable[[Params, Params, Batch], None]
 #: The passes of the client at this place among those with training rows: each an order of its rows.
 Orders: TypeAlias = "Callable[[int], Sequence[Order]] | Shuffled"
 
@@ -96,7 +96,7 @@ class Laboratory:
         self.device = torch.device(device)
         self.together = self.device.type != "cpu" if together is None else together
         self.ahead = 1 if self.device.type == "cpu" else AHEAD
-        self.placed = here = Cohort.of(clients).on(num_classes, self.device, dtype)
+        self.placed = here = CheckedClients.of(clients).on(num_classes, self.device, dtype)
         self.place, self.rows, self.starts, self.tests = here.place, here.rows, here.starts, here.tests
         self.number = {at: k for k, at in enumerate(self.place)}
         self.features, self.labels, self.class_counts = here.features, here.labels, here.class_counts
@@ -132,7 +132,7 @@ class Laboratory:
 
     def train(
         self,
-        step: Step,
+        step: LocalStep,
         params: Params,
         fixed: Params = (),
         *,
@@ -220,7 +220,14 @@ class Laboratory:
         return self.features[span], self.labels[span]
 
     def _train_one_by_one(
-        self, step: Step, params: Params, fixed: Params, present: Sequence[int], orders: Orders, rate: float, batch: int
+        self,
+        step: LocalStep,
+        params: Params,
+        fixed: Params,
+        present: Sequence[int],
+        orders: Orders,
+        rate: float,
+        batch: int,
     ) -> None:
         full = torch.full((1, batch), rate / batch, dtype=self.dtype)
 
@@ -239,7 +246,14 @@ class Laboratory:
             pass
 
     def _train_together(
-        self, step: Step, params: Params, fixed: Params, at: Tensor, tables: Sequence[Table], rate: float, batch: int
+        self,
+        step: LocalStep,
+        params: Params,
+        fixed: Params,
+        at: Tensor,
+        tables: Sequence[Table],
+        rate: float,
+        batch: int,
     ) -> Params:
         if not tables:
             return tuple(tensor.clone(memory_format=torch.contiguous_format) for tensor in params)
@@ -273,7 +287,7 @@ class _Epoch:
     """A pass of k clients over their rows, on buffers of its own."""
 
     def __init__(
-        self, placed: Placed, step: Step, params: Params, fixed: Params, table: Table, rate: float, batch: int
+        self, placed: Placed, step: LocalStep, params: Params, fixed: Params, table: Table, rate: float, batch: int
     ) -> None:
         self.params = tuple(tensor.clone(memory_format=torch.contiguous_format) for tensor in params)
         self.fixed = tuple(map(buffer_like, fixed))
@@ -293,7 +307,7 @@ class _Epoch:
             self.run()
         return tuple(map(torch.clone, self.params))
 
-    def _work(self, placed: Placed, step: Step, slot: Tensor, rate: float, batch: int) -> None:
+    def _work(self, placed: Placed, step: LocalStep, slot: Tensor, rate: float, batch: int) -> None:
         counts, clients = self.counts[:, None], len(self.at)
         real = slot < counts
         there = (counts - slot // batch * batch).clamp_(1, batch).to(placed.dtype)

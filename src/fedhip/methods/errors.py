@@ -4,8 +4,8 @@ from fedhip.core.errors import FedHiPError, FileFormatError
 
 
 class MethodError(FedHiPError, ValueError):
-    """There is no such method, it has no such option, or a value makes no sense."""
+    """There is no such method, or what it is told of its training makes no sense."""
 
 
-class CheckpointError(FileFormatError, ValueError):
+class MethodCheckpointError(FileFormatError, ValueError):
     """The checkpoint cannot be read, or belongs to another problem or protocol."""

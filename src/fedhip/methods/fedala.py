@@ -11,16 +11,16 @@ from __future__ import annotations
 
 from collections.abc import Sequence, Set
 from dataclasses import dataclass
-from types import MappingProxyType
 
 import numpy as np
 import torch
 
+from fedhip.heads.options import Option
 from fedhip.methods import heads
 from fedhip.methods.engine import Models, for_each, nbytes, put, sgd, take, weighted_mean
 from fedhip.methods.heads import Batch, Params
 from fedhip.methods.method import Method, Traffic
-from fedhip.methods.orders import SLICE, Order, draw
+from fedhip.orders import SLICE, Order, draw
 
 #: The loss has settled when the deviation of its last values is small; it is not asked before there are more.
 SETTLED_OVER = 10
@@ -64,10 +64,14 @@ class LearnWeights:
 class FedALA(Method[FedALAState]):
     """Each client mixes the server's model into its own, entry by entry."""
 
-    title = "FedALA"
+    name, title = "fedala", "FedALA"
     description = "each client mixes the server's model with its own, with weights learnt entry by entry"
-    defaults = MappingProxyType(
-        {"ala_rate": 1.0, "slice_percent": 80.0, "adapted_tensors": 2.0, "threshold": 0.1, "start_epochs": 50.0}
+    declared = (
+        Option("ala_rate", 1.0, positive=True),
+        Option("slice_percent", 80.0, positive=True, most=100.0),
+        Option("adapted_tensors", 2.0, whole=True),
+        Option("threshold", 0.1),
+        Option("start_epochs", 50.0, whole=True),
     )
 
     def start(self) -> FedALAState:

@@ -11,12 +11,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from types import MappingProxyType
 from typing import Any
 
 import torch
 from torch import Tensor
 
+from fedhip.heads.options import Option
 from fedhip.methods import heads
 from fedhip.methods.engine import (
     Laboratory,
@@ -31,7 +31,7 @@ from fedhip.methods.engine import (
 from fedhip.methods.heads import Batch, Params
 from fedhip.methods.local_sgd import LocalSGD
 from fedhip.methods.method import Method, Traffic
-from fedhip.methods.orders import ALIGN, TRACE
+from fedhip.orders import ALIGN, TRACE
 
 
 @dataclass(frozen=True)
@@ -73,9 +73,13 @@ def add_trace(params: Params, fixed: Params, batch: Batch) -> None:
 class FedAS(Method[FedASState]):
     """A shared first layer that is brought near the client's old one, and a personal last one."""
 
-    title = "FedAS"
+    name, title = "fedas", "FedAS"
     description = "a shared base aligned with each client's old one, a head of its own"
-    defaults = MappingProxyType({"align_rate": 0.01, "align_epochs": 1.0, "align_batch": 16.0})
+    declared = (
+        Option("align_rate", 0.01, positive=True),
+        Option("align_epochs", 1.0, whole=True),
+        Option("align_batch", 16.0, whole=True),
+    )
 
     @classmethod
     def of(cls, lab: Laboratory, options: Mapping[str, float]) -> Method[Any]:

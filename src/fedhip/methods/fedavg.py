@@ -7,9 +7,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from types import MappingProxyType
+from typing import ClassVar
 
-from fedhip.methods.engine import Models, Step, for_each, nbytes, sgd, weighted_mean
+from fedhip.heads.options import Option
+from fedhip.methods.engine import LocalStep, Models, for_each, nbytes, sgd, weighted_mean
 from fedhip.methods.heads import Params
 from fedhip.methods.method import Method, Traffic
 
@@ -24,14 +25,14 @@ class Shared:
 class FedAvg(Method[Shared]):
     """The mean of models trained locally; everybody is tested with it."""
 
-    title = "FedAvg"
+    name, title = "fedavg", "FedAvg"
     description = "one model: the mean of what the clients trained from it"
 
     def start(self) -> Shared:
         """The common beginning."""
         return Shared(self.lab.initial())
 
-    def step(self) -> Step:
+    def step(self) -> LocalStep:
         """What a client does with a mini-batch."""
         return sgd
 
@@ -49,12 +50,11 @@ class FedAvg(Method[Shared]):
 class FedAvgFT(FedAvg):
     """FedAvg, and then every client trains its copy of the last model on."""
 
-    title = "FedAvg+FT"
+    name, title = "fedavg-ft", "FedAvg+FT"
     description = "FedAvg's model, trained on by each client for itself in the end"
-    defaults = MappingProxyType({"finetune_epochs": 3.0})
-    follow_epochs = frozenset({"finetune_epochs"})
+    declared: ClassVar[tuple[Option, ...]] = (Option("finetune_epochs", 3.0, whole=True, follows_epochs=True),)
 
-    def finetuning_step(self) -> Step:
+    def finetuning_step(self) -> LocalStep:
         """What a client does with a mini-batch in the end."""
         return sgd
 

@@ -11,16 +11,16 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from types import MappingProxyType
 
 import torch
 from torch import Tensor
 
+from fedhip.heads.options import Option
 from fedhip.methods import heads
 from fedhip.methods.engine import Models, for_each, nbytes, put, take, weighted_mean
 from fedhip.methods.heads import Batch, Params, shifted_scores
 from fedhip.methods.method import Method, Traffic
-from fedhip.methods.orders import WARM_UP
+from fedhip.orders import WARM_UP
 
 
 @dataclass(frozen=True)
@@ -65,9 +65,9 @@ class Eliminate:
 class FedDBE(Method[FedDBEState]):
     """FedAvg's model with an offset of each client's own before the last layer."""
 
-    title = "FedDBE"
+    name, title = "feddbe", "FedDBE"
     description = "FedAvg's model with an offset of each client's own before its last layer"
-    defaults = MappingProxyType({"momentum": 1.0, "kappa": 50.0})
+    declared = (Option("momentum", 1.0, most=1.0), Option("kappa", 50.0))
 
     @property
     def note(self) -> str | None:

@@ -10,14 +10,15 @@ import time
 import torch
 from torch import Tensor
 
-from fedhip.methods.closed import Task, one_shot
+from fedhip.methods.closed import ClosedTask, closed, one_shot
 from fedhip.methods.engine import nbytes
-from fedhip.methods.prior import prior_bytes
 from fedhip.methods.protocol import MethodRun
 from fedhip.phases import Client
+from fedhip.priors import losses_bytes, prior_bytes
 
 
-def run_fedncm(task: Task) -> MethodRun:
+@closed("fedncm", "FedNCM", "the nearest normalised class mean of all rows")
+def run_fedncm(task: ClosedTask) -> MethodRun:
     """Every client sends its class sums and counts; everybody is tested with the normalised means."""
     began, d, training = time.perf_counter(), task.num_classes, task.training
     width = training[0].train[0].shape[1]
@@ -47,5 +48,5 @@ def run_fedncm(task: Task) -> MethodRun:
     accuracy = [task.accuracy(client, scores, priors.get(client.name)) for client in task.clients]
     up, down = nbytes(sums, counts), nbytes(W)
     if priors:
-        up, down = up + prior_bytes(d, counts=False), down + prior_bytes(d)
+        up, down = up + losses_bytes([1]), down + prior_bytes(d)
     return one_shot("fedncm", task, accuracy, rounds=1, seconds=seconds, up=up, down=down, priors=priors)

@@ -11,12 +11,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from types import MappingProxyType
 
 import torch
 from torch import Tensor
 from torch.nn.functional import normalize
 
+from fedhip.heads.options import Option
 from fedhip.methods import heads
 from fedhip.methods.engine import Models, for_each, put, take
 from fedhip.methods.heads import Batch, Params
@@ -70,9 +70,9 @@ def contrast(params: Params, fixed: Params, batch: Batch) -> None:
 class FedPCL(Method[FedPCLState]):
     """A projection of each client's own, trained towards everybody's class prototypes."""
 
-    title = "FedPCL"
+    name, title = "fedpcl", "FedPCL"
     description = "a projection of each client's own, drawn to all clients' class prototypes"
-    defaults = MappingProxyType({"temperature": 0.07})
+    declared = (Option("temperature", 0.07, positive=True),)
 
     def start(self) -> FedPCLState:
         """A common projection, and no prototypes."""

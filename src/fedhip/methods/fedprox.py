@@ -5,20 +5,21 @@
 
 from __future__ import annotations
 
-from types import MappingProxyType
+from typing import ClassVar
 
-from fedhip.methods.engine import ProximalSGD, Step
+from fedhip.heads.options import Option
+from fedhip.methods.engine import LocalStep, ProximalSGD
 from fedhip.methods.fedavg import FedAvg, FedAvgFT
 
 
 class FedProx(FedAvg):
     """FedAvg whose clients are held near the model they received."""
 
-    title = "FedProx"
+    name, title = "fedprox", "FedProx"
     description = "FedAvg with clients held near the model they received"
-    defaults = MappingProxyType({"mu": 0.01})
+    declared: ClassVar[tuple[Option, ...]] = (Option("mu", 0.01),)
 
-    def step(self) -> Step:
+    def step(self) -> LocalStep:
         """SGD on CE + μ/2 ‖θ − θ^t‖²."""
         return ProximalSGD(self.lab.protocol.learning_rate * self.options["mu"])
 
@@ -26,10 +27,10 @@ class FedProx(FedAvg):
 class FedProxFT(FedProx, FedAvgFT):
     """FedProx, and then every client trains its copy on: plainly, or held near it where `finetune_mu` > 0."""
 
-    title = "FedProx+FT"
+    name, title = "fedprox-ft", "FedProx+FT"
     description = "FedProx's model, trained on by each client for itself in the end"
-    defaults = MappingProxyType({"mu": 0.01, "finetune_epochs": 3.0, "finetune_mu": 0.0})
+    declared = (*FedProx.declared, *FedAvgFT.declared, Option("finetune_mu", 0.0))
 
-    def finetuning_step(self) -> Step:
+    def finetuning_step(self) -> LocalStep:
         """Held near the global model by `finetune_mu`."""
         return ProximalSGD(self.lab.protocol.learning_rate * self.options["finetune_mu"])

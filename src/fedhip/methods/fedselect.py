@@ -12,11 +12,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from types import MappingProxyType
 
 import torch
 from torch import Tensor
 
+from fedhip.heads.options import Option
 from fedhip.methods import heads
 from fedhip.methods.engine import Models, for_each, put, take
 from fedhip.methods.heads import Batch, Params
@@ -66,10 +66,14 @@ def choose(mask: Tensor, drift: Tensor, percent: float, limit: float) -> Tensor:
 class FedSelect(Method[FedSelectState]):
     """Entries of the head become personal one after another."""
 
-    title = "FedSelect"
+    name, title = "fedselect", "FedSelect"
     description = "the weights that move most become each client's own, the others are averaged"
-    defaults = MappingProxyType({"la_epochs": 3.0, "every_rounds": 3.0, "percent": 25.0, "limit_percent": 80.0})
-    follow_epochs = frozenset({"la_epochs"})
+    declared = (
+        Option("la_epochs", 3.0, whole=True, follows_epochs=True),
+        Option("every_rounds", 3.0, whole=True),
+        Option("percent", 25.0, most=100.0),
+        Option("limit_percent", 80.0, most=100.0),
+    )
 
     def start(self) -> FedSelectState:
         """Everything is shared."""

@@ -20,7 +20,7 @@ class LocalState:
 class LocalSGD(Method[LocalState]):
     """rounds · epochs passes of SGD; nothing travels, and nobody waits to be drawn."""
 
-    title = "Local SGD"
+    name, title = "local-sgd", "Local SGD"
     description = "each client alone, as many passes over its rows as with the others"
 
     def start(self) -> LocalState:

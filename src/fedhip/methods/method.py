@@ -5,9 +5,9 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from types import MappingProxyType
 from typing import Any, ClassVar, Generic, TypeVar
 
+from fedhip.heads.options import Option
 from fedhip.methods.engine import Laboratory, Models
 
 #: A dataclass whose fields are tensors or tuples of them.
@@ -28,11 +28,11 @@ class Method(ABC, Generic[State]):
     A round takes a state and gives a new one, and changes no tensor of the old: an interrupted round leaves no trace.
     """
 
+    #: As users name it, its title in tables, a line about it, and the options that it takes.
+    name: ClassVar[str]
     title: ClassVar[str]
     description: ClassVar[str]
-    defaults: ClassVar[Mapping[str, float]] = MappingProxyType({})
-    #: Options that are the protocol's number of epochs unless they are given.
-    follow_epochs: ClassVar[frozenset[str]] = frozenset()
+    declared: ClassVar[tuple[Option, ...]] = ()
 
     def __init__(self, lab: Laboratory, options: Mapping[str, float]) -> None:
         self.lab, self.options = lab, options

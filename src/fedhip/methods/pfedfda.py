@@ -17,13 +17,14 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from fedhip.methods.closed import Task, one_shot
+from fedhip.heads.options import Option
+from fedhip.methods.closed import ClosedTask, closed, one_shot
 from fedhip.methods.engine import mean_by_class, nbytes
-from fedhip.methods.orders import client_order
-from fedhip.methods.prior import prior_bytes
 from fedhip.methods.protocol import MethodRun
+from fedhip.orders import client_order
 from fedhip.parallel import in_order
 from fedhip.phases import Client
+from fedhip.priors import losses_bytes
 
 BETAS = tuple(step / 10 for step in range(11))
 
@@ -133,7 +134,14 @@ def scores_by_halves(
     return scores
 
 
-def run_pfedfda(task: Task) -> MethodRun:
+@closed(
+    "pfedfda",
+    "pFedFDA",
+    "discriminant analysis between the client's Gaussians and everybody's",
+    Option("shrinkage", 1e-4, most=1.0),
+    Option("beta", most=1.0),
+)
+def run_pfedfda(task: ClosedTask) -> MethodRun:
     """Every client sends means, counts and covariance, receives those of all, and chooses its β."""
     began, d, training, shrinkage = time.perf_counter(), task.num_classes, task.training, task.options["shrinkage"]
 
@@ -144,10 +152,10 @@ def run_pfedfda(task: Task) -> MethodRun:
 
     def personalize(at: int) -> tuple[Discriminant, Tensor | None]:
         x, y = task.tensors(training[at].train)
-        order = torch.from_numpy(client_order(len(y), task.protocol.seed, training[at].name, 0, 0)).to(task.device)
+        order = torch.from_numpy(client_order(len(y), task.seed, training[at].name, 0, 0)).to(task.device)
         beta = task.options.get("beta")
         chosen = choose_beta(x, y, everybody, shrinkage, order) if beta is None else beta
-        judged = task.protocol.prior == "client"
+        judged = task.prior == "client"
         scores = scores_by_halves(x, y, everybody, chosen, shrinkage, order) if judged else None
         return Discriminant.of(Gaussians.of(x, y, d), everybody, chosen, shrinkage), scores
 
@@ -166,5 +174,5 @@ def run_pfedfda(task: Task) -> MethodRun:
     m = len(everybody.covariance)
     # A symmetric matrix travels as its lower triangle.
     sent = nbytes(everybody.means, everybody.counts) + m * (m + 1) // 2 * everybody.covariance.element_size()
-    sent += prior_bytes(d, counts=False) if priors else 0
+    sent += losses_bytes([1]) if priors else 0
     return one_shot("pfedfda", task, accuracy, rounds=1, seconds=seconds, up=sent, down=sent, priors=priors)

@@ -15,38 +15,17 @@ from typing import Any
 import numpy as np
 from torch import Tensor
 
-from fedhip.core.prior import Prior, PriorLosses, choose_priors, scale_of
+from fedhip.core.prior import Prior
 from fedhip.methods.engine import Laboratory, Models
 from fedhip.methods.heads import Params
 from fedhip.methods.method import Method, Traffic
-from fedhip.methods.orders import HOLD_OUT, client_order
 from fedhip.methods.training import flat, like
+from fedhip.orders import HOLD_OUT, client_order
 from fedhip.phases import Client
-from fedhip.priors import left_out_classes, losses_bytes
+from fedhip.priors import choose_scored_priors, left_out_classes, prior_bytes
 
 #: The share of a client's training rows that the shadow is not trained on.
 HELD_OUT = 0.2
-
-
-#: What the scale of scores is found by: a sum of squares in four parts, and how many they are of.
-SCALE_BYTES = 8 * 5
-
-
-def prior_bytes(num_classes: int, models: int = 1, *, counts: bool = True) -> int:
-    """What a client sends for it: losses, hits and rows, and its class counts unless they travel anyway."""
-    return losses_bytes([models]) + (8 * num_classes if counts else 0)
-
-
-def choose(
-    scores: Sequence[Tensor | None], labels: Sequence[Tensor], own: Sequence[Tensor], everybody: Tensor
-) -> list[Prior]:
-    """Every client's, from scores of its rows by models that have not seen them; None where there are none."""
-    scale = scale_of(part for part in scores if part is not None)
-    losses = [
-        None if part is None else PriorLosses.of([part], y, counts, everybody, scale)
-        for part, y, counts in zip(scores, labels, own, strict=True)
-    ]
-    return [prior for _, prior in choose_priors(losses)]
 
 
 def hold_out(clients: Sequence[Client], seed: int) -> list[Client]:
@@ -131,4 +110,4 @@ class WithPrior(Method[Both]):
                 part = left_out_classes(part, shadow.labels_tested(at), lab.class_counts[k])
             scores.append(part)
         judged = [shadow.labels_tested(at) for at in lab.place]
-        return choose(scores, judged, list(lab.class_counts), lab.class_counts.sum(dim=0))
+        return choose_scored_priors(scores, judged, list(lab.class_counts), lab.class_counts.sum(dim=0))

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from typing import Any, Literal
 
 from fedhip.core.prior import Prior
+from fedhip.heads.options import Option
+from fedhip.methods.errors import MethodError
+from fedhip.priors import PriorOption
 
-Head = Literal["linear", "mlp"]
-#: Whether models are tested with their clients' class priors.
-PriorOption = Literal["none", "client"]
+#: What methods that train by gradients put on the features.
+Network = Literal["linear", "mlp"]
 
 
 @dataclass(frozen=True)
@@ -27,7 +30,7 @@ class Protocol:
     batch: int = 32
     learning_rate: float = 0.005
     participation: float = 1.0
-    head: Head = "linear"
+    head: Network = "linear"
     hidden: int = 256
     seed: int = 0
     evaluate_every: int = 0
@@ -41,6 +44,49 @@ class Protocol:
         if self.prior == "none":
             del values["prior"]
         return values
+
+    def check(self) -> None:
+        """Refuse what makes no sense."""
+        for word, least in (
+            ("rounds", 1),
+            ("epochs", 1),
+            ("batch", 1),
+            ("hidden", 1),
+            ("seed", 0),
+            ("evaluate_every", 0),
+        ):
+            value = getattr(self, word)
+            if not isinstance(value, int) or value < least:
+                raise MethodError(f"{word} is {value!r}; give a whole number of at least {least}")
+        if not (math.isfinite(self.learning_rate) and self.learning_rate > 0):
+            raise MethodError(f"learning_rate is {self.learning_rate!r}; give a number above 0")
+        if not 0 < self.participation <= 1:
+            raise MethodError(f"participation is {self.participation!r}; give a share above 0 and up to 1")
+        if self.prior not in ("none", "client"):
+            raise MethodError(f"prior is {self.prior!r}; give 'client' or 'none'")
+        if self.head not in ("linear", "mlp"):
+            raise MethodError(f"head is {self.head!r}; give 'linear' or 'mlp'")
+
+
+@dataclass(frozen=True)
+class MethodInfo:
+    """A method by name: its title in tables, a line about it, its options, whether it trains by gradients."""
+
+    name: str
+    title: str
+    description: str
+    options: tuple[Option, ...]
+    gradient: bool
+
+    @property
+    def defaults(self) -> dict[str, float]:
+        """Of the options that have one."""
+        return {option.name: option.default for option in self.options if option.default is not None}
+
+    @property
+    def optional(self) -> tuple[str, ...]:
+        """Options without a default: what they set is chosen from the data unless they are given."""
+        return tuple(option.name for option in self.options if option.default is None)
 
 
 @dataclass(frozen=True)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any
@@ -18,23 +18,21 @@ from torch import Tensor
 
 from fedhip.core.prior import Prior
 from fedhip.data.files import atomic_path
-from fedhip.methods.cohort import Cohort
+from fedhip.methods.clients import CheckedClients
 from fedhip.methods.engine import Laboratory, Models, sketch
-from fedhip.methods.errors import CheckpointError
+from fedhip.methods.errors import MethodCheckpointError
 from fedhip.methods.method import Method
-from fedhip.methods.orders import participants
 from fedhip.methods.protocol import Evaluation, MethodRun, Protocol
-from fedhip.phases import Client
+from fedhip.orders import participants
+from fedhip.phases import Client, Report
 
 #: Seconds between checkpoints.
 CHECKPOINT_EVERY = 60.0
 _FORMAT = "fedhip.method/1"
 
-Report = Callable[[str, int, int], None]
-
 
 @dataclass
-class Progress:
+class TrainingProgress:
     """How far a run has come."""
 
     round: int = 0
@@ -54,13 +52,13 @@ def train_method(
 ) -> MethodRun:
     """All rounds of a method, and the test of what they gave."""
     probe: list[float] | None = None
-    protocol, progress, state = lab.protocol, Progress(), method.start()
+    protocol, progress, state = lab.protocol, TrainingProgress(), method.start()
     accuracy: list[float | None] = [None] * len(lab.tests)
     if checkpoint is not None:
         state, progress = checkpoint.read(state, progress)
     diverged = None if all_finite(state) else _divergence(progress.round, protocol)
     # Whether a round gave numbers is asked for several at once: each question waits for the device.
-    unseen: list[tuple[Tensor, Progress]] = []
+    unseen: list[tuple[Tensor, TrainingProgress]] = []
 
     def settle() -> str | None:
         """Look at the rounds nobody has looked at; the first that gave no numbers was the last."""
@@ -201,7 +199,7 @@ class Checkpoint:
     ) -> Checkpoint:
         """With the fingerprint of all that decides the numbers."""
         told = json.dumps([name, num_classes, protocol.told, dict(sorted(options.items()))])
-        sha = hashlib.sha256(told.encode() + Cohort.of(clients).digest)
+        sha = hashlib.sha256(told.encode() + CheckedClients.of(clients).digest)
         return cls(Path(path), sha.hexdigest())
 
     @property
@@ -209,7 +207,7 @@ class Checkpoint:
         """Whether the last time is long enough ago."""
         return time.monotonic() - self.last >= self.every
 
-    def write(self, state: Any, progress: Progress) -> None:
+    def write(self, state: Any, progress: TrainingProgress) -> None:
         """Replace the file as a whole."""
         tensors = {name: tensor.cpu().contiguous().clone() for name, tensor in tensors_of(state)}
         metadata = {"format": _FORMAT, "fingerprint": self.fingerprint, "progress": json.dumps(asdict(progress))}
@@ -217,7 +215,7 @@ class Checkpoint:
             save_file(tensors, temporary, metadata)
         self.last = time.monotonic()
 
-    def read(self, fresh: Any, progress: Progress) -> tuple[Any, Progress]:
+    def read(self, fresh: Any, progress: TrainingProgress) -> tuple[Any, TrainingProgress]:
         """What the file holds, in the shape of a fresh state; that state itself where there is no file."""
         if not self.path.exists():
             return fresh, progress
@@ -226,15 +224,15 @@ class Checkpoint:
                 metadata = file.metadata() or {}
                 stored = {key: file.get_tensor(key) for key in file.keys()}  # noqa: SIM118
         except (SafetensorError, OSError) as error:
-            raise CheckpointError(f"{self.path} is not a readable checkpoint ({error}); remove it") from None
+            raise MethodCheckpointError(f"{self.path} is not a readable checkpoint ({error}); remove it") from None
         if metadata.get("format") != _FORMAT:
-            raise CheckpointError(f"{self.path} is no checkpoint of a method; choose another path")
+            raise MethodCheckpointError(f"{self.path} is no checkpoint of a method; choose another path")
         if metadata.get("fingerprint") != self.fingerprint:
-            raise CheckpointError(
+            raise MethodCheckpointError(
                 f"{self.path} was written for other clients, another protocol or another method; "
                 "remove it, or choose another path"
             )
         state = like(fresh, [stored[name].to(old.device) for name, old in tensors_of(fresh)])
         told = json.loads(metadata["progress"])
         history = [Evaluation(**entry) for entry in told.pop("history")]
-        return state, Progress(**told, history=history)
+        return state, TrainingProgress(**told, history=history)

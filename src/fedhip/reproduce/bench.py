@@ -11,7 +11,7 @@ from typing import Any
 
 from fedhip import methods
 from fedhip.core.selection import CHOSEN_BY
-from fedhip.methods.cohort import Cohort
+from fedhip.methods.clients import CheckedClients
 from fedhip.methods.protocol import MethodRun, Protocol
 from fedhip.phases import Client
 from fedhip.reproduce.cells import Cell, Inside, Json, Store
@@ -29,7 +29,7 @@ class Bench:
     store: Store
     device: str = "cpu"
     _standardized: dict[tuple[str, bool], list[Client]] = field(default_factory=dict)
-    _cohorts: list[tuple[Sequence[Client], Cohort]] = field(default_factory=list)
+    _cohorts: list[tuple[Sequence[Client], CheckedClients]] = field(default_factory=list)
 
     def standardized(self, which: str, clients: Sequence[Client], intercept: bool) -> list[Client]:
         """The clients with standardised features; the last two divisions are kept, as many methods ask for them."""
@@ -40,13 +40,13 @@ class Bench:
             self._standardized[key] = standardize(clients, intercept=intercept)
         return self._standardized[key]
 
-    def cohort(self, clients: Sequence[Client]) -> Cohort:
+    def cohort(self, clients: Sequence[Client]) -> CheckedClients:
         """The same for the same list; the last two are kept, so that their rows are moved to the device once."""
         for known, cohort in self._cohorts:
             if known is clients:
                 return cohort
         del self._cohorts[:-1]
-        self._cohorts.append((clients, Cohort(clients)))
+        self._cohorts.append((clients, CheckedClients(clients)))
         return self._cohorts[-1][1]
 
     def result(self, cell: Cell) -> Json:

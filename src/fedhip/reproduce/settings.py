@@ -12,7 +12,8 @@ import numpy as np
 from fedhip import methods
 from fedhip.data import Dataset, FeatureSet
 from fedhip.lifting import LiftPlan
-from fedhip.methods.protocol import Head, PriorOption, Protocol
+from fedhip.methods.protocol import Network, Protocol
+from fedhip.priors import PriorOption
 from fedhip.reproduce import paper
 from fedhip.reproduce.errors import ReproduceError
 
@@ -60,7 +61,7 @@ class Settings:
     seeds: tuple[int, ...] = (0, 1, 2)
     regimes: tuple[Regime, ...] = ("paper",)
     rounds: int = 200
-    head: Head = "linear"
+    head: Network = "linear"
     only_local_classes: bool = False
     prior: PriorOption = "none"
     budget: int = 8

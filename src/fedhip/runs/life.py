@@ -28,9 +28,8 @@ from fedhip.data.manifest import packed
 from fedhip.heads import Head, Ridge
 from fedhip.heads.errors import RowsMissingError
 from fedhip.heads.options import numbers_of, options_of
+from fedhip.heads.task import Task
 from fedhip.lifting import lift_clients
-from fedhip.methods import Protocol
-from fedhip.methods.closed import Task
 from fedhip.models import Model
 from fedhip.parallel import in_order, one_thread
 from fedhip.phases import Client, Federation, choose_beta
@@ -347,9 +346,9 @@ class _State:
         )
         task, federation = head.task, head.federation
         beside = [name for name in ("local", "global") if name in self.results["methods"]]
-        with_priors = task.protocol.prior == "client"
+        with_priors = task.prior == "client"
         if everyone and with_priors:
-            only_local, everybody = task.protocol.only_local_classes, list(self.again.values())
+            only_local, everybody = task.only_local_classes, list(self.again.values())
             chosen = choose_client_priors(federation, everybody, beside, "loo", only_local, task.report)
             kept = {name: {m: prior for m, (_, prior) in found.items()} for name, found in chosen.items()}
         results = {}
@@ -363,7 +362,7 @@ class _State:
                 {m: models[m] for m in self.results["methods"] if m in models},
                 personal,
                 task.num_classes,
-                task.protocol.only_local_classes,
+                task.only_local_classes,
                 {**kept[name], method: prior} if with_priors and (everyone or kept[name]) else {},
                 federation.grid.counts,
                 own=method,
@@ -412,13 +411,16 @@ class _State:
 def task_of(run: RunFolder, clients: Sequence[Client], tell: Report) -> Task:
     """What the head of a run is told, of clients whose rows are here."""
     config, head = run.config, run.head
-    protocol = Protocol(
-        seed=config["seed"],
+    return Task(
+        clients,
+        run.results["num_classes"],
+        options_of(head, config["alpha"], numbers_of(config.get("head_options", ()))),
+        report=tell,
+        ridge=run.ridge,
         only_local_classes=bool(config.get("only_local_classes")),
         prior=config.get("prior", "none"),
+        seed=config["seed"],
     )
-    options = options_of(head, config["alpha"], numbers_of(config.get("head_options", ())))
-    return Task(clients, run.results["num_classes"], protocol, options, "cpu", tell, run.ridge)
 
 
 def beta_rule(run: RunFolder) -> float | str:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import base64
 import hashlib
 import io
-import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -17,19 +16,19 @@ from PIL import Image
 from fedhip.core.balance import class_weights
 from fedhip.core.fixedpoint import GridStatistics
 from fedhip.core.lifts import Lift
-from fedhip.core.prior import NO_PRIOR
 from fedhip.data import Dataset, FeatureSet, Partition, client_parts, save_partition, split_of
 from fedhip.features.reference import BackboneReference
 from fedhip.heads import Head, Ridge, head_named
 from fedhip.heads.options import options_of
 from fedhip.heads.recommendation import AUTO, compare_with_lda, judge_heads, options_of_heads
+from fedhip.heads.round import HeadRound, run_head
+from fedhip.heads.task import Task, check_clients
 from fedhip.lifting import LiftSettings, lift_clients, lifted_grid
-from fedhip.methods import MethodRun, Protocol, closed_task, run_method
-from fedhip.methods.closed import Task, one_shot
-from fedhip.methods.protocol import PriorOption
+from fedhip.methods import Protocol, run_method
+from fedhip.methods.closed import row_of
 from fedhip.models import RIDGE
-from fedhip.parallel import one_thread
-from fedhip.phases import Alpha, Beta, Client
+from fedhip.phases import Alpha, Beta, Client, silent
+from fedhip.priors import PriorOption
 from fedhip.runs import Ledger, RunFolder, new_run
 from fedhip.runs.config import write_config
 from fedhip.runs.errors import MethodNameError
@@ -40,13 +39,12 @@ from fedhip.runs.report.findings import read_runs
 from fedhip.runs.results import add_balance, add_lift, details_of, refresh, results_of, rival_entry
 from fedhip.simulation import (
     BALANCED,
-    METHODS,
+    RIDGES,
     STANDARD,
     Outcome,
     RidgeOptions,
     Stopwatch,
     clients_of,
-    evaluate,
     simulate,
 )
 
@@ -66,7 +64,7 @@ class RoundSettings:
 
     alpha: Alpha = "loo"
     beta: Beta = "auto"
-    methods: tuple[str, ...] = METHODS
+    methods: tuple[str, ...] = RIDGES
     rounds: int = 200
     only_local_classes: bool = False
     prior: PriorOption = "none"
@@ -85,7 +83,7 @@ class RoundSettings:
                 "balanced classes are for models of the ridge, whose sum is weighted in closed form; "
                 f"leave out --head {self.head}, or --balance"
             )
-        if others := [name for name in self.methods if name not in METHODS]:
+        if others := [name for name in self.methods if name not in RIDGES]:
             raise MethodNameError(
                 f"balanced classes are for the methods {' and '.join(BALANCED)}, whose sum is weighted in closed form; "
                 f"leave out {', '.join(others)}, or --balance"
@@ -146,7 +144,15 @@ def run_round(
         with watch("choosing the head"):
             options = options_of_heads(settings.alpha, settings.beta)
             recommendation = judge_heads(
-                clients, features.num_classes, protocol, options=options, device=device, report=report, ridge=ridge
+                clients,
+                features.num_classes,
+                seed=protocol.seed,
+                prior=protocol.prior,
+                only_local_classes=protocol.only_local_classes,
+                options=options,
+                ridge=ridge,
+                device=device,
+                report=report,
             )
         settings = settings.with_head(recommendation.head)
         config = {**config, "head": settings.head}
@@ -165,7 +171,7 @@ def run_round(
             features.num_classes,
             alpha=settings.alpha,
             beta=settings.beta,
-            methods=[name for name in settings.methods if name in METHODS],
+            methods=[name for name in settings.methods if name in RIDGES],
             only_local_classes=settings.only_local_classes,
             prior=settings.prior == "client",
             **vars(ridge),
@@ -176,13 +182,14 @@ def run_round(
         rivals = [
             run_method(name, clients, features.num_classes, protocol, device=device, report=report, ridge=ridge)
             for name in settings.methods
-            if name not in (*METHODS, head.method)
+            if name not in (*RIDGES, head.method)
         ]
         fitted = None
         own = outcome
         if head is not Ridge:
-            fitted, own, row = head_round(outcome, head, task)
-            rivals.append(row)
+            found = run_head(head, task, outcome.federation)
+            fitted, own = found.head, beside(outcome, found)
+            rivals.append(row_of(found))
         if settings.compares_with_lda and recommendation is None:
             with watch("comparison with LDA"):
                 recommendation = compare_with_lda(outcome, task)
@@ -236,46 +243,28 @@ def _head_task(
     report: Callable[[str, int, int], None] | None,
     ridge: RidgeOptions,
 ) -> Task:
-    options = options_of(head, settings.alpha, settings.head_options)
-    return closed_task(
-        head.method, clients, num_classes, protocol, options=options, device=device, report=report, ridge=ridge
+    check_clients(clients, num_classes)
+    return Task(
+        clients,
+        num_classes,
+        options_of(head, settings.alpha, settings.head_options),
+        device,
+        report or silent,
+        ridge,
+        only_local_classes=protocol.only_local_classes,
+        prior=protocol.prior,
+        seed=protocol.seed,
+        beside=("local", "global"),
     )
 
 
-def head_round(outcome: Outcome, kind: type[Head], task: Task) -> tuple[Head, Outcome, MethodRun]:
-    """Another head on the sum of a round: the head, the outcome with its models as the clients' own, and its row."""
-    began = time.perf_counter()
-    with one_thread():
-        head = kind.fit(outcome.federation, task)
-    owns = head.personalize()
-    seconds = time.perf_counter() - began
-    with_prior, clients = task.protocol.prior == "client", []
-    for client, before in zip(task.clients, outcome.clients, strict=True):
-        own, prior = owns.get(client.name, (None, NO_PRIOR))
-        result = evaluate(
-            client,
-            {kind.method: head.common if own is None else own.model},
-            own,
-            task.num_classes,
-            task.protocol.only_local_classes,
-            {kind.method: prior} if own is not None and with_prior else {},
-            outcome.federation.grid.counts,
-            own=kind.method,
-        )
-        accuracies, priors = before.accuracy | result.accuracy, before.priors | result.priors
-        clients.append(replace(result, accuracy=accuracies, priors=priors))
-    rounds, up, down = head.traffic
-    row = one_shot(
-        kind.method,
-        task,
-        [client.accuracy[kind.method] for client in clients],
-        rounds=rounds,
-        seconds=seconds,
-        up=up,
-        down=down,
-        alphas=[client.alpha for client in clients],
-    )
-    return head, replace(outcome, clients=clients), row
+def beside(outcome: Outcome, found: HeadRound) -> Outcome:
+    """The outcome of a round with the models of another head as the clients' own, tested beside the others."""
+    clients = [
+        replace(own, accuracy=before.accuracy | own.accuracy, priors=before.priors | own.priors)
+        for before, own in zip(outcome.clients, found.clients, strict=True)
+    ]
+    return replace(outcome, clients=clients)
 
 
 def _write_models(

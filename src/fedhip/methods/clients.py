@@ -11,14 +11,16 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from fedhip.methods.orders import client_number, sorted_rows
+from fedhip.heads.task import check_clients
+from fedhip.methods.errors import MethodError
+from fedhip.orders import client_number, sorted_rows
 from fedhip.phases import Client, Rows
 
 #: Orders of rows that are kept on a device, in bytes: the methods of a table all use the same.
 ORDERS_KEPT = 2**30
 
 
-class Cohort(Sequence[Client]):
+class CheckedClients(Sequence[Client]):
     """A list of clients whose rows nobody changes any more; what was found out about them is kept."""
 
     def __init__(self, clients: Sequence[Client]) -> None:
@@ -26,12 +28,22 @@ class Cohort(Sequence[Client]):
         self._placed: dict[tuple[int, torch.device, torch.dtype], Placed] = {}
         self._digest: bytes | None = None
         #: Numbers of classes that the rows were checked for.
-        self.checked: set[int] = set()
+        self._checked: set[int] = set()
 
     @classmethod
-    def of(cls, clients: Sequence[Client]) -> Cohort:
+    def of(cls, clients: Sequence[Client]) -> CheckedClients:
         """The same, if it is one."""
         return clients if isinstance(clients, cls) else cls(clients)
+
+    def check(self, num_classes: int) -> None:
+        """Refuse rows that no method can be trained on, and two clients of one name."""
+        if num_classes not in self._checked:
+            names = [client.name for client in self]
+            if len(set(names)) < len(names):
+                twice = next(name for name in names if names.count(name) > 1)
+                raise MethodError(f"two clients are called {twice!r}; give each a name of its own")
+            check_clients(self, num_classes)
+            self._checked.add(num_classes)
 
     def __len__(self) -> int:
         return len(self._clients)

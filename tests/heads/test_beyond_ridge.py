@@ -1,4 +1,4 @@
-"""fedhip-lda and fedhip-logistic by run_method: against scikit-learn, any division of rows, no test row looked at."""
+"""The heads lda and logistic: against scikit-learn, any division of rows, no test row looked at."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ import torch
 from sklearn.discriminant_analysis import LinearDiscriminantAnalysis
 from sklearn.preprocessing import StandardScaler
 
-from fedhip.core.logistic_fit import LogisticHead
-from fedhip.methods import Protocol, run_method
-from fedhip.methods.closed import Task
-from fedhip.methods.fedhip_lda import fit_heads
-from fedhip.methods.fedhip_logistic import LogisticRun
+from fedhip.core.affine import AffineModel
+from fedhip.heads import Head, Lda, Logistic
+from fedhip.heads.round import run_head
+from fedhip.heads.task import Task
+from fedhip.methods import run_method
 from fedhip.phases import Client
 from tests.methods.problems import CLASSES, WIDTH, federation, rows
 
@@ -20,17 +20,14 @@ SIZES = (40, 50, 70)
 
 
 def task(clients: list[Client], **options: float) -> Task:
-    return Task(
-        clients, CLASSES, Protocol(), {"gradient_rounds": 5.0, **options}, "cpu", lambda phase, done, total: None
-    )
+    return Task(clients, CLASSES, {"gradient_rounds": 5.0, **options})
 
 
-def logistic(clients: list[Client], **options: float) -> tuple[LogisticRun, LogisticHead]:
-    run = LogisticRun(task(clients, **options))
-    fit = run.statistics()
-    run.temperature(fit)
-    run.gradients(fit, 5)
-    return run, fit.head()
+def models_of(kind: type[Head], clients: list[Client]) -> tuple[AffineModel, dict[str, AffineModel]]:
+    """The federation's model, and the clients'."""
+    found = run_head(kind, task(clients))
+    own = {result.client: result.personal.model for result in found.clients if result.personal is not None}
+    return found.head.common, own
 
 
 def redivided(clients: list[Client], seed: int) -> list[Client]:
@@ -47,11 +44,12 @@ def test_lda_is_scikit_learns_of_standardised_rows() -> None:
     F, y = np.concatenate([c.train[0] for c in clients]), np.concatenate([c.train[1] for c in clients])
     scaler = StandardScaler().fit(F)
     theirs = LinearDiscriminantAnalysis(solver="lsqr", shrinkage=0.1).fit(scaler.transform(F), y)
-    heads, common, sent = fit_heads(task(clients, shrinkage=0.1))
+    found = run_head(Lda, task(clients, shrinkage=0.1))
+    common = found.head.common
     expected = theirs.decision_function(scaler.transform(F))
     assert np.abs(common.scores(F).numpy() - expected).max() <= 1e-3 * np.abs(expected).max()  # features are rounded
-    assert len(heads) == 3
-    assert sent == 8 * (52 * WIDTH + 1 + WIDTH * (WIDTH + 1) // 2 + WIDTH * CLASSES + CLASSES)
+    assert len(found.clients) == 3
+    assert found.head.traffic[1] == 8 * (52 * WIDTH + 1 + WIDTH * (WIDTH + 1) // 2 + WIDTH * CLASSES + CLASSES)
 
 
 def test_a_client_that_sees_classes_otherwise_has_means_of_its_own() -> None:
@@ -59,41 +57,37 @@ def test_a_client_that_sees_classes_otherwise_has_means_of_its_own() -> None:
     moved = np.random.default_rng(0).normal(size=(CLASSES, WIDTH)) * 1.5
     (F, y), (unseen, truth) = clients[0].train, clients[0].test
     strange = Client("strange", (F + moved[y], y), (unseen + moved[truth], truth))
-    heads, common, _ = fit_heads(task([strange, *clients[1:]]))
-    assert heads[0].personal
+    found = run_head(Lda, task([strange, *clients[1:]]))
+    common, personal = found.head.common, found.clients[0].personal
+    assert personal is not None
+    assert personal.alpha == 1.0
 
     def accuracy(scores: torch.Tensor) -> float:
         return float((scores.argmax(dim=1).numpy() == truth).mean())
 
-    assert accuracy(heads[0].model.scores(strange.test[0])) > accuracy(common.scores(strange.test[0])) + 0.05
+    assert accuracy(personal.model.scores(strange.test[0])) > accuracy(common.scores(strange.test[0])) + 0.05
 
 
 def test_theorem_3_for_the_logistic_head() -> None:
     """The model of a client does not depend on how the other clients' rows are divided."""
     clients = federation((40, 50, 70, 30))
-    run, head = logistic(clients)
-    _, model = run.personal(head, clients[0])
+    common, own = models_of(Logistic, clients)
+    model = own[clients[0].name]
     for seed in range(2):
-        other, same = logistic(redivided(clients, seed))
-        assert torch.equal(same.weights, head.weights)
-        _, again = other.personal(same, clients[0])
+        same, others = models_of(Logistic, redivided(clients, seed))
+        assert torch.equal(same.weights, common.weights)
+        again = others[clients[0].name]
         assert float((again.weights - model.weights).abs().max()) <= 1e-8 * float(model.weights.abs().max())
 
 
-@pytest.mark.parametrize("name", ["fedhip-lda", "fedhip-logistic"])
-def test_no_test_row_is_looked_at(name: str) -> None:
+@pytest.mark.parametrize("kind", [Lda, Logistic])
+def test_no_test_row_is_looked_at(kind: type[Head]) -> None:
     """Other test labels change accuracies and nothing else that a run chooses."""
     clients = federation(SIZES)
     shuffled = [Client(c.name, c.train, (c.test[0], np.roll(c.test[1], 1))) for c in clients]
-    if name == "fedhip-lda":
-        models = [[head.model.weights for head in fit_heads(task(some))[0]] for some in (clients, shuffled)]
-    else:
-        runs = [logistic(some) for some in (clients, shuffled)]
-        models = [
-            [run.personal(head, client)[1].weights for client in some]
-            for (run, head), some in zip(runs, (clients, shuffled), strict=True)
-        ]
-    assert all(torch.equal(a, b) for a, b in zip(*models, strict=True))
+    before, after = (models_of(kind, some)[1] for some in (clients, shuffled))
+    assert before.keys() == after.keys()
+    assert all(torch.equal(before[name].weights, after[name].weights) for name in before)
 
 
 def test_rounds_and_bytes_of_the_logistic_head() -> None:

@@ -9,8 +9,8 @@ import pytest
 import torch
 
 from fedhip.methods.engine import Laboratory
-from fedhip.methods.orders import ALIGN, SHUFFLE, client_number, client_order, client_orders, sorted_rows
 from fedhip.methods.protocol import Protocol
+from fedhip.orders import ALIGN, SHUFFLE, client_number, client_order, client_orders, sorted_rows
 from tests.methods import oracle
 from tests.methods.problems import CLASSES, federation
 
@@ -24,7 +24,7 @@ def test_the_rule_in_pythons_own_integers(seed: int) -> None:
 
 def test_splitmix64_gives_its_published_numbers() -> None:
     """Of state 1234567, from its author's program."""
-    from fedhip.methods.orders import GAMMA, _mix
+    from fedhip.orders import GAMMA, _mix
 
     states = torch.arange(1, 4) * GAMMA + 1234567
     published = [6457827717110365317, 3203168211198807973, 9817491932198370423]
@@ -64,8 +64,8 @@ def test_tables_are_found_once_and_forgotten_in_time(monkeypatch: pytest.MonkeyP
     placed = lab.placed
     first = placed.orders(96, 0, 5, range(3), SHUFFLE)
     spy = mock.Mock(side_effect=sorted_rows)
-    monkeypatch.setattr("fedhip.methods.cohort.ORDERS_KEPT", 5 * first[0].numel() * 8)
-    monkeypatch.setattr("fedhip.methods.cohort.sorted_rows", spy)
+    monkeypatch.setattr("fedhip.methods.clients.ORDERS_KEPT", 5 * first[0].numel() * 8)
+    monkeypatch.setattr("fedhip.methods.clients.sorted_rows", spy)
     again = placed.orders(96, 0, 5, range(5), SHUFFLE)
     assert [call.args[5] for call in spy.call_args_list] == [range(3, 5)]
     assert all(a is b for a, b in zip(first, again, strict=False))

@@ -1,0 +1,63 @@
+"""A round of any head in one process: fit, personalize, test. A run and a comparison of methods do the same."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass
+
+from fedhip.core.prior import NO_PRIOR, Prior
+from fedhip.heads.head import Head
+from fedhip.heads.task import Task
+from fedhip.parallel import one_thread
+from fedhip.phases import Federation
+from fedhip.simulation import ClientResult, evaluate
+
+
+@dataclass(frozen=True)
+class HeadRound:
+    """The head as it was fitted, every client tested with its model, and the seconds without the tests."""
+
+    head: Head
+    clients: list[ClientResult]
+    seconds: float
+
+    @property
+    def accuracy(self) -> list[float | None]:
+        """Of each client's model on its test rows."""
+        return [client.accuracy[self.head.method] for client in self.clients]
+
+    @property
+    def priors(self) -> dict[str, Prior]:
+        """The clients', where they were asked for."""
+        method = self.head.method
+        return {client.client: client.priors[method] for client in self.clients if method in client.priors}
+
+
+def run_head(kind: type[Head], task: Task, federation: Federation | None = None) -> HeadRound:
+    """The head on the task's clients; `federation` is their sum, where it is known.
+
+    A client without training rows is tested with the federation's model.
+    """
+    began = time.perf_counter()
+    if federation is None:
+        federation = kind.federate(task)
+    with one_thread():
+        head = kind.fit(federation, task)
+    owns = head.personalize()
+    seconds = time.perf_counter() - began
+    clients = []
+    for client in task.clients:
+        own, prior = owns.get(client.name, (None, NO_PRIOR))
+        clients.append(
+            evaluate(
+                client,
+                {kind.method: head.common if own is None else own.model},
+                own,
+                task.num_classes,
+                task.only_local_classes,
+                {kind.method: prior} if own is not None and task.prior == "client" else {},
+                federation.grid.counts,
+                own=kind.method,
+            )
+        )
+    return HeadRound(head, clients, seconds)

@@ -1,0 +1,113 @@
+"""What a head is given: clients whose rows are here, and what was asked for."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from fedhip.core.errors import DimensionError, EmptyClientError, FeaturesError, LabelsError
+from fedhip.core.fixedpoint import GridStatistics
+from fedhip.core.prior import Prior
+from fedhip.phases import Client, Report, Rows, silent
+from fedhip.priors import PriorOption, choose_scored_priors, left_out_classes
+from fedhip.simulation import STANDARD, RidgeOptions
+
+
+@dataclass(frozen=True)
+class Task:
+    """Clients, and what their models are to be.
+
+    `options` are those of the head or the method, all of them; `alphas` what a ridge's α is chosen among, where it is
+    not the default. `ridge` is what ridges are of, and how rows become part of the sum. `seed` is that of draws, if
+    there are any. `beside` are methods whose priors are chosen beside the head's: their losses travel too. `uploads`
+    are clients' statistics, where they are at hand.
+    """
+
+    clients: Sequence[Client]
+    num_classes: int
+    options: Mapping[str, float] = field(default_factory=dict)
+    device: str | torch.device = "cpu"
+    report: Report = silent
+    ridge: RidgeOptions = STANDARD
+    only_local_classes: bool = False
+    prior: PriorOption = "none"
+    seed: int = 0
+    alphas: Sequence[float] | None = None
+    beside: tuple[str, ...] = ()
+    uploads: dict[str, GridStatistics] = field(default_factory=dict)
+
+    @property
+    def training(self) -> list[Client]:
+        """The clients with training rows."""
+        return [client for client in self.clients if len(client.train[1])]
+
+    @property
+    def plain_ridge(self) -> RidgeOptions:
+        """How rows become part of the sum that other heads are fitted to: as the ridge's, all rows weighing alike."""
+        return replace(self.ridge, balance=False)
+
+    def local_classes(self, client: Client) -> Tensor | None:
+        """The classes to choose among (d,) bool; None for all."""
+        counts = self.counts(client)
+        return counts > 0 if self.only_local_classes and bool(counts.any()) else None
+
+    def counts(self, client: Client) -> Tensor:
+        """The client's training rows by class (d,)."""
+        return torch.from_numpy(np.bincount(client.train[1], minlength=self.num_classes)).to(self.device)
+
+    @cached_property
+    def all_counts(self) -> Tensor:
+        """Everybody's training rows by class (d,)."""
+        return torch.stack([self.counts(client) for client in self.training]).sum(dim=0)
+
+    def priors(self, scored: Callable[[Client], Tensor | None]) -> dict[str, Prior]:
+        """Every client's prior, if it is asked for, from scores of its training rows by models without them."""
+        if self.prior == "none":
+            return {}
+        scores, labels, own = [], [], []
+        for client in self.training:
+            labels.append(self.tensors(client.train)[1])
+            own.append(self.counts(client))
+            found = scored(client)
+            if found is not None and self.only_local_classes:
+                found = left_out_classes(found, labels[-1], own[-1])
+            scores.append(found)
+        chosen = choose_scored_priors(scores, labels, own, self.all_counts)
+        return {client.name: prior for client, prior in zip(self.training, chosen, strict=True)}
+
+    def tensors(self, rows: Rows) -> tuple[Tensor, Tensor]:
+        """Copies on the device, features in float64: the rows may be read-only."""
+        features, labels = np.array(rows[0], np.float64), np.array(rows[1], np.int64)
+        return torch.from_numpy(features).to(self.device), torch.from_numpy(labels).to(self.device)
+
+
+def check_clients(clients: Sequence[Client], num_classes: int) -> None:
+    """Refuse rows that no head and no method can be fitted to."""
+    widths: dict[int, str] = {}
+    for client in clients:
+        for features, labels in (client.train, client.test):
+            if not len(labels):
+                continue
+            if features.ndim != 2 or len(features) != len(labels):
+                raise FeaturesError(
+                    f"client {client.name!r}: features of shape {features.shape} for {len(labels)} labels; "
+                    "give a row for each label"
+                )
+            widths.setdefault(features.shape[1], client.name)
+            if not np.isfinite(features).all():
+                raise FeaturesError(f"client {client.name!r}: a feature is not finite; repair or drop such rows")
+            if labels.min() < 0 or labels.max() >= num_classes:
+                raise LabelsError(
+                    f"client {client.name!r}: labels from {labels.min()} to {labels.max()}; "
+                    f"give class numbers from 0 to {num_classes - 1}"
+                )
+    if len(widths) > 1:
+        (a, first), (b, second) = list(widths.items())[:2]
+        raise DimensionError(f"client {first!r} has {a} features and client {second!r} has {b}; use one backbone")
+    if not any(len(client.train[1]) for client in clients):
+        raise EmptyClientError("no client has training rows; give at least one some")
