@@ -24,14 +24,16 @@ INK, GREY, PAPER = "#22303c", "#8a97a3", "#ffffff"
 CLIENTS = ("#c2571a", "#1f5fa8", "#3c7d3c")
 SERVER = "#5b4b8a"
 
-#: The package from left to right: a part imports what stands to its left or in its own column, and nothing else.
+#: The package from left to right: a part imports what stands to its left, and nothing else.
 LAYERS: tuple[tuple[str, ...], ...] = (
     ("core",),
     ("data",),
     ("features",),
     ("models", "lift_graph"),
-    ("phases", "simulation", "priors", "privacy", "lifting"),
-    ("heads",),
+    ("phases", "privacy"),
+    ("priors",),
+    ("simulation",),
+    ("heads", "lifting"),
     ("methods",),
     ("runs",),
     ("reproduce",),
@@ -188,13 +190,13 @@ def draw_sum() -> str:
 
 def draw_architecture() -> str:
     """The parts of the package, from left to right."""
-    art = Drawing(1120, 330, "The parts of fedhip; each imports only what stands to its left")
+    art = Drawing(1320, 330, "The parts of fedhip; each imports only what stands to its left")
     step, wide = 100, 94
     art.text(20, 28, "images → features → statistics → sum → models → report", size=15, bold=True, anchor="start")
     art.text(
         20,
         318,
-        "A part imports what stands to its left or in its own column, and nothing to its right.",
+        "A part imports what stands to its left, and nothing of its own column or to its right.",
         anchor="start",
     )
     for column, names in enumerate(LAYERS):

@@ -34,8 +34,7 @@ from fedhip.heads.recommendation import AUTO, Recommendation, judge_heads, optio
 from fedhip.heads.task import Task
 from fedhip.lifting import LiftSettings, lifted_grid
 from fedhip.models import RIDGE, Model
-from fedhip.phases import SCORING_ALPHAS
-from fedhip.phases import Client as Site
+from fedhip.phases import SCORING_ALPHAS, Client
 from fedhip.runs.models import answering, global_model, personal_model
 from fedhip.simulation import STANDARD, RidgeOptions, federate
 
@@ -50,8 +49,8 @@ except ImportError as error:
 __all__ = ["FedHiPClassifier", "GroupsError"]
 
 Array = NDArray[Any]
-Client = int | str
-Rows = tuple[Array, Array]
+ClientName = int | str
+Labelled = tuple[Array, Array]
 
 #: The client of all rows where no groups are given.
 ONLY_CLIENT = 0
@@ -224,7 +223,7 @@ class FedHiPClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]  #
         first = not self.__sklearn_is_fitted__()
         X, y = validate_data(self, X, y, reset=first)
         check_classification_targets(y)
-        known: dict[Client, Rows] = {} if first else self._rows
+        known: dict[ClientName, Labelled] = {} if first else self._rows
         if groups is None and not set(known) <= {ONLY_CLIENT}:
             raise GroupsError(f"groups is None, and there are clients {_some(known)}; give the client of each row")
         clients = _clients(groups, len(X))
@@ -235,7 +234,7 @@ class FedHiPClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]  #
         joined = {client: _joined(known.get(client), rows) for client, rows in new.items()}
         return self._learn({**known, **joined}, all_classes, declared)
 
-    def forget(self, client: Client) -> Self:
+    def forget(self, client: ClientName) -> Self:
         """Remove a client, bit for bit as if none of its rows had ever been there.
 
         Labels that only this client had are no longer classes, unless `partial_fit` was told of them. The last client
@@ -319,7 +318,7 @@ class FedHiPClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]  #
     def __sklearn_is_fitted__(self) -> bool:
         return hasattr(self, "_rows")
 
-    def _learn(self, rows: Mapping[Client, Rows], classes: Array, declared: bool) -> Self:
+    def _learn(self, rows: Mapping[ClientName, Labelled], classes: Array, declared: bool) -> Self:
         """The three phases. Nothing changes unless all of it succeeds."""
         # In the order of their names, so that sums do not depend on the order in which clients joined.
         rows = dict(sorted(rows.items()))
@@ -347,7 +346,7 @@ class FedHiPClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]  #
             raise OptionError(f"prior is {self.prior!r}; give 'client' or 'none'")
         return {"only_local_classes": bool(self.only_local_classes), "prior": self.prior}
 
-    def _learn_best(self, rows: dict[Client, Rows], classes: Array, declared: bool) -> Self:
+    def _learn_best(self, rows: dict[ClientName, Labelled], classes: Array, declared: bool) -> Self:
         """With the head that training rows held out speak for."""
         alpha, beta = self._fixed_alpha(), self._fixed_beta()
         lift = self._drawn_lift(rows, len(classes))
@@ -361,7 +360,7 @@ class FedHiPClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]  #
         self.recommendation_: Recommendation | None = found
         return self
 
-    def _learn_head(self, rows: dict[Client, Rows], classes: Array, declared: bool, lift: Lift | None) -> Self:
+    def _learn_head(self, rows: dict[ClientName, Labelled], classes: Array, declared: bool, lift: Lift | None) -> Self:
         """The three phases of any head, with priors or without; see `fedhip.heads`."""
         kind, alpha, beta = head_named(self.head), self._fixed_alpha(), self._fixed_beta()
         names, d = {str(client): client for client in rows}, len(classes)
@@ -413,15 +412,15 @@ class FedHiPClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]  #
         self.classes_, self._rows, self._declared = classes, rows, declared
         return self
 
-    def _sites(self, rows: Mapping[Client, Rows], classes: Array, lift: Lift | None) -> list[Site]:
+    def _sites(self, rows: Mapping[ClientName, Labelled], classes: Array, lift: Lift | None) -> list[Client]:
         return [_site(str(client), self._lifted(X, lift), _numbers(y, classes)) for client, (X, y) in rows.items()]
 
-    def _drawn_lift(self, rows: Mapping[Client, Rows], num_classes: int) -> Lift | None:
+    def _drawn_lift(self, rows: Mapping[ClientName, Labelled], num_classes: int) -> Lift | None:
         if self.lift is None:
             return None
         bandwidth = None if self.lift == "relu" else self.lift_bandwidth
         settings = LiftSettings(self.lift, self.lift_width, seed=self.lift_seed, bandwidth=bandwidth)
-        clients = [Site(str(client), part, part) for client, part in rows.items()]
+        clients = [Client(str(client), part, part) for client, part in rows.items()]
         plan = settings.plan(clients[0].train[0].shape[1], num_classes)
         plan.require_memory(max(len(client.train[1]) for client in clients))
         return plan.draw(clients)
@@ -502,7 +501,7 @@ def _clients(groups: Any, num_rows: int) -> Array:
     return np.array(names)
 
 
-def _name(value: object) -> Client | None:
+def _name(value: object) -> ClientName | None:
     """A client's name; None for what is none."""
     if isinstance(value, str):
         return value
@@ -514,7 +513,7 @@ def _name(value: object) -> Client | None:
     return int(float(value)) if isinstance(value, Real) and float(value).is_integer() else None
 
 
-def _require_same_kind(clients: Array, known: Mapping[Client, Rows]) -> None:
+def _require_same_kind(clients: Array, known: Mapping[ClientName, Labelled]) -> None:
     """Client "1" beside a client 1 is a mistake, and not a client never seen."""
     strings = clients.dtype.kind == "U"
     if any(isinstance(client, str) != strings for client in known):
@@ -524,17 +523,17 @@ def _require_same_kind(clients: Array, known: Mapping[Client, Rows]) -> None:
         )
 
 
-def _by_client(X: Array, y: Array, clients: Array) -> dict[Client, Rows]:
+def _by_client(X: Array, y: Array, clients: Array) -> dict[ClientName, Labelled]:
     return {client: (X[clients == client], y[clients == client]) for client in np.unique(clients).tolist()}
 
 
-def _joined(before: Rows | None, more: Rows) -> Rows:
+def _joined(before: Labelled | None, more: Labelled) -> Labelled:
     return more if before is None else (np.concatenate((before[0], more[0])), np.concatenate((before[1], more[1])))
 
 
-def _site(name: str, F: Tensor, labels: NDArray[np.int64]) -> Site:
+def _site(name: str, F: Tensor, labels: NDArray[np.int64]) -> Client:
     """A client as the heads take it; nothing is tested here."""
-    return Site(name, (F.numpy(), labels), (F[:0].numpy(), labels[:0]))
+    return Client(name, (F.numpy(), labels), (F[:0].numpy(), labels[:0]))
 
 
 def _numbers(y: Array, classes: Array) -> NDArray[np.int64]:
@@ -542,5 +541,5 @@ def _numbers(y: Array, classes: Array) -> NDArray[np.int64]:
     return np.searchsorted(classes, y).astype(np.int64)
 
 
-def _some(known: Mapping[Client, Rows]) -> str:
+def _some(known: Mapping[ClientName, Labelled]) -> str:
     return ", ".join(repr(client) for client in list(known)[:5]) + (", …" if len(known) > 5 else "")

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy, mse_loss, normalize
 
-from fedhip.methods.heads import Params
+from fedhip.methods.network import Params
 from fedhip.methods.protocol import Protocol
 from fedhip.orders import ALIGN, SHUFFLE, SLICE, TRACE, WARM_UP, draw
 from fedhip.phases import Client

@@ -12,7 +12,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from fedhip.methods import GRADIENT, METHODS, Protocol, heads
+from fedhip.methods import GRADIENT, METHODS, Protocol, network
 from fedhip.methods.engine import Laboratory, Models, for_each, sgd
 from fedhip.methods.fedpcl import PROJECTION
 from fedhip.methods.protocol import Network
@@ -49,8 +49,8 @@ def world(protocol: Protocol) -> tuple[oracle.World, tuple[Tensor, ...]]:
 
 
 def assert_same(models: Models, networks: list[nn.Module] | list[oracle.Network], rtol: float = 1e-9) -> None:
-    for k, network in enumerate(networks):
-        for ours, theirs in zip(models.personal, oracle.flat(network), strict=True):
+    for k, other in enumerate(networks):
+        for ours, theirs in zip(models.personal, oracle.flat(other), strict=True):
             assert torch.linalg.norm(ours[k] - theirs) <= rtol * torch.linalg.norm(theirs), f"client {k}"
 
 
@@ -194,7 +194,7 @@ def test_fedpcl(together: bool) -> None:
     models, _ = trained("fedpcl", PROTOCOL, together=together, temperature=0.5)
     clients = federation()
     lab = Laboratory(clients, CLASSES, PROTOCOL, dtype=torch.float64)
-    start = heads.initial((lab.width, PROJECTION), PROTOCOL.seed, torch.float64, lab.device)
+    start = network.initial((lab.width, PROJECTION), PROTOCOL.seed, torch.float64, lab.device)
     projections, prototypes = oracle.fedpcl(oracle.World(clients, PROTOCOL), start, 0.5, CLASSES)
     assert_same(replace(models, personal=models.personal[:2]), projections, rtol=1e-8)
     torch.testing.assert_close(models.personal[2], torch.stack(prototypes), rtol=1e-8, atol=1e-12)

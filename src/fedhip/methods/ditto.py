@@ -10,8 +10,8 @@ from dataclasses import dataclass
 
 from fedhip.heads.options import Option
 from fedhip.methods.engine import Models, ProximalSGD, for_each, nbytes, put, sgd, take, weighted_mean
-from fedhip.methods.heads import Params
 from fedhip.methods.method import Method, Traffic
+from fedhip.methods.network import Params
 
 
 @dataclass(frozen=True)

@@ -24,9 +24,9 @@ import torch
 from torch import Tensor
 
 from fedhip.core.prior import Prior
-from fedhip.methods import heads
+from fedhip.methods import network
 from fedhip.methods.clients import CheckedClients, Placed
-from fedhip.methods.heads import Batch, Params
+from fedhip.methods.network import Batch, Params
 from fedhip.methods.protocol import Protocol
 from fedhip.methods.recording import Recorded, buffer_like, fill
 from fedhip.models import masked
@@ -72,7 +72,7 @@ class Models:
 
     personal: Params
     common: Params | None = None
-    scores: Callable[[Params, Tensor], Tensor] = heads.scores
+    scores: Callable[[Params, Tensor], Tensor] = network.scores
     priors: list[Prior] | None = None
 
 
@@ -117,7 +117,7 @@ class Laboratory:
         """The parameters that everybody starts from, without the axis of clients."""
         p = self.protocol
         widths = (self.width, self.num_classes) if p.head == "linear" else (self.width, p.hidden, self.num_classes)
-        return heads.initial(widths, p.seed, self.dtype, self.device)
+        return network.initial(widths, p.seed, self.dtype, self.device)
 
     def shares(self, present: Sequence[int]) -> Tensor:
         """n_k / Σ n of the clients present."""
@@ -410,7 +410,7 @@ def nbytes(*tensors: Tensor) -> int:
 
 def sgd(params: Params, fixed: Params, batch: Batch) -> None:
     """θ ← θ − η ∇CE(θ)."""
-    heads.descend(params, heads.gradient(params, batch))
+    network.descend(params, network.gradient(params, batch))
 
 
 @dataclass(frozen=True)
@@ -421,8 +421,8 @@ class ProximalSGD:
 
     def __call__(self, params: Params, fixed: Params, batch: Batch) -> None:
         """One step."""
-        factors = heads.gradient(params, batch)
+        factors = network.gradient(params, batch)
         pull = batch.active * self.strength
         for theta, centre in zip(params, fixed, strict=True):
             theta.lerp_(centre, pull.view(-1, *[1] * (theta.ndim - 1)))
-        heads.descend(params, factors)
+        network.descend(params, factors)

@@ -16,10 +16,10 @@ import numpy as np
 import torch
 
 from fedhip.heads.options import Option
-from fedhip.methods import heads
+from fedhip.methods import network
 from fedhip.methods.engine import Models, for_each, nbytes, put, sgd, take, weighted_mean
-from fedhip.methods.heads import Batch, Params
 from fedhip.methods.method import Method, Traffic
+from fedhip.methods.network import Batch, Params
 from fedhip.orders import SLICE, Order, draw
 
 #: The loss has settled when the deviation of its last values is small; it is not asked before there are more.
@@ -54,9 +54,9 @@ class LearnWeights:
         A, loss = params[:-1], params[-1]
         received, own = fixed[: len(fixed) // 2], fixed[len(fixed) // 2 :]
         merged = blend(received, own, A)
-        loss.copy_(torch.where(batch.active > 0, heads.weighted_loss(merged, batch) / self.rate, loss))
+        loss.copy_(torch.where(batch.active > 0, network.weighted_loss(merged, batch) / self.rate, loss))
         lower = len(received) - len(A)
-        slopes = heads.dense(heads.gradient(merged, batch))[lower:]
+        slopes = network.dense(network.gradient(merged, batch))[lower:]
         for weight, slope, new, old in zip(A, slopes, received[lower:], own[lower:], strict=True):
             weight.sub_(slope * (new - old)).clamp_(0, 1)
 

@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 
 from fedhip.heads.options import Option
-from fedhip.methods import heads
+from fedhip.methods import network
 from fedhip.methods.engine import (
     Laboratory,
     Models,
@@ -28,9 +28,9 @@ from fedhip.methods.engine import (
     take,
     weighted_mean,
 )
-from fedhip.methods.heads import Batch, Params
 from fedhip.methods.local_sgd import LocalSGD
 from fedhip.methods.method import Method, Traffic
+from fedhip.methods.network import Batch, Params
 from fedhip.orders import ALIGN, TRACE
 
 
@@ -44,7 +44,7 @@ class FedASState:
 
 def embed(params: Params, x: Tensor) -> Tensor:
     """g(x) = relu(x U + c)."""
-    return heads.affine(x, params[0], params[1]).relu_()
+    return network.affine(x, params[0], params[1]).relu_()
 
 
 @dataclass(frozen=True)
@@ -61,12 +61,12 @@ class Align:
         weight = self.rate * 2 * real / (counts.gather(1, batch.y).clamp(min=1) * hidden.shape[2])
         targets = means.gather(1, batch.y.unsqueeze(2).expand(-1, -1, means.shape[2]))
         delta = (hidden - targets) * weight.unsqueeze(2) * (hidden > 0)
-        heads.descend(params, [(batch.x, delta)])
+        network.descend(params, [(batch.x, delta)])
 
 
 def add_trace(params: Params, fixed: Params, batch: Batch) -> None:
     """trace ← trace + ‖∇ CE(batch)‖², of the model that is fixed."""
-    for slope in heads.dense(heads.gradient(fixed, batch)):
+    for slope in network.dense(network.gradient(fixed, batch)):
         params[0].add_(slope.square().flatten(1).sum(dim=1))
 
 

@@ -11,8 +11,8 @@ from typing import ClassVar
 
 from fedhip.heads.options import Option
 from fedhip.methods.engine import LocalStep, Models, for_each, nbytes, sgd, weighted_mean
-from fedhip.methods.heads import Params
 from fedhip.methods.method import Method, Traffic
+from fedhip.methods.network import Params
 
 
 @dataclass(frozen=True)

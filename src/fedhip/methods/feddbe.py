@@ -16,10 +16,10 @@ import torch
 from torch import Tensor
 
 from fedhip.heads.options import Option
-from fedhip.methods import heads
+from fedhip.methods import network
 from fedhip.methods.engine import Models, for_each, nbytes, put, take, weighted_mean
-from fedhip.methods.heads import Batch, Params, shifted_scores
 from fedhip.methods.method import Method, Traffic
+from fedhip.methods.network import Batch, Params, shifted_scores
 from fedhip.orders import WARM_UP
 
 
@@ -43,9 +43,9 @@ class Eliminate:
     def __call__(self, params: Params, fixed: Params, batch: Batch) -> None:
         """One gradient for θ and z alike; r moves on."""
         theta, z, r = params[:-2], params[-2], params[-1]
-        inputs = heads.taken_in(theta, batch.x)
+        inputs = network.taken_in(theta, batch.x)
         shifted = inputs[-1] + z.unsqueeze(1)
-        delta = heads.softmax_errors(heads.affine(shifted, *theta[-2:]), batch)
+        delta = network.softmax_errors(network.affine(shifted, *theta[-2:]), batch)
         factors = [(shifted, delta)]
         back = (delta.sum(dim=1, keepdim=True) @ theta[-2].mT).squeeze(1)
         if len(inputs) == 2:
@@ -57,7 +57,7 @@ class Eliminate:
                 pull = (r - fixed[0]) * (self.kappa * self.momentum / r.shape[1])
                 slope += batch.w.unsqueeze(2) * pull.unsqueeze(1)
             factors = [(inputs[0], slope.mul_(inputs[1] > 0)), *factors]
-        heads.descend(theta, factors)
+        network.descend(theta, factors)
         if not self.warm_up:
             z.sub_(back)
 

@@ -17,10 +17,10 @@ from torch import Tensor
 from torch.nn.functional import normalize
 
 from fedhip.heads.options import Option
-from fedhip.methods import heads
+from fedhip.methods import network
 from fedhip.methods.engine import Models, for_each, put, take
-from fedhip.methods.heads import Batch, Params
 from fedhip.methods.method import Method, Traffic
+from fedhip.methods.network import Batch, Params
 
 PROJECTION = 256
 #: Below it a length counts as this much, so that a row that no unit answers to has z = 0.
@@ -38,7 +38,7 @@ class FedPCLState:
 
 def embed(params: Params, x: Tensor) -> Tensor:
     """z (k, B, h)."""
-    return normalize(heads.affine(x, params[0], params[1]).relu_(), dim=-1, eps=SHORTEST)
+    return normalize(network.affine(x, params[0], params[1]).relu_(), dim=-1, eps=SHORTEST)
 
 
 def nearest_own(params: Params, x: Tensor) -> Tensor:
@@ -53,7 +53,7 @@ def contrast(params: Params, fixed: Params, batch: Batch) -> None:
     All sets in one product, and as little as can be on its result, (k B, (1 + P) d), which is large.
     """
     towards, pull, absent, known = (tensor[0] for tensor in fixed)
-    on = heads.affine(batch.x, *params).relu_()
+    on = network.affine(batch.x, *params).relu_()
     length = on.norm(dim=-1, keepdim=True).clamp(min=SHORTEST)
     z = on / length
     logits = torch.addmm(absent.flatten(), z.flatten(0, 1), towards.flatten(0, 1).mT)
@@ -64,7 +64,7 @@ def contrast(params: Params, fixed: Params, batch: Batch) -> None:
     # A class that nobody has sent a prototype of draws nowhere.
     slope *= (batch.w * known[batch.y]).unsqueeze(-1)
     slope = (slope - z * (z * slope).sum(dim=-1, keepdim=True)) / length
-    heads.descend(params, [(batch.x, torch.where(on > 0, slope, 0))])
+    network.descend(params, [(batch.x, torch.where(on > 0, slope, 0))])
 
 
 class FedPCL(Method[FedPCLState]):
@@ -78,7 +78,7 @@ class FedPCL(Method[FedPCLState]):
         """A common projection, and no prototypes."""
         lab = self.lab
         widths = (lab.width, PROJECTION)
-        projection = heads.initial(widths, lab.protocol.seed, lab.dtype, lab.device)
+        projection = network.initial(widths, lab.protocol.seed, lab.dtype, lab.device)
         own = torch.zeros(lab.size, lab.num_classes, PROJECTION, dtype=lab.dtype, device=lab.device)
         return FedPCLState(for_each(projection, lab.size), own, torch.zeros(lab.size, dtype=torch.bool))
 

@@ -17,10 +17,10 @@ import torch
 from torch import Tensor
 
 from fedhip.heads.options import Option
-from fedhip.methods import heads
+from fedhip.methods import network
 from fedhip.methods.engine import Models, for_each, put, take
-from fedhip.methods.heads import Batch, Params
 from fedhip.methods.method import Method, Traffic
+from fedhip.methods.network import Batch, Params
 
 
 @dataclass(frozen=True)
@@ -35,7 +35,7 @@ class FedSelectState:
 
 def masked_sgd(params: Params, fixed: Params, batch: Batch) -> None:
     """θ ← θ − η M ⊙ ∇CE(θ), M the tensors that are fixed."""
-    for theta, slope, mask in zip(params, heads.dense(heads.gradient(params, batch)), fixed, strict=True):
+    for theta, slope, mask in zip(params, network.dense(network.gradient(params, batch)), fixed, strict=True):
         theta.addcmul_(slope, mask, value=-1)
 
 

@@ -6,8 +6,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from fedhip.methods.engine import Models, for_each, sgd
-from fedhip.methods.heads import Params
 from fedhip.methods.method import Method, Traffic
+from fedhip.methods.network import Params
 
 
 @dataclass(frozen=True)

@@ -17,8 +17,8 @@ from torch import Tensor
 
 from fedhip.core.prior import Prior
 from fedhip.methods.engine import Laboratory, Models
-from fedhip.methods.heads import Params
 from fedhip.methods.method import Method, Traffic
+from fedhip.methods.network import Params
 from fedhip.methods.training import flat, like
 from fedhip.orders import HOLD_OUT, client_order
 from fedhip.phases import Client
