@@ -109,7 +109,7 @@ class Pictures:
         partition = make_partition(labels, "natural", clients=data.clients)
         config = {"alpha": "loo", "beta": "auto", "seed": 0, "statistics": True}
         settings = RoundSettings(ridge=ridge_options(self.trial.agreement))
-        return run_round(path, rows, partition, settings, title="", config=config, render=lambda *_: "")[0]
+        return run_round(path, rows, partition, settings, title="", config=config)[0]
 
 
 class _Frozen(dict[str, Any]):

@@ -71,9 +71,9 @@ def clear(args: argparse.Namespace) -> int:
 
     run = None
     if args.run is not None:
-        from fedhip.runs import RunFolder
+        from fedhip.runs import Run
 
-        run = RunFolder.open(args.run).ledger.run
+        run = Run.open(args.run).ledger.run
     found = entries(_root(args), run=run, older_than=args.older_than)
     size = sum(entry.size for entry in found)
     for entry in found:

@@ -19,14 +19,12 @@ from fedhip.cli.options import (
     add_backbone,
     add_partition,
     add_rows,
-    describe,
     divide,
     extract_features,
     load_rows,
     refuse_unused,
 )
 from fedhip.cli.progress import show_clients
-from fedhip.cli.report import render
 from fedhip.core.columns import Columns
 from fedhip.core.solvers import require_alpha, require_beta
 from fedhip.data import Dataset
@@ -209,9 +207,8 @@ def run(args: argparse.Namespace) -> int:
         features,
         partition,
         settings,
-        title=f"{readable(name)} · {describe(partition)} · {made_by}",
+        title=f"{readable(name)} · {partition.title} · {made_by}",
         config=configuration(args, None if backbone is None else backbone.precision),
-        render=render,
         images=data if isinstance(data, Dataset) else None,
         backbone=backbone,
         seconds={"features": time.perf_counter() - begin},

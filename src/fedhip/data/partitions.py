@@ -18,6 +18,7 @@ from numpy.typing import ArrayLike, NDArray
 from fedhip.data.errors import PartitionError
 from fedhip.data.schemes import SCHEMES, Rows, natural_clients, with_minimum
 
+DEFAULT_CLIENTS = 50  # the paper's
 TRAIN_FRACTION = 0.8  # the paper's 8:2
 DESCRIPTIONS: Mapping[str, str] = MappingProxyType(
     {
@@ -78,6 +79,16 @@ class Partition:
             "\0".join(self.clients).encode("utf-8", "surrogatepass") + _bytes(self.assignment)
         ).hexdigest()
 
+    @property
+    def title(self) -> str:
+        """Scheme, parameters and seed in a few words."""
+        words = [f"{self.num_clients} clients", self.scheme]
+        if "concentration" in self.parameters:
+            words.append(f"λ = {self.parameters['concentration']:g}")
+        if "shards_per_client" in self.parameters:
+            words.append(f"{self.parameters['shards_per_client']} shards a client")
+        return ", ".join([*words, f"seed {self.seed}"])
+
     def class_counts(self, labels: ArrayLike, num_classes: int) -> Rows:
         """Rows of each client (K) in each class (d), as K × d."""
         cell = self.assignment * num_classes + np.asarray(labels)
@@ -118,6 +129,21 @@ def make_partition(
         names = tuple(str(client) for client in range(num_clients))
     assignment.setflags(write=False)
     return Partition(scheme, MappingProxyType(parameters), int(seed), names, assignment, hash_labels(labels))
+
+
+def divide_rows(
+    labels: ArrayLike,
+    clients: ArrayLike | None = None,
+    scheme: str | None = None,
+    num_clients: int | None = None,
+    **parameters: Any,
+) -> Partition:
+    """As `make_partition`; what is not given: the clients that the rows have, else the paper's scheme with 50."""
+    if scheme is None:
+        scheme = "natural" if num_clients is None and clients is not None else "dirichlet"
+    if num_clients is None and scheme != "natural":
+        num_clients = DEFAULT_CLIENTS
+    return make_partition(labels, scheme, num_clients, clients=clients, **parameters)
 
 
 def split_clients(
