@@ -214,7 +214,7 @@ class Run:
 
         rows = feature_set(features, labels, split=split)
         known = in_classes_of(self, f"what client {name!r} brings", rows, np.ones(len(rows), dtype=bool))
-        return divided(self, name, rows.features, known, rows.split, test_rows=test_rows)
+        return divided(self, name, rows.features.copy(), known, rows.split, test_rows=test_rows)
 
     def _others(self, rows: FeatureSet | None) -> dict[str, Client]:
         from fedhip.runs.rows import clients_in
@@ -478,7 +478,9 @@ class Draft:
         or went; of a federation, `sites` and `dropped` say who was in the sum and who was not, and why. `partition` is
         the digest of partition.json. The ledger, and the name of the entry's receipt.
         """
-        federated = {"sites": sites and list(sites), "dropped": None if dropped is None else dict(dropped)}
+        federated: dict[str, Any] = {} if sites is None else {"sites": list(sites)}
+        federated |= {} if dropped is None else {"dropped": dict(dropped)}
+        divided: dict[str, Any] = {} if partition is None else {"partition": partition}
         federation.grid.to_file(self.path / "total.safetensors")
         changed = 0 if term is None else term.num_samples
         ledger = ledger.with_entry(
@@ -487,13 +489,13 @@ class Draft:
             rows=federation.grid.num_samples if event == "run" else changed,
             term=None if term is None else term.digest(),
             clients=dict(clients),
-            **{name: value for name, value in federated.items() if value is not None},
+            **federated,
             total=federation.digest,
             beta=federation.beta,
             models=models_digest(self.models),
             results=self.write_json("results.json", results),
             details=self.write_json("details.json", details),
-            **({} if partition is None else {"partition": partition}),
+            **divided,
         )
         receipt = f"receipts/{len(ledger.entries) - 1:04d}-{event}.json"
         self.write_text("config.toml", config)

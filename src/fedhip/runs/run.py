@@ -237,7 +237,7 @@ def run(
         "beta": beta,
         "standardize": standardize,
         "intercept": intercept,
-        "methods": list(settings.methods),
+        "methods": list(methods),
         "head": head,
         "head_options": [f"{name}={value}" for name, value in (head_options or {}).items()] or None,
         "recommend": recommend,
