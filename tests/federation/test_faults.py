@@ -382,7 +382,11 @@ def test_a_dealer_whose_seals_do_not_open_is_named_at_the_sites(tmp_path: Path) 
 
     def flip(records: RecordDict) -> RecordDict:
         fields = cast(ConfigRecord, records["body"])
-        fields["shares"] = [share[:-1] + bytes([share[-1] ^ 1]) for share in cast(list[bytes], fields["shares"])]
+        names, shares = cast(list[str], fields["shares-of"]), cast(list[bytes], fields["shares"])
+        fields["shares"] = [
+            share if name == "c" else share[:-1] + bytes([share[-1] ^ 1])
+            for name, share in zip(names, shares, strict=True)
+        ]
         return records
 
     trial.fault("changed", "c", "share", flip)
