@@ -30,7 +30,7 @@ from fedhip.federation.secure_sum.primitives import (
     statement,
     unseal,
 )
-from fedhip.federation.secure_sum.shamir import SHARE_BYTES, element
+from fedhip.federation.secure_sum.shamir import PRIME, SHARE_BYTES, element
 from fedhip.federation.secure_sum.terms import Terms
 
 VERSION = 2
@@ -125,8 +125,7 @@ class Shares:
         plain = unseal(key, sealed, header)
         shares = cls(plain[:SHARE_BYTES], plain[SHARE_BYTES:])
         require(shares.commitments(terms, dealer, receiver) == commitments, Reason.NOT_OPENED)
-        for share in (shares.seed, shares.key):
-            element(share)
+        require(all(int.from_bytes(share, "little") < PRIME for share in (shares.seed, shares.key)), Reason.NOT_OPENED)
         return shares
 
 
