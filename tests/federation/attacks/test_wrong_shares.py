@@ -15,6 +15,7 @@ from flwr.app import ConfigRecord, RecordDict
 
 from fedhip.federation.codes import ServerCode, SiteCode
 from fedhip.federation.errors import RoundError
+from fedhip.federation.later_sums import Ask
 from fedhip.federation.secure_sum import Collector, Member, SiteDroppedError
 from fedhip.federation.secure_sum import member as member_module
 from fedhip.federation.secure_sum.shamir import SHARE_BYTES, split
@@ -23,6 +24,7 @@ from fedhip.federation.wire import Step, by_site
 from tests.federation.grid import ServerKilled
 from tests.federation.samples import EIGHT, FOUR, ONE_SUM, Trial, sum_of
 from tests.federation.table import Table
+from tests.federation.test_site_rounds import LaterTable, model
 
 pytestmark = pytest.mark.usefixtures("sums_only")
 
@@ -294,6 +296,55 @@ def test_one_honest_site_fewer(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, 
     trial.again()
     others = tuple(site for site in trial.sites if site != "c")
     assert trial.run().total() == sum_of(others, trial.agreement)
+
+
+class Gradients(LaterTable):
+    """Four sites that have unmasked a sum of gradients, which c has spoilt."""
+
+    def __init__(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        super().__init__(tmp_path)
+        self.statistics()
+        self.sum(2, *self.question(Ask.TEMPERATURE))
+        with monkeypatch.context() as patch:
+            deals_wrong(patch, 3)
+            collector = cast(Collector, self.sum(3, *self.question(Ask.GRADIENT, model()), until=Step.MASK))
+        collector.survivors()
+        for site in FOUR:
+            answer = self.ask(site, Step.UNMASK, self.unmask(*FOUR), round=3, attempt=self.attempt)
+            collector.unmask(site, answer.data("shares"))
+        self.proof = proof_of(collector)
+
+    def again(self, scale: float = 1.0, **proofs: bytes) -> tuple[dict[str, Any], dict[str, Any]]:
+        body, arrays = self.question(Ask.GRADIENT, model(scale))
+        return {**body, **by_site("proofs", proofs)}, arrays
+
+
+def test_a_sum_of_gradients_is_made_again_once_and_about_the_same_weights(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Other weights would be one gradient more than agreed, for each site that the server has lie for it."""
+    table = Gradients(tmp_path, monkeypatch)
+    proof = table.proof
+    assert table.keys("a", 3, *table.question(Ask.GRADIENT, model())) is SiteCode.ANSWERED
+    assert table.keys("a", 3, *table.again(b=proof)) is SiteCode.SECURE_SUM
+    assert table.keys("a", 3, *table.again(2.0, c=proof)) is SiteCode.WEIGHTS
+    assert table.keys("a", 4, *table.again(2.0, c=proof)) is SiteCode.ORDER
+    table.sum(3, *table.again(c=proof), sites=THREE, until=Step.MASK)  # and asked for again, where that is broken off
+    assert table.keys("a", 3, *table.again(2.0)) is SiteCode.WEIGHTS
+    assert table.keys("a", 3, *table.again(2.0, c=proof)) is SiteCode.WEIGHTS
+    table.sum(3, *table.again(c=proof), sites=THREE)
+    assert table.keys("a", 3, *table.again(c=proof)) is SiteCode.ANSWERED
+    table.sum(4, *table.question(Ask.GRADIENT, model(2.0)), sites=THREE)
+    assert "c dealt wrong shares" in table.trial.log("a")
+
+
+def test_a_sum_of_gradients_is_made_again_without_the_cheater(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    table = Gradients(tmp_path, monkeypatch)
+    question = table.again(c=table.proof)
+    of_sum: Any = {"round": 3, "attempt": 9}
+    keys = {site: table.ask(site, Step.KEYS, *question, **of_sum).data("keys") for site in FOUR}
+    assert table.code("a", Step.SHARE, by_site("keys", keys), **of_sum) is SiteCode.COHORT
+    assert table.code("a", Step.SHARE, by_site("keys", {s: keys[s] for s in "ab"}), **of_sum) is not SiteCode.OK
 
 
 def test_a_new_federation_without_the_cheater(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
