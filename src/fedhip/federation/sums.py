@@ -294,7 +294,9 @@ class Sums:
             count = len(differ) + changed
             exact = same_agreement and line["session"] in spoilt  # made again, so of the very same sites
             if (exact and count) or (0 < count < least and not self._allowed(question, line, allow)):
-                raise SiteRefusalError(SiteCode.DIFFERENCE, _told(line, differ, changed, overlap, least))
+                raise SiteRefusalError(
+                    SiteCode.DIFFERENCE, _told(line, differ, changed, overlap, None if exact else least)
+                )
 
     def took_part(self, question: Question, event: str, members: Iterable[str], data: Fingerprint) -> None:
         """Write down a part in a sum, before it leaves."""
@@ -421,13 +423,16 @@ def _is_same_site(line: Line, question: Question) -> bool:
     return bool(line["site"] == question.site or line["members"].get(line["site"]) == own)
 
 
-def _told(line: Line, differ: list[str], changed: bool, overlap: bool | None, least: int) -> str:
+def _told(line: Line, differ: list[str], changed: bool, overlap: bool | None, least: int | None) -> str:
     """Which sum, by what the new one differs from it, and what to do."""
     by = [*differ, *(["this site, whose rows have changed"] if changed else [])]
     rows = "some of these rows" if overlap else "rows that may be these"
     doubt = ", which the server may have finished" if line["event"] == "masked" else ""
+    rule = f"minimum_difference = {least} in site.toml; --allow REASON takes part nevertheless"
+    if least is None:
+        rule = "a sum that one site has spoilt is made again by all others, with the same rows"
     return (
         f"line {line['line']} of the ledger of sums, {line['time']}: a sum of {', '.join(line['members'])} with "
         f"{rows}{doubt}; this one differs from it only by {', '.join(by)}, so that their difference is the sum of so "
-        f"few; it is refused (minimum_difference = {least} in site.toml; --allow REASON takes part nevertheless)"
+        f"few; it is refused ({rule})"
     )
