@@ -435,24 +435,14 @@ class Site:
                 SiteCode.TOTAL, "the census that came, less this site's own rows, is that of no rows"
             )
         self._log(logging.INFO, f"by the census the others have {rows} training rows: compare it with other sites'")
-        self._require_enough(agreement, rows)
-
-    def _require_enough(self, agreement: Agreement, rows: int) -> None:
-        m = agreement.layout.m
-        if rows < m:
-            raise SiteRefusalError(
-                SiteCode.FEW_ROWS,
-                f"the other sites have {rows} training rows together, and there are {m} features: a sum of so few can "
-                "be taken apart into rows. Take more rows or fewer features, or agree on few_rows and allow it in "
-                "site.toml",
-            )
+        _require_enough(agreement, rows)
 
     def _require_others_moments(self, site: SiteFolder, session: Session) -> None:
         """The same of the first sum."""
         agreement = site.agreement
         rest = self._kept_moments(session) - moments_vector(self._raw_client(site), agreement)
         if agreement.has_census:  # a site may have left since
-            self._require_enough(agreement, rows_in(rest, agreement))
+            _require_enough(agreement, rows_in(rest))
         try:
             require_possible_moments(rest, agreement, (len(agreement.sites) - 1) * agreement.max_rows)
         except StatisticsError as error:
@@ -549,6 +539,16 @@ class Site:
             handler.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(message)s"))
             logger.addHandler(handler)
             logger.log(level, text, exc_info=error)
+
+
+def _require_enough(agreement: Agreement, rows: int) -> None:
+    m = agreement.layout.m
+    if rows < m:
+        raise SiteRefusalError(
+            SiteCode.FEW_ROWS,
+            f"the other sites have {rows} training rows together, and there are {m} features: a sum of so few can be "
+            "taken apart into rows. Take more rows or fewer features, or agree on few_rows and allow it in site.toml",
+        )
 
 
 def code_of(error: Exception) -> SiteCode:
