@@ -11,6 +11,8 @@ from typing import Any
 import numpy as np
 import pytest
 
+from fedhip.cli.main import main
+from fedhip.federation import background
 from fedhip.federation.codes import SiteCode, SiteRefusalError
 from fedhip.federation.errors import PolicyError, RoundError
 from fedhip.federation.sums import Allowance, Fingerprint, Question, Sums, default_state
@@ -91,6 +93,28 @@ def test_what_a_person_allows_is_written_down_and_good_for_one_session() -> None
             sums.require_difference(asked("third", b"3"), "abc", rows(1, 2, 3), 3, allow)
     with pytest.raises(PolicyError, match="--allow wants a reason"):
         Allowance.given(" ")
+
+
+def test_a_reason_on_the_command_line_reaches_the_ledger(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """`fedhip federation site`, but for the engine's node: what it is started with is what the sites here answer by."""
+    Trial.make(tmp_path / "first", **ONE_SUM).run()
+    trial = Trial.make(tmp_path / "second", ("a", "b", "c"), **ONE_SUM)
+    started: dict[str, dict[str, str]] = {}
+    monkeypatch.setattr(background, "site", lambda folder, settings: started.update({folder: settings}))
+    for site in trial.sites:
+        words = ["federation", "site", str(trial.site_folder(site)), "--features", str(trial.data(site))]
+        assert main(words) == 2
+        assert "differs from it only by d" in capsys.readouterr().err
+        assert main([*words, "--allow", "d has  withdrawn"]) == 0
+        trial.grid.nodes[trial.node(site)].node_config.update(started[str(trial.site_folder(site))])
+    trial.run()
+    with Sums.open() as sums:
+        allowed = [line for line in sums.lines if line["event"] == "allowed"]
+    assert {line["site"] for line in allowed} == {"a", "b", "c"}
+    assert {line["reason"] for line in allowed} == {"d has withdrawn"}
+    assert len({line["token"] for line in allowed}) == 3
 
 
 def test_a_sum_is_unmasked_once_whatever_a_folder_says() -> None:
