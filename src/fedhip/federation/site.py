@@ -215,7 +215,7 @@ class Site:
         session = Session(envelope.session, envelope.agreement, envelope.roster)
         sums = self._sums(site, session)
         if "proofs" in question.body:
-            if before is None or before.agreement != envelope.agreement or Ask.STATISTICS in before.done:
+            if before is None or before.agreement != envelope.agreement or before.has_total:
                 raise SiteRefusalError(SiteCode.SECOND_SUM, "a proof came that is of no sum which was the last here")
             self._take_proofs(site, before, question.mapping("proofs"))
         finished = self.state.finished().get(envelope.agreement)

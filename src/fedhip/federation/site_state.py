@@ -69,6 +69,11 @@ class Session:
     data: str | None = None
     unmasked: str | None = None
 
+    @property
+    def has_total(self) -> bool:
+        """Whether a sum of the statistics was told, which is to be the only one for the agreement."""
+        return "statistics" in self.done or "personalize" in self.answers
+
     def to_bytes(self) -> bytes:
         """As JSON; bytes in base 64."""
         content = {

@@ -22,7 +22,7 @@ from fedhip.federation.secure_sum.shamir import SHARE_BYTES, split
 from fedhip.federation.server import Round
 from fedhip.federation.wire import Step, by_site
 from tests.federation.grid import ServerKilled
-from tests.federation.samples import EIGHT, FOUR, ONE_SUM, Trial, sum_of
+from tests.federation.samples import EIGHT, FOUR, ONE_SUM, Trial, sum_of, vector_of
 from tests.federation.table import Table
 from tests.federation.test_site_rounds import LaterTable, model
 
@@ -261,6 +261,19 @@ def test_a_proof_is_good_for_one_more_session(tmp_path: Path, monkeypatch: pytes
     table.collector.result()
     assert table.again(b"u", c=proof) is SiteCode.SECOND_SUM
     assert table.again(b"u", c=proof, b=proof) is SiteCode.SECURE_SUM
+
+
+def test_there_is_no_second_session_once_a_total_was_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What a site answers to a total that is made up tells something of its rows; so it answers to one."""
+    with monkeypatch.context() as patch:
+        deals_wrong(patch, 1)
+        table = Unmasked(tmp_path)
+    proof = proof_of(table.collector)
+    total = vector_of("b", table.trial.agreement)
+    question = {"sites": list(FOUR), "beta": 1.0}
+    assert table.code("a", Step.PERSONALIZE, question, {"total": total}) is SiteCode.TOTAL
+    assert table.again(b"t", c=proof) is SiteCode.SECOND_SUM
+    assert table.again(b"t", "b", c=proof) is SiteCode.OK
 
 
 def test_the_cheater_is_not_in_the_sum_that_is_made_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
