@@ -10,7 +10,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from benchmarks.floor import host_client
+from benchmarks.floor import bare_fixed_alpha, bare_phases, host_client
 from benchmarks.measure import Setup, best_seconds, synthetic_rows
 from benchmarks.table import Line, faster, left_out
 from fedhip import PersonalizationPath, Statistics, aggregate, personalize, solve_global
@@ -85,6 +85,12 @@ def a_fixed_alpha(setup: Setup) -> Iterator[Line]:
         what = f"a whole run at one α, K = {K}, m = {m}, d = {d}, {N:,} rows"
         yield faster(what, fixed, f"one with α among {len(DEFAULT_ALPHAS)} by leave-one-out", left_out, "at least 4 ×")
         yield faster(what, fixed, "the paper's equations with their inverses, as printed", equations, "at least 4 ×")
+        statistics, _, every = bare_phases(rows, d)
+        bare, bare_every, one = best_seconds(
+            setup, statistics.run, every.run, bare_fixed_alpha(rows, d).run, repeats=setup.pick(toy=1, quick=2, full=2)
+        )
+        what = f"the bare products and factorisations of such a run, K = {K}"
+        yield faster(what, bare + one, "those of leave-one-out: no run can do better", bare + bare_every)
         fixed, left_out = best_seconds(setup, lambda: run(ALPHA, "auto"), lambda: run("loo", "auto"), repeats=1)
         yield faster("the same, β chosen on rows left out", fixed, "α and β by leave-one-out", left_out)
 

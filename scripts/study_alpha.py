@@ -1,6 +1,7 @@
 """How well are α and β chosen? Against the best single pair for all clients, chosen with hindsight on the test rows.
 
-    python scripts/study_alpha.py FEATURES.npz --out docs/alpha.json
+    python scripts/study_alpha.py FEATURES.npz [--out TABLE.json]
+    python scripts/study_alpha.py --noise
 
 For each number of clients and each λ, over seeds: the mean test accuracy of the personalized models at every pair of
 α and β of the grids, had all clients used it; the best of these, which nobody can choose without the test rows; and
@@ -12,7 +13,13 @@ what rules without test rows reach, each with its own choice of α for each clie
     likelihood      −log(1 + e^(−4 margin)): the right class against the strongest other
     squares         the least squared error of rows left out
 
-A file with clients of its own is divided by them. Nothing is written but the table.
+and, at the β of the rule in use, with what the clients' curves of it say together:
+
+    one for all     the α of the highest sum over clients
+    pooled 20, 80   a client's own sum, and everybody's mean for a row as if it were that of 20 or 80 rows more
+
+A file with clients of its own is divided by them. Nothing is written but the table. With `--noise`, labels that are
+pure noise: what leave-one-out says of them, nested and as the best of 29 values of α.
 """
 
 from __future__ import annotations
@@ -32,12 +39,15 @@ from fedhip.core.selection import soft_hits
 from fedhip.data import FeatureSet, make_partition, read_features
 from fedhip.parallel import in_order
 from fedhip.phases import SCORING_ALPHAS, Client, Federation, scoring_betas
-from fedhip.simulation import clients_of, federate, predict
+from fedhip.simulation import clients_of, federate, predict, simulate
 
 #: From margins (N, a) and squared errors (N, a): which α, and what it is worth.
 Rule = Callable[[Tensor, Tensor], tuple[int, float]]
-#: For each rule: what a client's choice is worth, and the test accuracy it reaches; and the accuracy at every α.
-Seen = tuple[dict[str, tuple[float, float]], list[float]]
+#: For each rule: what a client's choice is worth, and the test accuracy it reaches; the accuracy at every α; and the
+#: sums over rows of the rule in use at every α, with their number.
+Seen = tuple[dict[str, tuple[float, float]], list[float], tuple[NDArray[np.float64], int]]
+#: Rows that everybody's curve counts as, beside a client's own.
+POOLED = {"one for all": np.inf, "pooled 20": 20.0, "pooled 80": 80.0}
 
 
 def best(counted: Tensor) -> tuple[int, float]:
@@ -75,7 +85,18 @@ def at_client(federation: Federation, client: Client) -> Seen:
     models = (federation.on_raw(path.weights(alpha)) for alpha in SCORING_ALPHAS)
     tested = [float((predict(model, client.test[0]) == client.test[1]).mean()) for model in models]
     chosen = {name: rule(margins, errors) for name, rule in RULES.items()}
-    return {name: (worth, tested[at]) for name, (at, worth) in chosen.items()}, tested
+    curve = soft_hits(margins).sum(dim=0).numpy(), len(labels)
+    return {name: (worth, tested[at]) for name, (at, worth) in chosen.items()}, tested, curve
+
+
+def pooled(found: list[Seen], rows: float) -> float:
+    """The mean test accuracy where everybody's curve counts as so many rows beside a client's own."""
+    everybody = np.sum([sums for _, _, (sums, _) in found], axis=0) / sum(number for *_, (_, number) in found)
+    reached = []
+    for _, tested, (sums, _) in found:
+        counted = everybody if np.isinf(rows) else sums + rows * everybody
+        reached.append(tested[int(counted.argmax())])
+    return float(np.mean(reached))
 
 
 def study(data: FeatureSet, num_clients: int | None, concentration: float | None, seed: int) -> dict[str, object]:
@@ -89,16 +110,21 @@ def study(data: FeatureSet, num_clients: int | None, concentration: float | None
     table = []
     worth: dict[str, list[float]] = {name: [] for name in RULES}
     reached: dict[str, list[float]] = {name: [] for name in RULES}
+    together: dict[str, list[float]] = {name: [] for name in POOLED}
     betas = scoring_betas(summed.total)
     for beta in betas:
         federation = summed.with_beta(beta)
         _ = federation.common  # factored once, before the clients share it
         found = list(in_order(partial(at_client, federation), clients))
-        table.append(np.mean([tested for _, tested in found], axis=0).tolist())
+        table.append(np.mean([tested for _, tested, _ in found], axis=0).tolist())
+        for name, rows in POOLED.items():
+            together[name].append(pooled(found, rows))
         for name in RULES:
-            worth[name].append(sum(chosen[name][0] for chosen, _ in found))
-            reached[name].append(float(np.mean([chosen[name][1] for chosen, _ in found])))
+            worth[name].append(sum(chosen[name][0] for chosen, *_ in found))
+            reached[name].append(float(np.mean([chosen[name][1] for chosen, *_ in found])))
+    in_use = int(np.argmax(worth["soft accuracy"]))
     rules = {name: reached[name][int(np.argmax(worth[name]))] for name in RULES}
+    rules |= {name: values[in_use] for name, values in together.items()}
     chosen = {name: betas[int(np.argmax(worth[name]))] for name in RULES}
     return {"seed": seed, "betas": list(betas), "table": table, "rules": rules, "beta_of": chosen}
 
@@ -109,21 +135,45 @@ def line(name: str, cells: list[dict[str, object]]) -> str:
     at = np.unravel_index(int(tables.argmax()), tables.shape)
     share = cells[0]["betas"][int(at[0])] / cells[0]["betas"][-1] * 10.0  # type: ignore[index]
     words = [f"{name}  hindsight {100 * tables.max():.2f} (α = {SCORING_ALPHAS[int(at[1])]:.3g}, β = {share:.0e} N)"]
-    for rule in RULES:
+    for rule in (*RULES, *POOLED):
         mean = float(np.mean([cell["rules"][rule] for cell in cells]))  # type: ignore[index]
         words.append(f"{rule} {100 * mean:.2f} ({100 * (mean - float(tables.max())):+.2f})")
     return "  ".join(words)
 
 
+def noise(rows: int, seeds: int = 40) -> str:
+    """Four classes, labels that follow from nothing: what is said of them."""
+    estimates, flattering = [], []
+    for seed in range(seeds):
+        rng = np.random.default_rng([rows, seed])
+        clients = []
+        for k in range(max(200 // rows, 6)):
+            F, y = rng.normal(size=(rows, 12)), rng.integers(0, 4, rows)
+            clients.append(Client(f"{k:02}", (F, y), (F[:0], y[:0])))
+        for result in simulate(clients, 4, methods=("fedhip",)).clients:
+            if (own := result.personal) is not None and own.curve is not None:
+                estimates.append(own.estimate)
+                flattering.append(max(own.curve))
+    error = np.std(estimates) / len(estimates) ** 0.5
+    return f"{rows} rows  nested {np.mean(estimates):.3f} ± {error:.3f}  best of 29 {np.mean(flattering):.3f}"
+
+
 def main() -> None:
     """Print a line for each cell, and write them all."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("features", type=Path)
+    parser.add_argument("features", type=Path, nargs="?")
+    parser.add_argument("--noise", action="store_true", help="of labels that are pure noise, in place of a file")
     parser.add_argument("--clients", type=int, nargs="+", default=[50, 100])
     parser.add_argument("--concentrations", type=float, nargs="+", default=[0.1, 0.5, 1.0])
     parser.add_argument("--seeds", type=int, nargs="+", default=[0, 1, 2])
-    parser.add_argument("--out", type=Path, required=True)
+    parser.add_argument("--out", type=Path)
     args = parser.parse_args()
+    if args.noise:
+        for rows in (10, 20, 50, 200):
+            print(noise(rows), flush=True)
+        return
+    if args.features is None:
+        parser.error("give a file of features, or --noise")
     data = read_features(args.features)
     divisions = [(k, c) for k in args.clients for c in args.concentrations] if data.clients is None else [(None, None)]
     cells = []
@@ -132,7 +182,8 @@ def main() -> None:
         name = args.features.stem if num_clients is None else f"K = {num_clients} λ = {concentration:g}"
         print(line(name, found), flush=True)
         cells.append({"clients": num_clients, "concentration": concentration, "seeds": found})
-    args.out.write_text(json.dumps(cells, indent=1) + "\n", encoding="utf-8")
+    if args.out is not None:
+        args.out.write_text(json.dumps(cells, indent=1) + "\n", encoding="utf-8")
 
 
 if __name__ == "__main__":

@@ -152,7 +152,7 @@ def test_the_exchange_is_counted_for_every_method(tmp_path: Path, kind: LiftKind
         for name, lift in (("lifted", settings(kind)), ("plain", None))
     )
     first = exchange_bytes(kind, WIDTH)
-    assert lifted["methods"]["fedhip"]["upload_bytes_per_client"] == first + upload_bytes(LIFTED, 3)
+    assert lifted["methods"]["fedhip"]["upload_bytes_per_client"] == first + upload_bytes(LIFTED, 3) + 8 * 48
     assert lifted["methods"]["local"]["upload_bytes_per_client"] == first
     assert lifted["lift"] == {
         "kind": kind, "width": LIFTED, "seed": 3, "bandwidth": 1.0, "from": WIDTH,
@@ -200,7 +200,7 @@ def test_the_command_says_what_it_costs_and_repeats_itself(tmp_path: Path, capsy
     told = capsys.readouterr()
     run = Run.open(tmp_path / "run")
     sent, width = run.results["methods"]["fedhip"]["upload_bytes_per_client"], run.results["lift"]["width"]
-    assert sent <= 10_000 < exchange_bytes("fourier", WIDTH) + upload_bytes(width + 1, 3)
+    assert sent <= 10_000 < exchange_bytes("fourier", WIDTH) + upload_bytes(width + 1, 3) + 8 * 48
     assert f"from 8 features to {width}: one exchange more, in which each client sends 0.00334 MB" in told.err
     assert "its first sum is one exchange more" in told.out
     done("run", tmp_path / "run" / "config.toml", "--out", tmp_path / "again")

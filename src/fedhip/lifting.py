@@ -28,7 +28,7 @@ from fedhip.core.lifts import (
     width_for,
 )
 from fedhip.parallel import MEMINFO, available_cores, in_order, memory_available, one_thread
-from fedhip.phases import Client, RowEncoding, Rows, columns_of, survey_of
+from fedhip.phases import SCORES_BYTES, Client, RowEncoding, Rows, columns_of, survey_of
 from fedhip.simulation import STANDARD, RidgeOptions, add_up
 
 
@@ -66,7 +66,8 @@ class LiftSettings:
         first = exchange_bytes(self.kind, num_features)
         width = DEFAULT_WIDTH if self.width is None else self.width
         if self.budget is not None:
-            width = width_for(self.budget - first / 1e6, num_classes) if self.budget * 1e6 > first else 0
+            before = first + SCORES_BYTES  # β may be chosen on rows
+            width = width_for(self.budget - before / 1e6, num_classes) if self.budget * 1e6 > before else 0
             if width < 1:
                 raise LiftError(
                     f"{self.budget:g} MB do not hold the first sum of the lift {self.kind}, {first / 1e6:.3g} MB; "

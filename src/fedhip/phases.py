@@ -30,6 +30,7 @@ from fedhip.core.affine import AffineModel
 from fedhip.core.aggregation import GlobalSystem, global_system
 from fedhip.core.balance import weighted_statistics
 from fedhip.core.calibration import log_losses
+from fedhip.core.column_sums import ColumnSums
 from fedhip.core.columns import COLUMN_BITS, Columns, Survey, require_same_constants
 from fedhip.core.errors import ColumnError, ColumnWarning, EmptyClientError
 from fedhip.core.fixedpoint import GridStatistics, decode, decode_weighted, round_features
@@ -51,6 +52,8 @@ Beta = float | Literal["auto", "gcv"]
 SCORING_ALPHAS: tuple[float, ...] = (0.0, *(10.0 ** (i / 2) for i in range(-2, 7)))
 #: How many values of β are scored.
 SCORED_BETAS = 8
+#: What a client sends for that: the smoothed accuracy over β, of all its rows and without each fold.
+SCORES_BYTES = 8 * (FOLDS + 1) * SCORED_BETAS
 #: Of many clients so many score β, evenly spread over the list of their names.
 MOST_SCORERS = 16
 #: Probabilities are calibrated on so many rows of a client at most.
@@ -75,12 +78,13 @@ class RowEncoding:
     """How rows become whole numbers on the grid: the same for everybody.
 
     `scale` (d,) is the √w that rows of each class are weighted with (`fedhip.core.balance`); None where all weigh
-    alike.
+    alike. `surveyed` says that the columns' units are known by a survey, which every client sent and received.
     """
 
     columns: Columns
     fraction_bits: int = COLUMN_BITS
     scale: Tensor | None = None
+    surveyed: bool = False
 
     def features(self, rows: Rows, device: str | torch.device = "cpu") -> Tensor:
         """Rows in the columns' own units, weighted, float64; not yet rounded."""
@@ -123,9 +127,9 @@ def columns_of(
     centred: bool = True,
     survey: Survey | None = None,
 ) -> Columns:
-    """The columns' units, from the sum of the clients' surveys; an error names who has the value."""
+    """The columns' units, those that the sum of the clients' surveys gives; an error names who has the value."""
     try:
-        columns = Columns.of(survey or survey_of(clients), centred=centred)
+        columns = _without_survey(clients, centred) if survey is None else Columns.of(survey, centred=centred)
     except ColumnError as error:
         if error.column is None or not error.is_value:
             raise
@@ -137,6 +141,22 @@ def columns_of(
         ) from None
     for client in clients:
         require_same_constants(columns, client.train[0], f"client {client.name!r}: ")
+    return columns
+
+
+def _without_survey(clients: Sequence[Client], centred: bool) -> Columns:
+    """The same units, in a fraction of the time: only columns are surveyed of which plain sums leave them open."""
+    sums = reduce(add, in_order(lambda client: ColumnSums.of(client.train[0], client=client.name), clients))
+    columns, certain = sums.columns(centred=centred)
+    open_ = np.flatnonzero(~certain)
+    if not len(open_):
+        return columns
+    try:
+        surveys = in_order(lambda client: Survey.of(client.train[0], client=client.name, only=open_), clients)
+        surveyed = Columns.of(reduce(add, surveys), centred=centred)
+    except ColumnError:  # in words that count the columns from the first
+        return Columns.of(survey_of(clients), centred=centred)
+    columns.offset[open_], columns.exponent[open_] = surveyed.offset, surveyed.exponent
     return columns
 
 
@@ -259,10 +279,28 @@ class Federation:
             )
 
     def traffic(self, method: str) -> tuple[int, int, int]:
-        """Rounds, and the bytes that one client sends and receives; a symmetric matrix travels as its triangle."""
+        """Rounds, and the bytes that one client sends and receives, as `fedhip.federation.traffic` counts them.
+
+        What tells the columns' units and what β is chosen by are counted, and are no rounds.
+        """
+        if method == "local":
+            return 0, 0, 0
+        chosen = SCORES_BYTES if self.fold_betas else 0
+        up = down = self.survey_bytes + self.statistics_bytes
+        if method == "global" and not chosen:  # what β is chosen by takes the sum itself
+            down = self.survey_bytes + 8 * (self.grid.num_features + self.intercept) * self.grid.num_classes
+        return 1, up + chosen, down
+
+    @property
+    def statistics_bytes(self) -> int:
+        """Of a client's statistics, and of their sum; a symmetric matrix travels as its triangle."""
         m, d = self.grid.num_features, self.grid.num_classes
-        statistics, model = 8 * (m * (m + 1) // 2 + m * d + d), 8 * m * d
-        return {"local": (0, 0, 0), "global": (1, statistics, model), "fedhip": (1, statistics, statistics)}[method]
+        return 8 * (m * (m + 1) // 2 + m * d + d)
+
+    @property
+    def survey_bytes(self) -> int:
+        """Of what a client sent for the columns' units, and received of everybody's; none where they were given."""
+        return 8 * Survey.size(self.grid.num_features) if self.encoding.surveyed else 0
 
     def rows(self, client: Client, at: Tensor | None = None) -> tuple[Tensor, Tensor]:
         """A client's training rows as the ridge sees them (N, m), and their labels (N,); or those `at` some places."""
@@ -344,23 +382,46 @@ def scorers(names: Iterable[str]) -> set[str]:
     return {ordered[at * len(ordered) // MOST_SCORERS] for at in range(MOST_SCORERS)}
 
 
-def score_betas(federation: Federation, path: RegularizationPath, client: Client, alpha: Alpha) -> LooScore:
-    """At a client: how every β does on its rows left out, at the α that it would choose with it."""
-    return score_rows(federation.rows(client), path, client.name, alpha)
+def score_betas(
+    federation: Federation,
+    path: RegularizationPath,
+    client: Client,
+    alpha: Alpha,
+    alphas: Sequence[float] = SCORING_ALPHAS,
+) -> LooScore:
+    """At a client: how every β does on its rows left out, at the α that it would choose with it among `alphas`."""
+    return score_rows(federation.rows(client), path, client.name, alpha, alphas)
 
 
-def score_rows(rows: tuple[Tensor, Tensor], path: RegularizationPath, client: str, alpha: Alpha) -> LooScore:
+def score_rows(
+    rows: tuple[Tensor, Tensor],
+    path: RegularizationPath,
+    client: str,
+    alpha: Alpha,
+    alphas: Sequence[float] = SCORING_ALPHAS,
+) -> LooScore:
     """The same of rows as the ridge sees them, and their labels."""
-    return path.score(*rows, SCORING_ALPHAS if alpha == "loo" else (float(alpha),), client=client)
+    return path.score(*rows, alphas if alpha == "loo" else (float(alpha),), client=client)
 
 
-def choose_beta(federation: Federation, clients: Sequence[Client], alpha: Alpha, tell: Report) -> Federation:
-    """The β of highest smoothed leave-one-out accuracy of the models that clients are given, summed over clients."""
+def choose_beta(
+    federation: Federation,
+    clients: Sequence[Client],
+    alpha: Alpha,
+    tell: Report,
+    alphas: Sequence[float] = SCORING_ALPHAS,
+) -> Federation:
+    """The β of highest smoothed leave-one-out accuracy of the models that clients are given, summed over clients.
+
+    `alphas` are what clients choose among where α is "loo"; a coarser grid stands for the default one.
+    """
     with one_thread():
         path = federation.beta_path(scoring_betas(federation.total))
     names = scorers(client.name for client in clients)
     scoring = [client for client in clients if client.name in names]
-    found = in_order(lambda client: score_betas(federation, path, client, alpha), scoring, federation.grid.device)
+    found = in_order(
+        lambda client: score_betas(federation, path, client, alpha, alphas), scoring, federation.grid.device
+    )
     soft = torch.zeros((FOLDS + 1, len(path.betas)), dtype=torch.float64, device=federation.grid.device)
     for done, score in enumerate(found, start=1):
         soft += score.soft

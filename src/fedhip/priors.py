@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 
 from fedhip.core import RidgePath
-from fedhip.core.prior import Prior, PriorLosses, choose_priors
+from fedhip.core.prior import SMOOTHINGS, TEMPERATURES, Prior, PriorLosses, choose_priors
 from fedhip.models import masked
 from fedhip.parallel import in_order
 
@@ -59,6 +59,11 @@ def choose_client_priors(
 def prior_alphas(alpha: float | Literal["loo"]) -> dict[str, tuple[float, ...]]:
     """The α of the ridges that a client chooses among, by method."""
     return {"global": (0.0,), "fedhip": PRIOR_ALPHAS if alpha == "loo" else (float(alpha),), "local": (0.0,)}
+
+
+def losses_bytes(models: Iterable[int]) -> int:
+    """What a client sends for priors of methods with so many models: losses and hits over the grid, and its rows."""
+    return sum(8 * (2 * number * len(TEMPERATURES) * len(SMOOTHINGS) + 1) for number in models)
 
 
 def ridge_scale(num_classes: int) -> float:

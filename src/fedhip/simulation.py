@@ -38,7 +38,7 @@ from fedhip.phases import (
     choose_beta,
     columns_of,
 )
-from fedhip.priors import choose_client_priors, local_path
+from fedhip.priors import choose_client_priors, local_path, losses_bytes, prior_alphas
 
 METHODS = ("local", "global", "fedhip")
 #: Those that classes may count alike in.
@@ -76,12 +76,13 @@ class ClientResult:
 
 @dataclass(frozen=True)
 class Outcome:
-    """What a round gave."""
+    """What a round gave; `prior_models` are how many models of each method its priors were chosen among."""
 
     federation: Federation
     methods: tuple[str, ...]
     clients: list[ClientResult]
     seconds: dict[str, float]
+    prior_models: tuple[int, ...] = ()
 
     @property
     def beta(self) -> float:
@@ -90,7 +91,11 @@ class Outcome:
 
     def traffic(self, method: str) -> tuple[int, int, int]:
         """Rounds, and the bytes that one client sends and receives."""
-        return self.federation.traffic(method)
+        rounds, up, down = self.federation.traffic(method)
+        if rounds and self.prior_models:  # which are chosen by the sum itself, and by everybody's losses
+            losses = losses_bytes(self.prior_models)
+            up, down = up + losses, self.federation.survey_bytes + self.federation.statistics_bytes + losses
+        return rounds, up, down
 
     def summary(self, method: str) -> dict[str, float | None]:
         """Means over the clients; see `summarize`."""
@@ -258,7 +263,8 @@ def simulate(
             priors = {method: found for method, (_, found) in choices.get(client.name, {}).items()}
             everybody = federation.grid.counts
             results.append(evaluate(client, tested, own, num_classes, only_local_classes, priors, everybody))
-    return Outcome(federation, methods, results, watch.seconds)
+    prior_models = tuple(len(prior_alphas(alpha)[method]) for method in methods) if prior else ()
+    return Outcome(federation, methods, results, watch.seconds, prior_models)
 
 
 class BalancedPriorError(FedHiPError, ValueError):
@@ -275,7 +281,8 @@ def encoding_of(
         raise EmptyClientError("no client has training rows, so there is nothing to sum; give at least one some")
     columns = ridge.columns or columns_of(clients, centred=ridge.intercept or ridge.standardize)
     bits = COLUMN_BITS if ridge.fraction_bits is None else ridge.fraction_bits
-    return RowEncoding(columns, bits, balancing_scale(clients, num_classes) if ridge.balance else None)
+    scale = balancing_scale(clients, num_classes) if ridge.balance else None
+    return RowEncoding(columns, bits, scale, surveyed=ridge.columns is None)
 
 
 def _room(clients: Sequence[Client], num_classes: int) -> bool:

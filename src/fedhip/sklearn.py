@@ -34,8 +34,8 @@ from fedhip.heads.recommendation import AUTO, Recommendation, judge_heads, optio
 from fedhip.lifting import LiftSettings, lifted_grid
 from fedhip.methods import Protocol, closed_task
 from fedhip.models import RIDGE, Model
+from fedhip.phases import SCORING_ALPHAS, Personalization, choose_beta
 from fedhip.phases import Client as Site
-from fedhip.phases import Personalization, choose_beta
 from fedhip.runs.models import answering, global_model, personal_model
 from fedhip.simulation import STANDARD, RidgeOptions, federate
 
@@ -94,7 +94,8 @@ class FedHiPClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]  #
         Whether a client's model leaves out the classes of which the client has no training row. Their score is then
         minus infinity and their probability 0. The global model leaves out none.
     alphas : sequence of float or None, default=None
-        What alpha="loo" chooses from; None for 29 values from 0 to 1000. Of the ridge without priors alone.
+        What alpha="loo" chooses from; None for 29 values from 0 to 1000. beta="auto" is chosen for models of these. Of
+        the ridge without priors alone.
     lift : "relu", "fourier", "nystroem" or None, default=None
         Random features that X is widened to before anything else, drawn from `lift_seed` and from mean and deviation
         of all clients' rows (and their covariance, for "nystroem").
@@ -368,7 +369,8 @@ class FedHiPClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]  #
         task = closed_task(kind.method, clients, d, self._protocol, options=options_of(kind, weight, {}), ridge=ridge)
         federation = federate(clients, d, 0.0 if beta is None else beta, ridge)
         if kind is Ridge and beta is None:
-            federation = choose_beta(federation, clients, weight, lambda phase, done, total: None)
+            among = self.alphas if self._chooses_from_alphas and self.alphas is not None else SCORING_ALPHAS
+            federation = choose_beta(federation, clients, weight, lambda phase, done, total: None, among)
         head = kind.fit(federation, task)
         if self._chooses_from_alphas:
             found = {

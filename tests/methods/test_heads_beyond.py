@@ -51,7 +51,7 @@ def test_lda_is_scikit_learns_of_standardised_rows() -> None:
     expected = theirs.decision_function(scaler.transform(F))
     assert np.abs(common.scores(F).numpy() - expected).max() <= 1e-3 * np.abs(expected).max()  # features are rounded
     assert len(heads) == 3
-    assert sent == 8 * (WIDTH * (WIDTH + 1) // 2 + WIDTH * CLASSES + CLASSES)
+    assert sent == 8 * (52 * WIDTH + 1 + WIDTH * (WIDTH + 1) // 2 + WIDTH * CLASSES + CLASSES)
 
 
 def test_a_client_that_sees_classes_otherwise_has_means_of_its_own() -> None:
@@ -101,8 +101,10 @@ def test_rounds_and_bytes_of_the_logistic_head() -> None:
     assert run.rounds == 8
     m1 = WIDTH + 1
     answer = 8 * (m1 * CLASSES + CLASSES + 1 + 1 + CLASSES)
-    upload = 8 * (WIDTH * m1 // 2 + WIDTH * CLASSES + CLASSES) + 8 * 16 + 5 * answer + 8 * 9 * 17
-    assert run.upload_bytes_per_client == upload
+    statistics = 8 * (52 * WIDTH + 1 + WIDTH * m1 // 2 + WIDTH * CLASSES + CLASSES)
+    assert run.upload_bytes_per_client == statistics + 8 * 16 + 5 * answer + 8 * 9 * 17
+    weights = 4 * m1 * CLASSES
+    assert run.download_bytes_per_client == statistics + 5 * weights + 2 * (weights + answer) + 2 * weights
     given = run_method("fedhip-logistic", federation(SIZES), CLASSES, options={"temperature": 2, "penalty": 5})
     assert given.rounds == 6
 

@@ -23,6 +23,7 @@ GRADIENT = [name for name, info in METHODS.items() if info.gradient]
 LINEAR, MLP = PROTOCOL, replace(PROTOCOL, head="mlp")
 #: Bytes of a linear head, and of the two layers of an mlp, in float32.
 HEAD = 4 * (WIDTH * CLASSES + CLASSES)
+SURVEY, STATISTICS = 8 * (52 * WIDTH + 1), 8 * (28 + WIDTH * CLASSES + CLASSES)
 BASE, TOP = 4 * (WIDTH * 6 + 6), 4 * (6 * CLASSES + CLASSES)
 
 
@@ -131,8 +132,10 @@ def test_a_client_that_was_not_drawn_keeps_its_model() -> None:
         ("local-sgd", LINEAR, 0, 0),
         ("local", LINEAR, 0, 0),
         ("fedncm", LINEAR, 8 * (WIDTH * CLASSES + CLASSES), 8 * WIDTH * CLASSES),
-        ("fedhip", LINEAR, 8 * (28 + WIDTH * CLASSES + CLASSES), 8 * (28 + WIDTH * CLASSES + CLASSES)),
-        ("global", LINEAR, 8 * (28 + WIDTH * CLASSES + CLASSES), 8 * WIDTH * CLASSES),
+        # the survey of the columns; what β is chosen by, for which the sum is needed
+        ("fedhip", LINEAR, SURVEY + STATISTICS + 8 * 48, SURVEY + STATISTICS),
+        ("global", LINEAR, SURVEY + STATISTICS + 8 * 48, SURVEY + STATISTICS),
+        ("fedhip-lda", LINEAR, SURVEY + STATISTICS, SURVEY + STATISTICS),
         ("pfedfda", LINEAR, 8 * (28 + WIDTH * CLASSES + CLASSES), 8 * (28 + WIDTH * CLASSES + CLASSES)),
         # masks of one bit an entry; nothing is personal yet
         ("fedselect", replace(LINEAR, rounds=2), 2 * (HEAD + 4), 2 * HEAD),

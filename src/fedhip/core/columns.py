@@ -40,6 +40,8 @@ _BIN_SHIFT = 3
 _BIN = 1 << _BIN_SHIFT  # octaves
 _LEAST, _MOST = -5, 8  # bins: |x| from 2^-40 up to 2^64
 _BINS = _MOST - _LEAST
+#: What a feature must be smaller than.
+LIMIT = 2.0 ** (_BIN * _MOST)
 _DIGITS = 30
 #: What x is multiplied by in each order of magnitude, to be a number of 30 bits.
 _TO_STEPS = np.append(2.0 ** (_DIGITS - _BIN * np.arange(_LEAST + 1.0, _MOST + 1.0)), 0.0)
@@ -68,12 +70,13 @@ class Survey:
     rows: int
 
     @classmethod
-    def of(cls, features: ArrayLike, *, client: str | None = None) -> Self:
-        """Of rows (N, m) in any units; the values are checked here."""
+    def of(cls, features: ArrayLike, *, client: str | None = None, only: NDArray[np.int64] | None = None) -> Self:
+        """Of rows (N, m) in any units, or of some of their columns; the values are checked here."""
         rows = Rows.checked(features, np.zeros(len(features)), 1, client)
-        table = np.zeros((_BINS, _PARTS, rows.width), np.int64)
+        table = np.zeros((_BINS, _PARTS, rows.width if only is None else len(only)), np.int64)
         for number, (F, _) in enumerate(rows.blocks(_ROWS_AT_ONCE)):
-            _add(table, F.cpu().numpy(), number * _ROWS_AT_ONCE, rows.who)
+            x = F.cpu().numpy()
+            _add(table, x if only is None else x[:, only], number * _ROWS_AT_ONCE, rows.who)
         return cls(table, len(rows))
 
     def __add__(self, other: Survey) -> Survey:
@@ -166,6 +169,48 @@ class Moments:
         return np.array([self.unit**2 * float(square) for square in found])
 
 
+def magnitude_of(x: NDArray[np.float64]) -> NDArray[np.int64]:
+    """The order of magnitude of numbers: from 0, of all that are below 2^-32 and of 0, on; past 12 without end."""
+    octave = np.where(x == 0.0, _BIN * _LEAST, np.frexp(x)[1].astype(np.int64) - 1)
+    return np.asarray(np.maximum((octave - _BIN * _LEAST) >> _BIN_SHIFT, 0))
+
+
+def least_of(magnitude: NDArray[np.int64]) -> NDArray[np.float64]:
+    """The least number of an order of magnitude."""
+    return np.asarray(2.0 ** (_BIN * (magnitude + _LEAST)))
+
+
+def step_of(magnitude: NDArray[np.int64]) -> NDArray[np.float64]:
+    """What the survey rounds numbers of an order of magnitude to."""
+    return np.asarray(2.0 ** (_BIN * (magnitude + _LEAST + 1) - _DIGITS))
+
+
+def strays_of(rows: int) -> int:
+    """How many of so many rows may lie out of all proportion."""
+    return max(1, math.floor(rows * _STRAY)) if rows >= 8 else 0
+
+
+def octave_of(size: NDArray[np.float64]) -> NDArray[np.int64]:
+    """The power of two that a column of this deviation is divided by, if the grid has the room."""
+    return np.floor(np.log2(size)).astype(np.int64)
+
+
+def offset_near(mean: NDArray[np.float64], exponent: NDArray[np.int64]) -> NDArray[np.float64]:
+    """The constant near the mean that is taken off a column."""
+    return np.asarray(np.rint(mean * 2.0**-exponent) * 2.0**exponent)
+
+
+def coarser_by(squares: NDArray[np.float64], exponent: NDArray[np.int64]) -> NDArray[np.int64]:
+    """Powers of two more for a column whose squares (x − c)² would fill the grid, while its steps stay small enough."""
+    coarser = np.ceil(np.log2(np.maximum(squares * 4.0**-exponent / _ROOMY, 1.0)) / 2.0).astype(np.int64)
+    return np.minimum(coarser, 16 - round(math.log2(_FEWEST_STEPS)))
+
+
+def is_full(squares: NDArray[np.float64], exponent: NDArray[np.int64]) -> NDArray[np.bool_]:
+    """Where the grid has no room for a column in these units."""
+    return np.asarray(squares * 4.0**-exponent > _FULL)
+
+
 def _add(table: NDArray[np.int64], x: NDArray[np.float64], start: int, who: str) -> None:
     """Rows, by the exponents in the numbers' own bits."""
     m = x.shape[1]
@@ -178,7 +223,7 @@ def _add(table: NDArray[np.int64], x: NDArray[np.float64], start: int, who: str)
         row, column = np.argwhere(at >= _BINS)[0]
         raise ColumnError(
             f"{who}the feature in row {start + row}, column {column} is {x[row, column]:g}; features may be up to "
-            f"{2.0 ** (_BIN * _MOST):.1g} in size: rescale the column at all clients, or repair the value"
+            f"{LIMIT:.1g} in size: rescale the column at all clients, or repair the value"
         )
     np.maximum(at, 0, out=at)
     at[x == 0.0] = _BINS  # in no order of magnitude: counted in a place of its own, and left there
@@ -219,20 +264,17 @@ class Columns:
             raise ColumnError("there are no rows, and so nothing to say of columns; give at least one row")
         moments = survey.moments()
         # The lowest order of magnitude with nearly all rows and any deviation: the rest is out of all proportion.
-        strays = max(1, math.floor(survey.rows * _STRAY)) if survey.rows >= 8 else 0
-        level = np.asarray(moments.rows >= survey.rows - strays, dtype=bool).argmax(axis=0)
+        level = np.asarray(moments.rows >= survey.rows - strays_of(survey.rows), dtype=bool).argmax(axis=0)
         mean, deviation = moments.mean_and_deviation(level)
         whole = np.where(deviation > 0.0, level, _BINS - 1)
         mean, deviation = moments.mean_and_deviation(whole)
         # A column that is one value everywhere: in units of that value.
         size = np.where(deviation > 0.0, deviation, np.where(mean != 0.0, np.abs(mean), 1.0))
-        exponent = np.floor(np.log2(size)).astype(np.int64)
-        offset = np.rint(mean * 2.0**-exponent) * 2.0**exponent if centred else np.zeros_like(mean)
+        exponent = octave_of(size)
+        offset = offset_near(mean, exponent) if centred else np.zeros_like(mean)
         squares = moments.squares_around(offset)
-        coarser = np.ceil(np.log2(np.maximum(squares * 4.0**-exponent / _ROOMY, 1.0)) / 2.0).astype(np.int64)
-        most = 16 - round(math.log2(_FEWEST_STEPS))
-        exponent += np.minimum(coarser, most)
-        full = squares * 4.0**-exponent > _FULL
+        exponent += coarser_by(squares, exponent)
+        full = is_full(squares, exponent)
         if full.any():
             raise _too_large(survey, int(full.argmax()), mean, deviation)
         small = survey.table[:, 0]

@@ -59,9 +59,12 @@ def upload_bytes(width: int, num_classes: int) -> int:
 
 
 def exchange_bytes(kind: LiftKind, num_features: int) -> int:
-    """What one client sends before round one: a survey of its columns; for Nyström's, all products and sums too."""
+    """What one client sends before round one: a survey of its columns; for Nyström's, all products and sums instead.
+
+    These are of columns whose units a federation has agreed on, so that no survey is sent.
+    """
     m = num_features
-    return 8 * (Survey.size(m) + (m * (m + 1) // 2 + m + 1 if kind == "nystroem" else 0))
+    return 8 * (m * (m + 1) // 2 + m + 1 if kind == "nystroem" else Survey.size(m))
 
 
 def width_for(megabytes: float, num_classes: int) -> int:

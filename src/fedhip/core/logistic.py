@@ -68,11 +68,6 @@ class GridModel:
         """(m + 1, d) float64, exactly."""
         return torch.ldexp(self.steps.to(torch.float64), torch.tensor(-self.bits, device=self.steps.device))
 
-    @property
-    def nbytes(self) -> int:
-        """What travels."""
-        return self.steps.nbytes + 4
-
     def affine(self, standardization: Standardization) -> AffineModel:
         """On raw features."""
         return AffineModel.of_standardized(self.weights, standardization)

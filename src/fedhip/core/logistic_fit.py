@@ -139,12 +139,6 @@ class LogisticFit:
         """N, all rows of round one."""
         return self.statistics.num_samples
 
-    @property
-    def nbytes(self) -> int:
-        """What a client must be told to make this fit: a triangle and a matrix of float32, mean, scale and counts."""
-        m1, d = self.statistics.num_features, self.statistics.num_classes
-        return 4 * (m1 * (m1 + 1) // 2 + m1 * d) + 8 * (2 * (m1 - 1) + d)
-
     @cached_property
     def discriminant(self) -> Discriminant:
         """LDA of the standardised features."""

@@ -13,11 +13,11 @@ from fedhip.core.fixedpoint import GridStatistics
 from fedhip.core.prior import NO_PRIOR, Prior
 from fedhip.heads.head import Head, Own, accuracy
 from fedhip.methods.closed import Task
-from fedhip.methods.fedhip_lda import TEMPERATURES, LdaFit, LdaHead, personal_heads
-from fedhip.methods.prior import prior_bytes
+from fedhip.methods.fedhip_lda import SCORED_BYTES, TEMPERATURES, LdaFit, LdaHead, personal_heads
 from fedhip.models import Model, masked
 from fedhip.parallel import in_order
 from fedhip.phases import Client, Federation, Personalization
+from fedhip.priors import losses_bytes
 
 
 class Lda(Head):
@@ -48,11 +48,12 @@ class Lda(Head):
 
     @property
     def traffic(self) -> tuple[int, int, int]:
-        """FedHiP's own upload, and its sum; with priors, their losses."""
+        """FedHiP's own upload, and its sum; with priors, their losses and those of the models beside it."""
         sent = self._fit.nbytes
-        if self.task.protocol.prior == "client":
-            sent += prior_bytes(self.task.num_classes, counts=False)
-        return 1, sent, sent
+        if self.task.protocol.prior == "none":
+            return 1, sent, sent
+        losses = losses_bytes((1, 1, 1))
+        return 1, sent + SCORED_BYTES + losses, sent + losses
 
     def personalize(self, priors: Mapping[str, Prior] | None = None, others: Tensor | None = None) -> dict[str, Own]:
         """The client's own means, if its rows left out say so."""

@@ -14,7 +14,6 @@ from torch import Tensor
 
 from fedhip.core.affine import AffineModel
 from fedhip.core.fixedpoint import GridStatistics
-from fedhip.core.logistic import GridModel
 from fedhip.core.logistic_fit import LogisticHead
 from fedhip.core.personal_logistic import LOGISTIC_ALPHAS
 from fedhip.core.prior import NO_PRIOR, Prior
@@ -25,6 +24,7 @@ from fedhip.methods.fedhip_logistic import LogisticRun
 from fedhip.models import Model
 from fedhip.parallel import in_order
 from fedhip.phases import Client, Federation, Personalization
+from fedhip.priors import losses_bytes
 
 #: Where rounds go on from a head: at most so many gradients, or until the slope is this short; the objective is then
 #: within 1e-8 of the least, relatively.
@@ -72,7 +72,7 @@ class Logistic(Head):
         run.temperature(fit)
         run.gradients(fit, int(task.options["gradient_rounds"]))
         head = fit.head()
-        run.down += GridModel.of(head.weights).nbytes
+        run.down += 8 * head.weights.numel()
         return cls(federation, task, run, head)
 
     @property
@@ -89,8 +89,9 @@ class Logistic(Head):
 
     @property
     def traffic(self) -> tuple[int, int, int]:
-        """Of the rounds that were run."""
-        return self._run.rounds, self._run.up, self._run.down
+        """Of the rounds that were run; with priors, the losses of the models beside it too."""
+        beside = losses_bytes((1, 1)) if self.task.protocol.prior == "client" else 0
+        return self._run.rounds, self._run.up + beside, self._run.down + beside
 
     def personalize(self, priors: Mapping[str, Prior] | None = None, others: Tensor | None = None) -> dict[str, Own]:
         """The step of each client, which knows of its prior."""

@@ -19,7 +19,7 @@ from fedhip.methods.protocol import Evaluation, MethodRun, Protocol
 from fedhip.models import masked
 from fedhip.parallel import in_order
 from fedhip.phases import Client, Rows
-from fedhip.priors import PRIOR_ALPHAS, left_out_classes, local_path
+from fedhip.priors import left_out_classes, local_path
 from fedhip.simulation import STANDARD, RidgeOptions, local_model, simulate
 
 Report = Callable[[str, int, int], None]
@@ -43,6 +43,11 @@ class Task:
     def training(self) -> list[Client]:
         """The clients with training rows."""
         return [client for client in self.clients if len(client.train[1])]
+
+    @property
+    def plain_ridge(self) -> RidgeOptions:
+        """How rows become part of the sum that other heads are fitted to: as the ridge's, all rows weighing alike."""
+        return replace(self.ridge, balance=False)
 
     def local_classes(self, client: Client) -> Tensor | None:
         """The classes to choose among (d,) bool; None for all."""
@@ -191,10 +196,6 @@ def _simulated(name: str, task: Task) -> MethodRun:
         model = first.personal.model if name == "fedhip" and first.personal else outcome.federation.common
         task.look(task.clients[0], model.scores(task.tensors(task.clients[0].test)[0]))
     rounds, up, down = outcome.traffic(name)
-    if task.protocol.prior == "client":
-        models = len(PRIOR_ALPHAS) if name == "fedhip" and "alpha" not in task.options else 1
-        sent = prior_bytes(task.num_classes, models, counts=False)
-        up, down = up + sent, down + sent + (8 * task.num_classes if name == "global" else 0)
     return one_shot(
         name,
         task,

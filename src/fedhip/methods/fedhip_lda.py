@@ -21,7 +21,7 @@ from fedhip.core.calibration import choose_temperature, log_losses
 from fedhip.core.discriminant import Discriminant
 from fedhip.core.fixedpoint import GridStatistics, decode
 from fedhip.methods.closed import Task, one_shot
-from fedhip.methods.prior import prior_bytes
+from fedhip.methods.prior import SCALE_BYTES, prior_bytes
 from fedhip.methods.protocol import MethodRun
 from fedhip.parallel import in_order, one_thread
 from fedhip.phases import Client, Federation
@@ -29,6 +29,8 @@ from fedhip.simulation import federate
 
 #: Half as large to forty times as large as the discriminant's scores: LDA of many features is too sure of itself.
 TEMPERATURES: tuple[float, ...] = tuple(10.0 ** (i / 10) for i in range(-3, 17))
+#: What a client sends before priors are chosen: losses over these, and what the scale of scores is found by.
+SCORED_BYTES = 8 * len(TEMPERATURES) + SCALE_BYTES
 
 
 @dataclass(frozen=True)
@@ -64,9 +66,8 @@ class LdaFit:
 
     @property
     def nbytes(self) -> int:
-        """The statistics, up and down: a symmetric matrix travels as its triangle."""
-        m, d = self.total.num_features, self.total.num_classes
-        return 8 * (m * (m + 1) // 2 + m * d + d)
+        """The survey of the columns and the statistics, up and down."""
+        return self.federation.survey_bytes + self.federation.statistics_bytes
 
     def rows(self, client: Client) -> tuple[Tensor, Tensor]:
         """The client's training rows, standardised."""
@@ -104,7 +105,7 @@ class LdaFit:
 
 def fit_heads(task: Task) -> tuple[list[LdaHead], AffineModel, int]:
     """The head of each client with training rows, the federation's model, and the bytes of the statistics."""
-    federation = federate(task.training, task.num_classes, device=task.device)
+    federation = federate(task.training, task.num_classes, ridge=task.plain_ridge, device=task.device)
     fit = LdaFit(federation, task.options.get("shrinkage", "oas"))
     return personal_heads(fit, task), fit.common, fit.nbytes
 
@@ -145,5 +146,8 @@ def run_fedhip_lda(task: Task) -> MethodRun:
     accuracy = [
         task.accuracy(client, models.get(id(client), common).scores, priors.get(client.name)) for client in task.clients
     ]
-    sent += prior_bytes(task.num_classes, counts=False) if priors else 0
-    return one_shot("fedhip-lda", task, accuracy, rounds=1, seconds=seconds, up=sent, down=sent, priors=priors)
+    up = down = sent
+    if priors:
+        losses = prior_bytes(task.num_classes, counts=False)
+        up, down = up + SCORED_BYTES + losses, down + losses
+    return one_shot("fedhip-lda", task, accuracy, rounds=1, seconds=seconds, up=up, down=down, priors=priors)

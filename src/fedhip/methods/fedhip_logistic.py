@@ -25,7 +25,7 @@ from fedhip.core.logistic_fit import TEMPERATURES, LogisticFit, LogisticHead
 from fedhip.core.personal_logistic import PersonalLogistic
 from fedhip.core.prior import NO_PRIOR, Prior
 from fedhip.methods.closed import Task, one_shot
-from fedhip.methods.prior import prior_bytes
+from fedhip.methods.prior import SCALE_BYTES, prior_bytes
 from fedhip.methods.protocol import MethodRun
 from fedhip.parallel import in_order, one_thread
 from fedhip.phases import Client, Federation
@@ -48,7 +48,7 @@ class LogisticRun:
     @cached_property
     def _federation(self) -> Federation:
         task = self.task
-        return self.federation or federate(task.training, task.num_classes, device=task.device)
+        return self.federation or federate(task.training, task.num_classes, ridge=task.plain_ridge, device=task.device)
 
     def rows(self, client: Client) -> tuple[Tensor, Tensor]:
         """The client's training rows as the grid sees them."""
@@ -65,8 +65,7 @@ class LogisticRun:
 
     def statistics(self) -> LogisticFit:
         """Round 1."""
-        task, d = self.task, self.task.num_classes
-        total, options = decode(self._federation.grid), task.options
+        total, options = decode(self._federation.grid), self.task.options
         with one_thread():
             fit = LogisticFit.of(
                 total,
@@ -75,15 +74,15 @@ class LogisticRun:
                 step=self._federation.encoding.step,
             )
             _ = fit.lda, fit.geometry  # computed once, before the clients share them
-        m = total.num_features
-        self._count(up=8 * (m * (m + 1) // 2 + m * d + d), down=fit.nbytes)
+        sent = self._federation.survey_bytes + self._federation.statistics_bytes
+        self._count(up=sent, down=sent)
         return fit
 
     def temperature(self, fit: LogisticFit) -> None:
         """Round 2, unless the temperature was given."""
         if fit.temperature is None:
             fit.choose_temperature(self._sum("temperature", fit.temperature_losses))
-            self._count(up=8 * len(TEMPERATURES), down=8)
+            self._count(up=8 * len(TEMPERATURES), down=0)
 
     def gradients(self, fit: LogisticFit, number: int, tolerance: float = 0.0) -> None:
         """So many rounds of gradients; the penalty is chosen after the second answer, unless it was given.
@@ -98,11 +97,12 @@ class LogisticRun:
                 fit.fail(model, error)
                 continue
             fit.tell(model, term)
-            self._count(up=term.nbytes, down=model.nbytes)
+            self._count(up=term.nbytes, down=model.steps.nbytes)
             if fit.evaluations == 2 and fit.penalty is None:
                 losses = self._sum("penalty", fit.penalty_losses)
                 fit.choose_penalty(losses)
-                self._count(up=8 * losses.numel(), down=4 * term.gradient.numel())  # the first gradient, in float32
+                # Both weights with their answers: the losses are of steps from them.
+                self._count(up=8 * losses.numel(), down=2 * (model.steps.nbytes + term.nbytes))
             self.task.report("gradients", fit.evaluations, number)
 
     def priors(self, head: LogisticHead) -> dict[str, Prior]:
@@ -110,7 +110,8 @@ class LogisticRun:
         found = self.task.priors(lambda client: head.loo_scores(*self.rows(client), client=client.name))
         if found:
             sent = prior_bytes(self.task.num_classes, counts=False)
-            self.up, self.down = self.up + sent, self.down + sent
+            # The head is told before either sum, that of the scores' scale and that of the losses.
+            self.up, self.down = self.up + SCALE_BYTES + sent, self.down + 2 * 8 * head.weights.numel() + sent
         return found
 
     def personal(self, head: LogisticHead, client: Client, prior: Prior = NO_PRIOR) -> tuple[float, AffineModel]:
@@ -166,7 +167,7 @@ def run_fedhip_logistic(task: Task) -> MethodRun:
     run.temperature(fit)
     run.gradients(fit, int(task.options["gradient_rounds"]))
     head = fit.head()
-    run.down += GridModel.of(head.weights).nbytes
+    run.down += 8 * head.weights.numel()
     priors = run.priors(head)
     models: dict[int, AffineModel] = {}
     alphas: dict[int, float] = {}

@@ -15,22 +15,26 @@ from typing import Any
 import numpy as np
 from torch import Tensor
 
-from fedhip.core.prior import SMOOTHINGS, TEMPERATURES, Prior, PriorLosses, choose_priors, scale_of
+from fedhip.core.prior import Prior, PriorLosses, choose_priors, scale_of
 from fedhip.methods.engine import Laboratory, Models
 from fedhip.methods.heads import Params
 from fedhip.methods.method import Method, Traffic
 from fedhip.methods.orders import HOLD_OUT, client_order
 from fedhip.methods.training import flat, like
 from fedhip.phases import Client
-from fedhip.priors import left_out_classes
+from fedhip.priors import left_out_classes, losses_bytes
 
 #: The share of a client's training rows that the shadow is not trained on.
 HELD_OUT = 0.2
 
 
+#: What the scale of scores is found by: a sum of squares in four parts, and how many they are of.
+SCALE_BYTES = 8 * 5
+
+
 def prior_bytes(num_classes: int, models: int = 1, *, counts: bool = True) -> int:
-    """What a client sends for it: losses and hits over the grid, and its class counts unless they travel anyway."""
-    return 8 * (2 * models * len(TEMPERATURES) * len(SMOOTHINGS) + (num_classes if counts else 0))
+    """What a client sends for it: losses, hits and rows, and its class counts unless they travel anyway."""
+    return losses_bytes([models]) + (8 * num_classes if counts else 0)
 
 
 def choose(
