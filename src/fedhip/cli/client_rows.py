@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import difflib
 from pathlib import Path
 
 import numpy as np
@@ -16,6 +15,7 @@ from fedhip.data.errors import WindowError
 from fedhip.phases import Client
 from fedhip.runs import RunFolder
 from fedhip.runs.errors import ClientRowsError
+from fedhip.utils.nearest import did_you_mean, nearest
 
 
 def add_client_rows(parser: argparse.ArgumentParser, *, required: bool = True) -> None:
@@ -140,7 +140,7 @@ def whose_rows(source: Path, data: Dataset | FeatureSet, client: str | None) -> 
         raise ClientRowsError(f"{source} holds rows of {len(names)} clients; choose one with --client")
     if client is not None and client not in names:
         if len(names) > 1:
-            near = difflib.get_close_matches(client, names, n=3, cutoff=0.4) or names[:3]
+            near = nearest(client, names, 3) or names[:3]
             raise ClientRowsError(f"{source} holds no rows of client {client!r}; it has those of {', '.join(near)}")
         return client, everything
     name = names[0] if client is None else client
@@ -153,8 +153,7 @@ def _in_classes_of(run: RunFolder, source: Path, data: Dataset | FeatureSet, cho
     for label in np.unique(data.labels[chosen]):
         name = data.class_names[label]
         if name not in numbers:
-            near = difflib.get_close_matches(name, list(numbers), n=1, cutoff=0.5)
-            guess = f"; did you mean {near[0]!r}?" if near else ""
+            guess = did_you_mean(name, numbers)
             raise ClientRowsError(
                 f"{source} has a class {name!r}, which is none of the run's {len(numbers)} classes{guess}; a new class "
                 "needs a new run"

@@ -20,7 +20,6 @@ from fedhip.cli.options import tell_window
 from fedhip.cli.progress import show_clients
 from fedhip.cli.report import render
 from fedhip.data import FeatureSet, load_dataset, load_partition, read_features
-from fedhip.data.files import json_text
 from fedhip.data.window import SIXTEEN_BITS
 from fedhip.heads import Ridge
 from fedhip.phases import Client
@@ -28,6 +27,7 @@ from fedhip.runs import Change, RunFolder, life
 from fedhip.runs.errors import ClientRowsError
 from fedhip.runs.results import title_of
 from fedhip.simulation import clients_of
+from fedhip.utils.text import json_text
 
 
 def register(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:

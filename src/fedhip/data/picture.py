@@ -11,7 +11,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedhip.data.errors import MissingExtraError, PartitionError
-from fedhip.data.files import atomic_path, readable
+from fedhip.utils.files import whole_file
+from fedhip.utils.text import readable
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -46,7 +47,7 @@ def draw_partition(
     with drawing():
         figure = partition_figure(counts, class_names=class_names, client_names=client_names, title=title)
         metadata: Any = {".svg": {"Date": None}, ".png": {"Software": None}, ".pdf": {"CreationDate": None}}
-        with atomic_path(path) as temporary:
+        with whole_file(path) as temporary:
             figure.savefig(temporary, dpi=150, metadata=metadata[path.suffix])
 
 

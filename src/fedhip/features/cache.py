@@ -17,8 +17,8 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
-from fedhip.data.files import default_cache
-from fedhip.private_files import OpenPlaceError, private_folder, write_private
+from fedhip.utils.errors import OpenPlaceError
+from fedhip.utils.files import default_cache, private_folder, write_private
 
 _NOTE = "entry.json"
 _DAY = 86_400.0

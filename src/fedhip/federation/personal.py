@@ -63,8 +63,8 @@ class Sum:
 
 def personalize(out: Path, client: Client, received: Sum, agreement: Agreement, data: Path) -> ClientResult:
     """Choose α and priors on the site's own rows, solve its model, and write all to `out`, whole or not at all."""
-    from fedhip.parallel import one_thread
     from fedhip.simulation import Stopwatch, evaluate, local_model
+    from fedhip.utils.parallel import one_thread
 
     watch = Stopwatch()
     federation = federation_of(agreement, received.grid, received.beta, received.encoding, received.fold_betas)
@@ -172,11 +172,11 @@ def _write(
 ) -> None:
     from fedhip.heads import head_named
     from fedhip.runs import Ledger, new_run
-    from fedhip.runs.config import write_config
     from fedhip.runs.models import global_model, models_digest, personal_model
     from fedhip.runs.report import RunRecord, render_report
     from fedhip.runs.results import add_lift, client_entry, details_of, refresh, results_of
     from fedhip.simulation import Outcome
+    from fedhip.utils.toml import write_toml
 
     personal = result.personal
     if personal is None:
@@ -234,7 +234,7 @@ def _write(
             results=draft.write_json("results.json", results),
             details=draft.write_json("details.json", details),
         )
-        text = write_config(config, title)
+        text = write_toml(config, title)
         draft.write_total(federation.grid)
         draft.write_text("config.toml", text)
         draft.write_ledger(ledger)

@@ -34,10 +34,10 @@ def write_result(
     """A run folder without any site's statistics; whole or not at all."""
     from fedhip.heads import head_named
     from fedhip.runs import Ledger, new_run
-    from fedhip.runs.config import write_config
     from fedhip.runs.folder import SCHEMA
     from fedhip.runs.models import models_digest
     from fedhip.runs.results import add_lift, refresh
+    from fedhip.utils.toml import write_toml
 
     sites, later = progress.summed, progress.later
     told = {site: answer for site, answer in progress.answers.items() if answer}
@@ -112,7 +112,7 @@ def write_result(
             details=draft.write_json("details.json", details),
         )
         draft.write_total(federation.grid)
-        draft.write_text("config.toml", write_config(config, title))
+        draft.write_text("config.toml", write_toml(config, title))
         draft.write_ledger(ledger)
 
 

@@ -91,7 +91,7 @@ from fedhip.federation.wire import (
     hello_statement,
     which_to_upgrade,
 )
-from fedhip.private_files import append_private
+from fedhip.utils.files import append_private
 
 if TYPE_CHECKING:
     from fedhip.core.lifts import Lift

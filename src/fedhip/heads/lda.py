@@ -16,8 +16,8 @@ from fedhip.methods.closed import Task
 from fedhip.methods.fedhip_lda import TEMPERATURES, LdaFit, LdaHead, personal_heads
 from fedhip.methods.prior import prior_bytes
 from fedhip.models import Model, masked
-from fedhip.parallel import in_order
 from fedhip.phases import Client, Federation, Personalization
+from fedhip.utils.parallel import in_order
 
 
 class Lda(Head):

@@ -31,9 +31,9 @@ from fedhip.methods.fedhip_lda import LdaFit
 from fedhip.methods.orders import HOLD_OUT, client_number, client_order
 from fedhip.methods.protocol import PriorOption
 from fedhip.models import masked
-from fedhip.parallel import in_order
 from fedhip.phases import Alpha, Beta, Client
 from fedhip.simulation import STANDARD, Outcome, RidgeOptions
+from fedhip.utils.parallel import in_order
 
 #: What `--head` takes beside the names of heads.
 AUTO = "auto"

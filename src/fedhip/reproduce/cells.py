@@ -23,7 +23,7 @@ from pathlib import Path
 from typing import Any
 
 from fedhip import __version__
-from fedhip.data.files import write_text
+from fedhip.utils.files import write_text
 
 Json = dict[str, Any]
 #: (phase, done, total) of the cell that is being computed.

@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from fedhip.data.files import atomic_path
 from fedhip.data.picture import drawing
-from fedhip.runs.report.words import short
+from fedhip.utils.files import whole_file
+from fedhip.utils.text import short
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -64,7 +64,7 @@ def write_pictures(folder: Path, pictures: Sequence[Picture]) -> list[Path]:
             figure = picture.draw()
             for kind in ("svg", "pdf"):
                 path = folder / f"{picture.name}.{kind}"
-                with atomic_path(path) as temporary:
+                with whole_file(path) as temporary:
                     figure.savefig(temporary, metadata=metadata[kind])
                 paths.append(path)
     return paths

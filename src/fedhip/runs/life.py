@@ -32,7 +32,6 @@ from fedhip.lifting import lift_clients
 from fedhip.methods import Protocol
 from fedhip.methods.closed import Task
 from fedhip.models import Model
-from fedhip.parallel import in_order, one_thread
 from fedhip.phases import Client, Federation, choose_beta
 from fedhip.priors import choose_client_priors
 from fedhip.runs.errors import ClientJoinedError, ClientRowsError, LastClientError
@@ -40,6 +39,7 @@ from fedhip.runs.folder import RunFolder, changed_run
 from fedhip.runs.models import global_model, models_digest, personal_model
 from fedhip.runs.results import put_client, refresh, remove_client
 from fedhip.simulation import ClientResult, evaluate, local_model
+from fedhip.utils.parallel import in_order, one_thread
 
 Json = dict[str, Any]
 Render = Callable[[str, Json, Json, str, list[Json]], str]

@@ -15,7 +15,8 @@ from numpy.typing import NDArray
 from fedhip.data.picture import Colours, drawing, partition_figure
 from fedhip.runs.report.findings import ClientRow, Findings, Method, thirds
 from fedhip.runs.report.svg import colour, inline
-from fedhip.runs.report.words import count, duration, percent, points, short, weight
+from fedhip.utils.text import short
+from fedhip.utils.words import count, duration, percent, points, weight
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
