@@ -33,7 +33,6 @@ from fedhip.federation.agreement import Agreement
 from fedhip.federation.codes import SiteCode, SiteRefusalError
 from fedhip.federation.encoder import presence, receive
 from fedhip.federation.errors import (
-    AgreementMismatchError,
     ClassNameError,
     EncoderError,
     FederationError,
@@ -538,7 +537,6 @@ def code_of(error: Exception) -> SiteCode:
     kinds: tuple[tuple[type[Exception], SiteCode], ...] = (
         (ProtocolError, SiteCode.PROTOCOL),
         (MessageError, SiteCode.MALFORMED),
-        (AgreementMismatchError, SiteCode.AGREEMENT),
         (PolicyError, SiteCode.POLICY),
         (ClassNameError, SiteCode.CLASSES),
         (SiteDataError, SiteCode.DATA),

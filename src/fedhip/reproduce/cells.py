@@ -11,7 +11,6 @@ of when the process ends, however it ends.
 
 from __future__ import annotations
 
-import fcntl
 import hashlib
 import json
 import re
@@ -163,6 +162,8 @@ class Store:
     @contextmanager
     def _claim(self, cell: Cell, wait: bool) -> Iterator[bool]:
         """Whether the cell is this process's to compute while the block runs; after waiting, always."""
+        import fcntl  # not on Windows
+
         self.folder.mkdir(parents=True, exist_ok=True)
         path = self.folder / f"{cell.stem}.lock"
         with path.open("w") as file:

@@ -19,9 +19,10 @@ from fedhip.utils.errors import FedHiPError, OpenPlaceError
 
 _FILE, _FOLDER = 0o600, 0o700
 _OTHERS = 0o077
-#: Of these Windows has the last alone, where the others do not: there, lines would end in two characters.
+#: Windows has the last of these alone; without it lines would end in two characters there.
 _HOW = sum(getattr(os, name, 0) for name in ("O_NOFOLLOW", "O_CLOEXEC", "O_BINARY"))
-_RIGHTS = hasattr(os, "geteuid")
+#: Whether the system knows owners and what they allow others.
+RIGHTS = hasattr(os, "geteuid")
 
 
 @contextmanager
@@ -104,7 +105,7 @@ def private_folder(path: Path) -> Path:
 
 def require_own(path: Path) -> None:
     """Refuse a folder that belongs to somebody else, or into which others can look."""
-    if not _RIGHTS:
+    if not RIGHTS:
         return
     found = path.stat()
     if found.st_uid != os.geteuid():
@@ -148,5 +149,5 @@ def default_cache() -> Path:
 
 def _close_to_others(descriptor: int) -> None:
     """A umask may have taken rights of the owner, and a file that was there may be open to others."""
-    if _RIGHTS:
+    if RIGHTS:
         os.fchmod(descriptor, _FILE)
