@@ -7,3 +7,7 @@ class FedHiPError(Exception):
 
 class OpenPlaceError(FedHiPError):
     """A place for secrets belongs to somebody else, or others can look into it."""
+
+
+class MissingExtraError(FedHiPError, ImportError):
+    """An optional package is needed; the message names the extra that brings it."""

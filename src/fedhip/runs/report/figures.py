@@ -12,9 +12,10 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from fedhip.data.picture import Colours, drawing, partition_figure
+from fedhip.data.picture import partition_figure
 from fedhip.runs.report.findings import ClientRow, Findings, Method, thirds
 from fedhip.runs.report.svg import colour, inline
+from fedhip.utils.style import Colours, drawing
 from fedhip.utils.text import short
 from fedhip.utils.words import count, duration, percent, points, weight
 
