@@ -38,7 +38,7 @@ LAYERS: tuple[tuple[str, ...], ...] = (
     ("cli",),
 )
 #: What anybody may import.
-COMMON = ("late", "parallel", "private_files")
+COMMON = ("utils",)
 
 ROLES = {
     "core": "the mathematics",

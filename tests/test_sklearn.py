@@ -33,7 +33,8 @@ import fedhip.sklearn
 from fedhip import Statistics
 from fedhip.core import RegularizationPath, default_betas
 from fedhip.core.errors import ColumnError, FedHiPError
-from fedhip.heads.recommendation import FOLDS, hold_out_fold
+from fedhip.core.selection import FOLDS
+from fedhip.methods.hold_out import hold_out_fold
 from fedhip.models import Model
 from fedhip.phases import SCORING_ALPHAS, Client
 from fedhip.sklearn import FedHiPClassifier, GroupsError

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from fedhip.core.errors import FedHiPError
-from fedhip.late import late
+from fedhip.utils.late import late
 
 if TYPE_CHECKING:
     from fedhip.core import PersonalizationPath, Statistics, aggregate, personalize, solve_global

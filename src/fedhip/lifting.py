@@ -27,9 +27,9 @@ from fedhip.core.lifts import (
     upload_bytes,
     width_for,
 )
-from fedhip.parallel import MEMINFO, available_cores, in_order, memory_available, one_thread
 from fedhip.phases import SCORES_BYTES, Client, RowEncoding, Rows, columns_of, survey_of
 from fedhip.simulation import STANDARD, RidgeOptions, add_up
+from fedhip.utils.parallel import MEMINFO, available_cores, in_order, memory_available, one_thread
 
 
 @dataclass(frozen=True)

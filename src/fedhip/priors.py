@@ -19,7 +19,7 @@ from torch import Tensor
 from fedhip.core import RidgePath
 from fedhip.core.prior import SMOOTHINGS, TEMPERATURES, Prior, PriorLosses, choose_priors
 from fedhip.models import masked
-from fedhip.parallel import in_order
+from fedhip.utils.parallel import in_order
 
 if TYPE_CHECKING:
     from fedhip.phases import Client, Federation

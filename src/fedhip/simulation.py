@@ -26,7 +26,6 @@ from fedhip.core.fixedpoint import GridStatistics
 from fedhip.core.prior import NO_PRIOR, Prior
 from fedhip.data import FeatureSet, Partition, client_parts, split_of
 from fedhip.models import masked
-from fedhip.parallel import MEMINFO, in_order, memory_available
 from fedhip.phases import (
     Alpha,
     Beta,
@@ -39,6 +38,7 @@ from fedhip.phases import (
     columns_of,
 )
 from fedhip.priors import choose_client_priors, local_path, losses_bytes, prior_alphas
+from fedhip.utils.parallel import MEMINFO, in_order, memory_available
 
 METHODS = ("local", "global", "fedhip")
 #: Those that classes may count alike in.

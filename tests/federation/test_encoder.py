@@ -12,13 +12,13 @@ from flwr.app import RecordDict
 from PIL import Image
 
 from fedhip.data import FeatureSet, Window, load_dataset, make_partition
-from fedhip.data.files import default_cache
 from fedhip.features import extract, load_backbone
 from fedhip.features.reference import BackboneReference
 from fedhip.federation import encoder as encoder_module
 from fedhip.federation.encoder import cached, digest_of, receive
 from fedhip.federation.errors import EncoderError, QuorumError
 from fedhip.runs.run import RoundSettings, run_round
+from fedhip.utils.files import default_cache
 from tests.cli.samples import deepen, encoder, image_folder
 from tests.federation.samples import Trial, ridge_options
 

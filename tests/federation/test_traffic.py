@@ -7,7 +7,6 @@ from typing import Any
 import pytest
 import torch
 
-from fedhip.experiments.run import head_round
 from fedhip.federation.agreement import Agreement
 from fedhip.federation.later_sums import losses_vector
 from fedhip.federation.lift_sums import moments_vector, plan_of
@@ -17,6 +16,7 @@ from fedhip.federation.vector import to_vector
 from fedhip.heads import head_named
 from fedhip.heads.options import options_of
 from fedhip.methods import Protocol, closed_task
+from fedhip.runs.run import head_round
 from fedhip.simulation import simulate
 from tests.federation.samples import CLASSES, FOUR, WIDTH, clients, ridge_options
 

@@ -19,18 +19,18 @@ from sklearn.preprocessing import StandardScaler
 from fedhip.core import DEFAULT_ALPHAS
 from fedhip.core.errors import EmptyClientError
 from fedhip.core.prior import PriorLosses, choose_prior, scale_of
+from fedhip.core.selection import FOLDS
 from fedhip.heads import HEADS
 from fedhip.heads.recommendation import (
-    FOLDS,
     Judged,
     Recommendation,
     compare_with_lda,
-    hold_out_fold,
     in_words,
     judge_heads,
 )
 from fedhip.methods import Protocol, closed_task, run_method
 from fedhip.methods.fedhip_lda import LdaFit
+from fedhip.methods.hold_out import hold_out_fold
 from fedhip.phases import Client, Federation, Rows
 from fedhip.simulation import PAPER, STANDARD, RidgeOptions, simulate
 from tests.methods.problems import CLASSES, federation

@@ -15,7 +15,8 @@ from fedhip.methods import METHODS, MethodError, engine, prior, run_method
 from fedhip.methods.closed import Task
 from fedhip.methods.engine import Laboratory
 from fedhip.methods.fedavg import FedAvg
-from fedhip.methods.prior import WithPrior, hold_out
+from fedhip.methods.hold_out import hold_out
+from fedhip.methods.prior import WithPrior
 from fedhip.methods.training import flat
 from fedhip.phases import Client
 from fedhip.priors import PRIOR_ALPHAS, left_out_classes

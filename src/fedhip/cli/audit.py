@@ -14,9 +14,9 @@ from fedhip.cli.console import print_table
 from fedhip.cli.options import add_backbone, add_window, extract_features, refuse_unused, require_deep, window_of
 from fedhip.cli.progress import show_clients
 from fedhip.data import Dataset, FeatureSet, image_files, load_dataset, make_partition, read_features, split_of
-from fedhip.data.files import json_text, readable
-from fedhip.private_files import write_private
 from fedhip.runs.rows import whose_rows
+from fedhip.utils.files import write_private
+from fedhip.utils.text import json_text, readable
 
 if TYPE_CHECKING:
     from fedhip.privacy import Audit, Site

@@ -7,7 +7,7 @@ import warnings
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from fedhip.doctor import size
+from fedhip.utils.words import size
 
 if TYPE_CHECKING:
     from fedhip.export import Export
@@ -34,8 +34,8 @@ def register(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) ->
 def run(args: argparse.Namespace) -> int:
     """Read the model, write and check the file."""
     from fedhip.export import ExportError, export_onnx
-    from fedhip.features.devices import require_folder
     from fedhip.runs import Run
+    from fedhip.utils.files import require_folder
 
     # before the work, not after it: a place that the file cannot be written to
     if args.out.suffix != ".onnx":

@@ -18,7 +18,6 @@ from fedhip.cli.console import percent
 from fedhip.cli.options import tell_window
 from fedhip.cli.progress import show_clients
 from fedhip.data import FeatureSet, load_dataset, load_partition, read_features
-from fedhip.data.files import json_text
 from fedhip.data.window import SIXTEEN_BITS
 from fedhip.heads import Ridge
 from fedhip.phases import Client
@@ -27,6 +26,7 @@ from fedhip.runs.errors import ClientRowsError
 from fedhip.runs.results import title_of
 from fedhip.runs.rows import clients_in
 from fedhip.simulation import clients_of
+from fedhip.utils.text import json_text
 
 
 def register(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:

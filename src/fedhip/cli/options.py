@@ -20,7 +20,7 @@ from fedhip.data import (
     read_features,
 )
 from fedhip.data.errors import DatasetNameError, WindowError
-from fedhip.data.files import readable
+from fedhip.utils.text import readable
 
 if TYPE_CHECKING:
     from fedhip.features.reference import BackboneReference

@@ -13,12 +13,12 @@ from fedhip.cli.console import print_table
 from fedhip.cli.options import add_window
 from fedhip.data import Dataset, ImagePaths, image_files, read_features
 from fedhip.data.errors import CorruptImageError, DataMissingError
-from fedhip.data.files import json_text, readable
 from fedhip.data.images import has_more_bits
 from fedhip.data.window import SIXTEEN_BITS
 from fedhip.models import NO_TEMPERATURE
 from fedhip.runs import Run
 from fedhip.runs.names import near_names
+from fedhip.utils.text import json_text, readable
 
 _MOST_ROWS = 1000  # a longer table is cut in the terminal; --json holds all of it
 

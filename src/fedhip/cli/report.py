@@ -6,10 +6,10 @@ import argparse
 from pathlib import Path
 
 from fedhip.cli.console import percent, print_table
-from fedhip.data.files import json_text
-from fedhip.private_files import write_private
 from fedhip.runs import Run
 from fedhip.runs.results import title_of
+from fedhip.utils.files import write_private
+from fedhip.utils.text import json_text
 
 
 def register(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:

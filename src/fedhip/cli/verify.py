@@ -6,8 +6,8 @@ import argparse
 from pathlib import Path
 
 from fedhip.cli.progress import show_clients
-from fedhip.data.files import json_text
 from fedhip.runs import Run, verify
+from fedhip.utils.text import json_text
 
 _WRONG = 2
 

@@ -19,7 +19,7 @@ from safetensors.numpy import save
 from fedhip.data.array_files import Arrays, as_text, encode_names, named_labels, names_in, read_arrays
 from fedhip.data.dataset import set_row_fields, update_array, update_row_fields
 from fedhip.data.errors import FeatureFileError
-from fedhip.private_files import private_file, write_private
+from fedhip.utils.files import private_file, write_private
 
 
 @dataclass(frozen=True, eq=False)

@@ -171,9 +171,14 @@ def split_clients(
 def _split_client(client: str, rows: int, train_fraction: float, seed: int) -> NDArray[np.int8]:
     """0 or 1 for each of a client's rows, from a stream of its own."""
     train = min(max(math.floor(train_fraction * rows + 0.5), 1), max(rows - 1, 1))
-    name = hashlib.sha256(client.encode("utf-8", "surrogatepass")).digest()
-    random = np.random.default_rng([seed, int.from_bytes(name, "little")])
-    return (random.permutation(rows) >= train).astype(np.int8)
+    return (client_random(client, seed).permutation(rows) >= train).astype(np.int8)
+
+
+def client_random(client: str, seed: int, purpose: str = "") -> np.random.Generator:
+    """A stream of a client's own, by its name, the seed and what it is for."""
+    told = f"{purpose}\0{client}" if purpose else client
+    digest = hashlib.sha256(told.encode("utf-8", "surrogatepass")).digest()
+    return np.random.default_rng([seed, int.from_bytes(digest, "little")])
 
 
 def split_of(

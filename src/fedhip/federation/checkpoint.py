@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import Any
 
 from fedhip.federation.errors import CheckpointError
-from fedhip.private_files import private_folder, write_private
+from fedhip.utils.files import private_folder, write_private
 
 SCHEMA = 2
 

@@ -63,8 +63,8 @@ class Sum:
 
 def personalize(out: Path, client: Client, received: Sum, agreement: Agreement, data: Path) -> ClientResult:
     """Choose α and priors on the site's own rows, solve its model, and write all to `out`, whole or not at all."""
-    from fedhip.parallel import one_thread
     from fedhip.simulation import Stopwatch, evaluate, local_model
+    from fedhip.utils.parallel import one_thread
 
     watch = Stopwatch()
     federation = federation_of(agreement, received.grid, received.beta, received.encoding, received.fold_betas)
@@ -172,10 +172,10 @@ def _write(
 ) -> None:
     from fedhip.heads import head_named
     from fedhip.runs import Ledger, new_run
-    from fedhip.runs.config import write_config
     from fedhip.runs.models import global_model, personal_model
     from fedhip.runs.results import add_lift, client_entry, details_of, refresh, results_of
     from fedhip.simulation import Outcome
+    from fedhip.utils.toml import write_toml
 
     personal = result.personal
     if personal is None:
@@ -226,7 +226,7 @@ def _write(
             federation,
             results,
             details,
-            write_config(config, title),
+            write_toml(config, title),
             clients={result.client: personal.own},
             sites=sites,
         )

@@ -34,9 +34,9 @@ def write_result(
     """A run folder without any site's statistics; whole or not at all."""
     from fedhip.heads import head_named
     from fedhip.runs import Ledger, new_run
-    from fedhip.runs.config import write_config
     from fedhip.runs.folder import SCHEMA
     from fedhip.runs.results import add_lift, refresh
+    from fedhip.utils.toml import write_toml
 
     sites, later = progress.summed, progress.later
     told = {site: answer for site, answer in progress.answers.items() if answer}
@@ -102,7 +102,7 @@ def write_result(
             federation,
             results,
             details,
-            write_config(config, title),
+            write_toml(config, title),
             clients={},
             sites=sites,
             dropped=dropped,

@@ -311,8 +311,8 @@ class Round:
     def _choose_beta(self, sums: LaterRounds) -> tuple[float, tuple[float, ...]]:
         """β, and those without each fold: by the sites' sum over the grid, where that is agreed on."""
         from fedhip.core.path import choose_betas
-        from fedhip.parallel import one_thread
         from fedhip.phases import scoring_betas
+        from fedhip.utils.parallel import one_thread
 
         agreement = self.agreement
         if not agreement.chooses_beta:

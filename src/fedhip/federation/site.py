@@ -33,7 +33,6 @@ from fedhip.federation.agreement import Agreement
 from fedhip.federation.codes import SiteCode, SiteRefusalError
 from fedhip.federation.encoder import presence, receive
 from fedhip.federation.errors import (
-    AgreementMismatchError,
     ClassNameError,
     EncoderError,
     FederationError,
@@ -92,7 +91,7 @@ from fedhip.federation.wire import (
     which_to_upgrade,
     without_proofs,
 )
-from fedhip.private_files import append_private
+from fedhip.utils.files import append_private
 
 if TYPE_CHECKING:
     from fedhip.core.lifts import Lift
@@ -561,7 +560,6 @@ def code_of(error: Exception) -> SiteCode:
     kinds: tuple[tuple[type[Exception], SiteCode], ...] = (
         (ProtocolError, SiteCode.PROTOCOL),
         (MessageError, SiteCode.MALFORMED),
-        (AgreementMismatchError, SiteCode.AGREEMENT),
         (PolicyError, SiteCode.POLICY),
         (ClassNameError, SiteCode.CLASSES),
         (SiteDataError, SiteCode.DATA),

@@ -123,7 +123,7 @@ def later_vector(
 ) -> Vector:
     """What this site gives to a later sum."""
     from fedhip.core.logistic import LossError
-    from fedhip.parallel import one_thread
+    from fedhip.utils.parallel import one_thread
 
     layout, bits = agreement.layout, agreement.fraction_bits
     try:

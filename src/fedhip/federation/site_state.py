@@ -31,7 +31,7 @@ import numpy as np
 
 from fedhip.federation.codes import SiteCode, SiteRefusalError
 from fedhip.federation.vector import Vector, as_bytes
-from fedhip.private_files import write_private
+from fedhip.utils.files import write_private
 
 SCHEMA = 1
 

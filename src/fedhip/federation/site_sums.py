@@ -10,7 +10,7 @@ from fedhip.federation.rows import SiteRows
 from fedhip.federation.site_folder import SiteFolder
 from fedhip.federation.site_state import Session, SiteState
 from fedhip.federation.sums import Allowance, Question, Sums
-from fedhip.private_files import write_private
+from fedhip.utils.files import write_private
 
 
 @dataclass(frozen=True)

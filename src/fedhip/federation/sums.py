@@ -39,7 +39,8 @@ from numpy.typing import NDArray
 from fedhip.federation.codes import SiteCode, SiteRefusalError
 from fedhip.federation.errors import PolicyError
 from fedhip.federation.rows import SiteRows
-from fedhip.private_files import OpenPlaceError, append_private, private_folder, write_private
+from fedhip.utils.errors import OpenPlaceError
+from fedhip.utils.files import append_private, private_folder, write_private
 
 SCHEMA = 1
 #: So many of the smallest hashes stand for all rows: of a data set that is no larger, each row is among them.

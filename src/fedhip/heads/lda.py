@@ -15,9 +15,9 @@ from fedhip.heads.head import Head, Own, accuracy
 from fedhip.methods.closed import Task
 from fedhip.methods.fedhip_lda import SCORED_BYTES, TEMPERATURES, LdaFit, LdaHead, personal_heads
 from fedhip.models import Model, masked
-from fedhip.parallel import in_order
 from fedhip.phases import Client, Federation, Personalization
 from fedhip.priors import losses_bytes
+from fedhip.utils.parallel import in_order
 
 
 class Lda(Head):

@@ -22,9 +22,9 @@ from fedhip.heads.head import Head, Own
 from fedhip.methods.closed import Task
 from fedhip.methods.fedhip_logistic import LogisticRun
 from fedhip.models import Model
-from fedhip.parallel import in_order
 from fedhip.phases import Client, Federation, Personalization
 from fedhip.priors import losses_bytes
+from fedhip.utils.parallel import in_order
 
 #: Where rounds go on from a head: at most so many gradients, or until the slope is this short; the objective is then
 #: within 1e-8 of the least, relatively.

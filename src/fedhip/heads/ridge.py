@@ -15,9 +15,9 @@ from fedhip.core.prior import NO_PRIOR, Prior
 from fedhip.heads.head import Head, Own
 from fedhip.methods.closed import Task
 from fedhip.models import RIDGE, Model
-from fedhip.parallel import in_order
 from fedhip.phases import Alpha, Client, Federation, Personalization
 from fedhip.priors import choose_client_priors, left_out_scores, prior_alphas
+from fedhip.utils.parallel import in_order
 
 
 class Ridge(Head):

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -37,6 +36,7 @@ from fedhip.methods.protocol import Evaluation, Head, MethodRun, Protocol
 from fedhip.methods.training import Checkpoint, train_method
 from fedhip.phases import Client
 from fedhip.simulation import STANDARD, RidgeOptions
+from fedhip.utils.nearest import did_you_mean
 
 __all__ = [
     "METHODS",
@@ -207,7 +207,7 @@ def run_method(
     for the ridges among the methods: the paper's are neither standardised nor have they an intercept.
     """
     if name not in METHODS:
-        raise MethodError(f"there is no method {name!r}; {_nearest(name, METHODS)}")
+        raise MethodError(f"there is no method {name!r}{_nearest(name, METHODS)}")
     if name in _CLOSED:
         task = closed_task(
             name,
@@ -265,8 +265,7 @@ def _checked(
 
 
 def _nearest(word: str, words: Mapping[str, object] | Sequence[str]) -> str:
-    near = difflib.get_close_matches(word, list(words), n=1, cutoff=0.4)
-    return f"did you mean {near[0]!r}?" if near else f"there are {', '.join(words)}"
+    return did_you_mean(word, words, f"; there are {', '.join(words)}")
 
 
 def checked_options(
@@ -278,8 +277,8 @@ def checked_options(
     known = (*info.defaults, *info.optional)
     for option, value in given.items():
         if option not in known:
-            remedy = _nearest(option, known) if known else "it has none"
-            raise MethodError(f"{info.title} has no option {option!r}; {remedy}")
+            remedy = _nearest(option, known) if known else "; it has none"
+            raise MethodError(f"{info.title} has no option {option!r}{remedy}")
         if not (math.isfinite(value) and value >= 0):
             raise MethodError(f"{info.title}: {option} is {value!r}; give a number of at least 0")
         if option.endswith(_WHOLE) and (value != int(value) or value < 1):

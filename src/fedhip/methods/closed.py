@@ -17,10 +17,10 @@ from fedhip.methods.engine import sketch
 from fedhip.methods.prior import choose, prior_bytes
 from fedhip.methods.protocol import Evaluation, MethodRun, Protocol
 from fedhip.models import masked
-from fedhip.parallel import in_order
 from fedhip.phases import Client, Rows
 from fedhip.priors import left_out_classes, local_path
 from fedhip.simulation import STANDARD, RidgeOptions, local_model, simulate
+from fedhip.utils.parallel import in_order
 
 Report = Callable[[str, int, int], None]
 

@@ -23,9 +23,9 @@ from fedhip.core.fixedpoint import GridStatistics, decode
 from fedhip.methods.closed import Task, one_shot
 from fedhip.methods.prior import SCALE_BYTES, prior_bytes
 from fedhip.methods.protocol import MethodRun
-from fedhip.parallel import in_order, one_thread
 from fedhip.phases import Client, Federation
 from fedhip.simulation import federate
+from fedhip.utils.parallel import in_order, one_thread
 
 #: Half as large to forty times as large as the discriminant's scores: LDA of many features is too sure of itself.
 TEMPERATURES: tuple[float, ...] = tuple(10.0 ** (i / 10) for i in range(-3, 17))

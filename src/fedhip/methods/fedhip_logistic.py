@@ -27,9 +27,9 @@ from fedhip.core.prior import NO_PRIOR, Prior
 from fedhip.methods.closed import Task, one_shot
 from fedhip.methods.prior import SCALE_BYTES, prior_bytes
 from fedhip.methods.protocol import MethodRun
-from fedhip.parallel import in_order, one_thread
 from fedhip.phases import Client, Federation
 from fedhip.simulation import federate
+from fedhip.utils.parallel import in_order, one_thread
 
 
 @dataclass

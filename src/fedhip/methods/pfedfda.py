@@ -22,8 +22,8 @@ from fedhip.methods.engine import mean_by_class, nbytes
 from fedhip.methods.orders import client_order
 from fedhip.methods.prior import prior_bytes
 from fedhip.methods.protocol import MethodRun
-from fedhip.parallel import in_order
 from fedhip.phases import Client
+from fedhip.utils.parallel import in_order
 
 BETAS = tuple(step / 10 for step in range(11))
 

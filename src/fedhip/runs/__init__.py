@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from fedhip.late import late
+from fedhip.utils.late import late
 
 if TYPE_CHECKING:
     from fedhip.runs.folder import Run, changed_run, new_run, require_place

@@ -40,18 +40,17 @@ from fedhip.core.lifts import Lift
 from fedhip.core.prior import NO_PRIOR, Prior
 from fedhip.data import FeatureSet, feature_set
 from fedhip.data.errors import PartitionError
-from fedhip.data.files import json_text
 from fedhip.data.manifest import stored_split, unpacked
-from fedhip.features.devices import require_folder
 from fedhip.heads import HEADS, Head
 from fedhip.models import RIDGE, Model
 from fedhip.phases import Client, Federation, RowEncoding
-from fedhip.private_files import private_folder, write_private
 from fedhip.runs.errors import NoSpaceError, RunChangedError, RunExistsError, RunFolderError, RunVersionError
 from fedhip.runs.ledger import Ledger
 from fedhip.runs.models import answering, models_digest
 from fedhip.runs.names import file_name, unknown_client
 from fedhip.simulation import RidgeOptions
+from fedhip.utils.files import private_folder, require_folder, write_private
+from fedhip.utils.text import json_text
 
 if TYPE_CHECKING:
     from fedhip.runs.life import Change

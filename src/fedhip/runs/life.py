@@ -33,7 +33,6 @@ from fedhip.lifting import lift_clients
 from fedhip.methods import Protocol
 from fedhip.methods.closed import Task
 from fedhip.models import Model
-from fedhip.parallel import in_order, one_thread
 from fedhip.phases import Client, Federation, choose_beta
 from fedhip.priors import choose_client_priors
 from fedhip.runs.errors import ClientJoinedError, ClientRowsError, LastClientError
@@ -41,6 +40,7 @@ from fedhip.runs.folder import Run, changed_run
 from fedhip.runs.models import global_model, personal_model
 from fedhip.runs.results import put_client, refresh, remove_client
 from fedhip.simulation import ClientResult, evaluate, local_model
+from fedhip.utils.parallel import in_order, one_thread
 
 Json = dict[str, Any]
 Report = Callable[[str, int, int], None]

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
-
 import numpy as np
 from numpy.typing import NDArray
 
@@ -11,6 +9,7 @@ from fedhip.data import Dataset, FeatureSet, make_partition, split_of
 from fedhip.phases import Client
 from fedhip.runs.errors import ClientRowsError
 from fedhip.runs.folder import Run
+from fedhip.utils.nearest import did_you_mean, nearest
 
 
 def clients_in(run: Run, source: str, data: FeatureSet) -> dict[str, Client]:
@@ -65,7 +64,7 @@ def whose_rows(source: str, data: Dataset | FeatureSet, client: str | None) -> t
         raise ClientRowsError(f"{source} holds rows of {len(names)} clients; choose one with --client")
     if client is not None and client not in names:
         if len(names) > 1:
-            near = difflib.get_close_matches(client, names, n=3, cutoff=0.4) or names[:3]
+            near = nearest(client, names, 3) or names[:3]
             raise ClientRowsError(f"{source} holds no rows of client {client!r}; it has those of {', '.join(near)}")
         return client, everything
     name = names[0] if client is None else client
@@ -78,8 +77,7 @@ def in_classes_of(run: Run, source: str, data: Dataset | FeatureSet, chosen: np.
     for label in np.unique(data.labels[chosen]):
         name = data.class_names[label]
         if name not in numbers:
-            near = difflib.get_close_matches(name, list(numbers), n=1, cutoff=0.5)
-            guess = f"; did you mean {near[0]!r}?" if near else ""
+            guess = did_you_mean(name, numbers)
             raise ClientRowsError(
                 f"{source} has a class {name!r}, which is none of the run's {len(numbers)} classes{guess}; a new class "
                 "needs a new run"

@@ -45,10 +45,8 @@ from fedhip.methods import MethodRun, Protocol, closed_task, run_method
 from fedhip.methods.closed import Task, one_shot
 from fedhip.methods.protocol import PriorOption
 from fedhip.models import RIDGE
-from fedhip.parallel import one_thread
 from fedhip.phases import Alpha, Beta, Client
 from fedhip.runs import Ledger, Run, new_run, require_place
-from fedhip.runs.config import write_config
 from fedhip.runs.errors import MethodNameError
 from fedhip.runs.folder import Draft
 from fedhip.runs.models import global_model, personal_model
@@ -66,6 +64,8 @@ from fedhip.simulation import (
     evaluate,
     simulate,
 )
+from fedhip.utils.parallel import one_thread
+from fedhip.utils.toml import write_toml
 
 Json = dict[str, Any]
 #: Images shown of each of the worst classes, and their size in pixels.
@@ -371,7 +371,7 @@ def run_round(
             outcome.federation,
             results,
             details,
-            write_config(config, f"{title}\nrepeat this run with: fedhip run config.toml --out FOLDER"),
+            write_toml(config, f"{title}\nrepeat this run with: fedhip run config.toml --out FOLDER"),
             clients=terms,
             partition=hashlib.sha256((draft.path / "partition.json").read_bytes()).hexdigest(),
         )
