@@ -16,8 +16,8 @@ from benchmarks.table import Line, faster, share
 from fedhip.methods import GRADIENT, METHODS, Network, Protocol
 from fedhip.methods.engine import Laboratory, weighted_mean
 from fedhip.methods.fedavg import FedAvg
-from fedhip.parallel import one_thread
 from fedhip.phases import Client
+from fedhip.utils.parallel import one_thread
 
 Params = tuple[Tensor, ...]
 

@@ -35,9 +35,9 @@ from fedhip.core.fixedpoint import GridStatistics
 from fedhip.core.lifts import KINDS, LiftKind, upload_bytes
 from fedhip.data import FeatureSet, make_partition, read_features
 from fedhip.lifting import LiftSettings, lift_clients
-from fedhip.parallel import in_order
 from fedhip.phases import Client, Federation, Rows
 from fedhip.simulation import add_up, clients_of, federate, predict
+from fedhip.utils.parallel import in_order
 
 WIDTHS = (1024, 2048, 4096)
 FOLDS = 5

@@ -19,7 +19,7 @@ from benchmarks.table import Line, left_out
 from fedhip.core import PersonalizationPath, solve_global
 from fedhip.core.fixedpoint import GridStatistics, decode
 from fedhip.core.statistics import pack, unpack
-from fedhip.parallel import one_thread
+from fedhip.utils.parallel import one_thread
 
 SITE_LINE, PHONE_LINE, SERVER_LINE = 100e6, 10e6, 10e9  # bits a second
 ALPHA_ROWS = 1_000

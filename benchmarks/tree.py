@@ -17,7 +17,7 @@ from benchmarks.measure import Setup, synthetic_rows
 from benchmarks.table import Line, faster, share
 from fedhip.core.fixedpoint import GridStatistics
 from fedhip.core.statistics import AdditiveStatistics, Statistics
-from fedhip.parallel import one_thread
+from fedhip.utils.parallel import one_thread
 
 WIDTH, CLASSES, ROWS = 32, 10, 4
 

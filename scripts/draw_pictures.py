@@ -30,8 +30,8 @@ LAYERS: tuple[tuple[str, ...], ...] = (
     ("data",),
     ("features",),
     ("models", "lift_graph"),
-    ("phases", "privacy"),
-    ("priors",),
+    ("phases", "privacy", "orders"),
+    ("priors", "hold_out"),
     ("simulation",),
     ("heads", "lifting"),
     ("methods",),
@@ -41,7 +41,7 @@ LAYERS: tuple[tuple[str, ...], ...] = (
     ("cli",),
 )
 #: What anybody may import.
-COMMON = ("late", "orders", "parallel", "private_files")
+COMMON = ("utils",)
 
 ROLES = {
     "core": "the mathematics",
@@ -53,6 +53,8 @@ ROLES = {
     "simulation": "a whole round",
     "priors": "clients' class priors",
     "privacy": "audit",
+    "orders": "orders of rows",
+    "hold_out": "rows to judge by",
     "lifting": "wider features",
     "methods": "FedHiP and rivals",
     "heads": "ridge, LDA, logistic",

@@ -37,9 +37,9 @@ from torch import Tensor
 
 from fedhip.core.selection import soft_hits
 from fedhip.data import FeatureSet, make_partition, read_features
-from fedhip.parallel import in_order
 from fedhip.phases import SCORING_ALPHAS, Client, Federation, scoring_betas
 from fedhip.simulation import clients_of, federate, predict, simulate
+from fedhip.utils.parallel import in_order
 
 #: From margins (N, a) and squared errors (N, a): which α, and what it is worth.
 Rule = Callable[[Tensor, Tensor], tuple[int, float]]

@@ -46,6 +46,12 @@ def own_ledger_of_sums(monkeypatch: pytest.MonkeyPatch, tmp_path_factory: pytest
 
 
 @pytest.fixture
+def no_report(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Runs whose report nobody looks at: drawing it takes longer than most of them."""
+    monkeypatch.setattr("fedhip.runs.report.render_report", lambda _: "<html></html>")
+
+
+@pytest.fixture
 def site() -> Iterator[Site]:
     """A web server whose manners a test can choose."""
     with serve() as state:

@@ -15,11 +15,13 @@ from fedhip.core.balance import class_weights, weighted_statistics
 from fedhip.core.errors import EmptyClientError
 from fedhip.core.lifts import upload_bytes
 from fedhip.phases import Client
-from fedhip.runs import RunFolder, life, verify
+from fedhip.runs import Run, life, verify
 from fedhip.simulation import simulate
 from tests.cli.samples import done, refused
 from tests.core.problems import Array, relative_error
-from tests.runs.samples import CLASSES, EXACT, NAMES, WIDTH, contents, feature_file, make_run, no_page, the_client
+from tests.runs.samples import CLASSES, EXACT, NAMES, WIDTH, contents, feature_file, make_run, the_client
+
+pytestmark = pytest.mark.usefixtures("no_report")
 
 BETA = 0.7
 
@@ -142,11 +144,11 @@ def test_any_division_gives_the_same_bits(beta: float | Literal["gcv"]) -> None:
 def test_who_comes_and_goes_is_weighted_as_the_round_was(tmp_path: Path) -> None:
     run = make_run(tmp_path / "run", alpha=7.5, beta="gcv", balance=True)
     before = contents(run.path, EXACT)
-    life.join(run, the_client("east"), render=no_page)
-    run = RunFolder.open(run.path)
+    life.join(run, the_client("east"))
+    run = Run.open(run.path)
     assert all(check.problem is None for check in verify(run))
-    life.personalize(run, {"east": the_client("east"), "north": the_client("north")}, render=no_page)
-    life.forget(RunFolder.open(run.path), "east", render=no_page)
+    life.personalize(run, {"east": the_client("east"), "north": the_client("north")})
+    life.forget(Run.open(run.path), "east")
     assert contents(run.path, EXACT) == before
 
 

@@ -24,7 +24,7 @@ from fedhip.cli.main import main
 from fedhip.data import registry
 from fedhip.doctor import Finding, examine
 from fedhip.features import backbones, extraction
-from fedhip.parallel import memory_available
+from fedhip.utils.parallel import memory_available
 
 
 @pytest.fixture(autouse=True)
@@ -204,7 +204,7 @@ def test_a_cache_that_cannot_be_written_to(own_cache: Path, monkeypatch: pytest.
     def refuse(path: Path) -> Any:
         raise PermissionError(13, "Permission denied", str(path))
 
-    monkeypatch.setattr(extraction, "atomic_path", refuse)
+    monkeypatch.setattr(extraction, "whole_file", refuse)
     found = named("cache")
     assert (found.state, found.needed) == ("broken", False)
     assert "cannot be used (Permission denied)" in found.detail
@@ -283,14 +283,6 @@ def test_memory(tmp_path: Path) -> None:
     assert memory_available(meminfo) is None
     meminfo.write_text("MemTotal: 9 kB\nMemAvailable:    2048 kB\n")
     assert memory_available(meminfo) == 2097152
-
-
-@pytest.mark.parametrize(
-    ("count", "text"),
-    [(0, "0 bytes"), (999, "999 bytes"), (1500, "1.5 kB"), (2_340_000, "2.3 MB"), (8 * 10**10, "80.0 GB")],
-)
-def test_sizes(count: int, text: str) -> None:
-    assert doctor.size(count) == text
 
 
 def test_the_command(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:

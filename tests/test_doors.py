@@ -11,7 +11,7 @@ import torch
 
 from fedhip.methods import Protocol, run_method
 from fedhip.phases import Client
-from fedhip.runs import RunFolder
+from fedhip.runs import Run
 from fedhip.simulation import simulate
 from fedhip.sklearn import FedHiPClassifier
 from tests.cli.samples import done
@@ -84,7 +84,7 @@ def test_the_estimator_and_a_run_on_disk_have_the_same_models(
     tmp_path: Path, words: tuple[str, ...], options: dict[str, Any]
 ) -> None:
     done("run", "--features", feature_file(tmp_path / "f.npz"), "--out", tmp_path / "run", *words)
-    run = RunFolder.open(tmp_path / "run")
+    run = Run.open(tmp_path / "run")
     X, y, groups = stacked([the_client(name) for name in NAMES])
     clf = FedHiPClassifier(**options).fit(X, y, groups=groups)
     for client in (None, *NAMES):

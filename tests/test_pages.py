@@ -67,8 +67,12 @@ def test_the_tutorial_on_embeddings(tmp_path: Path) -> None:
         assert text in told
 
 
-@pytest.mark.parametrize("page", ["quickstart.md", "howto/choose-alpha-and-beta.md"])
-def test_python_of_a_page_runs(page: str, capsys: pytest.CaptureFixture[str]) -> None:
+@pytest.mark.parametrize("page", ["quickstart.md", "howto/choose-alpha-and-beta.md", "howto/use-python.md"])
+@pytest.mark.usefixtures("no_report")
+def test_python_of_a_page_runs(
+    page: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
     names: dict[str, object] = {}
     for block in blocks(DOCS / page, "python"):
         exec(compile(block, page, "exec"), names)  # noqa: S102

@@ -31,11 +31,12 @@ from sklearn.utils.estimator_checks import parametrize_with_checks
 
 import fedhip.sklearn
 from fedhip import Statistics
-from fedhip.core import default_betas
+from fedhip.core import RegularizationPath, default_betas
 from fedhip.core.errors import ColumnError, FedHiPError
-from fedhip.heads.recommendation import FOLDS, hold_out_fold
+from fedhip.core.selection import FOLDS
+from fedhip.hold_out import hold_out_fold
 from fedhip.models import Model
-from fedhip.phases import Client
+from fedhip.phases import SCORING_ALPHAS, Client
 from fedhip.sklearn import FedHiPClassifier, GroupsError
 
 Array = npt.NDArray[Any]
@@ -903,3 +904,20 @@ def test_a_clone_with_a_head_is_the_same_estimator(head: str, tmp_path: Path) ->
     assert same(joblib.load(tmp_path / "clf"), clf, X, groups) == 0.0
     clf.models_["east"].to_file(tmp_path / "east.safetensors")
     assert Model.from_file(tmp_path / "east.safetensors").head == head
+
+
+def test_beta_is_chosen_for_models_of_the_alphas_that_are_given(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[tuple[float, ...]] = []
+    score = RegularizationPath.score
+
+    def watched(self: RegularizationPath, F: Any, y: Any, alphas: Any = (0.0,), *, client: str | None = None) -> Any:
+        asked.append(tuple(alphas))
+        return score(self, F, y, alphas, client=client)
+
+    monkeypatch.setattr(RegularizationPath, "score", watched)
+    rng = np.random.default_rng(0)
+    X, y, groups = rng.normal(size=(60, 4)), rng.integers(0, 3, 60), np.repeat(["a", "b", "c"], 20)
+    for given, expected in (((0.0, 3.0), (0.0, 3.0)), (None, SCORING_ALPHAS)):
+        asked.clear()
+        FedHiPClassifier(alphas=given).fit(X, y, groups=groups)
+        assert set(asked) == {expected}

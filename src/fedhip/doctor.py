@@ -21,6 +21,8 @@ from importlib import metadata
 from pathlib import Path
 from typing import Literal
 
+from fedhip.utils.words import size
+
 State = Literal["ok", "missing", "broken"]
 
 
@@ -185,7 +187,7 @@ def devices() -> Iterator[Finding]:
 
 def memory() -> Iterator[Finding]:
     """What there is for this process: the machine's, or less where a container is given less."""
-    from fedhip.parallel import memory_available
+    from fedhip.utils.parallel import memory_available
 
     total, free = memory_total(), memory_available(Path("/proc/meminfo"))
     words = [f"{size(total)} in all"] * (total is not None) + [f"{size(free)} free"] * (free is not None)
@@ -204,10 +206,9 @@ def memory_total(limit: Path = Path("/sys/fs/cgroup/memory.max")) -> int | None:
 
 def cache() -> Iterator[Finding]:
     """Where features and downloads are kept."""
-    from fedhip.data.files import default_cache
-    from fedhip.features.devices import require_folder
     from fedhip.features.errors import CacheWarning
     from fedhip.features.extraction import cache_folder
+    from fedhip.utils.files import default_cache, require_folder
 
     folder = default_cache()
     if not folder.exists():
@@ -254,8 +255,8 @@ def backbone() -> Iterator[Finding]:
 def datasets() -> Iterator[Finding]:
     """The data sets that can be had by name."""
     from fedhip.data.cifar import FILES, FOLDER
-    from fedhip.data.files import default_cache
     from fedhip.data.registry import SKETCHES
+    from fedhip.utils.files import default_cache
 
     if zipfile.is_zipfile(SKETCHES):
         yield Finding("files", "sketches", "ok", f"in the package, {size(SKETCHES.stat().st_size)}", needed=True)
@@ -276,12 +277,3 @@ def datasets() -> Iterator[Finding]:
 def browser() -> Iterator[Finding]:
     """Said because people ask."""
     yield Finding("report", "browser", "ok", "none is needed to make a report; any opens it")
-
-
-def size(count: int | None) -> str:
-    """Bytes in words."""
-    value = count or 0
-    for unit, scale in (("GB", 1e9), ("MB", 1e6), ("kB", 1e3)):
-        if value >= scale:
-            return f"{value / scale:,.1f} {unit}"
-    return f"{value} bytes"

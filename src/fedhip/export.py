@@ -25,13 +25,13 @@ from torch import Tensor, nn
 from fedhip import __version__
 from fedhip.core.errors import FedHiPError
 from fedhip.data.errors import MissingExtraError
-from fedhip.data.files import atomic_path
 from fedhip.features.adapters import HubBackbone, OnnxBackbone, pool_output
 from fedhip.features.backbones import NAMED, Backbone, ViTBackbone
 from fedhip.features.images import normalise
 from fedhip.features.vit import IMAGENET_MEAN, IMAGENET_STD
 from fedhip.lift_graph import lift_nodes
 from fedhip.models import NO_TEMPERATURE, Model
+from fedhip.utils.files import whole_file
 
 if TYPE_CHECKING:
     from onnx import ModelProto, NodeProto, TensorProto
@@ -97,7 +97,7 @@ def export_onnx(model: Model, path: Path, *, head_only: bool = False, weights: P
     _require("onnx")
     graph = _head_alone(model) if head_only else _with_backbone(model, weights)
     _describe(graph.proto, model)
-    with atomic_path(path) as temporary:
+    with whole_file(path) as temporary:
         _save(graph.proto, temporary)
         found = _checked(temporary, model, graph)
         size = temporary.stat().st_size

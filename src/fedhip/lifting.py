@@ -27,9 +27,9 @@ from fedhip.core.lifts import (
     upload_bytes,
     width_for,
 )
-from fedhip.parallel import MEMINFO, available_cores, in_order, memory_available, one_thread
 from fedhip.phases import SCORES_BYTES, Client, RowEncoding, Rows, columns_of, survey_of
 from fedhip.simulation import STANDARD, RidgeOptions, add_up
+from fedhip.utils.parallel import MEMINFO, available_cores, in_order, memory_available, one_thread
 
 
 @dataclass(frozen=True)
@@ -53,6 +53,13 @@ class LiftSettings:
     def sigma(self) -> float:
         """σ of the kernel: 1, at which that of two typical rows is 1/e, unless it is given."""
         return 1.0 if self.bandwidth is None else self.bandwidth
+
+    @property
+    def options(self) -> dict[str, Any]:
+        """As options of the command line, those that are given."""
+        given = {"lift_width": self.width, "lift_budget": self.budget, "lift_bandwidth": self.bandwidth}
+        seed = {"lift_seed": self.seed} if self.seed else {}
+        return {"lift": self.kind, **{name: value for name, value in given.items() if value is not None}, **seed}
 
     def plan(self, num_features: int, num_classes: int) -> LiftPlan:
         """What it comes to for features of this width."""

@@ -15,43 +15,29 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Sequence
 from functools import cache
-from typing import TypeVar
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from fedhip.utils.splitmix import GAMMA, Numbers, mix, signed
+
 Order = NDArray[np.int64]
-Numbers = TypeVar("Numbers", Tensor, Order)
 
 SHUFFLE, SAMPLE, SLICE, ALIGN, TRACE, WARM_UP, HOLD_OUT = range(7)
 
 
-def _signed(value: int) -> int:
-    """The 64-bit number with the same bits as `value` modulo 2⁶⁴."""
-    return (value + 2**63) % 2**64 - 2**63
-
-
-GAMMA = _signed(0x9E3779B97F4A7C15)
-_FIRST, _SECOND = _signed(0xBF58476D1CE4E5B9), _signed(0x94D049BB133111EB)
 _LAST = 2**63 - 1
-
-
-def _mix(z: Numbers) -> Numbers:
-    """SplitMix64's finaliser; shifts bring in the sign, which the masks take out again."""
-    z = (z ^ ((z >> 30) & (2**34 - 1))) * _FIRST
-    z = (z ^ ((z >> 27) & (2**37 - 1))) * _SECOND
-    return z ^ ((z >> 31) & (2**33 - 1))
 
 
 def _keys(
     zero: Numbers, seed: int, purpose: int, client: Numbers, round_: int, epoch: Numbers, row: Numbers
 ) -> Numbers:
     """key(r) of a tensor's or an array's clients, epochs and rows, in the shape that these broadcast to."""
-    state = _mix(_mix(zero + _signed(seed + GAMMA)) + (purpose + GAMMA))
-    state = _mix(_mix(state + client + GAMMA) + (round_ + GAMMA))
-    return _mix(_mix(state + epoch + GAMMA) + (row + 1) * GAMMA)
+    state = mix(mix(zero + signed(seed + GAMMA)) + (purpose + GAMMA))
+    state = mix(mix(state + client + GAMMA) + (round_ + GAMMA))
+    return mix(mix(state + epoch + GAMMA) + (row + 1) * GAMMA)
 
 
 @cache

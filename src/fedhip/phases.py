@@ -41,7 +41,7 @@ from fedhip.core.selection import FOLDS, nested_hits, select
 from fedhip.core.solvers import factorize, require_alpha
 from fedhip.core.standardization import Standardization
 from fedhip.models import masked
-from fedhip.parallel import in_order, one_thread
+from fedhip.utils.parallel import in_order, one_thread
 
 Rows = tuple[NDArray[Any], NDArray[np.int64]]
 Report = Callable[[str, int, int], None]

@@ -19,8 +19,8 @@ from torch import Tensor
 from fedhip.core import RidgePath
 from fedhip.core.prior import SMOOTHINGS, TEMPERATURES, Prior, PriorLosses, choose_priors, scale_of
 from fedhip.models import masked
-from fedhip.parallel import in_order
 from fedhip.phases import Client, Federation
+from fedhip.utils.parallel import in_order
 
 #: Whether models are tested with their clients' class priors.
 PriorOption = Literal["none", "client"]

@@ -26,7 +26,6 @@ from fedhip.core.fixedpoint import GridStatistics
 from fedhip.core.prior import NO_PRIOR, Prior
 from fedhip.data import FeatureSet, Partition, client_parts, split_of
 from fedhip.models import masked
-from fedhip.parallel import MEMINFO, in_order, memory_available
 from fedhip.phases import (
     SCORING_ALPHAS,
     Alpha,
@@ -41,6 +40,7 @@ from fedhip.phases import (
     silent,
 )
 from fedhip.priors import choose_client_priors, local_path, prior_alphas, traffic_with_priors
+from fedhip.utils.parallel import MEMINFO, in_order, memory_available
 
 #: The ridges that `simulate` computes side by side.
 RIDGES = ("local", "global", "fedhip")

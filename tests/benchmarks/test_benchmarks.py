@@ -131,7 +131,8 @@ def test_uploads_against_the_paper() -> None:
     m, d = 8, 3
     lines = {line.what: line for line in uploads.section(TOY)}
     literal, triangle = 8 * (m * m + m * d), 8 * (m * (m + 1) // 2 + m * d + d)
-    assert lines["FedHiP, 1 round"].value == pytest.approx(triangle / literal)
+    survey, scores = 8 * (52 * m + 1), 8 * 48
+    assert lines["FedHiP, 1 round"].value == pytest.approx((survey + triangle + scores) / literal)
     assert lines["FedAvg, 200 rounds"].value == pytest.approx(200 * 4 * (m * d + d) / literal)
 
 

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from fedhip.cli.main import main
-from tests.test_private_files import images  # noqa: F401
+from tests.utils.test_private_files import images  # noqa: F401
 
 
 @pytest.fixture

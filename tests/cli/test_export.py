@@ -45,7 +45,7 @@ class Run:
 @pytest.fixture(autouse=True)
 def runs(monkeypatch: pytest.MonkeyPatch) -> None:
     module = ModuleType("fedhip.runs")
-    module.RunFolder = Run  # type: ignore[attr-defined]
+    module.Run = Run  # type: ignore[attr-defined]
     monkeypatch.setitem(sys.modules, "fedhip.runs", module)
 
 

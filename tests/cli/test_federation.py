@@ -285,7 +285,7 @@ def test_nginx_is_printed(fed: Path, capsys: pytest.CaptureFixture[str]) -> None
 def test_a_mistyped_option_is_answered_with_the_right_one(fed: Path, capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit):
         main(["federation", "serve", str(fed), "--bakground"])
-    assert "did you mean --background?" in capsys.readouterr().err
+    assert "did you mean '--background'?" in capsys.readouterr().err
 
 
 def test_the_command_line_imports_no_engine() -> None:

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from fedhip.heads import HEADS
-from fedhip.runs import RunFolder
+from fedhip.runs import Run
 from tests.cli.samples import done, refused
 from tests.runs.samples import CLASSES, EXACT, contents, feature_file, rows_of
 
@@ -31,7 +31,7 @@ def test_a_run_of_another_head_from_its_table_to_its_life(
     done("run", "--features", sites, "--head", head, "--methods", "global", "--out", "run")
     shown = capsys.readouterr().out
     assert f"models: {title};" in shown
-    folder = RunFolder.open("run")
+    folder = Run.open("run")
     assert list(folder.results["methods"]) == ["global", method]
     assert tomllib.loads(Path("run/config.toml").read_text())["head"] == head
     page = Path("run/report.html").read_text(encoding="utf-8")
@@ -61,14 +61,14 @@ def test_a_run_of_another_head_from_its_table_to_its_life(
 
 def test_a_head_chosen_on_training_rows_is_said_and_repeated(sites: Path, capsys: pytest.CaptureFixture[str]) -> None:
     done("run", "--features", sites, "--head", "auto", "--methods", "global", "--out", "run")
-    told = RunFolder.open("run").results["recommendation"]
+    told = Run.open("run").results["recommendation"]
     head = told["head"]
     said = f"The head {head} was chosen by training rows held out; right of {told['rows']:,}"
     assert said in " ".join(capsys.readouterr().out.split())
     assert said in Path("run/report.html").read_text(encoding="utf-8")
     assert list(told["heads"]) == list(HEADS)
-    assert RunFolder.open("run").head.name == head
-    assert list(RunFolder.open("run").results["methods"]) == ["global", HEADS[head].method]
+    assert Run.open("run").head.name == head
+    assert list(Run.open("run").results["methods"]) == ["global", HEADS[head].method]
     assert tomllib.loads(Path("run/config.toml").read_text())["head"] == head
     done("run", "run/config.toml", "--out", "again")
     assert contents(Path("run"), EXACT) == contents(Path("again"), EXACT)
@@ -80,11 +80,11 @@ def test_a_run_compares_its_ridges_with_lda_unless_told_not_to(sites: Path, caps
     said = "Leave-one-out on training rows, mean over clients:"
     assert said in capsys.readouterr().out
     assert said in Path("run/report.html").read_text(encoding="utf-8")
-    assert RunFolder.open("run").results["recommendation"]["by"] == "left out"
+    assert Run.open("run").results["recommendation"]["by"] == "left out"
     for words in (("--no-recommend",), ("--balance", "--methods", "fedhip"), ("--methods", "global")):
         done("run", "--features", sites, *words, "--out", "other", "--force")
         assert said not in capsys.readouterr().out
-        assert "recommendation" not in RunFolder.open("other").results
+        assert "recommendation" not in Run.open("other").results
 
 
 def test_rows_of_a_client_that_joined_are_given_by_file(sites: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -96,11 +96,11 @@ def test_rows_of_a_client_that_joined_are_given_by_file(sites: Path, capsys: pyt
     assert "the rows of 'east' are not in the run's own data; give them with --rows FILE" in line
     assert contents(Path("run")) == before
     done("forget", "run", "--client", "west", "--rows", east)
-    assert RunFolder.open("run").clients == ["north", "south", "east"]
+    assert Run.open("run").clients == ["north", "south", "east"]
     F, y = rows_of("north", 6, 9)
     np.savez("more.npz", features=F, labels=y, class_names=np.array(CLASSES))
     done("update", "run", "--client", "north", "--features", "more.npz", "--rows", east)
-    assert RunFolder.open("run").statistics("north").num_samples == 24 + 6
+    assert Run.open("run").statistics("north").num_samples == 24 + 6
     done("verify", "run")
 
 
@@ -148,7 +148,7 @@ def test_separable_rows_without_a_penalty_are_refused_with_the_remedy(
 def test_options_of_the_head_are_used_and_repeated(sites: Path) -> None:
     options = "penalty=7,temperature=2,gradient_rounds=3"
     done("run", "--features", sites, "--head", "logistic", "--head-options", options, "--out", "run")
-    run = RunFolder.open("run")
+    run = Run.open("run")
     assert {name: run.results["settings"][name] for name in ("penalty", "temperature")} == {
         "penalty": 7.0,
         "temperature": 2.0,
@@ -161,6 +161,6 @@ def test_options_of_the_head_are_used_and_repeated(sites: Path) -> None:
 
 def test_a_ridge_that_is_asked_for_is_in_the_table(sites: Path) -> None:
     done("run", "--features", sites, "--head", "ridge", "--methods", "global", "--out", "run")
-    assert list(RunFolder.open("run").results["methods"]) == ["global", "fedhip"]
+    assert list(Run.open("run").results["methods"]) == ["global", "fedhip"]
     done("run", "--features", sites, "--methods", "global", "--out", "plain")
-    assert list(RunFolder.open("plain").results["methods"]) == ["global"]
+    assert list(Run.open("plain").results["methods"]) == ["global"]

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from fedhip.cli.main import main
-from fedhip.runs import RunFolder
+from fedhip.runs import Run
 from tests.cli.samples import done, encoder, image_folder, refused, said
 from tests.data.manifests import older, other_stream
 from tests.runs.samples import (
@@ -77,7 +77,7 @@ def test_alpha_by_leave_one_out_is_that_of_the_others_after_personalize(
     assert "phase 3 again for 2 of 2 clients" in shown
     assert "measured before" not in shown
     assert files(tmp_path / "run") == files(tmp_path / "never")
-    run, never = (RunFolder.open(tmp_path / name) for name in ("run", "never"))
+    run, never = (Run.open(tmp_path / name) for name in ("run", "never"))
     assert run.details == never.details
     assert run.results["stale"] is None
 
@@ -119,7 +119,7 @@ def test_update_from_a_file_then_personalize(run: Path, tmp_path: Path, capsys: 
     )
     done("personalize", run, "--client", "north", "--features", tmp_path / "north.npz")
     assert "measured before" not in capsys.readouterr().out
-    assert RunFolder.open(run).results["stale"] is None
+    assert Run.open(run).results["stale"] is None
     done("verify", run)
 
 
@@ -132,7 +132,7 @@ def test_a_run_lives_on_when_numpy_draws_other_numbers(
 ) -> None:
     run, north, east = tmp_path / "run", *(feature_file(tmp_path / f"{name}.npz", [name]) for name in ("north", "east"))
     done("run", "--features", feature_file(tmp_path / "sites.npz"), *division, "--out", run)
-    clients = RunFolder.open(run).clients
+    clients = Run.open(run).clients
     before = files(run)
     other_stream(monkeypatch)
     done("personalize", run)
@@ -147,7 +147,7 @@ def test_a_run_lives_on_when_numpy_draws_other_numbers(
     for words in ((), ("--client", "east", "--features", east)):
         done("personalize", run, *words)
         done("personalize", run, *words)
-    assert RunFolder.open(run).results["stale"] is None
+    assert Run.open(run).results["stale"] is None
     assert joined.keys() == files(run).keys()
     done("verify", run)
     done("forget", run, "--client", "east")
@@ -162,14 +162,14 @@ def test_how_a_client_that_joined_was_divided_is_of_the_rows_it_had(
 ) -> None:
     F, y = rows_of("east", 5, seed=9)
     done("join", run, "--features", feature_file(tmp_path / "east.npz", ["east"]))
-    folder = RunFolder.open(run)
+    folder = Run.open(run)
     np.testing.assert_array_equal(folder.split("east", ROWS), _split_of_run("east"))
     np.testing.assert_array_equal(folder.split("north", ROWS), _split_of_run("north"))
     for client, rows in (("east", ROWS + 1), ("north", ROWS + 1), ("nobody", ROWS)):
         assert folder.split(client, rows) is None
     np.savez(tmp_path / "more.npz", features=F, labels=np.array(CLASSES)[y])
     done("update", run, "--client", "east", "--features", tmp_path / "more.npz")
-    assert RunFolder.open(run).split("east", ROWS) is None
+    assert Run.open(run).split("east", ROWS) is None
     done("verify", run)
 
 
@@ -369,7 +369,7 @@ PHASES = {
     "phase 3": "fedhip.heads.ridge.Personalization.of",
     "model writing": "fedhip.runs.folder.Draft.write_model",
     "statistics writing": "fedhip.runs.folder.Draft.write_statistics",
-    "ledger writing": "fedhip.runs.folder.Draft.write_ledger",
+    "ledger writing": "fedhip.runs.ledger.Ledger.to_text",
     "report rendering": "fedhip.runs.report.render_report",
     "taking the place": "fedhip.runs.folder._take_place",
 }
@@ -399,7 +399,7 @@ def test_the_run_may_be_given_in_any_way(run: Path, tmp_path: Path, monkeypatch:
     done("join", "link", "--features", east)
     assert (tmp_path / "link").is_symlink()
     assert [path.name for path in run.parent.iterdir()] == ["run"]
-    assert RunFolder.open(run).clients == ["south", "west", "east"]
+    assert Run.open(run).clients == ["south", "west", "east"]
 
 
 def test_from_within_the_folder_one_is_told_to_go_out(

@@ -12,7 +12,7 @@ from PIL import Image
 from scipy.special import softmax
 
 from fedhip.cli.main import main
-from fedhip.runs import RunFolder
+from fedhip.runs import Run
 from tests.cli.samples import done, encoder, image_folder, refused, said
 from tests.runs.samples import CLASSES, NAMES, feature_file, make_run, rows_of
 
@@ -51,9 +51,9 @@ def test_scores_and_probabilities_are_those_of_the_model(
     whose = [] if client is None else ["--client", client]
     found = answers(capsys, run, "--features", rows, *whose)
     F = rows_of("someone")[0]
-    model = RunFolder.open(run).model(client).affine
+    model = Run.open(run).model(client).affine
     scores = F @ model.weights.numpy() + model.bias.numpy()
-    temperature = RunFolder.open(run).details["temperature"]["global" if client is None else "fedhip"]
+    temperature = Run.open(run).details["temperature"]["global" if client is None else "fedhip"]
     assert (found["client"], found["model"]) == (client, "global" if client is None else "personalized")
     np.testing.assert_allclose([row["scores"] for row in found["rows"]], scores, rtol=1e-10)
     chances = [row["probabilities"] for row in found["rows"]]
@@ -94,7 +94,7 @@ def test_features_of_other_kinds(run: Path, tmp_path: Path, dtype: str, capsys: 
     F = (4 * rows_of("someone")[0]).astype(dtype)
     np.savez(tmp_path / "f.npz", features=F, labels=np.array(["any"] * len(F)))
     found = answers(capsys, run, "--features", tmp_path / "f.npz")
-    model = RunFolder.open(run).model(None).affine
+    model = Run.open(run).model(None).affine
     expected = F.astype(float) @ model.weights.numpy() + model.bias.numpy()
     np.testing.assert_allclose([row["scores"] for row in found["rows"]], expected, rtol=1e-9)
 

@@ -24,7 +24,7 @@ from fedhip.cli.main import main
 from fedhip.core.prior import SMOOTHINGS
 from fedhip.data import make_partition, read_features
 from fedhip.features import ViT, ViTConfig, save_encoder
-from fedhip.runs import RunFolder
+from fedhip.runs import Run
 from fedhip.simulation import clients_of
 from tests.cli.samples import done, image_folder, refused, said
 from tests.runs.samples import EXACT, contents, digest, feature_file
@@ -313,7 +313,7 @@ def test_an_out_folder_that_exists_needs_force(features: Path, capsys: pytest.Ca
 
 PHASES = {
     "reading": "fedhip.cli.options.read_features",
-    "partition": "fedhip.cli.options.make_partition",
+    "partition": "fedhip.cli.options.divide_rows",
     "phase 1": "fedhip.core.fixedpoint.GridStatistics.from_data",
     "aggregation": "fedhip.simulation.Federation.of",
     "phase 3": "fedhip.simulation.Personalization.of",
@@ -322,7 +322,7 @@ PHASES = {
     "statistics writing": "fedhip.runs.folder.Draft.write_statistics",
     "model writing": "fedhip.runs.folder.Draft.write_model",
     "results writing": "fedhip.runs.folder.Draft.write_json",
-    "ledger writing": "fedhip.runs.folder.Draft.write_ledger",
+    "ledger writing": "fedhip.runs.ledger.Ledger.to_text",
     "report rendering": "fedhip.runs.report.render_report",
     "taking the place": "fedhip.runs.folder._take_place",
 }
@@ -470,7 +470,7 @@ def test_clients_of_any_name(tmp_path: Path, capsys: pytest.CaptureFixture[str])
     for name in AWKWARD[:3]:
         done("forget", "run", f"--client={name}")
     done("verify", "run")
-    assert RunFolder.open("run").clients == sorted(AWKWARD[3:])
+    assert Run.open("run").clients == sorted(AWKWARD[3:])
 
 
 def test_data_in_a_folder_whose_name_is_no_text(
@@ -509,7 +509,7 @@ def test_numbers_and_halves_and_labels_that_are_words(tmp_path: Path) -> None:
         labels = np.array(["yes", "no"])[np.arange(40) % 2]
         np.savez(tmp_path / "f.npz", features=values, labels=labels, clients=np.arange(40) % 3)
         done("run", "--features", tmp_path / "f.npz", "--out", "run", "--force")
-        assert RunFolder.open("run").class_names == ("no", "yes")
+        assert Run.open("run").class_names == ("no", "yes")
         done("verify", "run")
 
 
@@ -536,7 +536,7 @@ def test_the_heads_beyond_the_paper_stand_beside_fedhip(features: Path, capsys: 
     assert main(["run", *words, "--methods", "fedhip,fedhip-lda,fedhip-logistic"]) == 0
     shown = capsys.readouterr().out
     page = Path("beyond/report.html").read_text(encoding="utf-8")
-    methods = RunFolder.open(Path("beyond")).results["methods"]
+    methods = Run.open(Path("beyond")).results["methods"]
     assert [methods[name]["rounds"] for name in ("fedhip", "fedhip-lda", "fedhip-logistic")] == [1, 1, 8]
     statistics = 8 * (8 * 9 // 2 + 8 * 5 + 5)
     for name, title in (("fedhip-lda", "FedHiP-LDA"), ("fedhip-logistic", "FedHiP-logistic")):
@@ -563,7 +563,7 @@ def test_with_priors_the_models_of_the_run_answer_as_they_were_tested(
         "3",
     )
     result = run_json(capsys, *options, *only, "--prior", "client")
-    folder = RunFolder.open(Path("run"))
+    folder = Run.open(Path("run"))
     assert tomllib.loads((folder.path / "config.toml").read_text())["prior"] == "client"
     data = read_features(features)
     clients = clients_of(data, make_partition(data.labels, "dirichlet", 5, seed=0, concentration=0.1))
@@ -580,5 +580,5 @@ def test_with_priors_the_models_of_the_run_answer_as_they_were_tested(
     assert any(used) or only  # to models that keep to the client's classes anyway a prior is worth little
     plain = run_json(capsys, *options, *only)
     assert [entry["client"] for entry in plain["methods"]["fedhip"]["per_client"]] == list(folder.clients)
-    again = RunFolder.open(Path("run"))
+    again = Run.open(Path("run"))
     assert all(again.model(name).bias is None for name in again.clients)

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from fedhip.cli.main import main
-from fedhip.runs import RunFolder
+from fedhip.runs import Run
 from tests.cli.samples import done, refused, said
 from tests.runs.samples import make_run
 
@@ -69,6 +69,6 @@ def test_ctrl_c(run: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pyte
     def interrupted(*_: object) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(RunFolder, "federation", interrupted)
+    monkeypatch.setattr(Run, "federation", interrupted)
     assert main(["verify", str(run)]) == 130
     assert said(capsys) == ["fedhip: interrupted"]

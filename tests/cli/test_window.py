@@ -17,7 +17,7 @@ from fedhip.data import Window, read_features
 from fedhip.data import folders as folders_module
 from fedhip.data.window import SIXTEEN_BITS
 from fedhip.features import extract, reference
-from fedhip.runs import RunFolder
+from fedhip.runs import Run
 from tests.cli.samples import deepen, done, encoder, image_folder, refused, said
 from tests.core.problems import Array
 from tests.runs.samples import digest, feature_file
@@ -66,7 +66,7 @@ def run(made: Path, tmp_path: Path) -> Path:
 
 
 def weights_of(path: Path) -> dict[str | None, Array]:
-    folder = RunFolder.open(path)
+    folder = Run.open(path)
     return {client: folder.model(client).weights.numpy() for client in (None, *folder.clients)}
 
 
@@ -77,7 +77,7 @@ def answers(capsys: pytest.CaptureFixture[str], *words: object) -> Any:
 
 
 def window_of(path: Path) -> Window | None:
-    backbone = RunFolder.open(path).model(None).backbone
+    backbone = Run.open(path).model(None).backbone
     assert backbone is not None
     return backbone.window
 
@@ -88,7 +88,7 @@ def test_a_run_of_12_bits_is_that_of_their_highest_8(made: Path) -> None:
     for client, found in deep.items():
         np.testing.assert_array_equal(found, in_bytes[client])
     assert window_of(made / "run-deep") == Window(0, 4095)
-    assert "fedhip-vit in float32, 0 to 4095 in 8 bits, " in RunFolder.open(made / "run-deep").results["title"]
+    assert "fedhip-vit in float32, 0 to 4095 in 8 bits, " in Run.open(made / "run-deep").results["title"]
 
 
 def test_one_line_says_which_range_was_used(made: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -112,7 +112,7 @@ def test_8_bits_are_as_they_were_and_nothing_is_said(
     capsys.readouterr()
     done("run", "--data", made / "shallow", *options(made), "--out", tmp_path / "run")
     assert "bits" not in capsys.readouterr().err
-    model = RunFolder.open(tmp_path / "run").model(None)
+    model = Run.open(tmp_path / "run").model(None)
     assert model.backbone is not None
     assert list(model.backbone.to_dict()) == [
         *("name", "identity", "precision", "pooling", "weights", "mask_ratio", "mask_seed")
@@ -140,7 +140,7 @@ def test_an_image_that_comes_later_is_seen_as_those_of_the_run(
     """Also one that uses fewer bits by itself; by its own it would be bright."""
     image = np.random.default_rng(1).integers(0, 300, (16, 16), np.uint16)
     Image.fromarray(image).save(tmp_path / "one.png")
-    model = RunFolder.open(made / "run-deep").model("north")
+    model = Run.open(made / "run-deep").model("north")
     assert model.backbone is not None
     backbone = model.backbone.load(device="cpu")
     for words, levels in (((), image >> 4), (("--window", "0", "511"), image >> 1)):
@@ -191,7 +191,7 @@ def test_values_beyond_the_window_of_the_run_are_told(
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(folders_module, "IN_MEMORY", 0)
         done("join", run, "--data", wide, "--client", "west", "--window", "0", "16383")
-    own, cut = (RunFolder.open(run).statistics(client) for client in ("west", "east"))
+    own, cut = (Run.open(run).statistics(client) for client in ("west", "east"))
     assert own.digest() != cut.digest()
 
 

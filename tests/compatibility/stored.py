@@ -37,7 +37,8 @@ TOLERANCE, ITERATED, NEAR_ZERO = (0.0, 0.0, 0.0) if SAME_BITS else (1e-9, 1e-6, 
 #: Fields that may differ, by file: times, versions, and hashes of what holds any.
 _CHAIN = {"time", "results", "partition", "previous", "hash", *(() if SAME_BITS else ("models", "details"))}
 MAY_DIFFER: dict[str, set[str]] = {
-    "results.json": {"fedhip", "seconds"},
+    # Bytes of a run: those of the survey and of what β is chosen by were not counted when the files were made.
+    "results.json": {"fedhip", "seconds", "upload_bytes_per_client", "download_bytes_per_client"},
     "partition.json": {"numpy", "sha256"},
     "ledger.jsonl": _CHAIN,
     "receipts": _CHAIN | {"run"},

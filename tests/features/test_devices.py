@@ -1,13 +1,11 @@
-"""Where to compute and where to write, asked before the work."""
+"""Where to compute, asked before the work."""
 
 from pathlib import Path
 
-import numpy as np
 import pytest
 import torch
 
 from fedhip.features import load_backbone, pretrain, resolve_device
-from fedhip.features.devices import require_folder
 from fedhip.features.errors import ConfigError
 from fedhip.features.pools import Pool
 from fedhip.features.recipe import Recipe
@@ -48,15 +46,3 @@ def test_backbones_and_pretraining_ask(tmp_path: Path) -> None:
         load_backbone("fedhip-vit", device="cuda")
     with pytest.raises(ConfigError, match="use cpu"):
         pretrain(Pool(waves(4, 64), ("w",), (4,), (1.0,)), Recipe(steps=1), tmp_path, device="cuda")
-
-
-def test_folders_that_can_be_made(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    require_folder(tmp_path / "a" / "b")
-    assert not (tmp_path / "a").exists()
-    np.save(tmp_path / "file.npy", 1)
-    for folder in (tmp_path / "file.npy", tmp_path / "file.npy" / "deeper"):
-        with pytest.raises(ConfigError, match=r"file\.npy is a file, not a folder"):
-            require_folder(folder)
-    monkeypatch.setattr("os.access", lambda path, mode: False)
-    with pytest.raises(ConfigError, match="cannot be written to"):
-        require_folder(tmp_path / "a")

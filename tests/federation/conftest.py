@@ -11,8 +11,6 @@ from typing import Any
 
 import pytest
 
-import fedhip.runs.report
-
 with warnings.catch_warnings():
     warnings.simplefilter("ignore")  # its own libraries warn one another while they are imported
     import flwr.clientapp
@@ -20,9 +18,9 @@ with warnings.catch_warnings():
 
 
 @pytest.fixture(autouse=True)
-def no_reports(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+def no_reports(request: pytest.FixtureRequest) -> None:
     if "reports" not in request.fixturenames:
-        monkeypatch.setattr(fedhip.runs.report, "render_report", lambda _: "<html></html>")
+        request.getfixturevalue("no_report")
 
 
 @pytest.fixture

@@ -30,7 +30,7 @@ from fedhip.federation.site_state import Session
 from fedhip.federation.vector import Vector, to_vector
 from fedhip.federation.wire import Letter
 from fedhip.phases import Client, RowEncoding
-from fedhip.runs import RunFolder
+from fedhip.runs import Run
 from fedhip.simulation import RidgeOptions, add_up, clients_of, encoding_of
 from tests.core.problems import Array
 from tests.federation.grid import Clock, Fault, LocalGrid
@@ -190,8 +190,8 @@ class Trial:
             self.folder, lambda deadline: Exchange(self.grid, deadline, pause=5.0, clock=clock, sleep=clock.sleep)
         )
 
-    def run(self) -> RunFolder:
-        return RunFolder.open(self.round().run())
+    def run(self) -> Run:
+        return Run.open(self.round().run())
 
     def again(self) -> None:
         """The engine without its faults, its sites as they are."""
@@ -203,5 +203,5 @@ class Trial:
 
     def codes(self) -> dict[str, str]:
         """Why each site was left out."""
-        found: dict[str, str] = RunFolder.open(self.result).results["dropped"]
+        found: dict[str, str] = Run.open(self.result).results["dropped"]
         return found

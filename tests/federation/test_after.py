@@ -12,7 +12,7 @@ import pytest
 
 from fedhip.core.fixedpoint import GridStatistics
 from fedhip.federation.errors import SiteDataError
-from fedhip.runs import RunFolder
+from fedhip.runs import Run
 from tests.cli.samples import done, refused
 from tests.federation.samples import FOUR, Trial, sum_of, write_rows
 from tests.federation.test_round import assert_same_models, fedhip_run
@@ -35,7 +35,7 @@ def test_a_late_site_joins_the_result_of_the_server(
     done("join", result, "--client", "late", "--features", rows)
     assert "1 model solved" in capsys.readouterr().out
     # The columns and β stay those that the sites of the round found together.
-    joined, agreed = RunFolder.open(result), replace(trial.agreement, beta=RunFolder.open(trial.result).results["beta"])
+    joined, agreed = Run.open(result), replace(trial.agreement, beta=Run.open(trial.result).results["beta"])
     expected = fedhip_run(tmp_path / "run", LATE, agreed, FOUR)
     assert joined.total() == sum_of(LATE, trial.agreement, FOUR) == expected.total()
     assert_same_models(joined.model("late"), expected.model("late"))
@@ -48,7 +48,7 @@ def test_a_late_site_joins_the_result_of_the_server(
     done("verify", result)
     done("join", result, "--client", "late", "--features", rows)
     done("forget", result, "--client", "later")
-    assert RunFolder.open(result).total() == sum_of(LATE, trial.agreement, FOUR)
+    assert Run.open(result).total() == sum_of(LATE, trial.agreement, FOUR)
 
 
 def test_a_sum_that_is_not_the_that_of_the_round_and_who_joined_is_found_out(
@@ -81,7 +81,7 @@ def test_the_model_of_the_server_answers_with_scores(trial: Trial, capsys: pytes
     found = json.loads(capsys.readouterr().out)["rows"]
     assert found[0]["probabilities"] is None
     with np.load(rows) as arrays:
-        scores = RunFolder.open(trial.result).model(None).scores(arrays["features"])
+        scores = Run.open(trial.result).model(None).scores(arrays["features"])
     np.testing.assert_allclose([row["scores"] for row in found], scores)
     line = refused(capsys, "export", trial.result, trial.folder / "model.onnx", "--head-only")
     assert "take a site's folder" in line

@@ -39,7 +39,7 @@ from fedhip.federation.errors import (
     SiteNameError,
 )
 from fedhip.federation.names import same_class
-from fedhip.federation.toml import write_toml
+from fedhip.utils.toml import write_toml
 
 BACKBONE = BackboneReference("fedhip-vit", "ab" * 32, "float32", pooling="mean")
 GOOD: dict[str, Any] = {

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 from fedhip.federation.errors import RoundError
+from fedhip.federation.server import Round
 from tests.federation.grid import ServerKilled
 from tests.federation.samples import CLASSES, FOUR, ONE_SUM, ROWS, WIDTH, Trial, clients, rows_of, sum_of
 
@@ -111,6 +112,21 @@ def test_a_census_that_is_none(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
     trial.lie(monkeypatch, "b", lambda vector: vector.__setitem__(0, np.uint64(2**60)), round=0)
     with pytest.raises(RoundError, match="wrong numbers under its mask"):
         trial.run()
+
+
+def test_a_false_census_is_in_the_log_of_each_site(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Sites that have too few rows are told of more, and go on; all are told the same, so that adding up shows it."""
+    trial = counted(tmp_path, columns="plain", beta=1.0)
+    for site in FOUR:
+        features, labels = rows_of(site, 4)
+        split = np.array([0, 1, 1, 1], np.int8)
+        np.savez(trial.data(site), features=features, labels=labels, split=split, class_names=np.array(CLASSES))
+        trial.policy(site, "smallest_class = 1")
+    honest = Round._census
+    monkeypatch.setattr(Round, "_census", lambda own: {"census": honest(own)["census"] + np.uint64(500)})
+    assert trial.run().total().num_samples == len(FOUR) < WIDTH
+    for site in FOUR:
+        assert f"by the census the others have {500 * len(CLASSES) + 3} training rows: compare it" in trial.log(site)
 
 
 def test_classes_of_too_few_rows_are_left_out_at_the_site(tmp_path: Path) -> None:

@@ -14,7 +14,7 @@ from fedhip.core.columns import Columns, Survey
 from fedhip.data import FeatureSet, make_partition
 from fedhip.federation.codes import SiteCode
 from fedhip.federation.errors import QuorumError, RoundError
-from fedhip.runs import RunFolder, verify
+from fedhip.runs import Run, verify
 from fedhip.runs.run import RoundSettings, run_round
 from tests.core.problems import Array
 from tests.federation.samples import CLASSES, FOUR, WIDTH, Trial, ridge_options
@@ -57,12 +57,12 @@ def data_of_all(outlier: float | None = 1e5, column: int = DOLLARS) -> FeatureSe
     return FeatureSet(rows, labels, CLASSES, np.repeat(np.array(FOUR), ROWS), split=np.tile(split(), len(FOUR)))
 
 
-def fedhip_run(path: Path, trial: Trial, outlier: float | None = 1e5, column: int = DOLLARS) -> RunFolder:
+def fedhip_run(path: Path, trial: Trial, outlier: float | None = 1e5, column: int = DOLLARS) -> Run:
     data = data_of_all(outlier, column)
     partition = make_partition(data.labels, "natural", clients=data.clients)
     config = {"alpha": "loo", "beta": "auto", "seed": 0, "only_local_classes": False, "statistics": True}
     told = RoundSettings(ridge=ridge_options(trial.agreement))
-    return run_round(path, data, partition, told, title="", config=config, render=lambda *_: "")[0]
+    return run_round(path, data, partition, told, title="", config=config)[0]
 
 
 @pytest.mark.parametrize(
@@ -85,7 +85,7 @@ def test_dollars_beside_columns_of_one(tmp_path: Path, outlier: float, column: i
         assert mine == theirs
         assert mine.keys() == set(FOUR)
     for site in FOUR:
-        own = RunFolder.open(trial.site_folder(site) / "result")
+        own = Run.open(trial.site_folder(site) / "result")
         assert_same_models(own.model(site), expected.model(site))
         scores = [run.model(site).scores(rows_in_dollars(site)[0]) for run in (own, expected)]
         torch.testing.assert_close(scores[0], scores[1], rtol=0.0, atol=1e-9)
@@ -105,7 +105,7 @@ def test_the_units_decide_nothing(tmp_path: Path, another_user: Callable[[], Non
     second = other.run()
     assert first.results["beta"] == pytest.approx(second.results["beta"], rel=1e-3)
     for site in FOUR:
-        mine, theirs = (RunFolder.open(trial.site_folder(site) / "result") for trial in (usual, other))
+        mine, theirs = (Run.open(trial.site_folder(site) / "result") for trial in (usual, other))
         assert mine.model(site).alpha == theirs.model(site).alpha
         assert mine.results["methods"]["fedhip"]["accuracy"] == theirs.results["methods"]["fedhip"]["accuracy"]
 
@@ -170,7 +170,7 @@ def test_units_that_are_given_need_no_first_sum(tmp_path: Path) -> None:
     assert [s["ask"] for s in result.results["sums"]] == ["statistics", "beta"]
     assert result.results["methods"]["fedhip"]["rounds"] == 2
     for site in FOUR:
-        own, theirs = (RunFolder.open(t.site_folder(site) / "result").model(site) for t in (trial, summed))
+        own, theirs = (Run.open(t.site_folder(site) / "result").model(site) for t in (trial, summed))
         assert own.alpha == theirs.alpha
         scores = [model.scores(rows_in_dollars(site)[0]) for model in (own, theirs)]
         torch.testing.assert_close(scores[0], scores[1], rtol=0.0, atol=1e-3)

@@ -12,13 +12,13 @@ from flwr.app import RecordDict
 from PIL import Image
 
 from fedhip.data import FeatureSet, Window, load_dataset, make_partition
-from fedhip.data.files import default_cache
 from fedhip.features import extract, load_backbone
 from fedhip.features.reference import BackboneReference
 from fedhip.federation import encoder as encoder_module
 from fedhip.federation.encoder import cached, digest_of, receive
 from fedhip.federation.errors import EncoderError, QuorumError
 from fedhip.runs.run import RoundSettings, run_round
+from fedhip.utils.files import default_cache
 from tests.cli.samples import deepen, encoder, image_folder
 from tests.federation.samples import Trial, ridge_options
 
@@ -109,7 +109,7 @@ class Pictures:
         partition = make_partition(labels, "natural", clients=data.clients)
         config = {"alpha": "loo", "beta": "auto", "seed": 0, "statistics": True}
         settings = RoundSettings(ridge=ridge_options(self.trial.agreement))
-        return run_round(path, rows, partition, settings, title="", config=config, render=lambda *_: "")[0]
+        return run_round(path, rows, partition, settings, title="", config=config)[0]
 
 
 class _Frozen(dict[str, Any]):

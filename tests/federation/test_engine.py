@@ -15,7 +15,7 @@ from flwr.supernode.cli.flower_supernode import _parse_args_run_supernode
 
 from fedhip.federation import engine
 from fedhip.federation.errors import EngineMissingError
-from fedhip.runs.config import write_config
+from fedhip.utils.toml import write_toml
 
 FILES = {"authority": Path("/x/ca.crt"), "secret": Path("/x/secret")}
 
@@ -37,7 +37,7 @@ def test_the_engine_understands_the_server_s_command() -> None:
 def test_the_engine_understands_the_node_s_command(tmp_path: Path) -> None:
     config = tmp_path / "node.toml"
     odd = {"site-folder": '/a b/"c"\\d=e', "data": "/ü"}
-    config.write_text(write_config(odd), encoding="utf-8")
+    config.write_text(write_toml(odd), encoding="utf-8")
     command = engine.supernode(address="h:1", key=Path("/x/key"), port=77, config=config, app=Path("/x/app"), **FILES)
     assert command[:5] == [sys.executable, "-P", "-m", "fedhip.federation.node", "/x/app"]
     args = _parse_args_run_supernode().parse_args(command[5:])

@@ -14,8 +14,6 @@ from flwr.app import ArrayRecord, ConfigRecord, Context, RecordDict
 
 from fedhip.federation.codes import ServerCode, SiteCode
 from fedhip.federation.errors import QuorumError, RoundError
-from fedhip.federation.secure_sum import member as member_module
-from fedhip.federation.secure_sum.shamir import split
 from fedhip.federation.vector import Layout, Vector
 from fedhip.federation.wire import from_records, to_records
 from tests.federation.grid import array_record
@@ -374,36 +372,3 @@ def test_a_lying_dealer_is_named(tmp_path: Path) -> None:
     trial.fault("changed", "c", "share", spoil)
     assert trial.run().total() == sum_of(THREE, trial.agreement)
     assert set(trial.codes()) == {"c"}
-
-
-def test_a_dealer_whose_seals_do_not_open_is_named_at_the_sites(tmp_path: Path) -> None:
-    """The server cannot see it, and a site that says so to the server could say so of anybody."""
-    trial = Trial.make(tmp_path, quorum=3, threshold=3, **ONE_SUM)
-
-    def flip(records: RecordDict) -> RecordDict:
-        fields = cast(ConfigRecord, records["body"])
-        fields["shares"] = [share[:-1] + bytes([share[-1] ^ 1]) for share in cast(list[bytes], fields["shares"])]
-        return records
-
-    trial.fault("changed", "c", "share", flip)
-    with pytest.raises(QuorumError, match="a: secure-sum, b: secure-sum, d: secure-sum"):
-        trial.run()
-    for site in THREE:
-        assert "site 'c': the sealed shares do not open" in trial.log(site)
-    trial.again()
-    assert trial.run().total() == sum_of(FOUR, trial.agreement)  # nobody has lost anything
-
-
-def test_a_dealer_of_another_secret_ends_this_federation(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The sites have unmasked, and do so once: to start again would be no help, and is not advised."""
-    trial = Trial.make(tmp_path, quorum=3, threshold=3, **ONE_SUM)
-    calls = iter(range(8))
-
-    def lie(secret: bytes, threshold: int, points: list[int]) -> dict[int, bytes]:
-        return split(bytes(32) if next(calls) == 4 else secret, threshold, points)  # the seed of c, the third to deal
-
-    monkeypatch.setattr(member_module, "split", lie)
-    with pytest.raises(RoundError, match=r"site 'c': .*make a new federation without it") as caught:
-        trial.run()
-    assert "goes on from here" not in str(caught.value)
-    assert not trial.result.exists()

@@ -9,7 +9,7 @@ import torch
 
 from fedhip.cli.main import main
 from fedhip.models import Model
-from fedhip.runs import RunFolder, verify
+from fedhip.runs import Run, verify
 from tests.federation.samples import FOUR, ONE_SUM, Trial
 from tests.federation.test_round import fedhip_run
 
@@ -39,7 +39,7 @@ def test_models_are_those_of_fedhip_run(
     assert_same(result.model(None), expected.model(None))
     method = f"fedhip-{head}"
     for site in FOUR:
-        own = RunFolder.open(trial.site_folder(site) / "result")
+        own = Run.open(trial.site_folder(site) / "result")
         assert_same(own.model(site), expected.model(site))
         assert not [check for check in verify(own) if check.problem]
         assert own.results["methods"].keys() == {"local", "global", method}

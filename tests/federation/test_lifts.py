@@ -29,7 +29,7 @@ from fedhip.federation.setup import InitSettings
 from fedhip.federation.vector import Vector, digest_of
 from fedhip.federation.wire import Step
 from fedhip.lifting import LiftSettings
-from fedhip.runs import RunFolder, verify
+from fedhip.runs import Run, verify
 from fedhip.runs.run import RoundSettings, run_round
 from fedhip.simulation import RidgeOptions
 from tests.cli.samples import done
@@ -60,7 +60,7 @@ def lifted(tmp_path: Path, kind: str = "relu", **settings: Any) -> Trial:
     return Trial.make(tmp_path, **lift_options(kind), **settings)
 
 
-def fedhip_run(path: Path, kind: Any, agreement: Agreement, **settings: Any) -> RunFolder:
+def fedhip_run(path: Path, kind: Any, agreement: Agreement, **settings: Any) -> Run:
     """The run of the same clients in one process."""
     data = feature_set(FOUR)
     partition = make_partition(data.labels, "natural", clients=data.clients)
@@ -70,7 +70,7 @@ def fedhip_run(path: Path, kind: Any, agreement: Agreement, **settings: Any) -> 
         "alpha": "loo", "beta": told.beta, "seed": 0, "only_local_classes": False, "statistics": True,
         "prior": told.prior,
     }  # fmt: skip
-    return run_round(path, data, partition, told, title="", config=config, render=lambda *_: "")[0]
+    return run_round(path, data, partition, told, title="", config=config)[0]
 
 
 @pytest.mark.parametrize(
@@ -99,7 +99,7 @@ def test_models_are_those_of_fedhip_run(tmp_path: Path, kind: str, settings: dic
     assert_same_lift(result.lift, expected.lift)
     torch.testing.assert_close(result.model(None).weights, expected.model(None).weights, rtol=1e-9, atol=1e-9)
     for site in FOUR:
-        own = RunFolder.open(trial.site_folder(site) / "result")
+        own = Run.open(trial.site_folder(site) / "result")
         assert_same_lift(own.model(site).lift, expected.lift)
         assert_same_answers(own.model(site), expected.model(site))
         assert own.results["lift"] == expected.results["lift"]
@@ -123,7 +123,7 @@ def test_a_late_site_is_lifted_like_the_others(tmp_path: Path) -> None:
     trial = lifted(tmp_path)
     trial.run()
     done("join", trial.result, "--client", "late", "--features", write_rows(tmp_path / "late.npz", "late"))
-    assert RunFolder.open(trial.result).model("late").weights.shape == (W, len(CLASSES))
+    assert Run.open(trial.result).model("late").weights.shape == (W, len(CLASSES))
 
 
 def test_plain_sums(tmp_path: Path) -> None:

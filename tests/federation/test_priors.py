@@ -16,7 +16,7 @@ from fedhip.federation.agreement import Agreement
 from fedhip.federation.errors import RoundError
 from fedhip.federation.vector import Vector
 from fedhip.models import Model
-from fedhip.runs import RunFolder, verify
+from fedhip.runs import Run, verify
 from fedhip.runs.run import RoundSettings, run_round
 from tests.cli.samples import done
 from tests.core.problems import Array
@@ -45,7 +45,7 @@ def skewed(tmp_path: Path, **settings: Any) -> Trial:
     return trial
 
 
-def fedhip_run(path: Path, agreement: Agreement, **settings: Any) -> RunFolder:
+def fedhip_run(path: Path, agreement: Agreement, **settings: Any) -> Run:
     """The run of the same clients in one process."""
     parts = [skewed_rows(site) for site in FOUR]
     clients = np.repeat(np.array(FOUR), ROWS)
@@ -56,7 +56,7 @@ def fedhip_run(path: Path, agreement: Agreement, **settings: Any) -> RunFolder:
         "alpha": told.alpha, "beta": told.beta, "seed": 0, "only_local_classes": told.only_local_classes,
         "statistics": True, "prior": "client",
     }  # fmt: skip
-    return run_round(path, data, partition, told, title="", config=config, render=lambda *_: "")[0]
+    return run_round(path, data, partition, told, title="", config=config)[0]
 
 
 def assert_same_answers(own: Model, other: Model) -> None:
@@ -95,7 +95,7 @@ def test_models_and_priors_are_those_of_fedhip_run(tmp_path: Path, settings: dic
     same = ("local", "global", method) if trial.agreement.head == "ridge" else ("local", method)
     chosen = 0
     for site in FOUR:
-        own = RunFolder.open(trial.site_folder(site) / "result")
+        own = Run.open(trial.site_folder(site) / "result")
         assert_same_answers(own.model(site), expected.model(site))
         for name in same:
             mine, theirs = own.priors(site)[name], expected.priors(site)[name]
@@ -114,7 +114,7 @@ def test_a_site_answers_with_its_prior(tmp_path: Path, capsys: pytest.CaptureFix
     # Of the model that is everybody's: one of its own has the site's frequencies in its intercept.
     trial = skewed(tmp_path, alpha=0.0)
     trial.run()
-    own = RunFolder.open(trial.site_folder("a") / "result")
+    own = Run.open(trial.site_folder("a") / "result")
     model, features = own.model("a"), skewed_rows("a")[0]
     assert model.bias is not None
     plain = replace(model, bias=None)
@@ -129,7 +129,7 @@ def test_who_joins_the_result_has_no_prior(tmp_path: Path) -> None:
     features, labels = skewed_rows("late")
     np.savez(tmp_path / "late.npz", features=features, labels=labels, class_names=np.array(CLASSES))
     done("join", trial.result, "--client", "late", "--features", tmp_path / "late.npz")
-    joined = RunFolder.open(trial.result)
+    joined = Run.open(trial.result)
     assert joined.priors("late") == {}
     assert joined.model("late").bias is None
 
@@ -145,7 +145,7 @@ def test_killed_in_a_sum_of_priors(tmp_path: Path, step: str, number: int, anoth
     another_user()
     assert other.run().results["sums"] == sums
     for site in FOUR:
-        mine, theirs = (RunFolder.open(t.site_folder(site) / "result").priors(site) for t in (trial, other))
+        mine, theirs = (Run.open(t.site_folder(site) / "result").priors(site) for t in (trial, other))
         assert mine == theirs
 
 
@@ -156,7 +156,7 @@ def test_a_leaver_is_in_the_statistics_and_not_in_the_losses(tmp_path: Path) -> 
     trial.fault("late", "c", "mask", round=2)
     result = trial.run()
     assert [s["sites"] for s in result.results["sums"]] == [list(FOUR), ["a", "b", "d"]]
-    assert RunFolder.open(trial.site_folder("c") / "result").priors("c")  # it was back at the end
+    assert Run.open(trial.site_folder("c") / "result").priors("c")  # it was back at the end
 
 
 def test_without_consent_nobody_goes_on(tmp_path: Path) -> None:
@@ -187,5 +187,5 @@ def test_plain_sums(tmp_path: Path) -> None:
         plain.policy(site, "require_secure_sum = false\nsmallest_class = 1")
     masked.run(), plain.run()
     for site in FOUR:
-        mine, theirs = (RunFolder.open(t.site_folder(site) / "result").priors(site) for t in (masked, plain))
+        mine, theirs = (Run.open(t.site_folder(site) / "result").priors(site) for t in (masked, plain))
         assert mine == theirs

@@ -8,7 +8,7 @@ import pytest
 
 from fedhip.federation.sums import default_state
 from tests.federation.samples import FOUR, Trial
-from tests.test_private_files import Watch, watch  # noqa: F401
+from tests.utils.test_private_files import Watch, watch  # noqa: F401
 
 
 @pytest.mark.parametrize("secure", [True, False])

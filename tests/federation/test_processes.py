@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 
 from fedhip.federation import background, processes, serving, started, supervisor
-from fedhip.federation.control import Run
+from fedhip.federation.control import EngineRun
 from fedhip.federation.errors import EngineError, FederationError, NotServingError, PortError, RoundError
 from fedhip.federation.places import ServerPlace, State
 from fedhip.federation.proxy import listen
@@ -217,9 +217,9 @@ class Played:
     def stop(self, number: int) -> None:
         self.stopped.append(number)
 
-    def runs(self, number: int | None = None) -> list[Run]:
+    def runs(self, number: int | None = None) -> list[EngineRun]:
         if number is None:
-            return [Run(1, "finished:failed", "", "", "")]
+            return [EngineRun(1, "finished:failed", "", "", "")]
         state = self.states.pop(0)
         if isinstance(state, BaseException):
             raise state
@@ -229,7 +229,7 @@ class Played:
             result = self.place.state.path / "result"
             result.mkdir(exist_ok=True)
             (result / "results.json").write_text("{}")
-        return [Run(7, state, "ServerApp failed with exception: too few sites", "", "")]
+        return [EngineRun(7, state, "ServerApp failed with exception: too few sites", "", "")]
 
 
 @pytest.fixture
@@ -280,7 +280,7 @@ def test_a_second_round_at_once_is_refused(
     place: ServerPlace, play: Callable[..., Played], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     played = play()
-    monkeypatch.setattr(played, "runs", lambda number=None: [Run(3, "running", "", "", "")])
+    monkeypatch.setattr(played, "runs", lambda number=None: [EngineRun(3, "running", "", "", "")])
     with pytest.raises(RoundError, match="run 3 is under way"):
         processes.run(place, say=lambda _: None)
 
@@ -315,10 +315,10 @@ def test_stop_ends_sites_and_server_and_nothing_else(made: Path) -> None:
 
 
 def test_a_killed_server_app_is_told_with_the_way_on(tmp_path: Path) -> None:
-    from fedhip.federation.control import Run
+    from fedhip.federation.control import EngineRun
     from fedhip.federation.processes import _why_failed
 
-    last = Run(7, "finished:failed", "No heartbeat received from the task", "", "")
+    last = EngineRun(7, "finished:failed", "No heartbeat received from the task", "", "")
     said = _why_failed(last, ServerPlace(tmp_path))
     assert said.endswith(f"go on from its checkpoint: fedhip federation run {tmp_path}")
     assert "run 7 failed: the server app was killed" in said

@@ -26,7 +26,7 @@ from fedhip.federation.places import ServerPlace, State
 from fedhip.federation.setup import InitSettings, init
 from fedhip.federation.site_folder import open_site
 from fedhip.privacy.attacks import Upload, every_row, single_rows
-from fedhip.runs import RunFolder
+from fedhip.runs import Run
 from tests.federation.doors import signed
 from tests.federation.samples import CLASSES, FOUR, ONE_SUM, WIDTH, sum_of, write_rows
 
@@ -61,7 +61,7 @@ def test_four_sites_as_in_the_example(tmp_path: Path) -> None:
     assert not list(places[0].rglob("key"))  # each site made its own
     for site, place in zip(SITES, places[1:], strict=True):
         assert open_site(place).name == site
-    total = RunFolder.open(places[0] / "state" / "result").total()
+    total = Run.open(places[0] / "state" / "result").total()
     assert total.num_samples > total.num_features
     assert every_row(Upload.of(total)) is None  # the sum gives no row away
     assert len(single_rows(Upload.of(total))) == 0
@@ -97,8 +97,8 @@ class Demo:
         with ThreadPoolExecutor() as pool:
             list(pool.map(background.apart, ["site"] * len(sites), settings))
 
-    def run(self, say: Callable[[str], None] = lambda _: None) -> RunFolder:
-        return RunFolder.open(processes.run(self.place, say=say))
+    def run(self, say: Callable[[str], None] = lambda _: None) -> Run:
+        return Run.open(processes.run(self.place, say=say))
 
     def kill(self, name: str, folder: str = ".") -> None:
         """Kill one process, and nothing that it started."""
@@ -169,7 +169,7 @@ def require_that_a_twin_finds_its_place_taken(site: Path, twin: Path) -> None:
             joining.join(twin, {"data": "x"}, say=lambda _: None, stop=threading.Event())
 
 
-def when_it_serves(run: Callable[[], RunFolder]) -> RunFolder:
+def when_it_serves(run: Callable[[], Run]) -> Run:
     """The round, as soon as the server that was killed is there again."""
     deadline = time.monotonic() + 60
     while True:

@@ -16,7 +16,7 @@ from fedhip.data import make_partition
 from fedhip.federation.agreement import Agreement
 from fedhip.federation.errors import RoundError
 from fedhip.models import Model
-from fedhip.runs import RunFolder, verify
+from fedhip.runs import Run, verify
 from fedhip.runs.run import RoundSettings, run_round
 from tests.federation.samples import EIGHT, FOUR, ONE_SUM, Trial, encoding, feature_set, ridge_options, sum_of
 
@@ -25,7 +25,7 @@ ALL_STAGES = ("hello", "keys", "share", "mask", "unmask", "personalize")
 
 def fedhip_run(
     path: Path, sites: tuple[str, ...], agreement: Agreement, surveyed: tuple[str, ...] | None = None, **settings: Any
-) -> RunFolder:
+) -> Run:
     """The run of the same clients in one process; `surveyed` are those who say what columns are like, if not all."""
     data, ridge = feature_set(sites), ridge_options(agreement)
     if surveyed is not None:
@@ -35,7 +35,7 @@ def fedhip_run(
     config = {
         "alpha": agreement.alpha, "beta": agreement.beta, "seed": 0, "only_local_classes": False, "statistics": True,
     }  # fmt: skip
-    return run_round(path, data, partition, told, title="", config=config, render=lambda *_: "")[0]
+    return run_round(path, data, partition, told, title="", config=config)[0]
 
 
 def assert_same_models(own: Model, other: Model) -> None:
@@ -80,7 +80,7 @@ def test_masked_plain_and_fedhip_run_are_the_same_bits(
         assert result.results["beta"] == expected.results["beta"]
         assert not [check for check in verify(result) if check.problem]
         for site in FOUR:
-            own = RunFolder.open(trial.site_folder(site) / "result")
+            own = Run.open(trial.site_folder(site) / "result")
             assert_same_models(own.model(site), expected.model(site))
             mine, theirs = (run.details["clients"][site]["loo_chosen"] for run in (own, expected))
             assert mine == theirs
@@ -163,7 +163,7 @@ def test_a_site_that_dies_between_the_sums(tmp_path: Path, number: int, ask: str
     expected = fedhip_run(tmp_path / "run", inside, trial.agreement, FOUR)
     if ask == "statistics":
         for site in three:
-            own = RunFolder.open(trial.site_folder(site) / "result").model(site)
+            own = Run.open(trial.site_folder(site) / "result").model(site)
             assert_same_models(own, expected.model(site))
 
 
@@ -178,7 +178,7 @@ def test_a_site_that_dies_between_the_sums_and_is_back(tmp_path: Path) -> None:
     assert result.total() == expected.total()
     assert trial.codes() == {}
     for site in FOUR:
-        assert_same_models(RunFolder.open(trial.site_folder(site) / "result").model(site), expected.model(site))
+        assert_same_models(Run.open(trial.site_folder(site) / "result").model(site), expected.model(site))
 
 
 @pytest.mark.parametrize("number", [1, 3])
@@ -246,7 +246,7 @@ def test_a_site_has_a_run_folder_that_predict_verify_and_report_read(
         ["report", own],
     ):
         assert main([str(word) for word in words]) == 0, capsys.readouterr().err
-    assert RunFolder.open(own).clients == ["a"]
+    assert Run.open(own).clients == ["a"]
 
 
 def test_only_a_site_that_says_so_tells_its_accuracy(tmp_path: Path) -> None:

@@ -11,6 +11,8 @@ from typing import Any
 import numpy as np
 import pytest
 
+from fedhip.cli.main import main
+from fedhip.federation import background
 from fedhip.federation.codes import SiteCode, SiteRefusalError
 from fedhip.federation.errors import PolicyError, RoundError
 from fedhip.federation.sums import Allowance, Fingerprint, Question, Sums, default_state
@@ -93,6 +95,28 @@ def test_what_a_person_allows_is_written_down_and_good_for_one_session() -> None
         Allowance.given(" ")
 
 
+def test_a_reason_on_the_command_line_reaches_the_ledger(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """`fedhip federation site`, but for the engine's node: what it is started with is what the sites here answer by."""
+    Trial.make(tmp_path / "first", **ONE_SUM).run()
+    trial = Trial.make(tmp_path / "second", ("a", "b", "c"), **ONE_SUM)
+    started: dict[str, dict[str, str]] = {}
+    monkeypatch.setattr(background, "site", lambda folder, settings: started.update({folder: settings}))
+    for site in trial.sites:
+        words = ["federation", "site", str(trial.site_folder(site)), "--features", str(trial.data(site))]
+        assert main(words) == 2
+        assert "differs from it only by d" in capsys.readouterr().err
+        assert main([*words, "--allow", "d has  withdrawn"]) == 0
+        trial.grid.nodes[trial.node(site)].node_config.update(started[str(trial.site_folder(site))])
+    trial.run()
+    with Sums.open() as sums:
+        allowed = [line for line in sums.lines if line["event"] == "allowed"]
+    assert {line["site"] for line in allowed} == {"a", "b", "c"}
+    assert {line["reason"] for line in allowed} == {"d has withdrawn"}
+    assert len({line["token"] for line in allowed}) == 3
+
+
 def test_a_sum_is_unmasked_once_whatever_a_folder_says() -> None:
     took_part()
     with Sums.open() as sums:
@@ -102,6 +126,47 @@ def test_a_sum_is_unmasked_once_whatever_a_folder_says() -> None:
                 sums.require_one_unmasking(question, members)
         with pytest.raises(SiteRefusalError, match="was in this session before"):
             sums.require_new_session(asked())
+
+
+def test_a_sum_that_was_spoilt_is_unmasked_again_for_exactly_the_others() -> None:
+    took_part()
+    with Sums.open() as sums:
+        with pytest.raises(SiteRefusalError, match="was unmasked before"):
+            sums.require_one_unmasking(asked(attempt=2), "abd")
+        sums.cheated(asked(), "c")
+        sums.require_one_unmasking(asked(attempt=2), "abd")
+        sums.took_part(asked(attempt=2), "unmasked", "abd", rows(1, 2, 3))
+        for question, members in ((2, "ab"), (3, "abd"), (3, "ab"), (2, "abcd"), (3, "abcd")):
+            with pytest.raises(SiteRefusalError, match="was unmasked before"):
+                sums.require_one_unmasking(asked(attempt=question), members)
+        with pytest.raises(SiteRefusalError, match="c dealt wrong shares under this agreement before"):
+            sums.require_no_cheater(asked(session=b"2"), "abcd")
+        sums.require_no_cheater(asked("second"), "abcd")
+
+
+def test_a_session_that_was_spoilt_is_made_again_by_exactly_the_others() -> None:
+    took_part("abcdefgh")
+    with Sums.open() as sums:
+        assert sums.finished(asked(session=b"2")) is not None
+        sums.cheated(asked(), "c")
+        assert sums.finished(asked(session=b"2")) is None
+        assert sums.finished(asked(session=b"2", site="b")) is None
+        sums.require_difference(asked(session=b"2"), "abdefgh", rows(1, 2, 3), 3)
+        for members, data in (("abdefg", rows(1, 2, 3)), ("abde", rows(1, 2, 3)), ("abdefgh", rows(1, 2, 3, 4))):
+            with pytest.raises(SiteRefusalError, match="differs from it only by"):
+                sums.require_difference(asked(session=b"2"), members, data, 1, Allowance.given("why not"))
+        sums.took_part(asked(session=b"2"), "unmasked", "abdefgh", rows(1, 2, 3))
+        assert sums.finished(asked(session=b"3")) == b"2".hex()
+
+
+def test_a_cheater_makes_no_difference_and_hides_nobody() -> None:
+    took_part()
+    assert refused("abc", least=2)
+    assert not refused("abce", least=2)
+    with Sums.open() as sums:
+        sums.cheated(asked(), "d")
+    assert not refused("abc", least=2)
+    assert refused("abce", least=2)  # of e alone
 
 
 def cut_off(path: Path) -> None:

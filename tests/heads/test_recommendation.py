@@ -19,19 +19,19 @@ from sklearn.preprocessing import StandardScaler
 from fedhip.core import DEFAULT_ALPHAS
 from fedhip.core.errors import EmptyClientError
 from fedhip.core.prior import PriorLosses, choose_prior, scale_of
+from fedhip.core.selection import FOLDS
 from fedhip.heads import HEADS, Head, Lda
 from fedhip.heads.lda import LdaFit
 from fedhip.heads.recommendation import (
-    FOLDS,
     Judged,
     Recommendation,
     compare_with_lda,
-    hold_out_fold,
     in_words,
     judge_heads,
 )
 from fedhip.heads.round import HeadRound, run_head
 from fedhip.heads.task import Task
+from fedhip.hold_out import hold_out_fold
 from fedhip.methods import Protocol, run_method
 from fedhip.phases import Client, Federation, Rows
 from fedhip.simulation import PAPER, STANDARD, RidgeOptions, simulate

@@ -12,10 +12,11 @@ from torch import Tensor
 
 from fedhip.core.prior import NO_PRIOR, Prior, PriorLosses, choose_priors, scale_of
 from fedhip.heads.task import Task
+from fedhip.hold_out import hold_out
 from fedhip.methods import METHODS, MethodError, engine, run_method
 from fedhip.methods.engine import Laboratory
 from fedhip.methods.fedavg import FedAvg
-from fedhip.methods.prior import WithPrior, hold_out
+from fedhip.methods.prior import WithPrior
 from fedhip.methods.training import flat
 from fedhip.phases import Client
 from fedhip.priors import PRIOR_ALPHAS, left_out_classes, losses_bytes, prior_bytes

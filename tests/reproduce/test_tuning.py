@@ -9,11 +9,12 @@ import numpy as np
 import pytest
 from sklearn.preprocessing import StandardScaler
 
+from fedhip.hold_out import hold_out
 from fedhip.methods.protocol import Protocol
 from fedhip.phases import Client
 from fedhip.reproduce import Source, reproduce, tuning
 from fedhip.reproduce.bench import Bench
-from fedhip.reproduce.divisions import divide, hold_out, standardize
+from fedhip.reproduce.divisions import divide, standardize, validation_order
 from tests.reproduce.fakes import BEST_RATE, bench_of, pretend, rows
 
 
@@ -34,7 +35,7 @@ def test_standardised_features_are_those_of_scikit_learn(intercept: bool) -> Non
 
 
 def test_held_out_rows_are_a_fifth_of_the_training_rows() -> None:
-    for whole, part in zip(clients(), hold_out(clients(), 0), strict=True):
+    for whole, part in zip(clients(), hold_out(clients(), 0, validation_order), strict=True):
         together = np.concatenate([part.train[0], part.test[0]])
         assert sorted(map(tuple, together)) == sorted(map(tuple, whole.train[0]))
         assert len(part.test[1]) == int(0.2 * len(whole.train[1]) + 0.5)
@@ -42,7 +43,7 @@ def test_held_out_rows_are_a_fifth_of_the_training_rows() -> None:
 
 def test_a_client_with_one_row_trains_on_it() -> None:
     single = Client("one", (np.ones((1, 2)), np.array([0])), (np.zeros((3, 2)), np.array([0, 1, 0])))
-    (part,) = hold_out([single], 0)
+    (part,) = hold_out([single], 0, validation_order)
     assert len(part.train[1]) == 1
     assert len(part.test[1]) == 0
 
@@ -124,7 +125,7 @@ def test_standardised_divisions_are_not_mixed_up(tmp_path: Path, monkeypatch: py
                 all(np.array_equal(a.train[0], b.train[0]) for a, b in zip(call["clients"], made, strict=True))
                 for concentration in (0.1, 1.0)
                 for base in [divide(bench.sources[0], len(call["clients"]), concentration, s)]
-                for division in (base, hold_out(base, s))
+                for division in (base, hold_out(base, s, validation_order))
                 for made in [standardize(division, intercept=width == 9)]
             ]
             assert sum(matches) == 1

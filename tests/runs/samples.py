@@ -14,7 +14,7 @@ from fedhip.cli.main import main
 from fedhip.core.columns import Columns
 from fedhip.data import FeatureSet, make_partition
 from fedhip.phases import Client
-from fedhip.runs import RunFolder
+from fedhip.runs import Run
 from fedhip.runs.run import RoundSettings, run_round
 from fedhip.simulation import RidgeOptions, clients_of
 from tests.core.problems import Array
@@ -62,10 +62,6 @@ def the_client(name: str, rows: int = ROWS) -> Client:
     return clients_of(data, make_partition(data.labels, "natural", clients=data.clients))[0]
 
 
-def no_page(*_: object) -> str:
-    return "<html></html>"
-
-
 def one_grid(width: int = WIDTH) -> RidgeOptions:
     """The default ridge on a grid that does not depend on anybody's rows."""
     return RidgeOptions(columns=Columns.plain(width), fraction_bits=BITS)
@@ -78,7 +74,7 @@ def make_run(
     data: FeatureSet | None = None,
     features: Path | None = None,
     **settings: Any,
-) -> RunFolder:
+) -> Run:
     """A run of these clients, or of other data, without its report."""
     data = feature_set(clients) if data is None else data
     partition = make_partition(data.labels, "natural", clients=data.clients)
@@ -92,7 +88,7 @@ def make_run(
     ridge = replace(one_grid(data.features.shape[1]), **{n: v for n, v in settings.items() if n in of_ridge})
     told = {name: value for name, value in settings.items() if name not in of_ridge}
     chosen = RoundSettings(**{"ridge": ridge, "keep_statistics": bool(options["statistics"]), **told})
-    return run_round(path, data, partition, chosen, title="sites", config=options, render=no_page)[0]
+    return run_round(path, data, partition, chosen, title="sites", config=options)[0]
 
 
 def contents(path: Path, names: Sequence[str] | None = None) -> dict[str, bytes]:

@@ -10,8 +10,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fedhip.runs.config import read_config, write_config
+from fedhip.runs.config import read_config
 from fedhip.runs.errors import ConfigFileError
+from fedhip.utils.errors import FedHiPError
+from fedhip.utils.toml import write_toml
 
 KNOWN = ("alpha", "beta", "methods", "official_split", "seed", "only_local_classes")
 texts = st.text(st.characters(exclude_categories=["Cs"]))
@@ -22,7 +24,7 @@ values = st.one_of(
 
 @given(st.dictionaries(st.sampled_from(KNOWN), values), st.text(st.characters(exclude_categories=())))
 def test_round_trip_through_tomllib(options: dict[str, Any], heading: str) -> None:
-    found = tomllib.loads(write_config(options, heading))
+    found = tomllib.loads(write_toml(options, heading))
     assert found == options
     assert [type(found[name]) for name in found] == [type(options[name]) for name in found]
 
@@ -33,7 +35,7 @@ def test_round_trip_through_a_file(options: dict[str, Any]) -> None:
 
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder, "config.toml")
-        path.write_text(write_config(options, "a run\nof mine"), encoding="utf-8", newline="")
+        path.write_text(write_toml(options, "a run\nof mine"), encoding="utf-8", newline="")
         assert read_config(path, KNOWN) == options
 
 
@@ -43,7 +45,7 @@ def test_a_list_of_numbers(numbers: list[float]) -> None:
 
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder, "config.toml")
-        path.write_text(write_config({"window": numbers}), encoding="utf-8")
+        path.write_text(write_toml({"window": numbers}), encoding="utf-8")
         assert read_config(path, {"window"}, of_numbers={"window"}) == {"window": numbers}
 
 
@@ -89,5 +91,5 @@ def test_files_that_cannot_be_read(tmp_path: Path) -> None:
 
 
 def test_a_path_that_is_not_utf8_is_refused_by_name() -> None:
-    with pytest.raises(ConfigFileError, match=r"/data/x\\xff is not UTF-8.*rename it"):
-        write_config({"data": "/data/x\udcff"})
+    with pytest.raises(FedHiPError, match=r"/data/x\\xff is not UTF-8.*rename it"):
+        write_toml({"data": "/data/x\udcff"})

@@ -17,7 +17,7 @@ from typing import Any
 
 import pytest
 
-from fedhip.runs import RunFolder, changed_run, life, new_run, require_place
+from fedhip.runs import Run, changed_run, life, new_run, require_place
 from fedhip.runs.errors import (
     NoSpaceError,
     RunChangedError,
@@ -26,7 +26,7 @@ from fedhip.runs.errors import (
     RunVersionError,
     UnknownClientError,
 )
-from tests.runs.samples import NAMES, contents, digest, make_run, no_page, the_client
+from tests.runs.samples import NAMES, contents, digest, make_run, the_client
 
 
 class Fault:
@@ -49,11 +49,11 @@ def replaced(path: Path) -> Any:
 
 
 def forgotten(path: Path) -> Any:
-    return life.forget(RunFolder.open(path), "west", render=no_page)
+    return life.forget(Run.open(path), "west")
 
 
 def joined(path: Path) -> Any:
-    return life.join(RunFolder.open(path), the_client("east"), render=no_page)
+    return life.join(Run.open(path), the_client("east"))
 
 
 @pytest.mark.parametrize("fault", FAULTS, ids=["interrupt", "exception", "full disk"])
@@ -196,7 +196,7 @@ def test_a_link_stays_a_link_to_the_run(tmp_path: Path, link_first: bool) -> Non
     assert (tmp_path / "link").is_symlink()
     assert sorted(path.name for path in tmp_path.iterdir()) == ["disk", "link"]
     assert [path.name for path in (tmp_path / "disk").iterdir()] == ["run"]
-    assert RunFolder.open(tmp_path / "disk" / "run").clients == ["north", "south"]
+    assert Run.open(tmp_path / "disk" / "run").clients == ["north", "south"]
     with new_run(tmp_path / "link", force=True) as draft:
         draft.write_text("results.json", "{}")
     assert contents(tmp_path / "disk" / "run") == {"results.json": b"{}"}
@@ -222,7 +222,7 @@ def test_who_is_in_a_folder_that_is_gone_can_still_change_a_run(
     monkeypatch.chdir(tmp_path / "gone")
     (tmp_path / "gone").rmdir()
     forgotten(tmp_path / "run")
-    assert RunFolder.open(tmp_path / "run").clients == ["north", "south"]
+    assert Run.open(tmp_path / "run").clients == ["north", "south"]
     monkeypatch.chdir(tmp_path)
 
 
@@ -230,15 +230,15 @@ def test_a_change_by_somebody_else_meanwhile_is_not_overwritten(tmp_path: Path) 
     run = make_run(tmp_path / "run").path
 
     def change() -> None:
-        with changed_run(RunFolder.open(run)) as draft:
+        with changed_run(Run.open(run)) as draft:
             draft.write_text("config.toml", "mine")
             forgotten(run)
 
     with pytest.raises(RunChangedError, match="changed by somebody else"):
         change()
-    assert RunFolder.open(run).clients == ["north", "south"]
+    assert Run.open(run).clients == ["north", "south"]
     assert [path.name for path in tmp_path.iterdir()] == ["run"]
-    with pytest.raises(RunChangedError), changed_run(RunFolder.open(run)):
+    with pytest.raises(RunChangedError), changed_run(Run.open(run)):
         shutil.rmtree(run)
     assert list(tmp_path.iterdir()) == []
 
@@ -250,11 +250,11 @@ def test_of_changes_at_the_same_time_none_is_lost(tmp_path: Path, monkeypatch: p
     barrier, told = threading.Barrier(4), []
 
     def forget(client: str) -> None:
-        opened = RunFolder.open(run)
+        opened = Run.open(run)
         _ = opened.ledger, opened.details
         barrier.wait()
         try:
-            life.forget(opened, client, render=no_page)
+            life.forget(opened, client)
             told.append((client, True))
         except (RunFolderError, OSError):
             told.append((client, False))
@@ -264,7 +264,7 @@ def test_of_changes_at_the_same_time_none_is_lost(tmp_path: Path, monkeypatch: p
         thread.start()
     for thread in threads:
         thread.join()
-    left = RunFolder.open(run)
+    left = Run.open(run)
     gone = {client for client, done in told if done}
     assert len(told) == 4
     assert gone
@@ -287,7 +287,7 @@ def test_ctrl_c_between_the_two_renames_waits_and_leaves_nothing_behind(
         forgotten(tmp_path / "run")
     monkeypatch.undo()
     assert [path.name for path in tmp_path.iterdir()] == ["run"]
-    assert RunFolder.open(tmp_path / "run").clients == ["north", "south"]
+    assert Run.open(tmp_path / "run").clients == ["north", "south"]
 
 
 def test_a_second_ctrl_c_does_not_stop_the_tidying_up(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -348,7 +348,7 @@ def test_a_run_of_another_schema_is_refused(tmp_path: Path, schema: Any) -> None
     run = make_run(tmp_path / "run")
     (run.path / "results.json").write_text(json.dumps({**run.results, "schema": schema}))
     with pytest.raises(RunVersionError, match=r"schema version .* this fedhip reads 1; use the version that wrote it"):
-        RunFolder.open(run.path)
+        Run.open(run.path)
 
 
 def test_whatever_is_missing_from_the_json_files_is_named(tmp_path: Path) -> None:
@@ -359,7 +359,7 @@ def test_whatever_is_missing_from_the_json_files_is_named(tmp_path: Path) -> Non
             for broken in ({k: v for k, v in content.items() if k != key}, {**content, key: 2.5j.__class__.__name__}):
                 (run.path / file).write_text(json.dumps(broken))
                 with pytest.raises((RunFolderError, UnknownClientError)) as error:
-                    life.forget(RunFolder.open(run.path), "nobody", render=no_page)
+                    life.forget(Run.open(run.path), "nobody")
                 if error.type is not UnknownClientError:  # it was missed
                     assert key in str(error.value)
                     needed += 1
@@ -370,18 +370,18 @@ def test_whatever_is_missing_from_the_json_files_is_named(tmp_path: Path) -> Non
         broken = {**client, key: {}}
         (run.path / "details.json").write_text(json.dumps({**run.details, "clients": {"north": broken}}))
         with pytest.raises(RunFolderError, match=f"client 'north': '{key}' is missing or malformed"):
-            _ = RunFolder.open(run.path).clients
+            _ = Run.open(run.path).clients
 
 
 def test_folders_that_are_no_runs(tmp_path: Path) -> None:
     with pytest.raises(RunFolderError, match="there is no run folder"):
-        RunFolder.open(tmp_path / "none")
+        Run.open(tmp_path / "none")
     with pytest.raises(RunFolderError, match=r"not a run folder: it has no results\.json"):
-        RunFolder.open(tmp_path)
+        Run.open(tmp_path)
     for text in ("", "[]", "nonsense", "[" * 100_000, "\udcff"):
         (tmp_path / "results.json").write_bytes(text.encode("utf-8", "surrogateescape"))
         with pytest.raises(RunFolderError, match=r"results\.json"):
-            RunFolder.open(tmp_path)
+            Run.open(tmp_path)
 
 
 def test_each_missing_file_is_named(tmp_path: Path) -> None:

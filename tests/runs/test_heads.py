@@ -24,11 +24,11 @@ from fedhip.heads.errors import RowsMissingError
 from fedhip.heads.recommendation import AUTO
 from fedhip.models import Model
 from fedhip.phases import Client
-from fedhip.runs import RunFolder, life, verify
+from fedhip.runs import Run, life, verify
 from fedhip.runs.errors import RunVersionError
 from fedhip.runs.run import RoundSettings, run_round
 from tests.core.problems import Array
-from tests.runs.samples import CLASSES, EXACT, NAMES, contents, feature_set, no_page, one_grid, rows_of, the_client
+from tests.runs.samples import CLASSES, EXACT, NAMES, contents, feature_set, one_grid, rows_of, the_client
 
 ROWS = 30
 BEYOND = ("lda", "logistic")
@@ -47,7 +47,7 @@ def make(
     beta: Any = "auto",
     paper: bool = False,
     **options: Any,
-) -> RunFolder:
+) -> Run:
     data = data if isinstance(data, FeatureSet) else feature_set(data, ROWS)
     settings = RoundSettings(
         head=head, prior=prior, only_local_classes=only_local_classes, head_options=options, ridge=one_grid(),
@@ -58,7 +58,7 @@ def make(
     config: dict[str, Any] = {"alpha": "loo", "beta": beta, "seed": 0, "prior": prior}
     config |= {"only_local_classes": only_local_classes, "head_options": [f"{k}={v!r}" for k, v in options.items()]}
     partition = make_partition(data.labels, "natural", clients=data.clients)
-    return run_round(path, data, partition, settings, title="sites", config=config, render=no_page)[0]
+    return run_round(path, data, partition, settings, title="sites", config=config)[0]
 
 
 def everyone(*names: str) -> dict[str, Client]:
@@ -71,15 +71,15 @@ def rows_for(head: str, *names: str) -> dict[str, Client]:
 
 
 def forget(path: Path, client: str, rows: Mapping[str, Client]) -> life.Change:
-    return life.forget(RunFolder.open(path), client, rows=rows, render=no_page)
+    return life.forget(Run.open(path), client, rows=rows)
 
 
 def personalize(path: Path, *names: str) -> life.Change:
-    return life.personalize(RunFolder.open(path), everyone(*names), render=no_page)
+    return life.personalize(Run.open(path), everyone(*names))
 
 
 def problems(path: Path) -> list[str]:
-    return [check.problem for check in verify(RunFolder.open(path)) if check.problem is not None]
+    return [check.problem for check in verify(Run.open(path)) if check.problem is not None]
 
 
 def pooled(*names: str) -> tuple[Array, Array]:
@@ -144,14 +144,14 @@ def test_models_of_another_head_are_refused(tmp_path: Path, head: str) -> None:
     run, ridge = make(tmp_path / "run", head=head), make(tmp_path / "ridge", head="ridge")
     (run.path / "global.safetensors").write_bytes((ridge.path / "global.safetensors").read_bytes())
     with pytest.raises(FileFormatError, match=f"is of the head 'ridge', and the run's is '{head}'; restore it"):
-        RunFolder.open(run.path).model(None)
+        Run.open(run.path).model(None)
 
 
 def test_a_head_that_nobody_knows_is_of_another_version(tmp_path: Path) -> None:
     run = make(tmp_path / "run", head="lda")
     (run.path / "results.json").write_text(json.dumps({**run.results, "head": "oracle"}))
     with pytest.raises(RunVersionError, match=r"a head 'oracle'.*knows ridge, lda, logistic"):
-        RunFolder.open(run.path)
+        Run.open(run.path)
 
 
 @heads
@@ -201,7 +201,7 @@ def test_forgetting_leaves_the_lda_of_a_run_without_the_client(tmp_path: Path) -
     make(tmp_path / "run", head="lda")
     never = make(tmp_path / "never", NAMES[:2], head="lda")
     change = forget(tmp_path / "run", "west", {})
-    run = RunFolder.open(tmp_path / "run")
+    run = Run.open(tmp_path / "run")
     assert change.stale is not None
     assert run.total().digest() == never.total().digest()
     assert run.model_digest(None) == never.model_digest(None)
@@ -224,7 +224,7 @@ def test_forget_then_personalize_equals_never_joined_bit_exact(
     never = make(tmp_path / "never", NAMES[:2], **options)
     forget(tmp_path / "run", "west", rows_for(head, *NAMES))
     change = personalize(tmp_path / "run", *NAMES[:2])
-    again = RunFolder.open(tmp_path / "run")
+    again = Run.open(tmp_path / "run")
     assert contents(again.path, EXACT) == contents(never.path, EXACT)
     for name in NAMES[:2]:
         mine, theirs = (run.details["clients"][name] for run in (again, never))
@@ -248,10 +248,10 @@ def test_a_recommendation_goes_with_the_rows_it_counts(tmp_path: Path, event: st
     if event == "forget":
         forget(run.path, "west", {})
     elif event == "join":
-        life.join(run, the_client("east", ROWS), rows={}, render=no_page)
+        life.join(run, the_client("east", ROWS), rows={})
     else:
         personalize(run.path, *NAMES)
-    assert "recommendation" not in RunFolder.open(run.path).results
+    assert "recommendation" not in Run.open(run.path).results
 
 
 @heads
@@ -259,13 +259,13 @@ def test_join_then_forget_restores_the_sum_and_the_models(tmp_path: Path, head: 
     run = make(tmp_path / "run", head=head)
     before, models = run.total().digest(), [run.model(name) for name in (None, *NAMES)]
     east = the_client("east", ROWS)
-    change = life.join(run, east, rows=rows_for(head, *NAMES), render=no_page)
-    joined = RunFolder.open(run.path)
+    change = life.join(run, east, rows=rows_for(head, *NAMES))
+    joined = Run.open(run.path)
     assert joined.clients == [*NAMES, "east"]
     assert problems(run.path) == []
     assert (change.rounds > 0) == HEADS[head].needs_rows
     forget(run.path, "east", rows_for(head, *NAMES, "east"))
-    restored = RunFolder.open(run.path)
+    restored = Run.open(run.path)
     assert restored.total().digest() == before
     for name, model in zip((None, *NAMES), models, strict=True):
         close = 1e-9 if not HEADS[head].needs_rows else 0.1  # five gradients before, and the optimum now
@@ -279,7 +279,7 @@ def test_update_equals_a_run_with_all_rows(tmp_path: Path, head: str) -> None:
     F, y = rows_of("north", 8, 5)
     more = Client("north", (F, y), (F[:0], y[:0]))
     run = make(tmp_path / "run", head=head, beta="gcv")  # from the sum, so that it follows
-    life.update(run, more, rows=rows_for(head, *NAMES), render=no_page)
+    life.update(run, more, rows=rows_for(head, *NAMES))
     data = feature_set(NAMES, ROWS)
     split = np.concatenate([_split(name) for name in NAMES])
     names = np.array([*np.repeat(NAMES, ROWS).tolist(), *["north"] * 8])
@@ -287,12 +287,12 @@ def test_update_equals_a_run_with_all_rows(tmp_path: Path, head: str) -> None:
         np.concatenate((data.features, F)), np.concatenate((data.labels, y)), CLASSES, clients=names,
         split=np.concatenate((split, np.zeros(8, dtype=np.int64))),
     )  # fmt: skip
-    kept = RunFolder.open(run.path).model(None).settings if head == "logistic" else {}
+    kept = Run.open(run.path).model(None).settings if head == "logistic" else {}
     fixed: dict[str, Any] = {name: kept[name] for name in ("penalty", "temperature") if name in kept}
     if fixed:
         fixed["gradient_rounds"] = 60
     always = make(tmp_path / "always", together, head=head, beta="gcv", **fixed)
-    updated = RunFolder.open(run.path)
+    updated = Run.open(run.path)
     assert updated.total().digest() == always.total().digest()
     mine, theirs = updated.model(None), always.model(None)
     tolerance = 1e-4 if head == "logistic" else 1e-12
@@ -334,10 +334,10 @@ def test_a_warm_restart_reaches_the_optimum_of_those_present(tmp_path: Path, eve
         forget(run.path, "west", everyone(*NAMES))
         present: tuple[str, ...] = NAMES[:2]
     else:
-        life.join(run, the_client("east", ROWS), rows=everyone(*NAMES), render=no_page)
+        life.join(run, the_client("east", ROWS), rows=everyone(*NAMES))
         present = (*NAMES, "east")
     fresh = make(tmp_path / "fresh", present, head="logistic", gradient_rounds=60, **fixed)
-    changed = RunFolder.open(run.path)
+    changed = Run.open(run.path)
     assert changed.total().digest() == fresh.total().digest()
     mine, theirs = objective(changed.model(None), present), objective(fresh.model(None), present)
     assert mine == pytest.approx(theirs, rel=1e-6)
@@ -348,7 +348,7 @@ def test_a_warm_restart_keeps_penalty_and_temperature(tmp_path: Path) -> None:
     run = make(tmp_path / "run", head="logistic")
     before = run.model(None).settings
     forget(run.path, "west", everyone(*NAMES))
-    after = RunFolder.open(run.path).model(None).settings
+    after = Run.open(run.path).model(None).settings
     assert {name: before[name] for name in ("penalty", "temperature")} == {
         name: after[name] for name in ("penalty", "temperature")
     }

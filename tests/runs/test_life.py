@@ -14,7 +14,7 @@ from sklearn.linear_model import Ridge
 
 from fedhip.core.fixedpoint import round_features
 from fedhip.phases import Client
-from fedhip.runs import RunFolder, life, verify
+from fedhip.runs import Run, life, verify
 from fedhip.runs.errors import ClientJoinedError, ClientRowsError, LastClientError, RunFolderError, UnknownClientError
 from tests.core.problems import Array
 from tests.runs.samples import (
@@ -26,7 +26,6 @@ from tests.runs.samples import (
     WIDTH,
     contents,
     make_run,
-    no_page,
     one_grid,
     rows_of,
     the_client,
@@ -38,19 +37,19 @@ choices = pytest.mark.parametrize("settings", CHOICES.values(), ids=CHOICES)
 
 
 def forget(path: Path, client: str) -> life.Change:
-    return life.forget(RunFolder.open(path), client, render=no_page)
+    return life.forget(Run.open(path), client)
 
 
 def join(path: Path, client: str) -> life.Change:
-    return life.join(RunFolder.open(path), the_client(client), render=no_page)
+    return life.join(Run.open(path), the_client(client))
 
 
 def update(path: Path, client: Client) -> life.Change:
-    return life.update(RunFolder.open(path), client, render=no_page)
+    return life.update(Run.open(path), client)
 
 
 def personalize(path: Path, *clients: Client) -> life.Change:
-    return life.personalize(RunFolder.open(path), {client.name: client for client in clients}, render=no_page)
+    return life.personalize(Run.open(path), {client.name: client for client in clients})
 
 
 def some_rows(client: str, rows: int, seed: int) -> Client:
@@ -73,7 +72,7 @@ def exact(path: Path) -> dict[str, bytes]:
 
 
 def is_well(path: Path) -> bool:
-    return all(check.problem is None for check in verify(RunFolder.open(path)))
+    return all(check.problem is None for check in verify(Run.open(path)))
 
 
 @choices
@@ -96,7 +95,7 @@ def test_forget_then_personalize_equals_never_joined_bit_exact(tmp_path: Path, o
     forget(tmp_path / "run", "west")
     change = personalize(tmp_path / "run", *map(the_client, NAMES[:2]))
     assert exact(tmp_path / "run") == exact(never.path)
-    again = RunFolder.open(tmp_path / "run")
+    again = Run.open(tmp_path / "run")
     assert again.details == never.details
     assert again.results["methods"].keys() == never.results["methods"].keys()
     for name, method in again.results["methods"].items():
@@ -144,11 +143,11 @@ def test_update_equals_a_run_with_all_rows_bit_exact(tmp_path: Path, settings: d
     whole = Client("east", (rows[0], rows[1]), first.test)
     for name, clients in {"steps": [first, more], "at once": [whole]}.items():
         path = make_run(tmp_path / name, **settings).path
-        life.join(RunFolder.open(path), clients[0], render=no_page)
+        life.join(Run.open(path), clients[0])
         if clients[1:]:
             update(path, more)
     assert exact(tmp_path / "steps") == exact(tmp_path / "at once")
-    assert RunFolder.open(tmp_path / "steps").details["clients"]["east"]["train_counts"] == np.bincount(
+    assert Run.open(tmp_path / "steps").details["clients"]["east"]["train_counts"] == np.bincount(
         whole.train[1], minlength=3
     ).tolist()  # fmt: skip
     assert is_well(tmp_path / "steps")
@@ -159,14 +158,14 @@ def test_update_then_personalize_equals_a_run_with_all_rows(tmp_path: Path) -> N
     rows = [np.concatenate(parts) for parts in zip(first.train, more.train, strict=True)]
     whole = Client("east", (rows[0], rows[1]), first.test)
     path, other = (make_run(tmp_path / name).path for name in ("steps", "at once"))
-    life.join(RunFolder.open(path), first, render=no_page)
+    life.join(Run.open(path), first)
     update(path, more)
-    life.join(RunFolder.open(other), whole, render=no_page)
+    life.join(Run.open(other), whole)
     everyone = [*map(the_client, NAMES), whole]
     for each in (path, other):
         assert personalize(each, *everyone).stale is None
     assert exact(path) == exact(other)
-    assert RunFolder.open(path).details == RunFolder.open(other).details
+    assert Run.open(path).details == Run.open(other).details
 
 
 def test_personal_models_are_weighted_ridge_of_rounded_features(tmp_path: Path) -> None:
@@ -181,7 +180,7 @@ def test_personal_models_are_weighted_ridge_of_rounded_features(tmp_path: Path) 
     F = round_features(torch.from_numpy(np.concatenate([F for F, _ in rows.values()])), BITS).numpy()
     Y = np.eye(len(CLASSES))[np.concatenate([y for _, y in rows.values()])]
     owner = np.repeat(list(rows), [len(y) for _, y in rows.values()])
-    run = RunFolder.open(path)
+    run = Run.open(path)
     X = (F - F.mean(0)) / F.std(0)
     for name in (None, *rows):
         ridge = Ridge(2.0, solver="svd").fit(X, Y, sample_weight=1.0 + 7.5 * (owner == name))
@@ -194,7 +193,7 @@ def test_nothing_of_the_forgotten_client_is_left_but_in_the_ledger(tmp_path: Pat
     named = {name for name, content in contents(path).items() if b"unmistakable" in content}
     # partition.json says which rows of the data were whose, and holds none of them.
     assert named <= {"ledger.jsonl", "partition.json", "results.json", *(f for f in named if "receipts/" in f)}
-    run = RunFolder.open(path)
+    run = Run.open(path)
     assert "unmistakable" not in str(run.details)
     assert "unmistakable" not in str(run.results["methods"])
     assert run.results["num_clients"] == 2
@@ -204,11 +203,11 @@ def test_a_class_that_only_the_forgotten_client_had_stays_a_class(tmp_path: Path
     path = make_run(tmp_path / "run", **FIXED).path
     F = np.random.default_rng(0).normal(size=(6, WIDTH))
     labels = np.full(6, 2)
-    life.join(RunFolder.open(path), Client("only", (F, labels), (F[:0], labels[:0])), render=no_page)
+    life.join(Run.open(path), Client("only", (F, labels), (F[:0], labels[:0])))
     for name in ("north", "south"):
         forget(path, name)
     forget(path, "west")
-    assert RunFolder.open(path).total().counts.tolist() == [0, 0, 6]
+    assert Run.open(path).total().counts.tolist() == [0, 0, 6]
     assert is_well(path)
     with pytest.raises(LastClientError, match=r"'only' is the last one.*delete"):
         forget(path, "only")
@@ -216,7 +215,7 @@ def test_a_class_that_only_the_forgotten_client_had_stays_a_class(tmp_path: Path
 
 def test_who_must_run_phase_3_again_is_said(tmp_path: Path) -> None:
     path = make_run(tmp_path / "run").path
-    assert RunFolder.open(path).results["stale"] is None
+    assert Run.open(path).results["stale"] is None
     assert personalize(path, the_client("north")).stale is None  # nothing had changed
     change = join(path, "east")
     assert change.stale is not None
@@ -227,7 +226,7 @@ def test_who_must_run_phase_3_again_is_said(tmp_path: Path) -> None:
     assert "'south', 'west' were" in str(personalize(path, the_client("north")).stale)
     assert "of 'west' were" in str(personalize(path, the_client("south")).stale)
     assert personalize(path, the_client("west")).stale is None
-    assert RunFolder.open(path).results["stale"] is None
+    assert Run.open(path).results["stale"] is None
     assert "of 4 clients were" in str(update(path, some_rows("north", 3, 3)).stale)
     assert "'east', 'south', 'west'" in str(forget(path, "north").stale)
     assert "forget 'north'" in str(personalize(path, the_client("south")).stale)
@@ -238,13 +237,13 @@ def test_bulk_personalization_passes_over_who_has_other_rows_now(tmp_path: Path)
     update(path, some_rows("north", 4, 3))
     everyone = {name: the_client(name) for name in NAMES}
     with pytest.raises(ClientRowsError, match=r"'north': these are not the 16 training rows.*12 here"):
-        life.personalize(RunFolder.open(path), everyone, render=no_page)
-    change = life.personalize(RunFolder.open(path), everyone, skip_changed=True, render=no_page)
+        life.personalize(Run.open(path), everyone)
+    change = life.personalize(Run.open(path), everyone, skip_changed=True)
     assert change.measured == 2
     assert "of 'north' were" in str(change.stale)
     nobody = {"north": the_client("north")}
     with pytest.raises(ClientRowsError, match="none of these clients; give a client's rows"):
-        life.personalize(RunFolder.open(path), nobody, skip_changed=True, render=no_page)
+        life.personalize(Run.open(path), nobody, skip_changed=True)
 
 
 def test_rows_are_not_counted_twice(tmp_path: Path) -> None:
@@ -253,7 +252,7 @@ def test_rows_are_not_counted_twice(tmp_path: Path) -> None:
         join(path, "north")
     twin = the_client("north")
     with pytest.raises(ClientJoinedError, match="these very rows are in the run already, as client 'north'"):
-        life.join(RunFolder.open(path), Client("alias", twin.train, twin.test), render=no_page)
+        life.join(Run.open(path), Client("alias", twin.train, twin.test))
     with pytest.raises(ClientJoinedError, match="'north': these very rows were added before"):
         update(path, twin)
     update(path, some_rows("north", 4, 1))
@@ -282,11 +281,11 @@ def test_two_clients_with_the_same_rows_are_two(tmp_path: Path) -> None:
     partition = make_partition(data.labels, "natural", clients=data.clients)
     config = {"alpha": 1.0, "beta": 1.0, "seed": 0}
     settings = RoundSettings(1.0, 1.0, ridge=one_grid())
-    run_round(tmp_path / "run", data, partition, settings, title="", config=config, render=no_page)
+    run_round(tmp_path / "run", data, partition, settings, title="", config=config)
     assert is_well(tmp_path / "run")
     forget(tmp_path / "run", "twin-1")
     assert is_well(tmp_path / "run")
-    left = RunFolder.open(tmp_path / "run")
+    left = Run.open(tmp_path / "run")
     assert left.total() == left.statistics("twin-2")
     with pytest.raises(LastClientError):
         forget(tmp_path / "run", "twin-2")
@@ -297,10 +296,10 @@ def test_rows_that_do_not_fit_are_refused(tmp_path: Path) -> None:
     before = contents(path)
     F, y = np.zeros((3, WIDTH + 1)), np.zeros(3, dtype=np.int64)
     with pytest.raises(ClientRowsError, match=r"'east': features are 9 wide, and the run's 8; use the backbone"):
-        life.join(RunFolder.open(path), Client("east", (F, y), (F, y)), render=no_page)
+        life.join(Run.open(path), Client("east", (F, y), (F, y)))
     F = F[:, :WIDTH]
     with pytest.raises(ClientRowsError, match="'east' brings no training row"):
-        life.join(RunFolder.open(path), Client("east", (F[:0], y[:0]), (F, y)), render=no_page)
+        life.join(Run.open(path), Client("east", (F[:0], y[:0]), (F, y)))
     with pytest.raises(ClientRowsError, match="'north' brings no training row"):
         update(path, Client("north", (F[:0], y[:0]), (F, y)))
     with pytest.raises(UnknownClientError, match="no client 'nroth'; near it: 'north'"):
@@ -347,27 +346,27 @@ def with_a_tester(path: Path) -> Path:
     partition = make_partition(data.labels, "natural", clients=data.clients)
     config = {"alpha": 7.5, "beta": 2.0, "seed": 0}
     settings = RoundSettings(7.5, 2.0, ridge=one_grid())
-    run_round(path, data, partition, settings, title="", config=config, render=no_page)
+    run_round(path, data, partition, settings, title="", config=config)
     return path
 
 
 def test_a_client_that_only_tests_can_be_forgotten_and_can_join(tmp_path: Path) -> None:
     path = with_a_tester(tmp_path / "run")
-    assert RunFolder.open(path).clients == ["north", "south"]
+    assert Run.open(path).clients == ["north", "south"]
     assert is_well(path)
     before = exact(path)
     change = forget(path, "west")
     assert (change.rows, change.clients) == (0, 2)
     assert exact(path) == before
-    assert list(RunFolder.open(path).details["clients"]) == ["north", "south"]
-    assert RunFolder.open(path).results["num_clients"] == 2
+    assert list(Run.open(path).details["clients"]) == ["north", "south"]
+    assert Run.open(path).results["num_clients"] == 2
     assert is_well(path)
     with pytest.raises(UnknownClientError):
         forget(path, "west")
     other = with_a_tester(tmp_path / "other")
     join(other, "west")
     assert is_well(other)
-    run = RunFolder.open(other)
+    run = Run.open(other)
     assert (run.results["num_clients"], run.clients) == (3, list(NAMES))
     with pytest.raises(ClientJoinedError):
         join(other, "west")
@@ -379,7 +378,7 @@ def test_the_receipt_is_that_of_the_entry(tmp_path: Path) -> None:
     path = make_run(tmp_path / "run").path
     change = forget(path, "north")
     receipt = json.loads((path / change.receipt).read_text())
-    ledger = RunFolder.open(path).ledger
+    ledger = Run.open(path).ledger
     assert receipt["entry"] == change.entry == ledger.entries[-1]
     assert ledger.require_receipt(receipt, "") == change.entry
     assert (change.entry["event"], change.entry["client"], change.entry["rows"]) == ("forget", "north", 12)
@@ -394,7 +393,7 @@ def test_awkward_names_live_like_others(tmp_path: Path, name: str) -> None:
     before = exact(path)
     join(path, name)
     assert is_well(path)
-    run = RunFolder.open(path)
+    run = Run.open(path)
     assert run.model(name).client == name
     assert len(list((path / "models").iterdir())) == 4
     forget(path, name)
@@ -405,4 +404,4 @@ def test_awkward_names_live_like_others(tmp_path: Path, name: str) -> None:
 def test_upper_and_lower_case_are_two_clients(tmp_path: Path) -> None:
     path = make_run(tmp_path / "run", ["site", "SITE", "Site"], **FIXED).path
     assert is_well(path)
-    assert {RunFolder.open(path).model(name).client for name in ("site", "SITE", "Site")} == {"site", "SITE", "Site"}
+    assert {Run.open(path).model(name).client for name in ("site", "SITE", "Site")} == {"site", "SITE", "Site"}

@@ -20,7 +20,7 @@ from fedhip.heads import HEADS
 from fedhip.lifting import LiftSettings, lift_clients, lifted_grid
 from fedhip.models import Model
 from fedhip.phases import Client
-from fedhip.runs import RunFolder, life, verify
+from fedhip.runs import Run, life, verify
 from fedhip.sklearn import FedHiPClassifier
 from tests.cli.samples import done
 from tests.core.problems import Array, relative_error
@@ -32,7 +32,6 @@ from tests.runs.samples import (
     feature_file,
     feature_set,
     make_run,
-    no_page,
     rows_of,
     the_client,
 )
@@ -47,12 +46,12 @@ def settings(kind: LiftKind = "relu") -> LiftSettings:
     return LiftSettings(kind, LIFTED, seed=3)
 
 
-def lift_of(run: RunFolder) -> Lift:
+def lift_of(run: Run) -> Lift:
     assert run.lift is not None
     return run.lift
 
 
-def pair(path: Path, head: str, kind: LiftKind = "relu") -> tuple[RunFolder, RunFolder]:
+def pair(path: Path, head: str, kind: LiftKind = "relu") -> tuple[Run, Run]:
     """A run with a lift, and a run without one of the rows that it lifts."""
     lifted = make_run(path / "lifted", head=head, lift=settings(kind))
     data = feature_set()
@@ -60,9 +59,9 @@ def pair(path: Path, head: str, kind: LiftKind = "relu") -> tuple[RunFolder, Run
     return lifted, make_run(path / "plain", data=replace(data, features=rows), head=head)
 
 
-def require_same(lifted: RunFolder, plain: RunFolder) -> None:
+def require_same(lifted: Run, plain: Run) -> None:
     """The same sums and models to the last bit, but for the lift, and the same answers; nothing wrong with either."""
-    lifted, plain = (RunFolder.open(run.path) for run in (lifted, plain))
+    lifted, plain = (Run.open(run.path) for run in (lifted, plain))
     assert lifted.clients == plain.clients
     F = rows_of("somebody")[0]
     sums = ("statistics", "total.safetensors")
@@ -80,7 +79,7 @@ def rows_for(head: str, *names: str) -> dict[str, Client]:
     return {name: the_client(name) for name in names} if HEADS[head].needs_rows else {}
 
 
-def accuracies(head: str, run: RunFolder) -> list[tuple[float, float]]:
+def accuracies(head: str, run: Run) -> list[tuple[float, float]]:
     """Of each client the accuracy of its model on raw features, and that of the table."""
     found = []
     for entry in run.results["methods"][HEADS[head].method]["per_client"]:
@@ -119,7 +118,7 @@ def test_who_comes_and_goes_is_lifted_for_every_head(tmp_path: Path, head: str) 
             if through is not None:
                 rows = {c.name: c for c in lift_clients(through, rows.values())}
                 given = client if isinstance(client, str) else lift_clients(through, [client])[0]
-            change(RunFolder.open(run.path), given, rows=rows, render=no_page)
+            change(Run.open(run.path), given, rows=rows)
         require_same(*runs)
 
     both(life.join, the_client("east"), *NAMES)
@@ -131,9 +130,9 @@ def test_who_comes_and_goes_is_lifted_for_every_head(tmp_path: Path, head: str) 
 def test_who_leaves_again_leaves_no_trace(tmp_path: Path, head: str) -> None:
     run = make_run(tmp_path / "run", head=head, lift=settings())
     before = contents(run.path, EXACT)
-    life.join(run, the_client("east"), rows=rows_for(head, *NAMES), render=no_page)
-    life.forget(RunFolder.open(run.path), "east", rows=rows_for(head, *NAMES, "east"), render=no_page)
-    life.personalize(RunFolder.open(run.path), {name: the_client(name) for name in NAMES}, render=no_page)
+    life.join(run, the_client("east"), rows=rows_for(head, *NAMES))
+    life.forget(Run.open(run.path), "east", rows=rows_for(head, *NAMES, "east"))
+    life.personalize(Run.open(run.path), {name: the_client(name) for name in NAMES})
     assert contents(run.path, EXACT) == before
 
 
@@ -177,7 +176,7 @@ def test_the_commands_lift_rows_for_every_head(tmp_path: Path, head: str, capsys
     capsys.readouterr()
     done("predict", run, "--features", file, "--client", "north", "--json")
     rows = json.loads(capsys.readouterr().out)["rows"]
-    assert [row["scores"] for row in rows] == RunFolder.open(run).model("north").scores(feature_set().features).tolist()
+    assert [row["scores"] for row in rows] == Run.open(run).model("north").scores(feature_set().features).tolist()
     done("join", run, "--client", "east", "--features", feature_file(tmp_path / "east.npz", ["east"]))
     more = () if head == "lda" else ("--rows", tmp_path / "east.npz")
     done("forget", run, "--client", "south", *more)

@@ -15,9 +15,9 @@ from safetensors.torch import load_file, save_file
 
 from fedhip.core.fixedpoint import GridStatistics
 from fedhip.models import Model
-from fedhip.runs import Ledger, RunFolder, life, verify
+from fedhip.runs import Ledger, Run, life, verify
 from fedhip.runs.models import models_digest
-from tests.runs.samples import make_run, no_page, the_client
+from tests.runs.samples import make_run, the_client
 
 
 @pytest.fixture(scope="module")
@@ -25,8 +25,8 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A run to which a client came and from which one went."""
     path = tmp_path_factory.mktemp("verify") / "run"
     make_run(path, alpha=7.5, beta=2.0)
-    life.join(RunFolder.open(path), the_client("east"), render=no_page)
-    life.forget(RunFolder.open(path), "south", render=no_page)
+    life.join(Run.open(path), the_client("east"))
+    life.forget(Run.open(path), "south")
     return path
 
 
@@ -36,7 +36,7 @@ def copy(run: Path, tmp_path: Path) -> Path:
 
 
 def problems(path: Path, *receipts: Path) -> dict[str, str]:
-    return {check.what: check.problem for check in verify(RunFolder.open(path), receipts) if check.problem is not None}
+    return {check.what: check.problem for check in verify(Run.open(path), receipts) if check.problem is not None}
 
 
 def edit_json(path: Path, change: Callable[[Any], None]) -> None:
@@ -53,7 +53,7 @@ def flip(path: Path, position: int = -3) -> None:
 
 def rechained(path: Path, change: Callable[[list[dict[str, Any]]], None]) -> None:
     """Edit the entries, and give every line the hash that fits: what an attacker with the whole folder can do."""
-    entries = json.loads(json.dumps(RunFolder(path).ledger.entries))
+    entries = json.loads(json.dumps(Run(path).ledger.entries))
     change(entries)
     ledger = Ledger()
     for entry in entries:
@@ -63,7 +63,7 @@ def rechained(path: Path, change: Callable[[list[dict[str, Any]]], None]) -> Non
 
 
 def test_a_run_as_it_was_written_is_well(run: Path) -> None:
-    checks = verify(RunFolder.open(run), [run / "receipts" / "0002-forget.json"])
+    checks = verify(Run.open(run), [run / "receipts" / "0002-forget.json"])
     assert [check.problem for check in checks] == [None] * len(checks)
     assert len(checks) == 14
 
@@ -165,7 +165,7 @@ def another_valid_model(path: Path) -> None:
 
 def another_valid_model_with_its_digest_in_the_ledger(path: Path) -> None:
     another_valid_model(path)
-    run = RunFolder(path)
+    run = Run(path)
     digests: dict[str | None, str] = {client: run.model_digest(client) for client in [None, *run.clients]}
     shutil.rmtree(path / "receipts")
     rechained(path, lambda entries: entries[-1].update(models=models_digest(digests)))
@@ -257,7 +257,7 @@ def test_tampering_is_found(copy: Path, tamper: Callable[[Path], None], check: s
 def test_an_older_version_of_the_folder_is_well_by_itself_and_found_out_by_a_receipt(tmp_path: Path) -> None:
     path = make_run(tmp_path / "run").path
     old = Path(shutil.copytree(path, tmp_path / "old"))
-    life.forget(RunFolder.open(path), "north", render=no_page)
+    life.forget(Run.open(path), "north")
     receipt = tmp_path / "receipt.json"
     shutil.copy(path / "receipts" / "0001-forget.json", receipt)
     assert problems(path, receipt) == {}
@@ -271,7 +271,7 @@ def test_an_older_version_of_the_folder_is_well_by_itself_and_found_out_by_a_rec
 
 def test_a_receipt_of_a_forgetting_holds_after_the_client_came_back(copy: Path, tmp_path: Path) -> None:
     receipt = copy / "receipts" / "0002-forget.json"
-    life.join(RunFolder.open(copy), the_client("south"), render=no_page)
+    life.join(Run.open(copy), the_client("south"))
     assert problems(copy, receipt) == {}
 
 

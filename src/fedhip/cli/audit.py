@@ -10,13 +10,13 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from fedhip.cli.client_rows import whose_rows
 from fedhip.cli.console import print_table
 from fedhip.cli.options import add_backbone, add_window, extract_features, refuse_unused, require_deep, window_of
 from fedhip.cli.progress import show_clients
 from fedhip.data import Dataset, FeatureSet, image_files, load_dataset, make_partition, read_features, split_of
-from fedhip.data.files import json_text, readable
-from fedhip.private_files import write_private
+from fedhip.runs.rows import whose_rows
+from fedhip.utils.files import write_private
+from fedhip.utils.text import json_text, readable
 
 if TYPE_CHECKING:
     from fedhip.privacy import Audit, Site
@@ -99,7 +99,7 @@ def _site(args: argparse.Namespace) -> tuple[Site, Dataset | None, np.ndarray]:
         require_deep(args, data, str(source))
     else:
         data = read_features(source)
-    name, chosen = whose_rows(source, data, args.client or (source.stem if data.clients is None else None))
+    name, chosen = whose_rows(str(source), data, args.client or (source.stem if data.clients is None else None))
     labels = data.labels[chosen]
     if data.split is None:  # as a federation's site divides them
         partition = make_partition(labels, "natural", clients=np.full(len(labels), name), seed=args.seed)

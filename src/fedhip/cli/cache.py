@@ -6,7 +6,8 @@ import argparse
 from pathlib import Path
 
 from fedhip.cli.console import print_table
-from fedhip.data.files import json_text
+from fedhip.utils.text import json_text
+from fedhip.utils.words import size as in_words
 
 
 def register(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
@@ -56,12 +57,12 @@ def list_entries(args: argparse.Namespace) -> int:
         print(json_text({"cache": str(root), "features": told}, indent=1))
         return 0
     rows = [
-        (e.source, e.backbone, "–" if e.rows is None else e.rows, f"{size / 1e6:.1f} MB", f"{e.age:.0f}", _runs(e.runs))
+        (e.source, e.backbone, "–" if e.rows is None else e.rows, in_words(size), f"{e.age:.0f}", _runs(e.runs))
         for e, size in found
     ]
     if rows:
         print_table(("of", "backbone", "rows", "size", "days old", "used by"), rows)
-    print(f"{root}: {len(rows)} sets of features, {sum(size for _, size in found) / 1e6:.1f} MB")
+    print(f"{root}: {len(rows)} sets of features, {in_words(sum(size for _, size in found))}")
     return 0
 
 
@@ -71,19 +72,19 @@ def clear(args: argparse.Namespace) -> int:
 
     run = None
     if args.run is not None:
-        from fedhip.runs import RunFolder
+        from fedhip.runs import Run
 
-        run = RunFolder.open(args.run).ledger.run
+        run = Run.open(args.run).ledger.run
     found = entries(_root(args), run=run, older_than=args.older_than)
     size = sum(entry.size for entry in found)
     for entry in found:
         entry.remove()
-    print(f"{len(found)} sets of features removed, {size / 1e6:.1f} MB")
+    print(f"{len(found)} sets of features removed, {in_words(size)}")
     return 0
 
 
 def _root(args: argparse.Namespace) -> Path:
-    from fedhip.data.files import default_cache
+    from fedhip.utils.files import default_cache
 
     if args.site is None:
         return default_cache()

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import difflib
 from pathlib import Path
 
 import numpy as np
@@ -11,11 +10,12 @@ from numpy.typing import NDArray
 
 from fedhip.cli.options import add_window, require_deep, tell_window, window_of
 from fedhip.cli.progress import ExtractionProgress
-from fedhip.data import Dataset, FeatureSet, Window, load_dataset, make_partition, read_features, split_of
+from fedhip.data import Dataset, FeatureSet, Window, load_dataset, read_features
 from fedhip.data.errors import WindowError
 from fedhip.phases import Client
-from fedhip.runs import RunFolder
+from fedhip.runs import Run
 from fedhip.runs.errors import ClientRowsError
+from fedhip.runs.rows import divided, in_classes_of, whose_rows
 
 
 def add_client_rows(parser: argparse.ArgumentParser, *, required: bool = True) -> None:
@@ -34,7 +34,7 @@ def add_backbone_place(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--device", help="cuda or cpu (default: cuda where there is one)")
 
 
-def load_client(run: RunFolder, args: argparse.Namespace, *, test_rows: bool) -> tuple[Client, NDArray[np.int8] | None]:
+def load_client(run: Run, args: argparse.Namespace, *, test_rows: bool) -> tuple[Client, NDArray[np.int8] | None]:
     """The rows that the options name, as a client of the run, and how they were divided, if not by the data.
 
     Rows for testing are those that the data marks as such; else, with `test_rows`, those that the run has divided so
@@ -49,44 +49,14 @@ def load_client(run: RunFolder, args: argparse.Namespace, *, test_rows: bool) ->
     else:
         refuse_window(args)
         data = read_features(source)
-    name, chosen = whose_rows(source, data, args.client)
-    labels = _in_classes_of(run, source, data, chosen)
+    name, chosen = whose_rows(str(source), data, args.client)
+    labels = in_classes_of(run, str(source), data, chosen)
     features = data.features if isinstance(data, FeatureSet) else extract_for(run, data, args)
     split = None if data.split is None else data.split[chosen]
-    drawn = _division(run, name, labels) if split is None and test_rows else None
-    return _client(name, features[chosen], labels, split if drawn is None else drawn), drawn
+    return divided(run, name, features[chosen], labels, split, test_rows=test_rows)
 
 
-def load_clients(run: RunFolder, source: Path) -> dict[str, Client]:
-    """All clients of a feature file that says whose rows are whose."""
-    data = read_features(source)
-    if data.clients is None:
-        raise ClientRowsError(f"{source} does not say whose rows these are; it needs 'clients'")
-    found = {}
-    for name in np.unique(data.clients).tolist():
-        chosen = data.clients == name
-        labels = _in_classes_of(run, source, data, chosen)
-        split = _division(run, name, labels) if data.split is None else data.split[chosen]
-        found[name] = _client(name, data.features[chosen], labels, split)
-    return found
-
-
-def _division(run: RunFolder, name: str, labels: np.ndarray) -> NDArray[np.int8]:
-    """Rows to train and to test on: as the run has divided them before, if it has; else drawn."""
-    if (known := run.split(name, len(labels))) is not None:
-        return known
-    partition = make_partition(labels, "natural", clients=np.full(len(labels), name), seed=int(run.config["seed"]))
-    return split_of(None, partition)
-
-
-def _client(name: str, rows: np.ndarray, labels: np.ndarray, split: np.ndarray | None) -> Client:
-    """A client of its rows, some of them for testing if a split says so."""
-    if split is None:
-        return Client(name, (rows, labels), (rows[:0], labels[:0]))
-    return Client(name, (rows[split == 0], labels[split == 0]), (rows[split == 1], labels[split == 1]))
-
-
-def extract_for(run: RunFolder, data: Dataset, args: argparse.Namespace) -> np.ndarray:
+def extract_for(run: Run, data: Dataset, args: argparse.Namespace) -> np.ndarray:
     """Features of images by the run's own backbone."""
     from fedhip.features import cache_folder, extract
     from fedhip.features.cache import note_run
@@ -103,13 +73,13 @@ def extract_for(run: RunFolder, data: Dataset, args: argparse.Namespace) -> np.n
     return features
 
 
-def known_window(run: RunFolder, args: argparse.Namespace) -> Window | None:
+def known_window(run: Run, args: argparse.Namespace) -> Window | None:
     """What brings images of more than 8 bits to 8: --window, or what brought those there that the run was made from."""
     reference = run.model(None).backbone
     return window_of(args) or (None if reference is None else reference.window)
 
 
-def tell_known_window(run: RunFolder, args: argparse.Namespace, data: Dataset, source: str) -> None:
+def tell_known_window(run: Run, args: argparse.Namespace, data: Dataset, source: str) -> None:
     """Say which window was taken. Where none is known, refuse: one found here would not be that of the run's images."""
     require_deep(args, data, source)
     if data.window is None or run.model(None).backbone is None:
@@ -126,39 +96,3 @@ def refuse_window(args: argparse.Namespace) -> None:
     """Where no images are given."""
     if args.window is not None:
         raise WindowError("--window is for images, and none are given; leave it out")
-
-
-def whose_rows(source: Path, data: Dataset | FeatureSet, client: str | None) -> tuple[str, np.ndarray]:
-    """The client's name, and which rows are its."""
-    everything = np.ones(len(data), dtype=bool)
-    if data.clients is None:
-        if client is None:
-            raise ClientRowsError(f"{source} does not say whose rows these are; name the client with --client")
-        return client, everything
-    names = np.unique(data.clients).tolist()
-    if client is None and len(names) > 1:
-        raise ClientRowsError(f"{source} holds rows of {len(names)} clients; choose one with --client")
-    if client is not None and client not in names:
-        if len(names) > 1:
-            near = difflib.get_close_matches(client, names, n=3, cutoff=0.4) or names[:3]
-            raise ClientRowsError(f"{source} holds no rows of client {client!r}; it has those of {', '.join(near)}")
-        return client, everything
-    name = names[0] if client is None else client
-    return name, data.clients == name
-
-
-def _in_classes_of(run: RunFolder, source: Path, data: Dataset | FeatureSet, chosen: np.ndarray) -> np.ndarray:
-    """Labels of the chosen rows by the run's numbers; a class that the run does not know is refused by name."""
-    numbers = {name: number for number, name in enumerate(run.class_names)}
-    for label in np.unique(data.labels[chosen]):
-        name = data.class_names[label]
-        if name not in numbers:
-            near = difflib.get_close_matches(name, list(numbers), n=1, cutoff=0.5)
-            guess = f"; did you mean {near[0]!r}?" if near else ""
-            raise ClientRowsError(
-                f"{source} has a class {name!r}, which is none of the run's {len(numbers)} classes{guess}; a new class "
-                "needs a new run"
-            )
-    mapping = np.array([numbers.get(name, -1) for name in data.class_names])
-    labels: np.ndarray = mapping[data.labels[chosen]]
-    return labels

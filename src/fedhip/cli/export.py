@@ -7,7 +7,7 @@ import warnings
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from fedhip.doctor import size
+from fedhip.utils.words import size
 
 if TYPE_CHECKING:
     from fedhip.export import Export
@@ -34,8 +34,8 @@ def register(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) ->
 def run(args: argparse.Namespace) -> int:
     """Read the model, write and check the file."""
     from fedhip.export import ExportError, export_onnx
-    from fedhip.features.devices import require_folder
-    from fedhip.runs import RunFolder
+    from fedhip.runs import Run
+    from fedhip.utils.files import require_folder
 
     # before the work, not after it: a place that the file cannot be written to
     if args.out.suffix != ".onnx":
@@ -43,7 +43,7 @@ def run(args: argparse.Namespace) -> int:
     if args.out.is_file() and not args.force:
         raise ExportError(f"{args.out} is there already; write over it with --force, or choose another name")
     require_folder(args.out.parent)
-    model = RunFolder.open(Path(args.run)).model(args.client)
+    model = Run.open(Path(args.run)).model(args.client)
     export = export_onnx(model, args.out, head_only=args.head_only, weights=args.weights)
     if export.difference is None:
         warnings.warn(

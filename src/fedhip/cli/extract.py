@@ -32,7 +32,7 @@ def register(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) ->
 
 def run(args: argparse.Namespace) -> int:
     """Load, extract, write."""
-    from fedhip.features.devices import require_folder
+    from fedhip.utils.files import require_folder
 
     # before the work, not after it: a place that the features cannot be written to
     if args.out.suffix not in (".npz", ".safetensors"):

@@ -12,7 +12,7 @@ from fedhip.cli.console import print_table
 from fedhip.cli.federation_init import with_engine
 from fedhip.cli.options import tell_window
 from fedhip.data import Dataset
-from fedhip.data.files import json_text
+from fedhip.utils.text import json_text
 
 if TYPE_CHECKING:
     from fedhip.federation.places import ServerPlace

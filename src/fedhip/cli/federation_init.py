@@ -13,7 +13,7 @@ from fedhip.cli.console import print_table
 from fedhip.cli.lifts import add_lift, lift_settings
 from fedhip.cli.options import add_window, window_of
 from fedhip.data.errors import MissingExtraError
-from fedhip.data.files import json_text
+from fedhip.utils.text import json_text
 
 if TYPE_CHECKING:
     from fedhip.federation.setup import InitSummary

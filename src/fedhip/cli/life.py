@@ -12,22 +12,21 @@ from fedhip.cli.client_rows import (
     add_client_rows,
     extract_for,
     load_client,
-    load_clients,
     refuse_window,
 )
 from fedhip.cli.console import percent
 from fedhip.cli.options import tell_window
 from fedhip.cli.progress import show_clients
-from fedhip.cli.report import render
 from fedhip.data import FeatureSet, load_dataset, load_partition, read_features
-from fedhip.data.files import json_text
 from fedhip.data.window import SIXTEEN_BITS
 from fedhip.heads import Ridge
 from fedhip.phases import Client
-from fedhip.runs import Change, RunFolder, life
+from fedhip.runs import Change, Run, life
 from fedhip.runs.errors import ClientRowsError
 from fedhip.runs.results import title_of
+from fedhip.runs.rows import clients_in
 from fedhip.simulation import clients_of
+from fedhip.utils.text import json_text
 
 
 def register(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
@@ -76,55 +75,31 @@ def _command(
 
 def join(args: argparse.Namespace) -> int:
     """Add a client."""
-    run = RunFolder.open(args.run)
+    run = Run.open(args.run)
     client, split = load_client(run, args, test_rows=True)
     rows = _everybodys_rows(run, args)
-    return _tell(args, life.join(run, client, split=split, rows=rows, render=render, report=show_clients))
+    return _tell(args, life.join(run, client, split=split, rows=rows, report=show_clients))
 
 
 def update(args: argparse.Namespace) -> int:
     """Add rows to a client."""
-    run = RunFolder.open(args.run)
+    run = Run.open(args.run)
     run.require_client(args.client)
     client, _ = load_client(run, args, test_rows=False)
     rows = _everybodys_rows(run, args)
-    return _tell(args, life.update(run, client, rows=rows, render=render, report=show_clients))
+    return _tell(args, life.update(run, client, rows=rows, report=show_clients))
 
 
 def forget(args: argparse.Namespace) -> int:
     """Remove a client."""
-    run = RunFolder.open(args.run)
+    run = Run.open(args.run)
     rows = _everybodys_rows(run, args)
-    code = _tell(args, life.forget(run, args.client, rows=rows, render=render, report=show_clients))
-    left = _forget_features(run)
-    if not args.json:
-        print(left)
-    if run.lift is not None and not args.json:
-        print("the lift was drawn by a sum with its rows in it, and stays: for another one, run again")
-    if run.encoding.scale is not None and not args.json:
-        print("the weights of classes are of counts with its rows in them, and stay: for others, run again")
-    return code
-
-
-def _forget_features(run: RunFolder) -> str:
-    """Remove what the cache holds of the run's images; what is gone and what is left, in words.
-
-    An entry is of a whole data set and known by its digest: nobody's rows can be taken out of it, so it goes whole.
-    """
-    from fedhip.features.cache import entries
-
-    found = entries(run=run.ledger.run)
-    for entry in found:
-        entry.remove()
-    source = run.config.get("features") or run.config.get("data") or run.config.get("dataset")
-    gone = f"{len(found)} sets of features that the run used were removed from the cache, the others' rows with them; "
-    kept = f"left: the rows themselves ({source}), copies of the run, and features kept by other commands"
-    return f"{gone if found else 'the cache holds no features that the run used; '}{kept} (fedhip cache list)"
+    return _tell(args, life.forget(run, args.client, rows=rows, report=show_clients))
 
 
 def personalize(args: argparse.Namespace) -> int:
     """Phase 3 again."""
-    run = RunFolder.open(args.run)
+    run = Run.open(args.run)
     run.require_personalized()
     if args.client is not None:
         run.require_client(args.client)
@@ -135,22 +110,26 @@ def personalize(args: argparse.Namespace) -> int:
         refuse_window(args)
         clients = _clients_of_the_data(run, args, run.clients if args.client is None else [args.client])
     everyone = args.client is None and args.data is None and args.features is None
-    change = life.personalize(run, clients, skip_changed=everyone, render=render, report=show_clients)
+    change = life.personalize(run, clients, skip_changed=everyone, report=show_clients)
     return _tell(args, change)
 
 
-def _everybodys_rows(run: RunFolder, args: argparse.Namespace) -> dict[str, Client]:
+def _everybodys_rows(run: Run, args: argparse.Namespace) -> dict[str, Client]:
     """The rows of all clients that can be had, where the run's head needs them."""
     if not run.head.needs_rows:
         if args.rows:
             raise ClientRowsError(f"the models of {run.path} are solved without rows; leave --rows out")
         return {}
-    given = {name: client for source in args.rows for name, client in load_clients(run, source).items()}
+    given = {
+        name: client
+        for source in args.rows
+        for name, client in clients_in(run, str(source), read_features(source)).items()
+    }
     rest = set(run.clients) - set(given)
     return {**_clients_of_the_data(run, args, rest), **given} if rest else given
 
 
-def _clients_of_the_data(run: RunFolder, args: argparse.Namespace, wanted: Collection[str]) -> dict[str, Client]:
+def _clients_of_the_data(run: Run, args: argparse.Namespace, wanted: Collection[str]) -> dict[str, Client]:
     """Those of the clients wanted whose rows are in the data set that the run was made from."""
     config = run.config
     if "federation" in config:
@@ -160,6 +139,11 @@ def _clients_of_the_data(run: RunFolder, args: argparse.Namespace, wanted: Colle
         )
     if "features" in config:
         rows = read_features(config["features"])
+    elif "data" not in config and "dataset" not in config:
+        raise ClientRowsError(
+            f"{run.path} was made in Python, from rows that no file is named of; give a client's rows, with --client "
+            "and --features, or those of all with --rows FILE"
+        )
     else:
         reference = run.model(None).backbone
         data = load_dataset(
@@ -211,4 +195,6 @@ def _tell(args: argparse.Namespace, change: Change) -> int:
         print(change.stale)
     number, digest = change.entry["entry"], change.entry["hash"]
     print(f"entry {number} of the ledger, {digest[:16]}…; receipt: {args.run / change.receipt}")
+    for line in change.left:
+        print(line)
     return 0

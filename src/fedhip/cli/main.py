@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import difflib
 import os
 import sys
 import warnings
@@ -13,6 +12,7 @@ from pathlib import Path
 from typing import NoReturn
 
 from fedhip import FedHiPError, __version__
+from fedhip.utils.nearest import did_you_mean
 
 #: Each command's module, in the order of a user's way through them. A module is imported when one of its commands is
 #: asked for, or all are: with torch that takes seconds, which `fedhip --version` should not.
@@ -77,8 +77,7 @@ def parse(words: Sequence[str]) -> argparse.Namespace:
     elif more:
         chosen = subparser(parser, *(word for word in words[:2] if not word.startswith("-")))
         options = [option for action in chosen._actions for option in action.option_strings]
-        near = difflib.get_close_matches(more[0].split("=")[0], options, n=1)
-        chosen.error(f"there is no {more[0]}" + (f"; did you mean {near[0]}?" if near else ""))
+        chosen.error(f"there is no {more[0]}{did_you_mean(more[0].split('=')[0], options)}")
     config = getattr(args, "config", None)
     if config is None:
         return args

@@ -9,23 +9,23 @@ from typing import TYPE_CHECKING, Any
 
 from fedhip.cli.progress import ExtractionProgress
 from fedhip.data import (
+    DEFAULT_CLIENTS,
     Dataset,
     FeatureSet,
     Partition,
     Window,
+    divide_rows,
     list_partitions,
     load_dataset,
-    make_partition,
     read_features,
 )
 from fedhip.data.errors import DatasetNameError, WindowError
-from fedhip.data.files import readable
+from fedhip.utils.text import readable
 
 if TYPE_CHECKING:
     from fedhip.features.reference import BackboneReference
 
 DEFAULT_BACKBONE = "fedhip-vit"
-DEFAULT_CLIENTS = 50
 _FLAG = argparse.BooleanOptionalAction  # so that the command line can take back what a configuration file turns on
 
 
@@ -178,29 +178,16 @@ def load_rows(args: argparse.Namespace) -> tuple[str, Dataset | FeatureSet]:
 
 def divide(args: argparse.Namespace, data: Dataset | FeatureSet) -> Partition:
     """The partition that the options describe."""
-    brought = args.partition is None and args.clients is None and data.clients is not None
-    scheme = "natural" if brought else args.partition or "dirichlet"
-    number = DEFAULT_CLIENTS if args.clients is None and scheme != "natural" else args.clients
-    return make_partition(
+    return divide_rows(
         data.labels,
-        scheme,
-        number,
+        data.clients,
+        args.partition,
+        args.clients,
         seed=args.seed,
         concentration=args.concentration,
         shards_per_client=args.shards,
         min_rows=args.min_rows,
-        clients=data.clients,
     )
-
-
-def describe(partition: Partition) -> str:
-    """Scheme, parameters and seed in a few words."""
-    words = [f"{partition.num_clients} clients", partition.scheme]
-    if "concentration" in partition.parameters:
-        words.append(f"λ = {partition.parameters['concentration']:g}")
-    if "shards_per_client" in partition.parameters:
-        words.append(f"{partition.parameters['shards_per_client']} shards a client")
-    return ", ".join([*words, f"seed {partition.seed}"])
 
 
 def extract_features(

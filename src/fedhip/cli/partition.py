@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedhip.cli.console import print_table
-from fedhip.cli.options import add_partition, add_rows, describe, divide, load_rows
+from fedhip.cli.options import add_partition, add_rows, divide, load_rows
 from fedhip.data import Partition, draw_partition, save_partition, split_of
 
 _MOST_ROWS = 100  # a longer table is cut in the terminal; --json holds all of it
@@ -33,7 +33,7 @@ def run(args: argparse.Namespace) -> int:
     partition = divide(args, data)
     counts = partition.class_counts(data.labels, data.num_classes)
     table = _table(partition, counts, split_of(data.split, partition))
-    title = f"{name} · {describe(partition)}"
+    title = f"{name} · {partition.title}"
     written = []
     if args.out is not None:
         picture = args.out / "partition.svg"

@@ -13,12 +13,12 @@ from fedhip.cli.console import print_table
 from fedhip.cli.options import add_window
 from fedhip.data import Dataset, ImagePaths, image_files, read_features
 from fedhip.data.errors import CorruptImageError, DataMissingError
-from fedhip.data.files import json_text, readable
 from fedhip.data.images import has_more_bits
 from fedhip.data.window import SIXTEEN_BITS
 from fedhip.models import NO_TEMPERATURE
-from fedhip.runs import RunFolder
+from fedhip.runs import Run
 from fedhip.runs.names import near_names
+from fedhip.utils.text import json_text, readable
 
 _MOST_ROWS = 1000  # a longer table is cut in the terminal; --json holds all of it
 
@@ -47,7 +47,7 @@ def register(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) ->
 
 def run(args: argparse.Namespace) -> int:
     """Read, extract, score, print."""
-    folder = RunFolder.open(args.run)
+    folder = Run.open(args.run)
     client = args.client
     if client is not None and client not in folder.clients:
         near = near_names(client, folder.clients)
@@ -96,7 +96,7 @@ def run(args: argparse.Namespace) -> int:
     return 0
 
 
-def _rows(folder: RunFolder, args: argparse.Namespace) -> tuple[list[str], np.ndarray]:
+def _rows(folder: Run, args: argparse.Namespace) -> tuple[list[str], np.ndarray]:
     """What to call each row, and its features."""
     if args.features is not None:
         if args.images:

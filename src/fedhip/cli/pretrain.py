@@ -105,10 +105,11 @@ def run(args: argparse.Namespace) -> int:
     """Train, write, evaluate."""
     from fedhip.features.card import make_card, write_card
     from fedhip.features.checkpoints import save_encoder
-    from fedhip.features.devices import require_folder, resolve_device
+    from fedhip.features.devices import resolve_device
     from fedhip.features.evaluation import LabelledSet, evaluate_encoder
     from fedhip.features.pools import load_pool
     from fedhip.features.pretraining import check_intervals, pretrain
+    from fedhip.utils.files import require_folder
 
     recipe = recipe_of(args)
     stop_after = None if args.stop_after is None else 60 * args.stop_after

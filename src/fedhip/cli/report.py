@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import argparse
 from pathlib import Path
-from typing import Any
 
 from fedhip.cli.console import percent, print_table
-from fedhip.data.files import json_text
-from fedhip.private_files import write_private
-from fedhip.runs import RunFolder
+from fedhip.runs import Run
 from fedhip.runs.results import title_of
+from fedhip.utils.files import write_private
+from fedhip.utils.text import json_text
 
 
 def register(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
@@ -28,25 +27,13 @@ def register(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) ->
     parser.set_defaults(handler=run)
 
 
-def render(name: str, results: dict[str, Any], details: dict[str, Any], config: str, ledger: list[Any]) -> str:
-    """The page of one run."""
-    from fedhip.runs.report import RunRecord, render_report
-
-    return render_report([RunRecord(name, results, details, config, ledger)])
-
-
 def run(args: argparse.Namespace) -> int:
     """Read, render, write, print."""
-    from fedhip.runs.report import RunRecord, render_report
+    from fedhip.runs.report import render_report
 
-    folders = [RunFolder.open(path) for path in args.runs]
+    folders = [Run.open(path) for path in args.runs]
     names = _names(args.runs)
-    page = render_report(
-        [
-            RunRecord(name, run.results, run.details, run.config_text(), list(run.ledger.entries))
-            for name, run in zip(names, folders, strict=True)
-        ]
-    )
+    page = render_report([run.record(name) for name, run in zip(names, folders, strict=True)])
     out = args.out or (args.runs[0] / "report.html" if len(folders) == 1 else Path("comparison.html"))
     out.parent.mkdir(parents=True, exist_ok=True)
     write_private(out, page.encode())  # it shows images of test rows

@@ -15,7 +15,6 @@ from fedhip.cli.options import DEFAULT_BACKBONE, add_backbone, add_window, extra
 from fedhip.data import Dataset, FeatureSet, make_partition, read_features
 from fedhip.data.errors import DatasetNameError
 from fedhip.features import resolve_device
-from fedhip.features.devices import require_folder
 from fedhip.lifting import LiftSettings
 from fedhip.reproduce import (
     Bench,
@@ -31,7 +30,8 @@ from fedhip.reproduce import (
 )
 from fedhip.reproduce.cells import Cell
 from fedhip.reproduce.tables import Entry, Table
-from fedhip.runs.report.words import duration
+from fedhip.utils.files import require_folder
+from fedhip.utils.words import duration
 
 HEADS = ("linear", "mlp")
 MOST_COLUMNS = 8  # of a table in the terminal

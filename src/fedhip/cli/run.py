@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import difflib
 import sys
 import time
 from collections.abc import Callable
@@ -19,18 +18,15 @@ from fedhip.cli.options import (
     add_backbone,
     add_partition,
     add_rows,
-    describe,
     divide,
     extract_features,
     load_rows,
     refuse_unused,
 )
 from fedhip.cli.progress import show_clients
-from fedhip.cli.report import render
 from fedhip.core.columns import Columns
 from fedhip.core.solvers import require_alpha, require_beta
 from fedhip.data import Dataset
-from fedhip.data.files import json_text, readable
 from fedhip.features import resolve_device
 from fedhip.features.cache import note_run
 from fedhip.heads import HEADS, Lda, Logistic, Ridge
@@ -46,6 +42,8 @@ from fedhip.runs.folder import head_of
 from fedhip.runs.results import title_of
 from fedhip.runs.run import RoundSettings, run_round
 from fedhip.simulation import RIDGES, RidgeOptions
+from fedhip.utils.nearest import did_you_mean
+from fedhip.utils.text import json_text, readable
 
 #: Options that say where the answer goes, and not what it is.
 _NOT_CONFIGURATION = ("config", "out", "force", "json", "handler")
@@ -208,9 +206,8 @@ def run(args: argparse.Namespace) -> int:
         features,
         partition,
         settings,
-        title=f"{readable(name)} · {describe(partition)} · {made_by}",
+        title=f"{readable(name)} · {partition.title} · {made_by}",
         config=configuration(args, None if backbone is None else backbone.precision),
-        render=render,
         images=data if isinstance(data, Dataset) else None,
         backbone=backbone,
         seconds={"features": time.perf_counter() - begin},
@@ -300,8 +297,7 @@ def _methods(text: str) -> tuple[str, ...]:
     names = [name.strip() for name in text.split(",") if name.strip()]
     for name in names:
         if name not in METHODS and name != "all":
-            near = difflib.get_close_matches(name, list(METHODS), n=1, cutoff=0.4)
-            guess = f"; did you mean {near[0]!r}?" if near else ""
+            guess = did_you_mean(name, METHODS)
             raise MethodNameError(f"there is no method {name!r}; choose among {', '.join(METHODS)}{guess}")
     if not names:
         raise MethodNameError(f"no method given; choose among {', '.join(METHODS)}")

@@ -6,8 +6,8 @@ import argparse
 from pathlib import Path
 
 from fedhip.cli.progress import show_clients
-from fedhip.data.files import json_text
-from fedhip.runs import RunFolder, verify
+from fedhip.runs import Run, verify
+from fedhip.utils.text import json_text
 
 _WRONG = 2
 
@@ -28,7 +28,7 @@ def register(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) ->
 
 def run(args: argparse.Namespace) -> int:
     """Check, print."""
-    checks = verify(RunFolder.open(args.run), args.receipt, report=show_clients)
+    checks = verify(Run.open(args.run), args.receipt, report=show_clients)
     wrong = [check for check in checks if check.problem is not None]
     if args.json:
         print(json_text([{"check": c.what, "problem": c.problem} for c in checks], indent=1))

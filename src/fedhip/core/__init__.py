@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from fedhip.late import late
+from fedhip.utils.late import late
 
 if TYPE_CHECKING:
     from fedhip.core.aggregation import aggregate, solve_global

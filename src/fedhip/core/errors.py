@@ -4,9 +4,7 @@ Every message names the value received and the remedy. `FedHiPError` catches the
 argument are also a `ValueError`, as Python's users expect.
 """
 
-
-class FedHiPError(Exception):
-    """Base of every error this package raises on purpose."""
+from fedhip.utils.errors import FedHiPError as FedHiPError
 
 
 class FeaturesError(FedHiPError, ValueError):

@@ -231,7 +231,7 @@ class Lift:
     def _block(self, U: Tensor) -> Tensor:
         if self.kind == "nystroem":
             Z, whitening = self.landmarks
-            return _exact_product(self._kernel(U, Z.to(U)), whitening.to(U))
+            return _repeatable_product(self._kernel(U, Z.to(U)), whitening.to(U))
         Omega, b = (values.to(U) for values in self.projection)
         if self.kind == "relu":
             return math.sqrt(2.0 / self.width) * torch.relu(U @ Omega + b)
@@ -262,7 +262,7 @@ def _symmetric(matrix: Tensor, function: Callable[[Tensor], Tensor]) -> Tensor:
     return found
 
 
-def _exact_product(A: Tensor, B: Tensor) -> Tensor:
+def _repeatable_product(A: Tensor, B: Tensor) -> Tensor:
     """A B to about 2^-40 of its largest possible entry, each row the same bits in any company.
 
     Both are cut in two, so that the products of the parts are exact (Ozaki and others, 2012); A is at most 1.

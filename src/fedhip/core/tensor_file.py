@@ -15,7 +15,7 @@ from safetensors.torch import save
 from torch import Tensor
 
 from fedhip.core.errors import FileAlteredError, FileFormatError, FileVersionError
-from fedhip.private_files import write_private
+from fedhip.utils.files import write_private
 
 
 @dataclass(frozen=True)

@@ -1,12 +1,14 @@
 """Data sets, feature files, and partitions of both among clients."""
 
 from fedhip.data.dataset import Dataset, ImagePaths
-from fedhip.data.feature_files import FeatureSet, read_features, write_features
+from fedhip.data.feature_files import FeatureSet, feature_set, read_features, write_features
 from fedhip.data.image_files import image_files, is_image_name
 from fedhip.data.manifest import load_partition, save_partition
 from fedhip.data.partitions import (
+    DEFAULT_CLIENTS,
     Partition,
     client_parts,
+    divide_rows,
     list_partitions,
     make_partition,
     split_clients,
@@ -18,6 +20,7 @@ from fedhip.data.styles import Style, draw_styles, styled
 from fedhip.data.window import Window
 
 __all__ = [
+    "DEFAULT_CLIENTS",
     "Dataset",
     "DatasetInfo",
     "FeatureSet",
@@ -26,8 +29,10 @@ __all__ = [
     "Style",
     "Window",
     "client_parts",
+    "divide_rows",
     "draw_partition",
     "draw_styles",
+    "feature_set",
     "image_files",
     "is_image_name",
     "list_datasets",

@@ -13,8 +13,8 @@ from numpy.typing import NDArray
 from fedhip.data.dataset import Dataset
 from fedhip.data.download import download
 from fedhip.data.errors import DataCorruptError, DataMissingError
-from fedhip.data.files import default_cache
 from fedhip.data.pickles import read_pickle
+from fedhip.utils.files import default_cache, sync_folder, whole_file
 
 ADDRESS = "https://www.cs.toronto.edu/~kriz/cifar-100-python.tar.gz"
 MD5 = "eb9058c3a382ffc7106e4002c42a8d85"
@@ -92,11 +92,12 @@ def unpack(archive: Path, folder: Path) -> None:
                 source = tar.extractfile(member) if member.isreg() else None
                 if source is None or member.size > _LARGEST_FILE:
                     raise DataCorruptError(f"{archive}: '{member.name}' is a link or too large; get it again")
-                with (temporary / name).open("wb") as target:
-                    shutil.copyfileobj(source, target)
+                with whole_file(temporary / name) as target, target.open("wb") as file:
+                    shutil.copyfileobj(source, file)
         temporary.chmod(0o755)
         if not folder.is_dir():  # another process may have been faster
             temporary.rename(folder)
+            sync_folder(folder.parent)
     except (KeyError, EOFError, tarfile.TarError, zlib.error) as error:
         raise DataCorruptError(
             f"{archive} cannot be unpacked ({error}); delete it and get it again from {ADDRESS}"

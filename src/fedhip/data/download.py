@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from fedhip.data.errors import ChecksumError, DownloadError
+from fedhip.utils.files import sync_folder
 
 Report = Callable[[int, int], None]
 
@@ -60,6 +61,7 @@ def download(
                 f"it was thrown away. Try again, or {remedy}"
             )
     part.replace(path)
+    sync_folder(path.parent)
     transfer.tag.unlink(missing_ok=True)
     return path
 

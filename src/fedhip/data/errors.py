@@ -4,6 +4,7 @@ Every message names the file or value received and the remedy.
 """
 
 from fedhip.core.errors import FedHiPError
+from fedhip.utils.errors import MissingExtraError as MissingExtraError
 
 
 class DatasetNameError(FedHiPError, ValueError):
@@ -78,10 +79,6 @@ class ManifestVersionError(ManifestError):
 
 class ManifestMismatchError(ManifestError):
     """The manifest belongs to other data, or was altered."""
-
-
-class MissingExtraError(FedHiPError, ImportError):
-    """An optional package is needed; the message names the extra that brings it."""
 
 
 class SkippedImagesWarning(UserWarning):

@@ -13,13 +13,13 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
+from numpy.typing import ArrayLike, NDArray
 from safetensors.numpy import save
 
 from fedhip.data.array_files import Arrays, as_text, encode_names, named_labels, names_in, read_arrays
 from fedhip.data.dataset import set_row_fields, update_array, update_row_fields
 from fedhip.data.errors import FeatureFileError
-from fedhip.private_files import private_file, write_private
+from fedhip.utils.files import private_file, write_private
 
 
 @dataclass(frozen=True, eq=False)
@@ -80,6 +80,25 @@ def _native(dtype: np.dtype[Any]) -> np.dtype[Any]:
     return dtype.newbyteorder("=") if dtype.itemsize <= 8 else np.dtype(np.float64)
 
 
+def feature_set(
+    features: ArrayLike,
+    labels: ArrayLike,
+    clients: ArrayLike | None = None,
+    *,
+    split: ArrayLike | None = None,
+    class_names: ArrayLike | None = None,
+) -> FeatureSet:
+    """Rows in memory, as a feature file holds them: labels are whole numbers or strings, and so are clients."""
+    named, names = named_labels(np.asarray(labels), None if class_names is None else np.asarray(class_names))
+    return FeatureSet(
+        features=np.asarray(features),
+        labels=named,
+        class_names=names,
+        clients=None if clients is None else as_text(np.asarray(clients), "clients"),
+        split=None if split is None else np.asarray(split),
+    )
+
+
 def read_features(path: str | Path, *, labelled: bool = True) -> FeatureSet:
     """Read and check a feature file; the message of every error names the file.
 
@@ -96,18 +115,18 @@ def read_features(path: str | Path, *, labelled: bool = True) -> FeatureSet:
                 f"{path} has no array '{name}', only {names_in(path)}; a feature file holds 'features' (N, m), "
                 "'labels' (N) and, if the rows have owners, 'clients' (N)"
             )
+    if not labelled:
+        arrays |= {
+            "labels": np.zeros(arrays["features"].shape[:1], dtype=np.int64),
+            "class_names": np.array(["unknown"]),
+        }
     try:
-        if labelled:
-            labels, class_names = named_labels(arrays["labels"], arrays.get("class_names"))
-        else:
-            labels, class_names = np.zeros(arrays["features"].shape[:1], dtype=np.int64), ("unknown",)
-        clients = arrays.get("clients")
-        return FeatureSet(
-            features=arrays["features"],
-            labels=labels,
-            class_names=class_names,
-            clients=None if clients is None else as_text(clients, "clients"),
+        return feature_set(
+            arrays["features"],
+            arrays["labels"],
+            arrays.get("clients"),
             split=arrays.get("split"),
+            class_names=arrays.get("class_names"),
         )
     except FeatureFileError as error:
         raise FeatureFileError(f"{path}: {error}") from error

@@ -18,10 +18,10 @@ from fedhip.data.errors import (
     SkippedImagesWarning,
     SmallClassError,
 )
-from fedhip.data.files import readable
 from fedhip.data.image_files import image_files, image_folders
 from fedhip.data.images import Pixels, open_image
 from fedhip.data.window import Deep, Values, Window
+from fedhip.utils.text import readable
 
 IN_MEMORY = 1 << 30  # images of one size are kept in memory up to this many bytes
 _CHUNK = 512

@@ -33,7 +33,6 @@ from fedhip.data.errors import (
     ManifestVersionError,
     PartitionError,
 )
-from fedhip.data.files import json_text, write_text
 from fedhip.data.partitions import (
     DEFAULTS,
     TRAIN_FRACTION,
@@ -44,6 +43,8 @@ from fedhip.data.partitions import (
     split_of,
 )
 from fedhip.data.schemes import natural_clients
+from fedhip.utils.files import write_text
+from fedhip.utils.text import json_text
 
 SCHEMA = 4
 DRAWN_AGAIN = 3  # the schema without rows

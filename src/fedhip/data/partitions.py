@@ -18,6 +18,7 @@ from numpy.typing import ArrayLike, NDArray
 from fedhip.data.errors import PartitionError
 from fedhip.data.schemes import SCHEMES, Rows, natural_clients, with_minimum
 
+DEFAULT_CLIENTS = 50  # the paper's
 TRAIN_FRACTION = 0.8  # the paper's 8:2
 DESCRIPTIONS: Mapping[str, str] = MappingProxyType(
     {
@@ -78,6 +79,16 @@ class Partition:
             "\0".join(self.clients).encode("utf-8", "surrogatepass") + _bytes(self.assignment)
         ).hexdigest()
 
+    @property
+    def title(self) -> str:
+        """Scheme, parameters and seed in a few words."""
+        words = [f"{self.num_clients} clients", self.scheme]
+        if "concentration" in self.parameters:
+            words.append(f"λ = {self.parameters['concentration']:g}")
+        if "shards_per_client" in self.parameters:
+            words.append(f"{self.parameters['shards_per_client']} shards a client")
+        return ", ".join([*words, f"seed {self.seed}"])
+
     def class_counts(self, labels: ArrayLike, num_classes: int) -> Rows:
         """Rows of each client (K) in each class (d), as K × d."""
         cell = self.assignment * num_classes + np.asarray(labels)
@@ -120,6 +131,21 @@ def make_partition(
     return Partition(scheme, MappingProxyType(parameters), int(seed), names, assignment, hash_labels(labels))
 
 
+def divide_rows(
+    labels: ArrayLike,
+    clients: ArrayLike | None = None,
+    scheme: str | None = None,
+    num_clients: int | None = None,
+    **parameters: Any,
+) -> Partition:
+    """As `make_partition`; what is not given: the clients that the rows have, else the paper's scheme with 50."""
+    if scheme is None:
+        scheme = "natural" if num_clients is None and clients is not None else "dirichlet"
+    if num_clients is None and scheme != "natural":
+        num_clients = DEFAULT_CLIENTS
+    return make_partition(labels, scheme, num_clients, clients=clients, **parameters)
+
+
 def split_clients(
     partition: Partition, train_fraction: float = TRAIN_FRACTION, seed: int | None = None
 ) -> NDArray[np.int8]:
@@ -145,9 +171,14 @@ def split_clients(
 def _split_client(client: str, rows: int, train_fraction: float, seed: int) -> NDArray[np.int8]:
     """0 or 1 for each of a client's rows, from a stream of its own."""
     train = min(max(math.floor(train_fraction * rows + 0.5), 1), max(rows - 1, 1))
-    name = hashlib.sha256(client.encode("utf-8", "surrogatepass")).digest()
-    random = np.random.default_rng([seed, int.from_bytes(name, "little")])
-    return (random.permutation(rows) >= train).astype(np.int8)
+    return (client_random(client, seed).permutation(rows) >= train).astype(np.int8)
+
+
+def client_random(client: str, seed: int, purpose: str = "") -> np.random.Generator:
+    """A stream of a client's own, by its name, the seed and what it is for."""
+    told = f"{purpose}\0{client}" if purpose else client
+    digest = hashlib.sha256(told.encode("utf-8", "surrogatepass")).digest()
+    return np.random.default_rng([seed, int.from_bytes(digest, "little")])
 
 
 def split_of(

@@ -1,17 +1,15 @@
 """The picture of a partition: a bubble for each client and class, its area the number of rows."""
 
-import warnings
-from collections.abc import Iterator
-from contextlib import contextmanager
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from fedhip.data.errors import MissingExtraError, PartitionError
-from fedhip.data.files import atomic_path, readable
+from fedhip.data.errors import PartitionError
+from fedhip.utils.files import whole_file
+from fedhip.utils.style import Colours, drawing
+from fedhip.utils.text import readable
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -19,16 +17,6 @@ if TYPE_CHECKING:
 
 _MOST_CELLS = 120  # up to so many cells in a row are square; more are squeezed into the page
 _LONGEST_NAME = 24
-
-
-@dataclass(frozen=True)
-class Colours:
-    """Colours of a picture, as matplotlib reads them."""
-
-    ink: str = "#1f2933"
-    muted: str = "#66727f"
-    grid: str = "#e9edf1"
-    bubble: str = "#2f6fb3"
 
 
 def draw_partition(
@@ -46,23 +34,8 @@ def draw_partition(
     with drawing():
         figure = partition_figure(counts, class_names=class_names, client_names=client_names, title=title)
         metadata: Any = {".svg": {"Date": None}, ".png": {"Software": None}, ".pdf": {"CreationDate": None}}
-        with atomic_path(path) as temporary:
+        with whole_file(path) as temporary:
             figure.savefig(temporary, dpi=150, metadata=metadata[path.suffix])
-
-
-@contextmanager
-def drawing(**style: Any) -> Iterator[None]:
-    """matplotlib in house style, the same on every machine; figures are made, laid out and saved inside."""
-    try:
-        import matplotlib
-    except ImportError as error:
-        raise MissingExtraError("drawing needs matplotlib; install it with: pip install matplotlib") from error
-    # Names come from the user's folders: a dollar sign in one is a dollar sign.
-    house: Any = {"svg.hashsalt": "fedhip", "font.size": 9.0, "text.parse_math": False}
-    with matplotlib.rc_context(house | style), warnings.catch_warnings():
-        # A letter the font lacks is drawn as a box, and is no reason to stop.
-        warnings.filterwarnings("ignore", message="Glyph .* missing from font", category=UserWarning)
-        yield
 
 
 def partition_figure(

@@ -1,6 +1,5 @@
 """Data sets by name or by path."""
 
-import difflib
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -12,6 +11,7 @@ from fedhip.data.dataset import Dataset
 from fedhip.data.errors import DatasetError, DatasetNameError, FeatureFileError, SmallClassError
 from fedhip.data.folders import load_folder, load_imagenet_r
 from fedhip.data.window import Window
+from fedhip.utils.nearest import did_you_mean
 
 SKETCHES = Path(__file__).parent / "sketches" / "sketches.npz"
 
@@ -118,6 +118,5 @@ def _unknown(source: str) -> str:
     names = [info.name for info in _NAMED]
     if source in names:
         return f"there is no folder or file '{source}'; the data set of that name is the string (--dataset {source})"
-    close = difflib.get_close_matches(source, names, n=1, cutoff=0.5)
-    guess = f"; did you mean '{close[0]}'?" if close else ""
+    guess = did_you_mean(source, names)
     return f"'{source}' is neither a data set ({', '.join(names)}) nor an image folder nor an .npz file{guess}"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from fedhip.late import late
+from fedhip.utils.late import late
 
 if TYPE_CHECKING:
     from fedhip.features.backbones import Backbone, BackboneInfo, list_backbones, load_backbone

@@ -19,7 +19,6 @@ from torch import Tensor
 
 from fedhip.data.download import download
 from fedhip.data.errors import DownloadError
-from fedhip.data.files import default_cache
 from fedhip.features.checkpoints import load_encoder
 from fedhip.features.devices import resolve_device
 from fedhip.features.errors import BackboneError, WeightsError
@@ -28,6 +27,7 @@ from fedhip.features.images import normalise
 from fedhip.features.masking import check_seed, row_noise
 from fedhip.features.pooling import Pooling
 from fedhip.features.vit import ViT, ViTConfig, keep_lowest, num_kept
+from fedhip.utils.files import default_cache
 
 HUB = "https://huggingface.co/facebook/{name}/resolve/main/{file}"
 # a folder of weights holds one of these; the hub is asked for the first two

@@ -17,8 +17,8 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
-from fedhip.data.files import default_cache
-from fedhip.private_files import OpenPlaceError, private_folder, write_private
+from fedhip.utils.errors import OpenPlaceError
+from fedhip.utils.files import RIGHTS, default_cache, private_folder, write_private
 
 _NOTE = "entry.json"
 _DAY = 86_400.0
@@ -51,7 +51,7 @@ class Entry:
 
 def require_own_cache(root: Path) -> None:
     """Refuse a cache that belongs to somebody else, who could read features, or put others in their place."""
-    if root.is_dir() and (owner := root.stat().st_uid) not in (os.geteuid(), 0):
+    if RIGHTS and root.is_dir() and (owner := root.stat().st_uid) not in (os.geteuid(), 0):
         raise OpenPlaceError(
             f"the cache {root} belongs to somebody else (user {owner}), who could read the features of your images; "
             "set FEDHIP_CACHE to a folder of your own"
@@ -62,7 +62,7 @@ def features_folder(root: Path) -> Path:
     """The folder of all entries, for its owner alone; one that an earlier version left open is closed."""
     require_own_cache(root)
     folder = root / "features"
-    if folder.is_dir():
+    if RIGHTS and folder.is_dir():
         found = folder.stat()
         if found.st_uid == os.geteuid() and stat.S_IMODE(found.st_mode) & 0o055 and not found.st_mode & 0o022:
             folder.chmod(0o700)

@@ -9,10 +9,10 @@ from typing import Any
 
 import torch
 
-from fedhip.data.files import write_text
 from fedhip.features.pools import Pool
 from fedhip.features.pretraining import Outcome
 from fedhip.features.recipe import Recipe
+from fedhip.utils.files import write_text
 
 
 def make_card(

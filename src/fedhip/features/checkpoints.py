@@ -18,9 +18,9 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 from torch import Tensor
 
-from fedhip.data.files import atomic_path
 from fedhip.features.errors import ConfigError, WeightsError
 from fedhip.features.vit import ViT, ViTConfig
+from fedhip.utils.files import whole_file
 
 FORMAT = "fedhip-vit"
 ORIGINAL_MARK = "patch_embed.proj.weight"
@@ -33,7 +33,7 @@ def save_encoder(path: Path, encoder: ViT, dtype: torch.dtype = torch.float16) -
     for key, value in state.items():
         if not torch.isfinite(value).all():
             raise WeightsError(f"{key!r} does not fit {dtype}; store the encoder as float32")
-    with atomic_path(path) as temporary:
+    with whole_file(path) as temporary:
         save_file(state, temporary, {"format": FORMAT, "config": json.dumps(encoder.config.to_dict())})
 
 

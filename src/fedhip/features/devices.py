@@ -1,9 +1,6 @@
-"""Where to compute, and where to write: checked before the work starts."""
+"""Where to compute: checked before the work starts."""
 
 from __future__ import annotations
-
-import os
-from pathlib import Path
 
 import torch
 
@@ -32,12 +29,3 @@ def resolve_device(name: str | torch.device | None = None) -> torch.device:
         except (RuntimeError, AssertionError, NotImplementedError) as error:
             raise ConfigError(f"the device {str(name)!r} cannot be used here; use cpu, cuda or cuda:N") from error
     return device
-
-
-def require_folder(folder: Path) -> None:
-    """An error unless files can be written to the folder, which need not exist yet."""
-    standing = next(path for path in (folder, *folder.absolute().parents) if path.exists())
-    if not standing.is_dir():
-        raise ConfigError(f"{standing} is a file, not a folder; choose another place for the output")
-    if not os.access(standing, os.W_OK | os.X_OK):
-        raise ConfigError(f"{standing} is a folder that cannot be written to; choose another place for the output")

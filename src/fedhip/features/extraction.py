@@ -25,14 +25,13 @@ from torch import Tensor
 
 from fedhip.data import Dataset
 from fedhip.data.errors import ImagesError
-from fedhip.data.files import atomic_path, default_cache
 from fedhip.data.images import Pixels, check_images
 from fedhip.features.backbones import Backbone
 from fedhip.features.cache import begin, require_own_cache
 from fedhip.features.errors import BackboneError, CacheWarning, ConfigError
 from fedhip.features.images import to_rgb
 from fedhip.features.precision import choose_dtype
-from fedhip.private_files import write_private
+from fedhip.utils.files import default_cache, whole_file, write_private
 
 # part of every key of the cache: to be raised when the same weights and images give other features
 FEATURES_VERSION = 2
@@ -159,7 +158,7 @@ def cache_folder(cache: bool | Path = True) -> Path | None:
     folder = default_cache() if cache is True else Path(cache)
     require_own_cache(folder)
     try:
-        with atomic_path(folder / "writable") as temporary:
+        with whole_file(folder / "writable") as temporary:
             temporary.touch()
         (folder / "writable").unlink()
     except OSError as error:

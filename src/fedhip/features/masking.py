@@ -6,6 +6,7 @@ import torch
 from torch import Tensor
 
 from fedhip.features.errors import ConfigError
+from fedhip.utils.splitmix import GAMMA, mix, shifted
 
 
 def check_seed(seed: int, name: str) -> int:
@@ -18,19 +19,6 @@ def check_seed(seed: int, name: str) -> int:
 def row_noise(seed: int, rows: Tensor, patches: int) -> Tensor:
     """Uniform numbers (B, patches) in [0, 1), float64, from a counter-based hash of (seed, row, patch)."""
     columns = torch.arange(patches, device=rows.device)
-    key = mix(torch.tensor(seed, dtype=torch.int64, device=rows.device))
-    bits = mix(mix(key ^ rows.long())[:, None] ^ columns)
-    return shift(bits, 11).double() / 2**53
-
-
-def mix(x: Tensor) -> Tensor:
-    """The finaliser of SplitMix64 on int64 (products wrap around)."""
-    x = x + -0x61C8864680B583EB
-    x = (x ^ shift(x, 30)) * -0x40A7B892E31B1A47
-    x = (x ^ shift(x, 27)) * -0x6B2FB644ECCEEE15
-    return x ^ shift(x, 31)
-
-
-def shift(x: Tensor, bits: int) -> Tensor:
-    """Shift right without copying the sign."""
-    return (x >> bits) & ((1 << (64 - bits)) - 1)
+    key = mix(torch.tensor(seed, dtype=torch.int64, device=rows.device) + GAMMA)
+    bits = mix((mix((key ^ rows.long()) + GAMMA)[:, None] ^ columns) + GAMMA)
+    return shifted(bits, 11).double() / 2**53

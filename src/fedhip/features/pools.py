@@ -15,11 +15,11 @@ import numpy as np
 from PIL import Image
 
 from fedhip.data.errors import CorruptImageError, ImagesError
-from fedhip.data.files import atomic_path
 from fedhip.data.images import SUFFIXES, Pixels, check_images, fit, in_rgb, open_image
 from fedhip.data.window import Deep, Values, Window
 from fedhip.features.errors import PoolError
 from fedhip.features.images import resize_uint8
+from fedhip.utils.files import whole_file
 
 
 @dataclass(frozen=True)
@@ -48,7 +48,7 @@ class Pool:
 
     def save(self, path: Path) -> None:
         """Write an .npz that `load_pool` reads back."""
-        with atomic_path(path) as temporary, temporary.open("wb") as file:
+        with whole_file(path) as temporary, temporary.open("wb") as file:
             np.savez_compressed(
                 file,
                 images=self.images,

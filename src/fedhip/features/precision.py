@@ -11,8 +11,8 @@ from pathlib import Path
 
 import torch
 
-from fedhip.data.files import write_text
 from fedhip.features.backbones import Backbone
+from fedhip.utils.files import write_text
 
 # bfloat16 costs digits: it must earn them
 WORTHWHILE = 1.2

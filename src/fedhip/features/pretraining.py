@@ -23,14 +23,14 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from fedhip.data.files import write_text
-from fedhip.features.devices import require_folder, resolve_device
+from fedhip.features.devices import resolve_device
 from fedhip.features.errors import CheckpointError, ConfigError, DivergedError
 from fedhip.features.mae import MaskedAutoencoder, crop, draw_boxes
 from fedhip.features.pools import Pool
 from fedhip.features.recipe import Recipe
 from fedhip.features.training_state import CHECKPOINT, read_checkpoint, restore, write_checkpoint
 from fedhip.features.vit import ViT
+from fedhip.utils.files import require_folder, write_text
 
 
 @dataclass(frozen=True)

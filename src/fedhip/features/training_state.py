@@ -14,8 +14,8 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 from torch import Tensor, nn
 
-from fedhip.data.files import atomic_path
 from fedhip.features.errors import CheckpointError
+from fedhip.utils.files import whole_file
 
 CHECKPOINT = "checkpoint.safetensors"
 MOMENTS = ("exp_avg", "exp_avg_sq", "step")
@@ -29,7 +29,7 @@ def write_checkpoint(path: Path, model: nn.Module, optimizer: torch.optim.AdamW,
         for moment in MOMENTS:
             if moment in optimizer.state[parameter]:
                 tensors[f"{moment}/{name}"] = optimizer.state[parameter][moment].detach().cpu().contiguous()
-    with atomic_path(path) as temporary:
+    with whole_file(path) as temporary:
         save_file(tensors, temporary, {"format": "fedhip-pretraining", "state": json.dumps(state)})
 
 

@@ -34,8 +34,9 @@ from fedhip.federation.names import (
     require_site_names,
     shown,
 )
-from fedhip.federation.toml import Table, parse_toml, read_toml, require_known, require_table, write_toml
+from fedhip.federation.toml import parse_toml, read_toml, require_known, require_table
 from fedhip.federation.vector import Layout
+from fedhip.utils.toml import Table, write_toml
 
 if TYPE_CHECKING:
     from fedhip.federation.roster import Roster

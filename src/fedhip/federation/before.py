@@ -25,11 +25,11 @@ def require_ready(
 
 def _require_out(site: SiteFolder, out: Path) -> None:
     """A free place, or the result of this very agreement: the site may have been started again meanwhile."""
-    from fedhip.runs import RunFolder
+    from fedhip.runs import Run
     from fedhip.runs.folder import require_place
 
     require_place(out, force=True)
     if not out.is_dir() or not any(out.iterdir()):
         return
-    if RunFolder.open(out).config.get("agreement") != site.agreement.digest():
+    if Run.open(out).config.get("agreement") != site.agreement.digest():
         raise SiteDataError(f"{out} holds another run, which the round would replace; choose another --out")

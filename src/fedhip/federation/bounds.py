@@ -75,7 +75,7 @@ def bound_pushes(objects: int) -> None:
     from flwr.supercore.inflatable.inflatable_object import iterate_object_tree
     from flwr.superlink.servicer.fleet import fleet_handlers
 
-    inner = _of_engine(fleet_handlers, "push_messages")
+    inner = of_engine(fleet_handlers, "push_messages")
 
     def checked(request: Any, state: Any) -> Any:
         messages, trees = request.messages_list, request.message_object_trees
@@ -98,7 +98,7 @@ def bound_pulls(bounds: Bounds, patience: float) -> None:
     """From here on, this process's grid stops where an answer is too large, or takes too long to come."""
     from flwr.superlink.grid import http_grid
 
-    inner = _of_engine(http_grid, "pull_objects")
+    inner = of_engine(http_grid, "pull_objects")
 
     def bounded(object_ids: list[str], pull_object_fn: Callable[[str], bytes]) -> dict[str, bytes]:
         if len(object_ids) > bounds.objects:
@@ -135,8 +135,11 @@ def _unfolded(contents: Mapping[str, bytes]) -> int:
     return size
 
 
-def _of_engine(module: Any, name: str) -> Any:
-    # Where the engine was rebuilt inside, the check would stand beside the way: rather no server at all.
+def of_engine(module: Any, name: str) -> Any:
+    """A function of the engine that a check is put in front of.
+
+    Where the engine was rebuilt inside, the check would stand beside the way: rather no server at all.
+    """
     if not hasattr(module, name):
         raise EngineError(f"this Flower has no {name}; install the version that fedhip names")
     return getattr(module, name)

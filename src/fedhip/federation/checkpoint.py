@@ -5,6 +5,7 @@
                                     moments: the sum before the statistics', of what the columns are like
                                     total: the sum of the statistics
                                     sum-N, model-N: the sum of a later round, and the weights it was asked about
+    state/checkpoint/again.json     where a site is proven to have cheated: the proof, and who begins again without it
 
 Before the masked vectors of all sites are in, there is nothing worth keeping: the sites begin a new session, or a later
 round again. There is no site's plain statistics in it, as there is none at the server.
@@ -21,7 +22,7 @@ from pathlib import Path
 from typing import Any
 
 from fedhip.federation.errors import CheckpointError
-from fedhip.private_files import private_folder, write_private
+from fedhip.utils.files import private_folder, write_private
 
 SCHEMA = 2
 
@@ -49,6 +50,7 @@ class Progress:
     """How far the round was.
 
     `sites` are in the first sum, which is of the statistics, or of what the columns are like, `later` those after it.
+    A later sum that a site has spoilt is asked for `again`, of these sites, with the `proofs`, in hex, of who did it.
     """
 
     agreement: str
@@ -61,6 +63,8 @@ class Progress:
     answers: dict[str, dict[str, Any]] = field(default_factory=dict)
     later: list[LaterSum] = field(default_factory=list)
     first: str = "statistics"
+    again: list[str] = field(default_factory=list)
+    proofs: dict[str, str] = field(default_factory=dict)
 
     @property
     def asks(self) -> list[str]:
@@ -84,8 +88,20 @@ class Progress:
 
     @property
     def latest(self) -> list[str]:
-        """The sites in the latest sum."""
-        return self.later[-1].sites if self.later else self.sites
+        """The sites in the latest sum, or of one that is asked for again."""
+        return self.again or (self.later[-1].sites if self.later else self.sites)
+
+
+@dataclass
+class Again:
+    """A round that begins again in a new session: of `sites` only, with the proofs, in hex, that others have cheated.
+
+    `dropped` says why each of the others is not among them.
+    """
+
+    sites: list[str]
+    proofs: dict[str, str]
+    dropped: dict[str, str]
 
 
 class Checkpoint:
@@ -136,6 +152,23 @@ class Checkpoint:
         if f"{hashlib.sha256(data).hexdigest()}.bin" != file:
             raise self._damaged("is damaged")
         return data
+
+    def begin_again(self, again: Again) -> None:
+        """Forget all but what the next session begins with."""
+        private_folder(self.folder)
+        write_private(self.folder / "again.json", json.dumps(asdict(again), indent=1).encode())
+        for path in self.folder.iterdir():
+            if path.name != "again.json":
+                path.unlink()
+
+    def again(self) -> Again | None:
+        """What a round that begins again begins with; None where this is the first time."""
+        try:
+            return Again(**json.loads((self.folder / "again.json").read_text(encoding="utf-8")))
+        except FileNotFoundError:
+            return None
+        except (OSError, ValueError, TypeError):
+            raise self._damaged("is damaged") from None
 
     def clear(self) -> None:
         """Forget it."""

@@ -23,6 +23,7 @@ class SiteCode(StrEnum):
     UNMASKED = "unmasked"
     COHORT = "cohort"
     SECURE_SUM = "secure-sum"
+    SHARES = "shares"
     SECOND_SUM = "second-sum"
     DIFFERENCE = "difference"
     LEDGER = "ledger"
@@ -54,6 +55,8 @@ class ServerCode(StrEnum):
     TOO_LARGE = "too-large"
     SIGNATURE = "signature"
     TWICE = "twice"
+    ACCUSED = "accused"
+    CHEATED = "cheated"
 
 
 _MEANINGS: dict[SiteCode | ServerCode, str] = {
@@ -70,6 +73,7 @@ _MEANINGS: dict[SiteCode | ServerCode, str] = {
     SiteCode.UNMASKED: "refuses to send statistics without a mask",
     SiteCode.COHORT: "refuses a cohort smaller than its own minimum, or of other sites than the sum before",
     SiteCode.SECURE_SUM: "refuses this request of the secure sum; see its log",
+    SiteCode.SHARES: "cannot open the shares that another site dealt to it; see its log",
     SiteCode.SECOND_SUM: "has taken part in a finished sum of this agreement, and refuses another",
     SiteCode.DIFFERENCE: "was in a sum of nearly the same sites with some of the same rows; see its log",
     SiteCode.LEDGER: "cannot read its ledger of sums, or it was altered; see its log",
@@ -96,6 +100,8 @@ _MEANINGS: dict[SiteCode | ServerCode, str] = {
     ServerCode.TOO_LARGE: "sent more than an answer can have, by the agreement",
     ServerCode.SIGNATURE: "is not who it says it is: its signature does not fit the roster",
     ServerCode.TWICE: "is connected twice; the first that answered counts",
+    ServerCode.ACCUSED: "dealt shares that several sites cannot open",
+    ServerCode.CHEATED: "dealt shares of something else than it announced, which is proven",
 }
 
 

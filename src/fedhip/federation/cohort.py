@@ -28,7 +28,10 @@ Fold = Callable[[str, Letter], object]
 
 @dataclass
 class Cohort:
-    """Who is here, who was left out and why, and the envelope of what they are asked."""
+    """Who is here, who was left out and why, and the envelope of what they are asked.
+
+    `accused` are dealers, by those who cannot open what they dealt, with their nodes.
+    """
 
     agreement: Agreement
     roster: Roster
@@ -37,6 +40,7 @@ class Cohort:
     envelope: Envelope
     nodes: dict[str, int] = field(default_factory=dict)
     dropped: dict[str, str] = field(default_factory=dict)
+    accused: dict[str, dict[str, int]] = field(default_factory=dict)
     seconds: dict[str, float] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
@@ -48,9 +52,13 @@ class Cohort:
         return self.envelope.agreement, self.envelope.roster
 
     def gather(self, sites: Iterable[str], step: str, *, wait: bool = True) -> None:
-        """Those of these sites that are connected, also if they were left out before; waits for all, if asked to."""
+        """Those of these sites that are connected, also if they were left out before; waits for all, if asked to.
+
+        But for those that are proven to have cheated.
+        """
         known = self.registered()
-        wanted = {node: site for node, site in known.items() if site in set(sites)}
+        cheaters = {site for site, code in self.dropped.items() if code == ServerCode.CHEATED}
+        wanted = {node: site for node, site in known.items() if site in set(sites) - cheaters}
         here = self.exchange.wait_for(wanted) if wait else self.exchange.connected(wanted)
         # A site that is connected twice stays where it said hello.
         settled = {site: node for site, node in self.nodes.items() if node in here}
@@ -78,7 +86,25 @@ class Cohort:
                         code = ServerCode.GARBAGE
                         self.diary.write(step, f"site {reply.site!r}: {error}", reply.site)
                 self.drop(step, reply.site, code)
+                if reply.accused is not None and reply.accused in self.roster.keys:
+                    self.accused.setdefault(reply.accused, {})[reply.site] = reply.node
+                    self.diary.write(step, f"site {reply.site!r} says that {reply.accused!r} dealt them", reply.site)
         return sorted(kept)
+
+    def begin_again_without_accused(self) -> bool:
+        """Another attempt without dealers that several sites accuse, if there are any: nothing was unmasked.
+
+        It is word against word. One site alone may be the one that errs; it stays out, as who gives no answer.
+        """
+        wrong = {dealer: sites for dealer, sites in self.accused.items() if len(sites) > 1}
+        for sites in wrong.values():
+            self.nodes |= sites
+            self.dropped = {site: code for site, code in self.dropped.items() if site not in sites}
+        for dealer in wrong:
+            self.drop(Step.SHARE, dealer, ServerCode.ACCUSED)
+        self.accused = {}
+        self.envelope = replace(self.envelope, attempt=self.envelope.attempt + bool(wrong))
+        return bool(wrong)
 
     def ask(self, step: Step, nodes: list[tuple[str, int]], asked: Asked) -> Iterator[Reply]:
         """Ask sites at their nodes, and hand over what comes."""

@@ -48,7 +48,7 @@ class Node:
 
 
 @dataclass(frozen=True)
-class Run:
+class EngineRun:
     """A run, and how far it is."""
 
     number: int
@@ -145,11 +145,11 @@ class Control:
             if info.status != _GONE
         ]
 
-    def runs(self, number: int | None = None) -> list[Run]:
+    def runs(self, number: int | None = None) -> list[EngineRun]:
         """All runs, or one; the oldest first."""
         listed = _ask(self._client.ListRuns, ListRunsRequest(run_id=number)).run_dict.values()
         runs = (
-            Run(
+            EngineRun(
                 number=run.run_id,
                 state=":".join(filter(None, [run.status.status, run.status.sub_status])),
                 details=run.status.details,

@@ -25,9 +25,9 @@ from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
-from fedhip import private_files
 from fedhip.federation.errors import CredentialError, FederationExistsError, OpenKeyError
 from fedhip.federation.names import shown
+from fedhip.utils import files
 
 PrivateKey = ec.EllipticCurvePrivateKey
 
@@ -204,6 +204,7 @@ def make_server_certificate(directory: str | Path, hosts: Sequence[str] = (), da
             write_private(written[-1], data)
         for temporary, (path, _) in zip(written, new, strict=True):
             temporary.replace(path)
+        files.sync_folder(folder)
     finally:
         for temporary in written:
             temporary.unlink(missing_ok=True)
@@ -293,7 +294,7 @@ def is_loopback(host: str) -> bool:
 def write_private(path: Path, data: bytes) -> None:
     """Write a new file that its owner alone can read; it is there whole, or not at all."""
     try:
-        private_files.write_private(path, data, new=True)
+        files.write_private(path, data, new=True)
     except FileExistsError:
         raise FederationExistsError(f"{path} exists; choose another place: a key is never replaced") from None
     except OSError as error:

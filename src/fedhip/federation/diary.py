@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 
-from fedhip.private_files import append_private
+from fedhip.utils.files import append_private
 
 
 @dataclass

@@ -13,9 +13,9 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from fedhip.data.files import default_cache
 from fedhip.federation.agreement import USUAL_ENCODER, Agreement
 from fedhip.federation.errors import EncoderError
+from fedhip.utils.files import default_cache, sync_folder
 
 #: A message takes seconds, so there are few; a piece is what a process holds in memory.
 PIECE = 64 << 20
@@ -118,6 +118,7 @@ def receive(digest: str, offset: int, size: int, data: NDArray[np.uint8], agreed
                 f"the encoder arrived with digest {found[:12]}…, and {digest[:12]}… was agreed; it was removed"
             )
         partial.replace(target)
+    sync_folder(target.parent)
     return True
 
 

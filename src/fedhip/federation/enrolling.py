@@ -16,7 +16,6 @@ from pathlib import Path
 
 from cryptography.hazmat.primitives.serialization import Encoding
 
-from fedhip.features.devices import require_folder
 from fedhip.federation import agreement as agreement_file
 from fedhip.federation import policy as policy_file
 from fedhip.federation import roster as roster_file
@@ -51,6 +50,7 @@ from fedhip.federation.site_folder import (
     write_connection,
 )
 from fedhip.runs.folder import beside
+from fedhip.utils.files import require_folder
 
 PARCELS = "parcels"
 

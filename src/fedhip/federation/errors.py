@@ -96,18 +96,6 @@ class MessageError(FederationError, ValueError):
     """A message is malformed, oversized, truncated, or has a field of the wrong kind or shape."""
 
 
-class StepError(FederationError):
-    """A message of another session, step or attempt, or one that was answered already."""
-
-
-class AgreementMismatchError(FederationError):
-    """Server and site hold different agreements or rosters."""
-
-
-class RefusedError(FederationError):
-    """The site does not do what it was asked, by its policy: an unmasked sum, too small a cohort, a second sum."""
-
-
 class SiteDataError(FederationError, ValueError):
     """The site's rows do not fit the agreement: width, classes, size of the features, number of rows."""
 

@@ -42,12 +42,13 @@ class Question:
 
 @dataclass(frozen=True)
 class Reply:
-    """What came of a question: a letter, or the reason why there is none."""
+    """What came of a question: a letter, or the reason why there is none, and the site that it says is to blame."""
 
     site: str
     node: int
     letter: Letter | None
     code: SiteCode | ServerCode = SiteCode.OK
+    accused: str | None = None
 
 
 class Exchange:
@@ -133,6 +134,8 @@ def _read(question: Question, message: Message) -> Reply:
     if message.metadata.src_node_id != question.node:
         return dropped(ServerCode.GARBAGE)
     letter = from_message(message)
+    if letter.code is SiteCode.SHARES:
+        return Reply(question.site, question.node, None, letter.code, letter.text("dealer"))
     if letter.code is not SiteCode.OK:
         return dropped(letter.code)
     if letter.envelope != question.letter.envelope:

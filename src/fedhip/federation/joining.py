@@ -14,8 +14,8 @@ from fedhip.federation.errors import CredentialError, EngineError
 from fedhip.federation.places import State, command
 from fedhip.federation.site_folder import CONNECTION, SiteFolder, open_site, parse_address
 from fedhip.federation.supervisor import Program, Say, Supervisor, alone, since, size, why, write_json
-from fedhip.private_files import write_private
-from fedhip.runs.config import write_config
+from fedhip.utils.files import write_private
+from fedhip.utils.toml import write_toml
 
 #: How long a server counts on a site that has gone without a word, and a bit.
 LAPSE = 100.0
@@ -32,7 +32,7 @@ def join(folder: Path, settings: dict[str, str], *, say: Say, stop: threading.Ev
         state.prepare()
         started.record(state.pids, "site", os.getpid())
         config = state.path / "node.toml"
-        write_private(config, write_config({"site-folder": str(site.path), **settings}).encode())
+        write_private(config, write_toml({"site-folder": str(site.path), **settings}).encode())
         supervisor = Supervisor(state.pids, engine.environment(state.home), say, stop)
         greet(site, say)
         try:

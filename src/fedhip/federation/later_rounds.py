@@ -19,7 +19,7 @@ from fedhip.federation.later_sums import Ask, model_bytes
 from fedhip.federation.prior_sums import later_length
 from fedhip.federation.summing import Wanted, masked_sum, plain_sum
 from fedhip.federation.vector import Vector, as_bytes, digest_of, from_bytes, require_length
-from fedhip.federation.wire import Arrays, Body
+from fedhip.federation.wire import Arrays, Body, by_site
 
 if TYPE_CHECKING:
     from fedhip.core.logistic import GridModel
@@ -73,15 +73,18 @@ class LaterRounds:
         return self._add(ask, wanted, model)
 
     def _add(self, ask: Ask, wanted: Wanted, model: GridModel | None = None) -> LaterSum:
-        """One more sum of the sites that were in the last; kept."""
+        """One more sum of the sites that were in the last; kept. Again without who is proven to have spoilt it."""
         progress, cohort, before = self.progress, self.cohort, self.progress.latest
         number = progress.round + 1
-        progress.attempt += 1
-        self.checkpoint.write(progress)  # a site gives no second answer to the same attempt
-        cohort.envelope = replace(cohort.envelope, round=number, attempt=progress.attempt)
-        cohort.gather(before, ask)
-        self.say(f"sum {number}: {ask}, of {len(cohort.nodes)} sites")
-        self._collect(replace(wanted, body={**wanted.body, "ask": ask.value}), ask, model)
+        while progress.round < number:
+            progress.attempt += 1
+            self.checkpoint.write(progress)  # a site gives no second answer to the same attempt
+            cohort.envelope = replace(cohort.envelope, round=number, attempt=progress.attempt)
+            cohort.gather(progress.latest, ask)
+            self.say(f"sum {number}: {ask}, of {len(cohort.nodes)} sites")
+            proofs = {site: bytes.fromhex(proof) for site, proof in progress.proofs.items()}
+            body = {**wanted.body, "ask": ask.value, **(by_site("proofs", proofs) if proofs else {})}
+            self._collect(replace(wanted, body=body), ask, model)
         record = progress.later[-1]
         for site in sorted(set(before) - set(record.sites)):
             self.say(f"site {site!r} has left: sum {number} and those after it are without its rows")
@@ -98,6 +101,7 @@ class LaterRounds:
         if cohort.agreement.secure_sum:
             collector = masked_sum(cohort, wanted)
             progress.later.append(LaterSum(ask.value, collector.survivors(), bits))
+            progress.attempt = cohort.envelope.attempt
             progress.stage = Stage.MASKED
             self.checkpoint.write(progress, collector=collector.to_bytes(), **files)
             self.unmask(progress)

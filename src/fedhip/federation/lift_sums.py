@@ -78,7 +78,7 @@ def lift_of(vector: Vector, agreement: Agreement) -> Lift:
     return plan.of_survey(survey_in(vector, agreement))
 
 
-def rows_in(vector: Vector, agreement: Agreement) -> int:
+def rows_in(vector: Vector) -> int:
     """How many rows the moments are of: the last number of either kind."""
     return int(vector.view(np.int64)[-1])
 

@@ -14,8 +14,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from fedhip.federation.bounds import bound_pushes
-from fedhip.federation.errors import EngineError
+from fedhip.federation.bounds import bound_pushes, of_engine
 
 if TYPE_CHECKING:
     from starlette.types import ASGIApp, Receive, Scope, Send
@@ -63,10 +62,7 @@ def guard(expected: str) -> None:
     from flwr.superlink import main as link
     from starlette.middleware import Middleware
 
-    inner = getattr(link, "_get_middleware", None)
-    # Where the engine was rebuilt inside, the check would stand beside the way: rather no server at all.
-    if inner is None:
-        raise EngineError("this Flower has no _get_middleware; install the version that fedhip names")
+    inner = of_engine(link, "_get_middleware")
 
     def guarded() -> list[Any]:
         return [Middleware(Guard, expected=expected), *inner()]

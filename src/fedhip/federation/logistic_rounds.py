@@ -64,7 +64,7 @@ class LogisticRounds:
 
     def run(self) -> LogisticHead:
         """All sums that are missing; then the head."""
-        from fedhip.parallel import one_thread
+        from fedhip.utils.parallel import one_thread
 
         with one_thread():
             if self.fit.temperature is None:

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import difflib
 import re
 import unicodedata
 from collections.abc import Iterable, Mapping, Sequence
 
-from fedhip.data.files import readable
 from fedhip.federation.errors import AgreementError, ClassNameError, SiteNameError
+from fedhip.utils.nearest import did_you_mean
+from fedhip.utils.text import readable
 
 LONGEST = 64
 #: They become names of folders, certificates and nodes.
@@ -86,10 +86,7 @@ def class_positions(own: Sequence[str], agreed: Sequence[str], mapping: Mapping[
 def near(name: str, known: Iterable[str]) -> str:
     """`; did you mean 'x'?`, or the list, for a message."""
     names = list(known)
-    close = difflib.get_close_matches(name, names, n=1, cutoff=0.4)
-    if close:
-        return f"; did you mean {close[0]!r}?"
-    return f"; there are {', '.join(names[:8])}" + ", …" * (len(names) > 8)
+    return did_you_mean(name, names, f"; there are {', '.join(names[:8])}" + ", …" * (len(names) > 8))
 
 
 def shown(value: object) -> str:

@@ -21,7 +21,6 @@ from typing import Any, Self
 from cryptography.hazmat.primitives.serialization import Encoding
 from cryptography.x509 import Certificate
 
-from fedhip.data.files import json_text
 from fedhip.federation.agreement import Agreement
 from fedhip.federation.credentials import PrivateKey, authority_of, public_key_of, require_public_key, sign, verify
 from fedhip.federation.errors import FederationError, ParcelError
@@ -29,6 +28,7 @@ from fedhip.federation.fingerprint import fingerprint_of
 from fedhip.federation.names import shown
 from fedhip.federation.roster import Roster, once
 from fedhip.federation.site_folder import parse_address
+from fedhip.utils.text import json_text
 
 SCHEMA = 1
 _LARGEST = 32 << 20  # an agreement has 8 MB at most, and so has a roster

@@ -63,8 +63,8 @@ class Sum:
 
 def personalize(out: Path, client: Client, received: Sum, agreement: Agreement, data: Path) -> ClientResult:
     """Choose α and priors on the site's own rows, solve its model, and write all to `out`, whole or not at all."""
-    from fedhip.parallel import one_thread
     from fedhip.simulation import Stopwatch, evaluate, local_model
+    from fedhip.utils.parallel import one_thread
 
     watch = Stopwatch()
     federation = federation_of(agreement, received.grid, received.beta, received.encoding, received.fold_betas)
@@ -174,11 +174,10 @@ def _write(
 ) -> None:
     from fedhip.heads import head_named
     from fedhip.runs import Ledger, new_run
-    from fedhip.runs.config import write_config
-    from fedhip.runs.models import global_model, models_digest, personal_model
-    from fedhip.runs.report import RunRecord, render_report
+    from fedhip.runs.models import global_model, personal_model
     from fedhip.runs.results import add_lift, client_entry, details_of, refresh, results_of
     from fedhip.simulation import Outcome
+    from fedhip.utils.toml import write_toml
 
     personal = result.personal
     if personal is None:
@@ -223,25 +222,17 @@ def _write(
     with new_run(out, force=True) as draft:
         for model in models:
             draft.write_model(model)
-        ledger = Ledger().with_entry(
+        draft.record(
+            Ledger(),
             "run",
-            client=None,
-            rows=federation.grid.num_samples,
-            term=None,
+            federation,
+            results,
+            details,
+            write_toml(config, title),
             clients={result.client: personal.own},
-            sites=list(sites),
-            total=federation.digest,
-            beta=federation.beta,
-            models=models_digest({model.client: model.digest() for model in models}),
-            results=draft.write_json("results.json", results),
-            details=draft.write_json("details.json", details),
+            sites=sites,
         )
-        text = write_config(config, title)
-        draft.write_total(federation.grid)
-        draft.write_text("config.toml", text)
-        draft.write_ledger(ledger)
-        record = RunRecord(out.absolute().name, results, details, text, list(ledger.entries))
-        draft.write_text("report.html", render_report([record]))
+        draft.write_report(out)
 
 
 def configuration(agreement: Agreement) -> dict[str, Any]:

@@ -14,7 +14,7 @@ from fedhip.federation import roster as roster_file
 from fedhip.federation.agreement import Agreement
 from fedhip.federation.errors import FederationError, FederationExistsError, NotServingError, RosterError
 from fedhip.federation.roster import Roster
-from fedhip.private_files import private_folder, write_private
+from fedhip.utils.files import private_folder, write_private
 
 
 def require_free(directory: Path) -> None:

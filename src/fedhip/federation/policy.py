@@ -13,7 +13,8 @@ from typing import Any, Self
 from fedhip.federation.agreement import Agreement, least_threshold
 from fedhip.federation.errors import ClassNameError, PolicyError
 from fedhip.federation.names import class_positions, same_class, shown
-from fedhip.federation.toml import read_toml, require_known, write_toml
+from fedhip.federation.toml import read_toml, require_known
+from fedhip.utils.toml import write_toml
 
 FILE = "site.toml"
 

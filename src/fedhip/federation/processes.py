@@ -12,7 +12,7 @@ from typing import Any
 from fedhip.core.errors import FedHiPError
 from fedhip.federation import engine, started
 from fedhip.federation.callers import public_pem
-from fedhip.federation.control import Control, Run
+from fedhip.federation.control import Control, EngineRun
 from fedhip.federation.errors import EngineError, FederationError, RoundError
 from fedhip.federation.node import OTHER_APP
 from fedhip.federation.places import ServerPlace, State, command
@@ -52,7 +52,7 @@ def run(place: ServerPlace, *, say: Say, app: Path = engine.APP, result: Path | 
     return result
 
 
-def _follow(control: Control, number: int, place: ServerPlace, mark: int, say: Say) -> Run:
+def _follow(control: Control, number: int, place: ServerPlace, mark: int, say: Say) -> EngineRun:
     patience = time.monotonic() + _PATIENCE
     while True:
         try:
@@ -93,7 +93,7 @@ def _plain(details: str) -> str:
     return details.removeprefix("ServerApp failed with exception: ").strip()
 
 
-def _why_failed(last: Run, place: ServerPlace) -> str:
+def _why_failed(last: EngineRun, place: ServerPlace) -> str:
     reason = _plain(last.details)
     if not reason:
         reason = "the server app ended without a word" + why(place.state.log("superexec"))
@@ -160,10 +160,10 @@ def site_status(folder: Path) -> dict[str, Any]:
 
 def _sum_of(place: ServerPlace) -> dict[str, Any] | None:
     """The digest of the sum of the statistics, and its sites, once there is a result."""
-    from fedhip.runs import RunFolder
+    from fedhip.runs import Run
 
     try:
-        run = RunFolder.open(place.state.path / "result")
+        run = Run.open(place.state.path / "result")
         entry = run.ledger.entries[0]
         return {"digest": entry["total"], "sites": sorted(entry["sites"])}
     except (FedHiPError, OSError, LookupError):

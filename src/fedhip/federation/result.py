@@ -34,10 +34,9 @@ def write_result(
     """A run folder without any site's statistics; whole or not at all."""
     from fedhip.heads import head_named
     from fedhip.runs import Ledger, new_run
-    from fedhip.runs.config import write_config
     from fedhip.runs.folder import SCHEMA
-    from fedhip.runs.models import models_digest
     from fedhip.runs.results import add_lift, refresh
+    from fedhip.utils.toml import write_toml
 
     sites, later = progress.summed, progress.later
     told = {site: answer for site, answer in progress.answers.items() if answer}
@@ -97,23 +96,17 @@ def write_result(
     results["num_clients"] = len(sites)
     with new_run(out) as draft:
         draft.write_model(model)
-        ledger = Ledger().with_entry(
+        draft.record(
+            Ledger(),
             "run",
-            client=None,
-            rows=federation.grid.num_samples,
-            term=None,
+            federation,
+            results,
+            details,
+            write_toml(config, title),
             clients={},
-            sites=list(sites),
-            dropped=dict(dropped),
-            total=federation.digest,
-            beta=federation.beta,
-            models=models_digest({None: model.digest()}),
-            results=draft.write_json("results.json", results),
-            details=draft.write_json("details.json", details),
+            sites=sites,
+            dropped=dropped,
         )
-        draft.write_total(federation.grid)
-        draft.write_text("config.toml", write_config(config, title))
-        draft.write_ledger(ledger)
 
 
 def accuracies_in(letter: Letter, methods: Sequence[str]) -> dict[str, Any]:

@@ -13,10 +13,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Self
 
-from fedhip.data.files import json_text
 from fedhip.federation.credentials import require_public_key
 from fedhip.federation.errors import CredentialError, FederationError, RosterError
 from fedhip.federation.names import require_federation_name, require_site_names, shown
+from fedhip.utils.text import json_text
 
 SCHEMA = 1
 FILE = "roster.json"

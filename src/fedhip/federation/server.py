@@ -24,7 +24,7 @@ from fedhip import __version__
 from fedhip.core.errors import ColumnError, FedHiPError, GridOverflowError, StatisticsError
 from fedhip.federation.agreement import FILE as AGREEMENT_FILE
 from fedhip.federation.agreement import Agreement
-from fedhip.federation.checkpoint import Checkpoint, Data, Progress, Stage
+from fedhip.federation.checkpoint import Again, Checkpoint, Data, Progress, Stage
 from fedhip.federation.codes import ServerCode, SiteCode, meaning
 from fedhip.federation.cohort import Cohort, always
 from fedhip.federation.credentials import verify
@@ -43,7 +43,7 @@ from fedhip.federation.result import accuracies_in, write_result
 from fedhip.federation.roster import FILE as ROSTER_FILE
 from fedhip.federation.roster import Roster
 from fedhip.federation.secure_sum import Collector
-from fedhip.federation.summing import NotAgreedError, Wanted, masked_sum, plain_sum, unmasked
+from fedhip.federation.summing import CheatedError, NotAgreedError, Wanted, masked_sum, plain_sum, unmasked
 from fedhip.federation.vector import (
     Vector,
     as_bytes,
@@ -61,6 +61,7 @@ from fedhip.federation.wire import (
     Envelope,
     Letter,
     Step,
+    by_site,
     hello_statement,
     which_to_upgrade,
 )
@@ -97,10 +98,23 @@ class Round:
     def run(self) -> Path:
         """All steps, or those that are left of a round that was broken off; the result's folder."""
         try:
-            return self._run()
+            while True:
+                try:
+                    return self._run()
+                except CheatedError as error:
+                    self._begin_again(error)
         except FedHiPError as error:
             self.diary.write("failed", str(error))
             raise
+
+    def _begin_again(self, error: CheatedError) -> None:
+        """A new session without a site that is proven to have cheated; the others are those of the sum it spoilt."""
+        cohort = self.cohort
+        cohort.drop("unmask", error.site, ServerCode.CHEATED)
+        before = self.checkpoint.again()
+        proofs = {**({} if before is None else before.proofs), error.site: error.proof.hex()}
+        self.checkpoint.begin_again(Again(error.others, proofs, dict(cohort.dropped)))
+        self.diary.write("again", f"the round begins again without site {error.site!r}")
 
     def _run(self) -> Path:
         progress = self.checkpoint.read(*self.cohort.digests)
@@ -136,7 +150,9 @@ class Round:
 
     def _sum_of_new_session(self) -> Progress:
         session, cohort = secrets.token_bytes(SESSION_BYTES), self.cohort
-        cohort.envelope = replace(cohort.envelope, session=session)
+        cohort.envelope = replace(cohort.envelope, session=session, attempt=1, round=1)
+        cohort.nodes, cohort.dropped = {}, {}
+        self.__dict__.pop("_encoding", None)  # of a session before this one
         for warning in self.agreement.warnings:
             self.diary.write("hello", warning)
         self._hello()
@@ -148,7 +164,7 @@ class Round:
         if self.agreement.secure_sum:
             body: Body = {"ask": progress.first} if wanted else {}
             collector = masked_sum(cohort, Wanted(lambda vector: require_length(vector, size), body, wanted))
-            progress.sites = collector.survivors()
+            progress.sites, progress.attempt = collector.survivors(), cohort.envelope.attempt
             self._keep(progress, collector=collector.to_bytes())
         else:
             require = self._possible_moments if before else self._possible
@@ -171,16 +187,20 @@ class Round:
 
     def _hello(self) -> None:
         """Who is here: known by the signature on its answer, and not by what the engine calls it."""
-        cohort = self.cohort
-        known = cohort.registered()
+        cohort, again = self.cohort, self.checkpoint.again()
+        wanted, body = list(cohort.roster.names), Body(version=__version__)
+        if again is not None:
+            wanted, cohort.dropped = again.sites, dict(again.dropped)
+            body |= by_site("proofs", {site: bytes.fromhex(proof) for site, proof in again.proofs.items()})
+        known = {node: site for node, site in cohort.registered().items() if site in wanted}
         with cohort.timed("waiting for sites"):
             here = cohort.exchange.wait_for(known)
-        for site in cohort.roster.names:
+        for site in wanted:
             if not any(known[node] == site for node in here):
                 cohort.drop(Step.HELLO, site, ServerCode.NEVER_CAME)
         missing_encoder = []
         candidates = [(known[node], node) for node in sorted(here)]
-        for reply in cohort.ask(Step.HELLO, candidates, always({"version": __version__}, {})):
+        for reply in cohort.ask(Step.HELLO, candidates, always(body, {})):
             if reply.letter is None:
                 if reply.site not in cohort.nodes:
                     cohort.drop(Step.HELLO, reply.site, reply.code)
@@ -255,7 +275,7 @@ class Round:
         cohort.gather(progress.latest, "resumed")
 
     def _unmask(self, progress: Progress) -> None:
-        """Take the masks off the latest sum, and keep it."""
+        """Take the masks off the latest sum, and keep it; or keep that a later one is to be asked for again."""
         try:
             total = unmasked(self.cohort, Collector.from_bytes(self.checkpoint.data("collector")))
         except NotAgreedError:
@@ -264,8 +284,18 @@ class Round:
                 progress.stage = Stage.SUMMED
                 self._keep(progress, collector=None)
             raise
+        except CheatedError as error:
+            if Ask.STATISTICS not in progress.asks[:-1]:
+                raise
+            self.cohort.drop("unmask", error.site, ServerCode.CHEATED)
+            self.diary.write("again", f"sum {progress.round} is asked for again without site {error.site!r}")
+            progress.later.pop()
+            progress.stage, progress.again = Stage.SUMMED, error.others
+            progress.proofs[error.site] = error.proof.hex()
+            self._keep(progress, collector=None)
+            return
         self._require_possible(progress.asks[-1], total)
-        progress.stage = Stage.SUMMED
+        progress.stage, progress.again, progress.proofs = Stage.SUMMED, [], {}
         self._keep(progress, collector=None, **{progress.kept_as: as_bytes(total)})
 
     def _keep(self, progress: Progress, **data: Data | None) -> None:
@@ -281,8 +311,8 @@ class Round:
     def _choose_beta(self, sums: LaterRounds) -> tuple[float, tuple[float, ...]]:
         """β, and those without each fold: by the sites' sum over the grid, where that is agreed on."""
         from fedhip.core.path import choose_betas
-        from fedhip.parallel import one_thread
         from fedhip.phases import scoring_betas
+        from fedhip.utils.parallel import one_thread
 
         agreement = self.agreement
         if not agreement.chooses_beta:

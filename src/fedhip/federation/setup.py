@@ -24,7 +24,6 @@ from cryptography.x509 import Certificate
 
 from fedhip.core.columns import COLUMN_BITS
 from fedhip.core.fixedpoint import fraction_bits_for
-from fedhip.features.devices import require_folder
 from fedhip.federation import agreement as agreement_file
 from fedhip.federation import roster as roster_file
 from fedhip.federation.agreement import (
@@ -58,6 +57,7 @@ from fedhip.federation.places import command, require_free, take_free_place
 from fedhip.federation.roster import Roster
 from fedhip.federation.site_folder import AUTHORITY, KEY, format_address, require_port
 from fedhip.runs.folder import beside
+from fedhip.utils.files import require_folder
 
 DEFAULT_PORT = 8443
 #: Rows of one site, where the grid has room for so many. Who has more says so: nobody can see that a site made rows up,

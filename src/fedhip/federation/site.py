@@ -19,7 +19,7 @@ site's own log.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from io import TextIOWrapper
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -33,7 +33,6 @@ from fedhip.federation.agreement import Agreement
 from fedhip.federation.codes import SiteCode, SiteRefusalError
 from fedhip.federation.encoder import presence, receive
 from fedhip.federation.errors import (
-    AgreementMismatchError,
     ClassNameError,
     EncoderError,
     FederationError,
@@ -90,8 +89,9 @@ from fedhip.federation.wire import (
     context_of,
     hello_statement,
     which_to_upgrade,
+    without_proofs,
 )
-from fedhip.private_files import append_private
+from fedhip.utils.files import append_private
 
 if TYPE_CHECKING:
     from fedhip.core.lifts import Lift
@@ -144,7 +144,7 @@ class Site:
                     code = code_of(error)
                     unexpected = error if code is SiteCode.INTERNAL else None
                     self._log(logging.ERROR, f"{step}{_of_sum(question)}: refused ({code}): {error}", unexpected)
-                    return question.reply(code=code)
+                    return question.reply(_accusation(error, code), code=code)
         except Exception:
             # The folder cannot be locked, or the log not be written: nothing was done.
             return question.reply(code=SiteCode.FOLDER)
@@ -178,11 +178,12 @@ class Site:
         if envelope.step is Step.ENCODER:
             return self._encoder(site, session, question)
         first = 0 if site.agreement.has_census else 1
-        if envelope.round > first and envelope.step is (Step.KEYS if site.agreement.secure_sum else Step.MASK):
+        later = envelope.round > first or (site.agreement.secure_sum and envelope.attempt > session.attempt)
+        if later and envelope.step is (Step.KEYS if site.agreement.secure_sum else Step.MASK):
             self._begin_later(site, session, question)
         elif envelope.round != session.round and envelope.step is not Step.PERSONALIZE:
             raise SiteRefusalError(SiteCode.ORDER, f"{envelope.step} of sum {envelope.round} is not its turn")
-        digest = question.digest()
+        digest = (without_proofs(question) if envelope.step is Step.KEYS else question).digest()
         if envelope.step in session.answers and (body := _same_answer(session, envelope.step, digest)) is not None:
             return body, {}
         needed = Step.HELLO if envelope.step is Step.MASK and not site.agreement.secure_sum else _AFTER[envelope.step]
@@ -210,12 +211,19 @@ class Site:
         before = self.state.session()
         if before is not None and before.session == envelope.session:
             raise SiteRefusalError(SiteCode.ANSWERED, "this session has begun already")
+        session = Session(envelope.session, envelope.agreement, envelope.roster)
+        sums = self._sums(site, session)
+        if "proofs" in question.body:
+            if before is None or before.agreement != envelope.agreement or before.has_total:
+                raise SiteRefusalError(SiteCode.SECOND_SUM, "a proof came that is of no sum which was the last here")
+            self._take_proofs(site, before, question.mapping("proofs"))
         finished = self.state.finished().get(envelope.agreement)
-        if finished is not None and site.agreement.secure_sum and not site.policy.allow_other_sums:
+        once = site.agreement.secure_sum and not site.policy.allow_other_sums
+        if once and finished is not None and finished not in sums.spoilt:
             raise SiteRefusalError(
                 SiteCode.SECOND_SUM,
-                f"a sum of this agreement was finished in session {finished[:12]}…; the difference of two sums may "
-                "be one site's statistics, so that a second is refused (allow_other_sums in site.toml)",
+                f"a sum of this agreement was finished in session {finished[:12]}…; the difference of two sums "
+                "may be one site's statistics, so that a second is refused (allow_other_sums in site.toml)",
             )
         rows = self._rows(site)
         if site.agreement.lift != "none":
@@ -230,14 +238,21 @@ class Site:
                 f"{rows.left_out} training rows are left out: their classes have fewer than "
                 f"{site.policy.smallest_class} here (smallest_class in site.toml)",
             )
-        session = Session(envelope.session, envelope.agreement, envelope.roster)
         session.round = 0 if site.agreement.has_census else 1
         first = Ask.MOMENTS if site.agreement.has_first_sum else Ask.STATISTICS
         session.ask = (Ask.CENSUS if site.agreement.has_census else first).value
         session.answers[Step.HELLO] = (question.digest(), None)
-        self._sums(site, session).begin(rows)
+        sums.begin(rows)
         self.state.begin(session)
         return {"site": site.name, "version": __version__, "encoder": found.value, "signature": signature}, {}
+
+    def _take_proofs(self, site: SiteFolder, session: Session, proofs: Mapping[str, bytes]) -> None:
+        """Write down who is proven to have spoilt the latest sum of a session: only then is it made again."""
+        sums = self._sums(site, session)
+        for dealer in proofs.keys() - sums.cheaters:
+            _member(site, session).require_proof(dealer, proofs[dealer])
+            sums.cheated(dealer)
+            self._log(logging.WARNING, f"{dealer} dealt wrong shares, which is proven; the others go on without it")
 
     def _encoder(self, site: SiteFolder, session: Session, question: Letter) -> Answer:
         if Step.KEYS in session.answers or site.agreement.encoder_digest is None:
@@ -310,10 +325,10 @@ class Site:
         require_nobody_left(session, site.policy, survivors)
         shares = member.unmask(survivors, question.mapping("signatures"))
         self._sums(site, session).take_part("unmasked", survivors)
-        session.member = None
+        session.member = member.to_bytes()  # it has forgotten its secrets, and knows which sum this was
         if session.round > 1 and (left := sorted(set(session.cohort) - set(survivors))):
             self._log(logging.WARNING, f"left before sum {session.round}: {', '.join(left)}; it is of the others' rows")
-        session.cohort = survivors
+        session.cohort, session.unmasked = survivors, session.answers[Step.KEYS][0]
         # From here on the server may have the sum, whether it ever says so or not.
         if session.ask != Ask.CENSUS:
             self.state.finish(session)
@@ -356,9 +371,16 @@ class Site:
         return {"told": True, "test": result.test, **told}, {}
 
     def _begin_later(self, site: SiteFolder, session: Session, question: Letter) -> None:
-        """A sum after the first: kept before anything is computed, so that the next question finds it."""
-        told = begin(session, question, site.agreement)
-        if session.round == 1:
+        """A sum after the first, or one again: kept before anything is computed, so that the next question finds it."""
+        sums = self._sums(site, session)
+        if "proofs" in question.body:
+            if question.envelope.round != session.round or Ask.STATISTICS not in session.done:
+                raise SiteRefusalError(SiteCode.ORDER, "a proof came that is not of the sum under way")
+            self._take_proofs(site, session, question.mapping("proofs"))
+        cheaters = sums.cheaters
+        session.cohort = [name for name in session.cohort if name not in cheaters]
+        told = begin(session, question, site.agreement, spoilt=sums.is_spoilt)
+        if session.round == 1 and site.agreement.has_census:
             self._require_census(site, require_length(question.array("census"), len(site.agreement.classes)))
         if told is not None:
             self.state.finish(session)  # one total for an agreement: see `_personalize`
@@ -369,7 +391,7 @@ class Site:
                 self._log(logging.INFO, f"the first sum, of {of}, has digest {digest_of(told)}")
         self.state.keep(session)
         if session.ask == Ask.BETA and site.agreement.secure_sum:
-            require_same_scorers(session, question)
+            require_same_scorers(session, question, cheaters)
 
     def _vector(self, site: SiteFolder, session: Session, question: Letter) -> Vector:
         """What this site gives to the sum under way."""
@@ -412,24 +434,14 @@ class Site:
                 SiteCode.TOTAL, "the census that came, less this site's own rows, is that of no rows"
             )
         self._log(logging.INFO, f"by the census the others have {rows} training rows: compare it with other sites'")
-        self._require_enough(agreement, rows)
-
-    def _require_enough(self, agreement: Agreement, rows: int) -> None:
-        m = agreement.layout.m
-        if rows < m:
-            raise SiteRefusalError(
-                SiteCode.FEW_ROWS,
-                f"the other sites have {rows} training rows together, and there are {m} features: a sum of so few can "
-                "be taken apart into rows. Take more rows or fewer features, or agree on few_rows and allow it in "
-                "site.toml",
-            )
+        _require_enough(agreement, rows)
 
     def _require_others_moments(self, site: SiteFolder, session: Session) -> None:
         """The same of the first sum."""
         agreement = site.agreement
         rest = self._kept_moments(session) - moments_vector(self._raw_client(site), agreement)
         if agreement.has_census:  # a site may have left since
-            self._require_enough(agreement, rows_in(rest, agreement))
+            _require_enough(agreement, rows_in(rest))
         try:
             require_possible_moments(rest, agreement, (len(agreement.sites) - 1) * agreement.max_rows)
         except StatisticsError as error:
@@ -528,17 +540,26 @@ class Site:
             logger.log(level, text, exc_info=error)
 
 
+def _require_enough(agreement: Agreement, rows: int) -> None:
+    m = agreement.layout.m
+    if rows < m:
+        raise SiteRefusalError(
+            SiteCode.FEW_ROWS,
+            f"the other sites have {rows} training rows together, and there are {m} features: a sum of so few can be "
+            "taken apart into rows. Take more rows or fewer features, or agree on few_rows and allow it in site.toml",
+        )
+
+
 def code_of(error: Exception) -> SiteCode:
     """What the server is told of an error."""
     if isinstance(error, SiteRefusalError):
         return error.code
     if isinstance(error, SecureSumError):
-        few = error.reason in (Reason.TOO_FEW, Reason.MINIMUM)
-        return SiteCode.COHORT if few else SiteCode.SECURE_SUM
+        codes = dict.fromkeys((Reason.TOO_FEW, Reason.MINIMUM), SiteCode.COHORT) | {Reason.NOT_OPENED: SiteCode.SHARES}
+        return codes.get(error.reason, SiteCode.SECURE_SUM)
     kinds: tuple[tuple[type[Exception], SiteCode], ...] = (
         (ProtocolError, SiteCode.PROTOCOL),
         (MessageError, SiteCode.MALFORMED),
-        (AgreementMismatchError, SiteCode.AGREEMENT),
         (PolicyError, SiteCode.POLICY),
         (ClassNameError, SiteCode.CLASSES),
         (SiteDataError, SiteCode.DATA),
@@ -549,6 +570,11 @@ def code_of(error: Exception) -> SiteCode:
         (FedHiPError, SiteCode.DATA),
     )
     return next((code for kind, code in kinds if isinstance(error, kind)), SiteCode.INTERNAL)
+
+
+def _accusation(error: Exception, code: SiteCode) -> Body:
+    """Who dealt shares that do not open: it may be left out, as nothing is unmasked yet."""
+    return {"dealer": error.site or ""} if isinstance(error, SecureSumError) and code is SiteCode.SHARES else {}
 
 
 def _of_sum(question: Letter) -> str:

@@ -22,7 +22,8 @@ from fedhip.federation.fingerprint import fingerprint_of
 from fedhip.federation.names import shown
 from fedhip.federation.policy import Policy
 from fedhip.federation.roster import Roster
-from fedhip.federation.toml import read_toml, require_known, write_toml
+from fedhip.federation.toml import read_toml, require_known
+from fedhip.utils.toml import write_toml
 
 CONNECTION, AUTHORITY, KEY = "connection.toml", "ca.crt", "key"
 _FROM_COORDINATOR = (agreement_file.FILE, AUTHORITY, CONNECTION)

@@ -8,7 +8,7 @@ before: of two sums at the same weights, one with a site and one without, the di
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING
@@ -27,7 +27,7 @@ from fedhip.federation.prior_sums import beta_shape
 from fedhip.federation.site_priors import SitePriors
 from fedhip.federation.site_state import Session
 from fedhip.federation.vector import Layout, Vector, digest_of, from_vector, require_length, require_room
-from fedhip.federation.wire import Letter, Step
+from fedhip.federation.wire import Letter, Step, without_proofs
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -40,25 +40,30 @@ if TYPE_CHECKING:
 _MOST_WEIGHTS = 6
 
 
-def begin(session: Session, question: Letter, agreement: Agreement) -> Vector | None:
+def begin(session: Session, question: Letter, agreement: Agreement, *, spoilt: bool = False) -> Vector | None:
     """Refuse a sum that is not the next, or not the one under way once more; else begin it.
 
     What came with it: the first sum with the statistics that are the second, the total with the first after these.
+    One that was unmasked is begun again only if a site has `spoilt` it, and about the very same.
     """
     envelope, number = question.envelope, question.envelope.round
     again = number == session.round
-    if again and (Step.UNMASK in session.answers or envelope.attempt <= session.attempt):
+    unmasked = Step.UNMASK in session.answers and not spoilt
+    if again and (unmasked or envelope.attempt <= session.attempt):
         raise SiteRefusalError(SiteCode.ANSWERED, f"sum {number} was unmasked, or asked for in this attempt already")
+    if again and session.unmasked not in (None, without_proofs(question).digest()):
+        raise SiteRefusalError(SiteCode.WEIGHTS, f"sum {number} is to be made again about something else than before")
     if not again and (number != session.round + 1 or Step.MASK not in session.answers):
         raise SiteRefusalError(SiteCode.ORDER, f"sum {number} was asked for, and the last here is {session.round}")
     if Step.PERSONALIZE in session.answers:
         raise SiteRefusalError(SiteCode.ORDER, "a sum was asked for after the model was made")
     if not again:
         session.done.append(session.ask)
-    ask = _require_turn(session.done, question, agreement)
+        session.unmasked = None
+    ask = _require_turn(session.done, question, agreement) if session.done else session.ask
     layout = agreement.layout
     told: Vector | None
-    if number == 1:
+    if number <= 1:
         told = None  # but the census, which is looked at and not kept
     elif ask == Ask.STATISTICS:
         told = _require_same_moments(session, question, agreement)
@@ -90,12 +95,12 @@ def require_nobody_left(session: Session, policy: Policy, sites: Iterable[str]) 
         )
 
 
-def require_same_scorers(session: Session, question: Letter) -> None:
+def require_same_scorers(session: Session, question: Letter, cheaters: Collection[str]) -> None:
     """Refuse β's sum by another list of sites than those of the sum before.
 
     Of many sites some score, by this list: one that is made up could leave a single site to do so.
     """
-    if set(question.names("sites")) != set(session.cohort):
+    if set(question.names("sites")).difference(cheaters) != set(session.cohort).difference(cheaters):
         raise SiteRefusalError(SiteCode.COHORT, "β is to be chosen by other sites than those of the sum before")
 
 
@@ -118,7 +123,7 @@ def later_vector(
 ) -> Vector:
     """What this site gives to a later sum."""
     from fedhip.core.logistic import LossError
-    from fedhip.parallel import one_thread
+    from fedhip.utils.parallel import one_thread
 
     layout, bits = agreement.layout, agreement.fraction_bits
     try:

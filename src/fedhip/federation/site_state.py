@@ -31,12 +31,12 @@ import numpy as np
 
 from fedhip.federation.codes import SiteCode, SiteRefusalError
 from fedhip.federation.vector import Vector, as_bytes
-from fedhip.private_files import write_private
+from fedhip.utils.files import write_private
 
 SCHEMA = 1
 
 #: What a session of a version before later sums has not.
-_LATER = ("round", "attempt", "ask", "done", "cohort", "total", "weights", "head", "moments", "data")
+_LATER = ("round", "attempt", "ask", "done", "cohort", "total", "weights", "head", "moments", "data", "unmasked")
 
 
 @dataclass
@@ -48,7 +48,8 @@ class Session:
     knows it. Of later sums: which `ask` is under way, in which `round` and `attempt`, which asks are `done`, the digest
     of the `total` they are about, by their digests the `weights` that were asked about, with the round, and the digest
     of the `head` that priors are chosen for. `moments` is the digest of the sum that says what the columns are.
-    `data` is that of the rows in the ledger of sums.
+    `data` is that of the rows in the ledger of sums, and `unmasked` that of the question of the sum under way, once it
+    was unmasked.
     """
 
     session: bytes
@@ -66,6 +67,12 @@ class Session:
     head: str | None = None
     moments: str | None = None
     data: str | None = None
+    unmasked: str | None = None
+
+    @property
+    def has_total(self) -> bool:
+        """Whether a sum of the statistics was told, which is to be the only one for the agreement."""
+        return "statistics" in self.done or "personalize" in self.answers
 
     def to_bytes(self) -> bytes:
         """As JSON; bytes in base 64."""

@@ -10,7 +10,7 @@ from fedhip.federation.rows import SiteRows
 from fedhip.federation.site_folder import SiteFolder
 from fedhip.federation.site_state import Session, SiteState
 from fedhip.federation.sums import Allowance, Question, Sums
-from fedhip.private_files import write_private
+from fedhip.utils.files import write_private
 
 
 @dataclass(frozen=True)
@@ -23,7 +23,10 @@ class SiteSums:
     allow: Allowance | None = None
 
     def begin(self, rows: SiteRows) -> None:
-        """At hello: refuse a sum of all sites of the agreement, if it is too near to one before; know the rows."""
+        """At hello: refuse a second sum of this agreement, and one too near to a sum of another; know the rows.
+
+        Sums of this agreement are compared once it is known who is in the next, in `require` and `take_part`.
+        """
         site, question = self.site, self._question
         with Sums.open(witness=self.state.witness, allow=self.allow) as sums:
             data = sums.fingerprint(rows, site.agreement.classes)
@@ -49,8 +52,10 @@ class SiteSums:
         self.session.data = data.digest
 
     def require(self, members: Iterable[str]) -> None:
-        """Refuse a sum of these sites, if it is too near to one before."""
+        """Refuse a sum of these sites, if it is too near to one before, or was unmasked before."""
+        members = list(members)
         with Sums.open(witness=self.state.witness) as sums:
+            sums.require_one_unmasking(self._question, members)
             self._require(sums, members)
 
     def take_part(self, event: str, members: Iterable[str]) -> None:
@@ -64,7 +69,33 @@ class SiteSums:
             sums.took_part(self._question, event, members, sums.data(self._data))
             write_private(self.state.witness, sums.head)
 
+    @property
+    def cheaters(self) -> set[str]:
+        """Who is proven to have cheated under this agreement."""
+        with Sums.open(witness=self.state.witness) as sums:
+            return sums.cheaters(self._question)
+
+    @property
+    def spoilt(self) -> set[str]:
+        """The sessions of this agreement that they cheated in."""
+        with Sums.open(witness=self.state.witness) as sums:
+            return sums.spoilt(self._question)
+
+    @property
+    def is_spoilt(self) -> bool:
+        """Whether a site is proven to have cheated in the latest sum of this session."""
+        with Sums.open(witness=self.state.witness) as sums:
+            return sums.is_spoilt(self._question, self.session.attempt)
+
+    def cheated(self, dealer: str) -> None:
+        """Write down that it is proven that a site has cheated in the latest sum of this session."""
+        with Sums.open(witness=self.state.witness) as sums:
+            sums.cheated(self._question, dealer)
+            write_private(self.state.witness, sums.head)
+
     def _require(self, sums: Sums, members: Iterable[str]) -> None:
+        members = list(members)
+        sums.require_no_cheater(self._question, members)
         least = self.site.policy.minimum_difference
         sums.require_difference(self._question, members, sums.data(self._data), least, self.allow)
 

@@ -17,7 +17,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from fedhip.federation.errors import EngineError
-from fedhip.private_files import append_private, private_folder, write_private
+from fedhip.utils.files import append_private, private_folder, write_private
 
 _PROC = Path("/proc")
 #: How long a process may take to end by itself. The engine's own programs wait 5 s for theirs.

@@ -19,6 +19,14 @@ class NotAgreedError(RoundError):
     """Too few sites signed the list of survivors: nobody has unmasked anything."""
 
 
+class CheatedError(RoundError):
+    """A site is proven to have dealt wrong shares; `others` are those whose sum could not be unmasked."""
+
+    def __init__(self, site: str, proof: bytes, others: list[str]) -> None:
+        super().__init__(f"the masks could not be taken off the sum: site {site!r} dealt wrong shares")
+        self.site, self.proof, self.others = site, proof, others
+
+
 class NoLossError(RoundError):
     """Sites have no finite loss at the weights that they were asked about; nothing was summed."""
 
@@ -64,6 +72,8 @@ def masked_sum(cohort: Cohort, wanted: Wanted) -> Collector:
         lambda site: ({"secure": True, **by_site("shares", collector.dealt_to(site))}, {}),
         lambda site, letter: collector.add(site, wanted.require(letter.array("vector")), letter.data("signature")),
     )
+    if cohort.begin_again_without_accused():
+        return masked_sum(cohort, wanted)
     cohort.require_quorum(Step.MASK)
     return collector
 
@@ -105,11 +115,11 @@ def unmasked(cohort: Cohort, collector: Collector) -> Vector:
         )
         return collector.result()
     except SecureSumError as error:
-        again = GO_ON
-        if error.reason is Reason.WRONG_DEAL:  # the others have unmasked, and do so once
-            again = "nothing was summed: make a new federation without it"
+        if error.reason is Reason.WRONG_DEAL and error.site is not None:
+            others = [site for site in survivors if site != error.site]
+            raise CheatedError(error.site, collector.proof(error.site), others) from error
         kind = NotAgreedError if error.reason is Reason.NOT_AGREED else RoundError
-        raise kind(f"the masks could not be taken off the sum: {error}; {again}") from error
+        raise kind(f"the masks could not be taken off the sum: {error}; {GO_ON}") from error
 
 
 def _require_losses(cohort: Cohort) -> None:

@@ -11,6 +11,10 @@ sums only (sites are the same by name or by key), and by this site itself, where
 
 The same sites with the same rows are no difference, and such a sum may be repeated under another agreement. One whose
 other rows changed is guarded by the ledger of the site that they belong to.
+
+A site that is proven to have dealt wrong shares makes no difference either: the server may have its part from itself,
+and so it is not counted among those that hide one another. The sums of a session that it spoilt are made again, under
+the same agreement, by exactly the others.
 """
 
 from __future__ import annotations
@@ -35,7 +39,8 @@ from numpy.typing import NDArray
 from fedhip.federation.codes import SiteCode, SiteRefusalError
 from fedhip.federation.errors import PolicyError
 from fedhip.federation.rows import SiteRows
-from fedhip.private_files import OpenPlaceError, append_private, private_folder, write_private
+from fedhip.utils.errors import OpenPlaceError
+from fedhip.utils.files import append_private, private_folder, write_private
 
 SCHEMA = 1
 #: So many of the smallest hashes stand for all rows: of a data set that is no larger, each row is among them.
@@ -195,10 +200,38 @@ class Sums:
 
     def finished(self, question: Question) -> str | None:
         """The session in which this site finished a sum of this agreement; a census may be asked for again."""
+        spoilt = self.spoilt(question)
         for line in self._sums("unmasked"):
-            if line["ask"] != "census" and (line["site"], line["agreement"]) == (question.site, question.agreement):
+            same = (line["site"], line["agreement"]) == (question.site, question.agreement)
+            if same and line["ask"] != "census" and line["session"] not in spoilt:
                 return str(line["session"])
         return None
+
+    def cheated(self, question: Question, dealer: str) -> None:
+        """Write down that a site is proven to have dealt wrong shares in this sum."""
+        content = {"number": question.number, "attempt": question.attempt, "members": question.who([dealer])}
+        self._append({"event": "cheated", "site": question.site, **question.round, **content})
+
+    def cheaters(self, question: Question) -> set[str]:
+        """Who is proven to this site to have cheated under this agreement."""
+        return {name for line in self._cheated(question) for name in line["members"]}
+
+    def spoilt(self, question: Question) -> set[str]:
+        """Sessions of this agreement in which a site is proven to have cheated: their sums are to be made again."""
+        return {line["session"] for line in self._cheated(question)}
+
+    def is_spoilt(self, question: Question, attempt: int) -> bool:
+        """Whether a site is proven to have cheated in this attempt of this sum."""
+        sums = [(line["session"], line["number"], line["attempt"]) for line in self._cheated(question)]
+        return (question.session.hex(), question.number, attempt) in sums
+
+    def require_no_cheater(self, question: Question, members: Iterable[str]) -> None:
+        """Refuse a sum with a site that is proven to have cheated under this agreement."""
+        if known := sorted(self.cheaters(question) & set(members)):
+            raise SiteRefusalError(
+                SiteCode.COHORT,
+                f"{', '.join(known)} dealt wrong shares under this agreement before, and is to be left out",
+            )
 
     def require_new_session(self, question: Question) -> None:
         """Refuse a session that began before, of which the site's folder knows nothing any more."""
@@ -211,11 +244,17 @@ class Sums:
                 )
 
     def require_one_unmasking(self, question: Question, members: Iterable[str]) -> None:
-        """Refuse to unmask a sum again, in another attempt or for other sites: the folder may have been restored."""
-        now = (question.attempt, question.who(members))
+        """Refuse to unmask a sum again, in another attempt or for other sites: the folder may have been restored.
+
+        But for one that a site is proven to have spoilt, in a later attempt, for exactly the others.
+        """
+        attempt, who, cheaters = question.attempt, question.who(members), self.cheaters(question)
         for line in self._sums("unmasked"):
             same = line["site"] == question.site and _round_of(line) == question.round
-            if same and line["number"] == question.number and (line["attempt"], line["members"]) != now:
+            if not same or line["number"] != question.number or (line["attempt"], line["members"]) == (attempt, who):
+                continue
+            others = {name: key for name, key in line["members"].items() if name not in cheaters}
+            if not (who == others and line["attempt"] < attempt and self.is_spoilt(question, line["attempt"])):
                 raise SiteRefusalError(
                     SiteCode.SECOND_SUM,
                     f"sum {question.number} was unmasked before, by line {line['line']} of the ledger of sums, and "
@@ -236,7 +275,8 @@ class Sums:
 
         With `other_agreements` sums of this very agreement are passed over.
         """
-        who = question.who(members)
+        who, spoilt = question.who(members), self.spoilt(question)
+        cheaters = {key for line in self._sums("cheated") for key in line["members"].values()}
         for line in self._sums("masked", "unmasked", "plain"):
             if _round_of(line) == question.round:
                 continue  # the sums of one session: see `require_nobody_left`
@@ -249,11 +289,15 @@ class Sums:
             overlap = data.overlaps(before)
             if overlap is False or (overlap is None and not _is_same_site(line, question)):
                 continue
-            differ = _difference(line["members"], who)
+            both = {**line["members"], **who}
+            differ = [name for name in _difference(line["members"], who) if both[name] not in cheaters]
             changed = before.digest != data.digest
             count = len(differ) + changed
-            if 0 < count < least and not self._allowed(question, line, allow):
-                raise SiteRefusalError(SiteCode.DIFFERENCE, _told(line, differ, changed, overlap, least))
+            exact = same_agreement and line["session"] in spoilt  # made again, so of the very same sites
+            if (exact and count) or (0 < count < least and not self._allowed(question, line, allow)):
+                raise SiteRefusalError(
+                    SiteCode.DIFFERENCE, _told(line, differ, changed, overlap, None if exact else least)
+                )
 
     def took_part(self, question: Question, event: str, members: Iterable[str], data: Fingerprint) -> None:
         """Write down a part in a sum, before it leaves."""
@@ -270,6 +314,10 @@ class Sums:
         known = [{name: known[name] for name in line} for known in self._sums(event)]
         if line not in known:
             self._append(line)
+
+    def _cheated(self, question: Question) -> list[Line]:
+        own = (question.site, question.agreement)
+        return [line for line in self._sums("cheated") if (line["site"], line["agreement"]) == own]
 
     def _sums(self, *events: str) -> Iterator[Line]:
         return (line for line in self.lines if line["event"] in events)
@@ -376,13 +424,16 @@ def _is_same_site(line: Line, question: Question) -> bool:
     return bool(line["site"] == question.site or line["members"].get(line["site"]) == own)
 
 
-def _told(line: Line, differ: list[str], changed: bool, overlap: bool | None, least: int) -> str:
+def _told(line: Line, differ: list[str], changed: bool, overlap: bool | None, least: int | None) -> str:
     """Which sum, by what the new one differs from it, and what to do."""
     by = [*differ, *(["this site, whose rows have changed"] if changed else [])]
     rows = "some of these rows" if overlap else "rows that may be these"
     doubt = ", which the server may have finished" if line["event"] == "masked" else ""
+    rule = f"minimum_difference = {least} in site.toml; --allow REASON takes part nevertheless"
+    if least is None:
+        rule = "a sum that one site has spoilt is made again by all others, with the same rows"
     return (
         f"line {line['line']} of the ledger of sums, {line['time']}: a sum of {', '.join(line['members'])} with "
         f"{rows}{doubt}; this one differs from it only by {', '.join(by)}, so that their difference is the sum of so "
-        f"few; it is refused (minimum_difference = {least} in site.toml; --allow REASON takes part nevertheless)"
+        f"few; it is refused ({rule})"
     )

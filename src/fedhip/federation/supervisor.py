@@ -18,7 +18,7 @@ from fedhip.federation import started
 from fedhip.federation.engine import plain
 from fedhip.federation.errors import EngineError
 from fedhip.federation.places import State
-from fedhip.private_files import append_private, private_file, write_private
+from fedhip.utils.files import append_private, private_file, write_private
 
 Say = Callable[[str], None]
 

@@ -1,12 +1,7 @@
-"""TOML of a federation: written with nested tables, read strictly.
-
-`runs.config` writes the flat part; here are tables, names that need quotes, and readers that know every key.
-"""
+"""TOML of a federation, read strictly: with readers that know every key."""
 
 from __future__ import annotations
 
-import json
-import re
 import tomllib
 from collections.abc import Iterable, Mapping
 from pathlib import Path
@@ -14,26 +9,9 @@ from typing import Any
 
 from fedhip.federation.errors import FederationError
 from fedhip.federation.names import near, shown
-from fedhip.runs.config import Value, write_config
 
 #: More than any agreement needs; a larger file is none.
 LARGEST_FILE = 8 << 20
-
-_BARE = re.compile(r"[A-Za-z0-9_-]+")
-
-Table = Mapping[str, "Value | Table"]
-
-
-def write_toml(content: Table, heading: str = "", path: tuple[str, ...] = ()) -> str:
-    """A text that `tomllib` reads back as it was: values first, then each table under its full name."""
-    values = {_key(name): value for name, value in content.items() if not isinstance(value, Mapping)}
-    title = [f"[{'.'.join(map(_key, path))}]\n"] if path else []
-    parts = [write_config({}, heading) if heading else "", *title, write_config(values) if values else ""]
-    text = "".join(parts)
-    for name, table in content.items():
-        if isinstance(table, Mapping):
-            text += ("\n" if text else "") + write_toml(table, path=(*path, name))
-    return text
 
 
 def read_toml(path: Path, error: type[FederationError], missing: str) -> dict[str, Any]:
@@ -73,9 +51,3 @@ def require_table(content: Mapping[str, Any], name: str, where: str, error: type
         found = "is missing" if table is None else f"is {shown(table)}, not a table"
         raise error(f"{where}: [{name}] {found}; restore the file")
     return table
-
-
-def _key(name: str) -> str:
-    if _BARE.fullmatch(name):
-        return name
-    return json.dumps(name, ensure_ascii=False).replace("\x7f", "\\u007f")

@@ -13,7 +13,7 @@ from __future__ import annotations
 import hashlib
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from typing import TYPE_CHECKING, Any
 
@@ -80,7 +80,7 @@ class Envelope:
     @property
     def sum_session(self) -> bytes:
         """What the secure sum of this round is bound to, together with `context_of`: another for each attempt."""
-        if self.round == 1:
+        if (self.round, self.attempt) == (1, 1):
             return self.session
         return hashlib.sha256(b"fedhip sum %d %d\n" % (self.round, self.attempt) + self.session).digest()
 
@@ -181,6 +181,11 @@ class Letter:
         if name not in self.arrays:
             raise MessageError(f"the array '{name}' is missing")
         return self.arrays[name]
+
+
+def without_proofs(question: Letter) -> Letter:
+    """The question as it was, of a sum that is asked for again with proofs of who has spoilt it."""
+    return replace(question, body={name: v for name, v in question.body.items() if name not in ("proofs", "proofs-of")})
 
 
 def by_site(name: str, values: Mapping[str, bytes]) -> Body:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Mapping
 from types import MappingProxyType
 
@@ -11,6 +10,7 @@ from fedhip.heads.head import Head
 from fedhip.heads.lda import Lda
 from fedhip.heads.logistic import Logistic
 from fedhip.heads.ridge import Ridge
+from fedhip.utils.nearest import did_you_mean
 
 __all__ = ["HEADS", "Head", "HeadNameError", "Lda", "Logistic", "Ridge", "head_named"]
 
@@ -21,7 +21,5 @@ HEADS: Mapping[str, type[Head]] = MappingProxyType({head.name: head for head in 
 def head_named(name: str) -> type[Head]:
     """The head of this name."""
     if name not in HEADS:
-        near = difflib.get_close_matches(name, HEADS, n=1, cutoff=0.4)
-        guess = f"; did you mean {near[0]!r}?" if near else ""
-        raise HeadNameError(f"there is no head {name!r}; choose among {', '.join(HEADS)}{guess}")
+        raise HeadNameError(f"there is no head {name!r}; choose among {', '.join(HEADS)}{did_you_mean(name, HEADS)}")
     return HEADS[name]

@@ -24,9 +24,9 @@ from fedhip.heads.head import Head, Own, accuracy
 from fedhip.heads.options import Option
 from fedhip.heads.task import Task
 from fedhip.models import Model, masked
-from fedhip.parallel import in_order, one_thread
 from fedhip.phases import Client, Federation, Personalization
 from fedhip.priors import SCALE_BYTES, losses_bytes
+from fedhip.utils.parallel import in_order, one_thread
 
 #: Half as large to forty times as large as the discriminant's scores: LDA of many features is too sure of itself.
 TEMPERATURES: tuple[float, ...] = tuple(10.0 ** (i / 10) for i in range(-3, 17))

@@ -31,9 +31,9 @@ from fedhip.heads.head import Head, Own
 from fedhip.heads.options import Option
 from fedhip.heads.task import Task
 from fedhip.models import Model
-from fedhip.parallel import in_order, one_thread
 from fedhip.phases import Client, Federation, Personalization
 from fedhip.priors import SCALE_BYTES, losses_bytes
+from fedhip.utils.parallel import in_order, one_thread
 
 #: Where rounds go on from a head: at most so many gradients, or until the slope is this short; the objective is then
 #: within 1e-8 of the least, relatively.

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -10,6 +9,7 @@ from typing import TYPE_CHECKING
 
 from fedhip.heads.errors import OptionError
 from fedhip.phases import Alpha
+from fedhip.utils.nearest import did_you_mean
 
 if TYPE_CHECKING:
     from fedhip.heads.head import Head
@@ -53,20 +53,14 @@ def checked_options(
     known = {option.name: option for option in options}
     for name in given:
         if name not in known:
-            raise OptionError(f"{title} has no option {name!r}; {nearest(name, known) if known else 'it has none'}")
+            others = f"; there are {', '.join(known)}" if known else "; it has none"
+            raise OptionError(f"{title} has no option {name!r}{did_you_mean(name, known, others)}")
     defaults = {
         option.name: float(epochs if option.follows_epochs and epochs is not None else option.default)
         for option in options
         if option.default is not None
     }
     return defaults | {name: known[name].check(value, title) for name, value in given.items()}
-
-
-def nearest(word: str, words: Iterable[str]) -> str:
-    """What to say to somebody who wrote a word that is not among these."""
-    words = list(words)
-    near = difflib.get_close_matches(word, words, n=1, cutoff=0.4)
-    return f"did you mean {near[0]!r}?" if near else f"there are {', '.join(words)}"
 
 
 def numbers_of(pairs: Iterable[str]) -> dict[str, float]:

@@ -23,21 +23,21 @@ from torch import Tensor
 
 from fedhip.core.errors import EmptyClientError
 from fedhip.core.prior import NO_PRIOR, Prior
+from fedhip.core.selection import FOLDS
 from fedhip.heads import HEADS, Lda, Ridge
 from fedhip.heads.lda import LdaFit
 from fedhip.heads.options import options_of
 from fedhip.heads.round import run_head
 from fedhip.heads.task import Task
+from fedhip.hold_out import hold_out_fold
 from fedhip.models import masked
-from fedhip.orders import HOLD_OUT, client_number, client_order
-from fedhip.parallel import in_order
 from fedhip.phases import Alpha, Beta, Client, Report, silent
 from fedhip.priors import PriorOption
 from fedhip.simulation import STANDARD, Outcome, RidgeOptions
+from fedhip.utils.parallel import in_order
 
 #: What `--head` takes beside the names of heads.
 AUTO = "auto"
-FOLDS = 5
 #: What is taken of heads that the rows cannot tell apart: one round, and never seen far behind the others.
 USUAL = Lda.name
 #: The judging ends before the last fold where the best is ahead by so many standard errors.
@@ -199,20 +199,6 @@ def judge_heads(
             f"name the head, one of {', '.join(HEADS)}"
         )
     return Recommendation.of(judged, USUAL, dict.fromkeys(judged, prior), "held out")
-
-
-def hold_out_fold(client: Client, fold: int, seed: int) -> Client:
-    """The client with a fifth of its training rows to be tested on, and without its test rows.
-
-    A class's rows are spread over the folds as evenly as can be. The draw depends on the client's name, its labels and
-    the seed.
-    """
-    features, labels = client.train
-    order = client_order(len(labels), seed, client.name, 0, 0, HOLD_OUT)
-    by_class = order[labels[order].argsort(kind="stable")]
-    held = np.zeros(len(labels), dtype=bool)
-    held[by_class[(fold + client_number(client.name)) % FOLDS :: FOLDS]] = True
-    return Client(client.name, (features[~held], labels[~held]), (features[held], labels[held]))
 
 
 def _can_judge(clients: Sequence[Client]) -> bool:

@@ -16,10 +16,10 @@ from fedhip.heads.head import Head, Own
 from fedhip.heads.options import Option
 from fedhip.heads.task import Task
 from fedhip.models import RIDGE, Model
-from fedhip.parallel import in_order
 from fedhip.phases import Alpha, Beta, Client, Federation, Personalization
 from fedhip.priors import choose_client_priors, left_out_scores, prior_alphas, traffic_with_priors
 from fedhip.simulation import federate
+from fedhip.utils.parallel import in_order
 
 
 class Ridge(Head):

@@ -8,9 +8,9 @@ from dataclasses import dataclass
 from fedhip.core.prior import NO_PRIOR, Prior
 from fedhip.heads.head import Head
 from fedhip.heads.task import Task
-from fedhip.parallel import one_thread
 from fedhip.phases import Federation
 from fedhip.simulation import ClientResult, evaluate
+from fedhip.utils.parallel import one_thread
 
 
 @dataclass(frozen=True)

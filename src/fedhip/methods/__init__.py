@@ -10,7 +10,7 @@ from typing import Any
 import torch
 
 from fedhip.heads import HEADS
-from fedhip.heads.options import checked_options, nearest
+from fedhip.heads.options import checked_options
 from fedhip.methods.clients import CheckedClients
 from fedhip.methods.closed import (
     ClosedMethod,
@@ -39,6 +39,7 @@ from fedhip.methods.protocol import Evaluation, MethodInfo, MethodRun, Network, 
 from fedhip.methods.training import Checkpoint, train_method
 from fedhip.phases import Client, Report, silent
 from fedhip.simulation import STANDARD, RidgeOptions
+from fedhip.utils.nearest import did_you_mean
 
 __all__ = [
     "GRADIENT",
@@ -108,7 +109,8 @@ def run_method(
     `ridge` is for the ridges among the methods: the paper's are neither standardised nor have they an intercept.
     """
     if name not in METHODS:
-        raise MethodError(f"there is no method {name!r}; {nearest(name, METHODS)}")
+        others = f"; there are {', '.join(METHODS)}"
+        raise MethodError(f"there is no method {name!r}{did_you_mean(name, METHODS, others)}")
     info, tell = METHODS[name], report or silent
     protocol.check()
     checked = CheckedClients.of(clients)

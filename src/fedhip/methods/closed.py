@@ -18,10 +18,10 @@ from fedhip.heads.task import Task
 from fedhip.methods.engine import sketch
 from fedhip.methods.protocol import Evaluation, MethodInfo, MethodRun
 from fedhip.models import masked
-from fedhip.parallel import in_order
 from fedhip.phases import Client
 from fedhip.priors import local_path, prior_bytes
 from fedhip.simulation import local_model, simulate
+from fedhip.utils.parallel import in_order
 
 
 @dataclass(frozen=True)

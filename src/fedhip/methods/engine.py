@@ -31,8 +31,8 @@ from fedhip.methods.protocol import Protocol
 from fedhip.methods.recording import Recorded, buffer_like, fill
 from fedhip.models import masked
 from fedhip.orders import SHUFFLE, Order, client_orders
-from fedhip.parallel import in_order
 from fedhip.phases import Client
+from fedhip.utils.parallel import in_order
 
 #: step(params, fixed, batch): changes params in place; both have the clients of the batch as their first axis.
 LocalStep = Callable[[Params, Params, Batch], None]

@@ -22,9 +22,9 @@ from fedhip.methods.closed import ClosedTask, closed, one_shot
 from fedhip.methods.engine import mean_by_class, nbytes
 from fedhip.methods.protocol import MethodRun
 from fedhip.orders import client_order
-from fedhip.parallel import in_order
 from fedhip.phases import Client
 from fedhip.priors import losses_bytes
+from fedhip.utils.parallel import in_order
 
 BETAS = tuple(step / 10 for step in range(11))
 

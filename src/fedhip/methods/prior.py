@@ -12,35 +12,16 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-import numpy as np
 from torch import Tensor
 
 from fedhip.core.prior import Prior
+from fedhip.hold_out import hold_out
 from fedhip.methods.engine import Laboratory, Models
 from fedhip.methods.method import Method, Traffic
 from fedhip.methods.network import Params
 from fedhip.methods.training import flat, like
-from fedhip.orders import HOLD_OUT, client_order
 from fedhip.phases import Client
 from fedhip.priors import choose_scored_priors, left_out_classes, prior_bytes
-
-#: The share of a client's training rows that the shadow is not trained on.
-HELD_OUT = 0.2
-
-
-def hold_out(clients: Sequence[Client], seed: int) -> list[Client]:
-    """The clients with a fifth of their training rows to be scored, and without their test rows.
-
-    A client's draw depends on its name and the seed. One with a single row trains on it.
-    """
-    held = []
-    for client in clients:
-        features, labels = client.train
-        order = client_order(len(labels), seed, client.name, 0, 0, HOLD_OUT)
-        number = min(int(HELD_OUT * len(labels) + 0.5), max(len(labels) - 1, 0))
-        kept, scored = np.sort(order[number:]), np.sort(order[:number])
-        held.append(Client(client.name, (features[kept], labels[kept]), (features[scored], labels[scored])))
-    return held
 
 
 @dataclass(frozen=True)

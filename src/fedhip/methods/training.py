@@ -17,7 +17,6 @@ from safetensors.torch import save_file
 from torch import Tensor
 
 from fedhip.core.prior import Prior
-from fedhip.data.files import atomic_path
 from fedhip.methods.clients import CheckedClients
 from fedhip.methods.engine import Laboratory, Models, sketch
 from fedhip.methods.errors import MethodCheckpointError
@@ -25,6 +24,7 @@ from fedhip.methods.method import Method
 from fedhip.methods.protocol import Evaluation, MethodRun, Protocol
 from fedhip.orders import participants
 from fedhip.phases import Client, Report
+from fedhip.utils.files import whole_file
 
 #: Seconds between checkpoints.
 CHECKPOINT_EVERY = 60.0
@@ -211,7 +211,7 @@ class Checkpoint:
         """Replace the file as a whole."""
         tensors = {name: tensor.cpu().contiguous().clone() for name, tensor in tensors_of(state)}
         metadata = {"format": _FORMAT, "fingerprint": self.fingerprint, "progress": json.dumps(asdict(progress))}
-        with atomic_path(self.path) as temporary:
+        with whole_file(self.path) as temporary:
             save_file(tensors, temporary, metadata)
         self.last = time.monotonic()
 

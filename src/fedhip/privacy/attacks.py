@@ -15,8 +15,8 @@ from torch import Tensor
 
 from fedhip.core.fixedpoint import GridStatistics
 from fedhip.core.statistics import Statistics
-from fedhip.parallel import one_thread
 from fedhip.privacy.lattice import Whole, factor, rank_of
+from fedhip.utils.parallel import one_thread
 
 #: Lattices of more rows than this are not tried: they ask for stronger reduction than LLL, and for patience.
 MOST_ROWS = 128

@@ -19,7 +19,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from fedhip.parallel import one_thread
+from fedhip.utils.parallel import one_thread
 
 Whole = NDArray[np.int64]
 Real = NDArray[np.float64]

@@ -6,8 +6,8 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from fedhip.data.errors import MissingExtraError
-from fedhip.data.files import readable
 from fedhip.privacy.audit import Audit
+from fedhip.utils.text import readable
 
 #: Pictures beyond these are counted, not shown.
 MOST_PICTURES = 60

@@ -11,7 +11,6 @@ of when the process ends, however it ends.
 
 from __future__ import annotations
 
-import fcntl
 import hashlib
 import json
 import re
@@ -23,7 +22,7 @@ from pathlib import Path
 from typing import Any
 
 from fedhip import __version__
-from fedhip.data.files import write_text
+from fedhip.utils.files import write_text
 
 Json = dict[str, Any]
 #: (phase, done, total) of the cell that is being computed.
@@ -163,6 +162,8 @@ class Store:
     @contextmanager
     def _claim(self, cell: Cell, wait: bool) -> Iterator[bool]:
         """Whether the cell is this process's to compute while the block runs; after waiting, always."""
+        import fcntl  # not on Windows
+
         self.folder.mkdir(parents=True, exist_ok=True)
         path = self.folder / f"{cell.stem}.lock"
         with path.open("w") as file:

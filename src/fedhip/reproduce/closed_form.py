@@ -12,13 +12,13 @@ from torch import Tensor
 from fedhip.core import DEFAULT_ALPHAS
 from fedhip.core.affine import AffineModel
 from fedhip.core.selection import CHOSEN_BY
-from fedhip.parallel import in_order
 from fedhip.phases import Client, Federation
 from fedhip.reproduce.bench import Bench
 from fedhip.reproduce.cells import Cell, Inside, Json
 from fedhip.reproduce.divisions import divide
 from fedhip.reproduce.settings import Source
 from fedhip.simulation import PAPER, federate, predict, summarize
+from fedhip.utils.parallel import in_order
 
 #: None stands for leave-one-out (α) and for generalized cross-validation (β).
 Pair = tuple[float | None, float | None]

@@ -2,23 +2,22 @@
 
 from __future__ import annotations
 
-import hashlib
-import math
 from collections.abc import Sequence
 from functools import lru_cache
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 
 from fedhip.core.standardization import Standardization
 from fedhip.data import make_partition
+from fedhip.data.partitions import client_random
 from fedhip.lifting import lift_clients
 from fedhip.phases import Client, Rows
 from fedhip.reproduce.errors import ReproduceError
 from fedhip.reproduce.settings import Source
 from fedhip.simulation import clients_of
 
-VALIDATION = 0.2
 #: Ridge regressions have no bias of their own: with standardised features they get a column of ones.
 WITH_INTERCEPT = ("fedhip", "global", "global-oll", "local")
 
@@ -66,21 +65,9 @@ def divide_around(
     return Client("fixed", clients[fixed].train, clients[fixed].test), again
 
 
-def hold_out(clients: Sequence[Client], seed: int) -> list[Client]:
-    """The clients with a fifth of their training rows to be tested on, and without their test rows.
-
-    A client's draw depends on its name, its number of rows and the seed. One with a single row trains on it.
-    """
-    return [_held_out(client, seed) for client in clients]
-
-
-def _held_out(client: Client, seed: int) -> Client:
-    features, labels = client.train
-    held = min(math.floor(VALIDATION * len(labels) + 0.5), max(len(labels) - 1, 0))
-    name = hashlib.sha256(b"validation\0" + client.name.encode("utf-8", "surrogatepass")).digest()
-    order = np.random.default_rng([seed, int.from_bytes(name, "little")]).permutation(len(labels))
-    kept, tested = np.sort(order[held:]), np.sort(order[:held])
-    return Client(client.name, (features[kept], labels[kept]), (features[tested], labels[tested]))
+def validation_order(client: str, rows: int, seed: int) -> NDArray[np.int64]:
+    """The order of a client's rows that those to choose settings on are taken from."""
+    return client_random(client, seed, "validation").permutation(rows)
 
 
 def standardize(clients: Sequence[Client], *, intercept: bool = False) -> list[Client]:

@@ -9,17 +9,15 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from fedhip.data.files import atomic_path
-from fedhip.data.picture import drawing
-from fedhip.runs.report.words import short
+from fedhip.utils.files import whole_file
+from fedhip.utils.style import INK, MUTED, OTHERS, OWN, drawing
+from fedhip.utils.text import short
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-INK, MUTED, GRID, OWN = "#1f2933", "#66727f", "#e4e9ee", "#bf4408"
-#: Dark enough for print, apart from each other; marks and dashes tell them apart without colour.
-_COLOURS = ("#2c6cb0", "#0b7a5c", "#8a4a9e", "#8f6400", "#0c7388", "#b02e63", "#4a5a9c", "#5d7a1f")
+GRID = "#e4e9ee"
 _MARKS = ("o", "s", "^", "D", "v", "P", "X", "p")
 _WIDTH = 7.16  # inches: two columns of the paper
 
@@ -49,8 +47,8 @@ def looks(methods: Sequence[str]) -> dict[str, Look]:
         if method == "fedhip":
             found[method] = Look(OWN, "*", "-", True)
             continue
-        turn, colour = divmod(place, len(_COLOURS))
-        found[method] = Look(_COLOURS[colour], _MARKS[(colour + 3 * turn) % len(_MARKS)], "--" if turn else "-", False)
+        turn, colour = divmod(place, len(OTHERS))
+        found[method] = Look(OTHERS[colour], _MARKS[(colour + 3 * turn) % len(_MARKS)], "--" if turn else "-", False)
         place += 1
     return found
 
@@ -64,7 +62,7 @@ def write_pictures(folder: Path, pictures: Sequence[Picture]) -> list[Path]:
             figure = picture.draw()
             for kind in ("svg", "pdf"):
                 path = folder / f"{picture.name}.{kind}"
-                with atomic_path(path) as temporary:
+                with whole_file(path) as temporary:
                     figure.savefig(temporary, metadata=metadata[kind])
                 paths.append(path)
     return paths
@@ -103,7 +101,7 @@ def comparison(panels: Sequence[Dots], titles: dict[str, str], concentrations: S
                     continue
                 deviation = panel.deviations[method][i]
                 shade = 1.0 - 0.55 * i / max(1, len(concentrations) - 1)
-                colour = _mixed(OWN if own else "#2c6cb0", shade)
+                colour = _mixed(OWN if own else OTHERS[0], shade)
                 if deviation is not None:
                     ax.plot([mean - deviation, mean + deviation], [place, place], color=colour, linewidth=1.1, zorder=2)
                 ax.scatter(
@@ -159,7 +157,7 @@ def sensitivity(panels: Sequence[tuple[str, Sequence[Curve]]], letter: str, chos
         _plain(ax)
         ends = []
         for place, curve in enumerate(curves):
-            colour = (OWN, *_COLOURS)[place % (1 + len(_COLOURS))]
+            colour = (OWN, *OTHERS)[place % (1 + len(OTHERS))]
             x = [value for value, mean in zip(curve.values, curve.means, strict=True) if mean is not None]
             y = np.array([mean for mean in curve.means if mean is not None])
             if not len(x):

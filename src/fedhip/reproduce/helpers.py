@@ -15,7 +15,7 @@ from typing import Any
 
 import torch
 
-from fedhip.parallel import available_cores
+from fedhip.utils.parallel import available_cores
 
 
 @contextmanager

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any, Literal
@@ -16,6 +15,7 @@ from fedhip.methods.protocol import Network, Protocol
 from fedhip.priors import PriorOption
 from fedhip.reproduce import paper
 from fedhip.reproduce.errors import ReproduceError
+from fedhip.utils.nearest import did_you_mean
 
 Regime = Literal["paper", "tuned"]
 REGIMES: tuple[Regime, ...] = ("paper", "tuned")
@@ -140,6 +140,4 @@ def require_known(kind: str, name: str, known: Iterable[str]) -> None:
     known = list(known)
     if name in known:
         return
-    near = difflib.get_close_matches(name, known, n=1, cutoff=0.4)
-    guess = f"; did you mean {near[0]!r}?" if near else ""
-    raise ReproduceError(f"there is no {kind} {name!r}; choose among {', '.join(known)}{guess}")
+    raise ReproduceError(f"there is no {kind} {name!r}; choose among {', '.join(known)}{did_you_mean(name, known)}")

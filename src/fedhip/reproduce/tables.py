@@ -19,7 +19,8 @@ from typing import Any, Literal
 
 import numpy as np
 
-from fedhip.data.files import readable, write_text
+from fedhip.utils.files import write_text
+from fedhip.utils.text import readable
 
 Mark = Literal["", "best", "second"]
 NOTHING, DIVERGED = "–", "div."

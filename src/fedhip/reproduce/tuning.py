@@ -10,10 +10,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
+from fedhip.hold_out import hold_out
 from fedhip.phases import Client
 from fedhip.reproduce.bench import Bench, Setting, cell_of
 from fedhip.reproduce.cells import Cell, Step
-from fedhip.reproduce.divisions import divide, hold_out
+from fedhip.reproduce.divisions import divide, validation_order
 from fedhip.reproduce.settings import Source, known_methods
 
 #: In the order they are tried; a budget takes the first of them.
@@ -103,7 +104,7 @@ def tuning_cell(bench: Bench, source: Source, concentration: float, method: str,
     num_clients, seed = s.clients[0], s.seeds[0]
 
     def clients() -> list[Client]:
-        return hold_out(divide(source, num_clients, concentration, seed), seed)
+        return hold_out(divide(source, num_clients, concentration, seed), seed, validation_order)
 
     label = f"tuning {source.name} K={num_clients} λ={concentration:g} seed {seed} {method} {setting}"
     key = {

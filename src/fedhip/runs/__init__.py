@@ -4,17 +4,17 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from fedhip.late import late
+from fedhip.utils.late import late
 
 if TYPE_CHECKING:
-    from fedhip.runs.folder import RunFolder, changed_run, new_run, require_place
+    from fedhip.runs.folder import Run, changed_run, new_run, require_place
     from fedhip.runs.ledger import Ledger
     from fedhip.runs.life import Change, forget, join, personalize, update
     from fedhip.runs.verify import Check, verify
 else:
     __getattr__ = late(
         __name__,
-        folder="RunFolder changed_run new_run require_place",
+        folder="Run changed_run new_run require_place",
         ledger="Ledger",
         life="Change forget join personalize update",
         verify="Check verify",
@@ -25,7 +25,7 @@ __all__ = [
     "Change",
     "Check",
     "Ledger",
-    "RunFolder",
+    "Run",
     "changed_run",
     "forget",
     "join",

@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
-import difflib
-import json
 import tomllib
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable
 from pathlib import Path
 from typing import Any
 
-from fedhip.data.files import readable
 from fedhip.runs.errors import ConfigFileError
-
-Value = str | int | float | bool | list[str] | list[float]
+from fedhip.utils.nearest import did_you_mean
+from fedhip.utils.toml import Value
 
 
 def read_config(path: Path, known: Iterable[str], of_numbers: Collection[str] = ()) -> dict[str, Value]:
@@ -33,8 +30,7 @@ def read_config(path: Path, known: Iterable[str], of_numbers: Collection[str] = 
     for key, value in content.items():
         name = key.replace("-", "_")
         if name not in names:
-            near = difflib.get_close_matches(name, names, n=1, cutoff=0.4)
-            guess = f"; did you mean '{near[0]}'?" if near else f"; the keys are {', '.join(names)}"
+            guess = did_you_mean(name, names, f"; the keys are {', '.join(names)}")
             raise ConfigFileError(f"{path}: there is no option '{key}'{guess}")
         if name in options:
             raise ConfigFileError(f"{path}: '{key}' is there twice, once with '-' and once with '_'; keep one")
@@ -46,30 +42,9 @@ def read_config(path: Path, known: Iterable[str], of_numbers: Collection[str] = 
     return options
 
 
-def write_config(options: Mapping[str, Value], heading: str = "") -> str:
-    """A TOML text that `read_config` reads back."""
-    # A comment may hold no control character.
-    shown = ("".join(c if c.isprintable() else "�" for c in line) for line in readable(heading).splitlines())
-    lines = [f"# {line}" for line in shown]
-    return "\n".join([*lines, *(f"{name} = {_toml(value)}" for name, value in options.items())]) + "\n"
-
-
 def _is_value(value: Any) -> bool:
     return _is_list_of(value, str) if isinstance(value, list) else isinstance(value, str | int | float | bool)
 
 
 def _is_list_of(value: Any, *kinds: type) -> bool:
     return isinstance(value, list) and all(type(item) in kinds for item in value)
-
-
-def _toml(value: Value) -> str:
-    if isinstance(value, bool):
-        return "true" if value else "false"
-    if isinstance(value, list):
-        return f"[{', '.join(map(_toml, value))}]"
-    if isinstance(value, str):
-        if readable(value) != value:
-            raise ConfigFileError(f"{readable(value)} is not UTF-8, as a configuration file must be; rename it")
-        # A JSON string is a TOML string, but for the one control character that JSON leaves as it is.
-        return json.dumps(value, ensure_ascii=False).replace("\x7f", "\\u007f")
-    return repr(value)

@@ -21,38 +21,44 @@ import secrets
 import shutil
 import signal
 import threading
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
 from types import FrameType, UnionType
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
+from numpy.typing import ArrayLike, NDArray
 
 from fedhip.core.columns import Columns
 from fedhip.core.errors import FileFormatError
 from fedhip.core.fixedpoint import GridStatistics
 from fedhip.core.lifts import Lift
 from fedhip.core.prior import NO_PRIOR, Prior
+from fedhip.data import FeatureSet, feature_set
 from fedhip.data.errors import PartitionError
-from fedhip.data.files import json_text
 from fedhip.data.manifest import stored_split, unpacked
-from fedhip.features.devices import require_folder
 from fedhip.heads import HEADS, Head
 from fedhip.models import RIDGE, Model
-from fedhip.phases import Federation, RowEncoding
-from fedhip.private_files import private_folder, write_private
+from fedhip.phases import Client, Federation, RowEncoding
 from fedhip.runs.errors import NoSpaceError, RunChangedError, RunExistsError, RunFolderError, RunVersionError
 from fedhip.runs.ledger import Ledger
-from fedhip.runs.models import answering
+from fedhip.runs.models import answering, models_digest
 from fedhip.runs.names import file_name, unknown_client
 from fedhip.simulation import RidgeOptions
+from fedhip.utils.files import private_folder, require_folder, write_private
+from fedhip.utils.text import json_text
+
+if TYPE_CHECKING:
+    from fedhip.runs.life import Change
+    from fedhip.runs.report import RunRecord
+    from fedhip.runs.verify import Check
 
 SCHEMA = 1
+Report = Callable[[str, int, int], None]
 
 _Kinds = Mapping[str, type | UnionType]
 _RESULTS: _Kinds = {
@@ -88,14 +94,18 @@ _CLIENT: _Kinds = {
 }
 
 
-class RunFolder:
-    """A run to read from. Files are read when they are asked for, and checked then."""
+class Run:
+    """A run on disk. Files are read when they are asked for, and checked then.
+
+    `fedhip.run` makes one and `fedhip.open_run` opens one. Whatever changes it is what the command of that name does,
+    and tells what it did in a `Change`.
+    """
 
     def __init__(self, path: Path) -> None:
         self.path = path
 
     @classmethod
-    def open(cls, path: str | Path) -> RunFolder:
+    def open(cls, path: str | Path) -> Run:
         """The run at this path, if there is one that this version can read."""
         folder = cls(Path(path))
         if not folder.path.is_dir():
@@ -118,6 +128,102 @@ class RunFolder:
                 "use the version that wrote it, or run again"
             )
         return folder
+
+    def predict(self, features: ArrayLike, client: str | None = None) -> NDArray[Any]:
+        """The class of each row (N × m) by a client's model, or by the global one; whole numbers if all classes are."""
+        found: NDArray[Any] = np.array(self.class_names)[self._scores(features, client).argmax(dim=1).numpy()]
+        return found.astype(np.int64) if all(_is_whole(name) for name in self.class_names) else found
+
+    def proba(self, features: ArrayLike, client: str | None = None) -> NDArray[np.float64]:
+        """Calibrated probabilities (N × d), in the order of `class_names`."""
+        found: NDArray[np.float64] = self.model(client).probabilities_of(self._scores(features, client)).numpy()
+        return found
+
+    def _scores(self, features: ArrayLike, client: str | None) -> torch.Tensor:
+        return self.model(client).scores(np.asarray(features, dtype=np.float64))
+
+    def join(
+        self,
+        client: str,
+        features: ArrayLike,
+        labels: ArrayLike,
+        *,
+        split: ArrayLike | None = None,
+        rows: FeatureSet | None = None,
+        report: Report | None = None,
+    ) -> Change:
+        """Add a client: one more term of the sum, and a model for it.
+
+        `split` says which rows train (0) and which test (1); without it, eight of ten train. `rows` are those of all
+        other clients, which a logistic head needs.
+        """
+        from fedhip.runs import life
+
+        joining, drawn = self._client(client, features, labels, split)
+        return self._changed(life.join(self, joining, split=drawn, rows=self._others(rows), report=report))
+
+    def update(
+        self,
+        client: str,
+        features: ArrayLike,
+        labels: ArrayLike,
+        *,
+        rows: FeatureSet | None = None,
+        report: Report | None = None,
+    ) -> Change:
+        """Add training rows to a client; `rows` as in `join`."""
+        from fedhip.runs import life
+
+        more, _ = self._client(client, features, labels, None, test_rows=False)
+        return self._changed(life.update(self, more, rows=self._others(rows), report=report))
+
+    def forget(self, client: str, *, rows: FeatureSet | None = None, report: Report | None = None) -> Change:
+        """Take a client out: every sum, model and picture as if it had never been there; `rows` as in `join`."""
+        from fedhip.runs import life
+
+        return self._changed(life.forget(self, client, rows=self._others(rows), report=report))
+
+    def personalize(self, rows: FeatureSet, *, report: Report | None = None) -> Change:
+        """Phase 3 again for the clients whose rows these are: α, model, accuracies."""
+        from fedhip.runs import life
+        from fedhip.runs.rows import clients_in
+
+        return self._changed(life.personalize(self, clients_in(self, "what was given", rows), report=report))
+
+    def verify(self, receipts: Sequence[Path] = (), report: Report | None = None) -> list[Check]:
+        """Check every file, the sum, the models, the ledger, and receipts that clients hold."""
+        from fedhip.runs.verify import verify
+
+        return verify(self, receipts, report)
+
+    def report(self, out: str | Path | None = None) -> Path:
+        """Draw the report again: report.html of the run, or another file."""
+        from fedhip.runs.report import render_report
+
+        path = self.path / "report.html" if out is None else Path(out)
+        path.parent.mkdir(parents=True, exist_ok=True)
+        # For its owner alone: it shows images of test rows.
+        write_private(path, render_report([self.record(self.path.absolute().name)]).encode())
+        return path
+
+    def _client(
+        self, name: str, features: ArrayLike, labels: ArrayLike, split: ArrayLike | None, *, test_rows: bool = True
+    ) -> tuple[Client, NDArray[np.int8] | None]:
+        from fedhip.runs.rows import divided, in_classes_of
+
+        rows = feature_set(features, labels, split=split)
+        known = in_classes_of(self, f"what client {name!r} brings", rows, np.ones(len(rows), dtype=bool))
+        return divided(self, name, rows.features.copy(), known, rows.split, test_rows=test_rows)
+
+    def _others(self, rows: FeatureSet | None) -> dict[str, Client]:
+        from fedhip.runs.rows import clients_in
+
+        return {} if rows is None else clients_in(self, "'rows'", rows)
+
+    def _changed(self, change: Change) -> Change:
+        """What was read of the run is of before the change."""
+        self.__dict__ = {"path": self.path}
+        return change
 
     @cached_property
     def results(self) -> dict[str, Any]:
@@ -285,6 +391,12 @@ class RunFolder:
         except UnicodeDecodeError as error:
             raise RunFolderError(f"{path} is not readable ({error}); restore it from a copy, or run again") from None
 
+    def record(self, name: str) -> RunRecord:
+        """Its files under this name, for a report."""
+        from fedhip.runs.report import RunRecord
+
+        return RunRecord(name, self.results, self.details, self.config_text(), list(self.ledger.entries))
+
     def _file(self, *parts: str) -> Path:
         path = self.path.joinpath(*parts)
         if not path.is_file():
@@ -302,6 +414,11 @@ class RunFolder:
         return content
 
 
+def _is_whole(name: str) -> bool:
+    """Whether it is a whole number as Python writes it."""
+    return name.removeprefix("-").isascii() and name.removeprefix("-").isdigit() and str(int(name)) == name
+
+
 def head_of(results: Mapping[str, Any]) -> type[Head]:
     """The head of a run's models, from its results.json; the ridge, where none is named."""
     return HEADS[results.get("head", RIDGE)]
@@ -312,6 +429,8 @@ class Draft:
 
     def __init__(self, path: Path) -> None:
         self.path = path
+        #: Digests of the models written, by client; the global one goes by no name.
+        self.models: dict[str | None, str] = {}
         for name in ("models", "receipts"):
             (path / name).mkdir(mode=0o700, exist_ok=True)
 
@@ -319,15 +438,12 @@ class Draft:
         """A client's model, or the global one."""
         parts = ("global.safetensors",) if model.client is None else ("models", file_name(model.client))
         model.to_file(self.path.joinpath(*parts))
+        self.models[model.client] = model.digest()
 
     def write_statistics(self, client: str, statistics: GridStatistics) -> None:
         """A client's statistics."""
         (self.path / "statistics").mkdir(mode=0o700, exist_ok=True)
         statistics.to_file(self.path / "statistics" / file_name(client))
-
-    def write_total(self, total: GridStatistics) -> None:
-        """The sum."""
-        total.to_file(self.path / "total.safetensors")
 
     def write_json(self, name: str, content: dict[str, Any]) -> str:
         """A JSON file; the SHA-256 of its bytes."""
@@ -339,13 +455,58 @@ class Draft:
         """A text file."""
         write_private(self.path / name, text.encode())
 
-    def write_ledger(self, ledger: Ledger) -> str:
-        """The ledger, and a receipt of its last entry; the receipt's name."""
+    def record(
+        self,
+        ledger: Ledger,
+        event: str,
+        federation: Federation,
+        results: dict[str, Any],
+        details: dict[str, Any],
+        config: str,
+        *,
+        clients: Mapping[str, str],
+        client: str | None = None,
+        term: GridStatistics | None = None,
+        sites: Sequence[str] | None = None,
+        dropped: Mapping[str, str] | None = None,
+        partition: str | None = None,
+    ) -> tuple[Ledger, str]:
+        """The sum, results, details, options, and what binds them and the models: the ledger's next entry.
+
+        `clients` are the digests of everybody's part of the sum; of a change, `client` and `term` say whose rows came
+        or went; of a federation, `sites` and `dropped` say who was in the sum and who was not, and why. `partition` is
+        the digest of partition.json. The ledger, and the name of the entry's receipt.
+        """
+        federated: dict[str, Any] = {} if sites is None else {"sites": list(sites)}
+        federated |= {} if dropped is None else {"dropped": dict(dropped)}
+        divided: dict[str, Any] = {} if partition is None else {"partition": partition}
+        federation.grid.to_file(self.path / "total.safetensors")
+        changed = 0 if term is None else term.num_samples
+        ledger = ledger.with_entry(
+            event,
+            client=client,
+            rows=federation.grid.num_samples if event == "run" else changed,
+            term=None if term is None else term.digest(),
+            clients=dict(clients),
+            **federated,
+            total=federation.digest,
+            beta=federation.beta,
+            models=models_digest(self.models),
+            results=self.write_json("results.json", results),
+            details=self.write_json("details.json", details),
+            **divided,
+        )
+        receipt = f"receipts/{len(ledger.entries) - 1:04d}-{event}.json"
+        self.write_text("config.toml", config)
         self.write_text("ledger.jsonl", ledger.to_text())
-        entry = ledger.entries[-1]
-        receipt = f"receipts/{entry['entry']:04d}-{entry['event']}.json"
         self.write_json(receipt, ledger.receipt())
-        return receipt
+        return ledger, receipt
+
+    def write_report(self, place: Path) -> None:
+        """The report of what is here, of a run that is to be at this place."""
+        from fedhip.runs.report import render_report
+
+        self.write_text("report.html", render_report([Run(self.path).record(place.resolve().name)]))
 
     def remove_client(self, client: str) -> None:
         """A client's files."""
@@ -398,7 +559,7 @@ def new_run(path: Path, *, force: bool = False) -> Iterator[Draft]:
 
 
 @contextmanager
-def changed_run(run: RunFolder) -> Iterator[Draft]:
+def changed_run(run: Run) -> Iterator[Draft]:
     """Write the next version of a run; the same files but for those that the block writes or removes."""
     _require_outside(run.path)
     for folder in (run.path, *(path for path in run.path.iterdir() if path.is_dir())):

@@ -11,8 +11,8 @@ who is present, and since these are here then, all clients re-run phase 3 at onc
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from types import MappingProxyType
 from typing import Any
 
@@ -25,23 +25,23 @@ from fedhip.core.errors import DimensionError
 from fedhip.core.fixedpoint import GridStatistics
 from fedhip.core.prior import NO_PRIOR
 from fedhip.data.manifest import packed
+from fedhip.features.cache import entries
 from fedhip.heads import Head, Ridge
 from fedhip.heads.errors import RowsMissingError
 from fedhip.heads.options import numbers_of, options_of
 from fedhip.heads.task import Task
 from fedhip.lifting import lift_clients
 from fedhip.models import Model
-from fedhip.parallel import in_order, one_thread
 from fedhip.phases import Client, Federation, choose_beta
 from fedhip.priors import choose_client_priors
 from fedhip.runs.errors import ClientJoinedError, ClientRowsError, LastClientError
-from fedhip.runs.folder import RunFolder, changed_run
-from fedhip.runs.models import global_model, models_digest, personal_model
+from fedhip.runs.folder import Run, changed_run
+from fedhip.runs.models import global_model, personal_model
 from fedhip.runs.results import put_client, refresh, remove_client
 from fedhip.simulation import ClientResult, evaluate, local_model
+from fedhip.utils.parallel import in_order, one_thread
 
 Json = dict[str, Any]
-Render = Callable[[str, Json, Json, str, list[Json]], str]
 Report = Callable[[str, int, int], None]
 #: No rows of anybody.
 NOBODY: Mapping[str, Client] = MappingProxyType({})
@@ -65,14 +65,15 @@ class Change:
     head: type[Head] = Ridge
     #: Rounds that it took over the rows of everybody who is present.
     rounds: int = 0
+    #: After a client was forgotten: what went with it, and what is left of it elsewhere.
+    left: tuple[str, ...] = ()
 
 
 def forget(
-    run: RunFolder,
+    run: Run,
     client: str,
     *,
     rows: Mapping[str, Client] = NOBODY,
-    render: Render,
     report: Report | None = None,
 ) -> Change:
     """Take a client out: every sum, model and picture as if it had never been there.
@@ -92,16 +93,34 @@ def forget(
         state.grid = state.grid - own
         del state.statistics[client]
     remove_client(state.results, state.details, client)
-    return state.commit("forget", client, own, render=render, report=report)
+    change = state.commit("forget", client, own, report=report)
+    return replace(change, left=tuple(_left_of_it(run)))
+
+
+def _left_of_it(run: Run) -> Iterator[str]:
+    """Remove what the cache holds of the run's images; what is gone and what is left, in words.
+
+    An entry is of a whole data set and known by its digest: nobody's rows can be taken out of it, so it goes whole.
+    """
+    found = entries(run=run.ledger.run)
+    for entry in found:
+        entry.remove()
+    source = run.config.get("features") or run.config.get("data") or run.config.get("dataset") or "in memory"
+    gone = f"{len(found)} sets of features that the run used were removed from the cache, the others' rows with them; "
+    kept = f"left: the rows themselves ({source}), copies of the run, and features kept by other commands"
+    yield f"{gone if found else 'the cache holds no features that the run used; '}{kept} (fedhip cache list)"
+    if run.lift is not None:
+        yield "the lift was drawn by a sum with its rows in it, and stays: for another one, run again"
+    if run.encoding.scale is not None:
+        yield "the weights of classes are of counts with its rows in them, and stay: for others, run again"
 
 
 def join(
-    run: RunFolder,
+    run: Run,
     client: Client,
     *,
     split: NDArray[np.int8] | None = None,
     rows: Mapping[str, Client] = NOBODY,
-    render: Render,
     report: Report | None = None,
 ) -> Change:
     """Add a client: one more term of the sum, and phase 3 for it; `rows` as in `forget`.
@@ -130,15 +149,14 @@ def join(
     state.again[client.name] = client
     if split is not None:
         state.splits[client.name] = packed(split)
-    return state.commit("join", client.name, own, render=render, report=report)
+    return state.commit("join", client.name, own, report=report)
 
 
 def update(
-    run: RunFolder,
+    run: Run,
     client: Client,
     *,
     rows: Mapping[str, Client] = NOBODY,
-    render: Render,
     report: Report | None = None,
 ) -> Change:
     """Add training rows to a client; its α stays until it re-runs phase 3 on all its rows.
@@ -168,15 +186,14 @@ def update(
         for entry in method["per_client"]:
             if entry["client"] == client.name:
                 entry["train"] = own.num_samples
-    return state.commit("update", client.name, term, render=render, report=report)
+    return state.commit("update", client.name, term, report=report)
 
 
 def personalize(
-    run: RunFolder,
+    run: Run,
     clients: Mapping[str, Client],
     *,
     skip_changed: bool = False,
-    render: Render,
     report: Report | None = None,
 ) -> Change:
     """Phase 3 again for these clients, on their rows: α, model, accuracies.
@@ -203,13 +220,13 @@ def personalize(
             "the run's own data has the training rows of none of these clients; give a client's rows, with --client "
             "and --features or --data"
         )
-    return state.commit("personalize", None, None, render=render, report=report)
+    return state.commit("personalize", None, None, report=report)
 
 
 class _State:
     """The run in memory, to be changed and written; `rows` are those of clients that a head in rounds needs."""
 
-    def __init__(self, run: RunFolder, rows: Mapping[str, Client] = NOBODY) -> None:
+    def __init__(self, run: Run, rows: Mapping[str, Client] = NOBODY) -> None:
         self.run = run
         self.results, self.details = (json.loads(json.dumps(part)) for part in (run.results, run.details))
         self.grid = run.total()
@@ -226,9 +243,7 @@ class _State:
             lifted = ((name, _lifted(run, client)) for name, client in rows.items())
             self.again = {name: client for name, client in lifted if _are_its_rows(run, client)}
 
-    def commit(
-        self, event: str, client: str | None, term: GridStatistics | None, *, render: Render, report: Report | None
-    ) -> Change:
+    def commit(self, event: str, client: str | None, term: GridStatistics | None, *, report: Report | None) -> Change:
         """Solve every model anew, and write the next version of the run."""
         run, tell = self.run, report or (lambda phase, done, total: None)
         before = self.results["beta"]
@@ -244,17 +259,15 @@ class _State:
                 put_client(self.results, self.details, result)
             for name in self.splits.keys() & self.details["clients"].keys():
                 self.details["clients"][name]["split"] = self.splits[name]
-            digests: dict[str | None, str] = {}
             models = in_order(lambda name: self._model(head, name, results.get(name)), self.statistics)
             for number, model in enumerate(models, start=1):
                 draft.write_model(model)
-                digests[model.client] = model.digest()
                 tell("models", number, len(self.statistics))
             if term is not None and event in ("join", "update") and client is not None:
                 draft.write_statistics(client, self.statistics[client]())
-            shared = global_model(federation, run.class_names, self.held.backbone, head=head, lift=self.held.lift)
-            draft.write_model(shared)
-            draft.write_total(self.grid)
+            draft.write_model(
+                global_model(federation, run.class_names, self.held.backbone, head=head, lift=self.held.lift)
+            )
             self.results["beta"], self.details["fold_betas"] = federation.beta, list(federation.fold_betas)
             if run.head is not Ridge:
                 self.results["settings"] = dict(head.settings)
@@ -262,21 +275,18 @@ class _State:
             before_it = self.details.get("stale", []) if event == "personalize" else self.statistics
             self.details["stale"] = sorted(set(before_it) - set(self.again))
             self.results["stale"] = self._stale(event, client)
-            ledger = run.ledger.with_entry(
+            ledger, receipt = draft.record(
+                run.ledger,
                 event,
+                federation,
+                self.results,
+                self.details,
+                run.config_text(),
                 client=client,
-                rows=0 if term is None else term.num_samples,
-                term=None if term is None else term.digest(),
+                term=term,
                 clients={name: self.details["clients"][name]["own"] for name in self.statistics},
-                total=federation.digest,
-                beta=federation.beta,
-                models=models_digest({**digests, None: shared.digest()}),
-                results=draft.write_json("results.json", self.results),
-                details=draft.write_json("details.json", self.details),
             )
-            receipt = draft.write_ledger(ledger)
-            page = render(run.path.resolve().name, self.results, self.details, run.config_text(), list(ledger.entries))
-            draft.write_text("report.html", page)
+            draft.write_report(run.path)
         return Change(
             event,
             client,
@@ -408,7 +418,7 @@ class _State:
         )
 
 
-def task_of(run: RunFolder, clients: Sequence[Client], tell: Report) -> Task:
+def task_of(run: Run, clients: Sequence[Client], tell: Report) -> Task:
     """What the head of a run is told, of clients whose rows are here."""
     config, head = run.config, run.head
     return Task(
@@ -423,7 +433,7 @@ def task_of(run: RunFolder, clients: Sequence[Client], tell: Report) -> Task:
     )
 
 
-def beta_rule(run: RunFolder) -> float | str:
+def beta_rule(run: Run) -> float | str:
     """How β is chosen when the sum changes: a number, "gcv" from the sum, or "auto", on rows.
 
     Runs of before there were units of columns said "auto" where they meant the sum, and "loo" where they meant rows.
@@ -434,7 +444,7 @@ def beta_rule(run: RunFolder) -> float | str:
     return "auto" if told == "loo" else told
 
 
-def _are_its_rows(run: RunFolder, client: Client) -> bool:
+def _are_its_rows(run: Run, client: Client) -> bool:
     """Whether these are the rows behind the client's statistics, to the last bit."""
     known = run.details["clients"].get(client.name, {}).get("own")
     return known is not None and len(client.train[1]) > 0 and _statistics_of(run, client).digest() == known
@@ -450,7 +460,7 @@ def _some(names: Sequence[str]) -> str:
     return ", ".join(map(repr, names[:3])) + (f" and {len(names) - 3} more" if len(names) > 3 else "")
 
 
-def _lifted(run: RunFolder, client: Client) -> Client:
+def _lifted(run: Run, client: Client) -> Client:
     """The client's rows as the run's models see them."""
     if run.lift is None:
         return client
@@ -460,7 +470,7 @@ def _lifted(run: RunFolder, client: Client) -> Client:
         raise ClientRowsError(f"client {client.name!r}: {error}; use the backbone of the run") from None
 
 
-def _statistics_of(run: RunFolder, client: Client) -> GridStatistics:
+def _statistics_of(run: Run, client: Client) -> GridStatistics:
     """The statistics of rows that are to be part of the run, on its grid."""
     width = client.train[0].shape[1]
     if width != run.results["feature_dim"]:

@@ -1,11 +1,11 @@
 """Names that people give to clients, as names of files."""
 
-import difflib
 import hashlib
 from collections.abc import Iterable
 from urllib.parse import quote
 
 from fedhip.runs.errors import UnknownClientError
+from fedhip.utils.nearest import nearest
 
 _LONGEST = 120
 
@@ -34,4 +34,4 @@ def unknown_client(client: str, known: Iterable[str]) -> UnknownClientError:
 
 def near_names(client: str, known: Iterable[str]) -> str:
     """Up to five names like the one given, for a message."""
-    return ", ".join(repr(name) for name in difflib.get_close_matches(client, list(known), n=5, cutoff=0.5))
+    return ", ".join(repr(name) for name in nearest(client, known, 5))

@@ -7,18 +7,35 @@ import hashlib
 import io
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from datetime import datetime
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
+from numpy.typing import ArrayLike
 from PIL import Image
 
 from fedhip.core.balance import class_weights
+from fedhip.core.columns import Columns
 from fedhip.core.fixedpoint import GridStatistics
+from fedhip.core.lift_kinds import LiftKind
 from fedhip.core.lifts import Lift
-from fedhip.data import Dataset, FeatureSet, Partition, client_parts, save_partition, split_of
+from fedhip.data import (
+    Dataset,
+    FeatureSet,
+    Partition,
+    client_parts,
+    divide_rows,
+    feature_set,
+    read_features,
+    save_partition,
+    split_of,
+)
+from fedhip.data.errors import FeatureFileError
+from fedhip.features import resolve_device
 from fedhip.features.reference import BackboneReference
-from fedhip.heads import Head, Ridge, head_named
+from fedhip.heads import HEADS, Head, Ridge, head_named
 from fedhip.heads.options import options_of
 from fedhip.heads.recommendation import AUTO, compare_with_lda, judge_heads, options_of_heads
 from fedhip.heads.round import HeadRound, run_head
@@ -29,11 +46,10 @@ from fedhip.methods.closed import row_of
 from fedhip.models import RIDGE
 from fedhip.phases import Alpha, Beta, Client, silent
 from fedhip.priors import PriorOption
-from fedhip.runs import Ledger, RunFolder, new_run
-from fedhip.runs.config import write_config
+from fedhip.runs import Ledger, Run, new_run, require_place
 from fedhip.runs.errors import MethodNameError
 from fedhip.runs.folder import Draft
-from fedhip.runs.models import global_model, models_digest, personal_model
+from fedhip.runs.models import global_model, personal_model
 from fedhip.runs.report import RunRecord
 from fedhip.runs.report.findings import read_runs
 from fedhip.runs.results import add_balance, add_lift, details_of, refresh, results_of, rival_entry
@@ -47,6 +63,7 @@ from fedhip.simulation import (
     clients_of,
     simulate,
 )
+from fedhip.utils.toml import write_toml
 
 Json = dict[str, Any]
 #: Images shown of each of the worst classes, and their size in pixels.
@@ -105,6 +122,149 @@ class RoundSettings:
         return self.recommend and self.head == RIDGE and Ridge.method in self.methods and not self.ridge.balance
 
 
+def open_run(path: str | Path) -> Run:
+    """The run in this folder."""
+    return Run.open(path)
+
+
+def run(
+    features: ArrayLike | FeatureSet | str | Path,
+    labels: ArrayLike | None = None,
+    clients: ArrayLike | int | None = None,
+    *,
+    split: ArrayLike | None = None,
+    class_names: ArrayLike | None = None,
+    partition: str | None = None,
+    concentration: float | None = None,
+    shards: int | None = None,
+    min_rows: int = 1,
+    seed: int = 0,
+    out: str | Path | None = None,
+    force: bool = False,
+    alpha: Alpha = "loo",
+    beta: Beta = "auto",
+    standardize: bool = True,
+    intercept: bool = True,
+    balance: bool = False,
+    methods: Sequence[str] = RIDGES,
+    rounds: int = 200,
+    head: str | None = None,
+    head_options: Mapping[str, float] | None = None,
+    recommend: bool = True,
+    only_local_classes: bool = False,
+    prior: PriorOption = "none",
+    lift: LiftSettings | LiftKind | None = None,
+    columns: str | Path | None = None,
+    fraction_bits: int | None = None,
+    statistics: bool = True,
+    device: str | None = None,
+    report: Callable[[str, int, int], None] | None = None,
+) -> Run:
+    """One round of FedHiP: a model for every client. What `fedhip run` does, with the same defaults.
+
+    Parameters
+    ----------
+    features : (N, m) array, FeatureSet, or path of a feature file
+        A FeatureSet and a file bring labels and clients with them.
+    labels : (N,) whole numbers or strings
+    clients : (N,) whole numbers or strings, or int
+        Whose row each is; or among how many clients the rows are divided, by the scheme `partition`.
+    split : (N,) 0 or 1, optional
+        Which rows train and which test; without it, eight of ten train.
+    out : path, optional
+        The run folder; `runs/rows-DATE-TIME` if none is given. One that is there is replaced with `force` alone.
+    device : str, optional
+        "cuda" or "cpu"; a GPU where there is one.
+
+    Everything else is the option of that name of the command.
+
+    Returns
+    -------
+    Run
+        With `predict`, `proba`, `join`, `update`, `forget`, `personalize`, `verify`, `report`, and `results`.
+    """
+    place = Path(out) if out is not None else Path("runs") / f"rows-{datetime.now().strftime('%Y%m%d-%H%M%S')}"
+    require_place(place, force)
+    number, owners = (int(clients), None) if isinstance(clients, int | np.integer) else (None, clients)
+    path = Path(features).absolute() if isinstance(features, str | Path) else None
+    if isinstance(features, FeatureSet | str | Path):
+        rows = features if isinstance(features, FeatureSet) else read_features(features)
+        if any(given is not None for given in (labels, owners, split, class_names)):
+            raise FeatureFileError(
+                "a FeatureSet and a feature file have labels, clients, split and class_names of their own; leave them "
+                "out, or give features as an array"
+            )
+    elif labels is None:
+        raise FeatureFileError("features need a label for each row; give labels, or the path of a feature file")
+    else:
+        rows = feature_set(features, labels, owners, split=split, class_names=class_names)
+    given = {"concentration": concentration, "shards_per_client": shards, "min_rows": min_rows, "seed": seed}
+    division = divide_rows(rows.labels, rows.clients, partition, number, **given)
+    widened = LiftSettings(lift) if isinstance(lift, str) else lift
+    settings = RoundSettings(
+        alpha=alpha,
+        beta=beta,
+        methods=tuple(methods),
+        rounds=rounds,
+        only_local_classes=only_local_classes,
+        prior=prior,
+        ridge=RidgeOptions(
+            standardize,
+            intercept,
+            balance,
+            fraction_bits,
+            None if columns is None else Columns.from_file(Path(columns)),
+        ),
+        keep_statistics=statistics,
+        head=head or RIDGE,
+        head_options=head_options or {},
+        lift=widened,
+        recommend=recommend,
+    )
+    if head in HEADS:
+        settings = settings.with_head(str(head))
+    options = {
+        "features": path and str(path),
+        "clients": number,
+        "partition": partition,
+        "concentration": concentration,
+        "shards": shards,
+        "min_rows": min_rows,
+        "seed": seed,
+        "alpha": alpha,
+        "beta": beta,
+        "standardize": standardize,
+        "intercept": intercept,
+        "methods": list(methods),
+        "head": head,
+        "head_options": [f"{name}={value}" for name, value in (head_options or {}).items()] or None,
+        "recommend": recommend,
+        "rounds": rounds,
+        "only_local_classes": only_local_classes,
+        "prior": prior,
+        "columns": columns and str(Path(columns).absolute()),
+        "fraction_bits": fraction_bits,
+        "balance": balance or None,
+        **({} if widened is None else widened.options),
+        "statistics": statistics,
+    }
+    made_by = f"given features, {rows.features.shape[1]} wide"
+    if widened is not None:
+        made_by += f", {widened.plan(rows.features.shape[1], rows.num_classes).title}"
+    found, _ = run_round(
+        place,
+        rows,
+        division,
+        settings,
+        title=f"{'rows' if path is None else path.stem} · {division.title} · {made_by}",
+        config={name: value for name, value in options.items() if value is not None},
+        device=resolve_device(device),
+        force=force,
+        report=report,
+    )
+    return found
+
+
 def run_round(
     out: Path,
     features: FeatureSet,
@@ -113,14 +273,13 @@ def run_round(
     *,
     title: str,
     config: Json,
-    render: Callable[[str, Json, Json, str, list[Json]], str],
     images: Dataset | None = None,
     backbone: BackboneReference | None = None,
     seconds: Mapping[str, float] | None = None,
     device: str | torch.device = "cpu",
     force: bool = False,
     report: Callable[[str, int, int], None] | None = None,
-) -> tuple[RunFolder, Outcome]:
+) -> tuple[Run, Outcome]:
     """Simulate the round, and write everything about it to the folder `out`, whole or not at all.
 
     `config` are the options that repeat it, `seconds` what was spent before, `images` those behind the features, for
@@ -212,25 +371,19 @@ def run_round(
             worst = [found.label for found in findings.worst_classes]
             details["examples"] = worst_examples(own, worst, images, _test_rows(features, partition))
         save_partition(draft.path / "partition.json", partition, data_split=features.split)
-        ledger = Ledger().with_entry(
+        _write_models(draft, own, features.class_names, settings.only_local_classes, backbone, fitted, lift)
+        draft.record(
+            Ledger(),
             "run",
-            client=None,
-            rows=outcome.federation.grid.num_samples,
-            term=None,
+            outcome.federation,
+            results,
+            details,
+            write_toml(config, f"{title}\nrepeat this run with: fedhip run config.toml --out FOLDER"),
             clients=terms,
-            total=outcome.federation.digest,
-            beta=outcome.beta,
-            models=_write_models(draft, own, features.class_names, settings.only_local_classes, backbone, fitted, lift),
-            results=draft.write_json("results.json", results),
-            details=draft.write_json("details.json", details),
             partition=hashlib.sha256((draft.path / "partition.json").read_bytes()).hexdigest(),
         )
-        text = write_config(config, f"{title}\nrepeat this run with: fedhip run config.toml --out FOLDER")
-        draft.write_total(outcome.federation.grid)
-        draft.write_text("config.toml", text)
-        draft.write_ledger(ledger)
-        draft.write_text("report.html", render(out.absolute().name, results, details, text, list(ledger.entries)))
-    return RunFolder.open(out), own
+        draft.write_report(out)
+    return Run.open(out), own
 
 
 def _head_task(
@@ -275,9 +428,8 @@ def _write_models(
     backbone: BackboneReference | None,
     head: Head | None,
     lift: Lift | None,
-) -> str:
-    """Write the global model and every client's own; one hash of them all."""
-    digests: dict[str | None, str] = {}
+) -> None:
+    """Write the global model and every client's own."""
     models = [global_model(outcome.federation, class_names, backbone, head=head, lift=lift)]
     for result in outcome.clients:
         if (personal := result.personal) is not None:
@@ -298,8 +450,6 @@ def _write_models(
             )
     for model in models:
         draft.write_model(model)
-        digests[model.client] = model.digest()
-    return models_digest(digests)
 
 
 def _test_rows(features: FeatureSet, partition: Partition) -> dict[str, Sequence[int]]:

@@ -17,7 +17,7 @@ from fedhip.core.errors import FedHiPError
 from fedhip.core.fixedpoint import GridStatistics
 from fedhip.models import RIDGE, Model
 from fedhip.runs.errors import LedgerError, RunFolderError
-from fedhip.runs.folder import RunFolder
+from fedhip.runs.folder import Run
 from fedhip.runs.life import task_of
 from fedhip.runs.models import models_digest
 from fedhip.runs.names import file_name
@@ -36,7 +36,7 @@ class Check:
 
 
 def verify(
-    run: RunFolder, receipts: Sequence[Path] = (), report: Callable[[str, int, int], None] | None = None
+    run: Run, receipts: Sequence[Path] = (), report: Callable[[str, int, int], None] | None = None
 ) -> list[Check]:
     """Check all of a run, and receipts that clients hold."""
     tell = report or (lambda phase, done, total: None)
@@ -83,7 +83,7 @@ def _differs(found: str, expected: Any, what: str) -> str | None:
     return f"{what} has digest {found[:12]}…, and the ledger says {str(expected)[:12]}…; restore the run from a copy"
 
 
-def _history(run: RunFolder) -> str | None:
+def _history(run: Run) -> str | None:
     """Replay the ledger: who is in the run after every entry."""
     clients: dict[str, Any] = {}
     for entry in run.ledger.entries:
@@ -107,7 +107,7 @@ def _history(run: RunFolder) -> str | None:
     return None
 
 
-def _left_over(run: RunFolder) -> str | None:
+def _left_over(run: Run) -> str | None:
     expected = {file_name(client) for client in run.ledger.entries[-1]["clients"]}
     for folder in ("models", "statistics"):
         there = run.path / folder
@@ -117,7 +117,7 @@ def _left_over(run: RunFolder) -> str | None:
     return None
 
 
-def _sum(run: RunFolder, tell: Callable[[str, int, int], None]) -> str | None:
+def _sum(run: Run, tell: Callable[[str, int, int], None]) -> str | None:
     clients = run.ledger.entries[-1]["clients"]
 
     def terms() -> Iterator[GridStatistics]:
@@ -141,17 +141,17 @@ def _sum(run: RunFolder, tell: Callable[[str, int, int], None]) -> str | None:
     return None if add_up(terms()) == total else "the clients' statistics do not add up to total.safetensors"
 
 
-def _of_federation(run: RunFolder) -> bool:
+def _of_federation(run: Run) -> bool:
     """Whether the sum is of sites whose statistics nobody has, as in the folder of a federation's server."""
     return bool(run.results.get("sites"))
 
 
-def _kept(run: RunFolder) -> bool:
+def _kept(run: Run) -> bool:
     """Whether the clients' statistics should be there; a run that says so and lacks them is found out."""
     return bool(run.config.get("statistics", True)) or (run.path / "statistics").is_dir()
 
 
-def _models(run: RunFolder, tell: Callable[[str, int, int], None]) -> str | None:
+def _models(run: Run, tell: Callable[[str, int, int], None]) -> str | None:
     federation = run.federation()
     head = run.head.fit(federation, task_of(run, [], tell), run.model(None))
     kept = _kept(run)
@@ -190,22 +190,22 @@ def _distance(solved: AffineModel, model: Model) -> float:
     return float(torch.linalg.norm((found - expected)[known]) / torch.linalg.norm(expected[known]).clamp(min=1e-300))
 
 
-def _models_digest(run: RunFolder) -> str | None:
+def _models_digest(run: Run) -> str | None:
     digests: dict[str | None, str] = {client: run.model_digest(client) for client in [None, *run.clients]}
     return _differs(models_digest(digests), run.ledger.entries[-1]["models"], "the set of models")
 
 
-def _json_digest(run: RunFolder, name: str) -> str | None:
+def _json_digest(run: Run, name: str) -> str | None:
     found = hashlib.sha256((run.path / f"{name}.json").read_bytes()).hexdigest()
     return _differs(found, run.ledger.entries[-1][name], f"{name}.json")
 
 
-def _partition_digest(run: RunFolder) -> str | None:
+def _partition_digest(run: Run) -> str | None:
     found = hashlib.sha256((run.path / "partition.json").read_bytes()).hexdigest()
     return _differs(found, run.ledger.entries[0]["partition"], "partition.json")
 
 
-def _receipt(run: RunFolder, path: Path) -> None:
+def _receipt(run: Run, path: Path) -> None:
     try:
         receipt = json.loads(path.read_text(encoding="utf-8"))
     except (ValueError, RecursionError):

@@ -13,7 +13,7 @@ import pytest
 from fedhip.core.fixedpoint import GridStatistics
 from fedhip.federation.errors import RoundError
 from fedhip.federation.roster import Roster
-from fedhip.runs import RunFolder
+from fedhip.runs import Run
 from tests.federation.samples import CLASSES, FOUR, ONE_SUM, Trial, clients, encoding
 
 pytestmark = pytest.mark.usefixtures("sums_only")
@@ -30,7 +30,7 @@ def of_d(trial: Trial) -> GridStatistics:
 def second_sum(trial: Trial) -> GridStatistics | None:
     """What the server gets of another round; None where the sites refuse."""
     try:
-        return RunFolder.open(trial.round().run()).total()
+        return Run.open(trial.round().run()).total()
     except RoundError:
         return None
 

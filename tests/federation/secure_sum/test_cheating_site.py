@@ -110,20 +110,11 @@ def test_who_reveals_a_wrong_share_is_named_and_the_others_suffice() -> None:
     for position in (1, 4):
         wrong = altered(answers["a"], party, "a", position)
         dropped("a", Reason.WRONG_SHARE, party.collector.unmask, "a", wrong)
-    # A site's share of its own seed cannot be checked when it comes; it is not needed when it is combined.
-    party.collector.unmask("b", altered(answers["b"], party, "b", 1))
+    # The same of a site's share of its own seed.
+    dropped("b", Reason.WRONG_SHARE, party.collector.unmask, "b", altered(answers["b"], party, "b", 1))
     for site in "cde":
         party.collector.unmask(site, answers[site])
     assert np.array_equal(party.collector.result(), total(vectors.values()))
-
-
-def test_a_wrong_share_of_the_own_seed_is_blamed_on_its_owner_where_it_is_needed() -> None:
-    party, vectors = Party("ab", threshold=2), vectors_of("ab")
-    party.until_masked(vectors)
-    answers = {site: party.unmask(site, party.collector.survivors(), {}) for site in "ab"}
-    party.collector.unmask("a", altered(answers["a"], party, "a", 0))
-    party.collector.unmask("b", answers["b"])
-    dropped("a", Reason.WRONG_DEAL, party.collector.result)
 
 
 def test_an_answer_for_another_list_is_not_taken() -> None:
@@ -182,7 +173,9 @@ def test_late_double_and_foreign_messages_are_dropped_and_change_nothing() -> No
     sealed = {site: party.share(site, cohort) for site in "abcd"}
     dropped("e", Reason.COHORT, collector.shares, "e", sealed["a"])
     dropped("a", Reason.COHORT, collector.shares, "a", {"b": sealed["a"]["b"]})
-    dropped("a", Reason.COHORT, collector.shares, "a", sealed["a"] | {"a": sealed["a"]["b"]})
+    dropped("a", Reason.COHORT, collector.shares, "a", {site: sealed["a"][site] for site in "bcd"})
+    dropped("a", Reason.MALFORMED, collector.shares, "a", sealed["a"] | {"a": sealed["a"]["b"]})
+    dropped("a", Reason.OTHER_SITE, collector.shares, "a", sealed["a"] | {"a": sealed["b"]["b"]})
     dropped("a", Reason.OTHER_SITE, collector.shares, "a", sealed["a"] | {"b": sealed["b"]["a"]})
     dropped("a", Reason.OTHER_SITE, collector.shares, "a", sealed["a"] | {"b": sealed["a"]["c"]})
     for site in "abc":

@@ -3,7 +3,8 @@
 The protocol of Bonawitz et al. (2017) with two masks for each site, in the variant for a server that may cheat:
 
     1  keys     each site signs two ephemeral keys and a commitment to the seed of its own mask
-    2  share    each site deals Shamir shares of its seed and of its mask key to the others, sealed
+    2  share    each site deals Shamir shares of its seed and of its mask key to the others, sealed, and signs what it
+                dealt
     3  mask     each site sends its vector + own mask ± one mask in common with each other site, signed
     4  unmask   the sites reveal shares of the survivors' seeds and of the mask keys of those that are gone
 

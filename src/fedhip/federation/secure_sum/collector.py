@@ -12,6 +12,7 @@ from enum import IntEnum
 import numpy as np
 from numpy.typing import NDArray
 
+from fedhip.federation.secure_sum.deal import Deal, encode_proof
 from fedhip.federation.secure_sum.encoding import number, pack_mapping, unpack_mapping, whole
 from fedhip.federation.secure_sum.errors import (
     Reason,
@@ -33,13 +34,10 @@ from fedhip.federation.secure_sum.messages import (
     pack_state,
     require_distinct,
     sealed_commitments,
-    seed_commitment,
-    share_commitment,
     unpack_state,
     view_digest,
 )
-from fedhip.federation.secure_sum.primitives import exchange, public_of
-from fedhip.federation.secure_sum.shamir import combine, weights_at_zero
+from fedhip.federation.secure_sum.primitives import exchange
 from fedhip.federation.secure_sum.terms import Terms
 
 _STATE = b"\x11"
@@ -71,7 +69,7 @@ class Collector:
         self._terms = terms
         self._stage = Stage.KEYS
         self._keys: dict[str, Keys] = {}
-        self._sealed: dict[str, dict[str, bytes]] = {}  # by dealer, then by receiver
+        self._sealed: dict[str, dict[str, bytes]] = {}  # by dealer, then by receiver; its own is the deal
         self._added: set[str] = set()
         self._sum: NDArray[np.uint64] = np.zeros(0, dtype=np.uint64)
         self._signatures: dict[str, bytes] = {}
@@ -95,9 +93,13 @@ class Collector:
         """Stage 2: what `Member.share` returned."""
         with blaming(site, SiteDroppedError):
             require(self._stage is Stage.SHARES and site not in self._sealed, Reason.ORDER)
-            require(site in self._keys and sealed.keys() == self._keys.keys() - {site}, Reason.COHORT)
-            for receiver, data in sealed.items():
-                sealed_commitments(data, self._terms, site, receiver)
+            require(site in self._keys and sealed.keys() == self._keys.keys(), Reason.COHORT)
+            deal, keys = Deal.decode(sealed[site], self._terms, site), self._keys[site]
+            commitments = {site: deal.commitments(self._terms, site)}  # its own share is not sealed
+            for receiver in sealed.keys() - {site}:
+                commitments[receiver] = sealed_commitments(sealed[receiver], self._terms, site, receiver)
+            expected = Deal.of(self._terms, keys, commitments)
+            require(deal.body(self._terms) == expected.body(self._terms), Reason.OTHER_DEAL)
         self._sealed[site] = dict(sealed)
 
     def dealt_to(self, site: str) -> dict[str, bytes]:
@@ -147,8 +149,9 @@ class Collector:
             require(self._stage is Stage.ANSWERS and site not in self._answers, Reason.ORDER)
             require(site in self._added, Reason.COHORT)
             shares = decode_answer(data, self._terms, site, self._outcome(), sorted(self._sealed))
-            for dealer in shares.keys() - {site}:
-                require(self._was_dealt(dealer, site, shares[dealer]), Reason.WRONG_SHARE)
+            for dealer, share in shares.items():
+                deal, kind = self._deal(dealer)
+                require(deal.opens(self._terms, site, kind, share), Reason.WRONG_SHARE)
         self._answers[site] = shares
 
     def result(self) -> NDArray[np.uint64]:
@@ -176,27 +179,23 @@ class Collector:
 
     def _recover(self, dealer: str) -> bytes:
         """A survivor's seed, or the mask key of a site that is gone; it must be the one announced in stage 1."""
-        # A site's share of its own secret has no commitment: it is used only where the others' do not suffice.
-        chosen = sorted(self._answers, key=lambda site: (site == dealer, site))[: self._terms.threshold]
-        index = self._terms.index
-        secret = combine(
-            weights_at_zero([index[site] for site in chosen]),
-            {index[site]: self._answers[site][dealer] for site in chosen},
-        )
-        if secret is None or not self._was_announced(dealer, secret):
+        deal, kind = self._deal(dealer)
+        if (secret := deal.recover(self._terms, kind, self._revealed(dealer))) is None:
             raise SiteDroppedError(dealer, Reason.WRONG_DEAL)
         return secret
 
-    def _was_announced(self, dealer: str, secret: bytes) -> bool:
-        keys = self._keys[dealer]
-        if dealer in self._added:
-            return seed_commitment(self._terms, dealer, secret) == keys.commitment
-        return public_of(secret) == keys.mask
+    def proof(self, dealer: str) -> bytes:
+        """The proof, for `Member.require_proof`, that a dealer has cheated; after `result` has named it."""
+        return encode_proof(self._terms, *self._deal(dealer), self._revealed(dealer))
 
-    def _was_dealt(self, dealer: str, receiver: str, share: bytes) -> bool:
-        of_seed, of_key = sealed_commitments(self._sealed[dealer][receiver], self._terms, dealer, receiver)
-        kind, commitment = (b"seed", of_seed) if dealer in self._added else (b"key", of_key)
-        return share_commitment(self._terms, dealer, receiver, kind, share) == commitment
+    def _revealed(self, dealer: str) -> dict[str, bytes]:
+        """Shares of a dealer's secret, as many as it takes."""
+        return {site: self._answers[site][dealer] for site in sorted(self._answers)[: self._terms.threshold]}
+
+    def _deal(self, dealer: str) -> tuple[Deal, bytes]:
+        """What a dealer signed, and of which kind the shares are that are revealed."""
+        deal = Deal.restore(self._sealed[dealer][dealer], self._terms, dealer)
+        return deal, b"seed" if dealer in self._added else b"key"
 
     def _view(self) -> bytes:
         return view_digest(cohort_digest(self._terms, self._keys), self._sealed)

@@ -33,13 +33,15 @@ class Reason(StrEnum):
     BAD_KEY = "the key is of low order, so that anyone knows what it yields; leave the site out"
     TOO_FEW = "fewer sites than the threshold, or than this site's minimum; wait for more"
     COHORT = "the sites named are not those of the cohort, each once"
+    OTHER_DEAL = "the deal it signed is not that of its keys and shares; leave the site out"
     NOT_OPENED = "the sealed shares do not open, or are not those committed to; leave the site out"
     SURVIVORS = "the survivors named are not a part of the cohort, each once, with this site among them"
     OTHER_LIST = "this site has agreed to another list of survivors; do not trust the server"
     NOT_AGREED = "fewer sites than the threshold have signed this list of survivors"
     VECTOR = "the vector is not one-dimensional uint64 of the length that the others have"
     WRONG_SHARE = "a share it revealed is not the one it was dealt; the others' shares may suffice"
-    WRONG_DEAL = "the shares it dealt do not yield what it announced; sum again without it, in a new session"
+    WRONG_DEAL = "the shares it dealt do not yield what it announced; sum again without it"
+    NO_PROOF = "nothing proves that it dealt wrong shares in this sum; do not trust the server"
 
 
 class SecureSumError(FedHiPError):

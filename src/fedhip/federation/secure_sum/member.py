@@ -14,6 +14,7 @@ from secrets import token_bytes
 import numpy as np
 from numpy.typing import NDArray
 
+from fedhip.federation.secure_sum.deal import Deal, check_proof
 from fedhip.federation.secure_sum.encoding import number, pack, pack_mapping, text, unpack, unpack_mapping, whole
 from fedhip.federation.secure_sum.errors import Reason, StepRefusedError, blaming, require, restoring
 from fedhip.federation.secure_sum.masks import apply_masks, is_vector, pair_mask_key, self_mask_key
@@ -121,7 +122,10 @@ class Member:
         return mine.encode(self._terms)
 
     def share(self, keys: Mapping[str, bytes]) -> dict[str, bytes]:
-        """Stage 2: from the cohort's keys, shares of this site's seed and mask key, sealed for each other site."""
+        """Stage 2: from the cohort's keys, shares of this site's seed and mask key, sealed for each other site.
+
+        Under its own name is the signed deal, for the server.
+        """
         secrets = self._turn(Step.SHARE)
         terms, me = self._terms, self._site
         self._require_enough(keys)
@@ -137,7 +141,8 @@ class Member:
         masks = split(secrets.mask, terms.threshold, points)
         dealt = {site: Shares(seeds[terms.index[site]], masks[terms.index[site]]) for site in cohort}
         transcript = cohort_digest(terms, cohort)
-        sealed = {}
+        deal = Deal.of(terms, cohort[me], {site: dealt[site].commitments(terms, me, site) for site in cohort})
+        sealed = {me: replace(deal, signature=self._sign(deal.signed(terms))).encode(terms)}
         for site in cohort.keys() - {me}:
             common = exchange(secrets.channel, cohort[site].channel)
             sealed[site] = dealt[site].seal(terms, me, site, seal_key(common, transcript, me, site))
@@ -204,6 +209,12 @@ class Member:
         self._shares, self._cohort = {}, {}
         self._next = Step.NOTHING
         return answer
+
+    def require_proof(self, dealer: str, proof: bytes) -> None:
+        """Require proof that a dealer of this sum has cheated; also after `unmask`, when all else is forgotten."""
+        with blaming(dealer, StepRefusedError):
+            self._terms.require_site(dealer)
+            check_proof(proof, self._terms, dealer)
 
     def _turn(self, step: Step) -> Secrets:
         """The secrets, if it is this step's turn."""

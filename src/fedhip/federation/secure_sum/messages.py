@@ -30,14 +30,14 @@ from fedhip.federation.secure_sum.primitives import (
     statement,
     unseal,
 )
-from fedhip.federation.secure_sum.shamir import SHARE_BYTES, element
+from fedhip.federation.secure_sum.shamir import PRIME, SHARE_BYTES, element
 from fedhip.federation.secure_sum.terms import Terms
 
 VERSION = 2
 DIGEST_BYTES = 32
-LONGEST_MESSAGE = 1 << 17  # the shares of 1024 sites, and room
+LONGEST_MESSAGE = 1 << 17  # the shares of 1024 sites, or commitments to them, and room
 
-_KEYS, _SHARES, _AGREEMENT, _ANSWER, _VECTOR = b"\1", b"\2", b"\3", b"\4", b"\5"
+_KEYS, _SHARES, _AGREEMENT, _ANSWER, _VECTOR, DEAL = b"\1", b"\2", b"\3", b"\4", b"\5", b"\6"
 _SEALED_BYTES = NONCE_BYTES + 2 * SHARE_BYTES + TAG_BYTES
 
 
@@ -53,7 +53,7 @@ class Keys:
 
     def body(self, terms: Terms) -> tuple[bytes, ...]:
         """All but the signature."""
-        return (*_head(_KEYS, terms, self.site), self.channel, self.mask, self.commitment)
+        return (*head_of(_KEYS, terms, self.site), self.channel, self.mask, self.commitment)
 
     def signed(self, terms: Terms) -> bytes:
         """What the signature is made over."""
@@ -75,7 +75,7 @@ class Keys:
     @classmethod
     def restore(cls, data: bytes, terms: Terms, site: str) -> Keys:
         """A message that was checked before it was stored."""
-        return cls(site, *_read(data, _KEYS, terms, site, KEY_BYTES, KEY_BYTES, DIGEST_BYTES, None))
+        return cls(site, *read_message(data, _KEYS, terms, site, KEY_BYTES, KEY_BYTES, DIGEST_BYTES, None))
 
 
 def require_distinct(cohort: Iterable[Keys]) -> None:
@@ -108,7 +108,7 @@ class Shares:
 
     def seal(self, terms: Terms, dealer: str, receiver: str, key: bytes) -> bytes:
         """The message: commitments for the server, who must know a false share, and the shares for the receiver."""
-        header = (*_head(_SHARES, terms, dealer), receiver.encode(), *self.commitments(terms, dealer, receiver))
+        header = (*head_of(_SHARES, terms, dealer), receiver.encode(), *self.commitments(terms, dealer, receiver))
         return pack((*header, seal(key, self.seed + self.key, pack(header))))
 
     def commitments(self, terms: Terms, dealer: str, receiver: str) -> tuple[bytes, bytes]:
@@ -125,8 +125,7 @@ class Shares:
         plain = unseal(key, sealed, header)
         shares = cls(plain[:SHARE_BYTES], plain[SHARE_BYTES:])
         require(shares.commitments(terms, dealer, receiver) == commitments, Reason.NOT_OPENED)
-        for share in (shares.seed, shares.key):
-            element(share)
+        require(all(int.from_bytes(share, "little") < PRIME for share in (shares.seed, shares.key)), Reason.NOT_OPENED)
         return shares
 
 
@@ -153,44 +152,44 @@ def outcome_digest(view: bytes, survivors: Iterable[str]) -> bytes:
 def vector_statement(terms: Terms, site: str, view: bytes, masked: NDArray[np.uint64]) -> bytes:
     """What a site signs with its masked vector."""
     content = digest(b"masked vector", np.ascontiguousarray(masked, "<u8").view(np.uint8).data)
-    return statement(b"sign vector", *_head(_VECTOR, terms, site), view, content)
+    return statement(b"sign vector", *head_of(_VECTOR, terms, site), view, content)
 
 
 def encode_signature(terms: Terms, site: str, signature: bytes) -> bytes:
     """The message that goes with a masked vector."""
-    return pack((*_head(_VECTOR, terms, site), signature))
+    return pack((*head_of(_VECTOR, terms, site), signature))
 
 
 def check_vector(data: bytes, terms: Terms, site: str, view: bytes, masked: NDArray[np.uint64]) -> None:
     """Require that `site` made this masked vector in this view."""
-    (signature,) = _read(data, _VECTOR, terms, site, None)
+    (signature,) = read_message(data, _VECTOR, terms, site, None)
     terms.verify(site, signature, vector_statement(terms, site, view, masked))
 
 
 def agreement_statement(terms: Terms, site: str, outcome: bytes) -> bytes:
     """What a site signs when it agrees to the survivors."""
-    return statement(b"sign survivors", *_head(_AGREEMENT, terms, site), outcome)
+    return statement(b"sign survivors", *head_of(_AGREEMENT, terms, site), outcome)
 
 
 def encode_agreement(terms: Terms, site: str, signature: bytes) -> bytes:
     """The message that a site agrees."""
-    return pack((*_head(_AGREEMENT, terms, site), signature))
+    return pack((*head_of(_AGREEMENT, terms, site), signature))
 
 
 def check_agreement(data: bytes, terms: Terms, site: str, outcome: bytes) -> None:
     """Require that `site` agrees to this outcome."""
-    (signature,) = _read(data, _AGREEMENT, terms, site, None)
+    (signature,) = read_message(data, _AGREEMENT, terms, site, None)
     terms.verify(site, signature, agreement_statement(terms, site, outcome))
 
 
 def encode_answer(terms: Terms, site: str, outcome: bytes, shares: Iterable[bytes]) -> bytes:
     """Stage 4: one share for each dealer in the order of their names; the outcome says of which kind each one is."""
-    return pack((*_head(_ANSWER, terms, site), outcome, b"".join(shares)))
+    return pack((*head_of(_ANSWER, terms, site), outcome, b"".join(shares)))
 
 
 def decode_answer(data: bytes, terms: Terms, site: str, outcome: bytes, dealers: list[str]) -> dict[str, bytes]:
     """The share of each dealer's secret that `site` reveals for this outcome."""
-    theirs, joined = _read(data, _ANSWER, terms, site, DIGEST_BYTES, SHARE_BYTES * len(dealers))
+    theirs, joined = read_message(data, _ANSWER, terms, site, DIGEST_BYTES, SHARE_BYTES * len(dealers))
     require(theirs == outcome, Reason.OTHER_LIST)
     starts = range(0, len(joined), SHARE_BYTES)
     shares = {dealer: joined[start : start + SHARE_BYTES] for dealer, start in zip(dealers, starts, strict=True)}
@@ -213,17 +212,18 @@ def unpack_state(data: bytes, kind: bytes, count: int) -> list[bytes]:
     return content[1:-1]
 
 
-def _head(kind: bytes, terms: Terms, site: str) -> tuple[bytes, bytes, bytes]:
+def head_of(kind: bytes, terms: Terms, site: str) -> tuple[bytes, bytes, bytes]:
+    """What every message begins with."""
     return bytes([VERSION]) + kind, terms.digest, site.encode()
 
 
-def _read(data: object, kind: bytes, terms: Terms, site: str, *sizes: int | None) -> list[bytes]:
+def read_message(data: object, kind: bytes, terms: Terms, site: str, *sizes: int | None) -> list[bytes]:
     """What follows the head; each part has its size; a signature or a name (None) is at most as long as a signature."""
     if not isinstance(data, bytes) or len(data) > LONGEST_MESSAGE:
         raise Fault(Reason.MALFORMED)
     parts = unpack(data)
     head, rest = parts[:3], parts[3:]
-    kind_and_version, terms_digest, name = _head(kind, terms, site)
+    kind_and_version, terms_digest, name = head_of(kind, terms, site)
     require(len(head) == 3 and head[0] == kind_and_version, Reason.MALFORMED)
     require(head[1] == terms_digest, Reason.OTHER_SESSION)
     require(head[2] == name, Reason.OTHER_SITE)
@@ -235,6 +235,8 @@ def _read(data: object, kind: bytes, terms: Terms, site: str, *sizes: int | None
 
 def _read_sealed(data: bytes, terms: Terms, dealer: str, receiver: str) -> tuple[bytes, tuple[bytes, bytes], bytes]:
     """Header, commitments and sealed shares of a message between these two."""
-    addressed, seed, key, sealed = _read(data, _SHARES, terms, dealer, None, DIGEST_BYTES, DIGEST_BYTES, _SEALED_BYTES)
+    addressed, seed, key, sealed = read_message(
+        data, _SHARES, terms, dealer, None, DIGEST_BYTES, DIGEST_BYTES, _SEALED_BYTES
+    )
     require(addressed == receiver.encode(), Reason.OTHER_SITE)
-    return pack((*_head(_SHARES, terms, dealer), addressed, seed, key)), (seed, key), sealed
+    return pack((*head_of(_SHARES, terms, dealer), addressed, seed, key)), (seed, key), sealed

@@ -2,7 +2,6 @@
 
 record.py      a run as its files hold it
 findings.py    what the page says, as numbers: rows of the table, skew, thirds, worst classes
-words.py       numbers and names as people read them
 figures.py     the pictures, with matplotlib
 svg.py         a picture as part of a page: its colours follow the page's
 page.py        all of it put into the templates

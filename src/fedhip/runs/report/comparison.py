@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from functools import cached_property
 
 from fedhip.runs.report.findings import Findings, Method, difference
-from fedhip.runs.report.words import plain
+from fedhip.utils.text import plain
 
 
 @dataclass(frozen=True)

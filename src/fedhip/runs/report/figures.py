@@ -12,10 +12,12 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from fedhip.data.picture import Colours, drawing, partition_figure
+from fedhip.data.picture import partition_figure
 from fedhip.runs.report.findings import ClientRow, Findings, Method, thirds
 from fedhip.runs.report.svg import colour, inline
-from fedhip.runs.report.words import count, duration, percent, points, short, weight
+from fedhip.utils.style import Colours, drawing
+from fedhip.utils.text import short
+from fedhip.utils.words import count, duration, percent, points, weight
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

@@ -14,8 +14,9 @@ from fedhip.heads import Head
 from fedhip.heads.recommendation import in_words
 from fedhip.runs.folder import head_of
 from fedhip.runs.report.record import RunRecord
-from fedhip.runs.report.words import number, plain
 from fedhip.runs.results import title_of
+from fedhip.utils.text import plain
+from fedhip.utils.words import number
 
 _MARKERS = {"fedhip": "o", "global": "D", "local": "v"}
 _WORST_CLASSES = 10

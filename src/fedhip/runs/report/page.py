@@ -10,11 +10,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from fedhip.data.errors import MissingExtraError
-from fedhip.data.files import readable
-from fedhip.runs.report import figures, words
+from fedhip.runs.report import figures
 from fedhip.runs.report.comparison import Comparison, compare
 from fedhip.runs.report.findings import Findings, read_runs, standard_error, thirds
 from fedhip.runs.report.record import RunRecord
+from fedhip.utils import text, words
 
 if TYPE_CHECKING:
     from jinja2 import Environment
@@ -108,25 +108,13 @@ def _templates() -> Environment:
         lstrip_blocks=True,
         keep_trailing_newline=True,
     )
-    for name in (
-        "percent",
-        "points",
-        "weight",
-        "decimal",
-        "whole",
-        "size",
-        "duration",
-        "count",
-        "listed",
-        "plain",
-        "short",
-    ):
-        environment.filters[name] = getattr(words, name)
     environment.filters |= {
-        "verbatim": words.verbatim,
-        "readable": readable,
-        "number": words.number,
-        "standard_error": standard_error,
+        word.__name__: word
+        for word in (
+            *(words.number, words.percent, words.points, words.weight, words.decimal, words.whole, words.size),
+            *(words.duration, words.count, words.listed, text.plain, text.short, text.verbatim, text.readable),
+            standard_error,
+        )
     }
     return environment
 

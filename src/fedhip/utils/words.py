@@ -1,11 +1,8 @@
-"""Numbers and names as people read them. What is missing is a dash, and never NaN."""
+"""Numbers, sizes and durations as people read them. What is missing is a dash, and never NaN."""
 
 from __future__ import annotations
 
 import math
-import re
-
-from fedhip.data.files import readable
 
 NOTHING = "–"
 
@@ -77,32 +74,3 @@ def count(value: int, one: str, many: str | None = None) -> str:
 def listed(parts: list[str]) -> str:
     """`a`, `a and b`, `a, b and c`."""
     return parts[0] if len(parts) == 1 else f"{', '.join(parts[:-1])} and {parts[-1]}" if parts else ""
-
-
-_NO_LETTERS = "\x00-\x08\x0b-\x1f\x7f-\x9f\u2028\u2029\ufffe\uffff"
-_DIRECTIONS = "\u200e\u200f\u202a-\u202e\u2066-\u2069"
-
-
-def verbatim(text: str) -> str:
-    r"""A file's text with everything that could not be seen written as \uNNNN."""
-    return re.sub(f"[{_NO_LETTERS}{_DIRECTIONS}]", lambda found: f"\\u{ord(found[0]):04x}", readable(text))
-
-
-def plain(name: object) -> str:
-    """A name as one line of text that leaves the text around it alone.
-
-    What is no letter in XML, and line breaks, become spaces; marks that change the direction of writing go, the
-    letters stay.
-    """
-    text = re.sub(f"[{_NO_LETTERS}]", " ", readable(str(name)))
-    text = re.sub(f"[{_DIRECTIONS}]", "", text)
-    return re.sub(r"\s+", " ", text).strip() or NOTHING
-
-
-def short(name: object, longest: int = 40) -> str:
-    """A plain name, with its middle left out where it is too long."""
-    text = plain(name)
-    if len(text) <= longest:
-        return text
-    head = (longest - 1) * 2 // 3
-    return f"{text[:head]}…{text[head + 1 - longest :]}"

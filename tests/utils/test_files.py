@@ -1,3 +1,5 @@
+"""Files that are whole or not there; private ones are in test_private_files.py."""
+
 import os
 from pathlib import Path
 
@@ -5,11 +7,12 @@ import numpy as np
 import pytest
 from safetensors.numpy import save_file
 
-from fedhip.data.files import atomic_path, default_cache, write_text
+from fedhip.utils.errors import FedHiPError
+from fedhip.utils.files import default_cache, require_folder, whole_file, write_text
 
 
 def break_off(path: Path) -> None:
-    with atomic_path(path) as temporary:
+    with whole_file(path) as temporary:
         temporary.write_text("half")
         raise InterruptedError
 
@@ -25,7 +28,7 @@ def test_new_content_or_the_old(tmp_path: Path) -> None:
 
 
 def test_a_block_that_writes_nothing_is_an_error(tmp_path: Path) -> None:
-    with pytest.raises(FileNotFoundError), atomic_path(tmp_path / "file"):
+    with pytest.raises(FileNotFoundError), whole_file(tmp_path / "file"):
         pass
     assert list(tmp_path.iterdir()) == []
 
@@ -33,7 +36,7 @@ def test_a_block_that_writes_nothing_is_an_error(tmp_path: Path) -> None:
 @pytest.mark.skipif(os.name != "posix", reason="permissions of this kind are POSIX's")
 def test_permissions_are_those_of_any_new_file(tmp_path: Path) -> None:
     (tmp_path / "plain").touch()
-    with atomic_path(tmp_path / "a.safetensors") as temporary:
+    with whole_file(tmp_path / "a.safetensors") as temporary:
         save_file({"a": np.zeros(2)}, temporary)
         temporary.chmod(0o600)  # as some versions of the writer do
     assert (tmp_path / "a.safetensors").stat().st_mode == (tmp_path / "plain").stat().st_mode
@@ -45,3 +48,15 @@ def test_cache_folder_from_the_environment(monkeypatch: pytest.MonkeyPatch, tmp_
     assert default_cache() == tmp_path / "xdg" / "fedhip"
     monkeypatch.setenv("FEDHIP_CACHE", str(tmp_path / "own"))
     assert default_cache() == tmp_path / "own"
+
+
+def test_folders_that_can_be_made(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    require_folder(tmp_path / "a" / "b")
+    assert not (tmp_path / "a").exists()
+    np.save(tmp_path / "file.npy", 1)
+    for folder in (tmp_path / "file.npy", tmp_path / "file.npy" / "deeper"):
+        with pytest.raises(FedHiPError, match=r"file\.npy is a file, not a folder"):
+            require_folder(folder)
+    monkeypatch.setattr("os.access", lambda path, mode: False)
+    with pytest.raises(FedHiPError, match="cannot be written to"):
+        require_folder(tmp_path / "a")

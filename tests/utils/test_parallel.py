@@ -9,7 +9,7 @@ from collections.abc import Iterator
 import pytest
 import torch
 
-from fedhip.parallel import available_cores, in_order, one_thread
+from fedhip.utils.parallel import available_cores, in_order, one_thread
 
 
 def test_results_come_in_the_order_of_the_items() -> None:

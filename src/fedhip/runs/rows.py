@@ -1,0 +1,87 @@
+"""Rows that come to a run after the round: whose they are, in the run's classes, divided as they were before."""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fedhip.data import Dataset, FeatureSet, make_partition, split_of
+from fedhip.phases import Client
+from fedhip.runs.errors import ClientRowsError
+from fedhip.runs.folder import Run
+from fedhip.utils.nearest import did_you_mean, nearest
+
+
+def clients_in(run: Run, source: str, data: FeatureSet) -> dict[str, Client]:
+    """All clients of rows that say whose they are; `source` is what to call them."""
+    if data.clients is None:
+        raise ClientRowsError(f"{source} does not say whose rows these are; it needs 'clients'")
+    found = {}
+    for name in np.unique(data.clients).tolist():
+        chosen = data.clients == name
+        labels = in_classes_of(run, source, data, chosen)
+        split = None if data.split is None else data.split[chosen]
+        found[name], _ = divided(run, name, data.features[chosen], labels, split)
+    return found
+
+
+def divided(
+    run: Run,
+    name: str,
+    features: np.ndarray,
+    labels: np.ndarray,
+    split: NDArray[np.int8] | None,
+    *,
+    test_rows: bool = True,
+) -> tuple[Client, NDArray[np.int8] | None]:
+    """A client of its rows, and how they were divided where the data do not say it.
+
+    Rows for testing are those that `split` marks; else, with `test_rows`, those that the run has divided so before, or
+    as many as a run takes.
+    """
+    drawn = None
+    if split is None and test_rows:
+        drawn = run.split(name, len(labels))
+        if drawn is None:
+            clients, seed = np.full(len(labels), name), int(run.config["seed"])
+            drawn = split_of(None, make_partition(labels, "natural", clients=clients, seed=seed))
+    part = split if drawn is None else drawn
+    if part is None:
+        return Client(name, (features, labels), (features[:0], labels[:0])), None
+    train, test = part == 0, part == 1
+    return Client(name, (features[train], labels[train]), (features[test], labels[test])), drawn
+
+
+def whose_rows(source: str, data: Dataset | FeatureSet, client: str | None) -> tuple[str, np.ndarray]:
+    """The client's name, and which rows are its."""
+    everything = np.ones(len(data), dtype=bool)
+    if data.clients is None:
+        if client is None:
+            raise ClientRowsError(f"{source} does not say whose rows these are; name the client with --client")
+        return client, everything
+    names = np.unique(data.clients).tolist()
+    if client is None and len(names) > 1:
+        raise ClientRowsError(f"{source} holds rows of {len(names)} clients; choose one with --client")
+    if client is not None and client not in names:
+        if len(names) > 1:
+            near = nearest(client, names, 3) or names[:3]
+            raise ClientRowsError(f"{source} holds no rows of client {client!r}; it has those of {', '.join(near)}")
+        return client, everything
+    name = names[0] if client is None else client
+    return name, data.clients == name
+
+
+def in_classes_of(run: Run, source: str, data: Dataset | FeatureSet, chosen: np.ndarray) -> np.ndarray:
+    """Labels of the chosen rows by the run's numbers; a class that the run does not know is refused by name."""
+    numbers = {name: number for number, name in enumerate(run.class_names)}
+    for label in np.unique(data.labels[chosen]):
+        name = data.class_names[label]
+        if name not in numbers:
+            guess = did_you_mean(name, numbers)
+            raise ClientRowsError(
+                f"{source} has a class {name!r}, which is none of the run's {len(numbers)} classes{guess}; a new class "
+                "needs a new run"
+            )
+    mapping = np.array([numbers.get(name, -1) for name in data.class_names])
+    labels: np.ndarray = mapping[data.labels[chosen]]
+    return labels

@@ -1,0 +1,43 @@
+"""TOML written: what `tomllib` reads back as it was."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Mapping
+
+from fedhip.utils.errors import FedHiPError
+from fedhip.utils.text import readable
+
+Value = str | int | float | bool | list[str] | list[float]
+Table = Mapping[str, "Value | Table"]
+
+_BARE = re.compile(r"[A-Za-z0-9_-]+")
+
+
+def write_toml(content: Table, heading: str = "", path: tuple[str, ...] = ()) -> str:
+    """A text with the heading as a comment, values first, then each table under its full name."""
+    # A comment may hold no control character.
+    lines = ["# " + "".join(c if c.isprintable() else "�" for c in line) for line in readable(heading).splitlines()]
+    lines += [f"[{'.'.join(map(_key, path))}]"] if path else []
+    lines += [f"{_key(name)} = {_value(value)}" for name, value in content.items() if not isinstance(value, Mapping)]
+    parts = ["".join(f"{line}\n" for line in lines)] if lines else []
+    parts += [write_toml(table, path=(*path, name)) for name, table in content.items() if isinstance(table, Mapping)]
+    return "\n".join(parts)
+
+
+def _key(name: str) -> str:
+    return name if _BARE.fullmatch(name) else _value(name)
+
+
+def _value(value: Value) -> str:
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    if isinstance(value, list):
+        return f"[{', '.join(map(_value, value))}]"
+    if isinstance(value, str):
+        if readable(value) != value:
+            raise FedHiPError(f"{readable(value)} is not UTF-8, as a configuration file must be; rename it")
+        # A JSON string is a TOML string, but for the one control character that JSON leaves as it is.
+        return json.dumps(value, ensure_ascii=False).replace("\x7f", "\\u007f")
+    return repr(value)

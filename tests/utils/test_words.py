@@ -1,0 +1,30 @@
+"""Sizes and durations as people read them."""
+
+from __future__ import annotations
+
+import pytest
+
+from fedhip.utils.words import duration, size
+
+
+@pytest.mark.parametrize(
+    ("count", "text"),
+    [
+        (None, "–"),
+        (0, "nothing"),
+        (999, "999 bytes"),
+        (1500, "1.5 kB"),
+        (2_340_000, "2.3 MB"),
+        (8 * 10**10, "80.0 GB"),
+        (3.2e12, "3.2 TB"),
+    ],
+)
+def test_sizes(count: float | None, text: str) -> None:
+    assert size(count) == text
+
+
+@pytest.mark.parametrize(
+    ("seconds", "text"), [(None, "–"), (0.041, "0.041 s"), (3.24, "3.2 s"), (125, "2 min 5 s"), (4320, "1 h 12 min")]
+)
+def test_durations(seconds: float | None, text: str) -> None:
+    assert duration(seconds) == text
