@@ -92,7 +92,9 @@ def register(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> N
     )  # fmt: skip
     rules.add_argument("--threshold", type=int, metavar="N", help="sites needed to unmask (default: as the quorum)")
     rules.add_argument("--deadline", type=float, metavar="S", help="seconds for each step (default: 600)")
-    rules.add_argument("--max-rows", type=int, metavar="N", help="bound on a site's rows (default: as the grid allows)")
+    rules.add_argument(
+        "--max-rows", type=int, metavar="N", help="bound on a site's rows (default: 100,000, or what the grid allows)"
+    )
     add_lift(parser)
     parser.add_argument("--json", action="store_true", help="print JSON instead of words")
     parser.set_defaults(handler=with_engine(init))

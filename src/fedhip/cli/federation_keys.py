@@ -55,7 +55,9 @@ def _add_fingerprint(commands: argparse._SubParsersAction[argparse.ArgumentParse
         description="Print the fingerprint of a federation: of its agreement, the names and keys of all sites, and the "
         "server's authority.",
     )
-    parser.add_argument("place", type=Path, metavar="PATH", help="a site's folder, the coordinator's, or a parcel")
+    parser.add_argument(
+        "place", type=Path, metavar="PATH", help="a site's folder, the coordinator's, or a second parcel"
+    )
     parser.set_defaults(handler=with_engine(fingerprint))
 
 

@@ -433,7 +433,12 @@ class Site:
             raise SiteRefusalError(
                 SiteCode.TOTAL, "the census that came, less this site's own rows, is that of no rows"
             )
-        self._log(logging.INFO, f"by the census the others have {rows} training rows: compare it with other sites'")
+        everybody = sum(map(int, census.view(np.int64)))
+        self._log(
+            logging.INFO,
+            f"by the census the others have {rows} training rows, and with this site's all have {everybody}: compare "
+            "both with other sites",
+        )
         _require_enough(agreement, rows)
 
     def _require_others_moments(self, site: SiteFolder, session: Session) -> None:

@@ -83,8 +83,6 @@ def require_nobody_left(session: Session, policy: Policy, sites: Iterable[str]) 
     now, before = set(sites), set(session.cohort)
     if not session.done or now == before:
         return
-    if session.ask == Ask.MOMENTS and now < before:
-        return  # left after the census: rows are counted again, before the statistics
     if not now < before:
         raise SiteRefusalError(SiteCode.COHORT, "a site is to be in this sum that was not in the one before")
     if not policy.allow_leavers:
