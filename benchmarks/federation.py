@@ -23,11 +23,12 @@ from pathlib import Path
 
 import numpy as np
 
-from fedhip.federation import background, engine, processes, serving, started
-from fedhip.federation.agreement import HEADS
-from fedhip.federation.control import Control
-from fedhip.federation.places import ServerPlace, State
-from fedhip.federation.setup import InitSettings, init
+from fedhip.federation.agreement.agreement import HEADS
+from fedhip.federation.agreement.setup import InitSettings, init
+from fedhip.federation.operations import background, processes, serving, started
+from fedhip.federation.operations.places import ServerPlace, State
+from fedhip.federation.transport import engine
+from fedhip.federation.transport.control import Control
 
 _TICK = os.sysconf("SC_CLK_TCK")
 

@@ -48,7 +48,7 @@ def test_init_says_what_to_do_next(tmp_path: Path, capsys: pytest.CaptureFixture
 
 
 def test_init_in_json_with_all_settings(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    from fedhip.federation.agreement import Agreement
+    from fedhip.federation.agreement.agreement import Agreement
 
     words = "--alpha 2 --beta 0.5 --seed 3 --quorum 3 --threshold 2 --deadline 60 --max-rows 500 --only-local-classes"
     more = ("--dishonest-sites", 0, "--largest-feature", 8, "--port", 9000, "--days", 30, "--json")
@@ -65,7 +65,7 @@ def test_init_in_json_with_all_settings(tmp_path: Path, capsys: pytest.CaptureFi
 
 
 def test_init_with_a_head(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    from fedhip.federation.agreement import Agreement
+    from fedhip.federation.agreement.agreement import Agreement
 
     usual = ("federation", "init", tmp_path / "fed", "--name", "demo", *SITES, *ROWS)
     assert "the head is 'ridge', which has no gradients" in refused(capsys, *usual, "--gradient-rounds", 3)
@@ -75,7 +75,7 @@ def test_init_with_a_head(tmp_path: Path, capsys: pytest.CaptureFixture[str]) ->
 
 
 def test_init_with_a_lift(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    from fedhip.federation.agreement import Agreement
+    from fedhip.federation.agreement.agreement import Agreement
 
     usual = ("federation", "init", tmp_path / "fed", "--name", "demo", *SITES, *ROWS)
     assert "--lift-width needs a lift" in refused(capsys, *usual, "--lift-width", 20)
@@ -91,7 +91,7 @@ def test_init_with_a_lift(tmp_path: Path, capsys: pytest.CaptureFixture[str]) ->
 
 
 def test_init_with_priors(tmp_path: Path) -> None:
-    from fedhip.federation.agreement import Agreement
+    from fedhip.federation.agreement.agreement import Agreement
 
     done("federation", "init", tmp_path / "fed", "--name", "demo", *SITES, *ROWS, "--prior", "client")
     agreement = Agreement.read(tmp_path / "fed" / "federation.toml")
@@ -105,7 +105,7 @@ def columns_file(path: Path, **changes: Any) -> Path:
 
 
 def test_init_with_units_of_columns_in_a_file(tmp_path: Path) -> None:
-    from fedhip.federation.agreement import Agreement
+    from fedhip.federation.agreement.agreement import Agreement
 
     usual = ("--name", "demo", *SITES, *ROWS)
     done("federation", "init", tmp_path / "one", *usual, "--columns", columns_file(tmp_path / "units.json"))
@@ -125,7 +125,7 @@ def test_init_with_units_of_columns_in_a_file(tmp_path: Path) -> None:
 
 
 def test_init_with_units_of_columns_as_a_feature_file_asks_for(tmp_path: Path) -> None:
-    from fedhip.federation.agreement import Agreement
+    from fedhip.federation.agreement.agreement import Agreement
 
     rng = np.random.default_rng(0)
     rows = rng.normal([0.5, 3.0, 50_000.0, 1e-3], [0.1, 1.0, 20_000.0, 1e-4], size=(200, 4))
@@ -209,7 +209,7 @@ def test_units_of_a_feature_file_that_has_none(tmp_path: Path, capsys: pytest.Ca
 
 
 def test_classes_and_width_of_a_feature_file_or_a_list(tmp_path: Path) -> None:
-    from fedhip.federation.agreement import Agreement
+    from fedhip.federation.agreement.agreement import Agreement
 
     np.savez(tmp_path / "rows.npz", features=np.ones((4, 6)), labels=["cat", "dog", "cat", "dog"])
     done("federation", "init", tmp_path / "one", "--name", "demo", *SITES, "--features", tmp_path / "rows.npz")
@@ -222,8 +222,8 @@ def test_classes_and_width_of_a_feature_file_or_a_list(tmp_path: Path) -> None:
 
 
 def test_a_backbone_comes_with_its_encoder(tmp_path: Path) -> None:
-    from fedhip.federation.agreement import Agreement
-    from fedhip.federation.encoder import EncoderFile
+    from fedhip.federation.agreement.agreement import Agreement
+    from fedhip.federation.site.encoder import EncoderFile
 
     words = ("--classes", "x,y", "--backbone", "fedhip-vit", "--weights", encoder(tmp_path))
     done("federation", "init", tmp_path / "fed", "--name", "demo", *SITES, *words)
@@ -322,7 +322,7 @@ def test_init_leaves_all_or_nothing(trouble: BaseException, tmp_path: Path, monk
     def broken(*_: object) -> None:
         raise trouble
 
-    monkeypatch.setattr("fedhip.federation.serving.write_door", broken)
+    monkeypatch.setattr("fedhip.federation.operations.serving.write_door", broken)
     code = main(["federation", "init", str(tmp_path / "fed"), "--name", "demo", *SITES, *ROWS])
     assert code == (130 if isinstance(trouble, KeyboardInterrupt) else 2)
     assert list(tmp_path.iterdir()) == []
@@ -384,8 +384,8 @@ def test_a_window_is_agreed_on_for_images_of_more_than_8_bits(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     from fedhip.data import Window
-    from fedhip.federation import background
-    from fedhip.federation.agreement import Agreement
+    from fedhip.federation.agreement.agreement import Agreement
+    from fedhip.federation.operations import background
 
     deep = deepen(image_folder(tmp_path / "images"), tmp_path / "deep")
     words = ("--classes", "dark,bright", "--backbone", "fedhip-vit", "--weights", encoder(tmp_path))

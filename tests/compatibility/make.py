@@ -260,7 +260,7 @@ def for_centuries() -> Iterator[None]:
     """Certificates that are made within are valid whatever day it is when a test looks at them."""
     start, days = datetime(2000, 1, 1, tzinfo=UTC), 200 * 365
     # By its name of then: a later version need not have such a module.
-    with mock.patch.multiple("fedhip.federation.credentials", _now=lambda: start, _days=lambda _: days):
+    with mock.patch.multiple("fedhip.federation.agreement.credentials", _now=lambda: start, _days=lambda _: days):
         yield
 
 

@@ -37,7 +37,7 @@ def no_power_cuts(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.fixture
 def sums_only(monkeypatch: pytest.MonkeyPatch) -> None:
     """Sites keep the sum that they get, and make no models of it."""
-    from fedhip.federation import personal
+    from fedhip.federation.site import personal
 
     def keep(out: Path, client: Any, received: personal.Sum, *_: Any) -> Any:
         out.mkdir()

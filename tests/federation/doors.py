@@ -18,15 +18,15 @@ from pathlib import Path
 from cryptography.hazmat.primitives import hashes
 from cryptography.hazmat.primitives.asymmetric import ec
 
-from fedhip.federation.callers import Callers, public_pem
-from fedhip.federation.credentials import (
+from fedhip.federation.agreement.credentials import (
     make_authority,
     make_server_certificate,
     make_site_key,
     read_private_key,
 )
-from fedhip.federation.proxy import Limits, Proxy, inner_tls, listen, outer_tls
-from fedhip.federation.supervisor import write_json
+from fedhip.federation.operations.supervisor import write_json
+from fedhip.federation.transport.callers import Callers, public_pem
+from fedhip.federation.transport.proxy import Limits, Proxy, inner_tls, listen, outer_tls
 
 #: Short, so that tests of slow callers are quick.
 QUICK = Limits(body=100_000, head=4096, connections=12, per_address=8, handshake=2, idle=2, to_head=0.3, stall=0.3)

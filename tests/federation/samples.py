@@ -20,15 +20,15 @@ from flwr.app import Context, RecordDict
 from fedhip.core.columns import Columns
 from fedhip.core.fixedpoint import GridStatistics
 from fedhip.data import FeatureSet, make_partition
-from fedhip.federation.agreement import Agreement
-from fedhip.federation.exchange import Exchange
-from fedhip.federation.server import Round
-from fedhip.federation.setup import InitSettings, init
-from fedhip.federation.site import Site
-from fedhip.federation.site_folder import SiteFolder
-from fedhip.federation.site_state import Session
-from fedhip.federation.vector import Vector, to_vector
-from fedhip.federation.wire import Letter
+from fedhip.federation.agreement.agreement import Agreement
+from fedhip.federation.agreement.setup import InitSettings, init
+from fedhip.federation.server.server import Round
+from fedhip.federation.site.folder import SiteFolder
+from fedhip.federation.site.site import Site
+from fedhip.federation.site.state import Session
+from fedhip.federation.sums.vector import Vector, to_vector
+from fedhip.federation.transport.exchange import Exchange
+from fedhip.federation.transport.wire import Letter
 from fedhip.phases import Client, RowEncoding
 from fedhip.runs import Run
 from fedhip.simulation import RidgeOptions, add_up, clients_of, encoding_of

@@ -8,11 +8,11 @@ from pathlib import Path
 from typing import Any
 
 from fedhip import __version__
+from fedhip.federation.agreement.roster import Roster
 from fedhip.federation.codes import SiteCode
-from fedhip.federation.roster import Roster
 from fedhip.federation.secure_sum import Collector
-from fedhip.federation.site import Site
-from fedhip.federation.wire import Envelope, Letter, Step, by_site, context_of
+from fedhip.federation.site.site import Site
+from fedhip.federation.transport.wire import Envelope, Letter, Step, by_site, context_of
 from tests.federation.samples import FOUR, Trial
 
 

@@ -102,8 +102,8 @@ def test_what_needs_statistics_or_rows_is_refused_in_words(trial: Trial, capsys:
 
 
 def test_the_result_of_the_same_agreement_may_be_written_again(trial: Trial, tmp_path: Path) -> None:
-    from fedhip.federation.before import require_ready
-    from fedhip.federation.site_folder import open_site
+    from fedhip.federation.site.before import require_ready
+    from fedhip.federation.site.folder import open_site
 
     require_ready(open_site(trial.site_folder("a")), trial.data("a"))
     other = fedhip_run(tmp_path / "run", FOUR, trial.agreement)

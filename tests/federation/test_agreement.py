@@ -19,7 +19,7 @@ from fedhip.core.errors import GridOverflowError
 from fedhip.core.fixedpoint import GridStatistics
 from fedhip.data import Window
 from fedhip.features.reference import BackboneReference
-from fedhip.federation.agreement import (
+from fedhip.federation.agreement.agreement import (
     COLUMNS,
     HEADS,
     LIFTS,
@@ -29,6 +29,7 @@ from fedhip.federation.agreement import (
     least_threshold,
     rows_that_fit,
 )
+from fedhip.federation.agreement.names import same_class
 from fedhip.federation.errors import (
     AgreementError,
     AgreementVersionError,
@@ -38,7 +39,6 @@ from fedhip.federation.errors import (
     SiteDataError,
     SiteNameError,
 )
-from fedhip.federation.names import same_class
 from fedhip.utils.toml import write_toml
 
 BACKBONE = BackboneReference("fedhip-vit", "ab" * 32, "float32", pooling="mean")
@@ -601,8 +601,8 @@ def test_files_that_cannot_be_read(tmp_path: Path) -> None:
 
 
 def test_sites_and_rosters_that_nobody_agreed_on(tmp_path: Path) -> None:
-    from fedhip.federation.credentials import make_site_key
-    from fedhip.federation.roster import Roster
+    from fedhip.federation.agreement.credentials import make_site_key
+    from fedhip.federation.agreement.roster import Roster
 
     assert AGREEMENT.require_site("b") == "b"
     with pytest.raises(SiteNameError, match="no site 'bb'; did you mean 'b'"):

@@ -18,12 +18,12 @@ from flwr.serverapp import ServerApp
 
 import fedhip.federation
 from fedhip import __version__
+from fedhip.federation.agreement.roster import Roster
 from fedhip.federation.client_app import app
 from fedhip.federation.codes import SiteCode
 from fedhip.federation.errors import RoundError
-from fedhip.federation.roster import Roster
 from fedhip.federation.server_app import main
-from fedhip.federation.wire import Envelope, Letter, Step, from_records, to_records
+from fedhip.federation.transport.wire import Envelope, Letter, Step, from_records, to_records
 from tests.federation.samples import ONE_SUM, Trial
 from tests.federation.test_site_rounds import ThreeSums
 
@@ -56,7 +56,7 @@ _ANSWER = """
 import pickle, sys
 from pathlib import Path
 from typing import cast
-from fedhip.federation.site import Site
+from fedhip.federation.site.site import Site
 folder, data, place = sys.argv[1:]
 question, node = pickle.loads(Path(place).read_bytes())
 answer = Site(Path(folder), Path(data)).handle(question, node)

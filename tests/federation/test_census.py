@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from fedhip.federation.errors import RoundError
-from fedhip.federation.server import Round
+from fedhip.federation.server.server import Round
 from tests.federation.grid import ServerKilled
 from tests.federation.samples import CLASSES, FOUR, ONE_SUM, ROWS, WIDTH, Trial, clients, rows_of, sum_of
 

@@ -12,12 +12,12 @@ from typing import Any
 import pytest
 import uvicorn
 
-from fedhip.federation import engine
-from fedhip.federation.callers import public_pem
-from fedhip.federation.control import Control
-from fedhip.federation.credentials import make_authority, make_server_certificate, make_site_key
+from fedhip.federation.agreement.credentials import make_authority, make_server_certificate, make_site_key
 from fedhip.federation.errors import EngineError, NotServingError
-from fedhip.federation.link import guard, password
+from fedhip.federation.transport import engine
+from fedhip.federation.transport.callers import public_pem
+from fedhip.federation.transport.control import Control
+from fedhip.federation.transport.link import guard, password
 from tests.federation.tiny import write_app
 
 #: The engine's libraries warn one another.

@@ -20,8 +20,8 @@ from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec, ed25519
 from cryptography.x509.oid import ExtendedKeyUsageOID
 
-from fedhip.federation import credentials
-from fedhip.federation.credentials import (
+from fedhip.federation.agreement import credentials
+from fedhip.federation.agreement.credentials import (
     fingerprint,
     make_authority,
     make_server_certificate,

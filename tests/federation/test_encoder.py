@@ -14,9 +14,9 @@ from PIL import Image
 from fedhip.data import FeatureSet, Window, load_dataset, make_partition
 from fedhip.features import extract, load_backbone
 from fedhip.features.reference import BackboneReference
-from fedhip.federation import encoder as encoder_module
-from fedhip.federation.encoder import cached, digest_of, receive
 from fedhip.federation.errors import EncoderError, QuorumError
+from fedhip.federation.site import encoder as encoder_module
+from fedhip.federation.site.encoder import cached, digest_of, receive
 from fedhip.runs.run import RoundSettings, run_round
 from fedhip.utils.files import default_cache
 from tests.cli.samples import deepen, encoder, image_folder

@@ -13,8 +13,8 @@ from flwr.supercore.cli.flower_superexec import _parse_args as parse_superexec
 from flwr.superlink.cli.flower_superlink import _parse_args_run_superlink
 from flwr.supernode.cli.flower_supernode import _parse_args_run_supernode
 
-from fedhip.federation import engine
 from fedhip.federation.errors import EngineMissingError
+from fedhip.federation.transport import engine
 from fedhip.utils.toml import write_toml
 
 FILES = {"authority": Path("/x/ca.crt"), "secret": Path("/x/secret")}
@@ -24,7 +24,7 @@ def test_the_engine_understands_the_server_s_command() -> None:
     places = {"certificate": Path("/x/c"), "key": Path("/x/k"), "database": Path("/x/db")}
     command = engine.superlink(port=1234, objects=17, **places, **FILES)
     start = command.index("--host")
-    assert command[:start][-3:] == ["fedhip.federation.link", "/x/secret", "17"]
+    assert command[:start][-3:] == ["fedhip.federation.transport.link", "/x/secret", "17"]
     args = _parse_args_run_superlink().parse_args(command[start:])
     assert (args.host, args.port, args.isolation) == ("127.0.0.1", 1234, "process")
     assert args.enable_supernode_auth
@@ -39,7 +39,7 @@ def test_the_engine_understands_the_node_s_command(tmp_path: Path) -> None:
     odd = {"site-folder": '/a b/"c"\\d=e', "data": "/ü"}
     config.write_text(write_toml(odd), encoding="utf-8")
     command = engine.supernode(address="h:1", key=Path("/x/key"), port=77, config=config, app=Path("/x/app"), **FILES)
-    assert command[:5] == [sys.executable, "-P", "-m", "fedhip.federation.node", "/x/app"]
+    assert command[:5] == [sys.executable, "-P", "-m", "fedhip.federation.transport.node", "/x/app"]
     args = _parse_args_run_supernode().parse_args(command[5:])
     assert (args.superlink, args.host, args.port, args.isolation) == ("h:1", "127.0.0.1", 77, "process")
     assert args.root_certificates == "/x/ca.crt"

@@ -15,15 +15,15 @@ from typing import Any
 
 import pytest
 
-from fedhip.federation import enrolling
-from fedhip.federation.credentials import make_site_key, read_private_key, write_private
+from fedhip.federation.agreement import enrolling
+from fedhip.federation.agreement.credentials import make_site_key, read_private_key, write_private
+from fedhip.federation.agreement.fingerprint import fingerprint_of, require_fingerprint
+from fedhip.federation.agreement.parcel import Parcel, Reply, _checksum
+from fedhip.federation.agreement.setup import InitSettings, init
+from fedhip.federation.agreement.words import in_words
 from fedhip.federation.errors import FingerprintError, ParcelError
-from fedhip.federation.fingerprint import fingerprint_of, require_fingerprint
-from fedhip.federation.parcel import Parcel, Reply, _checksum
-from fedhip.federation.serving import write_door
-from fedhip.federation.setup import InitSettings, init
-from fedhip.federation.site_folder import open_site
-from fedhip.federation.words import in_words
+from fedhip.federation.operations.serving import write_door
+from fedhip.federation.site.folder import open_site
 from tests.cli.samples import done, refused
 
 SITES = ("a", "b", "c")

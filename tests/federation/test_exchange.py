@@ -10,8 +10,8 @@ from flwr.app import Array, ArrayRecord, Message, RecordDict
 from google.protobuf.message import DecodeError  # type: ignore[import-untyped]
 
 from fedhip.federation.codes import ServerCode, SiteCode
-from fedhip.federation.exchange import Exchange, Question, Reply
-from fedhip.federation.wire import Envelope, Letter, Step, to_records
+from fedhip.federation.transport.exchange import Exchange, Question, Reply
+from fedhip.federation.transport.wire import Envelope, Letter, Step, to_records
 from tests.federation.grid import Clock, LocalGrid
 
 ENVELOPE = Envelope(b"s" * 32, "agreement", "roster", Step.KEYS)

@@ -14,8 +14,8 @@ from flwr.app import ArrayRecord, ConfigRecord, Context, RecordDict
 
 from fedhip.federation.codes import ServerCode, SiteCode
 from fedhip.federation.errors import QuorumError, RoundError
-from fedhip.federation.vector import Layout, Vector
-from fedhip.federation.wire import from_records, to_records
+from fedhip.federation.sums.vector import Layout, Vector
+from fedhip.federation.transport.wire import from_records, to_records
 from tests.federation.grid import array_record
 from tests.federation.samples import CLASSES, FOUR, ONE_SUM, WIDTH, Trial, sum_of
 

@@ -11,15 +11,16 @@ from pathlib import Path
 
 import pytest
 
-from fedhip.federation import credentials as credentials_module
-from fedhip.federation import engine, joining
-from fedhip.federation.credentials import make_authority, make_server_certificate
+from fedhip.federation.agreement import credentials as credentials_module
+from fedhip.federation.agreement.credentials import make_authority, make_server_certificate
+from fedhip.federation.agreement.setup import InitSettings, init
 from fedhip.federation.errors import CredentialError, EngineError
-from fedhip.federation.places import State
-from fedhip.federation.proxy import outer_tls
-from fedhip.federation.setup import InitSettings, init
-from fedhip.federation.site_folder import SiteFolder, open_site, write_connection
-from fedhip.federation.supervisor import alone
+from fedhip.federation.operations import joining
+from fedhip.federation.operations.places import State
+from fedhip.federation.operations.supervisor import alone
+from fedhip.federation.site.folder import SiteFolder, open_site, write_connection
+from fedhip.federation.transport import engine
+from fedhip.federation.transport.proxy import outer_tls
 
 
 @contextlib.contextmanager

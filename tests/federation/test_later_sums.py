@@ -13,8 +13,9 @@ from hypothesis import strategies as st
 from fedhip.core.errors import StatisticsError
 from fedhip.core.logistic import GridModel, LogisticTerm, LossError, residual_bits
 from fedhip.core.logistic_fit import PENALTY_SHAPE, TEMPERATURES
-from fedhip.federation.agreement import Agreement
-from fedhip.federation.later_sums import (
+from fedhip.federation.agreement.agreement import Agreement
+from fedhip.federation.server.traffic import traffic_of
+from fedhip.federation.sums.later import (
     Ask,
     length,
     losses_of,
@@ -26,8 +27,7 @@ from fedhip.federation.later_sums import (
     term_of,
     term_vector,
 )
-from fedhip.federation.traffic import traffic_of
-from fedhip.federation.vector import Layout
+from fedhip.federation.sums.vector import Layout
 
 LAYOUT = Layout(3, 2)
 whole = st.integers(-(2**62), 2**62)

@@ -16,18 +16,18 @@ from fedhip.core.columns import Columns
 from fedhip.core.errors import StatisticsError
 from fedhip.core.lifts import KINDS, Lift
 from fedhip.data import make_partition
-from fedhip.federation.agreement import LIFTS, Agreement, largest_lifted
+from fedhip.federation.agreement.agreement import LIFTS, Agreement, largest_lifted
+from fedhip.federation.agreement.setup import InitSettings
 from fedhip.federation.codes import SiteCode
 from fedhip.federation.errors import AgreementError, RoundError
-from fedhip.federation.lift_sums import (
+from fedhip.federation.sums.lifts import (
     lift_of,
     moments_length,
     moments_vector,
     require_possible_moments,
 )
-from fedhip.federation.setup import InitSettings
-from fedhip.federation.vector import Vector, digest_of
-from fedhip.federation.wire import Step
+from fedhip.federation.sums.vector import Vector, digest_of
+from fedhip.federation.transport.wire import Step
 from fedhip.lifting import LiftSettings
 from fedhip.runs import Run, verify
 from fedhip.runs.run import RoundSettings, run_round

@@ -15,9 +15,9 @@ from fedhip.core.columns import Columns
 from fedhip.core.logistic import LossError
 from fedhip.core.logistic_fit import LogisticFit, LogisticHead
 from fedhip.federation.errors import QuorumError, RoundError
-from fedhip.federation.logistic_rounds import LogisticRounds
-from fedhip.federation.vector import Vector
-from fedhip.federation.wire import from_records, to_records
+from fedhip.federation.server.logistic_rounds import LogisticRounds
+from fedhip.federation.sums.vector import Vector
+from fedhip.federation.transport.wire import from_records, to_records
 from fedhip.heads.logistic import LogisticRun
 from fedhip.heads.task import Task
 from fedhip.simulation import STANDARD, RidgeOptions, federate

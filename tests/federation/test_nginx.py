@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from fedhip.federation.errors import EngineError
-from fedhip.federation.nginx import Door, configuration
-from fedhip.federation.proxy import ALLOWED, Limits
+from fedhip.federation.transport.nginx import Door, configuration
+from fedhip.federation.transport.proxy import ALLOWED, Limits
 
 DOOR = Door(8443, 40000, Path("/f/server.pem"), Path("/f/server.key"), Path("/f/ca.crt"), ("example.org",))
 _TOKEN = re.compile(r'\s+|#[^\n]*|"(?:[^"\\]|\\.)*"|[{};]|[^\s{};"]+')

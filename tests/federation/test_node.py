@@ -14,7 +14,7 @@ from flwr.cli.build import build_fab_from_disk
 from flwr.supercore.run import RunNotRunningException
 from flwr.supernode.fleet_http_client import FleetHttpClient
 
-from fedhip.federation.node import OTHER_APP, guard, same_app
+from fedhip.federation.transport.node import OTHER_APP, guard, same_app
 from tests.federation.tiny import write_app
 
 #: The engine's libraries warn one another.
@@ -105,7 +105,7 @@ def test_the_node_passes_over_another_app(
 def test_a_reply_of_a_stopped_run_does_not_take_the_place_of_the_next(monkeypatch: pytest.MonkeyPatch) -> None:
     from flwr.supernode import start_client_internal as loop
 
-    from fedhip.federation.node import drop_stale_replies
+    from fedhip.federation.transport.node import drop_stale_replies
 
     def reply(run: int) -> SimpleNamespace:
         return SimpleNamespace(metadata=SimpleNamespace(run_id=run))

@@ -12,14 +12,14 @@ from typing import Any
 import numpy as np
 import pytest
 
-from fedhip.federation.agreement import Agreement
-from fedhip.federation.lift_sums import encoding_of
-from fedhip.federation.personal import Sum, personalize
-from fedhip.federation.setup import InitSettings
-from fedhip.federation.site_rounds import later_vector
-from fedhip.federation.site_state import Session
-from fedhip.federation.vector import from_vector, to_vector
-from fedhip.federation.wire import Envelope, Letter, Step
+from fedhip.federation.agreement.agreement import Agreement
+from fedhip.federation.agreement.setup import InitSettings
+from fedhip.federation.site.personal import Sum, personalize
+from fedhip.federation.site.rounds import later_vector
+from fedhip.federation.site.state import Session
+from fedhip.federation.sums.lifts import encoding_of
+from fedhip.federation.sums.vector import from_vector, to_vector
+from fedhip.federation.transport.wire import Envelope, Letter, Step
 from fedhip.phases import Client
 from tests.federation.samples import CLASSES, FOUR
 

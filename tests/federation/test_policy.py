@@ -10,10 +10,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fedhip.federation.agreement import Agreement
+from fedhip.federation.agreement.agreement import Agreement
+from fedhip.federation.agreement.names import same_class
+from fedhip.federation.agreement.policy import Policy
 from fedhip.federation.errors import ClassNameError, PolicyError
-from fedhip.federation.names import same_class
-from fedhip.federation.policy import Policy
 
 AGREEMENT = Agreement(
     name="study",

@@ -13,9 +13,10 @@ from hypothesis import strategies as st
 from fedhip.core.errors import StatisticsError
 from fedhip.core.logistic import LossError
 from fedhip.core.prior import SMOOTHINGS, TEMPERATURES, PriorLosses, deviations, scale_of
-from fedhip.federation.agreement import Agreement
-from fedhip.federation.later_sums import Ask
-from fedhip.federation.prior_sums import (
+from fedhip.federation.agreement.agreement import Agreement
+from fedhip.federation.server.traffic import traffic_of
+from fedhip.federation.sums.later import Ask
+from fedhip.federation.sums.priors import (
     later_length,
     prior_losses_of,
     prior_vector,
@@ -24,7 +25,6 @@ from fedhip.federation.prior_sums import (
     scale_vector,
     scales_of,
 )
-from fedhip.federation.traffic import traffic_of
 from fedhip.priors import PRIOR_ALPHAS
 
 PLACES = len(TEMPERATURES) * len(SMOOTHINGS)

@@ -12,9 +12,9 @@ import pytest
 import torch
 
 from fedhip.data import FeatureSet, make_partition
-from fedhip.federation.agreement import Agreement
+from fedhip.federation.agreement.agreement import Agreement
 from fedhip.federation.errors import RoundError
-from fedhip.federation.vector import Vector
+from fedhip.federation.sums.vector import Vector
 from fedhip.models import Model
 from fedhip.runs import Run, verify
 from fedhip.runs.run import RoundSettings, run_round

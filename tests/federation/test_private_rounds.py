@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from fedhip.federation.sums import default_state
+from fedhip.federation.site.ledger import default_state
 from tests.federation.samples import FOUR, Trial
 from tests.utils.test_private_files import Watch, watch  # noqa: F401
 

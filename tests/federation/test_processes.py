@@ -14,13 +14,13 @@ from typing import Any
 
 import pytest
 
-from fedhip.federation import background, processes, serving, started, supervisor
-from fedhip.federation.control import EngineRun
+from fedhip.federation.agreement.setup import InitSettings, init
 from fedhip.federation.errors import EngineError, FederationError, NotServingError, PortError, RoundError
-from fedhip.federation.places import ServerPlace, State
-from fedhip.federation.proxy import listen
-from fedhip.federation.setup import InitSettings, init
-from fedhip.federation.supervisor import Program, Supervisor
+from fedhip.federation.operations import background, processes, serving, started, supervisor
+from fedhip.federation.operations.places import ServerPlace, State
+from fedhip.federation.operations.supervisor import Program, Supervisor
+from fedhip.federation.transport.control import EngineRun
+from fedhip.federation.transport.proxy import listen
 
 PYTHON = [sys.executable, "-S", "-u", "-c"]
 
@@ -315,8 +315,8 @@ def test_stop_ends_sites_and_server_and_nothing_else(made: Path) -> None:
 
 
 def test_a_killed_server_app_is_told_with_the_way_on(tmp_path: Path) -> None:
-    from fedhip.federation.control import EngineRun
-    from fedhip.federation.processes import _why_failed
+    from fedhip.federation.operations.processes import _why_failed
+    from fedhip.federation.transport.control import EngineRun
 
     last = EngineRun(7, "finished:failed", "No heartbeat received from the task", "", "")
     said = _why_failed(last, ServerPlace(tmp_path))

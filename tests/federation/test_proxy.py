@@ -19,10 +19,10 @@ import pytest
 from flwr.supercore.protobuf.client import ProtobufRequestContext
 from flwr.supernode.node_auth_http_interceptor import NodeAuthHttpInterceptor
 
-from fedhip.federation.callers import Callers, NotPassedError, public_pem
-from fedhip.federation.credentials import read_private_key
-from fedhip.federation.proxy import Proxy, inner_tls, listen, outer_tls
-from fedhip.federation.supervisor import write_json
+from fedhip.federation.agreement.credentials import read_private_key
+from fedhip.federation.operations.supervisor import write_json
+from fedhip.federation.transport.callers import Callers, NotPassedError, public_pem
+from fedhip.federation.transport.proxy import Proxy, inner_tls, listen, outer_tls
 from tests.federation.doors import QUICK, Behind, Door, make_credentials, open_door, read_all, signed
 
 

@@ -18,13 +18,14 @@ import httpx
 import pytest
 
 from fedhip.core.fixedpoint import GridStatistics
-from fedhip.federation import background, engine, joining, processes, serving, started
-from fedhip.federation.agreement import Agreement
-from fedhip.federation.credentials import make_site_key
+from fedhip.federation.agreement.agreement import Agreement
+from fedhip.federation.agreement.credentials import make_site_key
+from fedhip.federation.agreement.setup import InitSettings, init
 from fedhip.federation.errors import EngineError, RoundError
-from fedhip.federation.places import ServerPlace, State
-from fedhip.federation.setup import InitSettings, init
-from fedhip.federation.site_folder import open_site
+from fedhip.federation.operations import background, joining, processes, serving, started
+from fedhip.federation.operations.places import ServerPlace, State
+from fedhip.federation.site.folder import open_site
+from fedhip.federation.transport import engine
 from fedhip.privacy.attacks import Upload, every_row, single_rows
 from fedhip.runs import Run
 from tests.federation.doors import signed
@@ -79,7 +80,7 @@ class Demo:
             width=WIDTH,
             port=engine.free_port(),
             quorum=3,
-            deadline=120,
+            deadline=60,
             **ONE_SUM,
         )
         serving.write_door(self.folder, init(self.folder, settings).address)

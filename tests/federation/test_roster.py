@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from fedhip.federation.credentials import make_site_key
+from fedhip.federation.agreement.credentials import make_site_key
+from fedhip.federation.agreement.roster import Roster
 from fedhip.federation.errors import RosterError
-from fedhip.federation.roster import Roster
 
 
 @pytest.fixture(scope="module")

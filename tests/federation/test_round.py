@@ -13,7 +13,7 @@ import torch
 from fedhip.cli.main import main
 from fedhip.core.fixedpoint import GridStatistics
 from fedhip.data import make_partition
-from fedhip.federation.agreement import Agreement
+from fedhip.federation.agreement.agreement import Agreement
 from fedhip.federation.errors import RoundError
 from fedhip.models import Model
 from fedhip.runs import Run, verify

@@ -14,13 +14,13 @@ import torch
 
 from fedhip.core.columns import Survey
 from fedhip.core.fixedpoint import decode
-from fedhip.federation.agreement import Agreement
+from fedhip.federation.agreement.agreement import Agreement
+from fedhip.federation.agreement.setup import InitSettings
 from fedhip.federation.secure_sum import Collector
-from fedhip.federation.setup import InitSettings
-from fedhip.federation.site_rounds import later_vector
-from fedhip.federation.site_state import Session
-from fedhip.federation.vector import Layout, Vector
-from fedhip.federation.wire import Letter
+from fedhip.federation.site.rounds import later_vector
+from fedhip.federation.site.state import Session
+from fedhip.federation.sums.vector import Layout, Vector
+from fedhip.federation.transport.wire import Letter
 from fedhip.phases import Client, RowEncoding
 from tests.federation.grid import ServerKilled
 from tests.federation.samples import (
@@ -136,7 +136,7 @@ def test_no_plain_term_of_a_later_sum_in_any_message_or_file(
         found.update({f"{client.name}: {where} of sum {session.round}": pair for where, pair in pairs(vector).items()})
         return vector
 
-    monkeypatch.setattr("fedhip.federation.site.later_vector", kept)
+    monkeypatch.setattr("fedhip.federation.site.site.later_vector", kept)
     trial = Trial.make(tmp_path, **settings)
     trial.grid.carry = True
     trial.grid.stop_at = ("unmask", 4 * (stopped - 1) + 2)

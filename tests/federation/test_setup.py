@@ -10,11 +10,13 @@ from typing import Any
 
 import pytest
 
-from fedhip.features.errors import ConfigError
+from fedhip import FedHiPError
 from fedhip.features.reference import BackboneReference
-from fedhip.federation import places, setup
-from fedhip.federation.agreement import Agreement
-from fedhip.federation.credentials import make_site_key, public_key_of, site_key_of
+from fedhip.federation.agreement import setup
+from fedhip.federation.agreement.agreement import Agreement
+from fedhip.federation.agreement.credentials import make_site_key, public_key_of, site_key_of
+from fedhip.federation.agreement.roster import Roster
+from fedhip.federation.agreement.setup import InitSettings, InitSummary, init
 from fedhip.federation.errors import (
     CredentialError,
     FederationError,
@@ -25,9 +27,8 @@ from fedhip.federation.errors import (
     SiteFolderError,
     SiteNameError,
 )
-from fedhip.federation.roster import Roster
-from fedhip.federation.setup import InitSettings, InitSummary, init
-from fedhip.federation.site_folder import format_address, open_site, parse_address
+from fedhip.federation.operations import places
+from fedhip.federation.site.folder import format_address, open_site, parse_address
 
 SITE_FILES = ["ca.crt", "connection.toml", "federation.toml", "key", "key.pub", "roster.json", "site.toml"]
 
@@ -194,7 +195,7 @@ def test_what_is_there_is_never_replaced(tmp_path: Path) -> None:
         with pytest.raises(FederationExistsError, match=f"{name} exists; choose another folder"):
             init(tmp_path / name, settings())
     assert (tmp_path / "file").read_text() == "mine"
-    with pytest.raises(ConfigError, match="is a file, not a folder"):
+    with pytest.raises(FedHiPError, match="is a file, not a folder"):
         init(tmp_path / "file" / "study", settings())
     assert len(list(tmp_path.iterdir())) == 3
 

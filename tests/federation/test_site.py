@@ -14,7 +14,7 @@ from fedhip.core.columns import Survey
 from fedhip.core.fixedpoint import GridStatistics
 from fedhip.federation.codes import SiteCode
 from fedhip.federation.secure_sum import Member
-from fedhip.federation.wire import Letter, Step, by_site, context_of
+from fedhip.federation.transport.wire import Letter, Step, by_site, context_of
 from fedhip.phases import Client, RowEncoding
 from tests.federation.samples import CLASSES, FOUR, ONE_SUM, WIDTH, Trial, rows_of, sum_of, survey_of, vector_of
 from tests.federation.table import Table
@@ -32,7 +32,7 @@ def test_the_steps_in_order_give_the_sum(tmp_path: Path, settings: dict[str, Any
     assert table.collector.survivors() == list(FOUR)
     for site in FOUR:
         table.collector.unmask(site, table.ask(site, Step.UNMASK, table.unmask(*FOUR)).data("shares"))
-    from fedhip.federation.vector import to_vector
+    from fedhip.federation.sums.vector import to_vector
 
     expected = to_vector(sum_of(FOUR, table.trial.agreement)) if settings else survey_of(FOUR)
     np.testing.assert_array_equal(table.collector.result(), expected)
@@ -113,7 +113,7 @@ def test_another_roster_and_another_agreement(table: Table) -> None:
 
 def test_a_key_that_is_not_in_the_roster(table: Table) -> None:
     """The server shows a cohort with a site of its own invention."""
-    from fedhip.federation.credentials import make_site_key, read_private_key, sign
+    from fedhip.federation.agreement.credentials import make_site_key, read_private_key, sign
 
     table.until(Step.KEYS)
     keys = table.collector.cohort()
@@ -193,7 +193,7 @@ def test_a_feature_of_an_image_larger_than_agreed(table: Table, monkeypatch: pyt
     table.until(Step.HELLO)  # images are not looked at before their features are needed
     rows, labels = rows_of("a")
     large = Client("a", (100.0 * rows, labels), (rows, labels))
-    monkeypatch.setattr("fedhip.federation.rows.SiteRows.client", lambda *_, **__: large)
+    monkeypatch.setattr("fedhip.federation.site.rows.SiteRows.client", lambda *_, **__: large)
     assert table.code("a", Step.KEYS) is SiteCode.OVERFLOW
     assert "the agreement allows 16" in table.trial.log("a")
 
@@ -270,7 +270,7 @@ def test_an_error_that_nobody_expected_is_a_code_outside_and_a_line_inside(
     def fail(*_: Any, **__: Any) -> None:
         raise RuntimeError("patient 7 has gout")
 
-    monkeypatch.setattr("fedhip.federation.site.SiteRows.read", fail)
+    monkeypatch.setattr("fedhip.federation.site.site.SiteRows.read", fail)
     answer = table.ask("a", Step.HELLO)
     assert (answer.code, answer.body, answer.arrays) == (SiteCode.INTERNAL, {}, {})
     assert "patient 7 has gout" in table.trial.log("a")

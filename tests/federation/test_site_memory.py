@@ -13,8 +13,8 @@ import pytest
 
 from fedhip.federation.codes import SiteCode
 from fedhip.federation.secure_sum import Member
-from fedhip.federation.site_state import SiteState
-from fedhip.federation.wire import Letter, Step, by_site
+from fedhip.federation.site.state import SiteState
+from fedhip.federation.transport.wire import Letter, Step, by_site
 from tests.federation.samples import CLASSES, FOUR, ONE_SUM, WIDTH, sum_of
 from tests.federation.table import Table
 
@@ -66,7 +66,7 @@ def test_a_new_session_forgets_the_last(table: Table) -> None:
     ],
 )
 def test_a_sum_that_is_none(table: Table, body: Any, change: Any, code: SiteCode) -> None:
-    from fedhip.federation.vector import to_vector
+    from fedhip.federation.sums.vector import to_vector
 
     table.until(Step.MASK)
     total = to_vector(sum_of(FOUR, table.trial.agreement))
@@ -80,7 +80,7 @@ def test_a_sum_that_is_none(table: Table, body: Any, change: Any, code: SiteCode
 
 def test_a_site_is_no_oracle_for_totals_that_the_server_makes_up(table: Table) -> None:
     """Whether a total holds the site's rows is a bit about them: many totals would tell its counts, and more."""
-    from fedhip.federation.vector import Layout, to_vector
+    from fedhip.federation.sums.vector import Layout, to_vector
 
     table.until(Step.MASK)
     total = to_vector(sum_of(FOUR, table.trial.agreement))
@@ -97,7 +97,7 @@ def test_a_site_is_no_oracle_for_totals_that_the_server_makes_up(table: Table) -
 
 
 def test_one_accuracy_for_an_agreement(table: Table) -> None:
-    from fedhip.federation.vector import to_vector
+    from fedhip.federation.sums.vector import to_vector
 
     table.trial.policy("a", "tell_accuracy = true")
     table.until(Step.MASK)
@@ -113,7 +113,7 @@ def test_one_accuracy_for_an_agreement(table: Table) -> None:
 
 
 def test_a_beta_other_than_agreed(tmp_path: Path) -> None:
-    from fedhip.federation.vector import to_vector
+    from fedhip.federation.sums.vector import to_vector
 
     table = Table(tmp_path, columns="plain", beta=2.0)
     table.until(Step.MASK)
@@ -122,7 +122,7 @@ def test_a_beta_other_than_agreed(tmp_path: Path) -> None:
 
 
 def test_a_place_for_results_that_is_taken(table: Table) -> None:
-    from fedhip.federation.vector import to_vector
+    from fedhip.federation.sums.vector import to_vector
 
     table.until(Step.MASK)
     out = table.trial.site_folder("a") / "result"
@@ -178,7 +178,7 @@ def test_where_the_state_cannot_be_kept_nothing_leaves(
     table: Table, monkeypatch: pytest.MonkeyPatch, step: Step
 ) -> None:
     """Killed, or out of room, between the work and its record: the server has nothing, and may ask again."""
-    from fedhip.federation.vector import to_vector
+    from fedhip.federation.sums.vector import to_vector
 
     before = {Step.KEYS: Step.HELLO, Step.SHARE: Step.KEYS, Step.MASK: Step.SHARE}.get(step, Step.MASK)
     if step is not Step.HELLO:

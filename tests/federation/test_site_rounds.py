@@ -14,10 +14,10 @@ import torch
 
 from fedhip.core.logistic import GridModel
 from fedhip.federation.codes import SiteCode
-from fedhip.federation.later_sums import Ask, fit_of, losses_of, model_arrays, model_body, term_of
 from fedhip.federation.secure_sum import Collector
-from fedhip.federation.vector import Layout, Vector, digest_of, to_vector
-from fedhip.federation.wire import Letter, Step, by_site, context_of
+from fedhip.federation.sums.later import Ask, fit_of, losses_of, model_arrays, model_body, term_of
+from fedhip.federation.sums.vector import Layout, Vector, digest_of, to_vector
+from fedhip.federation.transport.wire import Letter, Step, by_site, context_of
 from tests.federation.samples import CLASSES, FOUR, ONE_SUM, WIDTH, clients, encoding, sum_of, survey_of
 from tests.federation.table import Table
 

@@ -12,8 +12,8 @@ from pathlib import Path
 
 import pytest
 
-from fedhip.federation import started
 from fedhip.federation.errors import EngineError
+from fedhip.federation.operations import started
 
 SLEEP = [sys.executable, "-S", "-c", "import time; time.sleep(60)"]
 STUBBORN = [

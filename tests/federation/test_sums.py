@@ -12,11 +12,11 @@ import numpy as np
 import pytest
 
 from fedhip.cli.main import main
-from fedhip.federation import background
 from fedhip.federation.codes import SiteCode, SiteRefusalError
 from fedhip.federation.errors import PolicyError, RoundError
-from fedhip.federation.sums import Allowance, Fingerprint, Question, Sums, default_state
-from fedhip.federation.wire import Step
+from fedhip.federation.operations import background
+from fedhip.federation.site.ledger import Allowance, Fingerprint, Question, Sums, default_state
+from fedhip.federation.transport.wire import Step
 from tests.federation.samples import CLASSES, FOUR, ONE_SUM, Trial, rows_of, write_rows
 from tests.federation.table import Table
 

@@ -7,12 +7,12 @@ from typing import Any
 import pytest
 import torch
 
-from fedhip.federation.agreement import Agreement
-from fedhip.federation.later_sums import losses_vector
-from fedhip.federation.lift_sums import moments_vector, plan_of
-from fedhip.federation.prior_sums import beta_shape
-from fedhip.federation.traffic import traffic_of
-from fedhip.federation.vector import to_vector
+from fedhip.federation.agreement.agreement import Agreement
+from fedhip.federation.server.traffic import traffic_of
+from fedhip.federation.sums.later import losses_vector
+from fedhip.federation.sums.lifts import moments_vector, plan_of
+from fedhip.federation.sums.priors import beta_shape
+from fedhip.federation.sums.vector import to_vector
 from fedhip.heads import head_named
 from fedhip.heads.options import options_of
 from fedhip.heads.round import run_head

@@ -10,7 +10,7 @@ from fedhip.core.errors import GridOverflowError, StatisticsError
 from fedhip.core.fixedpoint import GridStatistics
 from fedhip.core.statistics import pack
 from fedhip.federation.errors import MessageError
-from fedhip.federation.vector import Layout, from_vector, require_possible, require_room, to_vector
+from fedhip.federation.sums.vector import Layout, from_vector, require_possible, require_room, to_vector
 
 M, D, BITS = 7, 4, 32
 LAYOUT = Layout(M, D)

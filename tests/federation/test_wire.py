@@ -14,7 +14,7 @@ from flwr.supercore.inflatable.inflatable_utils import inflate_object_from_conte
 
 from fedhip.federation.codes import ServerCode, SiteCode, meaning
 from fedhip.federation.errors import MessageError
-from fedhip.federation.wire import (
+from fedhip.federation.transport.wire import (
     LARGEST_BODY,
     Arrays,
     Body,

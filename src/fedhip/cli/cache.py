@@ -89,7 +89,7 @@ def _root(args: argparse.Namespace) -> Path:
     if args.site is None:
         return default_cache()
     from fedhip.federation.errors import SiteFolderError
-    from fedhip.federation.site_state import SiteState
+    from fedhip.federation.site.state import SiteState
 
     if not (args.site / "connection.toml").is_file():
         raise SiteFolderError(f"{args.site} is no folder of a site; give the one that the site takes part with")

@@ -15,7 +15,7 @@ from fedhip.data import Dataset
 from fedhip.utils.text import json_text
 
 if TYPE_CHECKING:
-    from fedhip.federation.places import ServerPlace
+    from fedhip.federation.operations.places import ServerPlace
 
 _FLAG = argparse.BooleanOptionalAction
 
@@ -127,8 +127,8 @@ def _add_renew(commands: argparse._SubParsersAction[argparse.ArgumentParser]) ->
 
 def serve(args: argparse.Namespace) -> int:
     """Run the server."""
-    from fedhip.federation import background, serving
-    from fedhip.federation.places import ServerPlace
+    from fedhip.federation.operations import background, serving
+    from fedhip.federation.operations.places import ServerPlace
 
     place = ServerPlace.open(args.directory)
     door = serving.door_of(place, args.bind, args.port)
@@ -143,10 +143,11 @@ def serve(args: argparse.Namespace) -> int:
 
 
 def _print_nginx(place: ServerPlace, door: Any) -> int:
-    from fedhip.federation import nginx, serving
-    from fedhip.federation.bounds import Bounds
-    from fedhip.federation.proxy import Limits
-    from fedhip.federation.site_folder import parse_address
+    from fedhip.federation.operations import serving
+    from fedhip.federation.site.folder import parse_address
+    from fedhip.federation.transport import nginx
+    from fedhip.federation.transport.bounds import Bounds
+    from fedhip.federation.transport.proxy import Limits
 
     host, _ = parse_address(door.address)
     print(
@@ -168,12 +169,12 @@ def _print_nginx(place: ServerPlace, door: Any) -> int:
 
 def site(args: argparse.Namespace) -> int:
     """Take part."""
-    from fedhip.federation import background
-    from fedhip.federation.before import require_ready
     from fedhip.federation.errors import SiteNameError
-    from fedhip.federation.site_folder import open_site
-    from fedhip.federation.site_sums import require_sums
-    from fedhip.federation.sums import Allowance
+    from fedhip.federation.operations import background
+    from fedhip.federation.site.before import require_ready
+    from fedhip.federation.site.folder import open_site
+    from fedhip.federation.site.ledger import Allowance
+    from fedhip.federation.site.sums import require_sums
 
     opened = open_site(args.folder)
     if args.name not in (None, opened.name):
@@ -203,8 +204,8 @@ def site(args: argparse.Namespace) -> int:
 
 def run(args: argparse.Namespace) -> int:
     """Start the round."""
-    from fedhip.federation import background, processes
-    from fedhip.federation.places import ServerPlace
+    from fedhip.federation.operations import background, processes
+    from fedhip.federation.operations.places import ServerPlace
 
     result = processes.run(ServerPlace.open(args.directory), say=background.say)
     print(json_text({"result": str(result)}) if args.json else f"the round is finished; the result is in {result}")
@@ -213,8 +214,8 @@ def run(args: argparse.Namespace) -> int:
 
 def status(args: argparse.Namespace) -> int:
     """Say what runs."""
-    from fedhip.federation import processes
-    from fedhip.federation.places import ServerPlace
+    from fedhip.federation.operations import processes
+    from fedhip.federation.operations.places import ServerPlace
 
     if (args.directory / "connection.toml").is_file():
         own = processes.site_status(args.directory)
@@ -259,8 +260,8 @@ def _when(iso: str) -> str:
 
 def stop(args: argparse.Namespace) -> int:
     """End what was started here."""
-    from fedhip.federation import processes
     from fedhip.federation.errors import FederationError
+    from fedhip.federation.operations import processes
 
     if not args.directory.is_dir():
         raise FederationError(f"there is no folder {args.directory}; check the path")
@@ -274,8 +275,8 @@ def stop(args: argparse.Namespace) -> int:
 
 def renew(args: argparse.Namespace) -> int:
     """Replace the server's certificate."""
-    from fedhip.federation.credentials import SERVER_DAYS, renew_server_certificate
-    from fedhip.federation.places import ServerPlace
+    from fedhip.federation.agreement.credentials import SERVER_DAYS, renew_server_certificate
+    from fedhip.federation.operations.places import ServerPlace
 
     place = ServerPlace.open(args.directory)
     until = renew_server_certificate(place.path, args.host, SERVER_DAYS if args.days is None else args.days)

@@ -16,7 +16,7 @@ from fedhip.data.errors import MissingExtraError
 from fedhip.utils.text import json_text
 
 if TYPE_CHECKING:
-    from fedhip.federation.setup import InitSummary
+    from fedhip.federation.agreement.setup import InitSummary
 
 _FLAG = argparse.BooleanOptionalAction
 _REMEDY = 'a federation needs packages that are not installed; pip install "fedhip[federation]"'
@@ -124,9 +124,9 @@ def _number_or(*words: str) -> Callable[[str], float | str]:
 
 def init(args: argparse.Namespace) -> int:
     """Make a federation."""
-    from fedhip.federation.serving import write_door
-    from fedhip.federation.setup import InitSettings
-    from fedhip.federation.setup import init as make
+    from fedhip.federation.agreement.setup import InitSettings
+    from fedhip.federation.agreement.setup import init as make
+    from fedhip.federation.operations.serving import write_door
 
     settings: dict[str, Any] = {"name": args.name, "sites": args.sites, "hosts": args.host, **_agreed(args)}
     for option in (
@@ -167,7 +167,7 @@ def init(args: argparse.Namespace) -> int:
 
 def _print_sites(made: InitSummary) -> None:
     """What each site must get."""
-    from fedhip.federation.credentials import fingerprint
+    from fedhip.federation.agreement.credentials import fingerprint
 
     if made.roster is None:
         rows = [(name, str(path.relative_to(made.directory))) for name, path in made.places.items()]
@@ -180,7 +180,7 @@ def _print_sites(made: InitSummary) -> None:
 
 
 def _sites_in_json(made: InitSummary) -> dict[str, dict[str, str]]:
-    from fedhip.federation.credentials import fingerprint
+    from fedhip.federation.agreement.credentials import fingerprint
 
     if made.roster is None:
         return {name: {"parcel": str(path)} for name, path in made.places.items()}
@@ -261,7 +261,7 @@ def _backbone(args: argparse.Namespace) -> dict[str, Any]:
     from fedhip.features import load_backbone
     from fedhip.features.backbones import find_weights
     from fedhip.features.reference import BackboneReference
-    from fedhip.federation.encoder import digest_of
+    from fedhip.federation.site.encoder import digest_of
 
     backbone = load_backbone(args.backbone, pooling=args.pooling, weights=args.weights, device="cpu")
     # In single precision all machines agree to rounding; in bfloat16 they do not.

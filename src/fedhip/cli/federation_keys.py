@@ -11,8 +11,8 @@ from fedhip.cli.console import print_table
 from fedhip.cli.federation_init import with_engine
 
 if TYPE_CHECKING:
-    from fedhip.federation.parcel import Parcel
-    from fedhip.federation.policy import Policy
+    from fedhip.federation.agreement.parcel import Parcel
+    from fedhip.federation.agreement.policy import Policy
 
 
 def register(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
@@ -63,10 +63,10 @@ def _add_fingerprint(commands: argparse._SubParsersAction[argparse.ArgumentParse
 
 def accept(args: argparse.Namespace) -> int:
     """Accept a parcel."""
-    from fedhip.federation.enrolling import accept_first, accept_second, safe_policy
+    from fedhip.federation.agreement.enrolling import accept_first, accept_second, safe_policy
+    from fedhip.federation.agreement.parcel import Parcel
+    from fedhip.federation.agreement.policy import FILE, Policy
     from fedhip.federation.errors import FingerprintError, SiteNameError
-    from fedhip.federation.parcel import Parcel
-    from fedhip.federation.policy import FILE, Policy
 
     parcel = Parcel.read(args.parcel)
     if args.name not in (None, parcel.site):
@@ -93,7 +93,7 @@ def accept(args: argparse.Namespace) -> int:
 
 
 def _describe(parcel: Parcel, policy: Policy) -> None:
-    from fedhip.federation.words import in_words
+    from fedhip.federation.agreement.words import in_words
 
     for line in in_words(parcel.agreement, policy, parcel.site):
         print(line)
@@ -104,7 +104,7 @@ def _describe(parcel: Parcel, policy: Policy) -> None:
 def _ask(parcel: Parcel, path: Path) -> str:
     """The fingerprint, from who sits at the terminal."""
     from fedhip.federation.errors import FingerprintError
-    from fedhip.federation.places import command
+    from fedhip.federation.operations.places import command
 
     sites = parcel.agreement.sites
     following = sites[(sites.index(parcel.site) + 1) % len(sites)]
@@ -124,9 +124,9 @@ def _ask(parcel: Parcel, path: Path) -> str:
 
 def enroll(args: argparse.Namespace) -> int:
     """Make the roster."""
-    from fedhip.federation.credentials import fingerprint as key_fingerprint
-    from fedhip.federation.enrolling import enroll as make
-    from fedhip.federation.places import command
+    from fedhip.federation.agreement.credentials import fingerprint as key_fingerprint
+    from fedhip.federation.agreement.enrolling import enroll as make
+    from fedhip.federation.operations.places import command
 
     made = make(args.directory, args.replies)
     directory = args.directory.absolute()
@@ -143,7 +143,7 @@ def enroll(args: argparse.Namespace) -> int:
 
 def fingerprint(args: argparse.Namespace) -> int:
     """Print the fingerprint."""
-    from fedhip.federation.enrolling import fingerprint_at
+    from fedhip.federation.agreement.enrolling import fingerprint_at
 
     print(fingerprint_at(args.place))
     return 0

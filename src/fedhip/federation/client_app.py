@@ -18,9 +18,9 @@ from flwr.clientapp import ClientApp
 
 from fedhip.federation.codes import SiteCode
 from fedhip.federation.errors import MessageError, SiteFolderError
-from fedhip.federation.site import Site, code_of
-from fedhip.federation.sums import Allowance
-from fedhip.federation.wire import (
+from fedhip.federation.site.ledger import Allowance
+from fedhip.federation.site.site import Site, code_of
+from fedhip.federation.transport.wire import (
     PROTOCOL,
     SESSION_BYTES,
     Envelope,

@@ -7,11 +7,11 @@ from pathlib import Path
 from flwr.app import Context
 from flwr.serverapp import Grid, ServerApp
 
-from fedhip.federation.agreement import FILE, Agreement
-from fedhip.federation.bounds import Bounds, bound_pulls
+from fedhip.federation.agreement.agreement import FILE, Agreement
 from fedhip.federation.errors import RoundError
-from fedhip.federation.exchange import Exchange
-from fedhip.federation.server import Round
+from fedhip.federation.server.server import Round
+from fedhip.federation.transport.bounds import Bounds, bound_pulls
+from fedhip.federation.transport.exchange import Exchange
 
 app = ServerApp()
 

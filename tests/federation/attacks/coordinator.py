@@ -10,11 +10,11 @@ from cryptography.exceptions import UnsupportedAlgorithm
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.hazmat.primitives.serialization import load_pem_private_key, load_ssh_private_key
 
-from fedhip.federation.credentials import PrivateKey, public_key_of, sign, site_key_of
-from fedhip.federation.roster import Roster
+from fedhip.federation.agreement.credentials import PrivateKey, public_key_of, sign, site_key_of
+from fedhip.federation.agreement.roster import Roster
+from fedhip.federation.agreement.setup import InitSettings, init
 from fedhip.federation.secure_sum import Collector, Member
-from fedhip.federation.setup import InitSettings, init
-from fedhip.federation.vector import Vector
+from fedhip.federation.sums.vector import Vector
 
 SITES, VICTIM = ("a", "b", "c", "d"), "c"
 SESSION, CONTEXT = bytes(32), b"the agreement"
@@ -26,8 +26,8 @@ def federation(folder: Path, *hosts: str) -> tuple[Path, dict[str, Path]]:
     init(fed, InitSettings(name="study", sites=SITES, classes=["x", "y"], width=4, hosts=hosts))
     if (fed / "roster.json").exists():
         return fed, {site: fed / f"site-{site}" for site in SITES}
-    from fedhip.federation.enrolling import accept_first, enroll, first_parcel
-    from fedhip.federation.parcel import Parcel
+    from fedhip.federation.agreement.enrolling import accept_first, enroll, first_parcel
+    from fedhip.federation.agreement.parcel import Parcel
 
     folders = {site: folder / site for site in SITES}
     for site, own in folders.items():

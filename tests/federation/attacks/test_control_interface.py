@@ -16,10 +16,10 @@ from flwr.supercore.control import ControlHttpClient
 from flwr.supercore.fab import Fab
 from flwr.supercore.interceptors import RuntimeVersionHttpInterceptor
 
-from fedhip.federation.control import Control
 from fedhip.federation.errors import NotServingError
-from fedhip.federation.link import HEADER
-from fedhip.federation.places import State
+from fedhip.federation.operations.places import State
+from fedhip.federation.transport.control import Control
+from fedhip.federation.transport.link import HEADER
 from tests.federation.test_control import control, keys, place  # noqa: F401
 from tests.federation.tiny import write_app
 

@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 
 from fedhip.core.fixedpoint import GridStatistics
+from fedhip.federation.agreement.roster import Roster
 from fedhip.federation.errors import RoundError
-from fedhip.federation.roster import Roster
 from fedhip.runs import Run
 from tests.federation.samples import CLASSES, FOUR, ONE_SUM, Trial, clients, encoding
 

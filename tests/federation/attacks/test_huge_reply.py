@@ -30,15 +30,15 @@ from flwr.supercore.task_identity import TaskIdentity
 from flwr.superlink.grid import http_grid
 from flwr.superlink.servicer.fleet import fleet_handlers
 
-from fedhip.federation import link
-from fedhip.federation.agreement import Agreement
-from fedhip.federation.bounds import PIECE, Bounds, bound_pulls
+from fedhip.federation.agreement.agreement import Agreement
 from fedhip.federation.codes import ServerCode, SiteCode, meaning
-from fedhip.federation.exchange import Exchange, Question, Reply
-from fedhip.federation.later_sums import Ask
-from fedhip.federation.lift_sums import moments_length
-from fedhip.federation.prior_sums import later_length
-from fedhip.federation.wire import Envelope, Letter, Step, to_records
+from fedhip.federation.sums.later import Ask
+from fedhip.federation.sums.lifts import moments_length
+from fedhip.federation.sums.priors import later_length
+from fedhip.federation.transport import link
+from fedhip.federation.transport.bounds import PIECE, Bounds, bound_pulls
+from fedhip.federation.transport.exchange import Exchange, Question, Reply
+from fedhip.federation.transport.wire import Envelope, Letter, Step, to_records
 from tests.federation.doors import QUICK, make_credentials, open_door, read_all, signed
 from tests.federation.grid import ENGINE, Clock
 from tests.federation.samples import CLASSES, FOUR, WIDTH

@@ -11,8 +11,8 @@ import numpy as np
 import pytest
 from cryptography.hazmat.primitives.asymmetric import ec
 
-from fedhip.federation.credentials import sign, verify
-from fedhip.federation.roster import Roster
+from fedhip.federation.agreement.credentials import sign, verify
+from fedhip.federation.agreement.roster import Roster
 from fedhip.federation.secure_sum import StepRefusedError
 from tests.federation.attacks.coordinator import SITES, VICTIM, federation, keys_of_sites, unmask
 

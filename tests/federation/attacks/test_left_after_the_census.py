@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 
 from fedhip.federation.errors import RoundError
-from fedhip.federation.server import Round
-from fedhip.federation.wire import Arrays
+from fedhip.federation.server.server import Round
+from fedhip.federation.transport.wire import Arrays
 from tests.federation.samples import CLASSES, FOUR, Trial, clients
 
 pytestmark = pytest.mark.usefixtures("sums_only")

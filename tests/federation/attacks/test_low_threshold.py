@@ -7,9 +7,9 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from fedhip.federation.agreement import least_threshold
+from fedhip.federation.agreement.agreement import least_threshold
+from fedhip.federation.agreement.policy import Policy
 from fedhip.federation.errors import AgreementError, PolicyError
-from fedhip.federation.policy import Policy
 from fedhip.federation.secure_sum import Reason, StepRefusedError
 from fedhip.federation.secure_sum.masks import apply_masks, pair_mask_key, self_mask_key
 from fedhip.federation.secure_sum.primitives import exchange

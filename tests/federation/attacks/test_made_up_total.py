@@ -10,8 +10,8 @@ import pytest
 
 from fedhip.core.errors import StatisticsError
 from fedhip.federation.codes import SiteCode
-from fedhip.federation.vector import Layout, Vector, digest_of, require_possible_rest
-from fedhip.federation.wire import Step
+from fedhip.federation.sums.vector import Layout, Vector, digest_of, require_possible_rest
+from fedhip.federation.transport.wire import Step
 from tests.federation.samples import FOUR, ONE_SUM, WIDTH, survey_of, vector_of
 from tests.federation.table import Table
 from tests.federation.test_site_rounds import LAYOUT, ThreeSums
@@ -122,7 +122,7 @@ def test_sites_that_were_told_different_sums_can_tell(tmp_path: Path) -> None:
 def test_honest_rows_pass_however_they_lie() -> None:
     """Columns of one value, of zeros, twice the same, and a single row."""
     from fedhip.core.fixedpoint import GridStatistics
-    from fedhip.federation.vector import to_vector
+    from fedhip.federation.sums.vector import to_vector
 
     rng = np.random.default_rng(0)
     for rows in (1, 2, 7, 300):

@@ -17,10 +17,10 @@ import torch
 
 from fedhip.core.logistic import GridModel
 from fedhip.federation.codes import SiteCode
-from fedhip.federation.later_sums import Ask, fit_of, term_of
 from fedhip.federation.secure_sum import Collector
-from fedhip.federation.vector import Vector, digest_of
-from fedhip.federation.wire import Letter, Step, by_site, context_of
+from fedhip.federation.sums.later import Ask, fit_of, term_of
+from fedhip.federation.sums.vector import Vector, digest_of
+from fedhip.federation.transport.wire import Letter, Step, by_site, context_of
 from tests.federation.samples import CLASSES, FOUR, WIDTH, clients, survey_of
 from tests.federation.test_site_rounds import LAYOUT, LaterTable, ThreeSums, model
 

@@ -12,11 +12,11 @@ from pathlib import Path
 import pytest
 from cryptography.hazmat.primitives.asymmetric import ec
 
-from fedhip.federation.credentials import PrivateKey, public_key_of
+from fedhip.federation.agreement.credentials import PrivateKey, public_key_of
+from fedhip.federation.agreement.roster import Roster
+from fedhip.federation.agreement.setup import InitSettings, init
 from fedhip.federation.errors import FederationError
-from fedhip.federation.roster import Roster
-from fedhip.federation.setup import InitSettings, init
-from fedhip.federation.site_folder import open_site
+from fedhip.federation.site.folder import open_site
 from tests.federation.attacks.coordinator import SITES, VICTIM, federation, unmask
 
 
@@ -32,9 +32,9 @@ def hand_over(fed: Path, folder: Path, roster: Roster) -> None:
     if folder.is_relative_to(fed):  # the coordinator made the folder: nobody is asked for anything
         (folder / "roster.json").write_text(roster.to_text())
         return
-    from fedhip.federation.enrolling import accept_second, fingerprint_at, second_parcel
+    from fedhip.federation.agreement.enrolling import accept_second, fingerprint_at, second_parcel
+    from fedhip.federation.agreement.parcel import Parcel
     from fedhip.federation.errors import FingerprintError
-    from fedhip.federation.parcel import Parcel
 
     parcel = replace(Parcel.read(second_parcel(fed, VICTIM)), roster=roster)
     with pytest.raises(FingerprintError, match="Take no part"):

@@ -15,12 +15,12 @@ from flwr.app import ConfigRecord, RecordDict
 
 from fedhip.federation.codes import ServerCode, SiteCode
 from fedhip.federation.errors import RoundError
-from fedhip.federation.later_sums import Ask
 from fedhip.federation.secure_sum import Collector, Member, SiteDroppedError
 from fedhip.federation.secure_sum import member as member_module
 from fedhip.federation.secure_sum.shamir import SHARE_BYTES, split
-from fedhip.federation.server import Round
-from fedhip.federation.wire import Step, by_site
+from fedhip.federation.server.server import Round
+from fedhip.federation.sums.later import Ask
+from fedhip.federation.transport.wire import Step, by_site
 from tests.federation.grid import ServerKilled
 from tests.federation.samples import EIGHT, FOUR, ONE_SUM, Trial, sum_of, vector_of
 from tests.federation.table import Table
@@ -150,14 +150,23 @@ def test_two_of_seven(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert trial.codes() == {"b": ServerCode.CHEATED, "c": ServerCode.CHEATED}
 
 
-@pytest.mark.parametrize("settings", [ONE_SUM, {}, CENSUS])
-def test_a_dealer_whose_seals_do_not_open_is_left_out(tmp_path: Path, settings: dict[str, Any]) -> None:
+@pytest.mark.parametrize(("settings", "first"), [(ONE_SUM, 1), ({}, 1), (CENSUS, 0)])
+def test_a_dealer_whose_seals_do_not_open_is_left_out(tmp_path: Path, settings: dict[str, Any], first: int) -> None:
     """Nothing is masked yet. Two sites name it, so that it is not the word of one against another's."""
     trial = Trial.make(tmp_path, quorum=3, threshold=3, **settings)
-    trial.fault("changed", "c", "share", spoils("ab"), round=1)
+    trial.fault("changed", "c", "share", spoils("ab"), round=first)
     assert trial.run().total() == sum_of(THREE, trial.agreement)
     assert trial.codes() == {"c": ServerCode.ACCUSED}
     assert "site 'c': the sealed shares do not open" in trial.log("a")
+
+
+def test_after_the_census_it_stops_the_round(tmp_path: Path) -> None:
+    """It is accused, and not proven to cheat: without it the sums would tell of its rows."""
+    trial = Trial.make(tmp_path, quorum=3, threshold=3, **CENSUS)
+    trial.fault("changed", "c", "share", spoils("ab"), round=1)
+    with pytest.raises(RoundError, match="c: accused"):
+        trial.run()
+    assert "c was in the sum before and is not in this one" in trial.log("a")
 
 
 def test_where_one_site_alone_says_so_it_stays_out_itself(tmp_path: Path) -> None:

@@ -1,0 +1,1 @@
+"""What the sites agree on, whose keys they are, and how they come to know it."""

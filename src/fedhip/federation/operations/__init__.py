@@ -1,0 +1,1 @@
+"""What the commands do: processes that serve, take part, run a round and end."""

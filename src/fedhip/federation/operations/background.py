@@ -1,0 +1,85 @@
+"""`serve` and `site` until somebody ends them: in the terminal, or as a program of its own apart from it.
+
+As a program it takes its settings as JSON, and skips what the command line loads for other commands.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import signal
+import sys
+import threading
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+from fedhip.core.errors import FedHiPError
+from fedhip.federation.operations import joining, serving
+from fedhip.federation.operations.places import ServerPlace, State, command
+from fedhip.federation.operations.supervisor import detach
+from fedhip.federation.transport.engine import module
+
+FAILED = 2
+#: How long it may take until a program started apart is ready. A site may have to wait for the server.
+_READY = {"serve": 180.0, "site": 300.0}
+
+
+def say(text: str) -> None:
+    """A line for whoever watches."""
+    print(text, file=sys.stderr, flush=True)
+
+
+@contextlib.contextmanager
+def until_told() -> Iterator[threading.Event]:
+    """An event that Ctrl-C, a closed terminal or `stop` sets; afterwards signals are what they were."""
+    told = threading.Event()
+    numbers = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+    before = {number: signal.signal(number, lambda *_: told.set()) for number in numbers}
+    try:
+        yield told
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+def serve(folder: str, bind: str | None, port: int | None, proxy: bool) -> None:
+    """Run the server until told to end."""
+    place = ServerPlace.open(folder)
+    with until_told() as told:
+        serving.serve(place, serving.door_of(place, bind, port), say=say, stop=told, with_proxy=proxy)
+    say("the server is stopped")
+
+
+def site(folder: str, settings: dict[str, str], app: str | None = None) -> None:
+    """Run a site until told to end."""
+    chosen = {} if app is None else {"app": Path(app)}
+    with until_told() as told:
+        joining.join(Path(folder), settings, say=say, stop=told, **chosen)
+    say("the site has left")
+
+
+_DO: dict[str, Callable[..., None]] = {"serve": serve, "site": site}
+
+
+def apart(name: str, settings: Mapping[str, Any]) -> str:
+    """Start `serve` or `site` as a program that outlives this one; what it said when it was ready."""
+    folder = Path(settings["folder"])
+    state = State(folder / "state")
+    words = module("fedhip.federation.operations.background", name, json.dumps(settings))
+    said = detach(name, words, state=state, log=state.log(name), seconds=_READY[name])
+    return said.replace("Ctrl-C", command("stop", folder))
+
+
+def main(name: str, settings: str) -> int:
+    """Do as told; a reason for failure is the last line of the log."""
+    try:
+        _DO[name](**json.loads(settings))
+    except (FedHiPError, OSError) as error:
+        say(f"fedhip: {error}")
+        return FAILED
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(*sys.argv[1:]))

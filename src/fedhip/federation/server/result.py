@@ -1,0 +1,122 @@
+"""What the server keeps of a round: the sum, the global model, the ledger, and the accuracies that sites tell."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from fedhip import __version__
+from fedhip.federation.agreement.agreement import Agreement
+from fedhip.federation.errors import MessageError
+from fedhip.federation.server.checkpoint import Progress
+from fedhip.federation.server.traffic import after_statistics, traffic_of
+from fedhip.federation.site.personal import configuration
+from fedhip.federation.sums.lifts import plan_of
+from fedhip.federation.transport.wire import Letter
+
+if TYPE_CHECKING:
+    from fedhip.models import Model
+    from fedhip.phases import Federation
+
+
+def write_result(
+    out: Path,
+    federation: Federation,
+    model: Model,
+    agreement: Agreement,
+    progress: Progress,
+    *,
+    dropped: Mapping[str, str],
+    notes: Sequence[str],
+    seconds: Mapping[str, float],
+) -> None:
+    """A run folder without any site's statistics; whole or not at all."""
+    from fedhip.heads import head_named
+    from fedhip.runs import Ledger, new_run
+    from fedhip.runs.folder import SCHEMA
+    from fedhip.runs.results import add_lift, refresh
+    from fedhip.utils.toml import write_toml
+
+    sites, later = progress.summed, progress.later
+    told = {site: answer for site, answer in progress.answers.items() if answer}
+    methods: dict[str, Any] = {}
+    for method in agreement.methods:
+        methods[method] = {
+            "accuracy": {},
+            "per_client": [
+                {"client": site, "train": None, "test": answer["test"], "accuracy": answer.get(method), "alpha": None}
+                for site, answer in sorted(told.items())
+            ],
+            "seconds": 0.0,
+            **traffic_of(agreement, method, after_statistics(progress.asks)),
+        }
+    config = configuration(agreement)
+    title = f"{agreement.name} · {len(sites)} sites · {federation.grid.num_features} wide"
+    results: dict[str, Any] = {
+        "schema": SCHEMA,
+        "fedhip": __version__,
+        "title": title,
+        "config": config,
+        "seed": agreement.seed,
+        "num_clients": len(sites),
+        "num_classes": len(agreement.classes),
+        "feature_dim": federation.grid.num_features,
+        "beta": federation.beta,
+        "fraction_bits": agreement.fraction_bits,
+        "standardize": agreement.standardize,
+        "intercept": agreement.intercept,
+        "only_local_classes": agreement.only_local_classes,
+        "methods": methods,
+        "leave_one_out": None,
+        "seconds": {phase: round(value, 3) for phase, value in seconds.items()},
+        "stale": None,
+        "sites": list(sites),
+        "dropped": dict(dropped),
+    }
+    if agreement.head != "ridge":
+        results |= {"head": agreement.head, "settings": dict(model.settings)}
+    if later:
+        asked = [(progress.first, progress.sites), *((record.ask, record.sites) for record in later)]
+        results |= {"sums": [{"ask": ask, "sites": list(who)} for ask, who in asked], "notes": list(notes)}
+    if model.lift is not None:
+        add_lift(results, plan_of(agreement).told(model.lift))
+    details: dict[str, Any] = {
+        "schema": SCHEMA,
+        "class_names": list(agreement.classes),
+        "alphas": list(head_named(agreement.head).alphas),
+        "temperatures": list(head_named(agreement.head).temperatures),
+        "columns": federation.encoding.columns.to_dict(),
+        "fold_betas": list(federation.fold_betas),
+        "clients": {},
+        "examples": [],
+        "stale": [],
+    }
+    refresh(results, details)
+    results["num_clients"] = len(sites)
+    with new_run(out) as draft:
+        draft.write_model(model)
+        draft.record(
+            Ledger(),
+            "run",
+            federation,
+            results,
+            details,
+            write_toml(config, title),
+            clients={},
+            sites=sites,
+            dropped=dropped,
+        )
+
+
+def accuracies_in(letter: Letter, methods: Sequence[str]) -> dict[str, Any]:
+    """Accuracies and test rows, or nothing."""
+    if not letter.flag("told"):
+        return {}
+    answer: dict[str, Any] = {"test": letter.number("test", 1)}
+    for method in methods:
+        value = letter.real(method)
+        if not 0.0 <= value <= 1.0:
+            raise MessageError(f"an accuracy of {value} is none")
+        answer[method] = value
+    return answer

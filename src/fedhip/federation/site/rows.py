@@ -1,0 +1,257 @@
+"""A site's rows: read from its own disk, in the agreed classes, divided as `fedhip run` divides them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fedhip.core.errors import FedHiPError
+from fedhip.data import Dataset, FeatureSet, load_dataset, make_partition, read_features, split_of
+from fedhip.data.dataset import ImagePaths
+from fedhip.federation.agreement.agreement import Agreement
+from fedhip.federation.agreement.names import class_positions
+from fedhip.federation.agreement.policy import Policy
+from fedhip.federation.codes import SiteCode, SiteRefusalError
+from fedhip.federation.errors import ClassNameError
+from fedhip.federation.site.encoder import find_encoder
+from fedhip.federation.sums.vector import Vector
+
+if TYPE_CHECKING:
+    from fedhip.phases import Client, RowEncoding
+
+_LARGEST = 2.0**64
+
+
+@dataclass(frozen=True)
+class SiteRows:
+    """Images or features of one site; `labels` are numbers of the agreed classes.
+
+    `split` is 0 (train), 1 (test), or 2: a training row of a class of which there are too few here (`smallest_class`).
+    """
+
+    site: str
+    data: Dataset | FeatureSet
+    chosen: NDArray[np.bool_]
+    labels: NDArray[np.int64]
+    split: NDArray[np.int8]
+
+    @classmethod
+    def read(cls, source: Path, site: str, agreement: Agreement, policy: Policy) -> SiteRows:
+        """The rows at `source`: a feature file, an image folder or an .npz of images; refused if they do not fit."""
+        data = _load(source, agreement)
+        chosen = _rows_of(site, data, source)
+        labels = _agreed_labels(data, chosen, agreement, policy.class_names)
+        if data.split is None:
+            # Whose rows these are, how many and the seed decide: the same division as in a run over all sites.
+            whose = np.full(len(labels), site)
+            partition = make_partition(labels, "natural", clients=whose, seed=agreement.seed)
+            split = split_of(None, partition)
+        else:
+            split = data.split[chosen].copy()
+        counts = np.bincount(labels[split == 0], minlength=len(agreement.classes))
+        split[(split == 0) & (counts < policy.smallest_class)[labels]] = 2
+        rows = cls(site, data, chosen, labels, split)
+        rows._require(agreement, source)
+        return rows
+
+    def census(self, num_classes: int) -> Vector:
+        """Training rows of each class."""
+        return np.bincount(self.labels[self.split == 0], minlength=num_classes).astype(np.uint64)
+
+    @property
+    def left_out(self) -> int:
+        """Training rows of classes of which there are too few."""
+        return int((self.split == 2).sum())
+
+    def _require(self, agreement: Agreement, source: Path) -> None:
+        train = int((self.split == 0).sum())
+        if train == 0:
+            few = " of a class with enough rows (smallest_class in site.toml)" if self.left_out else ""
+            raise SiteRefusalError(SiteCode.NO_ROWS, f"{source} has no row to train on{few}; a site needs at least one")
+        if train > agreement.max_rows:
+            raise SiteRefusalError(
+                SiteCode.ROWS,
+                f"{source} has {train} training rows, and the agreement allows {agreement.max_rows} a site (max_rows); "
+                "take fewer, or agree on more",
+            )
+        if isinstance(self.data, FeatureSet):
+            _require_width(self.data.features.shape[1], agreement, source)
+            require_size(self.data.features[self.chosen][self.split == 0], agreement)
+        elif agreement.backbone is None:
+            raise SiteRefusalError(
+                SiteCode.DATA,
+                f"{source} holds images, and the agreement names no backbone: every site brings a feature file",
+            )
+
+    def contents(self) -> tuple[str, Iterator[bytes]]:
+        """What the training rows are, whatever becomes of them: bytes for each, and of which kind."""
+        rows = np.flatnonzero(self.chosen)[self.split == 0]
+        if isinstance(self.data, FeatureSet):
+            # In float32, as half of all files are: else a copy of the same rows would be other rows.
+            features = self.data.features
+            kind = f"{features.shape[1]} features"
+            return kind, (features[row].astype("<f4").tobytes() for row in rows)
+        images = self.data.images
+        if isinstance(images, ImagePaths):
+            return "image files", ((images.root / images.names[row]).read_bytes() for row in rows)
+        return "pixels", (np.ascontiguousarray(images[row]).tobytes() for row in rows)
+
+    def client(
+        self, agreement: Agreement, *, cache: Path, weights: Path | None = None, device: str | None = None
+    ) -> Client:
+        """Its rows as features, through the agreed backbone where they are images; these are kept in `cache`."""
+        from fedhip.phases import Client
+
+        if isinstance(self.data, FeatureSet):
+            features: NDArray[Any] = self.data.features
+        else:
+            features = _extract(self.data, agreement, cache, weights, device)
+        rows = features if self.chosen.all() else features[self.chosen]
+        train, test = self.split == 0, self.split == 1
+        return Client(self.site, (rows[train], self.labels[train]), (rows[test], self.labels[test]))
+
+
+def _load(source: Path, agreement: Agreement) -> Dataset | FeatureSet:
+    window = None if agreement.backbone is None else agreement.backbone.window
+    try:
+        if source.suffix == ".safetensors" or (source.suffix == ".npz" and _holds_features(source)):
+            return read_features(source)
+        data = load_dataset(source, allow_single=True, window=window)
+    except (FedHiPError, OSError, ValueError) as error:
+        raise SiteRefusalError(SiteCode.DATA, str(error)) from error
+    if data.window is not None and window is None and agreement.backbone is not None:
+        raise SiteRefusalError(
+            SiteCode.DATA,
+            f"{source} has images of more than 8 bits, and the agreement has no window: each site would find another; "
+            "agree on one (init --window LOW HIGH), or save the images with 8 bits",
+        )
+    return data
+
+
+def _holds_features(source: Path) -> bool:
+    with np.load(source, allow_pickle=False) as arrays:
+        return "images" not in arrays.files
+
+
+def _rows_of(site: str, data: Dataset | FeatureSet, source: Path) -> NDArray[np.bool_]:
+    """Which rows are this site's; a file of several clients has those of its name."""
+    everything = np.ones(len(data), dtype=bool)
+    if data.clients is None:
+        return everything
+    names = np.unique(data.clients)
+    if site in names:
+        return np.asarray(data.clients == site)
+    if len(names) == 1:
+        return everything
+    raise SiteRefusalError(
+        SiteCode.NO_ROWS, f"{source} holds rows of {len(names)} clients and none of {site!r}; give this site's own rows"
+    )
+
+
+def _agreed_labels(
+    data: Dataset | FeatureSet, chosen: NDArray[np.bool_], agreement: Agreement, class_names: Mapping[str, str]
+) -> NDArray[np.int64]:
+    """Labels by the agreed numbers; a class that occurs here and nowhere in the agreement is refused by name."""
+    labels = data.labels[chosen]
+    used = np.unique(labels)
+    try:
+        positions = class_positions([data.class_names[label] for label in used], agreement.classes, dict(class_names))
+    except ClassNameError as error:
+        raise SiteRefusalError(SiteCode.CLASSES, str(error)) from error
+    numbers = np.full(data.num_classes, -1, np.int64)
+    numbers[used] = positions
+    return np.asarray(numbers[labels])
+
+
+def _extract(
+    data: Dataset, agreement: Agreement, cache: Path, weights: Path | None, device: str | None
+) -> NDArray[Any]:
+    """Features by the agreed backbone, from the cache if they are there."""
+    from fedhip.features import cache_folder, extract
+
+    reference = agreement.backbone
+    if reference is None:
+        raise SiteRefusalError(SiteCode.DATA, "the agreement names no backbone, so images cannot be used")
+    try:
+        backbone = reference.load(weights=find_encoder(agreement, weights), device=device)
+    except (FedHiPError, OSError) as error:
+        raise SiteRefusalError(SiteCode.ENCODER, str(error)) from error
+    dtype = reference.dtype if backbone.mixed_precision else None
+    features = extract(backbone, data, dtype=dtype, cache=cache_folder(cache) or False)
+    _require_width(features.shape[1], agreement, Path(data.name))
+    return features
+
+
+def require_size(features: NDArray[Any], agreement: Agreement) -> None:
+    """Refuse training features that are larger than agreed: the grid would not hold their sum.
+
+    Columns in units of their own have no common bound but that of any survey (`fedhip.core.columns`).
+    """
+    sizes = np.maximum(features.max(axis=0), -features.min(axis=0))
+    column = int(sizes.argmax())
+    largest = float(sizes[column])
+    if largest >= _LARGEST:
+        raise SiteRefusalError(
+            SiteCode.OVERFLOW,
+            f"a feature of column {column} is as large as {largest:g} here, and no grid holds more than "
+            f"{_LARGEST:.1g}; repair the value, or rescale the column at all sites",
+        )
+    if agreement.columns == "plain" and largest > agreement.largest_feature:
+        raise SiteRefusalError(
+            SiteCode.OVERFLOW,
+            f"a feature of column {column} is as large as {largest:g} here, and the agreement allows "
+            f"{agreement.largest_feature:g}; agree on units of each column's own (init --columns sum), rescale the "
+            "column at all sites, or agree on more (init --largest-feature)",
+        )
+
+
+def require_agreed_units(encoding: RowEncoding, client: Client) -> None:
+    """Refuse rows of which a column would be rounded away: the units that were agreed on are not its own."""
+    if (lost := lost_column(encoding, client) or _coarse_column(encoding, client)) is not None:
+        raise SiteRefusalError(SiteCode.DATA, f"{lost}; or agree on units of each column's own (init --columns sum)")
+
+
+def lost_column(encoding: RowEncoding, client: Client) -> str | None:
+    """A column that varies here by less than a step of the grid, in words."""
+    import warnings
+
+    from fedhip.core.columns import require_same_constants
+    from fedhip.core.errors import ColumnWarning
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("error", ColumnWarning)
+        try:
+            require_same_constants(encoding.columns, client.train[0], step=encoding.step)
+        except ColumnWarning as found:
+            return str(found)
+    return None
+
+
+def _coarse_column(encoding: RowEncoding, client: Client) -> str | None:
+    """A column of whose deviation here rounding to the grid would change a sixteenth or more, in words."""
+    features = client.train[0]
+    low, high, deviation = features.min(axis=0), features.max(axis=0), features.std(axis=0, dtype=np.float64)
+    steps = np.ldexp(encoding.step, encoding.columns.exponent.numpy())
+    # What the numbers themselves are rounded to is no loss; and a deviation of many steps loses less.
+    varies = high - low > 2.0**-40 * np.maximum(np.abs(low), np.abs(high))
+    for column in np.flatnonzero(varies & (deviation < 8.0 * steps)):
+        moved = (features[:, column].astype(np.float64) - float(encoding.columns.offset[column])) / steps[column]
+        if float(np.square(np.rint(moved) - moved).mean()) * 256.0 > float(deviation[column] / steps[column]) ** 2:
+            return (
+                f"column {column} varies from {float(low[column]):.9g} to {float(high[column]):.9g} here, and would be "
+                f"rounded to multiples of {float(steps[column]):g}; scale the column at all sites"
+            )
+    return None
+
+
+def _require_width(width: int, agreement: Agreement, source: Path) -> None:
+    if width != agreement.width:
+        raise SiteRefusalError(
+            SiteCode.WIDTH,
+            f"the features of {source} are {width} wide, and the agreement says {agreement.width}; use its backbone",
+        )

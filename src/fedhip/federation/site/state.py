@@ -1,0 +1,239 @@
+"""What a site remembers between two questions: each is answered by a process of its own.
+
+    state/lock            one question at a time, whatever the engine does
+    state/session.bin     the session: which steps were answered, and the site's part in the secure sum
+    state/vector.bin      the statistics, or what a later sum takes, from when it is computed until it is masked
+    state/moments.bin     the sum that says what the columns, or the lift, are, until the model is made
+    state/total.bin       the sum of all sites' statistics, where later sums follow, until the model is made
+    state/sum.json        the digest of the sum of the statistics, and its sites, to be compared
+    state/finished.json   agreements under which a sum was finished
+    state/sums.head       the last line that this site wrote to the user's ledger of sums
+    state/cache/          features of the site's images, so that each step need not compute them again
+    state/site.log        what happened here, for the site's own people
+
+All of it is readable by its owner alone. The session is on disk before an answer leaves, so that no step is done twice.
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import fcntl
+import json
+import os
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from fedhip.federation.codes import SiteCode, SiteRefusalError
+from fedhip.federation.sums.vector import Vector, as_bytes
+from fedhip.utils.files import write_private
+
+SCHEMA = 1
+
+#: What a session of a version before later sums has not.
+_LATER = ("round", "attempt", "ask", "done", "cohort", "total", "weights", "head", "moments", "data", "unmasked")
+
+
+@dataclass
+class Session:
+    """One session of one agreement.
+
+    `answers` holds, for each step that was answered, the digest of the question and, for steps whose answer may be
+    given again, the answer; it is of the latest sum. `cohort` are the sites that were in the sum before, as this site
+    knows it. Of later sums: which `ask` is under way, in which `round` and `attempt`, which asks are `done`, the digest
+    of the `total` they are about, by their digests the `weights` that were asked about, with the round, and the digest
+    of the `head` that priors are chosen for. `moments` is the digest of the sum that says what the columns are.
+    `data` is that of the rows in the ledger of sums, and `unmasked` that of the question of the sum under way, once it
+    was unmasked.
+    """
+
+    session: bytes
+    agreement: str
+    roster: str
+    member: bytes | None = None
+    answers: dict[str, tuple[str, dict[str, Any] | None]] = field(default_factory=dict)
+    round: int = 1
+    attempt: int = 1
+    ask: str = "statistics"
+    done: list[str] = field(default_factory=list)
+    cohort: list[str] = field(default_factory=list)
+    total: str | None = None
+    weights: dict[str, int] = field(default_factory=dict)
+    head: str | None = None
+    moments: str | None = None
+    data: str | None = None
+    unmasked: str | None = None
+
+    @property
+    def has_total(self) -> bool:
+        """Whether a sum of the statistics was told, which is to be the only one for the agreement."""
+        return "statistics" in self.done or "personalize" in self.answers
+
+    def to_bytes(self) -> bytes:
+        """As JSON; bytes in base 64."""
+        content = {
+            "schema": SCHEMA,
+            "session": self.session.hex(),
+            "agreement": self.agreement,
+            "roster": self.roster,
+            "member": None if self.member is None else base64.b64encode(self.member).decode(),
+            "answers": {step: [digest, _dump(body)] for step, (digest, body) in self.answers.items()},
+            **{name: getattr(self, name) for name in _LATER},
+        }
+        return json.dumps(content).encode()
+
+    @classmethod
+    def from_bytes(cls, data: bytes) -> Session:
+        """Read what `to_bytes` wrote."""
+        content = json.loads(data)
+        if content["schema"] != SCHEMA:
+            raise ValueError("another schema")
+        member = content["member"]
+        return cls(
+            bytes.fromhex(content["session"]),
+            content["agreement"],
+            content["roster"],
+            None if member is None else base64.b64decode(member, validate=True),
+            {step: (digest, _load(body)) for step, (digest, body) in content["answers"].items()},
+            **{name: content[name] for name in _LATER if name in content},
+        )
+
+
+class SiteState:
+    """The files of a site's state."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder / "state"
+        self.log = self.folder / "site.log"
+        self.cache = self.folder / "cache"
+        self.witness = self.folder / "sums.head"
+
+    @contextmanager
+    def lock(self) -> Iterator[None]:
+        """Only one process, and one thread, at a time."""
+        self.folder.mkdir(mode=0o700, exist_ok=True)
+        self.folder.chmod(0o700)
+        descriptor = os.open(self.folder / "lock", os.O_RDWR | os.O_CREAT, 0o600)
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX)
+            yield
+        finally:
+            os.close(descriptor)
+
+    def session(self) -> Session | None:
+        """The session there is."""
+        path = self.folder / "session.bin"
+        try:
+            return Session.from_bytes(path.read_bytes())
+        except FileNotFoundError:
+            return None
+        except (ValueError, KeyError, TypeError, AttributeError, binascii.Error):
+            raise SiteRefusalError(
+                SiteCode.FOLDER, f"{path} is damaged; remove it, and the next session begins anew"
+            ) from None
+
+    def keep(self, session: Session) -> None:
+        """Write the session."""
+        write_private(self.folder / "session.bin", session.to_bytes())
+
+    def begin(self, session: Session) -> None:
+        """A new session: nothing of the last one stays, not even what a process was killed over."""
+        self.drop_vector()
+        self.drop_sums()
+        for half in self.folder.glob(".*-*"):
+            half.unlink()
+        self.keep(session)
+
+    def keep_vector(self, vector: Vector) -> None:
+        """Write what is to be masked."""
+        write_private(self.folder / "vector.bin", as_bytes(vector))
+
+    def vector(self) -> Vector | None:
+        """What is to be masked, if it was computed in this session."""
+        return self._read("vector.bin")
+
+    def drop_vector(self) -> None:
+        """Forget it."""
+        (self.folder / "vector.bin").unlink(missing_ok=True)
+
+    def keep_total(self, total: Vector) -> None:
+        """Write the sum of the statistics."""
+        write_private(self.folder / "total.bin", as_bytes(total))
+
+    def total(self) -> Vector | None:
+        """The sum of the statistics, if it came in this session."""
+        return self._read("total.bin")
+
+    def keep_moments(self, moments: Vector) -> None:
+        """Write the sum that says what the columns are."""
+        write_private(self.folder / "moments.bin", as_bytes(moments))
+
+    def moments(self) -> Vector | None:
+        """The sum that says what the columns are, if it came in this session."""
+        return self._read("moments.bin")
+
+    def keep_sum(self, ask: str, digest: str, sites: Sequence[str]) -> None:
+        """Write which sum came, to be compared with other sites'."""
+        content = {"ask": str(ask), "digest": digest, "sites": list(sites)}
+        write_private(self.folder / "sum.json", json.dumps(content, indent=1).encode())
+
+    def sum(self) -> dict[str, Any] | None:
+        """Which sum came last; None if none did, or nobody can say."""
+        try:
+            content = json.loads((self.folder / "sum.json").read_text(encoding="utf-8"))
+            return {"digest": str(content["digest"]), "sites": [str(site) for site in content["sites"]]}
+        except (OSError, ValueError, KeyError, TypeError):
+            return None
+
+    def drop_sums(self) -> None:
+        """Forget the sums that came."""
+        for name in ("moments.bin", "total.bin"):
+            (self.folder / name).unlink(missing_ok=True)
+
+    def _read(self, name: str) -> Vector | None:
+        try:
+            return np.fromfile(self.folder / name, "<u8").astype(np.uint64, copy=False)
+        except FileNotFoundError:
+            return None
+
+    def finished(self) -> dict[str, str]:
+        """Sessions by the agreement under which their sum was finished."""
+        path = self.folder / "finished.json"
+        try:
+            content = json.loads(path.read_text(encoding="utf-8"))
+            return {str(agreement): str(session) for agreement, session in content.items()}
+        except FileNotFoundError:
+            return {}
+        except (ValueError, AttributeError):
+            raise SiteRefusalError(
+                SiteCode.FOLDER,
+                f"{path} is damaged, so nobody can say in which sums this site has taken part; restore it",
+            ) from None
+
+    def finish(self, session: Session) -> None:
+        """Remember that the server can finish this sum from now on."""
+        content = {**self.finished(), session.agreement: session.session.hex()}
+        write_private(self.folder / "finished.json", json.dumps(content, indent=1).encode())
+
+
+def _dump(body: dict[str, Any] | None) -> Any:
+    if body is None:
+        return None
+    return {
+        name: {"bytes": base64.b64encode(value).decode()} if isinstance(value, bytes) else value
+        for name, value in body.items()
+    }
+
+
+def _load(body: Any) -> dict[str, Any] | None:
+    if body is None:
+        return None
+    return {
+        name: base64.b64decode(value["bytes"], validate=True) if isinstance(value, dict) else value
+        for name, value in body.items()
+    }

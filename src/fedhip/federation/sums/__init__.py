@@ -1,0 +1,1 @@
+"""What is summed, as vectors of whole numbers: the same at the sites and the server."""

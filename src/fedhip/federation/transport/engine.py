@@ -1,0 +1,139 @@
+"""The engine, Flower: which programs it has, how they are started, and what surrounds them.
+
+Here are command lines and an environment, as lists and dictionaries; `processes` starts them.
+"""
+
+from __future__ import annotations
+
+import importlib.metadata
+import os
+import socket
+import sys
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from fedhip.federation.errors import EngineMissingError
+
+VERSION = "1.41.0"
+LOOPBACK = "127.0.0.1"
+
+#: The folder that the engine takes as an app. A site runs this one and no other.
+APP = Path(__file__).parents[1] / "app"
+
+_PROGRAMS = ("flower-superlink", "flower-superexec", "flwr-serverapp", "flwr-clientapp")
+
+
+def require_engine() -> None:
+    """Refuse to go on without the engine, in the one version whose manners are known."""
+    remedy = 'install it: pip install "fedhip[federation]"'
+    try:
+        found = importlib.metadata.version("flwr")
+    except importlib.metadata.PackageNotFoundError:
+        raise EngineMissingError(f"a federation needs Flower {VERSION}, which is not installed; {remedy}") from None
+    if found != VERSION:
+        raise EngineMissingError(f"a federation needs Flower {VERSION}, and {found} is installed; {remedy}")
+    missing = [name for name in _PROGRAMS if not (programs() / name).is_file()]
+    if missing:
+        raise EngineMissingError(f"there is no {missing[0]} in {programs()}; {remedy}")
+
+
+def programs() -> Path:
+    """Where the engine's programs lie: beside the Python that runs us, whatever the shell's PATH says."""
+    return Path(sys.executable).parent
+
+
+def environment(home: Path, around: Mapping[str, str] | None = None) -> dict[str, str]:
+    """The engine's surroundings: a home of our own, no word to its makers, nothing fetched, no settings but ours."""
+    surroundings = dict(os.environ if around is None else around)
+    kept = {name: value for name, value in surroundings.items() if not name.startswith("FLWR_")}
+    direct = [part for part in kept.get("NO_PROXY", kept.get("no_proxy", "")).split(",") if part]
+    no_proxy = ",".join(dict.fromkeys([*direct, LOOPBACK, "localhost"]))
+    return kept | {
+        "FLWR_HOME": str(home),
+        "FLWR_TELEMETRY_ENABLED": "0",
+        "FLWR_DISABLE_UPDATE_CHECK": "1",
+        "FLWR_DISABLE_RUNTIME_DEPENDENCY_INSTALLATION": "1",
+        "FLWR_SUPEREXEC_TASK_POLL_INTERVAL": "0.5",  # each of a round's messages waits for it; the engine's own is 1 s
+        "RAY_USAGE_STATS_ENABLED": "0",
+        "PYTHONUNBUFFERED": "1",
+        "NO_PROXY": no_proxy,
+        "no_proxy": no_proxy,
+        # The engine starts its own programs by their bare names.
+        "PATH": os.pathsep.join([str(programs()), kept.get("PATH", os.defpath)]),
+    }
+
+
+def superlink(
+    *, port: int, authority: Path, certificate: Path, key: Path, database: Path, secret: Path, objects: int
+) -> list[str]:
+    """The server, inside our own program that guards its control interface and bounds answers to so many objects.
+
+    In this isolation its apps are processes of the SuperExec, so that they survive its restart.
+    """
+    return [
+        *module("fedhip.federation.transport.link", str(secret), str(objects)),
+        *("--host", LOOPBACK),
+        *("--port", str(port)),
+        *("--ssl-ca-certfile", str(authority)),
+        *("--ssl-certfile", str(certificate)),
+        *("--ssl-keyfile", str(key)),
+        "--enable-supernode-auth",
+        *("--database", str(database)),
+        *("--isolation", "process"),
+        *("--superexec-auth-secret-file", str(secret)),
+        "--disable-runtime-dependency-installation",
+    ]
+
+
+def superexec(*, port: int, secret: Path, authority: Path | None, parent: int | None = None) -> list[str]:
+    """Starts the apps, for the server or a node, which know it by a secret; without an authority over plain HTTP."""
+    trust = ["--insecure"] if authority is None else ["--root-certificates", str(authority)]
+    until = [] if parent is None else ["--parent-pid", str(parent)]
+    return [
+        str(programs() / "flower-superexec"),
+        *("--runtime-api-address", f"{LOOPBACK}:{port}"),
+        *trust,
+        *("--superexec-auth-secret-file", str(secret)),
+        *until,
+    ]
+
+
+def supernode(
+    *, address: str, authority: Path, key: Path, port: int, config: Path, secret: Path, app: Path = APP
+) -> list[str]:
+    """A site's node, inside our own program that refuses every app but `app`."""
+    return [
+        *module("fedhip.federation.transport.node", str(app)),
+        *("--superlink", address),
+        *("--root-certificates", str(authority)),
+        *("--auth-supernode-private-key", str(key)),
+        *("--host", LOOPBACK),
+        *("--port", str(port)),
+        *("--node-config", str(config)),
+        *("--isolation", "process"),
+        *("--superexec-auth-secret-file", str(secret)),
+    ]
+
+
+def module(name: str, *words: str) -> list[str]:
+    """A module of ours as a program; the folder it is started from is no place to import from."""
+    return [sys.executable, "-P", "-m", name, *words]
+
+
+def free_port() -> int:
+    """A port of loopback that nobody listens on."""
+    with socket.socket(socket.AF_INET, socket.SOCK_STREAM) as probe:
+        probe.bind((LOOPBACK, 0))
+        port: int = probe.getsockname()[1]
+        return port
+
+
+def plain(lines: Sequence[str]) -> list[str]:
+    """Lines of the engine's logs without colours, marks and blanks."""
+    cleaned = (_without_colours(line).strip() for line in lines)
+    return [line for line in cleaned if line]
+
+
+def _without_colours(line: str) -> str:
+    parts = line.split("\x1b[")
+    return parts[0] + "".join(part.partition("m")[2] for part in parts[1:])

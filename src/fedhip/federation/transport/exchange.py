@@ -1,0 +1,143 @@
+"""Questions to the sites and their answers, over the engine's grid.
+
+Answers are taken one at a time, as they come, and each question has one: the first. The deadline is our own, since
+the engine says nothing of an answer that comes too late. An answer belongs to the question for which the engine hands
+it over, whatever it says of itself: that was written by the site, while the engine knows who sent it.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+
+from flwr.app import Message
+from flwr.serverapp import Grid
+from google.protobuf.message import DecodeError  # type: ignore[import-untyped]
+
+from fedhip.federation.codes import ServerCode, SiteCode
+from fedhip.federation.errors import MessageError
+from fedhip.federation.transport.bounds import TooLargeError
+from fedhip.federation.transport.wire import Letter, ProtocolError, from_message, to_records
+
+#: What the engine reports of a node that is gone.
+_NODE_UNAVAILABLE = 5
+#: A site should not begin to work on a question that nobody waits for; clocks differ by less than this.
+_SLACK = 60.0
+#: What the engine and we raise over an answer that is no message: the engine looks at little more than its length.
+_UNREADABLE = (
+    *(ArithmeticError, AttributeError, LookupError, RecursionError, TypeError, ValueError),
+    *(DecodeError, MessageError),
+)
+
+
+@dataclass(frozen=True)
+class Question:
+    """A letter to the site at a node."""
+
+    site: str
+    node: int
+    letter: Letter
+
+
+@dataclass(frozen=True)
+class Reply:
+    """What came of a question: a letter, or the reason why there is none, and the site that it says is to blame."""
+
+    site: str
+    node: int
+    letter: Letter | None
+    code: SiteCode | ServerCode = SiteCode.OK
+    accused: str | None = None
+
+
+class Exchange:
+    """Asks and collects."""
+
+    def __init__(
+        self,
+        grid: Grid,
+        deadline: float,
+        *,
+        pause: float = 0.3,
+        clock: Callable[[], float] = time.monotonic,
+        sleep: Callable[[float], None] = time.sleep,
+    ) -> None:
+        self.grid, self.deadline = grid, deadline
+        self._pause, self._clock, self._sleep = pause, clock, sleep
+
+    def wait_for(self, nodes: Iterable[int]) -> set[int]:
+        """Those of these nodes that are connected; waits for all of them until the deadline."""
+        wanted, end = set(nodes), self._clock() + self.deadline
+        while True:
+            here = self.connected(wanted)
+            if here == wanted or self._clock() >= end:
+                return here
+            self._sleep(self._pause)
+
+    def connected(self, nodes: Iterable[int]) -> set[int]:
+        """Those of these nodes that are connected now."""
+        return set(nodes) & set(self.grid.get_node_ids())
+
+    def ask(self, questions: Iterable[Question]) -> Iterator[Reply]:
+        """Send the questions, one message at a time; then the replies in the order in which they come."""
+        waiting: dict[str, Question] = {}
+        for question in questions:
+            step = question.letter.envelope.step
+            message = Message(to_records(question.letter), question.node, step.message_type, ttl=self.deadline + _SLACK)
+            sent = list(self.grid.push_messages([message]))
+            if not sent or not sent[0]:
+                yield Reply(question.site, question.node, None, ServerCode.GONE)
+            else:
+                waiting[sent[0]] = question
+        end = self._clock() + self.deadline
+        while waiting:
+            for number in list(waiting):
+                # One number at a time: the engine would hand over all answers at once, and hold them in memory.
+                if (reply := self._pull(number, waiting[number])) is not None:
+                    del waiting[number]
+                    yield reply
+            if not waiting:
+                return
+            if self._clock() >= end:
+                break
+            self._sleep(self._pause)
+        for question in waiting.values():
+            yield Reply(question.site, question.node, None, ServerCode.LATE)
+
+    def _pull(self, number: str, question: Question) -> Reply | None:
+        """The answer to one question, if it has come."""
+        try:
+            message = next(iter(self.grid.pull_messages([number])), None)
+            if message is None:
+                return None
+            if message.metadata.reply_to_message_id != number:
+                return Reply(question.site, question.node, None, ServerCode.GARBAGE)
+            return _read(question, message)
+        except ProtocolError:
+            return Reply(question.site, question.node, None, SiteCode.PROTOCOL)
+        except TooLargeError:
+            return Reply(question.site, question.node, None, ServerCode.TOO_LARGE)
+        except _UNREADABLE:
+            return Reply(question.site, question.node, None, ServerCode.GARBAGE)
+
+
+def _read(question: Question, message: Message) -> Reply:
+    """The answer, if it is one to this question."""
+
+    def dropped(code: SiteCode | ServerCode) -> Reply:
+        return Reply(question.site, question.node, None, code)
+
+    if message.has_error():
+        gone = message.error.code == _NODE_UNAVAILABLE
+        return dropped(ServerCode.GONE if gone else ServerCode.CRASHED)
+    if message.metadata.src_node_id != question.node:
+        return dropped(ServerCode.GARBAGE)
+    letter = from_message(message)
+    if letter.code is SiteCode.SHARES:
+        return Reply(question.site, question.node, None, letter.code, letter.text("dealer"))
+    if letter.code is not SiteCode.OK:
+        return dropped(letter.code)
+    if letter.envelope != question.letter.envelope:
+        return dropped(ServerCode.GARBAGE)
+    return Reply(question.site, question.node, letter)

@@ -1,0 +1,89 @@
+"""The engine's server inside our own program, whose control interface takes a secret.
+
+The engine's control interface (start a run, register a key) knows no password, and a run is code that the serving user
+executes. So whoever calls it shows what follows from the secret in the server's state folder, which the serving user
+alone can read. The sites' interface passes with signatures, that of the engine's own programs with their secret.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from fedhip.federation.transport.bounds import bound_pushes, of_engine
+
+if TYPE_CHECKING:
+    from starlette.types import ASGIApp, Receive, Scope, Send
+
+#: The header of a call to the control interface.
+HEADER = "fedhip-control"
+#: What has a check of its own, or tells nothing: a site's signature, the engine's secret, that the server is up.
+_OPEN = ("/v1/fleet/", "/v1/runtime/")
+_HEALTH = "/health"
+_REFUSED = b'{"detail": "this call takes the secret of the serving user"}'
+
+
+def password(secret: Path) -> str:
+    """What callers of the control interface show; another than the secret itself, which the engine's parts use."""
+    return hmac.new(secret.read_bytes(), b"fedhip control interface", hashlib.sha256).hexdigest()
+
+
+class Guard:
+    """In front of all that the engine serves: what is not known to check its callers takes the password."""
+
+    def __init__(self, app: ASGIApp, expected: str) -> None:
+        self._app, self._expected = app, expected.encode()
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Pass a call on, or refuse it before a byte of its body is read."""
+        if scope["type"] == "lifespan" or (scope["type"] == "http" and self._passes(scope)):
+            await self._app(scope, receive, send)
+        elif scope["type"] == "http":
+            headers = [(b"content-type", b"application/json"), (b"content-length", b"%d" % len(_REFUSED))]
+            await send({"type": "http.response.start", "status": 401, "headers": headers})
+            await send({"type": "http.response.body", "body": _REFUSED})
+        else:
+            await send({"type": "websocket.close"})
+
+    def _passes(self, scope: Scope) -> bool:
+        path: str = scope["path"]
+        if path == _HEALTH or path.startswith(_OPEN):
+            return True
+        shown = [value for name, value in scope["headers"] if name == HEADER.encode()]
+        return len(shown) == 1 and hmac.compare_digest(shown[0], self._expected)
+
+
+def guard(expected: str) -> None:
+    """From here on, a server of the engine that this process makes has the guard in front."""
+    from flwr.superlink import main as link
+    from starlette.middleware import Middleware
+
+    inner = of_engine(link, "_get_middleware")
+
+    def guarded() -> list[Any]:
+        return [Middleware(Guard, expected=expected), *inner()]
+
+    link._get_middleware = guarded
+
+
+def main(words: Sequence[str]) -> int:
+    """`SECRET OBJECTS OPTION…`: run the engine's server with its options, guarded.
+
+    The password follows from the file SECRET, and an answer of a site has so many OBJECTS at most.
+    """
+    from flwr.superlink.cli import flower_superlink
+
+    secret, objects, *options = words
+    guard(password(Path(secret)))
+    bound_pushes(int(objects))
+    sys.argv = ["flower-superlink", *options]
+    flower_superlink()
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
