@@ -536,6 +536,9 @@ def test_the_heads_beyond_the_paper_stand_beside_fedhip(features: Path, capsys: 
     assert main(["run", *words, "--methods", "fedhip,fedhip-lda,fedhip-logistic"]) == 0
     shown = capsys.readouterr().out
     page = Path("beyond/report.html").read_text(encoding="utf-8")
+    # What was chosen on rows is not shown as what they say of it.
+    assert "without the priors, on rows that α was chosen on too" in shown
+    assert "each left out in turn, the personalized models classify" not in page
     methods = Run.open(Path("beyond")).results["methods"]
     assert [methods[name]["rounds"] for name in ("fedhip", "fedhip-lda", "fedhip-logistic")] == [1, 1, 8]
     statistics = 8 * (8 * 9 // 2 + 8 * 5 + 5)

@@ -283,7 +283,10 @@ def print_results(results: dict[str, Any]) -> None:
         low, middle, high = (f"{value:.3g}" for value in (min(alphas), np.median(alphas), max(alphas)))
         print(f"β = {results['beta']:.3g}; α from {low} to {high}, median {middle}")
         common = f"; {loo['accuracy'][0]:.1%} with the global model" if loo["accuracy"] else ""
-        print(f"to be expected by leave-one-out, α and β chosen without the row: {loo['chosen']:.1%}{common}")
+        expected = "to be expected by leave-one-out, α and β chosen without the row"
+        if results["config"].get("prior") == "client":
+            expected = "by leave-one-out, without the priors, on rows that α was chosen on too"
+        print(f"{expected}: {loo['chosen']:.1%}{common}")
     if recommendation := results.get("recommendation"):
         print(in_words(recommendation))
     print("; ".join(f"{phase}: {seconds:.1f} s" for phase, seconds in results["seconds"].items()))
