@@ -91,7 +91,7 @@ def test_pretrain_refuses_before_it_trains(pool: Path) -> None:
     np.savez(pool.parent / "bad.npz", images=waves(6), labels=np.zeros((6, 2)))
     with pytest.raises(ImagesError, match=r"labels of .* have shape \(6, 2\)"):
         fedhip(*words, "--pool", pool, "--evaluate", pool.parent / "bad.npz")
-    with pytest.raises(ConfigError, match=r"pool\.npz is a file"):
+    with pytest.raises(FedHiPError, match=r"pool\.npz is a file"):
         fedhip(*words, "--pool", pool, "--out", pool)
     assert not (pool.parent / "out").exists()
 

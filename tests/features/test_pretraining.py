@@ -15,6 +15,7 @@ import pytest
 import torch
 from safetensors import safe_open
 
+from fedhip import FedHiPError
 from fedhip.features import pretraining
 from fedhip.features.card import make_card, render, write_card
 from fedhip.features.checkpoints import load_encoder, save_encoder
@@ -135,7 +136,7 @@ def test_decoders_that_make_no_sense(sizes: tuple[int, int, int], named: str) ->
 
 def test_the_output_is_no_file(tmp_path: Path) -> None:
     (tmp_path / "out").write_text("")
-    with pytest.raises(ConfigError, match="out is a file"):
+    with pytest.raises(FedHiPError, match="out is a file"):
         pretrain(pool(), TINY, tmp_path / "out", device="cpu")
 
 
