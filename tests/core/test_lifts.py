@@ -149,7 +149,7 @@ def test_the_first_sum_is_small_unless_it_is_nystroems() -> None:
 
 def test_a_lift_too_wide_for_memory_says_the_width_that_fits() -> None:
     require_memory(4096, 2**30)
-    with pytest.raises(LiftError, match=r"width 100000 takes 596\.0 GiB and there are 1\.0; width 4096 fits"):
+    with pytest.raises(LiftError, match=r"width 100000 takes 596\.0 GiB of memory and 1\.0 are free; width 4096 fits"):
         require_memory(100_000, 2**30)
     require_memory(4096, 2**30)
     with pytest.raises(LiftError, match="width 3344 fits"):

@@ -146,6 +146,39 @@ def test_what_is_refused(tmp_path: Path) -> None:
         run.forget("nobody")
 
 
+@pytest.mark.parametrize(
+    ("options", "says"),
+    [
+        ({"prior": "clients"}, "prior is 'clients'; give 'client' or 'none'"),
+        ({"methods": ()}, "no method given"),
+        ({"methods": ("fedhpi",)}, "did you mean 'fedhip'"),
+        ({"alpha": "lo"}, "alpha is 'lo'; give 'loo', or a number"),
+        ({"beta": "best"}, "beta is 'best'; give 'auto' or 'gcv', or a number"),
+        ({"head": "ldaa"}, "did you mean 'lda'"),
+        ({"head_options": {"shrinkage": 0.1}}, "are of --head lda and --head logistic"),
+        ({"lift": "relu", "head": "auto", "head_options": {"penalty": 1.0}}, "judges every head"),
+    ],
+)
+def test_options_are_checked_as_on_the_command_line(options: dict[str, Any], says: str, tmp_path: Path) -> None:
+    path = feature_file(tmp_path / "sites.npz", NAMES)
+    with pytest.raises(fedhip.FedHiPError, match=says):
+        fedhip.run(path, out=tmp_path / "run", **options)
+    assert not (tmp_path / "run").exists()
+
+
+def test_methods_stand_in_the_order_of_tables(tmp_path: Path) -> None:
+    path = feature_file(tmp_path / "sites.npz", NAMES)
+    run = fedhip.run(path, out=tmp_path / "run", methods=["fedncm", "fedhip", "local"])
+    assert list(run.results["methods"]) == run.config["methods"] == ["local", "fedhip", "fedncm"]
+
+
+def test_a_lift_that_does_not_fit_in_memory_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = feature_file(tmp_path / "sites.npz", NAMES)
+    monkeypatch.setattr("fedhip.lifting.memory_available", lambda _: 1000)
+    with pytest.raises(fedhip.FedHiPError, match="memory"):
+        fedhip.run(path, out=tmp_path / "run", lift="relu")
+
+
 def test_a_command_says_that_rows_were_in_memory(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     rng = np.random.default_rng(0)
     fedhip.run(rng.normal(size=(60, 4)), rng.integers(0, 3, 60), 3, partition="iid", out=tmp_path / "run")

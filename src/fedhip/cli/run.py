@@ -29,20 +29,17 @@ from fedhip.core.solvers import require_alpha, require_beta
 from fedhip.data import Dataset
 from fedhip.features import resolve_device
 from fedhip.features.cache import note_run
-from fedhip.heads import HEADS, Lda, Logistic, Ridge
-from fedhip.heads.errors import OptionError
-from fedhip.heads.options import numbers_of, options_of
+from fedhip.heads import HEADS, Ridge
+from fedhip.heads.options import numbers_of
 from fedhip.heads.recommendation import AUTO, in_words
 from fedhip.methods import METHODS
 from fedhip.models import RIDGE
 from fedhip.runs import require_place
 from fedhip.runs.config import read_config
-from fedhip.runs.errors import MethodNameError
 from fedhip.runs.folder import head_of
 from fedhip.runs.results import title_of
-from fedhip.runs.run import RoundSettings, run_round
+from fedhip.runs.run import RoundSettings, methods_named, run_round
 from fedhip.simulation import RIDGES, RidgeOptions
-from fedhip.utils.nearest import did_you_mean
 from fedhip.utils.text import json_text, readable
 
 #: Options that say where the answer goes, and not what it is.
@@ -85,7 +82,7 @@ def register(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) ->
         help="the ridge has an intercept, which is not penalised (default: yes; the paper's has none)",
     )  # fmt: skip
     group.add_argument(
-        "--methods", type=_methods, default=RIDGES, metavar="NAME,…",
+        "--methods", type=lambda text: methods_named(_listed(text)), default=RIDGES, metavar="NAME,…",
         help=f"any of {', '.join(METHODS)}, or all (default: {','.join(RIDGES)})",
     )  # fmt: skip
     group.add_argument(
@@ -177,7 +174,7 @@ def run(args: argparse.Namespace) -> int:
         ),
         keep_statistics=args.statistics,
         head=args.head or RIDGE,
-        head_options=head_options_of(args),
+        head_options=numbers_of(args.head_options or ()),
         lift=lift_settings(args),
         recommend=args.recommend,
     )
@@ -198,7 +195,6 @@ def run(args: argparse.Namespace) -> int:
     made_by += f", {features.features.shape[1]} wide"
     if settings.lift is not None:
         plan = settings.lift.plan(features.features.shape[1], features.num_classes)
-        plan.require_memory(len(features))
         print(f"fedhip: {plan.price}", file=sys.stderr)
         made_by += f", {plan.title}"
     folder, _ = run_round(
@@ -223,19 +219,6 @@ def run(args: argparse.Namespace) -> int:
         print_results(folder.results)
         print(f"{len(folder.clients):,} models in {out / 'models'}; the report: {out / 'report.html'}")
     return 0
-
-
-def head_options_of(args: argparse.Namespace) -> dict[str, float]:
-    """NAME=NUMBER, checked before any work is done."""
-    given, head = numbers_of(args.head_options or ()), args.head or RIDGE
-    if given and head not in (Lda.name, Logistic.name):
-        raise OptionError(
-            "--head-options are of --head lda and --head logistic; a ridge has --alpha and --beta, and --head auto "
-            "judges every head with the options it has by itself"
-        )
-    if head != AUTO:
-        options_of(HEADS[head], args.alpha, given)
-    return given
 
 
 def configuration(args: argparse.Namespace, precision: str | None) -> dict[str, Any]:
@@ -294,18 +277,6 @@ def print_results(results: dict[str, Any]) -> None:
 
 def _megabytes(number: int) -> str:
     return "–" if number == 0 else f"{number / 1e6:.1f} MB"
-
-
-def _methods(text: str) -> tuple[str, ...]:
-    names = [name.strip() for name in text.split(",") if name.strip()]
-    for name in names:
-        if name not in METHODS and name != "all":
-            guess = did_you_mean(name, METHODS)
-            raise MethodNameError(f"there is no method {name!r}; choose among {', '.join(METHODS)}{guess}")
-    if not names:
-        raise MethodNameError(f"no method given; choose among {', '.join(METHODS)}")
-    ordered = (*RIDGES, *(method for method in METHODS if method not in RIDGES))
-    return tuple(method for method in ordered if method in names or "all" in names)
 
 
 def _listed(text: str) -> list[str]:

@@ -109,7 +109,7 @@ def require_memory(width: int, memory: int, rows: int = 0, at_once: int = 1) -> 
         fits, too_wide = (middle, too_wide) if _memory(middle, rows, at_once) <= memory else (fits, middle)
     remedy = f"width {fits} fits" if fits else "no width fits: free some memory"
     raise LiftError(
-        f"a lift of width {width} takes {needed / 2**30:.1f} GiB and there are {memory / 2**30:.1f}; {remedy}"
+        f"a lift of width {width} takes {needed / 2**30:.1f} GiB of memory and {memory / 2**30:.1f} are free; {remedy}"
     )
 
 

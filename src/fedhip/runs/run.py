@@ -21,6 +21,7 @@ from fedhip.core.columns import Columns
 from fedhip.core.fixedpoint import GridStatistics
 from fedhip.core.lift_kinds import LiftKind
 from fedhip.core.lifts import Lift
+from fedhip.core.solvers import require_alpha, require_beta
 from fedhip.data import (
     Dataset,
     FeatureSet,
@@ -36,12 +37,13 @@ from fedhip.data.errors import FeatureFileError
 from fedhip.features import resolve_device
 from fedhip.features.reference import BackboneReference
 from fedhip.heads import HEADS, Head, Ridge, head_named
+from fedhip.heads.errors import OptionError
 from fedhip.heads.options import options_of
 from fedhip.heads.recommendation import AUTO, compare_with_lda, judge_heads, options_of_heads
 from fedhip.heads.round import HeadRound, run_head
 from fedhip.heads.task import Task, check_clients
 from fedhip.lifting import LiftSettings, lift_clients, lifted_grid
-from fedhip.methods import Protocol, run_method
+from fedhip.methods import METHODS, Protocol, run_method
 from fedhip.methods.closed import row_of
 from fedhip.models import RIDGE
 from fedhip.phases import Alpha, Beta, Client, silent
@@ -63,6 +65,7 @@ from fedhip.simulation import (
     clients_of,
     simulate,
 )
+from fedhip.utils.nearest import did_you_mean
 from fedhip.utils.toml import write_toml
 
 Json = dict[str, Any]
@@ -72,7 +75,7 @@ EXAMPLES, THUMBNAIL = 2, 64
 
 @dataclass(frozen=True)
 class RoundSettings:
-    """What the three phases are told.
+    """What the three phases are told, checked.
 
     `head` is whose models the run folder holds; its method is in the table, named or not. "auto" has it chosen on
     training rows (`fedhip.heads.recommendation`). `head_options` are that method's (see `fedhip.methods.METHODS`). With
@@ -93,6 +96,24 @@ class RoundSettings:
     recommend: bool = False
 
     def __post_init__(self) -> None:
+        for name, value, words, check in (
+            ("alpha", self.alpha, ("loo",), require_alpha),
+            ("beta", self.beta, ("auto", "gcv"), require_beta),
+        ):
+            if value not in words:
+                if isinstance(value, str):
+                    raise OptionError(f"{name} is {value!r}; give {' or '.join(map(repr, words))}, or a number")
+                check(value)
+        if self.prior not in ("none", "client"):
+            raise OptionError(f"prior is {self.prior!r}; give 'client' or 'none'")
+        object.__setattr__(self, "methods", methods_named(self.methods))
+        if self.head_options and self.head in (RIDGE, AUTO):
+            raise OptionError(
+                "options of a head (--head-options) are of --head lda and --head logistic; a ridge has --alpha and "
+                "--beta, and --head auto judges every head with the options it has by itself"
+            )
+        if self.head != AUTO:
+            options_of(head_named(self.head), self.alpha, self.head_options)
         if not self.ridge.balance:
             return
         if self.head != RIDGE:
@@ -120,6 +141,20 @@ class RoundSettings:
     def compares_with_lda(self) -> bool:
         """Whether there are ridges to compare, of rows that all weigh alike."""
         return self.recommend and self.head == RIDGE and Ridge.method in self.methods and not self.ridge.balance
+
+
+def methods_named(names: Sequence[str]) -> tuple[str, ...]:
+    """The methods of these names, or "all", in the order of tables: ridges first."""
+    if isinstance(names, str):
+        names = (names,)
+    for name in names:
+        if name not in METHODS and name != "all":
+            guess = did_you_mean(name, METHODS)
+            raise MethodNameError(f"there is no method {name!r}; choose among {', '.join(METHODS)}{guess}")
+    if not names:
+        raise MethodNameError(f"no method given; choose among {', '.join(METHODS)}")
+    ordered = (*RIDGES, *(method for method in METHODS if method not in RIDGES))
+    return tuple(method for method in ordered if method in names or "all" in names)
 
 
 def open_run(path: str | Path) -> Run:
@@ -204,7 +239,7 @@ def run(
     settings = RoundSettings(
         alpha=alpha,
         beta=beta,
-        methods=tuple(methods),
+        methods=methods_named(methods),
         rounds=rounds,
         only_local_classes=only_local_classes,
         prior=prior,
@@ -235,7 +270,7 @@ def run(
         "beta": beta,
         "standardize": standardize,
         "intercept": intercept,
-        "methods": list(methods),
+        "methods": list(methods_named(methods)),
         "head": head,
         "head_options": [f"{name}={value}" for name, value in (head_options or {}).items()] or None,
         "recommend": recommend,
@@ -289,6 +324,7 @@ def run_round(
     lift, lifted, recommendation, watch, ridge = None, None, None, Stopwatch(), settings.ridge
     if settings.lift is not None:
         plan = settings.lift.plan(features.features.shape[1], features.num_classes)
+        plan.require_memory(len(features))
         with watch("lift"):
             lift = plan.draw(clients, device, report)
             clients, lifted = lift_clients(lift, clients, device), plan.told(lift)
