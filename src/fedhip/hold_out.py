@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 
 import numpy as np
 from numpy.typing import NDArray
+from torch import Tensor
 
 from fedhip.core.selection import FOLDS
 from fedhip.orders import HOLD_OUT, Order, client_number, client_order
@@ -25,13 +26,14 @@ def hold_out(
 ) -> list[Client]:
     """The clients with a fifth of their training rows to be tested on, and without their test rows.
 
-    One with a single row trains on it.
+    One with a single row trains on it. Where rows have groups, a fifth of these.
     """
     apart = []
     for client in clients:
-        rows = len(client.train[1])
+        groups = client.group_tensor
+        rows = len(client.train[1]) if groups is None else int(groups.max()) + 1 if len(groups) else 0
         number = min(int(HELD_OUT * rows + 0.5), max(rows - 1, 0))
-        apart.append(set_apart(client, order(client.name, rows, seed)[:number]))
+        apart.append(set_apart(client, order(client.name, rows, seed)[:number], groups))
     return apart
 
 
@@ -39,17 +41,21 @@ def hold_out_fold(client: Client, fold: int, seed: int) -> Client:
     """The client with one of five folds of its training rows to be tested on, and without its test rows.
 
     A class's rows are spread over the folds as evenly as can be. The draw depends on the client's name, its labels and
-    the seed.
+    the seed. Groups of rows are spread so by the label of their first row.
     """
-    labels = client.train[1]
+    labels, groups = client.train[1], client.group_tensor
+    if groups is not None:
+        labels = labels[np.unique(groups.numpy(), return_index=True)[1]]
     order = drawn(client.name, len(labels), seed)
     by_class = order[labels[order].argsort(kind="stable")]
-    return set_apart(client, by_class[(fold + client_number(client.name)) % FOLDS :: FOLDS])
+    return set_apart(client, by_class[(fold + client_number(client.name)) % FOLDS :: FOLDS], groups)
 
 
-def set_apart(client: Client, rows: NDArray[np.int64]) -> Client:
-    """The client with these training rows to be tested on, and without its test rows."""
-    features, labels = client.train
-    held = np.zeros(len(labels), dtype=bool)
-    held[rows] = True
-    return Client(client.name, (features[~held], labels[~held]), (features[held], labels[held]))
+def set_apart(client: Client, rows: NDArray[np.int64], groups: Tensor | None = None) -> Client:
+    """The client with these training rows, or groups of them, to be tested on, and without its test rows."""
+    held = np.zeros(len(client.train[1]), dtype=bool)
+    if groups is None:
+        held[rows] = True
+    else:
+        held = np.isin(groups.numpy(), rows)
+    return client.testing(held)

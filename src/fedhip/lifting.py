@@ -189,4 +189,4 @@ def _lifted(lift: Lift, client: Client, device: str | torch.device) -> Client:
         features = np.array(rows[0])  # a copy: the rows may be read-only
         return lift(torch.from_numpy(features).to(device)).cpu().numpy(), rows[1]
 
-    return Client(client.name, lifted(client.train), lifted(client.test))
+    return replace(client, train=lifted(client.train), test=lifted(client.test))

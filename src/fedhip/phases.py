@@ -41,6 +41,7 @@ from fedhip.core.selection import FOLDS, nested_hits, select
 from fedhip.core.solvers import factorize, require_alpha
 from fedhip.core.standardization import Standardization
 from fedhip.models import masked
+from fedhip.utils.groups import group_numbers
 from fedhip.utils.parallel import in_order, one_thread
 
 Rows = tuple[NDArray[Any], NDArray[np.int64]]
@@ -66,11 +67,28 @@ def silent(phase: str, done: int, total: int) -> None:
 
 @dataclass(frozen=True)
 class Client:
-    """One client's name and its rows (features, labels) to train and to test on."""
+    """One client's name and its rows (features, labels) to train and to test on.
+
+    `groups` (N,) say which of its training rows belong together, where that is known: they are left out, folded and
+    held out together. `test_groups` are those of its test rows.
+    """
 
     name: str
     train: Rows
     test: Rows
+    groups: NDArray[np.int64] | None = None
+    test_groups: NDArray[np.int64] | None = None
+
+    @property
+    def group_tensor(self) -> Tensor | None:
+        """The groups of its training rows, from 0 in the order in which they appear."""
+        return None if self.groups is None else torch.from_numpy(group_numbers(self.groups))
+
+    def testing(self, held: NDArray[np.bool_]) -> Client:
+        """The client with some (N,) of its training rows to be tested on, and without its test rows."""
+        features, labels = self.train
+        groups = (None, None) if self.groups is None else (self.groups[~held], self.groups[held])
+        return Client(self.name, (features[~held], labels[~held]), (features[held], labels[held]), *groups)
 
     def survey(self) -> Survey:
         """Phase 0: what its columns look like."""
@@ -321,7 +339,9 @@ class Federation:
         """All of a client's models, and how each does on its rows left out."""
         F, labels = self.rows(client)
         scale = self.encoding.scale
-        return PersonalizationPath(self.total, F, labels, self.beta, client=client.name, targets=scale)
+        return PersonalizationPath(
+            self.total, F, labels, self.beta, client=client.name, targets=scale, groups=client.groups
+        )
 
     def own_system(self, own: GridStatistics, alpha: float, *, client: str | None = None) -> GlobalSystem:
         """The equations of a client's model, from its statistics."""
@@ -394,7 +414,7 @@ def score_betas(
     alphas: Sequence[float] = SCORING_ALPHAS,
 ) -> LooScore:
     """At a client: how every β does on its rows left out, at the α that it would choose with it among `alphas`."""
-    return score_rows(federation.rows(client), path, client.name, alpha, alphas)
+    return score_rows(federation.rows(client), path, client.name, alpha, alphas, client.groups)
 
 
 def score_rows(
@@ -403,9 +423,10 @@ def score_rows(
     client: str,
     alpha: Alpha,
     alphas: Sequence[float] = SCORING_ALPHAS,
+    groups: NDArray[np.int64] | None = None,
 ) -> LooScore:
     """The same of rows as the ridge sees them, and their labels."""
-    return path.score(*rows, alphas if alpha == "loo" else (float(alpha),), client=client)
+    return path.score(*rows, alphas if alpha == "loo" else (float(alpha),), client=client, groups=groups)
 
 
 def choose_beta(
@@ -473,7 +494,9 @@ class Personalization:
         labels = torch.as_tensor(client.train[1], device=grid.device)
         local_classes = torch.bincount(labels, minlength=grid.num_classes) > 0
         mask = local_classes if only_local_classes else None
-        judged = calibration_rows(len(labels))
+        groups = client.group_tensor
+        # A group is left out whole, and so looked at whole.
+        judged = calibration_rows(len(labels)) if groups is None else torch.arange(len(labels))
         if alpha == "loo":
             looked = _look(federation, client, sorted(DEFAULT_ALPHAS if alphas is None else alphas), only_local_classes)
             chosen, curve, estimate, scores, common = *looked[:3], looked[3][judged], looked[4][judged]
@@ -481,7 +504,7 @@ class Personalization:
         else:
             chosen, curve = require_alpha(alpha), None
             F, targets = _targets(federation, client, judged)
-            common = federation._system.left_out(F, targets) / targets.amax(dim=1, keepdim=True)
+            common = federation._system.left_out(F, targets, groups=groups) / targets.amax(dim=1, keepdim=True)
         if last:
             federation.release()
         if own is None:
@@ -492,7 +515,7 @@ class Personalization:
             require_part(grid, own, client.name)
             if chosen > 0.0:
                 system = federation.own_system(own, chosen, client=client.name)
-                scores = system.left_out(F, targets, 1.0 + chosen) / targets.amax(dim=1, keepdim=True)
+                scores = system.left_out(F, targets, 1.0 + chosen, groups) / targets.amax(dim=1, keepdim=True)
                 model = federation.on_raw(system.G)
             else:
                 scores, model = common, federation.common
@@ -527,7 +550,7 @@ def _look(
     for beta in set(fold_betas) - {federation.beta}:  # one factor at a time
         look(federation.with_beta(beta))
     path, margins = look(federation)
-    estimate = nested_hits([folds[fold] for fold in range(FOLDS)]) / len(margins)
+    estimate = nested_hits([folds[fold] for fold in range(FOLDS)], groups=client.group_tensor) / len(margins)
     chosen = alphas[select(margins)]
     curve = (margins > 0.0).double().mean(dim=0).tolist()
     return chosen, curve, estimate, path.loo_scores(chosen), path.loo_scores(0.0)

@@ -17,6 +17,7 @@ import torch
 from torch import Tensor
 
 from fedhip.core import RidgePath
+from fedhip.core.groups import classes_without
 from fedhip.core.prior import SMOOTHINGS, TEMPERATURES, Prior, PriorLosses, choose_priors, scale_of
 from fedhip.models import masked
 from fedhip.phases import Client, Federation
@@ -84,13 +85,21 @@ def traffic_with_priors(federation: Federation, method: str, models: Sequence[in
 
 
 def choose_scored_priors(
-    scores: Sequence[Tensor | None], labels: Sequence[Tensor], own: Sequence[Tensor], everybody: Tensor
+    scores: Sequence[Tensor | None],
+    labels: Sequence[Tensor],
+    own: Sequence[Tensor],
+    everybody: Tensor,
+    groups: Sequence[Tensor | None] | None = None,
 ) -> list[Prior]:
-    """Every client's, from scores of its rows by models that have not seen them; None where there are none."""
+    """Every client's, from scores of its rows by models that have not seen them; None where there are none.
+
+    `groups` are those of each client's rows, where they are left out of the counts by group.
+    """
     scale = scale_of(part for part in scores if part is not None)
+    together = [None] * len(scores) if groups is None else groups
     losses = [
-        None if part is None else PriorLosses.of([part], y, counts, everybody, scale)
-        for part, y, counts in zip(scores, labels, own, strict=True)
+        None if part is None else PriorLosses.of([part], y, counts, everybody, scale, of)
+        for part, y, counts, of in zip(scores, labels, own, together, strict=True)
     ]
     return [prior for _, prior in choose_priors(losses)]
 
@@ -133,7 +142,7 @@ def prior_losses(
     found = {}
     for method, every in scores.items():
         parts = local_classes_only(every, client, len(everybody)) if only_local_classes else every
-        found[method] = PriorLosses.of(parts, labels, own, everybody, scales[method])
+        found[method] = PriorLosses.of(parts, labels, own, everybody, scales[method], client.group_tensor)
     return found
 
 
@@ -141,11 +150,14 @@ def local_classes_only(scores: Iterable[Tensor], client: Client, num_classes: in
     """Scores (N_k, d) of a client's rows left out, in which it knows no class but its own."""
     for part in scores:
         labels = torch.as_tensor(client.train[1], device=part.device)
-        yield left_out_classes(part, labels, torch.bincount(labels, minlength=num_classes))
+        counts = torch.bincount(labels, minlength=num_classes)
+        yield left_out_classes(part, labels, counts, client.group_tensor)
 
 
-def left_out_classes(scores: Tensor, labels: Tensor, counts: Tensor) -> Tensor:
-    """Scores (N, d) with −∞ for the classes that the client has no other row of."""
+def left_out_classes(scores: Tensor, labels: Tensor, counts: Tensor, groups: Tensor | None = None) -> Tensor:
+    """Scores (N, d) with −∞ for the classes that the client has no other row of, or no row of another group."""
+    if groups is not None:
+        return scores.masked_fill(classes_without(labels, groups, counts.to(scores.device)) == 0, -torch.inf)
     scores = masked(scores, counts > 0)
     alone = (counts[labels] == 1)[:, None]
     return torch.where(alone, scores.scatter(1, labels[:, None], -torch.inf), scores)
@@ -161,5 +173,11 @@ def local_path(
     """All ridges of the client's rows alone."""
     features = torch.tensor(client.train[0], device=device)
     return RidgePath(
-        features, client.train[1], num_classes, client=client.name, standardize=standardize, intercept=intercept
+        features,
+        client.train[1],
+        num_classes,
+        client=client.name,
+        standardize=standardize,
+        intercept=intercept,
+        groups=client.groups,
     )

@@ -40,6 +40,7 @@ from fedhip.phases import (
     silent,
 )
 from fedhip.priors import choose_client_priors, local_path, prior_alphas, traffic_with_priors
+from fedhip.utils.groups import group_numbers
 from fedhip.utils.parallel import MEMINFO, in_order, memory_available
 
 #: The ridges that `simulate` computes side by side.
@@ -136,10 +137,13 @@ class Stopwatch:
 def clients_of(data: FeatureSet, partition: Partition, split: NDArray[np.int8] | None = None) -> list[Client]:
     """Each client's rows to train and to test on: by this split, by the data's own, or eight of ten."""
     split = split_of(data.split if split is None else split, partition)
-    return [
-        Client(name, (data.features[train], data.labels[train]), (data.features[test], data.labels[test]))
-        for name, (train, test) in zip(partition.clients, client_parts(partition, split), strict=True)
-    ]
+    numbers = None if data.groups is None else group_numbers(data.groups)
+    clients = []
+    for name, (train, test) in zip(partition.clients, client_parts(partition, split), strict=True):
+        groups = (None, None) if numbers is None else (numbers[train], numbers[test])
+        rows = (data.features[train], data.labels[train]), (data.features[test], data.labels[test])
+        clients.append(Client(name, *rows, *groups))
+    return clients
 
 
 @dataclass(frozen=True)

@@ -180,7 +180,7 @@ def test_class_with_one_image_is_an_error_unless_allowed(tmp_path: Path) -> None
         ((), "no image lies in any class folder"),
         (("0.png", "a/0.png"), r"0\.png lies outside any class folder"),
         (("a/0.png", "s/a/0.png"), r"a/0\.png and s/a/0\.png lie at depths \[1, 2\]"),
-        (("s/t/a/0.png",), r"s/t/a/0\.png lie at depths \[3\]"),
+        (("r/s/t/a/0.png",), r"r/s/t/a/0\.png lie at depths \[4\]"),
     ],
 )
 def test_folders_of_another_layout(tmp_path: Path, names: tuple[str, ...], message: str) -> None:

@@ -102,7 +102,9 @@ def _site(args: argparse.Namespace) -> tuple[Site, Dataset | None, np.ndarray]:
     name, chosen = whose_rows(str(source), data, args.client or (source.stem if data.clients is None else None))
     labels = data.labels[chosen]
     if data.split is None:  # as a federation's site divides them
-        partition = make_partition(labels, "natural", clients=np.full(len(labels), name), seed=args.seed)
+        groups = None if data.groups is None else data.groups[chosen]
+        whose = np.full(len(labels), name)
+        partition = make_partition(labels, "natural", clients=whose, seed=args.seed, groups=groups)
         split = split_of(None, partition)
     else:
         split = data.split[chosen]

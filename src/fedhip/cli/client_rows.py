@@ -53,7 +53,8 @@ def load_client(run: Run, args: argparse.Namespace, *, test_rows: bool) -> tuple
     labels = in_classes_of(run, str(source), data, chosen)
     features = data.features if isinstance(data, FeatureSet) else extract_for(run, data, args)
     split = None if data.split is None else data.split[chosen]
-    return divided(run, name, features[chosen], labels, split, test_rows=test_rows)
+    groups = None if data.groups is None else data.groups[chosen]
+    return divided(run, name, features[chosen], labels, split, groups, test_rows=test_rows)
 
 
 def extract_for(run: Run, data: Dataset, args: argparse.Namespace) -> np.ndarray:

@@ -157,7 +157,9 @@ def _clients_of_the_data(run: Run, args: argparse.Namespace, wanted: Collection[
         )
         tell_window(data, f"as in {run.path}")
         features = extract_for(run, data, args)
-        rows = FeatureSet(features, data.labels, data.class_names, clients=data.clients, split=data.split)
+        rows = FeatureSet(
+            features, data.labels, data.class_names, clients=data.clients, split=data.split, groups=data.groups
+        )
     partition, split = load_partition(run.path / "partition.json", rows.labels, rows.clients, data_split=rows.split)
     return {client.name: client for client in clients_of(rows, partition, split) if client.name in wanted}
 

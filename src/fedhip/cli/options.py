@@ -187,6 +187,7 @@ def divide(args: argparse.Namespace, data: Dataset | FeatureSet) -> Partition:
         concentration=args.concentration,
         shards_per_client=args.shards,
         min_rows=args.min_rows,
+        groups=data.groups,
     )
 
 
@@ -226,5 +227,12 @@ def extract_features(
         mask_seed=args.mask_seed if args.mask_ratio else 0,
         window=dataset.window,
     )
-    rows = FeatureSet(features, dataset.labels, dataset.class_names, clients=dataset.clients, split=dataset.split)
+    rows = FeatureSet(
+        features,
+        dataset.labels,
+        dataset.class_names,
+        clients=dataset.clients,
+        split=dataset.split,
+        groups=dataset.groups,
+    )
     return reference, rows

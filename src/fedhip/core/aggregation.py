@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from fedhip.core.errors import EmptyClientError
+from fedhip.core.groups import left_out_residuals
 from fedhip.core.solvers import Factor, factorize, rank_tolerance, require_beta
 from fedhip.core.statistics import Statistics
 
@@ -56,12 +57,22 @@ class GlobalSystem:
         """Ĝ (m, d)."""
         return self.factor.unwhiten(self.U)
 
-    def left_out(self, F: Tensor, Y: Tensor, weight: float = 1.0) -> Tensor:
+    def left_out(self, F: Tensor, Y: Tensor, weight: float = 1.0, groups: Tensor | None = None) -> Tensor:
         """Scores (n, d) of rows that are in the equations with this weight, each by the model without it, exactly.
 
-        A row that alone determines its own prediction gets zeros: the others say nothing of it.
+        Of `groups` (n,), whose rows must all be there, each by the model without its group. A row that alone determines
+        its own prediction gets zeros: the others say nothing of it.
         """
         W = self.factor.whiten(F)
+        if groups is not None:
+
+            def remainder(S: Tensor) -> tuple[Tensor, Tensor]:
+                M = (torch.eye(len(S)).to(W) - weight * W[S] @ W[S].mT)[None]
+                return M, torch.ones_like(M[:, 0])
+
+            residuals = (Y - W @ self.U)[:, None]
+            found, fine = left_out_residuals(groups, residuals, remainder, rank_tolerance(max(W.shape)))
+            return (Y - found[:, 0]).masked_fill_(~fine, 0.0)
         remainder = 1.0 - weight * W.square().sum(dim=1)
         known = remainder > rank_tolerance(max(W.shape))
         scores = Y - (Y - W @ self.U) / torch.where(known, remainder, 1.0)[:, None]

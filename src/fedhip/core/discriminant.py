@@ -42,6 +42,7 @@ from torch import Tensor
 
 from fedhip.core.affine import AffineModel
 from fedhip.core.errors import EmptyClientError, FedHiPError
+from fedhip.core.groups import checked_groups, members
 from fedhip.core.personalization import client_rows
 from fedhip.core.rows import ArrayLike
 from fedhip.core.solvers import rank_tolerance
@@ -135,15 +136,26 @@ class Discriminant:
         """(n, d)."""
         return self.model.scores(features)
 
-    def loo_scores(self, features: ArrayLike, labels: ArrayLike, *, client: str | None = None) -> Tensor:
+    def loo_scores(
+        self,
+        features: ArrayLike,
+        labels: ArrayLike,
+        *,
+        client: str | None = None,
+        groups: ArrayLike | None = None,
+    ) -> Tensor:
         """For each row of a client the scores (N_k, d) of the discriminant fitted without it, exactly.
+
+        Of `groups` (N_k,), without all rows of the row's group.
 
         A shrinkage that was given stays, "oas" is chosen without the row. The features are taken as they are: if they
         were standardised by all rows, the row had its part in that, and a refit from raw features may differ. A row
         that is alone in its class leaves that class without rows, and its score −∞.
         """
         F, Y = client_rows(self.total, features, labels, client)
-        return self._rows(F, Y).left_out(self, None)
+        together = checked_groups(groups, len(F))
+        rows = self._rows(F, Y)
+        return rows.left_out(self, None) if together is None else without_groups(self, rows, None, together)
 
     def moves_without(self, features: ArrayLike, labels: ArrayLike, gone: Tensor) -> tuple[Tensor, Tensor]:
         """What leaving out the rows `gone` (N_k,) bool does to all of a client's scores (N_k, d), by classes' means.
@@ -393,10 +405,78 @@ class PersonalDiscriminant:
         """(n, d)."""
         return self.model.scores(features)
 
-    def loo_scores(self) -> Tensor:
+    def loo_scores(self, groups: ArrayLike | None = None) -> Tensor:
         """For each of the client's rows the scores (N_k, d) without it, exactly but for the variances τ₀² and τ².
 
-        These are as they are, and so is the standardisation of the features (see `Discriminant.loo_scores`). A class
-        that the row is alone in, in the whole federation, has the score −∞.
+        Of `groups` (N_k,), without all rows of the row's group. These are as they are, and so is the standardisation of
+        the features (see `Discriminant.loo_scores`). A class that the row is alone in, in the whole federation, has the
+        score −∞.
         """
-        return self._rows.left_out(self._federation, self._weights)
+        together = checked_groups(groups, len(self._rows.X))
+        if together is None:
+            return self._rows.left_out(self._federation, self._weights)
+        return without_groups(self._federation, self._rows, self._weights, together)
+
+
+def without_groups(of: Discriminant, rows: _Rows, personal: _Weights | None, groups: Tensor) -> Tensor:
+    """Scores (N_k, d) of each row without its group; with a client's own means, exactly but for τ₀² and τ².
+
+    With j_c rows of class c in the group, u their residuals and t_c the sum of these,
+
+        μ_c' = μ_c − t_c/(n_c − j_c),   S' = S − Σ u uᵀ − Σ_c t_c t_cᵀ/(n_c − j_c) = S − P Pᵀ
+
+    an update of low rank, and the spectrum's shift with the shrinkage as for one row.
+    """
+    scores = torch.empty((len(rows.X), len(of._counts))).to(rows.X)
+    for at in members(groups):
+        S = at.to(rows.X.device)
+        scores[S] = _without(of, rows, personal, S)
+    return scores
+
+
+def _without(of: Discriminant, rows: _Rows, personal: _Weights | None, S: Tensor) -> Tensor:
+    """Scores (s, d) of the rows S by the discriminant without them."""
+    U, c, d = rows.U[S], rows.labels[S], len(of._counts)
+    gone = torch.bincount(c, minlength=d).to(U)
+    n = of._counts - gone
+    sums = torch.zeros((d, U.shape[1])).to(U).index_add_(0, c, U)
+    slides = -sums / n.clamp(min=1.0)[:, None]  # of the means; of a class without rows it counts for nothing
+    hit = (gone > 0.0) & (n > 0.0)
+    P = torch.cat((U, sums[hit] / n[hit].sqrt()[:, None]))  # (r, m)
+    N = max(float(n.sum()), 1.0)
+    product = P @ P.mT
+    trace = of._values.sum() - product.diagonal().sum()
+    trace = torch.where(trace > of._rounding, trace, 0.0)
+    shrinkage = torch.full_like(trace, of.shrinkage)
+    if of._chosen_anew:
+        # tr (S − PPᵀ)² = tr S² − 2 tr PᵀSP + tr (PᵀP)²
+        of_square = of._values.square().sum() - 2.0 * (P.square() @ of._values).sum() + product.square().sum()
+        of_square = torch.maximum(of_square, trace.square() / len(of._values)) * (trace > 0.0)
+        shrinkage = oas_shrinkage(trace, of_square, n.sum() - (n > 0.0).sum(), len(of._values))
+    G = 1.0 / of._spectrum(trace[None], shrinkage[None], N)[0]
+    means = of._rotated + slides.mT
+    if personal is not None:
+        own = rows.counts - gone
+        others = (n - own) / n.clamp(min=1.0)
+        v = own * others
+        # Residuals of the client's other rows, from the means that moved.
+        left = torch.where((v > 0.0)[:, None], rows.sums - sums - own[:, None] * slides, 0.0)
+        weights = _Weights(
+            left.sum(dim=0),
+            (left / own.clamp(min=1.0)[:, None]).mT,
+            v,
+            others,
+            personal.shift_variance,
+            personal.class_variance,
+        )
+        shift = weights.shift_per_sum(v.sum(), v.square().sum()) * weights.sum
+        means = means + weights.class_means * weights.class_weights(v) + weights.spread(shift)
+    share = (1.0 - shrinkage) / N
+    PG = P * G
+    inner = torch.eye(len(P)).to(P) - share * PG @ P.mT
+    # A group that alone spans a direction leaves a singular covariance: without shrinkage nothing is known there.
+    update = share * torch.linalg.pinv(inner, rtol=rank_tolerance(P.shape[1]), hermitian=True)
+    XP, MP = rows.X[S] @ PG.mT, means.mT @ PG.mT
+    linear = (rows.X[S] * G) @ means + XP @ update @ MP.mT
+    square = G @ means.square() + ((MP @ update) * MP).sum(dim=1)
+    return linear - square / 2 + (n / N).log()

@@ -8,7 +8,10 @@ In whitened coordinates (A + βI = R Rᵀ, W = F_k R⁻ᵀ, U = R⁻¹B) the cli
     y_i − loo_i(α) = (y_i − fit_i)/(1 − h_i)              loo_i: the prediction without row i, exactly
 
 Leaving row i out takes it from both places it counts in: once in the sum over clients, α times on top. Both lines are
-sums of terms of one sign, so that nothing cancels however large α is.
+sums of terms of one sign, so that nothing cancels however large α is. Rows of one group are left out together, by the
+same matrices (`fedhip.core.groups`). A row of weight w is one of features and targets times √w.
+
+Classes are judged by margins, real targets by squared errors; a *table* (N_k, a) holds either, the larger the better.
 """
 
 from __future__ import annotations
@@ -24,6 +27,7 @@ from torch import Tensor
 
 from fedhip.core.aggregation import GlobalSystem, global_system
 from fedhip.core.errors import AlphaError, BetaError, EmptyClientError, FewRowsWarning, LeaveOneOutWarning
+from fedhip.core.groups import checked_groups, classes_without, left_out_residuals
 from fedhip.core.personalization import client_rows
 from fedhip.core.ridge import penalty_grid
 from fedhip.core.rows import ArrayLike
@@ -67,6 +71,8 @@ class PersonalizationPath:
     targets : (d,), optional
         What a row's target is in the column of its class, in place of 1. For rows that are weighted by class, the
         features times √w and √w here; scores are those of the rows without their weights.
+    groups : (N_k,), optional
+        Rows of one group are left out together: "one" in leave-one-out is then one group.
 
     Notes
     -----
@@ -83,19 +89,22 @@ class PersonalizationPath:
         *,
         client: str | None = None,
         targets: Tensor | None = None,
+        groups: ArrayLike | None = None,
     ) -> None:
         F, Y = client_rows(total, features, labels, client, targets)
         system = global_system(total, beta)
-        self._start(total, system, system.factor.whiten(F), Y)
+        self._start(total, system, system.factor.whiten(F), Y, checked_groups(groups, len(F)))
 
     @classmethod
-    def _whitened(cls, total: Statistics, system: GlobalSystem, W: Tensor, Y: Tensor) -> PersonalizationPath:
+    def _whitened(
+        cls, total: Statistics, system: GlobalSystem, W: Tensor, Y: Tensor, groups: Tensor | None
+    ) -> PersonalizationPath:
         self = object.__new__(cls)
-        self._start(total, system, W, Y)
+        self._start(total, system, W, Y, groups)
         return self
 
-    def _start(self, total: Statistics, system: GlobalSystem, W: Tensor, Y: Tensor) -> None:
-        self._system, self._W, self._Y = system, W, Y
+    def _start(self, total: Statistics, system: GlobalSystem, W: Tensor, Y: Tensor, groups: Tensor | None) -> None:
+        self._system, self._W, self._Y, self._groups = system, W, Y, groups
         # An intercept fits the only row of a federation whatever beta is: a warning would have no advice.
         self._warned = total.intercept and total.num_samples == 1
         self._labels = Y.argmax(dim=1)
@@ -139,14 +148,15 @@ class PersonalizationPath:
         With `only_local_classes` these are the classes of the client's other rows; a row of another class has −∞.
         """
         counts = (self._Y > 0.0).sum(dim=0)
+        left = None if self._groups is None else classes_without(self._labels, self._groups, counts)
         found = []
         for scores, known in self._loo(alphas):
             if only_local_classes:
-                scores.masked_fill_(counts == 0, -torch.inf)
+                scores.masked_fill_(counts == 0 if left is None else (left == 0)[:, None], -torch.inf)
             found.append(margins_of(scores, self._labels).masked_fill_(~known, -torch.inf))
         margins = torch.cat(found, dim=1)
         # Without its only row a class is not among the client's: no model of the others can name it.
-        alone = counts[self._labels] == 1
+        alone = counts[self._labels] == 1 if left is None else left.gather(1, self._labels[:, None])[:, 0] == 0
         return margins.masked_fill_(alone[:, None], -torch.inf) if only_local_classes else margins
 
     def fold_margins(self, alphas: Sequence[float], margins: Tensor, fold: int) -> Tensor:
@@ -159,8 +169,8 @@ class PersonalizationPath:
 
         In more than 64 rows a few that have seen the fold make no difference: `margins`, from `loo_margins`, are taken.
         """
-        rows = len(self._W)
-        others = without_fold(rows, fold).to(self._W.device)
+        rows, groups = len(self._W), self._groups
+        others = without_fold(rows, fold, groups).to(self._W.device)
         if rows > _REFOLDED or bool(others.all()) or not bool(others.any()):
             return margins
         at = torch.tensor([require_alpha(alpha) for alpha in alphas], dtype=self._W.dtype, device=self._W.device)
@@ -170,13 +180,22 @@ class PersonalizationPath:
         # A fold that alone spans a direction leaves nothing to predict it by.
         solved = across @ torch.linalg.pinv(inside, hermitian=True)
         left = residuals[:, others] - solved @ residuals[:, ~others]
-        remainder = M[:, others][:, :, others].diagonal(dim1=1, dim2=2) - (solved * across).sum(dim=2)
-        known = remainder > rank_tolerance(max(self._W.shape))
-        scores = self._Y[others] - left / torch.where(known, remainder, 1.0)[:, :, None]
+        tolerance = rank_tolerance(max(self._W.shape))
+        if groups is None:
+            remainder = M[:, others][:, :, others].diagonal(dim1=1, dim2=2) - (solved * across).sum(dim=2)
+            known = remainder > tolerance
+            left, known = left / torch.where(known, remainder, 1.0)[:, :, None], known.mT
+            scores = (self._Y[others] - left).transpose(0, 1)
+        else:
+            among = M[:, others][:, :, others] - solved @ across.mT
+            blocks = _blocks_of(among)
+            _, numbers = torch.unique(groups[others.cpu()], return_inverse=True)
+            found, known = left_out_residuals(numbers, left.transpose(0, 1).contiguous(), blocks, tolerance)
+            scores = self._Y[others][:, None] - found
         found = margins.clone()
-        without = margins_of(scores.transpose(0, 1).contiguous(), self._labels[others])
+        without = margins_of(scores.contiguous(), self._labels[others])
         hidden = torch.isinf(margins[others])  # of classes that the client has no other row of
-        found[others] = without.masked_fill_(~known.mT | hidden, -torch.inf)
+        found[others] = without.masked_fill_(~known | hidden, -torch.inf)
         return found
 
     def select(self, alphas: Sequence[float] = DEFAULT_ALPHAS, *, only_local_classes: bool = False) -> float:
@@ -194,6 +213,8 @@ class PersonalizationPath:
     def _leave_one_out(self, alphas: Sequence[float]) -> tuple[Tensor, Tensor]:
         """Scores (N_k, a, d) without the row itself, and which rows have any (N_k, a)."""
         rows = len(self._Y)
+        if self._groups is not None:
+            return self._leave_groups_out(alphas, self._groups)
         if not any(alphas):  # the global model needs no spectrum
             residuals = self._residuals[:, None].repeat(1, len(alphas), 1)
             remainder = (1.0 - self._W.square().sum(dim=1, keepdim=True)).expand(rows, len(alphas))
@@ -203,18 +224,34 @@ class PersonalizationPath:
             residuals = self._spectrum.residuals(at, self._residuals)
             remainder, most = self._spectrum.remainder(at)
         known = remainder > rank_tolerance(max(self._W.shape)) * most
-        all_known = bool(known.all())
-        if not all_known and not self._warned:
-            self._warned = True
-            first = int((~known).any(dim=0).nonzero()[0])
-            warnings.warn(
-                f"{int((~known[:, first]).sum())} of {rows} rows alone determine their own prediction at alpha = "
-                f"{alphas[first]:g}: leave-one-out says nothing of them, and they count as wrong; a larger beta helps",
-                LeaveOneOutWarning,
-                stacklevel=4,
-            )
+        self._warn_of(known, alphas)
         scores = residuals.div_(remainder[:, :, None]).neg_().add_(self._Y[:, None])
-        return scores if all_known else scores.masked_fill_(~known[:, :, None], 0.0), known
+        return scores if bool(known.all()) else scores.masked_fill_(~known[:, :, None], 0.0), known
+
+    def _leave_groups_out(self, alphas: Sequence[float], groups: Tensor) -> tuple[Tensor, Tensor]:
+        """The same without all rows of the row's group."""
+        at = torch.tensor(alphas, dtype=self._W.dtype, device=self._W.device)
+        residuals = self._spectrum.residuals(at, self._residuals)
+
+        def remainder(S: Tensor) -> tuple[Tensor, Tensor]:
+            return self._spectrum.remainders(at, S), self._spectrum.most(at, S).mT
+
+        found, known = left_out_residuals(groups, residuals, remainder, rank_tolerance(max(self._W.shape)))
+        self._warn_of(known, alphas)
+        return found.neg_().add_(self._Y[:, None]).masked_fill_(~known[:, :, None], 0.0), known
+
+    def _warn_of(self, known: Tensor, alphas: Sequence[float]) -> None:
+        """Warn once of rows that leave-one-out says nothing of."""
+        if self._warned or bool(known.all()):
+            return
+        self._warned = True
+        first = int((~known).any(dim=0).nonzero()[0])
+        warnings.warn(
+            f"{int((~known[:, first]).sum())} of {len(known)} rows alone determine their own prediction at alpha = "
+            f"{alphas[first]:g}: leave-one-out says nothing of them, and they count as wrong; a larger beta helps",
+            LeaveOneOutWarning,
+            stacklevel=5,
+        )
 
 
 @dataclass(frozen=True)
@@ -265,17 +302,28 @@ class _Spectrum:
         remainder = 1.0 - self.X.square() @ ((1.0 + at) / growth)
         return remainder, torch.ones_like(remainder)
 
-    def remainders(self, at: Tensor) -> Tensor:
-        """1 − H at each α, over all pairs of rows (a, N_k, N_k)."""
+    def remainders(self, at: Tensor, rows: Tensor | slice = slice(None)) -> Tensor:
+        """1 − H at each α, over all pairs of rows (a, N_k, N_k), or of some."""
         if self.X is None:
-            shares = (1.0 - self.values)[:, None] / self._growth(at)
-            return torch.einsum("ir,ra,jr->aij", self.basis, shares, self.basis)
-        shares = (1.0 + at) / self._growth(at)
-        return torch.eye(len(self.X)).to(self.X) - torch.einsum("ir,ra,jr->aij", self.X, shares, self.X)
+            shares, basis = (1.0 - self.values)[:, None] / self._growth(at), self.basis[rows]
+            return torch.einsum("ir,ra,jr->aij", basis, shares, basis)
+        shares, X = (1.0 + at) / self._growth(at), self.X[rows]
+        return torch.eye(len(X)).to(X) - torch.einsum("ir,ra,jr->aij", X, shares, X)
+
+    def most(self, at: Tensor, rows: Tensor) -> Tensor:
+        """What the rounding of `remainders` is relative to, for some rows (n, a)."""
+        if self.X is None:
+            return self.basis[rows].square() @ (1.0 / self._growth(at))
+        return torch.ones((len(rows), len(at))).to(self.X)
 
     def _growth(self, at: Tensor) -> Tensor:
         """1 + αλ (r, a)."""
         return 1.0 + self.values[:, None] * at
+
+
+def _blocks_of(M: Tensor) -> Callable[[Tensor], tuple[Tensor, Tensor]]:
+    """Blocks of matrices (a, n, n), for `left_out_residuals`."""
+    return lambda S: (M[:, S][:, :, S], torch.ones((len(M), len(S))).to(M))
 
 
 def _checked_alphas(alphas: Sequence[float] | float) -> list[float]:
@@ -376,22 +424,23 @@ class RegularizationPath:
         alphas: Sequence[float] = (0.0,),
         *,
         client: str | None = None,
+        groups: ArrayLike | None = None,
     ) -> LooScore:
-        """Score every β on one client's rows by exact leave-one-out.
+        """Score every β on one client's rows by exact leave-one-out; of `groups` (N,), one group at a time.
 
         With the default α = 0 the global model is scored. With several `alphas` the client is scored at the
         α it would select at that β, which is the personalized model the federation is after; that costs an
         eigendecomposition for each β, and with one α a Cholesky factorisation.
         """
         F, Y = client_rows(self._total, features, labels, client, self._targets)
-        ordered = sorted(_checked_alphas(alphas))
+        ordered, together = sorted(_checked_alphas(alphas)), checked_groups(groups, len(F))
         one_model = len(ordered) == 1 and ordered[0] > 0.0 and len(F) > _REFOLDED
-        looks = self._one_model(F, Y, ordered[0]) if one_model else self._whole_paths(F, Y, ordered)
+        looks = self._one_model(F, Y, ordered[0], together) if one_model else self._whole_paths(F, Y, ordered, together)
         soft, right, error = [], [], []
         for margins, fold_margins, mean_error in looks:
             sums = [soft_hits(margins).sum(dim=0).max()]
             for fold in range(FOLDS):  # its rows have no say in what the others count
-                others = without_fold(len(F), fold).to(F.device)
+                others = without_fold(len(F), fold, together).to(F.device)
                 sums.append(soft_hits(fold_margins(fold)[others]).sum(dim=0).max())
             soft.append(torch.stack(sums))
             best = select(margins)
@@ -399,23 +448,23 @@ class RegularizationPath:
             error.append(mean_error([ordered[best]])[0] * len(F))
         return LooScore(self.betas, torch.stack(soft, dim=1), torch.stack(right), torch.stack(error), len(F))
 
-    def _whole_paths(self, F: Tensor, Y: Tensor, alphas: Sequence[float]) -> Iterator[_Look]:
+    def _whole_paths(self, F: Tensor, Y: Tensor, alphas: Sequence[float], groups: Tensor | None) -> Iterator[_Look]:
         """For each β the client's models at every α, by an eigendecomposition."""
         rotated = F @ self._V
         for beta in self.betas:
             factor = self._factor(beta)
             W = rotated[:, self._kept(factor)] / factor.values.sqrt()
-            path = PersonalizationPath._whitened(self._total, self._system(factor), W, Y)
+            path = PersonalizationPath._whitened(self._total, self._system(factor), W, Y, groups)
             margins = path.loo_margins(alphas)
             yield margins, partial(path.fold_margins, alphas, margins), path.loo_error
 
-    def _one_model(self, F: Tensor, Y: Tensor, alpha: float) -> Iterator[_Look]:
+    def _one_model(self, F: Tensor, Y: Tensor, alpha: float, groups: Tensor | None) -> Iterator[_Look]:
         """For each β the client's model at this α, by a Cholesky factorisation."""
         labels, total = Y.argmax(dim=1), self._total
         gram, cross = torch.add(total.gram, F.mT @ F, alpha=alpha), torch.add(total.cross, F.mT @ Y, alpha=alpha)
         for beta in self.betas:
             system = GlobalSystem.of(factorize(gram.clone, total.penalty(beta)), cross)
-            scores = system.left_out(F, Y, 1.0 + alpha)
+            scores = system.left_out(F, Y, 1.0 + alpha, groups)
             margins, error = margins_of(scores, labels)[:, None], (scores - Y).square().sum()[None] / len(F)
             yield margins, lambda fold, same=margins: same, lambda alphas, same=error: same  # type: ignore[misc]
 

@@ -32,6 +32,7 @@ import torch
 from torch import Tensor
 
 from fedhip.core.errors import DimensionError
+from fedhip.core.groups import members
 
 #: Five to the decade, in units of the scores' deviation: from nearly the highest score alone to nearly uniform.
 TEMPERATURES: tuple[float, ...] = tuple(10.0 ** (i / 5) for i in range(-8, 5))
@@ -65,8 +66,17 @@ class Prior:
         lifted = _lifted(own, _frequencies(everybody, everybody.sum()), [self.smoothing])[:, 0]
         return (lifted / (own.sum() + self.smoothing)).log()
 
-    def left_out_shifts(self, labels: Tensor, own: Tensor, everybody: Tensor) -> Tensor:
-        """The shift (N, d) as it would be without each of the client's rows, from their labels (N,)."""
+    def left_out_shifts(self, labels: Tensor, own: Tensor, everybody: Tensor, groups: Tensor | None = None) -> Tensor:
+        """The shift (N, d) as it would be without each of the client's rows, from their labels (N,).
+
+        Of `groups` (N,), without all rows of the row's group.
+        """
+        if groups is not None:
+            shifts = torch.empty((len(labels), len(own)), dtype=torch.float64, device=everybody.device)
+            for S in members(groups):
+                gone = torch.bincount(labels[S.to(labels.device)], minlength=len(own)).to(everybody.device)
+                shifts[S.to(everybody.device)] = self.shift(own.to(everybody.device) - gone, everybody - gone)
+            return shifts
         classes, at = torch.unique(labels, return_inverse=True)
         rows = torch.eye(len(own)).to(everybody.device, torch.float64)[classes.to(everybody.device)]
         return torch.stack([self.shift(own - row, everybody - row) for row in rows])[at.to(everybody.device)]
@@ -100,7 +110,15 @@ class PriorLosses:
         return PriorLosses(self.losses + other.losses, right, self.rows + other.rows, self.scale)
 
     @classmethod
-    def of(cls, scores: Iterable[Tensor], labels: Tensor, own: Tensor, everybody: Tensor, scale: float) -> Self:
+    def of(
+        cls,
+        scores: Iterable[Tensor],
+        labels: Tensor,
+        own: Tensor,
+        everybody: Tensor,
+        scale: float,
+        groups: Tensor | None = None,
+    ) -> Self:
         """Of one client.
 
         Parameters
@@ -113,7 +131,14 @@ class PriorLosses:
             Numbers of rows by class, of the client and of the federation; these rows are in both.
         scale : float
             What the temperatures are multiples of; see `scale_of`.
+        groups : (N,), optional
+            A row leaves its whole group out of the counts; without them, itself alone.
         """
+        if groups is not None:
+            parts = [part.to(everybody.device) for part in scores]
+            found = [cls._group(parts, labels, own, everybody, scale, S) for S in members(groups)]
+            losses, right = (torch.stack([getattr(one, name) for one in found]) for name in ("losses", "right"))
+            return cls(losses.sum(dim=0), right.sum(dim=0), sum(one.rows for one in found), scale)
         device = everybody.device
         own, everybody, y = own.to(device, torch.float64), everybody.to(torch.float64), labels.to(device)
         # Every row leaves one row out: the sums are less by 1 for all classes, the counts for the row's own alone.
@@ -132,6 +157,27 @@ class PriorLosses:
             judged = ~S.gather(1, y[:, None])[:, 0].isneginf()
             rows = int(judged.sum())
             loss, hits = _judge(S[judged] / scale, y[judged][:, None], R, added[judged], logs[judged])
+            losses.append(loss)
+            right.append(hits)
+        return cls(torch.stack(losses), torch.stack(right), rows, scale)
+
+    @classmethod
+    def _group(
+        cls, scores: Sequence[Tensor], labels: Tensor, own: Tensor, everybody: Tensor, scale: float, at: Tensor
+    ) -> Self:
+        """Of the rows of one group."""
+        device = everybody.device
+        at = at.to(device)
+        y = labels.to(device)[at]
+        gone = torch.bincount(y, minlength=len(own)).to(torch.float64)
+        rest = everybody.to(torch.float64) - gone
+        R = _lifted(own.to(device, torch.float64) - gone, _frequencies(rest, rest.sum()))
+        losses, right, rows = [], [], 0
+        for part in scores:
+            S = part.to(device, torch.float64)[at]
+            judged = ~S.gather(1, y[:, None])[:, 0].isneginf()
+            rows, ours = int(judged.sum()), R[y[judged]]
+            loss, hits = _judge(S[judged] / scale, y[judged][:, None], R, torch.zeros_like(ours), ours.log())
             losses.append(loss)
             right.append(hits)
         return cls(torch.stack(losses), torch.stack(right), rows, scale)

@@ -20,6 +20,7 @@ from torch import Tensor
 
 from fedhip.core.affine import AffineModel
 from fedhip.core.errors import BetaError
+from fedhip.core.groups import checked_groups, left_out_residuals
 from fedhip.core.rows import ArrayLike, Rows
 from fedhip.core.selection import margins_of, select
 from fedhip.core.solvers import rank_tolerance, require_beta
@@ -41,6 +42,8 @@ class RidgePath:
         when a row is left out.
     intercept : bool
         Whether there is an intercept, which is not penalised.
+    groups : (N,), optional
+        Rows of one group are left out together.
     """
 
     def __init__(
@@ -52,8 +55,10 @@ class RidgePath:
         client: str | None = None,
         standardize: bool = False,
         intercept: bool = False,
+        groups: ArrayLike | None = None,
     ) -> None:
         F, Y = Rows.checked(features, labels, num_classes, client).matrices()
+        self._groups = checked_groups(groups, len(F))
         self._Y = Y.to(F.device)
         self._units = _units(F, standardize, intercept)
         self._F = self._units.features(F)
@@ -97,10 +102,26 @@ class RidgePath:
         else:
             residuals = self._Y - self._centre - self._X @ (inverse[:, None] * self._rotated)
             remainder = 1.0 - self._X.square() @ inverse - self._share
+        if self._groups is not None:
+            return self._without_groups(residuals, inverse, beta, self._groups)
         # A row that alone determines its own prediction: the others say nothing of it.
         known = remainder > rank_tolerance(max(self._F.shape))
         scores: Tensor = self._Y - residuals / torch.where(known, remainder, 1.0)[:, None]
         return scores.masked_fill_(~known[:, None], 0.0)
+
+    def _without_groups(self, residuals: Tensor, inverse: Tensor, beta: float, groups: Tensor) -> Tensor:
+        """Scores (N, d) by models without the row's group."""
+        X = self._basis if self._X is None else self._X
+
+        def remainder(S: Tensor) -> tuple[Tensor, Tensor]:
+            if self._X is None:
+                M = (X[S] * (beta * inverse)) @ X[S].mT
+            else:
+                M = torch.eye(len(S)).to(X) - (X[S] * inverse) @ X[S].mT - self._share
+            return M[None], torch.ones((1, len(S))).to(X)
+
+        found, known = left_out_residuals(groups, residuals[:, None], remainder, rank_tolerance(max(self._F.shape)))
+        return (self._Y - found[:, 0]).masked_fill_(~known, 0.0)
 
     def loo_accuracy(self, betas: Sequence[float]) -> Tensor:
         """For each β the share of rows that the models fitted without them classify right."""

@@ -15,7 +15,7 @@ five folds, and the number in use for the rows of a fold is chosen without them.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
 import torch
 from torch import Tensor
@@ -47,31 +47,40 @@ def soft_hits(margins: Tensor) -> Tensor:
     return torch.sigmoid(margins / SOFTNESS)
 
 
-def fold_of(rows: int) -> Tensor:
-    """The fold of each row (N,)."""
-    return torch.arange(rows) % FOLDS
+def fold_of(rows: int, groups: Tensor | None = None) -> Tensor:
+    """The fold of each row (N,); rows of one of the `groups` (N,) are in one fold."""
+    return (torch.arange(rows) if groups is None else groups.cpu()) % FOLDS
 
 
 def select(margins: Tensor) -> int:
     """Which of several models (N, a) counts highest over the rows; of equals the first. With no rows, the first."""
-    counted = soft_hits(margins).sum(dim=0)
+    return pick(soft_hits(margins))
+
+
+def pick(credit: Tensor) -> int:
+    """The same from what each row counts (N, a)."""
+    counted = credit.sum(dim=0)
     # To rounding: the same numbers in another order of summation must not decide.
-    return int((counted >= counted.max() - 1e-9 * max(len(margins), 1)).nonzero()[0])
+    return int((counted >= counted.max() - 1e-9 * max(len(credit), 1)).nonzero()[0])
 
 
-def without_fold(rows: int, fold: int) -> Tensor:
+def without_fold(rows: int, fold: int, groups: Tensor | None = None) -> Tensor:
     """The rows (N,) bool that a number for the rows of this fold is chosen by."""
-    return fold_of(rows) != fold
+    return fold_of(rows, groups) != fold
 
 
-def nested_hits(margins: Sequence[Tensor], choose: Callable[[Tensor], int] = select) -> int:
-    """Rows right where those of each fold are judged by the model that the others choose.
+def nested(outcomes: Sequence[Tensor], credit: Sequence[Tensor], groups: Tensor | None = None) -> Tensor:
+    """Of each row (N,) its outcome by the model that the rows of other folds choose.
 
-    `margins` (N, a) are given for each fold, by which the same may stand several times.
+    Outcomes (N, a) and what rows count (N, a) are given for each fold, by which the same may stand several times.
     """
-    right = 0
-    for fold, table in enumerate(margins):
-        others = without_fold(len(table), fold).to(table.device)
-        chosen = choose(table[others])
-        right += int((table[~others, chosen] > 0.0).sum())
-    return right
+    found = torch.empty_like(outcomes[0][:, 0])
+    for fold, (table, counts) in enumerate(zip(outcomes, credit, strict=True)):
+        others = without_fold(len(table), fold, groups).to(table.device)
+        found[~others] = table[~others, pick(counts[others])]
+    return found
+
+
+def nested_hits(margins: Sequence[Tensor], groups: Tensor | None = None) -> int:
+    """Rows right where those of each fold are judged by the model that the others choose."""
+    return int((nested(margins, [soft_hits(table) for table in margins], groups) > 0.0).sum())

@@ -14,7 +14,7 @@ from safetensors import SafetensorError, safe_open
 from fedhip.data.errors import DataMissingError, FeatureFileError
 
 Arrays = dict[str, NDArray[Any]]
-_KNOWN = {"features", "images", "labels", "clients", "split", "class_names"}
+_KNOWN = {"features", "images", "labels", "clients", "split", "class_names", "groups"}
 _UNREADABLE = (OSError, EOFError, ValueError, KeyError, zipfile.BadZipFile, zlib.error, SafetensorError)
 
 
@@ -89,11 +89,12 @@ def _read_safetensors(path: Path) -> Arrays:
         arrays: Arrays = {name: file.get_tensor(name) for name in set(file.keys()) & _KNOWN}
     if "class_names" in metadata:
         arrays["class_names"] = _names(path, metadata, "class_names")
-    if "client_names" in metadata and "clients" in arrays:
-        names, indices = _names(path, metadata, "client_names"), arrays["clients"]
-        if indices.dtype.kind not in "iu" or not np.isin(indices, np.arange(len(names))).all():
-            raise FeatureFileError(f"{path}: clients do not index the {len(names)} client_names")
-        arrays["clients"] = names[indices]
+    for key, what in (("client_names", "clients"), ("group_names", "groups")):
+        if key in metadata and what in arrays:
+            names, indices = _names(path, metadata, key), arrays[what]
+            if indices.dtype.kind not in "iu" or not np.isin(indices, np.arange(len(names))).all():
+                raise FeatureFileError(f"{path}: {what} do not index the {len(names)} {key}")
+            arrays[what] = names[indices]
     return arrays
 
 

@@ -32,8 +32,9 @@ class Dataset:
     """Images, a label for each, and what else is known of them.
 
     `images` is one uint8 array (N, H, W, C) with C = 1 or 3, or `ImagePaths` where sizes differ. `labels`
-    index `class_names`. `clients` names the natural client of each row; `split` is 0 for train and 1 for test
-    where there is such a split. `skipped` lists corrupt files that were left out on request.
+    index `class_names`. `clients` names the natural client of each row, `groups` what rows belong together (a patient);
+    `split` is 0 for train and 1 for test where there is such a split. `skipped` lists corrupt files that were left out
+    on request.
 
     `window` is what brought images of more than 8 bits to 8, and does so when those on disk are read; None where all
     have 8. `values` are those that these images had.
@@ -48,6 +49,7 @@ class Dataset:
     skipped: tuple[str, ...] = field(default=())
     window: Window | None = None
     values: Values | None = None
+    groups: NDArray[np.str_] | None = None
 
     def __post_init__(self) -> None:
         if isinstance(self.images, np.ndarray):
@@ -111,7 +113,7 @@ def set_row_fields(target: Any, rows: int, error: type[Exception]) -> None:
     if labels.ndim != 1 or labels.dtype.kind not in "iu":
         raise error(f"labels are {labels.dtype} of shape {labels.shape}; give whole numbers, one for each row")
     classes = len(target.class_names)
-    for name in ("labels", "clients", "split"):
+    for name in ("labels", "clients", "split", "groups"):
         values = getattr(target, name)
         if values is not None and np.shape(values) != (rows,):
             raise error(f"{name} have shape {np.shape(values)}, but there are {rows} rows; give one for each row")
@@ -121,8 +123,9 @@ def set_row_fields(target: Any, rows: int, error: type[Exception]) -> None:
         raise error("two classes have the same name; give each its own")
     object.__setattr__(target, "labels", _frozen(labels.astype(np.int64)))
     object.__setattr__(target, "class_names", tuple(str(name) for name in target.class_names))
-    if target.clients is not None:
-        object.__setattr__(target, "clients", _frozen(np.asarray(target.clients).astype(np.str_)))
+    for name in ("clients", "groups"):
+        if getattr(target, name) is not None:
+            object.__setattr__(target, name, _frozen(np.asarray(getattr(target, name)).astype(np.str_)))
     if target.split is not None:
         split = np.asarray(target.split)
         if not np.isin(split, (0, 1)).all():
@@ -131,12 +134,14 @@ def set_row_fields(target: Any, rows: int, error: type[Exception]) -> None:
 
 
 def update_row_fields(digest: "hashlib._Hash", source: Any) -> None:
-    """Add labels, class names, clients and split to a fingerprint."""
+    """Add labels, class names, clients, split and groups to a fingerprint."""
     update_array(digest, source.labels)
     for name in source.class_names:
         digest.update(name.encode("utf-8", "surrogatepass") + b"\0")
     for values in (source.clients, source.split):
         update_array(digest, np.empty(0, np.int8) if values is None else values)
+    if source.groups is not None:  # newer than fingerprints that are kept
+        update_array(digest, source.groups)
 
 
 def update_array(digest: "hashlib._Hash", array: NDArray[Any]) -> None:

@@ -1,8 +1,10 @@
 """Feature files: rows of numbers with a label each, as `.npz` or `.safetensors`.
 
 `features` (N × m), `labels` (N; integers, or strings in npz), optional `clients` (N; integers or strings) and
-optional `split` (N; 0 train, 1 test). An optional `class_names` says what the integers mean; safetensors
-holds no strings, so there it and `client_names` are JSON lists in the metadata, which the integers index.
+optional `split` (N; 0 train, 1 test). Optional `groups` (N; integers or strings) say which rows belong together, such
+as those of one patient: no split and no leave-one-out takes them apart. An optional `class_names` says what the
+integers mean; safetensors holds no strings, so there it, `client_names` and `group_names` are JSON lists in the
+metadata, which the integers index.
 """
 
 import hashlib
@@ -24,7 +26,7 @@ from fedhip.utils.files import private_file, write_private
 
 @dataclass(frozen=True, eq=False)
 class FeatureSet:
-    """Features (N × m), labels that index `class_names`, and clients and split where known.
+    """Features (N × m), labels that index `class_names`, and clients, split and groups where known.
 
     Features become floats in this machine's byte order, of at most 64 bits.
     """
@@ -34,6 +36,7 @@ class FeatureSet:
     class_names: tuple[str, ...]
     clients: NDArray[np.str_] | None = None
     split: NDArray[np.int8] | None = None
+    groups: NDArray[np.str_] | None = None
 
     def __post_init__(self) -> None:
         features = np.asarray(self.features)
@@ -66,7 +69,7 @@ class FeatureSet:
 
     @cached_property
     def fingerprint(self) -> str:
-        """sha256 over features, labels, class names, clients and split."""
+        """sha256 over features, labels, class names, clients, split and groups."""
         digest = hashlib.sha256()
         update_array(digest, self.features)
         update_row_fields(digest, self)
@@ -87,6 +90,7 @@ def feature_set(
     *,
     split: ArrayLike | None = None,
     class_names: ArrayLike | None = None,
+    groups: ArrayLike | None = None,
 ) -> FeatureSet:
     """Rows in memory, as a feature file holds them: labels are whole numbers or strings, and so are clients."""
     named, names = named_labels(np.asarray(labels), None if class_names is None else np.asarray(class_names))
@@ -96,6 +100,7 @@ def feature_set(
         class_names=names,
         clients=None if clients is None else as_text(np.asarray(clients), "clients"),
         split=None if split is None else np.asarray(split),
+        groups=None if groups is None else as_text(np.asarray(groups), "groups"),
     )
 
 
@@ -127,6 +132,7 @@ def read_features(path: str | Path, *, labelled: bool = True) -> FeatureSet:
             arrays.get("clients"),
             split=arrays.get("split"),
             class_names=arrays.get("class_names"),
+            groups=arrays.get("groups"),
         )
     except FeatureFileError as error:
         raise FeatureFileError(f"{path}: {error}") from error
@@ -140,16 +146,18 @@ def write_features(path: str | Path, features: FeatureSet) -> None:
         arrays["split"] = features.split
     if path.suffix == ".npz":
         arrays["class_names"] = np.array(features.class_names)
-        if features.clients is not None:
-            arrays["clients"] = features.clients
+        for name in ("clients", "groups"):
+            if getattr(features, name) is not None:
+                arrays[name] = getattr(features, name)
         path.parent.mkdir(parents=True, exist_ok=True)
         with private_file(path) as file:
             np.savez(file, **arrays)  # type: ignore[arg-type]
     elif path.suffix == ".safetensors":
         metadata = {"class_names": json.dumps(features.class_names)}
-        if features.clients is not None:
-            arrays["clients"], names = encode_names(features.clients)
-            metadata["client_names"] = json.dumps(names)
+        for name in ("clients", "groups"):
+            if getattr(features, name) is not None:
+                arrays[name], names = encode_names(getattr(features, name))
+                metadata[f"{name[:-1]}_names"] = json.dumps(names)
         path.parent.mkdir(parents=True, exist_ok=True)
         whole = save({name: np.ascontiguousarray(array) for name, array in arrays.items()}, metadata)
         write_private(path, whole)

@@ -1,4 +1,7 @@
-"""Folders of images: `class/image`, or `client/class/image` where the data has natural clients."""
+"""Folders of images: `class/image`, `client/class/image` where there are clients, `client/group/class/image`.
+
+A group are images of a client that belong together, such as those of one patient.
+"""
 
 import math
 import os
@@ -70,7 +73,8 @@ def load_folder(
         images=ImagePaths(root, good) if pixels is None else pixels.in_bytes(found),
         labels=labels,
         class_names=tuple(map(readable, class_names)),
-        clients=np.array([readable(file.split("/")[0]) for file in good]) if depth == 2 else None,
+        clients=np.array([readable(file.split("/")[0]) for file in good]) if depth > 1 else None,
+        groups=np.array([readable(file.split("/")[1]) for file in good]) if depth == 3 else None,
         skipped=tuple(corrupt),
         window=found,
         values=values,
@@ -107,7 +111,7 @@ def _class_files(root: Path) -> list[str]:
 
 
 def _depth(root: Path, files: list[str]) -> int:
-    """1 for class/image, 2 for client/class/image."""
+    """1 for class/image, 2 for client/class/image, 3 for client/group/class/image."""
     example = {file.count("/"): file for file in files}
     if not files or 0 in example:
         what = f"{example[0]} lies" if 0 in example else "no image lies"
@@ -115,10 +119,10 @@ def _depth(root: Path, files: list[str]) -> int:
         raise FolderLayoutError(
             f"{root}: {what} {where}; put each image in a folder named after its class: class/image"
         )
-    if len(example) > 1 or max(example) > 2:
+    if len(example) > 1 or max(example) > 3:
         raise FolderLayoutError(
             f"{root}: {' and '.join(example.values())} lie at depths {sorted(example)}; "
-            "use class/image for all, or client/class/image for all"
+            "use class/image for all, client/class/image for all, or client/group/class/image for all"
         )
     return next(iter(example))
 

@@ -17,6 +17,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from fedhip.data.errors import PartitionError
 from fedhip.data.schemes import SCHEMES, Rows, natural_clients, with_minimum
+from fedhip.utils.groups import group_numbers
 
 DEFAULT_CLIENTS = 50  # the paper's
 TRAIN_FRACTION = 0.8  # the paper's 8:2
@@ -46,7 +47,8 @@ DEFAULTS: Mapping[str, Mapping[str, float]] = MappingProxyType(
 class Partition:
     """Which client each row belongs to, and everything needed to make it again.
 
-    `assignment` (N) indexes `clients`, the clients' names. `labels_sha256` says for which labels.
+    `assignment` (N) indexes `clients`, the clients' names. `labels_sha256` says for which labels. `groups` (N) number
+    rows that belong together, where that is known: a split leaves them together.
     """
 
     scheme: str
@@ -55,6 +57,7 @@ class Partition:
     clients: tuple[str, ...]
     assignment: Rows
     labels_sha256: str
+    groups: Rows | None = None
 
     @property
     def num_clients(self) -> int:
@@ -106,29 +109,42 @@ def make_partition(
     shards_per_client: int | None = None,
     min_rows: int = 1,
     clients: ArrayLike | None = None,
+    groups: ArrayLike | None = None,
 ) -> Partition:
     """Divide rows among clients.
 
     `concentration` is the λ of the Dirichlet and quantity schemes (0.1 if not given), `shards_per_client`
     belongs to shards (2 if not given); a parameter that the scheme does not have is an error. `clients` are
-    the natural clients of the rows, for the natural scheme, which needs no `num_clients`.
+    the natural clients of the rows, for the natural scheme, which needs no `num_clients`. Rows of one of the `groups`
+    (N, names) go to one client: groups are dealt, each by the label of its first row.
     """
     given = {"concentration": concentration, "shards_per_client": shards_per_client, "min_rows": min_rows}
     parameters = _parameters(scheme, {name: value for name, value in given.items() if value is not None})
     labels = check_labels(labels)
     _check_seed(seed)
+    together = None if groups is None else _group_numbers(groups, len(labels))
     if scheme == "natural":
         names, assignment = natural_clients(len(labels), num_clients, clients, int(parameters["min_rows"]))
     else:
         if num_clients is None:
             raise PartitionError(f"'{scheme}' needs a number of clients; only 'natural' brings its own")
-        _check_clients(num_clients, len(labels), int(parameters["min_rows"]))
+        dealt = labels if together is None else labels[np.unique(together, return_index=True)[1]]
+        _check_clients(num_clients, len(dealt), int(parameters["min_rows"]), "rows" if together is None else "groups")
         random = np.random.default_rng(seed)
-        assignment = SCHEMES[scheme](labels, num_clients, parameters, random)
+        assignment = SCHEMES[scheme](dealt, num_clients, parameters, random)
         assignment = with_minimum(assignment, num_clients, int(parameters["min_rows"]), random)
+        assignment = assignment if together is None else assignment[together]
         names = tuple(str(client) for client in range(num_clients))
     assignment.setflags(write=False)
-    return Partition(scheme, MappingProxyType(parameters), int(seed), names, assignment, hash_labels(labels))
+    return Partition(scheme, MappingProxyType(parameters), int(seed), names, assignment, hash_labels(labels), together)
+
+
+def _group_numbers(groups: ArrayLike, rows: int) -> Rows:
+    """Groups by number, in the order in which they appear."""
+    names = np.asarray(groups)
+    if names.shape != (rows,):
+        raise PartitionError(f"groups have shape {names.shape}, but there are {rows} rows; give one for each row")
+    return group_numbers(names)
 
 
 def divide_rows(
@@ -156,7 +172,7 @@ def split_clients(
 
     Of a client's n rows, floor(train_fraction·n + 1/2) are for training, but at least one, and at most n − 1
     where n ≥ 2: every client can train, and every client with two rows can be tested. One with a single row
-    has no test rows.
+    has no test rows. Where the partition knows of groups, n is the number of its groups, which are drawn whole.
     """
     if not 0 < train_fraction < 1:
         raise PartitionError(f"the training fraction must lie between 0 and 1, not {train_fraction}")
@@ -164,7 +180,11 @@ def split_clients(
     _check_seed(seed)
     split = np.empty(len(partition.assignment), dtype=np.int8)
     for client, rows in zip(partition.clients, partition.rows, strict=True):
-        split[rows] = _split_client(client, len(rows), train_fraction, int(seed))
+        if partition.groups is None:
+            split[rows] = _split_client(client, len(rows), train_fraction, int(seed))
+        else:
+            own = group_numbers(partition.groups[rows])
+            split[rows] = _split_client(client, int(own.max(initial=-1)) + 1, train_fraction, int(seed))[own]
     return split
 
 
@@ -245,14 +265,14 @@ def _parameters(scheme: str, given: dict[str, float]) -> dict[str, float]:
     return parameters
 
 
-def _check_clients(clients: Any, rows: int, min_rows: int) -> None:
+def _check_clients(clients: Any, rows: int, min_rows: int, what: str = "rows") -> None:
     if isinstance(clients, bool) or not isinstance(clients, int | np.integer) or clients < 1:
         raise PartitionError(f"the number of clients must be a whole number of at least 1, not {clients!r}")
     if clients > rows:
-        raise PartitionError(f"{clients} clients cannot share {rows} rows; take at most {rows} clients")
+        raise PartitionError(f"{clients} clients cannot share {rows} {what}; take at most {rows} clients")
     if clients * min_rows > rows:
         raise PartitionError(
-            f"{clients} clients with at least {min_rows} rows each need {clients * min_rows} rows, but there "
+            f"{clients} clients with at least {min_rows} {what} each need {clients * min_rows} {what}, but there "
             f"are {rows}; take at most {rows // min_rows} clients or lower min_rows (--min-rows) to {rows // clients}"
         )
 

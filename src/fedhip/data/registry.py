@@ -98,6 +98,7 @@ def load_npz(path: Path, name: str | None = None) -> Dataset:
             class_names=class_names,
             clients=None if clients is None else as_text(clients, "clients"),
             split=arrays.get("split"),
+            groups=None if arrays.get("groups") is None else as_text(arrays["groups"], "groups"),
         )
     except FeatureFileError as error:
         raise DatasetError(str(error) if str(path) in str(error) else f"{path}: {error}") from error

@@ -66,12 +66,12 @@ class LdaFit:
 
     def left_out(self, client: Client) -> Tensor:
         """The federation's scores (N_k, d) of the client's rows, each left out."""
-        return self.discriminant.loo_scores(*self.rows(client), client=client.name)
+        return self.discriminant.loo_scores(*self.rows(client), client=client.name, groups=client.groups)
 
     def losses(self, scores: Tensor, labels: Tensor, temperatures: Sequence[float] = TEMPERATURES) -> Tensor:
         """Log-losses of rows left out, over temperatures. Rows alone in their class judge nothing."""
         y = labels.to(scores.device)
-        judges = self.total.counts[y] > 1
+        judges = (self.total.counts[y] > 1) & ~scores.gather(1, y[:, None])[:, 0].isneginf()
         return log_losses(scores[judges], y[judges], temperatures)
 
     def choose(self, client: Client, common: Tensor, temperature: float) -> LdaChoice:
@@ -80,7 +80,7 @@ class LdaFit:
         `common` are the federation's scores (N_k, d) of these rows.
         """
         F, y = self.rows(client)
-        own = self.discriminant.personal(F, y, client=client.name).loo_scores()
+        own = self.discriminant.personal(F, y, client=client.name).loo_scores(client.groups)
         mine, theirs = (float(self.losses(scores, y, [temperature])[0]) for scores in (own, common))
         return LdaChoice(common, own, mine < theirs)
 

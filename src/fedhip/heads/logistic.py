@@ -26,7 +26,7 @@ from fedhip.core.logistic import GridModel, LogisticTerm, LossError, logistic_te
 from fedhip.core.logistic_fit import TEMPERATURES, LogisticFit, LogisticHead
 from fedhip.core.personal_logistic import LOGISTIC_ALPHAS, PersonalLogistic
 from fedhip.core.prior import NO_PRIOR, Prior
-from fedhip.heads.errors import RowsMissingError
+from fedhip.heads.errors import OptionError, RowsMissingError
 from fedhip.heads.head import Head, Own
 from fedhip.heads.options import Option
 from fedhip.heads.task import Task
@@ -64,6 +64,10 @@ class Logistic(Head):
     @classmethod
     def fit(cls, federation: Federation, task: Task, held: Model | None = None) -> Self:
         """All rounds; those of gradients alone from the model held; none where the sum is as before."""
+        if any(client.groups is not None for client in task.clients):
+            raise OptionError(
+                "the logistic head leaves rows out one by one, and these rows have groups; take the head ridge or lda"
+            )
         if held is None:
             return cls._from_scratch(federation, task)
         kept = {name: held.settings[name] for name in ("penalty", "temperature")}

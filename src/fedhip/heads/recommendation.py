@@ -24,7 +24,7 @@ from torch import Tensor
 from fedhip.core.errors import EmptyClientError
 from fedhip.core.prior import NO_PRIOR, Prior
 from fedhip.core.selection import FOLDS
-from fedhip.heads import HEADS, Lda, Ridge
+from fedhip.heads import HEADS, Lda, Logistic, Ridge
 from fedhip.heads.lda import LdaFit
 from fedhip.heads.options import options_of
 from fedhip.heads.round import run_head
@@ -168,6 +168,8 @@ def judge_heads(
     """
     tell = report or silent
     heads = {name: (options or {}).get(name, options_of(head, "loo", {})) for name, head in HEADS.items()}
+    if any(client.groups is not None for client in clients):  # it leaves rows out one by one
+        heads.pop(Logistic.name)
     judged: dict[str, Judged] = {}
     for fold in range(FOLDS):
         parts = [hold_out_fold(client, fold, seed) for client in clients]
@@ -245,6 +247,8 @@ def _right(task: Task, client: Client, scores: Tensor, prior: Prior) -> int:
     """Of a client's training rows those that are right by scores (N_k, d) and a prior that have not seen them."""
     labels, counts = task.tensors(client.train)[1], task.counts(client)
     if not prior.is_none:
-        scores = scores / prior.temperature + prior.left_out_shifts(labels, counts, task.all_counts)
+        scores = scores / prior.temperature + prior.left_out_shifts(
+            labels, counts, task.all_counts, client.group_tensor
+        )
     scores = masked(scores, counts > 0 if task.only_local_classes else None)
     return int((scores.argmax(dim=1) == labels).sum())

@@ -69,15 +69,16 @@ class Task:
         """Every client's prior, if it is asked for, from scores of its training rows by models without them."""
         if self.prior == "none":
             return {}
-        scores, labels, own = [], [], []
+        scores, labels, own, groups = [], [], [], []
         for client in self.training:
+            groups.append(client.group_tensor)
             labels.append(self.tensors(client.train)[1])
             own.append(self.counts(client))
             found = scored(client)
             if found is not None and self.only_local_classes:
-                found = left_out_classes(found, labels[-1], own[-1])
+                found = left_out_classes(found, labels[-1], own[-1], groups[-1])
             scores.append(found)
-        chosen = choose_scored_priors(scores, labels, own, self.all_counts)
+        chosen = choose_scored_priors(scores, labels, own, self.all_counts, groups)
         return {client.name: prior for client, prior in zip(self.training, chosen, strict=True)}
 
     def tensors(self, rows: Rows) -> tuple[Tensor, Tensor]:

@@ -149,17 +149,18 @@ class Run:
         labels: ArrayLike,
         *,
         split: ArrayLike | None = None,
+        groups: ArrayLike | None = None,
         rows: FeatureSet | None = None,
         report: Report | None = None,
     ) -> Change:
-        """Add a client: one more term of the sum, and a model for it.
+        """Add a client: one more term of the sum, and a model for it; `groups` as in `fedhip.run`.
 
         `split` says which rows train (0) and which test (1); without it, eight of ten train. `rows` are those of all
         other clients, which a logistic head needs.
         """
         from fedhip.runs import life
 
-        joining, drawn = self._client(client, features, labels, split)
+        joining, drawn = self._client(client, features, labels, split, groups)
         return self._changed(life.join(self, joining, split=drawn, rows=self._others(rows), report=report))
 
     def update(
@@ -168,13 +169,14 @@ class Run:
         features: ArrayLike,
         labels: ArrayLike,
         *,
+        groups: ArrayLike | None = None,
         rows: FeatureSet | None = None,
         report: Report | None = None,
     ) -> Change:
-        """Add training rows to a client; `rows` as in `join`."""
+        """Add training rows to a client; `groups` and `rows` as in `join`."""
         from fedhip.runs import life
 
-        more, _ = self._client(client, features, labels, None, test_rows=False)
+        more, _ = self._client(client, features, labels, None, groups, test_rows=False)
         return self._changed(life.update(self, more, rows=self._others(rows), report=report))
 
     def forget(self, client: str, *, rows: FeatureSet | None = None, report: Report | None = None) -> Change:
@@ -207,13 +209,20 @@ class Run:
         return path
 
     def _client(
-        self, name: str, features: ArrayLike, labels: ArrayLike, split: ArrayLike | None, *, test_rows: bool = True
+        self,
+        name: str,
+        features: ArrayLike,
+        labels: ArrayLike,
+        split: ArrayLike | None,
+        groups: ArrayLike | None = None,
+        *,
+        test_rows: bool = True,
     ) -> tuple[Client, NDArray[np.int8] | None]:
         from fedhip.runs.rows import divided, in_classes_of
 
-        rows = feature_set(features, labels, split=split)
+        rows = feature_set(features, labels, split=split, groups=groups)
         known = in_classes_of(self, f"what client {name!r} brings", rows, np.ones(len(rows), dtype=bool))
-        return divided(self, name, rows.features.copy(), known, rows.split, test_rows=test_rows)
+        return divided(self, name, rows.features.copy(), known, rows.split, rows.groups, test_rows=test_rows)
 
     def _others(self, rows: FeatureSet | None) -> dict[str, Client]:
         from fedhip.runs.rows import clients_in

@@ -453,7 +453,11 @@ def _are_its_rows(run: Run, client: Client) -> bool:
 def _with_more(client: Client, more: Client) -> Client:
     """A client with more training rows."""
     features, labels = (np.concatenate(pair) for pair in zip(client.train, more.train, strict=True))
-    return Client(client.name, (features, labels), client.test)
+    groups = None
+    if client.groups is not None and more.groups is not None:
+        # By number alone nobody knows that a group of before has come again: new rows are groups of their own.
+        groups = np.concatenate((client.groups, more.groups + client.groups.max() + 1))
+    return replace(client, train=(features, labels), groups=groups)
 
 
 def _some(names: Sequence[str]) -> str:

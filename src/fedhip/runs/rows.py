@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 from numpy.typing import NDArray
 
@@ -9,6 +11,7 @@ from fedhip.data import Dataset, FeatureSet, make_partition, split_of
 from fedhip.phases import Client
 from fedhip.runs.errors import ClientRowsError
 from fedhip.runs.folder import Run
+from fedhip.utils.groups import group_numbers
 from fedhip.utils.nearest import did_you_mean, nearest
 
 
@@ -21,7 +24,8 @@ def clients_in(run: Run, source: str, data: FeatureSet) -> dict[str, Client]:
         chosen = data.clients == name
         labels = in_classes_of(run, source, data, chosen)
         split = None if data.split is None else data.split[chosen]
-        found[name], _ = divided(run, name, data.features[chosen], labels, split)
+        groups = None if data.groups is None else data.groups[chosen]
+        found[name], _ = divided(run, name, data.features[chosen], labels, split, groups)
     return found
 
 
@@ -31,10 +35,11 @@ def divided(
     features: np.ndarray,
     labels: np.ndarray,
     split: NDArray[np.int8] | None,
+    groups: NDArray[Any] | None = None,
     *,
     test_rows: bool = True,
 ) -> tuple[Client, NDArray[np.int8] | None]:
-    """A client of its rows, and how they were divided where the data do not say it.
+    """A client of its rows, and how they were divided where the data do not say it; those of a group together.
 
     Rows for testing are those that `split` marks; else, with `test_rows`, those that the run has divided so before, or
     as many as a run takes.
@@ -44,12 +49,11 @@ def divided(
         drawn = run.split(name, len(labels))
         if drawn is None:
             clients, seed = np.full(len(labels), name), int(run.config["seed"])
-            drawn = split_of(None, make_partition(labels, "natural", clients=clients, seed=seed))
+            drawn = split_of(None, make_partition(labels, "natural", clients=clients, seed=seed, groups=groups))
     part = split if drawn is None else drawn
-    if part is None:
-        return Client(name, (features, labels), (features[:0], labels[:0])), None
-    train, test = part == 0, part == 1
-    return Client(name, (features[train], labels[train]), (features[test], labels[test])), drawn
+    together = None if groups is None else group_numbers(groups)
+    whole = Client(name, (features, labels), (features[:0], labels[:0]), together)
+    return (whole, None) if part is None else (whole.testing(part == 1), drawn)
 
 
 def whose_rows(source: str, data: Dataset | FeatureSet, client: str | None) -> tuple[str, np.ndarray]:

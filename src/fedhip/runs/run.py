@@ -169,6 +169,7 @@ def run(
     *,
     split: ArrayLike | None = None,
     class_names: ArrayLike | None = None,
+    groups: ArrayLike | None = None,
     partition: str | None = None,
     concentration: float | None = None,
     shards: int | None = None,
@@ -206,6 +207,9 @@ def run(
         Whose row each is; or among how many clients the rows are divided, by the scheme `partition`.
     split : (N,) 0 or 1, optional
         Which rows train and which test; without it, eight of ten train.
+    groups : (N,) whole numbers or strings, optional
+        Rows that belong together, such as those of one patient. They are never divided: not by the split, not by
+        leave-one-out, not by folds.
     out : path, optional
         The run folder; `runs/rows-DATE-TIME` if none is given. One that is there is replaced with `force` alone.
     device : str, optional
@@ -224,17 +228,17 @@ def run(
     path = Path(features).absolute() if isinstance(features, str | Path) else None
     if isinstance(features, FeatureSet | str | Path):
         rows = features if isinstance(features, FeatureSet) else read_features(features)
-        if any(given is not None for given in (labels, owners, split, class_names)):
+        if any(given is not None for given in (labels, owners, split, class_names, groups)):
             raise FeatureFileError(
-                "a FeatureSet and a feature file have labels, clients, split and class_names of their own; leave them "
-                "out, or give features as an array"
+                "a FeatureSet and a feature file have labels, clients, split, class_names and groups of their own; "
+                "leave them out, or give features as an array"
             )
     elif labels is None:
         raise FeatureFileError("features need a label for each row; give labels, or the path of a feature file")
     else:
-        rows = feature_set(features, labels, owners, split=split, class_names=class_names)
+        rows = feature_set(features, labels, owners, split=split, class_names=class_names, groups=groups)
     given = {"concentration": concentration, "shards_per_client": shards, "min_rows": min_rows, "seed": seed}
-    division = divide_rows(rows.labels, rows.clients, partition, number, **given)
+    division = divide_rows(rows.labels, rows.clients, partition, number, groups=rows.groups, **given)
     widened = LiftSettings(lift) if isinstance(lift, str) else lift
     settings = RoundSettings(
         alpha=alpha,

@@ -2,6 +2,7 @@
 
 errors     the root of all errors
 files      files written whole and flushed, for everybody or for their owner alone
+groups     names of groups as numbers
 late       names of a package that are imported when somebody asks
 nearest    "did you mean"
 parallel   many clients on the cores of one machine

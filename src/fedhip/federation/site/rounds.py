@@ -191,7 +191,8 @@ class _Part:
         rows, total = federation.rows(client), federation.total
         del federation  # an eigendecomposition takes room, and the sum on the grid is a matrix more
         path = RegularizationPath(total, scoring_betas(total))
-        return losses_vector(score_rows(rows, path, client.name, agreement.alpha).soft, len(agreement.sites))
+        found = score_rows(rows, path, client.name, agreement.alpha, groups=client.groups)
+        return losses_vector(found.soft, len(agreement.sites))
 
     def _federation(self, beta: float) -> Federation:
         from fedhip.federation.site.personal import federation_of

@@ -20,6 +20,7 @@ from fedhip.federation.codes import SiteCode, SiteRefusalError
 from fedhip.federation.errors import ClassNameError
 from fedhip.federation.site.encoder import find_encoder
 from fedhip.federation.sums.vector import Vector
+from fedhip.utils.groups import group_numbers
 
 if TYPE_CHECKING:
     from fedhip.phases import Client, RowEncoding
@@ -49,7 +50,8 @@ class SiteRows:
         if data.split is None:
             # Whose rows these are, how many and the seed decide: the same division as in a run over all sites.
             whose = np.full(len(labels), site)
-            partition = make_partition(labels, "natural", clients=whose, seed=agreement.seed)
+            groups = None if data.groups is None else data.groups[chosen]
+            partition = make_partition(labels, "natural", clients=whose, seed=agreement.seed, groups=groups)
             split = split_of(None, partition)
         else:
             split = data.split[chosen].copy()
@@ -113,7 +115,15 @@ class SiteRows:
             features = _extract(self.data, agreement, cache, weights, device)
         rows = features if self.chosen.all() else features[self.chosen]
         train, test = self.split == 0, self.split == 1
-        return Client(self.site, (rows[train], self.labels[train]), (rows[test], self.labels[test]))
+        if self.data.groups is not None and agreement.head == "logistic":
+            raise SiteRefusalError(
+                SiteCode.DATA,
+                "these rows have groups, and the logistic head leaves rows out one by one; agree on another head, or "
+                "leave the groups out",
+            )
+        groups = None if self.data.groups is None else group_numbers(self.data.groups[self.chosen])
+        together = (None, None) if groups is None else (groups[train], groups[test])
+        return Client(self.site, (rows[train], self.labels[train]), (rows[test], self.labels[test]), *together)
 
 
 def _load(source: Path, agreement: Agreement) -> Dataset | FeatureSet:
