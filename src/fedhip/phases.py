@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import cached_property, reduce
 from operator import add
 from typing import Any, Literal
@@ -32,19 +32,22 @@ from fedhip.core.balance import weighted_statistics
 from fedhip.core.calibration import log_losses
 from fedhip.core.column_sums import ColumnSums
 from fedhip.core.columns import COLUMN_BITS, Columns, Survey, require_same_constants
+from fedhip.core.conformal import class_misses, target_misses
 from fedhip.core.errors import ColumnError, ColumnWarning, EmptyClientError
 from fedhip.core.fixedpoint import GridStatistics, decode, decode_weighted, round_features
 from fedhip.core.path import choose_betas
 from fedhip.core.personalization import require_part
 from fedhip.core.rows import one_hot
-from fedhip.core.selection import FOLDS, nested_hits, select
+from fedhip.core.selection import FOLDS, nested, pick
 from fedhip.core.solvers import factorize, require_alpha
 from fedhip.core.standardization import Standardization
+from fedhip.core.targets import TargetRows, Targets
 from fedhip.models import masked
 from fedhip.utils.groups import group_numbers
 from fedhip.utils.parallel import in_order, one_thread
 
-Rows = tuple[NDArray[Any], NDArray[np.int64]]
+#: Features (N, m), and labels (N,) or real targets (N, t).
+Rows = tuple[NDArray[Any], NDArray[Any]]
 Report = Callable[[str, int, int], None]
 Alpha = float | Literal["loo"]
 Beta = float | Literal["auto", "gcv"]
@@ -70,7 +73,8 @@ class Client:
     """One client's name and its rows (features, labels) to train and to test on.
 
     `groups` (N,) say which of its training rows belong together, where that is known: they are left out, folded and
-    held out together. `test_groups` are those of its test rows.
+    held out together. `test_groups` are those of its test rows. `weights` (N,) are what its training rows weigh, above
+    0; None where all weigh 1.
     """
 
     name: str
@@ -78,6 +82,7 @@ class Client:
     test: Rows
     groups: NDArray[np.int64] | None = None
     test_groups: NDArray[np.int64] | None = None
+    weights: NDArray[np.float64] | None = None
 
     @property
     def group_tensor(self) -> Tensor | None:
@@ -88,7 +93,8 @@ class Client:
         """The client with some (N,) of its training rows to be tested on, and without its test rows."""
         features, labels = self.train
         groups = (None, None) if self.groups is None else (self.groups[~held], self.groups[held])
-        return Client(self.name, (features[~held], labels[~held]), (features[held], labels[held]), *groups)
+        rows = (features[~held], labels[~held]), (features[held], labels[held])
+        return Client(self.name, *rows, *groups, None if self.weights is None else self.weights[~held])
 
     def survey(self) -> Survey:
         """Phase 0: what its columns look like."""
@@ -101,12 +107,14 @@ class RowEncoding:
 
     `scale` (d,) is the √w that rows of each class are weighted with (`fedhip.core.balance`); None where all weigh
     alike. `surveyed` says that the columns' units are known by a survey, which every client sent and received.
+    `targets` say how real targets and weights of rows stand on it; None for classes whose rows are counted.
     """
 
     columns: Columns
     fraction_bits: int = COLUMN_BITS
     scale: Tensor | None = None
     surveyed: bool = False
+    targets: Targets | None = None
 
     def features(self, rows: Rows, device: str | torch.device = "cpu") -> Tensor:
         """Rows in the columns' own units, weighted, float64; not yet rounded."""
@@ -117,6 +125,17 @@ class RowEncoding:
 
     def statistics(self, client: Client, num_classes: int, device: str | torch.device = "cpu") -> GridStatistics:
         """Phase 1: the client's upload."""
+        if self.targets is not None:
+            labels, Y, times = self.target_rows(client, num_classes, device)
+            counts = torch.tensor([len(Y)]) if labels is None else torch.bincount(labels, minlength=num_classes)
+            return GridStatistics.from_targets(
+                self.features(client.train, device),
+                Y,
+                counts,
+                weights=times,
+                fraction_bits=self.fraction_bits,
+                client=client.name,
+            )
         return GridStatistics.from_data(
             self.features(client.train, device),
             client.train[1],
@@ -124,6 +143,18 @@ class RowEncoding:
             fraction_bits=self.fraction_bits,
             client=client.name,
         )
+
+    def target_rows(
+        self, client: Client, num_classes: int, device: str | torch.device = "cpu"
+    ) -> tuple[Tensor | None, Tensor, Tensor | None]:
+        """Labels (N,) of classes, targets (N, t) as the grid holds them, and whole weights (N,) where there are any."""
+        targets, values = self.targets or Targets(), torch.as_tensor(np.array(client.train[1]), device=device)
+        weights = client.weights
+        if weights is None and targets.unit != 1.0:
+            weights = np.ones(len(values))
+        times = None if weights is None else targets.whole(torch.tensor(weights, device=device))
+        labels = values if targets.columns is None else None
+        return labels, targets.matrix(values, num_classes, self.fraction_bits), times
 
     def rounded(self, rows: Rows, device: str | torch.device = "cpu") -> Tensor:
         """Rows (N, m) as the grid holds them."""
@@ -235,14 +266,32 @@ class Federation:
         # An intercept makes their mean a matter of taste, and leaves nothing of a column that is one value everywhere.
         mass = self._mass
         N = float(sums.num_samples if mass is None else mass.sum())
-        found = Standardization.of_sums(N, sums.cross.sum(dim=1), sums.gram.diagonal(), step=self.encoding.step)
+        if sums.moments is not None:
+            N = float(sums.moments[-1, -1])
+        found = Standardization.of_sums(N, sums.feature_sums, sums.gram.diagonal(), step=self.encoding.step)
         return Standardization(found.mean, torch.where(found.used, scale, torch.inf))
 
     @property
     def _sums(self) -> Statistics:
         """The sum in float64, in the columns' own units."""
-        sums, scale = decode(self.grid), self.encoding.scale
+        sums, scale = decode(self.grid, self._unit), self.encoding.scale
         return sums if scale is None else weighted_statistics(sums, scale)
+
+    @property
+    def _unit(self) -> float:
+        """What a weight of 1 on the grid weighs."""
+        return 1.0 if self.encoding.targets is None else self.encoding.targets.unit
+
+    @cached_property
+    def target_units(self) -> Standardization | None:
+        """How the ridge sees real targets that are in units of their own; None for classes."""
+        targets = self.encoding.targets
+        return None if targets is None else targets.seen(self._sums, self.intercept, self.encoding.step)
+
+    @property
+    def is_regression(self) -> bool:
+        """Whether targets are real numbers."""
+        return self.encoding.targets is not None and self.encoding.targets.columns is not None
 
     @property
     def _mass(self) -> Tensor | None:
@@ -253,7 +302,11 @@ class Federation:
     @cached_property
     def total(self) -> Statistics:
         """The sum as the ridge sees it."""
-        return self.standardization.statistics(self._sums, self._mass)
+        found, targets = self.standardization.statistics(self._sums, self._mass), self.encoding.targets
+        if targets is None:
+            return found
+        cross = targets.cross(found.cross, self.target_units)
+        return Statistics._of(found.gram, cross, found.counts, found.intercept)
 
     @cached_property
     def digest(self) -> str:
@@ -272,10 +325,24 @@ class Federation:
 
     def on_raw(self, weights: Tensor) -> AffineModel:
         """A model on features as they came, from weights of those that the ridge sees."""
-        to_raw = self.encoding.columns.standardization.then(self.standardization)
+        to_raw, seen = self.encoding.columns.standardization.then(self.standardization), self.target_units
         if self.intercept:
-            return AffineModel.of_standardized(weights, to_raw)
-        return AffineModel(weights, torch.zeros_like(weights[0])).on_raw(to_raw)
+            model = AffineModel.of_standardized(weights, to_raw)
+        else:
+            model = AffineModel(weights, torch.zeros_like(weights[0])).on_raw(to_raw)
+        targets = self.encoding.targets
+        if seen is None or targets is None or targets.columns is None:
+            return model
+        scale = targets.columns.standardization.then(seen).scale.to(model.weights)
+        return AffineModel(model.weights * scale, self.target_values(model.bias))
+
+    def target_values(self, seen: Tensor) -> Tensor:
+        """Real targets (n, t) as they came, from those that the ridge sees."""
+        targets, units = self.encoding.targets, self.target_units
+        if targets is None or targets.columns is None or units is None:
+            return seen
+        to_raw = targets.columns.standardization.then(units)
+        return seen * to_raw.scale.to(seen) + to_raw.mean.to(seen)
 
     def warn_of_labels(self) -> None:
         """Warn of a column that is one value within each class and another in each: it looks like the label itself.
@@ -283,6 +350,9 @@ class Federation:
         It follows from the sums; a column that only nearly tells the classes apart is a good feature.
         """
         grid = self.grid
+        if grid.moments is not None:
+            self._warn_of_targets()
+            return
         n, sums = grid.counts.to(torch.float64), decode(grid)
         seen = n > 0
         if int(seen.sum()) < 2 or grid.num_samples < 3 * int(seen.sum()) or self.encoding.scale is not None:
@@ -298,6 +368,21 @@ class Federation:
                 "another in each; if it is the label, or follows from it, leave it out",
                 ColumnWarning,
                 stacklevel=2,
+            )
+
+    def _warn_of_targets(self) -> None:
+        """Warn of a column that is a real target itself, moved and scaled: nothing of it is left unexplained."""
+        total, seen = self.total, self.target_units
+        if seen is None or not (self.standardize and self.intercept) or self.grid.num_samples < 3:
+            return
+        mass = float(self._sums.moments[-1, -1]) if self._sums.moments is not None else 0.0
+        told = ((total.cross[:-1] / mass).square() > 1.0 - 1e-9).nonzero()
+        if len(told):
+            column, target = told[0].tolist()
+            warnings.warn(
+                f"column {column} is target {target} itself, in other units: leave it out of the features",
+                ColumnWarning,
+                stacklevel=3,
             )
 
     def traffic(self, method: str) -> tuple[int, int, int]:
@@ -317,12 +402,15 @@ class Federation:
     def statistics_bytes(self) -> int:
         """Of a client's statistics, and of their sum; a symmetric matrix travels as its triangle."""
         m, d = self.grid.num_features, self.grid.num_classes
+        if self.grid.moments is not None:
+            return 8 * ((m + d + 1) * (m + d + 2) // 2 + len(self.grid.counts))
         return 8 * (m * (m + 1) // 2 + m * d + d)
 
     @property
     def survey_bytes(self) -> int:
         """Of what a client sent for the columns' units, and received of everybody's; none where they were given."""
-        return 8 * Survey.size(self.grid.num_features) if self.encoding.surveyed else 0
+        columns = self.grid.num_features + self.grid.num_classes * self.is_regression
+        return 8 * Survey.size(columns) if self.encoding.surveyed else 0
 
     def rows(self, client: Client, at: Tensor | None = None) -> tuple[Tensor, Tensor]:
         """A client's training rows as the ridge sees them (N, m), and their labels (N,); or those `at` some places."""
@@ -335,8 +423,21 @@ class Federation:
         seen = self.standardization.features(F / root)
         return seen * root, labels
 
+    def target_rows(self, client: Client) -> TargetRows:
+        """A client's training rows and targets as the ridge sees them; times √w where they have weights."""
+        labels, Y, times = self.encoding.target_rows(client, self.grid.num_classes, self.grid.device)
+        F = self.standardization.features(self.encoding.rounded(client.train, self.grid.device))
+        if self.target_units is not None:
+            Y = self.target_units.features(Y)
+        if times is None:
+            return TargetRows(F, Y, labels, None, client.group_tensor)
+        root = (times * self._unit).to(torch.float64).sqrt()
+        return TargetRows(F * root[:, None], Y * root[:, None], labels, root, client.group_tensor)
+
     def path(self, client: Client) -> PersonalizationPath:
         """All of a client's models, and how each does on its rows left out."""
+        if self.encoding.targets is not None:
+            return PersonalizationPath.of(self.total, self.target_rows(client), self.beta)
         F, labels = self.rows(client)
         scale = self.encoding.scale
         return PersonalizationPath(
@@ -354,17 +455,25 @@ class Federation:
         n = grid.counts.to(torch.float64) + alpha * own.counts.to(grid.device)
         if scale is not None:
             cross, n = cross * scale.to(cross), n * scale.to(cross).square()
+        sums, N, targets = cross.sum(dim=1), float(n.sum()), self.encoding.targets
+        if targets is not None and grid.moments is not None and own.moments is not None:
+            cross = cross * targets.unit
+            n = decode_weighted(grid.moments[-1:], own.moments[-1:], alpha, bits)[0] * targets.unit
+            sums, N = cross[:, -1], float(n[-1])
 
         def gram() -> Tensor:
             room = units.room(grid.device)
             m = len(grid.gram)
             decode_weighted(grid.gram, own.gram, alpha, bits, out=room[:m, :m])
-            return units.gram_in_place(room, cross.sum(dim=1), float(n.sum()))
+            if self._unit != 1.0:
+                room[:m, :m] *= self._unit
+            return units.gram_in_place(room, sums, N)
 
         penalty = torch.full((len(units.mean) + self.intercept,), self.beta, dtype=torch.float64, device=grid.device)
         if self.intercept:
             penalty[-1] = 0.0
-        return GlobalSystem.of(factorize(gram, penalty), units.cross(cross, n))
+        B = units.cross(cross, n)
+        return GlobalSystem.of(factorize(gram, penalty), B if targets is None else targets.cross(B, self.target_units))
 
     def model(self, own: GridStatistics, alpha: float, *, client: str | None = None) -> AffineModel:
         """The client's model on features as they came, from its statistics."""
@@ -376,7 +485,7 @@ class Federation:
     def with_beta(self, beta: float, fold_betas: tuple[float, ...] = ()) -> Federation:
         """The same sum with another β; what follows from the sum alone is kept."""
         found = replace(self, beta=beta, fold_betas=fold_betas)
-        kept = ("standardization", "total", "digest")
+        kept = ("standardization", "target_units", "total", "digest")
         found.__dict__.update({name: self.__dict__[name] for name in kept if name in self.__dict__})
         if "total" in found.__dict__:  # its factor is of another β
             total = self.total
@@ -385,7 +494,20 @@ class Federation:
 
     def beta_path(self, betas: Sequence[float] | None = None) -> RegularizationPath:
         """Every global model, over β."""
-        return RegularizationPath(self.total, betas, targets=self.encoding.scale)
+        return RegularizationPath(self.total, betas, targets=self.encoding.scale, squares=self._squares)
+
+    @property
+    def _squares(self) -> float | None:
+        """‖Y‖² of the targets that the ridge sees, where they are not one-hot rows that weigh 1 each."""
+        moments, seen = self._sums.moments, self.target_units
+        if moments is None:
+            return None
+        N = moments[-1, -1]
+        if seen is None:
+            return float(N)
+        t = len(seen.mean)
+        around = moments.diagonal()[:t] - 2.0 * seen.mean * moments[-1, :t] + N * seen.mean.square()
+        return float((around / seen.scale.square()).sum())
 
     def release(self) -> None:
         """Let go of the sum in float64 and its factor, 400 MB of a wide federation; the global model stays."""
@@ -414,6 +536,8 @@ def score_betas(
     alphas: Sequence[float] = SCORING_ALPHAS,
 ) -> LooScore:
     """At a client: how every β does on its rows left out, at the α that it would choose with it among `alphas`."""
+    if federation.encoding.targets is not None:
+        return path.score_rows(federation.target_rows(client), alphas if alpha == "loo" else (float(alpha),))
     return score_rows(federation.rows(client), path, client.name, alpha, alphas, client.groups)
 
 
@@ -438,6 +562,8 @@ def choose_beta(
 ) -> Federation:
     """The β of highest smoothed leave-one-out accuracy of the models that clients are given, summed over clients.
 
+    Of real targets, the one of least squared error.
+
     `alphas` are what clients choose among where α is "loo"; a coarser grid stands for the default one.
     """
     with one_thread():
@@ -460,9 +586,11 @@ class Personalization:
     """Phase 3 at one client: α, the model, and what leave-one-out says of it.
 
     `curve` is the leave-one-out accuracy at each α of the head's grid, where it was looked at. `estimate` is the
-    accuracy that may be expected: that of rows left out, with α (and β) chosen without them. The log-losses over the
+    accuracy that may be expected: that of rows left out, with α (and β) chosen without them. Of real targets both are
+    mean squared errors, in units of the targets' variances. The log-losses over the
     grid of temperatures are sums over its rows, of its own model and of the global one. Heads other than the ridge have
-    grids of their own (see `fedhip.heads`).
+    grids of their own (see `fedhip.heads`). `misses` say how far rows left out are from being right, by its own model
+    and by the global one (`fedhip.core.conformal`).
     """
 
     alpha: float
@@ -473,6 +601,8 @@ class Personalization:
     estimate: float
     log_losses: list[float]
     global_log_losses: list[float]
+    misses: list[list[float]] = field(default_factory=list)
+    global_misses: list[list[float]] = field(default_factory=list)
 
     @classmethod
     def of(
@@ -490,6 +620,8 @@ class Personalization:
 
         After the `last` client nobody needs the federation's factor: it makes room for that client's model.
         """
+        if federation.encoding.targets is not None:
+            return cls._of_targets(federation, client, alpha, alphas, only_local_classes, own)
         grid = federation.grid
         labels = torch.as_tensor(client.train[1], device=grid.device)
         local_classes = torch.bincount(labels, minlength=grid.num_classes) > 0
@@ -529,7 +661,41 @@ class Personalization:
             estimate,
             log_losses(masked(scores, mask), labels[judged]).tolist(),
             log_losses(common, labels[judged]).tolist(),
+            [class_misses(masked(scores, mask), labels[judged]).tolist()],
+            [class_misses(common, labels[judged]).tolist()],
         )
+
+    @classmethod
+    def _of_targets(
+        cls,
+        federation: Federation,
+        client: Client,
+        alpha: Alpha,
+        alphas: Sequence[float] | None,
+        only_local_classes: bool,
+        own: GridStatistics | None,
+    ) -> Personalization:
+        """The same of real targets, and of rows that have weights."""
+        grid, given = federation.grid, alpha != "loo"
+        tried = [require_alpha(float(alpha))] if given else sorted(DEFAULT_ALPHAS if alphas is None else alphas)
+        chosen, curve, estimate, scores, common = _look(federation, client, tried, only_local_classes)
+        own = own or federation.encoding.statistics(client, grid.num_classes, grid.device)
+        model = federation.model(own, chosen, client=client.name)
+        judged = calibration_rows(len(scores))
+        local = torch.ones(grid.num_classes, dtype=torch.bool)
+        losses: tuple[list[float], list[float]] = ([], [])
+        if federation.is_regression:
+            truth = torch.as_tensor(np.array(client.train[1], np.float64)).to(scores)
+            misses = [
+                target_misses(federation.target_values(part), truth)[judged].mT.tolist() for part in (scores, common)
+            ]
+        else:
+            labels = torch.as_tensor(client.train[1], device=grid.device)
+            local = torch.bincount(labels, minlength=grid.num_classes) > 0
+            parts = masked(scores, local if only_local_classes else None)[judged], common[judged]
+            losses = tuple(log_losses(part, labels[judged]).tolist() for part in parts)  # type: ignore[assignment]
+            misses = [[class_misses(part, labels[judged]).tolist()] for part in parts]
+        return cls(chosen, model, own.digest(), local, None if given else curve, estimate, *losses, *misses)
 
 
 def _look(
@@ -537,23 +703,29 @@ def _look(
 ) -> tuple[float, list[float], float, Tensor, Tensor]:
     """α, the curve, the nested estimate, and scores of the rows left out: at α, and of the global model."""
     fold_betas = federation.fold_betas or (federation.beta,) * FOLDS
-    folds: dict[int, Tensor] = {}
+    folds: dict[int, tuple[Tensor, Tensor]] = {}
 
     def look(at: Federation) -> tuple[PersonalizationPath, Tensor]:
         path = at.path(client)
-        margins = path.loo_margins(alphas, only_local_classes=only_local_classes)
+        table = path.loo_table(alphas, only_local_classes=only_local_classes)
         for fold in (fold for fold, beta in enumerate(fold_betas) if beta == at.beta):
-            folds[fold] = path.fold_margins(alphas, margins, fold)
-        return path, margins
+            of_fold = path.fold_margins(alphas, table, fold)
+            folds[fold] = of_fold, path.credit(of_fold)
+        return path, table
 
     _ = federation.total  # once for all of them
     for beta in set(fold_betas) - {federation.beta}:  # one factor at a time
         look(federation.with_beta(beta))
-    path, margins = look(federation)
-    estimate = nested_hits([folds[fold] for fold in range(FOLDS)], groups=client.group_tensor) / len(margins)
-    chosen = alphas[select(margins)]
-    curve = (margins > 0.0).double().mean(dim=0).tolist()
-    return chosen, curve, estimate, path.loo_scores(chosen), path.loo_scores(0.0)
+    path, table = look(federation)
+    tables, credit = zip(*(folds[fold] for fold in range(FOLDS)), strict=True)
+    outcome = nested(tables, credit, client.group_tensor)
+    chosen = alphas[pick(path.credit(table))]
+    scores, common = path.loo_scores(chosen), path.loo_scores(0.0)
+    if federation.is_regression:
+        t = federation.grid.num_classes
+        return chosen, (-table.mean(dim=0) / t).tolist(), float(-outcome.mean() / t), scores, common
+    curve = (table > 0.0).double().mean(dim=0).tolist()
+    return chosen, curve, int((outcome > 0.0).sum()) / len(table), scores, common
 
 
 def _targets(federation: Federation, client: Client, at: Tensor) -> tuple[Tensor, Tensor]:

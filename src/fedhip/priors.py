@@ -19,6 +19,8 @@ from torch import Tensor
 from fedhip.core import RidgePath
 from fedhip.core.groups import classes_without
 from fedhip.core.prior import SMOOTHINGS, TEMPERATURES, Prior, PriorLosses, choose_priors, scale_of
+from fedhip.core.rows import one_hot
+from fedhip.core.targets import TargetRows
 from fedhip.models import masked
 from fedhip.phases import Client, Federation
 from fedhip.utils.parallel import in_order
@@ -172,6 +174,14 @@ def local_path(
 ) -> RidgePath:
     """All ridges of the client's rows alone."""
     features = torch.tensor(client.train[0], device=device)
+    if client.train[1].ndim == 2 or client.weights is not None:
+        F, labels = features.to(torch.float64), None
+        Y = torch.tensor(client.train[1], device=device)
+        if Y.ndim == 1:
+            Y, labels = one_hot(Y, num_classes), Y
+        root = None if client.weights is None else torch.tensor(client.weights, device=device).sqrt()
+        rows = TargetRows(F, Y.to(torch.float64), labels, root, client.group_tensor)
+        return RidgePath.of(rows, standardize=standardize, intercept=intercept)
     return RidgePath(
         features,
         client.train[1],

@@ -9,7 +9,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from types import MappingProxyType
 from typing import Any
 
@@ -40,6 +40,7 @@ from fedhip.phases import (
     silent,
 )
 from fedhip.priors import choose_client_priors, local_path, prior_alphas, traffic_with_priors
+from fedhip.tasks import has_real_targets, regression_metrics, targets_of
 from fedhip.utils.groups import group_numbers
 from fedhip.utils.parallel import MEMINFO, in_order, memory_available
 
@@ -71,6 +72,8 @@ class ClientResult:
     confusions: list[tuple[int, int, int]]
     mistakes: list[tuple[int, int]]
     priors: dict[str, Prior] = field(default_factory=dict)
+    #: Of real targets, in the place of accuracies: by method.
+    metrics: dict[str, dict[str, Any]] = field(default_factory=dict)
 
     @property
     def alpha(self) -> float | None:
@@ -272,7 +275,9 @@ def encoding_of(
     columns = ridge.columns or columns_of(clients, centred=ridge.intercept or ridge.standardize)
     bits = COLUMN_BITS if ridge.fraction_bits is None else ridge.fraction_bits
     scale = balancing_scale(clients, num_classes) if ridge.balance else None
-    return RowEncoding(columns, bits, scale, surveyed=ridge.columns is None)
+    encoding = RowEncoding(columns, bits, scale, surveyed=ridge.columns is None)
+    targets = targets_of(clients, encoding, centred=ridge.intercept)
+    return encoding if targets is None else replace(encoding, targets=targets)
 
 
 def _room(clients: Sequence[Client], num_classes: int) -> bool:
@@ -355,9 +360,11 @@ def evaluate(
 ) -> ClientResult:
     """Test every model on the client's test rows; with its prior, if it has one, among `everybody`'s class counts.
 
-    `own` is the method whose mistakes are kept.
+    `own` is the method whose mistakes are kept. Real targets have metrics of their own.
     """
     features, labels = client.test
+    if has_real_targets(client.train):
+        return _evaluate_targets(client, models, personal)
     train_counts = np.bincount(client.train[1], minlength=num_classes)
     # A client that has seen nothing has no classes of its own to keep to.
     mask = torch.from_numpy(train_counts > 0) if only_local_classes and train_counts.any() else None
@@ -386,6 +393,21 @@ def evaluate(
         mistakes,
         dict(priors),
     )
+
+
+def _evaluate_targets(
+    client: Client, models: Mapping[str, AffineModel | None], personal: Personalization | None
+) -> ClientResult:
+    """Every model on the client's test rows, of real targets."""
+    (features, truth), train = client.test, len(client.train[1])
+    metrics: dict[str, dict[str, Any]] = {}
+    for method, model in models.items():
+        if model is not None and len(truth):
+            predicted = model.scores(features).cpu().numpy()
+            metrics[method] = regression_metrics(predicted, np.asarray(truth, np.float64))
+    counts = [train], [len(truth)]
+    nothing: dict[str, float | None] = dict.fromkeys(models)
+    return ClientResult(client.name, train, len(truth), *counts, nothing, personal, [], [], metrics=metrics)
 
 
 def predict(

@@ -82,9 +82,9 @@ def test_an_altered_value_is_named_as_such(file: Path) -> None:
 
 
 def test_a_later_version_asks_for_an_upgrade(file: Path) -> None:
-    for schema in ("2", "3", "77"):
+    for schema in ("3", "4", "77"):
         rewrite(file, metadata={"schema": schema})
-        with pytest.raises(FileVersionError, match=rf"schema version {schema}; .*reads up to 1: upgrade fedhip"):
+        with pytest.raises(FileVersionError, match=rf"schema version {schema}; .*reads up to 2: upgrade fedhip"):
             Statistics.from_file(file)
 
 

@@ -9,6 +9,9 @@ Two ways onto the grid:
 - `encode(statistics)` rounds a client's finished statistics. Exact under any regrouping of *clients*.
 - `GridStatistics.from_data(...)` rounds each feature to f/2 fraction bits, then computes without any rounding.
   Exact under any regrouping of *rows* as well: Theorem 3 to the last bit.
+
+Real targets are rounded as features are (`from_targets`). A row's weight is a whole number there: the sums are those of
+the row written down so often.
 """
 
 from __future__ import annotations
@@ -33,7 +36,13 @@ from fedhip.core.tensor_file import TensorFile, require_digest
 #: Steps of 2^-28 (3.7e-9), sums up to 2^35 (3.4e10); features in steps of 2^-14.
 DEFAULT_FRACTION_BITS = 28
 
-_FILE = TensorFile("fedhip.grid", 1, "grid statistics", dict.fromkeys(("gram", "cross", "counts"), torch.int64))
+_FILE = TensorFile(
+    "fedhip.grid",
+    2,
+    "grid statistics",
+    dict.fromkeys(("gram", "cross", "counts"), torch.int64),
+    optional={"moments": torch.int64},
+)
 
 #: Rows of a wide matrix that are worked on at a time, where all of them would take another such matrix.
 _ROWS_AT_ONCE = 256
@@ -59,14 +68,17 @@ class GridStatistics(AdditiveStatistics):
     """
 
     fraction_bits: int
+    moments: Tensor | None = None  # type: ignore[misc]
 
     _kind: ClassVar[str] = "fedhip.grid/1"
 
     def __post_init__(self) -> None:
-        tensors = (self.gram, self.cross, self.counts)
+        tensors = (self.gram, self.cross, self.counts, *(() if self.moments is None else (self.moments,)))
         if any(tensor.dtype != torch.int64 for tensor in tensors):
             raise GridScaleError("statistics on the grid are int64; make them with encode or from_data")
-        m, d = self.gram.shape[0], self.counts.shape[0]
+        m, d = self.gram.shape[0], self.counts.shape[0] if self.moments is None else len(self.moments)
+        if self.moments is not None and self.moments.shape != (d, d):
+            raise DimensionError(f"moments {tuple(self.moments.shape)} are no square")
         if self.gram.shape != (m, m) or self.cross.shape != (m, d):
             raise DimensionError(f"gram {tuple(self.gram.shape)} and cross {tuple(self.cross.shape)} do not fit")
         object.__setattr__(self, "fraction_bits", _checked_bits(self.fraction_bits))
@@ -116,6 +128,50 @@ class GridStatistics(AdditiveStatistics):
             fraction_bits,
         )
 
+    @classmethod
+    def from_targets(
+        cls,
+        features: Tensor,
+        targets: Tensor,
+        counts: Tensor,
+        *,
+        weights: Tensor | None = None,
+        fraction_bits: int = DEFAULT_FRACTION_BITS,
+        client: str | None = None,
+    ) -> Self:
+        """ZᵀWZ for Z = [F, Y, 1], features and targets rounded to fraction_bits/2 bits, without any rounding after.
+
+        Parameters
+        ----------
+        features : (N, m) float64
+        targets : (N, t) float64
+        counts : (d,) int64
+            Rows, of each class or of all.
+        weights : (N,) int64, optional
+            Whole numbers of at least 0; 1 each without them.
+        """
+        fraction_bits, m = _checked_bits(fraction_bits), features.shape[1]
+        ones = torch.ones_like(targets[:, :1])
+        Z = _feature_steps(torch.cat((features, targets, ones), dim=1), fraction_bits)
+        times = torch.ones(len(Z), dtype=torch.int64, device=Z.device) if weights is None else weights.to(Z.device)
+        shift = fraction_bits - 2 * (fraction_bits // 2)
+        squares = float((Z.square() * times[:, None]).sum(dim=0).max()) * 2.0**shift * (1.0 + (len(Z) + 8) * _EPS)
+        who = f"client {client!r}: " if client is not None else ""
+        _require_fit(lambda at: squares * 2.0 ** (at - fraction_bits), fraction_bits, who)
+        joint = torch.zeros((Z.shape[1], Z.shape[1]), dtype=torch.int64, device=Z.device)
+        for bit in range(int(times.max()).bit_length()):  # a weight is a sum of powers of two
+            chosen = Z[(times >> bit) & 1 == 1]
+            if len(chosen):
+                part = torch.zeros_like(joint)
+                sizes = chosen.amax(dim=1).maximum(-chosen.amin(dim=1))
+                for q, _, large in _exact_parts(chosen, torch.zeros_like(sizes, dtype=torch.int64), sizes):
+                    _add_upper_gram(part, q, large)
+                joint += part.bitwise_left_shift_(bit)
+        mirror_upper(joint.bitwise_left_shift_(shift))
+        return cls(
+            joint[:m, :m].clone(), joint[:m, m:].clone(), counts.to(Z.device), fraction_bits, joint[m:, m:].clone()
+        )
+
     def __add__(self, other: GridStatistics) -> Self:
         if not isinstance(other, GridStatistics):
             return NotImplemented
@@ -135,6 +191,8 @@ class GridStatistics(AdditiveStatistics):
         return (
             self.fraction_bits == other.fraction_bits
             and self.cross.shape == other.cross.shape
+            and (self.moments is None) == (other.moments is None)
+            and self.counts.shape == other.counts.shape
             and all(torch.equal(a, b) for a, b in self._pairs(other))
         )
 
@@ -152,6 +210,8 @@ class GridStatistics(AdditiveStatistics):
     def to_file(self, path: str | PathLike[str]) -> None:
         """Write a safetensors file (gram as its packed upper triangle), whole or not at all."""
         tensors = {"gram": pack(self.gram), "cross": self.cross, "counts": self.counts}
+        if self.moments is not None:
+            tensors["moments"] = self.moments
         _FILE.write(path, tensors, digest=self.digest(), fraction_bits=str(self.fraction_bits))
 
     @classmethod
@@ -159,18 +219,19 @@ class GridStatistics(AdditiveStatistics):
         """Read what `to_file` wrote, and check version and digest."""
         tensors, metadata = _FILE.read(path)
         try:
-            grid = cls(unpack(tensors["gram"]), tensors["cross"], tensors["counts"], int(metadata["fraction_bits"]))
+            bits, moments = int(metadata["fraction_bits"]), tensors.get("moments")
+            grid = cls(unpack(tensors["gram"]), tensors["cross"], tensors["counts"], bits, moments)
         except (DimensionError, GridScaleError, IndexError, KeyError, ValueError) as error:
             raise FileFormatError(f"{path} does not hold statistics on a grid ({error}); write it again") from None
         require_digest(path, stored=metadata["digest"], computed=grid.digest())
         return grid
 
     def _pairs(self, other: GridStatistics) -> list[tuple[Tensor, Tensor]]:
-        names = ("gram", "cross", "counts")
+        names = ("gram", "cross", "counts", *(() if self.moments is None else ("moments",)))
         return [(getattr(self, name), getattr(other, name).to(self.device)) for name in names]
 
-    def _with(self, gram: Tensor, cross: Tensor, counts: Tensor) -> Self:
-        return type(self)(gram, cross, counts, self.fraction_bits)
+    def _with(self, gram: Tensor, cross: Tensor, counts: Tensor, moments: Tensor | None = None) -> Self:
+        return type(self)(gram, cross, counts, self.fraction_bits, moments)
 
     def require_same_shape(self, other: AdditiveStatistics, who: str = "") -> None:
         """Raise unless the two can be added: `DimensionError`, or `GridScaleError` where they differ in scale."""
@@ -230,12 +291,15 @@ def _feature_steps(F: Tensor, fraction_bits: int) -> Tensor:
     return (F * 2.0 ** (fraction_bits // 2)).round_()
 
 
-def decode(grid: GridStatistics) -> Statistics:
-    """The float64 statistics nearest to those on the grid: the same bits from the same integers."""
-    step = 2.0**-grid.fraction_bits
-    return Statistics._of(
-        grid.gram.to(torch.float64).mul_(step), grid.cross.to(torch.float64).mul_(step), grid.counts.clone()
-    )
+def decode(grid: GridStatistics, unit: float = 1.0) -> Statistics:
+    """The float64 statistics nearest to those on the grid: the same bits from the same integers.
+
+    `unit`, a power of two, is what a weight of 1 on the grid weighs.
+    """
+    step = 2.0**-grid.fraction_bits * unit
+    moments = None if grid.moments is None else grid.moments.to(torch.float64).mul_(step)
+    gram, cross = (values.to(torch.float64).mul_(step) for values in (grid.gram, grid.cross))
+    return Statistics._of(gram, cross, grid.counts.clone(), moments=moments)
 
 
 def decode_weighted(total: Tensor, own: Tensor, alpha: float, fraction_bits: int, out: Tensor | None = None) -> Tensor:

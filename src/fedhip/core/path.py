@@ -31,9 +31,10 @@ from fedhip.core.groups import checked_groups, classes_without, left_out_residua
 from fedhip.core.personalization import client_rows
 from fedhip.core.ridge import penalty_grid
 from fedhip.core.rows import ArrayLike
-from fedhip.core.selection import FOLDS, margins_of, select, soft_hits, without_fold
+from fedhip.core.selection import FOLDS, margins_of, pick, soft_hits, without_fold
 from fedhip.core.solvers import EigenFactor, factorize, rank_tolerance, require_alpha, require_beta, truncated
 from fedhip.core.statistics import Statistics
+from fedhip.core.targets import TargetRows
 
 #: 0 to 1000: zero, four to the decade from 0.1, and the values of the paper's Table II.
 DEFAULT_ALPHAS: tuple[float, ...] = tuple(
@@ -47,8 +48,9 @@ _NO_REASON = 5e-4
 #: Up to so many rows of a client, what is chosen for a fold is chosen by models that have not seen it.
 _REFOLDED = 64
 
-#: Margins (N, a) of rows left out, those by which a fold's α is chosen, and the mean squared error at an α.
-_Look = tuple[Tensor, Callable[[int], Tensor], Callable[[Sequence[float]], Tensor]]
+#: A table (N, a) of rows left out, that by which a fold's α is chosen, and the mean squared error at an α.
+#: And what rows count in a choice.
+_Look = tuple[Tensor, Callable[[int], Tensor], Callable[[Sequence[float]], Tensor], Callable[[Tensor], Tensor]]
 
 #: Leave-one-out looks at as many values of α at a time as give this many scores, or at one.
 _LOO_ENTRIES = 2**21
@@ -93,21 +95,29 @@ class PersonalizationPath:
     ) -> None:
         F, Y = client_rows(total, features, labels, client, targets)
         system = global_system(total, beta)
-        self._start(total, system, system.factor.whiten(F), Y, checked_groups(groups, len(F)))
+        rows = TargetRows(F, Y, Y.argmax(dim=1), groups=checked_groups(groups, len(F)))
+        self._start(total, system, system.factor.whiten(F), rows)
 
     @classmethod
-    def _whitened(
-        cls, total: Statistics, system: GlobalSystem, W: Tensor, Y: Tensor, groups: Tensor | None
-    ) -> PersonalizationPath:
+    def of(cls, total: Statistics, rows: TargetRows, beta: float = 1.0) -> PersonalizationPath:
+        """Of rows with real targets, or with weights."""
+        system = global_system(total, beta)
+        return cls._whitened(total, system, system.factor.whiten(rows.F), rows)
+
+    @classmethod
+    def _whitened(cls, total: Statistics, system: GlobalSystem, W: Tensor, rows: TargetRows) -> PersonalizationPath:
         self = object.__new__(cls)
-        self._start(total, system, W, Y, groups)
+        self._start(total, system, W, rows)
         return self
 
-    def _start(self, total: Statistics, system: GlobalSystem, W: Tensor, Y: Tensor, groups: Tensor | None) -> None:
-        self._system, self._W, self._Y, self._groups = system, W, Y, groups
+    def _start(self, total: Statistics, system: GlobalSystem, W: Tensor, rows: TargetRows) -> None:
+        self._system, self._W, self._Y, self._groups, self._scale = system, W, rows.Y, rows.groups, rows.scale
+        Y = rows.Y
         # An intercept fits the only row of a federation whatever beta is: a warning would have no advice.
         self._warned = total.intercept and total.num_samples == 1
-        self._labels = Y.argmax(dim=1)
+        #: What classes are; of real targets nothing asks for them.
+        self._labels = Y.new_zeros(len(Y), dtype=torch.int64) if rows.labels is None else rows.labels
+        self._real = rows.labels is None
         self._residuals = Y - W @ system.U
 
     @cached_property
@@ -128,6 +138,8 @@ class PersonalizationPath:
         rounding) gets zeros, counts as wrong, and is warned of: the others say nothing of it.
         """
         scores = self._leave_one_out([require_alpha(alpha)])[0][:, 0]
+        if self._real or self._scale is not None:
+            return scores if self._scale is None else scores / self._scale[:, None]
         return scores / self._Y.amax(dim=1, keepdim=True)
 
     def loo_accuracy(self, alphas: Sequence[float] = DEFAULT_ALPHAS, *, only_local_classes: bool = False) -> Tensor:
@@ -142,6 +154,24 @@ class PersonalizationPath:
         errors = [(scores - self._Y[:, None]).square_().sum(dim=(0, 2)) for scores, _ in self._loo(alphas)]
         return torch.cat(errors) / len(self._W)
 
+    def loo_table(self, alphas: Sequence[float] = DEFAULT_ALPHAS, *, only_local_classes: bool = False) -> Tensor:
+        """What each row left out says of each α (N_k, a): its margin; of real targets, less its squared error."""
+        if not self._real:
+            return self.loo_margins(alphas, only_local_classes=only_local_classes)
+        return torch.cat([self._errors(scores, known) for scores, known in self._loo(alphas)], dim=1)
+
+    def credit(self, table: Tensor, at: Tensor | slice = slice(None)) -> Tensor:
+        """What rows of a table (n, a) count in a choice: `at` are their places among all."""
+        counted = table if self._real else soft_hits(table)
+        return counted if self._scale is None else counted * self._scale[at].square()[:, None]
+
+    def _errors(self, scores: Tensor, known: Tensor, at: Tensor | slice = slice(None)) -> Tensor:
+        """−‖loo_i − y_i‖² (n, a) of scores (n, a, d); where nothing is known, at least that of the mean, 1 a target."""
+        errors = (scores - self._Y[at][:, None]).square().sum(dim=2)
+        if self._scale is not None:
+            errors = errors / self._scale[at].square()[:, None]
+        return -torch.where(known, errors, torch.maximum(errors, errors.new_tensor(float(self._Y.shape[1]))))
+
     def loo_margins(self, alphas: Sequence[float] = DEFAULT_ALPHAS, *, only_local_classes: bool = False) -> Tensor:
         """For each row and α the score of its own class less the best of the others (N_k, a), the row left out.
 
@@ -151,6 +181,8 @@ class PersonalizationPath:
         left = None if self._groups is None else classes_without(self._labels, self._groups, counts)
         found = []
         for scores, known in self._loo(alphas):
+            if self._scale is not None:
+                scores = scores / self._scale[:, None, None]
             if only_local_classes:
                 scores.masked_fill_(counts == 0 if left is None else (left == 0)[:, None], -torch.inf)
             found.append(margins_of(scores, self._labels).masked_fill_(~known, -torch.inf))
@@ -190,9 +222,14 @@ class PersonalizationPath:
             among = M[:, others][:, :, others] - solved @ across.mT
             blocks = _blocks_of(among)
             _, numbers = torch.unique(groups[others.cpu()], return_inverse=True)
-            found, known = left_out_residuals(numbers, left.transpose(0, 1).contiguous(), blocks, tolerance)
-            scores = self._Y[others][:, None] - found
+            errors, known = left_out_residuals(numbers, left.transpose(0, 1).contiguous(), blocks, tolerance)
+            scores = self._Y[others][:, None] - errors
         found = margins.clone()
+        if self._real:
+            found[others] = self._errors(scores, known, others)
+            return found
+        if self._scale is not None:
+            scores = scores / self._scale[others][:, None, None]
         without = margins_of(scores.contiguous(), self._labels[others])
         hidden = torch.isinf(margins[others])  # of classes that the client has no other row of
         found[others] = without.masked_fill_(~known | hidden, -torch.inf)
@@ -201,7 +238,7 @@ class PersonalizationPath:
     def select(self, alphas: Sequence[float] = DEFAULT_ALPHAS, *, only_local_classes: bool = False) -> float:
         """The α of highest smoothed leave-one-out accuracy (`fedhip.core.selection`); of several, the smallest."""
         ordered = sorted(_checked_alphas(alphas))
-        return ordered[select(self.loo_margins(ordered, only_local_classes=only_local_classes))]
+        return ordered[pick(self.credit(self.loo_table(ordered, only_local_classes=only_local_classes)))]
 
     def _loo(self, alphas: Sequence[float]) -> Iterator[tuple[Tensor, Tensor]]:
         """`_leave_one_out` for some α at a time."""
@@ -386,7 +423,8 @@ def choose_betas(betas: Sequence[float], soft: Tensor) -> tuple[float, ...]:
     ordered = sorted(range(len(betas)), key=lambda at: -betas[at])
     chosen = []
     for sums in soft.tolist():
-        enough = max(sums) * (1.0 - _NO_REASON)
+        best = max(sums)
+        enough = best * (1.0 - _NO_REASON if best >= 0.0 else 1.0 + _NO_REASON)  # errors count below 0
         chosen.append(next(betas[at] for at in ordered if sums[at] >= enough))
     return tuple(chosen)
 
@@ -395,18 +433,24 @@ class RegularizationPath:
     """Every global model Ĝ(β) from one eigendecomposition A = V diag(λ) Vᵀ of the summed Gram matrix.
 
     β belongs to the federation, so all clients choose it together: each scores the grid on its own rows by
-    leave-one-out, and only the scores, two numbers for each β, are summed. `targets` as in `PersonalizationPath`.
+    leave-one-out, and only the scores, two numbers for each β, are summed. `targets` as in `PersonalizationPath`;
+    `squares` are ‖Y‖² of real targets or of weighted rows, for generalized cross-validation.
 
         path = RegularizationPath(total)
         beta = path.select(path.score(F_k, y_k) for F_k, y_k in clients)
     """
 
     def __init__(
-        self, total: Statistics, betas: Sequence[float] | None = None, *, targets: Tensor | None = None
+        self,
+        total: Statistics,
+        betas: Sequence[float] | None = None,
+        *,
+        targets: Tensor | None = None,
+        squares: float | None = None,
     ) -> None:
         if total.num_samples == 0:
             raise EmptyClientError("the sum holds no rows; add at least one client's statistics")
-        self._total, self._targets = total, targets
+        self._total, self._targets, self._squares = total, targets, squares
         self._values, self._V, self._penalized = _eigenpairs(total)
         self._rotated_cross = self._V.mT @ total.cross
         self.betas = tuple(sorted(require_beta(beta) for beta in (default_betas(total) if betas is None else betas)))
@@ -433,40 +477,46 @@ class RegularizationPath:
         eigendecomposition for each β, and with one α a Cholesky factorisation.
         """
         F, Y = client_rows(self._total, features, labels, client, self._targets)
-        ordered, together = sorted(_checked_alphas(alphas)), checked_groups(groups, len(F))
-        one_model = len(ordered) == 1 and ordered[0] > 0.0 and len(F) > _REFOLDED
-        looks = self._one_model(F, Y, ordered[0], together) if one_model else self._whole_paths(F, Y, ordered, together)
+        return self.score_rows(TargetRows(F, Y, Y.argmax(dim=1), groups=checked_groups(groups, len(F))), alphas)
+
+    def score_rows(self, rows: TargetRows, alphas: Sequence[float] = (0.0,)) -> LooScore:
+        """The same of rows as the ridge sees them, with real targets or with weights too."""
+        F, ordered, together = rows.F, sorted(_checked_alphas(alphas)), rows.groups
+        simple = rows.labels is not None and rows.scale is None
+        one_model = len(ordered) == 1 and ordered[0] > 0.0 and len(F) > _REFOLDED and simple
+        looks = self._one_model(rows, ordered[0]) if one_model else self._whole_paths(rows, ordered)
         soft, right, error = [], [], []
-        for margins, fold_margins, mean_error in looks:
-            sums = [soft_hits(margins).sum(dim=0).max()]
+        for table, fold_table, mean_error, credit in looks:
+            sums = [credit(table).sum(dim=0).max()]
             for fold in range(FOLDS):  # its rows have no say in what the others count
                 others = without_fold(len(F), fold, together).to(F.device)
-                sums.append(soft_hits(fold_margins(fold)[others]).sum(dim=0).max())
+                sums.append(credit(fold_table(fold))[others].sum(dim=0).max())
             soft.append(torch.stack(sums))
-            best = select(margins)
-            right.append((margins[:, best] > 0.0).sum().to(torch.float64))
+            best = pick(credit(table))
+            right.append((table[:, best] > 0.0).sum().to(torch.float64))
             error.append(mean_error([ordered[best]])[0] * len(F))
         return LooScore(self.betas, torch.stack(soft, dim=1), torch.stack(right), torch.stack(error), len(F))
 
-    def _whole_paths(self, F: Tensor, Y: Tensor, alphas: Sequence[float], groups: Tensor | None) -> Iterator[_Look]:
+    def _whole_paths(self, rows: TargetRows, alphas: Sequence[float]) -> Iterator[_Look]:
         """For each β the client's models at every α, by an eigendecomposition."""
-        rotated = F @ self._V
+        rotated = rows.F @ self._V
         for beta in self.betas:
             factor = self._factor(beta)
             W = rotated[:, self._kept(factor)] / factor.values.sqrt()
-            path = PersonalizationPath._whitened(self._total, self._system(factor), W, Y, groups)
-            margins = path.loo_margins(alphas)
-            yield margins, partial(path.fold_margins, alphas, margins), path.loo_error
+            path = PersonalizationPath._whitened(self._total, self._system(factor), W, rows)
+            table = path.loo_table(alphas)
+            yield table, partial(path.fold_margins, alphas, table), path.loo_error, path.credit
 
-    def _one_model(self, F: Tensor, Y: Tensor, alpha: float, groups: Tensor | None) -> Iterator[_Look]:
-        """For each β the client's model at this α, by a Cholesky factorisation."""
+    def _one_model(self, rows: TargetRows, alpha: float) -> Iterator[_Look]:
+        """For each β the client's model at this α, by a Cholesky factorisation; of classes whose rows weigh alike."""
+        F, Y = rows.F, rows.Y
         labels, total = Y.argmax(dim=1), self._total
         gram, cross = torch.add(total.gram, F.mT @ F, alpha=alpha), torch.add(total.cross, F.mT @ Y, alpha=alpha)
         for beta in self.betas:
             system = GlobalSystem.of(factorize(gram.clone, total.penalty(beta)), cross)
-            scores = system.left_out(F, Y, 1.0 + alpha, groups)
+            scores = system.left_out(F, Y, 1.0 + alpha, rows.groups)
             margins, error = margins_of(scores, labels)[:, None], (scores - Y).square().sum()[None] / len(F)
-            yield margins, lambda fold, same=margins: same, lambda alphas, same=error: same  # type: ignore[misc]
+            yield margins, lambda fold, same=margins: same, lambda alphas, same=error: same, soft_hits  # type: ignore[misc]
 
     def gcv(self) -> Tensor:
         """Generalized cross-validation for each β, from the summed statistics alone; smaller is better.
@@ -477,6 +527,8 @@ class RegularizationPath:
         N, values = self._total.num_samples, self._values
         counts = self._total.counts.to(values)
         squares = N if self._targets is None else float((counts * self._targets.to(values).square()).sum())
+        if self._squares is not None:
+            squares = self._squares
         power = self._rotated_cross.square().sum(dim=1)
         scores = []
         for beta in self.betas:

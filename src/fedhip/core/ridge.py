@@ -8,7 +8,7 @@ FᵀF = Q diag(s) Qᵀ, X = F Q:
     y_i − loo_i(β) = (y_i − fit_i)/(1 − h_i)
 
 An intercept is a direction of the rows that no penalty is on: features and targets are centred, and 1/N is each row's
-weight in the mean.
+weight in the mean. Rows of weight w are centred by their weighted mean and then multiplied by √w; the direction is √w.
 """
 
 from __future__ import annotations
@@ -22,9 +22,10 @@ from fedhip.core.affine import AffineModel
 from fedhip.core.errors import BetaError
 from fedhip.core.groups import checked_groups, left_out_residuals
 from fedhip.core.rows import ArrayLike, Rows
-from fedhip.core.selection import margins_of, select
+from fedhip.core.selection import margins_of, pick, soft_hits
 from fedhip.core.solvers import rank_tolerance, require_beta
 from fedhip.core.standardization import Standardization, copied_columns
+from fedhip.core.targets import TargetRows
 
 
 class RidgePath:
@@ -58,19 +59,36 @@ class RidgePath:
         groups: ArrayLike | None = None,
     ) -> None:
         F, Y = Rows.checked(features, labels, num_classes, client).matrices()
-        self._groups = checked_groups(groups, len(F))
-        self._Y = Y.to(F.device)
-        self._units = _units(F, standardize, intercept)
+        self._start(
+            TargetRows(F, Y.to(F.device), Y.argmax(dim=1), None, checked_groups(groups, len(F))), standardize, intercept
+        )
+
+    @classmethod
+    def of(cls, rows: TargetRows, *, standardize: bool = False, intercept: bool = False) -> RidgePath:
+        """Of rows with real targets, or with weights; F and Y are as they came, and `scale` (N,) is √w."""
+        self = object.__new__(cls)
+        self._start(rows, standardize, intercept)
+        return self
+
+    def _start(self, given: TargetRows, standardize: bool, intercept: bool) -> None:
+        F, self._groups, self._labels = given.F, given.groups, given.labels
+        self._Y, w = given.Y, None if given.scale is None else given.scale.square()
+        self._units = _units(F, standardize, intercept, w)
         self._F = self._units.features(F)
-        self._centre = self._Y.mean(dim=0) if intercept else torch.zeros_like(self._Y[0])
+        self._centre = _mean(self._Y, w) if intercept else torch.zeros_like(self._Y[0])
         #: The weight of a row in the intercept, where it is not taken out of the basis.
-        self._share = 1.0 / len(F) if intercept else 0.0
+        self._share: float | Tensor = 1.0 / len(F) if intercept else 0.0
         targets = self._Y - self._centre
+        self._root = given.scale
+        if self._root is not None and w is not None:
+            self._F, targets = self._F * self._root[:, None], targets * self._root[:, None]
+            self._share = w / w.sum() if intercept else 0.0
         rows, width = self._F.shape
         if rows <= width:
             kernel = self._F @ self._F.mT
             if intercept:  # rows of ones are nobody else's direction, and the last: the intercept fits all of it
-                kernel += (1.0 + 4.0 * float(kernel.diagonal().sum())) / rows
+                size = 1.0 + 4.0 * float(kernel.diagonal().sum())
+                kernel += size / rows if self._root is None else size * self._direction[:, None] * self._direction
             s, E = torch.linalg.eigh(kernel)
             s, self._basis = (s[:-1], E[:, :-1]) if intercept else (s, E)
             self._X, self._rotated = None, self._basis.mT @ targets
@@ -100,14 +118,27 @@ class RidgePath:
             residuals = self._basis @ (shrinkage[:, None] * self._rotated)
             remainder = self._basis.square() @ shrinkage
         else:
-            residuals = self._Y - self._centre - self._X @ (inverse[:, None] * self._rotated)
+            residuals = self._Y - self._centre
+            residuals = residuals if self._root is None else residuals * self._root[:, None]
+            residuals = residuals - self._X @ (inverse[:, None] * self._rotated)
             remainder = 1.0 - self._X.square() @ inverse - self._share
         if self._groups is not None:
             return self._without_groups(residuals, inverse, beta, self._groups)
         # A row that alone determines its own prediction: the others say nothing of it.
         known = remainder > rank_tolerance(max(self._F.shape))
-        scores: Tensor = self._Y - residuals / torch.where(known, remainder, 1.0)[:, None]
-        return scores.masked_fill_(~known[:, None], 0.0)
+        return self._left_out(residuals / torch.where(known, remainder, 1.0)[:, None], known)
+
+    def _left_out(self, residuals: Tensor, known: Tensor) -> Tensor:
+        """Scores (N, d) from residuals of rows times √w."""
+        scores = self._Y - (residuals if self._root is None else residuals / self._root[:, None])
+        # Of real targets it is the mean that the others would say.
+        return torch.where(known[:, None], scores, 0.0 if self._labels is not None else self._centre)
+
+    @property
+    def _direction(self) -> Tensor:
+        """The intercept's direction of the rows (N,), of length 1."""
+        root = torch.ones_like(self._F[:, 0]) if self._root is None else self._root
+        return root / root.norm()
 
     def _without_groups(self, residuals: Tensor, inverse: Tensor, beta: float, groups: Tensor) -> Tensor:
         """Scores (N, d) by models without the row's group."""
@@ -117,11 +148,15 @@ class RidgePath:
             if self._X is None:
                 M = (X[S] * (beta * inverse)) @ X[S].mT
             else:
-                M = torch.eye(len(S)).to(X) - (X[S] * inverse) @ X[S].mT - self._share
+                M = torch.eye(len(S)).to(X) - (X[S] * inverse) @ X[S].mT
+                if isinstance(self._share, Tensor):
+                    M = M - self._direction[S][:, None] * self._direction[S]
+                else:
+                    M = M - self._share
             return M[None], torch.ones((1, len(S))).to(X)
 
         found, known = left_out_residuals(groups, residuals[:, None], remainder, rank_tolerance(max(self._F.shape)))
-        return (self._Y - found[:, 0]).masked_fill_(~known, 0.0)
+        return self._left_out(found[:, 0], known[:, 0])
 
     def loo_accuracy(self, betas: Sequence[float]) -> Tensor:
         """For each β the share of rows that the models fitted without them classify right."""
@@ -130,7 +165,7 @@ class RidgePath:
     def select(self, betas: Sequence[float] | None = None) -> float:
         """The β of highest smoothed leave-one-out accuracy (`fedhip.core.selection`); of several, the largest."""
         ordered = sorted(self._grid() if betas is None else betas, reverse=True)
-        return ordered[select(self._margins(ordered))]
+        return ordered[pick(self._credit(ordered))]
 
     def _grid(self) -> tuple[float, ...]:
         squares = self._F.square().sum(dim=0)
@@ -140,6 +175,18 @@ class RidgePath:
         labels = self._Y.argmax(dim=1)
         return torch.stack([margins_of(self.loo_scores(beta), labels) for beta in betas], dim=1)
 
+    def _credit(self, betas: Sequence[float]) -> Tensor:
+        """What each row counts for each β (N, B): real targets less their squared errors, in their deviations."""
+        if self._labels is not None:
+            counted = soft_hits(self._margins(betas))
+        else:
+            w = None if self._root is None else self._root.square()
+            size = _mean((self._Y - _mean(self._Y, w)).square(), w)
+            size = torch.where(size > 0.0, size, 1.0)
+            errors = [((self.loo_scores(beta) - self._Y).square() / size).sum(dim=1) for beta in betas]
+            counted = -torch.stack(errors, dim=1)
+        return counted if self._root is None else counted * self._root.square()[:, None]
+
     def _inverse(self, beta: float) -> Tensor:
         """1/(s + β); 0 in directions that the rows do not have."""
         damped = self._s + beta
@@ -148,18 +195,28 @@ class RidgePath:
         return torch.where(none, 0.0, 1.0 / torch.where(none, 1.0, damped))
 
 
-def _units(F: Tensor, standardize: bool, intercept: bool) -> Standardization:
+def _mean(values: Tensor, weights: Tensor | None) -> Tensor:
+    """Over rows (N, …), weighted by (N,)."""
+    if weights is None:
+        return values.mean(dim=0)
+    return (values * weights[:, None]).sum(dim=0) / weights.sum()
+
+
+def _units(F: Tensor, standardize: bool, intercept: bool, weights: Tensor | None = None) -> Standardization:
     """How the ridge sees features: centred where there is an intercept, scaled where that is asked for."""
-    mean = F.mean(dim=0) if standardize or intercept else torch.zeros_like(F[0])
+    mean = _mean(F, weights) if standardize or intercept else torch.zeros_like(F[0])
     scale = torch.ones_like(mean)
     if standardize:
         centred = F - mean
-        deviation = centred.square().mean(dim=0).sqrt()
+        deviation = _mean(centred.square(), weights).sqrt()
         size = F.abs().amax(dim=0)
         # Twice rounding: the mean of equal values may differ from them in the last digit.
         constant = deviation <= 4 * torch.finfo(F.dtype).eps * size
         scale = torch.where(constant, torch.inf, deviation)
-        scale[copied_columns(centred / scale)] = torch.inf
+        Z = centred / scale
+        if weights is not None:
+            Z = Z * (weights * (len(F) / weights.sum())).sqrt()[:, None]
+        scale[copied_columns(Z)] = torch.inf
     return Standardization(mean, scale, intercept=False)
 
 

@@ -49,9 +49,8 @@ class Standardization:
         by no more are copies. `mass` (d,) is what the rows of each class weigh together, where they do not weigh 1 each
         (`fedhip.core.balance`).
         """
-        n = total.counts.to(torch.float64) if mass is None else mass.to(total.device)
-        N = float(n.sum())
-        found = cls.of_sums(N, total.cross.sum(dim=1), total.gram.diagonal(), intercept=intercept, step=step)
+        N = _mass_of(total, mass)
+        found = cls.of_sums(N, total.feature_sums, total.gram.diagonal(), intercept=intercept, step=step)
         scale = found.scale.clone()
         scale[_copies(total.gram, N, found, step)] = torch.inf
         return cls(found.mean, scale, intercept)
@@ -96,12 +95,13 @@ class Standardization:
         whose mean is 1000 times their deviation, about six digits are lost.
         """
         self._require_width(statistics.num_features)
-        n = (statistics.counts if mass is None else mass).to(statistics.device, torch.float64)
-        s, m = statistics.cross.sum(dim=1), statistics.num_features
+        n = (statistics.target_sums if mass is None else mass).to(statistics.device, torch.float64)
+        s, m = statistics.feature_sums, statistics.num_features
         gram = self.room(statistics.device)
         gram[:m, :m] = statistics.gram
         cross = self.cross(statistics.cross, n)
-        return Statistics._of(self.gram_in_place(gram, s, float(n.sum())), cross, statistics.counts, self.intercept)
+        gram = self.gram_in_place(gram, s, _mass_of(statistics, mass))
+        return Statistics._of(gram, cross, statistics.counts, self.intercept, statistics.moments)
 
     def room(self, device: torch.device) -> Tensor:
         """Memory for gram', whose upper left part `gram_in_place` takes to be gram."""
@@ -129,6 +129,14 @@ class Standardization:
     def _require_width(self, width: int) -> None:
         if width != len(self.mean):
             raise DimensionError(f"features are {width} wide, the standardization {len(self.mean)}")
+
+
+def _mass_of(statistics: Statistics, mass: Tensor | None) -> float:
+    """What all rows weigh."""
+    if statistics.moments is not None:
+        return float(statistics.moments[-1, -1])
+    n = statistics.counts.to(torch.float64) if mass is None else mass.to(statistics.device)
+    return float(n.sum())
 
 
 def _copies(gram: Tensor, N: float, of: Standardization, step: float) -> Tensor:

@@ -4,6 +4,11 @@
 
 The statistics of two data sets together are the sum of theirs. So the server's aggregation is a sum, a client
 that joins is one more term, and forgetting a client is a subtraction.
+
+Where targets are real numbers, or rows have weights W, the targets get a column of ones, Y₊ = [Y, 1], and what the
+counts told of them is told by their own products:
+
+    gram = FᵀWF     cross = FᵀWY₊ (m, t + 1)     moments = Y₊ᵀWY₊ (t + 1, t + 1)     counts: rows, by class or in all
 """
 
 from __future__ import annotations
@@ -12,7 +17,7 @@ import hashlib
 from dataclasses import dataclass, field
 from functools import lru_cache
 from os import PathLike
-from typing import Any, ClassVar, Self
+from typing import TYPE_CHECKING, Any, ClassVar, Self
 
 import torch
 from torch import Tensor
@@ -35,19 +40,29 @@ _MIRRORED_ROWS = 64
 
 #: `gram` is the upper triangle packed row by row, or the full matrix.
 _FILE = TensorFile(
-    "fedhip.statistics", 1, "statistics", {"gram": torch.float64, "cross": torch.float64, "counts": torch.int64}
+    "fedhip.statistics",
+    2,
+    "statistics",
+    {"gram": torch.float64, "cross": torch.float64, "counts": torch.int64},
+    optional={"moments": torch.float64},
 )
 
 
 @dataclass(frozen=True, eq=False, repr=False)
 class AdditiveStatistics:
-    """What float and fixed-point statistics share: three tensors that add."""
+    """What float and fixed-point statistics share: three tensors that add, or four."""
 
     gram: Tensor
     cross: Tensor
     counts: Tensor
 
     _kind: ClassVar[str]
+
+    if TYPE_CHECKING:
+
+        @property
+        def moments(self) -> Tensor | None:
+            """Y₊ᵀWY₊ of real targets and of weighted rows; None of classes that are counted."""
 
     @property
     def num_samples(self) -> int:
@@ -61,8 +76,18 @@ class AdditiveStatistics:
 
     @property
     def num_classes(self) -> int:
-        """d, the number of classes."""
-        return int(self.cross.shape[1])
+        """d, the number of classes, or of targets."""
+        return int(self.cross.shape[1]) - (self.moments is not None)
+
+    @property
+    def feature_sums(self) -> Tensor:
+        """Fᵀ1, or FᵀW1 (m,)."""
+        return self.cross.sum(dim=1) if self.moments is None else self.cross[:, -1]
+
+    @property
+    def target_sums(self) -> Tensor:
+        """1ᵀY, or 1ᵀWY₊: what stands in the place of the constant feature (d,)."""
+        return self.counts if self.moments is None else self.moments[-1]
 
     @property
     def device(self) -> torch.device:
@@ -71,14 +96,15 @@ class AdditiveStatistics:
 
     def digest(self) -> str:
         """SHA-256 in hexadecimal: the same for the same values, on any device, and for no others."""
-        return self._digest_of(pack(self.gram), self.cross, self.counts)
+        return self._digest_of(pack(self.gram), self.cross, self.counts, self.moments)
 
     @classmethod
-    def _digest_of(cls, packed: Tensor, cross: Tensor, counts: Tensor) -> str:
+    def _digest_of(cls, packed: Tensor, cross: Tensor, counts: Tensor, moments: Tensor | None = None) -> str:
         if cross.ndim != 2:
             raise DimensionError(f"cross has shape {tuple(cross.shape)}; it must be (m, d)")
-        sha = hashlib.sha256(f"{cls._kind} m={cross.shape[0]} d={cross.shape[1]}\n".encode())
-        for values in (packed, cross, counts):
+        more = "" if moments is None else " moments"
+        sha = hashlib.sha256(f"{cls._kind} m={cross.shape[0]} d={cross.shape[1]}{more}\n".encode())
+        for values in (packed, cross, counts, *(() if moments is None else (moments,))):
             if values.is_floating_point():
                 values = values + 0  # makes −0.0 and 0.0 one value
             little_endian = values.cpu().contiguous().numpy()
@@ -106,6 +132,11 @@ class AdditiveStatistics:
                     f"{who}statistics of {theirs} {what} do not fit those of {mine} {what}; "
                     "every client must use the same backbone and the same list of classes"
                 )
+        if (self.moments is None) != (other.moments is None) or self.counts.shape != other.counts.shape:
+            raise DimensionError(
+                f"{who}statistics of counted classes do not add to those of real targets or of weighted rows; "
+                "every client must have the same task"
+            )
 
     def require_contains(self, counts: Tensor, who: str = "") -> None:
         """Raise `NotInTotalError` unless there are at least these many rows of each class."""
@@ -134,9 +165,12 @@ class Statistics(AdditiveStatistics):
     counts : (d,), rows of each class
     intercept : bool
         Whether the last feature is the constant 1 (see `Standardization`): no penalty is on it.
+    moments : (t + 1, t + 1) or None
+        Of real targets and of weighted rows; `cross` then has a last column of sums of features.
     """
 
     intercept: bool = False
+    moments: Tensor | None = None  # type: ignore[misc]
 
     _kind: ClassVar[str] = "fedhip.statistics/1"
     _memo: dict[str, Any] = field(default_factory=dict, init=False)
@@ -152,7 +186,16 @@ class Statistics(AdditiveStatistics):
                 f"gram {tuple(gram.shape)}, cross {tuple(cross.shape)} and counts {tuple(counts.shape)} "
                 "must have shapes (m, m), (m, d) and (d,)"
             )
-        if cross.shape != (gram.shape[0], counts.shape[0]):
+        if self.moments is not None:
+            moments = torch.as_tensor(self.moments, dtype=torch.float64).clone()
+            if cross.shape != (gram.shape[0], len(moments)) or moments.shape != (len(moments),) * 2:
+                raise DimensionError(
+                    f"cross has shape {tuple(cross.shape)} and moments {tuple(moments.shape)}; they do not fit"
+                )
+            if not bool(torch.isfinite(moments).all()):
+                raise StatisticsError("moments hold values that are not finite")
+            object.__setattr__(self, "moments", moments)
+        elif cross.shape != (gram.shape[0], counts.shape[0]):
             raise DimensionError(
                 f"cross has shape {tuple(cross.shape)}; gram and counts ask for {(gram.shape[0], counts.shape[0])}"
             )
@@ -215,10 +258,13 @@ class Statistics(AdditiveStatistics):
         )
 
     @classmethod
-    def _of(cls, gram: Tensor, cross: Tensor, counts: Tensor, intercept: bool = False) -> Self:
+    def _of(
+        cls, gram: Tensor, cross: Tensor, counts: Tensor, intercept: bool = False, moments: Tensor | None = None
+    ) -> Self:
         """Without the checks: the tensors come from our own arithmetic."""
         self = object.__new__(cls)
-        values = {"gram": gram, "cross": cross, "counts": counts, "intercept": intercept, "_memo": {}}
+        values = {"gram": gram, "cross": cross, "counts": counts, "intercept": intercept, "moments": moments}
+        values["_memo"] = {}
         for name, value in values.items():
             object.__setattr__(self, name, value)
         return self
@@ -236,7 +282,8 @@ class Statistics(AdditiveStatistics):
         self.require_same_shape(other)
         other = other.to(self.device)
         gram, cross, counts = self.gram + other.gram, self.cross + other.cross, self.counts + other.counts
-        return self._of(gram, cross, counts, self.intercept)
+        moments = None if self.moments is None else self.moments + _there(other.moments)
+        return self._of(gram, cross, counts, self.intercept, moments)
 
     def __sub__(self, other: Statistics) -> Self:
         if not isinstance(other, Statistics):
@@ -245,6 +292,11 @@ class Statistics(AdditiveStatistics):
         other = other.to(self.device)
         self.require_contains(other.counts)
         counts = self.counts - other.counts
+        if self.moments is not None:
+            moments = self.moments - _there(other.moments)
+            differences = (self.gram - other.gram, self.cross - other.cross, moments)
+            gram, cross, moments = (part if bool(counts.any()) else torch.zeros_like(part) for part in differences)
+            return self._of(gram, cross, counts, self.intercept, moments)
         # Where no rows are left nothing may be left of them, not even their rounding.
         cross = (self.cross - other.cross) * (counts > 0)
         gram = self.gram - other.gram if bool(counts.any()) else torch.zeros_like(self.gram)
@@ -253,12 +305,15 @@ class Statistics(AdditiveStatistics):
     def __eq__(self, other: object) -> bool:
         if not isinstance(other, Statistics):
             return NotImplemented
-        if self.cross.shape != other.cross.shape:
+        if self.cross.shape != other.cross.shape or (self.moments is None) != (other.moments is None):
             return False
         other = other.to(self.device)
+        pairs = [(self.gram, other.gram), (self.cross, other.cross)]
+        if self.moments is not None:
+            pairs.append((self.moments, _there(other.moments)))
         return torch.equal(self.counts, other.counts) and all(
             torch.equal(a, b) or bool((a - b).abs().max() <= SUM_TOLERANCE * max(a.abs().max(), b.abs().max()))
-            for a, b in ((self.gram, other.gram), (self.cross, other.cross))
+            for a, b in pairs
         )
 
     __hash__ = None  # type: ignore[assignment]
@@ -267,7 +322,8 @@ class Statistics(AdditiveStatistics):
         """The same statistics on another device."""
         if torch.device(device) == self.device:
             return self
-        return self._of(self.gram.to(device), self.cross.to(device), self.counts.to(device), self.intercept)
+        moments = None if self.moments is None else self.moments.to(device)
+        return self._of(self.gram.to(device), self.cross.to(device), self.counts.to(device), self.intercept, moments)
 
     def require_valid(self, client: str | None = None) -> None:
         """Raise `StatisticsError` unless some data set has these statistics.
@@ -276,7 +332,8 @@ class Statistics(AdditiveStatistics):
         bounds the cross terms by the Gram matrix and the counts. The units of the features do not matter.
         """
         who = f"client {client!r}: " if client is not None else ""
-        gram, counts = self.gram, torch.diag(self.counts.to(torch.float64))
+        gram = self.gram
+        counts = torch.diag(self.counts.to(torch.float64)) if self.moments is None else self.moments
         largest_gram, largest_count = gram.diagonal().max().clamp(min=0.0), counts.max()
         if largest_gram == 0.0 or largest_count == 0.0:
             if bool(gram.any()) or bool(self.cross.any()):
@@ -309,7 +366,10 @@ class Statistics(AdditiveStatistics):
         """Write a safetensors file (gram as its packed upper triangle), whole or not at all."""
         if self.intercept:
             raise StatisticsError("these follow from others by standardising; write those, and standardise again")
-        _FILE.write(path, {"gram": pack(self.gram), "cross": self.cross, "counts": self.counts}, digest=self.digest())
+        tensors = {"gram": pack(self.gram), "cross": self.cross, "counts": self.counts}
+        if self.moments is not None:
+            tensors["moments"] = self.moments
+        _FILE.write(path, tensors, digest=self.digest())
 
     @classmethod
     def from_file(cls, path: str | PathLike[str]) -> Self:
@@ -318,8 +378,9 @@ class Statistics(AdditiveStatistics):
         gram, cross, counts = (tensors[name] for name in _FILE.dtypes)
         try:
             packed = gram if gram.ndim == 1 else pack(gram)
-            require_digest(path, stored=metadata["digest"], computed=cls._digest_of(packed, cross, counts))
-            statistics = cls(unpack(gram) if gram.ndim == 1 else gram, cross, counts)
+            moments = tensors.get("moments")
+            require_digest(path, stored=metadata["digest"], computed=cls._digest_of(packed, cross, counts, moments))
+            statistics = cls(unpack(gram) if gram.ndim == 1 else gram, cross, counts, moments=moments)
             statistics.require_valid()
         except DimensionError as error:
             raise FileFormatError(f"{path}: {error}; write it again") from None
@@ -328,7 +389,15 @@ class Statistics(AdditiveStatistics):
         return statistics
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return self._of, (self.gram, self.cross, self.counts, self.intercept)  # without what was remembered
+        # Without what was remembered.
+        return self._of, (self.gram, self.cross, self.counts, self.intercept, self.moments)
+
+
+def _there(moments: Tensor | None) -> Tensor:
+    """Moments of statistics that were found to have some."""
+    if moments is None:
+        raise DimensionError("statistics of counted classes do not add to those of real targets or of weighted rows")
+    return moments
 
 
 def add_upper_gram(gram: Tensor, F: Tensor) -> None:

@@ -1,0 +1,80 @@
+"""Prediction sets: how far from right rows left out were says how wide an answer must be to hold the truth so often.
+
+A row's *miss* is how far its truth is from the answer: of a class, how far its score is behind the highest; of a real
+target, |y − prediction|. Misses of a client's training rows are known by exact leave-one-out, so that all rows both
+train and calibrate. An answer of coverage c holds everything that is missed by no more than
+
+    q = the least value with     #{own misses ≤ q} + n₀ · share{others' misses ≤ q}  ≥  c (n + n₀ + 1)
+
+The 1 is the row that is asked for. n₀ rows' worth of the other clients' misses, each client counting alike, steady the
+quantile of a client with few rows; with n₀ = 0 it is the jackknife, the client's own rows alone.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from fedhip.core.errors import FedHiPError
+
+#: n₀, the rows' worth of other clients' misses (benchmarks/coverage.py measures others).
+POOLED_ROWS = 50.0
+
+
+class CoverageError(FedHiPError, ValueError):
+    """A coverage that is not between 0 and 1, or a model that nothing is known of to make sets by."""
+
+
+def require_coverage(coverage: float) -> float:
+    """The coverage, if it is one."""
+    if isinstance(coverage, bool) or not isinstance(coverage, int | float) or not 0.0 < coverage < 1.0:
+        raise CoverageError(f"coverage is {coverage!r}; give a share between 0 and 1, such as 0.9")
+    return float(coverage)
+
+
+def class_misses(scores: Tensor, labels: Tensor) -> Tensor:
+    """How far the score of its own class is behind the highest (n,), 0 where it is the highest; of scores (n, d)."""
+    own = scores.gather(1, labels.to(scores.device)[:, None])[:, 0]
+    behind = scores.amax(dim=1) - own
+    return torch.where(behind.isnan(), torch.inf, behind)
+
+
+def target_misses(predicted: Tensor, truth: Tensor) -> Tensor:
+    """|y − prediction| (n, t)."""
+    return (truth - predicted).abs()
+
+
+def threshold(
+    own: Sequence[float], others: Sequence[Sequence[float]], coverage: float, pooled_rows: float = POOLED_ROWS
+) -> float:
+    """q for a client of these misses, and those of the other clients; infinite where the rows are too few to say."""
+    coverage = require_coverage(coverage)
+    known = [np.asarray(part, np.float64) for part in others if len(part)]
+    lent = pooled_rows if known else 0.0
+    values = [np.asarray(own, np.float64), *known]
+    weights = [np.ones(len(own)), *(np.full(len(part), lent / (len(known) * len(part))) for part in known)]
+    return _quantile(np.concatenate(values), np.concatenate(weights), coverage * (len(own) + lent + 1.0))
+
+
+def common_threshold(clients: Sequence[Sequence[float]], coverage: float) -> float:
+    """q for the global model, for a row of any client: all rows alike."""
+    values = np.concatenate([np.asarray(part, np.float64) for part in clients]) if clients else np.empty(0)
+    return _quantile(values, np.ones(len(values)), require_coverage(coverage) * (len(values) + 1.0))
+
+
+def _quantile(values: NDArray[np.float64], weights: NDArray[np.float64], needed: float) -> float:
+    """The least of the values that these and smaller ones weigh at least `needed` by."""
+    order = np.argsort(values, kind="stable")
+    reached = np.cumsum(weights[order]) >= needed * (1.0 - 1e-12)
+    return float(values[order][reached.argmax()]) if reached.any() else math.inf
+
+
+def classes_within(scores: Tensor, q: float) -> Tensor:
+    """Which classes (n, d) bool are no farther than q behind the highest score; never none."""
+    best = scores.amax(dim=1, keepdim=True)
+    return (best - scores <= q) & ~scores.isneginf() | (scores == best)
