@@ -78,6 +78,9 @@ class Model:
         What else the head was solved with: LDA's shrinkage, for one.
     lift : Lift or None
         What the features go through before the weights.
+    task : str
+        "classification", or "regression" and "multilabel", whose scores are the targets themselves; `class_names` name
+        these.
     """
 
     client: str | None
@@ -96,6 +99,7 @@ class Model:
     intercept: Tensor | None = None
     settings: Mapping[str, float] = field(default_factory=dict)
     lift: Lift | None = None
+    task: str = "classification"
 
     def __post_init__(self) -> None:
         if self.head != RIDGE and self.intercept is None:
@@ -150,6 +154,8 @@ class Model:
 
     def probabilities_of(self, scores: Tensor) -> Tensor:
         """The probabilities that follow from scores."""
+        if self.task != "classification":
+            raise FileFormatError(f"{self.who} is of a {self.task}, which has no probabilities of classes")
         if self.temperature is None:
             raise FileFormatError(f"{self.who} has no temperature: {NO_TEMPERATURE}")
         return calibration.probabilities(scores, self.temperature)
@@ -205,6 +211,7 @@ class Model:
         # Newer than files that are kept: only where they say more than those.
         kind = {} if self.head == RIDGE else {"head": self.head, "settings": dict(self.settings)}
         lift = {} if self.lift is None else {"lift": self.lift.description}
+        task = {} if self.task == "classification" else {"task": self.task}
         return {
             "client": self.client,
             "class_names": list(self.class_names),
@@ -217,6 +224,7 @@ class Model:
             "own": self.own,
             **kind,
             **lift,
+            **task,
         }
 
 

@@ -89,6 +89,13 @@ class Client:
         """The groups of its training rows, from 0 in the order in which they appear."""
         return None if self.groups is None else torch.from_numpy(group_numbers(self.groups))
 
+    @property
+    def group_counts(self) -> dict[str, int]:
+        """How many groups there are to train and to test on; nothing where rows have none."""
+        if self.groups is None or self.test_groups is None:
+            return {}
+        return {"train_groups": len(np.unique(self.groups)), "test_groups": len(np.unique(self.test_groups))}
+
     def testing(self, held: NDArray[np.bool_]) -> Client:
         """The client with some (N,) of its training rows to be tested on, and without its test rows."""
         features, labels = self.train

@@ -74,6 +74,9 @@ class ClientResult:
     priors: dict[str, Prior] = field(default_factory=dict)
     #: Of real targets, in the place of accuracies: by method.
     metrics: dict[str, dict[str, Any]] = field(default_factory=dict)
+    is_regression: bool = False
+    #: Groups of training rows and of test rows, where rows have groups.
+    group_counts: dict[str, int] = field(default_factory=dict)
 
     @property
     def alpha(self) -> float | None:
@@ -143,9 +146,12 @@ def clients_of(data: FeatureSet, partition: Partition, split: NDArray[np.int8] |
     numbers = None if data.groups is None else group_numbers(data.groups)
     clients = []
     for name, (train, test) in zip(partition.clients, client_parts(partition, split), strict=True):
+        if data.weights is not None:
+            train = train[data.weights[train] > 0.0]
         groups = (None, None) if numbers is None else (numbers[train], numbers[test])
+        weights = None if data.weights is None else data.weights[train]
         rows = (data.features[train], data.labels[train]), (data.features[test], data.labels[test])
-        clients.append(Client(name, *rows, *groups))
+        clients.append(Client(name, *rows, *groups, weights))
     return clients
 
 
@@ -392,6 +398,7 @@ def evaluate(
         confusions,
         mistakes,
         dict(priors),
+        group_counts=client.group_counts,
     )
 
 
@@ -407,7 +414,10 @@ def _evaluate_targets(
             metrics[method] = regression_metrics(predicted, np.asarray(truth, np.float64))
     counts = [train], [len(truth)]
     nothing: dict[str, float | None] = dict.fromkeys(models)
-    return ClientResult(client.name, train, len(truth), *counts, nothing, personal, [], [], metrics=metrics)
+    return ClientResult(
+        client.name, train, len(truth), *counts, nothing, personal, [], [],
+        metrics=metrics, is_regression=True, group_counts=client.group_counts,
+    )  # fmt: skip
 
 
 def predict(

@@ -9,6 +9,7 @@ All three are the same ridge of the same sums; heads and methods that know class
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from functools import reduce
 from operator import add
@@ -19,19 +20,40 @@ import torch
 from numpy.typing import NDArray
 
 from fedhip.core.columns import Columns, Survey
+from fedhip.core.conformal import CoverageError, common_threshold, require_coverage, threshold
 from fedhip.core.errors import ColumnError, FedHiPError
 from fedhip.core.targets import Targets, weight_unit
+from fedhip.data import Dataset, FeatureSet, Partition, divide_rows
 from fedhip.phases import Client, RowEncoding, Rows
 from fedhip.utils.parallel import in_order
 
 Task = Literal["classification", "regression", "multilabel"]
 TASKS: tuple[Task, ...] = ("classification", "regression", "multilabel")
-#: Metrics of real targets; of the first more is better, of the others less.
-REGRESSION_METRICS = ("r2", "rmse", "mae")
+#: What tells how good a model is, by task, beside accuracy.
+METRICS: dict[str, tuple[str, ...]] = {"regression": ("r2", "rmse", "mae"), "multilabel": ("r2", "rmse", "mae")}
 
 
 class TaskError(FedHiPError, ValueError):
     """A head, a method or an option that cannot do the task."""
+
+
+def task_named(name: str) -> Task:
+    """The task of this name."""
+    for task in TASKS:
+        if task == name:
+            return task
+    raise TaskError(f"task is {name!r}; give {', '.join(map(repr, TASKS[:-1]))} or {TASKS[-1]!r}")
+
+
+def divide(data: FeatureSet | Dataset, scheme: str | None, num_clients: int | None, **parameters: Any) -> Partition:
+    """Rows among clients, as `divide_rows`; those of real targets are dealt without regard to them."""
+    if isinstance(data, Dataset) or data.task == "classification":
+        return divide_rows(data.labels, data.clients, scheme, num_clients, groups=data.groups, **parameters)
+    if scheme in ("dirichlet", "dirichlet-unbalanced", "shards"):
+        raise TaskError(f"--partition {scheme} divides rows by class, and --task {data.task} has none; take iid")
+    if scheme is None and data.clients is None:
+        scheme = "iid"
+    return divide_rows(data.dealt_labels, data.clients, scheme, num_clients, groups=data.groups, **parameters)
 
 
 def has_real_targets(rows: Rows) -> bool:
@@ -51,8 +73,6 @@ def require_ridge(
     balance: bool = False,
 ) -> None:
     """Refuse what is of classes alone, or of rows that weigh alike."""
-    if task not in TASKS:
-        raise TaskError(f"task is {task!r}; give {', '.join(map(repr, TASKS[:-1]))} or {TASKS[-1]!r}")
     if task == "classification" and not weighted:
         return
     what = f"--task {task}" if task != "classification" else "rows with weights"
@@ -131,3 +151,40 @@ def summarize_metrics(entries: Sequence[Mapping[str, Any]], names: Sequence[str]
             "weighted": float(np.average(values, weights=rows)) if values else None,
         }
     return found
+
+
+def targets_of_scores(scores: NDArray[np.float64], task: Task) -> NDArray[Any]:
+    """What a model of another task than classes predicts, from its scores (N, t)."""
+    if task == "multilabel":
+        return (scores >= 0.5).astype(np.int64)
+    return scores[:, 0] if scores.shape[1] == 1 else scores
+
+
+def thresholds_of(clients: Mapping[str, Mapping[str, Any]], client: str | None, coverage: float) -> list[float]:
+    """What misses (`fedhip.core.conformal`) an answer allows for, of a client's model or of the global one.
+
+    `clients` are those of a run's details.json.
+    """
+    require_coverage(coverage)
+    known = {name: _misses(found, client is None) for name, found in clients.items()}
+    known = {name: found for name, found in known.items() if found}
+    if not known or (client is not None and client not in known):
+        raise CoverageError(
+            "nothing is known of how far rows left out were from being right: the run was made before there were "
+            "prediction sets, or has no models of clients; run again"
+        )
+    found = []
+    for target in range(len(next(iter(known.values())))):
+        every = {name: misses[target] for name, misses in known.items()}
+        if client is None:
+            found.append(common_threshold(list(every.values()), coverage))
+        else:
+            others = [misses for name, misses in every.items() if name != client]
+            found.append(threshold(every[client], others, coverage))
+    return found
+
+
+def _misses(client: Mapping[str, Any], common: bool) -> list[list[float]]:
+    """Of each target those of the client's rows left out; what has no number is infinite."""
+    stored = client.get("global_misses" if common else "misses") or []
+    return [[math.inf if value is None else value for value in part] for part in stored]

@@ -48,13 +48,14 @@ def load_client(run: Run, args: argparse.Namespace, *, test_rows: bool) -> tuple
         tell_known_window(run, args, data, str(source))
     else:
         refuse_window(args)
-        data = read_features(source)
+        data = read_features(source, task=run.task)
     name, chosen = whose_rows(str(source), data, args.client)
     labels = in_classes_of(run, str(source), data, chosen)
     features = data.features if isinstance(data, FeatureSet) else extract_for(run, data, args)
     split = None if data.split is None else data.split[chosen]
     groups = None if data.groups is None else data.groups[chosen]
-    return divided(run, name, features[chosen], labels, split, groups, test_rows=test_rows)
+    weights = None if isinstance(data, Dataset) or data.weights is None else data.weights[chosen]
+    return divided(run, name, features[chosen], labels, split, groups, weights, test_rows=test_rows)
 
 
 def extract_for(run: Run, data: Dataset, args: argparse.Namespace) -> np.ndarray:

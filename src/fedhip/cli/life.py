@@ -138,7 +138,7 @@ def _clients_of_the_data(run: Run, args: argparse.Namespace, wanted: Collection[
             "--features or --data"
         )
     if "features" in config:
-        rows = read_features(config["features"])
+        rows = read_features(config["features"], task=run.task)
     elif "data" not in config and "dataset" not in config:
         raise ClientRowsError(
             f"{run.path} was made in Python, from rows that no file is named of; give a client's rows, with --client "
@@ -160,7 +160,9 @@ def _clients_of_the_data(run: Run, args: argparse.Namespace, wanted: Collection[
         rows = FeatureSet(
             features, data.labels, data.class_names, clients=data.clients, split=data.split, groups=data.groups
         )
-    partition, split = load_partition(run.path / "partition.json", rows.labels, rows.clients, data_split=rows.split)
+    partition, split = load_partition(
+        run.path / "partition.json", rows.dealt_labels, rows.clients, data_split=rows.split
+    )
     return {client.name: client for client in clients_of(rows, partition, split) if client.name in wanted}
 
 

@@ -14,7 +14,6 @@ from fedhip.data import (
     FeatureSet,
     Partition,
     Window,
-    divide_rows,
     list_partitions,
     load_dataset,
     read_features,
@@ -169,7 +168,7 @@ def load_rows(args: argparse.Namespace) -> tuple[str, Dataset | FeatureSet]:
     if args.features is not None:
         if args.dataset is not None or args.data is not None:
             raise DatasetNameError("--features stands alone; leave --dataset and --data out")
-        return Path(args.features).stem, read_features(args.features)
+        return Path(args.features).stem, read_features(args.features, task=getattr(args, "task", "classification"))
     if args.dataset is None and args.data is None:
         raise DatasetNameError("no data given; choose one of --dataset NAME, --data PATH and --features FILE")
     dataset = load_images(args)
@@ -178,16 +177,16 @@ def load_rows(args: argparse.Namespace) -> tuple[str, Dataset | FeatureSet]:
 
 def divide(args: argparse.Namespace, data: Dataset | FeatureSet) -> Partition:
     """The partition that the options describe."""
+    from fedhip.tasks import divide as divide_rows
+
     return divide_rows(
-        data.labels,
-        data.clients,
+        data,
         args.partition,
         args.clients,
         seed=args.seed,
         concentration=args.concentration,
         shards_per_client=args.shards,
         min_rows=args.min_rows,
-        groups=data.groups,
     )
 
 

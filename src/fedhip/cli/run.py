@@ -40,6 +40,7 @@ from fedhip.runs.folder import head_of
 from fedhip.runs.results import title_of
 from fedhip.runs.run import RoundSettings, methods_named, run_round
 from fedhip.simulation import RIDGES, RidgeOptions
+from fedhip.tasks import TASKS
 from fedhip.utils.text import json_text, readable
 
 #: Options that say where the answer goes, and not what it is.
@@ -63,6 +64,10 @@ def register(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) ->
     add_backbone(parser)
     add_partition(parser)
     group = parser.add_argument_group("method")
+    group.add_argument(
+        "--task", choices=TASKS, default="classification",
+        help="what the labels are: classes (default), real targets, or several labels of 0 and 1",
+    )  # fmt: skip
     group.add_argument(
         "--alpha", type=_number_or(("loo",), require_alpha), default="loo", metavar="loo|NUMBER",
         help="weight of a client's own rows; loo: by leave-one-out on its training rows (default)",
@@ -230,6 +235,8 @@ def configuration(args: argparse.Namespace, precision: str | None) -> dict[str, 
     if precision is not None:
         config["precision"] = precision
     config["methods"] = list(args.methods)
+    if config["task"] == "classification":  # as in runs from before there were others
+        del config["task"]
     return config
 
 

@@ -14,7 +14,7 @@ from safetensors import SafetensorError, safe_open
 from fedhip.data.errors import DataMissingError, FeatureFileError
 
 Arrays = dict[str, NDArray[Any]]
-_KNOWN = {"features", "images", "labels", "clients", "split", "class_names", "groups"}
+_KNOWN = {"features", "images", "labels", "clients", "split", "class_names", "groups", "weights"}
 _UNREADABLE = (OSError, EOFError, ValueError, KeyError, zipfile.BadZipFile, zlib.error, SafetensorError)
 
 
@@ -122,6 +122,24 @@ def named_labels(labels: NDArray[Any], class_names: NDArray[Any] | None) -> tupl
     if unknown:
         raise FeatureFileError(f"label {unknown[0]!r} is not among the {len(names)} class_names; add it")
     return np.array([position[label] for label in labels.tolist()], dtype=np.int64), tuple(names)
+
+
+def named_targets(labels: ArrayLike, names: NDArray[Any] | None) -> tuple[NDArray[np.float64], tuple[str, ...]]:
+    """Real targets (N, t) and their names; without any, "target", or "target 1" and so on."""
+    values = np.asarray(labels)
+    values = values[:, None] if values.ndim == 1 else values
+    if values.ndim != 2 or values.dtype.kind not in "fiub" or 0 in values.shape:
+        raise FeatureFileError(
+            f"targets are {values.dtype} of shape {values.shape}; give real numbers, one for each row or a column for "
+            "each target"
+        )
+    t = values.shape[1]
+    if names is None:
+        return values.astype(np.float64), ("target",) if t == 1 else tuple(f"target {i + 1}" for i in range(t))
+    told = tuple(as_text(np.atleast_1d(names), "class_names").tolist())
+    if len(told) != t:
+        raise FeatureFileError(f"there are {t} targets and {len(told)} names of them; give one for each")
+    return values.astype(np.float64), told
 
 
 def as_text(values: NDArray[Any], name: str) -> NDArray[np.str_]:

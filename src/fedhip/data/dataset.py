@@ -105,23 +105,31 @@ class Dataset:
         return digest.hexdigest()
 
 
+#: What rows are for, where nothing else is said.
+CLASSIFICATION = "classification"
+
+
 def set_row_fields(target: Any, rows: int, error: type[Exception]) -> None:
     """Check labels, class names, clients and split of a frozen data class, and store them read-only."""
     labels = np.asarray(target.labels)
     if rows == 0:
         raise error("there are no rows; at least one is needed")
-    if labels.ndim != 1 or labels.dtype.kind not in "iu":
+    task = getattr(target, "task", CLASSIFICATION)
+    if task != CLASSIFICATION:
+        labels = _targets(labels, rows, task, target.class_names, error)
+    elif labels.ndim != 1 or labels.dtype.kind not in "iu":
         raise error(f"labels are {labels.dtype} of shape {labels.shape}; give whole numbers, one for each row")
     classes = len(target.class_names)
     for name in ("labels", "clients", "split", "groups"):
         values = getattr(target, name)
-        if values is not None and np.shape(values) != (rows,):
+        if values is not None and np.shape(values) != (rows,) and (name != "labels" or task == CLASSIFICATION):
             raise error(f"{name} have shape {np.shape(values)}, but there are {rows} rows; give one for each row")
-    if labels.min() < 0 or labels.max() >= classes:
+    if task == CLASSIFICATION and (labels.min() < 0 or labels.max() >= classes):
         raise error(f"labels run from {labels.min()} to {labels.max()}, but there are {classes} class names")
     if len(set(target.class_names)) != classes:
         raise error("two classes have the same name; give each its own")
-    object.__setattr__(target, "labels", _frozen(labels.astype(np.int64)))
+    kind = np.int64 if task == CLASSIFICATION else np.float64
+    object.__setattr__(target, "labels", _frozen(labels.astype(kind)))
     object.__setattr__(target, "class_names", tuple(str(name) for name in target.class_names))
     for name in ("clients", "groups"):
         if getattr(target, name) is not None:
@@ -131,6 +139,24 @@ def set_row_fields(target: Any, rows: int, error: type[Exception]) -> None:
         if not np.isin(split, (0, 1)).all():
             raise error(f"split holds {np.unique(split)[:5].tolist()}; it must be 0 (train) or 1 (test) for each row")
         object.__setattr__(target, "split", _frozen(split.astype(np.int8)))
+
+
+def _targets(
+    values: NDArray[Any], rows: int, task: str, names: tuple[str, ...], error: type[Exception]
+) -> NDArray[np.float64]:
+    """Real targets, checked; those of several labels are 0 or 1."""
+    if values.shape != (rows, len(names)) or values.dtype.kind not in "fiub":
+        raise error(
+            f"targets are {values.dtype} of shape {values.shape}; give real numbers of shape ({rows}, {len(names)}), "
+            "a column for each name"
+        )
+    values = values.astype(np.float64)
+    bad = ~np.isfinite(values) if task == "regression" else ~np.isin(values, (0.0, 1.0))
+    if bad.any():
+        row, column = np.argwhere(bad)[0].tolist()
+        wanted = "finite numbers; repair or drop such rows" if task == "regression" else "0 or 1"
+        raise error(f"{names[column]!r} of row {row} is {values[row, column]}; give {wanted}")
+    return values
 
 
 def update_row_fields(digest: "hashlib._Hash", source: Any) -> None:

@@ -2,7 +2,9 @@
 
 `features` (N × m), `labels` (N; integers, or strings in npz), optional `clients` (N; integers or strings) and
 optional `split` (N; 0 train, 1 test). Optional `groups` (N; integers or strings) say which rows belong together, such
-as those of one patient: no split and no leave-one-out takes them apart. An optional `class_names` says what the
+as those of one patient: no split and no leave-one-out takes them apart. Optional `weights` (N; numbers of at least 0)
+say what a row counts in training. Of a regression `labels` are real targets (N or N × t), of several labels 0 and 1
+(N × L), and `class_names` are the targets' names. An optional `class_names` says what the
 integers mean; safetensors holds no strings, so there it, `client_names` and `group_names` are JSON lists in the
 metadata, which the integers index.
 """
@@ -18,17 +20,27 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from safetensors.numpy import save
 
-from fedhip.data.array_files import Arrays, as_text, encode_names, named_labels, names_in, read_arrays
-from fedhip.data.dataset import set_row_fields, update_array, update_row_fields
+from fedhip.data.array_files import (
+    Arrays,
+    as_text,
+    encode_names,
+    named_labels,
+    named_targets,
+    names_in,
+    read_arrays,
+)
+from fedhip.data.dataset import CLASSIFICATION, set_row_fields, update_array, update_row_fields
 from fedhip.data.errors import FeatureFileError
 from fedhip.utils.files import private_file, write_private
 
 
 @dataclass(frozen=True, eq=False)
 class FeatureSet:
-    """Features (N × m), labels that index `class_names`, and clients, split and groups where known.
+    """Features (N × m), labels that index `class_names`, and clients, split, groups and weights where known.
 
-    Features become floats in this machine's byte order, of at most 64 bits.
+    `task` is "classification"; of a "regression" labels are real targets (N × t), of "multilabel" they are 0 and 1
+    (N × L), and `class_names` name the targets. Features become floats in this machine's byte order, of at most 64
+    bits.
     """
 
     features: NDArray[np.floating[Any]]
@@ -37,6 +49,8 @@ class FeatureSet:
     clients: NDArray[np.str_] | None = None
     split: NDArray[np.int8] | None = None
     groups: NDArray[np.str_] | None = None
+    weights: NDArray[np.float64] | None = None
+    task: str = CLASSIFICATION
 
     def __post_init__(self) -> None:
         features = np.asarray(self.features)
@@ -58,13 +72,20 @@ class FeatureSet:
         view.setflags(write=False)
         object.__setattr__(self, "features", view)
         set_row_fields(self, len(features), FeatureFileError)
+        if self.weights is not None:
+            object.__setattr__(self, "weights", _checked_weights(self.weights, len(features)))
+
+    @property
+    def dealt_labels(self) -> NDArray[np.int64]:
+        """What rows are divided among clients by: their classes; real targets are all alike."""
+        return self.labels if self.task == CLASSIFICATION else np.zeros(len(self), np.int64)
 
     def __len__(self) -> int:
         return len(self.features)
 
     @property
     def num_classes(self) -> int:
-        """How many classes there are."""
+        """How many classes there are, or targets."""
         return len(self.class_names)
 
     @cached_property
@@ -73,7 +94,26 @@ class FeatureSet:
         digest = hashlib.sha256()
         update_array(digest, self.features)
         update_row_fields(digest, self)
+        if self.weights is not None:  # newer than fingerprints that are kept
+            update_array(digest, self.weights)
         return digest.hexdigest()
+
+
+def _checked_weights(weights: ArrayLike, rows: int) -> NDArray[np.float64]:
+    values = np.asarray(weights)
+    if values.shape != (rows,) or values.dtype.kind not in "fiub":
+        raise FeatureFileError(
+            f"weights are {values.dtype} of shape {values.shape}; give a number for each of the {rows} rows"
+        )
+    values = values.astype(np.float64)
+    bad = ~(np.isfinite(values) & (values >= 0.0))
+    if bad.any():
+        row = int(bad.argmax())
+        raise FeatureFileError(f"the weight of row {row} is {values[row]}; give finite numbers of at least 0")
+    if not values.any():
+        raise FeatureFileError("all weights are 0; give at least one row a weight above 0")
+    values.setflags(write=False)
+    return values
 
 
 def _native(dtype: np.dtype[Any]) -> np.dtype[Any]:
@@ -91,9 +131,15 @@ def feature_set(
     split: ArrayLike | None = None,
     class_names: ArrayLike | None = None,
     groups: ArrayLike | None = None,
+    weights: ArrayLike | None = None,
+    task: str = CLASSIFICATION,
 ) -> FeatureSet:
-    """Rows in memory, as a feature file holds them: labels are whole numbers or strings, and so are clients."""
-    named, names = named_labels(np.asarray(labels), None if class_names is None else np.asarray(class_names))
+    """Rows in memory, as a feature file holds them: labels are whole numbers or strings, and so are clients.
+
+    Those of another task than classification are real numbers, (N,) or (N, t).
+    """
+    given = None if class_names is None else np.asarray(class_names)
+    named, names = named_labels(np.asarray(labels), given) if task == CLASSIFICATION else named_targets(labels, given)
     return FeatureSet(
         features=np.asarray(features),
         labels=named,
@@ -101,11 +147,13 @@ def feature_set(
         clients=None if clients is None else as_text(np.asarray(clients), "clients"),
         split=None if split is None else np.asarray(split),
         groups=None if groups is None else as_text(np.asarray(groups), "groups"),
+        weights=None if weights is None else np.asarray(weights),
+        task=task,
     )
 
 
-def read_features(path: str | Path, *, labelled: bool = True) -> FeatureSet:
-    """Read and check a feature file; the message of every error names the file.
+def read_features(path: str | Path, *, labelled: bool = True, task: str = CLASSIFICATION) -> FeatureSet:
+    """Read and check a feature file; the message of every error names the file. `task` says what its labels are.
 
     With `labelled=False`, for rows that are to be classified, labels need not be there and are not used: every row is
     of the class "unknown".
@@ -133,6 +181,8 @@ def read_features(path: str | Path, *, labelled: bool = True) -> FeatureSet:
             split=arrays.get("split"),
             class_names=arrays.get("class_names"),
             groups=arrays.get("groups"),
+            weights=arrays.get("weights"),
+            task=task if labelled else CLASSIFICATION,
         )
     except FeatureFileError as error:
         raise FeatureFileError(f"{path}: {error}") from error
@@ -142,8 +192,9 @@ def write_features(path: str | Path, features: FeatureSet) -> None:
     """Write `.npz` or `.safetensors`, by suffix; a reader sees the old file or the new one, never a part."""
     path = Path(path)
     arrays: Arrays = {"features": features.features, "labels": features.labels}
-    if features.split is not None:
-        arrays["split"] = features.split
+    for name in ("split", "weights"):
+        if getattr(features, name) is not None:
+            arrays[name] = getattr(features, name)
     if path.suffix == ".npz":
         arrays["class_names"] = np.array(features.class_names)
         for name in ("clients", "groups"):

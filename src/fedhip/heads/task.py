@@ -102,7 +102,10 @@ def check_clients(clients: Sequence[Client], num_classes: int) -> None:
             widths.setdefault(features.shape[1], client.name)
             if not np.isfinite(features).all():
                 raise FeaturesError(f"client {client.name!r}: a feature is not finite; repair or drop such rows")
-            if labels.min() < 0 or labels.max() >= num_classes:
+            if labels.ndim == 2:
+                if not np.isfinite(labels).all():
+                    raise LabelsError(f"client {client.name!r}: a target is not finite; repair or drop such rows")
+            elif labels.min() < 0 or labels.max() >= num_classes:
                 raise LabelsError(
                     f"client {client.name!r}: labels from {labels.min()} to {labels.max()}; "
                     f"give class numbers from 0 to {num_classes - 1}"

@@ -34,10 +34,12 @@ import torch
 from numpy.typing import ArrayLike, NDArray
 
 from fedhip.core.columns import Columns
+from fedhip.core.conformal import CoverageError, classes_within
 from fedhip.core.errors import FileFormatError
 from fedhip.core.fixedpoint import GridStatistics
 from fedhip.core.lifts import Lift
 from fedhip.core.prior import NO_PRIOR, Prior
+from fedhip.core.targets import Targets
 from fedhip.data import FeatureSet, feature_set
 from fedhip.data.errors import PartitionError
 from fedhip.data.manifest import stored_split, unpacked
@@ -49,6 +51,7 @@ from fedhip.runs.ledger import Ledger
 from fedhip.runs.models import answering, models_digest
 from fedhip.runs.names import file_name, unknown_client
 from fedhip.simulation import RidgeOptions
+from fedhip.tasks import Task, targets_of_scores, task_named, thresholds_of
 from fedhip.utils.files import private_folder, require_folder, write_private
 from fedhip.utils.text import json_text
 
@@ -130,7 +133,12 @@ class Run:
         return folder
 
     def predict(self, features: ArrayLike, client: str | None = None) -> NDArray[Any]:
-        """The class of each row (N × m) by a client's model, or by the global one; whole numbers if all classes are."""
+        """The class of each row (N × m) by a client's model, or by the global one; whole numbers if all classes are.
+
+        Of a regression the targets (N,), or (N, t) of several; of several labels 0 or 1 for each (N, L).
+        """
+        if self.task != "classification":
+            return targets_of_scores(self._scores(features, client).numpy(), self.task)
         found: NDArray[Any] = np.array(self.class_names)[self._scores(features, client).argmax(dim=1).numpy()]
         return found.astype(np.int64) if all(_is_whole(name) for name in self.class_names) else found
 
@@ -138,6 +146,40 @@ class Run:
         """Calibrated probabilities (N × d), in the order of `class_names`."""
         found: NDArray[np.float64] = self.model(client).probabilities_of(self._scores(features, client)).numpy()
         return found
+
+    def predict_set(
+        self, features: ArrayLike, client: str | None = None, *, coverage: float = 0.9
+    ) -> NDArray[np.bool_]:
+        """Which classes (N × d) an answer of this coverage holds, in the order of `class_names`; never none of them."""
+        if self.task != "classification":
+            raise CoverageError(f"a {self.task} has no sets of classes; ask for predict_interval")
+        (q,) = self.thresholds(client, coverage)
+        found: NDArray[np.bool_] = classes_within(self._scores(features, client), q).numpy()
+        return found
+
+    def predict_interval(
+        self, features: ArrayLike, client: str | None = None, *, coverage: float = 0.9
+    ) -> NDArray[np.float64]:
+        """The least and the largest value of each target (N × t × 2) in an answer of this coverage."""
+        if self.task != "regression":
+            raise CoverageError(f"a {self.task} has no intervals; ask for predict_set")
+        q = np.array(self.thresholds(client, coverage))
+        middle = self._scores(features, client).numpy()
+        return np.stack((middle - q, middle + q), axis=2)
+
+    def thresholds(self, client: str | None = None, coverage: float = 0.9) -> list[float]:
+        """What an answer of this coverage holds: all that is missed by no more, of classes or of each target.
+
+        See `fedhip.core.conformal`. An infinite one says that there are too few rows to leave anything out.
+        """
+        if client is not None:
+            self.require_client(client)
+            if not self.priors(client).get(self.head.method, NO_PRIOR).is_none:
+                raise CoverageError(
+                    f"client {client!r} answers with a prior, and rows left out were scored without it: there are no "
+                    "sets; run without --prior client"
+                )
+        return thresholds_of(self.details["clients"], client, coverage)
 
     def _scores(self, features: ArrayLike, client: str | None) -> torch.Tensor:
         return self.model(client).scores(np.asarray(features, dtype=np.float64))
@@ -150,17 +192,18 @@ class Run:
         *,
         split: ArrayLike | None = None,
         groups: ArrayLike | None = None,
+        weights: ArrayLike | None = None,
         rows: FeatureSet | None = None,
         report: Report | None = None,
     ) -> Change:
-        """Add a client: one more term of the sum, and a model for it; `groups` as in `fedhip.run`.
+        """Add a client: one more term of the sum, and a model for it; `groups` and `weights` as in `fedhip.run`.
 
         `split` says which rows train (0) and which test (1); without it, eight of ten train. `rows` are those of all
         other clients, which a logistic head needs.
         """
         from fedhip.runs import life
 
-        joining, drawn = self._client(client, features, labels, split, groups)
+        joining, drawn = self._client(client, features, labels, split, groups, weights)
         return self._changed(life.join(self, joining, split=drawn, rows=self._others(rows), report=report))
 
     def update(
@@ -170,13 +213,14 @@ class Run:
         labels: ArrayLike,
         *,
         groups: ArrayLike | None = None,
+        weights: ArrayLike | None = None,
         rows: FeatureSet | None = None,
         report: Report | None = None,
     ) -> Change:
-        """Add training rows to a client; `groups` and `rows` as in `join`."""
+        """Add training rows to a client; `groups`, `weights` and `rows` as in `join`."""
         from fedhip.runs import life
 
-        more, _ = self._client(client, features, labels, None, groups, test_rows=False)
+        more, _ = self._client(client, features, labels, None, groups, weights, test_rows=False)
         return self._changed(life.update(self, more, rows=self._others(rows), report=report))
 
     def forget(self, client: str, *, rows: FeatureSet | None = None, report: Report | None = None) -> Change:
@@ -215,14 +259,20 @@ class Run:
         labels: ArrayLike,
         split: ArrayLike | None,
         groups: ArrayLike | None = None,
+        weights: ArrayLike | None = None,
         *,
         test_rows: bool = True,
     ) -> tuple[Client, NDArray[np.int8] | None]:
         from fedhip.runs.rows import divided, in_classes_of
 
-        rows = feature_set(features, labels, split=split, groups=groups)
+        names = self.class_names if self.task != "classification" else None
+        rows = feature_set(
+            features, labels, split=split, groups=groups, weights=weights, class_names=names, task=self.task
+        )
         known = in_classes_of(self, f"what client {name!r} brings", rows, np.ones(len(rows), dtype=bool))
-        return divided(self, name, rows.features.copy(), known, rows.split, rows.groups, test_rows=test_rows)
+        return divided(
+            self, name, rows.features.copy(), known, rows.split, rows.groups, rows.weights, test_rows=test_rows
+        )
 
     def _others(self, rows: FeatureSet | None) -> dict[str, Client]:
         from fedhip.runs.rows import clients_in
@@ -263,6 +313,11 @@ class Run:
     def head(self) -> type[Head]:
         """The head of its models."""
         return head_of(self.results)
+
+    @property
+    def task(self) -> Task:
+        """What its models are for: "classification", "regression" or "multilabel"."""
+        return task_named(self.results.get("task", "classification"))
 
     @property
     def class_names(self) -> tuple[str, ...]:
@@ -313,10 +368,12 @@ class Run:
     def encoding(self) -> RowEncoding:
         """How rows become part of the sum; before there were units of columns, all had the same."""
         columns, balance = self.details.get("columns"), self.results.get("balance")
+        targets = self.details.get("targets")
         return RowEncoding(
             Columns.plain(self.results["feature_dim"]) if columns is None else Columns.from_dict(columns),
             self.results["fraction_bits"],
             None if balance is None else torch.tensor(balance["weights"], dtype=torch.float64).sqrt(),
+            targets=None if targets is None else Targets.from_dict(targets),
         )
 
     @property

@@ -266,7 +266,9 @@ class _State:
             if term is not None and event in ("join", "update") and client is not None:
                 draft.write_statistics(client, self.statistics[client]())
             draft.write_model(
-                global_model(federation, run.class_names, self.held.backbone, head=head, lift=self.held.lift)
+                global_model(
+                    federation, run.class_names, self.held.backbone, head=head, lift=self.held.lift, task=run.task
+                )
             )
             self.results["beta"], self.details["fold_betas"] = federation.beta, list(federation.fold_betas)
             if run.head is not Ridge:
@@ -395,12 +397,13 @@ class _State:
             head.again(client, own, alpha, lambda: self.run.model(client)) if personal is None else personal.model,
             alpha,
             own.digest(),
-            own.counts > 0,
+            own.counts > 0 if self.run.task == "classification" else torch.ones(own.num_classes, dtype=torch.bool),
             class_names=self.run.class_names,
             only_local_classes=bool(self.run.config.get("only_local_classes")),
             backbone=self.held.backbone,
             head=head,
             lift=self.held.lift,
+            task=self.run.task,
         )
 
     def _stale(self, event: str, client: str | None) -> str | None:
@@ -457,7 +460,11 @@ def _with_more(client: Client, more: Client) -> Client:
     if client.groups is not None and more.groups is not None:
         # By number alone nobody knows that a group of before has come again: new rows are groups of their own.
         groups = np.concatenate((client.groups, more.groups + client.groups.max() + 1))
-    return replace(client, train=(features, labels), groups=groups)
+    weights = None
+    if client.weights is not None or more.weights is not None:
+        parts = (np.ones(len(c.train[1])) if c.weights is None else c.weights for c in (client, more))
+        weights = np.concatenate(list(parts))
+    return replace(client, train=(features, labels), groups=groups, weights=weights)
 
 
 def _some(names: Sequence[str]) -> str:

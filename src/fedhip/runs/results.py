@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -14,6 +15,7 @@ from fedhip.heads import Head, Ridge
 from fedhip.methods import METHODS, MethodRun
 from fedhip.runs.folder import SCHEMA, head_of
 from fedhip.simulation import BALANCED, ClientResult, Outcome, summarize
+from fedhip.tasks import METRICS, summarize_metrics
 
 Json = dict[str, Any]
 
@@ -92,6 +94,7 @@ def details_of(outcome: Outcome, class_names: Sequence[str], head: type[Head] = 
         "temperatures": list(head.temperatures),
         "clients": {result.client: client_details(result) for result in outcome.clients},
         "columns": outcome.federation.encoding.columns.to_dict(),
+        **({} if (targets := outcome.federation.encoding.targets) is None else {"targets": targets.to_dict()}),
         "fold_betas": list(outcome.federation.fold_betas),
         "examples": [],
         "stale": [],
@@ -131,12 +134,14 @@ def client_entry(result: ClientResult, method: str, own: str = Ridge.method) -> 
         "test": result.test,
         "accuracy": result.accuracy.get(method),  # rivals are not run again for a client that joins
         "alpha": result.alpha if method == own else None,
+        **result.metrics.get(method, {}),
+        **result.group_counts,
     }
 
 
 def client_details(result: ClientResult) -> Json:
     """What else is known of a client."""
-    personal = result.personal
+    personal, real = result.personal, bool(result.metrics) or result.is_regression
     return {
         "train_counts": result.train_counts,
         "test_counts": result.test_counts,
@@ -144,8 +149,9 @@ def client_details(result: ClientResult) -> Json:
         "alpha": result.alpha,
         "own": None if personal is None else personal.own,
         # The curve over α, where one was looked at; and the accuracy to be expected, for which α was chosen elsewhere.
-        "loo_accuracy": None if personal is None else personal.curve,
-        "loo_chosen": None if personal is None else personal.estimate,
+        "loo_accuracy": None if personal is None or real else personal.curve,
+        "loo_chosen": None if personal is None or real else personal.estimate,
+        **({"loo_error": personal.curve, "loo_error_chosen": personal.estimate} if personal and real else {}),
         "log_losses": None if personal is None else personal.log_losses,
         "global_log_losses": None if personal is None else personal.global_log_losses,
         # What accuracies were measured with, by method; no smoothing: no prior.
@@ -153,7 +159,15 @@ def client_details(result: ClientResult) -> Json:
             method: {"temperature": prior.temperature, "smoothing": None if prior.is_none else prior.smoothing}
             for method, prior in result.priors.items()
         },
+        # How far rows left out were from being right, for prediction sets: by its own model, and by the global one.
+        "misses": [] if personal is None else [_short(part) for part in personal.misses],
+        "global_misses": [] if personal is None else [_short(part) for part in personal.global_misses],
     }
+
+
+def _short(values: Sequence[float]) -> list[float | None]:
+    """Five digits; what is infinite has no number in JSON."""
+    return [float(f"{value:.5g}") if math.isfinite(value) else None for value in values]
 
 
 def refresh(results: Json, details: Json) -> None:
@@ -162,6 +176,8 @@ def refresh(results: Json, details: Json) -> None:
     for method in results["methods"].values():
         entries = method["per_client"]
         method["accuracy"] = summarize([e["accuracy"] for e in entries], [e["test"] for e in entries])
+        if (task := results.get("task", "classification")) != "classification":
+            method.update(summarize_metrics(entries, METRICS[task]))
     curves = [c["loo_accuracy"] for c in details["clients"].values() if c["loo_accuracy"] is not None]
     chosen = [c["loo_chosen"] for c in details["clients"].values() if c["loo_chosen"] is not None]
     results["leave_one_out"] = (
@@ -173,6 +189,14 @@ def refresh(results: Json, details: Json) -> None:
         if chosen
         else None
     )
+    errors = [c["loo_error"] for c in details["clients"].values() if c.get("loo_error") is not None]
+    chosen_errors = [c["loo_error_chosen"] for c in details["clients"].values() if "loo_error_chosen" in c]
+    if chosen_errors:
+        results["leave_one_out_error"] = {
+            "alphas": details["alphas"] if errors else [],
+            "error": np.mean(errors, axis=0).tolist() if errors else [],
+            "chosen": float(np.mean(chosen_errors)),
+        }
     details["temperature"] = {
         head_of(results).method: _temperature(details, "log_losses"),
         "global": _temperature(details, "global_log_losses"),
@@ -181,7 +205,7 @@ def refresh(results: Json, details: Json) -> None:
 
 def _temperature(details: Json, losses: str) -> float | None:
     """One for all clients: to one with a few easy rows its own would be nearly 0, and every answer certain."""
-    known = [client[losses] for client in details["clients"].values() if client[losses] is not None]
+    known = [client[losses] for client in details["clients"].values() if client[losses]]
     if not known:
         return None
     return choose_temperature(torch.tensor(known, dtype=torch.float64).sum(dim=0), details["temperatures"])

@@ -25,7 +25,8 @@ def clients_in(run: Run, source: str, data: FeatureSet) -> dict[str, Client]:
         labels = in_classes_of(run, source, data, chosen)
         split = None if data.split is None else data.split[chosen]
         groups = None if data.groups is None else data.groups[chosen]
-        found[name], _ = divided(run, name, data.features[chosen], labels, split, groups)
+        weights = None if data.weights is None else data.weights[chosen]
+        found[name], _ = divided(run, name, data.features[chosen], labels, split, groups, weights)
     return found
 
 
@@ -36,6 +37,7 @@ def divided(
     labels: np.ndarray,
     split: NDArray[np.int8] | None,
     groups: NDArray[Any] | None = None,
+    weights: NDArray[np.float64] | None = None,
     *,
     test_rows: bool = True,
 ) -> tuple[Client, NDArray[np.int8] | None]:
@@ -49,10 +51,16 @@ def divided(
         drawn = run.split(name, len(labels))
         if drawn is None:
             clients, seed = np.full(len(labels), name), int(run.config["seed"])
-            drawn = split_of(None, make_partition(labels, "natural", clients=clients, seed=seed, groups=groups))
+            dealt = labels if labels.ndim == 1 else np.zeros(len(labels), np.int64)
+            drawn = split_of(None, make_partition(dealt, "natural", clients=clients, seed=seed, groups=groups))
     part = split if drawn is None else drawn
     together = None if groups is None else group_numbers(groups)
-    whole = Client(name, (features, labels), (features[:0], labels[:0]), together)
+    if weights is not None and not weights.all():  # what weighs nothing is no training row
+        kept = (weights > 0.0) | (np.zeros(len(weights), bool) if part is None else part == 1)
+        features, labels, weights = features[kept], labels[kept], weights[kept]
+        together = None if together is None else together[kept]
+        part = None if part is None else part[kept]
+    whole = Client(name, (features, labels), (features[:0], labels[:0]), together, weights=weights)
     return (whole, None) if part is None else (whole.testing(part == 1), drawn)
 
 
@@ -77,6 +85,12 @@ def whose_rows(source: str, data: Dataset | FeatureSet, client: str | None) -> t
 
 def in_classes_of(run: Run, source: str, data: Dataset | FeatureSet, chosen: np.ndarray) -> np.ndarray:
     """Labels of the chosen rows by the run's numbers; a class that the run does not know is refused by name."""
+    if run.task != "classification":
+        if isinstance(data, Dataset) or data.task != run.task or data.num_classes != len(run.class_names):
+            targets = ", ".join(run.class_names)
+            raise ClientRowsError(f"{source} does not hold the targets of the run's {run.task}: {targets}; give these")
+        found: np.ndarray = data.labels[chosen]
+        return found
     numbers = {name: number for number, name in enumerate(run.class_names)}
     for label in np.unique(data.labels[chosen]):
         name = data.class_names[label]

@@ -27,7 +27,6 @@ from fedhip.data import (
     FeatureSet,
     Partition,
     client_parts,
-    divide_rows,
     feature_set,
     read_features,
     save_partition,
@@ -65,6 +64,8 @@ from fedhip.simulation import (
     clients_of,
     simulate,
 )
+from fedhip.tasks import Task as TaskName
+from fedhip.tasks import divide, require_ridge, task_named
 from fedhip.utils.nearest import did_you_mean
 from fedhip.utils.toml import write_toml
 
@@ -170,6 +171,8 @@ def run(
     split: ArrayLike | None = None,
     class_names: ArrayLike | None = None,
     groups: ArrayLike | None = None,
+    weights: ArrayLike | None = None,
+    task: TaskName = "classification",
     partition: str | None = None,
     concentration: float | None = None,
     shards: int | None = None,
@@ -203,6 +206,7 @@ def run(
     features : (N, m) array, FeatureSet, or path of a feature file
         A FeatureSet and a file bring labels and clients with them.
     labels : (N,) whole numbers or strings
+        Of a regression real targets, (N,) or (N, t); of several labels 0 and 1, (N, L).
     clients : (N,) whole numbers or strings, or int
         Whose row each is; or among how many clients the rows are divided, by the scheme `partition`.
     split : (N,) 0 or 1, optional
@@ -210,6 +214,9 @@ def run(
     groups : (N,) whole numbers or strings, optional
         Rows that belong together, such as those of one patient. They are never divided: not by the split, not by
         leave-one-out, not by folds.
+    weights : (N,) numbers of at least 0, optional
+        What each row counts in training, as scikit-learn's `sample_weight`; test rows count alike.
+    task : "classification", "regression" or "multilabel"
     out : path, optional
         The run folder; `runs/rows-DATE-TIME` if none is given. One that is there is replaced with `force` alone.
     device : str, optional
@@ -227,18 +234,20 @@ def run(
     number, owners = (int(clients), None) if isinstance(clients, int | np.integer) else (None, clients)
     path = Path(features).absolute() if isinstance(features, str | Path) else None
     if isinstance(features, FeatureSet | str | Path):
-        rows = features if isinstance(features, FeatureSet) else read_features(features)
-        if any(given is not None for given in (labels, owners, split, class_names, groups)):
+        rows = features if isinstance(features, FeatureSet) else read_features(features, task=task)
+        if any(given is not None for given in (labels, owners, split, class_names, groups, weights)):
             raise FeatureFileError(
-                "a FeatureSet and a feature file have labels, clients, split, class_names and groups of their own; "
-                "leave them out, or give features as an array"
+                "a FeatureSet and a feature file have labels, clients, split, class_names, groups and weights of their "
+                "own; leave them out, or give features as an array"
             )
     elif labels is None:
         raise FeatureFileError("features need a label for each row; give labels, or the path of a feature file")
     else:
-        rows = feature_set(features, labels, owners, split=split, class_names=class_names, groups=groups)
+        rows = feature_set(
+            features, labels, owners, split=split, class_names=class_names, groups=groups, weights=weights, task=task
+        )
     given = {"concentration": concentration, "shards_per_client": shards, "min_rows": min_rows, "seed": seed}
-    division = divide_rows(rows.labels, rows.clients, partition, number, groups=rows.groups, **given)
+    division = divide(rows, partition, number, **given)
     widened = LiftSettings(lift) if isinstance(lift, str) else lift
     settings = RoundSettings(
         alpha=alpha,
@@ -274,6 +283,7 @@ def run(
         "beta": beta,
         "standardize": standardize,
         "intercept": intercept,
+        "task": None if rows.task == "classification" else rows.task,
         "methods": list(methods_named(methods)),
         "head": head,
         "head_options": [f"{name}={value}" for name, value in (head_options or {}).items()] or None,
@@ -324,6 +334,16 @@ def run_round(
     `config` are the options that repeat it, `seconds` what was spent before, `images` those behind the features, for
     the report's examples.
     """
+    require_ridge(
+        task_named(features.task),
+        features.weights is not None,
+        head=settings.head,
+        methods=settings.methods,
+        ridges=RIDGES,
+        prior=settings.prior,
+        only_local_classes=settings.only_local_classes,
+        balance=settings.ridge.balance,
+    )
     clients = clients_of(features, partition)
     lift, lifted, recommendation, watch, ridge = None, None, None, Stopwatch(), settings.ridge
     if settings.lift is not None:
@@ -389,7 +409,8 @@ def run_round(
             found = run_head(head, task, outcome.federation)
             fitted, own = found.head, beside(outcome, found)
             rivals.append(row_of(found))
-        if settings.compares_with_lda and recommendation is None:
+        plain = outcome.federation.encoding.targets is None
+        if settings.compares_with_lda and recommendation is None and plain:
             with watch("comparison with LDA"):
                 recommendation = compare_with_lda(outcome, task)
         config = {**config, "fraction_bits": outcome.federation.grid.fraction_bits}
@@ -404,14 +425,18 @@ def run_round(
             add_lift(results, lifted)
         if ridge.balance:
             add_balance(results, class_weights(outcome.federation.grid.counts).tolist())
+        if features.task != "classification":
+            results["task"] = features.task
         details = details_of(own, features.class_names, head)
         refresh(results, details)
-        if images is not None:
+        if images is not None and features.task == "classification":
             (findings,) = read_runs([RunRecord("", results, details, "", [])])
             worst = [found.label for found in findings.worst_classes]
             details["examples"] = worst_examples(own, worst, images, _test_rows(features, partition))
         save_partition(draft.path / "partition.json", partition, data_split=features.split)
-        _write_models(draft, own, features.class_names, settings.only_local_classes, backbone, fitted, lift)
+        _write_models(
+            draft, own, features.class_names, settings.only_local_classes, backbone, fitted, lift, features.task
+        )
         draft.record(
             Ledger(),
             "run",
@@ -454,7 +479,12 @@ def _head_task(
 def beside(outcome: Outcome, found: HeadRound) -> Outcome:
     """The outcome of a round with the models of another head as the clients' own, tested beside the others."""
     clients = [
-        replace(own, accuracy=before.accuracy | own.accuracy, priors=before.priors | own.priors)
+        replace(
+            own,
+            accuracy=before.accuracy | own.accuracy,
+            priors=before.priors | own.priors,
+            metrics=before.metrics | own.metrics,
+        )
         for before, own in zip(outcome.clients, found.clients, strict=True)
     ]
     return replace(outcome, clients=clients)
@@ -468,9 +498,10 @@ def _write_models(
     backbone: BackboneReference | None,
     head: Head | None,
     lift: Lift | None,
+    task: str,
 ) -> None:
     """Write the global model and every client's own."""
-    models = [global_model(outcome.federation, class_names, backbone, head=head, lift=lift)]
+    models = [global_model(outcome.federation, class_names, backbone, head=head, lift=lift, task=task)]
     for result in outcome.clients:
         if (personal := result.personal) is not None:
             models.append(
@@ -486,6 +517,7 @@ def _write_models(
                     backbone=backbone,
                     head=head,
                     lift=lift,
+                    task=task,
                 )
             )
     for model in models:
