@@ -5,12 +5,15 @@ from __future__ import annotations
 import argparse
 import sys
 from pathlib import Path
+from typing import Any
 
 import numpy as np
+import torch
 
 from fedhip.cli.client_rows import extract_for, known_window, refuse_window, tell_known_window
 from fedhip.cli.console import print_table
 from fedhip.cli.options import add_window
+from fedhip.core.conformal import classes_within
 from fedhip.data import Dataset, ImagePaths, image_files, read_features
 from fedhip.data.errors import CorruptImageError, DataMissingError
 from fedhip.data.images import has_more_bits
@@ -37,6 +40,10 @@ def register(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) ->
     parser.add_argument(
         "--features", type=Path, metavar="FILE", help="a feature file, labels or none, instead of images"
     )
+    parser.add_argument(
+        "--coverage", type=float, metavar="SHARE",
+        help="for each row, the set of classes (of a regression, the interval) that holds the truth so often: 0.9, say",
+    )  # fmt: skip
     parser.add_argument("--top", type=int, default=3, metavar="N", help="classes shown for each row (default: 3)")
     add_window(parser, default="that of the run")
     parser.add_argument("--weights", type=Path, metavar="PATH", help="weights of the run's backbone, if they moved")
@@ -55,6 +62,8 @@ def run(args: argparse.Namespace) -> int:
         print(f"fedhip: no client {client!r} in this run{hint}: the global model answers", file=sys.stderr)
         client = None
     model = folder.model(client)
+    if folder.task != "classification":
+        return _targets(folder, client, args)
     if model.temperature is None:
         folder.require_personalized()  # the temperature comes from its leave-one-out scores
     names, features = _rows(folder, args)
@@ -65,6 +74,7 @@ def run(args: argparse.Namespace) -> int:
     ]
     if probabilities is None:
         print(f"fedhip: no probabilities, only scores: the model has no temperature; {NO_TEMPERATURE}", file=sys.stderr)
+    sets = None if args.coverage is None else _sets(folder, client, args.coverage, scores)
     if args.json:
         print(json_text({
             "model": "global" if client is None else "personalized",
@@ -76,6 +86,7 @@ def run(args: argparse.Namespace) -> int:
                     "class": model.class_names[order[0]],
                     "probabilities": None if probabilities is None else probabilities[row].tolist(),
                     "scores": [None if np.isinf(value) else value for value in scores[row].tolist()],
+                    **({} if sets is None else {"set": [model.class_names[c] for c in sets[row]]}),
                 }
                 for row, (name, order) in enumerate(zip(names, top, strict=True))
             ],
@@ -87,12 +98,68 @@ def run(args: argparse.Namespace) -> int:
         also = ", ".join(f"{readable(model.class_names[c])} {shown[c]}" for c in others)
         best = readable(model.class_names[first])
         numbers = (shown[first],) if probabilities is None else (shown[first], f"{scores[row][first]:.3f}")
-        rows.append((name, best, *numbers, also))
+        held = () if sets is None else (", ".join(readable(model.class_names[c]) for c in sets[row]),)
+        rows.append((name, best, *numbers, *held, also))
     numbered = ("score",) if probabilities is None else ("probability", "score")
-    heads = ("row" if args.features else "image", "class", *numbered, "then")
+    heads = (
+        "row" if args.features else "image",
+        "class",
+        *numbered,
+        *(() if sets is None else (f"set of {args.coverage:.0%}",)),
+        "then",
+    )
     print_table(heads, rows[:_MOST_ROWS], model.who)
     if len(rows) > _MOST_ROWS:
         print(f"… and {len(rows) - _MOST_ROWS:,} more rows; --json prints all")
+    return 0
+
+
+def _sets(folder: Run, client: str | None, coverage: float, scores: np.ndarray) -> list[list[int]]:
+    """The classes of each row's set, the likeliest first."""
+    (q,) = folder.thresholds(client, coverage)
+    if np.isinf(q):
+        print(
+            f"fedhip: too few training rows were left out to leave any class out at a coverage of {coverage:g}: every "
+            "set holds all classes",
+            file=sys.stderr,
+        )
+    held = classes_within(torch.from_numpy(scores), q).numpy()
+    order = np.argsort(-scores, axis=1, kind="stable")
+    return [[int(c) for c in order[row] if held[row, c]] for row in range(len(scores))]
+
+
+def _targets(folder: Run, client: str | None, args: argparse.Namespace) -> int:
+    """What a model of real targets, or of several labels, predicts."""
+    names, features = _rows(folder, args)
+    predicted = folder.predict(features, client).reshape(len(names), -1)
+    intervals = None
+    if args.coverage is not None:
+        intervals = folder.predict_interval(features, client, coverage=args.coverage)
+    targets = folder.class_names
+    if args.json:
+        rows = []
+        for row, name in enumerate(names):
+            entry: dict[str, Any] = {"row": name, "targets": dict(zip(targets, predicted[row].tolist(), strict=True))}
+            if intervals is not None:
+                found = [[None if np.isinf(end) else end for end in pair] for pair in intervals[row].tolist()]
+                entry["intervals"] = dict(zip(targets, found, strict=True))
+            rows.append(entry)
+        model = "global" if client is None else "personalized"
+        print(json_text({"model": model, "client": client, "task": folder.task, "rows": rows}))
+        return 0
+    table = []
+    for row, name in enumerate(names[:_MOST_ROWS]):
+        cells = []
+        for target in range(len(targets)):
+            text = f"{predicted[row, target]:.6g}"
+            if intervals is not None:
+                low, high = intervals[row, target]
+                text += f" ({low:.6g} to {high:.6g})"
+            cells.append(text)
+        table.append((name, *cells))
+    print_table(("row" if args.features else "image", *map(readable, targets)), table, folder.model(client).who)
+    if len(names) > _MOST_ROWS:
+        print(f"… and {len(names) - _MOST_ROWS:,} more rows; --json prints all")
     return 0
 
 

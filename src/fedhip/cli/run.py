@@ -40,7 +40,7 @@ from fedhip.runs.folder import head_of
 from fedhip.runs.results import title_of
 from fedhip.runs.run import RoundSettings, methods_named, run_round
 from fedhip.simulation import RIDGES, RidgeOptions
-from fedhip.tasks import TASKS
+from fedhip.tasks import METRICS, TASKS
 from fedhip.utils.text import json_text, readable
 
 #: Options that say where the answer goes, and not what it is.
@@ -242,6 +242,9 @@ def configuration(args: argparse.Namespace, precision: str | None) -> dict[str, 
 
 def print_results(results: dict[str, Any]) -> None:
     """A row for each method, then what was chosen and what it took."""
+    if (task := results.get("task", "classification")) != "classification":
+        print_targets(results, task)
+        return
     rows = []
     for name, method in results["methods"].items():
         accuracy = method["accuracy"]
@@ -279,6 +282,28 @@ def print_results(results: dict[str, Any]) -> None:
         print(f"{expected}: {loo['chosen']:.1%}{common}")
     if recommendation := results.get("recommendation"):
         print(in_words(recommendation))
+    print("; ".join(f"{phase}: {seconds:.1f} s" for phase, seconds in results["seconds"].items()))
+
+
+def print_targets(results: dict[str, Any], task: str) -> None:
+    """The same of real targets, or of several labels."""
+    rows = []
+    for name, method in results["methods"].items():
+        values = (method[metric]["mean"] for metric in METRICS[task])
+        up, down = (_megabytes(method[f"{way}_bytes_per_client"]) for way in ("upload", "download"))
+        shown = ("–" if value is None else f"{value:.4g}" for value in values)
+        rows.append((title_of(name), *shown, str(method["rounds"]), up, down, f"{method['seconds']:.1f} s"))
+    print_table(("model", *METRICS[task], "rounds", "up", "down", "time"), rows, results["title"])
+    print("means over clients, on their test rows")
+    own = results["methods"].get(Ridge.method, {"per_client": []})["per_client"]
+    alphas = [entry["alpha"] for entry in own if entry["alpha"] is not None]
+    if alphas and (left := results.get("leave_one_out_error")):
+        low, middle, high = (f"{value:.3g}" for value in (min(alphas), np.median(alphas), max(alphas)))
+        print(f"β = {results['beta']:.3g}; α from {low} to {high}, median {middle}")
+        print(
+            "to be expected by leave-one-out, α and β chosen without the row: squared error "
+            f"{left['chosen']:.3g} of the targets' variance"
+        )
     print("; ".join(f"{phase}: {seconds:.1f} s" for phase, seconds in results["seconds"].items()))
 
 
