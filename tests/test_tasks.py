@@ -91,24 +91,31 @@ def test_rows_left_out_are_refitted_by_sklearn(weighted: str, grouped: bool) -> 
         assert (np.abs(found[test] - model.predict(Z[test])) < 2e-3 * Y.std(axis=0)).all()
 
 
-def test_whole_weights_are_repeated_rows_to_the_bit() -> None:
+@pytest.mark.parametrize("real", [True, False])
+def test_whole_weights_are_repeated_rows_to_the_bit(real: bool) -> None:
     clients = federation_of(weighted="whole", targets=2)
-    repeated = [
+    if not real:
+        clients = [
+            Client(c.name, (c.train[0], (c.train[1][:, 0] > -40.0).astype(int)), c.test, weights=c.weights)
+            for c in clients
+        ]
+    again = [
         Client(c.name, tuple(np.repeat(part, c.weights.astype(int), axis=0) for part in c.train), c.test)
         for c in clients
     ]
-    # The units of columns are by rows, not by weights: the same for both.
-    one, other = (federate(every, 2, 2.0, RidgeOptions(columns=None)) for every in (clients, repeated))
-    same = RidgeOptions(columns=one.encoding.columns)
-    assert one.encoding.targets is not None and one.encoding.targets.unit == 1.0
-    again = federate(repeated, 2, 2.0, same)
-    targets = one.encoding.targets.columns
-    assert targets is not None and again.encoding.targets is not None
-    if torch.equal(targets.exponent, again.encoding.targets.columns.exponent):
-        assert torch.equal(one.grid.gram, again.grid.gram)
-        assert torch.equal(one.grid.moments[-1, -1], again.grid.moments[-1, -1])
+    one, other = (federate(every, 2, 2.0) for every in (clients, again))
+    assert one.encoding.targets is not None
+    assert one.encoding.targets.unit == 1.0
+    assert torch.equal(one.grid.gram, other.grid.gram)
+    cross = other.grid.cross
+    assert torch.equal(one.grid.cross[:, :2], cross[:, :2])
     x = clients[1].test[0]
-    np.testing.assert_allclose(one.common.scores(x), other.common.scores(x), rtol=1e-3)
+    np.testing.assert_allclose(one.common.scores(x), other.common.scores(x), rtol=1e-12)
+    own, same = (
+        federation.model(federation.encoding.statistics(every[1], 2), 5.0)
+        for federation, every in ((one, clients), (other, again))
+    )
+    np.testing.assert_allclose(own.scores(x), same.scores(x), rtol=1e-12)
 
 
 def test_weights_of_classes_are_those_of_sklearn() -> None:

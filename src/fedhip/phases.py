@@ -38,7 +38,7 @@ from fedhip.core.fixedpoint import GridStatistics, decode, decode_weighted, roun
 from fedhip.core.path import choose_betas
 from fedhip.core.personalization import require_part
 from fedhip.core.rows import one_hot
-from fedhip.core.selection import FOLDS, nested, pick
+from fedhip.core.selection import FOLDS, nested, pick, without_fold
 from fedhip.core.solvers import factorize, require_alpha
 from fedhip.core.standardization import Standardization
 from fedhip.core.targets import TargetRows, Targets
@@ -569,10 +569,14 @@ def choose_beta(
 ) -> Federation:
     """The β of highest smoothed leave-one-out accuracy of the models that clients are given, summed over clients.
 
-    Of real targets, the one of least squared error.
+    Of real targets, the one of least squared error of the global model.
 
     `alphas` are what clients choose among where α is "loo"; a coarser grid stands for the default one.
     """
+    if federation.is_regression:
+        # A personalized model takes β/(1 + α) with its α: what is good for it shrinks the global model to nothing, and
+        # of real targets, unlike of classes, the size of a prediction matters.
+        alpha = 0.0
     with one_thread():
         path = federation.beta_path(scoring_betas(federation.total))
     names = scorers(client.name for client in clients)
@@ -638,7 +642,8 @@ class Personalization:
         judged = calibration_rows(len(labels)) if groups is None else torch.arange(len(labels))
         if alpha == "loo":
             looked = _look(federation, client, sorted(DEFAULT_ALPHAS if alphas is None else alphas), only_local_classes)
-            chosen, curve, estimate, scores, common = *looked[:3], looked[3][judged], looked[4][judged]
+            chosen, curve, estimate = looked[:3]
+            scores, common, nested_scores = (part[judged] for part in looked[3:])
             del looked
         else:
             chosen, curve = require_alpha(alpha), None
@@ -658,7 +663,7 @@ class Personalization:
                 model = federation.on_raw(system.G)
             else:
                 scores, model = common, federation.common
-            estimate = _accuracy(masked(scores, mask), labels[judged])
+            estimate, nested_scores = _accuracy(masked(scores, mask), labels[judged]), scores
         return cls(
             chosen,
             model,
@@ -668,7 +673,7 @@ class Personalization:
             estimate,
             log_losses(masked(scores, mask), labels[judged]).tolist(),
             log_losses(common, labels[judged]).tolist(),
-            [class_misses(masked(scores, mask), labels[judged]).tolist()],
+            [class_misses(masked(nested_scores, mask), labels[judged]).tolist()],
             [class_misses(common, labels[judged]).tolist()],
         )
 
@@ -685,7 +690,7 @@ class Personalization:
         """The same of real targets, and of rows that have weights."""
         grid, given = federation.grid, alpha != "loo"
         tried = [require_alpha(float(alpha))] if given else sorted(DEFAULT_ALPHAS if alphas is None else alphas)
-        chosen, curve, estimate, scores, common = _look(federation, client, tried, only_local_classes)
+        chosen, curve, estimate, scores, common, by_others = _look(federation, client, tried, only_local_classes)
         own = own or federation.encoding.statistics(client, grid.num_classes, grid.device)
         model = federation.model(own, chosen, client=client.name)
         judged = calibration_rows(len(scores))
@@ -694,21 +699,22 @@ class Personalization:
         if federation.is_regression:
             truth = torch.as_tensor(np.array(client.train[1], np.float64)).to(scores)
             misses = [
-                target_misses(federation.target_values(part), truth)[judged].mT.tolist() for part in (scores, common)
+                target_misses(federation.target_values(part), truth)[judged].mT.tolist() for part in (by_others, common)
             ]
         else:
             labels = torch.as_tensor(client.train[1], device=grid.device)
             local = torch.bincount(labels, minlength=grid.num_classes) > 0
             parts = masked(scores, local if only_local_classes else None)[judged], common[judged]
             losses = tuple(log_losses(part, labels[judged]).tolist() for part in parts)  # type: ignore[assignment]
-            misses = [[class_misses(part, labels[judged]).tolist()] for part in parts]
+            answers = masked(by_others, local if only_local_classes else None)[judged], common[judged]
+            misses = [[class_misses(part, labels[judged]).tolist()] for part in answers]
         return cls(chosen, model, own.digest(), local, None if given else curve, estimate, *losses, *misses)
 
 
 def _look(
     federation: Federation, client: Client, alphas: Sequence[float], only_local_classes: bool
-) -> tuple[float, list[float], float, Tensor, Tensor]:
-    """α, the curve, the nested estimate, and scores of the rows left out: at α, and of the global model."""
+) -> tuple[float, list[float], float, Tensor, Tensor, Tensor]:
+    """α, the curve, the nested estimate, and scores of the rows left out: at α, of the global model, and nested."""
     fold_betas = federation.fold_betas or (federation.beta,) * FOLDS
     folds: dict[int, tuple[Tensor, Tensor]] = {}
 
@@ -728,11 +734,30 @@ def _look(
     outcome = nested(tables, credit, client.group_tensor)
     chosen = alphas[pick(path.credit(table))]
     scores, common = path.loo_scores(chosen), path.loo_scores(0.0)
+    by_others = _by_others(path, alphas, credit, client.group_tensor, {chosen: scores, 0.0: common})
     if federation.is_regression:
         t = federation.grid.num_classes
-        return chosen, (-table.mean(dim=0) / t).tolist(), float(-outcome.mean() / t), scores, common
+        return chosen, (-table.mean(dim=0) / t).tolist(), float(-outcome.mean() / t), scores, common, by_others
     curve = (table > 0.0).double().mean(dim=0).tolist()
-    return chosen, curve, int((outcome > 0.0).sum()) / len(table), scores, common
+    return chosen, curve, int((outcome > 0.0).sum()) / len(table), scores, common, by_others
+
+
+def _by_others(
+    path: PersonalizationPath,
+    alphas: Sequence[float],
+    credit: Sequence[Tensor],
+    groups: Tensor | None,
+    known: dict[float, Tensor],
+) -> Tensor:
+    """Scores (N, d) of rows left out, of the α that the rows of other folds choose: nobody chooses for itself."""
+    found = torch.empty_like(known[0.0])
+    for fold, counts in enumerate(credit):
+        others = without_fold(len(counts), fold, groups).to(counts.device)
+        alpha = alphas[pick(counts[others])]
+        if alpha not in known:
+            known[alpha] = path.loo_scores(alpha)
+        found[~others] = known[alpha][~others]
+    return found
 
 
 def _targets(federation: Federation, client: Client, at: Tensor) -> tuple[Tensor, Tensor]:

@@ -40,7 +40,7 @@ from fedhip.phases import (
     silent,
 )
 from fedhip.priors import choose_client_priors, local_path, prior_alphas, traffic_with_priors
-from fedhip.tasks import has_real_targets, regression_metrics, targets_of
+from fedhip.tasks import has_real_targets, regression_metrics, repeated, targets_of
 from fedhip.utils.groups import group_numbers
 from fedhip.utils.parallel import MEMINFO, in_order, memory_available
 
@@ -169,6 +169,11 @@ class RidgeOptions:
     fraction_bits: int | None = None
     columns: Columns | None = None
 
+    @property
+    def centred(self) -> bool:
+        """Whether columns may have offsets."""
+        return self.intercept or self.standardize
+
 
 STANDARD = RidgeOptions()
 #: The ridge as the paper has it.
@@ -278,11 +283,11 @@ def encoding_of(
     """How the clients' rows become whole numbers, from sums over clients alone."""
     if not clients:
         raise EmptyClientError("no client has training rows, so there is nothing to sum; give at least one some")
-    columns = ridge.columns or columns_of(clients, centred=ridge.intercept or ridge.standardize)
+    columns = ridge.columns or columns_of([repeated(client) for client in clients], centred=ridge.centred)
     bits = COLUMN_BITS if ridge.fraction_bits is None else ridge.fraction_bits
     scale = balancing_scale(clients, num_classes) if ridge.balance else None
     encoding = RowEncoding(columns, bits, scale, surveyed=ridge.columns is None)
-    targets = targets_of(clients, encoding, centred=ridge.intercept)
+    targets = targets_of([repeated(client) for client in clients], clients, encoding, centred=ridge.intercept)
     return encoding if targets is None else replace(encoding, targets=targets)
 
 

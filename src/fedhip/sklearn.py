@@ -13,7 +13,6 @@ functions; it computes nothing.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from numbers import Integral, Real
 from typing import Any, Literal, Self
 
 import numpy as np
@@ -22,11 +21,24 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from fedhip.core.calibration import choose_temperature
-from fedhip.core.errors import AlphaError, BetaError, FedHiPError, LabelsError
+from fedhip.core.conformal import CoverageError, classes_within
+from fedhip.core.errors import AlphaError, BetaError, LabelsError
 from fedhip.core.lift_kinds import DEFAULT_WIDTH, LiftKind
 from fedhip.core.lifts import Lift
 from fedhip.core.solvers import require_alpha, require_beta
 from fedhip.data.errors import MissingExtraError
+from fedhip.estimator_rows import (
+    ONLY_CLIENT,
+    Array,
+    ClientName,
+    GroupsError,
+    Part,
+    by_client,
+    clients_of,
+    require_same_kind,
+    site,
+    some,
+)
 from fedhip.heads import Ridge, head_named
 from fedhip.heads.errors import OptionError
 from fedhip.heads.options import options_of
@@ -37,6 +49,7 @@ from fedhip.models import RIDGE, Model
 from fedhip.phases import SCORING_ALPHAS, Client
 from fedhip.runs.models import answering, global_model, personal_model
 from fedhip.simulation import STANDARD, RidgeOptions, federate
+from fedhip.tasks import require_ridge, thresholds_of
 
 try:
     from sklearn.base import BaseEstimator, ClassifierMixin, clone
@@ -46,18 +59,9 @@ try:
 except ImportError as error:
     raise MissingExtraError("fedhip.sklearn needs scikit-learn; pip install 'fedhip[sklearn]'") from error
 
-__all__ = ["FedHiPClassifier", "GroupsError"]
+from fedhip.sklearn_regression import FedHiPRegressor  # after scikit-learn was found to be there
 
-Array = NDArray[Any]
-ClientName = int | str
-Labelled = tuple[Array, Array]
-
-#: The client of all rows where no groups are given.
-ONLY_CLIENT = 0
-
-
-class GroupsError(FedHiPError, ValueError):
-    """`groups` is not one client for each row, or names a client that is not there."""
+__all__ = ["FedHiPClassifier", "FedHiPRegressor", "GroupsError"]
 
 
 class FedHiPClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]  # scikit-learn has no types
@@ -184,7 +188,7 @@ class FedHiPClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]  #
         self.lift_seed = lift_seed
         self.lift_bandwidth = lift_bandwidth
 
-    def fit(self, X: Any, y: Any, groups: Any = None) -> Self:
+    def fit(self, X: Any, y: Any, groups: Any = None, *, blocks: Any = None, sample_weight: Any = None) -> Self:
         """Fit the global model and one for each client.
 
         Parameters
@@ -193,6 +197,11 @@ class FedHiPClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]  #
         y : array-like of shape (n_samples,)
         groups : array-like of shape (n_samples,), default=None
             The client of each row, ints or strings; None for a single client.
+        blocks : array-like of shape (n_samples,), default=None
+            Rows of a client that belong together, such as those of one patient: they are left out together. What
+            `fedhip.run` calls groups, which here are clients.
+        sample_weight : array-like of shape (n_samples,), default=None
+            What each row counts; a row of weight 0 is none. Of the ridge alone.
 
         Returns
         -------
@@ -200,9 +209,19 @@ class FedHiPClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]  #
         """
         X, y = validate_data(self, X, y)
         check_classification_targets(y)
-        return self._learn(_by_client(X, y, _clients(groups, len(X))), unique_labels(y), declared=False)
+        rows = by_client(X, y, clients_of(groups, len(X)), blocks, sample_weight)
+        return self._learn(rows, unique_labels(*(part.y for part in rows.values())), declared=False)
 
-    def partial_fit(self, X: Any, y: Any, groups: Any = None, classes: Any = None) -> Self:
+    def partial_fit(
+        self,
+        X: Any,
+        y: Any,
+        groups: Any = None,
+        classes: Any = None,
+        *,
+        blocks: Any = None,
+        sample_weight: Any = None,
+    ) -> Self:
         """Add rows: new clients join, known clients get more. The same as `fit` on all rows together.
 
         Every client's model is solved anew, for the sum is in all of them. So rather add many rows at a time.
@@ -215,6 +234,8 @@ class FedHiPClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]  #
             The client of each row; None only where there is no other client than that of a fit without groups.
         classes : array-like of shape (n_classes,), default=None
             All labels there will ever be. Without it, new labels become new classes.
+        blocks, sample_weight : array-like of shape (n_samples,), default=None
+            As in `fit`; a block of the same name as one before is that one.
 
         Returns
         -------
@@ -223,15 +244,15 @@ class FedHiPClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]  #
         first = not self.__sklearn_is_fitted__()
         X, y = validate_data(self, X, y, reset=first)
         check_classification_targets(y)
-        known: dict[ClientName, Labelled] = {} if first else self._rows
+        known: dict[ClientName, Part] = {} if first else self._rows
         if groups is None and not set(known) <= {ONLY_CLIENT}:
-            raise GroupsError(f"groups is None, and there are clients {_some(known)}; give the client of each row")
-        clients = _clients(groups, len(X))
-        _require_same_kind(clients, known)
-        new = _by_client(X, y, clients)
+            raise GroupsError(f"groups is None, and there are clients {some(known)}; give the client of each row")
+        clients = clients_of(groups, len(X))
+        require_same_kind(clients, known)
+        new = by_client(X, y, clients, blocks, sample_weight)
         all_classes, declared = self._classes(y, classes, first)
 
-        joined = {client: _joined(known.get(client), rows) for client, rows in new.items()}
+        joined = {client: known[client] + rows if client in known else rows for client, rows in new.items()}
         return self._learn({**known, **joined}, all_classes, declared)
 
     def forget(self, client: ClientName) -> Self:
@@ -250,12 +271,12 @@ class FedHiPClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]  #
         """
         check_is_fitted(self)
         if client not in self._rows:
-            raise GroupsError(f"client {client!r} is not in the federation; its clients are {_some(self._rows)}")
+            raise GroupsError(f"client {client!r} is not in the federation; its clients are {some(self._rows)}")
         if len(self._rows) == 1:
             raise GroupsError(f"client {client!r} is the last one, and without it there is no model; fit anew instead")
         rest = {other: rows for other, rows in self._rows.items() if other != client}
         # A sum over the others anew, and not a difference: subtracting would leave the rounding of the client's rows.
-        classes = self.classes_ if self._declared else unique_labels(*(y for _, y in rest.values()))
+        classes = self.classes_ if self._declared else unique_labels(*(part.y for part in rest.values()))
         return self._learn(rest, classes, self._declared)
 
     def decision_function(self, X: Any, groups: Any = None) -> Array:
@@ -298,6 +319,33 @@ class FedHiPClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]  #
         """
         return self._answers(X, groups, Model.probabilities)
 
+    def predict_set(self, X: Any, groups: Any = None, *, coverage: float = 0.9) -> Array:
+        """The classes of each row that hold its label so often; see `fedhip.core.conformal`.
+
+        Parameters
+        ----------
+        X : array-like of shape (n_samples, n_features)
+        groups : array-like of shape (n_samples,), default=None
+            As in `decision_function`.
+        coverage : float, default=0.9
+            Between 0 and 1.
+
+        Returns
+        -------
+        ndarray of shape (n_samples, n_classes), bool
+            True for the classes of the set, in the order of `classes_`; never none of a row.
+        """
+        if self.prior != "none":
+            raise CoverageError(
+                "rows left out were scored without priors, so there are no sets with them: prior='none'"
+            )
+
+        def held(model: Model, F: Tensor) -> Tensor:
+            (q,) = thresholds_of(self._misses, model.client, coverage)
+            return classes_within(model.scores(F), q).to(torch.float64)
+
+        return self._answers(X, groups, held) > 0.0
+
     def score(self, X: Any, y: Any, sample_weight: Any = None, groups: Any = None) -> float:
         """Accuracy of `predict(X, groups)`.
 
@@ -318,8 +366,11 @@ class FedHiPClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]  #
     def __sklearn_is_fitted__(self) -> bool:
         return hasattr(self, "_rows")
 
-    def _learn(self, rows: Mapping[ClientName, Labelled], classes: Array, declared: bool) -> Self:
+    def _learn(self, rows: Mapping[ClientName, Part], classes: Array, declared: bool) -> Self:
         """The three phases. Nothing changes unless all of it succeeds."""
+        weighted = any(part.weights is not None for part in rows.values())
+        only_local = bool(self.only_local_classes)
+        require_ridge("classification", weighted, head=self.head, prior=self.prior, only_local_classes=only_local)
         # In the order of their names, so that sums do not depend on the order in which clients joined.
         rows = dict(sorted(rows.items()))
         if self.head == AUTO:
@@ -346,7 +397,7 @@ class FedHiPClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]  #
             raise OptionError(f"prior is {self.prior!r}; give 'client' or 'none'")
         return {"only_local_classes": bool(self.only_local_classes), "prior": self.prior}
 
-    def _learn_best(self, rows: dict[ClientName, Labelled], classes: Array, declared: bool) -> Self:
+    def _learn_best(self, rows: dict[ClientName, Part], classes: Array, declared: bool) -> Self:
         """With the head that training rows held out speak for."""
         alpha, beta = self._fixed_alpha(), self._fixed_beta()
         lift = self._drawn_lift(rows, len(classes))
@@ -360,7 +411,7 @@ class FedHiPClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]  #
         self.recommendation_: Recommendation | None = found
         return self
 
-    def _learn_head(self, rows: dict[ClientName, Labelled], classes: Array, declared: bool, lift: Lift | None) -> Self:
+    def _learn_head(self, rows: dict[ClientName, Part], classes: Array, declared: bool, lift: Lift | None) -> Self:
         """The three phases of any head, with priors or without; see `fedhip.heads`."""
         kind, alpha, beta = head_named(self.head), self._fixed_alpha(), self._fixed_beta()
         names, d = {str(client): client for client in rows}, len(classes)
@@ -391,7 +442,8 @@ class FedHiPClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]  #
             for losses in ([p.global_log_losses for p in personals], [p.log_losses for p in personals])
         )
         counts = {
-            client: torch.from_numpy(np.bincount(_numbers(y, classes), minlength=d)) for client, (_, y) in rows.items()
+            client: torch.from_numpy(np.bincount(_numbers(part.y, classes), minlength=d))
+            for client, part in rows.items()
         }
         self.models_ = {
             client: answering(
@@ -410,17 +462,24 @@ class FedHiPClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]  #
         self.beta_, self.lift_, self.settings_ = solved_beta, lift, dict(head.settings)
         self.priors_ = {client: prior for client, (_, prior) in owns.items() if not prior.is_none}
         self.classes_, self._rows, self._declared = classes, rows, declared
+        self._misses = {
+            str(client): {"misses": found.misses, "global_misses": found.global_misses}
+            for client, (found, _) in owns.items()
+        }
         return self
 
-    def _sites(self, rows: Mapping[ClientName, Labelled], classes: Array, lift: Lift | None) -> list[Client]:
-        return [_site(str(client), self._lifted(X, lift), _numbers(y, classes)) for client, (X, y) in rows.items()]
+    def _sites(self, rows: Mapping[ClientName, Part], classes: Array, lift: Lift | None) -> list[Client]:
+        return [
+            site(str(client), self._lifted(part.X, lift), _numbers(part.y, classes), part)
+            for client, part in rows.items()
+        ]
 
-    def _drawn_lift(self, rows: Mapping[ClientName, Labelled], num_classes: int) -> Lift | None:
+    def _drawn_lift(self, rows: Mapping[ClientName, Part], num_classes: int) -> Lift | None:
         if self.lift is None:
             return None
         bandwidth = None if self.lift == "relu" else self.lift_bandwidth
         settings = LiftSettings(self.lift, self.lift_width, seed=self.lift_seed, bandwidth=bandwidth)
-        clients = [Client(str(client), part, part) for client, part in rows.items()]
+        clients = [Client(str(client), (part.X, part.y), (part.X, part.y)) for client, part in rows.items()]
         plan = settings.plan(clients[0].train[0].shape[1], num_classes)
         plan.require_memory(max(len(client.train[1]) for client in clients))
         return plan.draw(clients)
@@ -437,8 +496,8 @@ class FedHiPClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]  #
         F = self._lifted(X, None)
         if groups is None:
             return answer(self.global_model_, F).numpy()
-        clients = _clients(groups, len(X))
-        _require_same_kind(clients, self._rows)
+        clients = clients_of(groups, len(X))
+        require_same_kind(clients, self._rows)
         answers = torch.empty((len(X), len(self.classes_)), dtype=torch.float64)
         for client in np.unique(clients).tolist():
             rows = torch.from_numpy(clients == client)
@@ -480,66 +539,6 @@ class FedHiPClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]  #
         return declared, True
 
 
-def _clients(groups: Any, num_rows: int) -> Array:
-    """The client of each row, as an array of ints or of strings."""
-    if groups is None:
-        return np.full(num_rows, ONLY_CLIENT)
-    # Of a list, numpy would make strings: "nan" of a missing name, "1" of a number beside a name.
-    values = np.asarray(groups) if hasattr(groups, "dtype") else np.asarray(groups, dtype=object)
-    if values.shape != (num_rows,):
-        raise GroupsError(f"groups has shape {values.shape}, and X has {num_rows} rows; give the client of each row")
-    if values.dtype.kind in "iuU":
-        return values
-    names = [_name(value) for value in values.tolist()]
-    if None in names:
-        row = names.index(None)
-        raise GroupsError(
-            f"groups is {values.tolist()[row]!r} in row {row}; a client is an int or a string, and every row has one"
-        )
-    if len({isinstance(name, str) for name in names}) > 1:
-        raise GroupsError("groups mixes numbers and strings; name all clients in one way")
-    return np.array(names)
-
-
-def _name(value: object) -> ClientName | None:
-    """A client's name; None for what is none."""
-    if isinstance(value, str):
-        return value
-    if isinstance(value, bool):
-        return None
-    if isinstance(value, Integral):
-        return int(value)
-    # A table with holes in other rows keeps whole numbers as floats.
-    return int(float(value)) if isinstance(value, Real) and float(value).is_integer() else None
-
-
-def _require_same_kind(clients: Array, known: Mapping[ClientName, Labelled]) -> None:
-    """Client "1" beside a client 1 is a mistake, and not a client never seen."""
-    strings = clients.dtype.kind == "U"
-    if any(isinstance(client, str) != strings for client in known):
-        raise GroupsError(
-            f"groups holds {'strings' if strings else 'numbers'} such as {clients.tolist()[0]!r}, and the clients are "
-            f"{_some(known)}; name them in the same way"
-        )
-
-
-def _by_client(X: Array, y: Array, clients: Array) -> dict[ClientName, Labelled]:
-    return {client: (X[clients == client], y[clients == client]) for client in np.unique(clients).tolist()}
-
-
-def _joined(before: Labelled | None, more: Labelled) -> Labelled:
-    return more if before is None else (np.concatenate((before[0], more[0])), np.concatenate((before[1], more[1])))
-
-
-def _site(name: str, F: Tensor, labels: NDArray[np.int64]) -> Client:
-    """A client as the heads take it; nothing is tested here."""
-    return Client(name, (F.numpy(), labels), (F[:0].numpy(), labels[:0]))
-
-
 def _numbers(y: Array, classes: Array) -> NDArray[np.int64]:
     """Labels as class numbers."""
     return np.searchsorted(classes, y).astype(np.int64)
-
-
-def _some(known: Mapping[ClientName, Labelled]) -> str:
-    return ", ".join(repr(client) for client in list(known)[:5]) + (", …" if len(known) > 5 else "")

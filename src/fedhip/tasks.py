@@ -88,13 +88,30 @@ def require_ridge(
             raise TaskError(f"{name} is not for {what}: {remedy}")
 
 
-def targets_of(clients: Sequence[Client], encoding: RowEncoding, centred: bool) -> Targets | None:
-    """How targets and weights stand on the grid, from sums over clients alone; None for classes that are counted."""
+def repeated(client: Client) -> Client:
+    """The client whose rows of weight 2 are written down twice, and so on, where weights are whole and not large.
+
+    Units of columns are found by these, so that whole weights are repeated rows to the last bit.
+    """
+    weights = client.weights
+    if weights is None or not (weights == np.round(weights)).all() or weights.sum() > 16 * len(weights):
+        return client
+    features, labels = (np.repeat(part, weights.astype(np.int64), axis=0) for part in client.train)
+    return Client(client.name, (features, labels), client.test)
+
+
+def targets_of(
+    surveyed: Sequence[Client], clients: Sequence[Client], encoding: RowEncoding, centred: bool
+) -> Targets | None:
+    """How targets and weights stand on the grid, from sums over clients alone; None for classes that are counted.
+
+    `surveyed` are the clients whose rows tell the targets' units.
+    """
     real = has_real_targets(clients[0].train)
     weighted = any(client.weights is not None for client in clients)
     if not real and not weighted:
         return None
-    columns = _target_columns(clients, centred) if real else None
+    columns = _target_columns(surveyed, centred) if real else None
     if not weighted:
         return Targets(columns)
     sums = list(in_order(lambda client: _weighed(client, encoding, Targets(columns)), clients))

@@ -6,6 +6,7 @@ import argparse
 from pathlib import Path
 
 from fedhip.cli.console import percent, print_table
+from fedhip.cli.run import print_targets
 from fedhip.runs import Run
 from fedhip.runs.results import title_of
 from fedhip.utils.files import write_private
@@ -43,6 +44,10 @@ def run(args: argparse.Namespace) -> int:
             for name, run in zip(names, folders, strict=True)
         ]
         print(json_text({"runs": summaries, "report": str(out)}))
+        return 0
+    if folders[0].task != "classification":
+        print_targets(folders[0].results, folders[0].task)
+        print(f"the report: {out}")
         return 0
     rows = [
         (

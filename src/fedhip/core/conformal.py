@@ -7,7 +7,13 @@ train and calibrate. An answer of coverage c holds everything that is missed by 
     q = the least value with     #{own misses ≤ q} + n₀ · share{others' misses ≤ q}  ≥  c (n + n₀ + 1)
 
 The 1 is the row that is asked for. n₀ rows' worth of the other clients' misses, each client counting alike, steady the
-quantile of a client with few rows; with n₀ = 0 it is the jackknife, the client's own rows alone.
+quantile of a client with few rows; with n₀ = 0 it is the jackknife, the client's own rows alone. How much the others
+say is told by how much clients differ. At the quantile of all, a client's rows beyond it are x_k of n_k. If its share
+is drawn from a Beta distribution of mean p = 1 − c and weight n₀, they vary by
+
+    var(x_k / n_k) = p (1 − p) (1/n_k + (1 − 1/n_k) ρ),     ρ = 1/(n₀ + 1)
+
+and ρ follows from the moments: clients that are all alike lend each other all they have, those that differ nothing.
 """
 
 from __future__ import annotations
@@ -22,8 +28,8 @@ from torch import Tensor
 
 from fedhip.core.errors import FedHiPError
 
-#: n₀, the rows' worth of other clients' misses (benchmarks/coverage.py measures others).
-POOLED_ROWS = 50.0
+#: n₀ is no more than this, however alike clients are.
+MOST_POOLED = 1000.0
 
 
 class CoverageError(FedHiPError, ValueError):
@@ -49,13 +55,34 @@ def target_misses(predicted: Tensor, truth: Tensor) -> Tensor:
     return (truth - predicted).abs()
 
 
+def pooled_rows(clients: Sequence[Sequence[float]], coverage: float) -> float:
+    """n₀, from the misses of all clients."""
+    known = [np.asarray(part, np.float64) for part in clients if len(part)]
+    if len(known) < 2:
+        return 0.0
+    q = _quantile(np.concatenate(known), np.concatenate([np.full(len(k), 1.0 / len(k)) for k in known]), 0.0, coverage)
+    n = np.array([len(part) for part in known], np.float64)
+    beyond = np.array([(part > q).mean() for part in known])
+    p = float(np.average(beyond, weights=n))
+    if not 0.0 < p < 1.0:
+        return MOST_POOLED
+    excess = float((n * np.square(beyond - p)).sum()) / (p * (1.0 - p)) - (len(known) - 1.0)
+    spread = excess / max(float((n - 1.0).sum()), 1.0)
+    return MOST_POOLED if spread <= 1.0 / (MOST_POOLED + 1.0) else max(1.0 / spread - 1.0, 0.0)
+
+
 def threshold(
-    own: Sequence[float], others: Sequence[Sequence[float]], coverage: float, pooled_rows: float = POOLED_ROWS
+    own: Sequence[float], others: Sequence[Sequence[float]], coverage: float, pooled: float | None = None
 ) -> float:
-    """q for a client of these misses, and those of the other clients; infinite where the rows are too few to say."""
+    """q for a client of these misses, and those of the other clients; infinite where the rows are too few to say.
+
+    `pooled` is n₀; without it, it follows from how much the clients differ.
+    """
     coverage = require_coverage(coverage)
     known = [np.asarray(part, np.float64) for part in others if len(part)]
-    lent = pooled_rows if known else 0.0
+    if pooled is None:
+        pooled = pooled_rows([own, *known], coverage)
+    lent = pooled if known else 0.0
     values = [np.asarray(own, np.float64), *known]
     weights = [np.ones(len(own)), *(np.full(len(part), lent / (len(known) * len(part))) for part in known)]
     return _quantile(np.concatenate(values), np.concatenate(weights), coverage * (len(own) + lent + 1.0))
@@ -67,9 +94,10 @@ def common_threshold(clients: Sequence[Sequence[float]], coverage: float) -> flo
     return _quantile(values, np.ones(len(values)), require_coverage(coverage) * (len(values) + 1.0))
 
 
-def _quantile(values: NDArray[np.float64], weights: NDArray[np.float64], needed: float) -> float:
-    """The least of the values that these and smaller ones weigh at least `needed` by."""
+def _quantile(values: NDArray[np.float64], weights: NDArray[np.float64], needed: float, share: float = 0.0) -> float:
+    """The least of the values that these and smaller ones weigh at least `needed` by, or this share of all."""
     order = np.argsort(values, kind="stable")
+    needed = max(needed, share * float(weights.sum()))
     reached = np.cumsum(weights[order]) >= needed * (1.0 - 1e-12)
     return float(values[order][reached.argmax()]) if reached.any() else math.inf
 
