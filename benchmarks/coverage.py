@@ -26,7 +26,7 @@ from fedhip.simulation import federate
 
 COVERAGE = 0.9
 #: n₀; None: from how much the clients differ, as a run does.
-POOLED = (None, 0.0, 50.0, 1000.0)
+POOLED = (None, 0.0)
 ROWS = (25, 50, 100)
 
 
@@ -34,7 +34,7 @@ def constructed(clients: int, rows: int, seed: int, regression: bool, differing:
     """Clients whose rows are shifted, each in its own way; their noise is up to `differing` more or less than 1."""
     rng = np.random.default_rng(seed)
     width, classes, test = 20, 10, 1000
-    means, weights = 0.8 * rng.normal(size=(classes, width)), rng.normal(size=(width, 1))
+    means, weights = 0.5 * rng.normal(size=(classes, width)), rng.normal(size=(width, 1))
     found = []
     for k in range(clients):
         n = rows + test
@@ -66,11 +66,11 @@ def divided(path: Path, clients: int, rows: int, seed: int) -> list[Client]:
 def measure(clients: Sequence[Client], num_classes: int) -> dict[str, dict[str, float]]:
     """Coverage and size of each rule."""
     owns = personalized(clients, num_classes)
-    misses = [own.misses[0] for own in owns]
+    misses = [np.array(own.misses[0]) / own.miss_scale for own in owns]
     found = {}
     for pooled in POOLED:
         thresholds = [
-            threshold(own, [other for j, other in enumerate(misses) if j != k], COVERAGE, pooled)
+            owns[k].miss_scale * threshold(own, [other for j, other in enumerate(misses) if j != k], COVERAGE, pooled)
             for k, own in enumerate(misses)
         ]
         found["leave-one-out" + ("" if pooled is None else f", n0 = {pooled:g}")] = judged(clients, owns, thresholds)

@@ -90,7 +90,7 @@ def export_onnx(model: Model, path: Path, *, head_only: bool = False, weights: P
         raise ExportError(f"{path} is a folder; give the name of a file")
     if model.only_local_classes and not bool(model.local_classes.any()):
         raise ExportError(f"{model.who} leaves every class out: there is no answer that a file could give")
-    if model.temperature is None:
+    if model.temperature is None and model.task == "classification":
         raise ExportError(f"{model.who} has no temperature: {NO_TEMPERATURE}")
     if head_only and weights is not None:
         raise ExportError(f"the head alone has no backbone; leave the weights {weights} out")
@@ -156,14 +156,16 @@ def _with_backbone(model: Model, weights: Path | None) -> _Graph:
 
 
 def head_graph(model: Model, opset: int, ir_version: int) -> ModelProto:
-    """scores = F @ P + b, probabilities = softmax(scores / T), for features F (batch, m); φ(F) @ P + b with a lift."""
+    """scores = F @ P + b, probabilities = softmax(scores / T), for features F (batch, m); φ(F) @ P + b with a lift.
+
+    Of real targets the scores are the answer, and there are no probabilities.
+    """
     from onnx import TensorProto, helper
 
     m, d = model.feature_dim, model.weights.shape[1]
-    constants = {
-        "head/weights": model.weights.cpu().float().numpy(),
-        "head/temperature": np.array(model.temperature, np.float32),
-    }
+    constants = {"head/weights": model.weights.cpu().float().numpy()}
+    if model.task == "classification":
+        constants["head/temperature"] = np.array(model.temperature, np.float32)
     nodes, product, taken = [], "scores", "features"
     if model.lift is not None:
         lifting, drawn = lift_nodes(model.lift)
@@ -182,17 +184,22 @@ def head_graph(model: Model, opset: int, ir_version: int) -> ModelProto:
         constants["head/answers"] = model.local_classes.cpu().numpy()
         constants["head/left_out"] = np.array(LEFT_OUT, np.float32)
         nodes.append(helper.make_node("Where", ["head/answers", "head/all_scores", "head/left_out"], ["scores"]))
-    nodes.append(helper.make_node("Div", ["scores", "head/temperature"], ["head/logits"]))
-    nodes.append(helper.make_node("Softmax", ["head/logits"], ["probabilities"], axis=1))
+    if model.task == "classification":
+        nodes.append(helper.make_node("Div", ["scores", "head/temperature"], ["head/logits"]))
+        nodes.append(helper.make_node("Softmax", ["head/logits"], ["probabilities"], axis=1))
     return _model(
         "head",
         nodes,
         inputs={"features": (TensorProto.FLOAT, ("batch", m))},
-        outputs=dict.fromkeys(_OUTPUTS, (TensorProto.FLOAT, ("batch", d))),
+        outputs=dict.fromkeys(_outputs(model), (TensorProto.FLOAT, ("batch", d))),
         constants=constants,
         opset=opset,
         ir_version=ir_version,
     )
+
+
+def _outputs(model: Model) -> list[str]:
+    return _OUTPUTS if model.task == "classification" else _OUTPUTS[:1]
 
 
 def backbone_graph(backbone: Backbone) -> ModelProto:
@@ -372,7 +379,7 @@ def _joined(backbone: ModelProto, model: Model) -> ModelProto:
     head = head_graph(model, _opset(backbone), backbone.ir_version)
     # a name of one graph must not be one of the other, not even where they meet
     backbone = compose.add_prefix(backbone, "body/", rename_inputs=False)
-    return compose.merge_models(backbone, head, io_map=[("body/features", "features")], outputs=_OUTPUTS)
+    return compose.merge_models(backbone, head, io_map=[("body/features", "features")], outputs=_outputs(model))
 
 
 def _loaded(model: Model, weights: Path | None) -> Backbone:
@@ -440,6 +447,8 @@ def _describe(proto: ModelProto, model: Model) -> None:
         "backbone_identity": None if model.backbone is None else model.backbone.identity,
         "window": None if window is None else json.dumps([window.low, window.high]),
         "statistics": model.total,
+        "task": None if model.task == "classification" else model.task,
+        "thresholds": json.dumps(model.thresholds) if model.thresholds else None,
         "fedhip_version": __version__,
     }
     helper.set_model_props(proto, {key: str(value) for key, value in described.items() if value is not None})
@@ -480,17 +489,15 @@ def _checked(path: Path, model: Model, graph: _Graph) -> float | None:
     options.log_severity_level = 3  # errors; its warnings are about speed
     try:
         session = onnxruntime.InferenceSession(path.read_bytes(), options, providers=["CPUExecutionProvider"])
-        answers = [
-            session.run(["scores", "probabilities"], {graph.input_name: example.numpy()}) for example in examples
-        ]
+        answers = [session.run(_outputs(model), {graph.input_name: example.numpy()}) for example in examples]
     except Exception as error:  # onnxruntime's errors have no common base
         reason = str(error).strip().splitlines()[0]
         raise ExportError(
             f"onnxruntime cannot run what was written ({reason}); export the head alone (--head-only)"
         ) from error
     worst = max(
-        difference(model, graph.features_of(example), torch.from_numpy(scores), torch.from_numpy(probabilities))
-        for example, (scores, probabilities) in zip(examples, answers, strict=True)
+        difference(model, graph.features_of(example), *map(torch.from_numpy, found))
+        for example, found in zip(examples, answers, strict=True)
     )
     if worst > TOLERANCE:
         raise ExportError(
@@ -500,7 +507,7 @@ def _checked(path: Path, model: Model, graph: _Graph) -> float | None:
     return worst
 
 
-def difference(model: Model, features: Tensor, scores: Tensor, probabilities: Tensor) -> float:
+def difference(model: Model, features: Tensor, scores: Tensor, probabilities: Tensor | None = None) -> float:
     """How far scores and probabilities of a file are from the model's own on these features; ∞ if they are no numbers.
 
     Scores are compared with the model's, in units of the largest one where that is above 1. Probabilities are compared
@@ -513,6 +520,8 @@ def difference(model: Model, features: Tensor, scores: Tensor, probabilities: Te
         return float("inf")
     scale = max(1.0, float(expected[answered].abs().max()))
     of_scores = float((scores - expected)[answered].abs().max()) / scale
+    if probabilities is None:
+        return of_scores
     follows = model.probabilities_of(scores.double().masked_fill(~answered, -torch.inf))
     of_probabilities = float((probabilities - follows).abs().max())
     # max() may pass a NaN over

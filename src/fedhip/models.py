@@ -81,6 +81,10 @@ class Model:
     task : str
         "classification", or "regression" and "multilabel", whose scores are the targets themselves; `class_names` name
         these.
+    thresholds : mapping of coverage to q
+        Of prediction sets (`fedhip.core.conformal`): a set of coverage "0.9" holds the classes that are no farther than
+        q behind the highest score; an interval reaches q to either side, for each target. Like the temperature they
+        are not in the file. None for infinity.
     """
 
     client: str | None
@@ -100,6 +104,7 @@ class Model:
     settings: Mapping[str, float] = field(default_factory=dict)
     lift: Lift | None = None
     task: str = "classification"
+    thresholds: Mapping[str, list[float | None]] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         if self.head != RIDGE and self.intercept is None:

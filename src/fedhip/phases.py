@@ -32,7 +32,7 @@ from fedhip.core.balance import weighted_statistics
 from fedhip.core.calibration import log_losses
 from fedhip.core.column_sums import ColumnSums
 from fedhip.core.columns import COLUMN_BITS, Columns, Survey, require_same_constants
-from fedhip.core.conformal import class_misses, target_misses
+from fedhip.core.conformal import class_misses, score_scale, target_misses
 from fedhip.core.errors import ColumnError, ColumnWarning, EmptyClientError
 from fedhip.core.fixedpoint import GridStatistics, decode, decode_weighted, round_features
 from fedhip.core.path import choose_betas
@@ -74,7 +74,7 @@ class Client:
 
     `groups` (N,) say which of its training rows belong together, where that is known: they are left out, folded and
     held out together. `test_groups` are those of its test rows. `weights` (N,) are what its training rows weigh, above
-    0; None where all weigh 1.
+    0; None where all weigh 1. `multilabel` says that targets are labels of 0 and 1.
     """
 
     name: str
@@ -83,6 +83,7 @@ class Client:
     groups: NDArray[np.int64] | None = None
     test_groups: NDArray[np.int64] | None = None
     weights: NDArray[np.float64] | None = None
+    multilabel: bool = False
 
     @property
     def group_tensor(self) -> Tensor | None:
@@ -101,7 +102,7 @@ class Client:
         features, labels = self.train
         groups = (None, None) if self.groups is None else (self.groups[~held], self.groups[held])
         rows = (features[~held], labels[~held]), (features[held], labels[held])
-        return Client(self.name, *rows, *groups, None if self.weights is None else self.weights[~held])
+        return Client(self.name, *rows, *groups, None if self.weights is None else self.weights[~held], self.multilabel)
 
     def survey(self) -> Survey:
         """Phase 0: what its columns look like."""
@@ -601,7 +602,7 @@ class Personalization:
     mean squared errors, in units of the targets' variances. The log-losses over the
     grid of temperatures are sums over its rows, of its own model and of the global one. Heads other than the ridge have
     grids of their own (see `fedhip.heads`). `misses` say how far rows left out are from being right, by its own model
-    and by the global one (`fedhip.core.conformal`).
+    and by the global one (`fedhip.core.conformal`); `miss_scale` is what those of its own model are multiples of.
     """
 
     alpha: float
@@ -613,6 +614,7 @@ class Personalization:
     log_losses: list[float]
     global_log_losses: list[float]
     misses: list[list[float]] = field(default_factory=list)
+    miss_scale: float = 1.0
     global_misses: list[list[float]] = field(default_factory=list)
 
     @classmethod
@@ -643,7 +645,7 @@ class Personalization:
         if alpha == "loo":
             looked = _look(federation, client, sorted(DEFAULT_ALPHAS if alphas is None else alphas), only_local_classes)
             chosen, curve, estimate = looked[:3]
-            scores, common, nested_scores = (part[judged] for part in looked[3:])
+            scores, common, by_others = (part[judged] for part in looked[3:])
             del looked
         else:
             chosen, curve = require_alpha(alpha), None
@@ -663,7 +665,7 @@ class Personalization:
                 model = federation.on_raw(system.G)
             else:
                 scores, model = common, federation.common
-            estimate, nested_scores = _accuracy(masked(scores, mask), labels[judged]), scores
+            estimate, by_others = _accuracy(masked(scores, mask), labels[judged]), scores
         return cls(
             chosen,
             model,
@@ -673,7 +675,8 @@ class Personalization:
             estimate,
             log_losses(masked(scores, mask), labels[judged]).tolist(),
             log_losses(common, labels[judged]).tolist(),
-            [class_misses(masked(nested_scores, mask), labels[judged]).tolist()],
+            [class_misses(masked(by_others, mask), labels[judged]).tolist()],
+            score_scale(scores),
             [class_misses(common, labels[judged]).tolist()],
         )
 
@@ -708,7 +711,12 @@ class Personalization:
             losses = tuple(log_losses(part, labels[judged]).tolist() for part in parts)  # type: ignore[assignment]
             answers = masked(by_others, local if only_local_classes else None)[judged], common[judged]
             misses = [[class_misses(part, labels[judged]).tolist()] for part in answers]
-        return cls(chosen, model, own.digest(), local, None if given else curve, estimate, *losses, *misses)
+        scale = 1.0 if federation.is_regression else score_scale(scores)
+        own_misses, common_misses = misses
+        return cls(
+            chosen, model, own.digest(), local, None if given else curve, estimate, *losses,
+            own_misses, scale, common_misses,
+        )  # fmt: skip
 
 
 def _look(
@@ -734,7 +742,8 @@ def _look(
     outcome = nested(tables, credit, client.group_tensor)
     chosen = alphas[pick(path.credit(table))]
     scores, common = path.loo_scores(chosen), path.loo_scores(0.0)
-    by_others = _by_others(path, alphas, credit, client.group_tensor, {chosen: scores, 0.0: common})
+    sized = not federation.is_regression
+    by_others = _by_others(path, alphas, credit, client.group_tensor, {0.0: common, chosen: scores}, chosen, sized)
     if federation.is_regression:
         t = federation.grid.num_classes
         return chosen, (-table.mean(dim=0) / t).tolist(), float(-outcome.mean() / t), scores, common, by_others
@@ -748,15 +757,21 @@ def _by_others(
     credit: Sequence[Tensor],
     groups: Tensor | None,
     known: dict[float, Tensor],
+    chosen: float,
+    sized: bool,
 ) -> Tensor:
-    """Scores (N, d) of rows left out, of the α that the rows of other folds choose: nobody chooses for itself."""
-    found = torch.empty_like(known[0.0])
+    """Scores (N, d) of rows left out, of the α that the rows of other folds choose: nobody chooses for itself.
+
+    Where they are `sized`, as large as those of the α that is chosen, for α decides how large scores of classes are.
+    """
+    found, size = torch.empty_like(known[0.0]), score_scale(known[chosen])
     for fold, counts in enumerate(credit):
         others = without_fold(len(counts), fold, groups).to(counts.device)
         alpha = alphas[pick(counts[others])]
         if alpha not in known:
             known[alpha] = path.loo_scores(alpha)
-        found[~others] = known[alpha][~others]
+        factor = size / score_scale(known[alpha]) if sized and alpha != chosen else 1.0
+        found[~others] = known[alpha][~others] * factor
     return found
 
 

@@ -7,6 +7,7 @@ models of the clients alone, and tested.
 from __future__ import annotations
 
 import time
+import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
@@ -40,7 +41,7 @@ from fedhip.phases import (
     silent,
 )
 from fedhip.priors import choose_client_priors, local_path, prior_alphas, traffic_with_priors
-from fedhip.tasks import has_real_targets, regression_metrics, repeated, targets_of
+from fedhip.tasks import has_real_targets, label_metrics, regression_metrics, repeated, targets_of
 from fedhip.utils.groups import group_numbers
 from fedhip.utils.parallel import MEMINFO, in_order, memory_available
 
@@ -144,6 +145,8 @@ def clients_of(data: FeatureSet, partition: Partition, split: NDArray[np.int8] |
     """Each client's rows to train and to test on: by this split, by the data's own, or eight of ten."""
     split = split_of(data.split if split is None else split, partition)
     numbers = None if data.groups is None else group_numbers(data.groups)
+    if numbers is not None and data.groups is not None:
+        _warn_of_shared_groups(data.groups, numbers, partition)
     clients = []
     for name, (train, test) in zip(partition.clients, client_parts(partition, split), strict=True):
         if data.weights is not None:
@@ -151,8 +154,28 @@ def clients_of(data: FeatureSet, partition: Partition, split: NDArray[np.int8] |
         groups = (None, None) if numbers is None else (numbers[train], numbers[test])
         weights = None if data.weights is None else data.weights[train]
         rows = (data.features[train], data.labels[train]), (data.features[test], data.labels[test])
-        clients.append(Client(name, *rows, *groups, weights))
+        clients.append(Client(name, *rows, *groups, weights, data.task == "multilabel"))
     return clients
+
+
+def _warn_of_shared_groups(names: NDArray[np.str_], numbers: NDArray[np.int64], partition: Partition) -> None:
+    """Warn of a group that several clients have rows of: leaving it out of one leaves its rows in the others'."""
+    pairs = np.unique(np.stack((numbers, partition.assignment)), axis=1)
+    shared = np.flatnonzero(np.bincount(pairs[0]) > 1)
+    if len(shared):
+        group = int(shared[0])
+        first, second = (partition.clients[at] for at in pairs[1][pairs[0] == group][:2])
+        also = f", and so are {len(shared) - 1} other groups" if len(shared) > 1 else ""
+        warnings.warn(
+            f"group {str(names[numbers == group][0])!r} is at client {first!r} and at client {second!r}{also}: a "
+            "client leaves out its own rows of a group, and those elsewhere stay in the sum",
+            SharedGroupWarning,
+            stacklevel=3,
+        )
+
+
+class SharedGroupWarning(UserWarning):
+    """Rows that belong together are at several clients."""
 
 
 @dataclass(frozen=True)
@@ -416,7 +439,8 @@ def _evaluate_targets(
     for method, model in models.items():
         if model is not None and len(truth):
             predicted = model.scores(features).cpu().numpy()
-            metrics[method] = regression_metrics(predicted, np.asarray(truth, np.float64))
+            judge = label_metrics if client.multilabel else regression_metrics
+            metrics[method] = judge(predicted, np.asarray(truth, np.float64))
     counts = [train], [len(truth)]
     nothing: dict[str, float | None] = dict.fromkeys(models)
     return ClientResult(

@@ -463,7 +463,7 @@ class FedHiPClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]  #
         self.priors_ = {client: prior for client, (_, prior) in owns.items() if not prior.is_none}
         self.classes_, self._rows, self._declared = classes, rows, declared
         self._misses = {
-            str(client): {"misses": found.misses, "global_misses": found.global_misses}
+            str(client): {"misses": found.misses, "miss_scale": found.miss_scale, "global_misses": found.global_misses}
             for client, (found, _) in owns.items()
         }
         return self

@@ -251,7 +251,8 @@ class FedHiPRegressor(MultiOutputMixin, RegressorMixin, BaseEstimator):  # type:
         self.alphas_ = {client: own.alpha for client, own in owns.items()}
         self.beta_, self._rows, self._flat = federation.beta, rows, flat
         self._misses = {
-            str(client): {"misses": own.misses, "global_misses": own.global_misses} for client, own in owns.items()
+            str(client): {"misses": own.misses, "miss_scale": own.miss_scale, "global_misses": own.global_misses}
+            for client, own in owns.items()
         }
         return self
 

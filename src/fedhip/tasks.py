@@ -30,7 +30,11 @@ from fedhip.utils.parallel import in_order
 Task = Literal["classification", "regression", "multilabel"]
 TASKS: tuple[Task, ...] = ("classification", "regression", "multilabel")
 #: What tells how good a model is, by task, beside accuracy.
-METRICS: dict[str, tuple[str, ...]] = {"regression": ("r2", "rmse", "mae"), "multilabel": ("r2", "rmse", "mae")}
+METRICS: dict[str, tuple[str, ...]] = {"regression": ("r2", "rmse", "mae"), "multilabel": ("label_accuracy", "f1")}
+
+
+#: The score from which on a label is given: scores are those of 0 and 1.
+LABEL_THRESHOLD = 0.5
 
 
 class TaskError(FedHiPError, ValueError):
@@ -157,6 +161,23 @@ def regression_metrics(predicted: NDArray[np.float64], truth: NDArray[np.float64
     return found if truth.shape[1] == 1 else {**found, "targets": each}
 
 
+def label_metrics(predicted: NDArray[np.float64], truth: NDArray[np.float64]) -> dict[str, Any]:
+    """Share of labels right, and F1 over labels (n, L); of each label too. A label is given from a score of ½ on.
+
+    F1 is the mean over labels that some row has or is given; None where there are none.
+    """
+    given, has = predicted >= LABEL_THRESHOLD, truth >= 0.5
+    right = (given == has).mean(axis=0)
+    both, either = (given & has).sum(axis=0), given.sum(axis=0) + has.sum(axis=0)
+    f1 = [None if n == 0 else float(2.0 * b / n) for b, n in zip(both, either, strict=True)]
+    known = [value for value in f1 if value is not None]
+    return {
+        "label_accuracy": float(right.mean()),
+        "f1": float(np.mean(known)) if known else None,
+        "labels": {"label_accuracy": right.tolist(), "f1": f1},
+    }
+
+
 def summarize_metrics(entries: Sequence[Mapping[str, Any]], names: Sequence[str]) -> dict[str, dict[str, float | None]]:
     """Of each metric the mean over clients that have it, and over their test rows."""
     found = {}
@@ -173,7 +194,7 @@ def summarize_metrics(entries: Sequence[Mapping[str, Any]], names: Sequence[str]
 def targets_of_scores(scores: NDArray[np.float64], task: Task) -> NDArray[Any]:
     """What a model of another task than classes predicts, from its scores (N, t)."""
     if task == "multilabel":
-        return (scores >= 0.5).astype(np.int64)
+        return (scores >= LABEL_THRESHOLD).astype(np.int64)
     return scores[:, 0] if scores.shape[1] == 1 else scores
 
 
@@ -190,14 +211,15 @@ def thresholds_of(clients: Mapping[str, Mapping[str, Any]], client: str | None, 
             "nothing is known of how far rows left out were from being right: the run was made before there were "
             "prediction sets, or has no models of clients; run again"
         )
+    if client is None:
+        every = zip(*known.values(), strict=True)
+        return [common_threshold(list(misses), coverage) for misses in every]
+    scales = {name: float(clients[name].get("miss_scale", 1.0)) for name in known}
     found = []
-    for target in range(len(next(iter(known.values())))):
-        every = {name: misses[target] for name, misses in known.items()}
-        if client is None:
-            found.append(common_threshold(list(every.values()), coverage))
-        else:
-            others = [misses for name, misses in every.items() if name != client]
-            found.append(threshold(every[client], others, coverage))
+    for target in range(len(known[client])):
+        scaled = {name: np.array(misses[target]) / scales[name] for name, misses in known.items()}
+        own = scaled.pop(client)
+        found.append(scales[client] * threshold(own, list(scaled.values()), coverage))
     return found
 
 

@@ -46,7 +46,7 @@ MAY_DIFFER: dict[str, set[str]] = {
     "audit": {"seconds"},
 }
 #: Keys that are newer than the files: what prediction sets are made by.
-NEWER = {"misses", "global_misses"}
+NEWER = {"misses", "miss_scale", "global_misses"}
 #: Files that may differ: pages, whose drawings are another library's.
 NOT_COMPARED = {"report.html"}
 #: Runs whose sums depend on roots that libraries round differently.

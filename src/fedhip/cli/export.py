@@ -58,10 +58,11 @@ def describe(export: Export, model: Model) -> list[str]:
     part = f"{model.who}, without a backbone" if export.input_name == "features" else f"{model.who} with its backbone"
     checked = "not checked" if export.difference is None else f"differs by {export.difference:.1e} in onnxruntime"
     shape = ", ".join(["batch", *map(str, export.input_shape)])
+    outputs = "'scores' and 'probabilities'" if model.task == "classification" else "'scores', the targets"
     lines = [
         f"{part}, written to {export.path} ({size(export.bytes)}; {checked})",
         f"input '{export.input_name}': {export.input_type} ({shape}){', RGB' if len(export.input_shape) == 3 else ''}; "
-        f"outputs 'scores' and 'probabilities': float32 (batch, {len(model.class_names)})",
+        f"outputs {outputs}: float32 (batch, {len(model.class_names)})",
     ]
     if export.input_name == "images" and model.backbone is not None and model.backbone.window is not None:
         lines.append(

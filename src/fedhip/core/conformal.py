@@ -14,6 +14,7 @@ is drawn from a Beta distribution of mean p = 1 − c and weight n₀, they vary
     var(x_k / n_k) = p (1 − p) (1/n_k + (1 − 1/n_k) ρ),     ρ = 1/(n₀ + 1)
 
 and ρ follows from the moments: clients that are all alike lend each other all they have, those that differ nothing.
+Misses of classes are counted in the deviation of the client's scores there, for α decides how large these are.
 """
 
 from __future__ import annotations
@@ -27,6 +28,8 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from fedhip.core.errors import FedHiPError
+
+Values = Sequence[float] | NDArray[np.float64]
 
 #: n₀ is no more than this, however alike clients are.
 MOST_POOLED = 1000.0
@@ -50,12 +53,23 @@ def class_misses(scores: Tensor, labels: Tensor) -> Tensor:
     return torch.where(behind.isnan(), torch.inf, behind)
 
 
+def score_scale(scores: Tensor) -> float:
+    """How far scores (n, d) deviate within a row, over all rows: what misses of classes are counted in.
+
+    It differs from client to client with α, and says nothing of how often they are right.
+    """
+    known = scores.masked_fill(scores.isinf(), torch.nan)
+    within = (known - known.nanmean(dim=1, keepdim=True)).square().nanmean(dim=1)
+    size = float(within.nanmean().sqrt()) if len(scores) else 0.0
+    return size if math.isfinite(size) and size > 0.0 else 1.0
+
+
 def target_misses(predicted: Tensor, truth: Tensor) -> Tensor:
     """|y − prediction| (n, t)."""
     return (truth - predicted).abs()
 
 
-def pooled_rows(clients: Sequence[Sequence[float]], coverage: float) -> float:
+def pooled_rows(clients: Sequence[Values], coverage: float) -> float:
     """n₀, from the misses of all clients."""
     known = [np.asarray(part, np.float64) for part in clients if len(part)]
     if len(known) < 2:
@@ -71,9 +85,7 @@ def pooled_rows(clients: Sequence[Sequence[float]], coverage: float) -> float:
     return MOST_POOLED if spread <= 1.0 / (MOST_POOLED + 1.0) else max(1.0 / spread - 1.0, 0.0)
 
 
-def threshold(
-    own: Sequence[float], others: Sequence[Sequence[float]], coverage: float, pooled: float | None = None
-) -> float:
+def threshold(own: Values, others: Sequence[Values], coverage: float, pooled: float | None = None) -> float:
     """q for a client of these misses, and those of the other clients; infinite where the rows are too few to say.
 
     `pooled` is n₀; without it, it follows from how much the clients differ.
@@ -88,7 +100,7 @@ def threshold(
     return _quantile(np.concatenate(values), np.concatenate(weights), coverage * (len(own) + lent + 1.0))
 
 
-def common_threshold(clients: Sequence[Sequence[float]], coverage: float) -> float:
+def common_threshold(clients: Sequence[Values], coverage: float) -> float:
     """q for the global model, for a row of any client: all rows alike."""
     values = np.concatenate([np.asarray(part, np.float64) for part in clients]) if clients else np.empty(0)
     return _quantile(values, np.ones(len(values)), require_coverage(coverage) * (len(values) + 1.0))

@@ -20,12 +20,13 @@ from torch import Tensor
 
 from fedhip.core.affine import AffineModel
 from fedhip.core.calibration import log_losses
+from fedhip.core.conformal import class_misses, score_scale
 from fedhip.core.fixedpoint import GridStatistics
 from fedhip.core.prior import Prior
 from fedhip.heads.options import Option
 from fedhip.heads.task import Task
 from fedhip.models import Model, masked
-from fedhip.phases import Client, Federation, Personalization
+from fedhip.phases import Client, Federation, Personalization, calibration_rows
 from fedhip.simulation import federate
 
 #: A client's model and what is known of it, and the prior that goes with it.
@@ -129,6 +130,7 @@ class Head(ABC):
         statistics = self.statistics(client)
         local, labels = statistics.counts > 0, self.task.tensors(client.train)[1]
         scores = masked(own, local if self.task.only_local_classes else None)
+        judged = calibration_rows(len(labels))
         return Personalization(
             alpha,
             model,
@@ -138,6 +140,9 @@ class Head(ABC):
             accuracy(scores, labels),
             self.losses(scores, labels),
             self.losses(common, labels),
+            [class_misses(scores, labels)[judged].tolist()],
+            score_scale(own),
+            [class_misses(common, labels)[judged].tolist()],
         )
 
     def statistics(self, client: Client) -> GridStatistics:

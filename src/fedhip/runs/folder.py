@@ -16,6 +16,7 @@ from __future__ import annotations
 import errno
 import hashlib
 import json
+import math
 import os
 import secrets
 import shutil
@@ -61,6 +62,8 @@ if TYPE_CHECKING:
     from fedhip.runs.verify import Check
 
 SCHEMA = 1
+#: Coverages whose thresholds go with a model.
+EXPORTED_COVERAGES = (0.8, 0.9, 0.95, 0.99)
 Report = Callable[[str, int, int], None]
 
 _Kinds = Mapping[str, type | UnionType]
@@ -347,7 +350,11 @@ class Run:
     def model(self, client: str | None) -> Model:
         """A client's model; the global one for None."""
         if client is None:
-            return replace(self._model("global.safetensors"), temperature=self._temperature("global"))
+            return replace(
+                self._model("global.safetensors"),
+                temperature=self._temperature("global"),
+                thresholds=self._stored_thresholds(None),
+            )
         model = self._model("models", file_name(self.require_client(client)))
         if model.client != client:
             raise FileFormatError(
@@ -357,7 +364,16 @@ class Run:
         prior = self.priors(client).get(self.head.method, NO_PRIOR)
         own = torch.tensor(self.details["clients"][client]["train_counts"])
         everybody = None if prior.is_none else self._class_counts
-        return answering(model, self._temperature(self.head.method), prior, own, everybody)
+        answers = answering(model, self._temperature(self.head.method), prior, own, everybody)
+        return replace(answers, thresholds=self._stored_thresholds(client))
+
+    def _stored_thresholds(self, client: str | None) -> dict[str, list[float | None]]:
+        """Those of a few coverages, for whoever takes the model elsewhere; none where nothing is known."""
+        try:
+            found = {f"{c:g}": self.thresholds(client, c) for c in EXPORTED_COVERAGES}
+        except CoverageError:
+            return {}
+        return {c: [None if math.isinf(q) else q for q in every] for c, every in found.items()}
 
     @cached_property
     def lift(self) -> Lift | None:

@@ -161,13 +161,14 @@ def client_details(result: ClientResult) -> Json:
         },
         # How far rows left out were from being right, for prediction sets: by its own model, and by the global one.
         "misses": [] if personal is None else [_short(part) for part in personal.misses],
+        "miss_scale": 1.0 if personal is None else personal.miss_scale,
         "global_misses": [] if personal is None else [_short(part) for part in personal.global_misses],
     }
 
 
 def _short(values: Sequence[float]) -> list[float | None]:
-    """Five digits; what is infinite has no number in JSON."""
-    return [float(f"{value:.5g}") if math.isfinite(value) else None for value in values]
+    """Seven digits; what is infinite has no number in JSON."""
+    return [float(f"{value:.7g}") if math.isfinite(value) else None for value in values]
 
 
 def refresh(results: Json, details: Json) -> None:

@@ -60,7 +60,14 @@ def divided(
         features, labels, weights = features[kept], labels[kept], weights[kept]
         together = None if together is None else together[kept]
         part = None if part is None else part[kept]
-    whole = Client(name, (features, labels), (features[:0], labels[:0]), together, weights=weights)
+    whole = Client(
+        name,
+        (features, labels),
+        (features[:0], labels[:0]),
+        together,
+        weights=weights,
+        multilabel=run.task == "multilabel",
+    )
     return (whole, None) if part is None else (whole.testing(part == 1), drawn)
 
 

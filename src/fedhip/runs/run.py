@@ -47,6 +47,7 @@ from fedhip.methods.closed import row_of
 from fedhip.models import RIDGE
 from fedhip.phases import Alpha, Beta, Client, silent
 from fedhip.priors import PriorOption
+from fedhip.repeats import warn_of_repeats
 from fedhip.runs import Ledger, Run, new_run, require_place
 from fedhip.runs.errors import MethodNameError
 from fedhip.runs.folder import Draft
@@ -345,6 +346,7 @@ def run_round(
         balance=settings.ridge.balance,
     )
     clients = clients_of(features, partition)
+    warn_of_repeats(clients)
     lift, lifted, recommendation, watch, ridge = None, None, None, Stopwatch(), settings.ridge
     if settings.lift is not None:
         plan = settings.lift.plan(features.features.shape[1], features.num_classes)
