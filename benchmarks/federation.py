@@ -24,7 +24,7 @@ from pathlib import Path
 import numpy as np
 
 from fedhip.federation.agreement.agreement import HEADS
-from fedhip.federation.agreement.setup import InitSettings, init
+from fedhip.federation.agreement.init import init
 from fedhip.federation.operations import background, processes, serving, started
 from fedhip.federation.operations.places import ServerPlace, State
 from fedhip.federation.transport import engine
@@ -98,7 +98,8 @@ def measure(args: argparse.Namespace, scratch: Path) -> None:
     for number, site in enumerate(sites):
         write_rows(scratch / f"{site}.npz", args.rows, args.width, args.classes, number + 1, args.apart)
     begin, load = time.perf_counter(), os.getloadavg()[0]
-    settings = InitSettings(
+    made = init(
+        scratch / "fed",
         name="benchmark",
         sites=sites,
         classes=[f"class {number}" for number in range(args.classes)],
@@ -111,7 +112,6 @@ def measure(args: argparse.Namespace, scratch: Path) -> None:
         head=args.head,
         gradient_rounds=args.gradient_rounds,
     )
-    made = init(scratch / "fed", settings)
     serving.write_door(made.directory, made.address)
     place = ServerPlace.open(made.directory)
     folders = list(made.places.values())

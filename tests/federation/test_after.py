@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from fedhip.core.fixedpoint import GridStatistics
-from fedhip.federation.errors import SiteDataError
+from fedhip.federation.errors import SetupError
 from fedhip.runs import Run
 from tests.cli.samples import done, refused
 from tests.federation.samples import FOUR, Trial, sum_of, write_rows
@@ -107,5 +107,5 @@ def test_the_result_of_the_same_agreement_may_be_written_again(trial: Trial, tmp
 
     require_ready(open_site(trial.site_folder("a")), trial.data("a"))
     other = fedhip_run(tmp_path / "run", FOUR, trial.agreement)
-    with pytest.raises(SiteDataError, match="holds another run"):
+    with pytest.raises(SetupError, match="holds another run"):
         require_ready(open_site(trial.site_folder("a")), trial.data("a"), out=other.path)

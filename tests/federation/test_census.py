@@ -9,7 +9,10 @@ import numpy as np
 import pytest
 
 from fedhip.federation.errors import RoundError
-from fedhip.federation.server.server import Round
+from fedhip.federation.secure_sum import Collector
+from fedhip.federation.server import aggregation
+from fedhip.federation.server.cohort import Cohort
+from fedhip.federation.sums.vector import Vector
 from tests.federation.grid import ServerKilled
 from tests.federation.samples import CLASSES, FOUR, ONE_SUM, ROWS, WIDTH, Trial, clients, rows_of, sum_of
 
@@ -122,8 +125,12 @@ def test_a_false_census_is_in_the_log_of_each_site(tmp_path: Path, monkeypatch: 
         split = np.array([0, 1, 1, 1], np.int8)
         np.savez(trial.data(site), features=features, labels=labels, split=split, class_names=np.array(CLASSES))
         trial.policy(site, "smallest_class = 1")
-    honest = Round._census
-    monkeypatch.setattr(Round, "_census", lambda own: {"census": honest(own)["census"] + np.uint64(500)})
+    honest = aggregation.unmasked
+
+    def false(cohort: Cohort, collector: Collector) -> Vector:
+        return honest(cohort, collector) + np.uint64(500 if cohort.envelope.round == 0 else 0)
+
+    monkeypatch.setattr("fedhip.federation.server.sums.unmasked", false)
     assert trial.run().total().num_samples == len(FOUR) < WIDTH
     for site in FOUR:
         assert f"by the census the others have {500 * len(CLASSES) + 3} training rows" in trial.log(site)

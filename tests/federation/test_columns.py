@@ -13,7 +13,7 @@ import torch
 from fedhip.core.columns import Columns, Survey
 from fedhip.data import FeatureSet, make_partition
 from fedhip.federation.codes import SiteCode
-from fedhip.federation.errors import QuorumError, RoundError
+from fedhip.federation.errors import RoundError
 from fedhip.runs import Run, verify
 from fedhip.runs.run import RoundSettings, run_round
 from tests.core.problems import Array
@@ -112,7 +112,7 @@ def test_the_units_decide_nothing(tmp_path: Path, another_user: Callable[[], Non
 
 def test_plain_columns_refuse_what_is_too_large_by_the_columns_name(tmp_path: Path) -> None:
     trial = in_dollars(tmp_path, 123456.0, columns="plain")
-    with pytest.raises(QuorumError, match="a: overflow, b: overflow, c: overflow, d: overflow"):
+    with pytest.raises(RoundError, match="a: overflow, b: overflow, c: overflow, d: overflow"):
         trial.run()
     line = trial.log("b").splitlines()[-1]
     assert f"a feature of column {DOLLARS} is as large as 123456 here, and the agreement allows 16" in line
@@ -135,7 +135,7 @@ def test_plain_columns_refuse_what_would_be_rounded_away(tmp_path: Path, change:
         elif change == "wider":
             content["features"][:, small] *= 4.0
         np.savez(trial.data(site), **content)
-    with pytest.raises(QuorumError, match="a: data, b: data, c: data, d: data"):
+    with pytest.raises(RoundError, match="a: data, b: data, c: data, d: data"):
         trial.run()
     line = trial.log("a").splitlines()[-1]
     assert "keys: refused (data): column 0 varies from" in line
@@ -181,7 +181,7 @@ def test_units_that_are_given_and_are_not_those_of_a_site(tmp_path: Path) -> Non
     units = given(data_of_all())
     units["column_exponents"] = (*units["column_exponents"][:-1], 14)  # steps of a quarter
     trial = in_dollars(tmp_path, **units)
-    with pytest.raises(QuorumError, match="a: data"):
+    with pytest.raises(RoundError, match="a: data"):
         trial.run()
     line = trial.log("a").splitlines()[-1]
     assert f"column {WIDTH - 1} varies from" in line
@@ -192,7 +192,7 @@ def test_units_that_are_given_and_leave_no_room(tmp_path: Path) -> None:
     units = given(data_of_all())
     units["column_exponents"] = (*units["column_exponents"][:DOLLARS], -9, *units["column_exponents"][DOLLARS + 1 :])
     trial = in_dollars(tmp_path, **units)
-    with pytest.raises(QuorumError, match="a: overflow"):
+    with pytest.raises(RoundError, match="a: overflow"):
         trial.run()
 
 

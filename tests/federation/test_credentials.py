@@ -36,7 +36,7 @@ from fedhip.federation.agreement.credentials import (
     site_key_of,
     verify,
 )
-from fedhip.federation.errors import CredentialError, FederationExistsError, OpenKeyError
+from fedhip.federation.errors import SetupError
 
 # Made by ssh-keygen -t ecdsa -b 384, and its fingerprint by ssh-keygen -l.
 ANNA = (
@@ -62,14 +62,14 @@ def test_a_key_is_its_owners_alone_and_never_replaced(tmp_path: Path) -> None:
     make_site_key(tmp_path / "key")
     assert stat.S_IMODE((tmp_path / "key").stat().st_mode) == 0o600
     before = (tmp_path / "key").read_bytes()
-    with pytest.raises(FederationExistsError, match="key exists; choose another name"):
+    with pytest.raises(SetupError, match="key exists; choose another name"):
         make_site_key(tmp_path / "key")
     assert (tmp_path / "key").read_bytes() == before
     (tmp_path / "other.pub").write_text("mine")
-    with pytest.raises(FederationExistsError, match=r"other\.pub exists"):
+    with pytest.raises(SetupError, match=r"other\.pub exists"):
         make_site_key(tmp_path / "other")
     assert not (tmp_path / "other").exists()
-    with pytest.raises(CredentialError, match=r"none/key cannot be written \(No such file"):
+    with pytest.raises(SetupError, match=r"none/key cannot be written \(No such file"):
         make_site_key(tmp_path / "none" / "key")
 
 
@@ -91,7 +91,7 @@ def test_no_half_of_a_key_is_left(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
 def test_a_key_that_others_can_open_is_refused(tmp_path: Path, mode: int) -> None:
     make_site_key(tmp_path / "key")
     (tmp_path / "key").chmod(mode)
-    with pytest.raises(OpenKeyError, match=rf"mode {mode:04o}\); run: chmod 600"):
+    with pytest.raises(SetupError, match=rf"mode {mode:04o}\); run: chmod 600"):
         read_private_key(tmp_path / "key")
 
 
@@ -122,11 +122,11 @@ def test_other_kinds_of_private_keys_are_refused(tmp_path: Path) -> None:
         (b"", "not a private key"),
         (b"x" * 100_000, "too large"),
     ):
-        with pytest.raises(CredentialError, match=message):
+        with pytest.raises(SetupError, match=message):
             read_private_key(_write(tmp_path / "key", data))
-    with pytest.raises(CredentialError, match="there is no key file"):
+    with pytest.raises(SetupError, match="there is no key file"):
         read_private_key(tmp_path / "none")
-    with pytest.raises(CredentialError, match="cannot be read"):
+    with pytest.raises(SetupError, match="cannot be read"):
         read_private_key(tmp_path)
 
 
@@ -140,7 +140,7 @@ def test_a_passphrase_is_named(tmp_path: Path) -> None:
     blob = b"openssh-key-v1\0" + string(b"aes256-ctr") + string(b"bcrypt") + options + struct.pack(">I", 1) + public
     text = base64.encodebytes(blob + string(b"\0" * 64))
     data = b"-----BEGIN OPENSSH PRIVATE KEY-----\n" + text + b"-----END OPENSSH PRIVATE KEY-----\n"
-    with pytest.raises(CredentialError, match=r"has a passphrase.*ssh-keygen -p"):
+    with pytest.raises(SetupError, match=r"has a passphrase.*ssh-keygen -p"):
         read_private_key(_write(tmp_path / "key", data))
 
 
@@ -150,15 +150,15 @@ def test_public_keys_have_one_form_and_ssh_keygens_fingerprint(tmp_path: Path) -
     assert key == ANNA.rsplit(b" ", 1)[0]
     assert fingerprint(key) == fingerprint(ANNA) == ANNA_FINGERPRINT
     for text in (b"", b"ssh-ed25519 AAAA", ANNA[:100], b"ecdsa-sha2-nistp384 !!!!", b"-----BEGIN OPENSSH PRIVATE KEY"):
-        with pytest.raises(CredentialError):
+        with pytest.raises(SetupError):
             require_public_key(text)
     small = ec.generate_private_key(ec.SECP256R1()).public_key()
     blob = small.public_bytes(serialization.Encoding.OpenSSH, serialization.PublicFormat.OpenSSH).split()[1]
-    with pytest.raises(CredentialError):
+    with pytest.raises(SetupError):
         require_public_key(b"ecdsa-sha2-nistp384 " + blob)
-    with pytest.raises(CredentialError, match="not a public key"):
+    with pytest.raises(SetupError, match="not a public key"):
         fingerprint(b"hello")
-    with pytest.raises(CredentialError, match=r"none\.pub; give the file that ends in \.pub"):
+    with pytest.raises(SetupError, match=r"none\.pub; give the file that ends in \.pub"):
         read_public_key(tmp_path / "none.pub")
 
 
@@ -176,7 +176,7 @@ def test_signatures(tmp_path: Path) -> None:
     "host", ["", "a b", "*.example.org", "-a.org", "a..b", "x" * 64, "h:80", "1.2.3", "é.org", "a\n"]
 )
 def test_hosts_that_no_certificate_is_made_for(host: str) -> None:
-    with pytest.raises(CredentialError, match="host is"):
+    with pytest.raises(SetupError, match="host is"):
         require_host(host)
 
 
@@ -321,24 +321,24 @@ def test_a_certificate_ends_with_its_authority(tmp_path: Path) -> None:
 
 
 def test_authorities_that_are_none(federation: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    with pytest.raises(CredentialError, match=r"server\.pem is not the certificate of an authority"):
+    with pytest.raises(SetupError, match=r"server\.pem is not the certificate of an authority"):
         read_authority(federation / "server/server.pem")
-    with pytest.raises(CredentialError, match="is not a certificate"):
+    with pytest.raises(SetupError, match="is not a certificate"):
         read_authority(federation / "ca/ca.key")
-    with pytest.raises(CredentialError, match="there is no file"):
+    with pytest.raises(SetupError, match="there is no file"):
         read_authority(tmp_path / "ca.crt")
     for days, word in ((4000, "renewed"), (-10, "clock")):
         with monkeypatch.context() as patch:
             patch.setattr(credentials, "_now", lambda days=days: datetime.now(UTC) + timedelta(days=days))
-            with pytest.raises(CredentialError, match=f"is valid from .*{word}"):
+            with pytest.raises(SetupError, match=f"is valid from .*{word}"):
                 read_authority(federation / "ca/ca.crt")
     make_authority(tmp_path, "study")
     (tmp_path / "ca/ca.key").write_bytes((federation / "ca/ca.key").read_bytes())
-    with pytest.raises(CredentialError, match=r"does not belong to ca\.crt"):
+    with pytest.raises(SetupError, match=r"does not belong to ca\.crt"):
         make_server_certificate(tmp_path)
     wrong: list[Any] = [0, -1, True, 1.5, 100_000]
     for days in wrong:
-        with pytest.raises(CredentialError, match="days is"):
+        with pytest.raises(SetupError, match="days is"):
             make_server_certificate(federation, days=days)
 
 

@@ -14,7 +14,8 @@ from PIL import Image
 from fedhip.data import FeatureSet, Window, load_dataset, make_partition
 from fedhip.features import extract, load_backbone
 from fedhip.features.reference import BackboneReference
-from fedhip.federation.errors import EncoderError, QuorumError
+from fedhip.federation.codes import SiteRefusalError
+from fedhip.federation.errors import RoundError
 from fedhip.federation.site import encoder as encoder_module
 from fedhip.federation.site.encoder import cached, digest_of, receive
 from fedhip.runs.run import RoundSettings, run_round
@@ -47,22 +48,22 @@ def test_an_interrupted_transfer_begins_again() -> None:
 
 def test_a_missing_piece_is_noticed() -> None:
     receive(DIGEST, 0, 1280, piece(0, 500))
-    with pytest.raises(EncoderError, match="missing"):
+    with pytest.raises(SiteRefusalError, match="missing"):
         receive(DIGEST, 600, 1280, piece(600, 1280))
 
 
 def test_another_file_is_removed() -> None:
-    with pytest.raises(EncoderError, match="was removed"):
+    with pytest.raises(SiteRefusalError, match="was removed"):
         receive("0" * 64, 0, 1280, piece(0, 1280))
     assert list(cached("0" * 64).parent.iterdir()) == []
 
 
 @pytest.mark.parametrize(("offset", "size"), [(-1, 1280), (1000, 1280), (0, 100), (0, 1 << 60)])
 def test_pieces_that_are_none(offset: int, size: int) -> None:
-    with pytest.raises(EncoderError):
+    with pytest.raises(SiteRefusalError):
         receive(DIGEST, offset, size, piece(0, 500))
     assert not cached(DIGEST).exists()
-    with pytest.raises(EncoderError):
+    with pytest.raises(SiteRefusalError):
         receive(DIGEST, 0, 1280, piece(0, 0))
 
 
@@ -73,7 +74,7 @@ def test_pieces_that_are_none(offset: int, size: int) -> None:
 def test_an_encoder_larger_than_agreed_on_is_refused_at_its_first_piece(
     agreed: int | None, size: int, message: str
 ) -> None:
-    with pytest.raises(EncoderError, match=message):
+    with pytest.raises(SiteRefusalError, match=message):
         receive(DIGEST, 0, size, piece(0, 500), agreed)
     assert not cached(DIGEST).parent.exists()
 
@@ -163,11 +164,11 @@ def test_a_spoilt_piece_leaves_the_site_out(tmp_path: Path, sums_only: None) -> 
 def test_a_server_without_the_agreed_file(tmp_path: Path) -> None:
     pictures = Pictures(tmp_path)
     (pictures.trial.folder / "encoder.safetensors").write_bytes(b"another")
-    with pytest.raises(EncoderError, match="the agreement says otherwise"):
+    with pytest.raises(SiteRefusalError, match="the agreement says otherwise"):
         pictures.trial.run()
     (pictures.trial.folder / "encoder.safetensors").unlink()
     pictures.trial.again()
-    with pytest.raises(EncoderError, match="put it there"):
+    with pytest.raises(SiteRefusalError, match="put it there"):
         pictures.trial.run()
 
 
@@ -188,7 +189,7 @@ def test_images_of_more_than_8_bits_by_the_agreed_window(tmp_path: Path, sums_on
 def test_images_of_more_than_8_bits_without_an_agreed_window(tmp_path: Path) -> None:
     pictures = Pictures(tmp_path)
     pictures.use(deepen(pictures.images, tmp_path / "deep"))
-    with pytest.raises(QuorumError, match="a: data"):
+    with pytest.raises(RoundError, match="a: data"):
         pictures.trial.run()
     assert "more than 8 bits, and the agreement has no window" in pictures.trial.log("a")
     assert "init --window LOW HIGH" in pictures.trial.log("a")
@@ -201,6 +202,6 @@ def test_images_without_an_agreed_backbone(tmp_path: Path) -> None:
     (images / "dark").rename(images / "bee")
     for context in trial.grid.nodes.values():
         context.node_config["data"] = str(images)
-    with pytest.raises(QuorumError, match="a: data"):
+    with pytest.raises(RoundError, match="a: data"):
         trial.run()
     assert "the agreement names no backbone" in trial.log("a")

@@ -13,7 +13,7 @@ from flwr.supercore.cli.flower_superexec import _parse_args as parse_superexec
 from flwr.superlink.cli.flower_superlink import _parse_args_run_superlink
 from flwr.supernode.cli.flower_supernode import _parse_args_run_supernode
 
-from fedhip.federation.errors import EngineMissingError
+from fedhip.federation.errors import EngineError
 from fedhip.federation.transport import engine
 from fedhip.utils.toml import write_toml
 
@@ -69,16 +69,14 @@ def test_the_surroundings_are_ours() -> None:
 def test_without_the_engine_the_extra_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     engine.require_engine()
     monkeypatch.setattr(importlib.metadata, "version", lambda _: "1.42.0")
-    with pytest.raises(
-        EngineMissingError, match=r'1\.42\.0 is installed; install it: pip install "fedhip\[federation\]"'
-    ):
+    with pytest.raises(EngineError, match=r'1\.42\.0 is installed; install it: pip install "fedhip\[federation\]"'):
         engine.require_engine()
 
     def missing(_: str) -> str:
         raise importlib.metadata.PackageNotFoundError
 
     monkeypatch.setattr(importlib.metadata, "version", missing)
-    with pytest.raises(EngineMissingError, match="not installed"):
+    with pytest.raises(EngineError, match="not installed"):
         engine.require_engine()
 
 

@@ -18,10 +18,10 @@ import pytest
 from fedhip.federation.agreement import enrolling
 from fedhip.federation.agreement.credentials import make_site_key, read_private_key, write_private
 from fedhip.federation.agreement.fingerprint import fingerprint_of, require_fingerprint
+from fedhip.federation.agreement.init import draft, init
 from fedhip.federation.agreement.parcel import Parcel, Reply, _checksum
-from fedhip.federation.agreement.setup import InitSettings, init
 from fedhip.federation.agreement.words import in_words
-from fedhip.federation.errors import FingerprintError, ParcelError
+from fedhip.federation.errors import SetupError
 from fedhip.federation.operations.serving import write_door
 from fedhip.federation.site.folder import open_site
 from tests.cli.samples import done, refused
@@ -36,7 +36,7 @@ _CENSUS = "how many rows there are of each class"
 def made(folder: Path, **changes: Any) -> Path:
     settings: dict[str, Any] = {"name": "study", "sites": SITES, "classes": ["x", "y"], "width": 4}
     settings |= {"hosts": ["fed.example.org"], **changes}
-    return init(folder, InitSettings(**settings)).directory
+    return init(folder, **settings).directory
 
 
 @pytest.fixture
@@ -302,7 +302,7 @@ def test_a_fingerprint_may_be_typed_in_any_grouping() -> None:
     ],
 )
 def test_a_fingerprint_that_is_not_the_one_here(text: str, message: str) -> None:
-    with pytest.raises(FingerprintError) as error:
+    with pytest.raises(SetupError) as error:
         require_fingerprint(text, HERE)
     assert message in str(error.value)
     assert "1002" not in str(error.value)  # what is here is not told: it would be typed instead
@@ -416,7 +416,7 @@ def test_an_enrolment_that_breaks_off_leaves_nothing_and_can_be_done_again(
 
 
 def test_a_first_parcel_is_no_second(fed: Path, tmp_path: Path) -> None:
-    with pytest.raises(ParcelError, match="this is a first parcel"):
+    with pytest.raises(SetupError, match="this is a first parcel"):
         enrolling.accept_second(Parcel.read(fed / "parcels/a-1.json"), tmp_path, str)
 
 
@@ -450,5 +450,5 @@ def test_a_first_parcel_is_no_second(fed: Path, tmp_path: Path) -> None:
 )
 def test_an_agreement_in_words(settings: dict[str, Any], line: str) -> None:
     told: dict[str, Any] = {"name": "study", "sites": SITES, "classes": ["x", "y"], "width": 4, **settings}
-    agreement = InitSettings(**told).agreement()
+    agreement = draft(**told)
     assert line in in_words(agreement, enrolling.safe_policy(agreement), "a")

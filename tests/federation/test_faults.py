@@ -13,7 +13,7 @@ import pytest
 from flwr.app import ArrayRecord, ConfigRecord, Context, RecordDict
 
 from fedhip.federation.codes import ServerCode, SiteCode
-from fedhip.federation.errors import QuorumError, RoundError
+from fedhip.federation.errors import RoundError
 from fedhip.federation.sums.vector import Layout, Vector
 from fedhip.federation.transport.wire import from_records, to_records
 from tests.federation.grid import array_record
@@ -250,7 +250,7 @@ def test_a_message_from_yesterday(tmp_path: Path) -> None:
     trial.fault("asked", "c", "mask", keep)
     trial.fault("late", "a", "mask")
     trial.fault("late", "b", "mask")
-    with pytest.raises(QuorumError):
+    with pytest.raises(RoundError):
         trial.run()
     trial.again()
     trial.fault("asked", "c", "mask", lambda _: kept[0])
@@ -263,7 +263,7 @@ def test_a_lost_quorum_says_why_and_the_next_round_works(tmp_path: Path, step: s
     trial = Trial.make(tmp_path, quorum=3, threshold=3, **ONE_SUM)
     trial.fault("silent", "b", step)
     trial.fault("raises", "c", step)
-    with pytest.raises(QuorumError, match=rf"after {step} 2 of 4 sites .*the quorum is 3.*b: .*, c: crashed"):
+    with pytest.raises(RoundError, match=rf"after {step} 2 of 4 sites .*the quorum is 3.*b: .*, c: crashed"):
         trial.run()
     assert not trial.result.exists()
     assert not (trial.folder / "state" / "checkpoint").exists()

@@ -13,8 +13,8 @@ import pytest
 
 from fedhip.federation.agreement import credentials as credentials_module
 from fedhip.federation.agreement.credentials import make_authority, make_server_certificate
-from fedhip.federation.agreement.setup import InitSettings, init
-from fedhip.federation.errors import CredentialError, EngineError
+from fedhip.federation.agreement.init import init
+from fedhip.federation.errors import EngineError, SetupError
 from fedhip.federation.operations import joining
 from fedhip.federation.operations.places import State
 from fedhip.federation.operations.supervisor import alone
@@ -53,7 +53,7 @@ def listening(folder: Path, *, tls: bool = True) -> Iterator[int]:
 @pytest.fixture(scope="module")
 def federation(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("joining") / "fed"
-    init(folder, InitSettings(name="demo", sites=["a", "b", "c"], classes=["x", "y"], width=4))
+    init(folder, name="demo", sites=["a", "b", "c"], classes=["x", "y"], width=4)
     return folder
 
 
@@ -73,7 +73,7 @@ def test_the_right_server_is_greeted_in_silence(federation: Path) -> None:
 def test_another_authority_is_refused(federation: Path, tmp_path: Path) -> None:
     make_authority(tmp_path, "demo")
     make_server_certificate(tmp_path)
-    with listening(tmp_path) as port, pytest.raises(CredentialError, match="not trusted"):
+    with listening(tmp_path) as port, pytest.raises(SetupError, match="not trusted"):
         joining.greet(site_at(federation, port), print)
 
 
@@ -86,19 +86,19 @@ def test_an_expired_certificate_is_refused(federation: Path, tmp_path: Path, mon
     site = site_at(federation, 1)
     with listening(tmp_path) as port:
         late = type(site)(**{**vars(site), "ca": tmp_path / "ca" / "ca.crt", "address": f"127.0.0.1:{port}"})
-        with pytest.raises(CredentialError, match="certificate has expired"):
+        with pytest.raises(SetupError, match="certificate has expired"):
             joining.greet(late, print)
 
 
 def test_another_host_name_is_refused(federation: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     real = socket.create_connection
     monkeypatch.setattr(socket, "create_connection", lambda address, timeout: real(("127.0.0.1", address[1]), timeout))
-    with listening(federation) as port, pytest.raises(CredentialError, match="not trusted: Hostname mismatch"):
+    with listening(federation) as port, pytest.raises(SetupError, match="not trusted: Hostname mismatch"):
         joining.greet(site_at(federation, port, "other.example.org"), print)
 
 
 def test_a_server_without_tls_is_refused(federation: Path) -> None:
-    with listening(federation, tls=False) as port, pytest.raises(CredentialError, match="no server of a federation"):
+    with listening(federation, tls=False) as port, pytest.raises(SetupError, match="no server of a federation"):
         joining.greet(site_at(federation, port), print)
 
 

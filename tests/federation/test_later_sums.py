@@ -14,12 +14,7 @@ from fedhip.core.errors import StatisticsError
 from fedhip.core.logistic import GridModel, LogisticTerm, LossError, residual_bits
 from fedhip.core.logistic_fit import PENALTY_SHAPE, TEMPERATURES
 from fedhip.federation.agreement.agreement import Agreement
-from fedhip.federation.server.traffic import traffic_of
-from fedhip.federation.sums.later import (
-    Ask,
-    length,
-    losses_of,
-    losses_vector,
+from fedhip.federation.sums.logistic import (
     model_bytes,
     model_digest,
     model_of,
@@ -27,9 +22,15 @@ from fedhip.federation.sums.later import (
     term_of,
     term_vector,
 )
-from fedhip.federation.sums.vector import Layout
+from fedhip.federation.sums.table import GRADIENT, PENALTY, TEMPERATURE
+from fedhip.federation.sums.traffic import traffic_of
+from fedhip.federation.sums.vector import Layout, losses_of, losses_vector
 
 LAYOUT = Layout(3, 2)
+SMALL = Agreement(
+    name="x", sites=("a", "b", "c"), classes=("x", "y"), width=3, fraction_bits=32, quorum=3, threshold=3, max_rows=9,
+    head="logistic",
+)  # fmt: skip
 whole = st.integers(-(2**62), 2**62)
 
 
@@ -42,7 +43,7 @@ def term(gradient: list[int], curvature: list[int], loss: int, right: int, count
 def test_a_term_is_a_vector_and_back(gradient: list[int], curvature: list[int], loss: int) -> None:
     given_term = term(gradient, curvature, loss, 7, [4, 6])
     vector = term_vector(given_term)
-    assert vector.shape == (length(Ask.GRADIENT, LAYOUT),)
+    assert vector.shape == (GRADIENT.length(SMALL),)
     assert term_of(vector, LAYOUT, 10) == given_term
 
 
@@ -69,7 +70,7 @@ def test_losses_beyond_the_grid_stay_the_largest_and_cannot_wrap() -> None:
 
 
 def test_lengths() -> None:
-    assert (length(Ask.TEMPERATURE, LAYOUT), length(Ask.PENALTY, LAYOUT)) == (16, 153)
+    assert (TEMPERATURE.length(SMALL), PENALTY.length(SMALL)) == (16, 153)
     assert (len(TEMPERATURES), PENALTY_SHAPE) == (16, (9, 17))
 
 
@@ -88,10 +89,10 @@ def test_lengths() -> None:
 )
 def test_sums_that_no_rows_have(change: dict[str, torch.Tensor], all_here: bool) -> None:
     good = term([0] * 8, [5, 5], 3, 7, [4, 6])
-    require_possible_term(good, torch.tensor([4, 6]), all_here=True)
-    require_possible_term(good, torch.tensor([5, 6]), all_here=False)
+    require_possible_term(good, torch.tensor([4, 6]), complete=True)
+    require_possible_term(good, torch.tensor([5, 6]), complete=False)
     with pytest.raises(StatisticsError):
-        require_possible_term(replace(good, **change), torch.tensor([4, 6]), all_here=all_here)  # type: ignore[arg-type]
+        require_possible_term(replace(good, **change), torch.tensor([4, 6]), complete=all_here)  # type: ignore[arg-type]
 
 
 def test_weights_as_a_file_holds_them() -> None:

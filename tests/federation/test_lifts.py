@@ -16,16 +16,17 @@ from fedhip.core.columns import Columns
 from fedhip.core.errors import StatisticsError
 from fedhip.core.lifts import KINDS, Lift
 from fedhip.data import make_partition
-from fedhip.federation.agreement.agreement import LIFTS, Agreement, largest_lifted
-from fedhip.federation.agreement.setup import InitSettings
+from fedhip.federation.agreement.agreement import LIFTS, Agreement
+from fedhip.federation.agreement.init import draft
+from fedhip.federation.agreement.limits import largest_lifted
 from fedhip.federation.codes import SiteCode
-from fedhip.federation.errors import AgreementError, RoundError
-from fedhip.federation.sums.lifts import (
+from fedhip.federation.errors import RoundError, SetupError
+from fedhip.federation.sums.statistics import (
     lift_of,
-    moments_length,
     moments_vector,
     require_possible_moments,
 )
+from fedhip.federation.sums.table import MOMENTS
 from fedhip.federation.sums.vector import Vector, digest_of
 from fedhip.federation.transport.wire import Step
 from fedhip.lifting import LiftSettings
@@ -218,14 +219,14 @@ def test_a_lift_too_wide_for_a_site(tmp_path: Path, monkeypatch: pytest.MonkeyPa
 
 def agreement(kind: Any = "relu", **settings: Any) -> Agreement:
     told = {"name": "x", "sites": FOUR, "classes": CLASSES, "width": WIDTH, **lift_options(kind), **settings}
-    return InitSettings(**told).agreement()
+    return draft(**told)
 
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_the_lift_of_a_sum_is_that_of_the_rows(kind: Any) -> None:
     agreed, everybody = agreement(kind), clients(FOUR)
     total = np.stack([moments_vector(client, agreed) for client in everybody]).sum(axis=0, dtype=np.uint64)
-    assert total.shape == (moments_length(agreed),)
+    assert total.shape == (MOMENTS.length(agreed),)
     rows = np.concatenate([client.train[0] for client in everybody])
     lift = lift_of(total, agreed)
     exact = 1e-4 if kind == "nystroem" else 1e-8  # a survey is of values that are not rounded to the grid
@@ -266,5 +267,5 @@ def test_kinds_and_scales() -> None:
 def test_lifts_that_are_none(settings: dict[str, Any], message: str) -> None:
     from dataclasses import replace
 
-    with pytest.raises(AgreementError, match=message):
+    with pytest.raises(SetupError, match=message):
         replace(agreement(), **settings)

@@ -14,8 +14,8 @@ from flwr.app import RecordDict
 from fedhip.core.columns import Columns
 from fedhip.core.logistic import LossError
 from fedhip.core.logistic_fit import LogisticFit, LogisticHead
-from fedhip.federation.errors import QuorumError, RoundError
-from fedhip.federation.server.logistic_rounds import LogisticRounds
+from fedhip.federation.errors import RoundError
+from fedhip.federation.server.logistic import LogisticSums
 from fedhip.federation.sums.vector import Vector
 from fedhip.federation.transport.wire import from_records, to_records
 from fedhip.heads.logistic import LogisticRun
@@ -49,13 +49,13 @@ def in_one_process(sites: Sequence[str], gradients: int = 5, ridge: RidgeOptions
 def fits(monkeypatch: pytest.MonkeyPatch) -> list[LogisticFit]:
     """The fits that servers made."""
     found: list[LogisticFit] = []
-    run = LogisticRounds.run
+    run = LogisticSums.run
 
-    def kept(self: LogisticRounds) -> LogisticHead:
+    def kept(self: LogisticSums) -> LogisticHead:
         found.append(self.fit)
         return run(self)
 
-    monkeypatch.setattr(LogisticRounds, "run", kept)
+    monkeypatch.setattr(LogisticSums, "run", kept)
     return found
 
 
@@ -187,7 +187,7 @@ def test_a_quorum_in_every_sum(tmp_path: Path) -> None:
     permit_leavers(trial)
     for site in "bc":
         trial.fault("silent", site, "mask", round=3)
-    with pytest.raises(QuorumError, match=r"in sum 3, after mask, 2 of 4 sites .*b: late, c: late.*goes on from here"):
+    with pytest.raises(RoundError, match=r"in sum 3, after mask, 2 of 4 sites .*b: late, c: late.*goes on from here"):
         trial.run()
 
 

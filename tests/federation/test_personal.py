@@ -7,17 +7,18 @@ from collections.abc import Callable
 from concurrent.futures import ProcessPoolExecutor
 from multiprocessing import get_context
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 import pytest
 
 from fedhip.federation.agreement.agreement import Agreement
-from fedhip.federation.agreement.setup import InitSettings
+from fedhip.federation.agreement.init import draft
+from fedhip.federation.site.inputs import make_vector
 from fedhip.federation.site.personal import Sum, personalize
-from fedhip.federation.site.rounds import later_vector
-from fedhip.federation.site.state import Session
-from fedhip.federation.sums.lifts import encoding_of
+from fedhip.federation.sums.statistics import encoding_of
+from fedhip.federation.sums.table import BETA
 from fedhip.federation.sums.vector import from_vector, to_vector
 from fedhip.federation.transport.wire import Envelope, Letter, Step
 from fedhip.phases import Client
@@ -30,7 +31,7 @@ WIDE, ROWS = 2100, 60
 
 
 def agreement(width: int, alpha: Any) -> Agreement:
-    return InitSettings(name="trial", sites=FOUR, classes=CLASSES, width=width, alpha=alpha).agreement()
+    return draft(name="trial", sites=FOUR, classes=CLASSES, width=width, alpha=alpha)
 
 
 def rows_of_width(width: int) -> Client:
@@ -67,10 +68,10 @@ def of_beta(folder: Path) -> float:
         agreed, client = agreement(width, "loo"), rows_of_width(width)
         units = encoding_of(agreed, client.survey().to_vector().view(np.uint64))
         total = np.load(folder / f"{width}.npy")
-        session = Session(b"", "", "", ask="beta")
         question = Letter(Envelope(b"", "", "", Step.KEYS), {"sites": list(FOUR)})
+        inputs: Any = SimpleNamespace(agreement=agreed, question=question, total=total, client=client, encoding=units)
         before = memory("VmRSS")
-        later_vector(session, question, agreed, total, client, units)
+        make_vector(BETA, inputs)
     return (memory("VmHWM") - before) / (8 * WIDE**2)
 
 

@@ -5,15 +5,17 @@ from __future__ import annotations
 import tempfile
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from fedhip.federation.agreement.agreement import Agreement
-from fedhip.federation.agreement.names import same_class
+from fedhip.federation.agreement.names import class_positions, same_class
 from fedhip.federation.agreement.policy import Policy
-from fedhip.federation.errors import ClassNameError, PolicyError
+from fedhip.federation.codes import SiteRefusalError
+from fedhip.federation.errors import PolicyError
 
 AGREEMENT = Agreement(
     name="study",
@@ -29,10 +31,16 @@ texts = st.text(st.characters(exclude_categories=["Cs"]), min_size=1, max_size=8
 mappings = st.lists(st.tuples(texts, texts), max_size=4, unique_by=lambda pair: same_class(pair[0])).map(dict)
 
 
-switches = (st.booleans(),) * 3
+values: dict[str, Any] = {
+    **{name: st.booleans() for name in ("require_secure_sum", "allow_few_rows", "tell_accuracy", "allow_leavers")},
+    **{name: st.integers(2, 99) for name in ("minimum_cohort", "minimum_difference", "smallest_class")},
+    "allow_other_sums": st.booleans(),
+    "dishonest_sites": st.integers(0, 99),
+    "class_names": mappings,
+}
 
 
-@given(st.builds(Policy, st.booleans(), st.integers(2, 99), st.integers(0, 99), *switches, mappings))
+@given(st.builds(Policy, **values))
 def test_what_is_written_is_read(policy: Policy) -> None:
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder, "site.toml")
@@ -100,11 +108,13 @@ def test_an_agreement_that_the_site_does_not_permit() -> None:
 
 def test_classes_by_the_sites_own_names() -> None:
     policy = Policy(class_names={"gutartig": "benign", "b\u00f6sartig": "malignant", "benign": "malignant"})
-    assert Policy().class_positions(["malignant", "benign"], AGREEMENT) == (1, 0)
+    assert class_positions(["malignant", "benign"], AGREEMENT.classes, Policy().class_names) == (1, 0)
     # Two names of the site may be one agreed class, and the site's mapping comes before the agreed names.
-    assert policy.class_positions(["gutartig", "benign", "bo\u0308sartig"], AGREEMENT) == (0, 1, 1)
-    assert policy.class_positions(["cafe\u0301"], AGREEMENT) == (2,)
-    with pytest.raises(ClassNameError, match=r"class 'malign' is none of the 3 agreed ones; did you mean 'malignant'"):
-        Policy().class_positions(["benign", "malign"], AGREEMENT)
-    with pytest.raises(ClassNameError, match="there are benign, malignant"):
-        Policy().class_positions(["zzz"], AGREEMENT)
+    assert class_positions(["gutartig", "benign", "bo\u0308sartig"], AGREEMENT.classes, policy.class_names) == (0, 1, 1)
+    assert class_positions(["cafe\u0301"], AGREEMENT.classes, policy.class_names) == (2,)
+    with pytest.raises(
+        SiteRefusalError, match=r"class 'malign' is none of the 3 agreed ones; did you mean 'malignant'"
+    ):
+        class_positions(["benign", "malign"], AGREEMENT.classes, Policy().class_names)
+    with pytest.raises(SiteRefusalError, match="there are benign, malignant"):
+        class_positions(["zzz"], AGREEMENT.classes, Policy().class_names)

@@ -14,10 +14,7 @@ from fedhip.core.errors import StatisticsError
 from fedhip.core.logistic import LossError
 from fedhip.core.prior import SMOOTHINGS, TEMPERATURES, PriorLosses, deviations, scale_of
 from fedhip.federation.agreement.agreement import Agreement
-from fedhip.federation.server.traffic import traffic_of
-from fedhip.federation.sums.later import Ask
 from fedhip.federation.sums.priors import (
-    later_length,
     prior_losses_of,
     prior_vector,
     require_possible_losses,
@@ -25,6 +22,8 @@ from fedhip.federation.sums.priors import (
     scale_vector,
     scales_of,
 )
+from fedhip.federation.sums.table import PRIOR
+from fedhip.federation.sums.traffic import traffic_of
 from fedhip.priors import PRIOR_ALPHAS
 
 PLACES = len(TEMPERATURES) * len(SMOOTHINGS)
@@ -80,7 +79,7 @@ def test_the_sum_of_vectors_is_that_of_losses(head: Any, scale: float | None) ->
     agreed = agreement(head=head)
     parts = [losses_of_site(agreed, scale, seed) for seed in range(3)]
     vectors = [prior_vector(part, 3) for part in parts]
-    assert vectors[0].shape == (later_length(Ask.PRIOR, agreed),)
+    assert vectors[0].shape == (PRIOR.length(agreed),)
     found = prior_losses_of(np.stack(vectors).sum(axis=0, dtype=np.uint64), agreed, scale)
     for name in agreed.methods:
         expected = parts[0][name] + parts[1][name] + parts[2][name]
@@ -93,7 +92,7 @@ def test_the_sum_of_vectors_is_that_of_losses(head: Any, scale: float | None) ->
 
 
 def test_a_given_alpha_is_one_model() -> None:
-    sizes = [later_length(Ask.PRIOR, agreement(**settings)) for settings in ({}, {"alpha": 2.0}, {"head": "lda"})]
+    sizes = [PRIOR.length(agreement(**settings)) for settings in ({}, {"alpha": 2.0}, {"head": "lda"})]
     assert sizes == [2 * PLACES * (2 + len(PRIOR_ALPHAS)) + 3, 2 * PLACES * 3 + 3, 2 * PLACES * 3 + 3]
 
 

@@ -8,14 +8,13 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from fedhip.federation.agreement.setup import InitSettings, init
-from fedhip.federation.errors import EngineError, FederationError, NotServingError, PortError, RoundError
+from fedhip.federation.agreement.init import init
+from fedhip.federation.errors import EngineError, FederationError, RoundError
 from fedhip.federation.operations import background, processes, serving, started, supervisor
 from fedhip.federation.operations.places import ServerPlace, State
 from fedhip.federation.operations.supervisor import Program, Supervisor
@@ -28,9 +27,9 @@ PYTHON = [sys.executable, "-S", "-u", "-c"]
 @pytest.fixture(scope="module")
 def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("processes") / "fed"
-    settings = InitSettings(name="demo", sites=["a", "b", "c"], classes=["x", "y"], width=4, hosts=["h.example.org"])
-    settings = replace(settings, make_keys=True)
-    serving.write_door(init(folder, settings).directory, "h.example.org:8443")
+    sites, hosts = ["a", "b", "c"], ["h.example.org"]
+    made = init(folder, name="demo", sites=sites, classes=["x", "y"], width=4, hosts=hosts, make_keys=True)
+    serving.write_door(made.directory, "h.example.org:8443")
     return folder
 
 
@@ -172,7 +171,7 @@ def test_the_door_is_open_to_other_machines_only_if_they_are_to_come(place: Serv
 def test_a_taken_port_is_named_before_anything_starts(place: ServerPlace) -> None:
     with listen("127.0.0.1", 0) as taken:
         door = serving.Door("127.0.0.1", taken.getsockname()[1], "x")
-        with pytest.raises(PortError, match=f"port {door.port} .*--port"):
+        with pytest.raises(EngineError, match=f"port {door.port} .*--port"):
             serving.serve(place, door, say=print, stop=threading.Event())
     assert not place.state.ready.exists()
 
@@ -247,7 +246,7 @@ def play(place: ServerPlace, monkeypatch: pytest.MonkeyPatch) -> Callable[..., P
 
 
 def test_a_round_is_followed_to_its_result(place: ServerPlace, play: Callable[..., Played]) -> None:
-    played = play("pending", "running", NotServingError("away"), "finished:completed")
+    played = play("pending", "running", EngineError("away"), "finished:completed")
     said: list[str] = []
     assert processes.run(place, say=said.append) == place.state.path / "result"
     assert played.config == {"federation-folder": str(place.path), "attempt": 2}
@@ -286,7 +285,7 @@ def test_a_second_round_at_once_is_refused(
 
 
 def test_without_a_server_there_is_no_round(place: ServerPlace) -> None:
-    with pytest.raises(NotServingError, match="fedhip federation serve"):
+    with pytest.raises(EngineError, match="fedhip federation serve"):
         processes.run(place, say=print)
 
 

@@ -20,7 +20,7 @@ import pytest
 from fedhip.core.fixedpoint import GridStatistics
 from fedhip.federation.agreement.agreement import Agreement
 from fedhip.federation.agreement.credentials import make_site_key
-from fedhip.federation.agreement.setup import InitSettings, init
+from fedhip.federation.agreement.init import init
 from fedhip.federation.errors import EngineError, RoundError
 from fedhip.federation.operations import background, joining, processes, serving, started
 from fedhip.federation.operations.places import ServerPlace, State
@@ -73,7 +73,8 @@ class Demo:
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder / "fed"
-        settings = InitSettings(
+        made = init(
+            self.folder,
             name="demo",
             sites=FOUR,
             classes=CLASSES,
@@ -83,7 +84,7 @@ class Demo:
             deadline=60,
             **ONE_SUM,
         )
-        serving.write_door(self.folder, init(self.folder, settings).address)
+        serving.write_door(self.folder, made.address)
         self.place = ServerPlace.open(self.folder)
         self.rows = {site: write_rows(folder / f"{site}.npz", site) for site in FOUR}
 

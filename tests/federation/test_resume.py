@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from fedhip.federation.errors import CheckpointError
-from fedhip.federation.server.checkpoint import Checkpoint, LaterSum, Progress, Stage
+from fedhip.federation.errors import SetupError
+from fedhip.federation.server.checkpoint import Checkpoint, Progress, Stage, SumRecord
 from fedhip.simulation import simulate
 from tests.federation.grid import ServerKilled
 from tests.federation.samples import CLASSES, FOUR, ONE_SUM, Trial, clients, sum_of, survey_of
@@ -168,7 +168,7 @@ def test_a_checkpoint_is_for_its_owner(tmp_path: Path) -> None:
 def test_a_damaged_checkpoint(tmp_path: Path, damage: bytes) -> None:
     trial, folder = killed_trial(tmp_path)
     (folder / "round.json").write_bytes(damage)
-    with pytest.raises(CheckpointError, match="remove the folder"):
+    with pytest.raises(SetupError, match="remove the folder"):
         trial.run()
     assert not trial.result.exists()
 
@@ -177,10 +177,10 @@ def test_damaged_data_of_a_checkpoint(tmp_path: Path) -> None:
     trial, folder = killed_trial(tmp_path)
     (data,) = folder.glob("*.bin")
     data.write_bytes(data.read_bytes()[:-1] + b"\0")
-    with pytest.raises(CheckpointError, match="is damaged"):
+    with pytest.raises(SetupError, match="is damaged"):
         trial.run()
     data.unlink()
-    with pytest.raises(CheckpointError, match="lacks its data"):
+    with pytest.raises(SetupError, match="lacks its data"):
         trial.run()
 
 
@@ -195,25 +195,27 @@ def test_a_first_sum_that_is_lost(tmp_path: Path) -> None:
     assert files.keys() == {"moments", "total", "sum-3"}
     (folder / files["moments"]).unlink()
     trial.again()
-    with pytest.raises(CheckpointError, match="lacks its data"):
+    with pytest.raises(SetupError, match="lacks its data"):
         trial.run()
     assert not trial.result.exists()
 
 
 def test_a_checkpoint_of_another_agreement(tmp_path: Path) -> None:
     checkpoint = Checkpoint(tmp_path / "checkpoint")
-    checkpoint.write(Progress("a", "r", "00", 1, Stage.SUMMED, ["x"]), total=b"data")
+    checkpoint.write(Progress("a", "r", "00", 1, Stage.SUMMED, [SumRecord("statistics", ["x"])]), total=b"data")
     found = checkpoint.read("a", "r")
     assert found is not None
-    assert (found.stage, found.sites, checkpoint.data("total")) == (Stage.SUMMED, ["x"], b"data")
+    assert (found.stage, found.summed, checkpoint.data("total")) == (Stage.SUMMED, ["x"], b"data")
     for other in (("b", "r"), ("a", "s")):
-        with pytest.raises(CheckpointError, match="another agreement"):
+        with pytest.raises(SetupError, match="another agreement"):
             checkpoint.read(*other)
 
 
 def test_a_checkpoint_keeps_what_is_not_named(tmp_path: Path) -> None:
     checkpoint = Checkpoint(tmp_path / "checkpoint")
-    progress = Progress("a", "r", "00", 1, Stage.MASKED, ["x"], later=[LaterSum("gradient", ["x"], 20)])
+    progress = Progress(
+        "a", "r", "00", 1, Stage.MASKED, [SumRecord("statistics", ["x"]), SumRecord("gradient", ["x"], 20)]
+    )
     checkpoint.write(progress, collector=b"first", total=b"sum")
     checkpoint.write(progress)
     assert (checkpoint.data("collector"), checkpoint.data("total")) == (b"first", b"sum")
@@ -221,7 +223,7 @@ def test_a_checkpoint_keeps_what_is_not_named(tmp_path: Path) -> None:
     checkpoint.write(progress, collector=b"second")
     assert checkpoint.data("collector") == b"second"
     checkpoint.write(progress, collector=None)
-    with pytest.raises(CheckpointError, match="lacks its data"):
+    with pytest.raises(SetupError, match="lacks its data"):
         checkpoint.data("collector")
     assert checkpoint.data("total") == b"sum"
     assert len(list((tmp_path / "checkpoint").iterdir())) == 2

@@ -9,7 +9,7 @@ import pytest
 
 from fedhip.federation.agreement.credentials import make_site_key
 from fedhip.federation.agreement.roster import Roster
-from fedhip.federation.errors import RosterError
+from fedhip.federation.errors import SetupError
 
 
 @pytest.fixture(scope="module")
@@ -48,7 +48,7 @@ def test_the_digest_is_of_the_content_and_not_of_the_file(keys: dict[str, bytes]
 
 
 def test_two_sites_with_one_key_are_refused(keys: dict[str, bytes]) -> None:
-    with pytest.raises(RosterError, match="sites 'a' and 'b' have the same key"):
+    with pytest.raises(SetupError, match="sites 'a' and 'b' have the same key"):
         Roster("study", {"a": keys["a"], "b": keys["a"] + b" comment"})
 
 
@@ -71,16 +71,16 @@ def test_malformed_rosters_are_refused_by_name(keys: dict[str, bytes], tmp_path:
         ({**good, "sites": {"a": a, "b": {"key": "\ud800 x"}}}, "site 'b': the public key"),
     ):
         path.write_text(json.dumps(content))
-        with pytest.raises(RosterError) as error:
+        with pytest.raises(SetupError) as error:
             Roster.read(path)
         assert message in str(error.value)
         assert str(path) in str(error.value)
     text = Roster("study", keys).to_text()
     for raw in (b"\xff", b"{", text.replace('"b"', '"a"').encode(), b"[" * 100_000, b" " * (9 << 20)):
         path.write_bytes(raw)
-        with pytest.raises(RosterError, match=r"roster\.json.*again"):
+        with pytest.raises(SetupError, match=r"roster\.json.*again"):
             Roster.read(path)
-    with pytest.raises(RosterError, match="there is no file"):
+    with pytest.raises(SetupError, match="there is no file"):
         Roster.read(tmp_path / "none.json")
-    with pytest.raises(RosterError, match="cannot be read"):
+    with pytest.raises(SetupError, match="cannot be read"):
         Roster.read(tmp_path)

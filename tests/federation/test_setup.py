@@ -12,20 +12,15 @@ import pytest
 
 from fedhip import FedHiPError
 from fedhip.features.reference import BackboneReference
-from fedhip.federation.agreement import setup
+from fedhip.federation.agreement import init as setup
 from fedhip.federation.agreement.agreement import Agreement
 from fedhip.federation.agreement.credentials import make_site_key, public_key_of, site_key_of
+from fedhip.federation.agreement.init import InitSummary, draft, init
 from fedhip.federation.agreement.roster import Roster
-from fedhip.federation.agreement.setup import InitSettings, InitSummary, init
 from fedhip.federation.errors import (
-    CredentialError,
     FederationError,
-    FederationExistsError,
-    OpenKeyError,
     PolicyError,
-    RosterError,
-    SiteFolderError,
-    SiteNameError,
+    SetupError,
 )
 from fedhip.federation.operations import places
 from fedhip.federation.site.folder import format_address, open_site, parse_address
@@ -33,9 +28,9 @@ from fedhip.federation.site.folder import format_address, open_site, parse_addre
 SITE_FILES = ["ca.crt", "connection.toml", "federation.toml", "key", "key.pub", "roster.json", "site.toml"]
 
 
-def settings(**changes: Any) -> InitSettings:
+def settings(**changes: Any) -> dict[str, Any]:
     values: dict[str, Any] = {"name": "study", "sites": ["a", "b", "c", "d"], "classes": ["x", "y"], "width": 8}
-    return InitSettings(**values | changes)
+    return values | changes
 
 
 @pytest.fixture(scope="module")
@@ -43,7 +38,7 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> InitSummary:
     folder = tmp_path_factory.mktemp("init")
     before = os.umask(0)  # nothing may depend on it
     try:
-        return init(folder / "study", settings(hosts=["Server.example.org"], port=9443, make_keys=True))
+        return init(folder / "study", **settings(hosts=["Server.example.org"], port=9443, make_keys=True))
     finally:
         os.umask(before)
 
@@ -85,26 +80,26 @@ def test_the_owner_alone_can_read_it(made: InitSummary) -> None:
 
 
 def test_derived_values() -> None:
-    agreement = settings().agreement()
+    agreement = draft(**settings())
     assert (agreement.quorum, agreement.threshold) == (3, 3)
     assert (agreement.fraction_bits, agreement.largest_feature, agreement.max_rows) == (32, 16.0, 100_000)
     assert (agreement.columns, agreement.standardize, agreement.intercept) == ("sum", True, True)
-    assert settings(largest_feature=200).agreement().fraction_bits == 32  # columns have units of their own
-    assert settings(columns="plain", largest_feature=1).agreement().fraction_bits == 40
-    assert settings(columns="plain", largest_feature=200).agreement().fraction_bits == 24
-    assert settings(threshold=4).agreement().quorum == 4
-    eight = settings(sites=[f"s{i}" for i in range(8)], quorum=5, dishonest_sites=1).agreement()
+    assert draft(**settings(largest_feature=200)).fraction_bits == 32  # columns have units of their own
+    assert draft(**settings(columns="plain", largest_feature=1)).fraction_bits == 40
+    assert draft(**settings(columns="plain", largest_feature=200)).fraction_bits == 24
+    assert draft(**settings(threshold=4)).quorum == 4
+    eight = draft(**settings(sites=[f"s{i}" for i in range(8)], quorum=5, dishonest_sites=1))
     assert (eight.quorum, eight.threshold, eight.dishonest_sites) == (5, 5, 1)
-    many = [settings(sites=[f"s{i}" for i in range(100)], columns=c).agreement() for c in ("sum", "plain")]
+    many = [draft(**settings(sites=[f"s{i}" for i in range(100)], columns=c)) for c in ("sum", "plain")]
     assert [agreed.max_rows for agreed in many] == [100_000, 83_886]  # as many as fit
-    given = settings(columns="given", column_offsets=[0] * 8, column_exponents=[1] * 8).agreement()
+    given = draft(**settings(columns="given", column_offsets=[0] * 8, column_exponents=[1] * 8))
     assert (given.fraction_bits, given.column_offsets, given.column_exponents) == (32, (0.0,) * 8, (1,) * 8)
-    nystroem = settings(lift="nystroem", lift_width=9, lift_seed=0, lift_bandwidth=1.0).agreement()
+    nystroem = draft(**settings(lift="nystroem", lift_width=9, lift_seed=0, lift_bandwidth=1.0))
     assert nystroem.columns == "plain"
-    assert settings(fraction_bits=20).agreement().fraction_bits == 20
+    assert draft(**settings(fraction_bits=20)).fraction_bits == 20
     reference = BackboneReference("fedhip-vit", "ab" * 32, "float32")
-    assert settings(backbone=reference.to_dict()).agreement().backbone == reference
-    assert settings(classes=["cafe\u0301", "y"]).agreement().classes == ("caf\u00e9", "y")
+    assert draft(**settings(backbone=reference.to_dict())).backbone == reference
+    assert draft(**settings(classes=["cafe\u0301", "y"])).classes == ("caf\u00e9", "y")
 
 
 @pytest.mark.parametrize(
@@ -143,13 +138,13 @@ def test_derived_values() -> None:
 )
 def test_wrong_settings_are_named_and_nothing_is_left(tmp_path: Path, changes: dict[str, Any], message: str) -> None:
     with pytest.raises(FederationError) as error:
-        init(tmp_path / "new" / "study", settings(**changes))
+        init(tmp_path / "new" / "study", **settings(**changes))
     assert message in str(error.value)
     assert list(tmp_path.iterdir()) == []
 
 
 def test_two_sites_are_warned_and_can_take_part(tmp_path: Path) -> None:
-    summary = init(tmp_path / "pair", settings(sites=["a", "b"]))
+    summary = init(tmp_path / "pair", **settings(sites=["a", "b"]))
     assert "each can infer the other's" in summary.warnings[0]
     opened = open_site(tmp_path / "pair/site-b")
     assert opened.policy.minimum_cohort == 2
@@ -157,7 +152,7 @@ def test_two_sites_are_warned_and_can_take_part(tmp_path: Path) -> None:
 
 
 def test_a_plain_sum_needs_each_sites_word(tmp_path: Path) -> None:
-    summary = init(tmp_path / "plain", settings(secure_sum=False))
+    summary = init(tmp_path / "plain", **settings(secure_sum=False))
     assert "the server sees" in summary.warnings[0]
     with pytest.raises(PolicyError, match="set require_secure_sum = false"):
         open_site(tmp_path / "plain/site-a")
@@ -177,7 +172,7 @@ def test_a_plain_sum_needs_each_sites_word(tmp_path: Path) -> None:
 def test_keys_are_made_for_others_only_on_this_machine(
     tmp_path: Path, changes: dict[str, Any], made_here: bool
 ) -> None:
-    summary = init(tmp_path / "study", settings(**changes))
+    summary = init(tmp_path / "study", **settings(**changes))
     names = {path.name for path in (tmp_path / "study").rglob("*")}
     assert {"key", "key.pub", "roster.json", "site-a"} & names == (
         {"key", "key.pub", "roster.json", "site-a"} if made_here else set()
@@ -192,11 +187,11 @@ def test_what_is_there_is_never_replaced(tmp_path: Path) -> None:
     (tmp_path / "folder").mkdir()
     (tmp_path / "link").symlink_to(tmp_path / "nowhere")
     for name in ("file", "folder", "link"):
-        with pytest.raises(FederationExistsError, match=f"{name} exists; choose another folder"):
-            init(tmp_path / name, settings())
+        with pytest.raises(SetupError, match=f"{name} exists; choose another folder"):
+            init(tmp_path / name, **settings())
     assert (tmp_path / "file").read_text() == "mine"
     with pytest.raises(FedHiPError, match="is a file, not a folder"):
-        init(tmp_path / "file" / "study", settings())
+        init(tmp_path / "file" / "study", **settings())
     assert len(list(tmp_path.iterdir())) == 3
 
 
@@ -209,8 +204,8 @@ def test_somebody_faster_is_not_overwritten(tmp_path: Path, monkeypatch: pytest.
         last(draft, directory)
 
     monkeypatch.setattr(setup, "take_free_place", meanwhile)
-    with pytest.raises(FederationExistsError, match="study exists"):
-        init(tmp_path / "study", settings())
+    with pytest.raises(SetupError, match="study exists"):
+        init(tmp_path / "study", **settings())
     assert [path.name for path in tmp_path.rglob("*")] == ["study", "theirs"]
 
 
@@ -228,7 +223,7 @@ def test_a_failure_at_any_file_leaves_nothing(tmp_path: Path, monkeypatch: pytes
 
     monkeypatch.setattr(os, "fsync", full)
     with pytest.raises(OSError, match="no space left to write"):
-        init(tmp_path / "new" / "study", settings())
+        init(tmp_path / "new" / "study", **settings())
     assert list(tmp_path.iterdir()) == []
 
 
@@ -238,16 +233,16 @@ def test_a_failure_at_any_file_leaves_nothing(tmp_path: Path, monkeypatch: pytes
 @pytest.mark.parametrize("name", [name for name in SITE_FILES if name != "key.pub"])
 def test_a_missing_file_is_named(site: Path, name: str) -> None:
     (site / name).unlink()
-    with pytest.raises(SiteFolderError, match=f"lacks {name}"):
+    with pytest.raises(SetupError, match=f"lacks {name}"):
         open_site(site)
 
 
 def test_all_missing_files_are_named_at_once(tmp_path: Path) -> None:
-    with pytest.raises(SiteFolderError) as error:
+    with pytest.raises(SetupError) as error:
         open_site(tmp_path)
     for name in ("federation.toml", "roster.json", "ca.crt", "connection.toml", "site.toml", "key"):
         assert name in str(error.value)
-    with pytest.raises(SiteFolderError, match="there is no folder"):
+    with pytest.raises(SetupError, match="there is no folder"):
         open_site(tmp_path / "none")
 
 
@@ -264,50 +259,50 @@ def test_the_folder_may_lie_anywhere(site: Path, monkeypatch: pytest.MonkeyPatch
 
 def test_a_key_of_somebody_else(site: Path, made: InitSummary, tmp_path: Path) -> None:
     shutil.copy(made.directory / "site-b/key", site / "key")
-    with pytest.raises(CredentialError, match="is that of the site 'b', and this folder is that of the site 'a'"):
+    with pytest.raises(SetupError, match="is that of the site 'b', and this folder is that of the site 'a'"):
         open_site(site)
     (site / "key").unlink()
     (site / "key.pub").unlink()
     make_site_key(site / "key")
-    with pytest.raises(CredentialError, match="is not in the roster, and this folder is that of the site 'a'"):
+    with pytest.raises(SetupError, match="is not in the roster, and this folder is that of the site 'a'"):
         open_site(site)
 
 
 def test_a_key_that_others_can_read(site: Path) -> None:
     (site / "key").chmod(0o644)
-    with pytest.raises(OpenKeyError, match="chmod 600"):
+    with pytest.raises(SetupError, match="chmod 600"):
         open_site(site)
 
 
 def test_files_of_another_federation(site: Path, tmp_path: Path) -> None:
-    init(tmp_path / "other", settings(name="other"))
-    init(tmp_path / "larger", settings(sites=list("abcde")))
+    init(tmp_path / "other", **settings(name="other"))
+    init(tmp_path / "larger", **settings(sites=list("abcde")))
     shutil.copy(site / "roster.json", tmp_path / "kept")
     for source, message in (("other", "federation 'other'"), ("larger", "site 'e' that nobody agreed on")):
         shutil.copy(tmp_path / source / "roster.json", site / "roster.json")
-        with pytest.raises(RosterError, match=message):
+        with pytest.raises(SetupError, match=message):
             open_site(site)
     # The same names with other keys: this site's own key tells.
-    init(tmp_path / "twin", settings())
+    init(tmp_path / "twin", **settings())
     shutil.copy(tmp_path / "twin/roster.json", site / "roster.json")
-    with pytest.raises(CredentialError, match="is not in the roster"):
+    with pytest.raises(SetupError, match="is not in the roster"):
         open_site(site)
 
 
 @pytest.mark.parametrize(
     ("name", "old", "new", "error", "message"),
     [
-        ("connection.toml", 'site = "a"', 'site = "e"', SiteNameError, "has no site 'e'"),
-        ("connection.toml", 'site = "a"', "site = 1", SiteFolderError, "site is 1"),
-        ("connection.toml", 'site = "a"', "", SiteFolderError, "site is None"),
-        ("connection.toml", ":9443", "", SiteFolderError, "it has no port"),
-        ("connection.toml", ":9443", ":99999", SiteFolderError, "port is 99999"),
-        ("connection.toml", "server.", "ser ver.", SiteFolderError, "host is 'ser ver"),
-        ("connection.toml", "address", "adress", SiteFolderError, "did you mean 'address'"),
+        ("connection.toml", 'site = "a"', 'site = "e"', SetupError, "has no site 'e'"),
+        ("connection.toml", 'site = "a"', "site = 1", SetupError, "site is 1"),
+        ("connection.toml", 'site = "a"', "", SetupError, "site is None"),
+        ("connection.toml", ":9443", "", SetupError, "it has no port"),
+        ("connection.toml", ":9443", ":99999", SetupError, "port is 99999"),
+        ("connection.toml", "server.", "ser ver.", SetupError, "host is 'ser ver"),
+        ("connection.toml", "address", "adress", SetupError, "did you mean 'address'"),
         ("site.toml", "minimum_cohort = 3", "minimum_cohort = 5", PolicyError, "the federation has 4 sites"),
         ("site.toml", "[class_names]", '[class_names]\nz = "q"', PolicyError, "maps 'z' to 'q'"),
-        ("ca.crt", "BEGIN", "BEGUN", CredentialError, "ca.crt is not a certificate"),
-        ("roster.json", "study", "st udy", RosterError, "name is 'st udy'"),
+        ("ca.crt", "BEGIN", "BEGUN", SetupError, "ca.crt is not a certificate"),
+        ("roster.json", "study", "st udy", SetupError, "name is 'st udy'"),
     ],
 )
 def test_a_changed_file_is_named(
@@ -338,10 +333,10 @@ def test_addresses() -> None:
         assert format_address(host, port) == text
         assert parse_address(text) == (host.lower(), port)
     for text in ("", "host", "host:", ":80", "host:0", "host:-1", "host:٣", "2001:db8::1:80", "[x]:80", "host:8 0"):
-        with pytest.raises(CredentialError):
+        with pytest.raises(SetupError):
             parse_address(text)
 
 
 def test_init_prints_nothing(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
-    init(tmp_path / "pair", settings(sites=["a", "b"]))
+    init(tmp_path / "pair", **settings(sites=["a", "b"]))
     assert capfd.readouterr() == ("", "")

@@ -15,8 +15,8 @@ import torch
 from fedhip.core.logistic import GridModel
 from fedhip.federation.codes import SiteCode
 from fedhip.federation.secure_sum import Collector
-from fedhip.federation.sums.later import Ask, fit_of, losses_of, model_arrays, model_body, term_of
-from fedhip.federation.sums.vector import Layout, Vector, digest_of, to_vector
+from fedhip.federation.sums.logistic import fit_of, model_arrays, model_body, term_of
+from fedhip.federation.sums.vector import Layout, Vector, digest_of, losses_of, to_vector
 from fedhip.federation.transport.wire import Letter, Step, by_site, context_of
 from tests.federation.samples import CLASSES, FOUR, ONE_SUM, WIDTH, clients, encoding, sum_of, survey_of
 from tests.federation.table import Table
@@ -41,13 +41,13 @@ class LaterTable(Table):
         for site in FOUR:
             self._ok(site, Step.UNMASK, self.unmask(*FOUR))
 
-    def question(self, ask: Ask | str, *models: GridModel) -> tuple[dict[str, Any], dict[str, Any]]:
+    def question(self, ask: str, *models: GridModel) -> tuple[dict[str, Any], dict[str, Any]]:
         body = {"ask": str(ask), "sum": self.digest, **model_body(models)}
-        return body, {"total": self.total} if ask == Ask.TEMPERATURE else dict(model_arrays(models)) if models else {}
+        return body, {"total": self.total} if ask == "temperature" else dict(model_arrays(models)) if models else {}
 
     def told(self, ask: str) -> tuple[str | None, str | None]:
         """The digests of the sums that the sites have by then: the first, and that of the statistics."""
-        return self.about, None if ask == Ask.STATISTICS else self.digest
+        return self.about, None if ask == "statistics" else self.digest
 
     def keys(self, site: str, number: int, *question: Any, attempt: int | None = None) -> SiteCode:
         """What a site says to the first question of a sum."""
@@ -101,8 +101,8 @@ def test_sums_by_hand(table: LaterTable) -> None:
     from fedhip.core.fixedpoint import round_features
     from fedhip.core.logistic import logistic_term
 
-    table.sum(2, *table.question(Ask.TEMPERATURE))
-    found = table.sum(3, *table.question(Ask.GRADIENT, model()))
+    table.sum(2, *table.question("temperature"))
+    found = table.sum(3, *table.question("gradient", model()))
     fit = fit_of(table.total, LAYOUT, table.trial.bits)
     terms = (
         logistic_term(round_features(torch.tensor(c.train[0]), table.trial.bits), c.train[1], model(),
@@ -113,8 +113,8 @@ def test_sums_by_hand(table: LaterTable) -> None:
 
 
 def test_a_second_unmasking_of_a_sum(table: LaterTable) -> None:
-    question = table.question(Ask.GRADIENT, model())
-    table.sum(2, *table.question(Ask.TEMPERATURE))
+    question = table.question("gradient", model())
+    table.sum(2, *table.question("temperature"))
     table.sum(3, *question)
     assert table.keys("a", 3, *question) is SiteCode.ANSWERED
     of_sum: Any = {"round": 3, "attempt": table.attempt}
@@ -126,12 +126,12 @@ def test_a_second_unmasking_of_a_sum(table: LaterTable) -> None:
 @pytest.mark.parametrize("number", [2, 3])
 def test_keys_of_another_sum_or_of_another_attempt(table: LaterTable, number: int) -> None:
     """They are signed for one attempt of one sum: a server cannot bring them back."""
-    temperature = table.question(Ask.TEMPERATURE)
+    temperature = table.question("temperature")
     old = {site: table.ask(site, Step.KEYS, *temperature, round=2, attempt=2).data("keys") for site in FOUR}
     table.attempt = 2
     if number == 3:
         table.sum(2, *temperature)
-    question = temperature if number == 2 else table.question(Ask.GRADIENT, model())
+    question = temperature if number == 2 else table.question("gradient", model())
     of_sum: Any = {"round": number, "attempt": 9}
     fresh = {site: table.ask(site, Step.KEYS, *question, **of_sum).data("keys") for site in FOUR}
     mixed = by_site("keys", {**fresh, "b": old["b"]})
@@ -140,43 +140,43 @@ def test_keys_of_another_sum_or_of_another_attempt(table: LaterTable, number: in
 
 
 def test_a_step_of_another_sum(table: LaterTable) -> None:
-    table.sum(2, *table.question(Ask.TEMPERATURE), until=Step.MASK)
+    table.sum(2, *table.question("temperature"), until=Step.MASK)
     for number in (1, 3):
         assert table.code("a", Step.UNMASK, table.unmask(*FOUR), round=number) is SiteCode.ORDER
 
 
 def test_a_sum_that_is_not_the_next(table: LaterTable) -> None:
-    gradient, temperature = table.question(Ask.GRADIENT, model()), table.question(Ask.TEMPERATURE)
+    gradient, temperature = table.question("gradient", model()), table.question("temperature")
     assert table.keys("a", 2, *gradient) is SiteCode.ORDER  # no temperature yet
     assert table.keys("a", 3, *temperature) is SiteCode.ORDER
     table.sum(2, *temperature)
     assert table.keys("a", 4, *gradient) is SiteCode.ORDER
     assert table.keys("a", 3, *temperature) is SiteCode.ORDER  # a second one
     assert table.keys("a", 3, *table.question("rows")) is SiteCode.ORDER
-    assert table.keys("a", 3, *table.question(Ask.PENALTY, model(), model(2.0))) is SiteCode.ORDER
+    assert table.keys("a", 3, *table.question("penalty", model(), model(2.0))) is SiteCode.ORDER
     assert table.keys("a", 3, *gradient, attempt=1) is SiteCode.OK
     assert table.keys("a", 3, *gradient, attempt=1) is SiteCode.ANSWERED
-    assert table.keys("a", 4, *table.question(Ask.GRADIENT, model(2.0))) is SiteCode.ORDER  # the third is not masked
+    assert table.keys("a", 4, *table.question("gradient", model(2.0))) is SiteCode.ORDER  # the third is not masked
 
 
 def test_no_more_gradients_than_agreed(tmp_path: Path) -> None:
     table = LaterTable(tmp_path, gradient_rounds=2)
     table.statistics()
-    table.sum(2, *table.question(Ask.TEMPERATURE))
+    table.sum(2, *table.question("temperature"))
     for number in (3, 4):
-        table.sum(number, *table.question(Ask.GRADIENT, model(float(number))))
-    assert table.keys("a", 5, *table.question(Ask.GRADIENT, model(5.0))) is SiteCode.ORDER
+        table.sum(number, *table.question("gradient", model(float(number))))
+    assert table.keys("a", 5, *table.question("gradient", model(5.0))) is SiteCode.ORDER
 
 
 def test_another_sum_of_statistics(table: LaterTable) -> None:
-    body, arrays = table.question(Ask.TEMPERATURE)
+    body, arrays = table.question("temperature")
     other = table.total + np.uint64(1)
     assert table.keys("a", 2, {**body, "sum": "0" * 64}, arrays) is SiteCode.MALFORMED
     assert table.keys("a", 2, body, {"total": table.total[:-1]}) is SiteCode.MALFORMED
     assert table.keys("a", 2, body) is SiteCode.TOTAL  # none came
     table.sum(2, body, arrays)
     assert table.keys("a", 3, {**body, "ask": "gradient", "sum": digest_of(other)}) is SiteCode.TOTAL
-    gradient, weights = table.question(Ask.GRADIENT, model())
+    gradient, weights = table.question("gradient", model())
     assert table.keys("a", 3, {**gradient, "sum": digest_of(other)}, {**weights, "total": other}) is SiteCode.TOTAL
     assert table.code("a", Step.PERSONALIZE, {"sites": list(FOUR), "beta": 1.0, "sum": "0" * 64}) is SiteCode.TOTAL
 
@@ -184,32 +184,32 @@ def test_another_sum_of_statistics(table: LaterTable) -> None:
 def test_a_total_that_does_not_hold_the_sites_rows_is_the_only_one(table: LaterTable) -> None:
     """Whether a total holds the rows is a bit about them, and there is one such bit for an agreement."""
     lacking = to_vector(sum_of(("b",), table.trial.agreement)) // np.uint64(4)
-    body, _ = table.question(Ask.TEMPERATURE)
+    body, _ = table.question("temperature")
     assert table.keys("a", 2, {**body, "sum": digest_of(lacking)}, {"total": lacking}) is SiteCode.TOTAL
-    assert table.keys("a", 2, *table.question(Ask.TEMPERATURE)) is SiteCode.TOTAL
+    assert table.keys("a", 2, *table.question("temperature")) is SiteCode.TOTAL
     table.begin(b"t" * 32)
     assert table.code("a", Step.HELLO) is SiteCode.SECOND_SUM
 
 
 def test_the_same_weights_in_two_sums(table: LaterTable) -> None:
-    table.sum(2, *table.question(Ask.TEMPERATURE))
-    table.sum(3, *table.question(Ask.GRADIENT, model()))
-    assert table.keys("a", 4, *table.question(Ask.GRADIENT, model())) is SiteCode.WEIGHTS
-    assert table.keys("a", 4, *table.question(Ask.GRADIENT, model(2.0))) is SiteCode.OK
+    table.sum(2, *table.question("temperature"))
+    table.sum(3, *table.question("gradient", model()))
+    assert table.keys("a", 4, *table.question("gradient", model())) is SiteCode.WEIGHTS
+    assert table.keys("a", 4, *table.question("gradient", model(2.0))) is SiteCode.OK
 
 
 def test_many_weights_in_one_sum(table: LaterTable) -> None:
     """Whether a loss is finite is a bit about a site's own rows."""
-    table.sum(2, *table.question(Ask.TEMPERATURE))
-    huge = [table.keys("a", 3, *table.question(Ask.GRADIENT, model(2.0 ** (30 + i)))) for i in range(7)]
+    table.sum(2, *table.question("temperature"))
+    huge = [table.keys("a", 3, *table.question("gradient", model(2.0 ** (30 + i)))) for i in range(7)]
     assert huge == [SiteCode.LOSS] * 6 + [SiteCode.WEIGHTS]
-    assert table.keys("a", 3, *table.question(Ask.GRADIENT, model())) is SiteCode.WEIGHTS
+    assert table.keys("a", 3, *table.question("gradient", model())) is SiteCode.WEIGHTS
 
 
 @pytest.mark.parametrize("damage", ["short", "kind", "large", "bits"])
 def test_weights_that_are_none(table: LaterTable, damage: str) -> None:
-    table.sum(2, *table.question(Ask.TEMPERATURE))
-    body, arrays = table.question(Ask.GRADIENT, model())
+    table.sum(2, *table.question("temperature"))
+    body, arrays = table.question("gradient", model())
     steps = arrays["models"]
     if damage == "bits":
         body["bits-0"] = 5000
@@ -219,19 +219,19 @@ def test_weights_that_are_none(table: LaterTable, damage: str) -> None:
 
 
 def test_penalties_after_weights_that_nobody_was_asked_about(table: LaterTable) -> None:
-    table.sum(2, *table.question(Ask.TEMPERATURE))
-    sums = [table.sum(number, *table.question(Ask.GRADIENT, model(float(number)))) for number in (3, 4)]
-    body, arrays = table.question(Ask.PENALTY, model(3.0), model(7.0))
+    table.sum(2, *table.question("temperature"))
+    sums = [table.sum(number, *table.question("gradient", model(float(number)))) for number in (3, 4)]
+    body, arrays = table.question("penalty", model(3.0), model(7.0))
     arrays["sums"] = np.concatenate(sums)  # type: ignore[arg-type]
     body["temperature"] = 2.0
     assert table.keys("a", 5, body, arrays) is SiteCode.WEIGHTS
-    body, more = table.question(Ask.PENALTY, model(3.0), model(4.0))
+    body, more = table.question("penalty", model(3.0), model(4.0))
     assert table.keys("a", 5, {**body, "temperature": 2.0}, {**arrays, **more}) is SiteCode.OK
 
 
 def test_a_sum_that_a_site_has_left_is_refused_in_each_step(table: LaterTable) -> None:
-    table.sum(2, *table.question(Ask.TEMPERATURE))
-    gradient = table.question(Ask.GRADIENT, model())
+    table.sum(2, *table.question("temperature"))
+    gradient = table.question("gradient", model())
     with pytest.raises(AssertionError, match="d was in the sum before"):
         table.sum(3, *gradient, sites=FOUR[:3])  # left before the keys
     assert "share of sum 3: refused (leaver)" in table.trial.log("a")
@@ -314,14 +314,14 @@ def test_statistics_that_are_not_their_turn(three: ThreeSums) -> None:
 def test_a_first_sum_that_is_none(three: ThreeSums) -> None:
     three.survey()
     body, arrays = three.for_statistics()
-    assert three.keys("a", 2, body) is SiteCode.MALFORMED
+    assert three.keys("a", 2, body) is SiteCode.TOTAL  # none came
     assert three.keys("a", 2, body, {"moments": three.moments[1:]}) is SiteCode.MALFORMED
     assert three.keys("a", 2, {**body, "sum": "0" * 64}, arrays) is SiteCode.MALFORMED
     for place, number in ((-1, 0), (-1, 1 << 40), (0, 1 << 20), ((5 * 4 + 1) * WIDTH, 1 << 50)):  # those of no rows
         wrong = three.moments.copy()
         wrong[place] = number
         assert three.keys("a", 2, *_about(body, wrong)) is SiteCode.TOTAL
-    assert "the first sum that came is that of no rows" in three.trial.log("a")
+    assert "what the columns are like that came is that of no rows" in three.trial.log("a")
     assert "Traceback" not in three.trial.log("a")
     assert three.keys("a", 2, body, arrays) is SiteCode.OK  # they were no questions at all
 
@@ -337,7 +337,7 @@ def test_one_first_sum_for_an_agreement(three: ThreeSums) -> None:
     other = survey_of(("a", "b", "c"))
     assert three.keys("a", 2, *_about(body, other)) is SiteCode.OK
     assert three.keys("a", 2, body, arrays) is SiteCode.TOTAL
-    assert "other moments than those that came first" in three.trial.log("a")
+    assert "another sum of what the columns are like than the one that came first" in three.trial.log("a")
     three.begin(b"t" * 32)  # nor does a new session help
     assert three.code("a", Step.HELLO) is SiteCode.SECOND_SUM
 
@@ -460,7 +460,7 @@ def ridges(tmp_path: Path) -> LaterTable:
 
 
 def test_priors_that_are_not_their_turn(table: LaterTable, tmp_path: Path) -> None:
-    for ask in (Ask.SCALE, Ask.PRIOR):  # not agreed on
+    for ask in ("scale", "prior"):  # not agreed on
         assert table.keys("a", 2, {"ask": str(ask), "sum": table.digest}, {"total": table.total}) is SiteCode.ORDER
     lda = LaterTable(tmp_path / "lda", head="lda", gradient_rounds=None, prior="client")
     lda.statistics()
@@ -496,11 +496,11 @@ def test_what_two_sums_tell_of_a_leaver_and_why_sites_refuse(table: LaterTable) 
     """With consent to leavers a server that names a site gone has its class sums, nearly: here it does so."""
     for site in FOUR:
         table.trial.policy(site, "allow_leavers = true")
-    table.sum(2, *table.question(Ask.TEMPERATURE))
+    table.sum(2, *table.question("temperature"))
     zero = GridModel(torch.zeros((WIDTH + 1, len(CLASSES)), dtype=torch.int32), 23)
     nearly = replace(zero, steps=zero.steps + torch.eye(WIDTH + 1, len(CLASSES), dtype=torch.int32))
-    with_c = table.sum(3, *table.question(Ask.GRADIENT, zero))
-    without = table.sum(4, *table.question(Ask.GRADIENT, nearly), sites=("a", "b", "d"))
+    with_c = table.sum(3, *table.question("gradient", zero))
+    without = table.sum(4, *table.question("gradient", nearly), sites=("a", "b", "d"))
     fit = fit_of(table.total, LAYOUT, table.trial.bits)
     told = term_of(with_c, LAYOUT, fit.rows).slopes - term_of(without, LAYOUT, fit.rows).slopes  # type: ignore[arg-type]
     (c,) = clients(["c"])
@@ -516,7 +516,7 @@ def test_what_made_up_weights_tell_of_a_row_that_lies_far_out(table: LaterTable)
     largest, second = X[:, 0].topk(2).values
     weights = torch.zeros((WIDTH + 1, len(CLASSES)), dtype=torch.float64)
     weights[0, 0], weights[-1, 0] = 1000.0, -1000.0 * (largest + second) / 2
-    table.sum(2, *table.question(Ask.TEMPERATURE))
-    found = table.sum(3, *table.question(Ask.GRADIENT, GridModel.of(weights)))
+    table.sum(2, *table.question("temperature"))
+    found = table.sum(3, *table.question("gradient", GridModel.of(weights)))
     row = term_of(found, LAYOUT, fit.rows).slopes[:, 0] + fit.statistics.cross[:, 0]  # type: ignore[arg-type]
     torch.testing.assert_close(row, X[X[:, 0].argmax()], rtol=0.0, atol=1e-3)

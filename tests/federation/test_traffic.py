@@ -8,11 +8,10 @@ import pytest
 import torch
 
 from fedhip.federation.agreement.agreement import Agreement
-from fedhip.federation.server.traffic import traffic_of
-from fedhip.federation.sums.later import losses_vector
-from fedhip.federation.sums.lifts import moments_vector, plan_of
-from fedhip.federation.sums.priors import beta_shape
-from fedhip.federation.sums.vector import to_vector
+from fedhip.federation.sums.ridge import beta_shape
+from fedhip.federation.sums.statistics import moments_vector, plan_of
+from fedhip.federation.sums.traffic import traffic_of
+from fedhip.federation.sums.vector import losses_vector, to_vector
 from fedhip.heads import head_named
 from fedhip.heads.options import options_of
 from fedhip.heads.round import run_head

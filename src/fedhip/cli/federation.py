@@ -169,7 +169,7 @@ def _print_nginx(place: ServerPlace, door: Any) -> int:
 
 def site(args: argparse.Namespace) -> int:
     """Take part."""
-    from fedhip.federation.errors import SiteNameError
+    from fedhip.federation.errors import SetupError
     from fedhip.federation.operations import background
     from fedhip.federation.site.before import require_ready
     from fedhip.federation.site.folder import open_site
@@ -178,7 +178,7 @@ def site(args: argparse.Namespace) -> int:
 
     opened = open_site(args.folder)
     if args.name not in (None, opened.name):
-        raise SiteNameError(f"{args.folder} is the folder of site {opened.name!r}, not of {args.name!r}")
+        raise SetupError(f"{args.folder} is the folder of site {opened.name!r}, not of {args.name!r}")
     rows: Path = args.data or args.features
     ready = require_ready(opened, rows, out=args.out, weights=args.weights, device=args.device)
     if isinstance(ready.data, Dataset):

@@ -17,7 +17,7 @@ from flwr.app import Context, Message
 from flwr.clientapp import ClientApp
 
 from fedhip.federation.codes import SiteCode
-from fedhip.federation.errors import MessageError, SiteFolderError
+from fedhip.federation.errors import MessageError, SetupError
 from fedhip.federation.site.ledger import Allowance
 from fedhip.federation.site.site import Site, code_of
 from fedhip.federation.transport.wire import (
@@ -66,9 +66,7 @@ def _site(context: Context) -> Site:
 
     folder, data = path("site-folder"), path("data")
     if folder is None or data is None:
-        raise SiteFolderError(
-            "the node's configuration lacks site-folder or data; start it with: fedhip federation site"
-        )
+        raise SetupError("the node's configuration lacks site-folder or data; start it with: fedhip federation site")
     return Site(
         folder,
         data,

@@ -16,7 +16,7 @@ from flwr.supercore.control import ControlHttpClient
 from flwr.supercore.fab import Fab
 from flwr.supercore.interceptors import RuntimeVersionHttpInterceptor
 
-from fedhip.federation.errors import NotServingError
+from fedhip.federation.errors import EngineError
 from fedhip.federation.operations.places import State
 from fedhip.federation.transport.control import Control
 from fedhip.federation.transport.link import HEADER
@@ -70,9 +70,9 @@ def test_another_secret(control: Control, place: Path, tmp_path: Path) -> None: 
     guessed = tmp_path / "secret"
     guessed.write_bytes(b"guessed")
     port = int(control.address.rpartition(":")[2])
-    with Control(port, place / "ca" / "ca.crt", guessed) as other, pytest.raises(NotServingError, match="secret"):
+    with Control(port, place / "ca" / "ca.crt", guessed) as other, pytest.raises(EngineError, match="secret"):
         other.nodes()
-    with pytest.raises(NotServingError, match="as the user who serves"):
+    with pytest.raises(EngineError, match="as the user who serves"):
         Control(port, place / "ca" / "ca.crt", tmp_path / "none")
 
 

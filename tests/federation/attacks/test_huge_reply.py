@@ -32,9 +32,7 @@ from flwr.superlink.servicer.fleet import fleet_handlers
 
 from fedhip.federation.agreement.agreement import Agreement
 from fedhip.federation.codes import ServerCode, SiteCode, meaning
-from fedhip.federation.sums.later import Ask
-from fedhip.federation.sums.lifts import moments_length
-from fedhip.federation.sums.priors import later_length
+from fedhip.federation.sums.table import TABLE
 from fedhip.federation.transport import link
 from fedhip.federation.transport.bounds import PIECE, Bounds, bound_pulls
 from fedhip.federation.transport.exchange import Exchange, Question, Reply
@@ -221,10 +219,8 @@ def test_an_honest_answer_passes(bounded: Bounds) -> None:
 def test_no_sum_of_an_agreement_is_larger(settings: dict[str, Any]) -> None:
     agreed = agreement_of(**settings)
     bounds = Bounds.of(agreed)
-    asks = {Ask.STATISTICS, Ask.BETA, Ask.TEMPERATURE, Ask.GRADIENT, Ask.PENALTY, Ask.SCALE}
-    lengths = [later_length(ask, agreed) for ask in asks | ({Ask.PRIOR} if agreed.prior == "client" else set())]
-    if agreed.has_first_sum:
-        lengths.append(moments_length(agreed))
+    lengths = [kind.length(agreed) for kind in TABLE if kind.count(agreed)]
+    assert agreed.layout.size in lengths
     assert max(lengths) <= bounds.numbers
     assert PIECE == FLWR_PRIVATE_MAX_ARRAY_CHUNK_SIZE
 

@@ -91,7 +91,7 @@ def test_a_survey_that_does_not_hold_the_site_s_own(tmp_path: Path) -> None:
     lacking = survey_of(FOUR[1:2])
     body = {**table.for_statistics()[0], "sum": digest_of(lacking)}
     assert table.keys("a", 2, body, {"moments": lacking}) is SiteCode.TOTAL
-    assert "less what this site gave to it, is that of no rows" in table.trial.log("a")
+    assert "the sum that came does not fit this site's rows: the survey is of" in table.trial.log("a")
 
 
 def test_sites_that_were_told_different_sums_can_tell(tmp_path: Path) -> None:

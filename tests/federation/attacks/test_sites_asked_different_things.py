@@ -18,7 +18,7 @@ import torch
 from fedhip.core.logistic import GridModel
 from fedhip.federation.codes import SiteCode
 from fedhip.federation.secure_sum import Collector
-from fedhip.federation.sums.later import Ask, fit_of, term_of
+from fedhip.federation.sums.logistic import fit_of, term_of
 from fedhip.federation.sums.vector import Vector, digest_of
 from fedhip.federation.transport.wire import Letter, Step, by_site, context_of
 from tests.federation.samples import CLASSES, FOUR, WIDTH, clients, survey_of
@@ -87,13 +87,13 @@ def test_a_gradient_of_one_site(tmp_path: Path) -> None:
     """W = 0 to all but c, whose gradient is then the sum less the class sums that the server has."""
     table = LaterTable(tmp_path)
     table.statistics()
-    table.sum(2, *table.question(Ask.TEMPERATURE))
+    table.sum(2, *table.question("temperature"))
     fit = fit_of(table.total, LAYOUT, table.trial.bits)
     zero = GridModel(torch.zeros((WIDTH + 1, len(CLASSES)), dtype=torch.int32), 23)
     # All of c's rows into the last class, which nobody has.
     chosen = torch.zeros((WIDTH + 1, len(CLASSES)), dtype=torch.float64)
     chosen[-1, -1] = 1000.0
-    questions = each(table.question(Ask.GRADIENT, zero), table.question(Ask.GRADIENT, GridModel.of(chosen)))
+    questions = each(table.question("gradient", zero), table.question("gradient", GridModel.of(chosen)))
 
     def steal() -> None:
         told = term_of(ask_each(table, 3, questions), LAYOUT, fit.rows)
@@ -115,19 +115,19 @@ def test_a_gradient_of_one_site(tmp_path: Path) -> None:
 def test_gradients_are_refused_by_everybody(tmp_path: Path) -> None:
     table = LaterTable(tmp_path)
     table.statistics()
-    table.sum(2, *table.question(Ask.TEMPERATURE))
-    questions = each(table.question(Ask.GRADIENT, model()), table.question(Ask.GRADIENT, model(2.0)))
+    table.sum(2, *table.question("temperature"))
+    questions = each(table.question("gradient", model()), table.question("gradient", model(2.0)))
     require_refused(table, 3, questions)
-    same = table.question(Ask.GRADIENT, model(3.0))
+    same = table.question("gradient", model(3.0))
     assert len(ask_each(table, 3, each(same, same)))  # one question to all of them is no attack
 
 
 def test_penalties(tmp_path: Path) -> None:
     table = LaterTable(tmp_path)
     table.statistics()
-    table.sum(2, *table.question(Ask.TEMPERATURE))
-    sums = [table.sum(number, *table.question(Ask.GRADIENT, model(float(number)))) for number in (3, 4)]
-    body, arrays = table.question(Ask.PENALTY, model(3.0), model(4.0))
+    table.sum(2, *table.question("temperature"))
+    sums = [table.sum(number, *table.question("gradient", model(float(number)))) for number in (3, 4)]
+    body, arrays = table.question("penalty", model(3.0), model(4.0))
     arrays["sums"] = np.concatenate(sums)  # type: ignore[arg-type]
     right = {**body, "temperature": 2.0}, arrays
     require_refused(table, 5, each(right, ({**body, "temperature": 2.5}, arrays)))
@@ -140,7 +140,7 @@ def test_temperatures_about_another_sum(tmp_path: Path, head: str) -> None:
     settings = {"gradient_rounds": None, "prior": "client"} if head == "lda" else {}
     table = LaterTable(tmp_path, head=head, **settings)
     table.statistics()
-    body, arrays = table.question(Ask.TEMPERATURE)
+    body, arrays = table.question("temperature")
     other = table.total.copy()
     LAYOUT.counts(other)[0] += 1
     made_up = {**body, "sum": digest_of(other)}, {"total": other}
@@ -150,7 +150,7 @@ def test_temperatures_about_another_sum(tmp_path: Path, head: str) -> None:
 def lda_until_scale(tmp_path: Path) -> tuple[LaterTable, dict[str, Any]]:
     table = LaterTable(tmp_path, head="lda", gradient_rounds=None, prior="client")
     table.statistics()
-    table.sum(2, *table.question(Ask.TEMPERATURE))
+    table.sum(2, *table.question("temperature"))
     return table, {"ask": "scale", "sum": table.digest, "temperature": 2.0}
 
 
@@ -179,8 +179,8 @@ def test_scales_of_another_logistic_head(tmp_path: Path) -> None:
     """Weights of the head are the server's choice, as those of a gradient are."""
     table = LaterTable(tmp_path, prior="client")
     table.statistics()
-    table.sum(2, *table.question(Ask.TEMPERATURE))
-    table.sum(3, *table.question(Ask.GRADIENT, model()))
+    table.sum(2, *table.question("temperature"))
+    table.sum(3, *table.question("gradient", model()))
     rows = (WIDTH + 1) * len(CLASSES)
     settings = {"penalty": 1.0, "temperature": 1.0, "curvature": 1.0}
     body = {"ask": "scale", "sum": table.digest, **settings}

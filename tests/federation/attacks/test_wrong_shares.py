@@ -15,11 +15,10 @@ from flwr.app import ConfigRecord, RecordDict
 
 from fedhip.federation.codes import ServerCode, SiteCode
 from fedhip.federation.errors import RoundError
-from fedhip.federation.secure_sum import Collector, Member, SiteDroppedError
+from fedhip.federation.secure_sum import Collector, Member, SecureSumError
 from fedhip.federation.secure_sum import member as member_module
 from fedhip.federation.secure_sum.shamir import SHARE_BYTES, split
-from fedhip.federation.server.server import Round
-from fedhip.federation.sums.later import Ask
+from fedhip.federation.server.round import Round
 from fedhip.federation.transport.wire import Step, by_site
 from tests.federation.grid import ServerKilled
 from tests.federation.samples import EIGHT, FOUR, ONE_SUM, Trial, sum_of, vector_of
@@ -218,7 +217,7 @@ class Unmasked(Table):
 
 
 def proof_of(collector: Collector) -> bytes:
-    with pytest.raises(SiteDroppedError):
+    with pytest.raises(SecureSumError):
         collector.result()
     return collector.proof("c")
 
@@ -326,10 +325,10 @@ class Gradients(LaterTable):
     def __init__(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         super().__init__(tmp_path)
         self.statistics()
-        self.sum(2, *self.question(Ask.TEMPERATURE))
+        self.sum(2, *self.question("temperature"))
         with monkeypatch.context() as patch:
             deals_wrong(patch, 3)
-            collector = cast(Collector, self.sum(3, *self.question(Ask.GRADIENT, model()), until=Step.MASK))
+            collector = cast(Collector, self.sum(3, *self.question("gradient", model()), until=Step.MASK))
         collector.survivors()
         for site in FOUR:
             answer = self.ask(site, Step.UNMASK, self.unmask(*FOUR), round=3, attempt=self.attempt)
@@ -337,7 +336,7 @@ class Gradients(LaterTable):
         self.proof = proof_of(collector)
 
     def again(self, scale: float = 1.0, **proofs: bytes) -> tuple[dict[str, Any], dict[str, Any]]:
-        body, arrays = self.question(Ask.GRADIENT, model(scale))
+        body, arrays = self.question("gradient", model(scale))
         return {**body, **by_site("proofs", proofs)}, arrays
 
 
@@ -347,7 +346,7 @@ def test_a_sum_of_gradients_is_made_again_once_and_about_the_same_weights(
     """Other weights would be one gradient more than agreed, for each site that the server has lie for it."""
     table = Gradients(tmp_path, monkeypatch)
     proof = table.proof
-    assert table.keys("a", 3, *table.question(Ask.GRADIENT, model())) is SiteCode.ANSWERED
+    assert table.keys("a", 3, *table.question("gradient", model())) is SiteCode.ANSWERED
     assert table.keys("a", 3, *table.again(b=proof)) is SiteCode.SECURE_SUM
     assert table.keys("a", 3, *table.again(2.0, c=proof)) is SiteCode.WEIGHTS
     assert table.keys("a", 4, *table.again(2.0, c=proof)) is SiteCode.ORDER
@@ -356,7 +355,7 @@ def test_a_sum_of_gradients_is_made_again_once_and_about_the_same_weights(
     assert table.keys("a", 3, *table.again(2.0, c=proof)) is SiteCode.WEIGHTS
     table.sum(3, *table.again(c=proof), sites=THREE)
     assert table.keys("a", 3, *table.again(c=proof)) is SiteCode.ANSWERED
-    table.sum(4, *table.question(Ask.GRADIENT, model(2.0)), sites=THREE)
+    table.sum(4, *table.question("gradient", model(2.0)), sites=THREE)
     assert "c dealt wrong shares" in table.trial.log("a")
 
 

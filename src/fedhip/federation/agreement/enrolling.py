@@ -33,12 +33,8 @@ from fedhip.federation.agreement.parcel import Parcel, Reply
 from fedhip.federation.agreement.policy import Policy
 from fedhip.federation.agreement.roster import Roster
 from fedhip.federation.errors import (
-    CredentialError,
     FederationError,
-    FederationExistsError,
-    ParcelError,
-    RosterError,
-    SiteNameError,
+    SetupError,
 )
 from fedhip.federation.operations.places import ServerPlace, command, take_free_place
 from fedhip.federation.site.folder import (
@@ -89,11 +85,11 @@ def accept_first(parcel: Parcel, folder: str | Path) -> Path:
     folder = Path(folder).absolute()
     reply = f"reply-{parcel.site}.json"
     if (folder / reply).is_file():
-        raise FederationExistsError(
+        raise SetupError(
             f"{folder} exists: a first parcel was accepted there already, and its reply is {folder / reply}"
         )
     if folder.is_symlink() or folder.exists():
-        raise FederationExistsError(f"{folder} exists; choose another folder with --out: a key is never replaced")
+        raise SetupError(f"{folder} exists; choose another folder with --out: a key is never replaced")
     require_folder(folder.parent)
     with beside(folder) as draft:
         draft.chmod(0o700)
@@ -108,29 +104,27 @@ def accept_second(parcel: Parcel, folder: str | Path, told: Callable[[], str]) -
     """Put the roster into the site's folder if `told()`, the fingerprint that another site tells, is that here."""
     folder = Path(folder).absolute()
     if parcel.roster is None:
-        raise ParcelError("this is a first parcel; the second has the roster")
+        raise SetupError("this is a first parcel; the second has the roster")
     if not (folder / KEY).is_file():
-        raise ParcelError(
+        raise SetupError(
             f"there is no folder {folder} with this site's key; accept the first parcel before the second, or name "
             "the folder with --out"
         )
     name, _ = read_connection(folder / CONNECTION)
     if name != parcel.site:
-        raise SiteNameError(f"the parcel is for the site {parcel.site!r}, and {folder} is the folder of {name!r}")
+        raise SetupError(f"the parcel is for the site {parcel.site!r}, and {folder} is the folder of {name!r}")
     if (folder / roster_file.FILE).exists():
-        raise FederationExistsError(
-            f"{folder} has accepted a roster already; its fingerprint: {command('fingerprint', folder)}"
-        )
+        raise SetupError(f"{folder} has accepted a roster already; its fingerprint: {command('fingerprint', folder)}")
     if Agreement.read(folder / agreement_file.FILE).digest() != parcel.agreement.digest():
-        raise ParcelError(
+        raise SetupError(
             f"the second parcel has another agreement than the first, which is in {folder}; ask the coordinator why"
         )
     if read_authority(folder / AUTHORITY) != parcel.authority:
-        raise ParcelError(
+        raise SetupError(
             f"the second parcel has another authority than the first, which is in {folder}; ask the coordinator why"
         )
     if public_key_of(site_key_of(folder)) != parcel.roster.keys[name]:
-        raise CredentialError(
+        raise SetupError(
             f"the roster has another key of the site {name!r} than the one in {folder}: somebody else would act as "
             "this site. Take no part; ask the coordinator where the key came from"
         )
@@ -152,7 +146,7 @@ def enroll(directory: str | Path, replies: Sequence[str | Path]) -> Enrolled:
     place = ServerPlace.open(directory)
     target = place.path / roster_file.FILE
     if target.exists():
-        raise FederationExistsError(
+        raise SetupError(
             f"{target} exists: the sites are enrolled. Where a wrong key is in it and no round was begun, remove it "
             "and enroll all of them again"
         )
@@ -178,23 +172,19 @@ def _roster(agreement: Agreement, replies: Sequence[str | Path]) -> Roster:
     for path in replies:
         reply = Reply.read(path)
         if reply.federation != agreement.name:
-            raise ParcelError(f"{path} is a reply to the federation {shown(reply.federation)}, not {agreement.name!r}")
+            raise SetupError(f"{path} is a reply to the federation {shown(reply.federation)}, not {agreement.name!r}")
         if reply.site not in agreement.sites:
-            raise SiteNameError(
-                f"{path} is of {shown(reply.site)}, which is no site{near(reply.site, agreement.sites)}"
-            )
+            raise SetupError(f"{path} is of {shown(reply.site)}, which is no site{near(reply.site, agreement.sites)}")
         if reply.agreement != agreement.digest():
-            raise ParcelError(
+            raise SetupError(
                 f"{path}: the site {reply.site!r} accepted another agreement than {agreement_file.FILE} here; send it "
                 "its first parcel again"
             )
         if reply.site in found:
-            raise ParcelError(f"there are two replies of the site {reply.site!r}; give one, and ask the site which")
+            raise SetupError(f"there are two replies of the site {reply.site!r}; give one, and ask the site which")
         found[reply.site] = reply
     if missing := [site for site in agreement.sites if site not in found]:
-        raise RosterError(
-            f"there is no reply of {', '.join(map(repr, missing))}; give the replies of all sites at once"
-        )
+        raise SetupError(f"there is no reply of {', '.join(map(repr, missing))}; give the replies of all sites at once")
     return Roster(agreement.name, {site: reply.key for site, reply in found.items()})
 
 
@@ -208,7 +198,7 @@ def fingerprint_at(place: str | Path) -> str:
         roster, authority = server.roster(), server.authority
     elif (path / CONNECTION).is_file():
         if not (path / roster_file.FILE).is_file():
-            raise RosterError(f"{path} has no roster yet: accept the coordinator's second parcel, or give that parcel")
+            raise SetupError(f"{path} has no roster yet: accept the coordinator's second parcel, or give that parcel")
         roster, authority = Roster.read(path / roster_file.FILE), path / AUTHORITY
     else:
         raise FederationError(f"{path} is no site's folder, no coordinator's folder and no parcel; check the path")

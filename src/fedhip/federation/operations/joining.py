@@ -9,7 +9,7 @@ import threading
 import time
 from pathlib import Path
 
-from fedhip.federation.errors import CredentialError, EngineError
+from fedhip.federation.errors import EngineError, SetupError
 from fedhip.federation.operations import started
 from fedhip.federation.operations.places import State, command
 from fedhip.federation.operations.supervisor import Program, Say, Supervisor, alone, since, size, why, write_json
@@ -110,12 +110,12 @@ def greet(site: SiteFolder, say: Say) -> None:
             context.wrap_socket(plain, server_hostname=host).close()
     except ssl.SSLCertVerificationError as error:
         reason = error.verify_message
-        raise CredentialError(
+        raise SetupError(
             f"the server at {site.address} is not trusted: {reason}. Compare ca.crt with the coordinator's; if its "
             "certificate is out of date or has another name, the coordinator makes a new one"
         ) from error
     except ssl.SSLError as error:
-        raise CredentialError(
+        raise SetupError(
             f"what answers at {site.address} is no server of a federation ({error.reason}); ask the coordinator for "
             f"the address, and put it into {site.path / CONNECTION}"
         ) from error

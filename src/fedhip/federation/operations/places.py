@@ -13,14 +13,14 @@ from fedhip.federation.agreement import agreement as agreement_file
 from fedhip.federation.agreement import roster as roster_file
 from fedhip.federation.agreement.agreement import Agreement
 from fedhip.federation.agreement.roster import Roster
-from fedhip.federation.errors import FederationError, FederationExistsError, NotServingError, RosterError
+from fedhip.federation.errors import EngineError, FederationError, SetupError
 from fedhip.utils.files import private_folder, write_private
 
 
 def require_free(directory: Path) -> None:
     """Refuse a place where something is."""
     if directory.is_symlink() or directory.exists():
-        raise FederationExistsError(f"{directory} exists; choose another folder: a federation is never replaced")
+        raise SetupError(f"{directory} exists; choose another folder: a federation is never replaced")
 
 
 def take_free_place(draft: Path, directory: Path) -> None:
@@ -106,7 +106,7 @@ class ServerPlace:
         """The sites and their keys; there is none before the sites have replied."""
         path = self.path / roster_file.FILE
         if not path.is_file():
-            raise RosterError(f"{self.path} has no keys of the sites yet; run: {command('enroll', self.path)} REPLY…")
+            raise SetupError(f"{self.path} has no keys of the sites yet; run: {command('enroll', self.path)} REPLY…")
         return Roster.read(path)
 
     @property
@@ -159,5 +159,5 @@ class ServerPlace:
         try:
             port: int = json.loads(self.state.ready.read_text(encoding="utf-8"))["control_port"]
         except (OSError, ValueError, KeyError):
-            raise NotServingError(f"no server runs for {self.path}; start it: {command('serve', self.path)}") from None
+            raise EngineError(f"no server runs for {self.path}; start it: {command('serve', self.path)}") from None
         return port

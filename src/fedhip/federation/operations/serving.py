@@ -12,7 +12,7 @@ import threading
 from dataclasses import dataclass
 from pathlib import Path
 
-from fedhip.federation.errors import EngineError, FederationError, PortError
+from fedhip.federation.errors import EngineError, FederationError
 from fedhip.federation.operations import started
 from fedhip.federation.operations.places import ServerPlace, command
 from fedhip.federation.operations.supervisor import Program, Say, Supervisor, alone, why, write_json
@@ -128,7 +128,7 @@ def _start_server(place: ServerPlace, door: Door, port: int, supervisor: Supervi
     )
     supervisor.start(proxy)
     if not supervisor.wait_for(proxy, lambda: _answers(door), _START) and not supervisor.stop.is_set():
-        raise PortError(f"the proxy ended as it started{why(state.log('proxy'))}")
+        raise EngineError(f"the proxy ended as it started{why(state.log('proxy'))}")
 
 
 def _kept_port(place: ServerPlace) -> int:
@@ -152,7 +152,7 @@ def _require_free(door: Door) -> None:
     try:
         listen(door.bind, door.port).close()
     except OSError as error:
-        raise PortError(
+        raise EngineError(
             f"port {door.port} of {door.bind} cannot be had ({error.strerror}); end what holds it, or choose another "
             "with --port and write it into each site's connection.toml"
         ) from error

@@ -17,7 +17,6 @@ from fedhip.federation.secure_sum.encoding import number, pack_mapping, unpack_m
 from fedhip.federation.secure_sum.errors import (
     Reason,
     SecureSumError,
-    SiteDroppedError,
     blaming,
     require,
     restoring,
@@ -57,13 +56,12 @@ class Collector:
     """One session at the server. Its memory is one vector and the sites' small messages.
 
     Asking for what a stage yields (`cohort`, `dealt_to`, `survivors`, `result`) ends it: all sites must be told the
-    same. What comes late, twice or wrong raises `SiteDroppedError` with the site's name and changes nothing. The first
+    same. What comes late, twice or wrong raises `SecureSumError` with the site's name and changes nothing. The first
     vector sets the length, so the caller checks it beforehand.
     """
 
     def __init__(self, roster: Mapping[str, bytes], session: bytes, context: bytes, threshold: int) -> None:
-        with blaming(None, SecureSumError):
-            self._start(Terms.of(roster, session, context, threshold))
+        self._start(Terms.of(roster, session, context, threshold))
 
     def _start(self, terms: Terms) -> None:
         self._terms = terms
@@ -77,7 +75,7 @@ class Collector:
 
     def keys(self, site: str, data: bytes) -> None:
         """Stage 1: what `Member.keys` returned."""
-        with blaming(site, SiteDroppedError):
+        with blaming(site):
             self._terms.require_site(site)
             require(self._stage is Stage.KEYS and site not in self._keys, Reason.ORDER)
             keys = Keys.decode(data, self._terms, site)
@@ -91,7 +89,7 @@ class Collector:
 
     def shares(self, site: str, sealed: Mapping[str, bytes]) -> None:
         """Stage 2: what `Member.share` returned."""
-        with blaming(site, SiteDroppedError):
+        with blaming(site):
             require(self._stage is Stage.SHARES and site not in self._sealed, Reason.ORDER)
             require(site in self._keys and sealed.keys() == self._keys.keys(), Reason.COHORT)
             deal, keys = Deal.decode(sealed[site], self._terms, site), self._keys[site]
@@ -105,13 +103,13 @@ class Collector:
     def dealt_to(self, site: str) -> dict[str, bytes]:
         """What the others dealt to a site, for its `Member.mask`."""
         self._end(Stage.SHARES, len(self._sealed))
-        with blaming(site, SiteDroppedError):
+        with blaming(site):
             require(site in self._sealed, Reason.COHORT)
         return {dealer: self._sealed[dealer][site] for dealer in sorted(self._sealed) if dealer != site}
 
     def add(self, site: str, vector: NDArray[np.uint64], signature: bytes) -> None:
         """Stage 3: fold a masked vector, with its signature, into the sum; the vector is not kept."""
-        with blaming(site, SiteDroppedError):
+        with blaming(site):
             require(self._stage is Stage.VECTORS and site not in self._added, Reason.ORDER)
             require(site in self._sealed, Reason.COHORT)
             require(is_vector(vector) and (not self._added or vector.shape == self._sum.shape), Reason.VECTOR)
@@ -129,7 +127,7 @@ class Collector:
 
     def signature(self, site: str, data: bytes) -> None:
         """What `Member.agree` returned."""
-        with blaming(site, SiteDroppedError):
+        with blaming(site):
             require(self._stage is Stage.ANSWERS and site not in self._signatures, Reason.ORDER)
             require(site in self._added, Reason.COHORT)
             check_agreement(data, self._terms, site, self._outcome())
@@ -139,13 +137,12 @@ class Collector:
         """The signatures for `Member.unmask`; none are needed where every dealer survived."""
         if self.survivors() == sorted(self._sealed):
             return {}
-        with blaming(None, SecureSumError):
-            require(len(self._signatures) >= self._terms.threshold, Reason.NOT_AGREED)
+        require(len(self._signatures) >= self._terms.threshold, Reason.NOT_AGREED)
         return dict(self._signatures)
 
     def unmask(self, site: str, data: bytes) -> None:
         """Stage 4: what `Member.unmask` returned; each share must be the one that was dealt."""
-        with blaming(site, SiteDroppedError):
+        with blaming(site):
             require(self._stage is Stage.ANSWERS and site not in self._answers, Reason.ORDER)
             require(site in self._added, Reason.COHORT)
             shares = decode_answer(data, self._terms, site, self._outcome(), sorted(self._sealed))
@@ -157,9 +154,8 @@ class Collector:
     def result(self) -> NDArray[np.uint64]:
         """The sum of the survivors' vectors mod 2^64: the masks that did not cancel are made again and taken out."""
         if self._stage is not Stage.NOTHING:
-            with blaming(None, SecureSumError):
-                require(self._stage is Stage.ANSWERS, Reason.ORDER)
-                require(len(self._answers) >= self._terms.threshold, Reason.TOO_FEW)
+            require(self._stage is Stage.ANSWERS, Reason.ORDER)
+            require(len(self._answers) >= self._terms.threshold, Reason.TOO_FEW)
             added, removed = self._masks_left()
             apply_masks(self._sum, added=removed, removed=added)
             self._stage = Stage.NOTHING
@@ -181,7 +177,7 @@ class Collector:
         """A survivor's seed, or the mask key of a site that is gone; it must be the one announced in stage 1."""
         deal, kind = self._deal(dealer)
         if (secret := deal.recover(self._terms, kind, self._revealed(dealer))) is None:
-            raise SiteDroppedError(dealer, Reason.WRONG_DEAL)
+            raise SecureSumError(dealer, Reason.WRONG_DEAL)
         return secret
 
     def proof(self, dealer: str) -> bytes:
@@ -205,9 +201,8 @@ class Collector:
 
     def _end(self, stage: Stage, sites: int) -> None:
         """End a stage, if it has not ended before and enough sites have come."""
-        with blaming(None, SecureSumError):
-            require(self._stage >= stage, Reason.ORDER)
-            require(sites >= self._terms.threshold, Reason.TOO_FEW)
+        require(self._stage >= stage, Reason.ORDER)
+        require(sites >= self._terms.threshold, Reason.TOO_FEW)
         self._stage = max(self._stage, Stage(stage + 1))
 
     def to_bytes(self) -> bytes:
@@ -232,7 +227,7 @@ class Collector:
     @classmethod
     def from_bytes(cls, data: bytes) -> Collector:
         """The collector that `to_bytes` wrote, at the stage where it was."""
-        with restoring(SecureSumError):
+        with restoring():
             terms, stage, keys, sealed, added, words, signatures, answers = unpack_state(data, _STATE, 8)
             collector = cls.__new__(cls)
             collector._start(Terms.from_bytes(terms))

@@ -12,8 +12,8 @@ from pathlib import Path
 from fedhip.federation.agreement.agreement import Agreement
 from fedhip.federation.agreement.roster import Roster
 from fedhip.federation.codes import ServerCode, SiteCode, meaning
-from fedhip.federation.errors import MessageError, QuorumError, RoundError
-from fedhip.federation.secure_sum import SiteDroppedError
+from fedhip.federation.errors import MessageError, RoundError
+from fedhip.federation.secure_sum import SecureSumError
 from fedhip.federation.server.diary import Diary
 from fedhip.federation.transport.exchange import Exchange, Question, Reply
 from fedhip.federation.transport.wire import Arrays, Body, Envelope, Letter, Step
@@ -82,7 +82,7 @@ class Cohort:
                         kept.append(reply.site)
                         self.diary.write(step, f"site {reply.site!r} answered", reply.site)
                         continue
-                    except (MessageError, SiteDroppedError) as error:
+                    except (MessageError, SecureSumError) as error:
                         code = ServerCode.GARBAGE
                         self.diary.write(step, f"site {reply.site!r}: {error}", reply.site)
                 self.drop(step, reply.site, code)
@@ -125,7 +125,7 @@ class Cohort:
         where, then = f"after {step}", "nothing was summed: see to these sites and start the round again"
         if self.envelope.round > 1:
             where, then = f"in sum {self.envelope.round}, after {step},", GO_ON
-        raise QuorumError(
+        raise RoundError(
             f"{where} {len(self.nodes)} of {len(self.roster.names)} sites are left, and the quorum is "
             f"{self.agreement.quorum} ({why}); {then}"
         )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from fedhip.federation.errors import SiteDataError
+from fedhip.federation.errors import SetupError
 from fedhip.federation.site.folder import SiteFolder
 from fedhip.federation.site.rows import SiteRows
 
@@ -17,7 +17,7 @@ def require_ready(
 
     for path in filter(None, (data, weights)):
         if not path.exists():
-            raise SiteDataError(f"there is no {path}; check the path")
+            raise SetupError(f"there is no {path}; check the path")
     _require_out(site, site.path / "result" if out is None else out)
     resolve_device(device)
     return SiteRows.read(data, site.name, site.agreement, site.policy)
@@ -32,4 +32,4 @@ def _require_out(site: SiteFolder, out: Path) -> None:
     if not out.is_dir() or not any(out.iterdir()):
         return
     if Run.open(out).config.get("agreement") != site.agreement.digest():
-        raise SiteDataError(f"{out} holds another run, which the round would replace; choose another --out")
+        raise SetupError(f"{out} holds another run, which the round would replace; choose another --out")

@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 from fedhip.core.errors import FedHiPError
 from fedhip.federation.agreement.agreement import LIFT_FIELDS, Agreement
 from fedhip.federation.codes import SiteCode, SiteRefusalError
-from fedhip.federation.server.traffic import traffic_of
-from fedhip.federation.sums.lifts import plan_of
+from fedhip.federation.sums.head import federation_of_sites, fit_head, ridge_of
+from fedhip.federation.sums.statistics import plan_of
+from fedhip.federation.sums.traffic import traffic_of
 from fedhip.federation.sums.vector import Vector
 
 if TYPE_CHECKING:
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from fedhip.heads import Head
     from fedhip.models import Model
     from fedhip.phases import Client, Federation, Personalization, RowEncoding
-    from fedhip.simulation import ClientResult, RidgeOptions
+    from fedhip.simulation import ClientResult
 
 
 @dataclass(frozen=True)
@@ -67,7 +67,7 @@ def personalize(out: Path, client: Client, received: Sum, agreement: Agreement, 
     from fedhip.utils.parallel import one_thread
 
     watch = Stopwatch()
-    federation = federation_of(agreement, received.grid, received.beta, received.encoding, received.fold_betas)
+    federation = federation_of_sites(agreement, received.grid, received.beta, received.encoding, received.fold_betas)
     d, only_local = len(agreement.classes), agreement.only_local_classes
     with watch("personalization"), one_thread():
         try:
@@ -96,7 +96,7 @@ def _phase3(
 
     A ridge is a function of the sum, and needs no head; its α is chosen together with its prior.
     """
-    from fedhip.federation.site.priors import SitePriors
+    from fedhip.federation.sums.priors import SitePriors
     from fedhip.phases import Personalization
     from fedhip.priors import prior_alphas
 
@@ -113,53 +113,6 @@ def _phase3(
         return personal, None, priors
     kept = {client.name: priors[own]} if priors else None
     return head.personalize(kept)[client.name][0], head, priors
-
-
-def federation_of(
-    agreement: Agreement,
-    grid: GridStatistics,
-    beta: float,
-    encoding: RowEncoding,
-    fold_betas: tuple[float, ...] = (),
-) -> Federation:
-    """The sum as the agreed ridge sees it."""
-    from fedhip.phases import Federation
-
-    return Federation(grid, beta, encoding, agreement.standardize, agreement.intercept, fold_betas)
-
-
-def ridge_of(agreement: Agreement) -> RidgeOptions:
-    """What ridges are of."""
-    from fedhip.simulation import RidgeOptions
-
-    return RidgeOptions(agreement.standardize, agreement.intercept)
-
-
-def fit_head(
-    federation: Federation,
-    agreement: Agreement,
-    clients: Sequence[Client] = (),
-    held: Model | None = None,
-    known: Mapping[str, float] = MappingProxyType({}),
-) -> Head:
-    """The agreed head, of the sum or as it is held; for clients whose rows are here.
-
-    `known` are options that follow from everybody's rows.
-    """
-    from fedhip.heads import head_named
-    from fedhip.heads.options import options_of
-    from fedhip.heads.task import Task
-
-    kind = head_named(agreement.head)
-    task = Task(
-        clients,
-        len(agreement.classes),
-        {**options_of(kind, agreement.alpha, {}), **known},
-        ridge=ridge_of(agreement),
-        only_local_classes=agreement.only_local_classes,
-        seed=agreement.seed,
-    )
-    return kind.fit(federation, task, held)
 
 
 def _write(

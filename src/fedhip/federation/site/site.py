@@ -2,17 +2,15 @@
 
     hello         who this is, signed; do agreement and roster agree, are there rows, is the encoder here?
     encoder       a piece of the encoder, for a site that lacks it
-    keys          what is summed is computed and checked; ephemeral keys for the secure sum
-                  (first a census of rows, unless it is agreed to do without; then what the columns are like, unless
-                  that is agreed on; then the statistics)
+    keys          what is summed is computed and checked; ephemeral keys for the secure aggregation
     share         sealed shares for the other sites
     mask          that under masks (or plain, where agreement and policy both permit it)
     agree         a signature on the list of survivors, where somebody is gone
     unmask        shares that take the masks off the sum, once
-    [keys … unmask again for each later sum, of β, of the logistic head and of priors]
+    [keys … unmask for each sum of the agreement, as the table of sums says]
     personalize   the sum comes, once; α, model and report stay here
 
-The server is not trusted with anything but the sum. What goes wrong is a code for the server and a sentence for the
+The server is not trusted with anything but the sums. What goes wrong is a code for the server and a sentence for the
 site's own log.
 """
 
@@ -22,7 +20,6 @@ import logging
 from collections.abc import Callable, Mapping, Sequence
 from io import TextIOWrapper
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -32,53 +29,26 @@ from fedhip.federation.agreement import credentials
 from fedhip.federation.agreement.agreement import Agreement
 from fedhip.federation.codes import SiteCode, SiteRefusalError
 from fedhip.federation.errors import (
-    ClassNameError,
-    EncoderError,
     FederationError,
     MessageError,
     PolicyError,
-    SiteDataError,
 )
 from fedhip.federation.secure_sum import Member, Reason, SecureSumError
-from fedhip.federation.server.traffic import after_statistics
 from fedhip.federation.site.encoder import presence, receive
 from fedhip.federation.site.folder import SiteFolder, open_site
+from fedhip.federation.site.inputs import Inputs, make_vector, require_others
 from fedhip.federation.site.ledger import Allowance
+from fedhip.federation.site.order import begin, require_nobody_left, shared_sum
 from fedhip.federation.site.personal import Pooled, Sum
-from fedhip.federation.site.rounds import (
-    begin,
-    beta_in,
-    fold_betas_in,
-    later_vector,
-    require_nobody_left,
-    require_same_head,
-    require_same_scorers,
-    scale_in,
-    temperature_in,
-)
-from fedhip.federation.site.rows import SiteRows, lost_column, require_agreed_units, require_size
 from fedhip.federation.site.state import Session, SiteState
 from fedhip.federation.site.sums import SiteSums
-from fedhip.federation.sums.later import Ask
-from fedhip.federation.sums.lifts import (
-    encoding_of,
-    lift_of,
-    moments_vector,
-    plan_of,
-    require_possible_moments,
-    rows_in,
-)
-from fedhip.federation.sums.priors import later_length
-from fedhip.federation.sums.vector import (
-    Vector,
-    digest_of,
-    from_vector,
-    require_length,
-    require_possible,
-    require_possible_rest,
-    require_room,
-    to_vector,
-)
+from fedhip.federation.sums.head import head_from_message
+from fedhip.federation.sums.priors import require_same_head, scale_in, temperature_in
+from fedhip.federation.sums.ridge import beta_in, fold_betas_in
+from fedhip.federation.sums.statistics import plan_of
+from fedhip.federation.sums.table import CENSUS, KINDS, MOMENTS, PRIOR, STATISTICS, first_number, sums_follow, sums_of
+from fedhip.federation.sums.traffic import after_statistics
+from fedhip.federation.sums.vector import Vector, digest_of, from_vector, require_length
 from fedhip.federation.transport.wire import (
     Arrays,
     Body,
@@ -92,10 +62,6 @@ from fedhip.federation.transport.wire import (
     without_proofs,
 )
 from fedhip.utils.files import append_private
-
-if TYPE_CHECKING:
-    from fedhip.core.lifts import Lift
-    from fedhip.phases import Client, RowEncoding
 
 Answer = tuple[Body, Arrays]
 
@@ -177,10 +143,10 @@ class Site:
             )
         if envelope.step is Step.ENCODER:
             return self._encoder(site, session, question)
-        first = 0 if site.agreement.has_census else 1
-        later = envelope.round > first or (site.agreement.secure_sum and envelope.attempt > session.attempt)
+        later = envelope.round > first_number(site.agreement)
+        later = later or (site.agreement.secure_sum and envelope.attempt > session.attempt)
         if later and envelope.step is (Step.KEYS if site.agreement.secure_sum else Step.MASK):
-            self._begin_later(site, session, question)
+            self._begin_sum(site, session, question)
         elif envelope.round != session.round and envelope.step is not Step.PERSONALIZE:
             raise SiteRefusalError(SiteCode.ORDER, f"{envelope.step} of sum {envelope.round} is not its turn")
         digest = (without_proofs(question) if envelope.step is Step.KEYS else question).digest()
@@ -225,7 +191,7 @@ class Site:
                 f"a sum of this agreement was finished in session {finished[:12]}…; the difference of two sums "
                 "may be one site's statistics, so that a second is refused (allow_other_sums in site.toml)",
             )
-        rows = self._rows(site)
+        rows = self._inputs(site, session, question).rows
         if site.agreement.lift != "none":
             plan_of(site.agreement).require_memory(len(rows.labels))
         found = presence(site.agreement, self.weights)
@@ -238,9 +204,7 @@ class Site:
                 f"{rows.left_out} training rows are left out: their classes have fewer than "
                 f"{site.policy.smallest_class} here (smallest_class in site.toml)",
             )
-        session.round = 0 if site.agreement.has_census else 1
-        first = Ask.MOMENTS if site.agreement.has_first_sum else Ask.STATISTICS
-        session.ask = (Ask.CENSUS if site.agreement.has_census else first).value
+        session.round, session.ask = first_number(site.agreement), next(iter(sums_of(site.agreement))).name
         session.answers[Step.HELLO] = (question.digest(), None)
         sums.begin(rows)
         self.state.begin(session)
@@ -273,7 +237,7 @@ class Site:
             roster=site.roster.keys,
             sign=_signer(site),
             session=envelope.sum_session,
-            context=context_of(question, session.moments, session.total),
+            context=context_of(question, session.received.get("moments"), session.received.get("total")),
             minimum=site.policy.minimum_cohort,
             threshold=site.agreement.threshold,
         )
@@ -330,18 +294,16 @@ class Site:
             self._log(logging.WARNING, f"left before sum {session.round}: {', '.join(left)}; it is of the others' rows")
         session.cohort, session.unmasked = survivors, session.answers[Step.KEYS][0]
         # From here on the server may have the sum, whether it ever says so or not.
-        if session.ask != Ask.CENSUS:
+        if session.ask != CENSUS.name:
             self.state.finish(session)
         return {"shares": shares}, {}
 
     def _personalize(self, site: SiteFolder, session: Session, question: Letter) -> Answer:
         from fedhip.federation.site.personal import personalize
-        from fedhip.federation.sums.head_letter import head_in
 
-        agreement = site.agreement
-        layout = agreement.layout
-        later = agreement.has_later_sums
-        total = self._kept_total(session, question) if later else layout.require(question.array("total"))
+        agreement, inputs = site.agreement, self._inputs(site, session, question)
+        later = sums_follow(agreement)
+        total = inputs.total if later else require_length(question.array("total"), STATISTICS.length(agreement))
         beta, folds = beta_in(question, agreement), fold_betas_in(question, agreement)
         sites = question.names("sites")
         if site.name not in sites or not set(sites) <= set(agreement.sites):
@@ -350,17 +312,16 @@ class Site:
         # agreement: this one, whether it is the sum or not. The very same may come again.
         self.state.finish(session)
         self.state.keep(session)
-        client, encoding = self._client(site, session), self._encoding(session, agreement)
+        client, encoding = inputs.client, inputs.encoding
         if not later:
-            self._require_others(site, total, client, encoding)
-        grid = from_vector(total, layout, agreement.fraction_bits)
-        self._tell_sum(Ask.STATISTICS, grid.digest(), sorted(sites))
-        held = head_in(question, agreement, grid.digest()) if agreement.head == "logistic" else None
+            require_others(STATISTICS, total, inputs)
+        grid = from_vector(total, agreement.layout, agreement.fraction_bits)
+        self._tell_sum(STATISTICS.name, grid.digest(), sorted(sites))
+        held = head_from_message(question, agreement, grid.digest()) if agreement.head == "logistic" else None
         pooled = _pooled(session, question, agreement) if agreement.prior == "client" else None
-        lift = self._lift(session, agreement) if agreement.lift != "none" else None
         asks = after_statistics([*session.done, session.ask])
-        received = Sum(grid, beta, sites, encoding, folds, held, asks, pooled, lift)
-        del total
+        received = Sum(grid, beta, sites, encoding, folds, held, asks, pooled, inputs.lift)
+        del total, inputs
         question.arrays.clear()  # a wide federation's sum is 100 MB, and the model needs the room
         result = personalize(self.out, client, received, agreement, self.data)
         session.member = None
@@ -370,89 +331,31 @@ class Site:
             return {"told": False}, {}
         return {"told": True, "test": result.test, **told}, {}
 
-    def _begin_later(self, site: SiteFolder, session: Session, question: Letter) -> None:
-        """A sum after the first, or one again: kept before anything is computed, so that the next question finds it."""
+    def _begin_sum(self, site: SiteFolder, session: Session, question: Letter) -> None:
+        """The next sum, or one again: kept before anything is computed, so that the next question finds it."""
         sums = self._sums(site, session)
         if "proofs" in question.body:
-            if question.envelope.round != session.round or Ask.STATISTICS not in session.done:
+            if question.envelope.round != session.round or STATISTICS.name not in session.done:
                 raise SiteRefusalError(SiteCode.ORDER, "a proof came that is not of the sum under way")
             self._take_proofs(site, session, question.mapping("proofs"))
         cheaters = sums.cheaters
         session.cohort = [name for name in session.cohort if name not in cheaters]
-        told = begin(session, question, site.agreement, spoilt=sums.is_spoilt)
-        if session.round == 1 and site.agreement.has_census:
-            self._require_census(site, require_length(question.array("census"), len(site.agreement.classes)))
-        if told is not None:
+        came = begin(session, question, site.agreement, cheaters=cheaters, spoilt=sums.is_spoilt)
+        kind = shared_sum(session)
+        if came is not None and kind is not None and kind.is_kept:
             self.state.finish(session)  # one total for an agreement: see `_personalize`
-            keep = self.state.keep_moments if session.ask == Ask.STATISTICS else self.state.keep_total
-            keep(told)
-            if session.ask == Ask.STATISTICS:
+            self.state.keep_received(str(kind.shared_as), came)
+            if kind is MOMENTS:
                 of = ", ".join(sorted(session.cohort))
-                self._log(logging.INFO, f"the first sum, of {of}, has digest {digest_of(told)}")
+                self._log(logging.INFO, f"the first sum, of {of}, has digest {digest_of(came)}")
         self.state.keep(session)
-        if session.ask == Ask.BETA and site.agreement.secure_sum:
-            require_same_scorers(session, question, cheaters)
 
     def _vector(self, site: SiteFolder, session: Session, question: Letter) -> Vector:
-        """What this site gives to the sum under way."""
-        if session.ask == Ask.CENSUS:
-            return self._rows(site).census(len(site.agreement.classes))
-        if session.ask == Ask.MOMENTS:
-            return self._moments(site)
-        if session.ask == Ask.STATISTICS and session.moments is not None:
-            self._require_others_moments(site, session)
-        client = self._client(site, session)
-        encoding = self._encoding(session, site.agreement)
-        if session.ask == Ask.STATISTICS:
-            return self._statistics(site, client, encoding)
-        total = self._kept_total(session, question)
-        if "total" in question.arrays:
-            self._require_others(site, total, client, encoding)
-        return later_vector(session, question, site.agreement, total, client, encoding)
-
-    def _require_others(self, site: SiteFolder, total: Vector, client: Client, encoding: RowEncoding) -> None:
-        """Refuse a sum that, less what this site gave to it, is no sum of the others."""
-        agreement = site.agreement
-        others, layout = len(agreement.sites) - 1, agreement.layout
-        rest = total - to_vector(encoding.statistics(client, layout.d))
-        # Of those who are left at least the threshold are in it, each with a row.
-        least = agreement.threshold - 1 if agreement.secure_sum else 0
-        try:
-            require_possible_rest(rest, layout, agreement.fraction_bits, least, others * agreement.max_rows)
-        except StatisticsError as error:
-            raise SiteRefusalError(
-                SiteCode.TOTAL, f"the sum that came does not fit this site's rows: {error}"
-            ) from error
-
-    def _require_census(self, site: SiteFolder, census: Vector) -> None:
-        """Go on only if the rows of the others are possible, and at least as many as the features."""
-        agreement = site.agreement
-        rest = (census - self._rows(site).census(len(agreement.classes))).view(np.int64)
-        rows, others = sum(map(int, rest)), len(agreement.sites) - 1
-        if int(rest.min()) < 0 or not agreement.threshold - 1 <= rows <= others * agreement.max_rows:
-            raise SiteRefusalError(
-                SiteCode.TOTAL, "the census that came, less this site's own rows, is that of no rows"
-            )
-        everybody = sum(map(int, census.view(np.int64)))
-        self._log(
-            logging.INFO,
-            f"by the census the others have {rows} training rows, and with this site's all have {everybody}: compare "
-            "both with other sites",
-        )
-        _require_enough(agreement, rows)
-
-    def _require_others_moments(self, site: SiteFolder, session: Session) -> None:
-        """The same of the first sum."""
-        agreement = site.agreement
-        rest = self._kept_moments(session) - moments_vector(self._raw_client(site), agreement)
-        if agreement.has_census:  # a site may have left since
-            _require_enough(agreement, rows_in(rest))
-        try:
-            require_possible_moments(rest, agreement, (len(agreement.sites) - 1) * agreement.max_rows)
-        except StatisticsError as error:
-            raise SiteRefusalError(
-                SiteCode.TOTAL, f"the first sum that came, less what this site gave to it, is that of no rows: {error}"
-            ) from error
+        """What this site gives to the sum under way, once the sum that it is about is found possible."""
+        inputs, kind = self._inputs(site, session, question), shared_sum(session)
+        if kind is not None and kind.shared_as in question.arrays:
+            require_others(kind, question.array(str(kind.shared_as)), inputs)
+        return make_vector(KINDS[session.ask], inputs)
 
     def _tell_sum(self, ask: str, digest: str, sites: Sequence[str]) -> None:
         """Which sum came, and whose it is said to be: everybody must have got the same."""
@@ -460,78 +363,14 @@ class Site:
         of = f" of {', '.join(sites)}"
         self._log(logging.INFO, f"the sum of the {ask}{of} has digest {digest}: compare it with other sites'")
 
-    def _kept_total(self, session: Session, question: Letter) -> Vector:
-        """The sum of the statistics, which came with the first of the later sums."""
-        if question.text("sum") != session.total:
-            raise SiteRefusalError(
-                SiteCode.TOTAL, "the server speaks of another sum than the one that came, or of none"
-            )
-        total = self.state.total()
-        if total is None or digest_of(total) != session.total:
-            raise SiteRefusalError(SiteCode.FOLDER, "the sum of the statistics is no longer there, or damaged")
-        return total
-
     def _sums(self, site: SiteFolder, session: Session) -> SiteSums:
         return SiteSums(site, self.state, session, self.allow)
 
-    def _rows(self, site: SiteFolder) -> SiteRows:
-        return SiteRows.read(self.data, site.name, site.agreement, site.policy)
+    def _inputs(self, site: SiteFolder, session: Session, question: Letter) -> Inputs:
+        def log(text: str, warning: bool) -> None:
+            self._log(logging.WARNING if warning else logging.INFO, text)
 
-    def _raw_client(self, site: SiteFolder) -> Client:
-        client = self._rows(site).client(
-            site.agreement, cache=self.state.cache, weights=self.weights, device=self.device
-        )
-        require_size(client.train[0], site.agreement)
-        return client
-
-    def _client(self, site: SiteFolder, session: Session) -> Client:
-        """The site's rows as features of the agreed width; lifted, where that is agreed on."""
-        from fedhip.lifting import lift_clients
-
-        client = self._raw_client(site)
-        if site.agreement.lift == "none":
-            return client
-        return lift_clients(self._lift(session, site.agreement), [client])[0]
-
-    def _lift(self, session: Session, agreement: Agreement) -> Lift:
-        """What everybody lifts by."""
-        return lift_of(self._kept_moments(session), agreement)
-
-    def _encoding(self, session: Session, agreement: Agreement) -> RowEncoding:
-        """How rows become part of the sum of the statistics."""
-        return encoding_of(agreement, self._kept_moments(session) if agreement.has_first_sum else None)
-
-    def _kept_moments(self, session: Session) -> Vector:
-        """The first sum, which came with the question for the statistics."""
-        if session.moments is None:
-            raise SiteRefusalError(SiteCode.ORDER, "the sum that says what the columns are has not come")
-        moments = self.state.moments()
-        if moments is None or digest_of(moments) != session.moments:
-            raise SiteRefusalError(
-                SiteCode.FOLDER, "the sum that says what the columns are is no longer there, or damaged"
-            )
-        return moments
-
-    def _moments(self, site: SiteFolder) -> Vector:
-        """Before phase 1: this site's part of what everybody knows the columns by."""
-        agreement, client = site.agreement, self._raw_client(site)
-        vector = moments_vector(client, agreement)
-        require_room(vector, len(agreement.sites), agreement.fraction_bits)
-        require_possible_moments(vector, agreement, agreement.max_rows)
-        return vector
-
-    def _statistics(self, site: SiteFolder, client: Client, encoding: RowEncoding) -> Vector:
-        """Phase 1: this site's statistics as a vector, checked as nobody can check them under a mask."""
-        agreement = site.agreement
-        layout, bits = agreement.layout, agreement.fraction_bits
-        if agreement.columns != "sum" and agreement.lift == "none":
-            require_agreed_units(encoding, client)
-        elif agreement.lift == "none" and (lost := lost_column(encoding, client)) is not None:
-            self._log(logging.WARNING, lost)
-        vector = to_vector(encoding.statistics(client, layout.d))
-        require_room(vector, agreement.sharers, bits)
-        require_possible(vector, layout, bits, agreement.max_rows)
-        return vector
+        return Inputs(site, self.state, session, question, self.data, self.weights, self.device, log)
 
     def _log(self, level: int, text: str, error: Exception | None = None) -> None:
         """A line in the site's own log; the engine's logs may be read by others."""
@@ -545,16 +384,6 @@ class Site:
             logger.log(level, text, exc_info=error)
 
 
-def _require_enough(agreement: Agreement, rows: int) -> None:
-    m = agreement.layout.m
-    if rows < m:
-        raise SiteRefusalError(
-            SiteCode.FEW_ROWS,
-            f"the other sites have {rows} training rows together, and there are {m} features: a sum of so few can be "
-            "taken apart into rows. Take more rows or fewer features, or agree on few_rows and allow it in site.toml",
-        )
-
-
 def code_of(error: Exception) -> SiteCode:
     """What the server is told of an error."""
     if isinstance(error, SiteRefusalError):
@@ -566,9 +395,6 @@ def code_of(error: Exception) -> SiteCode:
         (ProtocolError, SiteCode.PROTOCOL),
         (MessageError, SiteCode.MALFORMED),
         (PolicyError, SiteCode.POLICY),
-        (ClassNameError, SiteCode.CLASSES),
-        (SiteDataError, SiteCode.DATA),
-        (EncoderError, SiteCode.ENCODER),
         (FederationError, SiteCode.FOLDER),
         (GridOverflowError, SiteCode.OVERFLOW),
         (StatisticsError, SiteCode.IMPOSSIBLE),
@@ -590,7 +416,7 @@ def _of_sum(question: Letter) -> str:
 def _pooled(session: Session, question: Letter, agreement: Agreement) -> Pooled:
     """What the site's prior is chosen by, beside its own rows; of the head that it gave losses of."""
     require_same_head(session, question, agreement)
-    losses = require_length(question.array("priors"), later_length(Ask.PRIOR, agreement))
+    losses = require_length(question.array("priors"), PRIOR.length(agreement))
     return Pooled(losses, scale_in(question, agreement), temperature_in(question, agreement))
 
 

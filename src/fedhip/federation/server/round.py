@@ -1,14 +1,13 @@
 """The server's side of the round.
 
-    hello → [encoder] → keys → share → mask → [agree] → unmask → [more sums] → personalize → result
+    hello → [encoder] → keys → share → mask → [agree] → unmask → [… for each sum] → personalize → result
 
-Before all others there is a census, a sum of the rows of each class, unless it is agreed to do without. The first sum
-after it is of what the columns, or the lift, follow from, and that of the statistics the second; where the agreement
-says what the columns are, the statistics' is the first.
+Which sums there are, and in which order, the table of sums says (`fedhip.federation.sums.table`). Each is a secure
+aggregation: the server learns the sum of the sites' vectors, and no site's own.
 
 A site that errs, is late or sends garbage is left out by name, and the round goes on while the quorum holds. Each
-answer is folded into one running sum and let go, so that memory does not grow with the number of sites. The server
-learns the sum, those that β, the logistic head and priors ask for after it, and, of those who tell, an accuracy.
+answer is folded into one running sum and let go, so that memory does not grow with the number of sites. Beside the sums
+the server learns, of those who tell, an accuracy.
 """
 
 from __future__ import annotations
@@ -16,12 +15,11 @@ from __future__ import annotations
 import secrets
 from collections.abc import Callable
 from dataclasses import replace
-from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from fedhip import __version__
-from fedhip.core.errors import ColumnError, FedHiPError, GridOverflowError, StatisticsError
+from fedhip.core.errors import FedHiPError
 from fedhip.federation.agreement.agreement import FILE as AGREEMENT_FILE
 from fedhip.federation.agreement.agreement import Agreement
 from fedhip.federation.agreement.credentials import verify
@@ -29,30 +27,30 @@ from fedhip.federation.agreement.roster import FILE as ROSTER_FILE
 from fedhip.federation.agreement.roster import Roster
 from fedhip.federation.codes import ServerCode, SiteCode, meaning
 from fedhip.federation.errors import MessageError, RoundError
-from fedhip.federation.secure_sum import Collector
-from fedhip.federation.server.checkpoint import Again, Checkpoint, Data, Progress, Stage
+from fedhip.federation.server.aggregation import CheatedError
+from fedhip.federation.server.checkpoint import Again, Checkpoint, Progress, Stage
 from fedhip.federation.server.cohort import Cohort, always
-from fedhip.federation.server.later_rounds import LaterRounds
-from fedhip.federation.server.logistic_rounds import LogisticRounds
-from fedhip.federation.server.prior_rounds import PriorRounds
+from fedhip.federation.server.logistic import LogisticSums
 from fedhip.federation.server.result import accuracies_in, write_result
-from fedhip.federation.server.summing import CheatedError, NotAgreedError, Wanted, masked_sum, plain_sum, unmasked
+from fedhip.federation.server.sums import Sums
 from fedhip.federation.site.encoder import EncoderFile, Presence
-from fedhip.federation.site.personal import federation_of, fit_head
-from fedhip.federation.sums.head_letter import head_letter, held_model
-from fedhip.federation.sums.later import Ask, losses_of
-from fedhip.federation.sums.lifts import encoding_of, lift_of, moments_length, require_possible_moments
-from fedhip.federation.sums.priors import beta_shape
-from fedhip.federation.sums.vector import (
-    Vector,
-    as_bytes,
-    digest_of,
-    from_bytes,
-    from_vector,
-    require_length,
-    require_possible,
-    require_room,
+from fedhip.federation.sums.head import federation_of_sites, fit_head, head_to_message, logistic_model
+from fedhip.federation.sums.kind import SumKind
+from fedhip.federation.sums.priors import scale_of_sum
+from fedhip.federation.sums.ridge import beta_shape
+from fedhip.federation.sums.statistics import encoding_of, lift_of
+from fedhip.federation.sums.table import (
+    BETA,
+    CENSUS,
+    MOMENTS,
+    PRIOR,
+    SCALE,
+    STATISTICS,
+    TEMPERATURE,
+    sums_before_head,
+    sums_follow,
 )
+from fedhip.federation.sums.vector import Vector, from_vector, losses_of
 from fedhip.federation.transport.exchange import Exchange
 from fedhip.federation.transport.wire import (
     SESSION_BYTES,
@@ -69,7 +67,7 @@ from fedhip.federation.transport.wire import (
 if TYPE_CHECKING:
     from fedhip.core.fixedpoint import GridStatistics
     from fedhip.models import Model
-    from fedhip.phases import Federation, RowEncoding
+    from fedhip.phases import Federation
 
 #: Beside federation.toml, for sites that lack it.
 ENCODER_FILE = "encoder.safetensors"
@@ -127,63 +125,48 @@ class Round:
                 "one of them: make a new federation for it"
             )
         if progress is None:
-            progress = self._sum_of_new_session()
+            progress = self._new_session()
         else:
-            self._go_on(progress)
+            self._resume(progress)
+        self.sums = Sums(self.cohort, self.checkpoint, progress)
         if progress.stage is Stage.MASKED:
-            self._unmask(progress)
-        sums = LaterRounds(self.cohort, self.checkpoint, progress, self._unmask)
-        if Ask.STATISTICS not in progress.asks:
-            self._require_columns()
-            sums.statistics(self.layout.require if self.agreement.secure_sum else self._possible)
-        held, notes = self._logistic(sums) if self.agreement.head == "logistic" else (None, [])
-        self._beta = self._choose_beta(sums)
-        told = self._told(sums, held)
-        if self.agreement.has_later_sums:
+            self.sums.unmask()
+        for kind in sums_before_head(self.agreement):
+            total = self.sums.get(kind)
+            if kind is CENSUS and total is not None:
+                rows, sites = sum(map(int, total)), len(self.cohort.nodes)
+                self.diary.write("census", f"{rows} rows, of {sites} sites, and {self.layout.m} features")
+        del total
+        self._encoding = encoding_of(self.agreement, self.sums.get(MOMENTS) if MOMENTS.count(self.agreement) else None)
+        held, notes = self._logistic() if self.agreement.head == "logistic" else (None, [])
+        self._beta = self._choose_beta()
+        told = self._told(held)
+        if sums_follow(self.agreement):
             self.cohort.gather(progress.summed, Step.PERSONALIZE, wait=False)  # also who left, if it is back
         self._personalize(progress, held, told, notes)
         self.checkpoint.clear()
         self.diary.write("finished", f"the sum of {len(progress.summed)} sites and the global model are in {self.out}")
         return self.out
 
-    # Until every vector is in.
-
-    def _sum_of_new_session(self) -> Progress:
+    def _new_session(self) -> Progress:
+        """Who is here; nothing is summed yet."""
         session, cohort = secrets.token_bytes(SESSION_BYTES), self.cohort
         cohort.envelope = replace(cohort.envelope, session=session, attempt=1, round=1)
         cohort.nodes, cohort.dropped = {}, {}
-        self.__dict__.pop("_encoding", None)  # of a session before this one
         for warning in self.agreement.warnings:
             self.diary.write("hello", warning)
         self._hello()
-        wanted = self._census() if self.agreement.has_census else {}
-        before = self.agreement.has_first_sum
-        progress = Progress(*cohort.digests, session.hex(), 1, Stage.MASKED, [])
-        progress.first = (Ask.MOMENTS if before else Ask.STATISTICS).value
-        size = moments_length(self.agreement) if before else self.layout.size
-        if self.agreement.secure_sum:
-            body: Body = {"ask": progress.first} if wanted else {}
-            collector = masked_sum(cohort, Wanted(lambda vector: require_length(vector, size), body, wanted))
-            progress.sites, progress.attempt = collector.survivors(), cohort.envelope.attempt
-            self._keep(progress, collector=collector.to_bytes())
-        else:
-            require = self._possible_moments if before else self._possible
-            total, progress.sites = plain_sum(cohort, Wanted(require), size)
-            progress.stage = Stage.SUMMED
-            self._keep(progress, **{progress.kept_as: as_bytes(total)})
-        return progress
+        return Progress(*cohort.digests, session.hex())
 
-    def _census(self) -> Arrays:
-        """How many rows of each class the sites have together, as it goes along with the next question."""
-        cohort, classes = self.cohort, len(self.agreement.classes)
-        cohort.envelope = replace(cohort.envelope, round=0)
-        total = unmasked(cohort, masked_sum(cohort, Wanted(lambda vector: require_length(vector, classes))))
-        rows = sum(map(int, total))
-        if not 0 < rows <= self.agreement.max_rows * len(self.agreement.sites):
-            raise RoundError(f"a site sent wrong numbers under its mask: {rows} rows in all; nothing was written")
-        self.diary.write("census", f"{rows} rows, of {len(cohort.nodes)} sites, and {self.layout.m} features")
-        cohort.envelope = replace(cohort.envelope, round=1)
-        return {"census": total}
+    def _resume(self, progress: Progress) -> None:
+        """Go on from the checkpoint, with the sites of its latest sum."""
+        cohort = self.cohort
+        progress.attempt += 1
+        session, number = bytes.fromhex(progress.session), len(progress.sums)
+        cohort.envelope = replace(cohort.envelope, session=session, attempt=progress.attempt, round=number)
+        cohort.dropped = dict(progress.dropped)
+        self.diary.write("resumed", f"going on with the {progress.stage} vectors of {len(progress.latest)} sites")
+        cohort.gather(progress.latest, "resumed")
 
     def _hello(self) -> None:
         """Who is here: known by the signature on its answer, and not by what the engine calls it."""
@@ -242,73 +225,15 @@ class Round:
             )
         self.cohort.require_quorum(Step.ENCODER)
 
-    def _possible(self, vector: Vector) -> Vector:
-        """A site's vector without a mask, which can be checked here."""
-        agreement = self.agreement
-        try:
-            require_room(self.layout.require(vector), agreement.sharers, agreement.fraction_bits)
-            require_possible(vector, self.layout, agreement.fraction_bits, agreement.max_rows)
-        except (GridOverflowError, StatisticsError) as error:
-            raise MessageError(str(error)) from error
-        return vector
+    # The head, by more sums where it needs them.
 
-    def _possible_moments(self, vector: Vector) -> Vector:
-        """The same of the moments."""
-        agreement = self.agreement
-        try:
-            require_length(vector, moments_length(agreement))
-            require_room(vector, len(agreement.sites), agreement.fraction_bits)
-            require_possible_moments(vector, agreement, agreement.max_rows)
-        except (GridOverflowError, StatisticsError) as error:
-            raise MessageError(str(error)) from error
-        return vector
-
-    # From the checkpoint.
-
-    def _go_on(self, progress: Progress) -> None:
-        cohort = self.cohort
-        progress.attempt += 1
-        session = bytes.fromhex(progress.session)
-        cohort.envelope = replace(cohort.envelope, session=session, attempt=progress.attempt, round=progress.round)
-        cohort.dropped = dict(progress.dropped)
-        self.diary.write("resumed", f"going on with the {progress.stage} vectors of {len(progress.latest)} sites")
-        cohort.gather(progress.latest, "resumed")
-
-    def _unmask(self, progress: Progress) -> None:
-        """Take the masks off the latest sum, and keep it; or keep that a later one is to be asked for again."""
-        try:
-            total = unmasked(self.cohort, Collector.from_bytes(self.checkpoint.data("collector")))
-        except NotAgreedError:
-            if progress.later:  # nobody has unmasked anything: this sum can be asked for again
-                progress.later.pop()
-                progress.stage = Stage.SUMMED
-                self._keep(progress, collector=None)
-            raise
-        except CheatedError as error:
-            if Ask.STATISTICS not in progress.asks[:-1]:
-                raise
-            self.cohort.drop("unmask", error.site, ServerCode.CHEATED)
-            self.diary.write("again", f"sum {progress.round} is asked for again without site {error.site!r}")
-            progress.later.pop()
-            progress.stage, progress.again = Stage.SUMMED, error.others
-            progress.proofs[error.site] = error.proof.hex()
-            self._keep(progress, collector=None)
-            return
-        self._require_possible(progress.asks[-1], total)
-        progress.stage, progress.again, progress.proofs = Stage.SUMMED, [], {}
-        self._keep(progress, collector=None, **{progress.kept_as: as_bytes(total)})
-
-    def _keep(self, progress: Progress, **data: Data | None) -> None:
-        progress.dropped = dict(self.cohort.dropped)
-        self.checkpoint.write(progress, **data)
-
-    def _logistic(self, sums: LaterRounds) -> tuple[Model, list[str]]:
+    def _logistic(self) -> tuple[Model, list[str]]:
         """The logistic head, and what is to be said of its sums."""
-        rounds = LogisticRounds(sums)
+        fitted = LogisticSums(self.sums)
         units = self._encoding.columns.standardization
-        return held_model(rounds.run(), self.agreement, self._summed().digest(), units), rounds.fit.notes
+        return logistic_model(fitted.run(), self.agreement, self._summed().digest(), units), fitted.fit.notes
 
-    def _choose_beta(self, sums: LaterRounds) -> tuple[float, tuple[float, ...]]:
+    def _choose_beta(self) -> tuple[float, tuple[float, ...]]:
         """β, and those without each fold: by the sites' sum over the grid, where that is agreed on."""
         from fedhip.core.path import choose_betas
         from fedhip.phases import scoring_betas
@@ -322,29 +247,40 @@ class Round:
                 federation = self._federation(0.0)
                 gcv = agreement.beta == "gcv"
                 return (federation.beta_path().minimize_gcv() if gcv else float(agreement.beta)), ()
-        if sums.found(Ask.BETA) is None:
-            sums.add(Ask.BETA, {"sites": sums.progress.summed}, {})
-        found = sums.found(Ask.BETA)
-        assert found is not None  # noqa: S101  (it was added)
-        soft, federation = losses_of(found).reshape(beta_shape()), self._federation(0.0)
-        if float(soft.min()) < 0.0 or float(soft.max()) > federation.grid.num_samples:
-            raise RoundError(
-                "a site sent wrong numbers under its mask: more rows right than there are, or fewer than none. Nobody "
-                "can say which; nothing was written"
-            )
+        scores = losses_of(self._sum(BETA, {"sites": self.sums.progress.summed}, {})).reshape(beta_shape())
         with one_thread():
-            beta, *without = choose_betas(scoring_betas(federation.total), soft)
+            beta, *without = choose_betas(scoring_betas(self._federation(0.0).total), scores)
         return beta, tuple(without)
 
-    def _told(self, sums: LaterRounds, held: Model | None) -> tuple[Body, Arrays]:
-        """What the sites need beside the sum: the head, where it does not follow, and what priors are chosen by."""
-        body, arrays = ({}, {}) if held is None else head_letter(held)
-        if self.agreement.prior == "none":
+    def _told(self, held: Model | None) -> tuple[Body, Arrays]:
+        """What the sites need beside the sum: the head, where it does not follow, and what priors are chosen by.
+
+        With priors, LDA's temperature, at which sites judge whose means they take; the scale of the scores, of heads
+        whose scale the sites do not know; and losses and rows right over the grid of priors.
+        """
+        from fedhip.core.calibration import choose_temperature
+        from fedhip.heads.lda import TEMPERATURES
+
+        agreement = self.agreement
+        body, arrays = ({}, {}) if held is None else head_to_message(held)
+        if agreement.prior == "none":
             return body, arrays
-        if self.agreement.head == "ridge":
+        if agreement.head == "ridge":
             body["beta"] = self._beta[0]
-        chosen_by = PriorRounds(sums, body, arrays).run()
-        return {**body, **chosen_by[0]}, {**arrays, **chosen_by[1]}
+        if agreement.head == "lda":
+            losses = losses_of(self._sum(TEMPERATURE, body, arrays))
+            body["temperature"] = choose_temperature(losses, TEMPERATURES)
+        if agreement.head != "ridge":
+            rows = int(self.layout.counts(self._total()).sum())
+            body["scale"] = scale_of_sum(self._sum(SCALE, body, arrays), rows, self.layout.d)
+        return body, {**arrays, "priors": self._sum(PRIOR, body, arrays)}
+
+    def _sum(self, kind: SumKind, body: Body, arrays: Arrays) -> Vector:
+        found = self.sums.get(kind, dict(body), dict(arrays))
+        assert found is not None  # noqa: S101  (it is kept)
+        return found
+
+    # The model.
 
     def _personalize(self, progress: Progress, held: Model | None, told: tuple[Body, Arrays], notes: list[str]) -> None:
         """The sum or the head to every site that is in it; the result once all have answered or are late."""
@@ -357,8 +293,8 @@ class Round:
         body: Body = {"beta": federation.beta, "sites": progress.summed, **told[0]}
         body |= {f"beta-{fold}": beta for fold, beta in enumerate(federation.fold_betas)}
         arrays: Arrays = dict(told[1])
-        if self.agreement.has_later_sums:
-            body["sum"] = digest_of(self._total())
+        if sums_follow(self.agreement):
+            body["sum"] = str(self.sums.digest(STATISTICS))
         else:
             arrays["total"] = self._total()
 
@@ -391,7 +327,7 @@ class Round:
         agreement = self.agreement
         lift = None
         if agreement.lift != "none":
-            lift = lift_of(from_bytes(self.checkpoint.data("moments")), agreement)
+            lift = lift_of(self._sum(MOMENTS, {}, {}), agreement)
         federation = self._federation(*self._beta)
         if agreement.head != "ridge":
             if held is not None:
@@ -403,37 +339,11 @@ class Round:
         return federation, model
 
     def _total(self) -> Vector:
-        """The sum as it was kept; read when it is needed, for in a wide federation memory is short."""
-        return from_bytes(self.checkpoint.data("total"))
+        """The sum of the statistics as it was kept."""
+        return self._sum(STATISTICS, {}, {})
 
     def _summed(self) -> GridStatistics:
         return from_vector(self._total(), self.layout, self.agreement.fraction_bits)
 
-    @cached_property
-    def _encoding(self) -> RowEncoding:
-        """How rows became part of the sum."""
-        has = self.agreement.has_first_sum
-        return encoding_of(self.agreement, from_bytes(self.checkpoint.data("moments")) if has else None)
-
     def _federation(self, beta: float, fold_betas: tuple[float, ...] = ()) -> Federation:
-        return federation_of(self.agreement, self._summed(), beta, self._encoding, fold_betas)
-
-    def _require_columns(self) -> None:
-        """Stop where a column has no units in which all its values fit: every site would refuse to go on."""
-        try:
-            _ = self._encoding
-        except ColumnError as error:
-            raise RoundError(f"{error}; nothing was written. Make a new federation when that is done") from None
-
-    def _require_possible(self, ask: str, total: Vector) -> None:
-        """Refuse a sum of statistics or moments that no data set has; other sums are looked at where they are used."""
-        most = self.agreement.max_rows * len(self.agreement.sites)
-        try:
-            if ask == Ask.STATISTICS:
-                require_possible(total, self.layout, self.agreement.fraction_bits, most)
-            elif ask == Ask.MOMENTS:
-                require_possible_moments(total, self.agreement, most)
-        except StatisticsError as error:
-            raise RoundError(
-                f"a site sent wrong numbers under its mask: {error}. Nobody can say which; nothing was written"
-            ) from error
+        return federation_of_sites(self.agreement, self._summed(), beta, self._encoding, fold_betas)

@@ -5,7 +5,7 @@
     sum 5       log-losses over penalties                                 ρ
     sum 6 …     more gradients, as many in all as the agreement says
 
-A server app that is started again makes the fit anew from the sums that were kept, and goes on (`LaterRounds`).
+A server app that is started again makes the fit anew from the sums that were kept, and goes on (`Sums`).
 
 A site that leaves between two sums is left out of the later ones. Its rows stay in the statistics, and so in the scale
 of the features and in LDA, to which the penalty draws; the objective is then that of those present, and the steps that
@@ -20,47 +20,34 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from fedhip.core.errors import StatisticsError
-from fedhip.federation.errors import RoundError
-from fedhip.federation.server.checkpoint import LaterSum
-from fedhip.federation.server.later_rounds import LaterRounds
-from fedhip.federation.server.summing import NoLossError
-from fedhip.federation.sums.later import (
-    Ask,
-    fit_of,
-    known_temperature,
-    losses_of,
-    model_arrays,
-    model_body,
-    model_of,
-    require_possible_term,
-    term_of,
-)
-from fedhip.federation.sums.vector import Vector
+from fedhip.federation.server.aggregation import NoLossError
+from fedhip.federation.server.sums import Sums
+from fedhip.federation.sums.head import known_temperature
+from fedhip.federation.sums.kind import SumKind
+from fedhip.federation.sums.logistic import fit_of, model_arrays, model_body, model_of, term_of
+from fedhip.federation.sums.table import GRADIENT, KINDS, PENALTY, STATISTICS, TEMPERATURE
+from fedhip.federation.sums.vector import Vector, losses_of
 from fedhip.federation.transport.wire import Arrays, Body
 
 if TYPE_CHECKING:
     from fedhip.core.logistic import GridModel
     from fedhip.core.logistic_fit import LogisticHead
 
-#: The sums that the fit is told of; others are of a lift before it, or of priors after it.
-_FITTED_BY = (Ask.TEMPERATURE, Ask.GRADIENT, Ask.PENALTY)
-
 
 @dataclass
-class LogisticRounds:
+class LogisticSums:
     """The sums after the statistics', and the fit that they make."""
 
-    sums: LaterRounds
+    sums: Sums
 
     def __post_init__(self) -> None:
-        agreement = self.sums.cohort.agreement
+        agreement, total = self.sums.cohort.agreement, self.sums.get(STATISTICS)
+        assert total is not None  # noqa: S101  (it is kept)
         self._layout = agreement.layout
-        self.fit = fit_of(self.sums.total, self._layout, agreement.fraction_bits)
+        self.fit = fit_of(total, self._layout, agreement.fraction_bits)
         self._answers: list[tuple[GridModel, Vector]] = []  # what the fit remembers
-        for number, record in enumerate(self.sums.progress.later, start=2):
-            if record.ask in _FITTED_BY:
-                self._tell(number, record)
+        for number, ask in enumerate(self.sums.progress.asks, start=1):
+            self._use(number, KINDS[ask])
 
     def run(self) -> LogisticHead:
         """All sums that are missing; then the head."""
@@ -68,12 +55,13 @@ class LogisticRounds:
 
         with one_thread():
             if self.fit.temperature is None:
-                self._sum(Ask.TEMPERATURE, {}, {})
+                self._sum(TEMPERATURE, {}, {})
             going_on = True
             while going_on:
                 if self.fit.penalty is None and self.fit.evaluations == 2:
-                    self._sum(Ask.PENALTY, *self._first_answers())
-                going_on = self._gradients < (self.sums.cohort.agreement.gradient_rounds or 0) and self._gradient()
+                    self._sum(PENALTY, *self._first_answers())
+                done = self.sums.progress.asks.count(GRADIENT.name)
+                going_on = done < GRADIENT.count(self.sums.cohort.agreement) and self._gradient()
             return self.fit.head()
 
     def _gradient(self) -> bool:
@@ -83,16 +71,11 @@ class LogisticRounds:
             self.sums.say("the weights no longer change: the fit has converged")
             return False
         try:
-            self._sum(Ask.GRADIENT, model_body([model]), model_arrays([model]), model)
+            self._sum(GRADIENT, model_body([model]), model_arrays([model]), model)
         except NoLossError as error:
             self.fit.fail(model, error)
             self.sums.say(f"{error}; half the step is asked about next")
         return True
-
-    @property
-    def _gradients(self) -> int:
-        """Sums of gradients there are."""
-        return sum(record.ask == Ask.GRADIENT for record in self.sums.progress.later)
 
     def _first_answers(self) -> tuple[Body, Arrays]:
         """What the sites judge penalties by: the first two weights, and the sums of the answers to them."""
@@ -100,30 +83,24 @@ class LogisticRounds:
         body = {**model_body(models), "temperature": known_temperature(self.fit)}
         return body, {**model_arrays(models), "sums": np.concatenate(sums)}
 
-    def _sum(self, ask: Ask, body: Body, arrays: Arrays, model: GridModel | None = None) -> None:
-        """One more sum, told to the fit."""
-        record = self.sums.add(ask, body, arrays, model)
-        self._tell(self.sums.progress.round, record)
+    def _sum(self, kind: SumKind, body: Body, arrays: Arrays, model: GridModel | None = None) -> None:
+        """One more sum for the fit."""
+        self.sums.ask(kind, body, arrays, model)
+        self._use(len(self.sums.progress.sums), kind)
 
-    def _tell(self, number: int, record: LaterSum) -> None:
-        """What a sum says, to the fit."""
+    def _use(self, number: int, kind: SumKind) -> None:
+        """What a sum says, to the fit; sums of other rows of the table say nothing."""
         from fedhip.core.logistic_fit import PENALTY_SHAPE
 
-        vector, fit = self.sums.kept(f"sum-{number}"), self.fit
-        if record.ask == Ask.TEMPERATURE:
-            fit.choose_temperature(losses_of(vector))
-        elif record.ask == Ask.PENALTY:
-            fit.choose_penalty(losses_of(vector).reshape(PENALTY_SHAPE))
-        else:
-            model = model_of(self.sums.checkpoint.data(f"model-{number}"), record.bits, self._layout)
-            term = term_of(vector, self._layout, fit.rows)
-            try:
-                require_possible_term(term, fit.statistics.counts, all_here=record.sites == self.sums.progress.summed)
-            except StatisticsError as error:
-                raise RoundError(
-                    f"a site sent wrong numbers under its mask: {error}. Nobody can say which; nothing was written"
-                ) from error
-            fit.tell(model, term)
+        fit = self.fit
+        if kind is TEMPERATURE:
+            fit.choose_temperature(losses_of(self.sums.kept(number)))
+        elif kind is PENALTY:
+            fit.choose_penalty(losses_of(self.sums.kept(number)).reshape(PENALTY_SHAPE))
+        elif kind is GRADIENT:
+            bits, vector = self.sums.progress.sums[number - 1].bits, self.sums.kept(number)
+            model = model_of(self.sums.checkpoint.data(f"model-{number}"), bits, self._layout)
+            fit.tell(model, term_of(vector, self._layout, fit.rows))
             if fit.evaluations == 1:  # the first, or the first of those who are left
                 self._answers.clear()
             self._answers.append((model, vector))

@@ -1,4 +1,4 @@
-"""One sum at the server: keys → share → mask, then [agree] → unmask. The same for the statistics and all later sums."""
+"""Secure aggregation at the server, one sum: keys → share → mask, then [agree] → unmask; the same for every sum."""
 
 from __future__ import annotations
 
