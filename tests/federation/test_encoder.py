@@ -15,7 +15,7 @@ from fedhip.data import FeatureSet, Window, load_dataset, make_partition
 from fedhip.features import extract, load_backbone
 from fedhip.features.reference import BackboneReference
 from fedhip.federation.codes import SiteRefusalError
-from fedhip.federation.errors import RoundError
+from fedhip.federation.errors import RoundError, SetupError
 from fedhip.federation.site import encoder as encoder_module
 from fedhip.federation.site.encoder import cached, digest_of, receive
 from fedhip.runs.run import RoundSettings, run_round
@@ -164,11 +164,11 @@ def test_a_spoilt_piece_leaves_the_site_out(tmp_path: Path, sums_only: None) -> 
 def test_a_server_without_the_agreed_file(tmp_path: Path) -> None:
     pictures = Pictures(tmp_path)
     (pictures.trial.folder / "encoder.safetensors").write_bytes(b"another")
-    with pytest.raises(SiteRefusalError, match="the agreement says otherwise"):
+    with pytest.raises(SetupError, match="the agreement says otherwise"):
         pictures.trial.run()
     (pictures.trial.folder / "encoder.safetensors").unlink()
     pictures.trial.again()
-    with pytest.raises(SiteRefusalError, match="put it there"):
+    with pytest.raises(SetupError, match="put it there"):
         pictures.trial.run()
 
 

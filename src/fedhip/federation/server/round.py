@@ -325,17 +325,14 @@ class Round:
         from fedhip.runs.models import global_model
 
         agreement = self.agreement
-        lift = None
-        if agreement.lift != "none":
-            lift = lift_of(self._sum(MOMENTS, {}, {}), agreement)
+        lift = None if agreement.lift == "none" else lift_of(self._sum(MOMENTS, {}, {}), agreement)
         federation = self._federation(*self._beta)
-        if agreement.head != "ridge":
-            if held is not None:
-                return federation, replace(held, lift=lift)
-            head = fit_head(federation, agreement)
-            return federation, global_model(federation, agreement.classes, agreement.backbone, head, lift)
-        model = global_model(federation, agreement.classes, agreement.backbone, lift=lift)
-        federation.release()  # in a wide federation the sum in float64 is 200 MB, and it is not needed any more
+        if held is not None:
+            return federation, replace(held, lift=lift)
+        head = fit_head(federation, agreement)
+        model = global_model(federation, agreement.classes, agreement.backbone, head, lift)
+        if agreement.head == "ridge":  # in a wide federation the sum in float64 is 200 MB, and not needed any more
+            federation.release()
         return federation, model
 
     def _total(self) -> Vector:

@@ -79,8 +79,7 @@ def personalize(out: Path, client: Client, received: Sum, agreement: Agreement, 
     with watch("models of one client alone"), one_thread():
         alone = local_model(client, d, ridge_of(agreement))
     local, everybody, own = agreement.methods
-    common = federation.common if head is None else head.common
-    models = {local: alone, everybody: common, own: personal.model}
+    models = {local: alone, everybody: head.common, own: personal.model}
     result = evaluate(client, models, personal, d, only_local, priors, federation.grid.counts, own=own)
     try:
         _write(out, federation, result, head, received, agreement, data, watch.seconds)
@@ -91,41 +90,35 @@ def personalize(out: Path, client: Client, received: Sum, agreement: Agreement, 
 
 def _phase3(
     federation: Federation, client: Client, agreement: Agreement, received: Sum
-) -> tuple[Personalization, Head | None, dict[str, Prior]]:
-    """The site's model with what is known of it, the head, and priors by method, where they are agreed on.
-
-    A ridge is a function of the sum, and needs no head; its α is chosen together with its prior.
-    """
+) -> tuple[Personalization, Head, dict[str, Prior]]:
+    """The site's model with what is known of it, the head, and priors by method, where they are agreed on."""
     from fedhip.federation.sums.priors import SitePriors
-    from fedhip.phases import Personalization
     from fedhip.priors import prior_alphas
 
-    alpha, only_local, pooled = agreement.alpha, agreement.only_local_classes, received.pooled
-    own, ridge, priors = agreement.methods[-1], agreement.head == "ridge", dict[str, "Prior"]()
+    pooled, own = received.pooled, agreement.methods[-1]
     options = {} if pooled is None else pooled.options
-    head = None if ridge and pooled is None else fit_head(federation, agreement, [client], received.held, options)
-    if head is not None and pooled is not None:
-        chosen = SitePriors(head, client, agreement).choose(pooled.losses, pooled.scale)
-        priors = {method: prior for method, (_, prior) in chosen.items()}
-        alpha = prior_alphas(alpha)[own][chosen[own][0]] if ridge else alpha
-    if head is None or ridge:
-        personal = Personalization.of(federation, client, alpha, only_local_classes=only_local, last=True)
-        return personal, None, priors
-    kept = {client.name: priors[own]} if priors else None
-    return head.personalize(kept)[client.name][0], head, priors
+    head = fit_head(federation, agreement, [client], received.held, options)
+    if pooled is None:
+        return head.personalize()[client.name][0], head, {}
+    chosen = SitePriors(head, client, agreement).choose(pooled.losses, pooled.scale)
+    if agreement.head == "ridge":  # whose α is chosen together with its prior
+        alpha = prior_alphas(agreement.alpha)[own][chosen[own][0]]
+        head = fit_head(federation, agreement, [client], known={"alpha": alpha})
+    priors = {method: prior for method, (_, prior) in chosen.items()}
+    return head.personalize({client.name: priors[own]})[client.name][0], head, priors
 
 
 def _write(
     out: Path,
     federation: Federation,
     result: ClientResult,
-    head: Head | None,
+    head: Head,
     received: Sum,
     agreement: Agreement,
     data: Path,
     seconds: dict[str, float],
 ) -> None:
-    from fedhip.heads import head_named
+    from fedhip.models import RIDGE
     from fedhip.runs import Ledger, new_run
     from fedhip.runs.models import global_model, personal_model
     from fedhip.runs.results import add_lift, client_entry, details_of, refresh, results_of
@@ -150,11 +143,11 @@ def _write(
             "seconds": round(seconds.get(spent.get(method, ""), 0.0), 3),
             **traffic_of(agreement, method, received.asks),
         }
-    if head is not None:
+    if head.name != RIDGE:
         results |= {"head": head.name, "settings": dict(head.settings)}
     if received.lift is not None:
         add_lift(results, plan_of(agreement).told(received.lift))
-    details = details_of(outcome, agreement.classes, head_named(agreement.head))
+    details = details_of(outcome, agreement.classes, type(head))
     refresh(results, details)
     models = [
         global_model(federation, agreement.classes, agreement.backbone, head, received.lift),

@@ -74,6 +74,7 @@ def fit_head(
         ridge=ridge_of(agreement),
         only_local_classes=agreement.only_local_classes,
         seed=agreement.seed,
+        release=True,
     )
     return kind.fit(federation, task, held)
 
