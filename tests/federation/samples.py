@@ -195,7 +195,7 @@ class Trial:
         """The engine without its faults, its sites as they are."""
         self.grid = LocalGrid(self.grid.nodes)
 
-    def diary(self) -> list[dict[str, str]]:
+    def events(self) -> list[dict[str, str]]:
         lines = (self.folder / "state" / "progress.jsonl").read_text().splitlines()
         return [json.loads(line) for line in lines]
 

@@ -18,7 +18,7 @@ from fedhip.federation.agreement.agreement import Agreement
 from fedhip.federation.agreement.init import draft
 from fedhip.federation.secure_sum import Collector
 from fedhip.federation.site.inputs import make_vector
-from fedhip.federation.sums.kind import SiteInputs, Stage, SumKind
+from fedhip.federation.sums.kind import SiteInputs, SumKind, SumStage
 from fedhip.federation.sums.vector import Layout, Vector
 from tests.federation.grid import ServerKilled
 from tests.federation.samples import (
@@ -129,7 +129,7 @@ def test_no_plain_term_of_a_later_sum_in_any_message_or_file(
 
     def kept(kind: SumKind, inputs: SiteInputs) -> Vector:
         vector = make_vector(kind, inputs)
-        if kind.stage > Stage.STATISTICS:
+        if kind.stage > SumStage.STATISTICS:
             name = f"{inputs.client.name}: {{}} of sum {inputs.session.round}"
             found.update({name.format(where): pair for where, pair in pairs(vector).items()})
         return vector

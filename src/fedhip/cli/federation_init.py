@@ -102,7 +102,7 @@ def _number_or(*words: str) -> Callable[[str], float | str]:
 def init(args: argparse.Namespace) -> int:
     """Make a federation."""
     from fedhip.federation.agreement.init import init as make
-    from fedhip.federation.operations.serving import write_door
+    from fedhip.federation.operations.serving import write_endpoint
 
     fields = [option.name for table in ("features", "round") for option in options_of(Agreement, table)]
     given = {name: getattr(args, name) for name in (*fields, "port", "days", "make_keys")}
@@ -112,7 +112,7 @@ def init(args: argparse.Namespace) -> int:
     weights: Path | None = settings.pop("weights", None)
     made = make(args.directory, **settings)
     try:
-        write_door(made.directory, made.address)
+        write_endpoint(made.directory, made.address)
         if weights is not None:
             shutil.copyfile(weights, made.directory / "encoder.safetensors")
     except BaseException:  # Ctrl-C and a full disk too: a federation is there whole, or not at all

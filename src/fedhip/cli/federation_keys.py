@@ -63,7 +63,7 @@ def _add_fingerprint(commands: argparse._SubParsersAction[argparse.ArgumentParse
 
 def accept(args: argparse.Namespace) -> int:
     """Accept a parcel."""
-    from fedhip.federation.agreement.enrolling import accept_first, accept_second, safe_policy
+    from fedhip.federation.agreement.enrollment import accept_first, accept_second, safe_policy
     from fedhip.federation.agreement.parcel import Parcel
     from fedhip.federation.agreement.policy import FILE, Policy
     from fedhip.federation.errors import SetupError
@@ -91,7 +91,7 @@ def accept(args: argparse.Namespace) -> int:
 
 
 def _describe(parcel: Parcel, policy: Policy) -> None:
-    from fedhip.federation.agreement.words import in_words
+    from fedhip.federation.agreement.summary import in_words
 
     for line in in_words(parcel.agreement, policy, parcel.site):
         print(line)
@@ -102,7 +102,7 @@ def _describe(parcel: Parcel, policy: Policy) -> None:
 def _ask(parcel: Parcel, path: Path) -> str:
     """The fingerprint, from who sits at the terminal."""
     from fedhip.federation.errors import SetupError
-    from fedhip.federation.operations.places import command
+    from fedhip.federation.operations.paths import command
 
     sites = parcel.agreement.sites
     following = sites[(sites.index(parcel.site) + 1) % len(sites)]
@@ -123,8 +123,8 @@ def _ask(parcel: Parcel, path: Path) -> str:
 def enroll(args: argparse.Namespace) -> int:
     """Make the roster."""
     from fedhip.federation.agreement.credentials import fingerprint as key_fingerprint
-    from fedhip.federation.agreement.enrolling import enroll as make
-    from fedhip.federation.operations.places import command
+    from fedhip.federation.agreement.enrollment import enroll as make
+    from fedhip.federation.operations.paths import command
 
     made = make(args.directory, args.replies)
     directory = args.directory.absolute()
@@ -141,7 +141,7 @@ def enroll(args: argparse.Namespace) -> int:
 
 def fingerprint(args: argparse.Namespace) -> int:
     """Print the fingerprint."""
-    from fedhip.federation.agreement.enrolling import fingerprint_at
+    from fedhip.federation.agreement.enrollment import fingerprint_at
 
     print(fingerprint_at(args.place))
     return 0

@@ -26,7 +26,7 @@ def federation(folder: Path, *hosts: str) -> tuple[Path, dict[str, Path]]:
     init(fed, name="study", sites=SITES, classes=["x", "y"], width=4, hosts=hosts)
     if (fed / "roster.json").exists():
         return fed, {site: fed / f"site-{site}" for site in SITES}
-    from fedhip.federation.agreement.enrolling import accept_first, enroll, first_parcel
+    from fedhip.federation.agreement.enrollment import accept_first, enroll, first_parcel
     from fedhip.federation.agreement.parcel import Parcel
 
     folders = {site: folder / site for site in SITES}

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from fedhip.federation.errors import RoundError
-from fedhip.federation.server.sums import Sums
+from fedhip.federation.server.sums import RoundSums
 from fedhip.federation.sums.kind import SumKind
 from fedhip.federation.sums.table import CENSUS
 from fedhip.federation.sums.vector import Vector
@@ -22,15 +22,15 @@ pytestmark = pytest.mark.usefixtures("sums_only")
 def census(monkeypatch: pytest.MonkeyPatch) -> list[np.ndarray]:
     """What the server keeps of the first sum."""
     kept: list[np.ndarray] = []
-    honest = Sums.get
+    honest = RoundSums.get
 
-    def keep(own: Sums, kind: SumKind, *about: Any) -> Vector | None:
+    def keep(own: RoundSums, kind: SumKind, *about: Any) -> Vector | None:
         found = honest(own, kind, *about)
         if kind is CENSUS and found is not None:
             kept.append(found.astype(np.int64))
         return found
 
-    monkeypatch.setattr(Sums, "get", keep)
+    monkeypatch.setattr(RoundSums, "get", keep)
     return kept
 
 

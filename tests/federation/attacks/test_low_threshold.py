@@ -13,9 +13,9 @@ from fedhip.federation.errors import PolicyError, SetupError
 from fedhip.federation.secure_sum import Reason, SecureSumError
 from fedhip.federation.secure_sum.masks import apply_masks, pair_mask_key, self_mask_key
 from fedhip.federation.secure_sum.primitives import exchange
+from tests.federation.agreement.test_agreement import AGREEMENT
 from tests.federation.secure_sum.party import Party, Vector, vectors_of
 from tests.federation.secure_sum.test_cheating_server import FIVE, Thief
-from tests.federation.test_agreement import AGREEMENT
 
 #: Two halves of the honest sites; the server tells each that it and e are the only survivors.
 HALVES = (list("abe"), list("cde"))

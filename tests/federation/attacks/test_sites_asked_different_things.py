@@ -16,13 +16,13 @@ import pytest
 import torch
 
 from fedhip.core.logistic import GridModel
-from fedhip.federation.codes import SiteCode
 from fedhip.federation.secure_sum import Collector
+from fedhip.federation.status_codes import SiteCode
 from fedhip.federation.sums.logistic import fit_of, term_of
 from fedhip.federation.sums.vector import Vector, digest_of
-from fedhip.federation.transport.wire import Letter, Step, by_site, context_of
+from fedhip.federation.transport.wire import Letter, RoundStep, by_site, context_of
 from tests.federation.samples import CLASSES, FOUR, WIDTH, clients, survey_of
-from tests.federation.test_site_rounds import LAYOUT, LaterTable, ThreeSums, model
+from tests.federation.table import LAYOUT, LaterTable, ThreeSums, model
 
 VICTIM, OTHERS = "c", ("a", "b", "d")
 Question = tuple[dict[str, Any], dict[str, Any]]
@@ -31,7 +31,7 @@ Question = tuple[dict[str, Any], dict[str, Any]]
 class RefusedError(Exception):
     """A site did not answer."""
 
-    def __init__(self, site: str, step: Step, code: SiteCode) -> None:
+    def __init__(self, site: str, step: RoundStep, code: SiteCode) -> None:
         super().__init__(site, step, code)
         self.site, self.step, self.code = site, step, code
 
@@ -40,32 +40,32 @@ def ask_each(table: LaterTable, number: int, questions: Mapping[str, Question]) 
     """One sum in which the server asks every site what it likes: the sum, or who refused."""
     table.attempt += 1
     of_sum: Any = {"round": number, "attempt": table.attempt}
-    envelope = replace(table.envelope, step=Step.KEYS, **of_sum)
+    envelope = replace(table.envelope, step=RoundStep.KEYS, **of_sum)
     first = questions[OTHERS[0]]
     context = context_of(Letter(envelope, *first), *table.told(first[0]["ask"]))
     collector = Collector(table.roster.keys, envelope.sum_session, context, table.trial.agreement.threshold)
 
-    def answer(site: str, step: Step, *question: Any) -> Letter:
+    def answer(site: str, step: RoundStep, *question: Any) -> Letter:
         letter = table.ask(site, step, *question, **of_sum)
         if letter.code is not SiteCode.OK:
             assert (letter.body, letter.arrays) == ({}, {})
             raise RefusedError(site, step, letter.code)
         return letter
 
-    keys = {site: answer(site, Step.KEYS, *questions[site]).data("keys") for site in FOUR}
+    keys = {site: answer(site, RoundStep.KEYS, *questions[site]).data("keys") for site in FOUR}
     sealed = {}
     for site in FOUR:
-        sealed[site] = answer(site, Step.SHARE, by_site("keys", keys)).mapping("shares")
+        sealed[site] = answer(site, RoundStep.SHARE, by_site("keys", keys)).mapping("shares")
     for site in FOUR:
         collector.keys(site, keys[site])
     collector.cohort()
     for site in FOUR:
         collector.shares(site, sealed[site])
     for site in FOUR:
-        masked = answer(site, Step.MASK, {"secure": True, **by_site("shares", collector.dealt_to(site))})
+        masked = answer(site, RoundStep.MASK, {"secure": True, **by_site("shares", collector.dealt_to(site))})
         collector.add(site, masked.array("vector"), masked.data("signature"))
     for site in collector.survivors():
-        collector.unmask(site, answer(site, Step.UNMASK, table.unmask(*FOUR)).data("shares"))
+        collector.unmask(site, answer(site, RoundStep.UNMASK, table.unmask(*FOUR)).data("shares"))
     return collector.result()
 
 
@@ -73,10 +73,12 @@ def require_refused(table: LaterTable, number: int, questions: Mapping[str, Ques
     """Nobody deals shares, let alone sends a vector: neither the one who was asked otherwise nor the others."""
     with pytest.raises(RefusedError) as refused:
         ask_each(table, number, questions)
-    assert (refused.value.step, refused.value.code) == (Step.SHARE, SiteCode.SECURE_SUM)
+    assert (refused.value.step, refused.value.code) == (RoundStep.SHARE, SiteCode.SECURE_SUM)
     assert "server asked it something else" in table.trial.log(refused.value.site)
     for site in FOUR:
-        assert table.code(site, Step.MASK, {"secure": True, **by_site("shares", {})}, round=number) is SiteCode.ORDER
+        assert (
+            table.code(site, RoundStep.MASK, {"secure": True, **by_site("shares", {})}, round=number) is SiteCode.ORDER
+        )
 
 
 def each(others: Question, victim: Question) -> dict[str, Question]:
@@ -109,7 +111,7 @@ def test_a_gradient_of_one_site(tmp_path: Path) -> None:
 
     with pytest.raises(RefusedError) as refused:
         steal()
-    assert (refused.value.step, refused.value.code) == (Step.SHARE, SiteCode.SECURE_SUM)
+    assert (refused.value.step, refused.value.code) == (RoundStep.SHARE, SiteCode.SECURE_SUM)
 
 
 def test_gradients_are_refused_by_everybody(tmp_path: Path) -> None:
@@ -208,7 +210,7 @@ def test_the_scores_of_beta_about_another_sum(tmp_path: Path) -> None:
 def test_the_first_sum_with_words_that_only_one_site_reads(tmp_path: Path) -> None:
     """No site reads anything there yet; what a later version reads is bound all the same."""
     table = ThreeSums(tmp_path)
-    table.until(Step.HELLO)
-    keys = {s: table.ask(s, Step.KEYS, {"more": "words"} if s == VICTIM else {}).data("keys") for s in FOUR}
+    table.until(RoundStep.HELLO)
+    keys = {s: table.ask(s, RoundStep.KEYS, {"more": "words"} if s == VICTIM else {}).data("keys") for s in FOUR}
     for site in FOUR:
-        assert table.code(site, Step.SHARE, by_site("keys", keys)) is SiteCode.SECURE_SUM
+        assert table.code(site, RoundStep.SHARE, by_site("keys", keys)) is SiteCode.SECURE_SUM

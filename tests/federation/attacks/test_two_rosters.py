@@ -32,7 +32,7 @@ def hand_over(fed: Path, folder: Path, roster: Roster) -> None:
     if folder.is_relative_to(fed):  # the coordinator made the folder: nobody is asked for anything
         (folder / "roster.json").write_text(roster.to_text())
         return
-    from fedhip.federation.agreement.enrolling import accept_second, fingerprint_at, second_parcel
+    from fedhip.federation.agreement.enrollment import accept_second, fingerprint_at, second_parcel
     from fedhip.federation.agreement.parcel import Parcel
     from fedhip.federation.errors import SetupError
 

@@ -228,7 +228,7 @@ def flag(name: str, value: Any) -> bool:
 
 
 @dataclass(frozen=True)
-class Option:
+class FieldOption:
     """A field as an option of the command line: `kind` is bool, int, float, or the words that it may be.
 
     With `words` and a number's kind, both will do.
@@ -241,7 +241,7 @@ class Option:
     metavar: str | None
 
 
-def options_of(cls: type, table: str) -> list[Option]:
+def options_of(cls: type, table: str) -> list[FieldOption]:
     """The fields of a table that have help."""
     hints, found = typing.get_type_hints(cls), []
     for name, declared in declarations(cls).items():
@@ -252,5 +252,5 @@ def options_of(cls: type, table: str) -> list[Option]:
             else:
                 kinds = [part for part in parts if part in (bool, int, float)]
                 words = tuple(word for part in parts for word in typing.get_args(part))
-            found.append(Option(name, kinds[0] if kinds else str, words, declared.help, declared.metavar))
+            found.append(FieldOption(name, kinds[0] if kinds else str, words, declared.help, declared.metavar))
     return found

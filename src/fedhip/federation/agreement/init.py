@@ -3,7 +3,7 @@
     federation.toml                   the agreement
     ca/  server/                      the authority, and the server's certificate
     state/                            the server's own
-    parcels/NAME-1.json               what each site gets, to make its key there (`enrolling.py`)
+    parcels/NAME-1.json               what each site gets, to make its key there (`enrollment.py`)
 
 Where all sites are on this machine, their keys are made here instead of parcels:
 
@@ -38,14 +38,14 @@ from fedhip.federation.agreement.credentials import (
     require_host,
     write_private,
 )
-from fedhip.federation.agreement.enrolling import PARCELS, first_parcel, safe_policy, unpack
+from fedhip.federation.agreement.enrollment import PARCELS, first_parcel, safe_policy, unpack
 from fedhip.federation.agreement.fields import choice, require_number, require_whole
 from fedhip.federation.agreement.fingerprint import fingerprint_of
 from fedhip.federation.agreement.limits import largest_lifted, least_threshold, rows_that_fit
 from fedhip.federation.agreement.names import require_class_names, require_site_names, same_class
 from fedhip.federation.agreement.parcel import Parcel
 from fedhip.federation.agreement.roster import Roster
-from fedhip.federation.operations.places import command, require_free, take_free_place
+from fedhip.federation.operations.paths import command, require_free, take_free_place
 from fedhip.federation.site.folder import AUTHORITY, KEY, format_address, require_port
 from fedhip.runs.folder import beside
 from fedhip.utils.files import require_folder

@@ -6,8 +6,8 @@ import re
 import unicodedata
 from collections.abc import Iterable, Mapping, Sequence
 
-from fedhip.federation.codes import SiteCode, SiteRefusalError
 from fedhip.federation.errors import SetupError
+from fedhip.federation.status_codes import SiteCode, SiteRefusalError
 from fedhip.utils.nearest import did_you_mean
 from fedhip.utils.text import readable
 

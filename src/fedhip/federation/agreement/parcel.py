@@ -100,7 +100,7 @@ class Parcel:
 
 
 @dataclass(frozen=True)
-class Reply:
+class EnrollmentReply:
     """A site's public key, and that its owner accepted the agreement of this digest."""
 
     federation: str

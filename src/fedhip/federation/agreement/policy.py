@@ -14,8 +14,8 @@ from fedhip.federation.agreement.agreement import Agreement
 from fedhip.federation.agreement.fields import check_fields, declarations, declare, flag, from_tables, read_toml, whole
 from fedhip.federation.agreement.limits import least_threshold
 from fedhip.federation.agreement.names import class_positions, same_class, shown
-from fedhip.federation.codes import SiteRefusalError
 from fedhip.federation.errors import PolicyError, SetupError
+from fedhip.federation.status_codes import SiteRefusalError
 from fedhip.utils.toml import write_toml
 
 FILE = "site.toml"

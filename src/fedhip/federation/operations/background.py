@@ -16,7 +16,7 @@ from typing import Any
 
 from fedhip.core.errors import FedHiPError
 from fedhip.federation.operations import joining, serving
-from fedhip.federation.operations.places import ServerPlace, State, command
+from fedhip.federation.operations.paths import ServerPaths, StatePaths, command
 from fedhip.federation.operations.supervisor import detach
 from fedhip.federation.transport.engine import module
 
@@ -45,9 +45,9 @@ def until_told() -> Iterator[threading.Event]:
 
 def serve(folder: str, bind: str | None, port: int | None, proxy: bool) -> None:
     """Run the server until told to end."""
-    place = ServerPlace.open(folder)
+    place = ServerPaths.open(folder)
     with until_told() as told:
-        serving.serve(place, serving.door_of(place, bind, port), say=say, stop=told, with_proxy=proxy)
+        serving.serve(place, serving.endpoint_of(place, bind, port), say=say, stop=told, with_proxy=proxy)
     say("the server is stopped")
 
 
@@ -65,7 +65,7 @@ _DO: dict[str, Callable[..., None]] = {"serve": serve, "site": site}
 def apart(name: str, settings: Mapping[str, Any]) -> str:
     """Start `serve` or `site` as a program that outlives this one; what it said when it was ready."""
     folder = Path(settings["folder"])
-    state = State(folder / "state")
+    state = StatePaths(folder / "state")
     words = module("fedhip.federation.operations.background", name, json.dumps(settings))
     said = detach(name, words, state=state, log=state.log(name), seconds=_READY[name])
     return said.replace("Ctrl-C", command("stop", folder))

@@ -13,8 +13,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from fedhip.federation.errors import EngineError, FederationError
-from fedhip.federation.operations import started
-from fedhip.federation.operations.places import ServerPlace, command
+from fedhip.federation.operations import process_registry
+from fedhip.federation.operations.paths import ServerPaths, command
 from fedhip.federation.operations.supervisor import Program, Say, Supervisor, alone, why, write_json
 from fedhip.federation.site.folder import parse_address
 from fedhip.federation.transport import engine
@@ -27,7 +27,7 @@ _START = 90.0  # seconds until a program must be ready; a busy machine takes 20
 
 
 @dataclass(frozen=True)
-class Door:
+class Endpoint:
     """Where the sites reach the server."""
 
     bind: str
@@ -35,7 +35,7 @@ class Door:
     address: str
 
 
-def door_of(place: ServerPlace, bind: str | None = None, port: int | None = None) -> Door:
+def endpoint_of(place: ServerPaths, bind: str | None = None, port: int | None = None) -> Endpoint:
     """The door: as asked for, or as `init` wrote it down. It is open to other machines if they are to come."""
     try:
         kept = json.loads(place.door.read_text(encoding="utf-8"))
@@ -46,26 +46,26 @@ def door_of(place: ServerPlace, bind: str | None = None, port: int | None = None
         bind = engine.LOOPBACK if host in {"127.0.0.1", "localhost", "::1"} else "0.0.0.0"  # noqa: S104
     port = usual if port is None else port
     shown = f"[{host}]" if ":" in host else host
-    return Door(bind, port, f"{shown}:{port}")
+    return Endpoint(bind, port, f"{shown}:{port}")
 
 
-def write_door(directory: Path, address: str) -> None:
+def write_endpoint(directory: Path, address: str) -> None:
     """Write down, at `init`, where the sites will look for the server."""
-    write_json(ServerPlace(directory).door, {"address": address})
+    write_json(ServerPaths(directory).door, {"address": address})
 
 
-def serve(place: ServerPlace, door: Door, *, say: Say, stop: threading.Event, with_proxy: bool = True) -> None:
+def serve(place: ServerPaths, door: Endpoint, *, say: Say, stop: threading.Event, with_proxy: bool = True) -> None:
     """Run the server until `stop`: the engine on loopback, its SuperExec, and the door in front."""
     engine.require_engine()
     roster = place.roster()
     state = place.state
     with alone(state.lock, f"a server of {place.path} runs already; see: {command('status', place.path)}"):
-        started.end(started.others(state.pids), state.pids)  # left by a server that was killed
+        process_registry.end(process_registry.others(state.pids), state.pids)  # left by a server that was killed
         state.ready.unlink(missing_ok=True)
         if with_proxy:
             _require_free(door)
         state.prepare()
-        started.record(state.pids, "serve", os.getpid())
+        process_registry.record(state.pids, "serve", os.getpid())
         port = _kept_port(place)
         write_json(place.callers, {name: public_pem(key) for name, key in roster.keys.items()})
         supervisor = Supervisor(state.pids, engine.environment(state.home), say, stop)
@@ -87,7 +87,7 @@ def serve(place: ServerPlace, door: Door, *, say: Say, stop: threading.Event, wi
             (state.pids / "serve.json").unlink(missing_ok=True)
 
 
-def _start_server(place: ServerPlace, door: Door, port: int, supervisor: Supervisor, *, with_proxy: bool) -> None:
+def _start_server(place: ServerPaths, door: Endpoint, port: int, supervisor: Supervisor, *, with_proxy: bool) -> None:
     state, bounds = place.state, Bounds.of(place.agreement())
     link = Program(
         "superlink",
@@ -131,7 +131,7 @@ def _start_server(place: ServerPlace, door: Door, port: int, supervisor: Supervi
         raise EngineError(f"the proxy ended as it started{why(state.log('proxy'))}")
 
 
-def _kept_port(place: ServerPlace) -> int:
+def _kept_port(place: ServerPaths) -> int:
     """The engine's port: the one before if it is free, so that a configuration of nginx stays true."""
     kept = json.loads(place.door.read_text(encoding="utf-8")) if place.door.is_file() else {}
     port = kept.get("control_port")
@@ -143,12 +143,12 @@ def _kept_port(place: ServerPlace) -> int:
     return port
 
 
-def control_port(place: ServerPlace) -> int:
+def control_port(place: ServerPaths) -> int:
     """The port that the engine has, or will have."""
     return _kept_port(place) if not place.state.ready.is_file() else place.control_port()
 
 
-def _require_free(door: Door) -> None:
+def _require_free(door: Endpoint) -> None:
     try:
         listen(door.bind, door.port).close()
     except OSError as error:
@@ -170,7 +170,7 @@ def _is_healthy(port: int, authority: Path) -> bool:
         connection.close()
 
 
-def _answers(door: Door) -> bool:
+def _answers(door: Endpoint) -> bool:
     host = {"0.0.0.0": engine.LOOPBACK, "::": "::1"}.get(door.bind, door.bind)  # noqa: S104
     try:
         socket.create_connection((host, door.port), timeout=2).close()

@@ -45,7 +45,7 @@ _STATE = b"\x10"
 Sign = Callable[[bytes], bytes]
 
 
-class Step(IntEnum):
+class MemberStep(IntEnum):
     """What a member does next."""
 
     KEYS = 1
@@ -73,7 +73,7 @@ class Member:
 
     def __init__(self, terms: Terms, site: str, minimum: int, sign: Sign) -> None:
         self._terms, self._site, self._minimum, self._sign = terms, site, minimum, sign
-        self._next = Step.KEYS
+        self._next = MemberStep.KEYS
         self._secrets: Secrets | None = Secrets(*(token_bytes(KEY_BYTES) for _ in range(3)))
         self._cohort: dict[str, Keys] = {}
         self._shares: dict[str, Shares] = {}  # mine from each dealer, myself included
@@ -106,7 +106,7 @@ class Member:
 
     def keys(self) -> bytes:
         """Stage 1: this site's ephemeral public keys and commitment, signed."""
-        secrets = self._turn(Step.KEYS)
+        secrets = self._turn(MemberStep.KEYS)
         unsigned = Keys(
             self._site,
             public_of(secrets.channel),
@@ -117,7 +117,7 @@ class Member:
         with blaming(self._site):
             self._terms.verify(self._site, mine.signature, mine.signed(self._terms))
         self._cohort = {self._site: mine}
-        self._next = Step.SHARE
+        self._next = MemberStep.SHARE
         return mine.encode(self._terms)
 
     def share(self, keys: Mapping[str, bytes]) -> dict[str, bytes]:
@@ -125,7 +125,7 @@ class Member:
 
         Under its own name is the signed deal, for the server.
         """
-        secrets = self._turn(Step.SHARE)
+        secrets = self._turn(MemberStep.SHARE)
         terms, me = self._terms, self._site
         self._require_enough(keys)
         require(me in keys, Reason.OWN_KEYS)
@@ -144,7 +144,7 @@ class Member:
             common = exchange(secrets.channel, cohort[site].channel)
             sealed[site] = dealt[site].seal(terms, me, site, seal_key(common, transcript, me, site))
         self._cohort, self._shares = cohort, {me: dealt[me]}
-        self._next = Step.MASK
+        self._next = MemberStep.MASK
         return sealed
 
     def mask(self, vector: NDArray[np.uint64], sealed: Mapping[str, bytes]) -> tuple[NDArray[np.uint64], bytes]:
@@ -152,7 +152,7 @@ class Member:
 
         sealed: what each other site dealt to this one; sites that dealt nothing are left out of the sum.
         """
-        secrets = self._turn(Step.MASK)
+        secrets = self._turn(MemberStep.MASK)
         terms, me = self._terms, self._site
         require(is_vector(vector), Reason.VECTOR)
         require(me not in sealed and sealed.keys() <= self._cohort.keys(), Reason.COHORT)
@@ -177,7 +177,7 @@ class Member:
         )
         signature = self._sign(vector_statement(terms, me, view, masked))
         self._shares, self._secrets = shares, None
-        self._next = Step.UNMASK
+        self._next = MemberStep.UNMASK
         return masked, encode_signature(terms, me, signature)
 
     def agree(self, survivors: Sequence[str]) -> bytes:
@@ -202,7 +202,7 @@ class Member:
         ]
         answer = encode_answer(self._terms, self._site, outcome, revealed)
         self._shares, self._cohort = {}, {}
-        self._next = Step.NOTHING
+        self._next = MemberStep.NOTHING
         return answer
 
     def require_proof(self, dealer: str, proof: bytes) -> None:
@@ -211,7 +211,7 @@ class Member:
             self._terms.require_site(dealer)
             check_proof(proof, self._terms, dealer)
 
-    def _turn(self, step: Step) -> Secrets:
+    def _turn(self, step: MemberStep) -> Secrets:
         """The secrets, if it is this step's turn."""
         if self._next is not step or self._secrets is None:
             raise SecureSumError(None, Reason.ORDER)
@@ -227,7 +227,7 @@ class Member:
 
     def _outcome(self, survivors: Sequence[str]) -> bytes:
         """The digest of a list of survivors that this site can accept."""
-        require(self._next is Step.UNMASK, Reason.ORDER)
+        require(self._next is MemberStep.UNMASK, Reason.ORDER)
         named = set(survivors)
         require(len(named) == len(survivors) and named <= self._shares.keys(), Reason.SURVIVORS)
         require(self._site in named, Reason.SURVIVORS)
@@ -269,7 +269,7 @@ class Member:
         with restoring():
             terms, site, minimum, step, secrets, cohort, shares, agreed = unpack_state(data, _STATE, 8)
             member = cls(Terms.from_bytes(terms), text(site), whole(minimum), sign)
-            member._next = Step(whole(step))
+            member._next = MemberStep(whole(step))
             member._secrets = Secrets(*unpack(secrets)) if secrets else None
             member._cohort = {
                 name: Keys.restore(message, member._terms, name) for name, message in unpack_mapping(cohort).items()

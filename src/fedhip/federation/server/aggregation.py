@@ -7,12 +7,12 @@ from dataclasses import dataclass, field, replace
 
 import numpy as np
 
-from fedhip.federation.codes import SiteCode
 from fedhip.federation.errors import RoundError
 from fedhip.federation.secure_sum import Collector, Reason, SecureSumError
-from fedhip.federation.server.cohort import GO_ON, Cohort, always
+from fedhip.federation.server.cohort import GO_ON, SiteCohort, always
+from fedhip.federation.status_codes import SiteCode
 from fedhip.federation.sums.vector import Vector
-from fedhip.federation.transport.wire import Arrays, Body, Letter, Step, by_site, context_of
+from fedhip.federation.transport.wire import Arrays, Body, Letter, RoundStep, by_site, context_of
 
 
 class NotAgreedError(RoundError):
@@ -45,40 +45,40 @@ class Wanted:
     total: str | None = None
 
 
-def masked_sum(cohort: Cohort, wanted: Wanted) -> Collector:
+def masked_sum(cohort: SiteCohort, wanted: Wanted) -> Collector:
     """Stages 1 to 3: the sum of the masked vectors."""
-    question = Letter(replace(cohort.envelope, step=Step.KEYS), wanted.body, wanted.arrays)
+    question = Letter(replace(cohort.envelope, step=RoundStep.KEYS), wanted.body, wanted.arrays)
     context = context_of(question, wanted.moments, wanted.total)
     collector = Collector(cohort.roster.keys, cohort.envelope.sum_session, context, cohort.agreement.threshold)
     cohort.fold(
-        Step.KEYS,
+        RoundStep.KEYS,
         cohort.nodes,
         always(wanted.body, wanted.arrays),
         lambda site, letter: collector.keys(site, letter.data("keys")),
     )
     _require_losses(cohort)
-    cohort.require_quorum(Step.KEYS)
+    cohort.require_quorum(RoundStep.KEYS)
     keys = by_site("keys", collector.cohort())
     cohort.fold(
-        Step.SHARE,
+        RoundStep.SHARE,
         cohort.nodes,
         always(keys, {}),
         lambda site, letter: collector.shares(site, letter.mapping("shares")),
     )
-    cohort.require_quorum(Step.SHARE)
+    cohort.require_quorum(RoundStep.SHARE)
     cohort.fold(
-        Step.MASK,
+        RoundStep.MASK,
         cohort.nodes,
         lambda site: ({"secure": True, **by_site("shares", collector.dealt_to(site))}, {}),
         lambda site, letter: collector.add(site, wanted.require(letter.array("vector")), letter.data("signature")),
     )
     if cohort.begin_again_without_accused():
         return masked_sum(cohort, wanted)
-    cohort.require_quorum(Step.MASK)
+    cohort.require_quorum(RoundStep.MASK)
     return collector
 
 
-def plain_sum(cohort: Cohort, wanted: Wanted, size: int) -> tuple[Vector, list[str]]:
+def plain_sum(cohort: SiteCohort, wanted: Wanted, size: int) -> tuple[Vector, list[str]]:
     """Without masks, where the agreement and every site's policy permit it: `require` sees each site's vector."""
     total = np.zeros(size, np.uint64)
     added: list[str] = []
@@ -87,28 +87,28 @@ def plain_sum(cohort: Cohort, wanted: Wanted, size: int) -> tuple[Vector, list[s
         np.add(total, wanted.require(letter.array("vector")), out=total)
         added.append(site)
 
-    cohort.fold(Step.MASK, cohort.nodes, always({"secure": False, **wanted.body}, wanted.arrays), add)
+    cohort.fold(RoundStep.MASK, cohort.nodes, always({"secure": False, **wanted.body}, wanted.arrays), add)
     _require_losses(cohort)
-    cohort.require_quorum(Step.MASK)
+    cohort.require_quorum(RoundStep.MASK)
     return total, sorted(added)
 
 
-def unmasked(cohort: Cohort, collector: Collector) -> Vector:
-    """Stage 4: the survivors' list agreed on where somebody is gone, and the masks taken off."""
+def unmasked(cohort: SiteCohort, collector: Collector) -> Vector:
+    """SumState 4: the survivors' list agreed on where somebody is gone, and the masks taken off."""
     survivors = collector.survivors()
     body: Body = {"survivors": survivors}
     asked = [site for site in survivors if site in cohort.nodes]
     try:
         if not _nobody_is_gone(collector):
             asked = cohort.fold(
-                Step.AGREE,
+                RoundStep.AGREE,
                 asked,
                 always(body, {}),
                 lambda site, letter: collector.signature(site, letter.data("signature")),
             )
         body = {**body, **by_site("signatures", collector.signatures())}
         cohort.fold(
-            Step.UNMASK,
+            RoundStep.UNMASK,
             asked,
             always(body, {}),
             lambda site, letter: collector.unmask(site, letter.data("shares")),
@@ -122,7 +122,7 @@ def unmasked(cohort: Cohort, collector: Collector) -> Vector:
         raise kind(f"the masks could not be taken off the sum: {error}; {GO_ON}") from error
 
 
-def _require_losses(cohort: Cohort) -> None:
+def _require_losses(cohort: SiteCohort) -> None:
     """Go on only if nobody lacks a loss: to go on without such a site would hide that the weights are wrong."""
     if lacking := [site for site, code in cohort.dropped.items() if code == SiteCode.LOSS]:
         named = ", ".join(f"site {site!r} ({SiteCode.LOSS})" for site in sorted(lacking))

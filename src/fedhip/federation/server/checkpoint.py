@@ -29,7 +29,7 @@ SCHEMA = 2
 Data = bytes | memoryview
 
 
-class Stage(StrEnum):
+class SumState(StrEnum):
     """What there is of the latest sum: the collector with all masked vectors in it, or the sum."""
 
     MASKED = "masked"
@@ -46,7 +46,7 @@ class SumRecord:
 
 
 @dataclass
-class Progress:
+class RoundProgress:
     """How far the round is: the sums that were made, from the first to the latest.
 
     A sum after the statistics' that a site has spoilt is asked for `again`, of these sites, with the `proofs`, in hex,
@@ -57,7 +57,7 @@ class Progress:
     roster: str
     session: str
     attempt: int = 1
-    stage: Stage = Stage.SUMMED
+    stage: SumState = SumState.SUMMED
     sums: list[SumRecord] = field(default_factory=list)
     dropped: dict[str, str] = field(default_factory=dict)
     answers: dict[str, dict[str, Any]] = field(default_factory=dict)
@@ -90,18 +90,18 @@ class Progress:
         return {**content, "sites": first["sites"], "later": later, "first": first["ask"]}
 
     @classmethod
-    def from_dict(cls, content: dict[str, Any]) -> Progress:
+    def from_dict(cls, content: dict[str, Any]) -> RoundProgress:
         """What `to_dict` gave."""
         content = dict(content)
         records = [{"ask": content.pop("first"), "sites": content.pop("sites")}, *content.pop("later")]
         sums = [SumRecord(**record) for record in records]
         if not all(record.ask in KINDS for record in sums):
             raise ValueError("a sum that is not in the table")
-        return cls(**{**content, "stage": Stage(content["stage"]), "sums": sums})
+        return cls(**{**content, "stage": SumState(content["stage"]), "sums": sums})
 
 
 @dataclass
-class Again:
+class Restart:
     """A round that begins again in a new session: of `sites` only, with the proofs, in hex, that others have cheated.
 
     `dropped` says why each of the others is not among them.
@@ -112,13 +112,13 @@ class Again:
     dropped: dict[str, str]
 
 
-class Checkpoint:
+class RoundCheckpoint:
     """The folder of a checkpoint."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
 
-    def write(self, progress: Progress, **data: Data | None) -> None:
+    def write(self, progress: RoundProgress, **data: Data | None) -> None:
         """Keep this, in place of what was there; data that is not named stays, and None takes it away."""
         private_folder(self.folder)
         files = self._files() if (self.folder / "round.json").is_file() else {}
@@ -133,7 +133,7 @@ class Checkpoint:
             if other.name not in files.values():
                 other.unlink()
 
-    def read(self, agreement: str, roster: str) -> Progress | None:
+    def read(self, agreement: str, roster: str) -> RoundProgress | None:
         """The checkpoint of this agreement; None where there is none. The data is read by `data`."""
         if not (self.folder / "round.json").is_file():
             return None
@@ -142,7 +142,7 @@ class Checkpoint:
             if content.pop("schema") != SCHEMA:
                 raise self._damaged("is of another version")
             content.pop("files")
-            progress = Progress.from_dict(content)
+            progress = RoundProgress.from_dict(content)
         except (KeyError, TypeError, ValueError):
             raise self._damaged("is damaged") from None
         if (progress.agreement, progress.roster) != (agreement, roster):
@@ -160,7 +160,7 @@ class Checkpoint:
             raise self._damaged("is damaged")
         return data
 
-    def begin_again(self, again: Again) -> None:
+    def begin_again(self, again: Restart) -> None:
         """Forget all but what the next session begins with."""
         private_folder(self.folder)
         write_private(self.folder / "again.json", json.dumps(asdict(again), indent=1).encode())
@@ -168,10 +168,10 @@ class Checkpoint:
             if path.name != "again.json":
                 path.unlink()
 
-    def again(self) -> Again | None:
+    def again(self) -> Restart | None:
         """What a round that begins again begins with; None where this is the first time."""
         try:
-            return Again(**json.loads((self.folder / "again.json").read_text(encoding="utf-8")))
+            return Restart(**json.loads((self.folder / "again.json").read_text(encoding="utf-8")))
         except FileNotFoundError:
             return None
         except (OSError, ValueError, TypeError):

@@ -5,7 +5,7 @@
     sum 5       log-losses over penalties                                 ρ
     sum 6 …     more gradients, as many in all as the agreement says
 
-A server app that is started again makes the fit anew from the sums that were kept, and goes on (`Sums`).
+A server app that is started again makes the fit anew from the sums that were kept, and goes on (`RoundSums`).
 
 A site that leaves between two sums is left out of the later ones. Its rows stay in the statistics, and so in the scale
 of the features and in LDA, to which the penalty draws; the objective is then that of those present, and the steps that
@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from fedhip.federation.server.aggregation import NoLossError
-from fedhip.federation.server.sums import Sums
+from fedhip.federation.server.sums import RoundSums
 from fedhip.federation.sums.head import known_temperature
 from fedhip.federation.sums.kind import SumKind
 from fedhip.federation.sums.logistic import fit_of, model_arrays, model_body, model_of, term_of
@@ -38,7 +38,7 @@ if TYPE_CHECKING:
 class LogisticSums:
     """The sums after the statistics', and the fit that they make."""
 
-    sums: Sums
+    sums: RoundSums
 
     def __post_init__(self) -> None:
         agreement, total = self.sums.cohort.agreement, self.sums.get(STATISTICS)

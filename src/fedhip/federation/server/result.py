@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any
 from fedhip import __version__
 from fedhip.federation.agreement.agreement import Agreement
 from fedhip.federation.errors import MessageError
-from fedhip.federation.server.checkpoint import Progress
-from fedhip.federation.site.personal import configuration
+from fedhip.federation.server.checkpoint import RoundProgress
+from fedhip.federation.site.personalization import configuration
 from fedhip.federation.sums.statistics import plan_of
 from fedhip.federation.sums.traffic import after_statistics, traffic_of
 from fedhip.federation.transport.wire import Letter
@@ -25,7 +25,7 @@ def write_result(
     federation: Federation,
     model: Model,
     agreement: Agreement,
-    progress: Progress,
+    progress: RoundProgress,
     *,
     dropped: Mapping[str, str],
     notes: Sequence[str],

@@ -25,15 +25,15 @@ from fedhip.federation.agreement.agreement import Agreement
 from fedhip.federation.agreement.credentials import verify
 from fedhip.federation.agreement.roster import FILE as ROSTER_FILE
 from fedhip.federation.agreement.roster import Roster
-from fedhip.federation.codes import ServerCode, SiteCode, meaning
 from fedhip.federation.errors import MessageError, RoundError
 from fedhip.federation.server.aggregation import CheatedError
-from fedhip.federation.server.checkpoint import Again, Checkpoint, Progress, Stage
-from fedhip.federation.server.cohort import Cohort, always
+from fedhip.federation.server.checkpoint import Restart, RoundCheckpoint, RoundProgress, SumState
+from fedhip.federation.server.cohort import SiteCohort, always
 from fedhip.federation.server.logistic import LogisticSums
 from fedhip.federation.server.result import accuracies_in, write_result
-from fedhip.federation.server.sums import Sums
+from fedhip.federation.server.sums import RoundSums
 from fedhip.federation.site.encoder import EncoderFile, Presence
+from fedhip.federation.status_codes import ServerCode, SiteCode, meaning
 from fedhip.federation.sums.head import federation_of_sites, fit_head, head_to_message, logistic_model
 from fedhip.federation.sums.kind import SumKind
 from fedhip.federation.sums.priors import scale_of_sum
@@ -58,7 +58,7 @@ from fedhip.federation.transport.wire import (
     Body,
     Envelope,
     Letter,
-    Step,
+    RoundStep,
     by_site,
     hello_statement,
     which_to_upgrade,
@@ -80,11 +80,11 @@ class Round:
         self.folder, self.agreement = folder, agreement
         self.state = folder / "state"
         self.out = self.state / "result"
-        self.checkpoint = Checkpoint(self.state / "checkpoint")
+        self.checkpoint = RoundCheckpoint(self.state / "checkpoint")
         self.layout = agreement.layout
-        nobody = Envelope(bytes(SESSION_BYTES), agreement.digest(), roster.digest(), Step.HELLO)
-        self.cohort = Cohort(agreement, roster, exchange, self.state, nobody)
-        self.diary = self.cohort.diary
+        nobody = Envelope(bytes(SESSION_BYTES), agreement.digest(), roster.digest(), RoundStep.HELLO)
+        self.cohort = SiteCohort(agreement, roster, exchange, self.state, nobody)
+        self.events = self.cohort.events
 
     @classmethod
     def open(cls, folder: Path, make_exchange: Callable[[float], Exchange]) -> Round:
@@ -102,7 +102,7 @@ class Round:
                 except CheatedError as error:
                     self._begin_again(error)
         except FedHiPError as error:
-            self.diary.write("failed", str(error))
+            self.events.write("failed", str(error))
             raise
 
     def _begin_again(self, error: CheatedError) -> None:
@@ -111,8 +111,8 @@ class Round:
         cohort.drop("unmask", error.site, ServerCode.CHEATED)
         before = self.checkpoint.again()
         proofs = {**({} if before is None else before.proofs), error.site: error.proof.hex()}
-        self.checkpoint.begin_again(Again(error.others, proofs, dict(cohort.dropped)))
-        self.diary.write("again", f"the round begins again without site {error.site!r}")
+        self.checkpoint.begin_again(Restart(error.others, proofs, dict(cohort.dropped)))
+        self.events.write("again", f"the round begins again without site {error.site!r}")
 
     def _run(self) -> Path:
         progress = self.checkpoint.read(*self.cohort.digests)
@@ -128,44 +128,44 @@ class Round:
             progress = self._new_session()
         else:
             self._resume(progress)
-        self.sums = Sums(self.cohort, self.checkpoint, progress)
-        if progress.stage is Stage.MASKED:
+        self.sums = RoundSums(self.cohort, self.checkpoint, progress)
+        if progress.stage is SumState.MASKED:
             self.sums.unmask()
         for kind in sums_before_head(self.agreement):
             total = self.sums.get(kind)
             if kind is CENSUS and total is not None:
                 rows, sites = sum(map(int, total)), len(self.cohort.nodes)
-                self.diary.write("census", f"{rows} rows, of {sites} sites, and {self.layout.m} features")
+                self.events.write("census", f"{rows} rows, of {sites} sites, and {self.layout.m} features")
         del total
         self._encoding = encoding_of(self.agreement, self.sums.get(MOMENTS) if MOMENTS.count(self.agreement) else None)
         held, notes = self._logistic() if self.agreement.head == "logistic" else (None, [])
         self._beta = self._choose_beta()
         told = self._told(held)
         if sums_follow(self.agreement):
-            self.cohort.gather(progress.summed, Step.PERSONALIZE, wait=False)  # also who left, if it is back
+            self.cohort.gather(progress.summed, RoundStep.PERSONALIZE, wait=False)  # also who left, if it is back
         self._personalize(progress, held, told, notes)
         self.checkpoint.clear()
-        self.diary.write("finished", f"the sum of {len(progress.summed)} sites and the global model are in {self.out}")
+        self.events.write("finished", f"the sum of {len(progress.summed)} sites and the global model are in {self.out}")
         return self.out
 
-    def _new_session(self) -> Progress:
+    def _new_session(self) -> RoundProgress:
         """Who is here; nothing is summed yet."""
         session, cohort = secrets.token_bytes(SESSION_BYTES), self.cohort
         cohort.envelope = replace(cohort.envelope, session=session, attempt=1, round=1)
         cohort.nodes, cohort.dropped = {}, {}
         for warning in self.agreement.warnings:
-            self.diary.write("hello", warning)
+            self.events.write("hello", warning)
         self._hello()
-        return Progress(*cohort.digests, session.hex())
+        return RoundProgress(*cohort.digests, session.hex())
 
-    def _resume(self, progress: Progress) -> None:
+    def _resume(self, progress: RoundProgress) -> None:
         """Go on from the checkpoint, with the sites of its latest sum."""
         cohort = self.cohort
         progress.attempt += 1
         session, number = bytes.fromhex(progress.session), len(progress.sums)
         cohort.envelope = replace(cohort.envelope, session=session, attempt=progress.attempt, round=number)
         cohort.dropped = dict(progress.dropped)
-        self.diary.write("resumed", f"going on with the {progress.stage} vectors of {len(progress.latest)} sites")
+        self.events.write("resumed", f"going on with the {progress.stage} vectors of {len(progress.latest)} sites")
         cohort.gather(progress.latest, "resumed")
 
     def _hello(self) -> None:
@@ -180,13 +180,13 @@ class Round:
             here = cohort.exchange.wait_for(known)
         for site in wanted:
             if not any(known[node] == site for node in here):
-                cohort.drop(Step.HELLO, site, ServerCode.NEVER_CAME)
+                cohort.drop(RoundStep.HELLO, site, ServerCode.NEVER_CAME)
         missing_encoder = []
         candidates = [(known[node], node) for node in sorted(here)]
-        for reply in cohort.ask(Step.HELLO, candidates, always(body, {})):
+        for reply in cohort.ask(RoundStep.HELLO, candidates, always(body, {})):
             if reply.letter is None:
                 if reply.site not in cohort.nodes:
-                    cohort.drop(Step.HELLO, reply.site, reply.code)
+                    cohort.drop(RoundStep.HELLO, reply.site, reply.code)
                 continue
             try:
                 name, signature = reply.letter.text("site"), reply.letter.data("signature")
@@ -194,36 +194,36 @@ class Round:
                 statement = hello_statement(reply.letter.envelope, reply.site, reply.node)
                 genuine = name == reply.site and verify(cohort.roster.keys[reply.site], signature, statement)
             except (MessageError, ValueError):
-                cohort.drop(Step.HELLO, reply.site, ServerCode.GARBAGE)
+                cohort.drop(RoundStep.HELLO, reply.site, ServerCode.GARBAGE)
                 continue
             if not genuine:
-                cohort.drop(Step.HELLO, reply.site, ServerCode.SIGNATURE)
+                cohort.drop(RoundStep.HELLO, reply.site, ServerCode.SIGNATURE)
                 continue
             if (upgrade := which_to_upgrade(__version__, version)) is not None:
-                cohort.drop(Step.HELLO, reply.site, SiteCode.PROTOCOL)
-                self.diary.write(Step.HELLO, f"site {reply.site!r}: {upgrade}", reply.site)
+                cohort.drop(RoundStep.HELLO, reply.site, SiteCode.PROTOCOL)
+                self.events.write(RoundStep.HELLO, f"site {reply.site!r}: {upgrade}", reply.site)
                 continue
             if reply.site in cohort.nodes:
-                self.diary.write(Step.HELLO, f"site {reply.site!r} {meaning(ServerCode.TWICE)}", reply.site)
+                self.events.write(RoundStep.HELLO, f"site {reply.site!r} {meaning(ServerCode.TWICE)}", reply.site)
                 continue
             cohort.nodes[reply.site] = reply.node
             cohort.dropped.pop(reply.site, None)
-            self.diary.write(Step.HELLO, f"site {reply.site!r} is here", reply.site)
+            self.events.write(RoundStep.HELLO, f"site {reply.site!r} is here", reply.site)
             if encoder is Presence.MISSING:
                 missing_encoder.append(reply.site)
-        cohort.require_quorum(Step.HELLO)
+        cohort.require_quorum(RoundStep.HELLO)
         if missing_encoder:
             self._send_encoder(missing_encoder)
 
     def _send_encoder(self, sites: list[str]) -> None:
         file = EncoderFile.of(self.folder / ENCODER_FILE, self.agreement)
-        self.diary.write(Step.ENCODER, f"sending {file.size / 1e6:.1f} MB to {len(sites)} sites")
+        self.events.write(RoundStep.ENCODER, f"sending {file.size / 1e6:.1f} MB to {len(sites)} sites")
         for offset, piece in file.pieces():
             body: Body = {"offset": offset, "size": file.size}
             sites = self.cohort.fold(
-                Step.ENCODER, sites, always(body, {"piece": piece}), lambda _, letter: letter.flag("whole")
+                RoundStep.ENCODER, sites, always(body, {"piece": piece}), lambda _, letter: letter.flag("whole")
             )
-        self.cohort.require_quorum(Step.ENCODER)
+        self.cohort.require_quorum(RoundStep.ENCODER)
 
     # The head, by more sums where it needs them.
 
@@ -282,14 +282,16 @@ class Round:
 
     # The model.
 
-    def _personalize(self, progress: Progress, held: Model | None, told: tuple[Body, Arrays], notes: list[str]) -> None:
+    def _personalize(
+        self, progress: RoundProgress, held: Model | None, told: tuple[Body, Arrays], notes: list[str]
+    ) -> None:
         """The sum or the head to every site that is in it; the result once all have answered or are late."""
         cohort, methods = self.cohort, self.agreement.methods
         with cohort.timed("aggregation"):
             federation, model = self._aggregate(held)
         rows = federation.grid.num_samples
         beta = f"; β = {federation.beta:.3g}" if self.agreement.head == "ridge" else ""
-        self.diary.write("sum", f"the sum of {len(progress.summed)} sites, {rows} rows{beta}")
+        self.events.write("sum", f"the sum of {len(progress.summed)} sites, {rows} rows{beta}")
         body: Body = {"beta": federation.beta, "sites": progress.summed, **told[0]}
         body |= {f"beta-{fold}": beta for fold, beta in enumerate(federation.fold_betas)}
         arrays: Arrays = dict(told[1])
@@ -307,7 +309,7 @@ class Round:
                 cohort.dropped.setdefault(site, str(ServerCode.NEVER_CAME))
         waiting = [site for site in progress.summed if site in cohort.nodes and site not in progress.answers]
         with cohort.timed("personalization"):
-            cohort.fold(Step.PERSONALIZE, waiting, always(body, arrays), answered)
+            cohort.fold(RoundStep.PERSONALIZE, waiting, always(body, arrays), answered)
         arrays.clear()
         write_result(
             self.out,

@@ -11,12 +11,12 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
 from fedhip.core.errors import ColumnError, GridOverflowError, StatisticsError
-from fedhip.federation.codes import ServerCode
 from fedhip.federation.errors import MessageError, RoundError
 from fedhip.federation.secure_sum import Collector
 from fedhip.federation.server.aggregation import CheatedError, NotAgreedError, Wanted, masked_sum, plain_sum, unmasked
-from fedhip.federation.server.checkpoint import Checkpoint, Data, Progress, Stage, SumRecord
-from fedhip.federation.server.cohort import Cohort
+from fedhip.federation.server.checkpoint import Data, RoundCheckpoint, RoundProgress, SumRecord, SumState
+from fedhip.federation.server.cohort import SiteCohort
+from fedhip.federation.status_codes import ServerCode
 from fedhip.federation.sums.kind import SumContext, SumKind
 from fedhip.federation.sums.logistic import model_bytes
 from fedhip.federation.sums.table import KINDS, MOMENTS, STATISTICS
@@ -28,12 +28,12 @@ if TYPE_CHECKING:
 
 
 @dataclass
-class Sums:
+class RoundSums:
     """The sums of one session: those that there are, and those that are asked for."""
 
-    cohort: Cohort
-    checkpoint: Checkpoint
-    progress: Progress
+    cohort: SiteCohort
+    checkpoint: RoundCheckpoint
+    progress: RoundProgress
     _digests: dict[str, str] = field(default_factory=dict)
     _unkept: tuple[SumKind, Vector] | None = None  # the latest, where it is not kept
 
@@ -63,7 +63,7 @@ class Sums:
         return self._digests[kind.name]
 
     def ask(self, kind: SumKind, body: Body, arrays: Arrays, model: GridModel | None = None) -> SumRecord:
-        """One more sum of the sites that were in the last. Again without who is proven to have spoilt it."""
+        """One more sum of the sites that were in the last. Restart without who is proven to have spoilt it."""
         progress, cohort, before = self.progress, self.cohort, self.progress.latest
         if not progress.sums:  # nothing is kept yet: a server that is killed begins a new session
             cohort.envelope = replace(cohort.envelope, round=int(kind.is_kept))
@@ -82,7 +82,7 @@ class Sums:
 
     def say(self, text: str) -> None:
         """A line in the log of events."""
-        self.cohort.diary.write("fit", text)
+        self.cohort.events.write("fit", text)
 
     def _wanted(self, kind: SumKind, body: Body, arrays: Arrays) -> Wanted:
         """The question of a sum, with the sum before where that is shared."""
@@ -129,7 +129,7 @@ class Sums:
             self._unkept = kind, total
             return record
         progress.sums.append(record)
-        progress.stage = Stage.MASKED
+        progress.stage = SumState.MASKED
         self._keep(collector=collector.to_bytes(), **files)
         self.unmask()
         return record
@@ -142,22 +142,24 @@ class Sums:
         except NotAgreedError:
             if len(progress.sums) > 1:  # nobody has unmasked anything: this sum can be asked for again
                 progress.sums.pop()
-                progress.stage = Stage.SUMMED
+                progress.stage = SumState.SUMMED
                 self._keep(collector=None)
             raise
         except CheatedError as error:
             if STATISTICS.name not in progress.asks[:-1]:
                 raise  # a new session begins without the site
             self.cohort.drop("unmask", error.site, ServerCode.CHEATED)
-            self.cohort.diary.write("again", f"sum {len(progress.sums)} is asked for again without site {error.site!r}")
+            self.cohort.events.write(
+                "again", f"sum {len(progress.sums)} is asked for again without site {error.site!r}"
+            )
             progress.sums.pop()
-            progress.stage, progress.again = Stage.SUMMED, error.others
+            progress.stage, progress.again = SumState.SUMMED, error.others
             progress.proofs[error.site] = error.proof.hex()
             self._keep(collector=None)
             return
         record = progress.sums[-1]
         self._check(KINDS[record.ask], total, record)
-        progress.stage, progress.again, progress.proofs = Stage.SUMMED, [], {}
+        progress.stage, progress.again, progress.proofs = SumState.SUMMED, [], {}
         self._keep(collector=None, **{progress.file_of(len(progress.sums)): as_bytes(total)})
 
     def _check(self, kind: SumKind, total: Vector, record: SumRecord) -> None:

@@ -14,8 +14,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedhip.federation.agreement.agreement import USUAL_ENCODER, Agreement
-from fedhip.federation.codes import SiteCode, SiteRefusalError
 from fedhip.federation.errors import SetupError
+from fedhip.federation.status_codes import SiteCode, SiteRefusalError
 from fedhip.utils.files import default_cache, sync_folder
 
 #: A message takes seconds, so there are few; a piece is what a process holds in memory.

@@ -10,12 +10,12 @@ from typing import TYPE_CHECKING
 
 from fedhip.core.errors import FedHiPError, GridOverflowError, StatisticsError
 from fedhip.federation.agreement.agreement import Agreement
-from fedhip.federation.codes import SiteCode, SiteRefusalError
 from fedhip.federation.errors import MessageError
 from fedhip.federation.site.folder import SiteFolder
 from fedhip.federation.site.rows import SiteRows, require_size
 from fedhip.federation.site.state import Session, SiteState
-from fedhip.federation.sums.kind import SiteInputs, Stage, SumKind
+from fedhip.federation.status_codes import SiteCode, SiteRefusalError
+from fedhip.federation.sums.kind import SiteInputs, SumKind, SumStage
 from fedhip.federation.sums.statistics import encoding_of, lift_of
 from fedhip.federation.sums.table import MOMENTS, STATISTICS
 from fedhip.federation.sums.vector import Vector, digest_of
@@ -104,7 +104,7 @@ def make_vector(kind: SumKind, inputs: SiteInputs) -> Vector:
     from fedhip.core.logistic import LossError
     from fedhip.utils.parallel import one_thread
 
-    if kind.stage <= Stage.STATISTICS:
+    if kind.stage <= SumStage.STATISTICS:
         vector = kind.vector(inputs)
     else:
         try:

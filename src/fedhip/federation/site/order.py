@@ -12,13 +12,13 @@ from collections.abc import Collection, Iterable
 from fedhip.core.errors import StatisticsError
 from fedhip.federation.agreement.agreement import Agreement
 from fedhip.federation.agreement.policy import Policy
-from fedhip.federation.codes import SiteCode, SiteRefusalError
 from fedhip.federation.errors import MessageError
 from fedhip.federation.site.state import Session
+from fedhip.federation.status_codes import SiteCode, SiteRefusalError
 from fedhip.federation.sums.kind import SumKind
 from fedhip.federation.sums.table import KINDS, may_follow
 from fedhip.federation.sums.vector import Vector, digest_of, require_length
-from fedhip.federation.transport.wire import Letter, Step, without_proofs
+from fedhip.federation.transport.wire import Letter, RoundStep, without_proofs
 
 
 def begin(
@@ -36,14 +36,14 @@ def begin(
     """
     envelope, number = question.envelope, question.envelope.round
     again = number == session.round
-    unmasked = Step.UNMASK in session.answers and not spoilt
+    unmasked = RoundStep.UNMASK in session.answers and not spoilt
     if again and (unmasked or envelope.attempt <= session.attempt):
         raise SiteRefusalError(SiteCode.ANSWERED, f"sum {number} was unmasked, or asked for in this attempt already")
     if again and session.unmasked not in (None, without_proofs(question).digest()):
         raise SiteRefusalError(SiteCode.WEIGHTS, f"sum {number} is to be made again about something else than before")
-    if not again and (number != session.round + 1 or Step.MASK not in session.answers):
+    if not again and (number != session.round + 1 or RoundStep.MASK not in session.answers):
         raise SiteRefusalError(SiteCode.ORDER, f"sum {number} was asked for, and the last here is {session.round}")
-    if Step.PERSONALIZE in session.answers:
+    if RoundStep.PERSONALIZE in session.answers:
         raise SiteRefusalError(SiteCode.ORDER, "a sum was asked for after the model was made")
     if not again:
         session.done.append(session.ask)
@@ -55,7 +55,7 @@ def begin(
         )
     shared = _require_same(session, question, agreement)
     session.round, session.attempt, session.ask, session.member = number, envelope.attempt, ask, None
-    session.answers = {Step.HELLO: session.answers[Step.HELLO]}
+    session.answers = {RoundStep.HELLO: session.answers[RoundStep.HELLO]}
     KINDS[ask].check_question(question, session, agreement, cheaters)
     return shared
 

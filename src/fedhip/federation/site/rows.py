@@ -16,8 +16,8 @@ from fedhip.data.dataset import ImagePaths
 from fedhip.federation.agreement.agreement import Agreement
 from fedhip.federation.agreement.names import class_positions
 from fedhip.federation.agreement.policy import Policy
-from fedhip.federation.codes import SiteCode, SiteRefusalError
 from fedhip.federation.site.encoder import find_encoder
+from fedhip.federation.status_codes import SiteCode, SiteRefusalError
 from fedhip.federation.sums.vector import Vector
 
 if TYPE_CHECKING:

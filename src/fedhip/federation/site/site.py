@@ -27,7 +27,6 @@ from fedhip import __version__
 from fedhip.core.errors import FedHiPError, GridOverflowError, StatisticsError
 from fedhip.federation.agreement import credentials
 from fedhip.federation.agreement.agreement import Agreement
-from fedhip.federation.codes import SiteCode, SiteRefusalError
 from fedhip.federation.errors import (
     FederationError,
     MessageError,
@@ -39,9 +38,10 @@ from fedhip.federation.site.folder import SiteFolder, open_site
 from fedhip.federation.site.inputs import Inputs, make_vector, require_others
 from fedhip.federation.site.ledger import Allowance
 from fedhip.federation.site.order import begin, require_nobody_left, shared_sum
-from fedhip.federation.site.personal import Pooled, Sum
+from fedhip.federation.site.personalization import PooledLosses, ReceivedSum
+from fedhip.federation.site.session_ledger import SessionLedger
 from fedhip.federation.site.state import Session, SiteState
-from fedhip.federation.site.sums import SiteSums
+from fedhip.federation.status_codes import SiteCode, SiteRefusalError
 from fedhip.federation.sums.head import head_from_message
 from fedhip.federation.sums.priors import require_same_head, scale_in, temperature_in
 from fedhip.federation.sums.ridge import beta_in, fold_betas_in
@@ -54,7 +54,7 @@ from fedhip.federation.transport.wire import (
     Body,
     Letter,
     ProtocolError,
-    Step,
+    RoundStep,
     by_site,
     context_of,
     hello_statement,
@@ -67,16 +67,16 @@ Answer = tuple[Body, Arrays]
 
 #: The step that must have been answered before. Under masks; without them `mask` follows `hello`.
 _AFTER = {
-    Step.ENCODER: Step.HELLO,
-    Step.KEYS: Step.HELLO,
-    Step.SHARE: Step.KEYS,
-    Step.MASK: Step.SHARE,
-    Step.AGREE: Step.MASK,
-    Step.UNMASK: Step.MASK,
-    Step.PERSONALIZE: Step.MASK,
+    RoundStep.ENCODER: RoundStep.HELLO,
+    RoundStep.KEYS: RoundStep.HELLO,
+    RoundStep.SHARE: RoundStep.KEYS,
+    RoundStep.MASK: RoundStep.SHARE,
+    RoundStep.AGREE: RoundStep.MASK,
+    RoundStep.UNMASK: RoundStep.MASK,
+    RoundStep.PERSONALIZE: RoundStep.MASK,
 }
 #: The same question gets the same answer again, for a server that was started anew; any other question does not.
-_AGAIN = (Step.AGREE, Step.UNMASK, Step.PERSONALIZE)
+_AGAIN = (RoundStep.AGREE, RoundStep.UNMASK, RoundStep.PERSONALIZE)
 
 
 class Site:
@@ -134,35 +134,39 @@ class Site:
                 SiteCode.ROSTER,
                 f"the server's roster is not the one here ({site.fingerprint}); compare it by telephone",
             )
-        if envelope.step is Step.HELLO:
+        if envelope.step is RoundStep.HELLO:
             return self._hello(site, question, node)
         session = self.state.session()
         if session is None or session.session != envelope.session or session.agreement != envelope.agreement:
             raise SiteRefusalError(
                 SiteCode.SESSION, "the question is of another session than the one that began with hello"
             )
-        if envelope.step is Step.ENCODER:
+        if envelope.step is RoundStep.ENCODER:
             return self._encoder(site, session, question)
         later = envelope.round > first_number(site.agreement)
         later = later or (site.agreement.secure_sum and envelope.attempt > session.attempt)
-        if later and envelope.step is (Step.KEYS if site.agreement.secure_sum else Step.MASK):
+        if later and envelope.step is (RoundStep.KEYS if site.agreement.secure_sum else RoundStep.MASK):
             self._begin_sum(site, session, question)
-        elif envelope.round != session.round and envelope.step is not Step.PERSONALIZE:
+        elif envelope.round != session.round and envelope.step is not RoundStep.PERSONALIZE:
             raise SiteRefusalError(SiteCode.ORDER, f"{envelope.step} of sum {envelope.round} is not its turn")
-        digest = (without_proofs(question) if envelope.step is Step.KEYS else question).digest()
+        digest = (without_proofs(question) if envelope.step is RoundStep.KEYS else question).digest()
         if envelope.step in session.answers and (body := _same_answer(session, envelope.step, digest)) is not None:
             return body, {}
-        needed = Step.HELLO if envelope.step is Step.MASK and not site.agreement.secure_sum else _AFTER[envelope.step]
-        later = envelope.step is Step.PERSONALIZE and session.round > 1
+        needed = (
+            RoundStep.HELLO
+            if envelope.step is RoundStep.MASK and not site.agreement.secure_sum
+            else _AFTER[envelope.step]
+        )
+        later = envelope.step is RoundStep.PERSONALIZE and session.round > 1
         if needed not in session.answers and not later:
             raise SiteRefusalError(SiteCode.ORDER, f"{envelope.step} was asked before {needed}")
-        handlers: dict[Step, Callable[[SiteFolder, Session, Letter], Answer]] = {
-            Step.KEYS: self._keys,
-            Step.SHARE: self._share,
-            Step.MASK: self._mask,
-            Step.AGREE: self._agree,
-            Step.UNMASK: self._unmask,
-            Step.PERSONALIZE: self._personalize,
+        handlers: dict[RoundStep, Callable[[SiteFolder, Session, Letter], Answer]] = {
+            RoundStep.KEYS: self._keys,
+            RoundStep.SHARE: self._share,
+            RoundStep.MASK: self._mask,
+            RoundStep.AGREE: self._agree,
+            RoundStep.UNMASK: self._unmask,
+            RoundStep.PERSONALIZE: self._personalize,
         }
         session.answers[envelope.step] = (digest, None)
         body, arrays = handlers[envelope.step](site, session, question)
@@ -205,7 +209,7 @@ class Site:
                 f"{site.policy.smallest_class} here (smallest_class in site.toml)",
             )
         session.round, session.ask = first_number(site.agreement), next(iter(sums_of(site.agreement))).name
-        session.answers[Step.HELLO] = (question.digest(), None)
+        session.answers[RoundStep.HELLO] = (question.digest(), None)
         sums.begin(rows)
         self.state.begin(session)
         return {"site": site.name, "version": __version__, "encoder": found.value, "signature": signature}, {}
@@ -219,7 +223,7 @@ class Site:
             self._log(logging.WARNING, f"{dealer} dealt wrong shares, which is proven; the others go on without it")
 
     def _encoder(self, site: SiteFolder, session: Session, question: Letter) -> Answer:
-        if Step.KEYS in session.answers or site.agreement.encoder_digest is None:
+        if RoundStep.KEYS in session.answers or site.agreement.encoder_digest is None:
             raise SiteRefusalError(SiteCode.ORDER, "a piece of the encoder came where none was asked for")
         piece = question.array("piece")
         if piece.dtype != np.uint8:
@@ -292,14 +296,14 @@ class Site:
         session.member = member.to_bytes()  # it has forgotten its secrets, and knows which sum this was
         if session.round > 1 and (left := sorted(set(session.cohort) - set(survivors))):
             self._log(logging.WARNING, f"left before sum {session.round}: {', '.join(left)}; it is of the others' rows")
-        session.cohort, session.unmasked = survivors, session.answers[Step.KEYS][0]
+        session.cohort, session.unmasked = survivors, session.answers[RoundStep.KEYS][0]
         # From here on the server may have the sum, whether it ever says so or not.
         if session.ask != CENSUS.name:
             self.state.finish(session)
         return {"shares": shares}, {}
 
     def _personalize(self, site: SiteFolder, session: Session, question: Letter) -> Answer:
-        from fedhip.federation.site.personal import personalize
+        from fedhip.federation.site.personalization import personalize
 
         agreement, inputs = site.agreement, self._inputs(site, session, question)
         later = sums_follow(agreement)
@@ -320,7 +324,7 @@ class Site:
         held = head_from_message(question, agreement, grid.digest()) if agreement.head == "logistic" else None
         pooled = _pooled(session, question, agreement) if agreement.prior == "client" else None
         asks = after_statistics([*session.done, session.ask])
-        received = Sum(grid, beta, sites, encoding, folds, held, asks, pooled, inputs.lift)
+        received = ReceivedSum(grid, beta, sites, encoding, folds, held, asks, pooled, inputs.lift)
         del total, inputs
         question.arrays.clear()  # a wide federation's sum is 100 MB, and the model needs the room
         result = personalize(self.out, client, received, agreement, self.data)
@@ -363,8 +367,8 @@ class Site:
         of = f" of {', '.join(sites)}"
         self._log(logging.INFO, f"the sum of the {ask}{of} has digest {digest}: compare it with other sites'")
 
-    def _sums(self, site: SiteFolder, session: Session) -> SiteSums:
-        return SiteSums(site, self.state, session, self.allow)
+    def _sums(self, site: SiteFolder, session: Session) -> SessionLedger:
+        return SessionLedger(site, self.state, session, self.allow)
 
     def _inputs(self, site: SiteFolder, session: Session, question: Letter) -> Inputs:
         def log(text: str, warning: bool) -> None:
@@ -413,14 +417,14 @@ def _of_sum(question: Letter) -> str:
     return f" of sum {question.envelope.round}" if question.envelope.round > 1 else ""
 
 
-def _pooled(session: Session, question: Letter, agreement: Agreement) -> Pooled:
+def _pooled(session: Session, question: Letter, agreement: Agreement) -> PooledLosses:
     """What the site's prior is chosen by, beside its own rows; of the head that it gave losses of."""
     require_same_head(session, question, agreement)
     losses = require_length(question.array("priors"), PRIOR.length(agreement))
-    return Pooled(losses, scale_in(question, agreement), temperature_in(question, agreement))
+    return PooledLosses(losses, scale_in(question, agreement), temperature_in(question, agreement))
 
 
-def _same_answer(session: Session, step: Step, digest: str) -> Body | None:
+def _same_answer(session: Session, step: RoundStep, digest: str) -> Body | None:
     """The answer that was given, if it may be given again and the question is the very same; None if it got none."""
     before, body = session.answers[step]
     if step not in _AGAIN or before != digest:

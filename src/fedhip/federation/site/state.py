@@ -29,7 +29,7 @@ from typing import Any
 
 import numpy as np
 
-from fedhip.federation.codes import SiteCode, SiteRefusalError
+from fedhip.federation.status_codes import SiteCode, SiteRefusalError
 from fedhip.federation.sums.table import TABLE
 from fedhip.federation.sums.vector import Vector, as_bytes
 from fedhip.utils.files import write_private

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from fedhip.phases import Client, RowEncoding
 
 
-class Stage(IntEnum):
+class SumStage(IntEnum):
     """Sums of a stage are not asked for once one of a later stage was."""
 
     BEFORE = 0
@@ -98,7 +98,7 @@ class SumKind(ABC):
     #: On the wire, in ledgers, checkpoints and results; and for people.
     name: ClassVar[str]
     title: ClassVar[str]
-    stage: ClassVar[Stage]
+    stage: ClassVar[SumStage]
     #: The sums that must be there before; those that an agreement does not have are not waited for.
     needs: ClassVar[tuple[str, ...]] = ()
     #: The array in which the sum goes back to the sites, with the next question; None: it stays at the server.

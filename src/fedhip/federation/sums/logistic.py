@@ -18,9 +18,9 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from fedhip.core.errors import StatisticsError
-from fedhip.federation.codes import SiteCode, SiteRefusalError
 from fedhip.federation.errors import MessageError
-from fedhip.federation.sums.kind import SiteInputs, Stage, SumContext, SumKind
+from fedhip.federation.status_codes import SiteCode, SiteRefusalError
+from fedhip.federation.sums.kind import SiteInputs, SumContext, SumKind, SumStage
 from fedhip.federation.sums.vector import (
     Layout,
     Vector,
@@ -46,7 +46,7 @@ _MOST_WEIGHTS = 6
 class Temperature(SumKind):
     """By which LDA, the logistic head's start, is made calm; and LDA itself, where priors are chosen."""
 
-    name, title, stage, needs = "temperature", "a temperature", Stage.HEAD, ("statistics",)
+    name, title, stage, needs = "temperature", "a temperature", SumStage.HEAD, ("statistics",)
 
     def count(self, agreement: Agreement) -> int:
         """One, of a head that has a temperature which does not follow from the statistics."""
@@ -77,7 +77,7 @@ class Temperature(SumKind):
 class Gradient(SumKind):
     """At weights that the server chooses, so a site counts and compares them."""
 
-    name, title, stage, needs = "gradient", "gradients", Stage.HEAD, ("temperature",)
+    name, title, stage, needs = "gradient", "gradients", SumStage.HEAD, ("temperature",)
 
     def count(self, agreement: Agreement) -> int:
         """As many as were agreed on."""
@@ -129,7 +129,7 @@ class Gradient(SumKind):
 class Penalty(SumKind):
     """After two gradients, of which the server tells the sums."""
 
-    name, title, stage, needs = "penalty", "a penalty", Stage.HEAD, ("gradient", "gradient")
+    name, title, stage, needs = "penalty", "a penalty", SumStage.HEAD, ("gradient", "gradient")
 
     def count(self, agreement: Agreement) -> int:
         """One, where there are two gradients."""

@@ -21,10 +21,10 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from fedhip.core.errors import StatisticsError
-from fedhip.federation.codes import SiteCode, SiteRefusalError
 from fedhip.federation.errors import MessageError
+from fedhip.federation.status_codes import SiteCode, SiteRefusalError
 from fedhip.federation.sums.head import federation_of_sites, fit_head, head_digest, head_from_message
-from fedhip.federation.sums.kind import SiteInputs, Stage, SumContext, SumKind
+from fedhip.federation.sums.kind import SiteInputs, SumContext, SumKind, SumStage
 from fedhip.federation.sums.ridge import beta_in
 from fedhip.federation.sums.vector import Vector, from_vector, losses_of, losses_vector
 
@@ -44,7 +44,7 @@ _PARTS, _PART_BITS, _SQUARE_BITS = 4, 32, 64
 class Scale(SumKind):
     """Of the scores that priors are added to."""
 
-    name, title, stage, needs = "scale", "the scores' scale", Stage.PRIOR, ("temperature", "gradient")
+    name, title, stage, needs = "scale", "the scores' scale", SumStage.PRIOR, ("temperature", "gradient")
 
     def count(self, agreement: Agreement) -> int:
         """One, of a head whose scale nobody knows beforehand."""
@@ -76,7 +76,7 @@ class Scale(SumKind):
 class PriorLoss(SumKind):
     """Losses and rows right over the grid of priors."""
 
-    name, title, stage, needs = "prior", "priors", Stage.PRIOR, ("statistics", "beta", "scale")
+    name, title, stage, needs = "prior", "priors", SumStage.PRIOR, ("statistics", "beta", "scale")
 
     def count(self, agreement: Agreement) -> int:
         """One, where priors are agreed on."""

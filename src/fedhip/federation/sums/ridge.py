@@ -10,9 +10,9 @@ from collections.abc import Collection
 from typing import TYPE_CHECKING
 
 from fedhip.core.errors import StatisticsError
-from fedhip.federation.codes import SiteCode, SiteRefusalError
+from fedhip.federation.status_codes import SiteCode, SiteRefusalError
 from fedhip.federation.sums.head import federation_of_sites
-from fedhip.federation.sums.kind import SiteInputs, Stage, SumContext, SumKind
+from fedhip.federation.sums.kind import SiteInputs, SumContext, SumKind, SumStage
 from fedhip.federation.sums.vector import Vector, from_vector, losses_of, losses_vector
 
 if TYPE_CHECKING:
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 class BetaScores(SumKind):
     """At the α that each site would choose; nothing of a site where others are to score."""
 
-    name, title, stage, needs = "beta", "which β is best", Stage.HEAD, ("statistics",)
+    name, title, stage, needs = "beta", "which β is best", SumStage.HEAD, ("statistics",)
 
     def count(self, agreement: Agreement) -> int:
         """One, where the sites' rows say what β is."""

@@ -16,8 +16,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from fedhip.core.errors import StatisticsError
-from fedhip.federation.codes import SiteCode, SiteRefusalError
-from fedhip.federation.sums.kind import SiteInputs, Stage, SumContext, SumKind
+from fedhip.federation.status_codes import SiteCode, SiteRefusalError
+from fedhip.federation.sums.kind import SiteInputs, SumContext, SumKind, SumStage
 from fedhip.federation.sums.vector import (
     Layout,
     Vector,
@@ -39,7 +39,7 @@ if TYPE_CHECKING:
 class Census(SumKind):
     """Before all others, under masks."""
 
-    name, title, stage = "census", "how many rows there are of each class", Stage.BEFORE
+    name, title, stage = "census", "how many rows there are of each class", SumStage.BEFORE
     shared_as, is_kept = "census", False
 
     def count(self, agreement: Agreement) -> int:
@@ -77,7 +77,7 @@ class Census(SumKind):
 class ColumnMoments(SumKind):
     """Where the agreement does not say what the columns' units are, and where a lift is drawn from the sum."""
 
-    name, title, stage, needs = "moments", "what the columns are like", Stage.BEFORE, ("census",)
+    name, title, stage, needs = "moments", "what the columns are like", SumStage.BEFORE, ("census",)
     shared_as = "moments"
 
     def count(self, agreement: Agreement) -> int:
@@ -123,7 +123,7 @@ class ColumnMoments(SumKind):
 class StatisticsSum(SumKind):
     """Phase 1 and 2: all that follows is about this sum."""
 
-    name, title, stage, needs = "statistics", "the statistics", Stage.STATISTICS, ("census", "moments")
+    name, title, stage, needs = "statistics", "the statistics", SumStage.STATISTICS, ("census", "moments")
     shared_as = "total"
 
     def count(self, agreement: Agreement) -> int:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from fedhip.federation.sums.kind import Stage, SumKind
+from fedhip.federation.sums.kind import SumKind, SumStage
 from fedhip.federation.sums.logistic import Gradient, Penalty, Temperature
 from fedhip.federation.sums.priors import PriorLoss, Scale
 from fedhip.federation.sums.ridge import BetaScores
@@ -34,12 +34,12 @@ def sums_of(agreement: Agreement) -> dict[SumKind, int]:
 
 def sums_before_head(agreement: Agreement) -> list[SumKind]:
     """The sums of every round: up to that of the statistics."""
-    return [kind for kind in sums_of(agreement) if kind.stage <= Stage.STATISTICS]
+    return [kind for kind in sums_of(agreement) if kind.stage <= SumStage.STATISTICS]
 
 
 def sums_follow(agreement: Agreement) -> bool:
     """Whether sums follow that of the statistics."""
-    return any(kind.stage > Stage.STATISTICS for kind in sums_of(agreement))
+    return any(kind.stage > SumStage.STATISTICS for kind in sums_of(agreement))
 
 
 def first_number(agreement: Agreement) -> int:

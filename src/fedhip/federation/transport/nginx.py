@@ -12,7 +12,7 @@ _ODD = set("\"'\\{};$#\n\r\t ")
 
 
 @dataclass(frozen=True)
-class Door:
+class ProxyRoute:
     """Where nginx listens and what stands behind."""
 
     port: int
@@ -23,7 +23,7 @@ class Door:
     hosts: tuple[str, ...]
 
 
-def configuration(door: Door, limits: Limits | None = None) -> str:
+def configuration(door: ProxyRoute, limits: Limits | None = None) -> str:
     """A complete nginx.conf: the sites' calls pass, everything else is 404."""
     limits = limits or Limits()
     for path in (door.certificate, door.key, door.authority):
