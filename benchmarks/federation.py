@@ -114,7 +114,7 @@ def measure(args: argparse.Namespace, scratch: Path) -> None:
     )
     serving.write_endpoint(made.directory, made.address)
     place = ServerPaths.open(made.directory)
-    folders = list(made.places.values())
+    folders = list(made.for_sites.values())
     if not args.secure_sum:
         for folder in folders:
             policy = folder / "site.toml"

@@ -130,11 +130,11 @@ def serve(args: argparse.Namespace) -> int:
     from fedhip.federation.operations import background, serving
     from fedhip.federation.operations.paths import ServerPaths
 
-    place = ServerPaths.open(args.directory)
-    door = serving.endpoint_of(place, args.bind, args.port)
+    paths = ServerPaths.open(args.directory)
+    endpoint = serving.endpoint_of(paths, args.bind, args.port)
     if args.print_nginx:
-        return _print_nginx(place, door)
-    settings = {"folder": str(place.path), "bind": args.bind, "port": args.port, "proxy": args.proxy}
+        return _print_nginx(paths, endpoint)
+    settings = {"folder": str(paths.path), "bind": args.bind, "port": args.port, "proxy": args.proxy}
     if args.background:
         print(background.apart("serve", settings))
     else:
@@ -142,25 +142,25 @@ def serve(args: argparse.Namespace) -> int:
     return 0
 
 
-def _print_nginx(place: ServerPaths, door: Any) -> int:
+def _print_nginx(paths: ServerPaths, endpoint: Any) -> int:
     from fedhip.federation.operations import serving
     from fedhip.federation.site.folder import parse_address
     from fedhip.federation.transport import nginx
     from fedhip.federation.transport.bounds import Bounds
     from fedhip.federation.transport.proxy import Limits
 
-    host, _ = parse_address(door.address)
+    host, _ = parse_address(endpoint.address)
     print(
         nginx.configuration(
             nginx.ProxyRoute(
-                port=door.port,
-                upstream_port=serving.control_port(place),
-                certificate=place.certificate,
-                key=place.key,
-                authority=place.authority,
+                port=endpoint.port,
+                upstream_port=serving.control_port(paths),
+                certificate=paths.certificate,
+                key=paths.key,
+                authority=paths.authority,
                 hosts=(host,),
             ),
-            Limits(body=Bounds.of(place.agreement()).call),
+            Limits(body=Bounds.of(paths.agreement()).call),
         ),
         end="",
     )
@@ -278,7 +278,7 @@ def renew(args: argparse.Namespace) -> int:
     from fedhip.federation.agreement.credentials import SERVER_DAYS, renew_server_certificate
     from fedhip.federation.operations.paths import ServerPaths
 
-    place = ServerPaths.open(args.directory)
-    until = renew_server_certificate(place.path, args.host, SERVER_DAYS if args.days is None else args.days)
-    print(f"{place.certificate} is valid until {until:%Y-%m-%d}; stop and serve again to use it")
+    paths = ServerPaths.open(args.directory)
+    until = renew_server_certificate(paths.path, args.host, SERVER_DAYS if args.days is None else args.days)
+    print(f"{paths.certificate} is valid until {until:%Y-%m-%d}; stop and serve again to use it")
     return 0

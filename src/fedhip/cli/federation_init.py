@@ -142,11 +142,11 @@ def _print_sites(made: InitSummary) -> None:
     from fedhip.federation.agreement.credentials import fingerprint
 
     if made.roster is None:
-        rows = [(name, str(path.relative_to(made.directory))) for name, path in made.places.items()]
+        rows = [(name, str(path.relative_to(made.directory))) for name, path in made.for_sites.items()]
         print_table(("site", "first parcel, for the site; no secret is in it"), rows, str(made.directory))
         return
     keys = made.roster.keys
-    rows3 = [(name, path.name, fingerprint(keys[name])) for name, path in made.places.items()]
+    rows3 = [(name, path.name, fingerprint(keys[name])) for name, path in made.for_sites.items()]
     print_table(("site", "folder with its private key", "the key's fingerprint"), rows3, str(made.directory))
     print(f"fingerprint: {made.fingerprint}")
 
@@ -155,9 +155,9 @@ def _sites_in_json(made: InitSummary) -> dict[str, dict[str, str]]:
     from fedhip.federation.agreement.credentials import fingerprint
 
     if made.roster is None:
-        return {name: {"parcel": str(path)} for name, path in made.places.items()}
+        return {name: {"parcel": str(path)} for name, path in made.for_sites.items()}
     keys = made.roster.keys
-    return {name: {"folder": str(path), "key": fingerprint(keys[name])} for name, path in made.places.items()}
+    return {name: {"folder": str(path), "key": fingerprint(keys[name])} for name, path in made.for_sites.items()}
 
 
 def _lift(args: argparse.Namespace, settings: dict[str, Any]) -> dict[str, Any]:

@@ -81,11 +81,11 @@ def accept(args: argparse.Namespace) -> int:
         print(f"for the coordinator: {reply}")
         return 0
 
-    def told() -> str:
+    def read_aloud() -> str:
         _describe(parcel, Policy.read(folder / FILE))
         return args.fingerprint if args.fingerprint is not None else _ask(parcel, args.parcel)
 
-    accept_second(parcel, folder, told)
+    accept_second(parcel, folder, read_aloud)
     print(f"the fingerprint is the same: fedhip federation site {folder} --data DATA")
     return 0
 

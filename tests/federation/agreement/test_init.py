@@ -59,7 +59,7 @@ def test_what_is_made(made: InitSummary) -> None:
     assert made.address == "server.example.org:9443"
     (warning,) = made.warnings
     assert "the private keys of all sites were made here" in warning
-    for name, folder in made.places.items():
+    for name, folder in made.for_sites.items():
         assert sorted(path.name for path in folder.iterdir()) == SITE_FILES
         for file in ("federation.toml", "roster.json"):
             assert (folder / file).read_bytes() == (directory / file).read_bytes()
@@ -179,7 +179,7 @@ def test_keys_are_made_for_others_only_on_this_machine(
     )
     assert ("a-1.json" in names) is not made_here
     assert (summary.roster is not None) is (summary.fingerprint is not None) is made_here
-    assert all(path.exists() for path in summary.places.values())
+    assert all(path.exists() for path in summary.for_sites.values())
 
 
 def test_what_is_there_is_never_replaced(tmp_path: Path) -> None:

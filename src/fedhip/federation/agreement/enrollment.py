@@ -100,8 +100,8 @@ def accept_first(parcel: Parcel, folder: str | Path) -> Path:
     return folder / reply
 
 
-def accept_second(parcel: Parcel, folder: str | Path, told: Callable[[], str]) -> None:
-    """Put the roster into the site's folder if `told()`, the fingerprint that another site tells, is that here."""
+def accept_second(parcel: Parcel, folder: str | Path, read_aloud: Callable[[], str]) -> None:
+    """Put the roster into the site's folder if the fingerprint that another site reads aloud is the one here."""
     folder = Path(folder).absolute()
     if parcel.roster is None:
         raise SetupError("this is a first parcel; the second has the roster")
@@ -128,7 +128,7 @@ def accept_second(parcel: Parcel, folder: str | Path, told: Callable[[], str]) -
             f"the roster has another key of the site {name!r} than the one in {folder}: somebody else would act as "
             "this site. Take no part; ask the coordinator where the key came from"
         )
-    require_fingerprint(told(), parcel.fingerprint)
+    require_fingerprint(read_aloud(), parcel.fingerprint)
     write_private(folder / roster_file.FILE, parcel.roster.to_text().encode("utf-8"))
 
 
@@ -143,20 +143,20 @@ class Enrolled:
 
 def enroll(directory: str | Path, replies: Sequence[str | Path]) -> Enrolled:
     """The roster from the replies of all sites, at once; nothing is left where one is missing or wrong."""
-    place = ServerPaths.open(directory)
-    target = place.path / roster_file.FILE
+    paths = ServerPaths.open(directory)
+    target = paths.path / roster_file.FILE
     if target.exists():
         raise SetupError(
             f"{target} exists: the sites are enrolled. Where a wrong key is in it and no round was begun, remove it "
             "and enroll all of them again"
         )
-    agreement = Agreement.read(place.path / agreement_file.FILE)
+    agreement = Agreement.read(paths.path / agreement_file.FILE)
     roster = _roster(agreement, replies)
-    first = {site: Parcel.read(first_parcel(place.path, site)) for site in agreement.sites}
+    first = {site: Parcel.read(first_parcel(paths.path, site)) for site in agreement.sites}
     made: dict[str, Path] = {}
     try:
         for site, parcel in first.items():
-            made[site] = second_parcel(place.path, site)
+            made[site] = second_parcel(paths.path, site)
             made[site].unlink(missing_ok=True)  # without a roster it is of an enrolment that was broken off
             write_private(made[site], replace(parcel, roster=roster).to_text().encode("utf-8"))
         write_private(target, roster.to_text().encode("utf-8"))
@@ -164,7 +164,7 @@ def enroll(directory: str | Path, replies: Sequence[str | Path]) -> Enrolled:
         for path in made.values():
             path.unlink(missing_ok=True)
         raise
-    return Enrolled(roster, fingerprint_of(agreement, roster, read_authority(place.authority)), made)
+    return Enrolled(roster, fingerprint_of(agreement, roster, read_authority(paths.authority)), made)
 
 
 def _roster(agreement: Agreement, replies: Sequence[str | Path]) -> Roster:
@@ -188,9 +188,9 @@ def _roster(agreement: Agreement, replies: Sequence[str | Path]) -> Roster:
     return Roster(agreement.name, {site: reply.key for site, reply in found.items()})
 
 
-def fingerprint_at(place: str | Path) -> str:
+def fingerprint_at(where: str | Path) -> str:
     """The fingerprint of a site's folder, of the coordinator's, or of a second parcel."""
-    path = Path(place).absolute()
+    path = Path(where).absolute()
     if path.is_file():
         return Parcel.read(path).fingerprint
     if (path / "server").is_dir():

@@ -37,9 +37,9 @@ def fingerprint_of(agreement: Agreement, roster: Roster, authority: Certificate)
     return " ".join(digits[at : at + DIGITS] for at in range(0, len(digits), DIGITS))
 
 
-def require_fingerprint(told: str, here: str) -> None:
+def require_fingerprint(given: str, here: str) -> None:
     """Refuse what another site told if it is not the one here; a group that differs is named by its place."""
-    groups = _groups(told)
+    groups = _groups(given)
     differ = [str(place) for place, pair in enumerate(zip(groups, here.split(), strict=True), 1) if pair[0] != pair[1]]
     if not differ:
         return
@@ -52,9 +52,9 @@ def require_fingerprint(told: str, here: str) -> None:
     )
 
 
-def _groups(told: str) -> list[str]:
+def _groups(given: str) -> list[str]:
     """What was typed, in groups; blanks and hyphens may stand anywhere."""
-    words = re.split(r"[\s-]+", told.strip())
+    words = re.split(r"[\s-]+", given.strip())
     if len(words) == GROUPS:
         for place, word in enumerate(words, 1):
             if not re.fullmatch(f"[0-9]{{{DIGITS}}}", word):
@@ -62,7 +62,7 @@ def _groups(told: str) -> list[str]:
         return words
     digits = "".join(words)
     if not re.fullmatch("[0-9]*", digits):
-        raise SetupError(f"{shown(told)} is no fingerprint; {_FORM}")
+        raise SetupError(f"{shown(given)} is no fingerprint; {_FORM}")
     if len(digits) != GROUPS * DIGITS:
         raise SetupError(f"{len(digits)} digits were told, and there are {GROUPS * DIGITS}; {_FORM}")
     return [digits[at : at + DIGITS] for at in range(0, len(digits), DIGITS)]

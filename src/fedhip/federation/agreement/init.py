@@ -101,7 +101,7 @@ class InitSummary:
     authority: Certificate
     address: str
     roster: Roster | None  # where the keys were made here
-    places: Mapping[str, Path]  # what each site must get: its folder, with its key in it; else its first parcel
+    for_sites: Mapping[str, Path]  # what each site must get: its folder, with its key in it; else its first parcel
     warnings: tuple[str, ...]
 
     @property
@@ -156,16 +156,16 @@ def init(
         authority = read_authority(folder / "ca" / AUTHORITY)
         parcels = {name: Parcel(name, address, agreement, authority) for name in agreement.sites}
         if make_keys:
-            places = {name: directory / f"site-{name}" for name in agreement.sites}
+            for_sites = {name: directory / f"site-{name}" for name in agreement.sites}
             roster = _make_sites(folder, agreement, parcels)
         else:
-            places = {name: first_parcel(directory, name) for name in agreement.sites}
+            for_sites = {name: first_parcel(directory, name) for name in agreement.sites}
             (folder / PARCELS).mkdir(mode=0o700)
             for name, parcel in parcels.items():
                 write_private(first_parcel(folder, name), parcel.to_text().encode("utf-8"))
         take_free_place(folder, directory)
     warnings = (*agreement.warnings, *([_KEYS_HERE] if make_keys and not here else ()))
-    return InitSummary(directory, agreement, authority, address, roster, places, warnings)
+    return InitSummary(directory, agreement, authority, address, roster, for_sites, warnings)
 
 
 def _make_sites(draft: Path, agreement: Agreement, parcels: Mapping[str, Parcel]) -> Roster:

@@ -6,7 +6,6 @@ import errno
 import json
 import secrets
 import shlex
-from dataclasses import dataclass
 from pathlib import Path
 
 from fedhip.federation.agreement import agreement as agreement_file
@@ -38,36 +37,16 @@ def command(*words: object) -> str:
     return shlex.join(["fedhip", "federation", *map(str, words)])
 
 
-@dataclass(frozen=True)
 class StatePaths:
     """The folder `state` beside the settings: all that changes while processes run."""
 
-    path: Path
-
-    @property
-    def pids(self) -> Path:
-        """Records of the processes we started."""
-        return self.path / "pids"
-
-    @property
-    def home(self) -> Path:
-        """The engine's home."""
-        return self.path / "flwr"
-
-    @property
-    def secret(self) -> Path:
-        """What the engine's parts know each other by."""
-        return self.path / "superexec.secret"
-
-    @property
-    def lock(self) -> Path:
-        """Held while processes run."""
-        return self.path / "running.lock"
-
-    @property
-    def ready(self) -> Path:
-        """Written when everything runs."""
-        return self.path / "ready.json"
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.pids = path / "pids"  # records of the processes we started
+        self.home = path / "flwr"  # the engine's
+        self.secret = path / "superexec.secret"  # what the engine's parts know each other by
+        self.lock = path / "running.lock"  # held while processes run
+        self.ready = path / "ready.json"  # written when everything runs
 
     def log(self, name: str) -> Path:
         """A log."""
@@ -82,11 +61,19 @@ class StatePaths:
         write_private(self.secret, secrets.token_bytes(32))
 
 
-@dataclass(frozen=True)
 class ServerPaths:
     """The coordinator's folder, as `init` makes it."""
 
-    path: Path
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.authority = path / "ca" / "ca.crt"
+        self.certificate, self.key = path / "server" / "server.pem", path / "server" / "server.key"
+        self.state = StatePaths(path / "state")
+        self.database = self.state.path / "superlink.db"  # what the engine remembers
+        self.callers = self.state.path / "callers.json"  # the registered keys, for the proxy
+        self.nodes = self.state.path / "nodes.json"  # the engine's number of each site's node
+        self.progress = self.state.path / "progress.jsonl"  # what the server app says while it runs
+        self.endpoint = self.state.path / "door.json"  # where the sites reach the server, and the port behind it
 
     @classmethod
     def open(cls, folder: str | Path) -> ServerPaths:
@@ -108,51 +95,6 @@ class ServerPaths:
         if not path.is_file():
             raise SetupError(f"{self.path} has no keys of the sites yet; run: {command('enroll', self.path)} REPLY…")
         return Roster.read(path)
-
-    @property
-    def state(self) -> StatePaths:
-        """The server's state."""
-        return StatePaths(self.path / "state")
-
-    @property
-    def authority(self) -> Path:
-        """The authority's certificate."""
-        return self.path / "ca" / "ca.crt"
-
-    @property
-    def certificate(self) -> Path:
-        """The server's certificate."""
-        return self.path / "server" / "server.pem"
-
-    @property
-    def key(self) -> Path:
-        """Its private key."""
-        return self.path / "server" / "server.key"
-
-    @property
-    def database(self) -> Path:
-        """What the engine remembers."""
-        return self.state.path / "superlink.db"
-
-    @property
-    def callers(self) -> Path:
-        """The registered keys, for the proxy."""
-        return self.state.path / "callers.json"
-
-    @property
-    def nodes(self) -> Path:
-        """The engine's number of each site's node."""
-        return self.state.path / "nodes.json"
-
-    @property
-    def progress(self) -> Path:
-        """What the server app says while it runs."""
-        return self.state.path / "progress.jsonl"
-
-    @property
-    def door(self) -> Path:
-        """Where the sites reach the server, and the port behind it."""
-        return self.state.path / "door.json"
 
     def control_port(self) -> int:
         """The engine's port on loopback; there is one only while the server runs."""

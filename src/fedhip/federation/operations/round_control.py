@@ -28,32 +28,32 @@ _PATIENCE = 120.0
 _STATES = {"registered": "never came", "online": "connected", "offline": "gone"}
 
 
-def run(place: ServerPaths, *, say: Say, app: Path = engine.APP, result: Path | None = None) -> Path:
+def run(paths: ServerPaths, *, say: Say, app: Path = engine.APP, result: Path | None = None) -> Path:
     """Start a round and follow it; the result's folder. Raises RoundError where it did not succeed."""
-    result = place.state.path / "result" if result is None else result
-    with Control(place.control_port(), place.authority, place.state.secret) as control:
+    result = paths.state.path / "result" if result is None else result
+    with Control(paths.control_port(), paths.authority, paths.state.secret) as control:
         earlier = control.runs()
         if under_way := [run for run in earlier if not run.is_over]:
-            raise RoundError(f"run {under_way[0].number} is under way; see: {command('status', place.path)}")
-        mark = size(place.progress)
+            raise RoundError(f"run {under_way[0].number} is under way; see: {command('status', paths.path)}")
+        mark = size(paths.progress)
         before = _changed(result)
-        number = control.start(app, {"federation-folder": str(place.path), "attempt": len(earlier) + 1})
+        number = control.start(app, {"federation-folder": str(paths.path), "attempt": len(earlier) + 1})
         say(f"run {number} started")
         try:
-            last = _follow(control, number, place, mark, say)
+            last = _follow(control, number, paths, mark, say)
         except KeyboardInterrupt:
             with contextlib.suppress(FederationError):
                 control.stop(number)
             say(f"run {number} is stopped")
             raise
     if not last.succeeded:
-        raise RoundError(_why_failed(last, place))
+        raise RoundError(_why_failed(last, paths))
     if _changed(result) in (None, before):
-        raise RoundError(f"run {number} ended, and left no result in {result}; see {place.state.log('superexec')}")
+        raise RoundError(f"run {number} ended, and left no result in {result}; see {paths.state.log('superexec')}")
     return result
 
 
-def _follow(control: Control, number: int, place: ServerPaths, mark: int, say: Say) -> EngineRun:
+def _follow(control: Control, number: int, paths: ServerPaths, mark: int, say: Say) -> EngineRun:
     patience = time.monotonic() + _PATIENCE
     while True:
         try:
@@ -64,7 +64,7 @@ def _follow(control: Control, number: int, place: ServerPaths, mark: int, say: S
                 raise
             time.sleep(_POLL)
             continue
-        mark = _tell_progress(place.progress, mark, say)
+        mark = _tell_progress(paths.progress, mark, say)
         if current.is_over:
             return current
         time.sleep(_POLL)
@@ -94,34 +94,34 @@ def _plain(details: str) -> str:
     return details.removeprefix("ServerApp failed with exception: ").strip()
 
 
-def _why_failed(last: EngineRun, place: ServerPaths) -> str:
+def _why_failed(last: EngineRun, paths: ServerPaths) -> str:
     reason = _plain(last.details)
     if not reason:
-        reason = "the server app ended without a word" + why(place.state.log("superexec"))
+        reason = "the server app ended without a word" + why(paths.state.log("superexec"))
     if "heartbeat" in reason.lower():
-        reason = f"the server app was killed ({reason}); go on from its checkpoint: {command('run', place.path)}"
+        reason = f"the server app was killed ({reason}); go on from its checkpoint: {command('run', paths.path)}"
     ended = {"finished:stopped": "was stopped"}.get(last.state, "failed")
     return f"run {last.number} {ended}: {reason}"
 
 
-def status(place: ServerPaths) -> dict[str, Any]:
+def status(paths: ServerPaths) -> dict[str, Any]:
     """Server, sites and runs, for people and machines."""
-    state = place.state
+    state = paths.state
     alive = {record.name for record in process_registry.recorded(state.pids) if process_registry.is_alive(record)}
-    roster = place.roster()
+    roster = paths.roster()
     found: dict[str, Any] = {
         "federation": roster.federation,
         "serving": state.ready.is_file() and "superlink" in alive,
         "processes": sorted(alive),
-        "address": endpoint_of(place).address,
+        "address": endpoint_of(paths).address,
         "sites": {name: {"state": "unknown", "since": ""} for name in roster.names},
         "runs": [],
-        "sum": _sum_of(place),
+        "sum": _sum_of(paths),
     }
     if not found["serving"]:
         return found
     owner = {public_pem(key): name for name, key in roster.keys.items()}
-    with Control(place.control_port(), place.authority, place.state.secret) as control:
+    with Control(paths.control_port(), paths.authority, paths.state.secret) as control:
         for node in control.nodes():
             if node.public in owner:
                 shown = _STATES.get(node.state, node.state)
@@ -159,12 +159,12 @@ def site_status(folder: Path) -> dict[str, Any]:
     }
 
 
-def _sum_of(place: ServerPaths) -> dict[str, Any] | None:
+def _sum_of(paths: ServerPaths) -> dict[str, Any] | None:
     """The digest of the sum of the statistics, and its sites, once there is a result."""
     from fedhip.runs import Run
 
     try:
-        run = Run.open(place.state.path / "result")
+        run = Run.open(paths.state.path / "result")
         entry = run.ledger.entries[0]
         return {"digest": entry["total"], "sites": sorted(entry["sites"])}
     except (FedHiPError, OSError, LookupError):
@@ -184,19 +184,19 @@ def stop(folder: Path) -> list[str]:
     """End what was started from this folder on this machine, and from the sites' folders in it; what ran."""
     # The sites first, all at once: they say goodbye to the server.
     folders = [*sorted(folder.glob("site-*")), folder]
-    found = {place: _running(place) for place in folders}
-    for place in folders[:-1]:
-        for record in found[place]:
+    found = {each: _running(each) for each in folders}
+    for each in folders[:-1]:
+        for record in found[each]:
             if record.name == "site":
                 process_registry.ask_to_end(record)
     ended = []
-    for place in folders:
-        state = StatePaths(place / "state")
+    for each in folders:
+        state = StatePaths(each / "state")
         # The watcher first: it ends its programs in order, and would start them again.
-        order = sorted(found[place], key=lambda record: record.name not in {"serve", "site"})
+        order = sorted(found[each], key=lambda record: record.name not in {"serve", "site"})
         process_registry.end(order, state.pids, grace=3 * process_registry.GRACE)
         state.ready.unlink(missing_ok=True)
-        shown = "the server" if (place / "server").is_dir() else place.name
+        shown = "the server" if (each / "server").is_dir() else each.name
         if order:
             ended.append(f"{shown} ({', '.join(record.name for record in order)})")
     return ended

@@ -39,14 +39,14 @@ def write_result(
     from fedhip.utils.toml import write_toml
 
     sites = progress.summed
-    told = {site: answer for site, answer in progress.answers.items() if answer}
+    reported = {site: answer for site, answer in progress.answers.items() if answer}
     methods: dict[str, Any] = {}
     for method in agreement.methods:
         methods[method] = {
             "accuracy": {},
             "per_client": [
                 {"client": site, "train": None, "test": answer["test"], "accuracy": answer.get(method), "alpha": None}
-                for site, answer in sorted(told.items())
+                for site, answer in sorted(reported.items())
             ],
             "seconds": 0.0,
             **traffic_of(agreement, method, after_statistics(progress.asks)),

@@ -138,12 +138,12 @@ class Round:
                 self.events.write("census", f"{rows} rows, of {sites} sites, and {self.layout.m} features")
         del total
         self._encoding = encoding_of(self.agreement, self.sums.get(MOMENTS) if MOMENTS.count(self.agreement) else None)
-        held, notes = self._logistic() if self.agreement.head == "logistic" else (None, [])
+        fitted, notes = self._logistic() if self.agreement.head == "logistic" else (None, [])
         self._beta = self._choose_beta()
-        told = self._told(held)
+        message = self._message_to_sites(fitted)
         if sums_follow(self.agreement):
             self.cohort.gather(progress.summed, RoundStep.PERSONALIZE, wait=False)  # also who left, if it is back
-        self._personalize(progress, held, told, notes)
+        self._personalize(progress, fitted, message, notes)
         self.checkpoint.clear()
         self.events.write("finished", f"the sum of {len(progress.summed)} sites and the global model are in {self.out}")
         return self.out
@@ -252,7 +252,7 @@ class Round:
             beta, *without = choose_betas(scoring_betas(self._federation(0.0).total), scores)
         return beta, tuple(without)
 
-    def _told(self, held: Model | None) -> tuple[Body, Arrays]:
+    def _message_to_sites(self, fitted: Model | None) -> tuple[Body, Arrays]:
         """What the sites need beside the sum: the head, where it does not follow, and what priors are chosen by.
 
         With priors, LDA's temperature, at which sites judge whose means they take; the scale of the scores, of heads
@@ -262,7 +262,7 @@ class Round:
         from fedhip.heads.lda import TEMPERATURES
 
         agreement = self.agreement
-        body, arrays = ({}, {}) if held is None else head_to_message(held)
+        body, arrays = ({}, {}) if fitted is None else head_to_message(fitted)
         if agreement.prior == "none":
             return body, arrays
         if agreement.head == "ridge":
@@ -283,18 +283,18 @@ class Round:
     # The model.
 
     def _personalize(
-        self, progress: RoundProgress, held: Model | None, told: tuple[Body, Arrays], notes: list[str]
+        self, progress: RoundProgress, fitted: Model | None, message: tuple[Body, Arrays], notes: list[str]
     ) -> None:
         """The sum or the head to every site that is in it; the result once all have answered or are late."""
         cohort, methods = self.cohort, self.agreement.methods
         with cohort.timed("aggregation"):
-            federation, model = self._aggregate(held)
+            federation, model = self._aggregate(fitted)
         rows = federation.grid.num_samples
         beta = f"; β = {federation.beta:.3g}" if self.agreement.head == "ridge" else ""
         self.events.write("sum", f"the sum of {len(progress.summed)} sites, {rows} rows{beta}")
-        body: Body = {"beta": federation.beta, "sites": progress.summed, **told[0]}
+        body: Body = {"beta": federation.beta, "sites": progress.summed, **message[0]}
         body |= {f"beta-{fold}": beta for fold, beta in enumerate(federation.fold_betas)}
-        arrays: Arrays = dict(told[1])
+        arrays: Arrays = dict(message[1])
         if sums_follow(self.agreement):
             body["sum"] = str(self.sums.digest(STATISTICS))
         else:
@@ -322,15 +322,15 @@ class Round:
             seconds=cohort.seconds,
         )
 
-    def _aggregate(self, held: Model | None) -> tuple[Federation, Model]:
+    def _aggregate(self, fitted: Model | None) -> tuple[Federation, Model]:
         """The sum and the federation's model. Only a ridge has a β."""
         from fedhip.runs.models import global_model
 
         agreement = self.agreement
         lift = None if agreement.lift == "none" else lift_of(self._sum(MOMENTS, {}, {}), agreement)
         federation = self._federation(*self._beta)
-        if held is not None:
-            return federation, replace(held, lift=lift)
+        if fitted is not None:
+            return federation, replace(fitted, lift=lift)
         head = fit_head(federation, agreement)
         model = global_model(federation, agreement.classes, agreement.backbone, head, lift)
         if agreement.head == "ridge":  # in a wide federation the sum in float64 is 200 MB, and not needed any more

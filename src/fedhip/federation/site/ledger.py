@@ -296,7 +296,7 @@ class SumLedger:
             exact = same_agreement and line["session"] in spoilt  # made again, so of the very same sites
             if (exact and count) or (0 < count < least and not self._allowed(question, line, allow)):
                 raise SiteRefusalError(
-                    SiteCode.DIFFERENCE, _told(line, differ, changed, overlap, None if exact else least)
+                    SiteCode.DIFFERENCE, _refusal(line, differ, changed, overlap, None if exact else least)
                 )
 
     def took_part(self, question: SumRequest, event: str, members: Iterable[str], data: Fingerprint) -> None:
@@ -424,7 +424,7 @@ def _is_same_site(line: Line, question: SumRequest) -> bool:
     return bool(line["site"] == question.site or line["members"].get(line["site"]) == own)
 
 
-def _told(line: Line, differ: list[str], changed: bool, overlap: bool | None, least: int | None) -> str:
+def _refusal(line: Line, differ: list[str], changed: bool, overlap: bool | None, least: int | None) -> str:
     """Which sum, by what the new one differs from it, and what to do."""
     by = [*differ, *(["this site, whose rows have changed"] if changed else [])]
     rows = "some of these rows" if overlap else "rows that may be these"

@@ -43,7 +43,7 @@ from fedhip.federation.site.session_ledger import SessionLedger
 from fedhip.federation.site.state import Session, SiteState
 from fedhip.federation.status_codes import SiteCode, SiteRefusalError
 from fedhip.federation.sums.head import head_from_message
-from fedhip.federation.sums.priors import require_same_head, scale_in, temperature_in
+from fedhip.federation.sums.priors import check_same_head, scale_in, temperature_in
 from fedhip.federation.sums.ridge import beta_in, fold_betas_in
 from fedhip.federation.sums.statistics import plan_of
 from fedhip.federation.sums.table import CENSUS, KINDS, MOMENTS, PRIOR, STATISTICS, first_number, sums_follow, sums_of
@@ -419,7 +419,7 @@ def _of_sum(question: Letter) -> str:
 
 def _pooled(session: Session, question: Letter, agreement: Agreement) -> PooledLosses:
     """What the site's prior is chosen by, beside its own rows; of the head that it gave losses of."""
-    require_same_head(session, question, agreement)
+    check_same_head(question, session, agreement)
     losses = require_length(question.array("priors"), PRIOR.length(agreement))
     return PooledLosses(losses, scale_in(question, agreement), temperature_in(question, agreement))
 

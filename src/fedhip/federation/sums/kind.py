@@ -1,18 +1,15 @@
 """What one sum over the sites is: a row of the table of sums (`fedhip.federation.sums.table`).
 
-A row says what the sum is of, how many numbers it has, when it may be asked for, how a site makes its vector, and what
-is checked: the question and the site's own vector at the site, the sum at the server, and again at the site, where the
-sum comes back. The protocol (masks, signatures, ledgers, checkpoints) is the same for all rows.
+A row says what the sum is of, how many numbers it has, when it may be asked for, how a site makes its vector, what is
+checked, and where it is kept. The protocol (masks, signatures, ledgers, checkpoints) is the same for all rows.
 """
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
-from collections import Counter
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection
 from dataclasses import dataclass
 from enum import IntEnum
-from typing import TYPE_CHECKING, ClassVar, Protocol
+from typing import TYPE_CHECKING, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -92,74 +89,47 @@ class SumContext:
         return 0 if self.counts is None else int(self.counts.sum())
 
 
-class SumKind(ABC):
-    """A row of the table. Rows have no state."""
+def nothing(*_: object) -> None:
+    """No check."""
 
-    #: On the wire, in ledgers, checkpoints and results; and for people.
-    name: ClassVar[str]
-    title: ClassVar[str]
-    stage: ClassVar[SumStage]
-    #: The sums that must be there before; those that an agreement does not have are not waited for.
-    needs: ClassVar[tuple[str, ...]] = ()
-    #: The array in which the sum goes back to the sites, with the next question; None: it stays at the server.
-    shared_as: ClassVar[str | None] = None
-    #: Whether server and sites keep it. What is not kept is asked for again by a server that was killed.
-    is_kept: ClassVar[bool] = True
 
-    @abstractmethod
-    def count(self, agreement: Agreement) -> int:
-        """How many such sums a site takes part in at most; 0 where the agreement has none."""
+def check_room(vector: Vector, inputs: SiteInputs) -> None:
+    """Refuse a vector whose numbers leave no room to the others'."""
+    require_room(vector, len(inputs.agreement.sites), inputs.agreement.fraction_bits)
 
-    @abstractmethod
-    def length(self, agreement: Agreement) -> int:
-        """How many whole numbers a site sends."""
 
-    def download(self, agreement: Agreement) -> int:
-        """Bytes of weights and sums that the server sends with the question, the sums that are shared apart."""
-        return 0
+@dataclass(frozen=True, eq=False, kw_only=True)
+class SumKind:
+    """A row of the table.
 
-    # At a site.
+    `name` is on the wire, in ledgers, checkpoints and results; `title` is for people. `count` is how many such sums a
+    site takes part in at most, `length` how many whole numbers it sends. `needs` are the sums that must be there
+    before; those that an agreement does not have are not waited for. `download` is how many bytes of weights and sums
+    the server sends with the question, those that are shared apart.
 
-    @abstractmethod
-    def vector(self, inputs: SiteInputs) -> Vector:
-        """What this site gives."""
+    `shared_as` is the array in which the sum goes back to the sites, with the next question, and the name under which
+    it is kept; a sum without it stays at the server, and is kept by its number. What is not kept at all is asked for
+    again by a server that was killed.
 
-    def check_question(
-        self, question: Letter, session: Session, agreement: Agreement, cheaters: Collection[str]
-    ) -> None:
-        """Refuse a question that the server must not ask; `session` has this sum as the one under way."""
-        return
+    At a site `vector` is what it gives. `check_question` refuses what the server must not ask; `check_own` the site's
+    own vector, which nobody can check under a mask; `check_shared` a sum that came back and is that of no rows at all,
+    and `check_rest` one that, less the site's own part, is none of the others. At the server `check_part` refuses a
+    vector that came without a mask, and `check_sum` a sum that no rows have.
+    """
 
-    def check_own(self, vector: Vector, inputs: SiteInputs) -> None:
-        """Refuse this site's own vector, which nobody can check under a mask."""
-        require_room(vector, len(inputs.agreement.sites), inputs.agreement.fraction_bits)
-
-    def check_shared(self, total: Vector, agreement: Agreement) -> None:
-        """Refuse a sum that came back and is that of no rows at all."""
-        return
-
-    def check_rest(self, rest: Vector, inputs: SiteInputs) -> None:
-        """Refuse a sum that came back and is none of the others', once this site's own part is taken away."""
-        return
-
-    # At the server.
-
-    def check_part(self, vector: Vector, agreement: Agreement) -> None:
-        """Refuse the vector that a site sent without a mask."""
-        return
-
-    def check_sum(self, total: Vector, context: SumContext) -> None:
-        """Refuse a sum that no rows have."""
-        return
-
-    # The order of sums.
-
-    def may_follow(self, done: Sequence[str], agreement: Agreement, table: Sequence[SumKind]) -> bool:
-        """Whether this sum may be asked for after these."""
-        had, kinds = Counter(done), {kind.name: kind for kind in table}
-        needed = Counter(name for name in self.needs if kinds[name].count(agreement))
-        return (
-            had[self.name] < self.count(agreement)
-            and needed <= had
-            and all(kinds[name].stage <= self.stage for name in done)
-        )
+    name: str
+    title: str
+    stage: SumStage
+    needs: tuple[str, ...] = ()
+    count: Callable[[Agreement], int]
+    length: Callable[[Agreement], int]
+    download: Callable[[Agreement], int] = lambda _: 0
+    shared_as: str | None = None
+    is_kept: bool = True
+    vector: Callable[[SiteInputs], Vector]
+    check_question: Callable[[Letter, Session, Agreement, Collection[str]], None] = nothing
+    check_own: Callable[[Vector, SiteInputs], None] = check_room
+    check_shared: Callable[[Vector, Agreement], None] = nothing
+    check_rest: Callable[[Vector, SiteInputs], None] = nothing
+    check_part: Callable[[Vector, Agreement], None] = nothing
+    check_sum: Callable[[Vector, SumContext], None] = nothing

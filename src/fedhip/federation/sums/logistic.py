@@ -20,7 +20,7 @@ import numpy as np
 from fedhip.core.errors import StatisticsError
 from fedhip.federation.errors import MessageError
 from fedhip.federation.status_codes import SiteCode, SiteRefusalError
-from fedhip.federation.sums.kind import SiteInputs, SumContext, SumKind, SumStage
+from fedhip.federation.sums.kind import SiteInputs, SumContext
 from fedhip.federation.sums.vector import (
     Layout,
     Vector,
@@ -43,125 +43,89 @@ if TYPE_CHECKING:
 _MOST_WEIGHTS = 6
 
 
-class Temperature(SumKind):
-    """By which LDA, the logistic head's start, is made calm; and LDA itself, where priors are chosen."""
+def temperatures(agreement: Agreement) -> tuple[float, ...]:
+    """What a head's temperature is chosen among."""
+    from fedhip.core.logistic_fit import TEMPERATURES
+    from fedhip.heads.lda import TEMPERATURES as LDA_TEMPERATURES
 
-    name, title, stage, needs = "temperature", "a temperature", SumStage.HEAD, ("statistics",)
-
-    def count(self, agreement: Agreement) -> int:
-        """One, of a head that has a temperature which does not follow from the statistics."""
-        return int(agreement.head == "logistic" or (agreement.head == "lda" and agreement.prior == "client"))
-
-    def length(self, agreement: Agreement) -> int:
-        """The temperatures that are tried."""
-        from fedhip.core.logistic_fit import TEMPERATURES
-        from fedhip.heads.lda import TEMPERATURES as LDA_TEMPERATURES
-
-        return len(LDA_TEMPERATURES if agreement.head == "lda" else TEMPERATURES)
-
-    def vector(self, inputs: SiteInputs) -> Vector:
-        """Losses of this site's rows."""
-        if inputs.agreement.head == "lda":
-            from fedhip.federation.sums.priors import lda_losses
-
-            return lda_losses(inputs)
-        fit = _fit(inputs)
-        losses = fit.temperature_losses(*_rounded_rows(inputs), client=inputs.client.name)
-        return losses_vector(losses, len(inputs.agreement.sites))
-
-    def check_sum(self, total: Vector, context: SumContext) -> None:
-        """Refuse losses below 0."""
-        require_losses(total)
+    return LDA_TEMPERATURES if agreement.head == "lda" else TEMPERATURES
 
 
-class Gradient(SumKind):
-    """At weights that the server chooses, so a site counts and compares them."""
+def temperature_losses(inputs: SiteInputs) -> Vector:
+    """Of LDA, the logistic head's start; or of LDA itself, where priors are chosen."""
+    if inputs.agreement.head == "lda":
+        from fedhip.federation.sums.priors import lda_losses
 
-    name, title, stage, needs = "gradient", "gradients", SumStage.HEAD, ("temperature",)
-
-    def count(self, agreement: Agreement) -> int:
-        """As many as were agreed on."""
-        return agreement.gradient_rounds or 0
-
-    def length(self, agreement: Agreement) -> int:
-        """Of all parts of a term."""
-        return sum(_parts(agreement.layout))
-
-    def download(self, agreement: Agreement) -> int:
-        """The weights."""
-        return 4 * (agreement.layout.m + 1) * agreement.layout.d
-
-    def vector(self, inputs: SiteInputs) -> Vector:
-        """At the weights that came; of the statistics it takes the scale of the features alone."""
-        from fedhip.core.fixedpoint import decode
-        from fedhip.core.logistic import logistic_term
-        from fedhip.core.standardization import Standardization
-
-        agreement = inputs.agreement
-        (model,) = models_in(inputs.question, agreement.layout, 1)
-        total = decode(from_vector(inputs.total, agreement.layout, agreement.fraction_bits))
-        scale, rows = Standardization.of(total, step=inputs.encoding.step), total.num_samples
-        return term_vector(logistic_term(*_rounded_rows(inputs), model, scale, rows=rows, client=inputs.client.name))
-
-    def check_question(
-        self, question: Letter, session: Session, agreement: Agreement, cheaters: Collection[str]
-    ) -> None:
-        """Refuse weights of an earlier sum, and too many in one."""
-        (model,) = models_in(question, agreement.layout, 1)
-        digest = model_digest(model)
-        if session.weights.setdefault(digest, session.round) != session.round:
-            raise SiteRefusalError(SiteCode.WEIGHTS, "the server asked about the same weights in two sums")
-        if sum(number == session.round for number in session.weights.values()) > _MOST_WEIGHTS:
-            raise SiteRefusalError(
-                SiteCode.WEIGHTS, f"the server asked about more than {_MOST_WEIGHTS} weights in one sum"
-            )
-
-    def check_sum(self, total: Vector, context: SumContext) -> None:
-        """Refuse a term that no rows of these class counts have."""
-        import torch
-
-        assert context.counts is not None  # noqa: S101  (a gradient needs the statistics)
-        counts = torch.from_numpy(context.counts)
-        term = term_of(total, context.agreement.layout, context.rows)
-        require_possible_term(term, counts, complete=context.complete)
+        return lda_losses(inputs)
+    losses = _fit(inputs).temperature_losses(*_rounded_rows(inputs), client=inputs.client.name)
+    return losses_vector(losses, len(inputs.agreement.sites))
 
 
-class Penalty(SumKind):
-    """After two gradients, of which the server tells the sums."""
+def check_losses(total: Vector, _: SumContext) -> None:
+    """Refuse losses below 0."""
+    require_losses(total)
 
-    name, title, stage, needs = "penalty", "a penalty", SumStage.HEAD, ("gradient", "gradient")
 
-    def count(self, agreement: Agreement) -> int:
-        """One, where there are two gradients."""
-        return int((agreement.gradient_rounds or 0) >= 2)
+def gradient_length(agreement: Agreement) -> int:
+    """Of all parts of a term."""
+    return sum(_parts(agreement.layout))
 
-    def length(self, agreement: Agreement) -> int:
-        """Penalties by temperatures."""
-        from fedhip.core.logistic_fit import PENALTY_SHAPE
 
-        return math.prod(PENALTY_SHAPE)
+def weights_bytes(agreement: Agreement) -> int:
+    """Of the weights that a gradient is at."""
+    return 4 * (agreement.layout.m + 1) * agreement.layout.d
 
-    def download(self, agreement: Agreement) -> int:
-        """Two weights, and the sums of gradients at them."""
-        gradient = Gradient()
-        return 2 * (gradient.download(agreement) + 8 * gradient.length(agreement))
 
-    def vector(self, inputs: SiteInputs) -> Vector:
-        """Losses after the two sums of gradients, at weights which this site was asked about."""
-        question, layout = inputs.question, inputs.agreement.layout
-        models = models_in(question, layout, 2)
-        if any(model_digest(model) not in inputs.session.weights for model in models):
-            raise SiteRefusalError(SiteCode.WEIGHTS, "the server tells of weights that nobody was asked about here")
-        sums = require_length(question.array("sums"), 2 * Gradient().length(inputs.agreement))
-        fit = _fit(inputs, question.real("temperature"))
-        for model, vector in zip(models, np.split(sums, 2), strict=True):
-            fit.tell(model, term_of(vector, layout, fit.rows))
-        losses = fit.penalty_losses(*_rounded_rows(inputs), client=inputs.client.name)
-        return losses_vector(losses, len(inputs.agreement.sites))
+def gradient(inputs: SiteInputs) -> Vector:
+    """At the weights that came; of the statistics it takes the scale of the features alone."""
+    from fedhip.core.fixedpoint import decode
+    from fedhip.core.logistic import logistic_term
+    from fedhip.core.standardization import Standardization
 
-    def check_sum(self, total: Vector, context: SumContext) -> None:
-        """Refuse losses below 0."""
-        require_losses(total)
+    agreement = inputs.agreement
+    (model,) = models_in(inputs.question, agreement.layout, 1)
+    total = decode(from_vector(inputs.total, agreement.layout, agreement.fraction_bits))
+    scale, rows = Standardization.of(total, step=inputs.encoding.step), total.num_samples
+    return term_vector(logistic_term(*_rounded_rows(inputs), model, scale, rows=rows, client=inputs.client.name))
+
+
+def check_weights(question: Letter, session: Session, agreement: Agreement, _: Collection[str]) -> None:
+    """Refuse weights of an earlier sum, and too many in one: the server chooses them."""
+    (model,) = models_in(question, agreement.layout, 1)
+    if session.weights.setdefault(model_digest(model), session.round) != session.round:
+        raise SiteRefusalError(SiteCode.WEIGHTS, "the server asked about the same weights in two sums")
+    if sum(number == session.round for number in session.weights.values()) > _MOST_WEIGHTS:
+        raise SiteRefusalError(SiteCode.WEIGHTS, f"the server asked about more than {_MOST_WEIGHTS} weights in one sum")
+
+
+def check_gradient(total: Vector, context: SumContext) -> None:
+    """Refuse a term that no rows of these class counts have."""
+    import torch
+
+    assert context.counts is not None  # noqa: S101  (a gradient needs the statistics)
+    term = term_of(total, context.agreement.layout, context.rows)
+    require_possible_term(term, torch.from_numpy(context.counts), complete=context.complete)
+
+
+def penalty_length(_: Agreement) -> int:
+    """Penalties by temperatures."""
+    from fedhip.core.logistic_fit import PENALTY_SHAPE
+
+    return math.prod(PENALTY_SHAPE)
+
+
+def penalty_losses(inputs: SiteInputs) -> Vector:
+    """After two sums of gradients that the server tells, at weights which this site was asked about."""
+    question, layout = inputs.question, inputs.agreement.layout
+    models = models_in(question, layout, 2)
+    if any(model_digest(model) not in inputs.session.weights for model in models):
+        raise SiteRefusalError(SiteCode.WEIGHTS, "the server tells of weights that nobody was asked about here")
+    sums = require_length(question.array("sums"), 2 * gradient_length(inputs.agreement))
+    fit = _fit(inputs, question.real("temperature"))
+    for model, vector in zip(models, np.split(sums, 2), strict=True):
+        fit.tell(model, term_of(vector, layout, fit.rows))
+    losses = fit.penalty_losses(*_rounded_rows(inputs), client=inputs.client.name)
+    return losses_vector(losses, len(inputs.agreement.sites))
 
 
 def _rounded_rows(inputs: SiteInputs) -> tuple[Tensor, Tensor]:

@@ -24,7 +24,7 @@ from fedhip.core.errors import StatisticsError
 from fedhip.federation.errors import MessageError
 from fedhip.federation.status_codes import SiteCode, SiteRefusalError
 from fedhip.federation.sums.head import federation_of_sites, fit_head, head_digest, head_from_message
-from fedhip.federation.sums.kind import SiteInputs, SumContext, SumKind, SumStage
+from fedhip.federation.sums.kind import SiteInputs, SumContext
 from fedhip.federation.sums.ridge import beta_in
 from fedhip.federation.sums.vector import Vector, from_vector, losses_of, losses_vector
 
@@ -39,71 +39,43 @@ if TYPE_CHECKING:
     from fedhip.phases import Client
 
 _PARTS, _PART_BITS, _SQUARE_BITS = 4, 32, 64
+#: The parts of the squares, and how many scores there are.
+SCALE_LENGTH = _PARTS + 1
 
 
-class Scale(SumKind):
-    """Of the scores that priors are added to."""
-
-    name, title, stage, needs = "scale", "the scores' scale", SumStage.PRIOR, ("temperature", "gradient")
-
-    def count(self, agreement: Agreement) -> int:
-        """One, of a head whose scale nobody knows beforehand."""
-        return int(agreement.prior == "client" and agreement.head != "ridge")
-
-    def length(self, agreement: Agreement) -> int:
-        """The parts of the squares, and how many there are."""
-        return _PARTS + 1
-
-    def download(self, agreement: Agreement) -> int:
-        """The head, where it does not follow from the statistics."""
-        return head_bytes(agreement)
-
-    def vector(self, inputs: SiteInputs) -> Vector:
-        """Two sums over this site's rows."""
-        return _site_priors(inputs, temperature_in(inputs.question, inputs.agreement)).scale()
-
-    def check_question(
-        self, question: Letter, session: Session, agreement: Agreement, cheaters: Collection[str]
-    ) -> None:
-        """Refuse another head than before."""
-        require_same_head(session, question, agreement)
-
-    def check_sum(self, total: Vector, context: SumContext) -> None:
-        """Refuse more scores than rows have."""
-        scale_of_sum(total, context.rows, context.agreement.layout.d)
+def scale_parts(inputs: SiteInputs) -> Vector:
+    """The two sums behind the scale of the scores that priors are added to."""
+    return _site_priors(inputs, temperature_in(inputs.question, inputs.agreement)).scale()
 
 
-class PriorLoss(SumKind):
-    """Losses and rows right over the grid of priors."""
+def check_scale(total: Vector, context: SumContext) -> None:
+    """Refuse more scores than rows have."""
+    scale_of_sum(total, context.rows, context.agreement.layout.d)
 
-    name, title, stage, needs = "prior", "priors", SumStage.PRIOR, ("statistics", "beta", "scale")
 
-    def count(self, agreement: Agreement) -> int:
-        """One, where priors are agreed on."""
-        return int(agreement.prior == "client")
+def prior_length(agreement: Agreement) -> int:
+    """Losses and rows right over the grid of priors, of all methods."""
+    return sum(2 * models * _places() + 1 for models in models_of(agreement).values())
 
-    def length(self, agreement: Agreement) -> int:
-        """Of all methods."""
-        return sum(2 * models * _places() + 1 for models in models_of(agreement).values())
 
-    def download(self, agreement: Agreement) -> int:
-        """The head, where it does not follow from the statistics."""
-        return head_bytes(agreement)
+def prior_losses(inputs: SiteInputs) -> Vector:
+    """At temperatures that are multiples of the scale that came."""
+    question, agreement = inputs.question, inputs.agreement
+    return _site_priors(inputs, temperature_in(question, agreement)).losses(scale_in(question, agreement))
 
-    def vector(self, inputs: SiteInputs) -> Vector:
-        """At temperatures that are multiples of the scale that came."""
-        question, agreement = inputs.question, inputs.agreement
-        return _site_priors(inputs, temperature_in(question, agreement)).losses(scale_in(question, agreement))
 
-    def check_question(
-        self, question: Letter, session: Session, agreement: Agreement, cheaters: Collection[str]
-    ) -> None:
-        """Refuse another head than before."""
-        require_same_head(session, question, agreement)
+def check_prior_losses(total: Vector, context: SumContext) -> None:
+    """Refuse losses that no rows have."""
+    require_possible_losses(prior_losses_of(total, context.agreement, None), context.rows)
 
-    def check_sum(self, total: Vector, context: SumContext) -> None:
-        """Refuse losses that no rows have."""
-        require_possible_losses(prior_losses_of(total, context.agreement, None), context.rows)
+
+def check_same_head(question: Letter, session: Session, agreement: Agreement, _: Collection[str] = ()) -> None:
+    """Refuse another head than the one that the site's prior is chosen for: there is one for an agreement."""
+    digest = head_digest(question, agreement)
+    if session.head is None:
+        session.head = digest
+    if session.head != digest:
+        raise SiteRefusalError(SiteCode.WEIGHTS, "the server speaks of another head than the one that came first")
 
 
 def head_bytes(agreement: Agreement) -> int:
@@ -130,15 +102,6 @@ def _site_priors(inputs: SiteInputs, temperature: float | None) -> SitePriors:
     known = {} if temperature is None else {"temperature": temperature}
     federation = federation_of_sites(agreement, grid, beta, inputs.encoding)
     return SitePriors(fit_head(federation, agreement, [inputs.client], held, known), inputs.client, agreement)
-
-
-def require_same_head(session: Session, question: Letter, agreement: Agreement) -> None:
-    """Refuse another head than the one that the site's prior is chosen for: there is one for an agreement."""
-    digest = head_digest(question, agreement)
-    if session.head is None:
-        session.head = digest
-    if session.head != digest:
-        raise SiteRefusalError(SiteCode.WEIGHTS, "the server speaks of another head than the one that came first")
 
 
 def scale_in(question: Letter, agreement: Agreement) -> float | None:

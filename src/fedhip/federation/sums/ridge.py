@@ -5,14 +5,13 @@ It is summed over all rows and without each fold, so that the expected accuracy 
 
 from __future__ import annotations
 
-import math
 from collections.abc import Collection
 from typing import TYPE_CHECKING
 
 from fedhip.core.errors import StatisticsError
 from fedhip.federation.status_codes import SiteCode, SiteRefusalError
 from fedhip.federation.sums.head import federation_of_sites
-from fedhip.federation.sums.kind import SiteInputs, SumContext, SumKind, SumStage
+from fedhip.federation.sums.kind import SiteInputs, SumContext
 from fedhip.federation.sums.vector import Vector, from_vector, losses_of, losses_vector
 
 if TYPE_CHECKING:
@@ -21,52 +20,39 @@ if TYPE_CHECKING:
     from fedhip.federation.transport.wire import Letter
 
 
-class BetaScores(SumKind):
-    """At the α that each site would choose; nothing of a site where others are to score."""
+def beta_scores(inputs: SiteInputs) -> Vector:
+    """The score of each β on this site's rows, at the α that it would choose; nothing where others are to score."""
+    import torch
 
-    name, title, stage, needs = "beta", "which β is best", SumStage.HEAD, ("statistics",)
+    from fedhip.core import RegularizationPath
+    from fedhip.phases import score_rows, scorers, scoring_betas
 
-    def count(self, agreement: Agreement) -> int:
-        """One, where the sites' rows say what β is."""
-        return int(agreement.chooses_beta)
+    agreement, client = inputs.agreement, inputs.client
+    if client.name not in scorers(inputs.question.names("sites")):
+        return losses_vector(torch.zeros(beta_shape(), dtype=torch.float64), len(agreement.sites))
+    grid = from_vector(inputs.total, agreement.layout, agreement.fraction_bits)
+    federation = federation_of_sites(agreement, grid, 0.0, inputs.encoding)
+    rows, total = federation.rows(client), federation.total
+    del federation, grid  # an eigendecomposition takes room, and the sum on the grid is a matrix more
+    path = RegularizationPath(total, scoring_betas(total))
+    return losses_vector(score_rows(rows, path, client.name, agreement.alpha).soft, len(agreement.sites))
 
-    def length(self, agreement: Agreement) -> int:
-        """Over β, and folds."""
-        return math.prod(beta_shape())
 
-    def vector(self, inputs: SiteInputs) -> Vector:
-        """The score of each β on this site's rows."""
-        import torch
+def check_scorers(question: Letter, session: Session, agreement: Agreement, cheaters: Collection[str]) -> None:
+    """Refuse another list of sites than those of the sum before.
 
-        from fedhip.core import RegularizationPath
-        from fedhip.phases import score_rows, scorers, scoring_betas
+    Of many sites some score, by this list: one that is made up could leave a single site to do so.
+    """
+    named = set(question.names("sites")).difference(cheaters)
+    if agreement.secure_sum and named != set(session.cohort).difference(cheaters):
+        raise SiteRefusalError(SiteCode.COHORT, "β is to be chosen by other sites than those of the sum before")
 
-        agreement, client = inputs.agreement, inputs.client
-        if client.name not in scorers(inputs.question.names("sites")):
-            return losses_vector(torch.zeros(beta_shape(), dtype=torch.float64), len(agreement.sites))
-        grid = from_vector(inputs.total, agreement.layout, agreement.fraction_bits)
-        federation = federation_of_sites(agreement, grid, 0.0, inputs.encoding)
-        rows, total = federation.rows(client), federation.total
-        del federation, grid  # an eigendecomposition takes room, and the sum on the grid is a matrix more
-        path = RegularizationPath(total, scoring_betas(total))
-        return losses_vector(score_rows(rows, path, client.name, agreement.alpha).soft, len(agreement.sites))
 
-    def check_question(
-        self, question: Letter, session: Session, agreement: Agreement, cheaters: Collection[str]
-    ) -> None:
-        """Refuse another list of sites than those of the sum before.
-
-        Of many sites some score, by this list: one that is made up could leave a single site to do so.
-        """
-        named = set(question.names("sites")).difference(cheaters)
-        if agreement.secure_sum and named != set(session.cohort).difference(cheaters):
-            raise SiteRefusalError(SiteCode.COHORT, "β is to be chosen by other sites than those of the sum before")
-
-    def check_sum(self, total: Vector, context: SumContext) -> None:
-        """Refuse more rows right than there are, or fewer than none."""
-        scores = losses_of(total)
-        if float(scores.min()) < 0.0 or float(scores.max()) > context.rows:
-            raise StatisticsError("more rows right than there are, or fewer than none")
+def check_beta_scores(total: Vector, context: SumContext) -> None:
+    """Refuse more rows right than there are, or fewer than none."""
+    scores = losses_of(total)
+    if float(scores.min()) < 0.0 or float(scores.max()) > context.rows:
+        raise StatisticsError("more rows right than there are, or fewer than none")
 
 
 def beta_shape() -> tuple[int, int]:

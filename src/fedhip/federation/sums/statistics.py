@@ -17,7 +17,7 @@ import numpy as np
 
 from fedhip.core.errors import StatisticsError
 from fedhip.federation.status_codes import SiteCode, SiteRefusalError
-from fedhip.federation.sums.kind import SiteInputs, SumContext, SumKind, SumStage
+from fedhip.federation.sums.kind import SiteInputs, SumContext
 from fedhip.federation.sums.vector import (
     Layout,
     Vector,
@@ -36,136 +36,100 @@ if TYPE_CHECKING:
     from fedhip.phases import Client, RowEncoding
 
 
-class Census(SumKind):
-    """Before all others, under masks."""
-
-    name, title, stage = "census", "how many rows there are of each class", SumStage.BEFORE
-    shared_as, is_kept = "census", False
-
-    def count(self, agreement: Agreement) -> int:
-        """One, unless it is agreed to do without."""
-        return int(agreement.has_census)
-
-    def length(self, agreement: Agreement) -> int:
-        """A number for each class."""
-        return len(agreement.classes)
-
-    def vector(self, inputs: SiteInputs) -> Vector:
-        """Training rows of each class."""
-        return inputs.rows.census(len(inputs.agreement.classes))
-
-    def check_rest(self, rest: Vector, inputs: SiteInputs) -> None:
-        """Go on only if the rows of the others are possible, and at least as many as the features."""
-        agreement, counts = inputs.agreement, rest.view(np.int64)
-        rows, others = sum(map(int, counts)), len(agreement.sites) - 1
-        if int(counts.min()) < 0 or not agreement.threshold - 1 <= rows <= others * agreement.max_rows:
-            raise StatisticsError("it would leave rows to the others that they cannot have")
-        everybody = rows + sum(map(int, self.vector(inputs)))
-        inputs.log(
-            f"by the census the others have {rows} training rows, and with this site's all have {everybody}: compare "
-            "both with other sites"
-        )
-        _require_enough(agreement, rows)
-
-    def check_sum(self, total: Vector, context: SumContext) -> None:
-        """Refuse no rows, and more than are agreed on."""
-        rows, agreement = sum(map(int, total)), context.agreement
-        if not 0 < rows <= agreement.max_rows * len(agreement.sites):
-            raise StatisticsError(f"{rows} rows in all")
+def census_vector(inputs: SiteInputs) -> Vector:
+    """Training rows of each class."""
+    return inputs.rows.census(len(inputs.agreement.classes))
 
 
-class ColumnMoments(SumKind):
-    """Where the agreement does not say what the columns' units are, and where a lift is drawn from the sum."""
-
-    name, title, stage, needs = "moments", "what the columns are like", SumStage.BEFORE, ("census",)
-    shared_as = "moments"
-
-    def count(self, agreement: Agreement) -> int:
-        """One, where columns or lift follow from it."""
-        return int(agreement.surveys_columns)
-
-    def length(self, agreement: Agreement) -> int:
-        """Of a survey, or of all products."""
-        from fedhip.core.columns import Survey
-
-        return Layout(agreement.width, 1).size if _is_products(agreement) else Survey.size(agreement.width)
-
-    def vector(self, inputs: SiteInputs) -> Vector:
-        """From the raw training rows."""
-        return moments_vector(inputs.raw_client, inputs.agreement)
-
-    def check_own(self, vector: Vector, inputs: SiteInputs) -> None:
-        """As the server checks it where there is no mask."""
-        self.check_part(vector, inputs.agreement)
-
-    def check_shared(self, total: Vector, agreement: Agreement) -> None:
-        """Refuse moments that no rows have."""
-        require_possible_moments(total, agreement, agreement.max_rows * len(agreement.sites))
-
-    def check_rest(self, rest: Vector, inputs: SiteInputs) -> None:
-        """Refuse moments that the others' rows cannot have, and, after a census, too few of them."""
-        agreement = inputs.agreement
-        if agreement.has_census:  # a site may have left since
-            _require_enough(agreement, rows_in(rest))
-        require_possible_moments(rest, agreement, (len(agreement.sites) - 1) * agreement.max_rows)
-
-    def check_part(self, vector: Vector, agreement: Agreement) -> None:
-        """Room on the grid, and moments of as many rows as a site may have."""
-        require_room(vector, len(agreement.sites), agreement.fraction_bits)
-        require_possible_moments(vector, agreement, agreement.max_rows)
-
-    def check_sum(self, total: Vector, context: SumContext) -> None:
-        """Refuse moments that no rows have, and columns for which there are no units: every site would refuse these."""
-        self.check_shared(total, context.agreement)
-        encoding_of(context.agreement, total)
+def check_census_rest(rest: Vector, inputs: SiteInputs) -> None:
+    """Go on only if the rows of the others are possible, and at least as many as the features."""
+    agreement, counts = inputs.agreement, rest.view(np.int64)
+    rows, others = sum(map(int, counts)), len(agreement.sites) - 1
+    if int(counts.min()) < 0 or not agreement.threshold - 1 <= rows <= others * agreement.max_rows:
+        raise StatisticsError("it would leave rows to the others that they cannot have")
+    everybody = rows + sum(map(int, census_vector(inputs)))
+    inputs.log(
+        f"by the census the others have {rows} training rows, and with this site's all have {everybody}: compare "
+        "both with other sites"
+    )
+    _require_enough(agreement, rows)
 
 
-class StatisticsSum(SumKind):
-    """Phase 1 and 2: all that follows is about this sum."""
+def check_census(total: Vector, context: SumContext) -> None:
+    """Refuse no rows, and more than are agreed on."""
+    rows, agreement = sum(map(int, total)), context.agreement
+    if not 0 < rows <= agreement.max_rows * len(agreement.sites):
+        raise StatisticsError(f"{rows} rows in all")
 
-    name, title, stage, needs = "statistics", "the statistics", SumStage.STATISTICS, ("census", "moments")
-    shared_as = "total"
 
-    def count(self, agreement: Agreement) -> int:
-        """One."""
-        return 1
+def moments_length(agreement: Agreement) -> int:
+    """Of a survey, or of all products."""
+    from fedhip.core.columns import Survey
 
-    def length(self, agreement: Agreement) -> int:
-        """Gram, class sums and counts."""
-        return agreement.layout.size
+    return Layout(agreement.width, 1).size if _is_products(agreement) else Survey.size(agreement.width)
 
-    def vector(self, inputs: SiteInputs) -> Vector:
-        """Of the training rows, in the columns' units."""
-        return to_vector(inputs.encoding.statistics(inputs.client, inputs.agreement.layout.d))
 
-    def check_own(self, vector: Vector, inputs: SiteInputs) -> None:
-        """The rows fit the columns' units, and the statistics are possible."""
-        from fedhip.federation.site.rows import lost_column, require_agreed_units
+def check_moments(total: Vector, agreement: Agreement) -> None:
+    """Refuse moments that no rows have."""
+    require_possible_moments(total, agreement, agreement.max_rows * len(agreement.sites))
 
-        agreement = inputs.agreement
-        if agreement.columns != "sum" and agreement.lift == "none":
-            require_agreed_units(inputs.encoding, inputs.client)
-        elif agreement.lift == "none" and (lost := lost_column(inputs.encoding, inputs.client)) is not None:
-            inputs.log(lost, warning=True)
-        self.check_part(vector, agreement)
 
-    def check_rest(self, rest: Vector, inputs: SiteInputs) -> None:
-        """Refuse what no other sites have, of which at least the threshold are in the sum, each with a row."""
-        agreement = inputs.agreement
-        least = agreement.threshold - 1 if agreement.secure_sum else 0
-        most = (len(agreement.sites) - 1) * agreement.max_rows
-        require_possible_rest(rest, agreement.layout, agreement.fraction_bits, least, most)
+def check_moments_part(vector: Vector, agreement: Agreement) -> None:
+    """Room on the grid, and moments of as many rows as a site may have."""
+    require_room(vector, len(agreement.sites), agreement.fraction_bits)
+    require_possible_moments(vector, agreement, agreement.max_rows)
 
-    def check_part(self, vector: Vector, agreement: Agreement) -> None:
-        """Room on the grid, and statistics of as many rows as a site may have."""
-        require_room(vector, agreement.sharers, agreement.fraction_bits)
-        require_possible(vector, agreement.layout, agreement.fraction_bits, agreement.max_rows)
 
-    def check_sum(self, total: Vector, context: SumContext) -> None:
-        """Refuse statistics that no rows have."""
-        agreement = context.agreement
-        most = agreement.max_rows * len(agreement.sites)
-        require_possible(total, agreement.layout, agreement.fraction_bits, most)
+def check_moments_rest(rest: Vector, inputs: SiteInputs) -> None:
+    """Refuse moments that the others' rows cannot have, and, after a census, too few of them."""
+    agreement = inputs.agreement
+    if agreement.has_census:  # a site may have left since
+        _require_enough(agreement, rows_in(rest))
+    require_possible_moments(rest, agreement, (len(agreement.sites) - 1) * agreement.max_rows)
+
+
+def check_moments_sum(total: Vector, context: SumContext) -> None:
+    """Refuse moments that no rows have, and columns for which there are no units: every site would refuse these."""
+    check_moments(total, context.agreement)
+    encoding_of(context.agreement, total)
+
+
+def statistics_vector(inputs: SiteInputs) -> Vector:
+    """Of the training rows, in the columns' units."""
+    return to_vector(inputs.encoding.statistics(inputs.client, inputs.agreement.layout.d))
+
+
+def check_statistics_part(vector: Vector, agreement: Agreement) -> None:
+    """Room on the grid, and statistics of as many rows as a site may have."""
+    require_room(vector, agreement.sharers, agreement.fraction_bits)
+    require_possible(vector, agreement.layout, agreement.fraction_bits, agreement.max_rows)
+
+
+def check_own_statistics(vector: Vector, inputs: SiteInputs) -> None:
+    """The rows fit the columns' units, and the statistics are possible."""
+    from fedhip.federation.site.rows import lost_column, require_agreed_units
+
+    agreement = inputs.agreement
+    if agreement.columns != "sum" and agreement.lift == "none":
+        require_agreed_units(inputs.encoding, inputs.client)
+    elif agreement.lift == "none" and (lost := lost_column(inputs.encoding, inputs.client)) is not None:
+        inputs.log(lost, warning=True)
+    check_statistics_part(vector, agreement)
+
+
+def check_statistics_rest(rest: Vector, inputs: SiteInputs) -> None:
+    """Refuse what no other sites have, of which at least the threshold are in the sum, each with a row."""
+    agreement = inputs.agreement
+    least = agreement.threshold - 1 if agreement.secure_sum else 0
+    most = (len(agreement.sites) - 1) * agreement.max_rows
+    require_possible_rest(rest, agreement.layout, agreement.fraction_bits, least, most)
+
+
+def check_statistics(total: Vector, context: SumContext) -> None:
+    """Refuse statistics that no rows have."""
+    agreement = context.agreement
+    most = agreement.max_rows * len(agreement.sites)
+    require_possible(total, agreement.layout, agreement.fraction_bits, most)
 
 
 def _require_enough(agreement: Agreement, rows: int) -> None:

@@ -1,7 +1,7 @@
 """How large a site's answer can be, by the agreement; what is larger is refused before it is held in memory.
 
 The engine takes an answer apart: the message, its records, and arrays in pieces, each of them an object that is sent in
-a call of its own. A site may send whatever it likes, so there are three counts. The door counts the bytes of a call,
+a call of its own. A site may send whatever it likes, so there are three counts. The proxy counts the bytes of a call,
 the engine's server the objects of an answer, and the server app the bytes as they come and what they will unfold to: an
 array lists its pieces, and may list one piece a million times.
 """
