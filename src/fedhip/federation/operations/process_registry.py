@@ -70,7 +70,7 @@ def record(records: Path, name: str, pid: int) -> ProcessRecord:
     """Write down which process has this name now."""
     seen = _look(pid)
     if seen is None:
-        raise EngineError(f"{name} ended as it process, or this system has no {_PROC}; a federation needs Linux")
+        raise EngineError(f"{name} ended as it started, or this system has no {_PROC}; a federation needs Linux")
     process = ProcessRecord(name, pid, seen.start, _boot())
     private_folder(records)
     place = records / f"{name}.json"
