@@ -387,6 +387,7 @@ class Agreement:
 
     @classmethod
     def _of(cls, content: dict[str, Any], where: str) -> Self:
+        fields.require_known(content, (each.table for each in fields.declarations(cls).values()), where)
         fields.require_schema(fields.require_table(content, "federation", where).pop("schema", None), SCHEMA, where)
         values = fields.from_tables(cls, content, where)
         try:

@@ -104,7 +104,7 @@ def is_alive(process: ProcessRecord) -> bool:
 
 
 def end(processes: Iterable[ProcessRecord], records: Path, grace: float = GRACE) -> list[str]:
-    """End processes one after the other with what they process, gently, then by force; the names of those that ran."""
+    """End processes one after the other with what they started, gently, then by force; the names of those that ran."""
     ended = []
     for process in processes:
         if members := _members(process):
@@ -119,7 +119,7 @@ def end(processes: Iterable[ProcessRecord], records: Path, grace: float = GRACE)
 
 
 def has_members(process: ProcessRecord) -> bool:
-    """Whether it, or something that it process, still runs."""
+    """Whether it, or something that it started, still runs."""
     return bool(_members(process))
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import logging
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -37,7 +37,6 @@ class Inputs:
     data: Path
     weights: Path | None
     device: str | None
-    write_log: Callable[[str, bool], None]
 
     @property
     def agreement(self) -> Agreement:
@@ -46,7 +45,7 @@ class Inputs:
 
     def log(self, text: str, *, warning: bool = False) -> None:
         """A line in the site's own log."""
-        self.write_log(text, warning)
+        self.state.write_log(logging.WARNING if warning else logging.INFO, text)
 
     @cached_property
     def rows(self) -> SiteRows:

@@ -18,7 +18,6 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Mapping, Sequence
-from io import TextIOWrapper
 from pathlib import Path
 
 import numpy as np
@@ -61,7 +60,6 @@ from fedhip.federation.transport.wire import (
     which_to_upgrade,
     without_proofs,
 )
-from fedhip.utils.files import append_private
 
 Answer = tuple[Body, Arrays]
 
@@ -96,6 +94,7 @@ class Site:
         self.folder, self.data, self.weights, self.device = folder, data, weights, device
         self.out = out or folder / "result"
         self.state = SiteState(folder)
+        self._log = self.state.write_log
 
     def handle(self, question: Letter, node: int) -> Letter:
         """The answer, or a code; never an exception, whose text the engine would send to the server."""
@@ -371,21 +370,7 @@ class Site:
         return SessionLedger(site, self.state, session, self.allow)
 
     def _inputs(self, site: SiteFolder, session: Session, question: Letter) -> Inputs:
-        def log(text: str, warning: bool) -> None:
-            self._log(logging.WARNING if warning else logging.INFO, text)
-
-        return Inputs(site, self.state, session, question, self.data, self.weights, self.device, log)
-
-    def _log(self, level: int, text: str, error: Exception | None = None) -> None:
-        """A line in the site's own log; the engine's logs may be read by others."""
-        # A few words of it may be the server's: they are to make no lines of their own, and no colours.
-        text = "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)
-        logger = logging.Logger("fedhip.site")
-        with TextIOWrapper(append_private(self.state.log), "utf-8", errors="backslashreplace") as file:
-            handler = logging.StreamHandler(file)
-            handler.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(message)s"))
-            logger.addHandler(handler)
-            logger.log(level, text, exc_info=error)
+        return Inputs(site, self.state, session, question, self.data, self.weights, self.device)
 
 
 def code_of(error: Exception) -> SiteCode:

@@ -20,10 +20,12 @@ import base64
 import binascii
 import fcntl
 import json
+import logging
 import os
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from io import TextIOWrapper
 from pathlib import Path
 from typing import Any
 
@@ -32,7 +34,7 @@ import numpy as np
 from fedhip.federation.status_codes import SiteCode, SiteRefusalError
 from fedhip.federation.sums.table import TABLE
 from fedhip.federation.sums.vector import Vector, as_bytes
-from fedhip.utils.files import write_private
+from fedhip.utils.files import append_private, write_private
 
 SCHEMA = 1
 
@@ -127,6 +129,17 @@ class SiteState:
             yield
         finally:
             os.close(descriptor)
+
+    def write_log(self, level: int, text: str, error: Exception | None = None) -> None:
+        """A line in the site's own log; the engine's logs may be read by others."""
+        # A few words of it may be the server's: they are to make no lines of their own, and no colours.
+        text = "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)
+        logger = logging.Logger("fedhip.site")
+        with TextIOWrapper(append_private(self.log), "utf-8", errors="backslashreplace") as file:
+            handler = logging.StreamHandler(file)
+            handler.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(message)s"))
+            logger.addHandler(handler)
+            logger.log(level, text, exc_info=error)
 
     def session(self) -> Session | None:
         """The session there is."""
