@@ -12,10 +12,10 @@ import numpy as np
 import pytest
 
 from fedhip.data import FeatureSet
-from fedhip.methods.protocol import Evaluation, MethodRun, Protocol
-from fedhip.phases import Client
+from fedhip.methods.engine.protocol import Evaluation, MethodRun, Protocol
 from fedhip.reproduce import Bench, Settings, Source, Store
-from fedhip.simulation import PAPER, RidgeOptions, simulate
+from fedhip.simulation.driver import PAPER, RidgeOptions, simulate
+from fedhip.simulation.phases import Client
 
 #: The pretended training does best with this learning rate.
 BEST_RATE = 0.02

@@ -11,8 +11,9 @@ import torch
 
 from fedhip.heads import HEADS
 from fedhip.heads.options import checked_options
-from fedhip.methods.clients import CheckedClients
-from fedhip.methods.closed import (
+from fedhip.methods.ditto import Ditto
+from fedhip.methods.engine.clients import CheckedClients
+from fedhip.methods.engine.closed import (
     ClosedMethod,
     ClosedTask,
     of_head,
@@ -20,8 +21,11 @@ from fedhip.methods.closed import (
     run_global_local_classes,
     run_local,
 )
-from fedhip.methods.ditto import Ditto
-from fedhip.methods.engine import Laboratory
+from fedhip.methods.engine.laboratory import Laboratory
+from fedhip.methods.engine.method import Method
+from fedhip.methods.engine.prior import WithPrior
+from fedhip.methods.engine.protocol import Evaluation, MethodInfo, MethodRun, Network, Protocol
+from fedhip.methods.engine.training import Checkpoint, train_method
 from fedhip.methods.errors import MethodCheckpointError, MethodError
 from fedhip.methods.fedala import FedALA
 from fedhip.methods.fedas import FedAS
@@ -32,13 +36,9 @@ from fedhip.methods.fedpcl import FedPCL
 from fedhip.methods.fedprox import FedProx, FedProxFT
 from fedhip.methods.fedselect import FedSelect
 from fedhip.methods.local_sgd import LocalSGD
-from fedhip.methods.method import Method
 from fedhip.methods.pfedfda import run_pfedfda
-from fedhip.methods.prior import WithPrior
-from fedhip.methods.protocol import Evaluation, MethodInfo, MethodRun, Network, Protocol
-from fedhip.methods.training import Checkpoint, train_method
-from fedhip.phases import Client, Report, silent
-from fedhip.simulation import STANDARD, RidgeOptions
+from fedhip.simulation.driver import STANDARD, RidgeOptions
+from fedhip.simulation.phases import Client, Report, silent
 from fedhip.utils.nearest import did_you_mean
 
 __all__ = [
