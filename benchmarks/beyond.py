@@ -32,8 +32,7 @@ import torch
 from fedhip.data import FeatureSet, Partition, draw_styles, load_dataset, make_partition, read_features, styled
 from fedhip.features import extract, load_backbone
 from fedhip.methods import CheckedClients, Protocol, run_method
-from fedhip.simulation.driver import clients_of
-from fedhip.simulation.phases import Client
+from fedhip.simulation.client import Client, clients_of
 
 Cell = dict[str, Any]
 #: Title, method, prior, and options.

@@ -16,7 +16,7 @@ from benchmarks.table import Line, faster, share
 from fedhip.methods import GRADIENT, METHODS, Network, Protocol
 from fedhip.methods.engine.laboratory import Laboratory, weighted_mean
 from fedhip.methods.fedavg import FedAvg
-from fedhip.simulation.phases import Client
+from fedhip.simulation.client import Client
 from fedhip.utils.parallel import one_thread
 
 Params = tuple[Tensor, ...]

@@ -24,9 +24,12 @@ from fedhip.methods.engine.laboratory import Laboratory
 from fedhip.methods.engine.prior import WithPrior
 from fedhip.methods.engine.training import like
 from fedhip.reproduce.divisions import standardize
-from fedhip.simulation.driver import clients_of, evaluate, federate, local_model
-from fedhip.simulation.phases import Client, choose_beta
+from fedhip.simulation.alone import local_model
+from fedhip.simulation.beta import choose_beta
+from fedhip.simulation.client import Client, clients_of
+from fedhip.simulation.driver import federate
 from fedhip.simulation.priors import choose_client_priors
+from fedhip.simulation.testing import evaluate
 
 Score = Callable[[Sequence[Prior]], float]
 

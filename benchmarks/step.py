@@ -22,7 +22,7 @@ from fedhip.core.logistic.personal import LOGISTIC_ALPHAS
 from fedhip.data import make_partition, read_features
 from fedhip.heads.logistic import Logistic, LogisticRun
 from fedhip.methods.engine.closed import ClosedTask
-from fedhip.simulation.driver import clients_of
+from fedhip.simulation.client import clients_of
 
 
 def main() -> None:

@@ -37,8 +37,11 @@ from torch import Tensor
 
 from fedhip.core.choice.selection import soft_hits
 from fedhip.data import FeatureSet, make_partition, read_features
-from fedhip.simulation.driver import clients_of, federate, predict, simulate
-from fedhip.simulation.phases import SCORING_ALPHAS, Client, Federation, scoring_betas
+from fedhip.simulation.beta import SCORING_ALPHAS, scoring_betas
+from fedhip.simulation.client import Client, clients_of
+from fedhip.simulation.driver import federate, simulate
+from fedhip.simulation.federation import Federation
+from fedhip.simulation.testing import predict
 from fedhip.utils.parallel import in_order
 
 #: From margins (N, a) and squared errors (N, a): which α, and what it is worth.

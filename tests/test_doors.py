@@ -11,8 +11,8 @@ import torch
 
 from fedhip.methods import Protocol, run_method
 from fedhip.runs import Run
+from fedhip.simulation.client import Client
 from fedhip.simulation.driver import simulate
-from fedhip.simulation.phases import Client
 from fedhip.sklearn import FedHiPClassifier
 from tests.cli.samples import done
 from tests.core.problems import Array

@@ -13,8 +13,8 @@ from fedhip.core import PersonalizationPath, Statistics, personalize, personaliz
 from fedhip.core.choice.selection import nested_hits
 from fedhip.core.errors import ColumnError, ColumnWarning, FeaturesError
 from fedhip.core.exact.columns import Columns, Survey
+from fedhip.simulation.client import Client
 from fedhip.simulation.driver import RIDGES, BalancedPriorError, simulate
-from fedhip.simulation.phases import Client
 from tests.core.problems import Array, relative_error
 
 

@@ -35,8 +35,9 @@ from fedhip.core import RegularizationPath, default_betas
 from fedhip.core.choice.selection import FOLDS
 from fedhip.core.errors import ColumnError, FedHiPError
 from fedhip.heads.model import Model
+from fedhip.simulation.beta import SCORING_ALPHAS
+from fedhip.simulation.client import Client
 from fedhip.simulation.hold_out import hold_out_fold
-from fedhip.simulation.phases import SCORING_ALPHAS, Client
 from fedhip.sklearn import FedHiPClassifier, GroupsError
 
 Array = npt.NDArray[Any]

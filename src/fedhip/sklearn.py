@@ -4,7 +4,7 @@ phase 1   of each client: statistics of its rows, on the grid
 phase 2   their sum, β for the federation, the global model
 phase 3   of each client: α by leave-one-out on its rows, its personalized model
 
-All as in a run (`fedhip.simulation.phases`, `fedhip.heads`), with the same defaults and the same numbers.
+All as in a run (`fedhip.simulation`, `fedhip.heads`), with the same defaults and the same numbers.
 
 The estimator checks what it is given, keeps the rows of each client apart and calls the same
 functions; it computes nothing.
@@ -34,9 +34,11 @@ from fedhip.heads.options import options_of
 from fedhip.heads.recommendation import AUTO, Recommendation, judge_heads, options_of_heads
 from fedhip.heads.task import Task
 from fedhip.runs.models import answering, global_model, personal_model
-from fedhip.simulation.driver import STANDARD, RidgeOptions, federate
+from fedhip.simulation.beta import SCORING_ALPHAS
+from fedhip.simulation.client import Client
+from fedhip.simulation.driver import federate
 from fedhip.simulation.lifting import LiftSettings, lifted_grid
-from fedhip.simulation.phases import SCORING_ALPHAS, Client
+from fedhip.simulation.options import STANDARD, RidgeOptions
 
 try:
     from sklearn.base import BaseEstimator, ClassifierMixin, clone

@@ -25,7 +25,7 @@ from fedhip.core.choice.prior import SMOOTHINGS
 from fedhip.data import make_partition, read_features
 from fedhip.features import ViT, ViTConfig, save_encoder
 from fedhip.runs import Run
-from fedhip.simulation.driver import clients_of
+from fedhip.simulation.client import clients_of
 from tests.cli.samples import done, image_folder, refused, said
 from tests.runs.samples import EXACT, contents, digest, feature_file
 
@@ -315,10 +315,10 @@ PHASES = {
     "reading": "fedhip.cli.common.options.read_features",
     "partition": "fedhip.cli.common.options.divide_rows",
     "phase 1": "fedhip.core.exact.fixedpoint.GridStatistics.from_data",
-    "aggregation": "fedhip.simulation.driver.Federation.of",
-    "phase 3": "fedhip.simulation.driver.Personalization.of",
-    "models of one client": "fedhip.simulation.driver.local_model",
-    "tests": "fedhip.simulation.driver.evaluate",
+    "aggregation": "fedhip.simulation.federation.Federation.of",
+    "phase 3": "fedhip.simulation.personalization.Personalization.of",
+    "models of one client": "fedhip.simulation.alone.local_model",
+    "tests": "fedhip.simulation.testing.evaluate",
     "statistics writing": "fedhip.runs.folder.Draft.write_statistics",
     "model writing": "fedhip.runs.folder.Draft.write_model",
     "results writing": "fedhip.runs.folder.Draft.write_json",

@@ -30,8 +30,10 @@ from fedhip.federation.sums.vector import Vector, to_vector
 from fedhip.federation.transport.exchange import Exchange
 from fedhip.federation.transport.wire import Letter
 from fedhip.runs import Run
-from fedhip.simulation.driver import RidgeOptions, add_up, clients_of, encoding_of
-from fedhip.simulation.phases import Client, RowEncoding
+from fedhip.simulation.client import Client, clients_of
+from fedhip.simulation.driver import add_up
+from fedhip.simulation.encoding import RowEncoding, encoding_of
+from fedhip.simulation.options import RidgeOptions
 from tests.core.problems import Array
 from tests.federation.grid import Clock, Fault, LocalGrid
 

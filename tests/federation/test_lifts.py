@@ -15,7 +15,8 @@ import torch
 from fedhip.core.errors import StatisticsError
 from fedhip.core.exact.columns import Columns
 from fedhip.data import make_partition
-from fedhip.features.lifts.lift import KINDS, Lift
+from fedhip.features.lifts.kinds import KINDS
+from fedhip.features.lifts.lift import Lift
 from fedhip.federation.agreement.agreement import LIFTS, Agreement, largest_lifted
 from fedhip.federation.agreement.setup import InitSettings
 from fedhip.federation.codes import SiteCode
@@ -30,8 +31,8 @@ from fedhip.federation.sums.vector import Vector, digest_of
 from fedhip.federation.transport.wire import Step
 from fedhip.runs import Run, verify
 from fedhip.runs.run import RoundSettings, run_round
-from fedhip.simulation.driver import RidgeOptions
 from fedhip.simulation.lifting import LiftSettings
+from fedhip.simulation.options import RidgeOptions
 from tests.cli.samples import done
 from tests.federation.grid import ServerKilled
 from tests.federation.samples import CLASSES, FOUR, WIDTH, Trial, clients, feature_set, write_rows

@@ -20,7 +20,8 @@ from fedhip.federation.sums.vector import Vector
 from fedhip.federation.transport.wire import from_records, to_records
 from fedhip.heads.logistic import LogisticRun
 from fedhip.heads.task import Task
-from fedhip.simulation.driver import STANDARD, RidgeOptions, federate
+from fedhip.simulation.driver import federate
+from fedhip.simulation.options import STANDARD, RidgeOptions
 from tests.federation.grid import ServerKilled
 from tests.federation.samples import CLASSES, FOUR, WIDTH, Trial, clients, sum_of
 

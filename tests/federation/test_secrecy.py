@@ -21,7 +21,8 @@ from fedhip.federation.site.rounds import later_vector
 from fedhip.federation.site.state import Session
 from fedhip.federation.sums.vector import Layout, Vector
 from fedhip.federation.transport.wire import Letter
-from fedhip.simulation.phases import Client, RowEncoding
+from fedhip.simulation.client import Client
+from fedhip.simulation.encoding import RowEncoding
 from tests.federation.grid import ServerKilled
 from tests.federation.samples import (
     CLASSES,

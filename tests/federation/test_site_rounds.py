@@ -281,7 +281,8 @@ def three(tmp_path: Path) -> ThreeSums:
 
 
 def test_three_sums_by_hand(three: ThreeSums) -> None:
-    from fedhip.simulation.phases import Federation, score_betas, scoring_betas
+    from fedhip.simulation.beta import score_betas, scoring_betas
+    from fedhip.simulation.federation import Federation
 
     agreement = three.trial.agreement
     three.survey()

@@ -32,9 +32,11 @@ from fedhip.heads.recommendation import (
 from fedhip.heads.round import HeadRound, run_head
 from fedhip.heads.task import Task
 from fedhip.methods import Protocol, run_method
-from fedhip.simulation.driver import PAPER, STANDARD, RidgeOptions, simulate
+from fedhip.simulation.client import Client, Rows
+from fedhip.simulation.driver import simulate
+from fedhip.simulation.federation import Federation
 from fedhip.simulation.hold_out import hold_out_fold
-from fedhip.simulation.phases import Client, Federation, Rows
+from fedhip.simulation.options import PAPER, STANDARD, RidgeOptions
 from tests.methods.problems import CLASSES, federation
 
 WIDTH = 4

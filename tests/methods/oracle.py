@@ -17,8 +17,8 @@ from torch.nn.functional import cross_entropy, mse_loss, normalize
 
 from fedhip.methods.engine.network import Params
 from fedhip.methods.engine.protocol import Protocol
+from fedhip.simulation.client import Client
 from fedhip.simulation.orders import ALIGN, SHUFFLE, SLICE, TRACE, WARM_UP, draw
-from fedhip.simulation.phases import Client
 
 Extra = Callable[[nn.Module], Tensor]
 

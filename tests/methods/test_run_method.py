@@ -15,8 +15,8 @@ from fedhip.heads.errors import OptionError
 from fedhip.methods import METHODS, MethodCheckpointError, MethodError, MethodRun, Network, Protocol, run_method
 from fedhip.methods.engine.laboratory import Laboratory
 from fedhip.methods.fedas import trace_weights
+from fedhip.simulation.client import Client
 from fedhip.simulation.orders import participants
-from fedhip.simulation.phases import Client
 from tests.methods import oracle
 from tests.methods.problems import CLASSES, PROTOCOL, WIDTH, federation, rows
 

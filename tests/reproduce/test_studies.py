@@ -20,7 +20,8 @@ from fedhip.reproduce.errors import ReproduceError
 from fedhip.reproduce.studies import efficiency, invariance, sensitivity, table1
 from fedhip.reproduce.studies.closed_form import curve
 from fedhip.reproduce.tables import Table, to_markdown
-from fedhip.simulation.driver import PAPER, simulate
+from fedhip.simulation.driver import simulate
+from fedhip.simulation.options import PAPER
 from tests.reproduce.fakes import bench_of, pretend, rows
 
 

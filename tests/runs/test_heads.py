@@ -26,7 +26,7 @@ from fedhip.heads.recommendation import AUTO
 from fedhip.runs import Run, life, verify
 from fedhip.runs.errors import RunVersionError
 from fedhip.runs.run import RoundSettings, run_round
-from fedhip.simulation.phases import Client
+from fedhip.simulation.client import Client
 from tests.core.problems import Array
 from tests.runs.samples import CLASSES, EXACT, NAMES, contents, feature_set, one_grid, rows_of, the_client
 

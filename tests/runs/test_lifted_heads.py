@@ -15,12 +15,14 @@ from safetensors import safe_open
 from fedhip.core.errors import FileVersionError
 from fedhip.core.tensor_file import TensorFile
 from fedhip.export import export_onnx
-from fedhip.features.lifts.lift import KINDS, Lift, LiftKind, exchange_bytes
+from fedhip.features.lifts.budget import exchange_bytes
+from fedhip.features.lifts.kinds import KINDS, LiftKind
+from fedhip.features.lifts.lift import Lift
 from fedhip.heads import HEADS
 from fedhip.heads.model import Model
 from fedhip.runs import Run, life, verify
+from fedhip.simulation.client import Client
 from fedhip.simulation.lifting import LiftSettings, lift_clients, lifted_grid
-from fedhip.simulation.phases import Client
 from fedhip.sklearn import FedHiPClassifier
 from tests.cli.samples import done
 from tests.core.problems import Array, relative_error

@@ -13,10 +13,10 @@ from sklearn.linear_model import Ridge
 from fedhip.core import PersonalizationPath, RegularizationPath, Statistics
 from fedhip.core.balance import class_weights, weighted_statistics
 from fedhip.core.errors import EmptyClientError
-from fedhip.features.lifts.lift import upload_bytes
+from fedhip.features.lifts.budget import upload_bytes
 from fedhip.runs import Run, life, verify
+from fedhip.simulation.client import Client
 from fedhip.simulation.driver import simulate
-from fedhip.simulation.phases import Client
 from tests.cli.samples import done, refused
 from tests.core.problems import Array, relative_error
 from tests.runs.samples import CLASSES, EXACT, NAMES, WIDTH, contents, feature_file, make_run, the_client

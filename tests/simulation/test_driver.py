@@ -10,9 +10,13 @@ from torch import Tensor
 
 from fedhip.core.affine import AffineModel
 from fedhip.core.errors import EmptyClientError, NotInTotalError
-from fedhip.simulation import driver as simulation
-from fedhip.simulation.driver import RIDGES, local_model, simulate
-from fedhip.simulation.phases import Alpha, Client, Federation, Personalization
+from fedhip.simulation import testing
+from fedhip.simulation.alone import local_model
+from fedhip.simulation.client import Client
+from fedhip.simulation.driver import RIDGES, simulate
+from fedhip.simulation.federation import Federation
+from fedhip.simulation.options import Alpha
+from fedhip.simulation.personalization import Personalization
 from tests.core.problems import Array
 
 
@@ -85,7 +89,7 @@ def test_no_model_sees_a_test_row(monkeypatch: pytest.MonkeyPatch, prior: bool) 
         models.append(np.concatenate((model.weights.numpy(), model.bias.numpy()[None])))
         return np.zeros(len(features), dtype=np.int64)
 
-    monkeypatch.setattr(simulation, "predict", predict)
+    monkeypatch.setattr(testing, "predict", predict)
     before = simulate(clients, 6, prior=prior)
     after = simulate(noise, 6, prior=prior)
     assert before.beta == after.beta

@@ -16,16 +16,17 @@ from sklearn.preprocessing import StandardScaler
 from fedhip.core.exact.fixedpoint import GridStatistics, round_features
 from fedhip.data import make_partition
 from fedhip.export import export_onnx
-from fedhip.features.lifts.lift import KINDS, Lift, LiftKind, exchange_bytes, upload_bytes
+from fedhip.features.lifts.budget import exchange_bytes, upload_bytes
+from fedhip.features.lifts.kinds import KINDS, LiftKind
+from fedhip.features.lifts.lift import Lift
 from fedhip.heads.model import Model
 from fedhip.reproduce import Bench, Settings, Source, Store
 from fedhip.reproduce.bench import method_cell
 from fedhip.runs import Run, life, verify
 from fedhip.runs.errors import ClientRowsError
 from fedhip.simulation import lifting
-from fedhip.simulation.driver import clients_of
+from fedhip.simulation.client import Client, clients_of
 from fedhip.simulation.lifting import LiftSettings, lift_clients
-from fedhip.simulation.phases import Client
 from fedhip.sklearn import FedHiPClassifier
 from tests.cli.samples import done, refused
 from tests.core.problems import Array, relative_error

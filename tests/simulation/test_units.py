@@ -14,10 +14,12 @@ from hypothesis import strategies as st
 
 from fedhip.core.affine import AffineModel
 from fedhip.core.errors import ColumnError
-from fedhip.features.lifts.lift import LiftKind
+from fedhip.features.lifts.kinds import LiftKind
 from fedhip.methods import run_method
-from fedhip.simulation.driver import Outcome, local_model, simulate
-from fedhip.simulation.phases import Client
+from fedhip.simulation.alone import local_model
+from fedhip.simulation.client import Client
+from fedhip.simulation.driver import simulate
+from fedhip.simulation.outcome import Outcome
 from fedhip.sklearn import FedHiPClassifier
 from tests.core.problems import Array
 

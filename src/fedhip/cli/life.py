@@ -18,8 +18,7 @@ from fedhip.runs import Change, Run, life
 from fedhip.runs.errors import ClientRowsError
 from fedhip.runs.results import title_of
 from fedhip.runs.rows import clients_in
-from fedhip.simulation.driver import clients_of
-from fedhip.simulation.phases import Client
+from fedhip.simulation.client import Client, clients_of
 from fedhip.utils.text import json_text
 
 

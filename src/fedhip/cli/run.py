@@ -39,7 +39,8 @@ from fedhip.runs.config import read_config
 from fedhip.runs.folder import head_of
 from fedhip.runs.results import title_of
 from fedhip.runs.run import RoundSettings, methods_named, run_round
-from fedhip.simulation.driver import RIDGES, RidgeOptions
+from fedhip.simulation.driver import RIDGES
+from fedhip.simulation.options import RidgeOptions
 from fedhip.utils.text import json_text, readable
 
 #: Options that say where the answer goes, and not what it is.
@@ -195,6 +196,7 @@ def run(args: argparse.Namespace) -> int:
     made_by += f", {features.features.shape[1]} wide"
     if settings.lift is not None:
         plan = settings.lift.plan(features.features.shape[1], features.num_classes)
+        plan.require_memory(len(features))  # before the price: what does not fit says so in one line
         print(f"fedhip: {plan.price}", file=sys.stderr)
         made_by += f", {plan.title}"
     folder, _ = run_round(

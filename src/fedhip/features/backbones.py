@@ -22,11 +22,10 @@ from fedhip.data.errors import DownloadError
 from fedhip.features.devices import resolve_device
 from fedhip.features.encoder.checkpoints import load_encoder
 from fedhip.features.encoder.masking import check_seed, row_noise
-from fedhip.features.encoder.pooling import Pooling
+from fedhip.features.encoder.pooling import Pooling, default_concatenation
 from fedhip.features.encoder.vit import ViT, ViTConfig, keep_lowest, num_kept
 from fedhip.features.errors import BackboneError, WeightsError
 from fedhip.features.images import normalise
-from fedhip.features.pretraining.evaluation import default_concatenation
 from fedhip.utils.files import default_cache
 
 HUB = "https://huggingface.co/facebook/{name}/resolve/main/{file}"

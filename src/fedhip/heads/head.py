@@ -25,8 +25,10 @@ from fedhip.core.exact.fixedpoint import GridStatistics
 from fedhip.heads.model import Model
 from fedhip.heads.options import Option
 from fedhip.heads.task import Task
+from fedhip.simulation.client import Client
 from fedhip.simulation.driver import federate
-from fedhip.simulation.phases import Client, Federation, Personalization
+from fedhip.simulation.federation import Federation
+from fedhip.simulation.personalization import Personalization
 
 #: A client's model and what is known of it, and the prior that goes with it.
 Own = tuple[Personalization, Prior]

@@ -31,7 +31,9 @@ from fedhip.heads.head import Head, Own
 from fedhip.heads.model import Model
 from fedhip.heads.options import Option
 from fedhip.heads.task import Task
-from fedhip.simulation.phases import Client, Federation, Personalization
+from fedhip.simulation.client import Client
+from fedhip.simulation.federation import Federation
+from fedhip.simulation.personalization import Personalization
 from fedhip.simulation.priors import SCALE_BYTES, losses_bytes
 from fedhip.utils.parallel import in_order, one_thread
 

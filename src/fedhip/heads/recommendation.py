@@ -30,9 +30,10 @@ from fedhip.heads.lda import LdaFit
 from fedhip.heads.options import options_of
 from fedhip.heads.round import run_head
 from fedhip.heads.task import Task
-from fedhip.simulation.driver import STANDARD, Outcome, RidgeOptions
+from fedhip.simulation.client import Client, Report, silent
 from fedhip.simulation.hold_out import hold_out_fold
-from fedhip.simulation.phases import Alpha, Beta, Client, Report, silent
+from fedhip.simulation.options import STANDARD, Alpha, Beta, RidgeOptions
+from fedhip.simulation.outcome import Outcome
 from fedhip.simulation.priors import PriorOption
 from fedhip.utils.parallel import in_order
 

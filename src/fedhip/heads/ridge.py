@@ -16,8 +16,11 @@ from fedhip.heads.head import Head, Own
 from fedhip.heads.model import RIDGE, Model
 from fedhip.heads.options import Option
 from fedhip.heads.task import Task
+from fedhip.simulation.client import Client
 from fedhip.simulation.driver import federate
-from fedhip.simulation.phases import Alpha, Beta, Client, Federation, Personalization
+from fedhip.simulation.federation import Federation
+from fedhip.simulation.options import Alpha, Beta
+from fedhip.simulation.personalization import Personalization
 from fedhip.simulation.priors import choose_client_priors, left_out_scores, prior_alphas, traffic_with_priors
 from fedhip.utils.parallel import in_order
 

@@ -8,8 +8,9 @@ from dataclasses import dataclass
 from fedhip.core.choice.prior import NO_PRIOR, Prior
 from fedhip.heads.head import Head
 from fedhip.heads.task import Task
-from fedhip.simulation.driver import ClientResult, evaluate
-from fedhip.simulation.phases import Federation
+from fedhip.simulation.federation import Federation
+from fedhip.simulation.outcome import ClientResult
+from fedhip.simulation.testing import evaluate
 from fedhip.utils.parallel import one_thread
 
 

@@ -13,8 +13,8 @@ from torch import Tensor
 from fedhip.core.choice.prior import Prior
 from fedhip.core.errors import DimensionError, EmptyClientError, FeaturesError, LabelsError
 from fedhip.core.exact.fixedpoint import GridStatistics
-from fedhip.simulation.driver import STANDARD, RidgeOptions
-from fedhip.simulation.phases import Client, Report, Rows, silent
+from fedhip.simulation.client import Client, Report, Rows, silent
+from fedhip.simulation.options import STANDARD, RidgeOptions
 from fedhip.simulation.priors import PriorOption, choose_scored_priors, left_out_classes
 
 

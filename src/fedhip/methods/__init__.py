@@ -13,14 +13,7 @@ from fedhip.heads import HEADS
 from fedhip.heads.options import checked_options
 from fedhip.methods.ditto import Ditto
 from fedhip.methods.engine.clients import CheckedClients
-from fedhip.methods.engine.closed import (
-    ClosedMethod,
-    ClosedTask,
-    of_head,
-    run_global,
-    run_global_local_classes,
-    run_local,
-)
+from fedhip.methods.engine.closed import ClosedMethod, ClosedTask, of_head
 from fedhip.methods.engine.laboratory import Laboratory
 from fedhip.methods.engine.method import Method
 from fedhip.methods.engine.prior import WithPrior
@@ -37,8 +30,9 @@ from fedhip.methods.fedprox import FedProx, FedProxFT
 from fedhip.methods.fedselect import FedSelect
 from fedhip.methods.local_sgd import LocalSGD
 from fedhip.methods.pfedfda import run_pfedfda
-from fedhip.simulation.driver import STANDARD, RidgeOptions
-from fedhip.simulation.phases import Client, Report, silent
+from fedhip.methods.ridges import run_global, run_global_local_classes, run_local
+from fedhip.simulation.client import Client, Report, silent
+from fedhip.simulation.options import STANDARD, RidgeOptions
 from fedhip.utils.nearest import did_you_mean
 
 __all__ = [

@@ -13,7 +13,7 @@ from torch import Tensor
 from fedhip.methods.engine.closed import ClosedTask, closed, one_shot
 from fedhip.methods.engine.laboratory import nbytes
 from fedhip.methods.engine.protocol import MethodRun
-from fedhip.simulation.phases import Client
+from fedhip.simulation.client import Client
 from fedhip.simulation.priors import losses_bytes, prior_bytes
 
 

@@ -21,8 +21,8 @@ from fedhip.heads.options import Option
 from fedhip.methods.engine.closed import ClosedTask, closed, one_shot
 from fedhip.methods.engine.laboratory import mean_by_class, nbytes
 from fedhip.methods.engine.protocol import MethodRun
+from fedhip.simulation.client import Client
 from fedhip.simulation.orders import client_order
-from fedhip.simulation.phases import Client
 from fedhip.simulation.priors import losses_bytes
 from fedhip.utils.parallel import in_order
 

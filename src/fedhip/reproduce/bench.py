@@ -16,8 +16,9 @@ from fedhip.methods.engine.protocol import MethodRun, Protocol
 from fedhip.reproduce.cells import Cell, Inside, Json, Store
 from fedhip.reproduce.divisions import WITH_INTERCEPT, divide, standardize
 from fedhip.reproduce.settings import Regime, Settings, Source, known_methods
-from fedhip.simulation.driver import PAPER, summarize
-from fedhip.simulation.phases import Client
+from fedhip.simulation.client import Client
+from fedhip.simulation.metrics import summarize
+from fedhip.simulation.options import PAPER
 
 
 @dataclass(frozen=True)

@@ -14,9 +14,8 @@ from fedhip.data import make_partition
 from fedhip.data.partitions.partition import client_random
 from fedhip.reproduce.errors import ReproduceError
 from fedhip.reproduce.settings import Source
-from fedhip.simulation.driver import clients_of
+from fedhip.simulation.client import Client, Rows, clients_of
 from fedhip.simulation.lifting import lift_clients
-from fedhip.simulation.phases import Client, Rows
 
 #: Ridge regressions have no bias of their own: with standardised features they get a column of ones.
 WITH_INTERCEPT = ("fedhip", "global", "global-oll", "local")

@@ -47,8 +47,10 @@ from fedhip.runs.errors import NoSpaceError, RunChangedError, RunExistsError, Ru
 from fedhip.runs.ledger import Ledger
 from fedhip.runs.models import answering, models_digest
 from fedhip.runs.names import file_name, unknown_client
-from fedhip.simulation.driver import RidgeOptions
-from fedhip.simulation.phases import Client, Federation, RowEncoding
+from fedhip.simulation.client import Client
+from fedhip.simulation.encoding import RowEncoding
+from fedhip.simulation.federation import Federation
+from fedhip.simulation.options import RidgeOptions
 from fedhip.utils.files import private_folder, require_folder, write_private
 from fedhip.utils.text import json_text
 

@@ -35,10 +35,14 @@ from fedhip.runs.errors import ClientJoinedError, ClientRowsError, LastClientErr
 from fedhip.runs.folder import Run, changed_run
 from fedhip.runs.models import global_model, personal_model
 from fedhip.runs.results import put_client, refresh, remove_client
-from fedhip.simulation.driver import ClientResult, evaluate, local_model
+from fedhip.simulation.alone import local_model
+from fedhip.simulation.beta import choose_beta
+from fedhip.simulation.client import Client
+from fedhip.simulation.federation import Federation
 from fedhip.simulation.lifting import lift_clients
-from fedhip.simulation.phases import Client, Federation, choose_beta
+from fedhip.simulation.outcome import ClientResult
 from fedhip.simulation.priors import choose_client_priors
+from fedhip.simulation.testing import evaluate
 from fedhip.utils.parallel import in_order, one_thread
 
 Json = dict[str, Any]

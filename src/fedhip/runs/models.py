@@ -15,7 +15,7 @@ from fedhip.core.choice.prior import NO_PRIOR, Prior
 from fedhip.features.lifts.lift import Lift
 from fedhip.features.reference import BackboneReference
 from fedhip.heads.model import RIDGE, Model
-from fedhip.simulation.phases import Federation
+from fedhip.simulation.federation import Federation
 
 if TYPE_CHECKING:
     from fedhip.heads import Head

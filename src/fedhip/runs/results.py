@@ -13,7 +13,9 @@ from fedhip.core.choice.calibration import choose_temperature
 from fedhip.heads import Head, Ridge
 from fedhip.methods import METHODS, MethodRun
 from fedhip.runs.folder import SCHEMA, head_of
-from fedhip.simulation.driver import BALANCED, ClientResult, Outcome, summarize
+from fedhip.simulation.driver import BALANCED
+from fedhip.simulation.metrics import summarize
+from fedhip.simulation.outcome import ClientResult, Outcome
 
 Json = dict[str, Any]
 

@@ -52,11 +52,14 @@ from fedhip.runs.models import global_model, personal_model
 from fedhip.runs.report import RunRecord
 from fedhip.runs.report.findings import read_runs
 from fedhip.runs.results import add_balance, add_lift, details_of, refresh, results_of, rival_entry
-from fedhip.simulation.driver import BALANCED, RIDGES, STANDARD, Outcome, RidgeOptions, Stopwatch, clients_of, simulate
+from fedhip.simulation.client import Client, clients_of, silent
+from fedhip.simulation.driver import BALANCED, RIDGES, simulate
 from fedhip.simulation.lifting import LiftSettings, lift_clients, lifted_grid
-from fedhip.simulation.phases import Alpha, Beta, Client, silent
+from fedhip.simulation.options import STANDARD, Alpha, Beta, RidgeOptions
+from fedhip.simulation.outcome import Outcome
 from fedhip.simulation.priors import PriorOption
 from fedhip.utils.nearest import did_you_mean
+from fedhip.utils.stopwatch import Stopwatch
 from fedhip.utils.toml import write_toml
 
 Json = dict[str, Any]

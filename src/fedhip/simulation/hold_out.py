@@ -8,8 +8,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedhip.core.choice.selection import FOLDS
+from fedhip.simulation.client import Client
 from fedhip.simulation.orders import HOLD_OUT, Order, client_number, client_order
-from fedhip.simulation.phases import Client
 
 #: The share of a client's training rows that is held out.
 HELD_OUT = 0.2

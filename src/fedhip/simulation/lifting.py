@@ -18,10 +18,14 @@ import torch
 
 from fedhip.core.exact.columns import Columns, Survey
 from fedhip.core.exact.fixedpoint import GridStatistics, decode, fraction_bits_for
+from fedhip.features.lifts.budget import exchange_bytes, require_memory, upload_bytes, width_for
 from fedhip.features.lifts.kinds import DEFAULT_WIDTH, LiftError, LiftKind
-from fedhip.features.lifts.lift import Lift, exchange_bytes, require_lift, require_memory, upload_bytes, width_for
-from fedhip.simulation.driver import STANDARD, RidgeOptions, add_up
-from fedhip.simulation.phases import SCORES_BYTES, Client, RowEncoding, Rows, columns_of, survey_of
+from fedhip.features.lifts.lift import Lift, require_lift
+from fedhip.simulation.client import Client, Rows
+from fedhip.simulation.driver import add_up
+from fedhip.simulation.encoding import RowEncoding, columns_of, survey_of
+from fedhip.simulation.federation import SCORES_BYTES
+from fedhip.simulation.options import STANDARD, RidgeOptions
 from fedhip.utils.parallel import MEMINFO, available_cores, in_order, memory_available, one_thread
 
 

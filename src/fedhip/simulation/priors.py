@@ -16,17 +16,17 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from fedhip.core import RidgePath
 from fedhip.core.affine import masked
 from fedhip.core.choice.prior import SMOOTHINGS, TEMPERATURES, Prior, PriorLosses, choose_priors, scale_of
-from fedhip.simulation.phases import Client, Federation
+from fedhip.simulation.alone import local_path
+from fedhip.simulation.client import Client
+from fedhip.simulation.federation import Federation
 from fedhip.utils.parallel import in_order
 
 #: Whether models are tested with their clients' class priors.
 PriorOption = Literal["none", "client"]
 #: What α is chosen among where it is chosen together with the prior: two to the decade.
 PRIOR_ALPHAS: tuple[float, ...] = (0.0, *(10.0 ** (i / 2) for i in range(-2, 6)))
-
 #: What the scale of scores is found by: a sum of squares in four parts, and how many they are of.
 SCALE_BYTES = 8 * 5
 
@@ -149,17 +149,3 @@ def left_out_classes(scores: Tensor, labels: Tensor, counts: Tensor) -> Tensor:
     scores = masked(scores, counts > 0)
     alone = (counts[labels] == 1)[:, None]
     return torch.where(alone, scores.scatter(1, labels[:, None], -torch.inf), scores)
-
-
-def local_path(
-    client: Client,
-    num_classes: int,
-    standardize: bool = True,
-    intercept: bool = True,
-    device: str | torch.device = "cpu",
-) -> RidgePath:
-    """All ridges of the client's rows alone."""
-    features = torch.tensor(client.train[0], device=device)
-    return RidgePath(
-        features, client.train[1], num_classes, client=client.name, standardize=standardize, intercept=intercept
-    )

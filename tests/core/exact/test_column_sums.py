@@ -13,7 +13,8 @@ from hypothesis import strategies as st
 from fedhip.core.errors import ColumnError, DimensionError, FeaturesError
 from fedhip.core.exact.column_sums import ColumnSums
 from fedhip.core.exact.columns import LIMIT, Columns, Survey, magnitude_of
-from fedhip.simulation.phases import Client, columns_of, survey_of
+from fedhip.simulation.client import Client
+from fedhip.simulation.encoding import columns_of, survey_of
 from tests.core.problems import Array
 
 KINDS = ("normal", "tie", "half", "room", "stray", "constant", "zeros", "few", "heavy", "whole", "edge", "tiny", "far")

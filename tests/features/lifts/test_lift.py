@@ -17,18 +17,9 @@ from fedhip import Statistics
 from fedhip.core import Standardization
 from fedhip.core.errors import DimensionError
 from fedhip.features.lifts import lift as lifts
-from fedhip.features.lifts.lift import (
-    KINDS,
-    Lift,
-    LiftError,
-    LiftKind,
-    _Draw,
-    _repeatable_product,
-    exchange_bytes,
-    require_memory,
-    upload_bytes,
-    width_for,
-)
+from fedhip.features.lifts.budget import exchange_bytes, require_memory, upload_bytes, width_for
+from fedhip.features.lifts.kinds import KINDS, LiftError, LiftKind
+from fedhip.features.lifts.lift import Lift, _Draw, _repeatable_product
 from tests.core.problems import Array
 
 

@@ -10,13 +10,8 @@ from sklearn.linear_model import Ridge
 from sklearn.preprocessing import StandardScaler
 
 from fedhip.data.errors import ImagesError
-from fedhip.features.pretraining.evaluation import (
-    LabelledSet,
-    default_concatenation,
-    evaluate_encoder,
-    fit_and_score,
-    ridge_accuracy,
-)
+from fedhip.features.encoder.pooling import default_concatenation
+from fedhip.features.pretraining.evaluation import LabelledSet, evaluate_encoder, fit_and_score, ridge_accuracy
 from tests.features.samples import random_encoder, waves
 
 

@@ -16,8 +16,8 @@ from fedhip.methods import GRADIENT, METHODS, CheckedClients, Network, Protocol,
 from fedhip.methods.engine.clients import Placed
 from fedhip.methods.engine.laboratory import Laboratory, places, sgd
 from fedhip.methods.engine.recording import Recorded, buffer_like, fill
+from fedhip.simulation.client import Client
 from fedhip.simulation.orders import participants
-from fedhip.simulation.phases import Client
 from tests.methods.problems import CLASSES, PROTOCOL, federation
 
 META = torch.device("meta")

@@ -18,9 +18,9 @@ from fedhip.methods.engine.laboratory import Laboratory
 from fedhip.methods.engine.prior import WithPrior
 from fedhip.methods.engine.training import flat
 from fedhip.methods.fedavg import FedAvg
-from fedhip.simulation.driver import PAPER, STANDARD, RidgeOptions
+from fedhip.simulation.client import Client
 from fedhip.simulation.hold_out import hold_out
-from fedhip.simulation.phases import Client
+from fedhip.simulation.options import PAPER, STANDARD, RidgeOptions
 from fedhip.simulation.priors import PRIOR_ALPHAS, left_out_classes, losses_bytes, prior_bytes
 from tests.methods.problems import CLASSES, PROTOCOL, federation
 

@@ -14,8 +14,8 @@ from fedhip.reproduce import Source, reproduce
 from fedhip.reproduce.bench import Bench
 from fedhip.reproduce.divisions import divide, standardize, validation_order
 from fedhip.reproduce.studies import tuning
+from fedhip.simulation.client import Client
 from fedhip.simulation.hold_out import hold_out
-from fedhip.simulation.phases import Client
 from tests.reproduce.fakes import BEST_RATE, bench_of, pretend, rows
 
 

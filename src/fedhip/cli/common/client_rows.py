@@ -15,7 +15,7 @@ from fedhip.data.errors import WindowError
 from fedhip.runs import Run
 from fedhip.runs.errors import ClientRowsError
 from fedhip.runs.rows import divided, in_classes_of, whose_rows
-from fedhip.simulation.phases import Client
+from fedhip.simulation.client import Client
 
 
 def add_client_rows(parser: argparse.ArgumentParser, *, required: bool = True) -> None:

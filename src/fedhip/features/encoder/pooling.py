@@ -61,3 +61,9 @@ class Pooling:
             for kind, layer in self.parts
         ]
         return torch.cat(vectors, dim=1)
+
+
+def default_concatenation(depth: int) -> str:
+    """The means of four layers of the upper half, and the class token: `mean:6,8,10,12+cls` at depth 12."""
+    layers = sorted({max(1, round(depth * share)) for share in (1 / 2, 2 / 3, 5 / 6, 1)})
+    return f"mean:{','.join(map(str, layers))}+cls"

@@ -5,16 +5,13 @@
     nystroem    φ(x) = k(u, Z) (k(Z, Z) + εI)^-½,  k as above         Z drawn, never a client's rows
 
 with u the standardised features divided by √m, where m counts those that are not the same in every row. Two rows are
-then E‖u − v‖² = 2 apart, and at σ = 1 the kernel of a
-typical pair is 1/e. Mean and deviation are the federation's, from one small sum before the round. The landmarks Z of
-Nyström's are drawn from the Gaussian that the federation's sum describes, so they need its covariance and nothing else.
+then E‖u − v‖² = 2 apart, and at σ = 1 the kernel of a typical pair is 1/e. Mean and deviation are the federation's,
+from one small sum before the round. The landmarks Z of Nyström's are drawn from the Gaussian that the federation's sum
+describes, so they need its covariance and nothing else.
 
 A lifted row is a function of that row, to the last bit, in whatever company it is lifted: what a matrix product touches
 are whole numbers of steps, few enough of them for the product to be exact. The random numbers are made of the
 generator's raw bits, which numpy promises never to change, and rounded, so that every site draws the same.
-
-The upload grows with the square of the width: `upload_bytes` says by how much before it is paid, `exchange_bytes` what
-the first sum takes, `width_for` the width that a budget allows.
 """
 
 from __future__ import annotations
@@ -31,57 +28,19 @@ import torch
 from torch import Tensor
 
 from fedhip.core.errors import DimensionError
-from fedhip.core.exact.columns import Survey
 from fedhip.core.rows import ArrayLike
 from fedhip.core.standardization import Standardization
 from fedhip.core.statistics import Statistics, pack, unpack
-from fedhip.features.lifts.kinds import KINDS as KINDS
-from fedhip.features.lifts.kinds import LiftError as LiftError
-from fedhip.features.lifts.kinds import LiftKind as LiftKind
+from fedhip.features.lifts.kinds import KINDS, LiftError, LiftKind
 
 #: The tensors that a lift consists of beside its description; Nyström's alone has a covariance.
 TENSORS: Mapping[str, torch.dtype] = dict.fromkeys(("mean", "scale", "covariance"), torch.float64)
-
 _DRAWN_BITS = 16
 #: Rows and landmarks in steps of 2^-20: products with numbers in steps of 2^-16 are exact while ‖u‖‖ω‖ < 2^17.
 _UNIT_BITS = 20
 #: ε of Nyström's: directions that the landmarks hardly tell apart are damped, and not blown up.
 _DAMPING = 1e-6
 _BLOCK_ENTRIES = 2**22
-#: Gram matrices in memory at once: the sum's and its factor's, and those of each client that is worked on. With two
-#: clients at once 11.8 were measured, in a run that was 2048 wide.
-_SHARED_MATRICES, _CLIENT_MATRICES = 4, 4
-
-
-def upload_bytes(width: int, num_classes: int) -> int:
-    """What one client sends in round one: a triangle, class sums and counts, 8 bytes each."""
-    return 8 * (width * (width + 1) // 2 + width * num_classes + num_classes)
-
-
-def exchange_bytes(kind: LiftKind, num_features: int) -> int:
-    """What one client sends before round one: a survey of its columns; for Nyström's, all products and sums instead.
-
-    These are of columns whose units a federation has agreed on, so that no survey is sent.
-    """
-    m = num_features
-    return 8 * (m * (m + 1) // 2 + m + 1 if kind == "nystroem" else Survey.size(m))
-
-
-def width_for(megabytes: float, num_classes: int) -> int:
-    """The widest features whose upload stays within a budget."""
-    if not (math.isfinite(megabytes) and megabytes > 0):
-        raise LiftError(f"the budget is {megabytes!r} MB; give a number above 0")
-    entries = megabytes * 1e6 / 8 - num_classes
-    half = num_classes + 0.5
-    width = int(math.sqrt(half * half + 2.0 * max(entries, 0.0)) - half)
-    while upload_bytes(width + 1, num_classes) <= megabytes * 1e6:  # the root is rounded
-        width += 1
-    while width > 0 and upload_bytes(width, num_classes) > megabytes * 1e6:
-        width -= 1
-    if width < 1:
-        least = upload_bytes(1, num_classes) / 1e6
-        raise LiftError(f"{megabytes:g} MB do not hold the statistics of one feature; give at least {least:.3g}")
-    return width
 
 
 def require_lift(kind: str, width: int, seed: int, bandwidth: float) -> None:
@@ -93,30 +52,6 @@ def require_lift(kind: str, width: int, seed: int, bandwidth: float) -> None:
             raise LiftError(f"the lift's {name} is {value!r}; give a whole number of at least {least}")
     if not (math.isfinite(bandwidth) and bandwidth > 0):
         raise LiftError(f"the lift's bandwidth is {bandwidth!r}; give a number above 0")
-
-
-def require_memory(width: int, memory: int, rows: int = 0, at_once: int = 1) -> None:
-    """Raise `LiftError`, with the width that fits, if lifted rows and the matrices of a round exceed `memory` bytes.
-
-    `at_once` is how many clients are worked on at a time.
-    """
-    needed = _memory(width, rows, at_once)
-    if needed <= memory:
-        return
-    fits, too_wide = 0, width
-    while too_wide - fits > 1:
-        middle = (fits + too_wide) // 2
-        fits, too_wide = (middle, too_wide) if _memory(middle, rows, at_once) <= memory else (fits, middle)
-    remedy = f"width {fits} fits" if fits else "no width fits: free some memory"
-    raise LiftError(
-        f"a lift of width {width} takes {needed / 2**30:.1f} GiB of memory and {memory / 2**30:.1f} are free; {remedy}"
-    )
-
-
-def _memory(width: int, rows: int, at_once: int) -> int:
-    """Bytes of the matrices in float64, and of the rows in float32."""
-    matrices = _SHARED_MATRICES + _CLIENT_MATRICES * at_once
-    return 8 * matrices * width * width + 4 * rows * width
 
 
 @dataclass(frozen=True, eq=False)

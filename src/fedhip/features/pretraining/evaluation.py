@@ -16,7 +16,7 @@ from torch import Tensor
 
 from fedhip.data.errors import ImagesError
 from fedhip.data.images.pixels import Pixels, check_images
-from fedhip.features.encoder.pooling import Pooling
+from fedhip.features.encoder.pooling import Pooling, default_concatenation
 from fedhip.features.encoder.vit import ViT
 from fedhip.features.images import normalise, to_rgb
 
@@ -106,12 +106,6 @@ def fit_and_score(
         W = target / (values.clamp_min(0) + beta * len(fit))[:, None]
         accuracies.append(float(((rotated @ W + offset).argmax(1) == labels[score]).double().mean()))
     return accuracies
-
-
-def default_concatenation(depth: int) -> str:
-    """The means of four layers of the upper half, and the class token: `mean:6,8,10,12+cls` at depth 12."""
-    layers = sorted({max(1, round(depth * share)) for share in (1 / 2, 2 / 3, 5 / 6, 1)})
-    return f"mean:{','.join(map(str, layers))}+cls"
 
 
 @torch.no_grad()

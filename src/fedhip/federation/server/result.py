@@ -17,7 +17,7 @@ from fedhip.federation.transport.wire import Letter
 
 if TYPE_CHECKING:
     from fedhip.heads.model import Model
-    from fedhip.simulation.phases import Federation
+    from fedhip.simulation.federation import Federation
 
 
 def write_result(

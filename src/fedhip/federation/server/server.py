@@ -69,7 +69,8 @@ from fedhip.federation.transport.wire import (
 if TYPE_CHECKING:
     from fedhip.core.exact.fixedpoint import GridStatistics
     from fedhip.heads.model import Model
-    from fedhip.simulation.phases import Federation, RowEncoding
+    from fedhip.simulation.encoding import RowEncoding
+    from fedhip.simulation.federation import Federation
 
 #: Beside federation.toml, for sites that lack it.
 ENCODER_FILE = "encoder.safetensors"
@@ -311,7 +312,7 @@ class Round:
     def _choose_beta(self, sums: LaterRounds) -> tuple[float, tuple[float, ...]]:
         """β, and those without each fold: by the sites' sum over the grid, where that is agreed on."""
         from fedhip.core.ridge.path import choose_betas
-        from fedhip.simulation.phases import scoring_betas
+        from fedhip.simulation.beta import scoring_betas
         from fedhip.utils.parallel import one_thread
 
         agreement = self.agreement

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
     from fedhip.core.choice.prior import Prior, PriorLosses
     from fedhip.heads import Head
-    from fedhip.simulation.phases import Client
+    from fedhip.simulation.client import Client
 
 
 @dataclass(frozen=True)

@@ -34,7 +34,9 @@ if TYPE_CHECKING:
 
     from fedhip.core.exact.fixedpoint import GridStatistics
     from fedhip.core.statistics import Statistics
-    from fedhip.simulation.phases import Client, Federation, RowEncoding
+    from fedhip.simulation.client import Client
+    from fedhip.simulation.encoding import RowEncoding
+    from fedhip.simulation.federation import Federation
 
 #: In one sum: the weights, and half the step five times where somebody has no finite loss.
 _MOST_WEIGHTS = 6
@@ -182,7 +184,7 @@ class _Part:
         import torch
 
         from fedhip.core import RegularizationPath
-        from fedhip.simulation.phases import score_rows, scorers, scoring_betas
+        from fedhip.simulation.beta import score_rows, scorers, scoring_betas
 
         agreement, client = self.agreement, self.client
         if client.name not in scorers(self.question.names("sites")):

@@ -22,7 +22,8 @@ from fedhip.federation.site.encoder import find_encoder
 from fedhip.federation.sums.vector import Vector
 
 if TYPE_CHECKING:
-    from fedhip.simulation.phases import Client, RowEncoding
+    from fedhip.simulation.client import Client
+    from fedhip.simulation.encoding import RowEncoding
 
 _LARGEST = 2.0**64
 
@@ -105,7 +106,7 @@ class SiteRows:
         self, agreement: Agreement, *, cache: Path, weights: Path | None = None, device: str | None = None
     ) -> Client:
         """Its rows as features, through the agreed backbone where they are images; these are kept in `cache`."""
-        from fedhip.simulation.phases import Client
+        from fedhip.simulation.client import Client
 
         if isinstance(self.data, FeatureSet):
             features: NDArray[Any] = self.data.features

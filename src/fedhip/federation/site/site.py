@@ -95,7 +95,8 @@ from fedhip.utils.files import append_private
 
 if TYPE_CHECKING:
     from fedhip.features.lifts.lift import Lift
-    from fedhip.simulation.phases import Client, RowEncoding
+    from fedhip.simulation.client import Client
+    from fedhip.simulation.encoding import RowEncoding
 
 Answer = tuple[Body, Arrays]
 

@@ -18,8 +18,9 @@ from fedhip.federation.sums.vector import Layout, Vector, from_vector, require_p
 if TYPE_CHECKING:
     from fedhip.core.exact.columns import Columns, Survey
     from fedhip.features.lifts.lift import Lift
+    from fedhip.simulation.client import Client
+    from fedhip.simulation.encoding import RowEncoding
     from fedhip.simulation.lifting import LiftPlan
-    from fedhip.simulation.phases import Client, RowEncoding
 
 
 def plan_of(agreement: Agreement) -> LiftPlan:
@@ -58,7 +59,7 @@ def survey_in(vector: Vector, agreement: Agreement) -> Survey:
 def encoding_of(agreement: Agreement, moments: Vector | None) -> RowEncoding:
     """How rows become part of the sum of the statistics: everybody knows the same."""
     from fedhip.core.exact.columns import Columns
-    from fedhip.simulation.phases import RowEncoding
+    from fedhip.simulation.encoding import RowEncoding
 
     if agreement.lift != "none":
         return RowEncoding(Columns.plain(agreement.layout.m), agreement.fraction_bits)
@@ -100,7 +101,7 @@ def _products_encoding(agreement: Agreement) -> RowEncoding:
     """Of raw features, whose units are agreed on."""
     from fedhip.core.exact.columns import COLUMN_BITS
     from fedhip.core.exact.fixedpoint import fraction_bits_for
-    from fedhip.simulation.phases import RowEncoding
+    from fedhip.simulation.encoding import RowEncoding
 
     bits = fraction_bits_for(agreement.largest_feature) if agreement.columns == "plain" else COLUMN_BITS
     return RowEncoding(_agreed(agreement), bits)

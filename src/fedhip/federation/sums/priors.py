@@ -46,7 +46,7 @@ def later_length(ask: Ask, agreement: Agreement) -> int:
 def beta_shape() -> tuple[int, int]:
     """Of what β is chosen by: the smoothed accuracy over β, of all rows and without each fold."""
     from fedhip.core.choice.selection import FOLDS
-    from fedhip.simulation.phases import SCORED_BETAS
+    from fedhip.simulation.federation import SCORED_BETAS
 
     return FOLDS + 1, SCORED_BETAS
 

@@ -13,8 +13,8 @@ from torch import Tensor
 
 from fedhip.heads.task import check_clients
 from fedhip.methods.errors import MethodError
+from fedhip.simulation.client import Client, Rows
 from fedhip.simulation.orders import client_number, sorted_rows
-from fedhip.simulation.phases import Client, Rows
 
 #: Orders of rows that are kept on a device, in bytes: the methods of a table all use the same.
 ORDERS_KEPT = 2**30

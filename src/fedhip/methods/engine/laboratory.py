@@ -30,8 +30,8 @@ from fedhip.methods.engine.clients import CheckedClients, Placed
 from fedhip.methods.engine.network import Batch, Params
 from fedhip.methods.engine.protocol import Protocol
 from fedhip.methods.engine.recording import Recorded, buffer_like, fill
+from fedhip.simulation.client import Client
 from fedhip.simulation.orders import SHUFFLE, Order, client_orders
-from fedhip.simulation.phases import Client
 from fedhip.utils.parallel import in_order
 
 #: step(params, fixed, batch): changes params in place; both have the clients of the batch as their first axis.

@@ -19,8 +19,8 @@ from fedhip.methods.engine.laboratory import Laboratory, Models
 from fedhip.methods.engine.method import Method, Traffic
 from fedhip.methods.engine.network import Params
 from fedhip.methods.engine.training import flat, like
+from fedhip.simulation.client import Client
 from fedhip.simulation.hold_out import hold_out
-from fedhip.simulation.phases import Client
 from fedhip.simulation.priors import choose_scored_priors, left_out_classes, prior_bytes
 
 

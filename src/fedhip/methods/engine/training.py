@@ -22,8 +22,8 @@ from fedhip.methods.engine.laboratory import Laboratory, Models, sketch
 from fedhip.methods.engine.method import Method
 from fedhip.methods.engine.protocol import Evaluation, MethodRun, Protocol
 from fedhip.methods.errors import MethodCheckpointError
+from fedhip.simulation.client import Client, Report
 from fedhip.simulation.orders import participants
-from fedhip.simulation.phases import Client, Report
 from fedhip.utils.files import whole_file
 
 #: Seconds between checkpoints.

@@ -16,8 +16,12 @@ from fedhip.reproduce.bench import Bench
 from fedhip.reproduce.cells import Cell, Inside, Json
 from fedhip.reproduce.divisions import divide
 from fedhip.reproduce.settings import Source
-from fedhip.simulation.driver import PAPER, federate, predict, summarize
-from fedhip.simulation.phases import Client, Federation
+from fedhip.simulation.client import Client
+from fedhip.simulation.driver import federate
+from fedhip.simulation.federation import Federation
+from fedhip.simulation.metrics import summarize
+from fedhip.simulation.options import PAPER
+from fedhip.simulation.testing import predict
 from fedhip.utils.parallel import in_order
 
 #: None stands for leave-one-out (α) and for generalized cross-validation (β).

@@ -36,9 +36,13 @@ from fedhip.reproduce.studies.notes import (
 )
 from fedhip.reproduce.studies.table1 import numbered, sentence
 from fedhip.reproduce.tables import DIVERGED, NOTHING, Entry, Row, Table
-from fedhip.simulation.driver import PAPER, evaluate, federate, local_model
-from fedhip.simulation.phases import Client, Federation
+from fedhip.simulation.alone import local_model
+from fedhip.simulation.client import Client
+from fedhip.simulation.driver import federate
+from fedhip.simulation.federation import Federation
+from fedhip.simulation.options import PAPER
 from fedhip.simulation.priors import choose_client_priors
+from fedhip.simulation.testing import evaluate
 
 #: Methods whose models are solved here, so that their weights can be compared; of the others scores are.
 SOLVED = ("fedhip", "global", "local")

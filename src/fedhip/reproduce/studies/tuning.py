@@ -14,8 +14,8 @@ from fedhip.reproduce.bench import Bench, Setting, cell_of
 from fedhip.reproduce.cells import Cell, Step
 from fedhip.reproduce.divisions import divide, validation_order
 from fedhip.reproduce.settings import Source, known_methods
+from fedhip.simulation.client import Client
 from fedhip.simulation.hold_out import hold_out
-from fedhip.simulation.phases import Client
 
 #: In the order they are tried; a budget takes the first of them.
 RATES = (0.005, 0.02, 0.001, 0.1, 0.5, 0.05, 0.01, 0.002, 0.2, 0.0005, 1.0, 2.0)
