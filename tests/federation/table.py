@@ -11,7 +11,7 @@ import numpy as np
 import torch
 
 from fedhip import __version__
-from fedhip.core.logistic import GridModel
+from fedhip.core.logistic.sums import GridModel
 from fedhip.federation.agreement.roster import Roster
 from fedhip.federation.secure_sum import Collector
 from fedhip.federation.site.site import Site

@@ -12,8 +12,8 @@ import numpy as np
 import pytest
 import torch
 
-from fedhip.core.columns import Survey
-from fedhip.core.fixedpoint import decode
+from fedhip.core.exact.columns import Survey
+from fedhip.core.exact.fixedpoint import decode
 from fedhip.federation.agreement.agreement import Agreement
 from fedhip.federation.agreement.init import draft
 from fedhip.federation.secure_sum import Collector

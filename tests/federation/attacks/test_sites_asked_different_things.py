@@ -15,7 +15,7 @@ import numpy as np
 import pytest
 import torch
 
-from fedhip.core.logistic import GridModel
+from fedhip.core.logistic.sums import GridModel
 from fedhip.federation.secure_sum import Collector
 from fedhip.federation.status_codes import SiteCode
 from fedhip.federation.sums.logistic import fit_of, term_of

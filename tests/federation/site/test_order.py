@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 import torch
 
-from fedhip.core.logistic import GridModel
+from fedhip.core.logistic.sums import GridModel
 from fedhip.federation.status_codes import SiteCode
 from fedhip.federation.sums.logistic import fit_of, term_of
 from fedhip.federation.sums.vector import Vector, digest_of, losses_of, to_vector
@@ -28,8 +28,8 @@ def table(tmp_path: Path) -> LaterTable:
 
 
 def test_sums_by_hand(table: LaterTable) -> None:
-    from fedhip.core.fixedpoint import round_features
-    from fedhip.core.logistic import logistic_term
+    from fedhip.core.exact.fixedpoint import round_features
+    from fedhip.core.logistic.sums import logistic_term
 
     table.sum(2, *table.question("temperature"))
     found = table.sum(3, *table.question("gradient", model()))
@@ -186,7 +186,8 @@ def three(tmp_path: Path) -> ThreeSums:
 
 
 def test_three_sums_by_hand(three: ThreeSums) -> None:
-    from fedhip.phases import Federation, score_betas, scoring_betas
+    from fedhip.simulation.beta import score_betas, scoring_betas
+    from fedhip.simulation.federation import Federation
 
     agreement = three.trial.agreement
     three.survey()

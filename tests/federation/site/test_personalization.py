@@ -21,7 +21,7 @@ from fedhip.federation.sums.statistics import encoding_of
 from fedhip.federation.sums.table import BETA
 from fedhip.federation.sums.vector import from_vector, to_vector
 from fedhip.federation.transport.wire import Envelope, Letter, RoundStep
-from fedhip.phases import Client
+from fedhip.simulation.client import Client
 from tests.federation.samples import CLASSES, FOUR
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="reads a process's memory from /proc")

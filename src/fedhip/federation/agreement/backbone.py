@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from fedhip.data.errors import WindowError
-from fedhip.data.window import Window
+from fedhip.data.images.window import Window
 from fedhip.features.reference import BackboneReference
 from fedhip.federation.agreement.fields import require_known, require_number
 from fedhip.federation.agreement.names import shown

@@ -30,8 +30,8 @@ from fedhip.federation.sums.vector import Vector, losses_of
 from fedhip.federation.transport.wire import Arrays, Body
 
 if TYPE_CHECKING:
-    from fedhip.core.logistic import GridModel
-    from fedhip.core.logistic_fit import LogisticHead
+    from fedhip.core.logistic.fit import LogisticHead
+    from fedhip.core.logistic.sums import GridModel
 
 
 @dataclass
@@ -90,7 +90,7 @@ class LogisticSums:
 
     def _use(self, number: int, kind: SumKind) -> None:
         """What a sum says, to the fit; sums of other rows of the table say nothing."""
-        from fedhip.core.logistic_fit import PENALTY_SHAPE
+        from fedhip.core.logistic.fit import PENALTY_SHAPE
 
         fit = self.fit
         if kind is TEMPERATURE:

@@ -65,9 +65,9 @@ from fedhip.federation.transport.wire import (
 )
 
 if TYPE_CHECKING:
-    from fedhip.core.fixedpoint import GridStatistics
-    from fedhip.models import Model
-    from fedhip.phases import Federation
+    from fedhip.core.exact.fixedpoint import GridStatistics
+    from fedhip.heads.model import Model
+    from fedhip.simulation.federation import Federation
 
 #: Beside federation.toml, for sites that lack it.
 ENCODER_FILE = "encoder.safetensors"
@@ -235,8 +235,8 @@ class Round:
 
     def _choose_beta(self) -> tuple[float, tuple[float, ...]]:
         """β, and those without each fold: by the sites' sum over the grid, where that is agreed on."""
-        from fedhip.core.path import choose_betas
-        from fedhip.phases import scoring_betas
+        from fedhip.core.ridge.path import choose_betas
+        from fedhip.simulation.beta import scoring_betas
         from fedhip.utils.parallel import one_thread
 
         agreement = self.agreement
@@ -258,7 +258,7 @@ class Round:
         With priors, LDA's temperature, at which sites judge whose means they take; the scale of the scores, of heads
         whose scale the sites do not know; and losses and rows right over the grid of priors.
         """
-        from fedhip.core.calibration import choose_temperature
+        from fedhip.core.choice.calibration import choose_temperature
         from fedhip.heads.lda import TEMPERATURES
 
         agreement = self.agreement

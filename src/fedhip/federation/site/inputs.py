@@ -22,8 +22,9 @@ from fedhip.federation.sums.vector import Vector, digest_of
 from fedhip.federation.transport.wire import Letter
 
 if TYPE_CHECKING:
-    from fedhip.core.lifts import Lift
-    from fedhip.phases import Client, RowEncoding
+    from fedhip.features.lifts.lift import Lift
+    from fedhip.simulation.client import Client
+    from fedhip.simulation.encoding import RowEncoding
 
 
 @dataclass
@@ -62,7 +63,7 @@ class Inputs:
     @cached_property
     def client(self) -> Client:
         """The rows as features of the agreed width, lifted where that is agreed on."""
-        from fedhip.lifting import lift_clients
+        from fedhip.simulation.lifting import lift_clients
 
         lift = self.lift
         return self.raw_client if lift is None else lift_clients(lift, [self.raw_client])[0]
@@ -100,7 +101,7 @@ class Inputs:
 
 def make_vector(kind: SumKind, inputs: SiteInputs) -> Vector:
     """What this site gives to a sum, checked as nobody can check it under a mask."""
-    from fedhip.core.logistic import LossError
+    from fedhip.core.logistic.sums import LossError
     from fedhip.utils.parallel import one_thread
 
     if kind.stage <= SumStage.STATISTICS:

@@ -16,13 +16,16 @@ from fedhip.federation.sums.traffic import traffic_of
 from fedhip.federation.sums.vector import Vector
 
 if TYPE_CHECKING:
-    from fedhip.core.fixedpoint import GridStatistics
-    from fedhip.core.lifts import Lift
-    from fedhip.core.prior import Prior
+    from fedhip.core.choice.prior import Prior
+    from fedhip.core.exact.fixedpoint import GridStatistics
+    from fedhip.features.lifts.lift import Lift
     from fedhip.heads import Head
-    from fedhip.models import Model
-    from fedhip.phases import Client, Federation, Personalization, RowEncoding
-    from fedhip.simulation import ClientResult
+    from fedhip.heads.model import Model
+    from fedhip.simulation.client import Client
+    from fedhip.simulation.encoding import RowEncoding
+    from fedhip.simulation.federation import Federation
+    from fedhip.simulation.outcome import ClientResult
+    from fedhip.simulation.personalization import Personalization
 
 
 @dataclass(frozen=True)
@@ -63,8 +66,10 @@ class ReceivedSum:
 
 def personalize(out: Path, client: Client, received: ReceivedSum, agreement: Agreement, data: Path) -> ClientResult:
     """Choose α and priors on the site's own rows, solve its model, and write all to `out`, whole or not at all."""
-    from fedhip.simulation import Stopwatch, evaluate, local_model
+    from fedhip.simulation.alone import local_model
+    from fedhip.simulation.testing import evaluate
     from fedhip.utils.parallel import one_thread
+    from fedhip.utils.stopwatch import Stopwatch
 
     watch = Stopwatch()
     federation = federation_of_sites(agreement, received.grid, received.beta, received.encoding, received.fold_betas)
@@ -93,7 +98,7 @@ def _phase3(
 ) -> tuple[Personalization, Head, dict[str, Prior]]:
     """The site's model with what is known of it, the head, and priors by method, where they are agreed on."""
     from fedhip.federation.sums.priors import SitePriors
-    from fedhip.priors import prior_alphas
+    from fedhip.simulation.priors import prior_alphas
 
     pooled, own = received.pooled, agreement.methods[-1]
     options = {} if pooled is None else pooled.options
@@ -118,11 +123,11 @@ def _write(
     data: Path,
     seconds: dict[str, float],
 ) -> None:
-    from fedhip.models import RIDGE
+    from fedhip.heads.model import RIDGE
     from fedhip.runs import Ledger, new_run
     from fedhip.runs.models import global_model, personal_model
     from fedhip.runs.results import add_lift, client_entry, details_of, refresh, results_of
-    from fedhip.simulation import Outcome
+    from fedhip.simulation.outcome import Outcome
     from fedhip.utils.toml import write_toml
 
     personal = result.personal

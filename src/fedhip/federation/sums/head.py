@@ -17,15 +17,17 @@ from fedhip.federation.sums.vector import require_length
 
 if TYPE_CHECKING:
     from fedhip.core.affine import AffineModel
-    from fedhip.core.fixedpoint import GridStatistics
-    from fedhip.core.logistic_fit import LogisticFit, LogisticHead
+    from fedhip.core.exact.fixedpoint import GridStatistics
+    from fedhip.core.logistic.fit import LogisticFit, LogisticHead
     from fedhip.core.standardization import Standardization
     from fedhip.federation.agreement.agreement import Agreement
     from fedhip.federation.transport.wire import Arrays, Body, Letter
     from fedhip.heads import Head
-    from fedhip.models import Model
-    from fedhip.phases import Client, Federation, RowEncoding
-    from fedhip.simulation import RidgeOptions
+    from fedhip.heads.model import Model
+    from fedhip.simulation.client import Client
+    from fedhip.simulation.encoding import RowEncoding
+    from fedhip.simulation.federation import Federation
+    from fedhip.simulation.options import RidgeOptions
 
 #: ρ, T₀ and the mean curvature κ.
 _SETTINGS = ("penalty", "temperature", "curvature")
@@ -39,14 +41,14 @@ def federation_of_sites(
     fold_betas: tuple[float, ...] = (),
 ) -> Federation:
     """The sum as the agreed ridge sees it."""
-    from fedhip.phases import Federation
+    from fedhip.simulation.federation import Federation
 
     return Federation(grid, beta, encoding, agreement.standardize, agreement.intercept, fold_betas)
 
 
 def ridge_of(agreement: Agreement) -> RidgeOptions:
     """What ridges are of."""
-    from fedhip.simulation import RidgeOptions
+    from fedhip.simulation.options import RidgeOptions
 
     return RidgeOptions(agreement.standardize, agreement.intercept)
 
@@ -81,7 +83,7 @@ def fit_head(
 
 def known_temperature(fit: LogisticFit) -> float:
     """T₀, once it is chosen."""
-    from fedhip.core.logistic_fit import TemperatureError
+    from fedhip.core.logistic.fit import TemperatureError
 
     if fit.temperature is None:
         raise TemperatureError("LDA's temperature is not known yet; its losses are summed first")
@@ -128,7 +130,7 @@ def head_digest(letter: Letter, agreement: Agreement) -> str:
 def _model(affine: AffineModel, settings: dict[str, float], agreement: Agreement, total: str) -> Model:
     import torch
 
-    from fedhip.models import Model
+    from fedhip.heads.model import Model
 
     return Model(
         client=None,

@@ -21,7 +21,8 @@ if TYPE_CHECKING:
     from fedhip.federation.site.rows import SiteRows
     from fedhip.federation.site.state import Session
     from fedhip.federation.transport.wire import Letter
-    from fedhip.phases import Client, RowEncoding
+    from fedhip.simulation.client import Client
+    from fedhip.simulation.encoding import RowEncoding
 
 
 class SumStage(IntEnum):

@@ -33,8 +33,8 @@ from fedhip.federation.sums.vector import (
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from fedhip.core.logistic import GridModel, LogisticTerm
-    from fedhip.core.logistic_fit import LogisticFit
+    from fedhip.core.logistic.fit import LogisticFit
+    from fedhip.core.logistic.sums import GridModel, LogisticTerm
     from fedhip.federation.agreement.agreement import Agreement
     from fedhip.federation.site.state import Session
     from fedhip.federation.transport.wire import Arrays, Body, Letter
@@ -45,7 +45,7 @@ _MOST_WEIGHTS = 6
 
 def temperatures(agreement: Agreement) -> tuple[float, ...]:
     """What a head's temperature is chosen among."""
-    from fedhip.core.logistic_fit import TEMPERATURES
+    from fedhip.core.logistic.fit import TEMPERATURES
     from fedhip.heads.lda import TEMPERATURES as LDA_TEMPERATURES
 
     return LDA_TEMPERATURES if agreement.head == "lda" else TEMPERATURES
@@ -78,8 +78,8 @@ def weights_bytes(agreement: Agreement) -> int:
 
 def gradient(inputs: SiteInputs) -> Vector:
     """At the weights that came; of the statistics it takes the scale of the features alone."""
-    from fedhip.core.fixedpoint import decode
-    from fedhip.core.logistic import logistic_term
+    from fedhip.core.exact.fixedpoint import decode
+    from fedhip.core.logistic.sums import logistic_term
     from fedhip.core.standardization import Standardization
 
     agreement = inputs.agreement
@@ -109,7 +109,7 @@ def check_gradient(total: Vector, context: SumContext) -> None:
 
 def penalty_length(_: Agreement) -> int:
     """Penalties by temperatures."""
-    from fedhip.core.logistic_fit import PENALTY_SHAPE
+    from fedhip.core.logistic.fit import PENALTY_SHAPE
 
     return math.prod(PENALTY_SHAPE)
 
@@ -137,8 +137,8 @@ def _rounded_rows(inputs: SiteInputs) -> tuple[Tensor, Tensor]:
 
 
 def _fit(inputs: SiteInputs, temperature: float | None = None) -> LogisticFit:
-    from fedhip.core.fixedpoint import decode
-    from fedhip.core.logistic_fit import LogisticFit
+    from fedhip.core.exact.fixedpoint import decode
+    from fedhip.core.logistic.fit import LogisticFit
 
     agreement = inputs.agreement
     total = decode(from_vector(inputs.total, agreement.layout, agreement.fraction_bits))
@@ -159,7 +159,7 @@ def term_of(vector: Vector, layout: Layout, rows: int) -> LogisticTerm:
     """The term that a vector holds; `rows` are those of the statistics, which set the scale."""
     import torch
 
-    from fedhip.core.logistic import FEATURE_BITS, LogisticTerm, residual_bits
+    from fedhip.core.logistic.sums import FEATURE_BITS, LogisticTerm, residual_bits
 
     ends = np.cumsum(_parts(layout))[:-1]
     parts = [torch.from_numpy(part.copy()) for part in np.split(vector.view(np.int64), ends)]
@@ -170,8 +170,8 @@ def term_of(vector: Vector, layout: Layout, rows: int) -> LogisticTerm:
 
 def fit_of(total: Vector, layout: Layout, fraction_bits: int) -> LogisticFit:
     """The fit that everybody makes of the sum of the statistics."""
-    from fedhip.core.fixedpoint import decode
-    from fedhip.core.logistic_fit import LogisticFit
+    from fedhip.core.exact.fixedpoint import decode
+    from fedhip.core.logistic.fit import LogisticFit
 
     step = 2.0 ** -(fraction_bits // 2)
     return LogisticFit.of(decode(from_vector(total, layout, fraction_bits)), step=step)
@@ -206,7 +206,7 @@ def model_of(data: bytes, bits: int, layout: Layout) -> GridModel:
     """What `model_bytes` gave."""
     import torch
 
-    from fedhip.core.logistic import GridModel
+    from fedhip.core.logistic.sums import GridModel
 
     steps = np.frombuffer(data, "<i4").astype(np.int32)
     return GridModel(torch.from_numpy(steps).reshape(-1, layout.d), bits)
@@ -216,7 +216,7 @@ def models_in(letter: Letter, layout: Layout, number: int) -> list[GridModel]:
     """So many weights in a letter, strictly."""
     import torch
 
-    from fedhip.core.logistic import WEIGHT_BITS, GridModel
+    from fedhip.core.logistic.sums import WEIGHT_BITS, GridModel
 
     steps = letter.array("models")
     shape, most = (number, layout.m + 1, layout.d), 1 << WEIGHT_BITS

@@ -4,11 +4,11 @@
     scale         squared deviations of the scores of a site's own model, in four parts ‖ how many scores these are
     prior         of each method: log-losses over models, temperatures and smoothings ‖ rows right ‖ rows judged
 
-`fedhip.core.prior` says what they are, of which rows, and how a client chooses by its own and everybody's. Temperature
-and scale are those of `fedhip run`: LDA's sites judge at the temperature whose means they take, and the scale is two
-sums; a ridge's scores have one that everybody knows, and need no sum. Squares are as large as scores are, so they go on
-a grid of 2^-64 in parts of 32 bits, whose sums cannot overflow: nothing is rounded but what a float64 rounds too.
-What a site chooses stays with it: the server learns the sums.
+`fedhip.core.choice.prior` says what they are, of which rows, and how a client chooses by its own and everybody's.
+Temperature and scale are those of `fedhip run`: LDA's sites judge at the temperature whose means they take, and the
+scale is two sums; a ridge's scores have one that everybody knows, and need no sum. Squares are as large as scores are,
+so they go on a grid of 2^-64 in parts of 32 bits, whose sums cannot overflow: nothing is rounded but what a float64
+rounds too. What a site chooses stays with it: the server learns the sums.
 """
 
 from __future__ import annotations
@@ -31,12 +31,12 @@ from fedhip.federation.sums.vector import Vector, from_vector, losses_of, losses
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from fedhip.core.prior import Prior, PriorLosses
+    from fedhip.core.choice.prior import Prior, PriorLosses
     from fedhip.federation.agreement.agreement import Agreement
     from fedhip.federation.site.state import Session
     from fedhip.federation.transport.wire import Letter
     from fedhip.heads import Head
-    from fedhip.phases import Client
+    from fedhip.simulation.client import Client
 
 _PARTS, _PART_BITS, _SQUARE_BITS = 4, 32, 64
 #: The parts of the squares, and how many scores there are.
@@ -132,8 +132,8 @@ class SitePriors:
 
     def scale(self) -> Vector:
         """The two sums behind the scale of the site's own scores."""
-        from fedhip.core.prior import deviations
-        from fedhip.priors import local_classes_only
+        from fedhip.core.choice.prior import deviations
+        from fedhip.simulation.priors import local_classes_only
 
         (scores,) = self.head.left_out(self.client)[self.agreement.methods[-1]]
         if self.agreement.only_local_classes:
@@ -146,14 +146,14 @@ class SitePriors:
 
     def choose(self, pooled: Vector, scale: float | None) -> dict[str, tuple[int, Prior]]:
         """For each method which of its models, and the prior: by the site's own losses and everybody's."""
-        from fedhip.core.prior import choose_prior
+        from fedhip.core.choice.prior import choose_prior
 
         everybody = prior_losses_of(pooled, self.agreement, scale)
         own = self._losses(scale)
         return {method: choose_prior(own[method], everybody[method]) for method in self.agreement.methods}
 
     def _losses(self, scale: float | None) -> dict[str, PriorLosses]:
-        from fedhip.priors import local_scores, prior_losses
+        from fedhip.simulation.priors import local_scores, prior_losses
 
         agreement, counts = self.agreement, self.head.federation.grid.counts
         scores: dict[str, Iterable[Tensor]] = {"local": local_scores(self.client, self.head.federation)}
@@ -163,7 +163,7 @@ class SitePriors:
 
 def models_of(agreement: Agreement) -> dict[str, int]:
     """How many models a site chooses among, by method: a ridge's α is chosen together with its prior."""
-    from fedhip.priors import prior_alphas
+    from fedhip.simulation.priors import prior_alphas
 
     *beside, own = agreement.methods
     number = len(prior_alphas(agreement.alpha)[own]) if agreement.head == "ridge" else 1
@@ -172,7 +172,7 @@ def models_of(agreement: Agreement) -> dict[str, int]:
 
 def scales_of(agreement: Agreement, scale: float | None) -> dict[str, float]:
     """What temperatures are multiples of, by method; `scale` is the one that was summed, where one was."""
-    from fedhip.priors import ridge_scale
+    from fedhip.simulation.priors import ridge_scale
 
     ridges = ridge_scale(len(agreement.classes))
     local, *others = agreement.methods
@@ -181,7 +181,7 @@ def scales_of(agreement: Agreement, scale: float | None) -> dict[str, float]:
 
 def scale_vector(squares: float, number: int) -> Vector:
     """A site's two sums."""
-    from fedhip.core.logistic import LossError
+    from fedhip.core.logistic.sums import LossError
 
     if not squares < 2.0 ** (_PARTS * _PART_BITS - _SQUARE_BITS):
         raise LossError(
@@ -195,7 +195,7 @@ def scale_vector(squares: float, number: int) -> Vector:
 
 def scale_of_sum(vector: Vector, rows: int, classes: int) -> float:
     """The scale, from the sum of all sites' vectors; refused where no scores of so many rows have it."""
-    from fedhip.core.prior import scale_from
+    from fedhip.core.choice.prior import scale_from
 
     *parts, number = map(int, vector)
     if not 0 < number <= rows * classes:
@@ -217,7 +217,7 @@ def prior_losses_of(vector: Vector, agreement: Agreement, scale: float | None) -
     """The losses that a vector holds."""
     import torch
 
-    from fedhip.core.prior import SMOOTHINGS, TEMPERATURES, PriorLosses
+    from fedhip.core.choice.prior import SMOOTHINGS, TEMPERATURES, PriorLosses
 
     scales, found, start = scales_of(agreement, scale), {}, 0
     for method, models in models_of(agreement).items():
@@ -238,6 +238,6 @@ def require_possible_losses(losses: Mapping[str, PriorLosses], rows: int) -> Non
 
 def _places() -> int:
     """Of temperatures and smoothings."""
-    from fedhip.core.prior import SMOOTHINGS, TEMPERATURES
+    from fedhip.core.choice.prior import SMOOTHINGS, TEMPERATURES
 
     return len(TEMPERATURES) * len(SMOOTHINGS)

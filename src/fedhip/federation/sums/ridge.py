@@ -25,7 +25,7 @@ def beta_scores(inputs: SiteInputs) -> Vector:
     import torch
 
     from fedhip.core import RegularizationPath
-    from fedhip.phases import score_rows, scorers, scoring_betas
+    from fedhip.simulation.beta import score_rows, scorers, scoring_betas
 
     agreement, client = inputs.agreement, inputs.client
     if client.name not in scorers(inputs.question.names("sites")):
@@ -57,8 +57,8 @@ def check_beta_scores(total: Vector, context: SumContext) -> None:
 
 def beta_shape() -> tuple[int, int]:
     """All rows and each fold left out, by the β that are tried."""
-    from fedhip.core.selection import FOLDS
-    from fedhip.phases import SCORED_BETAS
+    from fedhip.core.choice.selection import FOLDS
+    from fedhip.simulation.federation import SCORED_BETAS
 
     return FOLDS + 1, SCORED_BETAS
 
@@ -73,7 +73,7 @@ def beta_in(question: Letter, agreement: Agreement) -> float:
 
 def fold_betas_in(question: Letter, agreement: Agreement) -> tuple[float, ...]:
     """The β without each fold that the server tells, where β was chosen on rows."""
-    from fedhip.core.selection import FOLDS
+    from fedhip.core.choice.selection import FOLDS
 
     if not agreement.chooses_beta:
         return ()

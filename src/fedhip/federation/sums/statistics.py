@@ -1,8 +1,8 @@
 """The sums of every round: how many rows there are, what the columns are like, and the statistics.
 
     census       training rows of each class, so that nobody goes on where the sum could be taken apart into rows
-    moments      a survey of the columns (`fedhip.core.columns`), 52 whole numbers for each, and the number of rows; of
-                 the lift nystroem all products instead, as statistics of one class
+    moments      a survey of the columns (`fedhip.core.exact.columns`), 52 whole numbers for each, and the number of
+                 rows; of the lift nystroem all products instead, as statistics of one class
     statistics   what the model follows from (`fedhip.core.statistics`)
 
 From the moments everybody knows the columns' units, and draws the same lift; they are those of `fedhip run`. Kind,
@@ -29,11 +29,12 @@ from fedhip.federation.sums.vector import (
 )
 
 if TYPE_CHECKING:
-    from fedhip.core.columns import Columns, Survey
-    from fedhip.core.lifts import Lift
+    from fedhip.core.exact.columns import Columns, Survey
+    from fedhip.features.lifts.lift import Lift
     from fedhip.federation.agreement.agreement import Agreement
-    from fedhip.lifting import LiftPlan
-    from fedhip.phases import Client, RowEncoding
+    from fedhip.simulation.client import Client
+    from fedhip.simulation.encoding import RowEncoding
+    from fedhip.simulation.lifting import LiftPlan
 
 
 def census_vector(inputs: SiteInputs) -> Vector:
@@ -64,7 +65,7 @@ def check_census(total: Vector, context: SumContext) -> None:
 
 def moments_length(agreement: Agreement) -> int:
     """Of a survey, or of all products."""
-    from fedhip.core.columns import Survey
+    from fedhip.core.exact.columns import Survey
 
     return Layout(agreement.width, 1).size if _is_products(agreement) else Survey.size(agreement.width)
 
@@ -144,7 +145,7 @@ def _require_enough(agreement: Agreement, rows: int) -> None:
 
 def plan_of(agreement: Agreement) -> LiftPlan:
     """The agreed lift, and what it costs."""
-    from fedhip.lifting import LiftSettings
+    from fedhip.simulation.lifting import LiftSettings
 
     kind, seed = agreement.lift, agreement.lift_seed
     assert kind != "none" and seed is not None  # noqa: S101, PT018  (who asks has looked)
@@ -154,7 +155,7 @@ def plan_of(agreement: Agreement) -> LiftPlan:
 
 def moments_vector(client: Client, agreement: Agreement) -> Vector:
     """A site's part, from its raw training rows."""
-    from fedhip.lifting import products_of
+    from fedhip.simulation.lifting import products_of
 
     if _is_products(agreement):
         return to_vector(products_of(client, _products_encoding(agreement)))
@@ -163,15 +164,15 @@ def moments_vector(client: Client, agreement: Agreement) -> Vector:
 
 def survey_in(vector: Vector, agreement: Agreement) -> Survey:
     """The survey that a vector holds."""
-    from fedhip.core.columns import Survey
+    from fedhip.core.exact.columns import Survey
 
     return Survey.from_vector(vector.view(np.int64), agreement.width)
 
 
 def encoding_of(agreement: Agreement, moments: Vector | None) -> RowEncoding:
     """How rows become part of the sum of the statistics: everybody knows the same."""
-    from fedhip.core.columns import Columns
-    from fedhip.phases import RowEncoding
+    from fedhip.core.exact.columns import Columns
+    from fedhip.simulation.encoding import RowEncoding
 
     if agreement.lift != "none":
         return RowEncoding(Columns.plain(agreement.layout.m), agreement.fraction_bits)
@@ -211,9 +212,9 @@ def _is_products(agreement: Agreement) -> bool:
 
 def _products_encoding(agreement: Agreement) -> RowEncoding:
     """Of raw features, whose units are agreed on."""
-    from fedhip.core.columns import COLUMN_BITS
-    from fedhip.core.fixedpoint import fraction_bits_for
-    from fedhip.phases import RowEncoding
+    from fedhip.core.exact.columns import COLUMN_BITS
+    from fedhip.core.exact.fixedpoint import fraction_bits_for
+    from fedhip.simulation.encoding import RowEncoding
 
     bits = fraction_bits_for(agreement.largest_feature) if agreement.columns == "plain" else COLUMN_BITS
     return RowEncoding(_agreed(agreement), bits)
@@ -221,7 +222,7 @@ def _products_encoding(agreement: Agreement) -> RowEncoding:
 
 def _agreed(agreement: Agreement) -> Columns:
     """The columns' units that the agreement says."""
-    from fedhip.core.columns import Columns
+    from fedhip.core.exact.columns import Columns
 
     if agreement.column_offsets is None or agreement.column_exponents is None:
         return Columns.plain(agreement.width)

@@ -27,7 +27,7 @@ from fedhip.federation.errors import MessageError
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from fedhip.core.fixedpoint import GridStatistics
+    from fedhip.core.exact.fixedpoint import GridStatistics
 
 Vector = NDArray[np.uint64]
 
@@ -90,7 +90,7 @@ def from_vector(vector: Vector, layout: Layout, fraction_bits: int) -> GridStati
     """The statistics that a vector holds; the vector can go then."""
     import torch
 
-    from fedhip.core.fixedpoint import GridStatistics
+    from fedhip.core.exact.fixedpoint import GridStatistics
 
     signed = layout.require(vector).view(np.int64)
     gram = np.empty((layout.m, layout.m), np.int64)
@@ -140,7 +140,7 @@ def require_room(vector: Vector, sites: int, fraction_bits: int) -> None:
 
 def losses_vector(losses: Tensor, sites: int) -> Vector:
     """Losses on the grid. One too large for a sum of so many sites is as large as that allows: nobody chooses it."""
-    from fedhip.core.logistic import LossError
+    from fedhip.core.logistic.sums import LossError
 
     values = losses.numpy().reshape(-1)
     if not np.isfinite(values).all():
