@@ -227,7 +227,7 @@ def test_a_first_sum_that_is_none(three: ThreeSums) -> None:
         wrong = three.moments.copy()
         wrong[place] = number
         assert three.keys("a", 2, *_about(body, wrong)) is SiteCode.TOTAL
-    assert "what the columns are like that came is that of no rows" in three.trial.log("a")
+    assert "the sum 'moments' that came is that of no rows" in three.trial.log("a")
     assert "Traceback" not in three.trial.log("a")
     assert three.keys("a", 2, body, arrays) is SiteCode.OK  # they were no questions at all
 
@@ -243,7 +243,7 @@ def test_one_first_sum_for_an_agreement(three: ThreeSums) -> None:
     other = survey_of(("a", "b", "c"))
     assert three.keys("a", 2, *_about(body, other)) is SiteCode.OK
     assert three.keys("a", 2, body, arrays) is SiteCode.TOTAL
-    assert "another sum of what the columns are like than the one that came first" in three.trial.log("a")
+    assert "another sum 'moments' than the one that came first" in three.trial.log("a")
     three.begin(b"t" * 32)  # nor does a new session help
     assert three.code("a", RoundStep.HELLO) is SiteCode.SECOND_SUM
 

@@ -92,10 +92,10 @@ class Inputs:
         """A sum that came back to this site with an earlier question, or with this one."""
         name = str(kind.shared_as)
         if name not in self.session.received:
-            raise SiteRefusalError(SiteCode.ORDER, f"the sum that says {kind.title} has not come")
+            raise SiteRefusalError(SiteCode.ORDER, f"the sum {kind.name!r} has not come")
         vector = self.state.received(name)
         if vector is None or digest_of(vector) != self.session.received[name]:
-            raise SiteRefusalError(SiteCode.FOLDER, f"the sum that says {kind.title} is no longer there, or damaged")
+            raise SiteRefusalError(SiteCode.FOLDER, f"the sum {kind.name!r} is no longer there, or damaged")
         return vector
 
 

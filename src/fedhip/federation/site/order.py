@@ -77,18 +77,18 @@ def _require_same(session: Session, question: Letter, agreement: Agreement) -> V
         return vector
     named = question.text("sum")
     if vector is not None and digest_of(vector) != named:
-        raise MessageError(f"the sum of {kind.title} that came is not the one that was named")
+        raise MessageError(f"the sum {kind.name!r} that came is not the one that was named")
     if vector is not None and kind.shared_as not in session.received:
         try:
             kind.check_shared(vector, agreement)
         except StatisticsError as error:
             raise SiteRefusalError(
-                SiteCode.TOTAL, f"the sum of {kind.title} that came is that of no rows: {error}"
+                SiteCode.TOTAL, f"the sum {kind.name!r} that came is that of no rows: {error}"
             ) from error
         session.received[kind.shared_as] = named
     if session.received.get(kind.shared_as) != named:
         raise SiteRefusalError(
-            SiteCode.TOTAL, f"the server speaks of another sum of {kind.title} than the one that came first, or of none"
+            SiteCode.TOTAL, f"the server speaks of another sum {kind.name!r} than the one that came first, or of none"
         )
     return vector
 

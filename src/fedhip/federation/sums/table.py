@@ -2,7 +2,7 @@
 
 A new sum (of noise, of a regression, of losses of rows held out) is a new row here, with the functions that make and
 check its vector in a module of this folder; `kind.py` says what each column of the table is. All else follows from the
-table: lengths and bounds of messages, which sum may come when, what `fedhip federation accept` tells the people of a
+table: lengths of messages, which sum may come when, what `fedhip federation accept` tells the people of a
 site, what is kept and where, what traffic is counted.
 """
 

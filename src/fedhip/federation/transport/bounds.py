@@ -16,12 +16,15 @@ from itertools import islice
 from typing import TYPE_CHECKING, Any
 
 from fedhip.federation.errors import EngineError, MessageError
+from fedhip.federation.sums.vector import Layout
 
 if TYPE_CHECKING:
     from fedhip.federation.agreement.agreement import Agreement
 
 #: The engine's pieces of an array.
 PIECE = 5 << 20
+#: Of the sums that do not grow with the features: losses and rows right, over places and priors.
+_FEW = 1 << 16
 #: Objects of an answer that are no pieces: an honest one has six.
 _RECORDS = 16
 #: Of a body: its envelope, and for each site a name and a sealed share.
@@ -41,10 +44,13 @@ class Bounds:
 
     @classmethod
     def of(cls, agreement: Agreement) -> Bounds:
-        """Of the largest sum of the agreement, by the table of sums."""
-        from fedhip.federation.sums.table import sums_of
+        """No row of the table of sums is longer: statistics, gradients (a few more for each class), a survey, others.
 
-        return cls(max(kind.length(agreement) for kind in sums_of(agreement)), len(agreement.sites))
+        Without the table's own lengths, for which torch would be loaded by processes that do not compute. A test holds
+        every row to it.
+        """
+        layout, raw = agreement.layout, Layout(agreement.width, 1)
+        return cls(max(layout.size + 4 * layout.d, raw.size, 64 * raw.m) + _FEW, len(agreement.sites))
 
     @property
     def body(self) -> int:
