@@ -227,3 +227,26 @@ def test_a_checkpoint_keeps_what_is_not_named(tmp_path: Path) -> None:
         checkpoint.data("collector")
     assert checkpoint.data("total") == b"sum"
     assert len(list((tmp_path / "checkpoint").iterdir())) == 2
+
+
+#: As the version before there was a table of sums wrote it: the first sum stands apart.
+OLD_ROUND = {
+    **{"schema": 2, "files": {}, "agreement": "a", "roster": "r", "session": "00", "attempt": 3, "stage": "summed"},
+    **{"sites": ["x", "y"], "dropped": {"z": "late"}, "answers": {}, "first": "moments", "again": [], "proofs": {}},
+    "later": [{"ask": "statistics", "sites": ["x", "y"], "bits": 0}, {"ask": "gradient", "sites": ["x"], "bits": 20}],
+}
+
+
+def test_a_checkpoint_of_before_is_read_and_written_as_it_was(tmp_path: Path) -> None:
+    checkpoint = RoundCheckpoint(tmp_path)
+    (tmp_path / "round.json").write_text(json.dumps(OLD_ROUND))
+    progress = checkpoint.read("a", "r")
+    assert progress is not None
+    assert progress.asks == ["moments", "statistics", "gradient"]
+    assert (progress.summed, progress.latest, progress.sums[2].bits) == (["x", "y"], ["x"], 20)
+    assert [progress.file_of(number) for number in (1, 2, 3)] == ["moments", "total", "sum-3"]
+    checkpoint.write(progress)
+    assert json.loads((tmp_path / "round.json").read_text()) == OLD_ROUND
+    (tmp_path / "round.json").write_text(json.dumps({**OLD_ROUND, "first": "rows"}))
+    with pytest.raises(SetupError, match="is damaged"):
+        checkpoint.read("a", "r")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import stat
 import threading
@@ -12,7 +13,7 @@ from typing import Any
 import pytest
 
 from fedhip.federation.secure_sum import Member
-from fedhip.federation.site.state import SiteState
+from fedhip.federation.site.state import Session, SiteState
 from fedhip.federation.status_codes import SiteCode
 from fedhip.federation.transport.wire import Letter, RoundStep, by_site
 from tests.federation.samples import CLASSES, FOUR, ONE_SUM, WIDTH, sum_of
@@ -233,3 +234,15 @@ def test_a_damaged_state(table: Table) -> None:
     (state / "session.bin").unlink()
     (state / "finished.json").write_text("damaged")
     assert table.code("a", RoundStep.HELLO) is SiteCode.FOLDER  # it may have taken part in a sum: nobody knows
+
+
+def test_a_session_of_before_is_read_and_written_as_it_was() -> None:
+    """As the version before there was a table of sums wrote it."""
+    old = {
+        **{"schema": 1, "session": "00", "agreement": "a", "roster": "r", "member": None, "answers": {}, "round": 3},
+        **{"attempt": 4, "ask": "gradient", "done": ["moments", "statistics"], "cohort": ["x"], "total": "t"},
+        **{"weights": {"w": 3}, "head": None, "moments": "m", "data": "d", "unmasked": None},
+    }
+    session = Session.from_bytes(json.dumps(old).encode())
+    assert (session.received, session.ask, session.round) == ({"moments": "m", "total": "t"}, "gradient", 3)
+    assert json.loads(session.to_bytes()) == old
