@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from fedhip.data import ImagePaths, is_image_name, load_dataset, make_partition
+from fedhip.data import ImagePaths, image_files, is_image_name, load_dataset, make_partition
 from fedhip.data.errors import (
     CorruptImageError,
     DataMissingError,
@@ -15,7 +15,6 @@ from fedhip.data.errors import (
     SkippedImagesWarning,
     SmallClassError,
 )
-from fedhip.data.images import files as image_files
 from fedhip.data.sets import folders
 
 
