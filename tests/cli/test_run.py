@@ -10,7 +10,6 @@ import shutil
 import signal
 import subprocess
 import sys
-import time
 import tomllib
 from collections.abc import Iterator
 from pathlib import Path
@@ -28,6 +27,7 @@ from fedhip.runs import Run
 from fedhip.simulation import clients_of
 from tests.cli.samples import done, image_folder, refused, said
 from tests.runs.samples import EXACT, contents, digest, feature_file
+from tests.waiting import PATIENCE, until
 
 
 @pytest.fixture
@@ -366,13 +366,14 @@ def test_a_real_interrupt_of_a_real_process(tmp_path: Path) -> None:
     source = feature_file(tmp_path / "many.npz", [f"site-{i}" for i in range(150)], rows=12)
     code = "import sys; from fedhip.cli.main import main; sys.exit(main(sys.argv[1:]))"
     command = [sys.executable, "-c", code, "run", "--features", str(source), "--out", "run"]
-    process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True, start_new_session=True)  # noqa: S603
-    deadline = time.monotonic() + 60
-    while time.monotonic() < deadline and not any(path.name.startswith(".run-") for path in Path().iterdir()):
-        assert process.poll() is None, "it ended before it could be interrupted"
-        time.sleep(0.002)
-    process.send_signal(signal.SIGINT)
-    _, errors = process.communicate(timeout=60)
+    with subprocess.Popen(command, stderr=subprocess.PIPE, text=True, start_new_session=True) as process:  # noqa: S603
+        try:
+            until(lambda: list(Path().glob(".run-*")) or process.poll() is not None, pause=0.002)
+            assert process.poll() is None, "it ended before it could be interrupted"
+            process.send_signal(signal.SIGINT)
+            _, errors = process.communicate(timeout=PATIENCE)
+        finally:
+            process.kill()  # one that is left would be the fault of a later test
     assert process.returncode == 130
     assert "Traceback" not in errors
     assert errors.splitlines()[-1] == "fedhip: interrupted"

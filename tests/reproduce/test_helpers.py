@@ -18,6 +18,7 @@ import torch
 from fedhip.data import write_features
 from fedhip.reproduce.helpers import helped, part_of
 from tests.reproduce.fakes import rows
+from tests.waiting import PATIENCE, until
 
 
 def note_cores(folder: Path) -> None:
@@ -52,13 +53,6 @@ def wait_for_ever(folder: Path) -> None:
         raise
 
 
-def seen(path: Path, seconds: float = 60) -> bool:
-    until = time.monotonic() + seconds
-    while not path.exists() and time.monotonic() < until:
-        time.sleep(0.02)
-    return path.exists()
-
-
 def test_cores_are_shared_out() -> None:
     assert [part_of({0, 1, 2, 3, 7}, place, 2) for place in range(2)] == [{0, 2, 7}, {1, 3}]
     assert [part_of({4, 5}, place, 3) for place in range(3)] == [{4}, {5}, {4}]
@@ -69,9 +63,7 @@ def test_everybody_has_a_part_and_the_cores_come_back(tmp_path: Path) -> None:
     cores, threads = os.sched_getaffinity(0), torch.get_num_threads()
     with helped(2, note_cores, tmp_path):
         mine = os.sched_getaffinity(0)
-        until = time.monotonic() + 60
-        while not list(tmp_path.glob("*.json")) and time.monotonic() < until:
-            time.sleep(0.02)
+        until(lambda: list(tmp_path.glob("*.json")))
     (file,) = tmp_path.glob("*.json")
     theirs = json.loads(file.read_text())
     assert theirs["threads"] == len(theirs["cores"])
@@ -90,13 +82,13 @@ def test_a_helper_that_fails_says_nothing(
     work: Callable[[Path], None], tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
     with helped(2, work, tmp_path):
-        assert seen(tmp_path / "began")
+        until((tmp_path / "began").exists)
     assert capfd.readouterr() == ("", "")
 
 
 def test_helpers_end_with_the_block_as_if_interrupted(tmp_path: Path) -> None:
     with helped(2, wait_for_ever, tmp_path):
-        assert seen(tmp_path / "began")
+        until((tmp_path / "began").exists)
     assert (tmp_path / "ended").exists()
 
 
@@ -130,7 +122,7 @@ def accuracies(out: Path) -> dict[str, Any]:
 def test_the_same_tables_with_more_processes(tmp_path: Path) -> None:
     said = {}
     for name, jobs in (("one", "1"), ("two", "2")):
-        said[name], _ = reproduce(tmp_path, name, "--jobs", jobs).communicate(timeout=120)
+        said[name], _ = reproduce(tmp_path, name, "--jobs", jobs).communicate(timeout=PATIENCE)
     one, two = tmp_path / "one", tmp_path / "two"
     assert accuracies(one) == accuracies(two) != {}
     for name in ("table1-paper.csv", "table1-tuned.csv"):
@@ -145,22 +137,18 @@ def test_the_same_tables_with_more_processes(tmp_path: Path) -> None:
 
 def test_an_interrupt_ends_all_of_them(tmp_path: Path) -> None:
     process = reproduce(tmp_path, "out", "--jobs", "3", "--rounds", "100000")
-    cells, until = tmp_path / "out" / "cells", time.monotonic() + 120
-    while len(list(cells.glob("*.lock"))) < 3 and time.monotonic() < until:
-        time.sleep(0.05)
+    cells = tmp_path / "out" / "cells"
+    until(lambda: len(list(cells.glob("*.lock"))) >= 3)
     os.killpg(process.pid, signal.SIGINT)
-    _, said = process.communicate(timeout=60)
+    _, said = process.communicate(timeout=PATIENCE)
     assert process.returncode == 130
     assert "Traceback" not in said
     assert {path.suffix for path in cells.iterdir()} <= {".json", ".safetensors"}
-    until = time.monotonic() + 60
-    while anybody_in(process.pid) and time.monotonic() < until:
-        time.sleep(0.05)
-    assert not anybody_in(process.pid)
+    until(lambda: not anybody_in(process.pid))
 
 
 def test_no_job_is_refused(tmp_path: Path) -> None:
     process = reproduce(tmp_path, "out", "--jobs", "0")
-    _, said = process.communicate(timeout=60)
+    _, said = process.communicate(timeout=PATIENCE)
     assert process.returncode == 2
     assert "the number of jobs must be at least 1, not 0" in said
