@@ -45,6 +45,32 @@ def own_ledger_of_sums(monkeypatch: pytest.MonkeyPatch, tmp_path_factory: pytest
     monkeypatch.setenv("FEDHIP_STATE", str(tmp_path_factory.mktemp("sums")))
 
 
+@pytest.fixture(autouse=True)
+def no_power_cuts(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A disk takes its time to make sure."""
+    monkeypatch.setattr(os, "fsync", lambda _: None)
+
+
+#: What draws the pictures of a report.
+DRAWN = (
+    *("accuracy_by_client", "alphas_chosen", "confusion", "differences_of_clients", "gain_against", "means_of_runs"),
+    *("leave_one_out_curve", "partition", "seconds_by_phase", "spread_of_methods"),
+)
+
+
+@pytest.fixture(autouse=True)
+def no_pictures(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Reports whole but for their pictures, which take several times as long as the run; `pictures` has them drawn."""
+    if "pictures" not in request.fixturenames:
+        for name in DRAWN:
+            monkeypatch.setattr(f"fedhip.runs.report.figures.{name}", lambda *_: "<svg></svg>")
+
+
+@pytest.fixture
+def pictures() -> None:
+    """Draw them."""
+
+
 @pytest.fixture
 def no_report(monkeypatch: pytest.MonkeyPatch) -> None:
     """Runs whose report nobody looks at: drawing it takes longer than most of them."""

@@ -65,6 +65,7 @@ def run_json(capsys: pytest.CaptureFixture[str], *arguments: str) -> dict[str, A
     return result
 
 
+@pytest.mark.usefixtures("pictures")
 def test_run_from_features_prints_the_means_and_what_it_took(
     features: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -135,6 +136,7 @@ def test_options_that_would_do_nothing_are_refused(features: Path, capsys: pytes
     assert "--pooling, --mask-ratio has no effect on --features" in capsys.readouterr().err
 
 
+@pytest.mark.usefixtures("pictures")
 def test_as_many_clients_as_rows_leaves_nothing_to_test_on(features: Path, capsys: pytest.CaptureFixture[str]) -> None:
     arguments = ("--features", str(features), "--clients", "300", "--partition", "iid")
     assert run_json(capsys, *arguments)["methods"]["fedhip"]["accuracy"]["mean"] is None
@@ -142,6 +144,7 @@ def test_as_many_clients_as_rows_leaves_nothing_to_test_on(features: Path, capsy
     assert "–" in capsys.readouterr().out
 
 
+@pytest.mark.usefixtures("pictures")
 def test_a_client_that_only_tests_gets_the_global_model(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     rng = np.random.default_rng(0)
     path = tmp_path / "sites.npz"
@@ -456,6 +459,7 @@ AWKWARD = [
 ]  # fmt: skip
 
 
+@pytest.mark.usefixtures("pictures")
 def test_clients_of_any_name(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     source = feature_file(tmp_path / "awkward.npz", AWKWARD, rows=6)
     done("run", "--features", source, "--out", "run")
@@ -474,6 +478,7 @@ def test_clients_of_any_name(tmp_path: Path, capsys: pytest.CaptureFixture[str])
     assert Run.open("run").clients == sorted(AWKWARD[3:])
 
 
+@pytest.mark.usefixtures("pictures")
 def test_data_in_a_folder_whose_name_is_no_text(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -531,6 +536,7 @@ def test_rivals_stand_beside_the_closed_forms(features: Path, capsys: pytest.Cap
     assert "FedAS: degenerates to local training" in shown
 
 
+@pytest.mark.usefixtures("pictures")
 def test_the_heads_beyond_the_paper_stand_beside_fedhip(features: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """With priors: rows of the table, entries of results.json, and the report."""
     words = ("--features", str(features), "--clients", "4", "--prior", "client", "--out", "beyond")
