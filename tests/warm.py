@@ -13,15 +13,23 @@ import functools
 import json
 import os
 import runpy
+import select
 import signal
 import socket
 import struct
 import subprocess
 import sys
 import tempfile
+from importlib import import_module
 from pathlib import Path
 from types import ModuleType
 from typing import Any
+
+#: What commands import that is not ours.
+IMPORTED = (
+    *("torch", "numpy", "scipy.stats", "sklearn.datasets", "PIL.Image", "safetensors.torch", "rich.table", "jinja2"),
+    *("matplotlib.figure", "matplotlib.backends.backend_svg"),
+)
 
 _LENGTH = struct.Struct("!I")
 
@@ -73,13 +81,8 @@ def path() -> str:
 
 def serve(place: str) -> None:
     """Fork for whoever calls, until the pipe from the tests' process is closed."""
-    import select
-
-    import numpy  # noqa: F401
-    import scipy.stats  # noqa: F401
-    import sklearn.datasets  # noqa: F401
-    import torch  # noqa: F401
-
+    for name in IMPORTED:
+        import_module(name)
     with socket.socket(socket.AF_UNIX) as door:
         door.bind(place)
         door.listen(64)
