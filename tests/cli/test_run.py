@@ -137,8 +137,11 @@ def test_options_that_would_do_nothing_are_refused(features: Path, capsys: pytes
 
 
 @pytest.mark.usefixtures("pictures")
-def test_as_many_clients_as_rows_leaves_nothing_to_test_on(features: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    arguments = ("--features", str(features), "--clients", "300", "--partition", "iid")
+def test_as_many_clients_as_rows_leaves_nothing_to_test_on(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    rng = np.random.default_rng(0)
+    features = tmp_path / "few.npz"
+    np.savez(features, features=rng.normal(size=(40, 8)), labels=np.arange(40) % 5)
+    arguments = ("--features", str(features), "--clients", "40", "--partition", "iid")
     assert run_json(capsys, *arguments)["methods"]["fedhip"]["accuracy"]["mean"] is None
     assert main(["run", *arguments]) == 0
     assert "–" in capsys.readouterr().out

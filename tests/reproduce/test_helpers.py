@@ -15,6 +15,7 @@ from typing import Any
 import pytest
 import torch
 
+from fedhip.cli.main import main
 from fedhip.data import write_features
 from fedhip.reproduce.helpers import helped, part_of
 from tests.reproduce.fakes import rows
@@ -92,18 +93,26 @@ def test_helpers_end_with_the_block_as_if_interrupted(tmp_path: Path) -> None:
     assert (tmp_path / "ended").exists()
 
 
-def reproduce(folder: Path, out: str, *more: str) -> subprocess.Popen[str]:
-    """Table I of a few rows, in a process of its own that an interrupt reaches."""
-    command = [
-        sys.executable, "-m", "fedhip", "reproduce", "table1", "--features", str(folder / "mine.npz"), "--clients", "4",
+def words(folder: Path, out: str, *more: str) -> list[str]:
+    """Table I of a few rows."""
+    write_features(folder / "mine.npz", rows())
+    return [
+        "reproduce", "table1", "--features", str(folder / "mine.npz"), "--clients", "4",
         "--concentrations", "0.5", "--seeds", "0", "1", "--methods", "fedavg,ditto,local,fedhip", "--rounds", "4",
         "--protocol", "both", "--out", str(folder / out), *more,
     ]  # fmt: skip
-    write_features(folder / "mine.npz", rows())
+
+
+def reproduce(folder: Path, out: str, *more: str) -> subprocess.Popen[str]:
+    """It in a process of its own that an interrupt reaches."""
     return subprocess.Popen(  # noqa: S603
-        command, start_new_session=True, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+        [sys.executable, "-m", "fedhip", *words(folder, out, *more)],
+        start_new_session=True,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
         preexec_fn=lambda: signal.signal(signal.SIGINT, signal.default_int_handler),
-    )  # fmt: skip
+    )
 
 
 def anybody_in(group: int) -> bool:
@@ -115,14 +124,21 @@ def anybody_in(group: int) -> bool:
     return True
 
 
+def locked(cells: Path) -> list[Path]:
+    """The lock files that somebody holds; one that was just made is held by nobody yet."""
+    held = {int(line.split()[5].split(":")[2]) for line in Path("/proc/locks").read_text().splitlines()}
+    return [path for path in cells.glob("*.lock") if path.stat().st_ino in held]
+
+
 def accuracies(out: Path) -> dict[str, Any]:
     return {path.stem: json.loads(path.read_text())["result"]["accuracy"] for path in out.glob("cells/tuning*.json")}
 
 
-def test_the_same_tables_with_more_processes(tmp_path: Path) -> None:
+def test_the_same_tables_with_more_processes(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     said = {}
-    for name, jobs in (("one", "1"), ("two", "2")):
-        said[name], _ = reproduce(tmp_path, name, "--jobs", jobs).communicate(timeout=PATIENCE)
+    assert main(words(tmp_path, "one", "--jobs", "1")) == 0
+    said["one"] = capsys.readouterr().out
+    said["two"], _ = reproduce(tmp_path, "two", "--jobs", "2").communicate(timeout=PATIENCE)
     one, two = tmp_path / "one", tmp_path / "two"
     assert accuracies(one) == accuracies(two) != {}
     for name in ("table1-paper.csv", "table1-tuned.csv"):
@@ -138,7 +154,7 @@ def test_the_same_tables_with_more_processes(tmp_path: Path) -> None:
 def test_an_interrupt_ends_all_of_them(tmp_path: Path) -> None:
     process = reproduce(tmp_path, "out", "--jobs", "3", "--rounds", "100000")
     cells = tmp_path / "out" / "cells"
-    until(lambda: len(list(cells.glob("*.lock"))) >= 3)
+    until(lambda: len(locked(cells)) == 3)
     os.killpg(process.pid, signal.SIGINT)
     _, said = process.communicate(timeout=PATIENCE)
     assert process.returncode == 130
@@ -147,8 +163,6 @@ def test_an_interrupt_ends_all_of_them(tmp_path: Path) -> None:
     until(lambda: not anybody_in(process.pid))
 
 
-def test_no_job_is_refused(tmp_path: Path) -> None:
-    process = reproduce(tmp_path, "out", "--jobs", "0")
-    _, said = process.communicate(timeout=PATIENCE)
-    assert process.returncode == 2
-    assert "the number of jobs must be at least 1, not 0" in said
+def test_no_job_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(words(tmp_path, "out", "--jobs", "0")) == 2
+    assert "the number of jobs must be at least 1, not 0" in capsys.readouterr().err
