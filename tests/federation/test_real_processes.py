@@ -30,6 +30,7 @@ from fedhip.runs import Run
 from tests import warm
 from tests.federation.doors import signed
 from tests.federation.samples import CLASSES, FOUR, ONE_SUM, WIDTH, sum_of, write_rows
+from tests.waiting import PATIENCE
 
 #: The engine's libraries warn one another.
 pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning")
@@ -78,7 +79,7 @@ class Demo:
             width=WIDTH,
             port=engine.free_port(),
             quorum=3,
-            deadline=60,
+            deadline=600,  # who is gone is found out before; who is slow is not to be left out
             **ONE_SUM,
         )
         serving.write_door(self.folder, init(self.folder, settings).address)
@@ -170,7 +171,7 @@ def require_that_a_twin_finds_its_place_taken(site: Path, twin: Path) -> None:
 
 def when_it_serves(run: Callable[[], Run]) -> Run:
     """The round, as soon as the server that was killed is there again."""
-    deadline = time.monotonic() + 60
+    deadline = time.monotonic() + PATIENCE
     while True:
         try:
             return run()
