@@ -3,7 +3,6 @@
 import os
 import signal
 from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 import torch
@@ -31,13 +30,13 @@ settings.register_profile(
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "default"))
 
 #: Files that take a minute and more, the longest first. Begun last, one of them would keep the others waiting.
-LONG = ("federation/test_real_processes.py", "test_examples.py", "test_pages.py")
+LONG = ("test_real_processes.py", "test_examples.py", "test_pages.py")
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Long files first; the others in the order in which they lie."""
-    rank = {Path(__file__).parent / name: place for place, name in enumerate(LONG)}
-    items.sort(key=lambda item: rank.get(item.path, len(LONG)))
+    rank = {name: place for place, name in enumerate(LONG)}
+    items.sort(key=lambda item: rank.get(item.path.name, len(LONG)))
 
 
 @pytest.fixture(autouse=True)
