@@ -89,7 +89,7 @@ def serve(place: str) -> None:
         signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # nobody waits for the forks: they tell how they ended
         print("ready", flush=True)
         while True:
-            ready, _, _ = select.select([door, 0], [], [])
+            ready, _, _ = select.select([door.fileno(), 0], [], [])
             if 0 in ready:
                 return
             caller, _ = door.accept()

@@ -34,7 +34,7 @@ def superexec(options: Sequence[str]) -> None:
     from flwr.supercore.superexec.executor import subprocess_executor
 
     of_engine(subprocess_executor, "subprocess")
-    subprocess_executor.subprocess = SimpleNamespace(Popen=start, DEVNULL=subprocess.DEVNULL)  # type: ignore[assignment]
+    vars(subprocess_executor)["subprocess"] = SimpleNamespace(Popen=start, DEVNULL=subprocess.DEVNULL)
     sys.argv = ["flower-superexec", *options]
     flower_superexec()
 
