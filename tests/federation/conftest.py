@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import warnings
 from collections.abc import Callable
 from pathlib import Path
@@ -24,14 +23,8 @@ def no_reports(request: pytest.FixtureRequest) -> None:
 
 
 @pytest.fixture
-def reports() -> None:
+def reports(pictures: None) -> None:
     """Draw them."""
-
-
-@pytest.fixture(autouse=True)
-def no_power_cuts(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A disk takes its time to make sure."""
-    monkeypatch.setattr(os, "fsync", lambda _: None)
 
 
 @pytest.fixture

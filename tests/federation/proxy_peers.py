@@ -11,7 +11,7 @@ import socket
 import ssl
 import threading
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
@@ -27,9 +27,13 @@ from fedhip.federation.agreement.credentials import (
 from fedhip.federation.operations.supervisor import write_json
 from fedhip.federation.transport.callers import Callers, public_pem
 from fedhip.federation.transport.proxy import Limits, Proxy, inner_tls, listen, outer_tls
+from tests.waiting import PATIENCE
 
-#: Short, so that tests of slow callers are quick.
-QUICK = Limits(body=100_000, head=4096, connections=12, per_address=8, handshake=2, idle=2, to_head=0.3, stall=0.3)
+#: Little, so that tests of large calls are quick.
+SMALL = Limits(body=100_000, head=4096, connections=12, per_address=8)
+#: For slow callers: what is tested is cut off at once, and nothing else is, on a busy machine either.
+NO_TLS, IDLE = replace(SMALL, handshake=0.3), replace(SMALL, idle=0.3)
+SLOW_HEAD, SLOW_BODY = replace(SMALL, to_head=0.3), replace(SMALL, stall=0.3)
 
 
 def make_credentials(folder: Path) -> Path:
@@ -120,7 +124,7 @@ class Door:
     def connect(self) -> ssl.SSLSocket:
         """A TLS connection to it."""
         context = ssl.create_default_context(cafile=str(self.credentials / "ca" / "ca.crt"))
-        plain = socket.create_connection(("127.0.0.1", self.port), timeout=10)
+        plain = socket.create_connection(("127.0.0.1", self.port), timeout=PATIENCE)
         return context.wrap_socket(plain, server_hostname="127.0.0.1")
 
     def raw(self, data: bytes) -> bytes:
@@ -132,7 +136,7 @@ class Door:
     def post(self, path: str = "/v1/fleet/pull-messages", body: bytes = b"x", **more: str) -> Answer:
         """A site's call."""
         context = ssl.create_default_context(cafile=str(self.credentials / "ca" / "ca.crt"))
-        connection = http.client.HTTPSConnection("127.0.0.1", self.port, timeout=10, context=context)
+        connection = http.client.HTTPSConnection("127.0.0.1", self.port, timeout=PATIENCE, context=context)
         connection.request("POST", path, body, {**signed(self.credentials / "a"), **more})
         response = connection.getresponse()
         whole = response.read()
@@ -150,7 +154,7 @@ def read_all(tls: ssl.SSLSocket) -> bytes:
 
 
 @contextlib.contextmanager
-def open_door(credentials: Path, limits: Limits = QUICK, behind: Behind | None = None) -> Iterator[Door]:
+def open_door(credentials: Path, limits: Limits = SMALL, behind: Behind | None = None) -> Iterator[Door]:
     """A proxy and a server behind it, until the block ends."""
     behind = behind or Behind()
     server = ThreadingHTTPServer(("127.0.0.1", 0), behind.handler())

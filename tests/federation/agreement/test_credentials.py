@@ -37,6 +37,7 @@ from fedhip.federation.agreement.credentials import (
     verify,
 )
 from fedhip.federation.errors import SetupError
+from tests.waiting import PATIENCE
 
 # Made by ssh-keygen -t ecdsa -b 384, and its fingerprint by ssh-keygen -l.
 ANNA = (
@@ -230,7 +231,7 @@ def _greeting(port: int, authority: Path, host: str) -> bytes:
     context = ssl.create_default_context(cafile=str(authority))
     context.verify_flags |= ssl.VERIFY_X509_STRICT
     with (
-        socket.create_connection(("127.0.0.1", port), timeout=5) as plain,
+        socket.create_connection(("127.0.0.1", port), timeout=PATIENCE) as plain,
         context.wrap_socket(plain, server_hostname=host) as secure,
     ):
         return secure.recv(5)

@@ -38,7 +38,7 @@ from fedhip.federation.transport.bounds import PIECE, Bounds, bound_pulls
 from fedhip.federation.transport.exchange import Exchange, SiteQuestion, SiteReply
 from fedhip.federation.transport.wire import Envelope, Letter, RoundStep, to_records
 from tests.federation.grid import ENGINE, Clock
-from tests.federation.proxy_peers import QUICK, make_credentials, open_door, read_all, signed
+from tests.federation.proxy_peers import SMALL, make_credentials, open_door, read_all, signed
 from tests.federation.samples import CLASSES, FOUR, WIDTH
 
 ENVELOPE = Envelope(b"s" * 32, "agreement", "roster", RoundStep.MASK)
@@ -287,7 +287,7 @@ def test_the_engine_s_server_stores_nothing_of_it(bounded_link: None, tmp_path: 
 def test_one_site_has_few_calls_at_once(tmp_path: Path) -> None:
     """The engine holds the body of each call until it is whole."""
     credentials = make_credentials(tmp_path)
-    limits = replace(QUICK, per_site=2, stall=5)
+    limits = replace(SMALL, per_site=2)
     with open_door(credentials, limits) as door, contextlib.ExitStack() as stack:
 
         def begin() -> ssl.SSLSocket:

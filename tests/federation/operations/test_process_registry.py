@@ -7,26 +7,26 @@ import json
 import os
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import pytest
 
 from fedhip.federation.errors import EngineError
 from fedhip.federation.operations import process_registry
+from tests.waiting import PATIENCE, until
 
-SLEEP = [sys.executable, "-S", "-c", "import time; time.sleep(60)"]
+SLEEP = [sys.executable, "-S", "-c", "import time; time.sleep(600)"]
 STUBBORN = [
     sys.executable,
     "-S",
     "-c",
-    "import signal,time; signal.signal(signal.SIGTERM, signal.SIG_IGN); print('deaf', flush=True); time.sleep(60)",
+    "import signal,time; signal.signal(signal.SIGTERM, signal.SIG_IGN); print('deaf', flush=True); time.sleep(600)",
 ]
 PARENT = [
     sys.executable,
     "-S",
     "-c",
-    f"import subprocess,time; p = subprocess.Popen({SLEEP!r}); print(p.pid, flush=True); time.sleep(60)",
+    f"import subprocess,time; p = subprocess.Popen({SLEEP!r}); print(p.pid, flush=True); time.sleep(600)",
 ]
 
 
@@ -37,11 +37,9 @@ def launch(tmp_path: Path, command: list[str], name: str = "program") -> subproc
 
 
 def text_of(tmp_path: Path) -> str:
-    deadline = time.monotonic() + 10
-    while not (text := (tmp_path / "program.log").read_text()).strip():
-        assert time.monotonic() < deadline
-        time.sleep(0.02)
-    return text
+    log = tmp_path / "program.log"
+    until(lambda: log.read_text().strip())
+    return log.read_text()
 
 
 def test_a_process_is_found_again_and_ended(tmp_path: Path) -> None:
@@ -50,7 +48,7 @@ def test_a_process_is_found_again_and_ended(tmp_path: Path) -> None:
     assert found is not None
     assert found.pid == process.pid
     assert process_registry.end([found], tmp_path / "pids") == ["program"]
-    assert process.wait(5) == -15
+    assert process.wait(PATIENCE) == -15
     assert process_registry.recorded(tmp_path / "pids") == []
     assert not process_registry.is_alive(found)
 
@@ -59,7 +57,7 @@ def test_one_that_does_not_listen_is_ended_by_force(tmp_path: Path) -> None:
     process = launch(tmp_path, STUBBORN)
     text_of(tmp_path)
     process_registry.end(process_registry.recorded(tmp_path / "pids"), tmp_path / "pids", grace=0.3)
-    assert process.wait(5) == -9
+    assert process.wait(PATIENCE) == -9
 
 
 def test_what_it_started_ends_with_it_even_after_its_own_death(tmp_path: Path) -> None:
@@ -69,10 +67,14 @@ def test_what_it_started_ends_with_it_even_after_its_own_death(tmp_path: Path) -
     process.wait()
     assert Path(f"/proc/{child}").exists()
     assert process_registry.end(process_registry.recorded(tmp_path / "pids"), tmp_path / "pids", grace=2) == ["program"]
-    deadline = time.monotonic() + 5
-    while Path(f"/proc/{child}").exists() and "Z" not in Path(f"/proc/{child}/stat").read_text().split()[2]:
-        assert time.monotonic() < deadline
-        time.sleep(0.02)
+    until(lambda: not runs(child))
+
+
+def runs(process: int) -> bool:
+    try:
+        return Path(f"/proc/{process}/stat").read_text().split()[2] != "Z"
+    except OSError:  # it may go between two looks
+        return False
 
 
 @pytest.mark.parametrize("change", [{"start": 1}, {"boot": "another"}])

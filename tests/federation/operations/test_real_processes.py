@@ -7,7 +7,6 @@ import shutil
 import signal
 import ssl
 import subprocess
-import sys
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -28,8 +27,10 @@ from fedhip.federation.site.folder import open_site
 from fedhip.federation.transport import engine
 from fedhip.privacy.attacks import Upload, every_row, single_rows
 from fedhip.runs import Run
+from tests import warm
 from tests.federation.proxy_peers import signed
 from tests.federation.samples import CLASSES, FOUR, ONE_SUM, WIDTH, sum_of, write_rows
+from tests.waiting import PATIENCE
 
 #: The engine's libraries warn one another.
 pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning")
@@ -47,10 +48,8 @@ def own_surroundings(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_four_sites_as_in_the_example(tmp_path: Path) -> None:
     """The script that the newcomer's page names, with the embedded backbone, TLS, keys and masks."""
-    path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
-    done = subprocess.run(  # noqa: S603
-        [EXAMPLE, tmp_path / "demo"], capture_output=True, text=True, env={**os.environ, "PATH": path}
-    )
+    environment = {**os.environ, "PATH": warm.path()}
+    done = subprocess.run([EXAMPLE, tmp_path / "demo"], capture_output=True, text=True, env=environment)  # noqa: S603
     assert done.returncode == 0, done.stderr
     for text in ("the round is finished", "connected", "finished:completed", "all is well", "ended the server"):
         assert text in done.stdout
@@ -81,7 +80,7 @@ class Demo:
             width=WIDTH,
             port=engine.free_port(),
             quorum=3,
-            deadline=60,
+            deadline=600,  # who is gone is found out before; who is slow is not to be left out
             **ONE_SUM,
         )
         serving.write_endpoint(self.folder, made.address)
@@ -173,7 +172,7 @@ def require_that_a_twin_finds_its_place_taken(site: Path, twin: Path) -> None:
 
 def when_it_serves(run: Callable[[], Run]) -> Run:
     """The round, as soon as the server that was killed is there again."""
-    deadline = time.monotonic() + 60
+    deadline = time.monotonic() + PATIENCE
     while True:
         try:
             return run()

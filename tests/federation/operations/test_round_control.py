@@ -6,7 +6,6 @@ import json
 import os
 import sys
 import threading
-import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -20,6 +19,7 @@ from fedhip.federation.operations.paths import ServerPaths, StatePaths
 from fedhip.federation.operations.supervisor import Program, Supervisor
 from fedhip.federation.transport.control import EngineRun
 from fedhip.federation.transport.proxy import listen
+from tests.waiting import PATIENCE, until
 
 PYTHON = [sys.executable, "-S", "-u", "-c"]
 
@@ -63,19 +63,12 @@ def in_thread(supervisor_: Supervisor) -> threading.Thread:
     return thread
 
 
-def until(condition: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + 20
-    while not condition():
-        assert time.monotonic() < deadline
-        time.sleep(0.02)
-
-
 def test_what_dies_is_started_again_with_its_last_words(watched: tuple[Supervisor, list[str], Path]) -> None:
     found, said, folder = watched
-    kept = program(folder, "print('I run'); import time; time.sleep(60)")
+    kept = program(folder, "print('I run'); import time; time.sleep(600)")
     found.start(kept)
     assert kept.process is not None
-    assert found.wait_for(kept, lambda: "I run" in supervisor.since(kept.log, 0), 20)
+    assert found.wait_for(kept, lambda: "I run" in supervisor.since(kept.log, 0), PATIENCE)
     first = kept.process.pid
     thread = in_thread(found)
     kept.process.kill()
@@ -104,9 +97,9 @@ def test_programs_end_in_the_reverse_order(watched: tuple[Supervisor, list[str],
         "import os,signal,sys,time\ndef bye(*_):\n open('order','a').write(NAME); os._exit(0)\nsignal.signal(15,bye)\n"
     )
     for name in "ab":
-        one = program(folder, f"NAME={name!r}\n{code}os.chdir({str(folder)!r})\nprint(1)\ntime.sleep(60)", name)
+        one = program(folder, f"NAME={name!r}\n{code}os.chdir({str(folder)!r})\nprint(1)\ntime.sleep(600)", name)
         found.start(one)
-        assert found.wait_for(one, lambda log=one.log: supervisor.size(log) > 0, 20)  # type: ignore[misc]
+        assert found.wait_for(one, lambda log=one.log: supervisor.size(log) > 0, PATIENCE)  # type: ignore[misc]
     found.end()
     assert (folder / "order").read_text() == "ba"
 
@@ -115,8 +108,8 @@ def test_one_that_ends_before_it_is_ready(watched: tuple[Supervisor, list[str], 
     found, _, folder = watched
     short = program(folder, "print('bad setting')")
     found.start(short)
-    assert not found.wait_for(short, lambda: False, 20)
-    deaf = program(folder, "import time; time.sleep(60)", "deaf")
+    assert not found.wait_for(short, lambda: False, PATIENCE)
+    deaf = program(folder, "import time; time.sleep(600)", "deaf")
     found.start(deaf)
     with pytest.raises(EngineError, match="deaf is not ready after 0 s"):
         found.wait_for(deaf, lambda: False, 0.1)
@@ -137,15 +130,15 @@ def test_a_command_started_apart_says_when_it_is_ready(tmp_path: Path) -> None:
     state = StatePaths(tmp_path / "state")
     state.prepare()
     ready = "import json,os,sys,time; json.dump({'said': 'here', 'pid': os.getpid()}, open(sys.argv[1], 'w')); "
-    command = [*PYTHON, ready + "time.sleep(60)", str(state.ready)]
-    assert supervisor.detach("x", command, state=state, log=state.log("x"), seconds=20) == "here"
+    command = [*PYTHON, ready + "time.sleep(600)", str(state.ready)]
+    assert supervisor.detach("x", command, state=state, log=state.log("x"), seconds=PATIENCE) == "here"
     with pytest.raises(EngineError, match="runs already"):
-        supervisor.detach("x", command, state=state, log=state.log("x"), seconds=20)
+        supervisor.detach("x", command, state=state, log=state.log("x"), seconds=PATIENCE)
     assert process_registry.end(process_registry.recorded(state.pids), state.pids) == ["x"]
     failing = [*PYTHON, "raise SystemExit('fedhip: no such key; make one')"]
     with pytest.raises(EngineError, match=r"^no such key; make one$"):
-        supervisor.detach("x", failing, state=state, log=state.log("x"), seconds=20)
-    deaf = [*PYTHON, "import time; time.sleep(60)"]
+        supervisor.detach("x", failing, state=state, log=state.log("x"), seconds=PATIENCE)
+    deaf = [*PYTHON, "import time; time.sleep(600)"]
     with pytest.raises(EngineError, match="not ready"):
         supervisor.detach("deaf", deaf, state=state, log=state.log("deaf"), seconds=0.3)
     assert process_registry.find(state.pids, "deaf") is None
@@ -299,7 +292,7 @@ def test_status_without_a_server(place: ServerPaths) -> None:
 
 
 def test_stop_ends_sites_and_server_and_nothing_else(made: Path) -> None:
-    sleep = [*PYTHON, "import time; time.sleep(60)"]
+    sleep = [*PYTHON, "import time; time.sleep(600)"]
     other = process_registry.start(
         "serve", sleep, records=made.parent / "pids", log=made.parent / "log", env=os.environ
     )
@@ -310,7 +303,7 @@ def test_stop_ends_sites_and_server_and_nothing_else(made: Path) -> None:
             name, sleep, records=state.pids, log=state.log(name), env=os.environ
         )
     assert round_control.stop(made) == ["site-a (site, node)", "the server (serve)"]
-    assert all(process.wait(5) == -15 for process in running.values())
+    assert all(process.wait(PATIENCE) == -15 for process in running.values())
     assert round_control.stop(made) == []
     assert other.poll() is None
     other.kill()

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import dataclasses
 import datetime
 import logging
 import os
 import socket
 import ssl
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 import httpx
@@ -23,7 +22,20 @@ from fedhip.federation.agreement.credentials import read_private_key
 from fedhip.federation.operations.supervisor import write_json
 from fedhip.federation.transport.callers import Callers, NotPassedError, public_pem
 from fedhip.federation.transport.proxy import Proxy, inner_tls, listen, outer_tls
-from tests.federation.proxy_peers import QUICK, Behind, Door, make_credentials, open_door, read_all, signed
+from tests.federation.proxy_peers import (
+    IDLE,
+    NO_TLS,
+    SLOW_BODY,
+    SLOW_HEAD,
+    SMALL,
+    Behind,
+    Door,
+    make_credentials,
+    open_door,
+    read_all,
+    signed,
+)
+from tests.waiting import PATIENCE, until
 
 
 @pytest.fixture(scope="module")
@@ -162,7 +174,7 @@ def test_connection_headers_and_addresses_are_ours_to_say(door: Door) -> None:
 
 
 def test_a_large_body_is_refused_by_its_length(door: Door, credentials: Path) -> None:
-    answer = door.raw(head(credentials, **{"content-length": str(QUICK.body + 1)}))
+    answer = door.raw(head(credentials, **{"content-length": str(SMALL.body + 1)}))
     assert answer.startswith(b"HTTP/1.1 413")
     assert door.behind.seen == []
 
@@ -176,59 +188,64 @@ def test_a_large_body_is_refused_while_it_comes(
             for _ in range(20):
                 tls.sendall(b"2710\r\n" + bytes(10_000) + b"\r\n")
         read_all(tls)
-    _wait_for(lambda: "refused 413" in caplog.text)
+    until(lambda: "refused 413" in caplog.text)
     assert door.behind.seen == []
 
 
 def test_a_large_head_is_refused(door: Door, credentials: Path) -> None:
-    answer = door.raw(head(credentials, **{"x-long": "y" * (2 * QUICK.head)}))
+    answer = door.raw(head(credentials, **{"x-long": "y" * (2 * SMALL.head)}))
     assert answer.startswith(b"HTTP/1.1 431")
     assert door.behind.seen == []
 
 
-def test_slow_heads_and_bodies_are_cut_off(door: Door, credentials: Path, caplog: pytest.LogCaptureFixture) -> None:
-    start = time.monotonic()
-    with door.connect() as tls:  # slowloris: a byte now and then, never an end
-        with contextlib.suppress(ConnectionError, ssl.SSLError):
-            for byte in b"POST /v1/fleet/get-run HTTP/1.1\r\n":
-                tls.sendall(bytes([byte]))
-                time.sleep(0.05)
-                if time.monotonic() - start > 1:
-                    break
-        read_all(tls)
-    assert time.monotonic() - start < 3
-    assert "the head of the request came too slowly" in caplog.text
-    answer = door.raw(head(credentials, **{"content-length": "100"}) + b"half")
-    assert answer.startswith(b"HTTP/1.1 408")
-    assert door.behind.seen == []
+def test_slow_heads_and_bodies_are_cut_off(credentials: Path, caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.INFO, "fedhip.proxy")
+    with open_door(credentials, SLOW_HEAD) as door:
+        with door.connect() as tls:  # slowloris: a byte now and then, never an end
+            with contextlib.suppress(ConnectionError, ssl.SSLError):
+                for byte in b"POST /v1/fleet/get-run HTTP/1.1\r\n":
+                    tls.sendall(bytes([byte]))
+                    time.sleep(0.05)
+            read_all(tls)
+        assert "the head of the request came too slowly" in caplog.text
+        assert door.behind.seen == []
+    with open_door(credentials, SLOW_BODY) as door:
+        answer = door.raw(head(credentials, **{"content-length": "100"}) + b"half")
+        assert answer.startswith(b"HTTP/1.1 408")
+        assert door.behind.seen == []
 
 
 def test_one_that_never_speaks_is_cut_off(credentials: Path) -> None:
-    limits = dataclasses.replace(QUICK, idle=0.3, handshake=0.3)
-    with open_door(credentials, limits) as door:
+    with open_door(credentials, IDLE) as door:
         assert door.raw(b"") == b""
-        with socket.create_connection(("127.0.0.1", door.port), timeout=10) as plain:
-            assert plain.recv(1) == b""  # no TLS either
+    with (
+        open_door(credentials, NO_TLS) as door,
+        socket.create_connection(("127.0.0.1", door.port), timeout=PATIENCE) as plain,
+    ):
+        assert plain.recv(1) == b""  # no TLS either
 
 
 def test_too_many_connections_are_turned_away(door: Door, caplog: pytest.LogCaptureFixture) -> None:
     with contextlib.ExitStack() as stack:
-        for _ in range(QUICK.per_address):
+        for _ in range(SMALL.per_address):
             stack.enter_context(door.connect())
         with pytest.raises((ConnectionError, ssl.SSLError)):
             door.connect()
     assert "too many connections" in caplog.text
-    _wait_for(lambda: _passes(door))
+    until(lambda: _passes(door))
 
 
-def test_an_answer_streams_and_one_who_does_not_read_is_cut_off(credentials: Path) -> None:
+def test_an_answer_streams_and_one_who_does_not_read_is_cut_off(
+    credentials: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO, "fedhip.proxy")
     behind = Behind(answer=os.urandom(24 << 20))
     with open_door(credentials, behind=behind) as door:
         assert door.post().body == behind.answer
-        with door.connect() as tls:
-            tls.sendall(head(credentials, **{"content-length": "0"}))
-            time.sleep(1.5)
-            assert len(read_all(tls)) < len(behind.answer)
+    with open_door(credentials, SLOW_BODY, behind=behind) as door, door.connect() as tls:
+        tls.sendall(head(credentials, **{"content-length": "0"}))
+        until(lambda: "the answer was read too slowly" in caplog.text)
+        assert len(read_all(tls)) < len(behind.answer)
 
 
 def test_an_early_answer_arrives(credentials: Path) -> None:
@@ -248,7 +265,7 @@ def test_without_a_server_the_caller_is_told_to_come_again(credentials: Path) ->
             tls=outer_tls(credentials / "server" / "server.pem", credentials / "server" / "server.key"),
             inner_tls=inner_tls(credentials / "ca" / "ca.crt"),
             callers=Callers(credentials / "callers.json"),
-            limits=QUICK,
+            limits=SMALL,
         )
         task = asyncio.create_task(proxy.serve(listener))
         door = Door(listener.getsockname()[1], Behind(), credentials)
@@ -332,10 +349,3 @@ def _passes(door: Door) -> bool:
         return door.post().status == 200
     except OSError:
         return False
-
-
-def _wait_for(condition: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + 5
-    while not condition():
-        assert time.monotonic() < deadline
-        time.sleep(0.05)

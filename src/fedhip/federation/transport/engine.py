@@ -20,6 +20,9 @@ LOOPBACK = "127.0.0.1"
 #: The folder that the engine takes as an app. A site runs this one and no other.
 APP = Path(__file__).parents[1] / "app"
 
+#: Our program around the engine's SuperExec.
+EXECUTOR = "fedhip.federation.transport.executor"
+
 _PROGRAMS = ("flower-superlink", "flower-superexec", "flwr-serverapp", "flwr-clientapp")
 
 
@@ -86,11 +89,14 @@ def superlink(
 
 
 def superexec(*, port: int, secret: Path, authority: Path | None, parent: int | None = None) -> list[str]:
-    """Starts the apps, for the server or a node, which know it by a secret; without an authority over plain HTTP."""
+    """Starts the apps, for the server or a node, which know it by a secret; without an authority over plain HTTP.
+
+    It runs inside our own program, by which a site's app starts in less time.
+    """
     trust = ["--insecure"] if authority is None else ["--root-certificates", str(authority)]
     until = [] if parent is None else ["--parent-pid", str(parent)]
     return [
-        str(programs() / "flower-superexec"),
+        *module(EXECUTOR),
         *("--runtime-api-address", f"{LOOPBACK}:{port}"),
         *trust,
         *("--superexec-auth-secret-file", str(secret)),
