@@ -19,10 +19,11 @@ from typing import Any
 import numpy as np
 import torch
 
-from fedhip.core.conformal import class_misses, classes_within, target_misses, threshold
+from fedhip.core.choice.conformal import class_misses, classes_within, target_misses, threshold
 from fedhip.data import make_partition, read_features
-from fedhip.phases import Client, Personalization
-from fedhip.simulation import federate
+from fedhip.simulation.client import Client
+from fedhip.simulation.driver import federate
+from fedhip.simulation.personalization import Personalization
 
 COVERAGE = 0.9
 #: n₀; None: from how much the clients differ, as a run does.

@@ -12,15 +12,14 @@ from sklearn.utils.estimator_checks import parametrize_with_checks
 
 import fedhip
 from fedhip.cli.main import main
-from fedhip.core.conformal import CoverageError, common_threshold, pooled_rows, threshold
+from fedhip.core.choice.conformal import CoverageError, common_threshold, pooled_rows, threshold
 from fedhip.core.errors import FedHiPError
 from fedhip.data import FeatureSet, feature_set, make_partition, read_features, split_clients, write_features
-from fedhip.hold_out import hold_out, hold_out_fold
-from fedhip.phases import Client
-from fedhip.repeats import RepeatedRowsWarning, near_pairs
-from fedhip.simulation import SharedGroupWarning
+from fedhip.simulation.client import Client, SharedGroupWarning
+from fedhip.simulation.hold_out import hold_out, hold_out_fold
+from fedhip.simulation.repeats import RepeatedRowsWarning, near_pairs
+from fedhip.simulation.tasks import TaskError, label_metrics
 from fedhip.sklearn import FedHiPClassifier, FedHiPRegressor
-from fedhip.tasks import TaskError, label_metrics
 
 SITES = ("a", "b", "c")
 

@@ -7,11 +7,13 @@ from sklearn.linear_model import Ridge
 from sklearn.metrics import mean_absolute_error, r2_score, root_mean_squared_error
 from sklearn.model_selection import LeaveOneGroupOut, LeaveOneOut
 
-from fedhip.core.ridge import RidgePath
+from fedhip.core import RidgePath
 from fedhip.core.targets import TargetRows
-from fedhip.phases import Client, Personalization
-from fedhip.simulation import PAPER, RidgeOptions, federate, simulate
-from fedhip.tasks import regression_metrics
+from fedhip.simulation.client import Client
+from fedhip.simulation.driver import federate, simulate
+from fedhip.simulation.options import PAPER, RidgeOptions
+from fedhip.simulation.personalization import Personalization
+from fedhip.simulation.tasks import regression_metrics
 
 WIDTH = 4
 

@@ -6,13 +6,12 @@ import torch
 from sklearn.linear_model import Ridge
 from sklearn.model_selection import GroupKFold, LeaveOneGroupOut
 
-from fedhip.core import PersonalizationPath, RegularizationPath, Statistics, personalize
-from fedhip.core.aggregation import GlobalSystem
+from fedhip.core import PersonalizationPath, RegularizationPath, RidgePath, Statistics, personalize
+from fedhip.core.choice.prior import SMOOTHINGS, TEMPERATURES, PriorLosses
+from fedhip.core.choice.selection import FOLDS, fold_of, nested_hits
 from fedhip.core.discriminant import Discriminant
 from fedhip.core.groups import classes_without
-from fedhip.core.prior import SMOOTHINGS, TEMPERATURES, PriorLosses
-from fedhip.core.ridge import RidgePath
-from fedhip.core.selection import FOLDS, fold_of, nested_hits
+from fedhip.core.ridge.aggregation import GlobalSystem
 from fedhip.core.solvers import factorize
 from fedhip.utils.groups import group_numbers
 

@@ -15,7 +15,7 @@ from safetensors.torch import load_file, save_file
 
 from fedhip import FedHiPError, Statistics
 from fedhip.core.errors import FileAlteredError, FileFormatError, FileVersionError, StatisticsError
-from fedhip.core.fixedpoint import GridStatistics
+from fedhip.core.exact.fixedpoint import GridStatistics
 from fedhip.core.statistics import unpack
 
 RNG = np.random.default_rng(0)
@@ -237,7 +237,7 @@ def test_no_altered_byte_of_a_grid_file_gives_other_statistics(grid_file: Path) 
 @pytest.mark.parametrize(
     ("metadata", "error", "message"),
     [
-        ({"schema": "2"}, FileVersionError, "upgrade fedhip"),
+        ({"schema": "3"}, FileVersionError, "upgrade fedhip"),
         ({"format": "fedhip.statistics"}, FileFormatError, "not of fedhip grid statistics"),
         ({"fraction_bits": "63"}, FileFormatError, "from 0 to 62"),
         ({"fraction_bits": "x"}, FileFormatError, "does not hold statistics on a grid"),

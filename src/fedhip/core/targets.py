@@ -18,8 +18,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from fedhip.core.columns import Columns
-from fedhip.core.fixedpoint import round_features
+from fedhip.core.exact.columns import Columns
+from fedhip.core.exact.fixedpoint import round_features
 from fedhip.core.rows import one_hot
 from fedhip.core.standardization import Standardization
 from fedhip.core.statistics import Statistics

@@ -20,17 +20,9 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from safetensors.numpy import save
 
-from fedhip.data.array_files import (
-    Arrays,
-    as_text,
-    encode_names,
-    named_labels,
-    named_targets,
-    names_in,
-    read_arrays,
-)
-from fedhip.data.dataset import CLASSIFICATION, set_row_fields, update_array, update_row_fields
+from fedhip.data.array_files import Arrays, as_text, encode_names, named_labels, named_targets, names_in, read_arrays
 from fedhip.data.errors import FeatureFileError
+from fedhip.data.sets.dataset import CLASSIFICATION, set_row_fields, update_array, update_row_fields
 from fedhip.utils.files import private_file, write_private
 
 

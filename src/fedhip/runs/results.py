@@ -10,12 +10,14 @@ import numpy as np
 import torch
 
 from fedhip import __version__
-from fedhip.core.calibration import choose_temperature
+from fedhip.core.choice.calibration import choose_temperature
 from fedhip.heads import Head, Ridge
 from fedhip.methods import METHODS, MethodRun
 from fedhip.runs.folder import SCHEMA, head_of
-from fedhip.simulation import BALANCED, ClientResult, Outcome, summarize
-from fedhip.tasks import METRICS, summarize_metrics
+from fedhip.simulation.driver import BALANCED
+from fedhip.simulation.metrics import summarize
+from fedhip.simulation.outcome import ClientResult, Outcome
+from fedhip.simulation.tasks import METRICS, summarize_metrics
 
 Json = dict[str, Any]
 

@@ -15,7 +15,7 @@ from fedhip.runs.report.comparison import Comparison, compare
 from fedhip.runs.report.findings import Findings, read_runs, standard_error, thirds
 from fedhip.runs.report.record import RunRecord
 from fedhip.runs.report.regression import TargetPage
-from fedhip.tasks import TaskError
+from fedhip.simulation.tasks import TaskError
 from fedhip.utils import text, words
 
 if TYPE_CHECKING:

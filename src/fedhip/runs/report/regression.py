@@ -9,11 +9,11 @@ from typing import Any
 
 import numpy as np
 
-from fedhip.core.conformal import CoverageError
+from fedhip.core.choice.conformal import CoverageError
 from fedhip.runs.report import figures
 from fedhip.runs.report.findings import Findings
 from fedhip.runs.report.svg import colour, inline
-from fedhip.tasks import METRICS, thresholds_of
+from fedhip.simulation.tasks import METRICS, thresholds_of
 from fedhip.utils.text import plain, short
 from fedhip.utils.words import count
 

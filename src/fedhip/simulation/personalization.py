@@ -1,0 +1,226 @@
+"""Phase 3: α by leave-one-out on a client's own training rows, and its model."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from fedhip.core import DEFAULT_ALPHAS, PersonalizationPath
+from fedhip.core.affine import AffineModel, masked
+from fedhip.core.choice.calibration import log_losses
+from fedhip.core.choice.conformal import class_misses, score_scale, target_misses
+from fedhip.core.choice.selection import FOLDS, nested, pick, without_fold
+from fedhip.core.exact.fixedpoint import GridStatistics
+from fedhip.core.ridge.personalization import require_part
+from fedhip.core.rows import one_hot
+from fedhip.core.solvers import require_alpha
+from fedhip.simulation.client import Client
+from fedhip.simulation.federation import Federation
+from fedhip.simulation.options import Alpha
+
+#: Probabilities are calibrated on so many rows of a client at most.
+CALIBRATION_ROWS = 256
+
+
+@dataclass(frozen=True, eq=False)
+class Personalization:
+    """Phase 3 at one client: α, the model, and what leave-one-out says of it.
+
+    `curve` is the leave-one-out accuracy at each α of the head's grid, where it was looked at. `estimate` is the
+    accuracy that may be expected: that of rows left out, with α (and β) chosen without them. Of real targets both are
+    mean squared errors, in units of the targets' variances. The log-losses over the
+    grid of temperatures are sums over its rows, of its own model and of the global one. Heads other than the ridge have
+    grids of their own (see `fedhip.heads`). `misses` say how far rows left out are from being right, by its own model
+    and by the global one (`fedhip.core.conformal`); `miss_scale` is what those of its own model are multiples of.
+    """
+
+    alpha: float
+    model: AffineModel
+    own: str
+    local_classes: Tensor
+    curve: list[float] | None
+    estimate: float
+    log_losses: list[float]
+    global_log_losses: list[float]
+    misses: list[list[float]] = field(default_factory=list)
+    miss_scale: float = 1.0
+    global_misses: list[list[float]] = field(default_factory=list)
+
+    @classmethod
+    def of(
+        cls,
+        federation: Federation,
+        client: Client,
+        alpha: Alpha = "loo",
+        *,
+        alphas: Sequence[float] | None = None,
+        only_local_classes: bool = False,
+        own: GridStatistics | None = None,
+        last: bool = False,
+    ) -> Personalization:
+        """Choose α on the client's training rows, and solve; `own` are its statistics, where they are at hand.
+
+        After the `last` client nobody needs the federation's factor: it makes room for that client's model.
+        """
+        if federation.encoding.targets is not None:
+            return cls._of_targets(federation, client, alpha, alphas, only_local_classes, own)
+        grid = federation.grid
+        labels = torch.as_tensor(client.train[1], device=grid.device)
+        local_classes = torch.bincount(labels, minlength=grid.num_classes) > 0
+        mask = local_classes if only_local_classes else None
+        groups = client.group_tensor
+        # A group is left out whole, and so looked at whole.
+        judged = calibration_rows(len(labels)) if groups is None else torch.arange(len(labels))
+        if alpha == "loo":
+            looked = _look(federation, client, sorted(DEFAULT_ALPHAS if alphas is None else alphas), only_local_classes)
+            chosen, curve, estimate = looked[:3]
+            scores, common, by_others = (part[judged] for part in looked[3:])
+            del looked
+        else:
+            chosen, curve = require_alpha(alpha), None
+            F, targets = _targets(federation, client, judged)
+            common = federation._system.left_out(F, targets, groups=groups) / targets.amax(dim=1, keepdim=True)
+        if last:
+            federation.release()
+        if own is None:
+            own = federation.encoding.statistics(client, grid.num_classes, grid.device)
+        if alpha == "loo":
+            model = federation.model(own, chosen, client=client.name)
+        else:
+            require_part(grid, own, client.name)
+            if chosen > 0.0:
+                system = federation.own_system(own, chosen, client=client.name)
+                scores = system.left_out(F, targets, 1.0 + chosen, groups) / targets.amax(dim=1, keepdim=True)
+                model = federation.on_raw(system.G)
+            else:
+                scores, model = common, federation.common
+            estimate, by_others = _accuracy(masked(scores, mask), labels[judged]), scores
+        return cls(
+            chosen,
+            model,
+            own.digest(),
+            local_classes,
+            curve,
+            estimate,
+            log_losses(masked(scores, mask), labels[judged]).tolist(),
+            log_losses(common, labels[judged]).tolist(),
+            [class_misses(masked(by_others, mask), labels[judged]).tolist()],
+            score_scale(scores),
+            [class_misses(common, labels[judged]).tolist()],
+        )
+
+    @classmethod
+    def _of_targets(
+        cls,
+        federation: Federation,
+        client: Client,
+        alpha: Alpha,
+        alphas: Sequence[float] | None,
+        only_local_classes: bool,
+        own: GridStatistics | None,
+    ) -> Personalization:
+        """The same of real targets, and of rows that have weights."""
+        grid, given = federation.grid, alpha != "loo"
+        tried = [require_alpha(float(alpha))] if given else sorted(DEFAULT_ALPHAS if alphas is None else alphas)
+        chosen, curve, estimate, scores, common, by_others = _look(federation, client, tried, only_local_classes)
+        own = own or federation.encoding.statistics(client, grid.num_classes, grid.device)
+        model = federation.model(own, chosen, client=client.name)
+        judged = calibration_rows(len(scores))
+        local = torch.ones(grid.num_classes, dtype=torch.bool)
+        losses: tuple[list[float], list[float]] = ([], [])
+        if federation.is_regression:
+            truth = torch.as_tensor(np.array(client.train[1], np.float64)).to(scores)
+            misses = [
+                target_misses(federation.target_values(part), truth)[judged].mT.tolist() for part in (by_others, common)
+            ]
+        else:
+            labels = torch.as_tensor(client.train[1], device=grid.device)
+            local = torch.bincount(labels, minlength=grid.num_classes) > 0
+            parts = masked(scores, local if only_local_classes else None)[judged], common[judged]
+            losses = tuple(log_losses(part, labels[judged]).tolist() for part in parts)  # type: ignore[assignment]
+            answers = masked(by_others, local if only_local_classes else None)[judged], common[judged]
+            misses = [[class_misses(part, labels[judged]).tolist()] for part in answers]
+        scale = 1.0 if federation.is_regression else score_scale(scores)
+        own_misses, common_misses = misses
+        return cls(
+            chosen, model, own.digest(), local, None if given else curve, estimate, *losses,
+            own_misses, scale, common_misses,
+        )  # fmt: skip
+
+
+def _look(
+    federation: Federation, client: Client, alphas: Sequence[float], only_local_classes: bool
+) -> tuple[float, list[float], float, Tensor, Tensor, Tensor]:
+    """α, the curve, the nested estimate, and scores of the rows left out: at α, of the global model, and nested."""
+    fold_betas = federation.fold_betas or (federation.beta,) * FOLDS
+    folds: dict[int, tuple[Tensor, Tensor]] = {}
+
+    def look(at: Federation) -> tuple[PersonalizationPath, Tensor]:
+        path = at.path(client)
+        table = path.loo_table(alphas, only_local_classes=only_local_classes)
+        for fold in (fold for fold, beta in enumerate(fold_betas) if beta == at.beta):
+            of_fold = path.fold_margins(alphas, table, fold)
+            folds[fold] = of_fold, path.credit(of_fold)
+        return path, table
+
+    _ = federation.total  # once for all of them
+    for beta in set(fold_betas) - {federation.beta}:  # one factor at a time
+        look(federation.with_beta(beta))
+    path, table = look(federation)
+    tables, credit = zip(*(folds[fold] for fold in range(FOLDS)), strict=True)
+    outcome = nested(tables, credit, client.group_tensor)
+    chosen = alphas[pick(path.credit(table))]
+    scores, common = path.loo_scores(chosen), path.loo_scores(0.0)
+    sized = not federation.is_regression
+    by_others = _by_others(path, alphas, credit, client.group_tensor, {0.0: common, chosen: scores}, chosen, sized)
+    if federation.is_regression:
+        t = federation.grid.num_classes
+        return chosen, (-table.mean(dim=0) / t).tolist(), float(-outcome.mean() / t), scores, common, by_others
+    curve = (table > 0.0).double().mean(dim=0).tolist()
+    return chosen, curve, int((outcome > 0.0).sum()) / len(table), scores, common, by_others
+
+
+def _by_others(
+    path: PersonalizationPath,
+    alphas: Sequence[float],
+    credit: Sequence[Tensor],
+    groups: Tensor | None,
+    known: dict[float, Tensor],
+    chosen: float,
+    sized: bool,
+) -> Tensor:
+    """Scores (N, d) of rows left out, of the α that the rows of other folds choose: nobody chooses for itself.
+
+    Where they are `sized`, as large as those of the α that is chosen, for α decides how large scores of classes are.
+    """
+    found, size = torch.empty_like(known[0.0]), score_scale(known[chosen])
+    for fold, counts in enumerate(credit):
+        others = without_fold(len(counts), fold, groups).to(counts.device)
+        alpha = alphas[pick(counts[others])]
+        if alpha not in known:
+            known[alpha] = path.loo_scores(alpha)
+        factor = size / score_scale(known[alpha]) if sized and alpha != chosen else 1.0
+        found[~others] = known[alpha][~others] * factor
+    return found
+
+
+def _targets(federation: Federation, client: Client, at: Tensor) -> tuple[Tensor, Tensor]:
+    """Some of a client's rows as the ridge sees them, and their one-hot targets, weighted like them."""
+    F, labels = federation.rows(client, at)
+    Y, scale = one_hot(labels, federation.grid.num_classes), federation.encoding.scale
+    return F, Y if scale is None else Y * scale.to(Y)
+
+
+def calibration_rows(rows: int) -> Tensor:
+    """Which of a client's rows (n,) probabilities are calibrated on: all, or 256 spread evenly."""
+    if rows <= CALIBRATION_ROWS:
+        return torch.arange(rows)
+    return torch.arange(CALIBRATION_ROWS) * rows // CALIBRATION_ROWS
+
+
+def _accuracy(scores: Tensor, labels: Tensor) -> float:
+    return float((scores.argmax(dim=1) == labels).double().mean())

@@ -1,0 +1,14 @@
+"""FedHiP as scikit-learn estimators: a classifier and a regressor; `groups` says whose each row is."""
+
+from fedhip.data.errors import MissingExtraError
+
+try:
+    import sklearn  # noqa: F401
+except ImportError as error:
+    raise MissingExtraError("fedhip.sklearn needs scikit-learn; pip install 'fedhip[sklearn]'") from error
+
+from fedhip.sklearn.classifier import FedHiPClassifier
+from fedhip.sklearn.regressor import FedHiPRegressor
+from fedhip.sklearn.rows import GroupsError
+
+__all__ = ["FedHiPClassifier", "FedHiPRegressor", "GroupsError"]

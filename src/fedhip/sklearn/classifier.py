@@ -1,0 +1,537 @@
+"""FedHiP as a scikit-learn classifier: `groups` says whose each row is.
+
+phase 1   of each client: statistics of its rows, on the grid
+phase 2   their sum, β for the federation, the global model
+phase 3   of each client: α by leave-one-out on its rows, its personalized model
+
+All as in a run (`fedhip.simulation`, `fedhip.heads`), with the same defaults and the same numbers.
+
+The estimator checks what it is given, keeps the rows of each client apart and calls the same
+functions; it computes nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Literal, Self
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from sklearn.base import BaseEstimator, ClassifierMixin, clone
+from sklearn.metrics import accuracy_score
+from sklearn.utils.multiclass import check_classification_targets, unique_labels
+from sklearn.utils.validation import check_is_fitted, validate_data
+from torch import Tensor
+
+from fedhip.core.choice.calibration import choose_temperature
+from fedhip.core.choice.conformal import CoverageError, classes_within
+from fedhip.core.errors import AlphaError, BetaError, LabelsError
+from fedhip.core.solvers import require_alpha, require_beta
+from fedhip.features.lifts.kinds import DEFAULT_WIDTH, LiftKind
+from fedhip.features.lifts.lift import Lift
+from fedhip.heads import Ridge, head_named
+from fedhip.heads.errors import OptionError
+from fedhip.heads.model import RIDGE, Model
+from fedhip.heads.options import options_of
+from fedhip.heads.recommendation import AUTO, Recommendation, judge_heads, options_of_heads
+from fedhip.heads.task import Task
+from fedhip.runs.models import answering, global_model, personal_model
+from fedhip.simulation.beta import SCORING_ALPHAS
+from fedhip.simulation.client import Client
+from fedhip.simulation.driver import federate
+from fedhip.simulation.lifting import LiftSettings, lifted_grid
+from fedhip.simulation.options import STANDARD, RidgeOptions
+from fedhip.simulation.tasks import require_ridge, thresholds_of
+from fedhip.sklearn.rows import (
+    ONLY_CLIENT,
+    Array,
+    ClientName,
+    GroupsError,
+    Part,
+    by_client,
+    clients_of,
+    require_same_kind,
+    site,
+    some,
+)
+
+
+class FedHiPClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]  # scikit-learn has no types
+    """Personalized federated learning in closed form: a ridge classifier for each client, or a better one.
+
+    With the default head, the model of client k is the ridge classifier of all clients' rows in which its own rows
+    weigh 1 + alpha. The global model is that of alpha = 0. Both come from sums over clients, without gradients and in
+    one round.
+
+    Parameters
+    ----------
+    head : "ridge", "lda", "logistic" or "auto", default="ridge"
+        What kind the models are: the paper's ridge; the linear discriminant of all rows, with a client's own class
+        means where these are better; logistic regression of all rows in a few rounds, with a step of each client's own.
+        The latter two standardise features and have an intercept. "auto" takes the one that training rows held out
+        speak for, by up to fifteen fits more: the three heads in up to five folds.
+    prior : "none" or "client", default="none"
+        "client": a client's model weighs how often the client has a class, as far as its rows left out bear it out.
+    alpha : "loo" or float >= 0, default="loo"
+        Additional weight of a client's own rows in its model. "loo" chooses for each client the one of highest smoothed
+        leave-one-out accuracy on its own training rows; of several, the smallest. Of the ridge and the logistic head;
+        LDA's means are always chosen.
+    beta : float >= 0 or "auto", default="auto"
+        Ridge penalty of the federation. "auto" chooses the one of highest smoothed leave-one-out accuracy of the models
+        that clients are given, summed over clients; of several, the largest. Of the ridge alone.
+    standardize : bool, default=True
+        Whether the ridge is on features of mean 0 and deviation 1 over all clients' rows, so that units do not matter.
+        Of the ridge alone: the other heads standardise anyway.
+    fit_intercept : bool, default=True
+        Whether the ridge has an intercept, which is not penalised. With neither it is the paper's ridge. Of the ridge
+        alone: the other heads have an intercept anyway.
+    only_local_classes : bool, default=False
+        Whether a client's model leaves out the classes of which the client has no training row. Their score is then
+        minus infinity and their probability 0. The global model leaves out none.
+    alphas : sequence of float or None, default=None
+        What alpha="loo" chooses from; None for 29 values from 0 to 1000. beta="auto" is chosen for models of these. Of
+        the ridge without priors alone.
+    lift : "relu", "fourier", "nystroem" or None, default=None
+        Random features that X is widened to before anything else, drawn from `lift_seed` and from mean and deviation
+        of all clients' rows (and their covariance, for "nystroem").
+    lift_width : int, default=2048
+        How many.
+    lift_seed : int, default=0
+        What they are drawn from.
+    lift_bandwidth : float, default=1.0
+        Of the Gaussian kernel behind "fourier" and "nystroem"; two standardised rows are about the square root of 2
+        apart.
+
+    Attributes
+    ----------
+    classes_ : ndarray of shape (n_classes,)
+        The labels, sorted.
+    alphas_ : dict of client to float
+        The alpha of each client's model; of LDA, 1 for a client with means of its own and 0 for the others.
+    head_ : str
+        The head in use.
+    recommendation_ : fedhip.heads.recommendation.Recommendation or None
+        With head="auto", what each head reached on the training rows held out.
+    beta_ : float or None
+        The ridge penalty in use; None for other heads.
+    settings_ : dict of str to float
+        What else the head was solved with: "shrinkage" of LDA; "penalty", "temperature" and "curvature" of the
+        logistic head.
+    priors_ : dict of client to fedhip.core.choice.prior.Prior
+        Each client's, where priors were asked for and are worth having.
+    models_ : dict of client to fedhip.heads.model.Model
+        Each client's model; `models_[client].to_file(path)` saves one, without its prior. A lift is part of the model.
+    lift_ : fedhip.features.lifts.lift.Lift or None
+        The lift in use.
+    global_model_ : fedhip.heads.model.Model
+        The model of all clients.
+    n_features_in_ : int
+        The number of features seen during fit.
+    feature_names_in_ : ndarray of shape (n_features_in_,)
+        Their names, where X had names that are all strings.
+
+    Notes
+    -----
+    A client is an int or a string. Without `groups`, `fit` makes a federation of a single client, 0, and `predict`
+    answers with the global model; so it does for rows of a client that was never seen in fit.
+
+    The fitted estimator, and so its pickle, holds every client's training rows: leave-one-out needs them, and so do
+    `partial_fit` and `forget`. It simulates a federation in one process. To hand on a model without rows, use
+    `models_`.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from fedhip.sklearn import FedHiPClassifier
+    >>> X = np.array([[1.0, 0.0], [0.8, 0.1], [0.0, 1.0], [0.2, 0.9]] * 2)
+    >>> y = np.array(["a", "a", "b", "b", "b", "b", "a", "a"])  # the two sites disagree
+    >>> sites = np.repeat(["north", "south"], 4)
+    >>> clf = FedHiPClassifier(alpha=20.0).fit(X, y, groups=sites)
+    >>> clf.predict(X[:1], groups=["north"]).item(), clf.predict(X[:1], groups=["south"]).item()
+    ('a', 'b')
+    """
+
+    def __init__(
+        self,
+        *,
+        head: str = RIDGE,
+        prior: Literal["none", "client"] = "none",
+        alpha: float | Literal["loo"] = "loo",
+        beta: float | Literal["auto"] = "auto",
+        standardize: bool = True,
+        fit_intercept: bool = True,
+        only_local_classes: bool = False,
+        alphas: Sequence[float] | None = None,
+        lift: LiftKind | None = None,
+        lift_width: int = DEFAULT_WIDTH,
+        lift_seed: int = 0,
+        lift_bandwidth: float = 1.0,
+    ) -> None:
+        self.head = head
+        self.prior = prior
+        self.alpha = alpha
+        self.beta = beta
+        self.standardize = standardize
+        self.fit_intercept = fit_intercept
+        self.only_local_classes = only_local_classes
+        self.alphas = alphas
+        self.lift = lift
+        self.lift_width = lift_width
+        self.lift_seed = lift_seed
+        self.lift_bandwidth = lift_bandwidth
+
+    def fit(self, X: Any, y: Any, groups: Any = None, *, blocks: Any = None, sample_weight: Any = None) -> Self:
+        """Fit the global model and one for each client.
+
+        Parameters
+        ----------
+        X : array-like of shape (n_samples, n_features)
+        y : array-like of shape (n_samples,)
+        groups : array-like of shape (n_samples,), default=None
+            The client of each row, ints or strings; None for a single client.
+        blocks : array-like of shape (n_samples,), default=None
+            Rows of a client that belong together, such as those of one patient: they are left out together. What
+            `fedhip.run` calls groups, which here are clients.
+        sample_weight : array-like of shape (n_samples,), default=None
+            What each row counts; a row of weight 0 is none. Of the ridge alone.
+
+        Returns
+        -------
+        self
+        """
+        X, y = validate_data(self, X, y)
+        check_classification_targets(y)
+        rows = by_client(X, y, clients_of(groups, len(X)), blocks, sample_weight)
+        return self._learn(rows, unique_labels(*(part.y for part in rows.values())), declared=False)
+
+    def partial_fit(
+        self,
+        X: Any,
+        y: Any,
+        groups: Any = None,
+        classes: Any = None,
+        *,
+        blocks: Any = None,
+        sample_weight: Any = None,
+    ) -> Self:
+        """Add rows: new clients join, known clients get more. The same as `fit` on all rows together.
+
+        Every client's model is solved anew, for the sum is in all of them. So rather add many rows at a time.
+
+        Parameters
+        ----------
+        X : array-like of shape (n_samples, n_features)
+        y : array-like of shape (n_samples,)
+        groups : array-like of shape (n_samples,), default=None
+            The client of each row; None only where there is no other client than that of a fit without groups.
+        classes : array-like of shape (n_classes,), default=None
+            All labels there will ever be. Without it, new labels become new classes.
+        blocks, sample_weight : array-like of shape (n_samples,), default=None
+            As in `fit`; a block of the same name as one before is that one.
+
+        Returns
+        -------
+        self
+        """
+        first = not self.__sklearn_is_fitted__()
+        X, y = validate_data(self, X, y, reset=first)
+        check_classification_targets(y)
+        known: dict[ClientName, Part] = {} if first else self._rows
+        if groups is None and not set(known) <= {ONLY_CLIENT}:
+            raise GroupsError(f"groups is None, and there are clients {some(known)}; give the client of each row")
+        clients = clients_of(groups, len(X))
+        require_same_kind(clients, known)
+        new = by_client(X, y, clients, blocks, sample_weight)
+        all_classes, declared = self._classes(y, classes, first)
+
+        joined = {client: known[client] + rows if client in known else rows for client, rows in new.items()}
+        return self._learn({**known, **joined}, all_classes, declared)
+
+    def forget(self, client: ClientName) -> Self:
+        """Remove a client, bit for bit as if none of its rows had ever been there.
+
+        Labels that only this client had are no longer classes, unless `partial_fit` was told of them. The last client
+        cannot be forgotten.
+
+        Parameters
+        ----------
+        client : int or str
+
+        Returns
+        -------
+        self
+        """
+        check_is_fitted(self)
+        if client not in self._rows:
+            raise GroupsError(f"client {client!r} is not in the federation; its clients are {some(self._rows)}")
+        if len(self._rows) == 1:
+            raise GroupsError(f"client {client!r} is the last one, and without it there is no model; fit anew instead")
+        rest = {other: rows for other, rows in self._rows.items() if other != client}
+        # A sum over the others anew, and not a difference: subtracting would leave the rounding of the client's rows.
+        classes = self.classes_ if self._declared else unique_labels(*(part.y for part in rest.values()))
+        return self._learn(rest, classes, self._declared)
+
+    def decision_function(self, X: Any, groups: Any = None) -> Array:
+        """Scores of each row under its client's model.
+
+        Parameters
+        ----------
+        X : array-like of shape (n_samples, n_features)
+        groups : array-like of shape (n_samples,), default=None
+            The client of each row. None, and any client never seen in fit: the global model.
+
+        Returns
+        -------
+        ndarray of shape (n_samples, n_classes)
+            With two classes, of shape (n_samples,): the score of `classes_[1]` less that of `classes_[0]`.
+        """
+        scores = self._answers(X, groups, Model.scores)
+        return scores[:, 1] - scores[:, 0] if scores.shape[1] == 2 else scores
+
+    def predict(self, X: Any, groups: Any = None) -> Array:
+        """The class of highest score of each row; parameters as in `decision_function`.
+
+        Returns
+        -------
+        ndarray of shape (n_samples,)
+        """
+        scores = self._answers(X, groups, Model.scores)
+        labels: Array = self.classes_[scores.argmax(axis=1)]
+        return labels
+
+    def predict_proba(self, X: Any, groups: Any = None) -> Array:
+        """softmax(scores / T); parameters as in `decision_function`.
+
+        There is one T for the clients' models and one for the global one: that of highest likelihood on leave-one-out
+        scores of training rows. A prior brings its own.
+
+        Returns
+        -------
+        ndarray of shape (n_samples, n_classes)
+        """
+        return self._answers(X, groups, Model.probabilities)
+
+    def predict_set(self, X: Any, groups: Any = None, *, coverage: float = 0.9) -> Array:
+        """The classes of each row that hold its label so often; see `fedhip.core.conformal`.
+
+        Parameters
+        ----------
+        X : array-like of shape (n_samples, n_features)
+        groups : array-like of shape (n_samples,), default=None
+            As in `decision_function`.
+        coverage : float, default=0.9
+            Between 0 and 1.
+
+        Returns
+        -------
+        ndarray of shape (n_samples, n_classes), bool
+            True for the classes of the set, in the order of `classes_`; never none of a row.
+        """
+        if self.prior != "none":
+            raise CoverageError(
+                "rows left out were scored without priors, so there are no sets with them: prior='none'"
+            )
+
+        def held(model: Model, F: Tensor) -> Tensor:
+            (q,) = thresholds_of(self._misses, model.client, coverage)
+            return classes_within(model.scores(F), q).to(torch.float64)
+
+        return self._answers(X, groups, held) > 0.0
+
+    def score(self, X: Any, y: Any, sample_weight: Any = None, groups: Any = None) -> float:
+        """Accuracy of `predict(X, groups)`.
+
+        Parameters
+        ----------
+        X : array-like of shape (n_samples, n_features)
+        y : array-like of shape (n_samples,)
+        sample_weight : array-like of shape (n_samples,), default=None
+        groups : array-like of shape (n_samples,), default=None
+            The client of each row, as in `predict`.
+
+        Returns
+        -------
+        float
+        """
+        return float(accuracy_score(y, self.predict(X, groups), sample_weight=sample_weight))
+
+    def __sklearn_is_fitted__(self) -> bool:
+        return hasattr(self, "_rows")
+
+    def _learn(self, rows: Mapping[ClientName, Part], classes: Array, declared: bool) -> Self:
+        """The three phases. Nothing changes unless all of it succeeds."""
+        weighted = any(part.weights is not None for part in rows.values())
+        only_local = bool(self.only_local_classes)
+        require_ridge("classification", weighted, head=self.head, prior=self.prior, only_local_classes=only_local)
+        # In the order of their names, so that sums do not depend on the order in which clients joined.
+        rows = dict(sorted(rows.items()))
+        if self.head == AUTO:
+            return self._learn_best(rows, classes, declared)
+        lift = self._drawn_lift(rows, len(classes))
+        return self._learn_head(rows, classes, declared, lift)
+
+    @property
+    def _ridge(self) -> RidgeOptions:
+        """What the ridge is of; nothing of it is said to the other heads."""
+        if self.head not in (RIDGE, AUTO):
+            return STANDARD
+        return RidgeOptions(bool(self.standardize), bool(self.fit_intercept))
+
+    @property
+    def _chooses_from_alphas(self) -> bool:
+        """Whether α is chosen from a grid of the user's."""
+        return self.alphas is not None and self.head == RIDGE and self.prior == "none" and self.alpha == "loo"
+
+    @property
+    def _asked(self) -> dict[str, Any]:
+        """What holds for every head."""
+        if self.prior not in ("none", "client"):
+            raise OptionError(f"prior is {self.prior!r}; give 'client' or 'none'")
+        return {"only_local_classes": bool(self.only_local_classes), "prior": self.prior}
+
+    def _learn_best(self, rows: dict[ClientName, Part], classes: Array, declared: bool) -> Self:
+        """With the head that training rows held out speak for."""
+        alpha, beta = self._fixed_alpha(), self._fixed_beta()
+        lift = self._drawn_lift(rows, len(classes))
+        sites = self._sites(rows, classes, lift)
+        ridge = self._ridge if lift is None else lifted_grid(sites, self._ridge)
+        options = options_of_heads("loo" if alpha is None else alpha, "auto" if beta is None else beta)
+        found = judge_heads(sites, len(classes), options=options, ridge=ridge, **self._asked)
+        best = clone(self).set_params(head=found.head)._learn(rows, classes, declared)
+        for name in set(vars(best)) - set(self.get_params()):
+            setattr(self, name, getattr(best, name))
+        self.recommendation_: Recommendation | None = found
+        return self
+
+    def _learn_head(self, rows: dict[ClientName, Part], classes: Array, declared: bool, lift: Lift | None) -> Self:
+        """The three phases of any head, with priors or without; see `fedhip.heads`."""
+        kind, alpha, beta = head_named(self.head), self._fixed_alpha(), self._fixed_beta()
+        names, d = {str(client): client for client in rows}, len(classes)
+        clients, only_local, ridge = self._sites(rows, classes, lift), bool(self.only_local_classes), self._ridge
+        if lift is not None:
+            ridge = lifted_grid(clients, ridge)
+        weight: float | Literal["loo"] = "loo" if alpha is None else alpha
+        alphas = self.alphas if self._chooses_from_alphas else None
+        options = options_of(kind, weight, {})
+        task = Task(clients, d, options, ridge=ridge, alphas=alphas, **self._asked)
+        federation = federate(
+            clients,
+            d,
+            beta if beta is not None else "auto" if kind is Ridge else 0.0,
+            ridge,
+            alpha=weight,
+            alphas=SCORING_ALPHAS if alphas is None else alphas,
+            held=task.uploads,
+        )
+        head = kind.fit(federation, task)
+        owns = {names[name]: own for name, own in head.personalize().items()}
+        grid, solved_beta = federation.grid, federation.beta if kind is Ridge else None
+
+        class_names = tuple(str(label) for label in classes)
+        personals = [personal for personal, _ in owns.values()]
+        common, own = (
+            choose_temperature(torch.tensor(losses, dtype=torch.float64).sum(dim=0), kind.temperatures)
+            for losses in ([p.global_log_losses for p in personals], [p.log_losses for p in personals])
+        )
+        counts = {
+            client: torch.from_numpy(np.bincount(_numbers(part.y, classes), minlength=d))
+            for client, part in rows.items()
+        }
+        self.models_ = {
+            client: answering(
+                personal_model(
+                    federation, str(client), found.model, found.alpha, found.own, found.local_classes,
+                    class_names=class_names, only_local_classes=only_local, backbone=None, head=head, lift=lift,
+                ),
+                own, prior, counts[client], grid.counts,
+            )
+            for client, (found, prior) in owns.items()
+        }  # fmt: skip
+        self.global_model_ = answering(global_model(federation, class_names, None, head=head, lift=lift), common)
+        self.alphas_ = {client: found.alpha for client, (found, _) in owns.items()}
+        self.head_ = self.head
+        self.recommendation_ = None
+        self.beta_, self.lift_, self.settings_ = solved_beta, lift, dict(head.settings)
+        self.priors_ = {client: prior for client, (_, prior) in owns.items() if not prior.is_none}
+        self.classes_, self._rows, self._declared = classes, rows, declared
+        self._misses = {
+            str(client): {"misses": found.misses, "miss_scale": found.miss_scale, "global_misses": found.global_misses}
+            for client, (found, _) in owns.items()
+        }
+        return self
+
+    def _sites(self, rows: Mapping[ClientName, Part], classes: Array, lift: Lift | None) -> list[Client]:
+        return [
+            site(str(client), self._lifted(part.X, lift), _numbers(part.y, classes), part)
+            for client, part in rows.items()
+        ]
+
+    def _drawn_lift(self, rows: Mapping[ClientName, Part], num_classes: int) -> Lift | None:
+        if self.lift is None:
+            return None
+        bandwidth = None if self.lift == "relu" else self.lift_bandwidth
+        settings = LiftSettings(self.lift, self.lift_width, seed=self.lift_seed, bandwidth=bandwidth)
+        clients = [Client(str(client), (part.X, part.y), (part.X, part.y)) for client, part in rows.items()]
+        plan = settings.plan(clients[0].train[0].shape[1], num_classes)
+        plan.require_memory(max(len(client.train[1]) for client in clients))
+        return plan.draw(clients)
+
+    def _lifted(self, X: Array, lift: Lift | None) -> Tensor:
+        """What the statistics are of: X in float64, or lifted."""
+        F = torch.from_numpy(np.array(X, dtype=np.float64, order="C"))  # a copy, for X may be read-only
+        return F if lift is None else lift(F)
+
+    def _answers(self, X: Any, groups: Any, answer: Callable[[Model, Tensor], Tensor]) -> Array:
+        """What the model of each row's client answers: (n_samples, n_classes)."""
+        check_is_fitted(self)
+        X = validate_data(self, X, reset=False)
+        F = self._lifted(X, None)
+        if groups is None:
+            return answer(self.global_model_, F).numpy()
+        clients = clients_of(groups, len(X))
+        require_same_kind(clients, self._rows)
+        answers = torch.empty((len(X), len(self.classes_)), dtype=torch.float64)
+        for client in np.unique(clients).tolist():
+            rows = torch.from_numpy(clients == client)
+            answers[rows] = answer(self.models_.get(client, self.global_model_), F[rows])
+        return answers.numpy()
+
+    def _fixed_alpha(self) -> float | None:
+        """The α of all clients; None where each chooses its own."""
+        if not isinstance(self.alpha, str):
+            return require_alpha(self.alpha)
+        if self.alpha != "loo":
+            raise AlphaError(f"alpha is {self.alpha!r}; give 'loo' or a finite number of at least 0")
+        return None
+
+    def _fixed_beta(self) -> float | None:
+        """None where the sum chooses it."""
+        if not isinstance(self.beta, str):
+            return require_beta(self.beta)
+        if self.beta != "auto":
+            raise BetaError(f"beta is {self.beta!r}; give 'auto' or a finite number of at least 0")
+        return None
+
+    def _classes(self, y: Array, classes: Any, first: bool) -> tuple[Array, bool]:
+        """All classes once the labels y are there, and whether the caller declared them."""
+        if classes is None and (first or not self._declared):
+            return (unique_labels(y) if first else unique_labels(self.classes_, y)), False
+        declared = self.classes_ if classes is None else unique_labels(classes)
+        if not first and not np.array_equal(declared, self.classes_):
+            raise LabelsError(
+                f"classes are {declared.tolist()}, and the estimator has {self.classes_.tolist()}; "
+                "declare them in the first call of partial_fit"
+            )
+        unknown = np.setdiff1d(unique_labels(y), declared)
+        if len(unknown):
+            raise LabelsError(
+                f"y has the label {unknown.tolist()[0]!r}, which is not among the declared classes "
+                f"{declared.tolist()}; declare it in the first call of partial_fit"
+            )
+        return declared, True
+
+
+def _numbers(y: Array, classes: Array) -> NDArray[np.int64]:
+    """Labels as class numbers."""
+    return np.searchsorted(classes, y).astype(np.int64)
