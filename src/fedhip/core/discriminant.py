@@ -479,4 +479,5 @@ def _without(of: Discriminant, rows: _Rows, personal: _Weights | None, S: Tensor
     XP, MP = rows.X[S] @ PG.mT, means.mT @ PG.mT
     linear = (rows.X[S] * G) @ means + XP @ update @ MP.mT
     square = G @ means.square() + ((MP @ update) * MP).sum(dim=1)
-    return linear - square / 2 + (n / N).log()
+    scores: Tensor = linear - square / 2 + (n / N).log()
+    return scores

@@ -170,7 +170,7 @@ class Statistics(AdditiveStatistics):
     """
 
     intercept: bool = False
-    moments: Tensor | None = None  # type: ignore[misc]
+    moments: Tensor | None = None
 
     _kind: ClassVar[str] = "fedhip.statistics/1"
     _memo: dict[str, Any] = field(default_factory=dict, init=False)

@@ -36,7 +36,7 @@ class FeatureSet:
     """
 
     features: NDArray[np.floating[Any]]
-    labels: NDArray[np.int64]
+    labels: NDArray[Any]
     class_names: tuple[str, ...]
     clients: NDArray[np.str_] | None = None
     split: NDArray[np.int8] | None = None
@@ -131,6 +131,7 @@ def feature_set(
     Those of another task than classification are real numbers, (N,) or (N, t).
     """
     given = None if class_names is None else np.asarray(class_names)
+    named: NDArray[Any]
     named, names = named_labels(np.asarray(labels), given) if task == CLASSIFICATION else named_targets(labels, given)
     return FeatureSet(
         features=np.asarray(features),

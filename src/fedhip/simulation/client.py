@@ -63,7 +63,8 @@ class Client:
         features, labels = self.train
         groups = (None, None) if self.groups is None else (self.groups[~held], self.groups[held])
         rows = (features[~held], labels[~held]), (features[held], labels[held])
-        return Client(self.name, *rows, *groups, None if self.weights is None else self.weights[~held], self.multilabel)
+        weights = None if self.weights is None else self.weights[~held]
+        return Client(self.name, *rows, *groups, weights=weights, multilabel=self.multilabel)
 
     def survey(self) -> Survey:
         """Phase 0: what its columns look like."""
@@ -83,7 +84,7 @@ def clients_of(data: FeatureSet, partition: Partition, split: NDArray[np.int8] |
         groups = (None, None) if numbers is None else (numbers[train], numbers[test])
         weights = None if data.weights is None else data.weights[train]
         rows = (data.features[train], data.labels[train]), (data.features[test], data.labels[test])
-        clients.append(Client(name, *rows, *groups, weights, data.task == "multilabel"))
+        clients.append(Client(name, *rows, *groups, weights=weights, multilabel=data.task == "multilabel"))
     return clients
 
 

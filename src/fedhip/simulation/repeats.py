@@ -65,12 +65,13 @@ def near_pairs(features: NDArray[np.floating]) -> list[tuple[int, int]]:
     scale = F.std(axis=0)
     F = (F - F.mean(axis=0)) / np.where(scale > 0.0, scale, 1.0)
     limit = _NEAR**2 * F.shape[1]
-    pairs = set()
+    pairs: set[tuple[int, int]] = set()
     steps = np.arange(1.0, F.shape[1] + 1.0)
     for direction in (np.cos(steps), np.cos(2.3 * steps)):
         order = np.argsort(F @ direction, kind="stable")
         for apart in range(1, _NEIGHBOURS + 1):
             gaps = np.square(F[order[apart:]] - F[order[:-apart]]).sum(axis=1)
             near = np.flatnonzero(gaps <= limit)
-            pairs |= {tuple(sorted((int(order[at]), int(order[at + apart])))) for at in near}
+            both = ((int(order[at]), int(order[at + apart])) for at in near)
+            pairs |= {(min(pair), max(pair)) for pair in both}
     return sorted(pairs)

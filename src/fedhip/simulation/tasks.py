@@ -88,7 +88,7 @@ def require_ridge(
         (head != "ridge", f"--head {head}", "take the ridge"),
         (bool(others), f"the method {', '.join(others)}", f"choose among {', '.join(ridges)}"),
         (prior != "none", "--prior client", "leave it out"),
-        (only_local_classes, "--only-local-classes", "leave it out"),
+        (only_local_classes and task != "classification", "--only-local-classes", "leave it out"),
         (balance, "--balance", "leave it out"),
     ):
         if given:

@@ -95,6 +95,8 @@ def by_client(X: Array, y: Array, clients: Array, blocks: Any = None, weights: A
     """Each client's rows; those of weight 0 are none."""
     together, counted = _blocks(blocks, len(X)), _weights(weights, len(X))
     kept = np.ones(len(X), bool) if counted is None else counted > 0.0
+    if counted is not None and bool((counted[kept] == 1.0).all()):
+        counted = None
     found = {}
     for client in np.unique(clients[kept]).tolist():
         at = (clients == client) & kept
@@ -124,7 +126,7 @@ def _weights(weights: Any, rows: int) -> NDArray[np.float64] | None:
         raise GroupsError(f"sample_weight of row {row} is {values[row]}; give finite numbers of at least 0")
     if not values.any():
         raise GroupsError("sample_weight is zero for every row; give at least one row a weight above zero")
-    return None if bool((values == 1.0).all()) else values
+    return values
 
 
 def site(name: str, F: Tensor, y: Array, part: Part) -> Client:

@@ -41,7 +41,7 @@ class CoverageError(FedHiPError, ValueError):
 
 def require_coverage(coverage: float) -> float:
     """The coverage, if it is one."""
-    if isinstance(coverage, bool) or not isinstance(coverage, int | float) or not 0.0 < coverage < 1.0:
+    if not 0.0 < coverage < 1.0:
         raise CoverageError(f"coverage is {coverage!r}; give a share between 0 and 1, such as 0.9")
     return float(coverage)
 

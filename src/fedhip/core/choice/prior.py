@@ -137,8 +137,8 @@ class PriorLosses:
         if groups is not None:
             parts = [part.to(everybody.device) for part in scores]
             found = [cls._group(parts, labels, own, everybody, scale, S) for S in members(groups)]
-            losses, right = (torch.stack([getattr(one, name) for one in found]) for name in ("losses", "right"))
-            return cls(losses.sum(dim=0), right.sum(dim=0), sum(one.rows for one in found), scale)
+            summed = (torch.stack([getattr(one, name) for one in found]).sum(dim=0) for name in ("losses", "right"))
+            return cls(*summed, sum(one.rows for one in found), scale)
         device = everybody.device
         own, everybody, y = own.to(device, torch.float64), everybody.to(torch.float64), labels.to(device)
         # Every row leaves one row out: the sums are less by 1 for all classes, the counts for the row's own alone.

@@ -68,7 +68,7 @@ class GridStatistics(AdditiveStatistics):
     """
 
     fraction_bits: int
-    moments: Tensor | None = None  # type: ignore[misc]
+    moments: Tensor | None = None
 
     _kind: ClassVar[str] = "fedhip.grid/1"
 

@@ -66,12 +66,12 @@ class GlobalSystem:
         W = self.factor.whiten(F)
         if groups is not None:
 
-            def remainder(S: Tensor) -> tuple[Tensor, Tensor]:
+            def block(S: Tensor) -> tuple[Tensor, Tensor]:
                 M = (torch.eye(len(S)).to(W) - weight * W[S] @ W[S].mT)[None]
                 return M, torch.ones_like(M[:, 0])
 
             residuals = (Y - W @ self.U)[:, None]
-            found, fine = left_out_residuals(groups, residuals, remainder, rank_tolerance(max(W.shape)))
+            found, fine = left_out_residuals(groups, residuals, block, rank_tolerance(max(W.shape)))
             return (Y - found[:, 0]).masked_fill_(~fine, 0.0)
         remainder = 1.0 - weight * W.square().sum(dim=1)
         known = remainder > rank_tolerance(max(W.shape))

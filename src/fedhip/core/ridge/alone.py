@@ -138,7 +138,8 @@ class RidgePath:
     def _direction(self) -> Tensor:
         """The intercept's direction of the rows (N,), of length 1."""
         root = torch.ones_like(self._F[:, 0]) if self._root is None else self._root
-        return root / root.norm()
+        direction: Tensor = root / root.norm()
+        return direction
 
     def _without_groups(self, residuals: Tensor, inverse: Tensor, beta: float, groups: Tensor) -> Tensor:
         """Scores (N, d) by models without the row's group."""
