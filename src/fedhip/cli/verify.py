@@ -6,7 +6,8 @@ import argparse
 from pathlib import Path
 
 from fedhip.cli.common.progress import show_clients
-from fedhip.runs import Run, verify
+from fedhip.runs import Run
+from fedhip.runs.verify import verify
 from fedhip.utils.text import json_text
 
 _WRONG = 2

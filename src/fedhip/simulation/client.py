@@ -61,10 +61,15 @@ class Client:
     def testing(self, held: NDArray[np.bool_]) -> Client:
         """The client with some (N,) of its training rows to be tested on, and without its test rows."""
         features, labels = self.train
-        groups = (None, None) if self.groups is None else (self.groups[~held], self.groups[held])
-        rows = (features[~held], labels[~held]), (features[held], labels[held])
-        weights = None if self.weights is None else self.weights[~held]
-        return Client(self.name, *rows, *groups, weights=weights, multilabel=self.multilabel)
+        return Client(
+            self.name,
+            (features[~held], labels[~held]),
+            (features[held], labels[held]),
+            None if self.groups is None else self.groups[~held],
+            None if self.groups is None else self.groups[held],
+            None if self.weights is None else self.weights[~held],
+            self.multilabel,
+        )
 
     def survey(self) -> Survey:
         """Phase 0: what its columns look like."""
@@ -81,10 +86,17 @@ def clients_of(data: FeatureSet, partition: Partition, split: NDArray[np.int8] |
     for name, (train, test) in zip(partition.clients, client_parts(partition, split), strict=True):
         if data.weights is not None:
             train = train[data.weights[train] > 0.0]
-        groups = (None, None) if numbers is None else (numbers[train], numbers[test])
-        weights = None if data.weights is None else data.weights[train]
-        rows = (data.features[train], data.labels[train]), (data.features[test], data.labels[test])
-        clients.append(Client(name, *rows, *groups, weights=weights, multilabel=data.task == "multilabel"))
+        clients.append(
+            Client(
+                name,
+                (data.features[train], data.labels[train]),
+                (data.features[test], data.labels[test]),
+                None if numbers is None else numbers[train],
+                None if numbers is None else numbers[test],
+                None if data.weights is None else data.weights[train],
+                data.task == "multilabel",
+            )
+        )
     return clients
 
 

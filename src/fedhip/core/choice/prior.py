@@ -137,8 +137,9 @@ class PriorLosses:
         if groups is not None:
             parts = [part.to(everybody.device) for part in scores]
             found = [cls._group(parts, labels, own, everybody, scale, S) for S in members(groups)]
-            summed = (torch.stack([getattr(one, name) for one in found]).sum(dim=0) for name in ("losses", "right"))
-            return cls(*summed, sum(one.rows for one in found), scale)
+            every = torch.stack([one.losses for one in found]).sum(dim=0)
+            hits = torch.stack([one.right for one in found]).sum(dim=0)
+            return cls(every, hits, sum(one.rows for one in found), scale)
         device = everybody.device
         own, everybody, y = own.to(device, torch.float64), everybody.to(torch.float64), labels.to(device)
         # Every row leaves one row out: the sums are less by 1 for all classes, the counts for the row's own alone.
