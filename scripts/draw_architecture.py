@@ -78,7 +78,7 @@ def drawn() -> dict[Path, str]:
     parts, edges = parts_of(page), edges_of(read_imports(PACKAGE))
     before, rest = page.split(BEGIN)
     after = rest.split(END)[1]
-    table = f"{before}{BEGIN}\n{table_of_imports(parts, edges)}{END}{after}"
+    table = f"{before}{BEGIN}\n\n{table_of_imports(parts, edges)}\n{END}{after}"
     return {PAGE: table, PICTURE: draw(parts, edges)}
 
 

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import ast
 import re
+from collections import Counter
 from pathlib import Path
 
 import pytest
@@ -12,6 +14,10 @@ from scripts.draw_architecture import AT_ONCE, COMMAND, LATE, PACKAGE, PAGE, ROO
 
 PARTS = draw_architecture.parts_of((ROOT / PAGE).read_text(encoding="utf-8"))
 ORDER = {part.name: number for number, part in enumerate(PARTS)}
+#: Modules in one folder, `__init__.py` not counted: what fits on a screen.
+ROOM = 16
+#: Folders that grow by one file for each method or command: their names are the index.
+ONE_FILE_EACH = {"methods", "cli"}
 
 
 @pytest.fixture(scope="module")
@@ -69,6 +75,30 @@ def test_no_modules_import_each_other(imports: list[Import]) -> None:
 def test_page_and_picture_are_drawn_from_the_imports(path: Path) -> None:
     should = draw_architecture.drawn()[path]
     assert (ROOT / path).read_text(encoding="utf-8") == should, f"{path} is older than the imports; renew: {COMMAND}"
+
+
+def test_the_first_line_of_a_module_says_what_it_is_for() -> None:
+    """And of no two the same: whoever reads the first lines of a folder knows which file to open."""
+    first_lines: dict[str, str] = {}
+    for path in sorted(PACKAGE.rglob("*.py")):
+        file = path.relative_to(PACKAGE).as_posix()
+        line = (ast.get_docstring(ast.parse(path.read_text(encoding="utf-8"))) or "").partition("\n")[0]
+        assert len(line.split()) >= 3, f"{file} should begin with a docstring that says what it is for; it has {line!r}"
+        assert line.endswith("."), f"the first line of {file} should be a sentence; it is {line!r}"
+        first_lines[file] = line
+    twice = {line for line, number in Counter(first_lines.values()).items() if number > 1}
+    assert not twice, [file for file, line in first_lines.items() if line in twice]
+
+
+def test_no_folder_is_crowded() -> None:
+    crowded = {
+        folder: number
+        for folder, number in Counter(
+            path.parent.relative_to(PACKAGE).as_posix() for path in PACKAGE.rglob("*.py") if path.stem != "__init__"
+        ).items()
+        if number > ROOM and folder not in ONE_FILE_EACH
+    }
+    assert not crowded, f"give the modules of these folders rooms of their own: {crowded}"
 
 
 def test_every_kind_of_import_is_seen(tmp_path: Path) -> None:
