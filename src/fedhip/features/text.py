@@ -96,8 +96,8 @@ class TextBackbone:
     def encode(self, tokens: Sequence[Sequence[int]]) -> Tensor:
         """Features (N, m) in float32 of texts as tokens."""
         by_length = defaultdict[int, list[int]](list)
-        for at, ids in enumerate(tokens):
-            by_length[len(ids)].append(at)
+        for at, text in enumerate(tokens):
+            by_length[len(text)].append(at)
         out = torch.empty(len(tokens), self.feature_dim)
         for length, rows in sorted(by_length.items()):
             step = max(1, BATCH_TOKENS.get(self.device.type, BATCH_TOKENS["cpu"]) // max(length, 1))
