@@ -65,10 +65,10 @@ def extract(
 ) -> Features:
     """Features (N, m) in float32 of uint8 images (N, H, W[, 1 or 3]), or of an object with `len` and `read`.
 
-    `dtype` is the precision of the matrix products: by default bfloat16 on a GPU, and on a CPU whichever of
-    float32 and bfloat16 a short measurement finds faster, unless there are few images (`choose_dtype`). A batch
-    that does not fit in memory is halved. `compile_backbone` goes through torch.compile, which takes a minute
-    and pays for millions of images; it is offered here and not by the commands, because it needs a compiler on
+    `dtype` is the precision of the matrix products: by default bfloat16 on a GPU and on a CPU whose processor
+    multiplies it by itself, and float32 elsewhere (`choose_dtype`). A batch that does not fit in memory is
+    halved. `compile_backbone` goes through torch.compile, which takes a minute and pays for millions of images; it is
+    offered here and not by the commands, because it needs a compiler on
     the machine. `cache` is a folder, True for the usual one, or False; a folder that cannot be used is a
     `CacheWarning`. An object is known to the cache by its `pixels_fingerprint` or `fingerprint`; without one it
     is not cached. `kept` gets the folder of the cache that the features are in. `report` gets (done, total, images
@@ -85,8 +85,8 @@ def extract(
     if cache and backbone.identity is not None:
         fingerprint = fingerprint or fingerprint_of(images)
     remembered = bool(cache and fingerprint and backbone.identity)
-    folder = cache_folder(cache) if remembered or dtype is None else None
-    precision = dtype or choose_dtype(backbone, folder, total)
+    folder = cache_folder(cache) if remembered else None
+    precision = dtype or choose_dtype(backbone)
     store = None
     if remembered and folder is not None:
         settings = [FEATURES_VERSION, fingerprint, total, backbone.identity, backbone.device.type, str(precision)]

@@ -1,4 +1,4 @@
-"""The discriminant: α = 0 is the federation's means, α = 1 the client's own, by empirical Bayes.
+"""The discriminant (LDA): α = 0 is the federation's means, α = 1 the client's own, by empirical Bayes.
 
 phase 1   at each client: statistics of its own training rows, on the grid (the ridge's own upload)
 phase 2   at the server: their sum; features standardised, LDA with oracle approximating shrinkage, all from the sum

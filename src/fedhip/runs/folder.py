@@ -1,4 +1,4 @@
-"""A run on disk.
+"""The run folder: opened as a `Run`, written whole by a `Draft`.
 
     results.json    accuracies, costs, configuration          config.toml     what repeats the run
     details.json    what the report shows of each client      report.html     the report

@@ -1,4 +1,4 @@
-"""Life after the round: clients join, bring more rows, and leave.
+"""Life after the round: clients join, bring more rows, and are forgotten.
 
 The sum changes by one term, exactly; β follows from the sum, if it was chosen from it. Every other client's model is
 solved anew from its stored statistics with the α it has: none of its rows is touched. What needs a client's rows is

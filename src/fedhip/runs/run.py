@@ -1,4 +1,4 @@
-"""One round, from features to a run folder."""
+"""What `fedhip run` and `fedhip.run` do: one round, from features to a run folder."""
 
 from __future__ import annotations
 

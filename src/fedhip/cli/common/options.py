@@ -76,9 +76,7 @@ def add_backbone(parser: argparse.ArgumentParser) -> None:
     group.add_argument("--mask-seed", type=int, default=0, metavar="N", help="seed of the mask (default: %(default)s)")
     group.add_argument("--device", help="cuda or cpu (default: cuda where there is one)")
     group.add_argument("--batch", type=int, metavar="N", help="images at a time (default: by their size)")
-    group.add_argument(
-        "--precision", choices=["float32", "bfloat16"], help="default: bfloat16 on a GPU, measured on a CPU"
-    )
+    group.add_argument("--precision", choices=["float32", "bfloat16"], help="default: bfloat16 where the device has it")
     group.add_argument(
         "--cache",
         action=argparse.BooleanOptionalAction,
@@ -212,7 +210,7 @@ def extract_features(
         weights=args.weights,
     )
     folder = cache_folder(args.cache)
-    dtype = getattr(torch, args.precision) if args.precision else choose_dtype(backbone, folder, len(dataset))
+    dtype = getattr(torch, args.precision) if args.precision else choose_dtype(backbone)
     features = extract(
         backbone, dataset, batch=args.batch, dtype=dtype, cache=folder or False, kept=kept, report=ExtractionProgress()
     )

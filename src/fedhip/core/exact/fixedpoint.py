@@ -1,4 +1,4 @@
-"""Statistics as whole numbers on a grid: sums that are the same bits in any order.
+"""Rows rounded to a grid, and their statistics as whole numbers: sums that are the same bits in any order.
 
 A value x becomes the int64 round(x · 2^f), f the number of fraction bits. Integer sums are associative, so any
 order of clients, any tree of aggregators, any dropout and return gives identical bits, and forgetting a client

@@ -1,4 +1,4 @@
-"""Every α from one factorisation, with exact leave-one-out; and every β from one eigendecomposition.
+"""The grid of α: every α from one factorisation, with exact leave-one-out; and every β from one eigendecomposition.
 
 In whitened coordinates (A + βI = R Rᵀ, W = F_k R⁻ᵀ, U = R⁻¹B) the client's problem is a ridge path over α:
 

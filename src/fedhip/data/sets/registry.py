@@ -1,4 +1,4 @@
-"""Data sets by name or by path."""
+"""Which data sets are known by name, and what a path may be: `load_dataset`."""
 
 from dataclasses import dataclass
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""The ledger of sums: in which sums this user's rows have been, whatever became of a site's folder.
+"""The ledger of sums: which sums this user's rows have been in, and so which others a site refuses.
 
     sums.jsonl   one line for each event, each bound to the one before by its hash
     sums.head    how many lines there are, and the hash of the last, so that a ledger that was cut off is noticed
