@@ -35,7 +35,7 @@ from fedhip.core.fixedpoint import GridStatistics
 from fedhip.core.lifts import KINDS, LiftKind, upload_bytes
 from fedhip.data import FeatureSet, make_partition, read_features
 from fedhip.lifting import LiftSettings, lift_clients
-from fedhip.phases import Client, Federation, Rows
+from fedhip.phases import Client, Federation, LabelledRows
 from fedhip.simulation import add_up, clients_of, federate, predict
 from fedhip.utils.parallel import in_order
 
@@ -112,7 +112,7 @@ def lifted(clients: Sequence[Client], kind: LiftKind, width: int, d: int, seed: 
 def side_by_side(clients: Sequence[Client], others: Sequence[Client]) -> list[Client]:
     """Two sets of features of the same rows as one."""
 
-    def joined(a: Rows, b: Rows) -> Rows:
+    def joined(a: LabelledRows, b: LabelledRows) -> LabelledRows:
         return np.concatenate((a[0], b[0]), axis=1), a[1]
 
     return [

@@ -41,7 +41,7 @@ LAYERS: tuple[tuple[str, ...], ...] = (
     ("cli",),
 )
 #: What anybody may import.
-COMMON = ("utils",)
+COMMON = ("errors", "utils")
 
 ROLES = {
     "core": "the mathematics",

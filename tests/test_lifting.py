@@ -17,6 +17,7 @@ from fedhip import lifting
 from fedhip.core.fixedpoint import GridStatistics, round_features
 from fedhip.core.lifts import KINDS, Lift, LiftKind, exchange_bytes, upload_bytes
 from fedhip.data import make_partition
+from fedhip.errors import InputError
 from fedhip.export import export_onnx
 from fedhip.lifting import LiftSettings, lift_clients
 from fedhip.models import Model
@@ -24,7 +25,6 @@ from fedhip.phases import Client
 from fedhip.reproduce import Bench, Settings, Source, Store
 from fedhip.reproduce.bench import method_cell
 from fedhip.runs import Run, life, verify
-from fedhip.runs.errors import ClientRowsError
 from fedhip.simulation import clients_of
 from fedhip.sklearn import FedHiPClassifier
 from tests.cli.samples import done, refused
@@ -140,7 +140,7 @@ def test_a_client_that_joins_uses_the_lift_of_the_run_and_can_leave_without_trac
 def test_rows_of_another_width_are_refused_by_name(tmp_path: Path) -> None:
     run = make_run(tmp_path / "run", lift=settings("relu"))
     narrow = Client("east", (np.ones((3, 5)), np.zeros(3, np.int64)), (np.ones((0, 5)), np.zeros(0, np.int64)))
-    with pytest.raises(ClientRowsError, match=r"client 'east': features have shape \(3, 5\).*backbone of the run"):
+    with pytest.raises(InputError, match=r"client 'east': features have shape \(3, 5\).*backbone of the run"):
         life.join(run, narrow)
 
 

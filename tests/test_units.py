@@ -13,8 +13,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fedhip.core.affine import AffineModel
-from fedhip.core.errors import ColumnError
 from fedhip.core.lifts import LiftKind
+from fedhip.errors import ColumnError
 from fedhip.methods import run_method
 from fedhip.phases import Client
 from fedhip.simulation import Outcome, local_model, simulate

@@ -14,7 +14,7 @@ and of its own statistics, so that it can be solved anew, to the same bits, when
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property, reduce
 from operator import add
@@ -32,7 +32,6 @@ from fedhip.core.balance import weighted_statistics
 from fedhip.core.calibration import log_losses
 from fedhip.core.column_sums import ColumnSums
 from fedhip.core.columns import COLUMN_BITS, Columns, Survey, require_same_constants
-from fedhip.core.errors import ColumnError, ColumnWarning, EmptyClientError
 from fedhip.core.fixedpoint import GridStatistics, decode, decode_weighted, round_features
 from fedhip.core.path import choose_betas
 from fedhip.core.personalization import require_part
@@ -40,11 +39,12 @@ from fedhip.core.rows import one_hot
 from fedhip.core.selection import FOLDS, nested_hits, select
 from fedhip.core.solvers import factorize, require_alpha
 from fedhip.core.standardization import Standardization
+from fedhip.errors import ColumnError, ColumnWarning, InputError
 from fedhip.models import masked
 from fedhip.utils.parallel import in_order, one_thread
+from fedhip.utils.progress import ReportProgress
 
-Rows = tuple[NDArray[Any], NDArray[np.int64]]
-Report = Callable[[str, int, int], None]
+LabelledRows = tuple[NDArray[Any], NDArray[np.int64]]
 Alpha = float | Literal["loo"]
 Beta = float | Literal["auto", "gcv"]
 
@@ -60,17 +60,13 @@ MOST_SCORERS = 16
 CALIBRATION_ROWS = 256
 
 
-def silent(phase: str, done: int, total: int) -> None:
-    """Report nothing."""
-
-
 @dataclass(frozen=True)
 class Client:
     """One client's name and its rows (features, labels) to train and to test on."""
 
     name: str
-    train: Rows
-    test: Rows
+    train: LabelledRows
+    test: LabelledRows
 
     def survey(self) -> Survey:
         """Phase 0: what its columns look like."""
@@ -90,7 +86,7 @@ class RowEncoding:
     scale: Tensor | None = None
     surveyed: bool = False
 
-    def features(self, rows: Rows, device: str | torch.device = "cpu") -> Tensor:
+    def features(self, rows: LabelledRows, device: str | torch.device = "cpu") -> Tensor:
         """Rows in the columns' own units, weighted, float64; not yet rounded."""
         scaled = self.columns.features(torch.as_tensor(np.asarray(rows[0]), device=device).to(torch.float64))
         if self.scale is None:
@@ -107,7 +103,7 @@ class RowEncoding:
             client=client.name,
         )
 
-    def rounded(self, rows: Rows, device: str | torch.device = "cpu") -> Tensor:
+    def rounded(self, rows: LabelledRows, device: str | torch.device = "cpu") -> Tensor:
         """Rows (N, m) as the grid holds them."""
         return round_features(self.features(rows, device), self.fraction_bits)
 
@@ -121,7 +117,7 @@ def survey_of(clients: Sequence[Client]) -> Survey:
     """Phase 0: the sum of the clients' surveys."""
     surveys = list(in_order(Client.survey, clients))
     if not surveys:
-        raise EmptyClientError("no client has training rows, so there is nothing to sum; give at least one some")
+        raise InputError("no client has training rows, so there is nothing to sum; give at least one some")
     return reduce(add, surveys)
 
 
@@ -412,7 +408,7 @@ def choose_beta(
     federation: Federation,
     clients: Sequence[Client],
     alpha: Alpha,
-    tell: Report,
+    tell: ReportProgress,
     alphas: Sequence[float] = SCORING_ALPHAS,
 ) -> Federation:
     """The β of highest smoothed leave-one-out accuracy of the models that clients are given, summed over clients.
@@ -475,7 +471,9 @@ class Personalization:
         mask = local_classes if only_local_classes else None
         judged = calibration_rows(len(labels))
         if alpha == "loo":
-            looked = _look(federation, client, sorted(DEFAULT_ALPHAS if alphas is None else alphas), only_local_classes)
+            looked = _choose_alpha(
+                federation, client, sorted(DEFAULT_ALPHAS if alphas is None else alphas), only_local_classes
+            )
             chosen, curve, estimate, scores, common = *looked[:3], looked[3][judged], looked[4][judged]
             del looked
         else:
@@ -509,14 +507,14 @@ class Personalization:
         )
 
 
-def _look(
+def _choose_alpha(
     federation: Federation, client: Client, alphas: Sequence[float], only_local_classes: bool
 ) -> tuple[float, list[float], float, Tensor, Tensor]:
     """α, the curve, the nested estimate, and scores of the rows left out: at α, and of the global model."""
     fold_betas = federation.fold_betas or (federation.beta,) * FOLDS
     folds: dict[int, Tensor] = {}
 
-    def look(at: Federation) -> tuple[PersonalizationPath, Tensor]:
+    def scored(at: Federation) -> tuple[PersonalizationPath, Tensor]:
         path = at.path(client)
         margins = path.loo_margins(alphas, only_local_classes=only_local_classes)
         for fold in (fold for fold, beta in enumerate(fold_betas) if beta == at.beta):
@@ -525,8 +523,8 @@ def _look(
 
     _ = federation.total  # once for all of them
     for beta in set(fold_betas) - {federation.beta}:  # one factor at a time
-        look(federation.with_beta(beta))
-    path, margins = look(federation)
+        scored(federation.with_beta(beta))
+    path, margins = scored(federation)
     estimate = nested_hits([folds[fold] for fold in range(FOLDS)]) / len(margins)
     chosen = alphas[select(margins)]
     curve = (margins > 0.0).double().mean(dim=0).tolist()

@@ -21,10 +21,10 @@ from torch import Tensor
 from fedhip.core.affine import AffineModel
 from fedhip.core.balance import class_weights
 from fedhip.core.columns import COLUMN_BITS, Columns
-from fedhip.core.errors import EmptyClientError, FedHiPError
 from fedhip.core.fixedpoint import GridStatistics
 from fedhip.core.prior import NO_PRIOR, Prior
 from fedhip.data import FeatureSet, Partition, client_parts, split_of
+from fedhip.errors import InputError
 from fedhip.models import masked
 from fedhip.phases import (
     SCORING_ALPHAS,
@@ -33,14 +33,13 @@ from fedhip.phases import (
     Client,
     Federation,
     Personalization,
-    Report,
     RowEncoding,
     choose_beta,
     columns_of,
-    silent,
 )
 from fedhip.priors import choose_client_priors, local_path, prior_alphas, traffic_with_priors
 from fedhip.utils.parallel import MEMINFO, in_order, memory_available
+from fedhip.utils.progress import ReportProgress, silent
 
 #: The ridges that `simulate` computes side by side.
 RIDGES = ("local", "global", "fedhip")
@@ -177,7 +176,7 @@ def simulate(
     fraction_bits: int | None = None,
     columns: Columns | None = None,
     device: str | torch.device = "cpu",
-    report: Report | None = None,
+    report: ReportProgress | None = None,
     keep_statistics: Callable[[Client, GridStatistics], None] | None = None,
 ) -> Outcome:
     """One round of FedHiP over the clients, beside models of the clients alone and the global one.
@@ -191,13 +190,13 @@ def simulate(
     methods = tuple(methods)
     ridge = RidgeOptions(standardize, intercept, balance, fraction_bits, columns)
     if prior and balance:
-        raise BalancedPriorError(
+        raise InputError(
             "a client's prior corrects for how often the federation has a class, and balanced classes are equally "
             "frequent by construction; give one of the two"
         )
     watch, tell = Stopwatch(), report or silent
     training = [client for client in clients if len(client.train[1])]
-    held: dict[str, GridStatistics] = {}
+    uploads: dict[str, GridStatistics] = {}
     federation = federate(
         training,
         num_classes,
@@ -208,7 +207,7 @@ def simulate(
         report=report,
         watch=watch,
         keep_statistics=keep_statistics,
-        held=held if "fedhip" in methods else None,
+        uploads=uploads if "fedhip" in methods else None,
     )
     with watch("aggregation"):
         _ = federation.common  # factored once, before the clients share it
@@ -223,7 +222,7 @@ def simulate(
 
             def phase3(client: Client) -> Personalization:
                 chosen = choices[client.name]["fedhip"][0] if prior else alpha
-                own = held.pop(client.name, None)
+                own = uploads.pop(client.name, None)
                 return Personalization.of(federation, client, chosen, only_local_classes=only_local_classes, own=own)
 
             for k, (client, found) in enumerate(zip(training, in_order(phase3, training, device), strict=True), 1):
@@ -253,10 +252,6 @@ def simulate(
     return Outcome(federation, methods, results, watch.seconds, prior_models)
 
 
-class BalancedPriorError(FedHiPError, ValueError):
-    """Balanced classes and a client's prior contradict each other."""
-
-
 def encoding_of(
     clients: Sequence[Client],
     num_classes: int,
@@ -264,7 +259,7 @@ def encoding_of(
 ) -> RowEncoding:
     """How the clients' rows become whole numbers, from sums over clients alone."""
     if not clients:
-        raise EmptyClientError("no client has training rows, so there is nothing to sum; give at least one some")
+        raise InputError("no client has training rows, so there is nothing to sum; give at least one some")
     columns = ridge.columns or columns_of(clients, centred=ridge.intercept or ridge.standardize)
     bits = COLUMN_BITS if ridge.fraction_bits is None else ridge.fraction_bits
     scale = balancing_scale(clients, num_classes) if ridge.balance else None
@@ -292,7 +287,7 @@ def add_up(uploads: Iterable[GridStatistics]) -> GridStatistics:
     for own in uploads:
         total = own if total is None else total + own
     if total is None:
-        raise EmptyClientError("no client has training rows, so there is nothing to sum; give at least one some")
+        raise InputError("no client has training rows, so there is nothing to sum; give at least one some")
     return total
 
 
@@ -305,32 +300,32 @@ def federate(
     *,
     alpha: Alpha = "loo",
     alphas: Sequence[float] = SCORING_ALPHAS,
-    report: Report | None = None,
+    report: ReportProgress | None = None,
     watch: Stopwatch | None = None,
     keep_statistics: Callable[[Client, GridStatistics], None] | None = None,
-    held: dict[str, GridStatistics] | None = None,
+    uploads: dict[str, GridStatistics] | None = None,
 ) -> Federation:
     """Phases 1 and 2 of clients with training rows: their sum, and β, which is given or chosen.
 
     β is chosen for models of this α, or of the best of `alphas`. `keep_statistics` is called with each client's upload,
-    and `held` takes them for phase 3, by name, if there is room for all.
+    and `uploads` takes them for phase 3, by name, if there is room for all.
     """
     tell, watch = report or silent, watch or Stopwatch()
     with watch("local training"):
         encoding = encoding_of(clients, num_classes, ridge)
-        room = held is not None and _room(clients, num_classes)
+        room = uploads is not None and _room(clients, num_classes)
 
-        def uploads() -> Iterator[GridStatistics]:
+        def terms() -> Iterator[GridStatistics]:
             found = in_order(lambda client: encoding.statistics(client, num_classes, device), clients, device)
             for k, (client, own) in enumerate(zip(clients, found, strict=True), start=1):
                 if keep_statistics is not None:
                     keep_statistics(client, own)
-                if held is not None and room:
-                    held[client.name] = own
+                if uploads is not None and room:
+                    uploads[client.name] = own
                 yield own
                 tell("1 local training", k, len(clients))
 
-        total = add_up(uploads())
+        total = add_up(terms())
     with watch("aggregation"):
         given = 0.0 if beta == "auto" else beta
         federation = Federation.of(total, given, encoding, standardize=ridge.standardize, intercept=ridge.intercept)

@@ -15,9 +15,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fedhip.core.columns import Survey
-from fedhip.core.errors import GridOverflowError
 from fedhip.core.fixedpoint import GridStatistics
 from fedhip.data import Window
+from fedhip.errors import GridOverflowError
 from fedhip.features.reference import BackboneReference
 from fedhip.federation.agreement.agreement import (
     COLUMNS,

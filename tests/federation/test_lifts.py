@@ -13,9 +13,9 @@ import pytest
 import torch
 
 from fedhip.core.columns import Columns
-from fedhip.core.errors import StatisticsError
 from fedhip.core.lifts import KINDS, Lift
 from fedhip.data import make_partition
+from fedhip.errors import StatisticsError
 from fedhip.federation.agreement.agreement import LIFTS, Agreement, largest_lifted
 from fedhip.federation.agreement.setup import InitSettings
 from fedhip.federation.codes import SiteCode

@@ -12,8 +12,8 @@ import torch
 from flwr.app import RecordDict
 
 from fedhip.core.columns import Columns
-from fedhip.core.logistic import LossError
 from fedhip.core.logistic_fit import LogisticFit, LogisticHead
+from fedhip.errors import LossError
 from fedhip.federation.errors import QuorumError, RoundError
 from fedhip.federation.server.logistic_rounds import LogisticRounds
 from fedhip.federation.sums.vector import Vector

@@ -10,9 +10,8 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fedhip.core.errors import StatisticsError
-from fedhip.core.logistic import LossError
 from fedhip.core.prior import SMOOTHINGS, TEMPERATURES, PriorLosses, deviations, scale_of
+from fedhip.errors import LossError, StatisticsError
 from fedhip.federation.agreement.agreement import Agreement
 from fedhip.federation.server.traffic import traffic_of
 from fedhip.federation.sums.later import Ask

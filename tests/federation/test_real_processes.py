@@ -26,7 +26,7 @@ from fedhip.federation.operations import background, joining, processes, serving
 from fedhip.federation.operations.places import ServerPlace, State
 from fedhip.federation.site.folder import open_site
 from fedhip.federation.transport import engine
-from fedhip.privacy.attacks import Upload, every_row, single_rows
+from fedhip.privacy.attacks import Upload, recover_rows, single_rows
 from fedhip.runs import Run
 from tests.federation.doors import signed
 from tests.federation.samples import CLASSES, FOUR, ONE_SUM, WIDTH, sum_of, write_rows
@@ -64,7 +64,7 @@ def test_four_sites_as_in_the_example(tmp_path: Path) -> None:
         assert open_site(place).name == site
     total = Run.open(places[0] / "state" / "result").total()
     assert total.num_samples > total.num_features
-    assert every_row(Upload.of(total)) is None  # the sum gives no row away
+    assert recover_rows(Upload.of(total)) is None  # the sum gives no row away
     assert len(single_rows(Upload.of(total))) == 0
 
 

@@ -18,7 +18,7 @@ from fedhip.core import DEFAULT_ALPHAS
 from fedhip.methods import run_method
 from fedhip.methods.pfedfda import BETAS, Discriminant, Gaussians, choose_beta
 from fedhip.orders import client_order
-from fedhip.phases import Client, Rows
+from fedhip.phases import Client, LabelledRows
 from fedhip.simulation import PAPER, STANDARD, RidgeOptions, simulate
 from tests.methods.problems import CLASSES, PROTOCOL, federation
 
@@ -26,7 +26,7 @@ SIZES = (40, 50, 70)
 ridges = pytest.mark.parametrize("ridge", [STANDARD, PAPER], ids=["standard", "paper"])
 
 
-def pooled(clients: list[Client]) -> Rows:
+def pooled(clients: list[Client]) -> LabelledRows:
     return np.concatenate([c.train[0] for c in clients]), np.concatenate([c.train[1] for c in clients])
 
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from fedhip.cli import federation_init, federation_keys
 from fedhip.cli.console import print_table
 from fedhip.cli.federation_init import with_engine
-from fedhip.cli.options import tell_window
+from fedhip.cli.options import print_window
 from fedhip.data import Dataset
 from fedhip.utils.text import json_text
 
@@ -182,7 +182,7 @@ def site(args: argparse.Namespace) -> int:
     rows: Path = args.data or args.features
     ready = require_ready(opened, rows, out=args.out, weights=args.weights, device=args.device)
     if isinstance(ready.data, Dataset):
-        tell_window(ready.data, "as the agreement says")
+        print_window(ready.data, "as the agreement says")
     allow = None if args.allow is None else Allowance.given(args.allow)
     require_sums(opened, ready, allow)
     settings = {"data": str(rows.absolute())}

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 from fedhip.cli.console import print_table
 from fedhip.cli.lifts import add_lift, lift_settings
 from fedhip.cli.options import add_window, window_of
-from fedhip.data.errors import MissingExtraError
+from fedhip.errors import MissingExtraError
 from fedhip.utils.text import json_text
 
 if TYPE_CHECKING:

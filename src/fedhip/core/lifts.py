@@ -31,13 +31,12 @@ import torch
 from torch import Tensor
 
 from fedhip.core.columns import Survey
-from fedhip.core.errors import DimensionError
 from fedhip.core.lift_kinds import KINDS as KINDS
-from fedhip.core.lift_kinds import LiftError as LiftError
 from fedhip.core.lift_kinds import LiftKind as LiftKind
 from fedhip.core.rows import ArrayLike
 from fedhip.core.standardization import Standardization
 from fedhip.core.statistics import Statistics, pack, unpack
+from fedhip.errors import InputError
 
 #: The tensors that a lift consists of beside its description; Nyström's alone has a covariance.
 TENSORS: Mapping[str, torch.dtype] = dict.fromkeys(("mean", "scale", "covariance"), torch.float64)
@@ -70,7 +69,7 @@ def exchange_bytes(kind: LiftKind, num_features: int) -> int:
 def width_for(megabytes: float, num_classes: int) -> int:
     """The widest features whose upload stays within a budget."""
     if not (math.isfinite(megabytes) and megabytes > 0):
-        raise LiftError(f"the budget is {megabytes!r} MB; give a number above 0")
+        raise InputError(f"the budget is {megabytes!r} MB; give a number above 0")
     entries = megabytes * 1e6 / 8 - num_classes
     half = num_classes + 0.5
     width = int(math.sqrt(half * half + 2.0 * max(entries, 0.0)) - half)
@@ -80,23 +79,23 @@ def width_for(megabytes: float, num_classes: int) -> int:
         width -= 1
     if width < 1:
         least = upload_bytes(1, num_classes) / 1e6
-        raise LiftError(f"{megabytes:g} MB do not hold the statistics of one feature; give at least {least:.3g}")
+        raise InputError(f"{megabytes:g} MB do not hold the statistics of one feature; give at least {least:.3g}")
     return width
 
 
 def require_lift(kind: str, width: int, seed: int, bandwidth: float) -> None:
-    """Raise `LiftError` unless there is such a lift."""
+    """Raise `InputError` unless there is such a lift."""
     if kind not in KINDS:
-        raise LiftError(f"there is no lift {kind!r}; there are {', '.join(KINDS)}")
+        raise InputError(f"there is no lift {kind!r}; there are {', '.join(KINDS)}")
     for name, value, least in (("width", width, 1), ("seed", seed, 0)):
         if isinstance(value, bool) or not isinstance(value, Integral) or value < least:
-            raise LiftError(f"the lift's {name} is {value!r}; give a whole number of at least {least}")
+            raise InputError(f"the lift's {name} is {value!r}; give a whole number of at least {least}")
     if not (math.isfinite(bandwidth) and bandwidth > 0):
-        raise LiftError(f"the lift's bandwidth is {bandwidth!r}; give a number above 0")
+        raise InputError(f"the lift's bandwidth is {bandwidth!r}; give a number above 0")
 
 
 def require_memory(width: int, memory: int, rows: int = 0, at_once: int = 1) -> None:
-    """Raise `LiftError`, with the width that fits, if lifted rows and the matrices of a round exceed `memory` bytes.
+    """Raise `InputError`, with the width that fits, if lifted rows and the matrices of a round exceed `memory` bytes.
 
     `at_once` is how many clients are worked on at a time.
     """
@@ -108,7 +107,7 @@ def require_memory(width: int, memory: int, rows: int = 0, at_once: int = 1) -> 
         middle = (fits + too_wide) // 2
         fits, too_wide = (middle, too_wide) if _memory(middle, rows, at_once) <= memory else (fits, middle)
     remedy = f"width {fits} fits" if fits else "no width fits: free some memory"
-    raise LiftError(
+    raise InputError(
         f"a lift of width {width} takes {needed / 2**30:.1f} GiB of memory and {memory / 2**30:.1f} are free; {remedy}"
     )
 
@@ -146,7 +145,7 @@ class Lift:
     def __post_init__(self) -> None:
         require_lift(self.kind, self.width, self.seed, self.bandwidth)
         if self.kind == "nystroem" and self.covariance is None:
-            raise LiftError("Nyström's landmarks are drawn from the federation's sum; give its covariance")
+            raise InputError("Nyström's landmarks are drawn from the federation's sum; give its covariance")
 
     @classmethod
     def of(
@@ -194,7 +193,7 @@ class Lift:
         """(n, width) float32, in blocks of rows."""
         F = torch.as_tensor(features)
         if F.ndim != 2 or F.shape[1] != self.num_features:
-            raise DimensionError(f"features have shape {tuple(F.shape)}; this lift takes rows {self.num_features} wide")
+            raise InputError(f"features have shape {tuple(F.shape)}; this lift takes rows {self.num_features} wide")
         step = max(1, _BLOCK_ENTRIES // max(self.width, self.num_features))
         lifted = torch.empty((len(F), self.width), dtype=torch.float32, device=F.device)
         for start in range(0, len(F), step):

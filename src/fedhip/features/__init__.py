@@ -10,13 +10,12 @@ if TYPE_CHECKING:
     from fedhip.features.backbones import Backbone, BackboneInfo, list_backbones, load_backbone
     from fedhip.features.checkpoints import load_encoder, save_encoder
     from fedhip.features.devices import resolve_device
-    from fedhip.features.errors import CacheWarning
     from fedhip.features.evaluation import LabelledSet, evaluate_encoder, ridge_accuracy
     from fedhip.features.extraction import cache_folder, extract
     from fedhip.features.pooling import Pooling
     from fedhip.features.pools import Pool, load_pool
     from fedhip.features.precision import choose_dtype
-    from fedhip.features.pretraining import Outcome, Progress, pretrain
+    from fedhip.features.pretraining import Outcome, TrainingStatus, pretrain
     from fedhip.features.recipe import Recipe
     from fedhip.features.vit import ViT, ViTConfig
 else:
@@ -25,13 +24,12 @@ else:
         backbones="Backbone BackboneInfo list_backbones load_backbone",
         checkpoints="load_encoder save_encoder",
         devices="resolve_device",
-        errors="CacheWarning",
         evaluation="LabelledSet evaluate_encoder ridge_accuracy",
         extraction="cache_folder extract",
         pooling="Pooling",
         pools="Pool load_pool",
         precision="choose_dtype",
-        pretraining="Outcome Progress pretrain",
+        pretraining="Outcome TrainingStatus pretrain",
         recipe="Recipe",
         vit="ViT ViTConfig",
     )
@@ -40,13 +38,12 @@ else:
 __all__ = [
     "Backbone",
     "BackboneInfo",
-    "CacheWarning",
     "LabelledSet",
     "Outcome",
     "Pool",
     "Pooling",
-    "Progress",
     "Recipe",
+    "TrainingStatus",
     "ViT",
     "ViTConfig",
     "cache_folder",

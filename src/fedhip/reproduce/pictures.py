@@ -10,8 +10,8 @@ import numpy as np
 
 from fedhip.reproduce import efficiency, figures, invariance, paper, sensitivity, table1
 from fedhip.reproduce.bench import Bench
-from fedhip.reproduce.figures import Curve, Dots, Picture, Way
-from fedhip.reproduce.notes import beside, protocol_name
+from fedhip.reproduce.figures import Curve, Dots, EfficiencyCurve, Picture
+from fedhip.reproduce.notes import is_papers_setting, protocol_name
 from fedhip.reproduce.settings import Regime, Source, known_methods
 
 if TYPE_CHECKING:
@@ -65,7 +65,7 @@ def of_sensitivity(bench: Bench, study: str) -> list[Picture]:
                 entries = [sensitivity.entry_of(by_seed) for by_seed in found]
                 published = [
                     paper.sensitivity(study, source.name, s.clients[0], concentration, value)
-                    if beside(bench, source)
+                    if is_papers_setting(bench, source)
                     else None
                     for value in paper.GRID
                 ]
@@ -99,10 +99,10 @@ def of_efficiency(bench: Bench) -> list[Picture]:
 def _ways(bench: Bench, source: Source, regime: Regime) -> Callable[[], Figure]:
     def draw() -> Figure:
         ways = []
-        for course in efficiency.courses(bench, source, regime):
+        for course in efficiency.training_curves(bench, source, regime):
             points = [point for point in course.points if point.accuracy is not None]
             ways.append(
-                Way(
+                EfficiencyCurve(
                     course.method,
                     course.title,
                     [point.round for point in points],

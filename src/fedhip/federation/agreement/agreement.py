@@ -16,8 +16,8 @@ from fractions import Fraction
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, Self
 
-from fedhip.data.errors import WindowError
 from fedhip.data.window import Window
+from fedhip.errors import InputError
 from fedhip.features.reference import BackboneReference
 from fedhip.federation.agreement.names import (
     near,
@@ -571,7 +571,7 @@ def _window(value: object) -> Window:
         raise AgreementError(f"backbone: window is {shown(value)}; give two numbers, [LOW, HIGH]")
     try:
         return Window(*value)
-    except WindowError as error:
+    except InputError as error:
         raise AgreementError(f"backbone: {error}") from None
 
 

@@ -56,7 +56,7 @@ from fedhip.federation.agreement.parcel import Parcel
 from fedhip.federation.agreement.roster import Roster
 from fedhip.federation.operations.places import command, require_free, take_free_place
 from fedhip.federation.site.folder import AUTHORITY, KEY, format_address, require_port
-from fedhip.runs.folder import beside
+from fedhip.runs.folder import temporary_folder
 from fedhip.utils.files import require_folder
 
 DEFAULT_PORT = 8443
@@ -217,7 +217,7 @@ def init(directory: str | Path, settings: InitSettings) -> InitSummary:
     make_keys = here if settings.make_keys is None else settings.make_keys
     address = format_address(hosts[0] if hosts else "127.0.0.1", require_port(settings.port))
     roster = None
-    with beside(directory) as draft:
+    with temporary_folder(directory) as draft:
         draft.chmod(0o700)
         make_authority(draft, agreement.name)
         make_server_certificate(draft, hosts, settings.days)

@@ -9,7 +9,7 @@ import time
 from pathlib import Path
 from typing import Any
 
-from fedhip.core.errors import FedHiPError
+from fedhip.errors import FedHiPError
 from fedhip.federation.errors import EngineError, FederationError, RoundError
 from fedhip.federation.operations import started
 from fedhip.federation.operations.places import ServerPlace, State, command

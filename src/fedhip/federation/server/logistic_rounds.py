@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from fedhip.core.errors import StatisticsError
+from fedhip.errors import StatisticsError
 from fedhip.federation.errors import RoundError
 from fedhip.federation.server.checkpoint import LaterSum
 from fedhip.federation.server.later_rounds import LaterRounds

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from fedhip.core.errors import StatisticsError
+from fedhip.errors import StatisticsError
 from fedhip.federation.errors import RoundError
 from fedhip.federation.server.later_rounds import LaterRounds
 from fedhip.federation.sums.later import Ask, losses_of

@@ -80,7 +80,7 @@ def write_result(
         asked = [(progress.first, progress.sites), *((record.ask, record.sites) for record in later)]
         results |= {"sums": [{"ask": ask, "sites": list(who)} for ask, who in asked], "notes": list(notes)}
     if model.lift is not None:
-        add_lift(results, plan_of(agreement).told(model.lift))
+        add_lift(results, plan_of(agreement).to_dict(model.lift))
     details: dict[str, Any] = {
         "schema": SCHEMA,
         "class_names": list(agreement.classes),

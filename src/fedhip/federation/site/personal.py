@@ -8,7 +8,7 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
-from fedhip.core.errors import FedHiPError
+from fedhip.errors import FedHiPError
 from fedhip.federation.agreement.agreement import LIFT_FIELDS, Agreement
 from fedhip.federation.codes import SiteCode, SiteRefusalError
 from fedhip.federation.server.traffic import traffic_of
@@ -200,7 +200,7 @@ def _write(
     if head is not None:
         results |= {"head": head.name, "settings": dict(head.settings)}
     if received.lift is not None:
-        add_lift(results, plan_of(agreement).told(received.lift))
+        add_lift(results, plan_of(agreement).to_dict(received.lift))
     details = details_of(outcome, agreement.classes, head_named(agreement.head))
     refresh(results, details)
     models = [

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from fedhip.core.errors import FedHiPError, GridOverflowError, StatisticsError
+from fedhip.errors import FedHiPError, GridOverflowError, StatisticsError
 from fedhip.federation.agreement.agreement import Agreement
 from fedhip.federation.agreement.policy import Policy
 from fedhip.federation.codes import SiteCode, SiteRefusalError
@@ -120,7 +120,7 @@ def later_vector(
     encoding: RowEncoding,
 ) -> Vector:
     """What this site gives to a later sum."""
-    from fedhip.core.logistic import LossError
+    from fedhip.errors import LossError
     from fedhip.utils.parallel import one_thread
 
     layout, bits = agreement.layout, agreement.fraction_bits

@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import NDArray
 
-from fedhip.core.errors import StatisticsError
+from fedhip.errors import StatisticsError
 from fedhip.federation.errors import MessageError
 from fedhip.federation.sums.vector import Layout, Vector, from_vector
 from fedhip.federation.transport.wire import Arrays, Body, Letter
@@ -87,7 +87,7 @@ def term_of(vector: Vector, layout: Layout, rows: int) -> LogisticTerm:
 
 def losses_vector(losses: Tensor, sites: int) -> Vector:
     """Losses on the grid. One too large for a sum of so many sites is as large as that allows: nobody chooses it."""
-    from fedhip.core.logistic import LossError
+    from fedhip.errors import LossError
 
     values = losses.numpy().reshape(-1)
     if not np.isfinite(values).all():
@@ -115,10 +115,10 @@ def fit_of(total: Vector, layout: Layout, fraction_bits: int) -> LogisticFit:
 
 def known_temperature(fit: LogisticFit) -> float:
     """T₀, once it is chosen."""
-    from fedhip.core.logistic_fit import TemperatureError
+    from fedhip.errors import InputError
 
     if fit.temperature is None:
-        raise TemperatureError("LDA's temperature is not known yet; its losses are summed first")
+        raise InputError("LDA's temperature is not known yet; its losses are summed first")
     return fit.temperature
 
 

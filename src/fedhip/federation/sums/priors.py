@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from fedhip.core.errors import StatisticsError
+from fedhip.errors import StatisticsError
 from fedhip.federation.agreement.agreement import Agreement
 from fedhip.federation.sums.later import Ask, length, losses_of, losses_vector
 from fedhip.federation.sums.vector import Vector
@@ -78,7 +78,7 @@ def scales_of(agreement: Agreement, scale: float | None) -> dict[str, float]:
 
 def scale_vector(squares: float, number: int) -> Vector:
     """A site's two sums."""
-    from fedhip.core.logistic import LossError
+    from fedhip.errors import LossError
 
     if not squares < 2.0 ** (_PARTS * _PART_BITS - _SQUARE_BITS):
         raise LossError(

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from fedhip.core.errors import GridOverflowError, StatisticsError
+from fedhip.errors import GridOverflowError, StatisticsError
 from fedhip.federation.errors import MessageError
 
 if TYPE_CHECKING:
