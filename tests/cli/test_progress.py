@@ -22,8 +22,8 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> list[float]:
     return now
 
 
-@pytest.fixture
-def terminal(monkeypatch: pytest.MonkeyPatch) -> None:
+def make_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What is captured is one. Not a fixture: what captures in a test is another than while it is set up."""
     monkeypatch.setenv("TERM", "xterm")
     monkeypatch.setenv("COLUMNS", "100")
     monkeypatch.setattr(sys.stderr, "isatty", lambda: True)
@@ -69,8 +69,10 @@ def test_what_stands_behind_a_colon_is_shown_as_it_begins(capsys: pytest.Capture
     assert [line.split(maxsplit=3)[2:] for line in lines] == [["0/12", "fedavg, λ = 0.1"], ["12/12"]]
 
 
-@pytest.mark.usefixtures("terminal")
-def test_a_terminal_gets_one_line_written_over(capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_terminal_gets_one_line_written_over(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    make_terminal(monkeypatch)
     display = ProgressDisplay()
     for done in (1, 2, 3):
         display("1 local training", done, 3)
@@ -79,14 +81,15 @@ def test_a_terminal_gets_one_line_written_over(capsys: pytest.CaptureFixture[str
     shown = capsys.readouterr()
     assert shown.out == ""
     assert shown.err.count("\n") == 2
+    assert shown.err.count("\x1b[?25l") == shown.err.count("\x1b[?25h") == 2  # the cursor goes, and comes back
     assert "1 local training" in shown.err
     assert "3/3" in shown.err
     assert "2 [b]sum[/b]" in shown.err  # as it is, and not as markup
     assert "a [x] b" in shown.err
 
 
-@pytest.mark.usefixtures("terminal")
 def test_an_error_and_a_table_end_the_bar(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    make_terminal(monkeypatch)
     show_progress("1 local training", 1, 3)
     print_table(["client"], [["north"]])
     printed = capsys.readouterr()

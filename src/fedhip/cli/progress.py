@@ -34,7 +34,7 @@ class ProgressDisplay:
             self._phase, self._first = name, done
             self._begin = time.monotonic()
             self._line = -math.inf if detail else self._begin  # what has a name of its own is named as it begins
-        if sys.stderr.isatty():
+        if self._bar is not None or sys.stderr.isatty():  # under a bar, stderr is rich's, and says that it is none
             self._draw(name, done, total, detail)
         else:
             self._log(name, done, total, detail)

@@ -169,7 +169,7 @@ def split_clients(
 
 
 def _split_client(client: str, rows: int, train_fraction: float, seed: int) -> NDArray[np.int8]:
-    """0 or 1 for each of a client's rows, from a stream of its own."""
+    """0 or 1 for each of a client's rows, from a stream of its own: numpy's, as manifests were written with."""
     train = min(max(math.floor(train_fraction * rows + 0.5), 1), max(rows - 1, 1))
     return (client_random(client, seed).permutation(rows) >= train).astype(np.int8)
 

@@ -67,7 +67,7 @@ class LabelledSet:
         if split is not None and not np.isin(split, (0, 1)).all():
             raise InputError(f"the split of {path} holds {np.unique(split)[:5].tolist()}; give 0 (train) or 1 (test)")
         labels = np.unique(names, return_inverse=True)[1].astype(np.int64)
-        if split is None:
+        if split is None:  # drawn thus since the published figures of backbones, and of no client: not hold_out's draw
             split = (np.random.default_rng(0).permutation(len(labels)) < len(labels) // 5).astype(np.int64)
         return cls(path.stem, images, labels, split.astype(np.int64))
 
@@ -82,6 +82,7 @@ def ridge_accuracy(
     """
     train = (split == 0).nonzero().flatten()
     test = (split == 1).nonzero().flatten()
+    # Rows of a pool and of no client, on the device: hold_out draws by a client's name.
     shuffled = train[torch.randperm(len(train), generator=torch.Generator().manual_seed(0)).to(train.device)]
     held_out, fitted = shuffled[::5], torch.cat([shuffled[i::5] for i in range(1, 5)])
     classes = int(labels.max()) + 1

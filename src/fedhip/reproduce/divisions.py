@@ -66,7 +66,7 @@ def divide_around(
 
 
 def validation_order(client: str, rows: int, seed: int) -> NDArray[np.int64]:
-    """The order of a client's rows that those to choose settings on are taken from."""
+    """The order of a client's rows that those to choose settings on are taken from: that of the published tables."""
     return client_random(client, seed, "validation").permutation(rows)
 
 
