@@ -31,7 +31,7 @@ settings.register_profile(
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "default"))
 
 #: Files that take a minute and more, the longest first. Begun last, one of them would keep the others waiting.
-LONG = ("federation/test_real_processes.py", "test_examples.py", "test_pages.py")
+LONG = ("federation/operations/test_real_processes.py", "test_examples.py", "test_pages.py")
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

@@ -12,7 +12,7 @@ import torch
 
 from fedhip import FedHiPError, PersonalizationPath, Statistics, errors, personalize, solve_global
 from fedhip.core import RegularizationPath, Standardization, paper
-from fedhip.core.fixedpoint import GridStatistics
+from fedhip.core.exact.fixedpoint import GridStatistics
 from fedhip.errors import InputError
 
 F = np.random.default_rng(0).normal(size=(6, 3))

@@ -14,7 +14,7 @@ from fedhip import Statistics, aggregate, personalize, solve_global
 from fedhip.core import RegularizationPath, Standardization
 from fedhip.core.affine import AffineModel
 from fedhip.core.balance import weighted_statistics
-from fedhip.core.fixedpoint import GridStatistics, decode
+from fedhip.core.exact.fixedpoint import GridStatistics, decode
 from fedhip.errors import InputError
 from tests.core.problems import Federation, federations, relative_error
 

@@ -14,7 +14,7 @@ import torch
 from safetensors.torch import load_file, save_file
 
 from fedhip import FedHiPError, Statistics
-from fedhip.core.fixedpoint import GridStatistics
+from fedhip.core.exact.fixedpoint import GridStatistics
 from fedhip.core.statistics import unpack
 from fedhip.errors import FileError, StatisticsError
 

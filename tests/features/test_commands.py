@@ -15,9 +15,9 @@ from fedhip import FedHiPError, features
 from fedhip.cli import extract, pretrain
 from fedhip.data import load_dataset, read_features
 from fedhip.errors import InputError
-from fedhip.features import evaluation
-from fedhip.features.checkpoints import load_encoder, save_encoder
-from fedhip.features.pretraining import Run
+from fedhip.features.encoder.checkpoints import load_encoder, save_encoder
+from fedhip.features.pretraining import evaluation
+from fedhip.features.pretraining.training import Run
 from tests.features.samples import random_encoder, waves
 
 SIZES = [

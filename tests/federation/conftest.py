@@ -37,14 +37,14 @@ def no_power_cuts(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.fixture
 def sums_only(monkeypatch: pytest.MonkeyPatch) -> None:
     """Sites keep the sum that they get, and make no models of it."""
-    from fedhip.federation.site import personal
+    from fedhip.federation.site import personalization
 
-    def keep(out: Path, client: Any, received: personal.Sum, *_: Any) -> Any:
+    def keep(out: Path, client: Any, received: personalization.ReceivedSum, *_: Any) -> Any:
         out.mkdir()
         received.grid.to_file(out / "total.safetensors")
         return SimpleNamespace(accuracy={})
 
-    monkeypatch.setattr(personal, "personalize", keep)
+    monkeypatch.setattr(personalization, "personalize", keep)
 
 
 @pytest.fixture

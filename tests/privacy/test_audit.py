@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from fedhip.core import Statistics, personalize, solve_global
-from fedhip.core.fixedpoint import GridStatistics, fraction_bits_for
+from fedhip.core.exact.fixedpoint import GridStatistics, fraction_bits_for
 from fedhip.errors import InputError
 from fedhip.privacy import Audit, AuditedSite, SitesInSum, audit_site
 from fedhip.privacy.attacks import Upload, recover_rows, share_inside, single_rows, trace_of_model

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import NoReturn
 
 from fedhip import FedHiPError, __version__
-from fedhip.cli.progress import show_progress
+from fedhip.cli.common.progress import show_progress
 from fedhip.utils.nearest import did_you_mean
 
 #: Each command's module, in the order of a user's way through them. A module is imported when one of its commands is
@@ -28,7 +28,7 @@ COMMANDS = {
     "personalize": "life",
     "verify": "verify",
     "audit": "audit",
-    "federation": "federation",
+    "federation": "federation.command",
     "reproduce": "reproduce",
     "partition": "partition",
     "extract": "extract",

@@ -9,14 +9,20 @@ from itertools import product
 from pathlib import Path
 from typing import Any
 
-from fedhip.cli.console import print_table
-from fedhip.cli.lifts import add_lift, lift_settings
-from fedhip.cli.options import DEFAULT_BACKBONE, add_backbone, add_window, extract_features, load_images, refuse_unused
-from fedhip.cli.progress import show_progress
+from fedhip.cli.common.console import print_table
+from fedhip.cli.common.lifts import add_lift, lift_settings
+from fedhip.cli.common.options import (
+    DEFAULT_BACKBONE,
+    add_backbone,
+    add_window,
+    extract_features,
+    load_images,
+    refuse_unused,
+)
+from fedhip.cli.common.progress import show_progress
 from fedhip.data import Dataset, FeatureSet, make_partition, read_features
 from fedhip.errors import InputError
 from fedhip.features import resolve_device
-from fedhip.lifting import LiftSettings
 from fedhip.reproduce import (
     Bench,
     Settings,
@@ -29,6 +35,7 @@ from fedhip.reproduce import (
     subset,
 )
 from fedhip.reproduce.tables import Entry, Table
+from fedhip.simulation.lifting import LiftSettings
 from fedhip.utils.files import require_folder
 
 HEADS = ("linear", "mlp")

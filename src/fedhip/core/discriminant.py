@@ -41,7 +41,7 @@ import torch
 from torch import Tensor
 
 from fedhip.core.affine import AffineModel
-from fedhip.core.personalization import client_rows
+from fedhip.core.ridge.personalization import client_rows
 from fedhip.core.rows import ArrayLike
 from fedhip.core.solvers import rank_tolerance
 from fedhip.core.statistics import Statistics

@@ -23,7 +23,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from fedhip.data import Dataset
-from fedhip.data.images import Pixels, check_images
+from fedhip.data.images.pixels import Pixels, check_images
 from fedhip.errors import CacheWarning, InputError
 from fedhip.features.backbones import Backbone
 from fedhip.features.cache import begin, require_own_cache

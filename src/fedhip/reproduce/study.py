@@ -9,11 +9,11 @@ from pathlib import Path
 
 from fedhip import __version__
 from fedhip.errors import MissingExtraError
-from fedhip.reproduce import efficiency, invariance, pictures, sensitivity, table1
 from fedhip.reproduce.bench import Bench
 from fedhip.reproduce.cells import PlannedCell
 from fedhip.reproduce.figures import Picture, write_pictures
 from fedhip.reproduce.helpers import helper_processes, parent_is_alive
+from fedhip.reproduce.studies import efficiency, invariance, pictures, sensitivity, table1
 from fedhip.reproduce.tables import Table, to_markdown, write_table
 from fedhip.utils.files import write_text
 from fedhip.utils.progress import ReportProgress, silent

@@ -7,8 +7,8 @@ from numpy.typing import NDArray
 
 from fedhip.data import Dataset, FeatureSet, make_partition, split_of
 from fedhip.errors import InputError
-from fedhip.phases import Client
 from fedhip.runs.folder import Run
+from fedhip.simulation.client import Client
 from fedhip.utils.nearest import did_you_mean, nearest
 
 

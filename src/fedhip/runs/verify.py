@@ -13,14 +13,14 @@ from typing import Any
 import torch
 
 from fedhip.core.affine import AffineModel
-from fedhip.core.fixedpoint import GridStatistics
+from fedhip.core.exact.fixedpoint import GridStatistics
 from fedhip.errors import FedHiPError, FileError
-from fedhip.models import RIDGE, Model
+from fedhip.heads.model import RIDGE, Model
 from fedhip.runs.folder import Run
 from fedhip.runs.life import task_of
 from fedhip.runs.models import models_digest
 from fedhip.runs.names import file_name
-from fedhip.simulation import add_up
+from fedhip.simulation.driver import add_up
 
 #: Models are solved again to compare; another machine's linear algebra rounds differently.
 SOLVE_TOLERANCE = 1e-9

@@ -12,7 +12,7 @@ import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from fedhip.federation.errors import EngineMissingError
+from fedhip.federation.errors import EngineError
 
 VERSION = "1.41.0"
 LOOPBACK = "127.0.0.1"
@@ -29,12 +29,12 @@ def require_engine() -> None:
     try:
         found = importlib.metadata.version("flwr")
     except importlib.metadata.PackageNotFoundError:
-        raise EngineMissingError(f"a federation needs Flower {VERSION}, which is not installed; {remedy}") from None
+        raise EngineError(f"a federation needs Flower {VERSION}, which is not installed; {remedy}") from None
     if found != VERSION:
-        raise EngineMissingError(f"a federation needs Flower {VERSION}, and {found} is installed; {remedy}")
+        raise EngineError(f"a federation needs Flower {VERSION}, and {found} is installed; {remedy}")
     missing = [name for name in _PROGRAMS if not (programs() / name).is_file()]
     if missing:
-        raise EngineMissingError(f"there is no {missing[0]} in {programs()}; {remedy}")
+        raise EngineError(f"there is no {missing[0]} in {programs()}; {remedy}")
 
 
 def programs() -> Path:
