@@ -36,10 +36,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from fedhip.errors import OpenPlaceError
 from fedhip.federation.errors import PolicyError
 from fedhip.federation.site.rows import SiteRows
 from fedhip.federation.status_codes import SiteCode, SiteRefusalError
-from fedhip.utils.errors import OpenPlaceError
 from fedhip.utils.files import append_private, private_folder, write_private
 
 SCHEMA = 1
