@@ -12,13 +12,13 @@ from sklearn.utils.estimator_checks import parametrize_with_checks
 
 import fedhip
 from fedhip.cli.main import main
-from fedhip.core.choice.conformal import CoverageError, common_threshold, pooled_rows, threshold
-from fedhip.core.errors import FedHiPError
+from fedhip.core.choice.conformal import common_threshold, pooled_rows, threshold
 from fedhip.data import FeatureSet, feature_set, make_partition, read_features, split_clients, write_features
-from fedhip.simulation.client import Client, SharedGroupWarning
+from fedhip.errors import FedHiPError, FedHiPWarning, InputError
+from fedhip.simulation.client import Client
 from fedhip.simulation.hold_out import hold_out, hold_out_fold
-from fedhip.simulation.repeats import RepeatedRowsWarning, near_pairs
-from fedhip.simulation.tasks import TaskError, label_metrics
+from fedhip.simulation.repeats import near_pairs
+from fedhip.simulation.tasks import label_metrics
 from fedhip.sklearn import FedHiPClassifier, FedHiPRegressor
 
 SITES = ("a", "b", "c")
@@ -119,7 +119,7 @@ def test_the_logistic_head_refuses_groups_and_priors_count_without_them(tmp_path
     with_prior = [client for client in SITES if not run.priors(client)["fedhip"].is_none]
     for client in SITES:
         if client in with_prior:
-            with pytest.raises(CoverageError, match="answers with a prior"):
+            with pytest.raises(InputError, match="answers with a prior"):
                 run.thresholds(client)
         else:
             assert len(run.thresholds(client)) == 1
@@ -127,7 +127,7 @@ def test_the_logistic_head_refuses_groups_and_priors_count_without_them(tmp_path
 
 def test_groups_at_two_clients_are_warned_of(tmp_path: Path) -> None:
     rows = table()
-    with pytest.warns(SharedGroupWarning, match="group 'p' is at client 'a' and at client 'b'"):
+    with pytest.warns(FedHiPWarning, match="group 'p' is at client 'a' and at client 'b'"):
         fedhip.run(
             rows.features,
             rows.labels,
@@ -143,10 +143,10 @@ def test_rows_that_are_nearly_the_same_are_warned_of(tmp_path: Path) -> None:
     X, y = rng.normal(size=(120, 12)), rng.integers(2, size=120)
     twice = np.concatenate((X, X[:30] + 1e-5 * rng.normal(size=(30, 12))))
     labels, sites = np.concatenate((y, y[:30])), np.array(["a"] * 60 + ["b"] * 60 + ["a"] * 30)
-    with pytest.warns(RepeatedRowsWarning, match=r"client 'a': \d+ of \d+ training rows are nearly the same"):
+    with pytest.warns(FedHiPWarning, match=r"client 'a': \d+ of \d+ training rows are nearly the same"):
         fedhip.run(twice, labels, sites, out=tmp_path / "one")
     with warnings.catch_warnings():
-        warnings.simplefilter("error", RepeatedRowsWarning)
+        warnings.simplefilter("error", FedHiPWarning)
         fedhip.run(X, y, sites[:120], out=tmp_path / "two")
         together = np.concatenate((np.arange(120), np.arange(30)))
         fedhip.run(twice, labels, sites, groups=together, out=tmp_path / "three")
@@ -176,7 +176,7 @@ def test_a_regression_lives(tmp_path: Path) -> None:
     without.forget("b")
     assert run.federation().digest == without.federation().digest  # to the bit, as if it had never joined
     assert main(["verify", str(run.path)]) == 0
-    with pytest.raises(CoverageError, match="ask for predict_interval"):
+    with pytest.raises(InputError, match="ask for predict_interval"):
         run.predict_set(rows.features[:1], "a")
 
 
@@ -190,10 +190,10 @@ def test_what_a_regression_cannot_have_is_said_in_a_line(tmp_path: Path) -> None
         ({"balance": True}, "--balance is not for"),
         ({"partition": "dirichlet", "clients": 3}, "divides rows by class"),
     ):
-        with pytest.raises(TaskError, match=message):
+        with pytest.raises(InputError, match=message):
             fedhip.run(rows, out=tmp_path / "run", **options)
     weighted = feature_set(rows.features, (rows.labels[:, 0] > 0).astype(int), rows.clients, weights=rows.weights)
-    with pytest.raises(TaskError, match="--head lda is not for rows with weights"):
+    with pytest.raises(InputError, match="--head lda is not for rows with weights"):
         fedhip.run(weighted, out=tmp_path / "run", head="lda")
     assert fedhip.run(weighted, out=tmp_path / "run").results["methods"]["fedhip"]["accuracy"]["mean"] > 0.7
 

@@ -17,7 +17,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from fedhip.core.errors import FeaturesError
+from fedhip.errors import InputError
 from fedhip.utils.groups import group_numbers
 
 
@@ -27,7 +27,7 @@ def checked_groups(groups: Any, rows: int, who: str = "") -> Tensor | None:
         return None
     values = np.asarray(groups.cpu() if isinstance(groups, Tensor) else groups)
     if values.shape != (rows,):
-        raise FeaturesError(f"{who}groups have shape {values.shape}, and there are {rows} rows; give one for each row")
+        raise InputError(f"{who}groups have shape {values.shape}, and there are {rows} rows; give one for each row")
     return torch.from_numpy(group_numbers(values))
 
 

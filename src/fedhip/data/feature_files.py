@@ -21,8 +21,8 @@ from numpy.typing import ArrayLike, NDArray
 from safetensors.numpy import save
 
 from fedhip.data.array_files import Arrays, as_text, encode_names, named_labels, named_targets, names_in, read_arrays
-from fedhip.data.errors import FeatureFileError
 from fedhip.data.sets.dataset import CLASSIFICATION, set_row_fields, update_array, update_row_fields
+from fedhip.errors import InputError
 from fedhip.utils.files import private_file, write_private
 
 
@@ -47,7 +47,7 @@ class FeatureSet:
     def __post_init__(self) -> None:
         features = np.asarray(self.features)
         if features.ndim != 2 or 0 in features.shape or features.dtype.kind not in "fiu":
-            raise FeatureFileError(
+            raise InputError(
                 f"features are {features.dtype} of shape {features.shape}; give real numbers of shape (N, m)"
             )
         with np.errstate(over="ignore"):  # what does not fit in float64 is infinite, and reported below
@@ -56,14 +56,14 @@ class FeatureSet:
         if not finite.all():
             others = int((~finite).sum()) - 1
             also = f", and so do those of {others} other row{'s' * (others > 1)}" if others else ""
-            raise FeatureFileError(
+            raise InputError(
                 f"features of row {int(finite.argmin())} hold NaN or infinity{also}; "
                 f"remove {'these rows' if others else 'this row'} or repair the extraction"
             )
         view = features.view()
         view.setflags(write=False)
         object.__setattr__(self, "features", view)
-        set_row_fields(self, len(features), FeatureFileError)
+        set_row_fields(self, len(features))
         if self.weights is not None:
             object.__setattr__(self, "weights", _checked_weights(self.weights, len(features)))
 
@@ -94,16 +94,16 @@ class FeatureSet:
 def _checked_weights(weights: ArrayLike, rows: int) -> NDArray[np.float64]:
     values = np.asarray(weights)
     if values.shape != (rows,) or values.dtype.kind not in "fiub":
-        raise FeatureFileError(
+        raise InputError(
             f"weights are {values.dtype} of shape {values.shape}; give a number for each of the {rows} rows"
         )
     values = values.astype(np.float64)
     bad = ~(np.isfinite(values) & (values >= 0.0))
     if bad.any():
         row = int(bad.argmax())
-        raise FeatureFileError(f"the weight of row {row} is {values[row]}; give finite numbers of at least 0")
+        raise InputError(f"the weight of row {row} is {values[row]}; give finite numbers of at least 0")
     if not values.any():
-        raise FeatureFileError("all weights are 0; give at least one row a weight above 0")
+        raise InputError("all weights are 0; give at least one row a weight above 0")
     values.setflags(write=False)
     return values
 
@@ -154,10 +154,10 @@ def read_features(path: str | Path, *, labelled: bool = True, task: str = CLASSI
     path = Path(path)
     arrays = read_arrays(path)
     if "features" not in arrays and "images" in arrays:
-        raise FeatureFileError(f"{path} holds images, not features; give it as a data set, or extract features first")
+        raise InputError(f"{path} holds images, not features; give it as a data set, or extract features first")
     for name in ("features", "labels") if labelled else ("features",):
         if name not in arrays:
-            raise FeatureFileError(
+            raise InputError(
                 f"{path} has no array '{name}', only {names_in(path)}; a feature file holds 'features' (N, m), "
                 "'labels' (N) and, if the rows have owners, 'clients' (N)"
             )
@@ -177,8 +177,8 @@ def read_features(path: str | Path, *, labelled: bool = True, task: str = CLASSI
             weights=arrays.get("weights"),
             task=task if labelled else CLASSIFICATION,
         )
-    except FeatureFileError as error:
-        raise FeatureFileError(f"{path}: {error}") from error
+    except InputError as error:
+        raise InputError(f"{path}: {error}") from error
 
 
 def write_features(path: str | Path, features: FeatureSet) -> None:
@@ -206,4 +206,4 @@ def write_features(path: str | Path, features: FeatureSet) -> None:
         whole = save({name: np.ascontiguousarray(array) for name, array in arrays.items()}, metadata)
         write_private(path, whole)
     else:
-        raise FeatureFileError(f"{path}: a feature file ends in .npz or .safetensors, not '{path.suffix}'")
+        raise InputError(f"{path}: a feature file ends in .npz or .safetensors, not '{path.suffix}'")

@@ -1,4 +1,4 @@
-"""A run on disk.
+"""The run folder: opened as a `Run`, written whole by a `Draft`.
 
     results.json    accuracies, costs, configuration          config.toml     what repeats the run
     details.json    what the report shows of each client      report.html     the report
@@ -22,7 +22,7 @@ import secrets
 import shutil
 import signal
 import threading
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import replace
 from functools import cached_property
@@ -34,19 +34,17 @@ import numpy as np
 import torch
 from numpy.typing import ArrayLike, NDArray
 
-from fedhip.core.choice.conformal import CoverageError, classes_within
+from fedhip.core.choice.conformal import classes_within
 from fedhip.core.choice.prior import NO_PRIOR, Prior
-from fedhip.core.errors import FileFormatError
 from fedhip.core.exact.columns import Columns
 from fedhip.core.exact.fixedpoint import GridStatistics
 from fedhip.core.targets import Targets
 from fedhip.data import FeatureSet, feature_set
-from fedhip.data.errors import PartitionError
 from fedhip.data.partitions.manifest import stored_split, unpacked
+from fedhip.errors import FileError, InputError, RunChangedError, RunExistsError
 from fedhip.features.lifts.lift import Lift
 from fedhip.heads import HEADS, Head
 from fedhip.heads.model import RIDGE, Model
-from fedhip.runs.errors import NoSpaceError, RunChangedError, RunExistsError, RunFolderError, RunVersionError
 from fedhip.runs.ledger import Ledger
 from fedhip.runs.models import answering, models_digest
 from fedhip.runs.names import file_name, unknown_client
@@ -56,6 +54,7 @@ from fedhip.simulation.federation import Federation
 from fedhip.simulation.options import RidgeOptions
 from fedhip.simulation.tasks import Task, targets_of_scores, task_named, thresholds_of
 from fedhip.utils.files import private_folder, require_folder, write_private
+from fedhip.utils.progress import ReportProgress
 from fedhip.utils.text import json_text
 
 if TYPE_CHECKING:
@@ -66,7 +65,6 @@ if TYPE_CHECKING:
 SCHEMA = 1
 #: Coverages whose thresholds go with a model.
 EXPORTED_COVERAGES = (0.8, 0.9, 0.95, 0.99)
-Report = Callable[[str, int, int], None]
 
 _Kinds = Mapping[str, type | UnionType]
 _RESULTS: _Kinds = {
@@ -117,12 +115,12 @@ class Run:
         """The run at this path, if there is one that this version can read."""
         folder = cls(Path(path))
         if not folder.path.is_dir():
-            raise RunFolderError(f"there is no run folder {path}; make one with: fedhip run … --out {path}")
+            raise FileError(f"there is no run folder {path}; make one with: fedhip run … --out {path}")
         if not (folder.path / "results.json").is_file():
-            raise RunFolderError(f"{path} is not a run folder: it has no results.json; give the folder of a run")
+            raise FileError(f"{path} is not a run folder: it has no results.json; give the folder of a run")
         schema = folder.results.get("schema")
         if schema != SCHEMA or isinstance(schema, bool):
-            raise RunVersionError(
+            raise FileError(
                 f"{path} is a run of schema version {str(schema)[:20]}, and this fedhip reads {SCHEMA}; "
                 "use the version that wrote it, or run again"
             )
@@ -131,7 +129,7 @@ class Run:
         for name, method in folder.results["methods"].items():
             _require_shape(method, _METHOD, f"{path}/results.json: {name}")
         if (head := folder.results.get("head", RIDGE)) not in HEADS:
-            raise RunVersionError(
+            raise FileError(
                 f"{path} holds models of a head {str(head)[:20]!r}, and this fedhip knows {', '.join(HEADS)}; "
                 "use the version that wrote it, or run again"
             )
@@ -157,7 +155,7 @@ class Run:
     ) -> NDArray[np.bool_]:
         """Which classes (N × d) an answer of this coverage holds, in the order of `class_names`; never none of them."""
         if self.task != "classification":
-            raise CoverageError(f"a {self.task} has no sets of classes; ask for predict_interval")
+            raise InputError(f"a {self.task} has no sets of classes; ask for predict_interval")
         (q,) = self.thresholds(client, coverage)
         found: NDArray[np.bool_] = classes_within(self._scores(features, client), q).numpy()
         return found
@@ -167,7 +165,7 @@ class Run:
     ) -> NDArray[np.float64]:
         """The least and the largest value of each target (N × t × 2) in an answer of this coverage."""
         if self.task != "regression":
-            raise CoverageError(f"a {self.task} has no intervals; ask for predict_set")
+            raise InputError(f"a {self.task} has no intervals; ask for predict_set")
         q = np.array(self.thresholds(client, coverage))
         middle = self._scores(features, client).numpy()
         return np.stack((middle - q, middle + q), axis=2)
@@ -180,7 +178,7 @@ class Run:
         if client is not None:
             self.require_client(client)
             if not self.priors(client).get(self.head.method, NO_PRIOR).is_none:
-                raise CoverageError(
+                raise InputError(
                     f"client {client!r} answers with a prior, and rows left out were scored without it: there are no "
                     "sets; run without --prior client"
                 )
@@ -199,7 +197,7 @@ class Run:
         groups: ArrayLike | None = None,
         weights: ArrayLike | None = None,
         rows: FeatureSet | None = None,
-        report: Report | None = None,
+        report: ReportProgress | None = None,
     ) -> Change:
         """Add a client: one more term of the sum, and a model for it; `groups` and `weights` as in `fedhip.run`.
 
@@ -220,7 +218,7 @@ class Run:
         groups: ArrayLike | None = None,
         weights: ArrayLike | None = None,
         rows: FeatureSet | None = None,
-        report: Report | None = None,
+        report: ReportProgress | None = None,
     ) -> Change:
         """Add training rows to a client; `groups`, `weights` and `rows` as in `join`."""
         from fedhip.runs import life
@@ -228,20 +226,20 @@ class Run:
         more, _ = self._client(client, features, labels, None, groups, weights, test_rows=False)
         return self._changed(life.update(self, more, rows=self._others(rows), report=report))
 
-    def forget(self, client: str, *, rows: FeatureSet | None = None, report: Report | None = None) -> Change:
+    def forget(self, client: str, *, rows: FeatureSet | None = None, report: ReportProgress | None = None) -> Change:
         """Take a client out: every sum, model and picture as if it had never been there; `rows` as in `join`."""
         from fedhip.runs import life
 
         return self._changed(life.forget(self, client, rows=self._others(rows), report=report))
 
-    def personalize(self, rows: FeatureSet, *, report: Report | None = None) -> Change:
+    def personalize(self, rows: FeatureSet, *, report: ReportProgress | None = None) -> Change:
         """Phase 3 again for the clients whose rows these are: α, model, accuracies."""
         from fedhip.runs import life
         from fedhip.runs.rows import clients_in
 
         return self._changed(life.personalize(self, clients_in(self, "what was given", rows), report=report))
 
-    def verify(self, receipts: Sequence[Path] = (), report: Report | None = None) -> list[Check]:
+    def verify(self, receipts: Sequence[Path] = (), report: ReportProgress | None = None) -> list[Check]:
         """Check every file, the sum, the models, the ledger, and receipts that clients hold."""
         from fedhip.runs.verify import verify
 
@@ -337,7 +335,7 @@ class Run:
     def require_personalized(self) -> None:
         """Refuse a run of other methods: its clients have no models that could follow a change."""
         if self.head.method not in self.results["methods"]:
-            raise RunFolderError(
+            raise FileError(
                 f"{self.path} was run with --methods {','.join(self.results['methods'])}, so its clients have no "
                 "models of their own; run again with fedhip among the methods"
             )
@@ -359,7 +357,7 @@ class Run:
             )
         model = self._model("models", file_name(self.require_client(client)))
         if model.client != client:
-            raise FileFormatError(
+            raise FileError(
                 f"{self.path}/models/{file_name(client)} is the model of client {model.client!r}, not of {client!r}; "
                 "restore it"
             )
@@ -373,7 +371,7 @@ class Run:
         """Those of a few coverages, for whoever takes the model elsewhere; none where nothing is known."""
         try:
             found = {f"{c:g}": self.thresholds(client, c) for c in EXPORTED_COVERAGES}
-        except CoverageError:
+        except InputError:
             return {}
         return {c: [None if math.isinf(q) else q for q in every] for c, every in found.items()}
 
@@ -414,9 +412,7 @@ class Run:
         path = self._file(*parts)
         model = Model.from_file(path)
         if model.head != self.head.name:
-            raise FileFormatError(
-                f"{path} is of the head {model.head!r}, and the run's is {self.head.name!r}; restore it"
-            )
+            raise FileError(f"{path} is of the head {model.head!r}, and the run's is {self.head.name!r}; restore it")
         return model
 
     @cached_property
@@ -448,7 +444,7 @@ class Run:
         if "split" in known:  # of one that joined
             try:
                 return unpacked(known["split"], rows, 2).astype(np.int8)
-            except PartitionError:  # these are other rows
+            except InputError:  # these are other rows
                 return None
         path = self.path / "partition.json"
         found = stored_split(path, client) if path.is_file() else None  # a federation's run has none
@@ -457,7 +453,7 @@ class Run:
     def statistics(self, client: str) -> GridStatistics:
         """A client's statistics."""
         if not (self.path / "statistics").is_dir():
-            raise RunFolderError(
+            raise FileError(
                 f"{self.path} keeps no statistics of clients (a run with --no-statistics, or a site's result of a "
                 "federation), so nobody can come, go or change; run again without it, or take part in another round"
             )
@@ -473,7 +469,7 @@ class Run:
         try:
             return path.read_text(encoding="utf-8")
         except UnicodeDecodeError as error:
-            raise RunFolderError(f"{path} is not readable ({error}); restore it from a copy, or run again") from None
+            raise FileError(f"{path} is not readable ({error}); restore it from a copy, or run again") from None
 
     def record(self, name: str) -> RunRecord:
         """Its files under this name, for a report."""
@@ -484,7 +480,7 @@ class Run:
     def _file(self, *parts: str) -> Path:
         path = self.path.joinpath(*parts)
         if not path.is_file():
-            raise RunFolderError(f"{path} is missing; restore it from a copy, or run again")
+            raise FileError(f"{path} is missing; restore it from a copy, or run again")
         return path
 
     def _json(self, name: str) -> dict[str, Any]:
@@ -492,9 +488,9 @@ class Run:
         try:
             content = json.loads(path.read_text(encoding="utf-8"))
         except (ValueError, RecursionError) as error:
-            raise RunFolderError(f"{path} is not readable ({error}); restore it from a copy, or run again") from None
+            raise FileError(f"{path} is not readable ({error}); restore it from a copy, or run again") from None
         if not isinstance(content, dict):
-            raise RunFolderError(f"{path} holds no JSON object; restore it from a copy, or run again")
+            raise FileError(f"{path} holds no JSON object; restore it from a copy, or run again")
         return content
 
 
@@ -602,7 +598,7 @@ def _require_shape(content: Any, kinds: _Kinds, where: str) -> None:
     """Refuse what lacks a value, or has one of another kind, before it is used."""
     for key, kind in kinds.items():
         if not isinstance(content, dict) or key not in content or not isinstance(content[key], kind):
-            raise RunFolderError(f"{where}: '{key}' is missing or malformed; restore it from a copy, or run again")
+            raise FileError(f"{where}: '{key}' is missing or malformed; restore it from a copy, or run again")
 
 
 def require_place(path: Path, force: bool) -> None:
@@ -636,7 +632,7 @@ def _require_outside(path: Path) -> None:
 def new_run(path: Path, *, force: bool = False) -> Iterator[Draft]:
     """Write a run; it takes its place when the block succeeds, and leaves nothing behind when it does not."""
     require_place(path, force)
-    with beside(path) as temporary:
+    with temporary_folder(path) as temporary:
         yield Draft(temporary)
         require_place(path, force)
         _take_place(temporary, path)
@@ -648,16 +644,16 @@ def changed_run(run: Run) -> Iterator[Draft]:
     _require_outside(run.path)
     for folder in (run.path, *(path for path in run.path.iterdir() if path.is_dir())):
         if not os.access(folder, os.W_OK | os.X_OK):
-            raise RunFolderError(f"{folder} cannot be written to, so the run cannot change; give yourself the right to")
+            raise FileError(f"{folder} cannot be written to, so the run cannot change; give yourself the right to")
     head = run.ledger.head
-    with beside(run.path) as temporary:
+    with temporary_folder(run.path) as temporary:
         _link_tree(run.path, temporary)
         yield Draft(temporary)
         _take_place(temporary, run.path, head)
 
 
 @contextmanager
-def beside(path: Path) -> Iterator[Path]:
+def temporary_folder(path: Path) -> Iterator[Path]:
     """A fresh folder beside the path, removed in the end if it is still there, and so are folders made for it."""
     path = path.resolve()
     made = [parent for parent in path.parents if not parent.exists()]
@@ -668,7 +664,7 @@ def beside(path: Path) -> Iterator[Path]:
         yield temporary
     except OSError as error:
         if error.errno in (errno.ENOSPC, errno.EDQUOT):
-            raise NoSpaceError(
+            raise FileError(
                 f"there is no space left to write {path}; nothing was changed: make room, or choose another disk"
             ) from error
         raise

@@ -14,19 +14,16 @@ from torch import Tensor
 
 from fedhip.core.exact.columns import Survey
 from fedhip.data import FeatureSet, Partition, client_parts, split_of
+from fedhip.errors import FedHiPWarning
 from fedhip.utils.groups import group_numbers
 
 #: Features (N, m), and labels (N,) or real targets (N, t).
-Rows = tuple[NDArray[Any], NDArray[Any]]
+LabelledRows = tuple[NDArray[Any], NDArray[Any]]
 Report = Callable[[str, int, int], None]
 
 
 def silent(phase: str, done: int, total: int) -> None:
     """Report nothing."""
-
-
-class SharedGroupWarning(UserWarning):
-    """Rows that belong together are at several clients."""
 
 
 @dataclass(frozen=True)
@@ -39,8 +36,8 @@ class Client:
     """
 
     name: str
-    train: Rows
-    test: Rows
+    train: LabelledRows
+    test: LabelledRows
     groups: NDArray[np.int64] | None = None
     test_groups: NDArray[np.int64] | None = None
     weights: NDArray[np.float64] | None = None
@@ -111,6 +108,6 @@ def _warn_of_shared_groups(names: NDArray[np.str_], numbers: NDArray[np.int64], 
         warnings.warn(
             f"group {str(names[numbers == group][0])!r} is at client {first!r} and at client {second!r}{also}: a "
             "client leaves out its own rows of a group, and those elsewhere stay in the sum",
-            SharedGroupWarning,
+            FedHiPWarning,
             stacklevel=3,
         )

@@ -12,12 +12,12 @@ import torch
 from torch import Tensor
 
 from fedhip.core.balance import class_weights
-from fedhip.core.errors import ColumnError, EmptyClientError
 from fedhip.core.exact.column_sums import ColumnSums
 from fedhip.core.exact.columns import COLUMN_BITS, Columns, Survey, require_same_constants
 from fedhip.core.exact.fixedpoint import GridStatistics, round_features
 from fedhip.core.targets import Targets
-from fedhip.simulation.client import Client, Rows
+from fedhip.errors import ColumnError, InputError
+from fedhip.simulation.client import Client, LabelledRows
 from fedhip.simulation.options import STANDARD, RidgeOptions
 from fedhip.simulation.tasks import repeated, targets_of
 from fedhip.utils.parallel import in_order
@@ -38,7 +38,7 @@ class RowEncoding:
     surveyed: bool = False
     targets: Targets | None = None
 
-    def features(self, rows: Rows, device: str | torch.device = "cpu") -> Tensor:
+    def features(self, rows: LabelledRows, device: str | torch.device = "cpu") -> Tensor:
         """Rows in the columns' own units, weighted, float64; not yet rounded."""
         scaled = self.columns.features(torch.as_tensor(np.asarray(rows[0]), device=device).to(torch.float64))
         if self.scale is None:
@@ -78,7 +78,7 @@ class RowEncoding:
         labels = values if targets.columns is None else None
         return labels, targets.matrix(values, num_classes, self.fraction_bits), times
 
-    def rounded(self, rows: Rows, device: str | torch.device = "cpu") -> Tensor:
+    def rounded(self, rows: LabelledRows, device: str | torch.device = "cpu") -> Tensor:
         """Rows (N, m) as the grid holds them."""
         return round_features(self.features(rows, device), self.fraction_bits)
 
@@ -95,7 +95,7 @@ def encoding_of(
 ) -> RowEncoding:
     """How the clients' rows become whole numbers, from sums over clients alone."""
     if not clients:
-        raise EmptyClientError("no client has training rows, so there is nothing to sum; give at least one some")
+        raise InputError("no client has training rows, so there is nothing to sum; give at least one some")
     columns = ridge.columns or columns_of([repeated(client) for client in clients], centred=ridge.centred)
     bits = COLUMN_BITS if ridge.fraction_bits is None else ridge.fraction_bits
     scale = balancing_scale(clients, num_classes) if ridge.balance else None
@@ -114,7 +114,7 @@ def survey_of(clients: Sequence[Client]) -> Survey:
     """Phase 0: the sum of the clients' surveys."""
     surveys = list(in_order(Client.survey, clients))
     if not surveys:
-        raise EmptyClientError("no client has training rows, so there is nothing to sum; give at least one some")
+        raise InputError("no client has training rows, so there is nothing to sum; give at least one some")
     return reduce(add, surveys)
 
 

@@ -16,13 +16,13 @@ from fedhip.simulation.orders import HOLD_OUT, Order, client_number, client_orde
 HELD_OUT = 0.2
 
 
-def drawn(client: str, rows: int, seed: int) -> Order:
+def hold_out_order(client: str, rows: int, seed: int) -> Order:
     """The order of a client's rows, by its name and the seed, that the first are held out of."""
     return client_order(rows, seed, client, 0, 0, HOLD_OUT)
 
 
 def hold_out(
-    clients: Sequence[Client], seed: int, order: Callable[[str, int, int], NDArray[np.int64]] = drawn
+    clients: Sequence[Client], seed: int, order: Callable[[str, int, int], NDArray[np.int64]] = hold_out_order
 ) -> list[Client]:
     """The clients with a fifth of their training rows to be tested on, and without their test rows.
 
@@ -33,7 +33,7 @@ def hold_out(
         groups = client.group_tensor
         rows = len(client.train[1]) if groups is None else int(groups.max()) + 1 if len(groups) else 0
         number = min(int(HELD_OUT * rows + 0.5), max(rows - 1, 0))
-        apart.append(set_apart(client, order(client.name, rows, seed)[:number], groups))
+        apart.append(with_test_rows(client, order(client.name, rows, seed)[:number], groups))
     return apart
 
 
@@ -46,12 +46,12 @@ def hold_out_fold(client: Client, fold: int, seed: int) -> Client:
     labels, groups = client.train[1], client.group_tensor
     if groups is not None:
         labels = labels[np.unique(groups.numpy(), return_index=True)[1]]
-    order = drawn(client.name, len(labels), seed)
+    order = hold_out_order(client.name, len(labels), seed)
     by_class = order[labels[order].argsort(kind="stable")]
-    return set_apart(client, by_class[(fold + client_number(client.name)) % FOLDS :: FOLDS], groups)
+    return with_test_rows(client, by_class[(fold + client_number(client.name)) % FOLDS :: FOLDS], groups)
 
 
-def set_apart(client: Client, rows: NDArray[np.int64], groups: Tensor | None = None) -> Client:
+def with_test_rows(client: Client, rows: NDArray[np.int64], groups: Tensor | None = None) -> Client:
     """The client with these training rows, or groups of them, to be tested on, and without its test rows."""
     held = np.zeros(len(client.train[1]), dtype=bool)
     if groups is None:

@@ -76,7 +76,9 @@ class Personalization:
         # A group is left out whole, and so looked at whole.
         judged = calibration_rows(len(labels)) if groups is None else torch.arange(len(labels))
         if alpha == "loo":
-            looked = _look(federation, client, sorted(DEFAULT_ALPHAS if alphas is None else alphas), only_local_classes)
+            looked = _choose_alpha(
+                federation, client, sorted(DEFAULT_ALPHAS if alphas is None else alphas), only_local_classes
+            )
             chosen, curve, estimate = looked[:3]
             scores, common, by_others = (part[judged] for part in looked[3:])
             del looked
@@ -126,7 +128,9 @@ class Personalization:
         """The same of real targets, and of rows that have weights."""
         grid, given = federation.grid, alpha != "loo"
         tried = [require_alpha(float(alpha))] if given else sorted(DEFAULT_ALPHAS if alphas is None else alphas)
-        chosen, curve, estimate, scores, common, by_others = _look(federation, client, tried, only_local_classes)
+        chosen, curve, estimate, scores, common, by_others = _choose_alpha(
+            federation, client, tried, only_local_classes
+        )
         own = own or federation.encoding.statistics(client, grid.num_classes, grid.device)
         model = federation.model(own, chosen, client=client.name)
         judged = calibration_rows(len(scores))
@@ -152,14 +156,14 @@ class Personalization:
         )  # fmt: skip
 
 
-def _look(
+def _choose_alpha(
     federation: Federation, client: Client, alphas: Sequence[float], only_local_classes: bool
 ) -> tuple[float, list[float], float, Tensor, Tensor, Tensor]:
     """α, the curve, the nested estimate, and scores of the rows left out: at α, of the global model, and nested."""
     fold_betas = federation.fold_betas or (federation.beta,) * FOLDS
     folds: dict[int, tuple[Tensor, Tensor]] = {}
 
-    def look(at: Federation) -> tuple[PersonalizationPath, Tensor]:
+    def scored(at: Federation) -> tuple[PersonalizationPath, Tensor]:
         path = at.path(client)
         table = path.loo_table(alphas, only_local_classes=only_local_classes)
         for fold in (fold for fold, beta in enumerate(fold_betas) if beta == at.beta):
@@ -169,8 +173,8 @@ def _look(
 
     _ = federation.total  # once for all of them
     for beta in set(fold_betas) - {federation.beta}:  # one factor at a time
-        look(federation.with_beta(beta))
-    path, table = look(federation)
+        scored(federation.with_beta(beta))
+    path, table = scored(federation)
     tables, credit = zip(*(folds[fold] for fold in range(FOLDS)), strict=True)
     outcome = nested(tables, credit, client.group_tensor)
     chosen = alphas[pick(path.credit(table))]

@@ -13,6 +13,7 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import NDArray
 
+from fedhip.errors import FedHiPWarning
 from fedhip.simulation.client import Client
 
 #: Rows of a client, and clients, that are looked at.
@@ -23,10 +24,6 @@ _NEAR = 0.01
 _FEWEST_COLUMNS = 8
 #: Neighbours that are compared.
 _NEIGHBOURS = 2
-
-
-class RepeatedRowsWarning(UserWarning):
-    """Rows of one client are nearly the same, and may belong together."""
 
 
 def warn_of_repeats(clients: Sequence[Client]) -> None:
@@ -46,7 +43,7 @@ def warn_of_repeats(clients: Sequence[Client]) -> None:
             f"client {name!r}: {rows} of {number} training rows are nearly the same as another, such as {one} and "
             f"{other}{others}; if they belong together (one patient, one session), give groups: else what is left out "
             "is still there, and numbers are too good",
-            RepeatedRowsWarning,
+            FedHiPWarning,
             stacklevel=3,
         )
 

@@ -19,12 +19,12 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from fedhip.core.choice.conformal import CoverageError, common_threshold, require_coverage, threshold
-from fedhip.core.errors import ColumnError, FedHiPError
+from fedhip.core.choice.conformal import common_threshold, require_coverage, threshold
 from fedhip.core.exact.columns import Columns, Survey
 from fedhip.core.targets import Targets, weight_unit
 from fedhip.data import Dataset, FeatureSet, Partition, divide_rows
-from fedhip.simulation.client import Client, Rows
+from fedhip.errors import ColumnError, InputError
+from fedhip.simulation.client import Client, LabelledRows
 from fedhip.utils.parallel import in_order
 
 if TYPE_CHECKING:
@@ -40,16 +40,12 @@ METRICS: dict[str, tuple[str, ...]] = {"regression": ("r2", "rmse", "mae"), "mul
 LABEL_THRESHOLD = 0.5
 
 
-class TaskError(FedHiPError, ValueError):
-    """A head, a method or an option that cannot do the task."""
-
-
 def task_named(name: str) -> Task:
     """The task of this name."""
     for task in TASKS:
         if task == name:
             return task
-    raise TaskError(f"task is {name!r}; give {', '.join(map(repr, TASKS[:-1]))} or {TASKS[-1]!r}")
+    raise InputError(f"task is {name!r}; give {', '.join(map(repr, TASKS[:-1]))} or {TASKS[-1]!r}")
 
 
 def divide(data: FeatureSet | Dataset, scheme: str | None, num_clients: int | None, **parameters: Any) -> Partition:
@@ -57,13 +53,13 @@ def divide(data: FeatureSet | Dataset, scheme: str | None, num_clients: int | No
     if isinstance(data, Dataset) or data.task == "classification":
         return divide_rows(data.labels, data.clients, scheme, num_clients, groups=data.groups, **parameters)
     if scheme in ("dirichlet", "dirichlet-unbalanced", "shards"):
-        raise TaskError(f"--partition {scheme} divides rows by class, and --task {data.task} has none; take iid")
+        raise InputError(f"--partition {scheme} divides rows by class, and --task {data.task} has none; take iid")
     if scheme is None and data.clients is None:
         scheme = "iid"
     return divide_rows(data.dealt_labels, data.clients, scheme, num_clients, groups=data.groups, **parameters)
 
 
-def has_real_targets(rows: Rows) -> bool:
+def has_real_targets(rows: LabelledRows) -> bool:
     """Whether rows have targets (N, t) and not labels (N,)."""
     return rows[1].ndim == 2
 
@@ -92,7 +88,7 @@ def require_ridge(
         (balance, "--balance", "leave it out"),
     ):
         if given:
-            raise TaskError(f"{name} is not for {what}: {remedy}")
+            raise InputError(f"{name} is not for {what}: {remedy}")
 
 
 def repeated(client: Client) -> Client:
@@ -210,7 +206,7 @@ def thresholds_of(clients: Mapping[str, Mapping[str, Any]], client: str | None, 
     known = {name: _misses(found, client is None) for name, found in clients.items()}
     known = {name: found for name, found in known.items() if found}
     if not known or (client is not None and client not in known):
-        raise CoverageError(
+        raise InputError(
             "nothing is known of how far rows left out were from being right: the run was made before there were "
             "prediction sets, or has no models of clients; run again"
         )

@@ -1,6 +1,6 @@
 """FedHiP as scikit-learn estimators: a classifier and a regressor; `groups` says whose each row is."""
 
-from fedhip.data.errors import MissingExtraError
+from fedhip.errors import MissingExtraError
 
 try:
     import sklearn  # noqa: F401
@@ -9,6 +9,5 @@ except ImportError as error:
 
 from fedhip.sklearn.classifier import FedHiPClassifier
 from fedhip.sklearn.regressor import FedHiPRegressor
-from fedhip.sklearn.rows import GroupsError
 
-__all__ = ["FedHiPClassifier", "FedHiPRegressor", "GroupsError"]
+__all__ = ["FedHiPClassifier", "FedHiPRegressor"]

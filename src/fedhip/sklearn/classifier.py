@@ -25,13 +25,12 @@ from sklearn.utils.validation import check_is_fitted, validate_data
 from torch import Tensor
 
 from fedhip.core.choice.calibration import choose_temperature
-from fedhip.core.choice.conformal import CoverageError, classes_within
-from fedhip.core.errors import AlphaError, BetaError, LabelsError
+from fedhip.core.choice.conformal import classes_within
 from fedhip.core.solvers import require_alpha, require_beta
+from fedhip.errors import InputError
 from fedhip.features.lifts.kinds import DEFAULT_WIDTH, LiftKind
 from fedhip.features.lifts.lift import Lift
 from fedhip.heads import Ridge, head_named
-from fedhip.heads.errors import OptionError
 from fedhip.heads.model import RIDGE, Model
 from fedhip.heads.options import options_of
 from fedhip.heads.recommendation import AUTO, Recommendation, judge_heads, options_of_heads
@@ -47,7 +46,6 @@ from fedhip.sklearn.rows import (
     ONLY_CLIENT,
     Array,
     ClientName,
-    GroupsError,
     Part,
     by_client,
     clients_of,
@@ -239,7 +237,7 @@ class FedHiPClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]  #
         check_classification_targets(y)
         known: dict[ClientName, Part] = {} if first else self._rows
         if groups is None and not set(known) <= {ONLY_CLIENT}:
-            raise GroupsError(f"groups is None, and there are clients {some(known)}; give the client of each row")
+            raise InputError(f"groups is None, and there are clients {some(known)}; give the client of each row")
         clients = clients_of(groups, len(X))
         require_same_kind(clients, known)
         new = by_client(X, y, clients, blocks, sample_weight)
@@ -264,9 +262,9 @@ class FedHiPClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]  #
         """
         check_is_fitted(self)
         if client not in self._rows:
-            raise GroupsError(f"client {client!r} is not in the federation; its clients are {some(self._rows)}")
+            raise InputError(f"client {client!r} is not in the federation; its clients are {some(self._rows)}")
         if len(self._rows) == 1:
-            raise GroupsError(f"client {client!r} is the last one, and without it there is no model; fit anew instead")
+            raise InputError(f"client {client!r} is the last one, and without it there is no model; fit anew instead")
         rest = {other: rows for other, rows in self._rows.items() if other != client}
         # A sum over the others anew, and not a difference: subtracting would leave the rounding of the client's rows.
         classes = self.classes_ if self._declared else unique_labels(*(part.y for part in rest.values()))
@@ -329,9 +327,7 @@ class FedHiPClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]  #
             True for the classes of the set, in the order of `classes_`; never none of a row.
         """
         if self.prior != "none":
-            raise CoverageError(
-                "rows left out were scored without priors, so there are no sets with them: prior='none'"
-            )
+            raise InputError("rows left out were scored without priors, so there are no sets with them: prior='none'")
 
         def held(model: Model, F: Tensor) -> Tensor:
             (q,) = thresholds_of(self._misses, model.client, coverage)
@@ -387,7 +383,7 @@ class FedHiPClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]  #
     def _asked(self) -> dict[str, Any]:
         """What holds for every head."""
         if self.prior not in ("none", "client"):
-            raise OptionError(f"prior is {self.prior!r}; give 'client' or 'none'")
+            raise InputError(f"prior is {self.prior!r}; give 'client' or 'none'")
         return {"only_local_classes": bool(self.only_local_classes), "prior": self.prior}
 
     def _learn_best(self, rows: dict[ClientName, Part], classes: Array, declared: bool) -> Self:
@@ -422,7 +418,7 @@ class FedHiPClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]  #
             ridge,
             alpha=weight,
             alphas=SCORING_ALPHAS if alphas is None else alphas,
-            held=task.uploads,
+            uploads=task.uploads,
         )
         head = kind.fit(federation, task)
         owns = {names[name]: own for name, own in head.personalize().items()}
@@ -502,7 +498,7 @@ class FedHiPClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]  #
         if not isinstance(self.alpha, str):
             return require_alpha(self.alpha)
         if self.alpha != "loo":
-            raise AlphaError(f"alpha is {self.alpha!r}; give 'loo' or a finite number of at least 0")
+            raise InputError(f"alpha is {self.alpha!r}; give 'loo' or a finite number of at least 0")
         return None
 
     def _fixed_beta(self) -> float | None:
@@ -510,7 +506,7 @@ class FedHiPClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]  #
         if not isinstance(self.beta, str):
             return require_beta(self.beta)
         if self.beta != "auto":
-            raise BetaError(f"beta is {self.beta!r}; give 'auto' or a finite number of at least 0")
+            raise InputError(f"beta is {self.beta!r}; give 'auto' or a finite number of at least 0")
         return None
 
     def _classes(self, y: Array, classes: Any, first: bool) -> tuple[Array, bool]:
@@ -519,13 +515,13 @@ class FedHiPClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]  #
             return (unique_labels(y) if first else unique_labels(self.classes_, y)), False
         declared = self.classes_ if classes is None else unique_labels(classes)
         if not first and not np.array_equal(declared, self.classes_):
-            raise LabelsError(
+            raise InputError(
                 f"classes are {declared.tolist()}, and the estimator has {self.classes_.tolist()}; "
                 "declare them in the first call of partial_fit"
             )
         unknown = np.setdiff1d(unique_labels(y), declared)
         if len(unknown):
-            raise LabelsError(
+            raise InputError(
                 f"y has the label {unknown.tolist()[0]!r}, which is not among the declared classes "
                 f"{declared.tolist()}; declare it in the first call of partial_fit"
             )

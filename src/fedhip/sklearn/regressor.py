@@ -12,8 +12,8 @@ from sklearn.metrics import r2_score
 from sklearn.utils.validation import check_is_fitted, validate_data
 from torch import Tensor
 
-from fedhip.core.errors import AlphaError, BetaError
 from fedhip.core.solvers import require_alpha, require_beta
+from fedhip.errors import InputError
 from fedhip.heads.model import Model
 from fedhip.runs.models import global_model, personal_model
 from fedhip.simulation.beta import SCORING_ALPHAS
@@ -25,7 +25,6 @@ from fedhip.sklearn.rows import (
     ONLY_CLIENT,
     Array,
     ClientName,
-    GroupsError,
     Part,
     by_client,
     clients_of,
@@ -137,12 +136,12 @@ class FedHiPRegressor(MultiOutputMixin, RegressorMixin, BaseEstimator):  # type:
             return self.fit(X, y, groups, blocks=blocks, sample_weight=sample_weight)
         X, y = validate_data(self, X, y, reset=False, multi_output=True, y_numeric=True)
         if groups is None and not set(self._rows) <= {ONLY_CLIENT}:
-            raise GroupsError(f"groups is None, and there are clients {some(self._rows)}; give the client of each row")
+            raise InputError(f"groups is None, and there are clients {some(self._rows)}; give the client of each row")
         clients = clients_of(groups, len(X))
         require_same_kind(clients, self._rows)
         targets = np.asarray(y, dtype=np.float64).reshape(len(X), -1)
         if targets.shape[1] != next(iter(self._rows.values())).y.shape[1]:
-            raise GroupsError(f"y has {targets.shape[1]} targets, and the estimator was fitted to another number")
+            raise InputError(f"y has {targets.shape[1]} targets, and the estimator was fitted to another number")
         new = by_client(X, targets, clients, blocks, sample_weight)
         joined = {client: self._rows[client] + rows if client in self._rows else rows for client, rows in new.items()}
         return self._learn({**self._rows, **joined}, self._flat)
@@ -160,9 +159,9 @@ class FedHiPRegressor(MultiOutputMixin, RegressorMixin, BaseEstimator):  # type:
         """
         check_is_fitted(self)
         if client not in self._rows:
-            raise GroupsError(f"client {client!r} is not in the federation; its clients are {some(self._rows)}")
+            raise InputError(f"client {client!r} is not in the federation; its clients are {some(self._rows)}")
         if len(self._rows) == 1:
-            raise GroupsError(f"client {client!r} is the last one, and without it there is no model; fit anew instead")
+            raise InputError(f"client {client!r} is the last one, and without it there is no model; fit anew instead")
         return self._learn({other: rows for other, rows in self._rows.items() if other != client}, self._flat)
 
     def predict(self, X: Any, groups: Any = None) -> Array:
@@ -260,9 +259,9 @@ class FedHiPRegressor(MultiOutputMixin, RegressorMixin, BaseEstimator):  # type:
 
     def _given(self) -> tuple[float | Literal["loo"], float | Literal["auto"]]:
         if isinstance(self.alpha, str) and self.alpha != "loo":
-            raise AlphaError(f"alpha is {self.alpha!r}; give 'loo' or a finite number of at least 0")
+            raise InputError(f"alpha is {self.alpha!r}; give 'loo' or a finite number of at least 0")
         if isinstance(self.beta, str) and self.beta != "auto":
-            raise BetaError(f"beta is {self.beta!r}; give 'auto' or a finite number of at least 0")
+            raise InputError(f"beta is {self.beta!r}; give 'auto' or a finite number of at least 0")
         alpha: float | Literal["loo"] = "loo" if isinstance(self.alpha, str) else require_alpha(self.alpha)
         beta: float | Literal["auto"] = "auto" if isinstance(self.beta, str) else require_beta(self.beta)
         return alpha, beta

@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 from torch import Tensor
 
-from fedhip.core.errors import FedHiPError
+from fedhip.errors import InputError
 from fedhip.simulation.client import Client
 from fedhip.utils.groups import group_numbers
 
@@ -20,10 +20,6 @@ ClientName = int | str
 
 #: The client of all rows where no groups are given.
 ONLY_CLIENT = 0
-
-
-class GroupsError(FedHiPError, ValueError):
-    """`groups`, `blocks` or `sample_weight` is not one for each row, or names a client that is not there."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -55,17 +51,17 @@ def clients_of(groups: Any, num_rows: int) -> Array:
     # Of a list, numpy would make strings: "nan" of a missing name, "1" of a number beside a name.
     values = np.asarray(groups) if hasattr(groups, "dtype") else np.asarray(groups, dtype=object)
     if values.shape != (num_rows,):
-        raise GroupsError(f"groups has shape {values.shape}, and X has {num_rows} rows; give the client of each row")
+        raise InputError(f"groups has shape {values.shape}, and X has {num_rows} rows; give the client of each row")
     if values.dtype.kind in "iuU":
         return values
     names = [_name(value) for value in values.tolist()]
     if None in names:
         row = names.index(None)
-        raise GroupsError(
+        raise InputError(
             f"groups is {values.tolist()[row]!r} in row {row}; a client is an int or a string, and every row has one"
         )
     if len({isinstance(name, str) for name in names}) > 1:
-        raise GroupsError("groups mixes numbers and strings; name all clients in one way")
+        raise InputError("groups mixes numbers and strings; name all clients in one way")
     return np.array(names)
 
 
@@ -85,7 +81,7 @@ def require_same_kind(clients: Array, known: Mapping[ClientName, Any]) -> None:
     """Client "1" beside a client 1 is a mistake, and not a client never seen."""
     strings = clients.dtype.kind == "U"
     if any(isinstance(client, str) != strings for client in known):
-        raise GroupsError(
+        raise InputError(
             f"groups holds {'strings' if strings else 'numbers'} such as {clients.tolist()[0]!r}, and the clients are "
             f"{some(known)}; name them in the same way"
         )
@@ -110,7 +106,7 @@ def _blocks(blocks: Any, rows: int) -> Array | None:
         return None
     names = np.asarray(blocks)
     if names.shape != (rows,):
-        raise GroupsError(f"blocks has shape {names.shape}, and X has {rows} rows; give the block of each row")
+        raise InputError(f"blocks has shape {names.shape}, and X has {rows} rows; give the block of each row")
     return names.astype(np.str_)
 
 
@@ -119,13 +115,13 @@ def _weights(weights: Any, rows: int) -> NDArray[np.float64] | None:
         return None
     values = np.full(rows, float(weights)) if isinstance(weights, Real) else np.asarray(weights, dtype=np.float64)
     if values.shape != (rows,):
-        raise GroupsError(f"sample_weight has shape {values.shape}, and X has {rows} rows; give a number for each row")
+        raise InputError(f"sample_weight has shape {values.shape}, and X has {rows} rows; give a number for each row")
     bad = ~(np.isfinite(values) & (values >= 0.0))
     if bad.any():
         row = int(bad.argmax())
-        raise GroupsError(f"sample_weight of row {row} is {values[row]}; give finite numbers of at least 0")
+        raise InputError(f"sample_weight of row {row} is {values[row]}; give finite numbers of at least 0")
     if not values.any():
-        raise GroupsError("sample_weight is zero for every row; give at least one row a weight above zero")
+        raise InputError("sample_weight is zero for every row; give at least one row a weight above zero")
     return values
 
 

@@ -27,7 +27,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from fedhip.core.errors import FedHiPError
+from fedhip.errors import InputError
 
 Values = Sequence[float] | NDArray[np.float64]
 
@@ -35,14 +35,10 @@ Values = Sequence[float] | NDArray[np.float64]
 MOST_POOLED = 1000.0
 
 
-class CoverageError(FedHiPError, ValueError):
-    """A coverage that is not between 0 and 1, or a model that nothing is known of to make sets by."""
-
-
 def require_coverage(coverage: float) -> float:
     """The coverage, if it is one."""
     if not 0.0 < coverage < 1.0:
-        raise CoverageError(f"coverage is {coverage!r}; give a share between 0 and 1, such as 0.9")
+        raise InputError(f"coverage is {coverage!r}; give a share between 0 and 1, such as 0.9")
     return float(coverage)
 
 

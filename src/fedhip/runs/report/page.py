@@ -9,13 +9,12 @@ from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from fedhip.data.errors import MissingExtraError
+from fedhip.errors import InputError, MissingExtraError
 from fedhip.runs.report import figures
 from fedhip.runs.report.comparison import Comparison, compare
 from fedhip.runs.report.findings import Findings, read_runs, standard_error, thirds
 from fedhip.runs.report.record import RunRecord
 from fedhip.runs.report.regression import TargetPage
-from fedhip.simulation.tasks import TaskError
 from fedhip.utils import text, words
 
 if TYPE_CHECKING:
@@ -31,7 +30,7 @@ def render_report(runs: Sequence[RunRecord]) -> str:
     read = read_runs(runs)
     if any(run.results.get("task", "classification") != "classification" for run in runs):
         if len(read) > 1:
-            raise TaskError("runs are compared by accuracy, and a regression has none; report on it alone")
+            raise InputError("runs are compared by accuracy, and a regression has none; report on it alone")
         return _target_page(read[0])
     if len(read) == 1:
         return _render("run.html.j2", run=read[0], pictures=run_pictures(read[0]), thirds=_thirds(read[0]))
@@ -42,7 +41,7 @@ def render_report(runs: Sequence[RunRecord]) -> str:
 def _target_page(run: Findings) -> str:
     """Of real targets, or of several labels."""
     page, picture = TargetPage(run), None
-    if any(row.values.get(run.own) is not None for row in page.clients):
+    if any(row.values.get(run.main_method) is not None for row in page.clients):
         with figures.style():
             picture = _twice(page.picture)
     return _render("regression.html.j2", run=run, page=page, picture=picture)

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from fedhip.core.choice.conformal import CoverageError
+from fedhip.errors import InputError
 from fedhip.runs.report import figures
 from fedhip.runs.report.findings import Findings
 from fedhip.runs.report.svg import colour, inline
@@ -77,7 +77,7 @@ class TargetPage:
     @property
     def lead(self) -> str:
         """The first sentence."""
-        first, own = self.metrics[0], self.run.own
+        first, own = self.metrics[0], self.run.main_method
         value = self.mean(own, first)
         if value is None:
             return "No client has test rows enough, so there are no errors to report."
@@ -93,7 +93,7 @@ class TargetPage:
     @property
     def more(self) -> str:
         """What it took."""
-        clients, method = self._results["num_clients"], self._results["methods"].get(self.run.own, {})
+        clients, method = self._results["num_clients"], self._results["methods"].get(self.run.main_method, {})
         named = ", ".join(short(name, 30) for name in self.targets[:6]) + (" …" if len(self.targets) > 6 else "")
         rounds = method.get("rounds")
         took = f" It took {count(int(rounds), 'round')} of communication." if rounds else ""
@@ -109,7 +109,7 @@ class TargetPage:
                 name = entry["client"]
                 row = rows.setdefault(name, TargetClient(name, entry["train"], entry["test"], {}, None))
                 row.values[key] = entry.get(first)
-                if key == self.run.own and entry["alpha"] is not None:
+                if key == self.run.main_method and entry["alpha"] is not None:
                     rows[name] = TargetClient(name, row.train, row.test, row.values, entry["alpha"])
         return [rows[name] for name in sorted(rows)]
 
@@ -121,7 +121,7 @@ class TargetPage:
         details = self.run.record.details["clients"]
         try:
             found = np.array([thresholds_of(details, name, 0.9) for name in details if details[name].get("misses")])
-        except CoverageError:
+        except InputError:
             return []
         if not len(found):
             return []
@@ -145,7 +145,7 @@ class TargetPage:
 
     def picture(self, width: int) -> str:
         """A dot for each client and method."""
-        own = self.run.own
+        own = self.run.main_method
         rows = [row for row in self.clients if row.values.get(own) is not None]
         rows.sort(key=lambda row: (row.values[own] or 0.0, row.name))
         figure, axes = figures._axes(width, 340)
