@@ -12,6 +12,7 @@ from fedhip.cli.options import add_window, require_deep, tell_window, window_of
 from fedhip.cli.progress import ExtractionProgress
 from fedhip.data import Dataset, FeatureSet, Window, load_dataset, read_features
 from fedhip.data.errors import WindowError
+from fedhip.data.tables import is_table, read_labelled
 from fedhip.phases import Client
 from fedhip.runs import Run
 from fedhip.runs.errors import ClientRowsError
@@ -21,7 +22,12 @@ from fedhip.runs.rows import divided, in_classes_of, whose_rows
 def add_client_rows(parser: argparse.ArgumentParser, *, required: bool = True) -> None:
     """Options that name a client's rows."""
     source = parser.add_mutually_exclusive_group(required=required)
-    source.add_argument("--data", type=Path, metavar="PATH", help="an image folder (class/image) or .npz of images")
+    source.add_argument(
+        "--data",
+        type=Path,
+        metavar="PATH",
+        help="an image folder (class/image), an .npz of images, or a table of a run that was made from one",
+    )
     source.add_argument("--features", type=Path, metavar="FILE", help="a feature file of the run's backbone")
     parser.add_argument("--skip-corrupt", action="store_true", help="leave corrupt images out, with a warning")
     add_window(parser, default="that of the run")
@@ -42,7 +48,10 @@ def load_client(run: Run, args: argparse.Namespace, *, test_rows: bool) -> tuple
     """
     source: Path = args.data if args.features is None else args.features
     data: Dataset | FeatureSet
-    if args.features is None:
+    if is_table(args.data):
+        refuse_window(args)
+        data = read_labelled(args.data, run.require_table())
+    elif args.features is None:
         window = known_window(run, args)
         data = load_dataset(source, skip_corrupt=args.skip_corrupt, allow_single=True, window=window)
         tell_known_window(run, args, data, str(source))

@@ -18,6 +18,7 @@ from fedhip.cli.console import percent
 from fedhip.cli.options import tell_window
 from fedhip.cli.progress import show_clients
 from fedhip.data import FeatureSet, load_dataset, load_partition, read_features
+from fedhip.data.tables import read_labelled
 from fedhip.data.window import SIXTEEN_BITS
 from fedhip.heads import Ridge
 from fedhip.phases import Client
@@ -139,6 +140,8 @@ def _clients_of_the_data(run: Run, args: argparse.Namespace, wanted: Collection[
         )
     if "features" in config:
         rows = read_features(config["features"])
+    elif run.table is not None and "data" in config:
+        rows = read_labelled(config["data"], run.table, expect=False)
     elif "data" not in config and "dataset" not in config:
         raise ClientRowsError(
             f"{run.path} was made in Python, from rows that no file is named of; give a client's rows, with --client "

@@ -92,7 +92,7 @@ class Column:
 
     def to_dict(self) -> dict[str, Any]:
         """What it says, without what it leaves open."""
-        found: dict[str, Any] = {"kind": self.kind}
+        found: dict[str, Any] = {"name": self.name, "kind": self.kind}
         if self.kind == "category":
             found["values"] = list(self.values)
         for name in ("unit", "low", "high", "format", "missing", "fill", "note"):
@@ -179,7 +179,7 @@ class Description:
         return replace(self, columns=columns)
 
     def to_dict(self) -> dict[str, Any]:
-        """As plain values, in the shape of the file."""
+        """As plain values; the columns are a list, for their order is that of the features, and JSON may lose it."""
         found: dict[str, Any] = {"schema": SCHEMA}
         if self.labels:
             found["label"] = self.labels[0] if len(self.labels) == 1 else list(self.labels)
@@ -187,7 +187,7 @@ class Description:
             if (value := getattr(self, name)) is not None:
                 found[name] = value
         found["missing"] = list(self.missing)
-        found["columns"] = {column.name: column.to_dict() for column in self.columns}
+        found["columns"] = [column.to_dict() for column in self.columns]
         return found
 
     def digest(self) -> str:
@@ -196,11 +196,13 @@ class Description:
 
     def to_toml(self) -> str:
         """columns.toml."""
-        return write_toml(self.to_dict(), _HEADING)
+        found = self.to_dict()
+        columns = {entry.pop("name"): entry for entry in found.pop("columns")}
+        return write_toml({**found, "columns": columns}, _HEADING)
 
     @classmethod
     def from_dict(cls, content: Mapping[str, Any], where: str = "the description of columns") -> Description:
-        """What `to_dict` gave, checked; `where` is what to call it."""
+        """What `to_dict` gave or the file holds, checked; `where` is what to call it."""
         content = _table(content, where)
         _known(content, ("schema", "label", "client", "group", "weight", "missing", "columns"), where)
         if content.get("schema") != SCHEMA or isinstance(content.get("schema"), bool):
@@ -209,12 +211,12 @@ class Description:
                 f"write 'schema = {SCHEMA}', or use the version that wrote it"
             )
         label = content.get("label", [])
-        columns = _table(content.get("columns"), f"{where}: [columns]")
+        columns = _entries(content.get("columns"), where)
         try:
             return cls(
                 columns=tuple(
                     _column(name, _table(entry, f"{where}: column {name!r}"), f"{where}: column {name!r}")
-                    for name, entry in columns.items()
+                    for name, entry in columns
                 ),
                 labels=_texts([label] if isinstance(label, str) else label, f"{where}: label"),
                 client=_text(content.get("client"), f"{where}: client"),
@@ -242,6 +244,17 @@ class Description:
         except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
             raise DescriptionError(f"{path} is not a TOML file ({error}); correct it") from None
         return cls.from_dict(content, str(path))
+
+
+def _entries(columns: object, where: str) -> list[tuple[str, Any]]:
+    """Each column's name and what is said of it, from a list of entries with names or from the tables of a file."""
+    if not isinstance(columns, list):
+        return list(_table(columns, f"{where}: [columns]").items())
+    found = [dict(_table(entry, f"{where}: a column")) for entry in columns]
+    named = [(_text(entry.pop("name", None), f"{where}: the name of a column"), entry) for entry in found]
+    if any(name is None for name, _ in named) or len({name for name, _ in named}) < len(named):
+        raise DescriptionError(f"{where}: a column has no name, or that of another; give each its own")
+    return [(str(name), entry) for name, entry in named]
 
 
 def _column(name: str, entry: Mapping[str, Any], where: str) -> Column:

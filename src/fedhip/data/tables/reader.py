@@ -66,8 +66,11 @@ class Table:
 
     def at(self, row: int, column: str) -> str:
         """`file, row 17, column 'age'`, for the beginning of a message."""
-        number = row + self.first if self.numbers is None else int(self.numbers[row])
-        return f"{self.source}, row {number}, column {readable(column)!r}"
+        return f"{self.source}, row {self.number(row)}, column {readable(column)!r}"
+
+    def number(self, row: int) -> int:
+        """What a row is called in messages and answers."""
+        return row + self.first if self.numbers is None else int(self.numbers[row])
 
 
 def polars_or_error() -> Any:

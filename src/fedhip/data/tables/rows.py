@@ -121,6 +121,7 @@ def load_table(
         found, expect = _with_roles(table, description, drop=drop, **given), True
     _require_roles(table, found)
     rows = _labelled(table, found, task, expect=expect)
+    _require_federation(table, found, rows)
     _require_no_giveaway(table, found, rows)
     return rows
 
@@ -133,9 +134,17 @@ def read_rows(source: Any, description: Description, *, name: str | None = None)
 
 
 def read_labelled(
-    source: Any, description: Description, *, task: Task = "classification", name: str | None = None
+    source: Any,
+    description: Description,
+    *,
+    task: Task = "classification",
+    name: str | None = None,
+    expect: bool = True,
 ) -> FeatureSet:
-    """Rows of a table for a run that is there: by its description, filled as it says; with clients if the table has."""
+    """Rows of a table for a run that is there: by its description, filled as it says; with clients if the table has.
+
+    `expect` as in `encode`.
+    """
     table = read_table(source, name)
     optional = {
         role: None if (column := getattr(description, role)) is None or column not in table.names else column
@@ -143,7 +152,7 @@ def read_labelled(
     }
     known = replace(description, **optional)
     _require_roles(table, known)
-    return _labelled(table, known, task, expect=True).features()[0]
+    return _labelled(table, known, task, expect=expect).features()[0]
 
 
 def clients_of_table(table: Table, description: Description) -> NDArray[np.str_] | None:
@@ -199,11 +208,6 @@ def _require_roles(table: Table, description: Description) -> None:
 def _labelled(table: Table, description: Description, task: Task, *, expect: bool) -> TableRows:
     missing = description.missing
     clients = None if description.client is None else _names(table, description.client, missing, "the client")
-    if clients is not None and len(table) > 1 and len(np.unique(clients)) == len(table):
-        raise TableError(
-            f"{table.source}, column {description.client!r} has another value in each of its {len(table):,} rows, so "
-            "every row would be a client of its own; name the column of the owners with --client"
-        )
     targets = None
     if task == "regression" or len(description.labels) > 1:
         columns = [_target(table, name, missing, task) for name in description.labels]
@@ -244,11 +248,6 @@ def _classes(table: Table, column: str, missing: tuple[str, ...]) -> tuple[NDArr
                 f"{broken[0]:g}, which are no classes; predict them with --task regression, or name another --label"
             )
     text = parse_text(cells)
-    if text.n_unique() == 1:
-        raise TableError(
-            f"{table.source}, column {column!r} is {text[0]!r} in every row, so there is nothing to predict; name "
-            "another --label"
-        )
     # In the order of numbers where they all are, so that 10 comes after 9.
     whole = text.str.contains(r"^(0|-?[1-9]\d{0,17})$").all()
     return encode_names(text.cast(pl.Int64).to_numpy() if whole else text.to_numpy().astype(np.str_))
@@ -257,13 +256,7 @@ def _classes(table: Table, column: str, missing: tuple[str, ...]) -> tuple[NDArr
 def _target(table: Table, name: str, missing: tuple[str, ...], task: Task) -> Floats:
     cells = require_all(table, name, present(table, name, missing), "the label")
     kind = "number" if task == "regression" else "boolean"
-    found = values_of(table, Column(name, kind), cells)
-    if len(np.unique(found)) == 1:
-        raise TableError(
-            f"{table.source}, column {name!r} is {found[0]:g} in every row, so there is nothing to predict; name "
-            "another --label"
-        )
-    return found
+    return values_of(table, Column(name, kind), cells)
 
 
 def _weights(table: Table, name: str, missing: tuple[str, ...]) -> Floats:
@@ -275,6 +268,23 @@ def _weights(table: Table, name: str, missing: tuple[str, ...]) -> Floats:
     if not found.any():
         raise TableError(f"{table.source}, column {name!r}: every weight is 0; give some row a weight")
     return found
+
+
+def _require_federation(table: Table, description: Description, rows: TableRows) -> None:
+    """Refuse what no model can be made of: a label of one value, and clients of one row each."""
+    for place, name in enumerate(description.labels):
+        answers = rows.labels if rows.targets is None else rows.targets[:, place]
+        if (answers == answers[0]).all():
+            value = rows.class_names[0] if rows.targets is None else f"{answers[0]:g}"
+            raise TableError(
+                f"{table.source}, column {name!r} is {value!r} in every row, so there is nothing to predict; name "
+                "another --label"
+            )
+    if rows.clients is not None and len(rows) > 1 and len(np.unique(rows.clients)) == len(rows):
+        raise TableError(
+            f"{table.source}, column {description.client!r} has another value in each of its {len(rows):,} rows, so "
+            "every row would be a client of its own; name the column of the owners with --client"
+        )
 
 
 def _require_no_giveaway(table: Table, description: Description, rows: TableRows) -> None:
