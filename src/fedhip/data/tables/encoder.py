@@ -120,7 +120,10 @@ def _out_of_range(column: Column, values: Floats) -> list[str]:
         return []
     middle = float(np.median(there))
     room = (column.high - column.low) / 2
-    outside = float(((there < column.low - room) | (there > column.high + room)).mean())
+    # Of numbers above 0 a third of the least is far off too, however wide the range is.
+    least = max(column.low - room, column.low / 3) if column.low > 0 else column.low - room
+    most = min(column.high + room, column.high / 3) if column.high < 0 else column.high + room
+    outside = float(((there < least) | (there > most)).mean())
     if outside < _TOO_MANY and (len(there) < 10 or column.low <= middle <= column.high):
         return []
     unit = f" {column.unit}" if column.unit else ""

@@ -139,7 +139,7 @@ def _from_pandas(pl: Any, name: str, values: Any) -> Any:
     """A column of a pandas frame; without pyarrow, which pandas' own conversion would need."""
     if isinstance(values.dtype, np.dtype) and values.dtype.kind in "fiubM":
         return pl.Series(name, values.to_numpy())
-    if str(values.dtype) == "boolean" or str(values.dtype).startswith(("Int", "UInt", "Float")):
+    if str(values.dtype).startswith(("Int", "UInt", "Float")):
         return pl.Series(name, values.to_numpy(dtype=np.float64, na_value=np.nan))
     if str(values.dtype).startswith("datetime64"):  # with a time zone
         return pl.Series(name, values.dt.tz_convert("UTC").dt.tz_localize(None).to_numpy())
