@@ -17,7 +17,7 @@ from fedhip.cli.client_rows import (
 from fedhip.cli.console import percent
 from fedhip.cli.options import tell_window
 from fedhip.cli.progress import show_clients
-from fedhip.data import FeatureSet, load_dataset, load_partition, read_features
+from fedhip.data import FEDERATIONS, FeatureSet, load_dataset, load_federation, load_partition, read_features
 from fedhip.data.tables import read_labelled
 from fedhip.data.window import SIXTEEN_BITS
 from fedhip.heads import Ridge
@@ -140,6 +140,9 @@ def _clients_of_the_data(run: Run, args: argparse.Namespace, wanted: Collection[
         )
     if "features" in config:
         rows = read_features(config["features"])
+    elif config.get("dataset") in FEDERATIONS:
+        named = load_federation(config["dataset"], config.get("data"), description=run.table)
+        rows = named if isinstance(named, FeatureSet) else named.features()[0]
     elif run.table is not None and "data" in config:
         rows = read_labelled(config["data"], run.table, expect=False)
     elif "data" not in config and "dataset" not in config:

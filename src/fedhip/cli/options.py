@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 from fedhip.cli.progress import ExtractionProgress
 from fedhip.data import (
     DEFAULT_CLIENTS,
+    FEDERATIONS,
     Dataset,
     FeatureSet,
     Partition,
@@ -17,6 +18,7 @@ from fedhip.data import (
     divide_rows,
     list_partitions,
     load_dataset,
+    load_federation,
     read_features,
 )
 from fedhip.data.errors import DatasetNameError, WindowError
@@ -138,7 +140,9 @@ def refuse_unused(args: argparse.Namespace) -> None:
 
 def names_table(args: argparse.Namespace) -> bool:
     """Whether --data or --dataset is a table."""
-    return args.features is None and getattr(args, "dataset", None) is None and is_table(args.data)
+    if args.features is not None or isinstance(args.data, list):
+        return False
+    return is_table(args.data) if (name := getattr(args, "dataset", None)) is None else name in FEDERATIONS
 
 
 def load_rows_of_table(args: argparse.Namespace) -> TableRows:
@@ -201,10 +205,12 @@ def tell_window(dataset: Dataset, why: str = "the bits that they use; --window L
 
 def load_rows(args: argparse.Namespace) -> tuple[str, Dataset | FeatureSet | TableRows]:
     """The rows that the options name, images, features or a table, and what to call them."""
-    unused = [] if names_table(args) else [f"--{name}" for name in _OF_TABLES if getattr(args, name) is not None]
-    if unused:
+    named = [f"--{name}" for name in _OF_TABLES if getattr(args, name) is not None]
+    if named and args.dataset in FEDERATIONS:
+        raise DatasetNameError(f"{args.dataset} has columns and clients of its own; leave {', '.join(named)} out")
+    if named and not names_table(args):
         raise DatasetNameError(
-            f"{', '.join(unused)} names columns of a table; give one with --data FILE.csv, .tsv or .parquet"
+            f"{', '.join(named)} names columns of a table; give one with --data FILE.csv, .tsv or .parquet"
         )
     if args.features is not None:
         if args.dataset is not None or args.data is not None:
@@ -212,6 +218,8 @@ def load_rows(args: argparse.Namespace) -> tuple[str, Dataset | FeatureSet | Tab
         return Path(args.features).stem, read_features(args.features)
     if args.dataset is None and args.data is None:
         raise DatasetNameError("no data given; choose one of --dataset NAME, --data PATH and --features FILE")
+    if args.dataset in FEDERATIONS:
+        return args.dataset, load_federation(args.dataset, args.data)
     if names_table(args):
         return Path(args.data).stem, load_rows_of_table(args)
     dataset = load_images(args)

@@ -2,6 +2,7 @@
 
 from fedhip.data.dataset import Dataset, ImagePaths
 from fedhip.data.feature_files import FeatureSet, feature_set, read_features, write_features
+from fedhip.data.federations import FEDERATIONS, load_federation
 from fedhip.data.image_files import image_files, is_image_name
 from fedhip.data.manifest import load_partition, save_partition
 from fedhip.data.partitions import (
@@ -21,6 +22,7 @@ from fedhip.data.window import Window
 
 __all__ = [
     "DEFAULT_CLIENTS",
+    "FEDERATIONS",
     "Dataset",
     "DatasetInfo",
     "FeatureSet",
@@ -38,6 +40,7 @@ __all__ = [
     "list_datasets",
     "list_partitions",
     "load_dataset",
+    "load_federation",
     "load_partition",
     "make_partition",
     "read_features",

@@ -188,7 +188,7 @@ def run(
     client: str | None = None,
     group: str | None = None,
     weight: str | None = None,
-    drop: Sequence[str] = (),
+    drop: Sequence[str] | None = None,
     split: ArrayLike | None = None,
     class_names: ArrayLike | None = None,
     partition: str | None = None,
@@ -253,16 +253,18 @@ def run(
     require_place(place, force)
     number, owners = (int(clients), None) if isinstance(clients, int | np.integer) else (None, clients)
     path = Path(features).absolute() if isinstance(features, str | Path) else None
-    named = {"label": label, "client": client, "group": group, "weight": weight, "drop": [*drop] or None}
+    named = {"label": label, "client": client, "group": group, "weight": weight, "drop": [*(drop or ())] or None}
     described, units = columns_given(columns)
     rows: FeatureSet | TableRows
-    if is_table(features):
+    if isinstance(features, TableRows):
+        rows = features
+    elif is_table(features):
         if any(given is not None for given in (labels, owners, split, class_names)):
             raise FeatureFileError(
                 "of a table, label= and client= name columns; leave labels, clients, split and class_names out"
             )
         rows = load_table(
-            features, label=label, client=client, group=group, weight=weight, drop=drop, description=described
+            features, label=label, client=client, group=group, weight=weight, drop=drop or (), description=described
         )
     elif described is not None or any(value is not None for value in named.values()):
         raise FeatureFileError(
