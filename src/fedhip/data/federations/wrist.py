@@ -16,6 +16,7 @@ from __future__ import annotations
 import re
 import zipfile
 from collections.abc import Iterator
+from itertools import pairwise
 from pathlib import Path
 
 import numpy as np
@@ -79,9 +80,7 @@ def _signal_features(x: Floats) -> Floats:
     centred = x - x.mean()
     power = np.abs(np.fft.rfft(centred)) ** 2 / len(x) ** 2
     frequency = np.fft.rfftfreq(len(x), 1 / RATE)
-    bands = [
-        power[(frequency >= low) & (frequency < high)].sum() for low, high in zip(_BANDS, _BANDS[1:], strict=False)
-    ]
+    bands = [power[(frequency >= low) & (frequency < high)].sum() for low, high in pairwise(_BANDS)]
     return np.concatenate(
         [
             [x.mean(), x.std(), x.min(), x.max()],

@@ -76,7 +76,7 @@ def parse_booleans(cells: pl.Series) -> pl.Series:
     if cells.dtype != pl.String:
         numbers = cells.cast(pl.Float64, strict=False)
         return numbers.set(~numbers.is_in([0.0, 1.0]).fill_null(True), None)
-    words = cells.str.to_lowercase()
+    words = cells.str.replace(_WHOLE, "$1").str.to_lowercase()
     known = {**dict.fromkeys(TRUE, 1.0), **dict.fromkeys(FALSE, 0.0)}
     return words.replace_strict(known, default=None, return_dtype=pl.Float64)
 
