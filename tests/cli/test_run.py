@@ -21,11 +21,11 @@ import pytest
 import torch
 
 from fedhip.cli.main import main
-from fedhip.core.prior import SMOOTHINGS
+from fedhip.core.choice.prior import SMOOTHINGS
 from fedhip.data import make_partition, read_features
 from fedhip.features import ViT, ViTConfig, save_encoder
 from fedhip.runs import Run
-from fedhip.simulation import clients_of
+from fedhip.simulation.client import clients_of
 from tests.cli.samples import done, image_folder, refused, said
 from tests.runs.samples import EXACT, contents, digest, feature_file
 
@@ -312,13 +312,13 @@ def test_an_out_folder_that_exists_needs_force(features: Path, capsys: pytest.Ca
 
 
 PHASES = {
-    "reading": "fedhip.cli.options.read_features",
-    "partition": "fedhip.cli.options.divide_rows",
-    "phase 1": "fedhip.core.fixedpoint.GridStatistics.from_data",
-    "aggregation": "fedhip.simulation.Federation.of",
-    "phase 3": "fedhip.simulation.Personalization.of",
-    "models of one client": "fedhip.simulation.local_model",
-    "tests": "fedhip.simulation.evaluate",
+    "reading": "fedhip.cli.common.options.read_features",
+    "partition": "fedhip.cli.common.options.divide_rows",
+    "phase 1": "fedhip.core.exact.fixedpoint.GridStatistics.from_data",
+    "aggregation": "fedhip.simulation.federation.Federation.of",
+    "phase 3": "fedhip.simulation.personalization.Personalization.of",
+    "models of one client": "fedhip.simulation.alone.local_model",
+    "tests": "fedhip.simulation.testing.evaluate",
     "statistics writing": "fedhip.runs.folder.Draft.write_statistics",
     "model writing": "fedhip.runs.folder.Draft.write_model",
     "results writing": "fedhip.runs.folder.Draft.write_json",

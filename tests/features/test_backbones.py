@@ -15,16 +15,16 @@ from torch import Tensor
 from fedhip.data.errors import DownloadError, MissingExtraError
 from fedhip.features import backbones
 from fedhip.features.backbones import Named, ViTBackbone, list_backbones, load_backbone
-from fedhip.features.checkpoints import load_encoder, save_encoder
+from fedhip.features.encoder.checkpoints import load_encoder, save_encoder
+from fedhip.features.encoder.vit import ViT, ViTConfig
 from fedhip.features.errors import (
     BackboneError,
     ConfigError,
     PoolingError,
     WeightsError,
 )
-from fedhip.features.vit import ViT, ViTConfig
+from tests.features.encoder.test_checkpoints import hub_layout
 from tests.features.samples import SMALL, random_encoder, waves
-from tests.features.test_checkpoints import hub_layout
 from tests.http_server import Site
 
 CPU = torch.device("cpu")

@@ -17,8 +17,8 @@ import numpy as np
 import pytest
 from flwr.app import Context, RecordDict
 
-from fedhip.core.columns import Columns
-from fedhip.core.fixedpoint import GridStatistics
+from fedhip.core.exact.columns import Columns
+from fedhip.core.exact.fixedpoint import GridStatistics
 from fedhip.data import FeatureSet, make_partition
 from fedhip.federation.agreement.agreement import Agreement
 from fedhip.federation.agreement.setup import InitSettings, init
@@ -29,9 +29,11 @@ from fedhip.federation.site.state import Session
 from fedhip.federation.sums.vector import Vector, to_vector
 from fedhip.federation.transport.exchange import Exchange
 from fedhip.federation.transport.wire import Letter
-from fedhip.phases import Client, RowEncoding
 from fedhip.runs import Run
-from fedhip.simulation import RidgeOptions, add_up, clients_of, encoding_of
+from fedhip.simulation.client import Client, clients_of
+from fedhip.simulation.driver import add_up
+from fedhip.simulation.encoding import RowEncoding, encoding_of
+from fedhip.simulation.options import RidgeOptions
 from tests.core.problems import Array
 from tests.federation.grid import Clock, Fault, LocalGrid
 

@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from fedhip.core.fixedpoint import GridStatistics
+from fedhip.core.exact.fixedpoint import GridStatistics
 from fedhip.federation.errors import SiteDataError
 from fedhip.runs import Run
 from tests.cli.samples import done, refused

@@ -14,9 +14,9 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fedhip.core.columns import Survey
 from fedhip.core.errors import GridOverflowError
-from fedhip.core.fixedpoint import GridStatistics
+from fedhip.core.exact.columns import Survey
+from fedhip.core.exact.fixedpoint import GridStatistics
 from fedhip.data import Window
 from fedhip.features.reference import BackboneReference
 from fedhip.federation.agreement.agreement import (

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 import torch
 
-from fedhip.core.columns import Columns, Survey
+from fedhip.core.exact.columns import Columns, Survey
 from fedhip.data import FeatureSet, make_partition
 from fedhip.federation.codes import SiteCode
 from fedhip.federation.errors import QuorumError, RoundError

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from fedhip.cli.main import main
-from fedhip.models import Model
+from fedhip.heads.model import Model
 from fedhip.runs import Run, verify
 from tests.federation.samples import FOUR, ONE_SUM, Trial
 from tests.federation.test_round import fedhip_run

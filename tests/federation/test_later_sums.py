@@ -11,8 +11,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fedhip.core.errors import StatisticsError
-from fedhip.core.logistic import GridModel, LogisticTerm, LossError, residual_bits
-from fedhip.core.logistic_fit import PENALTY_SHAPE, TEMPERATURES
+from fedhip.core.logistic.fit import PENALTY_SHAPE, TEMPERATURES
+from fedhip.core.logistic.sums import GridModel, LogisticTerm, LossError, residual_bits
 from fedhip.federation.agreement.agreement import Agreement
 from fedhip.federation.server.traffic import traffic_of
 from fedhip.federation.sums.later import (

@@ -12,10 +12,11 @@ import numpy as np
 import pytest
 import torch
 
-from fedhip.core.columns import Columns
 from fedhip.core.errors import StatisticsError
-from fedhip.core.lifts import KINDS, Lift
+from fedhip.core.exact.columns import Columns
 from fedhip.data import make_partition
+from fedhip.features.lifts.kinds import KINDS
+from fedhip.features.lifts.lift import Lift
 from fedhip.federation.agreement.agreement import LIFTS, Agreement, largest_lifted
 from fedhip.federation.agreement.setup import InitSettings
 from fedhip.federation.codes import SiteCode
@@ -28,10 +29,10 @@ from fedhip.federation.sums.lifts import (
 )
 from fedhip.federation.sums.vector import Vector, digest_of
 from fedhip.federation.transport.wire import Step
-from fedhip.lifting import LiftSettings
 from fedhip.runs import Run, verify
 from fedhip.runs.run import RoundSettings, run_round
-from fedhip.simulation import RidgeOptions
+from fedhip.simulation.lifting import LiftSettings
+from fedhip.simulation.options import RidgeOptions
 from tests.cli.samples import done
 from tests.federation.grid import ServerKilled
 from tests.federation.samples import CLASSES, FOUR, WIDTH, Trial, clients, feature_set, write_rows
@@ -210,7 +211,7 @@ def test_what_a_site_refuses(tmp_path: Path) -> None:
 def test_a_lift_too_wide_for_a_site(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     meminfo = tmp_path / "meminfo"
     meminfo.write_text("MemAvailable: 1 kB\n")
-    monkeypatch.setattr("fedhip.lifting.MEMINFO", meminfo)
+    monkeypatch.setattr("fedhip.simulation.lifting.MEMINFO", meminfo)
     table = LiftTable(tmp_path)
     assert table.code("a", Step.HELLO) is SiteCode.DATA
     assert "a lift of width 9 takes" in table.trial.log("a")

@@ -11,16 +11,17 @@ import pytest
 import torch
 from flwr.app import RecordDict
 
-from fedhip.core.columns import Columns
-from fedhip.core.logistic import LossError
-from fedhip.core.logistic_fit import LogisticFit, LogisticHead
+from fedhip.core.exact.columns import Columns
+from fedhip.core.logistic.fit import LogisticFit, LogisticHead
+from fedhip.core.logistic.sums import LossError
 from fedhip.federation.errors import QuorumError, RoundError
 from fedhip.federation.server.logistic_rounds import LogisticRounds
 from fedhip.federation.sums.vector import Vector
 from fedhip.federation.transport.wire import from_records, to_records
 from fedhip.heads.logistic import LogisticRun
 from fedhip.heads.task import Task
-from fedhip.simulation import STANDARD, RidgeOptions, federate
+from fedhip.simulation.driver import federate
+from fedhip.simulation.options import STANDARD, RidgeOptions
 from tests.federation.grid import ServerKilled
 from tests.federation.samples import CLASSES, FOUR, WIDTH, Trial, clients, sum_of
 
@@ -228,7 +229,7 @@ def test_killed_again_and_again_in_one_sum(tmp_path: Path, fits: list[LogisticFi
 
 def no_loss(monkeypatch: pytest.MonkeyPatch, site: str, times: int, first: int = 1) -> list[float]:
     """A site without a finite loss from its first-th gradient on, for so many times; the sizes of the weights asked."""
-    import fedhip.core.logistic as module
+    import fedhip.core.logistic.sums as module
 
     asked: list[float] = []
     term = module.logistic_term

@@ -20,7 +20,7 @@ from fedhip.federation.site.state import Session
 from fedhip.federation.sums.lifts import encoding_of
 from fedhip.federation.sums.vector import from_vector, to_vector
 from fedhip.federation.transport.wire import Envelope, Letter, Step
-from fedhip.phases import Client
+from fedhip.simulation.client import Client
 from tests.federation.samples import CLASSES, FOUR
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="reads a process's memory from /proc")

@@ -10,9 +10,9 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
+from fedhip.core.choice.prior import SMOOTHINGS, TEMPERATURES, PriorLosses, deviations, scale_of
 from fedhip.core.errors import StatisticsError
-from fedhip.core.logistic import LossError
-from fedhip.core.prior import SMOOTHINGS, TEMPERATURES, PriorLosses, deviations, scale_of
+from fedhip.core.logistic.sums import LossError
 from fedhip.federation.agreement.agreement import Agreement
 from fedhip.federation.server.traffic import traffic_of
 from fedhip.federation.sums.later import Ask
@@ -25,7 +25,7 @@ from fedhip.federation.sums.priors import (
     scale_vector,
     scales_of,
 )
-from fedhip.priors import PRIOR_ALPHAS
+from fedhip.simulation.priors import PRIOR_ALPHAS
 
 PLACES = len(TEMPERATURES) * len(SMOOTHINGS)
 

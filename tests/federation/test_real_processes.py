@@ -17,7 +17,7 @@ from pathlib import Path
 import httpx
 import pytest
 
-from fedhip.core.fixedpoint import GridStatistics
+from fedhip.core.exact.fixedpoint import GridStatistics
 from fedhip.federation.agreement.agreement import Agreement
 from fedhip.federation.agreement.credentials import make_site_key
 from fedhip.federation.agreement.setup import InitSettings, init

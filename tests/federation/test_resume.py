@@ -11,7 +11,7 @@ import pytest
 
 from fedhip.federation.errors import CheckpointError
 from fedhip.federation.server.checkpoint import Checkpoint, LaterSum, Progress, Stage
-from fedhip.simulation import simulate
+from fedhip.simulation.driver import simulate
 from tests.federation.grid import ServerKilled
 from tests.federation.samples import CLASSES, FOUR, ONE_SUM, Trial, clients, sum_of, survey_of
 

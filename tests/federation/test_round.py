@@ -11,11 +11,11 @@ import pytest
 import torch
 
 from fedhip.cli.main import main
-from fedhip.core.fixedpoint import GridStatistics
+from fedhip.core.exact.fixedpoint import GridStatistics
 from fedhip.data import make_partition
 from fedhip.federation.agreement.agreement import Agreement
 from fedhip.federation.errors import RoundError
-from fedhip.models import Model
+from fedhip.heads.model import Model
 from fedhip.runs import Run, verify
 from fedhip.runs.run import RoundSettings, run_round
 from tests.federation.samples import EIGHT, FOUR, ONE_SUM, Trial, encoding, feature_set, ridge_options, sum_of

@@ -12,8 +12,8 @@ import numpy as np
 import pytest
 import torch
 
-from fedhip.core.columns import Survey
-from fedhip.core.fixedpoint import decode
+from fedhip.core.exact.columns import Survey
+from fedhip.core.exact.fixedpoint import decode
 from fedhip.federation.agreement.agreement import Agreement
 from fedhip.federation.agreement.setup import InitSettings
 from fedhip.federation.secure_sum import Collector
@@ -21,7 +21,8 @@ from fedhip.federation.site.rounds import later_vector
 from fedhip.federation.site.state import Session
 from fedhip.federation.sums.vector import Layout, Vector
 from fedhip.federation.transport.wire import Letter
-from fedhip.phases import Client, RowEncoding
+from fedhip.simulation.client import Client
+from fedhip.simulation.encoding import RowEncoding
 from tests.federation.grid import ServerKilled
 from tests.federation.samples import (
     CLASSES,

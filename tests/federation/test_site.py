@@ -10,12 +10,13 @@ import numpy as np
 import pytest
 import torch
 
-from fedhip.core.columns import Survey
-from fedhip.core.fixedpoint import GridStatistics
+from fedhip.core.exact.columns import Survey
+from fedhip.core.exact.fixedpoint import GridStatistics
 from fedhip.federation.codes import SiteCode
 from fedhip.federation.secure_sum import Member
 from fedhip.federation.transport.wire import Letter, Step, by_site, context_of
-from fedhip.phases import Client, RowEncoding
+from fedhip.simulation.client import Client
+from fedhip.simulation.encoding import RowEncoding
 from tests.federation.samples import CLASSES, FOUR, ONE_SUM, WIDTH, Trial, rows_of, sum_of, survey_of, vector_of
 from tests.federation.table import Table
 

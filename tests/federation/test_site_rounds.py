@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 import torch
 
-from fedhip.core.logistic import GridModel
+from fedhip.core.logistic.sums import GridModel
 from fedhip.federation.codes import SiteCode
 from fedhip.federation.secure_sum import Collector
 from fedhip.federation.sums.later import Ask, fit_of, losses_of, model_arrays, model_body, term_of
@@ -98,8 +98,8 @@ def table(tmp_path: Path) -> LaterTable:
 
 
 def test_sums_by_hand(table: LaterTable) -> None:
-    from fedhip.core.fixedpoint import round_features
-    from fedhip.core.logistic import logistic_term
+    from fedhip.core.exact.fixedpoint import round_features
+    from fedhip.core.logistic.sums import logistic_term
 
     table.sum(2, *table.question(Ask.TEMPERATURE))
     found = table.sum(3, *table.question(Ask.GRADIENT, model()))
@@ -281,7 +281,8 @@ def three(tmp_path: Path) -> ThreeSums:
 
 
 def test_three_sums_by_hand(three: ThreeSums) -> None:
-    from fedhip.phases import Federation, score_betas, scoring_betas
+    from fedhip.simulation.beta import score_betas, scoring_betas
+    from fedhip.simulation.federation import Federation
 
     agreement = three.trial.agreement
     three.survey()

@@ -17,7 +17,7 @@ from fedhip.heads import head_named
 from fedhip.heads.options import options_of
 from fedhip.heads.round import run_head
 from fedhip.heads.task import Task
-from fedhip.simulation import simulate
+from fedhip.simulation.driver import simulate
 from tests.federation.samples import CLASSES, FOUR, WIDTH, clients, ridge_options
 
 UP, DOWN = "upload_bytes_per_client", "download_bytes_per_client"

@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from fedhip.core.errors import GridOverflowError, StatisticsError
-from fedhip.core.fixedpoint import GridStatistics
+from fedhip.core.exact.fixedpoint import GridStatistics
 from fedhip.core.statistics import pack
 from fedhip.federation.errors import MessageError
 from fedhip.federation.sums.vector import Layout, from_vector, require_possible, require_room, to_vector

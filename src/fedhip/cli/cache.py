@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
-from fedhip.cli.console import print_table
+from fedhip.cli.common.console import print_table
 from fedhip.utils.text import json_text
 from fedhip.utils.words import size as in_words
 

@@ -6,8 +6,8 @@ import argparse
 import warnings
 from pathlib import Path
 
-from fedhip.cli.console import print_table
-from fedhip.cli.options import listed_names
+from fedhip.cli.common.console import print_table
+from fedhip.cli.common.options import listed_names
 
 
 def register(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:

@@ -12,15 +12,16 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from fedhip.cli.client_rows import extract_for, known_window, refuse_window, tell_known_window
-from fedhip.cli.console import print_table
-from fedhip.cli.options import add_window
-from fedhip.data import Dataset, ImagePaths, image_files, read_features
+from fedhip.cli.common.client_rows import extract_for, known_window, refuse_window, tell_known_window
+from fedhip.cli.common.console import print_table
+from fedhip.cli.common.options import add_window
+from fedhip.data import Dataset, ImagePaths, read_features
 from fedhip.data.errors import CorruptImageError, DataMissingError
-from fedhip.data.images import has_more_bits
+from fedhip.data.images.files import image_files
+from fedhip.data.images.pixels import has_more_bits
+from fedhip.data.images.window import SIXTEEN_BITS
 from fedhip.data.tables import TableError, clients_of_table, is_table, read_rows
-from fedhip.data.window import SIXTEEN_BITS
-from fedhip.models import NO_TEMPERATURE, Model
+from fedhip.heads.model import NO_TEMPERATURE, Model
 from fedhip.runs import Run
 from fedhip.runs.names import near_names
 from fedhip.utils.files import require_folder, write_private

@@ -19,14 +19,13 @@ from torch import Tensor
 
 from fedhip.data.download import download
 from fedhip.data.errors import DownloadError
-from fedhip.features.checkpoints import load_encoder
 from fedhip.features.devices import resolve_device
+from fedhip.features.encoder.checkpoints import load_encoder
+from fedhip.features.encoder.masking import check_seed, row_noise
+from fedhip.features.encoder.pooling import Pooling, default_concatenation
+from fedhip.features.encoder.vit import ViT, ViTConfig, keep_lowest, num_kept
 from fedhip.features.errors import BackboneError, WeightsError
-from fedhip.features.evaluation import default_concatenation
 from fedhip.features.images import normalise
-from fedhip.features.masking import check_seed, row_noise
-from fedhip.features.pooling import Pooling
-from fedhip.features.vit import ViT, ViTConfig, keep_lowest, num_kept
 from fedhip.utils.files import default_cache
 
 HUB = "https://huggingface.co/facebook/{name}/resolve/main/{file}"

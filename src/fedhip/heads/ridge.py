@@ -9,16 +9,19 @@ from torch import Tensor
 
 from fedhip.core import DEFAULT_ALPHAS
 from fedhip.core.affine import AffineModel
-from fedhip.core.calibration import TEMPERATURES
-from fedhip.core.fixedpoint import GridStatistics
-from fedhip.core.prior import NO_PRIOR, Prior
+from fedhip.core.choice.calibration import TEMPERATURES
+from fedhip.core.choice.prior import NO_PRIOR, Prior
+from fedhip.core.exact.fixedpoint import GridStatistics
 from fedhip.heads.head import Head, Own
+from fedhip.heads.model import RIDGE, Model
 from fedhip.heads.options import Option
 from fedhip.heads.task import Task
-from fedhip.models import RIDGE, Model
-from fedhip.phases import Alpha, Beta, Client, Federation, Personalization
-from fedhip.priors import choose_client_priors, left_out_scores, prior_alphas, traffic_with_priors
-from fedhip.simulation import federate
+from fedhip.simulation.client import Client
+from fedhip.simulation.driver import federate
+from fedhip.simulation.federation import Federation
+from fedhip.simulation.options import Alpha, Beta
+from fedhip.simulation.personalization import Personalization
+from fedhip.simulation.priors import choose_client_priors, left_out_scores, prior_alphas, traffic_with_priors
 from fedhip.utils.parallel import in_order
 
 

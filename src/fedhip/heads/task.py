@@ -10,12 +10,12 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from fedhip.core.choice.prior import Prior
 from fedhip.core.errors import DimensionError, EmptyClientError, FeaturesError, LabelsError
-from fedhip.core.fixedpoint import GridStatistics
-from fedhip.core.prior import Prior
-from fedhip.phases import Client, Report, Rows, silent
-from fedhip.priors import PriorOption, choose_scored_priors, left_out_classes
-from fedhip.simulation import STANDARD, RidgeOptions
+from fedhip.core.exact.fixedpoint import GridStatistics
+from fedhip.simulation.client import Client, Report, Rows, silent
+from fedhip.simulation.options import STANDARD, RidgeOptions
+from fedhip.simulation.priors import PriorOption, choose_scored_priors, left_out_classes
 
 
 @dataclass(frozen=True)

@@ -121,7 +121,7 @@ def test_sites_that_were_told_different_sums_can_tell(tmp_path: Path) -> None:
 
 def test_honest_rows_pass_however_they_lie() -> None:
     """Columns of one value, of zeros, twice the same, and a single row."""
-    from fedhip.core.fixedpoint import GridStatistics
+    from fedhip.core.exact.fixedpoint import GridStatistics
     from fedhip.federation.sums.vector import to_vector
 
     rng = np.random.default_rng(0)

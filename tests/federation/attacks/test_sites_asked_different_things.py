@@ -15,7 +15,7 @@ import numpy as np
 import pytest
 import torch
 
-from fedhip.core.logistic import GridModel
+from fedhip.core.logistic.sums import GridModel
 from fedhip.federation.codes import SiteCode
 from fedhip.federation.secure_sum import Collector
 from fedhip.federation.sums.later import Ask, fit_of, term_of

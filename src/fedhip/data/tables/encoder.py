@@ -25,7 +25,7 @@ from fedhip.utils.words import listed
 if TYPE_CHECKING:
     import polars as pl
 
-    from fedhip.core.columns import Survey
+    from fedhip.core.exact.columns import Survey
 
 _AT_ONCE = 1 << 16
 #: Part of a column's values outside the agreed range from which on it is told.
@@ -148,7 +148,7 @@ class FillSums:
         train: NDArray[np.bool_] | None = None,
     ) -> FillSums:
         """Of a client's rows as `encode` gives them, or of those that `train` marks; of all columns, or `only` some."""
-        from fedhip.core.columns import Survey
+        from fedhip.core.exact.columns import Survey
 
         places = [description.positions[name] for name in _fillable(description, only)]
         surveys, there = [], np.zeros(len(places), np.int64)
@@ -184,7 +184,7 @@ class FillSums:
     @classmethod
     def from_vector(cls, vector: NDArray[np.int64], description: Description) -> FillSums:
         """What `to_vector` gave, of all columns."""
-        from fedhip.core.columns import Survey
+        from fedhip.core.exact.columns import Survey
 
         width = len(description.values)
         return cls(Survey.from_vector(vector[: len(vector) - width], width), vector[len(vector) - width :])

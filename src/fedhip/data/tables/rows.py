@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from fedhip.data.array_files import encode_names
 from fedhip.data.feature_files import FeatureSet
-from fedhip.data.partitions import Partition, split_of
+from fedhip.data.partitions.partition import Partition, split_of
 from fedhip.data.tables.cells import Floats, parse_numbers, parse_text, present, require_all, values_of
 from fedhip.data.tables.description import Column, Description
 from fedhip.data.tables.drafting import draft

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, Self
 
 from fedhip.data.errors import WindowError
-from fedhip.data.window import Window
+from fedhip.data.images.window import Window
 from fedhip.features.reference import BackboneReference
 from fedhip.federation.agreement.names import (
     near,
@@ -90,7 +90,7 @@ _DIGEST = re.compile("[0-9a-f]{64}")
 _LIMIT = 1 << 63
 _LARGEST_OFFSET = 2.0**64  # as features
 _SURVEYED = 1 << 33  # rows whose survey, of numbers of 30 bits, cannot wrap round
-_MOST_BITS = 33  # squares of a column in its own units add up to 2^29 at most (`fedhip.core.columns`)
+_MOST_BITS = 33  # squares of a column in its own units add up to 2^29 at most (`fedhip.core.exact.columns`)
 _BACKBONE = {
     "name": str,
     "identity": str,
@@ -122,11 +122,11 @@ USUAL_ENCODER, LARGEST_ENCODER = 2 << 30, 16 << 30
 class Agreement:
     """The values of federation.toml, checked.
 
-    `columns` is how the units of the features' columns are known (`fedhip.core.columns`): "sum", by a first sum over
-    the sites; "given", by `column_offsets` and `column_exponents`; "plain", all the same. Then `largest_feature` bounds
-    the absolute value of a feature and `max_rows` the rows of one site, with which a sum of all sites cannot wrap round
-    the grid, where under masks nobody would notice. A site checks both before it sends, and in any case the room that
-    its own numbers leave to the others'.
+    `columns` is how the units of the features' columns are known (`fedhip.core.exact.columns`): "sum", by a first sum
+    over the sites; "given", by `column_offsets` and `column_exponents`; "plain", all the same. Then `largest_feature`
+    bounds the absolute value of a feature and `max_rows` the rows of one site, with which a sum of all sites cannot
+    wrap round the grid, where under masks nobody would notice. A site checks both before it sends, and in any case the
+    room that its own numbers leave to the others'.
 
     `standardize` and `intercept` are of the ridge; an agreement that says nothing of them is of before there were any.
 
@@ -347,7 +347,7 @@ class Agreement:
     def sharers(self) -> int:
         """How many times a site's own numbers must fit on the grid; once, where units are of the survey of all rows.
 
-        Such units leave room for the sum of all (`fedhip.core.columns`), whoever has most of it.
+        Such units leave room for the sum of all (`fedhip.core.exact.columns`), whoever has most of it.
         """
         return 1 if self.columns == "sum" and self.lift == "none" else len(self.sites)
 

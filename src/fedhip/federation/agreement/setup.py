@@ -22,8 +22,8 @@ from typing import Any, Literal
 
 from cryptography.x509 import Certificate
 
-from fedhip.core.columns import COLUMN_BITS
-from fedhip.core.fixedpoint import fraction_bits_for
+from fedhip.core.exact.columns import COLUMN_BITS
+from fedhip.core.exact.fixedpoint import fraction_bits_for
 from fedhip.federation.agreement import agreement as agreement_file
 from fedhip.federation.agreement import roster as roster_file
 from fedhip.federation.agreement.agreement import (

@@ -22,7 +22,7 @@ from fedhip.federation.sums.vector import Vector, as_bytes, digest_of, from_byte
 from fedhip.federation.transport.wire import Arrays, Body, by_site
 
 if TYPE_CHECKING:
-    from fedhip.core.logistic import GridModel
+    from fedhip.core.logistic.sums import GridModel
 
 
 @dataclass

@@ -40,8 +40,8 @@ from fedhip.federation.sums.vector import Vector
 from fedhip.federation.transport.wire import Arrays, Body
 
 if TYPE_CHECKING:
-    from fedhip.core.logistic import GridModel
-    from fedhip.core.logistic_fit import LogisticHead
+    from fedhip.core.logistic.fit import LogisticHead
+    from fedhip.core.logistic.sums import GridModel
 
 #: The sums that the fit is told of; others are of a lift before it, or of priors after it.
 _FITTED_BY = (Ask.TEMPERATURE, Ask.GRADIENT, Ask.PENALTY)
@@ -107,7 +107,7 @@ class LogisticRounds:
 
     def _tell(self, number: int, record: LaterSum) -> None:
         """What a sum says, to the fit."""
-        from fedhip.core.logistic_fit import PENALTY_SHAPE
+        from fedhip.core.logistic.fit import PENALTY_SHAPE
 
         vector, fit = self.sums.kept(f"sum-{number}"), self.fit
         if record.ask == Ask.TEMPERATURE:

@@ -48,7 +48,7 @@ class PriorRounds:
         return told, {"priors": pooled}
 
     def _temperature(self) -> float:
-        from fedhip.core.calibration import choose_temperature
+        from fedhip.core.choice.calibration import choose_temperature
 
         losses = losses_of(self._sum(Ask.TEMPERATURE, {}))
         if float(losses.min()) < 0.0:

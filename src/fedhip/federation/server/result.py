@@ -16,8 +16,8 @@ from fedhip.federation.sums.lifts import plan_of
 from fedhip.federation.transport.wire import Letter
 
 if TYPE_CHECKING:
-    from fedhip.models import Model
-    from fedhip.phases import Federation
+    from fedhip.heads.model import Model
+    from fedhip.simulation.federation import Federation
 
 
 def write_result(

@@ -67,9 +67,10 @@ from fedhip.federation.transport.wire import (
 )
 
 if TYPE_CHECKING:
-    from fedhip.core.fixedpoint import GridStatistics
-    from fedhip.models import Model
-    from fedhip.phases import Federation, RowEncoding
+    from fedhip.core.exact.fixedpoint import GridStatistics
+    from fedhip.heads.model import Model
+    from fedhip.simulation.encoding import RowEncoding
+    from fedhip.simulation.federation import Federation
 
 #: Beside federation.toml, for sites that lack it.
 ENCODER_FILE = "encoder.safetensors"
@@ -310,8 +311,8 @@ class Round:
 
     def _choose_beta(self, sums: LaterRounds) -> tuple[float, tuple[float, ...]]:
         """β, and those without each fold: by the sites' sum over the grid, where that is agreed on."""
-        from fedhip.core.path import choose_betas
-        from fedhip.phases import scoring_betas
+        from fedhip.core.ridge.path import choose_betas
+        from fedhip.simulation.beta import scoring_betas
         from fedhip.utils.parallel import one_thread
 
         agreement = self.agreement

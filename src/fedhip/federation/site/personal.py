@@ -16,13 +16,17 @@ from fedhip.federation.sums.lifts import plan_of
 from fedhip.federation.sums.vector import Vector
 
 if TYPE_CHECKING:
-    from fedhip.core.fixedpoint import GridStatistics
-    from fedhip.core.lifts import Lift
-    from fedhip.core.prior import Prior
+    from fedhip.core.choice.prior import Prior
+    from fedhip.core.exact.fixedpoint import GridStatistics
+    from fedhip.features.lifts.lift import Lift
     from fedhip.heads import Head
-    from fedhip.models import Model
-    from fedhip.phases import Client, Federation, Personalization, RowEncoding
-    from fedhip.simulation import ClientResult, RidgeOptions
+    from fedhip.heads.model import Model
+    from fedhip.simulation.client import Client
+    from fedhip.simulation.encoding import RowEncoding
+    from fedhip.simulation.federation import Federation
+    from fedhip.simulation.options import RidgeOptions
+    from fedhip.simulation.outcome import ClientResult
+    from fedhip.simulation.personalization import Personalization
 
 
 @dataclass(frozen=True)
@@ -63,8 +67,10 @@ class Sum:
 
 def personalize(out: Path, client: Client, received: Sum, agreement: Agreement, data: Path) -> ClientResult:
     """Choose α and priors on the site's own rows, solve its model, and write all to `out`, whole or not at all."""
-    from fedhip.simulation import Stopwatch, evaluate, local_model
+    from fedhip.simulation.alone import local_model
+    from fedhip.simulation.testing import evaluate
     from fedhip.utils.parallel import one_thread
+    from fedhip.utils.stopwatch import Stopwatch
 
     watch = Stopwatch()
     federation = federation_of(agreement, received.grid, received.beta, received.encoding, received.fold_betas)
@@ -97,8 +103,8 @@ def _phase3(
     A ridge is a function of the sum, and needs no head; its α is chosen together with its prior.
     """
     from fedhip.federation.site.priors import SitePriors
-    from fedhip.phases import Personalization
-    from fedhip.priors import prior_alphas
+    from fedhip.simulation.personalization import Personalization
+    from fedhip.simulation.priors import prior_alphas
 
     alpha, only_local, pooled = agreement.alpha, agreement.only_local_classes, received.pooled
     own, ridge, priors = agreement.methods[-1], agreement.head == "ridge", dict[str, "Prior"]()
@@ -123,14 +129,14 @@ def federation_of(
     fold_betas: tuple[float, ...] = (),
 ) -> Federation:
     """The sum as the agreed ridge sees it."""
-    from fedhip.phases import Federation
+    from fedhip.simulation.federation import Federation
 
     return Federation(grid, beta, encoding, agreement.standardize, agreement.intercept, fold_betas)
 
 
 def ridge_of(agreement: Agreement) -> RidgeOptions:
     """What ridges are of."""
-    from fedhip.simulation import RidgeOptions
+    from fedhip.simulation.options import RidgeOptions
 
     return RidgeOptions(agreement.standardize, agreement.intercept)
 
@@ -176,7 +182,7 @@ def _write(
     from fedhip.runs import Ledger, new_run
     from fedhip.runs.models import global_model, personal_model
     from fedhip.runs.results import add_lift, client_entry, details_of, refresh, results_of
-    from fedhip.simulation import Outcome
+    from fedhip.simulation.outcome import Outcome
     from fedhip.utils.toml import write_toml
 
     personal = result.personal

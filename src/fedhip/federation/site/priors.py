@@ -14,9 +14,9 @@ from fedhip.federation.sums.vector import Vector
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from fedhip.core.prior import Prior, PriorLosses
+    from fedhip.core.choice.prior import Prior, PriorLosses
     from fedhip.heads import Head
-    from fedhip.phases import Client
+    from fedhip.simulation.client import Client
 
 
 @dataclass(frozen=True)
@@ -37,8 +37,8 @@ class SitePriors:
 
     def scale(self) -> Vector:
         """The two sums behind the scale of the site's own scores."""
-        from fedhip.core.prior import deviations
-        from fedhip.priors import local_classes_only
+        from fedhip.core.choice.prior import deviations
+        from fedhip.simulation.priors import local_classes_only
 
         (scores,) = self.head.left_out(self.client)[self.agreement.methods[-1]]
         if self.agreement.only_local_classes:
@@ -51,14 +51,14 @@ class SitePriors:
 
     def choose(self, pooled: Vector, scale: float | None) -> dict[str, tuple[int, Prior]]:
         """For each method which of its models, and the prior: by the site's own losses and everybody's."""
-        from fedhip.core.prior import choose_prior
+        from fedhip.core.choice.prior import choose_prior
 
         everybody = prior_losses_of(pooled, self.agreement, scale)
         own = self._losses(scale)
         return {method: choose_prior(own[method], everybody[method]) for method in self.agreement.methods}
 
     def _losses(self, scale: float | None) -> dict[str, PriorLosses]:
-        from fedhip.priors import local_scores, prior_losses
+        from fedhip.simulation.priors import local_scores, prior_losses
 
         agreement, counts = self.agreement, self.head.federation.grid.counts
         scores: dict[str, Iterable[Tensor]] = {"local": local_scores(self.client, self.head.federation)}

@@ -32,9 +32,11 @@ from fedhip.federation.transport.wire import Letter, Step, without_proofs
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from fedhip.core.fixedpoint import GridStatistics
+    from fedhip.core.exact.fixedpoint import GridStatistics
     from fedhip.core.statistics import Statistics
-    from fedhip.phases import Client, Federation, RowEncoding
+    from fedhip.simulation.client import Client
+    from fedhip.simulation.encoding import RowEncoding
+    from fedhip.simulation.federation import Federation
 
 #: In one sum: the weights, and half the step five times where somebody has no finite loss.
 _MOST_WEIGHTS = 6
@@ -120,7 +122,7 @@ def later_vector(
     encoding: RowEncoding,
 ) -> Vector:
     """What this site gives to a later sum."""
-    from fedhip.core.logistic import LossError
+    from fedhip.core.logistic.sums import LossError
     from fedhip.utils.parallel import one_thread
 
     layout, bits = agreement.layout, agreement.fraction_bits
@@ -166,7 +168,7 @@ class _Part:
     @cached_property
     def total(self) -> Statistics:
         """The sum of the statistics in float64."""
-        from fedhip.core.fixedpoint import decode
+        from fedhip.core.exact.fixedpoint import decode
 
         return decode(self.grid)
 
@@ -182,7 +184,7 @@ class _Part:
         import torch
 
         from fedhip.core import RegularizationPath
-        from fedhip.phases import score_rows, scorers, scoring_betas
+        from fedhip.simulation.beta import score_rows, scorers, scoring_betas
 
         agreement, client = self.agreement, self.client
         if client.name not in scorers(self.question.names("sites")):
@@ -200,7 +202,7 @@ class _Part:
 
     def temperature(self) -> Vector:
         """Losses of LDA's scores."""
-        from fedhip.core.logistic_fit import LogisticFit
+        from fedhip.core.logistic.fit import LogisticFit
 
         if self.agreement.head == "lda":
             return self._priors.temperature()
@@ -209,7 +211,7 @@ class _Part:
 
     def gradient(self) -> Vector:
         """At the weights that came; of the total it takes the scale of the features alone."""
-        from fedhip.core.logistic import logistic_term
+        from fedhip.core.logistic.sums import logistic_term
         from fedhip.core.standardization import Standardization
 
         (model,) = models_in(self.question, self.layout, 1)
@@ -218,7 +220,7 @@ class _Part:
 
     def penalty(self) -> Vector:
         """After the two sums of gradients that the server tells of, at weights which this site was asked about."""
-        from fedhip.core.logistic_fit import LogisticFit
+        from fedhip.core.logistic.fit import LogisticFit
 
         models = models_in(self.question, self.layout, 2)
         if any(model_digest(model) not in self.session.weights for model in models):
@@ -261,7 +263,7 @@ def beta_in(question: Letter, agreement: Agreement) -> float:
 
 def fold_betas_in(question: Letter, agreement: Agreement) -> tuple[float, ...]:
     """The β without each fold that the server tells, where β was chosen on rows."""
-    from fedhip.core.selection import FOLDS
+    from fedhip.core.choice.selection import FOLDS
 
     if not agreement.chooses_beta:
         return ()

@@ -94,8 +94,9 @@ from fedhip.federation.transport.wire import (
 from fedhip.utils.files import append_private
 
 if TYPE_CHECKING:
-    from fedhip.core.lifts import Lift
-    from fedhip.phases import Client, RowEncoding
+    from fedhip.features.lifts.lift import Lift
+    from fedhip.simulation.client import Client
+    from fedhip.simulation.encoding import RowEncoding
 
 Answer = tuple[Body, Arrays]
 
@@ -486,7 +487,7 @@ class Site:
 
     def _client(self, site: SiteFolder, session: Session) -> Client:
         """The site's rows as features of the agreed width; lifted, where that is agreed on."""
-        from fedhip.lifting import lift_clients
+        from fedhip.simulation.lifting import lift_clients
 
         client = self._raw_client(site)
         if site.agreement.lift == "none":

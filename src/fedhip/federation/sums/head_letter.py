@@ -15,9 +15,9 @@ from fedhip.federation.transport.wire import Arrays, Body, Letter
 
 if TYPE_CHECKING:
     from fedhip.core.affine import AffineModel
-    from fedhip.core.logistic_fit import LogisticHead
+    from fedhip.core.logistic.fit import LogisticHead
     from fedhip.core.standardization import Standardization
-    from fedhip.models import Model
+    from fedhip.heads.model import Model
 
 #: ρ, T₀ and the mean curvature κ.
 _SETTINGS = ("penalty", "temperature", "curvature")
@@ -63,7 +63,7 @@ def head_digest(letter: Letter, agreement: Agreement) -> str:
 def _model(affine: AffineModel, settings: dict[str, float], agreement: Agreement, total: str) -> Model:
     import torch
 
-    from fedhip.models import Model
+    from fedhip.heads.model import Model
 
     return Model(
         client=None,

@@ -6,9 +6,9 @@ Of the logistic head (for priors see `prior_sums`):
     gradient      gradient ‖ curvature ‖ loss ‖ rows right ‖ class counts, at the weights that the server sends
     penalty       log-losses of a step from the first weights, each row left out, over 9 penalties and 17 temperatures
 
-Gradients are whole numbers by themselves (`fedhip.core.logistic`), so that their sum is that of `fedhip run` to the
-last bit. Losses are real numbers, put on a grid of 2^-32: a sum differs by less than 2^-33 for each site, and what is
-chosen by it, from a short list, does not.
+Gradients are whole numbers by themselves (`fedhip.core.logistic.sums`), so that their sum is that of `fedhip run` to
+the last bit. Losses are real numbers, put on a grid of 2^-32: a sum differs by less than 2^-33 for each site, and what
+is chosen by it, from a short list, does not.
 """
 
 from __future__ import annotations
@@ -30,8 +30,8 @@ from fedhip.federation.transport.wire import Arrays, Body, Letter
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from fedhip.core.logistic import GridModel, LogisticTerm
-    from fedhip.core.logistic_fit import LogisticFit
+    from fedhip.core.logistic.fit import LogisticFit
+    from fedhip.core.logistic.sums import GridModel, LogisticTerm
 
 _LOSS_BITS = 32
 
@@ -52,7 +52,7 @@ class Ask(StrEnum):
 
 def length(ask: Ask, layout: Layout) -> int:
     """How many numbers a site sends for the logistic head."""
-    from fedhip.core.logistic_fit import PENALTY_SHAPE, TEMPERATURES
+    from fedhip.core.logistic.fit import PENALTY_SHAPE, TEMPERATURES
 
     lengths = {
         Ask.TEMPERATURE: len(TEMPERATURES),
@@ -76,7 +76,7 @@ def term_of(vector: Vector, layout: Layout, rows: int) -> LogisticTerm:
     """The term that a vector holds; `rows` are those of the statistics, which set the scale."""
     import torch
 
-    from fedhip.core.logistic import FEATURE_BITS, LogisticTerm, residual_bits
+    from fedhip.core.logistic.sums import FEATURE_BITS, LogisticTerm, residual_bits
 
     ends = np.cumsum(_parts(layout))[:-1]
     parts = [torch.from_numpy(part.copy()) for part in np.split(vector.view(np.int64), ends)]
@@ -87,7 +87,7 @@ def term_of(vector: Vector, layout: Layout, rows: int) -> LogisticTerm:
 
 def losses_vector(losses: Tensor, sites: int) -> Vector:
     """Losses on the grid. One too large for a sum of so many sites is as large as that allows: nobody chooses it."""
-    from fedhip.core.logistic import LossError
+    from fedhip.core.logistic.sums import LossError
 
     values = losses.numpy().reshape(-1)
     if not np.isfinite(values).all():
@@ -106,8 +106,8 @@ def losses_of(vector: Vector) -> Tensor:
 
 def fit_of(total: Vector, layout: Layout, fraction_bits: int) -> LogisticFit:
     """The fit that everybody makes of the sum of the statistics."""
-    from fedhip.core.fixedpoint import decode
-    from fedhip.core.logistic_fit import LogisticFit
+    from fedhip.core.exact.fixedpoint import decode
+    from fedhip.core.logistic.fit import LogisticFit
 
     step = 2.0 ** -(fraction_bits // 2)
     return LogisticFit.of(decode(from_vector(total, layout, fraction_bits)), step=step)
@@ -115,7 +115,7 @@ def fit_of(total: Vector, layout: Layout, fraction_bits: int) -> LogisticFit:
 
 def known_temperature(fit: LogisticFit) -> float:
     """T₀, once it is chosen."""
-    from fedhip.core.logistic_fit import TemperatureError
+    from fedhip.core.logistic.fit import TemperatureError
 
     if fit.temperature is None:
         raise TemperatureError("LDA's temperature is not known yet; its losses are summed first")
@@ -151,7 +151,7 @@ def model_of(data: bytes, bits: int, layout: Layout) -> GridModel:
     """What `model_bytes` gave."""
     import torch
 
-    from fedhip.core.logistic import GridModel
+    from fedhip.core.logistic.sums import GridModel
 
     steps = np.frombuffer(data, "<i4").astype(np.int32)
     return GridModel(torch.from_numpy(steps).reshape(-1, layout.d), bits)
@@ -161,7 +161,7 @@ def models_in(letter: Letter, layout: Layout, number: int) -> list[GridModel]:
     """So many weights in a letter, strictly."""
     import torch
 
-    from fedhip.core.logistic import WEIGHT_BITS, GridModel
+    from fedhip.core.logistic.sums import WEIGHT_BITS, GridModel
 
     steps = letter.array("models")
     shape, most = (number, layout.m + 1, layout.d), 1 << WEIGHT_BITS

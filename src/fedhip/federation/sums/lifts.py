@@ -1,6 +1,6 @@
 """The sum before that of the statistics, from which everybody knows the columns' units, and draws the same lift.
 
-    moments   a survey of the columns (`fedhip.core.columns`), 52 whole numbers for each, and the number of rows
+    moments   a survey of the columns (`fedhip.core.exact.columns`), 52 whole numbers for each, and the number of rows
               of the lift nystroem all products instead, as statistics of one class
 
 They are those of `fedhip run`. Kind, width, seed and bandwidth of a lift are agreed on; no matrix and no row travels.
@@ -16,15 +16,16 @@ from fedhip.federation.agreement.agreement import Agreement
 from fedhip.federation.sums.vector import Layout, Vector, from_vector, require_possible, to_vector
 
 if TYPE_CHECKING:
-    from fedhip.core.columns import Columns, Survey
-    from fedhip.core.lifts import Lift
-    from fedhip.lifting import LiftPlan
-    from fedhip.phases import Client, RowEncoding
+    from fedhip.core.exact.columns import Columns, Survey
+    from fedhip.features.lifts.lift import Lift
+    from fedhip.simulation.client import Client
+    from fedhip.simulation.encoding import RowEncoding
+    from fedhip.simulation.lifting import LiftPlan
 
 
 def plan_of(agreement: Agreement) -> LiftPlan:
     """The agreed lift, and what it costs."""
-    from fedhip.lifting import LiftSettings
+    from fedhip.simulation.lifting import LiftSettings
 
     kind, seed = agreement.lift, agreement.lift_seed
     assert kind != "none" and seed is not None  # noqa: S101, PT018  (who asks has looked)
@@ -34,14 +35,14 @@ def plan_of(agreement: Agreement) -> LiftPlan:
 
 def moments_length(agreement: Agreement) -> int:
     """How many numbers a site sends."""
-    from fedhip.core.columns import Survey
+    from fedhip.core.exact.columns import Survey
 
     return Layout(agreement.width, 1).size if _is_products(agreement) else Survey.size(agreement.width)
 
 
 def moments_vector(client: Client, agreement: Agreement) -> Vector:
     """A site's part, from its raw training rows."""
-    from fedhip.lifting import products_of
+    from fedhip.simulation.lifting import products_of
 
     if _is_products(agreement):
         return to_vector(products_of(client, _products_encoding(agreement)))
@@ -50,15 +51,15 @@ def moments_vector(client: Client, agreement: Agreement) -> Vector:
 
 def survey_in(vector: Vector, agreement: Agreement) -> Survey:
     """The survey that a vector holds."""
-    from fedhip.core.columns import Survey
+    from fedhip.core.exact.columns import Survey
 
     return Survey.from_vector(vector.view(np.int64), agreement.width)
 
 
 def encoding_of(agreement: Agreement, moments: Vector | None) -> RowEncoding:
     """How rows become part of the sum of the statistics: everybody knows the same."""
-    from fedhip.core.columns import Columns
-    from fedhip.phases import RowEncoding
+    from fedhip.core.exact.columns import Columns
+    from fedhip.simulation.encoding import RowEncoding
 
     if agreement.lift != "none":
         return RowEncoding(Columns.plain(agreement.layout.m), agreement.fraction_bits)
@@ -98,9 +99,9 @@ def _is_products(agreement: Agreement) -> bool:
 
 def _products_encoding(agreement: Agreement) -> RowEncoding:
     """Of raw features, whose units are agreed on."""
-    from fedhip.core.columns import COLUMN_BITS
-    from fedhip.core.fixedpoint import fraction_bits_for
-    from fedhip.phases import RowEncoding
+    from fedhip.core.exact.columns import COLUMN_BITS
+    from fedhip.core.exact.fixedpoint import fraction_bits_for
+    from fedhip.simulation.encoding import RowEncoding
 
     bits = fraction_bits_for(agreement.largest_feature) if agreement.columns == "plain" else COLUMN_BITS
     return RowEncoding(_agreed(agreement), bits)
@@ -108,7 +109,7 @@ def _products_encoding(agreement: Agreement) -> RowEncoding:
 
 def _agreed(agreement: Agreement) -> Columns:
     """The columns' units that the agreement says."""
-    from fedhip.core.columns import Columns
+    from fedhip.core.exact.columns import Columns
 
     if agreement.column_offsets is None or agreement.column_exponents is None:
         return Columns.plain(agreement.width)

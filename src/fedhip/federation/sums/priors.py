@@ -4,11 +4,11 @@
     scale         squared deviations of the scores of a site's own model, in four parts ‖ how many scores these are
     prior         of each method: log-losses over models, temperatures and smoothings ‖ rows right ‖ rows judged
 
-`fedhip.core.prior` says what they are, of which rows, and how a client chooses by its own and everybody's. Temperature
-and scale are those of `fedhip run`: LDA's sites judge at the temperature whose means they take, and the scale is two
-sums; a ridge's scores have one that everybody knows, and need no sum. Squares are as large as scores are, so they go on
-a grid of 2^-64 in parts of 32 bits, whose sums cannot overflow: nothing is rounded but what a float64 rounds too.
-Losses go on the grid of all later sums.
+`fedhip.core.choice.prior` says what they are, of which rows, and how a client chooses by its own and everybody's.
+Temperature and scale are those of `fedhip run`: LDA's sites judge at the temperature whose means they take, and the
+scale is two sums; a ridge's scores have one that everybody knows, and need no sum. Squares are as large as scores are,
+so they go on a grid of 2^-64 in parts of 32 bits, whose sums cannot overflow: nothing is rounded but what a float64
+rounds too. Losses go on the grid of all later sums.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from fedhip.federation.sums.later import Ask, length, losses_of, losses_vector
 from fedhip.federation.sums.vector import Vector
 
 if TYPE_CHECKING:
-    from fedhip.core.prior import PriorLosses
+    from fedhip.core.choice.prior import PriorLosses
 
 _PARTS, _PART_BITS, _SQUARE_BITS = 4, 32, 64
 
@@ -45,8 +45,8 @@ def later_length(ask: Ask, agreement: Agreement) -> int:
 
 def beta_shape() -> tuple[int, int]:
     """Of what β is chosen by: the smoothed accuracy over β, of all rows and without each fold."""
-    from fedhip.core.selection import FOLDS
-    from fedhip.phases import SCORED_BETAS
+    from fedhip.core.choice.selection import FOLDS
+    from fedhip.simulation.federation import SCORED_BETAS
 
     return FOLDS + 1, SCORED_BETAS
 
@@ -60,7 +60,7 @@ def lda_temperatures() -> tuple[float, ...]:
 
 def models_of(agreement: Agreement) -> dict[str, int]:
     """How many models a site chooses among, by method: a ridge's α is chosen together with its prior."""
-    from fedhip.priors import prior_alphas
+    from fedhip.simulation.priors import prior_alphas
 
     *beside, own = agreement.methods
     number = len(prior_alphas(agreement.alpha)[own]) if agreement.head == "ridge" else 1
@@ -69,7 +69,7 @@ def models_of(agreement: Agreement) -> dict[str, int]:
 
 def scales_of(agreement: Agreement, scale: float | None) -> dict[str, float]:
     """What temperatures are multiples of, by method; `scale` is the one that was summed, where one was."""
-    from fedhip.priors import ridge_scale
+    from fedhip.simulation.priors import ridge_scale
 
     ridges = ridge_scale(len(agreement.classes))
     local, *others = agreement.methods
@@ -78,7 +78,7 @@ def scales_of(agreement: Agreement, scale: float | None) -> dict[str, float]:
 
 def scale_vector(squares: float, number: int) -> Vector:
     """A site's two sums."""
-    from fedhip.core.logistic import LossError
+    from fedhip.core.logistic.sums import LossError
 
     if not squares < 2.0 ** (_PARTS * _PART_BITS - _SQUARE_BITS):
         raise LossError(
@@ -92,7 +92,7 @@ def scale_vector(squares: float, number: int) -> Vector:
 
 def scale_of_sum(vector: Vector, rows: int, classes: int) -> float:
     """The scale, from the sum of all sites' vectors; refused where no scores of so many rows have it."""
-    from fedhip.core.prior import scale_from
+    from fedhip.core.choice.prior import scale_from
 
     *parts, number = map(int, vector)
     if not 0 < number <= rows * classes:
@@ -114,7 +114,7 @@ def prior_losses_of(vector: Vector, agreement: Agreement, scale: float | None) -
     """The losses that a vector holds."""
     import torch
 
-    from fedhip.core.prior import SMOOTHINGS, TEMPERATURES, PriorLosses
+    from fedhip.core.choice.prior import SMOOTHINGS, TEMPERATURES, PriorLosses
 
     scales, found, start = scales_of(agreement, scale), {}, 0
     for method, models in models_of(agreement).items():
@@ -135,6 +135,6 @@ def require_possible_losses(losses: Mapping[str, PriorLosses], rows: int) -> Non
 
 def _places() -> int:
     """Of temperatures and smoothings."""
-    from fedhip.core.prior import SMOOTHINGS, TEMPERATURES
+    from fedhip.core.choice.prior import SMOOTHINGS, TEMPERATURES
 
     return len(TEMPERATURES) * len(SMOOTHINGS)

@@ -20,7 +20,7 @@ from fedhip.core.errors import GridOverflowError, StatisticsError
 from fedhip.federation.errors import MessageError
 
 if TYPE_CHECKING:
-    from fedhip.core.fixedpoint import GridStatistics
+    from fedhip.core.exact.fixedpoint import GridStatistics
 
 Vector = NDArray[np.uint64]
 
@@ -82,7 +82,7 @@ def from_vector(vector: Vector, layout: Layout, fraction_bits: int) -> GridStati
     """The statistics that a vector holds; the vector can go then."""
     import torch
 
-    from fedhip.core.fixedpoint import GridStatistics
+    from fedhip.core.exact.fixedpoint import GridStatistics
 
     signed = layout.require(vector).view(np.int64)
     gram = np.empty((layout.m, layout.m), np.int64)
