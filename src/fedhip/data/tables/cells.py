@@ -34,11 +34,11 @@ def present(table: Table, name: str, missing: tuple[str, ...]) -> pl.Series:
     if cells.dtype in (pl.Categorical, pl.Enum):
         cells = cells.cast(pl.String)
     if cells.dtype == pl.String:
-        longest = cells.str.len_bytes().max()
-        if longest is not None and longest > LONGEST:  # type: ignore[operator]
-            row = cells.str.len_bytes().arg_max()
+        lengths = cells.str.len_bytes()
+        row = lengths.arg_max()
+        if row is not None and (longest := int(lengths[row])) > LONGEST:
             raise TableError(
-                f"{table.at(row or 0, name)} holds {longest:,} bytes, and a cell has at most {LONGEST:,}; is a quote "
+                f"{table.at(row, name)} holds {longest:,} bytes, and a cell has at most {LONGEST:,}; is a quote "
                 "open? Correct the row, or drop the column (--drop)"
             )
         cells = cells.str.strip_chars()

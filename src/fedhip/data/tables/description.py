@@ -115,8 +115,8 @@ class Description:
     def __post_init__(self) -> None:
         roles = self.roles
         for name in (*roles, *(column.name for column in self.columns)):
-            if not isinstance(name, str) or readable(name) != name:
-                raise DescriptionError(f"the name of a column is {readable(str(name))!r}; names are UTF-8 text")
+            if readable(name) != name:
+                raise DescriptionError(f"the name of a column is {readable(name)!r}; names are UTF-8 text")
         for i, name in enumerate(roles):
             if name in roles[:i]:
                 raise DescriptionError(

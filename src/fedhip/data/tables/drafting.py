@@ -76,7 +76,12 @@ def draft(
 ) -> Draft:
     """What the columns of a table seem to hold."""
     labels = () if label is None else (label,) if isinstance(label, str) else tuple(label)
-    named = {**dict.fromkeys(labels, "label"), client: "client", group: "group", weight: "weight"}
+    named: dict[str | None, str] = {
+        **dict.fromkeys(labels, "label"),
+        client: "client",
+        group: "group",
+        weight: "weight",
+    }
     for name, role in named.items():
         if name is not None and name not in table.names:
             raise no_column(table.source, name, table.names, f", which --{role} names")
@@ -107,11 +112,11 @@ def draft(
 def _column(table: Table, name: str, missing: tuple[str, ...]) -> tuple[Column, str]:
     """A column, and what is to be asked of it, if anything."""
     if not is_supported(table.frame.get_column(name)):
-        kind = table.frame.get_column(name).dtype
+        held = table.frame.get_column(name).dtype
         question = (
-            f"{table.source}, column {name!r} holds {kind}, which is no number, date or text; drop it (--drop {name})"
+            f"{table.source}, column {name!r} holds {held}, which is no number, date or text; drop it (--drop {name})"
         )
-        return Column(name, "dropped", note=f"it holds {kind}"), question
+        return Column(name, "dropped", note=f"it holds {held}"), question
     cells = present(table, name, missing)
     gone = cells.null_count()
     if gone == len(cells):

@@ -108,11 +108,11 @@ def load_table(
     table = read_table(source, name)
     if isinstance(label, str) and label not in table.names and "," in label:
         label = tuple(part.strip() for part in label.split(","))
-    given = {"label": label, "client": client, "group": group, "weight": weight}
+    given: dict[str, Any] = {"label": label, "client": client, "group": group, "weight": weight}
     if description is None:
         if label is None:
             raise TableError(f"{table.source} needs a column that says what is to be predicted; name it with --label")
-        found = draft(table, **given, drop=drop).certain()  # type: ignore[arg-type]
+        found = draft(table, **given, drop=drop).certain()
         for column in found.columns:
             if column.note and column.kind == "number":
                 warnings.warn(f"{table.source}, column {column.name!r}: {column.note}", TableWarning, stacklevel=2)
@@ -146,7 +146,7 @@ def read_labelled(
     `expect` as in `encode`.
     """
     table = read_table(source, name)
-    optional = {
+    optional: dict[str, Any] = {
         role: None if (column := getattr(description, role)) is None or column not in table.names else column
         for role in ("client", "group", "weight")
     }
@@ -176,7 +176,7 @@ def _with_roles(
     labels = description.labels if label is None else (label,) if isinstance(label, str) else tuple(label)
     if not labels:
         raise TableError(f"{table.source} needs a column that says what is to be predicted; name it with --label")
-    roles = {
+    roles: dict[str, Any] = {
         "client": description.client if client is None else client,
         "group": description.group if group is None else group,
         "weight": description.weight if weight is None else weight,
