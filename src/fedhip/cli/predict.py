@@ -100,7 +100,7 @@ def run(args: argparse.Namespace) -> int:
         model = folder.model(client)
         answers, who = _answers(model, rows.features), model.who
     else:
-        answers, who = _by_owner(folder, rows), "each row by its client's model"
+        answers, who = _by_owner(folder, rows), "each client's own model"
     if answers.probabilities is None:
         print(f"fedhip: no probabilities, only scores: the model has no temperature; {NO_TEMPERATURE}", file=sys.stderr)
     if args.out is not None:
