@@ -23,6 +23,7 @@ import fedhip
 from fedhip.cli.main import main
 from fedhip.data.tables import Description, load_table
 from fedhip.runs.errors import ClientRowsError
+from fedhip.runs.report.page import render_report
 from tests.cli.samples import done, refused
 from tests.data.tables.samples import cells, write_csv
 
@@ -179,7 +180,7 @@ def test_a_model_holds_what_turns_a_table_into_features(patients: Path, tmp_path
 
 def test_the_report_says_what_was_done_with_each_column(patients: Path, tmp_path: Path) -> None:
     run = fedhip.run(patients, **NAMED, out=tmp_path / "run")
-    page = (run.path / "report.html").read_text(encoding="utf-8")
+    page = render_report([run.record("run")])
     assert "What was done with each column" in page
     assert "13 of 90 missing, filled with" in page
     assert "left out: as asked" in page
@@ -230,6 +231,7 @@ def test_what_is_not_for_tables_and_what_is(patients: Path, tmp_path: Path, caps
 
 
 @pytest.mark.usefixtures("no_report")
+@pytest.mark.filterwarnings("default::UserWarning")
 def test_describe_then_run_by_it(patients: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     path = tmp_path / "columns.toml"
     done("describe", patients, *LABELLED, "--out", path)
@@ -239,6 +241,7 @@ def test_describe_then_run_by_it(patients: Path, tmp_path: Path, capsys: pytest.
     fedhip.run(patients, **NAMED, out=tmp_path / "drafted")
     for file in ("total.safetensors", "global.safetensors"):
         assert (tmp_path / "described" / file).read_bytes() == (tmp_path / "drafted" / file).read_bytes()
+    capsys.readouterr()
     done("describe", patients, "--label", "diagnosis")
     printed = capsys.readouterr()
     assert "column 'id' is text with 90 different values in 90 rows" in printed.err
