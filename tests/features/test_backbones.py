@@ -37,7 +37,9 @@ def small(pooling: str | None = None, mask_ratio: float = 0.0, mask_seed: int = 
 
 def test_names_and_descriptions() -> None:
     names = [info.name for info in list_backbones()]
-    assert names == ["fedhip-vit", "vit-mae-base", "vit-mae-large", "hf:NAME", "onnx:FILE"]
+    expected = ["fedhip-vit", "vit-mae-base", "vit-mae-large"]
+    expected += [*(f"efficientnet-lite{n}" for n in range(3)), "minilm", "hf:NAME", "onnx:FILE"]
+    assert names == expected
     assert all(info.description for info in list_backbones())
     with pytest.raises(BackboneError, match=r"'resnet'; known: fedhip-vit, vit-mae-base"):
         load_backbone("resnet")

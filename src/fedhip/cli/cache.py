@@ -88,11 +88,11 @@ def _root(args: argparse.Namespace) -> Path:
 
     if args.site is None:
         return default_cache()
-    from fedhip.federation.errors import SiteFolderError
+    from fedhip.federation.errors import SetupError
     from fedhip.federation.site.state import SiteState
 
     if not (args.site / "connection.toml").is_file():
-        raise SiteFolderError(f"{args.site} is no folder of a site; give the one that the site takes part with")
+        raise SetupError(f"{args.site} is no folder of a site; give the one that the site takes part with")
     return SiteState(args.site).cache
 
 

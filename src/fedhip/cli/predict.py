@@ -15,9 +15,8 @@ from numpy.typing import NDArray
 from fedhip.cli.common.client_rows import extract_for, known_window, refuse_window, tell_known_window
 from fedhip.cli.common.console import print_table
 from fedhip.cli.common.options import add_window
-from fedhip.data import Dataset, ImagePaths, read_features
+from fedhip.data import Dataset, ImagePaths, image_files, read_features
 from fedhip.data.errors import CorruptImageError, DataMissingError
-from fedhip.data.images.files import image_files
 from fedhip.data.images.pixels import has_more_bits
 from fedhip.data.images.window import SIXTEEN_BITS
 from fedhip.data.tables import TableError, clients_of_table, is_table, read_rows

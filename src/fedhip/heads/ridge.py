@@ -47,8 +47,9 @@ class Ridge(Head):
 
     @classmethod
     def fit(cls, federation: Federation, task: Task, held: Model | None = None) -> Self:
-        """One Cholesky factorisation, before the clients share it."""
-        _ = federation.common
+        """One Cholesky factorisation, before the clients share it; a site, which has no room for it, makes it later."""
+        if not task.release:
+            _ = federation.common
         return cls(federation, task)
 
     @property
@@ -93,6 +94,7 @@ class Ridge(Head):
                 alphas=task.alphas,
                 only_local_classes=only_local,
                 own=task.uploads.pop(client.name, None),
+                last=task.release and len(task.training) == 1,
             )
             return found, prior
 

@@ -159,7 +159,7 @@ class Federation:
             )
 
     def traffic(self, method: str) -> tuple[int, int, int]:
-        """Rounds, and the bytes that one client sends and receives, as `fedhip.federation.server.traffic` counts them.
+        """Rounds, and the bytes that one client sends and receives, as `fedhip.federation.sums.traffic` counts them.
 
         What tells the columns' units and what β is chosen by are counted, and are no rounds.
         """

@@ -106,11 +106,12 @@ def columns_file(path: Path, **changes: Any) -> Path:
 
 def test_init_with_units_of_columns_in_a_file(tmp_path: Path) -> None:
     from fedhip.federation.agreement.agreement import Agreement
+    from fedhip.federation.sums.table import sums_follow
 
     usual = ("--name", "demo", *SITES, *ROWS)
     done("federation", "init", tmp_path / "one", *usual, "--columns", columns_file(tmp_path / "units.json"))
     one = Agreement.read(tmp_path / "one" / "federation.toml")
-    assert (one.columns, one.has_first_sum) == ("given", False)
+    assert (one.columns, one.surveys_columns) == ("given", False)
     assert one.column_offsets == (0.5, -3.0, 50_000.0, 0.0)
     assert one.column_exponents == (-3, 0, 14, 1)
     # A run's details.json says them too.
@@ -121,7 +122,7 @@ def test_init_with_units_of_columns_in_a_file(tmp_path: Path) -> None:
     for word, first in (("sum", True), ("plain", False)):
         done("federation", "init", tmp_path / word, *usual, "--columns", word, "--beta", "gcv")
         found = Agreement.read(tmp_path / word / "federation.toml")
-        assert (found.columns, found.has_first_sum, found.has_later_sums) == (word, first, False)
+        assert (found.columns, found.surveys_columns, sums_follow(found)) == (word, first, False)
 
 
 def test_init_with_units_of_columns_as_a_feature_file_asks_for(tmp_path: Path) -> None:
@@ -322,7 +323,7 @@ def test_init_leaves_all_or_nothing(trouble: BaseException, tmp_path: Path, monk
     def broken(*_: object) -> None:
         raise trouble
 
-    monkeypatch.setattr("fedhip.federation.operations.serving.write_door", broken)
+    monkeypatch.setattr("fedhip.federation.operations.serving.write_endpoint", broken)
     code = main(["federation", "init", str(tmp_path / "fed"), "--name", "demo", *SITES, *ROWS])
     assert code == (130 if isinstance(trouble, KeyboardInterrupt) else 2)
     assert list(tmp_path.iterdir()) == []

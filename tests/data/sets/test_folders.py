@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from fedhip.data import ImagePaths, is_image_name, load_dataset, make_partition
+from fedhip.data import ImagePaths, image_files, is_image_name, load_dataset, make_partition
 from fedhip.data.errors import (
     CorruptImageError,
     DataMissingError,
@@ -15,8 +15,8 @@ from fedhip.data.errors import (
     SkippedImagesWarning,
     SmallClassError,
 )
-from fedhip.data.images import files as image_files
 from fedhip.data.sets import folders
+from tests.waiting import PATIENCE
 
 
 def draw(root: Path, *names: str, size: tuple[int, int] = (6, 5)) -> Path:
@@ -72,7 +72,7 @@ def test_pipes_are_not_opened(tmp_path: Path) -> None:
     draw(tmp_path, "a/0.png", "a/1.png")
     os.mkfifo(tmp_path / "a" / "z.png")
     code = "import sys; from fedhip.data import load_dataset; sys.exit(len(load_dataset(sys.argv[1])))"
-    done = subprocess.run([sys.executable, "-c", code, str(tmp_path)], timeout=60)  # noqa: S603
+    done = subprocess.run([sys.executable, "-c", code, str(tmp_path)], timeout=PATIENCE)  # noqa: S603
     assert done.returncode == 2
 
 

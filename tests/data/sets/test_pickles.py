@@ -10,6 +10,7 @@ import pytest
 
 from fedhip.data.errors import DataCorruptError, UnsafePickleError
 from fedhip.data.sets.pickles import read_pickle
+from tests.waiting import PATIENCE
 
 PYTHON_2 = (  # {'data': array([[97, 98, 99], [100, 101, 102]], uint8)} as Python 2 with an old numpy wrote it
     b"\x80\x02}(U\x04datacnumpy.core.multiarray\n_reconstruct\ncnumpy\nndarray\nK\x00\x85U\x01b\x87R"
@@ -139,7 +140,7 @@ def test_what_takes_forever_to_hash_is_refused(tmp_path: Path) -> None:
                 continue
             sys.exit(1)
     """
-    subprocess.run([sys.executable, "-c", code, str(tmp_path)], check=True, timeout=60)  # noqa: S603
+    subprocess.run([sys.executable, "-c", code, str(tmp_path)], check=True, timeout=PATIENCE)  # noqa: S603
 
 
 def test_persistent_id_is_refused(tmp_path: Path) -> None:

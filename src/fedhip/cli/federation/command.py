@@ -16,7 +16,7 @@ from fedhip.data import Dataset
 from fedhip.utils.text import json_text
 
 if TYPE_CHECKING:
-    from fedhip.federation.operations.places import ServerPlace
+    from fedhip.federation.operations.paths import ServerPaths
 
 _FLAG = argparse.BooleanOptionalAction
 
@@ -129,13 +129,13 @@ def _add_renew(commands: argparse._SubParsersAction[argparse.ArgumentParser]) ->
 def serve(args: argparse.Namespace) -> int:
     """Run the server."""
     from fedhip.federation.operations import background, serving
-    from fedhip.federation.operations.places import ServerPlace
+    from fedhip.federation.operations.paths import ServerPaths
 
-    place = ServerPlace.open(args.directory)
-    door = serving.door_of(place, args.bind, args.port)
+    paths = ServerPaths.open(args.directory)
+    endpoint = serving.endpoint_of(paths, args.bind, args.port)
     if args.print_nginx:
-        return _print_nginx(place, door)
-    settings = {"folder": str(place.path), "bind": args.bind, "port": args.port, "proxy": args.proxy}
+        return _print_nginx(paths, endpoint)
+    settings = {"folder": str(paths.path), "bind": args.bind, "port": args.port, "proxy": args.proxy}
     if args.background:
         print(background.apart("serve", settings))
     else:
@@ -143,25 +143,25 @@ def serve(args: argparse.Namespace) -> int:
     return 0
 
 
-def _print_nginx(place: ServerPlace, door: Any) -> int:
+def _print_nginx(paths: ServerPaths, endpoint: Any) -> int:
     from fedhip.federation.operations import serving
     from fedhip.federation.site.folder import parse_address
     from fedhip.federation.transport import nginx
     from fedhip.federation.transport.bounds import Bounds
     from fedhip.federation.transport.proxy import Limits
 
-    host, _ = parse_address(door.address)
+    host, _ = parse_address(endpoint.address)
     print(
         nginx.configuration(
-            nginx.Door(
-                port=door.port,
-                upstream_port=serving.control_port(place),
-                certificate=place.certificate,
-                key=place.key,
-                authority=place.authority,
+            nginx.ProxyRoute(
+                port=endpoint.port,
+                upstream_port=serving.control_port(paths),
+                certificate=paths.certificate,
+                key=paths.key,
+                authority=paths.authority,
                 hosts=(host,),
             ),
-            Limits(body=Bounds.of(place.agreement()).call),
+            Limits(body=Bounds.of(paths.agreement()).call),
         ),
         end="",
     )
@@ -170,16 +170,16 @@ def _print_nginx(place: ServerPlace, door: Any) -> int:
 
 def site(args: argparse.Namespace) -> int:
     """Take part."""
-    from fedhip.federation.errors import SiteNameError
+    from fedhip.federation.errors import SetupError
     from fedhip.federation.operations import background
-    from fedhip.federation.site.before import require_ready
     from fedhip.federation.site.folder import open_site
     from fedhip.federation.site.ledger import Allowance
-    from fedhip.federation.site.sums import require_sums
+    from fedhip.federation.site.preflight import require_ready
+    from fedhip.federation.site.session_ledger import require_sums
 
     opened = open_site(args.folder)
     if args.name not in (None, opened.name):
-        raise SiteNameError(f"{args.folder} is the folder of site {opened.name!r}, not of {args.name!r}")
+        raise SetupError(f"{args.folder} is the folder of site {opened.name!r}, not of {args.name!r}")
     rows: Path = args.data or args.features
     ready = require_ready(opened, rows, out=args.out, weights=args.weights, device=args.device)
     if isinstance(ready.data, Dataset):
@@ -205,21 +205,21 @@ def site(args: argparse.Namespace) -> int:
 
 def run(args: argparse.Namespace) -> int:
     """Start the round."""
-    from fedhip.federation.operations import background, processes
-    from fedhip.federation.operations.places import ServerPlace
+    from fedhip.federation.operations import background, round_control
+    from fedhip.federation.operations.paths import ServerPaths
 
-    result = processes.run(ServerPlace.open(args.directory), say=background.say)
+    result = round_control.run(ServerPaths.open(args.directory), say=background.say)
     print(json_text({"result": str(result)}) if args.json else f"the round is finished; the result is in {result}")
     return 0
 
 
 def status(args: argparse.Namespace) -> int:
     """Say what runs."""
-    from fedhip.federation.operations import processes
-    from fedhip.federation.operations.places import ServerPlace
+    from fedhip.federation.operations import round_control
+    from fedhip.federation.operations.paths import ServerPaths
 
     if (args.directory / "connection.toml").is_file():
-        own = processes.site_status(args.directory)
+        own = round_control.site_status(args.directory)
         if args.json:
             print(json_text(own))
         else:
@@ -230,7 +230,7 @@ def status(args: argparse.Namespace) -> int:
                 print("the server sent another app than the one installed here; it was refused")
             _print_sum(own["sum"])
         return 0
-    found = processes.status(ServerPlace.open(args.directory))
+    found = round_control.status(ServerPaths.open(args.directory))
     if args.json:
         print(json_text(found))
         return 0
@@ -262,11 +262,11 @@ def _when(iso: str) -> str:
 def stop(args: argparse.Namespace) -> int:
     """End what was started here."""
     from fedhip.federation.errors import FederationError
-    from fedhip.federation.operations import processes
+    from fedhip.federation.operations import round_control
 
     if not args.directory.is_dir():
         raise FederationError(f"there is no folder {args.directory}; check the path")
-    ended = processes.stop(args.directory.absolute())
+    ended = round_control.stop(args.directory.absolute())
     for what in ended:
         print(f"ended {what}")
     if not ended:
@@ -277,9 +277,9 @@ def stop(args: argparse.Namespace) -> int:
 def renew(args: argparse.Namespace) -> int:
     """Replace the server's certificate."""
     from fedhip.federation.agreement.credentials import SERVER_DAYS, renew_server_certificate
-    from fedhip.federation.operations.places import ServerPlace
+    from fedhip.federation.operations.paths import ServerPaths
 
-    place = ServerPlace.open(args.directory)
-    until = renew_server_certificate(place.path, args.host, SERVER_DAYS if args.days is None else args.days)
-    print(f"{place.certificate} is valid until {until:%Y-%m-%d}; stop and serve again to use it")
+    paths = ServerPaths.open(args.directory)
+    until = renew_server_certificate(paths.path, args.host, SERVER_DAYS if args.days is None else args.days)
+    print(f"{paths.certificate} is valid until {until:%Y-%m-%d}; stop and serve again to use it")
     return 0

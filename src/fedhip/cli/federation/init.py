@@ -13,10 +13,12 @@ from fedhip.cli.common.console import print_table
 from fedhip.cli.common.lifts import add_lift, lift_settings
 from fedhip.cli.common.options import add_window, window_of
 from fedhip.data.errors import MissingExtraError
+from fedhip.federation.agreement.agreement import Agreement
+from fedhip.federation.agreement.fields import options_of
 from fedhip.utils.text import json_text
 
 if TYPE_CHECKING:
-    from fedhip.federation.agreement.setup import InitSummary
+    from fedhip.federation.agreement.init import InitSummary
 
 _FLAG = argparse.BooleanOptionalAction
 _REMEDY = 'a federation needs packages that are not installed; pip install "fedhip[federation]"'
@@ -46,7 +48,7 @@ def register(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> N
     what.add_argument("--classes", metavar="A,B,…", help="the classes, or a file with one in each line")
     what.add_argument("--features", type=Path, metavar="FILE", help="classes and width as in this feature file")
     what.add_argument("--dataset", metavar="NAME", help="the classes of a data set by name")
-    what.add_argument("--width", type=int, metavar="M", help="the width, where sites bring feature files")
+    _add_fields(what, "features")
     what.add_argument("--backbone", metavar="NAME", help="the backbone, where sites bring images")
     what.add_argument("--weights", type=Path, metavar="PATH", help="its weights, if not the usual ones")
     what.add_argument("--pooling", metavar="SPEC", help="as for fedhip run")
@@ -56,48 +58,23 @@ def register(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> N
         help="the units of the features' columns: by a first sum over the sites (sum, default); as in a JSON file with "
         "offset and exponent of each, or as a feature file's rows ask for; or all the same (plain)",
     )  # fmt: skip
-    what.add_argument(
-        "--largest-feature", type=float, metavar="X", help="bound on |feature|, with --columns plain (default: 16)"
-    )
-    rules = parser.add_argument_group("round")
-    rules.add_argument("--head", choices=("ridge", "lda", "logistic"), help="what is fitted (default: ridge)")
-    rules.add_argument(
-        "--gradient-rounds", type=int, metavar="N", help="sums of gradients, of the logistic head (default: 5)"
-    )
-    rules.add_argument(
-        "--prior", choices=("client", "none"),
-        help="client: each site's class frequencies are part of its answers, where rows left out say so; one sum more "
-        "for a ridge, two for the logistic head, three for lda (default: none)",
-    )  # fmt: skip
-    rules.add_argument("--alpha", type=_number_or("loo"), metavar="α", help="a number, or loo (default)")
-    rules.add_argument(
-        "--beta", type=_number_or("auto", "gcv"), metavar="β",
-        help="a number; auto, by the sites' rows left out, one sum more (default); gcv, from the sum alone",
-    )  # fmt: skip
-    rules.add_argument("--standardize", action=_FLAG, help="the ridge is on standardised features (default: yes)")
-    rules.add_argument("--intercept", action=_FLAG, help="the ridge has an intercept (default: yes)")
-    rules.add_argument("--seed", type=int, help="of the sites' division in training and test rows (default: 0)")
-    rules.add_argument("--only-local-classes", action=_FLAG, help="a site's model knows only its own classes")
-    rules.add_argument("--secure-sum", action=_FLAG, help="sum under masks (default: yes)")
-    rules.add_argument("--quorum", type=int, metavar="N", help="sites needed to go on (default: over two thirds)")
-    rules.add_argument(
-        "--dishonest-sites",
-        type=int,
-        metavar="C",
-        help="of n sites, how many may conspire with the server: the threshold is above (n + C)/2 (default: a third)",
-    )
-    rules.add_argument(
-        "--few-rows", action=_FLAG,
-        help="no census: do not look first whether there are as many rows as features (default: look)",
-    )  # fmt: skip
-    rules.add_argument("--threshold", type=int, metavar="N", help="sites needed to unmask (default: as the quorum)")
-    rules.add_argument("--deadline", type=float, metavar="S", help="seconds for each step (default: 600)")
-    rules.add_argument(
-        "--max-rows", type=int, metavar="N", help="bound on a site's rows (default: 100,000, or what the grid allows)"
-    )
+    _add_fields(parser.add_argument_group("round"), "round")
     add_lift(parser)
     parser.add_argument("--json", action="store_true", help="print JSON instead of words")
     parser.set_defaults(handler=with_engine(init))
+
+
+def _add_fields(group: argparse._ArgumentGroup, table: str) -> None:
+    """An option for each field of the agreement that is declared with help."""
+    for option in options_of(Agreement, table):
+        flag, more = f"--{option.name.replace('_', '-')}", dict[str, Any](help=option.help)
+        if option.kind is bool:
+            group.add_argument(flag, action=_FLAG, **more)
+        elif option.kind is str:
+            group.add_argument(flag, choices=option.words, **more)
+        else:
+            kind = _number_or(*option.words) if option.words else option.kind
+            group.add_argument(flag, type=kind, metavar=option.metavar, **more)
 
 
 def with_engine(handler: Callable[[argparse.Namespace], int]) -> Callable[[argparse.Namespace], int]:
@@ -124,23 +101,18 @@ def _number_or(*words: str) -> Callable[[str], float | str]:
 
 def init(args: argparse.Namespace) -> int:
     """Make a federation."""
-    from fedhip.federation.agreement.setup import InitSettings
-    from fedhip.federation.agreement.setup import init as make
-    from fedhip.federation.operations.serving import write_door
+    from fedhip.federation.agreement.init import init as make
+    from fedhip.federation.operations.serving import write_endpoint
 
-    settings: dict[str, Any] = {"name": args.name, "sites": args.sites, "hosts": args.host, **_agreed(args)}
-    for option in (
-        *("port", "days", "head", "gradient_rounds", "prior", "alpha", "beta", "seed", "quorum", "threshold"),
-        *("dishonest_sites", "few_rows", "deadline", "max_rows", "largest_feature", "only_local_classes", "secure_sum"),
-        *("standardize", "intercept", "make_keys"),
-    ):
-        if getattr(args, option) is not None:
-            settings[option] = getattr(args, option)
+    fields = [option.name for table in ("features", "round") for option in options_of(Agreement, table)]
+    given = {name: getattr(args, name) for name in (*fields, "port", "days", "make_keys")}
+    settings: dict[str, Any] = {name: value for name, value in given.items() if value is not None}
+    settings |= {"name": args.name, "sites": args.sites, "hosts": args.host, **_agreed(args)}
     settings |= _lift(args, settings) | _columns(args)
     weights: Path | None = settings.pop("weights", None)
-    made = make(args.directory, InitSettings(**settings))
+    made = make(args.directory, **settings)
     try:
-        write_door(made.directory, made.address)
+        write_endpoint(made.directory, made.address)
         if weights is not None:
             shutil.copyfile(weights, made.directory / "encoder.safetensors")
     except BaseException:  # Ctrl-C and a full disk too: a federation is there whole, or not at all
@@ -170,11 +142,11 @@ def _print_sites(made: InitSummary) -> None:
     from fedhip.federation.agreement.credentials import fingerprint
 
     if made.roster is None:
-        rows = [(name, str(path.relative_to(made.directory))) for name, path in made.places.items()]
+        rows = [(name, str(path.relative_to(made.directory))) for name, path in made.for_sites.items()]
         print_table(("site", "first parcel, for the site; no secret is in it"), rows, str(made.directory))
         return
     keys = made.roster.keys
-    rows3 = [(name, path.name, fingerprint(keys[name])) for name, path in made.places.items()]
+    rows3 = [(name, path.name, fingerprint(keys[name])) for name, path in made.for_sites.items()]
     print_table(("site", "folder with its private key", "the key's fingerprint"), rows3, str(made.directory))
     print(f"fingerprint: {made.fingerprint}")
 
@@ -183,9 +155,9 @@ def _sites_in_json(made: InitSummary) -> dict[str, dict[str, str]]:
     from fedhip.federation.agreement.credentials import fingerprint
 
     if made.roster is None:
-        return {name: {"parcel": str(path)} for name, path in made.places.items()}
+        return {name: {"parcel": str(path)} for name, path in made.for_sites.items()}
     keys = made.roster.keys
-    return {name: {"folder": str(path), "key": fingerprint(keys[name])} for name, path in made.places.items()}
+    return {name: {"folder": str(path), "key": fingerprint(keys[name])} for name, path in made.for_sites.items()}
 
 
 def _lift(args: argparse.Namespace, settings: dict[str, Any]) -> dict[str, Any]:
@@ -220,12 +192,12 @@ def _columns(args: argparse.Namespace) -> dict[str, Any]:
 
 def _agreed(args: argparse.Namespace) -> dict[str, Any]:
     """Classes, width and backbone, from the options that describe them."""
-    from fedhip.federation.errors import AgreementError
+    from fedhip.federation.errors import SetupError
 
     found: dict[str, Any] = {}
     given = [option for option in ("classes", "features", "dataset") if getattr(args, option) is not None]
     if len(given) != 1:
-        raise AgreementError("the classes are needed, once: give one of --classes, --features and --dataset")
+        raise SetupError("the classes are needed, once: give one of --classes, --features and --dataset")
     if args.classes is not None:
         path = Path(args.classes)
         text = path.read_text(encoding="utf-8").splitlines() if path.is_file() else args.classes.split(",")
@@ -240,19 +212,19 @@ def _agreed(args: argparse.Namespace) -> dict[str, Any]:
         sample = read_features(args.features)
         found |= {"classes": sample.class_names, "width": sample.features.shape[1]}
     if args.width is not None and found.setdefault("width", args.width) != args.width:
-        raise AgreementError(f"--width is {args.width}, and the features in {args.features} are {found['width']} wide")
+        raise SetupError(f"--width is {args.width}, and the features in {args.features} are {found['width']} wide")
     if args.backbone is not None:
         made = _backbone(args)
         if found.get("width", made["width"]) != made["width"]:
-            raise AgreementError(
+            raise SetupError(
                 f"{args.backbone} makes features {made['width']} wide, not {found['width']}; where sites bring images, "
                 "leave --width out; where they bring feature files, leave --backbone out"
             )
         found |= made
     elif args.weights is not None or args.pooling is not None or args.window is not None:
-        raise AgreementError("--weights, --pooling and --window are of a backbone; name it with --backbone")
+        raise SetupError("--weights, --pooling and --window are of a backbone; name it with --backbone")
     if "width" not in found:
-        raise AgreementError("the width of the features is needed: give --features, --width or --backbone")
+        raise SetupError("the width of the features is needed: give --features, --width or --backbone")
     return found
 
 

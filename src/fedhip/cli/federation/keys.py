@@ -63,37 +63,35 @@ def _add_fingerprint(commands: argparse._SubParsersAction[argparse.ArgumentParse
 
 def accept(args: argparse.Namespace) -> int:
     """Accept a parcel."""
-    from fedhip.federation.agreement.enrolling import accept_first, accept_second, safe_policy
+    from fedhip.federation.agreement.enrollment import accept_first, accept_second, safe_policy
     from fedhip.federation.agreement.parcel import Parcel
     from fedhip.federation.agreement.policy import FILE, Policy
-    from fedhip.federation.errors import FingerprintError, SiteNameError
+    from fedhip.federation.errors import SetupError
 
     parcel = Parcel.read(args.parcel)
     if args.name not in (None, parcel.site):
-        raise SiteNameError(f"{args.parcel} is for the site {parcel.site!r}, not for {args.name!r}")
+        raise SetupError(f"{args.parcel} is for the site {parcel.site!r}, not for {args.name!r}")
     folder: Path = args.out or Path(f"site-{parcel.site}")
     if parcel.roster is None:
         if args.fingerprint is not None:
-            raise FingerprintError(
-                f"{args.parcel} is a first parcel, which has no fingerprint: leave --fingerprint out"
-            )
+            raise SetupError(f"{args.parcel} is a first parcel, which has no fingerprint: leave --fingerprint out")
         reply = accept_first(parcel, folder)
         _describe(parcel, safe_policy(parcel.agreement))
         print(f"{folder} is this site's folder; its private key stays there, and its policy is {folder / FILE}")
         print(f"for the coordinator: {reply}")
         return 0
 
-    def told() -> str:
+    def read_aloud() -> str:
         _describe(parcel, Policy.read(folder / FILE))
         return args.fingerprint if args.fingerprint is not None else _ask(parcel, args.parcel)
 
-    accept_second(parcel, folder, told)
+    accept_second(parcel, folder, read_aloud)
     print(f"the fingerprint is the same: fedhip federation site {folder} --data DATA")
     return 0
 
 
 def _describe(parcel: Parcel, policy: Policy) -> None:
-    from fedhip.federation.agreement.words import in_words
+    from fedhip.federation.agreement.summary import in_words
 
     for line in in_words(parcel.agreement, policy, parcel.site):
         print(line)
@@ -103,13 +101,13 @@ def _describe(parcel: Parcel, policy: Policy) -> None:
 
 def _ask(parcel: Parcel, path: Path) -> str:
     """The fingerprint, from who sits at the terminal."""
-    from fedhip.federation.errors import FingerprintError
-    from fedhip.federation.operations.places import command
+    from fedhip.federation.errors import SetupError
+    from fedhip.federation.operations.paths import command
 
     sites = parcel.agreement.sites
     following = sites[(sites.index(parcel.site) + 1) % len(sites)]
     if not sys.stdin.isatty():
-        raise FingerprintError(
+        raise SetupError(
             f"the fingerprint is needed, as the site {following!r} tells it: give --fingerprint; what you tell others: "
             f"{command('fingerprint', path)}"
         )
@@ -119,14 +117,14 @@ def _ask(parcel: Parcel, path: Path) -> str:
     try:
         return input("Its fingerprint: ")
     except EOFError:
-        raise FingerprintError("no fingerprint was told; nothing was accepted") from None
+        raise SetupError("no fingerprint was told; nothing was accepted") from None
 
 
 def enroll(args: argparse.Namespace) -> int:
     """Make the roster."""
     from fedhip.federation.agreement.credentials import fingerprint as key_fingerprint
-    from fedhip.federation.agreement.enrolling import enroll as make
-    from fedhip.federation.operations.places import command
+    from fedhip.federation.agreement.enrollment import enroll as make
+    from fedhip.federation.operations.paths import command
 
     made = make(args.directory, args.replies)
     directory = args.directory.absolute()
@@ -143,7 +141,7 @@ def enroll(args: argparse.Namespace) -> int:
 
 def fingerprint(args: argparse.Namespace) -> int:
     """Print the fingerprint."""
-    from fedhip.federation.agreement.enrolling import fingerprint_at
+    from fedhip.federation.agreement.enrollment import fingerprint_at
 
     print(fingerprint_at(args.place))
     return 0

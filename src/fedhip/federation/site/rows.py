@@ -16,9 +16,8 @@ from fedhip.data.sets.dataset import ImagePaths
 from fedhip.federation.agreement.agreement import Agreement
 from fedhip.federation.agreement.names import class_positions
 from fedhip.federation.agreement.policy import Policy
-from fedhip.federation.codes import SiteCode, SiteRefusalError
-from fedhip.federation.errors import ClassNameError
 from fedhip.federation.site.encoder import find_encoder
+from fedhip.federation.status_codes import SiteCode, SiteRefusalError
 from fedhip.federation.sums.vector import Vector
 
 if TYPE_CHECKING:
@@ -160,10 +159,7 @@ def _agreed_labels(
     """Labels by the agreed numbers; a class that occurs here and nowhere in the agreement is refused by name."""
     labels = data.labels[chosen]
     used = np.unique(labels)
-    try:
-        positions = class_positions([data.class_names[label] for label in used], agreement.classes, dict(class_names))
-    except ClassNameError as error:
-        raise SiteRefusalError(SiteCode.CLASSES, str(error)) from error
+    positions = class_positions([data.class_names[label] for label in used], agreement.classes, class_names)
     numbers = np.full(data.num_classes, -1, np.int64)
     numbers[used] = positions
     return np.asarray(numbers[labels])
