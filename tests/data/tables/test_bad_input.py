@@ -6,6 +6,7 @@ import re
 import warnings
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -37,7 +38,7 @@ def text(content: str, name: str = "t.csv", encoding: str = "utf-8") -> Make:
     return make
 
 
-def changed(**columns: list[object]) -> Make:
+def changed(**columns: list[Any]) -> Make:
     return lambda folder: write_csv(folder / "t.csv", {**cells(), **columns})
 
 
@@ -59,10 +60,10 @@ def cut_off(folder: Path) -> Path:
     return path
 
 
-LABELLED = {"label": "diagnosis", "client": "hospital", "drop": ["id"]}
-Y = {"label": "y"}
+LABELLED: dict[str, Any] = {"label": "diagnosis", "client": "hospital", "drop": ["id"]}
+Y: dict[str, Any] = {"label": "y"}
 
-CASES: dict[str, tuple[Make, dict[str, object], str]] = {
+CASES: dict[str, tuple[Make, dict[str, Any], str]] = {
     "a label that is not there": (
         changed(), LABELLED | {"label": "diagnose"},
         r"t\.csv has no column 'diagnose', which --label names; did you mean 'diagnosis'\? \(its 8 columns: id, age, ",
@@ -166,7 +167,7 @@ CASES: dict[str, tuple[Make, dict[str, object], str]] = {
 def test_what_is_wrong_is_told_in_one_line(case: str, tmp_path: Path) -> None:
     make, options, message = CASES[case]
     with pytest.raises(TableError, match=message) as told:
-        load_table(make(tmp_path), **options)  # type: ignore[arg-type]
+        load_table(make(tmp_path), **options)
     assert "\n" not in str(told.value)
     assert len(str(told.value)) < 420
 
@@ -220,16 +221,16 @@ def test_latin_1_is_read_with_a_warning_that_names_the_place(tmp_path: Path) -> 
 def test_a_feature_that_says_the_label_is_warned_of(tmp_path: Path) -> None:
     codes = [7 if value == "ill" else 3 for value in cells()["diagnosis"]]
     with pytest.warns(TableWarning, match=r"column 'code' says the label 'diagnosis' in every row: if it is not known"):
-        load_table(changed(code=codes)(tmp_path), **LABELLED)  # type: ignore[arg-type]
+        load_table(changed(code=codes)(tmp_path), **LABELLED)
 
 
 def test_row_numbers_are_warned_of(tmp_path: Path) -> None:
     with pytest.warns(TableWarning, match=r"column 'number': whole numbers that rise from row to row: an identifier"):
-        load_table(changed(number=[*range(60)])(tmp_path), **LABELLED)  # type: ignore[arg-type]
+        load_table(changed(number=[*range(60)])(tmp_path), **LABELLED)
 
 
 def described(folder: Path) -> Description:
-    rows = load_table(write_csv(folder / "all.csv"), **LABELLED)  # type: ignore[arg-type]
+    rows = load_table(write_csv(folder / "all.csv"), **LABELLED)
     return rows.features(np.ones(60, dtype=bool))[1]
 
 

@@ -18,7 +18,7 @@ label = "y"
 kind = "number"
 """
 
-_names = st.text(st.characters(exclude_categories=("Cs",)), min_size=1, max_size=8)
+_names = st.text(st.characters(exclude_categories=["Cs"]), min_size=1, max_size=8)
 
 
 @st.composite
