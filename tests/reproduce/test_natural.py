@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from fedhip.cli.main import main
-from fedhip.reproduce.errors import ReproduceError
+from fedhip.errors import InputError
 from fedhip.reproduce.studies.natural import at_hand, interval, majority
 from fedhip.simulation.client import Client
 from tests.cli.samples import refused
@@ -115,7 +115,7 @@ def test_what_is_not_at_hand(tmp_path: Path, capsys: pytest.CaptureFixture[str])
     told = refused(capsys, "reproduce", "natural", "--dataset", "heart")
     assert "heart needs UCI's files" in told
     np.savez(tmp_path / "rows.npz", features=np.eye(3), labels=np.arange(3))
-    with pytest.raises(ReproduceError, match=r"rows\.npz does not say whose rows these are"):
+    with pytest.raises(InputError, match=r"rows\.npz does not say whose rows these are"):
         at_hand(None, [tmp_path / "rows.npz"], [])
-    with pytest.raises(ReproduceError, match="no real federation is at hand"):
+    with pytest.raises(InputError, match="no real federation is at hand"):
         at_hand(None, [], [])

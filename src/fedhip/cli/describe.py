@@ -32,20 +32,21 @@ def register(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) ->
 
 def run(args: argparse.Namespace) -> int:
     """Read the table, draft, write or print."""
-    from fedhip.data.tables import DescriptionError, TableWarning, draft, read_table
+    from fedhip.data.tables import draft, read_table
     from fedhip.data.tables.report import done_with, shown_range
+    from fedhip.errors import ColumnWarning, InputError
     from fedhip.utils.files import require_folder, write_text
 
     if args.out is not None:
         if args.out.suffix != ".toml":
-            raise DescriptionError(f"{args.out}: a description ends in .toml, not '{args.out.suffix}'")
+            raise InputError(f"{args.out}: a description ends in .toml, not '{args.out.suffix}'")
         if args.out.exists() and not args.force:
-            raise DescriptionError(f"{args.out} is there already; write over it with --force, or choose another name")
+            raise InputError(f"{args.out} is there already; write over it with --force, or choose another name")
         require_folder(args.out.parent)
     table = read_table(args.table)
     found = draft(table, label=args.label, client=args.client, group=args.group, weight=args.weight, drop=args.drop)
     for question in found.questions:
-        warnings.warn(question, TableWarning, stacklevel=1)
+        warnings.warn(question, ColumnWarning, stacklevel=1)
     description = found.description
     if args.out is None:
         print(description.to_toml(), end="")

@@ -12,14 +12,14 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from fedhip.cli.common.client_rows import extract_for, known_window, refuse_window, tell_known_window
+from fedhip.cli.common.client_rows import extract_for, known_window, print_known_window, refuse_window
 from fedhip.cli.common.console import print_table
 from fedhip.cli.common.options import add_window
 from fedhip.data import Dataset, ImagePaths, image_files, read_features
-from fedhip.data.errors import CorruptImageError, DataMissingError
 from fedhip.data.images.pixels import has_more_bits
 from fedhip.data.images.window import SIXTEEN_BITS
-from fedhip.data.tables import TableError, clients_of_table, is_table, read_rows
+from fedhip.data.tables import clients_of_table, is_table, read_rows
+from fedhip.errors import CorruptImageError, DataMissingError, InputError
 from fedhip.heads.model import NO_TEMPERATURE, Model
 from fedhip.runs import Run
 from fedhip.runs.names import near_names
@@ -89,7 +89,7 @@ def run(args: argparse.Namespace) -> int:
     folder = Run.open(args.run)
     if args.out is not None:
         if args.out.suffix != ".csv":
-            raise TableError(f"{args.out}: answers are written as .csv, not '{args.out.suffix}'")
+            raise InputError(f"{args.out}: answers are written as .csv, not '{args.out.suffix}'")
         require_folder(args.out.parent)
     client = None if args.client is None else _known(folder, args.client)
     if folder.model(client).temperature is None:
@@ -208,7 +208,7 @@ def _rows(folder: Run, args: argparse.Namespace) -> Rows:
         return Rows([str(row) for row in range(len(features))], features, kind="row")
     if any(map(is_table, args.images)):
         if len(args.images) > 1:
-            raise TableError("one table at a time; predict from the others by themselves")
+            raise InputError("one table at a time; predict from the others by themselves")
         refuse_window(args)
         table, features = read_rows(args.images[0], folder.require_table())
         clients = clients_of_table(table, folder.require_table()) if args.client is None else None
@@ -228,7 +228,7 @@ def _rows(folder: Run, args: argparse.Namespace) -> Rows:
     deep = next((path for path in paths if has_more_bits(path)), None)
     window = None if deep is None else known_window(folder, args) or SIXTEEN_BITS
     data = Dataset("images", images, np.zeros(len(paths), dtype=np.int64), ("unknown",), window=window)
-    tell_known_window(folder, args, data, str(deep or "what was given"))
+    print_known_window(folder, args, data, str(deep or "what was given"))
     try:
         return Rows([readable(str(path)) for path in paths], extract_for(folder, data, args))
     except CorruptImageError as error:

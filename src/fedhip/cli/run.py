@@ -25,18 +25,18 @@ from fedhip.cli.common.options import (
     names_table,
     refuse_unused,
 )
-from fedhip.cli.common.progress import show_clients
+from fedhip.cli.common.progress import show_progress
 from fedhip.core.solvers import require_alpha, require_beta
 from fedhip.data import Dataset
-from fedhip.data.errors import DatasetNameError
 from fedhip.data.tables import TableRows
 from fedhip.data.tables.report import summary
+from fedhip.errors import InputError
 from fedhip.features import resolve_device
 from fedhip.features.cache import note_run
 from fedhip.heads import HEADS, Ridge
 from fedhip.heads.model import RIDGE
 from fedhip.heads.options import numbers_of
-from fedhip.heads.recommendation import AUTO, in_words
+from fedhip.heads.recommendation import AUTO, describe
 from fedhip.methods import METHODS
 from fedhip.runs import require_place
 from fedhip.runs.config import read_config
@@ -166,7 +166,7 @@ def run(args: argparse.Namespace) -> int:
     refuse_unused(args)
     described, units = columns_given(args.columns)
     if described is not None and not names_table(args):
-        raise DatasetNameError(f"{args.columns} describes a table, and none is given; name one with --data FILE.csv")
+        raise InputError(f"{args.columns} describes a table, and none is given; name one with --data FILE.csv")
     settings = RoundSettings(
         alpha=args.alpha,
         beta=args.beta,
@@ -226,7 +226,7 @@ def run(args: argparse.Namespace) -> int:
         seconds={"features": time.perf_counter() - begin},
         device=device,
         force=args.force,
-        report=show_clients,
+        report=show_progress,
     )
     if kept:
         note_run(kept, folder.ledger.run, folder.path)
@@ -290,7 +290,7 @@ def print_results(results: dict[str, Any]) -> None:
             expected = "by leave-one-out, without the priors, on rows that α was chosen on too"
         print(f"{expected}: {loo['chosen']:.1%}{common}")
     if recommendation := results.get("recommendation"):
-        print(in_words(recommendation))
+        print(describe(recommendation))
     print("; ".join(f"{phase}: {seconds:.1f} s" for phase, seconds in results["seconds"].items()))
 
 

@@ -31,7 +31,7 @@ from fedhip.simulation.federation import Federation
 from fedhip.simulation.personalization import Personalization
 
 #: A client's model and what is known of it, and the prior that goes with it.
-Own = tuple[Personalization, Prior]
+Personalized = tuple[Personalization, Prior]
 
 
 class Head(ABC):
@@ -67,13 +67,19 @@ class Head(ABC):
     def federate(cls, task: Task) -> Federation:
         """The sum of the task's clients, all rows weighing alike."""
         return federate(
-            task.training, task.num_classes, 0.0, task.plain_ridge, task.device, report=task.report, held=task.uploads
+            task.training,
+            task.num_classes,
+            0.0,
+            task.plain_ridge,
+            task.device,
+            report=task.report,
+            uploads=task.uploads,
         )
 
     @classmethod
     @abstractmethod
-    def fit(cls, federation: Federation, task: Task, held: Model | None = None) -> Self:
-        """The head of this sum; `held` is the global model of before, where there was one."""
+    def fit(cls, federation: Federation, task: Task, previous: Model | None = None) -> Self:
+        """The head of this sum; `previous` is the global model of before, where there was one."""
 
     @property
     @abstractmethod
@@ -91,7 +97,9 @@ class Head(ABC):
         """Rounds, and the bytes that one client sends and receives."""
 
     @abstractmethod
-    def personalize(self, priors: Mapping[str, Prior] | None = None, others: Tensor | None = None) -> dict[str, Own]:
+    def personalize(
+        self, priors: Mapping[str, Prior] | None = None, others: Tensor | None = None
+    ) -> dict[str, Personalized]:
         """Phase 3 of the task's clients, by name.
 
         `priors` are those to keep; without them they are chosen, if the task asks for any. `others` are the summed
@@ -106,7 +114,9 @@ class Head(ABC):
         """
 
     @abstractmethod
-    def again(self, client: str, own: GridStatistics, alpha: float, held: Callable[[], Model]) -> AffineModel:
+    def refit(
+        self, client: str, statistics: GridStatistics, alpha: float, previous: Callable[[], Model]
+    ) -> AffineModel:
         """A client's model of this α, from its statistics; of a head that needs rows, the model it holds."""
 
     def losses(self, scores: Tensor, labels: Tensor) -> list[float]:

@@ -1,4 +1,4 @@
-"""The discriminant: α = 0 is the federation's means, α = 1 the client's own, by empirical Bayes.
+"""The discriminant (LDA): α = 0 is the federation's means, α = 1 the client's own, by empirical Bayes.
 
 phase 1   at each client: statistics of its own training rows, on the grid (the ridge's own upload)
 phase 2   at the server: their sum; features standardised, LDA with oracle approximating shrinkage, all from the sum
@@ -20,7 +20,7 @@ from fedhip.core.choice.calibration import choose_temperature, log_losses
 from fedhip.core.choice.prior import NO_PRIOR, Prior
 from fedhip.core.discriminant import Discriminant
 from fedhip.core.exact.fixedpoint import GridStatistics, decode
-from fedhip.heads.head import Head, Own, accuracy
+from fedhip.heads.head import Head, Personalized, accuracy
 from fedhip.heads.model import Model
 from fedhip.heads.options import Option
 from fedhip.heads.task import Task
@@ -86,10 +86,10 @@ class LdaFit:
         mine, theirs = (float(self.losses(scores, y, [temperature])[0]) for scores in (own, common))
         return LdaChoice(common, own, mine < theirs)
 
-    def own_model(self, own: GridStatistics) -> AffineModel:
+    def personal_affine(self, own: GridStatistics) -> AffineModel:
         """The model with a client's means, from its statistics."""
         standardized = self.standardization.statistics(decode(own))
-        return self.discriminant.own_model(standardized).on_raw(self._to_raw)
+        return self.discriminant.personal_affine(standardized).on_raw(self._to_raw)
 
 
 class Lda(Head):
@@ -106,7 +106,7 @@ class Lda(Head):
         self._fit = LdaFit(federation, task.options.get("shrinkage", "oas"))
 
     @classmethod
-    def fit(cls, federation: Federation, task: Task, held: Model | None = None) -> Self:
+    def fit(cls, federation: Federation, task: Task, previous: Model | None = None) -> Self:
         """One eigendecomposition."""
         return cls(federation, task)
 
@@ -129,7 +129,9 @@ class Lda(Head):
         losses = losses_bytes([1] * (1 + len(self.task.beside)))
         return 1, sent + 8 * len(TEMPERATURES) + SCALE_BYTES + losses, sent + losses
 
-    def personalize(self, priors: Mapping[str, Prior] | None = None, others: Tensor | None = None) -> dict[str, Own]:
+    def personalize(
+        self, priors: Mapping[str, Prior] | None = None, others: Tensor | None = None
+    ) -> dict[str, Personalized]:
         """The client's own means, if its rows left out say so."""
         training = self.task.training
         choices = self._choices(training, others)
@@ -142,9 +144,11 @@ class Lda(Head):
         found = self._choices([client])[client.name]
         return {"global": [found.common], self.method: [found.loo_scores]}
 
-    def again(self, client: str, own: GridStatistics, alpha: float, held: Callable[[], Model]) -> AffineModel:
+    def refit(
+        self, client: str, statistics: GridStatistics, alpha: float, previous: Callable[[], Model]
+    ) -> AffineModel:
         """From the client's statistics."""
-        return self._fit.own_model(own) if alpha > 0.0 else self.common
+        return self._fit.personal_affine(statistics) if alpha > 0.0 else self.common
 
     def losses(self, scores: Tensor, labels: Tensor) -> list[float]:
         """Without the rows that are alone in their class."""
@@ -174,7 +178,7 @@ class Lda(Head):
 
     def _own(self, client: Client, found: LdaChoice) -> Personalization:
         # From statistics, as when it is solved again, for the same bits.
-        model = self._fit.own_model(self.statistics(client)) if found.personal else self.common
+        model = self._fit.personal_affine(self.statistics(client)) if found.personal else self.common
         labels = self.task.tensors(client.train)[1]
         only = self.task.counts(client) > 0 if self.task.only_local_classes else None
         curve = [accuracy(masked(scores, only), labels) for scores in (found.common, found.own)]

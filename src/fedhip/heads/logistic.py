@@ -25,9 +25,9 @@ from fedhip.core.exact.columns import Columns
 from fedhip.core.exact.fixedpoint import GridStatistics, decode
 from fedhip.core.logistic.fit import TEMPERATURES, LogisticFit, LogisticHead
 from fedhip.core.logistic.personal import LOGISTIC_ALPHAS, PersonalLogistic
-from fedhip.core.logistic.sums import GridModel, LogisticTerm, LossError, logistic_term
-from fedhip.heads.errors import RowsMissingError
-from fedhip.heads.head import Head, Own
+from fedhip.core.logistic.sums import GridModel, LogisticTerm, logistic_term
+from fedhip.errors import InputError, LossError
+from fedhip.heads.head import Head, Personalized
 from fedhip.heads.model import Model
 from fedhip.heads.options import Option
 from fedhip.heads.task import Task
@@ -64,17 +64,17 @@ class Logistic(Head):
         self._run, self._head, self._common = run, head, run.on_raw(head.model)
 
     @classmethod
-    def fit(cls, federation: Federation, task: Task, held: Model | None = None) -> Self:
+    def fit(cls, federation: Federation, task: Task, previous: Model | None = None) -> Self:
         """All rounds; those of gradients alone from the model held; none where the sum is as before."""
-        if held is None:
+        if previous is None:
             return cls._from_scratch(federation, task)
-        kept = {name: held.settings[name] for name in ("penalty", "temperature")}
+        kept = {name: previous.settings[name] for name in ("penalty", "temperature")}
         run = LogisticRun(replace(task, options={**task.options, **kept}), federation)
         fit = run.statistics()
-        common = held.affine
+        common = previous.affine
         weights = common.on_standardized(federation.encoding.columns.standardization.then(fit.standardization))
-        if held.total == federation.digest:
-            found = cls(federation, task, run, LogisticHead(fit, weights, fit.rho, held.settings["curvature"]))
+        if previous.total == federation.digest:
+            found = cls(federation, task, run, LogisticHead(fit, weights, fit.rho, previous.settings["curvature"]))
             found._common = common  # to the bit
             return found
         _require_rows(federation, task)
@@ -110,7 +110,9 @@ class Logistic(Head):
         """Of the rounds that were run."""
         return self._run.rounds, self._run.up, self._run.down
 
-    def personalize(self, priors: Mapping[str, Prior] | None = None, others: Tensor | None = None) -> dict[str, Own]:
+    def personalize(
+        self, priors: Mapping[str, Prior] | None = None, others: Tensor | None = None
+    ) -> dict[str, Personalized]:
         """The step of each client, which knows of its prior."""
         training = self.task.training
         chosen = self._run.priors(self._head) if priors is None else priors
@@ -126,9 +128,11 @@ class Logistic(Head):
         scores = [self._head.loo_scores(*self._run.rows(client), client=client.name)]
         return {"global": scores, self.method: scores}
 
-    def again(self, client: str, own: GridStatistics, alpha: float, held: Callable[[], Model]) -> AffineModel:
+    def refit(
+        self, client: str, statistics: GridStatistics, alpha: float, previous: Callable[[], Model]
+    ) -> AffineModel:
         """The federation's for α = 0; else as it is: it would take the client's rows, and the sum is as before."""
-        return held().affine if alpha > 0.0 else self.common
+        return previous().affine if alpha > 0.0 else self.common
 
     def _own(self, client: Client, prior: Prior) -> Personalization:
         step = self._run.step(self._head, client, prior)
@@ -142,7 +146,7 @@ def _require_rows(federation: Federation, task: Task) -> None:
     """Refuse rounds in which somebody of the sum would be missing."""
     there = sum(len(client.train[1]) for client in task.training)
     if there != federation.grid.num_samples:
-        raise RowsMissingError(
+        raise InputError(
             f"a logistic head is fitted to rows, in rounds, and {there:,} of the {federation.grid.num_samples:,} rows "
             "behind the sum are here; give everybody's"
         )

@@ -12,7 +12,7 @@ from fedhip.core.affine import AffineModel
 from fedhip.core.choice.calibration import TEMPERATURES
 from fedhip.core.choice.prior import NO_PRIOR, Prior
 from fedhip.core.exact.fixedpoint import GridStatistics
-from fedhip.heads.head import Head, Own
+from fedhip.heads.head import Head, Personalized
 from fedhip.heads.model import RIDGE, Model
 from fedhip.heads.options import Option
 from fedhip.heads.task import Task
@@ -42,11 +42,11 @@ class Ridge(Head):
         alpha: Alpha = task.options.get("alpha", "loo")
         return federate(
             task.training, task.num_classes, beta, task.ridge, task.device,
-            alpha=alpha, report=task.report, held=task.uploads,
+            alpha=alpha, report=task.report, uploads=task.uploads,
         )  # fmt: skip
 
     @classmethod
-    def fit(cls, federation: Federation, task: Task, held: Model | None = None) -> Self:
+    def fit(cls, federation: Federation, task: Task, previous: Model | None = None) -> Self:
         """One Cholesky factorisation, before the clients share it; a site, which has no room for it, makes it later."""
         if not task.release:
             _ = federation.common
@@ -72,7 +72,9 @@ class Ridge(Head):
     def _prior_alphas(self) -> dict[str, tuple[float, ...]]:
         return prior_alphas(self.task.options.get("alpha", "loo"))
 
-    def personalize(self, priors: Mapping[str, Prior] | None = None, others: Tensor | None = None) -> dict[str, Own]:
+    def personalize(
+        self, priors: Mapping[str, Prior] | None = None, others: Tensor | None = None
+    ) -> dict[str, Personalized]:
         """α by leave-one-out accuracy; together with the prior by likelihood, where priors are chosen."""
         task, only_local = self.task, self.task.only_local_classes
         alpha: Alpha = task.options.get("alpha", "loo")
@@ -85,7 +87,7 @@ class Ridge(Head):
             )
             kept = {name: found[self.method] for name, found in chosen.items()}
 
-        def phase3(client: Client) -> Own:
+        def phase3(client: Client) -> Personalized:
             alpha, prior = kept[client.name]
             found = Personalization.of(
                 self.federation,
@@ -106,6 +108,8 @@ class Ridge(Head):
         alphas = {name: self._prior_alphas[name] for name in ("global", self.method)}
         return left_out_scores(self.federation, client, alphas)
 
-    def again(self, client: str, own: GridStatistics, alpha: float, held: Callable[[], Model]) -> AffineModel:
+    def refit(
+        self, client: str, statistics: GridStatistics, alpha: float, previous: Callable[[], Model]
+    ) -> AffineModel:
         """Solved from the sum and the client's statistics."""
-        return self.federation.model(own, alpha, client=client)
+        return self.federation.model(statistics, alpha, client=client)

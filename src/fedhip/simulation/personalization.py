@@ -65,7 +65,9 @@ class Personalization:
         mask = local_classes if only_local_classes else None
         judged = calibration_rows(len(labels))
         if alpha == "loo":
-            looked = _look(federation, client, sorted(DEFAULT_ALPHAS if alphas is None else alphas), only_local_classes)
+            looked = _choose_alpha(
+                federation, client, sorted(DEFAULT_ALPHAS if alphas is None else alphas), only_local_classes
+            )
             chosen, curve, estimate, scores, common = *looked[:3], looked[3][judged], looked[4][judged]
             del looked
         else:
@@ -99,14 +101,14 @@ class Personalization:
         )
 
 
-def _look(
+def _choose_alpha(
     federation: Federation, client: Client, alphas: Sequence[float], only_local_classes: bool
 ) -> tuple[float, list[float], float, Tensor, Tensor]:
     """α, the curve, the nested estimate, and scores of the rows left out: at α, and of the global model."""
     fold_betas = federation.fold_betas or (federation.beta,) * FOLDS
     folds: dict[int, Tensor] = {}
 
-    def look(at: Federation) -> tuple[PersonalizationPath, Tensor]:
+    def scored(at: Federation) -> tuple[PersonalizationPath, Tensor]:
         path = at.path(client)
         margins = path.loo_margins(alphas, only_local_classes=only_local_classes)
         for fold in (fold for fold, beta in enumerate(fold_betas) if beta == at.beta):
@@ -115,8 +117,8 @@ def _look(
 
     _ = federation.total  # once for all of them
     for beta in set(fold_betas) - {federation.beta}:  # one factor at a time
-        look(federation.with_beta(beta))
-    path, margins = look(federation)
+        scored(federation.with_beta(beta))
+    path, margins = scored(federation)
     estimate = nested_hits([folds[fold] for fold in range(FOLDS)]) / len(margins)
     chosen = alphas[select(margins)]
     curve = (margins > 0.0).double().mean(dim=0).tolist()

@@ -24,7 +24,7 @@ from fedhip.core.choice.prior import (
     choose_priors,
     scale_of,
 )
-from fedhip.core.errors import DimensionError
+from fedhip.errors import InputError
 
 
 def counts_of(labels: Tensor, classes: int) -> Tensor:
@@ -263,11 +263,11 @@ def test_a_client_without_rows_does_as_the_others() -> None:
 def test_grids_that_differ_do_not_add() -> None:
     scores, labels, own, everybody = problem()
     one = PriorLosses.of([scores], labels, own, everybody, 1.0)
-    with pytest.raises(DimensionError, match="same models"):
+    with pytest.raises(InputError, match="same models"):
         one + PriorLosses.of([scores], labels, own, everybody, 2.0)
-    with pytest.raises(DimensionError, match="same models"):
+    with pytest.raises(InputError, match="same models"):
         one + PriorLosses.of([scores, scores], labels, own, everybody, 1.0)
-    with pytest.raises(DimensionError, match=r"give \(12, 4\)"):
+    with pytest.raises(InputError, match=r"give \(12, 4\)"):
         PriorLosses.of([scores[:, :3]], labels, own, everybody, 1.0)
 
 

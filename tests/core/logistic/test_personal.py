@@ -12,10 +12,10 @@ from scipy.optimize import minimize
 from sklearn.metrics import log_loss
 
 from fedhip import Statistics, aggregate
-from fedhip.core.errors import AlphaError, DimensionError, NotConvergedWarning
-from fedhip.core.logistic.fit import LogisticFit, LogisticHead, TemperatureError
+from fedhip.core.logistic.fit import LogisticFit, LogisticHead
 from fedhip.core.logistic.personal import FOLDS, LOGISTIC_ALPHAS, PersonalLogistic
 from fedhip.core.logistic.sums import logistic_term, rounded_features
+from fedhip.errors import InputError, NumericalWarning
 from tests.core.problems import Array, Client, relative_error
 
 WIDTH, CLASSES = 5, 4
@@ -216,7 +216,7 @@ def test_a_step_that_has_not_converged_says_so_once_and_names_client_and_slope(m
     expected = (
         r"client 'chur': the step with alpha = 30 has not converged in 5 evaluations: its slope is (\S+), and \S+ was"
     )
-    with pytest.warns(NotConvergedWarning, match=expected) as caught:
+    with pytest.warns(NumericalWarning, match=expected) as caught:
         personal.weights(30.0)
     assert len(caught) == 1
     # The slope at the weights that were taken, in the whitened coordinates of the curvature.
@@ -226,7 +226,7 @@ def test_a_step_that_has_not_converged_says_so_once_and_names_client_and_slope(m
     assert float(re.search(expected, str(caught[0].message))[1]) == pytest.approx(slope, rel=0.1)  # type: ignore[index]
     personal.weights(90.0)  # not again
     with pytest.warns(
-        NotConvergedWarning, match=r"^a step fitted without a fifth of the rows, which judges with alpha = 30 "
+        NumericalWarning, match=r"^a step fitted without a fifth of the rows, which judges with alpha = 30 "
     ):
         PersonalLogistic(head, *mine).loo_losses(30.0)
 
@@ -247,11 +247,11 @@ def test_every_alpha_of_the_grid_and_far_beyond_converges(number: int) -> None:
 def test_bad_input() -> None:
     mine = rows(20, 5)
     head = fitted(mine, rows(50, 6))
-    with pytest.raises(AlphaError):
+    with pytest.raises(InputError, match="alpha"):
         PersonalLogistic(head, *mine).weights(-1.0)
-    with pytest.raises(TemperatureError, match="give a number above 0"):
+    with pytest.raises(InputError, match="give a number above 0"):
         PersonalLogistic(head, *mine, temperature=0.0)
-    with pytest.raises(DimensionError, match=r"give \(4,\) and \(20, 4\)"):
+    with pytest.raises(InputError, match=r"give \(4,\) and \(20, 4\)"):
         PersonalLogistic(head, *mine, shift=torch.zeros(3))
 
 

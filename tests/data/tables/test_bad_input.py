@@ -13,18 +13,8 @@ import pandas as pd
 import polars as pl
 import pytest
 
-from fedhip.data.errors import DataMissingError
-from fedhip.data.tables import (
-    Column,
-    Description,
-    TableError,
-    TableWarning,
-    draft,
-    load_table,
-    read_labelled,
-    read_rows,
-    read_table,
-)
+from fedhip.data.tables import Column, Description, draft, load_table, read_labelled, read_rows, read_table
+from fedhip.errors import ColumnWarning, DataMissingError, FedHiPWarning, InputError
 from tests.data.tables.samples import cells, write_csv
 
 Make = Callable[[Path], object]
@@ -166,7 +156,7 @@ CASES: dict[str, tuple[Make, dict[str, Any], str]] = {
 @pytest.mark.parametrize("case", CASES)
 def test_what_is_wrong_is_told_in_one_line(case: str, tmp_path: Path) -> None:
     make, options, message = CASES[case]
-    with pytest.raises(TableError, match=message) as told:
+    with pytest.raises(InputError, match=message) as told:
         load_table(make(tmp_path), **options)
     assert "\n" not in str(told.value)
     assert len(str(told.value)) < 420
@@ -207,25 +197,25 @@ def test_what_is_only_unusual_is_read(case: str, tmp_path: Path) -> None:
 
 def test_rows_are_counted_as_the_file_does_with_empty_lines(tmp_path: Path) -> None:
     path = text("a,b,y\n\n1,f,u\n\n2,m,v\nx,m,v\n4,m,v\n")(tmp_path)
-    with pytest.raises(TableError, match="row 5, column 'a': 'x'"):
+    with pytest.raises(InputError, match="row 5, column 'a': 'x'"):
         load_table(path, label="y")
 
 
 def test_latin_1_is_read_with_a_warning_that_names_the_place(tmp_path: Path) -> None:
     path = text("x,city,y\n1,Bern,u\n2,Zürich,v\n3,Zürich,u\n", encoding="latin-1")(tmp_path)
-    with pytest.warns(TableWarning, match=r"t\.csv, row 2, column 'city' is not UTF-8; the file was read as Latin-1"):
+    with pytest.warns(FedHiPWarning, match=r"t\.csv, row 2, column 'city' is not UTF-8; the file was read as Latin-1"):
         rows = load_table(path, label="y")
     assert rows.description.names == ("x", "city=Bern", "city=Zürich", "city=(other)")
 
 
 def test_a_feature_that_says_the_label_is_warned_of(tmp_path: Path) -> None:
     codes = [7 if value == "ill" else 3 for value in cells()["diagnosis"]]
-    with pytest.warns(TableWarning, match=r"column 'code' says the label 'diagnosis' in every row: if it is not known"):
+    with pytest.warns(ColumnWarning, match=r"column 'code' says the label 'diagnosis' in every row: if"):
         load_table(changed(code=codes)(tmp_path), **LABELLED)
 
 
 def test_row_numbers_are_warned_of(tmp_path: Path) -> None:
-    with pytest.warns(TableWarning, match=r"column 'number': whole numbers that rise from row to row: an identifier"):
+    with pytest.warns(ColumnWarning, match=r"column 'number': whole numbers that rise from row to row: an identifier"):
         load_table(changed(number=[*range(60)])(tmp_path), **LABELLED)
 
 
@@ -238,7 +228,7 @@ def test_a_table_that_lacks_a_column(tmp_path: Path) -> None:
     columns = cells()
     del columns["pressure"], columns["sex"]
     with pytest.raises(
-        TableError, match=r"new\.csv has no column 'pressure'.*nor 'sex'; the description asks for it: add it"
+        InputError, match=r"new\.csv has no column 'pressure'.*nor 'sex'; the description asks for it: add it"
     ):
         read_rows(write_csv(tmp_path / "new.csv", columns), described(tmp_path))
 
@@ -248,7 +238,7 @@ def test_a_table_in_other_units(rows: int, tmp_path: Path) -> None:
     description = described(tmp_path)
     columns = {name: values[:rows] for name, values in cells().items()}
     columns["pressure"] = [None if value is None else value / 7.5 for value in columns["pressure"]]  # kPa, not mmHg
-    with pytest.warns(TableWarning, match=r"column 'pressure': .* and \d+ to \d+ is agreed on; is it in other units"):
+    with pytest.warns(ColumnWarning, match=r"column 'pressure': .* and \d+ to \d+ is agreed on; is it in other units"):
         read_labelled(write_csv(tmp_path / "new.csv", columns), description)
     with warnings.catch_warnings():
         warnings.simplefilter("error")
@@ -257,12 +247,12 @@ def test_a_table_in_other_units(rows: int, tmp_path: Path) -> None:
 
 def test_a_unit_is_named_in_the_warning() -> None:
     description = Description((Column("chol", "number", low=120.0, high=400.0, unit="mg/dl", fill=200.0),))
-    with pytest.warns(TableWarning, match="half its values are below 5.2, and 120 to 400 mg/dl is agreed on"):
+    with pytest.warns(ColumnWarning, match="half its values are below 5.2, and 120 to 400 mg/dl is agreed on"):
         read_rows(pl.DataFrame({"chol": [5.1, 5.2, 5.3]}), description)
 
 
 def test_a_column_that_is_not_described_is_warned_of(tmp_path: Path) -> None:
-    with pytest.warns(TableWarning, match="column 'more' is not described, and is not used"):
+    with pytest.warns(ColumnWarning, match="column 'more' is not described, and is not used"):
         read_labelled(changed(more=["a"] * 60)(tmp_path), described(tmp_path))
 
 

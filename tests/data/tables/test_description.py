@@ -9,7 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fedhip.data.tables import Column, Description, DescriptionError, draft, read_table
+from fedhip.data.tables import Column, Description, draft, read_table
+from fedhip.errors import InputError
 from tests.data.tables.samples import write_csv
 
 GOOD = """schema = 1
@@ -79,12 +80,12 @@ def test_a_draft_is_read_again(tmp_path: Path) -> None:
 def test_what_is_wrong_is_named(text: str, message: str, tmp_path: Path) -> None:
     path = tmp_path / "columns.toml"
     path.write_text(text, encoding="utf-8")
-    with pytest.raises(DescriptionError, match=message) as told:
+    with pytest.raises(InputError, match=message) as told:
         Description.from_file(path)
     assert str(path) in str(told.value)
     assert "\n" not in str(told.value).replace(text, "")
 
 
 def test_a_file_that_is_not_there(tmp_path: Path) -> None:
-    with pytest.raises(DescriptionError, match="draft one with: fedhip describe"):
+    with pytest.raises(InputError, match="draft one with: fedhip describe"):
         Description.from_file(tmp_path / "columns.toml")

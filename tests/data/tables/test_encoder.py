@@ -15,18 +15,8 @@ from sklearn.compose import ColumnTransformer
 from sklearn.impute import SimpleImputer
 from sklearn.preprocessing import OneHotEncoder
 
-from fedhip.data.tables import (
-    Column,
-    Description,
-    FillSums,
-    TableError,
-    TableWarning,
-    draft,
-    encode,
-    load_table,
-    read_rows,
-    read_table,
-)
+from fedhip.data.tables import Column, Description, FillSums, draft, encode, load_table, read_rows, read_table
+from fedhip.errors import ColumnWarning, InputError
 from tests.data.tables.samples import cells, write_csv
 
 TRAIN = np.arange(60) % 4 != 0
@@ -138,7 +128,7 @@ def test_new_rows_are_encoded_as_the_old_ones(tmp_path: Path) -> None:
 def test_a_value_that_is_not_agreed_on_is_a_feature_of_its_own() -> None:
     description = Description((Column("sex", "category", ("f", "m")), Column("x", "number", fill=2.0)))
     frame = pl.DataFrame({"sex": ["f", "x", None, "m "], "x": [1.0, 2.0, float("nan"), 4.0]})
-    with pytest.warns(TableWarning) as told:
+    with pytest.warns(ColumnWarning) as told:
         _, features = read_rows(frame, description)
     np.testing.assert_array_equal(features, [[1, 0, 0, 1], [0, 0, 1, 2], [0, 0, 1, 2], [0, 1, 0, 4]])
     words = "\n".join(str(warning.message) for warning in told)
@@ -189,7 +179,7 @@ def test_decimal_commas_are_numbers_where_semicolons_separate(tmp_path: Path) ->
     rows = load_table(tmp_path / "a.csv", label="y")
     np.testing.assert_array_equal(rows.matrix[:, 0], [1.5, -0.25, 3.0])
     (tmp_path / "b.csv").write_text('x,y\n"1,5",a\n2,b\n3,a\n', encoding="utf-8")
-    with pytest.raises(TableError, match="row 1, column 'x': '1,5' is not a number"):
+    with pytest.raises(InputError, match="row 1, column 'x': '1,5' is not a number"):
         load_table(tmp_path / "b.csv", label="y")
 
 

@@ -12,9 +12,9 @@ import numpy as np
 import pytest
 import torch
 
-from fedhip.core.errors import StatisticsError
 from fedhip.core.exact.columns import Columns
 from fedhip.data import make_partition
+from fedhip.errors import StatisticsError
 from fedhip.features.lifts.kinds import KINDS
 from fedhip.features.lifts.lift import Lift
 from fedhip.federation.agreement.agreement import LIFTS, Agreement

@@ -7,7 +7,7 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from fedhip.cli.common.progress import ExtractionProgress
+from fedhip.cli.common.progress import show_progress
 from fedhip.data import (
     DEFAULT_CLIENTS,
     FEDERATIONS,
@@ -21,8 +21,8 @@ from fedhip.data import (
     load_federation,
     read_features,
 )
-from fedhip.data.errors import DatasetNameError, WindowError
 from fedhip.data.tables import TableRows, is_table, load_table
+from fedhip.errors import InputError
 from fedhip.utils.text import readable
 
 if TYPE_CHECKING:
@@ -91,9 +91,7 @@ def add_backbone(parser: argparse.ArgumentParser) -> None:
     group.add_argument("--mask-seed", type=int, default=0, metavar="N", help="seed of the mask (default: %(default)s)")
     group.add_argument("--device", help="cuda or cpu (default: cuda where there is one)")
     group.add_argument("--batch", type=int, metavar="N", help="images at a time (default: by their size)")
-    group.add_argument(
-        "--precision", choices=["float32", "bfloat16"], help="default: bfloat16 on a GPU, measured on a CPU"
-    )
+    group.add_argument("--precision", choices=["float32", "bfloat16"], help="default: bfloat16 where the device has it")
     group.add_argument(
         "--cache",
         action=argparse.BooleanOptionalAction,
@@ -135,7 +133,7 @@ def refuse_unused(args: argparse.Namespace) -> None:
     unused = [option for option, is_given in given.items() if is_given]
     if unused:
         what = "--features" if args.features is not None else "a table"
-        raise DatasetNameError(f"{', '.join(unused)} has no effect on {what}; leave it out")
+        raise InputError(f"{', '.join(unused)} has no effect on {what}; leave it out")
 
 
 def names_table(args: argparse.Namespace) -> bool:
@@ -174,7 +172,7 @@ def load_images(args: argparse.Namespace) -> Dataset:
     elif args.data is not None:
         dataset = load_dataset(Path(args.data), **options)
     else:
-        raise DatasetNameError("no data given; choose --dataset NAME or --data PATH (see: fedhip list datasets)")
+        raise InputError("no data given; choose --dataset NAME or --data PATH (see: fedhip list datasets)")
     require_deep(args, dataset, readable(dataset.name))
     return dataset
 
@@ -187,10 +185,10 @@ def window_of(args: argparse.Namespace) -> Window | None:
 def require_deep(args: argparse.Namespace, dataset: Dataset, source: str) -> None:
     """Images of 8 bits have been given their range by whoever made them: a window would do nothing."""
     if args.window is not None and dataset.window is None:
-        raise WindowError(f"--window is for images of more than 8 bits, and there is none in {source}; leave it out")
+        raise InputError(f"--window is for images of more than 8 bits, and there is none in {source}; leave it out")
 
 
-def tell_window(dataset: Dataset, why: str = "the bits that they use; --window LOW HIGH for another range") -> None:
+def print_window(dataset: Dataset, why: str = "the bits that they use; --window LOW HIGH for another range") -> None:
     """One line on how images of more than 8 bits came to have 8, if there are any."""
     window, values = dataset.window, dataset.values
     if window is None:
@@ -207,17 +205,17 @@ def load_rows(args: argparse.Namespace) -> tuple[str, Dataset | FeatureSet | Tab
     """The rows that the options name, images, features or a table, and what to call them."""
     named = [f"--{name}" for name in _OF_TABLES if getattr(args, name) is not None]
     if named and args.dataset in FEDERATIONS:
-        raise DatasetNameError(f"{args.dataset} has columns and clients of its own; leave {', '.join(named)} out")
+        raise InputError(f"{args.dataset} has columns and clients of its own; leave {', '.join(named)} out")
     if named and not names_table(args):
-        raise DatasetNameError(
+        raise InputError(
             f"{', '.join(named)} names columns of a table; give one with --data FILE.csv, .tsv or .parquet"
         )
     if args.features is not None:
         if args.dataset is not None or args.data is not None:
-            raise DatasetNameError("--features stands alone; leave --dataset and --data out")
+            raise InputError("--features stands alone; leave --dataset and --data out")
         return Path(args.features).stem, read_features(args.features)
     if args.dataset is None and args.data is None:
-        raise DatasetNameError("no data given; choose one of --dataset NAME, --data PATH and --features FILE")
+        raise InputError("no data given; choose one of --dataset NAME, --data PATH and --features FILE")
     if args.dataset in FEDERATIONS:
         return args.dataset, load_federation(args.dataset, args.data)
     if names_table(args):
@@ -252,7 +250,7 @@ def extract_features(
     from fedhip.features import cache_folder, choose_dtype, extract, load_backbone
     from fedhip.features.reference import BackboneReference
 
-    tell_window(dataset, *(() if args.window is None else ("as --window says",)))
+    print_window(dataset, *(() if args.window is None else ("as --window says",)))
     backbone = load_backbone(
         args.backbone,
         pooling=args.pooling,
@@ -262,9 +260,9 @@ def extract_features(
         weights=args.weights,
     )
     folder = cache_folder(args.cache)
-    dtype = getattr(torch, args.precision) if args.precision else choose_dtype(backbone, folder, len(dataset))
+    dtype = getattr(torch, args.precision) if args.precision else choose_dtype(backbone)
     features = extract(
-        backbone, dataset, batch=args.batch, dtype=dtype, cache=folder or False, kept=kept, report=ExtractionProgress()
+        backbone, dataset, batch=args.batch, dtype=dtype, cache=folder or False, kept=kept, report=show_progress
     )
     reference = BackboneReference(
         name=backbone.name,

@@ -31,7 +31,7 @@ from typing import Self
 import torch
 from torch import Tensor
 
-from fedhip.core.errors import DimensionError
+from fedhip.errors import InputError
 
 #: Five to the decade, in units of the scores' deviation: from nearly the highest score alone to nearly uniform.
 TEMPERATURES: tuple[float, ...] = tuple(10.0 ** (i / 5) for i in range(-8, 5))
@@ -95,7 +95,7 @@ class PriorLosses:
 
     def __add__(self, other: PriorLosses) -> PriorLosses:
         if self.scale != other.scale or self.losses.shape != other.losses.shape:
-            raise DimensionError("losses over different grids do not add; every client must score the same models")
+            raise InputError("losses over different grids do not add; every client must score the same models")
         right = self.right + other.right
         return PriorLosses(self.losses + other.losses, right, self.rows + other.rows, self.scale)
 
@@ -124,7 +124,7 @@ class PriorLosses:
         losses, right, rows = [], [], 0
         for part in scores:
             if part.shape != (len(y), len(own)):
-                raise DimensionError(
+                raise InputError(
                     f"scores have shape {tuple(part.shape)}; give ({len(y)}, {len(own)}), for {len(y)} labels of "
                     f"{len(own)} classes"
                 )

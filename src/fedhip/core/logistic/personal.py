@@ -48,17 +48,17 @@ import torch
 from torch import Tensor
 
 from fedhip.core.affine import AffineModel
-from fedhip.core.errors import DimensionError, NotConvergedWarning
-from fedhip.core.logistic.fit import LogisticHead, TemperatureError
+from fedhip.core.logistic.fit import LogisticHead
 from fedhip.core.logistic.lbfgs import Evaluation, best_of, propose
 from fedhip.core.rows import ArrayLike
 from fedhip.core.solvers import rank_tolerance, require_alpha
+from fedhip.errors import InputError, NumericalWarning
 
 #: None, and two to the decade from 1 to 1,000. Beyond, rows left out promise what fresh rows do not keep.
 LOGISTIC_ALPHAS: tuple[float, ...] = (0.0, *(10.0 ** (i / 2) for i in range(7)))
 
 #: Parts of a client's rows; the step is fitted without one to judge that one.
-FOLDS = 5
+FOLDS = 5  # by class, unlike selection's: a step fitted without a class would score it by chance
 
 #: Evaluations of a step at most: up to α = 100 some forty do, and for an α that is given, as 10,000, two hundred.
 _STEPS = 400
@@ -97,7 +97,7 @@ class PersonalLogistic:
         client: str | None = None,
     ) -> None:
         if not (math.isfinite(temperature) and temperature > 0.0):
-            raise TemperatureError(f"temperature is {temperature!r}; give a number above 0")
+            raise InputError(f"temperature is {temperature!r}; give a number above 0")
         self._head, self._T = head, temperature
         self._who, self._warned = f"client {client!r}: " if client is not None else "", False
         self._rows = head.fit._client(features, labels, client)
@@ -106,7 +106,7 @@ class PersonalLogistic:
         self._shift = torch.zeros(d).to(F) if shift is None else shift.to(F)
         self._loo_shift = self._shift if loo_shift is None else loo_shift.to(F)
         if self._shift.shape != (d,) or self._loo_shift.shape not in ((d,), (len(F), d)):
-            raise DimensionError(
+            raise InputError(
                 f"shifts have shapes {tuple(self._shift.shape)} and {tuple(self._loo_shift.shape)}; "
                 f"give ({d},) and ({len(F)}, {d})"
             )
@@ -238,6 +238,6 @@ class PersonalLogistic:
         warnings.warn(
             f"{self._who}{what} with alpha = {alpha:g} has not converged in {_STEPS} evaluations: its slope is "
             f"{slope:.1e}, and {enough:.1e} was wanted; the best weights so far are taken. A smaller alpha takes fewer",
-            NotConvergedWarning,
+            NumericalWarning,
             stacklevel=4,
         )

@@ -1,4 +1,4 @@
-"""Every α from one factorisation, with exact leave-one-out; and every β from one eigendecomposition.
+"""The grid of α: every α from one factorisation, with exact leave-one-out; and every β from one eigendecomposition.
 
 In whitened coordinates (A + βI = R Rᵀ, W = F_k R⁻ᵀ, U = R⁻¹B) the client's problem is a ridge path over α:
 
@@ -23,13 +23,13 @@ import torch
 from torch import Tensor
 
 from fedhip.core.choice.selection import FOLDS, margins_of, select, soft_hits, without_fold
-from fedhip.core.errors import AlphaError, BetaError, EmptyClientError, FewRowsWarning, LeaveOneOutWarning
 from fedhip.core.ridge.aggregation import GlobalSystem, global_system
 from fedhip.core.ridge.alone import penalty_grid
 from fedhip.core.ridge.personalization import client_rows
 from fedhip.core.rows import ArrayLike
 from fedhip.core.solvers import EigenFactor, factorize, rank_tolerance, require_alpha, require_beta, truncated
 from fedhip.core.statistics import Statistics
+from fedhip.errors import FedHiPWarning, InputError, NumericalWarning
 
 #: 0 to 1000: zero, four to the decade from 0.1, and the values of the paper's Table II.
 DEFAULT_ALPHAS: tuple[float, ...] = tuple(
@@ -210,7 +210,7 @@ class PersonalizationPath:
             warnings.warn(
                 f"{int((~known[:, first]).sum())} of {rows} rows alone determine their own prediction at alpha = "
                 f"{alphas[first]:g}: leave-one-out says nothing of them, and they count as wrong; a larger beta helps",
-                LeaveOneOutWarning,
+                NumericalWarning,
                 stacklevel=4,
             )
         scores = residuals.div_(remainder[:, :, None]).neg_().add_(self._Y[:, None])
@@ -281,7 +281,7 @@ class _Spectrum:
 def _checked_alphas(alphas: Sequence[float] | float) -> list[float]:
     checked = [require_alpha(alpha) for alpha in ([alphas] if isinstance(alphas, float | int) else alphas)]
     if not checked:
-        raise AlphaError("there is no alpha to choose from; give at least one")
+        raise InputError("there is no alpha to choose from; give at least one")
     return checked
 
 
@@ -307,7 +307,7 @@ class LooScore:
 
     def __add__(self, other: LooScore) -> LooScore:
         if self.betas != other.betas:
-            raise BetaError("scores over different grids of beta do not add; every client must score the same grid")
+            raise InputError("scores over different grids of beta do not add; every client must score the same grid")
         return LooScore(
             self.betas,
             self.soft + other.soft,
@@ -357,13 +357,13 @@ class RegularizationPath:
         self, total: Statistics, betas: Sequence[float] | None = None, *, targets: Tensor | None = None
     ) -> None:
         if total.num_samples == 0:
-            raise EmptyClientError("the sum holds no rows; add at least one client's statistics")
+            raise InputError("the sum holds no rows; add at least one client's statistics")
         self._total, self._targets = total, targets
         self._values, self._V, self._penalized = _eigenpairs(total)
         self._rotated_cross = self._V.mT @ total.cross
         self.betas = tuple(sorted(require_beta(beta) for beta in (default_betas(total) if betas is None else betas)))
         if not self.betas:
-            raise BetaError("there is no beta to choose from; give at least one")
+            raise InputError("there is no beta to choose from; give at least one")
 
     def weights(self, beta: float) -> Tensor:
         """Ĝ(β) = V diag(1/(λ + β)) VᵀB, (m, d) float64."""
@@ -445,7 +445,7 @@ class RegularizationPath:
 
         At an N so small that every β interpolates, the largest. With fewer rows than features small values of β fit
         all rows, and generalized cross-validation prefers them for no reason: there β leaves half of the rows' degrees
-        of freedom at least, or is the largest, and a `FewRowsWarning` says so.
+        of freedom at least, or is the largest, and a `FedHiPWarning` says so.
         """
         scores, N = self.gcv(), self._total.num_samples
         m = len(self._values) - self._total.intercept
@@ -457,7 +457,7 @@ class RegularizationPath:
             warnings.warn(
                 f"the sum is of {N} rows with {m} features: generalized cross-validation says little there, and a beta "
                 'was taken that cannot fit them all; choose beta on rows left out ("auto"), or give it',
-                FewRowsWarning,
+                FedHiPWarning,
                 stacklevel=3,
             )
         return self.betas[int((scores == scores.min()).nonzero()[-1])]
@@ -470,7 +470,7 @@ class RegularizationPath:
         """The β of highest smoothed leave-one-out accuracy over all clients' rows; of several, the largest."""
         terms = [scores] if isinstance(scores, LooScore) else list(scores)
         if not terms:
-            raise EmptyClientError("no client scored the grid, so there is nothing to choose beta by")
+            raise InputError("no client scored the grid, so there is nothing to choose beta by")
         return choose_betas(terms[0].betas, reduce(add, terms).soft)[0]
 
     def _factor(self, beta: float) -> EigenFactor:

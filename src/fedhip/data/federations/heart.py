@@ -10,11 +10,10 @@ import csv
 from pathlib import Path
 from typing import Any
 
-from fedhip.data.errors import DataMissingError
 from fedhip.data.tables.description import Column, Description
-from fedhip.data.tables.errors import TableError
 from fedhip.data.tables.reader import Table, polars_or_error
 from fedhip.data.tables.rows import TableRows, load_table
+from fedhip.errors import DataMissingError, InputError
 
 PAGE = "https://archive.ics.uci.edu/dataset/45/heart+disease"
 #: Hospital, its file, its rows.
@@ -76,10 +75,10 @@ def _read(path: Path, rows: int, get: str) -> list[list[str]]:
             if not row:
                 continue
             if len(row) != len(_UNNAMED):
-                raise TableError(f"{path}, row {number} has {len(row)} cells, not {len(_UNNAMED)}; {get} again")
+                raise InputError(f"{path}, row {number} has {len(row)} cells, not {len(_UNNAMED)}; {get} again")
             *values, answer = (cell.strip() for cell in row)
             if answer not in ("0", "1", "2", "3", "4"):
-                raise TableError(f"{path}, row {number}: the diagnosis is {answer[:20]!r}, not 0 to 4; {get} again")
+                raise InputError(f"{path}, row {number}: the diagnosis is {answer[:20]!r}, not 0 to 4; {get} again")
             for column in _NOT_MEASURED:
                 place = _UNNAMED.index(column)
                 values[place] = "" if _is_zero(values[place]) else values[place]

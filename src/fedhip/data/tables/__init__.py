@@ -3,20 +3,16 @@
 from fedhip.data.tables.description import Column, Description
 from fedhip.data.tables.drafting import Draft, draft
 from fedhip.data.tables.encoder import FillSums, encode, fill
-from fedhip.data.tables.errors import DescriptionError, TableError, TableWarning
 from fedhip.data.tables.reader import Table, is_table, read_table
 from fedhip.data.tables.rows import TableRows, clients_of_table, load_table, read_labelled, read_rows
 
 __all__ = [
     "Column",
     "Description",
-    "DescriptionError",
     "Draft",
     "FillSums",
     "Table",
-    "TableError",
     "TableRows",
-    "TableWarning",
     "clients_of_table",
     "draft",
     "encode",

@@ -8,8 +8,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedhip.data.tables.description import Column
-from fedhip.data.tables.errors import TableError
 from fedhip.data.tables.reader import Table
+from fedhip.errors import InputError
 from fedhip.utils.text import short
 
 if TYPE_CHECKING:
@@ -37,7 +37,7 @@ def present(table: Table, name: str, missing: tuple[str, ...]) -> pl.Series:
         lengths = cells.str.len_bytes()
         row = lengths.arg_max()
         if row is not None and (longest := int(lengths[row])) > LONGEST:
-            raise TableError(
+            raise InputError(
                 f"{table.at(row, name)} holds {longest:,} bytes, and a cell has at most {LONGEST:,}; is a quote "
                 "open? Correct the row, or drop the column (--drop)"
             )
@@ -129,11 +129,11 @@ def _float64() -> Any:
     return pl.Float64
 
 
-def _stray(table: Table, name: str, cells: pl.Series, wrong: pl.Series, what: str) -> TableError:
+def _stray(table: Table, name: str, cells: pl.Series, wrong: pl.Series, what: str) -> InputError:
     row = int(wrong.arg_max() or 0)
     others = int(wrong.sum()) - 1
     also = "" if not others else f" (nor is that of {others:,} other row{'s' * (others > 1)})"
-    return TableError(
+    return InputError(
         f"{table.at(row, name)}: {short(cells[row], 60)!r} is not {what}{also}; correct it, write NA where nothing is "
         f"known, drop the column (--drop {name}), or say what it holds with fedhip describe and --columns"
     )
@@ -145,5 +145,5 @@ def require_all(table: Table, name: str, cells: pl.Series, what: str) -> pl.Seri
     if gone.any():
         row, others = int(gone.arg_max() or 0), int(gone.sum()) - 1
         also = "" if not others else f" (and so are those of {others:,} other row{'s' * (others > 1)})"
-        raise TableError(f"{table.at(row, name)}: {what} is missing{also}; fill it in, or remove the row")
+        raise InputError(f"{table.at(row, name)}: {what} is missing{also}; fill it in, or remove the row")
     return cells

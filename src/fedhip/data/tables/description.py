@@ -23,7 +23,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from fedhip.data.tables.errors import DescriptionError
+from fedhip.errors import InputError
 from fedhip.utils.nearest import did_you_mean
 from fedhip.utils.text import readable
 from fedhip.utils.toml import write_toml
@@ -116,21 +116,21 @@ class Description:
         roles = self.roles
         for name in (*roles, *(column.name for column in self.columns)):
             if readable(name) != name:
-                raise DescriptionError(f"the name of a column is {readable(name)!r}; names are UTF-8 text")
+                raise InputError(f"the name of a column is {readable(name)!r}; names are UTF-8 text")
         for i, name in enumerate(roles):
             if name in roles[:i]:
-                raise DescriptionError(
+                raise InputError(
                     f"column {name!r} is named twice among label, client, group and weight; each has a column of its "
                     "own"
                 )
         for column in self.columns:
             if column.name in roles and column.kind != "dropped":
-                raise DescriptionError(
+                raise InputError(
                     f"column {column.name!r} is {self.role_of(column.name)} and a feature too; leave it out of "
                     "[columns], or it would give itself away"
                 )
         if not self.names:
-            raise DescriptionError("no column is left to predict from; describe one that is not dropped")
+            raise InputError("no column is left to predict from; describe one that is not dropped")
 
     @property
     def roles(self) -> tuple[str, ...]:
@@ -206,7 +206,7 @@ class Description:
         content = _table(content, where)
         _known(content, ("schema", "label", "client", "group", "weight", "missing", "columns"), where)
         if content.get("schema") != SCHEMA or isinstance(content.get("schema"), bool):
-            raise DescriptionError(
+            raise InputError(
                 f"{where} has the schema {str(content.get('schema'))[:20]}, and this fedhip reads {SCHEMA}; "
                 f"write 'schema = {SCHEMA}', or use the version that wrote it"
             )
@@ -224,8 +224,8 @@ class Description:
                 weight=_text(content.get("weight"), f"{where}: weight"),
                 missing=_texts(content.get("missing", list(MISSING)), f"{where}: missing"),
             )
-        except DescriptionError as error:
-            raise error if str(error).startswith(where) else DescriptionError(f"{where}: {error}") from None
+        except InputError as error:
+            raise error if str(error).startswith(where) else InputError(f"{where}: {error}") from None
 
     @classmethod
     def from_file(cls, path: str | Path) -> Description:
@@ -234,15 +234,11 @@ class Description:
         try:
             content = tomllib.loads(path.read_text(encoding="utf-8-sig"))
         except FileNotFoundError:
-            raise DescriptionError(
-                f"there is no file {path}; draft one with: fedhip describe TABLE --out {path}"
-            ) from None
+            raise InputError(f"there is no file {path}; draft one with: fedhip describe TABLE --out {path}") from None
         except IsADirectoryError:
-            raise DescriptionError(
-                f"{path} is a folder; give the file in it, such as {path / 'columns.toml'}"
-            ) from None
+            raise InputError(f"{path} is a folder; give the file in it, such as {path / 'columns.toml'}") from None
         except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
-            raise DescriptionError(f"{path} is not a TOML file ({error}); correct it") from None
+            raise InputError(f"{path} is not a TOML file ({error}); correct it") from None
         return cls.from_dict(content, str(path))
 
 
@@ -253,7 +249,7 @@ def _entries(columns: object, where: str) -> list[tuple[str, Any]]:
     found = [dict(_table(entry, f"{where}: a column")) for entry in columns]
     named = [(_text(entry.pop("name", None), f"{where}: the name of a column"), entry) for entry in found]
     if any(name is None for name, _ in named) or len({name for name, _ in named}) < len(named):
-        raise DescriptionError(f"{where}: a column has no name, or that of another; give each its own")
+        raise InputError(f"{where}: a column has no name, or that of another; give each its own")
     return [(str(name), entry) for name, entry in named]
 
 
@@ -262,25 +258,25 @@ def _column(name: str, entry: Mapping[str, Any], where: str) -> Column:
     kind = entry.get("kind")
     if kind not in KINDS:
         guess = did_you_mean(str(kind), KINDS)
-        raise DescriptionError(f"{where}: kind is {kind!r}; it is one of {', '.join(KINDS)}{guess}")
+        raise InputError(f"{where}: kind is {kind!r}; it is one of {', '.join(KINDS)}{guess}")
     values = _texts(entry.get("values", []), f"{where}: values")
     if kind == "category" and "values" not in entry:
-        raise DescriptionError(f"{where} is a category without 'values'; list them")
+        raise InputError(f"{where} is a category without 'values'; list them")
     if kind != "category" and "values" in entry:
-        raise DescriptionError(f"{where} is a {kind}, which has no 'values'; leave them out, or make it a category")
+        raise InputError(f"{where} is a {kind}, which has no 'values'; leave them out, or make it a category")
     if len(values) > MOST_VALUES:
-        raise DescriptionError(f"{where} lists {len(values):,} values, and at most {MOST_VALUES:,} are taken; drop it")
+        raise InputError(f"{where} lists {len(values):,} values, and at most {MOST_VALUES:,} are taken; drop it")
     twice = next((value for i, value in enumerate(values) if value in values[:i]), None) if len(values) < 500 else None
     if twice is not None or len(set(values)) < len(values):
-        raise DescriptionError(f"{where} lists a value twice{'' if twice is None else f', {twice!r}'}; keep one")
+        raise InputError(f"{where} lists a value twice{'' if twice is None else f', {twice!r}'}; keep one")
     if bad := [value for value in values if value in (OTHER, ABSENT)]:
-        raise DescriptionError(f"{where} lists the value {bad[0]!r}, which stands for others; rename it in the table")
+        raise InputError(f"{where} lists the value {bad[0]!r}, which stands for others; rename it in the table")
     missing = entry.get("missing", False)
     if not isinstance(missing, bool):
-        raise DescriptionError(f"{where}: missing is {missing!r}; give true or false")
+        raise InputError(f"{where}: missing is {missing!r}; give true or false")
     low, high, fill = (_number(entry.get(key), f"{where}: {key}") for key in ("low", "high", "fill"))
     if low is not None and high is not None and low > high:
-        raise DescriptionError(f"{where}: low is {low:g} and high is {high:g}; give the smaller one as low")
+        raise InputError(f"{where}: low is {low:g} and high is {high:g}; give the smaller one as low")
     unit, form, note = (_text(entry.get(key), f"{where}: {key}") or "" for key in ("unit", "format", "note"))
     return Column(name, kind, values, missing, low, high, unit, form, fill, note)
 
@@ -289,24 +285,24 @@ def _known(content: Mapping[str, Any], keys: tuple[str, ...], where: str) -> Non
     for key in content:
         if key not in keys:
             guess = did_you_mean(key, keys, f"; the keys are {', '.join(keys)}")
-            raise DescriptionError(f"{where}: there is no key {key!r}{guess}")
+            raise InputError(f"{where}: there is no key {key!r}{guess}")
 
 
 def _table(content: object, where: str) -> Mapping[str, Any]:
     if not isinstance(content, Mapping):
-        raise DescriptionError(f"{where} is missing or no table; draft one with: fedhip describe TABLE")
+        raise InputError(f"{where} is missing or no table; draft one with: fedhip describe TABLE")
     return content
 
 
 def _text(value: object, where: str) -> str | None:
     if value is not None and not isinstance(value, str):
-        raise DescriptionError(f"{where} is {value!r}; give text in quotes")
+        raise InputError(f"{where} is {value!r}; give text in quotes")
     return value
 
 
 def _texts(value: object, where: str) -> tuple[str, ...]:
     if not isinstance(value, list) or not all(isinstance(item, str) for item in value):
-        raise DescriptionError(f"{where} must be a list of texts in quotes")
+        raise InputError(f"{where} must be a list of texts in quotes")
     return tuple(value)
 
 
@@ -314,5 +310,5 @@ def _number(value: object, where: str) -> float | None:
     if value is None:
         return None
     if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
-        raise DescriptionError(f"{where} is {value!r}; give a number")
+        raise InputError(f"{where} is {value!r}; give a number")
     return float(value)

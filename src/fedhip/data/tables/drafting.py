@@ -19,8 +19,8 @@ from fedhip.data.tables.cells import (
     present,
 )
 from fedhip.data.tables.description import MISSING, Column, Description
-from fedhip.data.tables.errors import DescriptionError, TableError, no_column
-from fedhip.data.tables.reader import UNNAMED, Table
+from fedhip.data.tables.reader import UNNAMED, Table, no_column
+from fedhip.errors import InputError
 
 if TYPE_CHECKING:
     import polars as pl
@@ -60,7 +60,7 @@ class Draft:
     def certain(self) -> Description:
         """The description, if nothing is open."""
         if self.questions:
-            raise TableError(self.questions[0])
+            raise InputError(self.questions[0])
         return self.description
 
 
@@ -90,7 +90,7 @@ def draft(
         if name not in table.names:
             raise no_column(table.source, name, table.names, ", which --drop names")
         if name in named:
-            raise TableError(f"column {name!r} of {table.source} is dropped and is the {named[name]}; choose one")
+            raise InputError(f"column {name!r} of {table.source} is dropped and is the {named[name]}; choose one")
     columns, questions = [], []
     for name in table.names:
         if name in named:
@@ -105,8 +105,8 @@ def draft(
             questions += [question] if question else []
     try:
         return Draft(Description(tuple(columns), labels, client, group, weight, missing), tuple(questions))
-    except DescriptionError as error:
-        raise TableError(questions[0] if questions else f"{table.source}: {error}") from None
+    except InputError as error:
+        raise InputError(questions[0] if questions else f"{table.source}: {error}") from None
 
 
 def _column(table: Table, name: str, missing: tuple[str, ...]) -> tuple[Column, str]:

@@ -18,8 +18,8 @@ from numpy.typing import NDArray
 
 from fedhip.data.tables.cells import Floats, parse_text, present, values_of
 from fedhip.data.tables.description import Column, Description
-from fedhip.data.tables.errors import TableError, TableWarning, no_column
-from fedhip.data.tables.reader import Table
+from fedhip.data.tables.reader import Table, no_column
+from fedhip.errors import ColumnWarning, InputError
 from fedhip.utils.words import listed
 
 if TYPE_CHECKING:
@@ -67,7 +67,7 @@ def encode(table: Table, description: Description, *, expect: bool = False) -> E
         notes += _out_of_range(column, part[:, 0]) if column.is_value else []
     if expect:
         for note in notes:
-            warnings.warn(f"{table.source}, {note}", TableWarning, stacklevel=3)
+            warnings.warn(f"{table.source}, {note}", ColumnWarning, stacklevel=3)
     return Encoded(matrix, missing)
 
 
@@ -78,7 +78,7 @@ def _require_columns(table: Table, description: Description) -> None:
     first = no_column(table.source, lacking[0].name, table.names)
     others = [repr(column.name) for column in lacking[1:6]]
     more = f", nor {listed(others)}" if others else ""
-    raise TableError(f"{first}{more}; the description asks for it: add it, with empty cells where nothing is known")
+    raise InputError(f"{first}{more}; the description asks for it: add it, with empty cells where nothing is known")
 
 
 def _one_hot(part: Floats, column: Column, cells: pl.Series) -> list[str]:
@@ -161,7 +161,7 @@ class FillSums:
             there += (~gone).sum(axis=0)
             surveys.append(Survey.of(np.where(gone, 0.0, block)))
         if not surveys:
-            raise TableError("there are no training rows, and so no mean to fill missing values with; add rows")
+            raise InputError("there are no training rows, and so no mean to fill missing values with; add rows")
         return cls(sum(surveys[1:], surveys[0]), there)
 
     def __add__(self, other: FillSums) -> FillSums:
@@ -205,7 +205,7 @@ def fill(matrix: Floats, description: Description, source: str) -> Floats:
     for name in columns_to_fill(matrix, description):
         column = next(column for column in description.values if column.name == name)
         if column.fill is None:
-            raise TableError(
+            raise InputError(
                 f"{source}, column {name!r} lacks values, and the description has no 'fill' for it: that is known once "
                 "the clients' sums are"
             )

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import csv
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -16,8 +16,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from fedhip.data.errors import DataMissingError, MissingExtraError
-from fedhip.data.tables.errors import TableError, TableWarning
+from fedhip.errors import DataMissingError, FedHiPWarning, InputError, MissingExtraError
+from fedhip.utils.nearest import did_you_mean
 from fedhip.utils.text import readable, short
 
 if TYPE_CHECKING:
@@ -73,6 +73,15 @@ class Table:
         return row + self.first if self.numbers is None else int(self.numbers[row])
 
 
+def no_column(source: str, name: str, known: Iterable[str], what: str = "") -> InputError:
+    """The error for a column that is not there, with the nearest name that is."""
+    names = list(known)
+    listed = ", ".join(names[:8]) + ", …" * (len(names) > 8)
+    return InputError(
+        f"{source} has no column {name!r}{what}{did_you_mean(name, names)} (its {len(names)} columns: {listed})"
+    )
+
+
 def polars_or_error() -> Any:
     """The module, or an error that says what to install."""
     try:
@@ -101,14 +110,14 @@ def read_table(source: Any, name: str | None = None) -> Table:
             what = "is a folder" if path.is_dir() else "is not there"
             raise DataMissingError(f"{path} {what}; give the path of a .csv, .tsv or .parquet file")
         if path.stat().st_size == 0:
-            raise TableError(f"{path} is empty; write a header with the columns' names, and rows below it")
+            raise InputError(f"{path} is empty; write a header with the columns' names, and rows below it")
         table = _read_parquet(pl, path) if path.suffix.lower() in PARQUET_SUFFIXES else _read_text(pl, path)
     elif is_table(source):
         table = Table(name or "the table", _from_frame(pl, source, name or "the table"), first=0)
     else:
-        raise TableError(f"a {type(source).__name__} is no table; give a polars or pandas frame, or the path of a file")
+        raise InputError(f"a {type(source).__name__} is no table; give a polars or pandas frame, or the path of a file")
     if not len(table):
-        raise TableError(f"{table.source} has {len(table.names)} columns and no rows; add rows")
+        raise InputError(f"{table.source} has {len(table.names)} columns and no rows; add rows")
     return table
 
 
@@ -117,7 +126,7 @@ def _read_parquet(pl: Any, path: Path) -> Table:
         frame = pl.read_parquet(path, glob=False)
     except Exception as error:  # polars' errors have no common base, and panics are among them
         reason = short(str(error).splitlines()[0] if str(error) else type(error).__name__, 120)
-        raise TableError(
+        raise InputError(
             f"{path} cannot be read as Parquet ({reason}); it is cut off or of another kind: write or copy it again"
         ) from error
     return Table(str(path), frame)
@@ -156,7 +165,7 @@ def _require_names(source: str, names: list[str]) -> None:
     for i, name in enumerate(names):
         if name in names[:i]:
             places = " and ".join(str(place + 1) for place, other in enumerate(names) if other == name)
-            raise TableError(f"{source} has two columns named {name!r} (columns {places}); rename one of them")
+            raise InputError(f"{source} has two columns named {name!r} (columns {places}); rename one of them")
 
 
 @dataclass(frozen=True)
@@ -191,13 +200,13 @@ def _read_text(pl: Any, path: Path) -> Table:
         form, where = _as_windows(path, form)
         warnings.warn(
             f"{where} is not UTF-8; the file was read as Latin-1 (Windows-1252): check its names, or write it as UTF-8",
-            TableWarning,
+            FedHiPWarning,
             stacklevel=4,
         )
         names = [name.strip() or UNNAMED for name in _first_record(path, form)]
         frame = _parsed(pl, path, form)
     if frame.width != len(names):
-        raise TableError(f"{path} has a header of {len(names)} names, and {frame.width} columns; correct the header")
+        raise InputError(f"{path} has a header of {len(names)} names, and {frame.width} columns; correct the header")
     frame.columns = names
     numbers = None
     # What a short row lacks is missing, and its last cell is: rows that end in one are looked at again.
@@ -217,9 +226,9 @@ def _head(path: Path) -> bytes:
         head = file.read(_HEAD)
     for magic, what in _MAGIC.items():
         if head.startswith(magic):
-            raise TableError(f"{path} is {what}, not text; save it as CSV, or give it the name of what it is")
+            raise InputError(f"{path} is {what}, not text; save it as CSV, or give it the name of what it is")
     if b"\0" in head and not head.startswith((b"\xff\xfe", b"\xfe\xff")):
-        raise TableError(f"{path} is not text (a zero byte is in it); save it as CSV in UTF-8")
+        raise InputError(f"{path} is not text (a zero byte is in it); save it as CSV in UTF-8")
     return head
 
 
@@ -243,7 +252,7 @@ def _unquoted(line: str) -> str:
 def _first_record(path: Path, form: _Format) -> list[str]:
     names = next(form.records(path), [])
     if not any(name.strip() for name in names):
-        raise TableError(f"{path} begins with an empty line; the first line names the columns")
+        raise InputError(f"{path} begins with an empty line; the first line names the columns")
     return names
 
 
@@ -260,14 +269,14 @@ def _parsed(pl: Any, path: Path, form: _Format) -> Any:
             raise_if_empty=False,
         )
     except MemoryError as error:
-        raise TableError(f"{path} does not fit in memory; write it as Parquet, or with fewer columns") from error
+        raise InputError(f"{path} does not fit in memory; write it as Parquet, or with fewer columns") from error
     except Exception as error:  # polars' errors have no common base
         if "utf-8" in str(error) or "utf8" in str(error):
             raise UnicodeDecodeError("utf-8", b"", 0, 1, "invalid") from error
         names = [name.strip() or UNNAMED for name in _first_record(path, form)]
         _require_full_rows(path, form, names)
         reason = short(str(error).splitlines()[0] if str(error) else type(error).__name__, 120)
-        raise TableError(f"{path} cannot be read ({reason}){_open_quote(path, form)}; write it again") from error
+        raise InputError(f"{path} cannot be read ({reason}){_open_quote(path, form)}; write it again") from error
 
 
 def _require_full_rows(path: Path, form: _Format, names: list[str]) -> None:
@@ -275,7 +284,7 @@ def _require_full_rows(path: Path, form: _Format, names: list[str]) -> None:
     for number, record in enumerate(form.records(path)):
         if record and len(record) != len(names):
             named = f"ends before column {names[len(record)]!r}" if len(record) < len(names) else "has cells too many"
-            raise TableError(
+            raise InputError(
                 f"{path}, row {number} {named}: it has {len(record)} cells, and the header names {len(names)} columns; "
                 "complete it, or put text with a separator in quotes"
             )

@@ -17,9 +17,9 @@ from fedhip.data.tables.cells import Floats, parse_numbers, parse_text, present,
 from fedhip.data.tables.description import Column, Description
 from fedhip.data.tables.drafting import draft
 from fedhip.data.tables.encoder import encode, fill, fill_from
-from fedhip.data.tables.errors import TableError, TableWarning, no_column
-from fedhip.data.tables.reader import Table, read_table
+from fedhip.data.tables.reader import Table, no_column, read_table
 from fedhip.data.tables.report import column_report
+from fedhip.errors import ColumnWarning, InputError
 
 if TYPE_CHECKING:
     import polars as pl
@@ -111,11 +111,11 @@ def load_table(
     given: dict[str, Any] = {"label": label, "client": client, "group": group, "weight": weight}
     if description is None:
         if label is None:
-            raise TableError(f"{table.source} needs a column that says what is to be predicted; name it with --label")
+            raise InputError(f"{table.source} needs a column that says what is to be predicted; name it with --label")
         found = draft(table, **given, drop=drop).certain()
         for column in found.columns:
             if column.note and column.kind == "number":
-                warnings.warn(f"{table.source}, column {column.name!r}: {column.note}", TableWarning, stacklevel=2)
+                warnings.warn(f"{table.source}, column {column.name!r}: {column.note}", ColumnWarning, stacklevel=2)
         expect = False
     else:
         found, expect = _with_roles(table, description, drop=drop, **given), True
@@ -175,7 +175,7 @@ def _with_roles(
     """The description with the columns that are named beside it."""
     labels = description.labels if label is None else (label,) if isinstance(label, str) else tuple(label)
     if not labels:
-        raise TableError(f"{table.source} needs a column that says what is to be predicted; name it with --label")
+        raise InputError(f"{table.source} needs a column that says what is to be predicted; name it with --label")
     roles: dict[str, Any] = {
         "client": description.client if client is None else client,
         "group": description.group if group is None else group,
@@ -201,7 +201,7 @@ def _require_roles(table: Table, description: Description) -> None:
     for name in table.names:
         if name not in description.roles and name not in {column.name for column in description.columns}:
             warnings.warn(
-                f"{table.source}, column {name!r} is not described, and is not used", TableWarning, stacklevel=4
+                f"{table.source}, column {name!r} is not described, and is not used", ColumnWarning, stacklevel=4
             )
 
 
@@ -243,7 +243,7 @@ def _classes(table: Table, column: str, missing: tuple[str, ...]) -> tuple[NDArr
     if not numbers.null_count():
         broken = numbers.filter(numbers != numbers.round(0))
         if broken.n_unique() > _MOST_FRACTIONS:
-            raise TableError(
+            raise InputError(
                 f"{table.source}, column {column!r} holds {numbers.n_unique():,} different numbers, such as "
                 f"{broken[0]:g}, which are no classes; predict them with --task regression, or name another --label"
             )
@@ -264,9 +264,9 @@ def _weights(table: Table, name: str, missing: tuple[str, ...]) -> Floats:
     found = values_of(table, Column(name, "number"), cells)
     if (found < 0).any():
         row = int((found < 0).argmax())
-        raise TableError(f"{table.at(row, name)}: the weight is {found[row]:g}; give numbers of at least 0")
+        raise InputError(f"{table.at(row, name)}: the weight is {found[row]:g}; give numbers of at least 0")
     if not found.any():
-        raise TableError(f"{table.source}, column {name!r}: every weight is 0; give some row a weight")
+        raise InputError(f"{table.source}, column {name!r}: every weight is 0; give some row a weight")
     return found
 
 
@@ -276,12 +276,12 @@ def _require_federation(table: Table, description: Description, rows: TableRows)
         answers = rows.labels if rows.targets is None else rows.targets[:, place]
         if (answers == answers[0]).all():
             value = rows.class_names[0] if rows.targets is None else f"{answers[0]:g}"
-            raise TableError(
+            raise InputError(
                 f"{table.source}, column {name!r} is {value!r} in every row, so there is nothing to predict; name "
                 "another --label"
             )
     if rows.clients is not None and len(rows) > 1 and len(np.unique(rows.clients)) == len(rows):
-        raise TableError(
+        raise InputError(
             f"{table.source}, column {description.client!r} has another value in each of its {len(rows):,} rows, so "
             "every row would be a client of its own; name the column of the owners with --client"
         )
@@ -310,11 +310,11 @@ def _require_no_giveaway(table: Table, description: Description, rows: TableRows
             same = _same_text(table, column.name, label, missing)
             told = f"{table.source}, column {column.name!r} {'is' if same else 'says'} the label {label!r} in every row"
             if same:
-                raise TableError(f"{told}, so that nothing would be predicted; drop it (--drop {column.name})")
+                raise InputError(f"{told}, so that nothing would be predicted; drop it (--drop {column.name})")
             if len(table) >= 20:
                 warnings.warn(
                     f"{told}: if it is not known before the label is, drop it (--drop {column.name})",
-                    TableWarning,
+                    ColumnWarning,
                     stacklevel=3,
                 )
 

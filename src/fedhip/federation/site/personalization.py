@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from fedhip.core.errors import FedHiPError
+from fedhip.errors import FedHiPError
 from fedhip.federation.agreement.agreement import LIFT_FIELDS, Agreement
 from fedhip.federation.status_codes import SiteCode, SiteRefusalError
 from fedhip.federation.sums.head import federation_of_sites, fit_head, ridge_of
@@ -151,7 +151,7 @@ def _write(
     if head.name != RIDGE:
         results |= {"head": head.name, "settings": dict(head.settings)}
     if received.lift is not None:
-        add_lift(results, plan_of(agreement).told(received.lift))
+        add_lift(results, plan_of(agreement).to_dict(received.lift))
     details = details_of(outcome, agreement.classes, type(head))
     refresh(results, details)
     models = [

@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from fedhip.core.errors import StatisticsError
+from fedhip.errors import StatisticsError
 from fedhip.federation.errors import MessageError
 from fedhip.federation.status_codes import SiteCode, SiteRefusalError
 from fedhip.federation.sums.head import federation_of_sites, fit_head, head_digest, head_from_message
@@ -181,7 +181,7 @@ def scales_of(agreement: Agreement, scale: float | None) -> dict[str, float]:
 
 def scale_vector(squares: float, number: int) -> Vector:
     """A site's two sums."""
-    from fedhip.core.logistic.sums import LossError
+    from fedhip.errors import LossError
 
     if not squares < 2.0 ** (_PARTS * _PART_BITS - _SQUARE_BITS):
         raise LossError(

