@@ -85,6 +85,8 @@ class Model:
         Of prediction sets (`fedhip.core.conformal`): a set of coverage "0.9" holds the classes that are no farther than
         q behind the highest score; an interval reaches q to either side, for each target. Like the temperature they
         are not in the file. None for infinity.
+    table : mapping or None
+        What turns a table into the features (`fedhip.data.tables.Description.to_dict`), where they come from one.
     """
 
     client: str | None
@@ -105,6 +107,7 @@ class Model:
     lift: Lift | None = None
     task: str = "classification"
     thresholds: Mapping[str, list[float | None]] = field(default_factory=dict)
+    table: Mapping[str, Any] | None = None
 
     def __post_init__(self) -> None:
         if self.head != RIDGE and self.intercept is None:
@@ -215,6 +218,7 @@ class Model:
         kind = {} if self.head == RIDGE else {"head": self.head, "settings": dict(self.settings)}
         lift = {} if self.lift is None else {"lift": self.lift.description}
         task = {} if self.task == "classification" else {"task": self.task}
+        table = {} if self.table is None else {"table": dict(self.table)}
         return {
             "client": self.client,
             "class_names": list(self.class_names),
@@ -228,6 +232,7 @@ class Model:
             **kind,
             **lift,
             **task,
+            **table,
         }
 
 

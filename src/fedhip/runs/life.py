@@ -271,7 +271,13 @@ class _State:
                 draft.write_statistics(client, self.statistics[client]())
             draft.write_model(
                 global_model(
-                    federation, run.class_names, self.held.backbone, head=head, lift=self.held.lift, task=run.task
+                    federation,
+                    run.class_names,
+                    self.held.backbone,
+                    head=head,
+                    lift=self.held.lift,
+                    task=run.task,
+                    table=self.held.table,
                 )
             )
             self.results["beta"], self.details["fold_betas"] = federation.beta, list(federation.fold_betas)
@@ -408,6 +414,7 @@ class _State:
             head=head,
             lift=self.held.lift,
             task=self.run.task,
+            table=self.held.table,
         )
 
     def _stale(self, event: str, client: str | None) -> str | None:

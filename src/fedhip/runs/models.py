@@ -35,6 +35,7 @@ def personal_model(
     head: Head | None = None,
     lift: Lift | None = None,
     task: str = "classification",
+    table: Mapping[str, Any] | None = None,
 ) -> Model:
     """A client's model; `own` is the digest of its statistics. A ridge, unless a head is given."""
     return Model(
@@ -49,6 +50,7 @@ def personal_model(
         own=own,
         lift=lift,
         task=task,
+        table=table,
         **_solved(federation, model, head),
     )
 
@@ -60,6 +62,7 @@ def global_model(
     head: Head | None = None,
     lift: Lift | None = None,
     task: str = "classification",
+    table: Mapping[str, Any] | None = None,
 ) -> Model:
     """The model of a client that nobody knows. A ridge, unless a head is given."""
     return Model(
@@ -73,6 +76,7 @@ def global_model(
         total=federation.digest,
         lift=lift,
         task=task,
+        table=table,
         **_solved(federation, federation.common if head is None else head.common, head),
     )
 

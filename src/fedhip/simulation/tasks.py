@@ -23,6 +23,7 @@ from fedhip.core.choice.conformal import common_threshold, require_coverage, thr
 from fedhip.core.exact.columns import Columns, Survey
 from fedhip.core.targets import Targets, weight_unit
 from fedhip.data import Dataset, FeatureSet, Partition, divide_rows
+from fedhip.data.tables import TableRows
 from fedhip.errors import ColumnError, InputError
 from fedhip.simulation.client import Client, LabelledRows
 from fedhip.utils.parallel import in_order
@@ -48,7 +49,9 @@ def task_named(name: str) -> Task:
     raise InputError(f"task is {name!r}; give {', '.join(map(repr, TASKS[:-1]))} or {TASKS[-1]!r}")
 
 
-def divide(data: FeatureSet | Dataset, scheme: str | None, num_clients: int | None, **parameters: Any) -> Partition:
+def divide(
+    data: FeatureSet | Dataset | TableRows, scheme: str | None, num_clients: int | None, **parameters: Any
+) -> Partition:
     """Rows among clients, as `divide_rows`; those of real targets are dealt without regard to them."""
     if isinstance(data, Dataset) or data.task == "classification":
         return divide_rows(data.labels, data.clients, scheme, num_clients, groups=data.groups, **parameters)
@@ -56,7 +59,8 @@ def divide(data: FeatureSet | Dataset, scheme: str | None, num_clients: int | No
         raise InputError(f"--partition {scheme} divides rows by class, and --task {data.task} has none; take iid")
     if scheme is None and data.clients is None:
         scheme = "iid"
-    return divide_rows(data.dealt_labels, data.clients, scheme, num_clients, groups=data.groups, **parameters)
+    dealt = np.zeros(len(data), np.int64)
+    return divide_rows(dealt, data.clients, scheme, num_clients, groups=data.groups, **parameters)
 
 
 def has_real_targets(rows: LabelledRows) -> bool:
