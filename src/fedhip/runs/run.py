@@ -47,6 +47,7 @@ from fedhip.methods.engine.closed import row_of
 from fedhip.runs import Ledger, Run, new_run, require_place
 from fedhip.runs.folder import Draft
 from fedhip.runs.models import global_model, personal_model
+from fedhip.runs.repeats import warn_of_repeats
 from fedhip.runs.report import RunRecord
 from fedhip.runs.report.findings import read_runs
 from fedhip.runs.results import add_balance, add_lift, details_of, refresh, results_of, rival_entry
@@ -56,7 +57,6 @@ from fedhip.simulation.lifting import LiftSettings, lift_clients, lifted_grid
 from fedhip.simulation.options import STANDARD, Alpha, Beta, RidgeOptions
 from fedhip.simulation.outcome import Outcome
 from fedhip.simulation.priors import PriorOption
-from fedhip.simulation.repeats import warn_of_repeats
 from fedhip.simulation.tasks import Task as TaskName
 from fedhip.simulation.tasks import divide, require_ridge, task_named
 from fedhip.utils.nearest import did_you_mean
