@@ -214,7 +214,7 @@ class Run:
     def _client(
         self, name: str, features: Any, labels: ArrayLike | None, split: ArrayLike | None, *, test_rows: bool = True
     ) -> tuple[Client, NDArray[np.int8] | None]:
-        from fedhip.runs.rows import divided, in_classes_of, whose_rows
+        from fedhip.runs.rows import client_and_rows, divided, in_classes_of
 
         what = f"what client {name!r} brings"
         if is_table(features):
@@ -226,7 +226,7 @@ class Run:
             raise InputError(f"{what} needs a label for each row; give labels")
         else:
             rows = feature_set(features, labels, split=split)
-        _, chosen = whose_rows(what, rows, name)
+        _, chosen = client_and_rows(what, rows, name)
         known = in_classes_of(self, what, rows, chosen)
         part = None if rows.split is None else rows.split[chosen]
         return divided(self, name, rows.features[chosen], known, part, test_rows=test_rows)
