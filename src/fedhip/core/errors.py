@@ -85,3 +85,7 @@ class NotConvergedWarning(UserWarning):
 
 class SingularSystemWarning(UserWarning):
     """The equations have no unique solution; the one of minimum norm was taken."""
+
+
+class MetricsError(FedHiPError, ValueError):
+    """There are no rows to measure on, or what was predicted for them are no numbers."""
