@@ -9,7 +9,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from types import MappingProxyType
 from typing import Any
 
@@ -20,10 +20,12 @@ from torch import Tensor
 
 from fedhip.core.affine import AffineModel
 from fedhip.core.balance import class_weights
+from fedhip.core.calibration import common_temperature, log_losses
 from fedhip.core.columns import COLUMN_BITS, Columns
 from fedhip.core.errors import EmptyClientError, FedHiPError
 from fedhip.core.fixedpoint import GridStatistics
 from fedhip.core.prior import NO_PRIOR, Prior
+from fedhip.core.tested import Tested
 from fedhip.data import FeatureSet, Partition, client_parts, split_of
 from fedhip.models import masked
 from fedhip.phases import (
@@ -35,8 +37,10 @@ from fedhip.phases import (
     Personalization,
     Report,
     RowEncoding,
+    calibration_rows,
     choose_beta,
     columns_of,
+    common_losses,
     silent,
 )
 from fedhip.priors import choose_client_priors, local_path, prior_alphas, traffic_with_priors
@@ -44,6 +48,8 @@ from fedhip.utils.parallel import MEMINFO, in_order, memory_available
 
 #: The ridges that `simulate` computes side by side.
 RIDGES = ("local", "global", "fedhip")
+#: Every client's own most frequent class, as a model to compare with.
+MAJORITY = "majority"
 #: Those that classes may count alike in.
 BALANCED = ("global", "fedhip")
 #: Statistics of all clients are held from phase 1 to 3 while they take no more than this part of the free memory.
@@ -57,7 +63,8 @@ class ClientResult:
     A client without training rows is tested with the global model and has no model of its own; one without test rows
     has no accuracies. `confusions` are (true, predicted, number) of its test rows that its own model gets wrong,
     `mistakes` the places of these rows among its test rows, with what was predicted. `priors` are those that the models
-    were tested with, by method.
+    were tested with, by method; `tested` has all that the tests gave, and `local_log_losses` what the temperature of
+    models of one client alone is chosen by.
     """
 
     client: str
@@ -70,6 +77,8 @@ class ClientResult:
     confusions: list[tuple[int, int, int]]
     mistakes: list[tuple[int, int]]
     priors: dict[str, Prior] = field(default_factory=dict)
+    tested: dict[str, Tested] = field(default_factory=dict)
+    local_log_losses: list[float] | None = None
 
     @property
     def alpha(self) -> float | None:
@@ -94,6 +103,8 @@ class Outcome:
 
     def traffic(self, method: str) -> tuple[int, int, int]:
         """Rounds, and the bytes that one client sends and receives."""
+        if method == MAJORITY:
+            return 0, 0, 0
         return traffic_with_priors(self.federation, method, self.prior_models)
 
     def summary(self, method: str) -> dict[str, float | None]:
@@ -189,6 +200,7 @@ def simulate(
     where classes count alike in the sum, they do not so in models of one client alone.
     """
     methods = tuple(methods)
+    ridges = tuple(method for method in methods if method != MAJORITY)
     ridge = RidgeOptions(standardize, intercept, balance, fraction_bits, columns)
     if prior and balance:
         raise BalancedPriorError(
@@ -216,7 +228,7 @@ def simulate(
     choices: dict[str, dict[str, tuple[float, Prior]]] = {}
     if prior:
         with watch("priors"):
-            choices = choose_client_priors(federation, training, methods, alpha, only_local_classes, tell)
+            choices = choose_client_priors(federation, training, ridges, alpha, only_local_classes, tell)
     personal: dict[str, Personalization] = {}
     if "fedhip" in methods:
         with watch("personalization"):
@@ -229,27 +241,42 @@ def simulate(
             for k, (client, found) in enumerate(zip(training, in_order(phase3, training, device), strict=True), 1):
                 personal[client.name] = found
                 tell("3 personalization", k, len(training))
-    local: dict[str, AffineModel] = {}
+    local: dict[str, LocalFit] = {}
     if "local" in methods:
         with watch("models of one client alone"):
-            models = in_order(lambda client: local_model(client, num_classes, ridge, device), training, device)
-            for k, (client, model) in enumerate(zip(training, models, strict=True), start=1):
-                local[client.name] = model
+            fits = in_order(
+                lambda client: LocalFit.of(client, num_classes, ridge, device, only_local_classes), training, device
+            )
+            for k, (client, fit) in enumerate(zip(training, fits, strict=True), start=1):
+                local[client.name] = fit
                 tell("trained alone", k, len(training))
     with watch("tests"):
         results = []
+        common = [own.global_log_losses for own in personal.values()]
+        if "global" in methods and not personal:
+            common = list(in_order(lambda client: common_losses(federation, client), training, device))
+        temperatures = {
+            "local": common_temperature(fit.losses for fit in local.values()),
+            "global": common_temperature(common),
+            "fedhip": common_temperature(own.log_losses for own in personal.values()),
+        }
         for client in clients:
             own = personal.get(client.name)
+            alone = local.get(client.name)
             mine = {
-                "local": local.get(client.name),
+                MAJORITY: majority_model(client, num_classes),
+                "local": None if alone is None else alone.model,
                 "global": federation.common,
                 "fedhip": federation.common if own is None else own.model,
             }
             tested = {method: mine[method] for method in methods}
             priors = {method: found for method, (_, found) in choices.get(client.name, {}).items()}
             everybody = federation.grid.counts
-            results.append(evaluate(client, tested, own, num_classes, only_local_classes, priors, everybody))
-    prior_models = tuple(len(prior_alphas(alpha)[method]) for method in methods) if prior else ()
+            found = evaluate(
+                client, tested, own, num_classes, only_local_classes, priors, everybody, temperatures=temperatures
+            )
+            results.append(replace(found, local_log_losses=None if alone is None else alone.losses))
+    prior_models = tuple(len(prior_alphas(alpha)[method]) for method in ridges) if prior else ()
     return Outcome(federation, methods, results, watch.seconds, prior_models)
 
 
@@ -348,24 +375,32 @@ def evaluate(
     everybody: Tensor | None = None,
     *,
     own: str = "fedhip",
+    temperatures: Mapping[str, float | None] = MappingProxyType({}),
 ) -> ClientResult:
     """Test every model on the client's test rows; with its prior, if it has one, among `everybody`'s class counts.
 
-    `own` is the method whose mistakes are kept.
+    `own` is the method whose mistakes are kept; `temperatures` make probabilities of scores, where they are known.
     """
     features, labels = client.test
     train_counts = np.bincount(client.train[1], minlength=num_classes)
     # A client that has seen nothing has no classes of its own to keep to.
     mask = torch.from_numpy(train_counts > 0) if only_local_classes and train_counts.any() else None
     accuracies: dict[str, float | None] = {}
+    tested: dict[str, Tested] = {}
     confusions: list[tuple[int, int, int]] = []
     mistakes: list[tuple[int, int]] = []
     for method, model in models.items():
         prior, counts = priors.get(method, NO_PRIOR), torch.from_numpy(train_counts)
         shift = None if prior.is_none or everybody is None else prior.temperature * prior.shift(counts, everybody)
-        predicted = None if model is None or not len(labels) else predict(model, features, mask, shift)
-        accuracies[method] = None if predicted is None else float((predicted == labels).mean())
-        if method == own and predicted is not None:
+        accuracies[method] = None
+        if model is None or not len(labels):
+            continue
+        temperature = temperatures.get(method) if shift is None else prior.temperature
+        groups = getattr(client, "test_groups", None)
+        tested[method] = Tested.of_scores(scored(model, features, mask, shift), labels, temperature, groups)
+        predicted = tested[method].predicted
+        accuracies[method] = float((predicted == labels).mean())
+        if method == own:
             wrong = np.flatnonzero(predicted != labels)
             pairs, numbers = np.unique(np.stack((labels[wrong], predicted[wrong]), axis=1), axis=0, return_counts=True)
             confusions = [(int(t), int(p), int(n)) for (t, p), n in zip(pairs, numbers, strict=True)]
@@ -381,22 +416,63 @@ def evaluate(
         confusions,
         mistakes,
         dict(priors),
+        tested,
     )
 
 
-def predict(
+def scored(
     model: AffineModel, features: NDArray[Any], classes: Tensor | None = None, shift: Tensor | None = None
-) -> NDArray[np.int64]:
-    """The class of highest score for each row, among `classes` (d,) bool if given; `shift` (d,) is added to scores."""
+) -> Tensor:
+    """Scores (n, d), −∞ but for `classes` (d,) bool if given; `shift` (d,) is added to them."""
     scores = model.scores(features)
     if shift is not None:
         scores += shift.to(scores)
-    return np.asarray(masked(scores, classes).argmax(dim=1).cpu().numpy())
+    return masked(scores, classes)
+
+
+def predict(model: AffineModel, features: NDArray[Any], classes: Tensor | None = None) -> NDArray[np.int64]:
+    """The class of highest score for each row, among `classes` (d,) bool if given."""
+    return np.asarray(scored(model, features, classes).argmax(dim=1).cpu().numpy())
 
 
 def local_model(
     client: Client, num_classes: int, ridge: RidgeOptions = STANDARD, device: str | torch.device = "cpu"
 ) -> AffineModel:
     """The ridge of the client's rows alone, its penalty chosen by leave-one-out on them."""
-    path = local_path(client, num_classes, ridge.standardize, ridge.intercept, device)
-    return path.model(path.select())
+    return LocalFit.of(client, num_classes, ridge, device).model
+
+
+@dataclass(frozen=True)
+class LocalFit:
+    """The ridge of a client's rows alone, and its log-losses over temperatures, of rows left out."""
+
+    model: AffineModel
+    losses: list[float]
+
+    @classmethod
+    def of(
+        cls,
+        client: Client,
+        num_classes: int,
+        ridge: RidgeOptions = STANDARD,
+        device: str | torch.device = "cpu",
+        only_local_classes: bool = False,
+    ) -> LocalFit:
+        """With the penalty chosen by leave-one-out."""
+        path = local_path(client, num_classes, ridge.standardize, ridge.intercept, device)
+        chosen = path.select()
+        judged = calibration_rows(len(client.train[1]))
+        labels = torch.as_tensor(client.train[1])
+        mask = torch.bincount(labels, minlength=num_classes) > 0 if only_local_classes else None
+        losses = log_losses(masked(path.loo_scores(chosen)[judged], mask), labels[judged]).tolist()
+        return cls(path.model(chosen), losses)
+
+
+def majority_model(client: Client, num_classes: int) -> AffineModel | None:
+    """A model that answers with the client's most frequent class, the first of several; None without rows."""
+    features, labels = client.train
+    if not len(labels):
+        return None
+    bias = torch.zeros(num_classes, dtype=torch.float64)
+    bias[int(np.bincount(labels, minlength=num_classes).argmax())] = 1.0
+    return AffineModel(torch.zeros((features.shape[1], num_classes), dtype=torch.float64), bias)

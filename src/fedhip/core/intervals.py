@@ -99,8 +99,8 @@ def estimate(measure: Measure, scale: Scale, groups: NDArray[np.int64] | None = 
 def over_clients(estimates: Sequence[Estimate], scale: Scale) -> dict[str, float | None]:
     """The unweighted mean over clients, with the interval of such a mean over clients like these.
 
-    One client's interval is its own. The deviation is never below what the clients' own intervals allow: clients that
-    agree by chance do not make a mean certain.
+    One client's interval is its own. The mean is never more certain than the clients' own intervals allow: clients that
+    agree by chance prove nothing.
     """
     if not estimates:
         return {"mean": None, "low": None, "high": None}
@@ -108,21 +108,28 @@ def over_clients(estimates: Sequence[Estimate], scale: Scale) -> dict[str, float
     mean, number = float(values.mean()), len(values)
     if number == 1:
         return {"mean": mean, "low": estimates[0].low, "high": estimates[0].high}
-    halves = np.array([(f.high - f.low) / (2.0 * Z) for f in estimates if f.low is not None and f.high is not None])
-    within = float(halves @ halves) / max(len(halves), 1) / number
-    variance = max(float(values.var(ddof=1)) / number, within)
-    quantile = student(number - 1)
-    if variance == 0.0 and len(halves) < number:
-        return {"mean": mean, "low": None, "high": None}
-    if scale.share and variance > 0.0:
-        if 0.0 < mean < 1.0:
-            rows = mean * (1.0 - mean) / variance
-        else:  # Wilson's interval of n rows that are all right is Z²/(n + Z²) wide: that gives n
-            rows = number * max(0.5, Z / (2.0 * math.sqrt(variance * number)) - Z**2)
-        low, high = wilson(mean, rows, quantile)
+    quantile, between = student(number - 1), float(values.var(ddof=1)) / number
+    known = [found for found in estimates if found.low is not None and found.high is not None]
+    if scale.share:
+        worth = [mean * (1.0 - mean) / between] if between > 0.0 else []
+        if known:
+            worth.append(number * len(known) / sum(1.0 / rows_of(found) for found in known))
+        low, high = wilson(mean, min(worth), quantile) if worth else (None, None)
     else:
-        low, high = around(mean, math.sqrt(variance), quantile, scale)
+        halves = np.array([(f.high - f.low) / (2.0 * Z) for f in known if f.low is not None and f.high is not None])
+        within = float(halves @ halves) / max(len(halves), 1) / number
+        if between == 0.0 and len(known) < number:
+            return {"mean": mean, "low": None, "high": None}
+        low, high = around(mean, math.sqrt(max(between, within)), quantile, scale)
     return {"mean": mean, "low": low, "high": high}
+
+
+def rows_of(share: Estimate) -> float:
+    """How many rows Wilson's interval of a share is of: its ends are where (v − x)² = Z² x(1 − x)/n."""
+    end = share.low if share.value >= 0.5 else share.high
+    if end is None or end == share.value:
+        return math.inf
+    return Z**2 * end * (1.0 - end) / (share.value - end) ** 2
 
 
 def wilson(share: float, rows: float, quantile: float = Z) -> tuple[float, float]:

@@ -9,8 +9,9 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 from torch import Tensor
 
-from fedhip.core.affine import AffineModel
+from fedhip.core.calibration import common_temperature
 from fedhip.core.prior import Prior
+from fedhip.core.tested import Tested
 from fedhip.heads import Head
 from fedhip.heads.options import Option
 from fedhip.heads.round import HeadRound, run_head
@@ -20,21 +21,32 @@ from fedhip.methods.protocol import Evaluation, MethodInfo, MethodRun
 from fedhip.models import masked
 from fedhip.phases import Client
 from fedhip.priors import local_path, prior_bytes
-from fedhip.simulation import local_model, simulate
+from fedhip.simulation import LocalFit, simulate
 from fedhip.utils.parallel import in_order
 
 
 @dataclass(frozen=True)
 class ClosedTask(Task):
-    """What a method in closed form is given; `probe_size` is how many numbers are kept of the first client's scores."""
+    """What a method in closed form is given; `probe_size` is how many numbers are kept of the first client's scores.
+
+    `tested` has what tests gave, by client.
+    """
 
     probe_size: int = 0
     probe: list[float] = field(default_factory=list)
+    tested: dict[str, Tested] = field(default_factory=dict)
 
     def accuracy(
-        self, client: Client, scores: Callable[[Tensor], Tensor] | None, prior: Prior | None = None
+        self,
+        client: Client,
+        scores: Callable[[Tensor], Tensor] | None,
+        prior: Prior | None = None,
+        temperature: float | None = None,
     ) -> float | None:
-        """On the client's test rows, of scores (n, d) from features (n, m) in float64."""
+        """On the client's test rows, of scores (n, d) from features (n, m) in float64.
+
+        `temperature` makes probabilities of them; without one there are none, unless the prior has one.
+        """
         if scores is None or not len(client.test[1]):
             return None
         features, labels = self.tensors(client.test)
@@ -42,8 +54,11 @@ class ClosedTask(Task):
         self.look(client, found)
         if prior is not None:
             found = prior.apply(found, self.counts(client), self.all_counts)
-        predicted = masked(found, self.local_classes(client)).argmax(dim=1)
-        return float((predicted == labels).double().mean())
+            temperature = temperature if prior.is_none else 1.0
+        found = masked(found, self.local_classes(client))
+        groups = getattr(client, "test_groups", None)
+        self.tested[client.name] = Tested.of_scores(found, labels.cpu().numpy(), temperature, groups)
+        return float((found.argmax(dim=1) == labels).double().mean())
 
     def look(self, client: Client, scores: Tensor) -> None:
         """Keep a sketch of the first client's scores, if one is asked for."""
@@ -93,6 +108,7 @@ def row_of(found: HeadRound) -> MethodRun:
         down=down,
         alphas=[client.alpha for client in found.clients],
         priors=found.priors,
+        tested={client.client: client.tested.get(found.head.method) for client in found.clients},
     )
 
 
@@ -107,8 +123,11 @@ def one_shot(
     down: int,
     alphas: list[float | None] | None = None,
     priors: Mapping[str, Prior] | None = None,
+    tested: Mapping[str, Tested | None] | None = None,
 ) -> MethodRun:
-    """A run whose history is its end."""
+    """A run whose history is its end; `tested` is what the task's own tests gave, where it is not given."""
+    if tested is None:
+        tested = task.tested if isinstance(task, ClosedTask) else {}
     known = [value for value in accuracy if value is not None]
     end = Evaluation(rounds, float(np.mean(known)) if known else None, seconds, up, down)
     every = [priors.get(client.name) for client in task.clients] if priors else None
@@ -124,6 +143,7 @@ def one_shot(
         [end],
         priors=every,
         probe=(task.probe or None) if isinstance(task, ClosedTask) else None,
+        tested=[tested.get(client.name) for client in task.clients],
     )
 
 
@@ -131,9 +151,11 @@ def one_shot(
 def run_local(task: ClosedTask) -> MethodRun:
     """The ridge of each client's rows alone."""
     began = time.perf_counter()
-    models: dict[str, AffineModel] = {}
+    models: dict[str, LocalFit] = {}
     found = in_order(
-        lambda client: local_model(client, task.num_classes, task.ridge, task.device), task.training, task.device
+        lambda client: LocalFit.of(client, task.num_classes, task.ridge, task.device, task.only_local_classes),
+        task.training,
+        task.device,
     )
     for done, (client, model) in enumerate(zip(task.training, found, strict=True), start=1):
         models[client.name] = model
@@ -145,10 +167,10 @@ def run_local(task: ClosedTask) -> MethodRun:
 
     priors = task.priors(scored)
     seconds = time.perf_counter() - began
-    accuracy = []
+    accuracy, temperature = [], common_temperature(fit.losses for fit in models.values())
     for client in task.clients:
-        scores = models[client.name].scores if client.name in models else None
-        accuracy.append(task.accuracy(client, scores, priors.get(client.name)))
+        scores = models[client.name].model.scores if client.name in models else None
+        accuracy.append(task.accuracy(client, scores, priors.get(client.name), temperature))
     sent = prior_bytes(task.num_classes) if priors else 0
     return one_shot("local", task, accuracy, rounds=0, seconds=seconds, up=sent, down=sent, priors=priors)
 
@@ -196,4 +218,5 @@ def _global(task: ClosedTask) -> MethodRun:
         up=up,
         down=down,
         priors={client.client: client.priors["global"] for client in outcome.clients if "global" in client.priors},
+        tested={client.client: client.tested.get("global") for client in outcome.clients},
     )

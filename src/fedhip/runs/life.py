@@ -11,7 +11,7 @@ who is present, and since these are here then, all clients re-run phase 3 at onc
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from types import MappingProxyType
 from typing import Any
@@ -21,6 +21,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from fedhip.core.calibration import common_temperature
 from fedhip.core.errors import DimensionError
 from fedhip.core.fixedpoint import GridStatistics
 from fedhip.core.prior import NO_PRIOR
@@ -32,13 +33,13 @@ from fedhip.heads.options import numbers_of, options_of
 from fedhip.heads.task import Task
 from fedhip.lifting import lift_clients
 from fedhip.models import Model
-from fedhip.phases import Client, Federation, choose_beta
+from fedhip.phases import Client, Federation, Personalization, choose_beta, common_losses
 from fedhip.priors import choose_client_priors
 from fedhip.runs.errors import ClientJoinedError, ClientRowsError, LastClientError
 from fedhip.runs.folder import Run, changed_run
 from fedhip.runs.models import global_model, personal_model
 from fedhip.runs.results import put_client, refresh, remove_client
-from fedhip.simulation import ClientResult, evaluate, local_model
+from fedhip.simulation import MAJORITY, ClientResult, LocalFit, evaluate, majority_model
 from fedhip.utils.parallel import in_order, one_thread
 
 Json = dict[str, Any]
@@ -362,12 +363,20 @@ class _State:
             chosen = choose_client_priors(federation, everybody, beside, "loo", only_local, task.report)
             kept = {name: {m: prior for m, (_, prior) in found.items()} for name, found in chosen.items()}
         results = {}
+        alone = {
+            name: LocalFit.of(client, task.num_classes, task.ridge, only_local_classes=task.only_local_classes)
+            for name, client in self.again.items()
+            if "local" in beside
+        }
+        temperatures = self._temperatures(head, {name: own for name, (own, _) in owns.items()}, alone)
         for name, (personal, prior) in owns.items():
             client = self.again[name]
             models = {"global": federation.common, method: personal.model}
-            if "local" in beside:
-                models["local"] = local_model(client, task.num_classes, task.ridge)
-            results[name] = evaluate(
+            if (majority := majority_model(client, task.num_classes)) is not None:
+                models[MAJORITY] = majority
+            if name in alone:
+                models["local"] = alone[name].model
+            found = evaluate(
                 client,
                 {m: models[m] for m in self.results["methods"] if m in models},
                 personal,
@@ -376,8 +385,31 @@ class _State:
                 {**kept[name], method: prior} if with_priors and (everyone or kept[name]) else {},
                 federation.grid.counts,
                 own=method,
+                temperatures=temperatures,
             )
+            results[name] = replace(found, local_log_losses=alone[name].losses if name in alone else None)
         return results
+
+    def _temperatures(
+        self, head: Head, owns: Mapping[str, Personalization], alone: Mapping[str, LocalFit]
+    ) -> dict[str, float | None]:
+        """What makes probabilities of scores, by method: of those who are here and what is known of the others."""
+        others = [known for name, known in self.details["clients"].items() if name not in self.again]
+
+        def of(kept: str, new: Iterable[list[float]]) -> float | None:
+            return common_temperature([*(known.get(kept) for known in others), *new], self.details["temperatures"])
+
+        if self.run.head is Ridge:
+            common = of("global_log_losses", (own.global_log_losses for own in owns.values()))
+        else:  # the row of that name is of a ridge, and what is kept is the head's
+            common = common_temperature(common_losses(head.federation, client) for client in self.again.values())
+        return {
+            head.method: of("log_losses", (own.log_losses for own in owns.values())),
+            "global": common,
+            "local": common_temperature(
+                [*(known.get("local_log_losses") for known in others), *(fit.losses for fit in alone.values())]
+            ),
+        }
 
     def _losses_of_others(self) -> Tensor | None:
         """The summed losses of the federation's model, as far as they are known of those who are not here."""

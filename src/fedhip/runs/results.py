@@ -6,20 +6,21 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
-import torch
 
 from fedhip import __version__
-from fedhip.core.calibration import choose_temperature
+from fedhip.core.calibration import common_temperature
 from fedhip.heads import Head, Ridge
 from fedhip.methods import METHODS, MethodRun
 from fedhip.runs.folder import SCHEMA, head_of
+from fedhip.runs.measures import curves, gains_of, measured, put_gains, refresh_metrics, remove_gains
 from fedhip.simulation import BALANCED, ClientResult, Outcome, summarize
 
 Json = dict[str, Any]
 
-TITLES = {"local": "trained alone", "global": "global model", "fedhip": "personalized"}
+TITLES = {"majority": "majority class", "local": "trained alone", "global": "global model", "fedhip": "personalized"}
 #: Which phases a method's time is made of.
-_PHASES = {
+_PHASES: dict[str, tuple[str, ...]] = {
+    "majority": (),
     "local": ("models of one client alone",),
     "global": ("local training", "aggregation"),
     "fedhip": ("local training", "aggregation", "personalization"),
@@ -98,12 +99,28 @@ def details_of(outcome: Outcome, class_names: Sequence[str], head: type[Head] = 
     }
 
 
+def add_curves(details: Json, rivals: Sequence[MethodRun]) -> None:
+    """What the report draws of rivals, beside what it has of the run's own models."""
+    for rival in rivals:
+        for known, tested in zip(details["clients"].values(), rival.tested, strict=False):
+            if tested is not None:
+                known["curves"] = curves({rival.name: tested}) | known["curves"]
+
+
 def rival_entry(run: MethodRun, clients: Sequence[ClientResult]) -> Json:
     """A rival in the shape of the others; `note` and `diverged` say what a table must say of it."""
     alphas = run.alphas or [None] * len(clients)
+    tested = run.tested or [None] * len(clients)
     entries = [
-        {"client": client.client, "train": client.train, "test": client.test, "accuracy": accuracy, "alpha": alpha}
-        for client, accuracy, alpha in zip(clients, run.accuracy, alphas, strict=True)
+        {
+            "client": client.client,
+            "train": client.train,
+            "test": client.test,
+            "accuracy": accuracy,
+            "alpha": alpha,
+            **measured(found),
+        }
+        for client, accuracy, alpha, found in zip(clients, run.accuracy, alphas, tested, strict=True)
     ]
     return {
         "accuracy": {},
@@ -131,6 +148,7 @@ def client_entry(result: ClientResult, method: str, own: str = Ridge.method) -> 
         "test": result.test,
         "accuracy": result.accuracy.get(method),  # rivals are not run again for a client that joins
         "alpha": result.alpha if method == own else None,
+        **measured(result.tested.get(method)),
     }
 
 
@@ -148,6 +166,8 @@ def client_details(result: ClientResult) -> Json:
         "loo_chosen": None if personal is None else personal.estimate,
         "log_losses": None if personal is None else personal.log_losses,
         "global_log_losses": None if personal is None else personal.global_log_losses,
+        "local_log_losses": result.local_log_losses,
+        "curves": curves(result.tested),
         # What accuracies were measured with, by method; no smoothing: no prior.
         "priors": {
             method: {"temperature": prior.temperature, "smoothing": None if prior.is_none else prior.smoothing}
@@ -162,6 +182,7 @@ def refresh(results: Json, details: Json) -> None:
     for method in results["methods"].values():
         entries = method["per_client"]
         method["accuracy"] = summarize([e["accuracy"] for e in entries], [e["test"] for e in entries])
+    refresh_metrics(results, details)
     curves = [c["loo_accuracy"] for c in details["clients"].values() if c["loo_accuracy"] is not None]
     chosen = [c["loo_chosen"] for c in details["clients"].values() if c["loo_chosen"] is not None]
     results["leave_one_out"] = (
@@ -181,10 +202,7 @@ def refresh(results: Json, details: Json) -> None:
 
 def _temperature(details: Json, losses: str) -> float | None:
     """One for all clients: to one with a few easy rows its own would be nearly 0, and every answer certain."""
-    known = [client[losses] for client in details["clients"].values() if client[losses] is not None]
-    if not known:
-        return None
-    return choose_temperature(torch.tensor(known, dtype=torch.float64).sum(dim=0), details["temperatures"])
+    return common_temperature((client[losses] for client in details["clients"].values()), details["temperatures"])
 
 
 def remove_client(results: Json, details: Json, client: str) -> None:
@@ -192,6 +210,7 @@ def remove_client(results: Json, details: Json, client: str) -> None:
     results.pop("recommendation", None)  # the client's rows are among those it counts
     for method in results["methods"].values():
         method["per_client"] = [entry for entry in method["per_client"] if entry["client"] != client]
+    remove_gains(results, client)
     details["clients"].pop(client, None)
     details["examples"] = [example for example in details["examples"] if example["client"] != client]
 
@@ -205,9 +224,11 @@ def put_client(results: Json, details: Json, result: ClientResult) -> None:
         places = [i for i, old in enumerate(entry["per_client"]) if old["client"] == result.client]
         if places:
             if method not in result.accuracy:  # nobody ran it again
-                before = entry["per_client"][places[0]]
-                new |= {"accuracy": before["accuracy"], "alpha": before["alpha"]}
+                new = {**entry["per_client"][places[0]], "train": result.train, "test": result.test}
             entry["per_client"][places[0]] = new
         else:
             entry["per_client"].append(new)
+    put_gains(results, [gains_of(result.client, result.tested, own)])
+    before = details["clients"].get(result.client, {}).get("curves", {})
     details["clients"][result.client] = client_details(result)
+    details["clients"][result.client]["curves"] = before | details["clients"][result.client]["curves"]

@@ -51,12 +51,14 @@ from fedhip.priors import PriorOption
 from fedhip.runs import Ledger, Run, new_run, require_place
 from fedhip.runs.errors import MethodNameError
 from fedhip.runs.folder import Draft
+from fedhip.runs.measures import gains_of, put_gains
 from fedhip.runs.models import global_model, personal_model
 from fedhip.runs.report import RunRecord
 from fedhip.runs.report.findings import read_runs
-from fedhip.runs.results import add_balance, add_lift, details_of, refresh, results_of, rival_entry
+from fedhip.runs.results import add_balance, add_curves, add_lift, details_of, refresh, results_of, rival_entry
 from fedhip.simulation import (
     BALANCED,
+    MAJORITY,
     RIDGES,
     STANDARD,
     Outcome,
@@ -366,7 +368,7 @@ def run_round(
             features.num_classes,
             alpha=settings.alpha,
             beta=settings.beta,
-            methods=[name for name in settings.methods if name in RIDGES],
+            methods=[MAJORITY, *(name for name in settings.methods if name in RIDGES)],
             only_local_classes=settings.only_local_classes,
             prior=settings.prior == "client",
             **vars(ridge),
@@ -400,7 +402,9 @@ def run_round(
             add_lift(results, lifted)
         if ridge.balance:
             add_balance(results, class_weights(outcome.federation.grid.counts).tolist())
+        put_gains(results, [gains_of(client.client, client.tested, head.method) for client in own.clients])
         details = details_of(own, features.class_names, head)
+        add_curves(details, rivals)
         refresh(results, details)
         if images is not None:
             (findings,) = read_runs([RunRecord("", results, details, "", [])])
@@ -450,7 +454,13 @@ def _head_task(
 def beside(outcome: Outcome, found: HeadRound) -> Outcome:
     """The outcome of a round with the models of another head as the clients' own, tested beside the others."""
     clients = [
-        replace(own, accuracy=before.accuracy | own.accuracy, priors=before.priors | own.priors)
+        replace(
+            own,
+            accuracy=before.accuracy | own.accuracy,
+            priors=before.priors | own.priors,
+            tested=before.tested | own.tested,
+            local_log_losses=before.local_log_losses,
+        )
         for before, own in zip(outcome.clients, found.clients, strict=True)
     ]
     return replace(outcome, clients=clients)

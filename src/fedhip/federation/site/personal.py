@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
@@ -63,7 +63,9 @@ class Sum:
 
 def personalize(out: Path, client: Client, received: Sum, agreement: Agreement, data: Path) -> ClientResult:
     """Choose α and priors on the site's own rows, solve its model, and write all to `out`, whole or not at all."""
-    from fedhip.simulation import Stopwatch, evaluate, local_model
+    from fedhip.core.calibration import common_temperature
+    from fedhip.heads import head_named
+    from fedhip.simulation import MAJORITY, LocalFit, Stopwatch, evaluate, majority_model
     from fedhip.utils.parallel import one_thread
 
     watch = Stopwatch()
@@ -77,11 +79,19 @@ def personalize(out: Path, client: Client, received: Sum, agreement: Agreement, 
                 SiteCode.TOTAL, f"the sum that came does not fit this site's rows: {error}"
             ) from error
     with watch("models of one client alone"), one_thread():
-        alone = local_model(client, d, ridge_of(agreement))
+        alone = LocalFit.of(client, d, ridge_of(agreement), only_local_classes=only_local)
     local, everybody, own = agreement.methods
     common = federation.common if head is None else head.common
-    models = {local: alone, everybody: common, own: personal.model}
-    result = evaluate(client, models, personal, d, only_local, priors, federation.grid.counts, own=own)
+    models = {MAJORITY: majority_model(client, d), local: alone.model, everybody: common, own: personal.model}
+    grid = head_named(agreement.head).temperatures
+    temperatures = {
+        local: common_temperature([alone.losses]),
+        everybody: common_temperature([personal.global_log_losses], grid),
+        own: common_temperature([personal.log_losses], grid),
+    }
+    counts = federation.grid.counts
+    result = evaluate(client, models, personal, d, only_local, priors, counts, own=own, temperatures=temperatures)
+    result = replace(result, local_log_losses=alone.losses)
     try:
         _write(out, federation, result, head, received, agreement, data, watch.seconds)
     except (FedHiPError, OSError) as error:
@@ -174,9 +184,10 @@ def _write(
 ) -> None:
     from fedhip.heads import head_named
     from fedhip.runs import Ledger, new_run
+    from fedhip.runs.measures import gains_of, put_gains
     from fedhip.runs.models import global_model, personal_model
     from fedhip.runs.results import add_lift, client_entry, details_of, refresh, results_of
-    from fedhip.simulation import Outcome
+    from fedhip.simulation import MAJORITY, Outcome
     from fedhip.utils.toml import write_toml
 
     personal = result.personal
@@ -190,13 +201,14 @@ def _write(
     results = results_of(outcome, config=config, title=title, seconds={})
     local, everybody, own = agreement.methods
     spent = {local: "models of one client alone", own: "personalization"}
-    for method in (local, everybody, own):
+    for method in (MAJORITY, local, everybody, own):
         results["methods"][method] = {
             "accuracy": {},
             "per_client": [client_entry(result, method, own)],
             "seconds": round(seconds.get(spent.get(method, ""), 0.0), 3),
-            **traffic_of(agreement, method, received.asks),
+            **traffic_of(agreement, local if method == MAJORITY else method, received.asks),
         }
+    put_gains(results, [gains_of(result.client, result.tested, own)])
     if head is not None:
         results |= {"head": head.name, "settings": dict(head.settings)}
     if received.lift is not None:
