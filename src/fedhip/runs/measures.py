@@ -17,6 +17,7 @@ from fedhip.core.intervals import Estimate, Scale, over_clients, wilson
 from fedhip.core.metrics import BINS, SCALES, Floats, expected_error
 from fedhip.core.paired import LEVEL, compare_rows, holm
 from fedhip.core.tested import Tested
+from fedhip.utils.words import decimal, percent
 
 Json = dict[str, Any]
 
@@ -24,6 +25,22 @@ Json = dict[str, Any]
 AGAINST = ("local", "global")
 #: What the ends of intervals and points of curves are rounded to: a file of 50 clients and 17 methods has 10,000.
 DIGITS = 6
+
+#: What a metric is called, and how it is written.
+TITLES = {
+    "accuracy": "accuracy",
+    "balanced_accuracy": "balanced accuracy",
+    "f1": "macro F1",
+    "sensitivity": "sensitivity",
+    "specificity": "specificity",
+    "auc": "AUC",
+    "log_loss": "log-loss",
+    "calibration_error": "calibration error",
+    "r2": "R²",
+    "rmse": "RMSE",
+    "mae": "MAE",
+}
+_PERCENT = ("accuracy", "balanced_accuracy", "f1", "sensitivity", "specificity")
 
 _DIFFERENCE = Scale(bottom=-1.0, top=1.0, more_is_better=True)
 
@@ -107,6 +124,20 @@ def refresh_metrics(results: Json, details: Json) -> None:
             method[metric] = found
     for gain in (results.get("gains") or {}).values():
         _sum_up(gain)
+
+
+def metrics_in(method: Json) -> Json:
+    """A method's metrics over clients, by name; those that a run of before has not are left out."""
+    return {name: method[name] for name in SCALES if name in method}
+
+
+def written(metric: str, value: float | None) -> str:
+    """A value of a metric: shares of rows in percent, everything else as a number."""
+    if metric in _PERCENT:
+        return percent(value)
+    if value is not None and metric in ("rmse", "mae"):
+        return f"{value:.3g}"
+    return decimal(value) if value is None or abs(value) < 100 else f"{value:.3g}"
 
 
 def estimate_of(entry: Json, metric: str) -> Estimate | None:

@@ -12,12 +12,25 @@ from fedhip.core.calibration import common_temperature
 from fedhip.heads import Head, Ridge
 from fedhip.methods import METHODS, MethodRun
 from fedhip.runs.folder import SCHEMA, head_of
-from fedhip.runs.measures import curves, gains_of, measured, put_gains, refresh_metrics, remove_gains
+from fedhip.runs.measures import TITLES as METRICS
+from fedhip.runs.measures import (
+    curves,
+    gains_of,
+    measured,
+    metrics_in,
+    put_gains,
+    refresh_metrics,
+    remove_gains,
+    written,
+)
 from fedhip.simulation import BALANCED, ClientResult, Outcome, summarize
+from fedhip.utils.words import count, listed, points
 
 Json = dict[str, Any]
 
 TITLES = {"majority": "majority class", "local": "trained alone", "global": "global model", "fedhip": "personalized"}
+#: What the models of a run are compared with, in a sentence.
+AGAINST_WORDS = {"local": "training alone", "global": "the global model"}
 #: Which phases a method's time is made of.
 _PHASES: dict[str, tuple[str, ...]] = {
     "majority": (),
@@ -138,6 +151,31 @@ def rival_entry(run: MethodRun, clients: Sequence[ClientResult]) -> Json:
 def title_of(method: str) -> str:
     """What a method is called in tables."""
     return TITLES.get(method) or (METHODS[method].title if method in METHODS else method)
+
+
+def metrics_in_words(results: Json) -> list[str]:
+    """What the run's own models reach beside accuracy, and who gains by them, a line each."""
+    own, lines = head_of(results).method, []
+    method = results["methods"].get(own, {})
+    found = {name: kept.get("pooled", kept["mean"]) for name, kept in metrics_in(method).items() if name != "accuracy"}
+    if known := {name: value for name, value in found.items() if value is not None}:
+        words = ", ".join(f"{METRICS[name]} {written(name, value)}" for name, value in known.items())
+        lines.append(f"{title_of(own)}: {words}")
+    for other, gain in (results.get("gains") or {}).items():
+        if gain["mean"] is None:
+            continue
+        ends = "" if gain["low"] is None else f" (95 % interval {points(gain['low'])} to {points(gain['high'])})"
+        named = [
+            f"{verb} {listed([repr(name) for name in names[:5]])}{' and others' if len(names) > 5 else ''}"
+            for verb, names in (("gain", gain["gains_beyond_chance"]), ("lose", gain["loses_beyond_chance"]))
+            if names
+        ]
+        lines.append(
+            f"against {AGAINST_WORDS[other]}: {points(gain['mean'])} points{ends}; {gain['better']} of "
+            f"{count(len(gain['per_client']), 'client')} better, {gain['worse']} worse; beyond chance "
+            f"{' and '.join(named) if named else 'nobody'}"
+        )
+    return lines
 
 
 def client_entry(result: ClientResult, method: str, own: str = Ridge.method) -> Json:

@@ -269,8 +269,8 @@ def seconds_by_phase(findings: Findings) -> str:
     return inline(figure, "seconds")
 
 
-def means_of_runs(names: Sequence[str], runs: Sequence[Sequence[Method]], width: int) -> str:
-    """Mean accuracy of every method in every run, a line for each run."""
+def means_of_runs(names: Sequence[str], runs: Sequence[Sequence[Method]], common: str | None, width: int) -> str:
+    """Mean accuracy of every method in every run, a line for each run; of the common one the interval too."""
     shown = list(dict.fromkeys((m.key, short(m.title, 20), m.colour, m.marker) for methods in runs for m in methods))
     columns = max(1, int(width / (34 + 7.5 * max(len(title) for _, title, *_ in shown))))
     figure, axes = axes_of(width, 60 + 20 * -(-len(shown) // columns) + 34 * len(runs))
@@ -278,6 +278,9 @@ def means_of_runs(names: Sequence[str], runs: Sequence[Sequence[Method]], width:
         means = [m.mean for m in methods if m.mean is not None]
         if means:
             axes.plot([min(means), max(means)], [place, place], color=colour("grid"), linewidth=3, zorder=1)
+        for m in methods:
+            if m.key == common and m.low is not None and m.high is not None:
+                axes.plot([m.low, m.high], [place, place], color=colour(m.colour), linewidth=1.6, zorder=2)
     for key, title, ink, marker in reversed(shown):
         found = [(m.mean, i) for i, methods in enumerate(runs) for m in methods if m.key == key and m.mean is not None]
         axes.scatter(

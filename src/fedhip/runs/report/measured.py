@@ -11,26 +11,11 @@ from typing import Any
 import numpy as np
 
 from fedhip.core.metrics import ROC_GRID, SCALES, Floats, expected_error
-from fedhip.runs.measures import AGAINST, pooled_bins
+from fedhip.runs.measures import AGAINST, pooled_bins, written
 from fedhip.runs.report.findings import Findings, Method
 from fedhip.utils.text import plain
-from fedhip.utils.words import decimal, number, percent
+from fedhip.utils.words import number
 
-#: What a metric is called, and how it is written.
-TITLES = {
-    "accuracy": "accuracy",
-    "balanced_accuracy": "balanced accuracy",
-    "f1": "macro F1",
-    "sensitivity": "sensitivity",
-    "specificity": "specificity",
-    "auc": "AUC",
-    "log_loss": "log-loss",
-    "calibration_error": "calibration error",
-    "r2": "R²",
-    "rmse": "RMSE",
-    "mae": "MAE",
-}
-_PERCENT = ("accuracy", "balanced_accuracy", "f1", "sensitivity", "specificity")
 #: Methods whose curves are drawn.
 _CURVES = 3
 
@@ -56,15 +41,6 @@ class Value:
         if self.low is None or self.high is None:
             return ""
         return f"{written(self.metric, self.low)} to {written(self.metric, self.high)}".replace("% to", " to")
-
-
-def written(metric: str, value: float | None) -> str:
-    """A value of a metric: shares of rows in percent, everything else as a number."""
-    if metric in _PERCENT:
-        return percent(value)
-    if value is not None and metric in ("rmse", "mae"):
-        return f"{value:.3g}"
-    return decimal(value) if value is None or abs(value) < 100 else f"{value:.3g}"
 
 
 def metrics_of(run: Findings) -> tuple[str, ...]:

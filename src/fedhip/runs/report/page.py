@@ -10,11 +10,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from fedhip.data.errors import MissingExtraError
+from fedhip.runs.measures import TITLES
 from fedhip.runs.report import curves, figures
 from fedhip.runs.report.comparison import Comparison, compare
 from fedhip.runs.report.findings import Findings, Method, read_runs, standard_error, thirds
 from fedhip.runs.report.measured import (
-    TITLES,
     Gain,
     gains_of_run,
     metrics_of,
@@ -89,7 +89,7 @@ def comparison_pictures(comparison: Comparison) -> dict[str, tuple[str, str]]:
         drawn = {}
         if any(run.tested for run in comparison.runs):
             methods = [run.methods for run in comparison.runs]
-            drawn["means"] = _twice(figures.means_of_runs, comparison.names, methods)
+            drawn["means"] = _twice(figures.means_of_runs, comparison.names, methods, comparison.key)
         if comparison.same_clients and any(comparison.differences):
             names = comparison.names[1:]
             drawn["differences"] = _twice(figures.differences_of_clients, names, comparison.differences)
