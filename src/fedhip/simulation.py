@@ -50,6 +50,8 @@ from fedhip.utils.parallel import MEMINFO, in_order, memory_available
 RIDGES = ("local", "global", "fedhip")
 #: Every client's own most frequent class, as a model to compare with.
 MAJORITY = "majority"
+#: What a run has in its table unless others are named.
+DEFAULT_METHODS = (MAJORITY, *RIDGES)
 #: Those that classes may count alike in.
 BALANCED = ("global", "fedhip")
 #: Statistics of all clients are held from phase 1 to 3 while they take no more than this part of the free memory.

@@ -58,6 +58,7 @@ from fedhip.runs.report.findings import read_runs
 from fedhip.runs.results import add_balance, add_curves, add_lift, details_of, refresh, results_of, rival_entry
 from fedhip.simulation import (
     BALANCED,
+    DEFAULT_METHODS,
     MAJORITY,
     RIDGES,
     STANDARD,
@@ -86,7 +87,7 @@ class RoundSettings:
 
     alpha: Alpha = "loo"
     beta: Beta = "auto"
-    methods: tuple[str, ...] = RIDGES
+    methods: tuple[str, ...] = DEFAULT_METHODS
     rounds: int = 200
     only_local_classes: bool = False
     prior: PriorOption = "none"
@@ -123,7 +124,7 @@ class RoundSettings:
                 "balanced classes are for models of the ridge, whose sum is weighted in closed form; "
                 f"leave out --head {self.head}, or --balance"
             )
-        if others := [name for name in self.methods if name not in RIDGES]:
+        if others := [name for name in self.methods if name not in DEFAULT_METHODS]:
             raise MethodNameError(
                 f"balanced classes are for the methods {' and '.join(BALANCED)}, whose sum is weighted in closed form; "
                 f"leave out {', '.join(others)}, or --balance"
@@ -149,13 +150,14 @@ def methods_named(names: Sequence[str]) -> tuple[str, ...]:
     """The methods of these names, or "all", in the order of tables: ridges first."""
     if isinstance(names, str):
         names = (names,)
+    ordered = (*DEFAULT_METHODS, *(method for method in METHODS if method not in RIDGES))
+    known = (*METHODS, MAJORITY)
     for name in names:
-        if name not in METHODS and name != "all":
-            guess = did_you_mean(name, METHODS)
-            raise MethodNameError(f"there is no method {name!r}; choose among {', '.join(METHODS)}{guess}")
+        if name not in known and name != "all":
+            guess = did_you_mean(name, known)
+            raise MethodNameError(f"there is no method {name!r}; choose among {', '.join(known)}{guess}")
     if not names:
-        raise MethodNameError(f"no method given; choose among {', '.join(METHODS)}")
-    ordered = (*RIDGES, *(method for method in METHODS if method not in RIDGES))
+        raise MethodNameError(f"no method given; choose among {', '.join(known)}")
     return tuple(method for method in ordered if method in names or "all" in names)
 
 
@@ -183,7 +185,7 @@ def run(
     standardize: bool = True,
     intercept: bool = True,
     balance: bool = False,
-    methods: Sequence[str] = RIDGES,
+    methods: Sequence[str] = DEFAULT_METHODS,
     rounds: int = 200,
     head: str | None = None,
     head_options: Mapping[str, float] | None = None,
@@ -368,7 +370,7 @@ def run_round(
             features.num_classes,
             alpha=settings.alpha,
             beta=settings.beta,
-            methods=[MAJORITY, *(name for name in settings.methods if name in RIDGES)],
+            methods=[name for name in settings.methods if name in DEFAULT_METHODS],
             only_local_classes=settings.only_local_classes,
             prior=settings.prior == "client",
             **vars(ridge),
@@ -379,7 +381,7 @@ def run_round(
         rivals = [
             run_method(name, clients, features.num_classes, protocol, device=device, report=report, ridge=ridge)
             for name in settings.methods
-            if name not in (*RIDGES, head.method)
+            if name not in (*DEFAULT_METHODS, head.method)
         ]
         fitted = None
         own = outcome
