@@ -9,7 +9,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import Any
 
@@ -50,8 +50,6 @@ from fedhip.utils.parallel import MEMINFO, in_order, memory_available
 RIDGES = ("local", "global", "fedhip")
 #: Every client's own most frequent class, as a model to compare with.
 MAJORITY = "majority"
-#: What a run has in its table unless others are named.
-DEFAULT_METHODS = (MAJORITY, *RIDGES)
 #: Those that classes may count alike in.
 BALANCED = ("global", "fedhip")
 #: Statistics of all clients are held from phase 1 to 3 while they take no more than this part of the free memory.
@@ -65,8 +63,7 @@ class ClientResult:
     A client without training rows is tested with the global model and has no model of its own; one without test rows
     has no accuracies. `confusions` are (true, predicted, number) of its test rows that its own model gets wrong,
     `mistakes` the places of these rows among its test rows, with what was predicted. `priors` are those that the models
-    were tested with, by method; `tested` has all that the tests gave, and `local_log_losses` what the temperature of
-    models of one client alone is chosen by.
+    were tested with, by method; `tested` has all that the tests gave.
     """
 
     client: str
@@ -80,7 +77,6 @@ class ClientResult:
     mistakes: list[tuple[int, int]]
     priors: dict[str, Prior] = field(default_factory=dict)
     tested: dict[str, Tested] = field(default_factory=dict)
-    local_log_losses: list[float] | None = None
 
     @property
     def alpha(self) -> float | None:
@@ -90,13 +86,18 @@ class ClientResult:
 
 @dataclass(frozen=True)
 class Outcome:
-    """What a round gave; `prior_models` are how many models of each method its priors were chosen among."""
+    """What a round gave.
+
+    `prior_models` are how many models of each method its priors were chosen among, `temperatures` what made
+    probabilities of scores, by method.
+    """
 
     federation: Federation
     methods: tuple[str, ...]
     clients: list[ClientResult]
     seconds: dict[str, float]
     prior_models: tuple[int, ...] = ()
+    temperatures: Mapping[str, float | None] = field(default_factory=dict)
 
     @property
     def beta(self) -> float:
@@ -274,12 +275,13 @@ def simulate(
             tested = {method: mine[method] for method in methods}
             priors = {method: found for method, (_, found) in choices.get(client.name, {}).items()}
             everybody = federation.grid.counts
-            found = evaluate(
-                client, tested, own, num_classes, only_local_classes, priors, everybody, temperatures=temperatures
+            results.append(
+                evaluate(
+                    client, tested, own, num_classes, only_local_classes, priors, everybody, temperatures=temperatures
+                )
             )
-            results.append(replace(found, local_log_losses=None if alone is None else alone.losses))
     prior_models = tuple(len(prior_alphas(alpha)[method]) for method in ridges) if prior else ()
-    return Outcome(federation, methods, results, watch.seconds, prior_models)
+    return Outcome(federation, methods, results, watch.seconds, prior_models, temperatures)
 
 
 class BalancedPriorError(FedHiPError, ValueError):

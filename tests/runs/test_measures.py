@@ -190,7 +190,7 @@ def test_a_client_that_joins_is_measured_like_the_others(tmp_path: Path) -> None
         assert east["balanced_accuracy"] is not None, name
         assert (east["log_loss"] is None) == (name == "majority")
     assert [line["client"] for line in run.results["gains"]["local"]["per_client"]] == [*NAMES, "east"]
-    assert "local" in run.details["clients"]["east"]["curves"]
+    assert entries(run, "local")["east"]["curves"]["bins"]
 
 
 def test_one_class_in_the_test_rows_has_no_auc_and_nothing_is_nan(tmp_path: Path) -> None:
@@ -268,6 +268,6 @@ def test_the_report_has_words_curves_and_lists(tmp_path: Path) -> None:
 
 def test_the_mean_roc_curve_has_the_mean_area(tmp_path: Path) -> None:
     run = make_run(tmp_path / "run", data=shifted(clients=5, rows=200, classes=2, seed=1))
-    curves = [known["curves"]["fedhip"]["roc"] for known in run.details["clients"].values()]
+    curves = [entry["curves"]["roc"] for entry in entries(run, "fedhip").values()]
     area = np.trapezoid(np.mean(curves, axis=0), np.linspace(0, 1, 41))
     assert area == pytest.approx(run.results["methods"]["fedhip"]["auc"]["mean"], abs=0.02)

@@ -39,7 +39,7 @@ from fedhip.runs.config import read_config
 from fedhip.runs.folder import head_of
 from fedhip.runs.results import metrics_in_words, title_of
 from fedhip.runs.run import RoundSettings, methods_named, run_round
-from fedhip.simulation import DEFAULT_METHODS, MAJORITY, RidgeOptions
+from fedhip.simulation import MAJORITY, RIDGES, RidgeOptions
 from fedhip.utils.text import json_text, readable
 
 #: Options that say where the answer goes, and not what it is.
@@ -82,8 +82,8 @@ def register(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) ->
         help="the ridge has an intercept, which is not penalised (default: yes; the paper's has none)",
     )  # fmt: skip
     group.add_argument(
-        "--methods", type=lambda text: methods_named(_listed(text)), default=DEFAULT_METHODS, metavar="NAME,…",
-        help=f"any of {', '.join((*METHODS, MAJORITY))}, or all (default: {','.join(DEFAULT_METHODS)})",
+        "--methods", type=lambda text: methods_named(_listed(text)), default=RIDGES, metavar="NAME,…",
+        help=f"any of {', '.join((*METHODS, MAJORITY))}, or all (default: {','.join(RIDGES)})",
     )  # fmt: skip
     group.add_argument(
         "--head", choices=(*HEADS, AUTO), default=None,

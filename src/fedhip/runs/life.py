@@ -376,7 +376,7 @@ class _State:
                 models[MAJORITY] = majority
             if name in alone:
                 models["local"] = alone[name].model
-            found = evaluate(
+            results[name] = evaluate(
                 client,
                 {m: models[m] for m in self.results["methods"] if m in models},
                 personal,
@@ -387,29 +387,32 @@ class _State:
                 own=method,
                 temperatures=temperatures,
             )
-            results[name] = replace(found, local_log_losses=alone[name].losses if name in alone else None)
         return results
 
     def _temperatures(
         self, head: Head, owns: Mapping[str, Personalization], alone: Mapping[str, LocalFit]
     ) -> dict[str, float | None]:
-        """What makes probabilities of scores, by method: of those who are here and what is known of the others."""
-        others = [known for name, known in self.details["clients"].items() if name not in self.again]
+        """What makes probabilities of scores, by method; chosen again by everybody's rows, where these are all here."""
+        methods, others = (
+            self.results["methods"],
+            [k for n, k in self.details["clients"].items() if n not in self.again],
+        )
 
         def of(kept: str, new: Iterable[list[float]]) -> float | None:
-            return common_temperature([*(known.get(kept) for known in others), *new], self.details["temperatures"])
+            return common_temperature([*(known[kept] for known in others), *new], self.details["temperatures"])
 
+        found = {name: methods[name].get("temperature") for name in ("local", "global") if name in methods}
+        if alone and (self._everyone or found["local"] is None):
+            found["local"] = common_temperature(fit.losses for fit in alone.values())
         if self.run.head is Ridge:
-            common = of("global_log_losses", (own.global_log_losses for own in owns.values()))
-        else:  # the row of that name is of a ridge, and what is kept is the head's
-            common = common_temperature(common_losses(head.federation, client) for client in self.again.values())
-        return {
-            head.method: of("log_losses", (own.log_losses for own in owns.values())),
-            "global": common,
-            "local": common_temperature(
-                [*(known.get("local_log_losses") for known in others), *(fit.losses for fit in alone.values())]
-            ),
-        }
+            found["global"] = of("global_log_losses", (own.global_log_losses for own in owns.values()))
+        elif "global" in methods and (self._everyone or found["global"] is None):
+            # The row of that name is of a ridge, whatever the head.
+            found["global"] = common_temperature(common_losses(head.federation, c) for c in self.again.values())
+        found[head.method] = of("log_losses", (own.log_losses for own in owns.values()))
+        for name in found.keys() & methods.keys():
+            methods[name]["temperature"] = found[name]
+        return found
 
     def _losses_of_others(self) -> Tensor | None:
         """The summed losses of the federation's model, as far as they are known of those who are not here."""

@@ -1,6 +1,7 @@
-"""Metrics in `results.json` and `details.json`: of each client, over clients, and who gains against whom.
+"""Metrics in `results.json`: of each client, over clients, and who gains against whom.
 
-A client's line in `per_client` has its value of every metric, and the ends of their intervals under `low` and `high`.
+A client's line in `per_client` has its value of every metric, and the ends of their intervals under `low` and `high`,
+and what curves over clients are drawn by under `curves`.
 A method has `mean`, `low` and `high` of each. `gains` compares the run's own models with those of the clients alone and
 with the global one, client by client, on the same test rows. All that is over clients follows from what is kept of each
 of them, so that one who leaves takes its part along. Runs of before there were metrics have accuracies alone.
@@ -55,60 +56,46 @@ def measured(tested: Tested | None) -> Json:
             ends["low"][name], ends["high"][name] = round(found.low, DIGITS), round(found.high, DIGITS)
     values = {name: None if found is None else found.value for name, found in tested.metrics.items()}
     values.pop("accuracy", None)
-    return {**values, **ends}
+    return {**values, **ends, **curves(tested)}
 
 
-def curves(tested: Mapping[str, Tested]) -> Json:
-    """What the report's curves are made of, by method.
+def curves(tested: Tested) -> Json:
+    """What the report's curves are made of.
 
     `bins` has four numbers for each bin of the reliability curve with rows in it: its number, its rows, the sum of
     their probabilities, and how many are right. `roc` has the height of the curve on `ROC_GRID`.
     """
-    found: Json = {}
-    for method, one in tested.items():
-        kept: Json = {}
-        if one.bins is not None:
-            kept["bins"] = [
-                number
-                for at, (rows, sure, right) in enumerate(one.bins.tolist())
-                if rows
-                for number in (at, _short(rows), round(sure, DIGITS), _short(right))
-            ]
-        if one.roc is not None:
-            kept["roc"] = [round(height, 4) for height in one.roc.tolist()]
-        if kept:
-            found[method] = kept
-    return found
+    kept: Json = {}
+    if tested.bins is not None:
+        kept["bins"] = [
+            number
+            for at, (rows, sure, right) in enumerate(tested.bins.tolist())
+            if rows
+            for number in (at, _short(rows), round(sure, DIGITS), _short(right))
+        ]
+    if tested.roc is not None:
+        kept["roc"] = [round(height, 4) for height in tested.roc.tolist()]
+    return {"curves": kept} if kept else {}
 
 
 def _short(value: float) -> float:
     return int(value) if value == int(value) else round(value, DIGITS)
 
 
-def bins_of(kept: Json) -> Floats | None:
-    """The bins that `curves` wrote, (15, 3); None without any."""
-    numbers = kept.get("bins")
-    if not numbers:
-        return None
-    rows = np.asarray(numbers, np.float64).reshape(-1, 4)
-    bins = np.zeros((BINS, 3))
-    bins[rows[:, 0].astype(np.int64)] = rows[:, 1:]
-    return bins
+def pooled_bins(entries: Iterable[Json]) -> Floats | None:
+    """The reliability curve (15, 3) of all clients, each weighing the same; None where nobody has one."""
+    total, known = np.zeros((BINS, 3)), False
+    for entry in entries:
+        if numbers := entry.get("curves", {}).get("bins"):
+            rows = np.asarray(numbers, np.float64).reshape(-1, 4)
+            total[rows[:, 0].astype(np.int64)] += rows[:, 1:] / rows[:, 1].sum()
+            known = True
+    return total if known else None
 
 
-def pooled_bins(details: Json, method: str) -> Floats | None:
-    """The reliability curve of all clients, each weighing the same."""
-    found = [
-        bins
-        for client in details["clients"].values()
-        if (bins := bins_of(client.get("curves", {}).get(method, {}))) is not None
-    ]
-    return np.sum([bins / bins[:, 0].sum() for bins in found], axis=0) if found else None
-
-
-def refresh_metrics(results: Json, details: Json) -> None:
+def refresh_metrics(results: Json) -> None:
     """Everything over clients, from what is there of each; `accuracy` has the means it always had beside it."""
-    for name, method in results["methods"].items():
+    for method in results["methods"].values():
         entries = method["per_client"]
         for metric, scale in SCALES.items():
             if metric != "accuracy" and not any(metric in entry for entry in entries):
@@ -119,7 +106,7 @@ def refresh_metrics(results: Json, details: Json) -> None:
                 method["accuracy"] |= {"low": found["low"], "high": found["high"]}
                 continue
             if metric == "calibration_error":
-                bins = pooled_bins(details, name)
+                bins = pooled_bins(entries)
                 found["pooled"] = None if bins is None else expected_error(bins)
             method[metric] = found
     for gain in (results.get("gains") or {}).values():

@@ -14,7 +14,6 @@ from fedhip.methods import METHODS, MethodRun
 from fedhip.runs.folder import SCHEMA, head_of
 from fedhip.runs.measures import TITLES as METRICS
 from fedhip.runs.measures import (
-    curves,
     gains_of,
     measured,
     metrics_in,
@@ -52,6 +51,7 @@ def results_of(outcome: Outcome, *, config: Json, title: str, seconds: Mapping[s
             "seconds": round(sum(outcome.seconds.get(phase, 0.0) for phase in _PHASES[method]), 3),
             "upload_bytes_per_client": up,
             "download_bytes_per_client": down,
+            "temperature": outcome.temperatures.get(method),
         }
     results: Json = {
         "schema": SCHEMA,
@@ -110,14 +110,6 @@ def details_of(outcome: Outcome, class_names: Sequence[str], head: type[Head] = 
         "examples": [],
         "stale": [],
     }
-
-
-def add_curves(details: Json, rivals: Sequence[MethodRun]) -> None:
-    """What the report draws of rivals, beside what it has of the run's own models."""
-    for rival in rivals:
-        for known, tested in zip(details["clients"].values(), rival.tested, strict=False):
-            if tested is not None:
-                known["curves"] = curves({rival.name: tested}) | known["curves"]
 
 
 def rival_entry(run: MethodRun, clients: Sequence[ClientResult]) -> Json:
@@ -204,8 +196,6 @@ def client_details(result: ClientResult) -> Json:
         "loo_chosen": None if personal is None else personal.estimate,
         "log_losses": None if personal is None else personal.log_losses,
         "global_log_losses": None if personal is None else personal.global_log_losses,
-        "local_log_losses": result.local_log_losses,
-        "curves": curves(result.tested),
         # What accuracies were measured with, by method; no smoothing: no prior.
         "priors": {
             method: {"temperature": prior.temperature, "smoothing": None if prior.is_none else prior.smoothing}
@@ -220,7 +210,7 @@ def refresh(results: Json, details: Json) -> None:
     for method in results["methods"].values():
         entries = method["per_client"]
         method["accuracy"] = summarize([e["accuracy"] for e in entries], [e["test"] for e in entries])
-    refresh_metrics(results, details)
+    refresh_metrics(results)
     curves = [c["loo_accuracy"] for c in details["clients"].values() if c["loo_accuracy"] is not None]
     chosen = [c["loo_chosen"] for c in details["clients"].values() if c["loo_chosen"] is not None]
     results["leave_one_out"] = (
@@ -267,6 +257,4 @@ def put_client(results: Json, details: Json, result: ClientResult) -> None:
         else:
             entry["per_client"].append(new)
     put_gains(results, [gains_of(result.client, result.tested, own)])
-    before = details["clients"].get(result.client, {}).get("curves", {})
     details["clients"][result.client] = client_details(result)
-    details["clients"][result.client]["curves"] = before | details["clients"][result.client]["curves"]

@@ -55,10 +55,9 @@ from fedhip.runs.measures import gains_of, put_gains
 from fedhip.runs.models import global_model, personal_model
 from fedhip.runs.report import RunRecord
 from fedhip.runs.report.findings import read_runs
-from fedhip.runs.results import add_balance, add_curves, add_lift, details_of, refresh, results_of, rival_entry
+from fedhip.runs.results import add_balance, add_lift, details_of, refresh, results_of, rival_entry
 from fedhip.simulation import (
     BALANCED,
-    DEFAULT_METHODS,
     MAJORITY,
     RIDGES,
     STANDARD,
@@ -87,7 +86,7 @@ class RoundSettings:
 
     alpha: Alpha = "loo"
     beta: Beta = "auto"
-    methods: tuple[str, ...] = DEFAULT_METHODS
+    methods: tuple[str, ...] = RIDGES
     rounds: int = 200
     only_local_classes: bool = False
     prior: PriorOption = "none"
@@ -124,7 +123,7 @@ class RoundSettings:
                 "balanced classes are for models of the ridge, whose sum is weighted in closed form; "
                 f"leave out --head {self.head}, or --balance"
             )
-        if others := [name for name in self.methods if name not in DEFAULT_METHODS]:
+        if others := [name for name in self.methods if name not in (MAJORITY, *RIDGES)]:
             raise MethodNameError(
                 f"balanced classes are for the methods {' and '.join(BALANCED)}, whose sum is weighted in closed form; "
                 f"leave out {', '.join(others)}, or --balance"
@@ -141,6 +140,12 @@ class RoundSettings:
         return replace(self, head=name, methods=tuple(dict.fromkeys((*self.methods, method))))
 
     @property
+    def table(self) -> tuple[str, ...]:
+        """The methods of the table: beside training alone and the global model stands the majority class."""
+        beside = (MAJORITY,) if {"local", "global"} <= set(self.methods) else ()
+        return tuple(dict.fromkeys((*beside, *self.methods)))
+
+    @property
     def compares_with_lda(self) -> bool:
         """Whether there are ridges to compare, of rows that all weigh alike."""
         return self.recommend and self.head == RIDGE and Ridge.method in self.methods and not self.ridge.balance
@@ -150,7 +155,7 @@ def methods_named(names: Sequence[str]) -> tuple[str, ...]:
     """The methods of these names, or "all", in the order of tables: ridges first."""
     if isinstance(names, str):
         names = (names,)
-    ordered = (*DEFAULT_METHODS, *(method for method in METHODS if method not in RIDGES))
+    ordered = (MAJORITY, *RIDGES, *(method for method in METHODS if method not in RIDGES))
     known = (*METHODS, MAJORITY)
     for name in names:
         if name not in known and name != "all":
@@ -185,7 +190,7 @@ def run(
     standardize: bool = True,
     intercept: bool = True,
     balance: bool = False,
-    methods: Sequence[str] = DEFAULT_METHODS,
+    methods: Sequence[str] = RIDGES,
     rounds: int = 200,
     head: str | None = None,
     head_options: Mapping[str, float] | None = None,
@@ -370,7 +375,7 @@ def run_round(
             features.num_classes,
             alpha=settings.alpha,
             beta=settings.beta,
-            methods=[name for name in settings.methods if name in DEFAULT_METHODS],
+            methods=[name for name in settings.table if name in (MAJORITY, *RIDGES)],
             only_local_classes=settings.only_local_classes,
             prior=settings.prior == "client",
             **vars(ridge),
@@ -381,7 +386,7 @@ def run_round(
         rivals = [
             run_method(name, clients, features.num_classes, protocol, device=device, report=report, ridge=ridge)
             for name in settings.methods
-            if name not in (*DEFAULT_METHODS, head.method)
+            if name not in (MAJORITY, *RIDGES, head.method)
         ]
         fitted = None
         own = outcome
@@ -406,7 +411,6 @@ def run_round(
             add_balance(results, class_weights(outcome.federation.grid.counts).tolist())
         put_gains(results, [gains_of(client.client, client.tested, head.method) for client in own.clients])
         details = details_of(own, features.class_names, head)
-        add_curves(details, rivals)
         refresh(results, details)
         if images is not None:
             (findings,) = read_runs([RunRecord("", results, details, "", [])])
@@ -461,7 +465,6 @@ def beside(outcome: Outcome, found: HeadRound) -> Outcome:
             accuracy=before.accuracy | own.accuracy,
             priors=before.priors | own.priors,
             tested=before.tested | own.tested,
-            local_log_losses=before.local_log_losses,
         )
         for before, own in zip(outcome.clients, found.clients, strict=True)
     ]

@@ -108,10 +108,8 @@ def _errors(run: Findings) -> Iterator[Line]:
 
 
 def _reliability(run: Findings) -> Iterator[Line]:
-    if not run.record.details.get("clients"):
-        return
     for method in run.methods:
-        bins = pooled_bins(run.record.details, method.key)
+        bins = pooled_bins(run.results["methods"][method.key]["per_client"])
         for at, (weight, sure, right) in enumerate(() if bins is None else bins.tolist()):
             if bins is not None and weight:
                 ends = {"from": at / BINS, "to": (at + 1) / BINS}

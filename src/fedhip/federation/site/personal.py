@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
@@ -91,9 +91,8 @@ def personalize(out: Path, client: Client, received: Sum, agreement: Agreement, 
     }
     counts = federation.grid.counts
     result = evaluate(client, models, personal, d, only_local, priors, counts, own=own, temperatures=temperatures)
-    result = replace(result, local_log_losses=alone.losses)
     try:
-        _write(out, federation, result, head, received, agreement, data, watch.seconds)
+        _write(out, federation, result, head, received, agreement, data, watch.seconds, temperatures)
     except (FedHiPError, OSError) as error:
         raise SiteRefusalError(SiteCode.OUTPUT, str(error)) from error
     return result
@@ -181,6 +180,7 @@ def _write(
     agreement: Agreement,
     data: Path,
     seconds: dict[str, float],
+    temperatures: Mapping[str, float | None],
 ) -> None:
     from fedhip.heads import head_named
     from fedhip.runs import Ledger, new_run
@@ -207,6 +207,7 @@ def _write(
             "per_client": [client_entry(result, method, own)],
             "seconds": round(seconds.get(spent.get(method, ""), 0.0), 3),
             **traffic_of(agreement, local if method == MAJORITY else method, received.asks),
+            "temperature": temperatures.get(method),
         }
     put_gains(results, [gains_of(result.client, result.tested, own)])
     if head is not None:

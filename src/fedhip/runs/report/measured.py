@@ -99,7 +99,7 @@ def reliability_curves(run: Findings) -> list[Curve]:
     """Of the run's own models and those beside them: share right against probability, all clients weighing the same."""
     found = []
     for method in run.methods[:_CURVES]:
-        bins = pooled_bins(run.record.details, method.key) if run.record.details.get("clients") else None
+        bins = pooled_bins(run.results["methods"][method.key]["per_client"])
         if bins is not None:
             there = bins[:, 0] > 0
             rows, sure, right = bins[there].T
@@ -109,11 +109,11 @@ def reliability_curves(run: Findings) -> list[Curve]:
 
 def roc_curves(run: Findings) -> list[Curve]:
     """Of two classes: the mean over clients of their curves."""
-    clients = (run.record.details.get("clients") or {}).values()
     found = []
     for method in run.methods[:_CURVES]:
-        heights = [roc for client in clients if (roc := client.get("curves", {}).get(method.key, {}).get("roc"))]
-        area = number(_summary(run.results["methods"][method.key], "auc").get("mean"))
+        held = run.results["methods"][method.key]
+        heights = [roc for entry in held["per_client"] if (roc := entry.get("curves", {}).get("roc"))]
+        area = number(_summary(held, "auc").get("mean"))
         if heights and area is not None:
             mean = np.mean(heights, axis=0)
             found.append(Curve(method, ROC_GRID, mean, np.ones(len(mean)), area))
