@@ -13,9 +13,9 @@ from benchmarks.measure import Setup, best_seconds, matrix_rate
 from benchmarks.table import Line, share
 from fedhip.features import Pool, Progress, Recipe, ViT, ViTConfig, extract, load_backbone, pretrain
 from fedhip.features.backbones import Backbone, ViTBackbone
-from fedhip.features.mae import DecoderConfig
+from fedhip.features.encoder.vit import num_kept
 from fedhip.features.precision import choose_dtype
-from fedhip.features.vit import num_kept
+from fedhip.features.pretraining.mae import DecoderConfig
 
 BASE = ViTConfig(224, 16, 768, 12, 12)
 

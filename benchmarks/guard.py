@@ -27,8 +27,7 @@ from fedhip.data import FeatureSet, make_partition, read_features
 from fedhip.heads import HEADS
 from fedhip.heads.recommendation import judge_heads
 from fedhip.methods import CheckedClients, Protocol, run_method
-from fedhip.phases import Client
-from fedhip.simulation import clients_of
+from fedhip.simulation.client import Client, clients_of
 
 Cell = dict[str, Any]
 #: All of them.

@@ -21,7 +21,7 @@ import torch
 import fedhip
 from fedhip import doctor
 from fedhip.cli.main import main
-from fedhip.data import registry
+from fedhip.data.sets import registry
 from fedhip.doctor import Finding, examine
 from fedhip.features import backbones, extraction
 from fedhip.utils.parallel import memory_available

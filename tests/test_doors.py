@@ -10,9 +10,9 @@ import pytest
 import torch
 
 from fedhip.methods import Protocol, run_method
-from fedhip.phases import Client
 from fedhip.runs import Run
-from fedhip.simulation import simulate
+from fedhip.simulation.client import Client
+from fedhip.simulation.driver import simulate
 from fedhip.sklearn import FedHiPClassifier
 from tests.cli.samples import done
 from tests.core.problems import Array

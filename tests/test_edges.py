@@ -10,11 +10,11 @@ import torch
 from sklearn.linear_model import Ridge
 
 from fedhip.core import PersonalizationPath, Statistics, personalize, personalize_from_statistics
-from fedhip.core.columns import Columns, Survey
+from fedhip.core.choice.selection import nested_hits
 from fedhip.core.errors import ColumnError, ColumnWarning, FeaturesError
-from fedhip.core.selection import nested_hits
-from fedhip.phases import Client
-from fedhip.simulation import RIDGES, BalancedPriorError, simulate
+from fedhip.core.exact.columns import Columns, Survey
+from fedhip.simulation.client import Client
+from fedhip.simulation.driver import RIDGES, BalancedPriorError, simulate
 from tests.core.problems import Array, relative_error
 
 

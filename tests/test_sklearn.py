@@ -32,11 +32,12 @@ from sklearn.utils.estimator_checks import parametrize_with_checks
 import fedhip.sklearn
 from fedhip import Statistics
 from fedhip.core import RegularizationPath, default_betas
+from fedhip.core.choice.selection import FOLDS
 from fedhip.core.errors import ColumnError, FedHiPError
-from fedhip.core.selection import FOLDS
-from fedhip.hold_out import hold_out_fold
-from fedhip.models import Model
-from fedhip.phases import SCORING_ALPHAS, Client
+from fedhip.heads.model import Model
+from fedhip.simulation.beta import SCORING_ALPHAS
+from fedhip.simulation.client import Client
+from fedhip.simulation.hold_out import hold_out_fold
 from fedhip.sklearn import FedHiPClassifier, GroupsError
 
 Array = npt.NDArray[Any]

@@ -254,8 +254,8 @@ def backbone() -> Iterator[Finding]:
 
 def datasets() -> Iterator[Finding]:
     """The data sets that can be had by name."""
-    from fedhip.data.cifar import FILES, FOLDER
-    from fedhip.data.registry import SKETCHES
+    from fedhip.data.sets.cifar import FILES, FOLDER
+    from fedhip.data.sets.registry import SKETCHES
     from fedhip.utils.files import default_cache
 
     if zipfile.is_zipfile(SKETCHES):

@@ -4,7 +4,7 @@ phase 1   of each client: statistics of its rows, on the grid
 phase 2   their sum, β for the federation, the global model
 phase 3   of each client: α by leave-one-out on its rows, its personalized model
 
-All as in a run (`fedhip.phases`, `fedhip.heads`), with the same defaults and the same numbers.
+All as in a run (`fedhip.simulation`, `fedhip.heads`), with the same defaults and the same numbers.
 
 The estimator checks what it is given, keeps the rows of each client apart and calls the same
 functions; it computes nothing.
@@ -21,22 +21,24 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from fedhip.core.calibration import choose_temperature
+from fedhip.core.choice.calibration import choose_temperature
 from fedhip.core.errors import AlphaError, BetaError, FedHiPError, LabelsError
-from fedhip.core.lift_kinds import DEFAULT_WIDTH, LiftKind
-from fedhip.core.lifts import Lift
 from fedhip.core.solvers import require_alpha, require_beta
 from fedhip.data.errors import MissingExtraError
+from fedhip.features.lifts.kinds import DEFAULT_WIDTH, LiftKind
+from fedhip.features.lifts.lift import Lift
 from fedhip.heads import Ridge, head_named
 from fedhip.heads.errors import OptionError
+from fedhip.heads.model import RIDGE, Model
 from fedhip.heads.options import options_of
 from fedhip.heads.recommendation import AUTO, Recommendation, judge_heads, options_of_heads
 from fedhip.heads.task import Task
-from fedhip.lifting import LiftSettings, lifted_grid
-from fedhip.models import RIDGE, Model
-from fedhip.phases import SCORING_ALPHAS, Client
 from fedhip.runs.models import answering, global_model, personal_model
-from fedhip.simulation import STANDARD, RidgeOptions, federate
+from fedhip.simulation.beta import SCORING_ALPHAS
+from fedhip.simulation.client import Client
+from fedhip.simulation.driver import federate
+from fedhip.simulation.lifting import LiftSettings, lifted_grid
+from fedhip.simulation.options import STANDARD, RidgeOptions
 
 try:
     from sklearn.base import BaseEstimator, ClassifierMixin, clone
@@ -121,13 +123,13 @@ class FedHiPClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]  #
     settings_ : dict of str to float
         What else the head was solved with: "shrinkage" of LDA; "penalty", "temperature" and "curvature" of the
         logistic head.
-    priors_ : dict of client to fedhip.core.prior.Prior
+    priors_ : dict of client to fedhip.core.choice.prior.Prior
         Each client's, where priors were asked for and are worth having.
-    models_ : dict of client to fedhip.models.Model
+    models_ : dict of client to fedhip.heads.model.Model
         Each client's model; `models_[client].to_file(path)` saves one, without its prior. A lift is part of the model.
-    lift_ : fedhip.core.lifts.Lift or None
+    lift_ : fedhip.features.lifts.lift.Lift or None
         The lift in use.
-    global_model_ : fedhip.models.Model
+    global_model_ : fedhip.heads.model.Model
         The model of all clients.
     n_features_in_ : int
         The number of features seen during fit.

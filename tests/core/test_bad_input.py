@@ -21,7 +21,7 @@ from fedhip.core.errors import (
     LabelsError,
     NotInTotalError,
 )
-from fedhip.core.fixedpoint import GridStatistics
+from fedhip.core.exact.fixedpoint import GridStatistics
 
 F = np.random.default_rng(0).normal(size=(6, 3))
 Y = np.array([0, 1, 2, 0, 1, 2])

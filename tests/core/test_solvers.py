@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 from fedhip import PersonalizationPath, Statistics, personalize, solve_global
 from fedhip.core.errors import SingularSystemWarning
-from fedhip.core.personalization import personalize_from_statistics
+from fedhip.core.ridge.personalization import personalize_from_statistics
 from fedhip.core.solvers import CholeskyFactor, EigenFactor, factorize, rank_tolerance
 from tests.core.problems import Array, relative_error
 

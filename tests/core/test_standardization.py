@@ -15,7 +15,7 @@ from fedhip.core import RegularizationPath, Standardization
 from fedhip.core.affine import AffineModel
 from fedhip.core.balance import weighted_statistics
 from fedhip.core.errors import DimensionError
-from fedhip.core.fixedpoint import GridStatistics, decode
+from fedhip.core.exact.fixedpoint import GridStatistics, decode
 from tests.core.problems import Federation, federations, relative_error
 
 

@@ -15,7 +15,7 @@ from safetensors.torch import load_file, save_file
 
 from fedhip import FedHiPError, Statistics
 from fedhip.core.errors import FileAlteredError, FileFormatError, FileVersionError, StatisticsError
-from fedhip.core.fixedpoint import GridStatistics
+from fedhip.core.exact.fixedpoint import GridStatistics
 from fedhip.core.statistics import unpack
 
 RNG = np.random.default_rng(0)

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from fedhip import PersonalizationPath, Statistics, aggregate, personalize, solve_global
 from fedhip.core import paper, personalize_from_statistics
 from fedhip.core.errors import DimensionError, NotInTotalError
-from fedhip.core.fixedpoint import GridStatistics, decode, encode, round_features
+from fedhip.core.exact.fixedpoint import GridStatistics, decode, encode, round_features
 from tests.core.problems import (
     Array,
     Client,

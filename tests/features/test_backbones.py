@@ -15,16 +15,16 @@ from torch import Tensor
 from fedhip.data.errors import DownloadError, MissingExtraError
 from fedhip.features import backbones
 from fedhip.features.backbones import Named, ViTBackbone, list_backbones, load_backbone
-from fedhip.features.checkpoints import load_encoder, save_encoder
+from fedhip.features.encoder.checkpoints import load_encoder, save_encoder
+from fedhip.features.encoder.vit import ViT, ViTConfig
 from fedhip.features.errors import (
     BackboneError,
     ConfigError,
     PoolingError,
     WeightsError,
 )
-from fedhip.features.vit import ViT, ViTConfig
+from tests.features.encoder.test_checkpoints import hub_layout
 from tests.features.samples import SMALL, random_encoder, waves
-from tests.features.test_checkpoints import hub_layout
 from tests.http_server import Site
 
 CPU = torch.device("cpu")
@@ -37,7 +37,9 @@ def small(pooling: str | None = None, mask_ratio: float = 0.0, mask_seed: int = 
 
 def test_names_and_descriptions() -> None:
     names = [info.name for info in list_backbones()]
-    assert names == ["fedhip-vit", "vit-mae-base", "vit-mae-large", "hf:NAME", "onnx:FILE"]
+    expected = ["fedhip-vit", "vit-mae-base", "vit-mae-large"]
+    expected += [*(f"efficientnet-lite{n}" for n in range(3)), "minilm", "hf:NAME", "onnx:FILE"]
+    assert names == expected
     assert all(info.description for info in list_backbones())
     with pytest.raises(BackboneError, match=r"'resnet'; known: fedhip-vit, vit-mae-base"):
         load_backbone("resnet")

@@ -15,10 +15,10 @@ from fedhip import FedHiPError, features
 from fedhip.cli import extract, pretrain
 from fedhip.data import load_dataset, read_features
 from fedhip.data.errors import ImagesError
-from fedhip.features import evaluation
-from fedhip.features.checkpoints import load_encoder, save_encoder
+from fedhip.features.encoder.checkpoints import load_encoder, save_encoder
 from fedhip.features.errors import ConfigError, PoolError
-from fedhip.features.pretraining import Run
+from fedhip.features.pretraining import evaluation
+from fedhip.features.pretraining.training import Run
 from tests.features.samples import random_encoder, waves
 
 SIZES = [

@@ -7,8 +7,8 @@ import torch
 
 from fedhip.features import load_backbone, pretrain, resolve_device
 from fedhip.features.errors import ConfigError
-from fedhip.features.pools import Pool
-from fedhip.features.recipe import Recipe
+from fedhip.features.pretraining.pools import Pool
+from fedhip.features.pretraining.recipe import Recipe
 from tests.features.samples import waves
 
 

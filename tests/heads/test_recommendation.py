@@ -17,9 +17,9 @@ from sklearn.linear_model import Ridge
 from sklearn.preprocessing import StandardScaler
 
 from fedhip.core import DEFAULT_ALPHAS
+from fedhip.core.choice.prior import PriorLosses, choose_prior, scale_of
+from fedhip.core.choice.selection import FOLDS
 from fedhip.core.errors import EmptyClientError
-from fedhip.core.prior import PriorLosses, choose_prior, scale_of
-from fedhip.core.selection import FOLDS
 from fedhip.heads import HEADS, Head, Lda
 from fedhip.heads.lda import LdaFit
 from fedhip.heads.recommendation import (
@@ -31,10 +31,12 @@ from fedhip.heads.recommendation import (
 )
 from fedhip.heads.round import HeadRound, run_head
 from fedhip.heads.task import Task
-from fedhip.hold_out import hold_out_fold
 from fedhip.methods import Protocol, run_method
-from fedhip.phases import Client, Federation, Rows
-from fedhip.simulation import PAPER, STANDARD, RidgeOptions, simulate
+from fedhip.simulation.client import Client, Rows
+from fedhip.simulation.driver import simulate
+from fedhip.simulation.federation import Federation
+from fedhip.simulation.hold_out import hold_out_fold
+from fedhip.simulation.options import PAPER, STANDARD, RidgeOptions
 from tests.methods.problems import CLASSES, federation
 
 WIDTH = 4

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from fedhip.methods import Protocol
-from fedhip.phases import Client, Rows
+from fedhip.simulation.client import Client, Rows
 
 WIDTH, CLASSES = 7, 4
 SIZES = (1, 5, 33, 64, 70)

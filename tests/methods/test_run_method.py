@@ -13,10 +13,10 @@ from safetensors.torch import save_file
 from fedhip.core.errors import DimensionError, EmptyClientError, FeaturesError, FedHiPError, LabelsError
 from fedhip.heads.errors import OptionError
 from fedhip.methods import METHODS, MethodCheckpointError, MethodError, MethodRun, Network, Protocol, run_method
-from fedhip.methods.engine import Laboratory
+from fedhip.methods.engine.laboratory import Laboratory
 from fedhip.methods.fedas import trace_weights
-from fedhip.orders import participants
-from fedhip.phases import Client
+from fedhip.simulation.client import Client
+from fedhip.simulation.orders import participants
 from tests.methods import oracle
 from tests.methods.problems import CLASSES, PROTOCOL, WIDTH, federation, rows
 
@@ -235,7 +235,7 @@ def test_a_round_cut_short_leaves_no_trace(tmp_path: Path, monkeypatch: pytest.M
 def test_checkpoints_are_written_from_time_to_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path, seen = tmp_path / "state.safetensors", list[bool]()
     for every in (0.0, 1e9):
-        monkeypatch.setattr("fedhip.methods.training.CHECKPOINT_EVERY", every)
+        monkeypatch.setattr("fedhip.methods.engine.training.CHECKPOINT_EVERY", every)
         run_method(
             "fedavg", federation(), CLASSES, LINEAR, checkpoint=path, report=lambda *_: seen.append(path.exists())
         )

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from fedhip.core import Statistics, personalize, solve_global
-from fedhip.core.fixedpoint import GridStatistics, fraction_bits_for
+from fedhip.core.exact.fixedpoint import GridStatistics, fraction_bits_for
 from fedhip.privacy import Audit, AuditError, Cohort, Site, audit_site
 from fedhip.privacy.attacks import Upload, every_row, share_inside, single_rows, trace_of_model
 from fedhip.privacy.page import recovered_rows, render_audit

@@ -12,14 +12,16 @@ import numpy as np
 import pytest
 
 import fedhip
-from fedhip.methods.protocol import Evaluation, MethodRun
-from fedhip.reproduce import Source, efficiency, invariance, paper, reproduce, sensitivity, table1
+from fedhip.methods.engine.protocol import Evaluation, MethodRun
+from fedhip.reproduce import Source, paper, reproduce
 from fedhip.reproduce.bench import plain
-from fedhip.reproduce.closed_form import curve
 from fedhip.reproduce.divisions import divide, divide_around
 from fedhip.reproduce.errors import ReproduceError
+from fedhip.reproduce.studies import efficiency, invariance, sensitivity, table1
+from fedhip.reproduce.studies.closed_form import curve
 from fedhip.reproduce.tables import Table, to_markdown
-from fedhip.simulation import PAPER, simulate
+from fedhip.simulation.driver import simulate
+from fedhip.simulation.options import PAPER
 from tests.reproduce.fakes import bench_of, pretend, rows
 
 

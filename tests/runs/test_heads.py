@@ -16,17 +16,17 @@ from sklearn.discriminant_analysis import LinearDiscriminantAnalysis
 from sklearn.preprocessing import StandardScaler
 
 from fedhip.core.errors import FileFormatError
-from fedhip.core.logistic_fit import LogisticFit, SeparableError
+from fedhip.core.logistic.fit import LogisticFit, SeparableError
 from fedhip.core.statistics import Statistics
 from fedhip.data import FeatureSet, make_partition
 from fedhip.heads import HEADS
 from fedhip.heads.errors import RowsMissingError
+from fedhip.heads.model import Model
 from fedhip.heads.recommendation import AUTO
-from fedhip.models import Model
-from fedhip.phases import Client
 from fedhip.runs import Run, life, verify
 from fedhip.runs.errors import RunVersionError
 from fedhip.runs.run import RoundSettings, run_round
+from fedhip.simulation.client import Client
 from tests.core.problems import Array
 from tests.runs.samples import CLASSES, EXACT, NAMES, contents, feature_set, one_grid, rows_of, the_client
 

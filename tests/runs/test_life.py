@@ -12,10 +12,10 @@ import pytest
 import torch
 from sklearn.linear_model import Ridge
 
-from fedhip.core.fixedpoint import round_features
-from fedhip.phases import Client
+from fedhip.core.exact.fixedpoint import round_features
 from fedhip.runs import Run, life, verify
 from fedhip.runs.errors import ClientJoinedError, ClientRowsError, LastClientError, RunFolderError, UnknownClientError
+from fedhip.simulation.client import Client
 from tests.core.problems import Array
 from tests.runs.samples import (
     BITS,

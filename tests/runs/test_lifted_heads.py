@@ -13,14 +13,16 @@ import torch
 from safetensors import safe_open
 
 from fedhip.core.errors import FileVersionError
-from fedhip.core.lifts import KINDS, Lift, LiftKind, exchange_bytes
 from fedhip.core.tensor_file import TensorFile
 from fedhip.export import export_onnx
+from fedhip.features.lifts.budget import exchange_bytes
+from fedhip.features.lifts.kinds import KINDS, LiftKind
+from fedhip.features.lifts.lift import Lift
 from fedhip.heads import HEADS
-from fedhip.lifting import LiftSettings, lift_clients, lifted_grid
-from fedhip.models import Model
-from fedhip.phases import Client
+from fedhip.heads.model import Model
 from fedhip.runs import Run, life, verify
+from fedhip.simulation.client import Client
+from fedhip.simulation.lifting import LiftSettings, lift_clients, lifted_grid
 from fedhip.sklearn import FedHiPClassifier
 from tests.cli.samples import done
 from tests.core.problems import Array, relative_error

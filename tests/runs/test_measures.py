@@ -255,7 +255,7 @@ def test_every_table_as_csv(tmp_path: Path) -> None:
     assert {line["method"] for line in read(tables["roc.csv"])} == {"local", "global", "fedhip"}
 
 
-def test_the_report_has_words_curves_and_lists(tmp_path: Path) -> None:
+def test_the_report_has_words_curves_and_lists(tmp_path: Path, pictures: None) -> None:
     page = render_report([make_run(tmp_path / "run", data=shifted(classes=2)).record("x")])
     for text in ("More than accuracy", "Who gains", "Against training alone", "majority class", "rows won", "AUC"):
         assert text in page

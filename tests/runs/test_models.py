@@ -16,7 +16,7 @@ from safetensors.torch import load_file, save_file
 
 from fedhip.core.errors import DimensionError, FedHiPError, FileAlteredError, FileFormatError, FileVersionError
 from fedhip.features.reference import BackboneReference
-from fedhip.models import Model
+from fedhip.heads.model import Model
 from fedhip.runs.models import models_digest
 
 NAMES = ("ape", "bée", "c\udcff", "dog")

@@ -174,7 +174,7 @@ def test_methods_stand_in_the_order_of_tables(tmp_path: Path) -> None:
 
 def test_a_lift_that_does_not_fit_in_memory_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = feature_file(tmp_path / "sites.npz", NAMES)
-    monkeypatch.setattr("fedhip.lifting.memory_available", lambda _: 1000)
+    monkeypatch.setattr("fedhip.simulation.lifting.memory_available", lambda _: 1000)
     with pytest.raises(fedhip.FedHiPError, match="memory"):
         fedhip.run(path, out=tmp_path / "run", lift="relu")
 

@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from fedhip.cli.console import print_table
-from fedhip.cli.options import add_backbone, add_window, extract_features, refuse_unused, require_deep, window_of
-from fedhip.cli.progress import show_clients
+from fedhip.cli.common.console import print_table
+from fedhip.cli.common.options import add_backbone, add_window, extract_features, refuse_unused, require_deep, window_of
+from fedhip.cli.common.progress import show_clients
 from fedhip.data import Dataset, FeatureSet, image_files, load_dataset, make_partition, read_features, split_of
 from fedhip.runs.rows import whose_rows
 from fedhip.utils.files import write_private

@@ -11,7 +11,7 @@ from fedhip.utils.words import size
 
 if TYPE_CHECKING:
     from fedhip.export import Export
-    from fedhip.models import Model
+    from fedhip.heads.model import Model
 
 
 def register(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:

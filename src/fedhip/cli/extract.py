@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
-from fedhip.cli.options import add_backbone, add_dataset, add_partition, divide, extract_features, load_images
+from fedhip.cli.common.options import add_backbone, add_dataset, add_partition, divide, extract_features, load_images
 from fedhip.data import Dataset, draw_styles, styled, write_features
 from fedhip.data.errors import FeatureFileError, PartitionError
 

@@ -7,25 +7,18 @@ from collections.abc import Collection
 from pathlib import Path
 from typing import Any
 
-from fedhip.cli.client_rows import (
-    add_backbone_place,
-    add_client_rows,
-    extract_for,
-    load_client,
-    refuse_window,
-)
-from fedhip.cli.console import percent
-from fedhip.cli.options import tell_window
-from fedhip.cli.progress import show_clients
+from fedhip.cli.common.client_rows import add_backbone_place, add_client_rows, extract_for, load_client, refuse_window
+from fedhip.cli.common.console import percent
+from fedhip.cli.common.options import tell_window
+from fedhip.cli.common.progress import show_clients
 from fedhip.data import FeatureSet, load_dataset, load_partition, read_features
-from fedhip.data.window import SIXTEEN_BITS
+from fedhip.data.images.window import SIXTEEN_BITS
 from fedhip.heads import Ridge
-from fedhip.phases import Client
 from fedhip.runs import Change, Run, life
 from fedhip.runs.errors import ClientRowsError
 from fedhip.runs.results import title_of
 from fedhip.runs.rows import clients_in
-from fedhip.simulation import clients_of
+from fedhip.simulation.client import Client, clients_of
 from fedhip.utils.text import json_text
 
 

@@ -27,7 +27,7 @@ COMMANDS = {
     "personalize": "life",
     "verify": "verify",
     "audit": "audit",
-    "federation": "federation",
+    "federation": "federation.command",
     "reproduce": "reproduce",
     "partition": "partition",
     "extract": "extract",

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from fedhip.cli.console import interval_of, percent, print_table
+from fedhip.cli.common.console import interval_of, percent, print_table
 from fedhip.runs import Run
 from fedhip.runs.measures import metrics_in
 from fedhip.runs.results import title_of

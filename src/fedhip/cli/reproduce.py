@@ -9,13 +9,19 @@ from itertools import product
 from pathlib import Path
 from typing import Any
 
-from fedhip.cli.console import print_table
-from fedhip.cli.lifts import add_lift, lift_settings
-from fedhip.cli.options import DEFAULT_BACKBONE, add_backbone, add_window, extract_features, load_images, refuse_unused
+from fedhip.cli.common.console import print_table
+from fedhip.cli.common.lifts import add_lift, lift_settings
+from fedhip.cli.common.options import (
+    DEFAULT_BACKBONE,
+    add_backbone,
+    add_window,
+    extract_features,
+    load_images,
+    refuse_unused,
+)
 from fedhip.data import Dataset, FeatureSet, make_partition, read_features
 from fedhip.data.errors import DatasetNameError
 from fedhip.features import resolve_device
-from fedhip.lifting import LiftSettings
 from fedhip.reproduce import (
     Bench,
     ReproduceError,
@@ -30,6 +36,7 @@ from fedhip.reproduce import (
 )
 from fedhip.reproduce.cells import Cell
 from fedhip.reproduce.tables import Entry, Table
+from fedhip.simulation.lifting import LiftSettings
 from fedhip.utils.files import require_folder
 from fedhip.utils.words import duration
 

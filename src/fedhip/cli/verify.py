@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
-from fedhip.cli.progress import show_clients
+from fedhip.cli.common.progress import show_clients
 from fedhip.runs import Run, verify
 from fedhip.utils.text import json_text
 

@@ -44,3 +44,8 @@ class AffineModel:
                 f"features have shape {tuple(F.shape)}; this model takes rows that are {len(self.weights)} wide"
             )
         return F @ self.weights + self.bias
+
+
+def masked(scores: Tensor, classes: Tensor | None) -> Tensor:
+    """Scores with −∞ for every class that is not among `classes` (d,) bool; None keeps all."""
+    return scores if classes is None else scores.masked_fill(~classes.to(scores.device), -torch.inf)

@@ -42,7 +42,7 @@ from torch import Tensor
 
 from fedhip.core.affine import AffineModel
 from fedhip.core.errors import EmptyClientError, FedHiPError
-from fedhip.core.personalization import client_rows
+from fedhip.core.ridge.personalization import client_rows
 from fedhip.core.rows import ArrayLike
 from fedhip.core.solvers import rank_tolerance
 from fedhip.core.statistics import Statistics

@@ -125,7 +125,7 @@ class Statistics(AdditiveStatistics):
     `a + b` and `a - b` join and remove data sets. `a == b` is true when the two are the same to the rounding of
     float64 sums (1e-9 of the largest entry), so `(a + b) - a == b` unless a is millions of times larger than b;
     compare `digest()` for the same bits. Sums that are the same bits in any order, and differences that are exact
-    however large the rest was, are the business of `fedhip.core.fixedpoint`.
+    however large the rest was, are the business of `fedhip.core.exact.fixedpoint`.
 
     Parameters
     ----------

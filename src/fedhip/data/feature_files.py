@@ -17,8 +17,8 @@ from numpy.typing import ArrayLike, NDArray
 from safetensors.numpy import save
 
 from fedhip.data.array_files import Arrays, as_text, encode_names, named_labels, names_in, read_arrays
-from fedhip.data.dataset import set_row_fields, update_array, update_row_fields
 from fedhip.data.errors import FeatureFileError
+from fedhip.data.sets.dataset import set_row_fields, update_array, update_row_fields
 from fedhip.utils.files import private_file, write_private
 
 

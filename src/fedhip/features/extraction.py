@@ -25,7 +25,7 @@ from torch import Tensor
 
 from fedhip.data import Dataset
 from fedhip.data.errors import ImagesError
-from fedhip.data.images import Pixels, check_images
+from fedhip.data.images.pixels import Pixels, check_images
 from fedhip.features.backbones import Backbone
 from fedhip.features.cache import begin, require_own_cache
 from fedhip.features.errors import BackboneError, CacheWarning, ConfigError

@@ -6,7 +6,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from fedhip.data.window import Window
+from fedhip.data.images.window import Window
 from fedhip.features.errors import BackboneError
 
 if TYPE_CHECKING:

@@ -18,15 +18,17 @@ from typing import ClassVar, Self
 
 from torch import Tensor
 
-from fedhip.core.affine import AffineModel
-from fedhip.core.calibration import log_losses
-from fedhip.core.fixedpoint import GridStatistics
-from fedhip.core.prior import Prior
+from fedhip.core.affine import AffineModel, masked
+from fedhip.core.choice.calibration import log_losses
+from fedhip.core.choice.prior import Prior
+from fedhip.core.exact.fixedpoint import GridStatistics
+from fedhip.heads.model import Model
 from fedhip.heads.options import Option
 from fedhip.heads.task import Task
-from fedhip.models import Model, masked
-from fedhip.phases import Client, Federation, Personalization
-from fedhip.simulation import federate
+from fedhip.simulation.client import Client
+from fedhip.simulation.driver import federate
+from fedhip.simulation.federation import Federation
+from fedhip.simulation.personalization import Personalization
 
 #: A client's model and what is known of it, and the prior that goes with it.
 Own = tuple[Personalization, Prior]

@@ -15,17 +15,19 @@ import torch
 from torch import Tensor
 
 from fedhip.core import Standardization
-from fedhip.core.affine import AffineModel
-from fedhip.core.calibration import choose_temperature, log_losses
+from fedhip.core.affine import AffineModel, masked
+from fedhip.core.choice.calibration import choose_temperature, log_losses
+from fedhip.core.choice.prior import NO_PRIOR, Prior
 from fedhip.core.discriminant import Discriminant
-from fedhip.core.fixedpoint import GridStatistics, decode
-from fedhip.core.prior import NO_PRIOR, Prior
+from fedhip.core.exact.fixedpoint import GridStatistics, decode
 from fedhip.heads.head import Head, Own, accuracy
+from fedhip.heads.model import Model
 from fedhip.heads.options import Option
 from fedhip.heads.task import Task
-from fedhip.models import Model, masked
-from fedhip.phases import Client, Federation, Personalization
-from fedhip.priors import SCALE_BYTES, losses_bytes
+from fedhip.simulation.client import Client
+from fedhip.simulation.federation import Federation
+from fedhip.simulation.personalization import Personalization
+from fedhip.simulation.priors import SCALE_BYTES, losses_bytes
 from fedhip.utils.parallel import in_order, one_thread
 
 #: Half as large to forty times as large as the discriminant's scores: LDA of many features is too sure of itself.

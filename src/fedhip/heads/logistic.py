@@ -20,19 +20,21 @@ import torch
 from torch import Tensor
 
 from fedhip.core.affine import AffineModel
-from fedhip.core.columns import Columns
-from fedhip.core.fixedpoint import GridStatistics, decode
-from fedhip.core.logistic import GridModel, LogisticTerm, LossError, logistic_term
-from fedhip.core.logistic_fit import TEMPERATURES, LogisticFit, LogisticHead
-from fedhip.core.personal_logistic import LOGISTIC_ALPHAS, PersonalLogistic
-from fedhip.core.prior import NO_PRIOR, Prior
+from fedhip.core.choice.prior import NO_PRIOR, Prior
+from fedhip.core.exact.columns import Columns
+from fedhip.core.exact.fixedpoint import GridStatistics, decode
+from fedhip.core.logistic.fit import TEMPERATURES, LogisticFit, LogisticHead
+from fedhip.core.logistic.personal import LOGISTIC_ALPHAS, PersonalLogistic
+from fedhip.core.logistic.sums import GridModel, LogisticTerm, LossError, logistic_term
 from fedhip.heads.errors import RowsMissingError
 from fedhip.heads.head import Head, Own
+from fedhip.heads.model import Model
 from fedhip.heads.options import Option
 from fedhip.heads.task import Task
-from fedhip.models import Model
-from fedhip.phases import Client, Federation, Personalization
-from fedhip.priors import SCALE_BYTES, losses_bytes
+from fedhip.simulation.client import Client
+from fedhip.simulation.federation import Federation
+from fedhip.simulation.personalization import Personalization
+from fedhip.simulation.priors import SCALE_BYTES, losses_bytes
 from fedhip.utils.parallel import in_order, one_thread
 
 #: Where rounds go on from a head: at most so many gradients, or until the slope is this short; the objective is then

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from fedhip.heads.errors import OptionError
-from fedhip.phases import Alpha
+from fedhip.simulation.options import Alpha
 from fedhip.utils.nearest import did_you_mean
 
 if TYPE_CHECKING:

@@ -21,19 +21,20 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from fedhip.core.affine import masked
+from fedhip.core.choice.prior import NO_PRIOR, Prior
+from fedhip.core.choice.selection import FOLDS
 from fedhip.core.errors import EmptyClientError
-from fedhip.core.prior import NO_PRIOR, Prior
-from fedhip.core.selection import FOLDS
 from fedhip.heads import HEADS, Lda, Ridge
 from fedhip.heads.lda import LdaFit
 from fedhip.heads.options import options_of
 from fedhip.heads.round import run_head
 from fedhip.heads.task import Task
-from fedhip.hold_out import hold_out_fold
-from fedhip.models import masked
-from fedhip.phases import Alpha, Beta, Client, Report, silent
-from fedhip.priors import PriorOption
-from fedhip.simulation import STANDARD, Outcome, RidgeOptions
+from fedhip.simulation.client import Client, Report, silent
+from fedhip.simulation.hold_out import hold_out_fold
+from fedhip.simulation.options import STANDARD, Alpha, Beta, RidgeOptions
+from fedhip.simulation.outcome import Outcome
+from fedhip.simulation.priors import PriorOption
 from fedhip.utils.parallel import in_order
 
 #: What `--head` takes beside the names of heads.

@@ -9,16 +9,19 @@ from torch import Tensor
 
 from fedhip.core import DEFAULT_ALPHAS
 from fedhip.core.affine import AffineModel
-from fedhip.core.calibration import TEMPERATURES
-from fedhip.core.fixedpoint import GridStatistics
-from fedhip.core.prior import NO_PRIOR, Prior
+from fedhip.core.choice.calibration import TEMPERATURES
+from fedhip.core.choice.prior import NO_PRIOR, Prior
+from fedhip.core.exact.fixedpoint import GridStatistics
 from fedhip.heads.head import Head, Own
+from fedhip.heads.model import RIDGE, Model
 from fedhip.heads.options import Option
 from fedhip.heads.task import Task
-from fedhip.models import RIDGE, Model
-from fedhip.phases import Alpha, Beta, Client, Federation, Personalization
-from fedhip.priors import choose_client_priors, left_out_scores, prior_alphas, traffic_with_priors
-from fedhip.simulation import federate
+from fedhip.simulation.client import Client
+from fedhip.simulation.driver import federate
+from fedhip.simulation.federation import Federation
+from fedhip.simulation.options import Alpha, Beta
+from fedhip.simulation.personalization import Personalization
+from fedhip.simulation.priors import choose_client_priors, left_out_scores, prior_alphas, traffic_with_priors
 from fedhip.utils.parallel import in_order
 
 
@@ -44,8 +47,9 @@ class Ridge(Head):
 
     @classmethod
     def fit(cls, federation: Federation, task: Task, held: Model | None = None) -> Self:
-        """One Cholesky factorisation, before the clients share it."""
-        _ = federation.common
+        """One Cholesky factorisation, before the clients share it; a site, which has no room for it, makes it later."""
+        if not task.release:
+            _ = federation.common
         return cls(federation, task)
 
     @property
@@ -90,6 +94,7 @@ class Ridge(Head):
                 alphas=task.alphas,
                 only_local_classes=only_local,
                 own=task.uploads.pop(client.name, None),
+                last=task.release and len(task.training) == 1,
             )
             return found, prior
 

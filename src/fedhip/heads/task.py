@@ -10,12 +10,12 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from fedhip.core.choice.prior import Prior
 from fedhip.core.errors import DimensionError, EmptyClientError, FeaturesError, LabelsError
-from fedhip.core.fixedpoint import GridStatistics
-from fedhip.core.prior import Prior
-from fedhip.phases import Client, Report, Rows, silent
-from fedhip.priors import PriorOption, choose_scored_priors, left_out_classes
-from fedhip.simulation import STANDARD, RidgeOptions
+from fedhip.core.exact.fixedpoint import GridStatistics
+from fedhip.simulation.client import Client, Report, Rows, silent
+from fedhip.simulation.options import STANDARD, RidgeOptions
+from fedhip.simulation.priors import PriorOption, choose_scored_priors, left_out_classes
 
 
 @dataclass(frozen=True)
@@ -25,7 +25,8 @@ class Task:
     `options` are those of the head or the method, all of them; `alphas` what a ridge's α is chosen among, where it is
     not the default. `ridge` is what ridges are of, and how rows become part of the sum. `seed` is that of draws, if
     there are any. `beside` are methods whose priors are chosen beside the head's: their losses travel too. `uploads`
-    are clients' statistics, where they are at hand.
+    are clients' statistics, where they are at hand. With `release` the federation's factor makes room for the model of
+    the only client: a site has no other use for it.
     """
 
     clients: Sequence[Client]
@@ -40,6 +41,7 @@ class Task:
     alphas: Sequence[float] | None = None
     beside: tuple[str, ...] = ()
     uploads: dict[str, GridStatistics] = field(default_factory=dict)
+    release: bool = False
 
     @property
     def training(self) -> list[Client]:

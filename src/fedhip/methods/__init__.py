@@ -11,17 +11,14 @@ import torch
 
 from fedhip.heads import HEADS
 from fedhip.heads.options import checked_options
-from fedhip.methods.clients import CheckedClients
-from fedhip.methods.closed import (
-    ClosedMethod,
-    ClosedTask,
-    of_head,
-    run_global,
-    run_global_local_classes,
-    run_local,
-)
 from fedhip.methods.ditto import Ditto
-from fedhip.methods.engine import Laboratory
+from fedhip.methods.engine.clients import CheckedClients
+from fedhip.methods.engine.closed import ClosedMethod, ClosedTask, of_head
+from fedhip.methods.engine.laboratory import Laboratory
+from fedhip.methods.engine.method import Method
+from fedhip.methods.engine.prior import WithPrior
+from fedhip.methods.engine.protocol import Evaluation, MethodInfo, MethodRun, Network, Protocol
+from fedhip.methods.engine.training import Checkpoint, train_method
 from fedhip.methods.errors import MethodCheckpointError, MethodError
 from fedhip.methods.fedala import FedALA
 from fedhip.methods.fedas import FedAS
@@ -32,13 +29,10 @@ from fedhip.methods.fedpcl import FedPCL
 from fedhip.methods.fedprox import FedProx, FedProxFT
 from fedhip.methods.fedselect import FedSelect
 from fedhip.methods.local_sgd import LocalSGD
-from fedhip.methods.method import Method
 from fedhip.methods.pfedfda import run_pfedfda
-from fedhip.methods.prior import WithPrior
-from fedhip.methods.protocol import Evaluation, MethodInfo, MethodRun, Network, Protocol
-from fedhip.methods.training import Checkpoint, train_method
-from fedhip.phases import Client, Report, silent
-from fedhip.simulation import STANDARD, RidgeOptions
+from fedhip.methods.ridges import run_global, run_global_local_classes, run_local
+from fedhip.simulation.client import Client, Report, silent
+from fedhip.simulation.options import STANDARD, RidgeOptions
 from fedhip.utils.nearest import did_you_mean
 
 __all__ = [

@@ -16,11 +16,11 @@ import torch
 from torch import Tensor
 
 from fedhip.heads.options import Option
-from fedhip.methods import network
-from fedhip.methods.engine import Models, for_each, nbytes, put, take, weighted_mean
-from fedhip.methods.method import Method, Traffic
-from fedhip.methods.network import Batch, Params, shifted_scores
-from fedhip.orders import WARM_UP
+from fedhip.methods.engine import network
+from fedhip.methods.engine.laboratory import Models, for_each, nbytes, put, take, weighted_mean
+from fedhip.methods.engine.method import Method, Traffic
+from fedhip.methods.engine.network import Batch, Params, shifted_scores
+from fedhip.simulation.orders import WARM_UP
 
 
 @dataclass(frozen=True)

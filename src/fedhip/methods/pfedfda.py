@@ -18,12 +18,12 @@ import torch
 from torch import Tensor
 
 from fedhip.heads.options import Option
-from fedhip.methods.closed import ClosedTask, closed, one_shot
-from fedhip.methods.engine import mean_by_class, nbytes
-from fedhip.methods.protocol import MethodRun
-from fedhip.orders import client_order
-from fedhip.phases import Client
-from fedhip.priors import losses_bytes
+from fedhip.methods.engine.closed import ClosedTask, closed, one_shot
+from fedhip.methods.engine.laboratory import mean_by_class, nbytes
+from fedhip.methods.engine.protocol import MethodRun
+from fedhip.simulation.client import Client
+from fedhip.simulation.orders import client_order
+from fedhip.simulation.priors import losses_bytes
 from fedhip.utils.parallel import in_order
 
 BETAS = tuple(step / 10 for step in range(11))

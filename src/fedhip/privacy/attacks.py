@@ -13,7 +13,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from fedhip.core.fixedpoint import GridStatistics
+from fedhip.core.exact.fixedpoint import GridStatistics
 from fedhip.core.statistics import Statistics
 from fedhip.privacy.lattice import Whole, factor, rank_of
 from fedhip.utils.parallel import one_thread

@@ -15,8 +15,8 @@ import torch
 from numpy.typing import NDArray
 
 from fedhip.core import personalize_from_statistics, solve_global
-from fedhip.core.columns import COLUMN_BITS, Columns, Survey
-from fedhip.core.fixedpoint import GridStatistics, decode, round_features
+from fedhip.core.exact.columns import COLUMN_BITS, Columns, Survey
+from fedhip.core.exact.fixedpoint import GridStatistics, decode, round_features
 from fedhip.privacy.attacks import (
     MOST_ROWS,
     Rows,

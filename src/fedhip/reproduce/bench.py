@@ -10,14 +10,15 @@ from pathlib import Path
 from typing import Any
 
 from fedhip import methods
-from fedhip.core.selection import CHOSEN_BY
-from fedhip.methods.clients import CheckedClients
-from fedhip.methods.protocol import MethodRun, Protocol
-from fedhip.phases import Client
+from fedhip.core.choice.selection import CHOSEN_BY
+from fedhip.methods.engine.clients import CheckedClients
+from fedhip.methods.engine.protocol import MethodRun, Protocol
 from fedhip.reproduce.cells import Cell, Inside, Json, Store
 from fedhip.reproduce.divisions import WITH_INTERCEPT, divide, standardize
 from fedhip.reproduce.settings import Regime, Settings, Source, known_methods
-from fedhip.simulation import PAPER, summarize
+from fedhip.simulation.client import Client
+from fedhip.simulation.metrics import summarize
+from fedhip.simulation.options import PAPER
 
 
 @dataclass(frozen=True)

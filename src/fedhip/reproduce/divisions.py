@@ -11,12 +11,11 @@ from numpy.typing import NDArray
 
 from fedhip.core.standardization import Standardization
 from fedhip.data import make_partition
-from fedhip.data.partitions import client_random
-from fedhip.lifting import lift_clients
-from fedhip.phases import Client, Rows
+from fedhip.data.partitions.partition import client_random
 from fedhip.reproduce.errors import ReproduceError
 from fedhip.reproduce.settings import Source
-from fedhip.simulation import clients_of
+from fedhip.simulation.client import Client, Rows, clients_of
+from fedhip.simulation.lifting import lift_clients
 
 #: Ridge regressions have no bias of their own: with standardised features they get a column of ones.
 WITH_INTERCEPT = ("fedhip", "global", "global-oll", "local")

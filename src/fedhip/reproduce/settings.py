@@ -10,11 +10,11 @@ import numpy as np
 
 from fedhip import methods
 from fedhip.data import Dataset, FeatureSet
-from fedhip.lifting import LiftPlan
-from fedhip.methods.protocol import Network, Protocol
-from fedhip.priors import PriorOption
+from fedhip.methods.engine.protocol import Network, Protocol
 from fedhip.reproduce import paper
 from fedhip.reproduce.errors import ReproduceError
+from fedhip.simulation.lifting import LiftPlan
+from fedhip.simulation.priors import PriorOption
 from fedhip.utils.nearest import did_you_mean
 
 Regime = Literal["paper", "tuned"]

@@ -9,11 +9,11 @@ from pathlib import Path
 
 from fedhip import __version__
 from fedhip.data.errors import MissingExtraError
-from fedhip.reproduce import efficiency, invariance, pictures, sensitivity, table1
 from fedhip.reproduce.bench import Bench
 from fedhip.reproduce.cells import Cell, Show, Step, show_nothing
 from fedhip.reproduce.figures import Picture, write_pictures
 from fedhip.reproduce.helpers import helped, wanted
+from fedhip.reproduce.studies import efficiency, invariance, pictures, sensitivity, table1
 from fedhip.reproduce.tables import Table, to_markdown, write_table
 from fedhip.utils.files import write_text
 

@@ -33,22 +33,24 @@ import numpy as np
 import torch
 from numpy.typing import ArrayLike, NDArray
 
-from fedhip.core.columns import Columns
+from fedhip.core.choice.prior import NO_PRIOR, Prior
 from fedhip.core.errors import FileFormatError
-from fedhip.core.fixedpoint import GridStatistics
-from fedhip.core.lifts import Lift
-from fedhip.core.prior import NO_PRIOR, Prior
+from fedhip.core.exact.columns import Columns
+from fedhip.core.exact.fixedpoint import GridStatistics
 from fedhip.data import FeatureSet, feature_set
 from fedhip.data.errors import PartitionError
-from fedhip.data.manifest import stored_split, unpacked
+from fedhip.data.partitions.manifest import stored_split, unpacked
+from fedhip.features.lifts.lift import Lift
 from fedhip.heads import HEADS, Head
-from fedhip.models import RIDGE, Model
-from fedhip.phases import Client, Federation, RowEncoding
+from fedhip.heads.model import RIDGE, Model
 from fedhip.runs.errors import NoSpaceError, RunChangedError, RunExistsError, RunFolderError, RunVersionError
 from fedhip.runs.ledger import Ledger
 from fedhip.runs.models import answering, models_digest
 from fedhip.runs.names import file_name, unknown_client
-from fedhip.simulation import RidgeOptions
+from fedhip.simulation.client import Client
+from fedhip.simulation.encoding import RowEncoding
+from fedhip.simulation.federation import Federation
+from fedhip.simulation.options import RidgeOptions
 from fedhip.utils.files import private_folder, require_folder, write_private
 from fedhip.utils.text import json_text
 

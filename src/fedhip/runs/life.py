@@ -21,25 +21,30 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from fedhip.core.calibration import common_temperature
+from fedhip.core.choice.calibration import common_temperature
+from fedhip.core.choice.prior import NO_PRIOR
 from fedhip.core.errors import DimensionError
-from fedhip.core.fixedpoint import GridStatistics
-from fedhip.core.prior import NO_PRIOR
-from fedhip.data.manifest import packed
+from fedhip.core.exact.fixedpoint import GridStatistics
+from fedhip.data.partitions.manifest import packed
 from fedhip.features.cache import entries
 from fedhip.heads import Head, Ridge
 from fedhip.heads.errors import RowsMissingError
+from fedhip.heads.model import Model
 from fedhip.heads.options import numbers_of, options_of
 from fedhip.heads.task import Task
-from fedhip.lifting import lift_clients
-from fedhip.models import Model
-from fedhip.phases import Client, Federation, Personalization, choose_beta, common_losses
-from fedhip.priors import choose_client_priors
 from fedhip.runs.errors import ClientJoinedError, ClientRowsError, LastClientError
 from fedhip.runs.folder import Run, changed_run
 from fedhip.runs.models import global_model, personal_model
 from fedhip.runs.results import put_client, refresh, remove_client
-from fedhip.simulation import MAJORITY, ClientResult, LocalFit, evaluate, majority_model
+from fedhip.simulation.alone import MAJORITY, LocalFit, majority_model
+from fedhip.simulation.beta import choose_beta
+from fedhip.simulation.client import Client
+from fedhip.simulation.federation import Federation
+from fedhip.simulation.lifting import lift_clients
+from fedhip.simulation.outcome import ClientResult
+from fedhip.simulation.personalization import Personalization, common_losses
+from fedhip.simulation.priors import choose_client_priors
+from fedhip.simulation.testing import evaluate
 from fedhip.utils.parallel import in_order, one_thread
 
 Json = dict[str, Any]

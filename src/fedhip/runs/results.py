@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from fedhip import __version__
-from fedhip.core.calibration import common_temperature
+from fedhip.core.choice.calibration import common_temperature
 from fedhip.heads import Head, Ridge
 from fedhip.methods import METHODS, MethodRun
 from fedhip.runs.folder import SCHEMA, head_of
@@ -22,7 +22,9 @@ from fedhip.runs.measures import (
     remove_gains,
     written,
 )
-from fedhip.simulation import BALANCED, ClientResult, Outcome, summarize
+from fedhip.simulation.driver import BALANCED
+from fedhip.simulation.metrics import summarize
+from fedhip.simulation.outcome import ClientResult, Outcome
 from fedhip.utils.words import count, listed, points
 
 Json = dict[str, Any]

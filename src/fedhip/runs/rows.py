@@ -6,9 +6,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedhip.data import Dataset, FeatureSet, make_partition, split_of
-from fedhip.phases import Client
 from fedhip.runs.errors import ClientRowsError
 from fedhip.runs.folder import Run
+from fedhip.simulation.client import Client
 from fedhip.utils.nearest import did_you_mean, nearest
 
 

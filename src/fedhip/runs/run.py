@@ -17,10 +17,8 @@ from numpy.typing import ArrayLike
 from PIL import Image
 
 from fedhip.core.balance import class_weights
-from fedhip.core.columns import Columns
-from fedhip.core.fixedpoint import GridStatistics
-from fedhip.core.lift_kinds import LiftKind
-from fedhip.core.lifts import Lift
+from fedhip.core.exact.columns import Columns
+from fedhip.core.exact.fixedpoint import GridStatistics
 from fedhip.core.solvers import require_alpha, require_beta
 from fedhip.data import (
     Dataset,
@@ -35,19 +33,18 @@ from fedhip.data import (
 )
 from fedhip.data.errors import FeatureFileError
 from fedhip.features import resolve_device
+from fedhip.features.lifts.kinds import LiftKind
+from fedhip.features.lifts.lift import Lift
 from fedhip.features.reference import BackboneReference
 from fedhip.heads import HEADS, Head, Ridge, head_named
 from fedhip.heads.errors import OptionError
+from fedhip.heads.model import RIDGE
 from fedhip.heads.options import options_of
 from fedhip.heads.recommendation import AUTO, compare_with_lda, judge_heads, options_of_heads
 from fedhip.heads.round import HeadRound, run_head
 from fedhip.heads.task import Task, check_clients
-from fedhip.lifting import LiftSettings, lift_clients, lifted_grid
 from fedhip.methods import METHODS, Protocol, run_method
-from fedhip.methods.closed import row_of
-from fedhip.models import RIDGE
-from fedhip.phases import Alpha, Beta, Client, silent
-from fedhip.priors import PriorOption
+from fedhip.methods.engine.closed import row_of
 from fedhip.runs import Ledger, Run, new_run, require_place
 from fedhip.runs.errors import MethodNameError
 from fedhip.runs.folder import Draft
@@ -56,18 +53,14 @@ from fedhip.runs.models import global_model, personal_model
 from fedhip.runs.report import RunRecord
 from fedhip.runs.report.findings import read_runs
 from fedhip.runs.results import add_balance, add_lift, details_of, refresh, results_of, rival_entry
-from fedhip.simulation import (
-    BALANCED,
-    MAJORITY,
-    RIDGES,
-    STANDARD,
-    Outcome,
-    RidgeOptions,
-    Stopwatch,
-    clients_of,
-    simulate,
-)
+from fedhip.simulation.client import Client, clients_of, silent
+from fedhip.simulation.driver import BALANCED, MAJORITY, RIDGES, simulate
+from fedhip.simulation.lifting import LiftSettings, lift_clients, lifted_grid
+from fedhip.simulation.options import STANDARD, Alpha, Beta, RidgeOptions
+from fedhip.simulation.outcome import Outcome
+from fedhip.simulation.priors import PriorOption
 from fedhip.utils.nearest import did_you_mean
+from fedhip.utils.stopwatch import Stopwatch
 from fedhip.utils.toml import write_toml
 
 Json = dict[str, Any]

@@ -14,14 +14,14 @@ import torch
 
 from fedhip.core.affine import AffineModel
 from fedhip.core.errors import FedHiPError
-from fedhip.core.fixedpoint import GridStatistics
-from fedhip.models import RIDGE, Model
+from fedhip.core.exact.fixedpoint import GridStatistics
+from fedhip.heads.model import RIDGE, Model
 from fedhip.runs.errors import LedgerError, RunFolderError
 from fedhip.runs.folder import Run
 from fedhip.runs.life import task_of
 from fedhip.runs.models import models_digest
 from fedhip.runs.names import file_name
-from fedhip.simulation import add_up
+from fedhip.simulation.driver import add_up
 
 #: Models are solved again to compare; another machine's linear algebra rounds differently.
 SOLVE_TOLERANCE = 1e-9

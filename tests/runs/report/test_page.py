@@ -20,6 +20,8 @@ from fedhip.runs.report.comparison import compare
 from fedhip.runs.report.findings import read_runs, skew, thirds
 from tests.runs.report.records import METHODS, make_record, untrained
 
+pytestmark = pytest.mark.usefixtures("pictures")
+
 VOID = {"meta", "img", "br", "link", "input", "hr"}
 
 

@@ -1,47 +1,19 @@
-"""Pictures of metrics: intervals of methods, gains of clients, reliability and ROC curves."""
+"""Pictures of metrics: gains of clients, reliability and ROC curves."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 
-import numpy as np
-
 from fedhip.runs.report.figures import PANEL, WIDE, axes_of, percent_axis
-from fedhip.runs.report.findings import Findings
 from fedhip.runs.report.measured import Curve, Gain
 from fedhip.runs.report.svg import colour, inline
 from fedhip.utils.text import short
-from fedhip.utils.words import decimal, percent, points
+from fedhip.utils.words import decimal, points
 
 #: A bin with a smaller share of the rows is a mark, and no part of the line: its height is chance.
 _FEW = 0.01
 #: More clients than this have no name on the axis.
 _NAMED = 30
-
-
-def intervals_of_methods(findings: Findings, width: int) -> str:
-    """Mean of each method with its 95 % interval; behind it, all but the lowest and the highest tenth of clients."""
-    methods = sorted((m for m in findings.methods if m.mean is not None), key=lambda m: (m.mean or 0.0, m.key))
-    figure, axes = axes_of(width, 90 + 30 * len(methods))
-    for place, method in enumerate(methods):
-        ink, mean = colour(method.colour), method.mean or 0.0
-        values = [v for row in findings.clients if (v := row.accuracy[method.key]) is not None]
-        if len(values) > 2:
-            ends = np.quantile(values, (0.1, 0.9))
-            axes.plot(ends, [place, place], color=ink, linewidth=9, alpha=0.16, solid_capstyle="butt")
-        if method.low is not None and method.high is not None:
-            axes.plot([method.low, method.high], [place, place], color=ink, linewidth=2.4)
-        axes.scatter([mean], [place], s=70, color=ink, marker=method.marker, linewidths=0, zorder=3)
-        axes.annotate(
-            percent(mean), (mean, place), (0, 9), textcoords="offset points", ha="center", color=colour("ink"),
-            fontsize=10,
-        )  # fmt: skip
-    axes.set_yticks(range(len(methods)), [short(m.title, width // 28) for m in methods])
-    axes.set_ylim(-0.6, len(methods) - 0.3)
-    axes.grid(visible=False, axis="y")
-    percent_axis(axes, axis="x")
-    axes.set_xlabel("accuracy")
-    return inline(figure, f"intervals-{width}")
 
 
 def gains_by_client(gain: Gain, width: int) -> str:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from fedhip.data.picture import partition_figure
+from fedhip.data.partitions.picture import partition_figure
 from fedhip.runs.report.findings import ClientRow, Findings, Method, thirds
 from fedhip.runs.report.svg import colour, inline
 from fedhip.utils.style import Colours, drawing
@@ -104,6 +104,31 @@ def _label_means(axes: Axes, methods: Sequence[Method]) -> None:
             short(method.title, 18), (right, place), (8, -1), textcoords="offset points", va="top", color=ink,
             fontsize=11, annotation_clip=False,
         )  # fmt: skip
+
+
+def spread_of_methods(findings: Findings, width: int) -> str:
+    """Mean of each method with its 95 % interval; behind it, all but the lowest and the highest tenth of clients."""
+    methods = sorted((m for m in findings.methods if m.mean is not None), key=lambda m: (m.mean or 0.0, m.key))
+    figure, axes = axes_of(width, 90 + 30 * len(methods))
+    for place, method in enumerate(methods):
+        ink, mean = colour(method.colour), method.mean or 0.0
+        values = [v for row in findings.clients if (v := row.accuracy[method.key]) is not None]
+        if len(values) > 2:
+            ends = np.quantile(values, (0.1, 0.9))
+            axes.plot(ends, [place, place], color=ink, linewidth=9, alpha=0.16, solid_capstyle="butt")
+        if method.low is not None and method.high is not None:
+            axes.plot([method.low, method.high], [place, place], color=ink, linewidth=2.4)
+        axes.scatter([mean], [place], s=70, color=ink, marker=method.marker, linewidths=0, zorder=3)
+        axes.annotate(
+            percent(mean), (mean, place), (0, 9), textcoords="offset points", ha="center", color=colour("ink"),
+            fontsize=10,
+        )  # fmt: skip
+    axes.set_yticks(range(len(methods)), [short(m.title, width // 28) for m in methods])
+    axes.set_ylim(-0.6, len(methods) - 0.3)
+    axes.grid(visible=False, axis="y")
+    percent_axis(axes, axis="x")
+    axes.set_xlabel("accuracy")
+    return inline(figure, f"spread-{width}")
 
 
 def gain_against(findings: Findings, what: str) -> str:

@@ -60,7 +60,7 @@ def run_pictures(run: Findings, gains: Sequence[Gain] = ()) -> dict[str, str | t
         if run.hero and any(row.accuracy[run.hero.key] is not None for row in run.clients):
             drawn["accuracy"] = _twice(figures.accuracy_by_client, run)
         if run.tested and len(run.methods) > 1:
-            drawn["intervals"] = _twice(curves.intervals_of_methods, run)
+            drawn["spread"] = _twice(figures.spread_of_methods, run)
         for gain in gains:
             drawn[f"gains_{gain.key}"] = _twice(curves.gains_by_client, gain)
         if found := reliability_curves(run):

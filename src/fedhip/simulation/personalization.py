@@ -1,0 +1,150 @@
+"""Phase 3: α by leave-one-out on a client's own training rows, and its model."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from fedhip.core import DEFAULT_ALPHAS, PersonalizationPath
+from fedhip.core.affine import AffineModel, masked
+from fedhip.core.choice.calibration import log_losses
+from fedhip.core.choice.selection import FOLDS, nested_hits, select
+from fedhip.core.exact.fixedpoint import GridStatistics
+from fedhip.core.ridge.personalization import require_part
+from fedhip.core.rows import one_hot
+from fedhip.core.solvers import require_alpha
+from fedhip.simulation.client import Client
+from fedhip.simulation.federation import Federation
+from fedhip.simulation.options import Alpha
+
+#: Probabilities are calibrated on so many rows of a client at most.
+CALIBRATION_ROWS = 256
+
+
+@dataclass(frozen=True, eq=False)
+class Personalization:
+    """Phase 3 at one client: α, the model, and what leave-one-out says of it.
+
+    `curve` is the leave-one-out accuracy at each α of the head's grid, where it was looked at. `estimate` is the
+    accuracy that may be expected: that of rows left out, with α (and β) chosen without them. The log-losses over the
+    grid of temperatures are sums over its rows, of its own model and of the global one. Heads other than the ridge have
+    grids of their own (see `fedhip.heads`).
+    """
+
+    alpha: float
+    model: AffineModel
+    own: str
+    local_classes: Tensor
+    curve: list[float] | None
+    estimate: float
+    log_losses: list[float]
+    global_log_losses: list[float]
+
+    @classmethod
+    def of(
+        cls,
+        federation: Federation,
+        client: Client,
+        alpha: Alpha = "loo",
+        *,
+        alphas: Sequence[float] | None = None,
+        only_local_classes: bool = False,
+        own: GridStatistics | None = None,
+        last: bool = False,
+    ) -> Personalization:
+        """Choose α on the client's training rows, and solve; `own` are its statistics, where they are at hand.
+
+        After the `last` client nobody needs the federation's factor: it makes room for that client's model.
+        """
+        grid = federation.grid
+        labels = torch.as_tensor(client.train[1], device=grid.device)
+        local_classes = torch.bincount(labels, minlength=grid.num_classes) > 0
+        mask = local_classes if only_local_classes else None
+        judged = calibration_rows(len(labels))
+        if alpha == "loo":
+            looked = _look(federation, client, sorted(DEFAULT_ALPHAS if alphas is None else alphas), only_local_classes)
+            chosen, curve, estimate, scores, common = *looked[:3], looked[3][judged], looked[4][judged]
+            del looked
+        else:
+            chosen, curve = require_alpha(alpha), None
+            F, targets = _targets(federation, client, judged)
+            common = federation._system.left_out(F, targets) / targets.amax(dim=1, keepdim=True)
+        if last:
+            federation.release()
+        if own is None:
+            own = federation.encoding.statistics(client, grid.num_classes, grid.device)
+        if alpha == "loo":
+            model = federation.model(own, chosen, client=client.name)
+        else:
+            require_part(grid, own, client.name)
+            if chosen > 0.0:
+                system = federation.own_system(own, chosen, client=client.name)
+                scores = system.left_out(F, targets, 1.0 + chosen) / targets.amax(dim=1, keepdim=True)
+                model = federation.on_raw(system.G)
+            else:
+                scores, model = common, federation.common
+            estimate = _accuracy(masked(scores, mask), labels[judged])
+        return cls(
+            chosen,
+            model,
+            own.digest(),
+            local_classes,
+            curve,
+            estimate,
+            log_losses(masked(scores, mask), labels[judged]).tolist(),
+            log_losses(common, labels[judged]).tolist(),
+        )
+
+
+def common_losses(federation: Federation, client: Client) -> list[float]:
+    """The global model's log-losses over temperatures, of the client's rows left out."""
+    judged = calibration_rows(len(client.train[1]))
+    F, targets = _targets(federation, client, judged)
+    scores = federation._system.left_out(F, targets) / targets.amax(dim=1, keepdim=True)
+    found: list[float] = log_losses(scores, torch.as_tensor(client.train[1])[judged]).tolist()
+    return found
+
+
+def _look(
+    federation: Federation, client: Client, alphas: Sequence[float], only_local_classes: bool
+) -> tuple[float, list[float], float, Tensor, Tensor]:
+    """α, the curve, the nested estimate, and scores of the rows left out: at α, and of the global model."""
+    fold_betas = federation.fold_betas or (federation.beta,) * FOLDS
+    folds: dict[int, Tensor] = {}
+
+    def look(at: Federation) -> tuple[PersonalizationPath, Tensor]:
+        path = at.path(client)
+        margins = path.loo_margins(alphas, only_local_classes=only_local_classes)
+        for fold in (fold for fold, beta in enumerate(fold_betas) if beta == at.beta):
+            folds[fold] = path.fold_margins(alphas, margins, fold)
+        return path, margins
+
+    _ = federation.total  # once for all of them
+    for beta in set(fold_betas) - {federation.beta}:  # one factor at a time
+        look(federation.with_beta(beta))
+    path, margins = look(federation)
+    estimate = nested_hits([folds[fold] for fold in range(FOLDS)]) / len(margins)
+    chosen = alphas[select(margins)]
+    curve = (margins > 0.0).double().mean(dim=0).tolist()
+    return chosen, curve, estimate, path.loo_scores(chosen), path.loo_scores(0.0)
+
+
+def _targets(federation: Federation, client: Client, at: Tensor) -> tuple[Tensor, Tensor]:
+    """Some of a client's rows as the ridge sees them, and their one-hot targets, weighted like them."""
+    F, labels = federation.rows(client, at)
+    Y, scale = one_hot(labels, federation.grid.num_classes), federation.encoding.scale
+    return F, Y if scale is None else Y * scale.to(Y)
+
+
+def calibration_rows(rows: int) -> Tensor:
+    """Which of a client's rows (n,) probabilities are calibrated on: all, or 256 spread evenly."""
+    if rows <= CALIBRATION_ROWS:
+        return torch.arange(rows)
+    return torch.arange(CALIBRATION_ROWS) * rows // CALIBRATION_ROWS
+
+
+def _accuracy(scores: Tensor, labels: Tensor) -> float:
+    return float((scores.argmax(dim=1) == labels).double().mean())
