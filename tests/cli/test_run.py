@@ -73,6 +73,7 @@ def test_run_from_features_prints_the_means_and_what_it_took(
     shown = capsys.readouterr()
     assert "mine · 6 clients, dirichlet, λ = 0.1, seed 3 · given features, 8 wide" in shown.out
     for text in (
+        "majority class",
         "trained alone",
         "global model",
         "personalized",

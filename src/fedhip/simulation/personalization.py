@@ -101,6 +101,15 @@ class Personalization:
         )
 
 
+def common_losses(federation: Federation, client: Client) -> list[float]:
+    """The global model's log-losses over temperatures, of the client's rows left out."""
+    judged = calibration_rows(len(client.train[1]))
+    F, targets = _targets(federation, client, judged)
+    scores = federation._system.left_out(F, targets) / targets.amax(dim=1, keepdim=True)
+    found: list[float] = log_losses(scores, torch.as_tensor(client.train[1])[judged]).tolist()
+    return found
+
+
 def _choose_alpha(
     federation: Federation, client: Client, alphas: Sequence[float], only_local_classes: bool
 ) -> tuple[float, list[float], float, Tensor, Tensor]:
