@@ -36,6 +36,7 @@ from fedhip.core.errors import ColumnError, ColumnWarning, EmptyClientError
 from fedhip.core.fixedpoint import GridStatistics, decode, decode_weighted, round_features
 from fedhip.core.path import choose_betas
 from fedhip.core.personalization import require_part
+from fedhip.core.prior import PriorChoice
 from fedhip.core.rows import one_hot
 from fedhip.core.selection import FOLDS, nested_hits, select
 from fedhip.core.solvers import factorize, require_alpha
@@ -439,9 +440,9 @@ class Personalization:
     """Phase 3 at one client: α, the model, and what leave-one-out says of it.
 
     `curve` is the leave-one-out accuracy at each α of the head's grid, where it was looked at. `estimate` is the
-    accuracy that may be expected: that of rows left out, with α (and β) chosen without them. The log-losses over the
-    grid of temperatures are sums over its rows, of its own model and of the global one. Heads other than the ridge have
-    grids of their own (see `fedhip.heads`).
+    accuracy that may be expected: that of rows left out, with α, β and the prior chosen without them; None where a
+    prior was kept that they had a part in. The log-losses over the grid of temperatures are sums over its rows, of its
+    own model and of the global one. Heads other than the ridge have grids of their own (see `fedhip.heads`).
     """
 
     alpha: float
@@ -449,7 +450,7 @@ class Personalization:
     own: str
     local_classes: Tensor
     curve: list[float] | None
-    estimate: float
+    estimate: float | None
     log_losses: list[float]
     global_log_losses: list[float]
 
@@ -507,6 +508,12 @@ class Personalization:
             log_losses(masked(scores, mask), labels[judged]).tolist(),
             log_losses(common, labels[judged]).tolist(),
         )
+
+    def with_prior(self, choice: PriorChoice, rows: int) -> Personalization:
+        """With what may be expected of the client's prior, chosen together with α on so many rows."""
+        if choice.right is not None:
+            return replace(self, estimate=choice.right / rows)
+        return self if choice.prior.is_none else replace(self, estimate=None)
 
 
 def _look(

@@ -23,7 +23,7 @@ from fedhip.core.balance import class_weights
 from fedhip.core.columns import COLUMN_BITS, Columns
 from fedhip.core.errors import EmptyClientError, FedHiPError
 from fedhip.core.fixedpoint import GridStatistics
-from fedhip.core.prior import NO_PRIOR, Prior
+from fedhip.core.prior import NO_CHOICE, NO_PRIOR, Prior, PriorChoice
 from fedhip.data import FeatureSet, Partition, client_parts, split_of
 from fedhip.models import masked
 from fedhip.phases import (
@@ -213,7 +213,7 @@ def simulate(
     with watch("aggregation"):
         _ = federation.common  # factored once, before the clients share it
         tell("2 aggregation", len(training), len(training))
-    choices: dict[str, dict[str, tuple[float, Prior]]] = {}
+    choices: dict[str, dict[str, tuple[float, PriorChoice]]] = {}
     if prior:
         with watch("priors"):
             choices = choose_client_priors(federation, training, methods, alpha, only_local_classes, tell)
@@ -222,9 +222,10 @@ def simulate(
         with watch("personalization"):
 
             def phase3(client: Client) -> Personalization:
-                chosen = choices[client.name]["fedhip"][0] if prior else alpha
+                chosen, choice = choices[client.name]["fedhip"] if prior else (alpha, NO_CHOICE)
                 own = held.pop(client.name, None)
-                return Personalization.of(federation, client, chosen, only_local_classes=only_local_classes, own=own)
+                found = Personalization.of(federation, client, chosen, only_local_classes=only_local_classes, own=own)
+                return found.with_prior(choice, len(client.train[1]))
 
             for k, (client, found) in enumerate(zip(training, in_order(phase3, training, device), strict=True), 1):
                 personal[client.name] = found
@@ -246,7 +247,7 @@ def simulate(
                 "fedhip": federation.common if own is None else own.model,
             }
             tested = {method: mine[method] for method in methods}
-            priors = {method: found for method, (_, found) in choices.get(client.name, {}).items()}
+            priors = {method: choice.prior for method, (_, choice) in choices.get(client.name, {}).items()}
             everybody = federation.grid.counts
             results.append(evaluate(client, tested, own, num_classes, only_local_classes, priors, everybody))
     prior_models = tuple(len(prior_alphas(alpha)[method]) for method in methods) if prior else ()

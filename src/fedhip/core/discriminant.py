@@ -33,7 +33,7 @@ alike: the federation's. A class that the client alone has keeps its mean, for i
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Literal
 
@@ -243,6 +243,15 @@ class _Rows:
         """Of the residuals, by class (d, m)."""
         return torch.zeros((len(self.counts), self.X.shape[1])).to(self.X).index_add_(0, self.labels, self.U)
 
+    @property
+    def counts_of_rows(self) -> Tensor:
+        """Of these rows alone, by class (d,)."""
+        return torch.bincount(self.labels, minlength=len(self.counts)).to(self.X)
+
+    def some(self, at: Tensor) -> _Rows:
+        """Those of the rows `at` (N_k,) bool; the counts are still the client's."""
+        return _Rows(self.X[at], self.labels[at], self.U[at], self.counts)
+
     def left_out(self, of: Discriminant, personal: _Weights | None) -> Tensor:
         """Scores (N_k, d) of each row without itself."""
         X, U, c, n = self.X, self.U, self.labels, of._counts
@@ -400,3 +409,22 @@ class PersonalDiscriminant:
         that the row is alone in, in the whole federation, has the score −∞.
         """
         return self._rows.left_out(self._federation, self._weights)
+
+    def fold_scores(self, fold: Tensor) -> Tensor:
+        """The same with variances that know nothing of a row's fold (N_k,) either.
+
+        With few rows the variances follow chance, and what a row gives to them speaks for the row itself.
+        """
+        rows, n = self._rows, self._federation._counts
+        scores = torch.empty_like(rows.X[:, :1]).expand(-1, len(n)).clone()
+        for number in fold.unique():
+            at = fold == number
+            inside, outside = rows.some(at), rows.some(~at)
+            gone = inside.counts_of_rows
+            left = n - gone
+            # Without the fold the federation's means move, and all residuals with them.
+            moved = outside.counts_of_rows[:, None] * inside.sums / left.clamp(min=1.0)[:, None]
+            others = _Weights.of(outside.sums + moved, outside.counts_of_rows, left, self._federation._scaled)
+            weights = replace(self._weights, shift_variance=others.shift_variance, class_variance=others.class_variance)
+            scores[at] = inside.left_out(self._federation, weights)
+        return scores

@@ -7,7 +7,7 @@ phase 3   at each client: its means by empirical Bayes; they are used if leave-o
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal, Self
 
@@ -19,13 +19,14 @@ from fedhip.core.affine import AffineModel
 from fedhip.core.calibration import choose_temperature, log_losses
 from fedhip.core.discriminant import Discriminant
 from fedhip.core.fixedpoint import GridStatistics, decode
-from fedhip.core.prior import NO_PRIOR, Prior
+from fedhip.core.prior import NO_CHOICE, PriorChoice
+from fedhip.core.selection import FOLDS, fold_of, without_fold
 from fedhip.heads.head import Head, Own, accuracy
 from fedhip.heads.options import Option
 from fedhip.heads.task import Task
 from fedhip.models import Model, masked
 from fedhip.phases import Client, Federation, Personalization
-from fedhip.priors import SCALE_BYTES, losses_bytes
+from fedhip.priors import SCALE_BYTES, LeftOut, losses_bytes
 from fedhip.utils.parallel import in_order, one_thread
 
 #: Half as large to forty times as large as the discriminant's scores: LDA of many features is too sure of itself.
@@ -34,16 +35,34 @@ TEMPERATURES: tuple[float, ...] = tuple(10.0 ** (i / 10) for i in range(-3, 17))
 
 @dataclass(frozen=True)
 class LdaChoice:
-    """Scores (N_k, d) of a client's rows left out, by the federation's means and by its own; and whose it takes."""
+    """Scores (N_k, d) of a client's rows left out, by the federation's means and by its own; and whose it takes.
+
+    `without` are whose it takes for the rows of each fold, by the others; `judged` scores by its own means in which
+    nothing is of a row's fold but its mates' part in the means.
+    """
 
     common: Tensor
     own: Tensor
     personal: bool
+    without: tuple[bool, ...]
+    judged: Tensor
 
     @property
     def loo_scores(self) -> Tensor:
         """Those of its model."""
         return self.own if self.personal else self.common
+
+    @property
+    def left_out(self) -> LeftOut:
+        """What its prior is chosen by."""
+        common, judged = LeftOut([self.common]), LeftOut([self.judged])
+        folds = {fold: judged if personal else common for fold, personal in enumerate(self.without)}
+        return LeftOut([self.loo_scores], folds=folds)
+
+    @property
+    def fold_scores(self) -> list[Tensor]:
+        """Those by which the rows of each fold are judged."""
+        return [self.judged if personal else self.common for personal in self.without]
 
 
 class LdaFit:
@@ -80,9 +99,17 @@ class LdaFit:
         `common` are the federation's scores (N_k, d) of these rows.
         """
         F, y = self.rows(client)
-        own = self.discriminant.personal(F, y, client=client.name).loo_scores()
-        mine, theirs = (float(self.losses(scores, y, [temperature])[0]) for scores in (own, common))
-        return LdaChoice(common, own, mine < theirs)
+        personal = self.discriminant.personal(F, y, client=client.name)
+        own = personal.loo_scores()
+
+        def takes_own(judges: Tensor | slice) -> bool:
+            at = y[judges]
+            mine, theirs = (float(self.losses(scores[judges], at, [temperature])[0]) for scores in (own, common))
+            return mine < theirs
+
+        without = tuple(takes_own(without_fold(len(y), fold).to(y.device)) for fold in range(FOLDS))
+        judged = personal.fold_scores(fold_of(len(y)).to(y.device))
+        return LdaChoice(common, own, takes_own(slice(None)), without, judged)
 
     def own_model(self, own: GridStatistics) -> AffineModel:
         """The model with a client's means, from its statistics."""
@@ -127,18 +154,25 @@ class Lda(Head):
         losses = losses_bytes([1] * (1 + len(self.task.beside)))
         return 1, sent + 8 * len(TEMPERATURES) + SCALE_BYTES + losses, sent + losses
 
-    def personalize(self, priors: Mapping[str, Prior] | None = None, others: Tensor | None = None) -> dict[str, Own]:
+    def personalize(
+        self, priors: Mapping[str, PriorChoice] | None = None, others: Tensor | None = None
+    ) -> dict[str, Own]:
         """The client's own means, if its rows left out say so."""
         training = self.task.training
         choices = self._choices(training, others)
-        chosen = self.task.priors(lambda client: choices[client.name].loo_scores) if priors is None else priors
-        found = in_order(lambda client: self._own(client, choices[client.name]), training, self.task.device)
-        return {c.name: (own, chosen.get(c.name, NO_PRIOR)) for c, own in zip(training, found, strict=True)}
+        chosen = self.task.prior_choices(lambda client: choices[client.name].left_out) if priors is None else priors
 
-    def left_out(self, client: Client) -> dict[str, Iterable[Tensor]]:
+        def own(client: Client) -> Own:
+            prior = chosen.get(client.name, NO_CHOICE)
+            return self._own(client, choices[client.name], prior), prior.prior
+
+        found = in_order(own, training, self.task.device)
+        return dict(zip((client.name for client in training), found, strict=True))
+
+    def left_out(self, client: Client) -> dict[str, LeftOut]:
         """By the federation's means, and by those that the client chooses."""
         found = self._choices([client])[client.name]
-        return {"global": [found.common], self.method: [found.loo_scores]}
+        return {"global": LeftOut([found.common]), self.method: found.left_out}
 
     def again(self, client: str, own: GridStatistics, alpha: float, held: Callable[[], Model]) -> AffineModel:
         """From the client's statistics."""
@@ -170,11 +204,14 @@ class Lda(Head):
             self.task.report("personal means", done, len(clients))
         return choices
 
-    def _own(self, client: Client, found: LdaChoice) -> Personalization:
+    def _own(self, client: Client, found: LdaChoice, prior: PriorChoice) -> Personalization:
         # From statistics, as when it is solved again, for the same bits.
         model = self._fit.own_model(self.statistics(client)) if found.personal else self.common
         labels = self.task.tensors(client.train)[1]
         only = self.task.counts(client) > 0 if self.task.only_local_classes else None
         curve = [accuracy(masked(scores, only), labels) for scores in (found.common, found.own)]
         alpha = 1.0 if found.personal else 0.0
-        return self.measured(client, alpha, model, common=found.common, own=found.loo_scores, curve=curve)
+        nested = self.nested(client, found.fold_scores, prior.fold_priors)
+        return self.measured(
+            client, alpha, model, common=found.common, own=found.loo_scores, nested=nested, curve=curve
+        )

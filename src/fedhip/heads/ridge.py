@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from typing import Self
 
 from torch import Tensor
@@ -11,13 +11,13 @@ from fedhip.core import DEFAULT_ALPHAS
 from fedhip.core.affine import AffineModel
 from fedhip.core.calibration import TEMPERATURES
 from fedhip.core.fixedpoint import GridStatistics
-from fedhip.core.prior import NO_PRIOR, Prior
+from fedhip.core.prior import NO_CHOICE, PriorChoice
 from fedhip.heads.head import Head, Own
 from fedhip.heads.options import Option
 from fedhip.heads.task import Task
 from fedhip.models import RIDGE, Model
 from fedhip.phases import Alpha, Beta, Client, Federation, Personalization
-from fedhip.priors import choose_client_priors, left_out_scores, prior_alphas, traffic_with_priors
+from fedhip.priors import LeftOut, choose_client_priors, left_out_scores, prior_alphas, traffic_with_priors
 from fedhip.simulation import federate
 from fedhip.utils.parallel import in_order
 
@@ -68,12 +68,14 @@ class Ridge(Head):
     def _prior_alphas(self) -> dict[str, tuple[float, ...]]:
         return prior_alphas(self.task.options.get("alpha", "loo"))
 
-    def personalize(self, priors: Mapping[str, Prior] | None = None, others: Tensor | None = None) -> dict[str, Own]:
+    def personalize(
+        self, priors: Mapping[str, PriorChoice] | None = None, others: Tensor | None = None
+    ) -> dict[str, Own]:
         """α by leave-one-out accuracy; together with the prior by likelihood, where priors are chosen."""
         task, only_local = self.task, self.task.only_local_classes
         alpha: Alpha = task.options.get("alpha", "loo")
-        kept: dict[str, tuple[Alpha, Prior]] = {
-            client.name: (alpha, (priors or {}).get(client.name, NO_PRIOR)) for client in task.training
+        kept: dict[str, tuple[Alpha, PriorChoice]] = {
+            client.name: (alpha, (priors or {}).get(client.name, NO_CHOICE)) for client in task.training
         }
         if priors is None and task.prior == "client":
             chosen = choose_client_priors(
@@ -82,7 +84,7 @@ class Ridge(Head):
             kept = {name: found[self.method] for name, found in chosen.items()}
 
         def phase3(client: Client) -> Own:
-            alpha, prior = kept[client.name]
+            alpha, choice = kept[client.name]
             found = Personalization.of(
                 self.federation,
                 client,
@@ -91,12 +93,12 @@ class Ridge(Head):
                 only_local_classes=only_local,
                 own=task.uploads.pop(client.name, None),
             )
-            return found, prior
+            return found.with_prior(choice, len(client.train[1])), choice.prior
 
         found = in_order(phase3, task.training, task.device)
         return dict(zip((client.name for client in task.training), found, strict=True))
 
-    def left_out(self, client: Client) -> dict[str, Iterable[Tensor]]:
+    def left_out(self, client: Client) -> dict[str, LeftOut]:
         """Over α."""
         alphas = {name: self._prior_alphas[name] for name in ("global", self.method)}
         return left_out_scores(self.federation, client, alphas)

@@ -23,7 +23,7 @@ from torch import Tensor
 
 from fedhip.core.errors import DimensionError
 from fedhip.core.fixedpoint import GridStatistics
-from fedhip.core.prior import NO_PRIOR
+from fedhip.core.prior import NO_PRIOR, PriorChoice
 from fedhip.data.manifest import packed
 from fedhip.features.cache import entries
 from fedhip.heads import Head, Ridge
@@ -351,7 +351,7 @@ class _State:
         kept = {name: self.run.priors(name) if name in self.run.clients else {} for name in self.again}
         method = head.method
         owns = head.personalize(
-            None if everyone else {name: priors.get(method, NO_PRIOR) for name, priors in kept.items()},
+            None if everyone else {name: PriorChoice(0, priors.get(method, NO_PRIOR)) for name, priors in kept.items()},
             self._losses_of_others(),
         )
         task, federation = head.task, head.federation
@@ -360,7 +360,7 @@ class _State:
         if everyone and with_priors:
             only_local, everybody = task.only_local_classes, list(self.again.values())
             chosen = choose_client_priors(federation, everybody, beside, "loo", only_local, task.report)
-            kept = {name: {m: prior for m, (_, prior) in found.items()} for name, found in chosen.items()}
+            kept = {name: {m: choice.prior for m, (_, choice) in found.items()} for name, found in chosen.items()}
         results = {}
         for name, (personal, prior) in owns.items():
             client = self.again[name]

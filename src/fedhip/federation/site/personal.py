@@ -18,7 +18,7 @@ from fedhip.federation.sums.vector import Vector
 if TYPE_CHECKING:
     from fedhip.core.fixedpoint import GridStatistics
     from fedhip.core.lifts import Lift
-    from fedhip.core.prior import Prior
+    from fedhip.core.prior import Prior, PriorChoice
     from fedhip.heads import Head
     from fedhip.models import Model
     from fedhip.phases import Client, Federation, Personalization, RowEncoding
@@ -96,22 +96,23 @@ def _phase3(
 
     A ridge is a function of the sum, and needs no head; its α is chosen together with its prior.
     """
+    from fedhip.core.prior import NO_CHOICE
     from fedhip.federation.site.priors import SitePriors
     from fedhip.phases import Personalization
     from fedhip.priors import prior_alphas
 
     alpha, only_local, pooled = agreement.alpha, agreement.only_local_classes, received.pooled
-    own, ridge, priors = agreement.methods[-1], agreement.head == "ridge", dict[str, "Prior"]()
+    own, ridge, chosen = agreement.methods[-1], agreement.head == "ridge", dict[str, "PriorChoice"]()
     options = {} if pooled is None else pooled.options
     head = None if ridge and pooled is None else fit_head(federation, agreement, [client], received.held, options)
     if head is not None and pooled is not None:
         chosen = SitePriors(head, client, agreement).choose(pooled.losses, pooled.scale)
-        priors = {method: prior for method, (_, prior) in chosen.items()}
-        alpha = prior_alphas(alpha)[own][chosen[own][0]] if ridge else alpha
+        alpha = prior_alphas(alpha)[own][chosen[own].model] if ridge else alpha
+    priors = {method: choice.prior for method, choice in chosen.items()}
     if head is None or ridge:
         personal = Personalization.of(federation, client, alpha, only_local_classes=only_local, last=True)
-        return personal, None, priors
-    kept = {client.name: priors[own]} if priors else None
+        return personal.with_prior(chosen.get(own, NO_CHOICE), len(client.train[1])), None, priors
+    kept = {client.name: chosen[own]} if chosen else None
     return head.personalize(kept)[client.name][0], head, priors
 
 
