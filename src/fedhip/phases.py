@@ -38,7 +38,7 @@ from fedhip.core.path import choose_betas
 from fedhip.core.personalization import require_part
 from fedhip.core.prior import PriorChoice
 from fedhip.core.rows import one_hot
-from fedhip.core.selection import FOLDS, nested_hits, select
+from fedhip.core.selection import FOLDS, fold_of, nested_hits, select
 from fedhip.core.solvers import factorize, require_alpha
 from fedhip.core.standardization import Standardization
 from fedhip.models import masked
@@ -497,7 +497,8 @@ class Personalization:
                 model = federation.on_raw(system.G)
             else:
                 scores, model = common, federation.common
-            estimate = _accuracy(masked(scores, mask), labels[judged])
+            nested = masked(_at_fold_betas(federation, own, chosen, (F, targets), judged, scores), mask)
+            estimate = _accuracy(nested, labels[judged])
         return cls(
             chosen,
             model,
@@ -538,6 +539,30 @@ def _look(
     chosen = alphas[select(margins)]
     curve = (margins > 0.0).double().mean(dim=0).tolist()
     return chosen, curve, estimate, path.loo_scores(chosen), path.loo_scores(0.0)
+
+
+def _at_fold_betas(
+    federation: Federation,
+    own: GridStatistics,
+    alpha: float,
+    rows: tuple[Tensor, Tensor],
+    judged: Tensor,
+    scores: Tensor,
+) -> Tensor:
+    """Scores (n, d) of `judged` rows left out at this α, those of each fold at the β that is chosen without it.
+
+    `rows` and `scores`, at the β in use, are theirs; where all folds have that β, nothing is solved.
+    """
+    F, targets = rows
+    fold = fold_of(int(judged.max()) + 1)[judged].to(F.device)
+    found = scores
+    for beta in sorted(set(federation.fold_betas) - {federation.beta}):
+        at = torch.isin(fold, torch.tensor([f for f, b in enumerate(federation.fold_betas) if b == beta]).to(fold))
+        if bool(at.any()):
+            system = federation.with_beta(beta).own_system(own, alpha)
+            left_out = system.left_out(F[at], targets[at], 1.0 + alpha) / targets[at].amax(dim=1, keepdim=True)
+            found = found.index_copy(0, at.nonzero()[:, 0], left_out)
+    return found
 
 
 def _targets(federation: Federation, client: Client, at: Tensor) -> tuple[Tensor, Tensor]:

@@ -33,6 +33,7 @@ alike: the federation's. A class that the client alone has keeps its mean, for i
 
 from __future__ import annotations
 
+from copy import copy
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Literal
@@ -243,11 +244,6 @@ class _Rows:
         """Of the residuals, by class (d, m)."""
         return torch.zeros((len(self.counts), self.X.shape[1])).to(self.X).index_add_(0, self.labels, self.U)
 
-    @property
-    def counts_of_rows(self) -> Tensor:
-        """Of these rows alone, by class (d,)."""
-        return torch.bincount(self.labels, minlength=len(self.counts)).to(self.X)
-
     def some(self, at: Tensor) -> _Rows:
         """Those of the rows `at` (N_k,) bool; the counts are still the client's."""
         return _Rows(self.X[at], self.labels[at], self.U[at], self.counts)
@@ -415,16 +411,25 @@ class PersonalDiscriminant:
 
         With few rows the variances follow chance, and what a row gives to them speaks for the row itself.
         """
-        rows, n = self._rows, self._federation._counts
-        scores = torch.empty_like(rows.X[:, :1]).expand(-1, len(n)).clone()
+        scores = torch.empty((len(fold), len(self._rows.counts))).to(self._rows.X)
         for number in fold.unique():
             at = fold == number
-            inside, outside = rows.some(at), rows.some(~at)
-            gone = inside.counts_of_rows
-            left = n - gone
-            # Without the fold the federation's means move, and all residuals with them.
-            moved = outside.counts_of_rows[:, None] * inside.sums / left.clamp(min=1.0)[:, None]
-            others = _Weights.of(outside.sums + moved, outside.counts_of_rows, left, self._federation._scaled)
-            weights = replace(self._weights, shift_variance=others.shift_variance, class_variance=others.class_variance)
-            scores[at] = inside.left_out(self._federation, weights)
+            others = self.without(at)._weights
+            variances = {"shift_variance": others.shift_variance, "class_variance": others.class_variance}
+            scores[at] = self._rows.some(at).left_out(self._federation, replace(self._weights, **variances))
         return scores
+
+    def without(self, gone: Tensor) -> PersonalDiscriminant:
+        """As if there had never been the rows `gone` (N_k,) bool; but for the covariance, which stays."""
+        federation, inside = copy(self._federation), self._rows.some(gone)
+        federation.__dict__.pop("model", None)
+        lost = torch.bincount(inside.labels, minlength=len(inside.counts)).to(inside.counts)
+        federation._counts = self._federation._counts - lost
+        federation._rotated = self._federation._rotated - inside.sums.mT / federation._counts.clamp(min=1.0)
+        X, labels = self._rows.X[~gone], self._rows.labels[~gone]
+        rows = _Rows(X, labels, X - federation._rotated.mT[labels], self._rows.counts - lost)
+        return PersonalDiscriminant(federation, rows)
+
+    def common_scores(self) -> Tensor:
+        """`loo_scores` by the federation's means."""
+        return self._rows.left_out(self._federation, None)

@@ -154,7 +154,7 @@ class Head(ABC):
         labels, found = self.task.tensors(client.train)[1], torch.empty_like(scores[0])
         for fold, (part, prior) in enumerate(zip(scores, priors, strict=True)):
             at = fold_of(len(labels)).to(labels.device) == fold
-            if not prior.is_none:
+            if not prior.is_none and bool(at.any()):
                 shifts = prior.left_out_shifts(labels[at], self.task.counts(client), self.federation.grid.counts)
                 found[at] = part[at] / prior.temperature + shifts.to(part)
             else:

@@ -19,8 +19,9 @@ from fedhip.core.affine import AffineModel
 from fedhip.core.calibration import choose_temperature, log_losses
 from fedhip.core.discriminant import Discriminant
 from fedhip.core.fixedpoint import GridStatistics, decode
+from fedhip.core.path import REFOLDED
 from fedhip.core.prior import NO_CHOICE, PriorChoice
-from fedhip.core.selection import FOLDS, fold_of, without_fold
+from fedhip.core.selection import FOLDS, fold_of
 from fedhip.heads.head import Head, Own, accuracy
 from fedhip.heads.options import Option
 from fedhip.heads.task import Task
@@ -38,7 +39,8 @@ class LdaChoice:
     """Scores (N_k, d) of a client's rows left out, by the federation's means and by its own; and whose it takes.
 
     `without` are whose it takes for the rows of each fold, by the others; `judged` scores by its own means in which
-    nothing is of a row's fold but its mates' part in the means.
+    nothing is of a row's fold but its mates' part in the means. Of few rows, `refolded` are scores of those outside of
+    each fold without it: by the federation's means, and by its own.
     """
 
     common: Tensor
@@ -46,6 +48,7 @@ class LdaChoice:
     personal: bool
     without: tuple[bool, ...]
     judged: Tensor
+    refolded: Sequence[tuple[Tensor, Tensor]] = ()
 
     @property
     def loo_scores(self) -> Tensor:
@@ -55,9 +58,12 @@ class LdaChoice:
     @property
     def left_out(self) -> LeftOut:
         """What its prior is chosen by."""
-        common, judged = LeftOut([self.common]), LeftOut([self.judged])
+        common, judged = LeftOut([self.common], self._outside(0)), LeftOut([self.judged], self._outside(1))
         folds = {fold: judged if personal else common for fold, personal in enumerate(self.without)}
         return LeftOut([self.loo_scores], folds=folds)
+
+    def _outside(self, whose: int) -> Callable[[int], list[Tensor]] | None:
+        return (lambda fold: [self.refolded[fold][whose]]) if self.refolded else None
 
     @property
     def fold_scores(self) -> list[Tensor]:
@@ -102,14 +108,19 @@ class LdaFit:
         personal = self.discriminant.personal(F, y, client=client.name)
         own = personal.loo_scores()
 
-        def takes_own(judges: Tensor | slice) -> bool:
-            at = y[judges]
-            mine, theirs = (float(self.losses(scores[judges], at, [temperature])[0]) for scores in (own, common))
+        def takes_own(common: Tensor, own: Tensor, labels: Tensor) -> bool:
+            mine, theirs = (float(self.losses(scores, labels, [temperature])[0]) for scores in (own, common))
             return mine < theirs
 
-        without = tuple(takes_own(without_fold(len(y), fold).to(y.device)) for fold in range(FOLDS))
-        judged = personal.fold_scores(fold_of(len(y)).to(y.device))
-        return LdaChoice(common, own, takes_own(slice(None)), without, judged)
+        folds = fold_of(len(y)).to(y.device)
+        if len(y) <= REFOLDED:
+            others = [personal.without(folds == fold) for fold in range(FOLDS)]
+            outside = [(other.common_scores(), other.loo_scores()) for other in others]
+        else:
+            outside = [(common[folds != fold], own[folds != fold]) for fold in range(FOLDS)]
+        without = tuple(takes_own(*pair, y[folds != fold]) for fold, pair in enumerate(outside))
+        refolded = outside if len(y) <= REFOLDED else ()
+        return LdaChoice(common, own, takes_own(common, own, y), without, personal.fold_scores(folds), refolded)
 
     def own_model(self, own: GridStatistics) -> AffineModel:
         """The model with a client's means, from its statistics."""

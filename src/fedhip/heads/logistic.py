@@ -27,7 +27,7 @@ from fedhip.core.logistic_fit import TEMPERATURES, LogisticFit, LogisticHead
 from fedhip.core.path import REFOLDED
 from fedhip.core.personal_logistic import LOGISTIC_ALPHAS, PersonalLogistic
 from fedhip.core.prior import NO_CHOICE, Prior, PriorChoice
-from fedhip.core.selection import without_fold
+from fedhip.core.selection import fold_of, without_fold
 from fedhip.heads.errors import RowsMissingError
 from fedhip.heads.head import Head, Own
 from fedhip.heads.options import Option
@@ -245,7 +245,13 @@ class LogisticRun:
 
     def left_out(self, head: LogisticHead, client: Client) -> LeftOut:
         """The head's scores of a client's rows left out."""
-        return LeftOut([head.loo_scores(*self.rows(client), client=client.name)])
+        F, y = self.rows(client)
+        folds = fold_of(len(y)).to(y.device)
+
+        def without(fold: int) -> list[Tensor]:
+            return [head.fold_scores(F, y, folds == fold, client=client.name)]
+
+        return LeftOut([head.loo_scores(F, y, client=client.name)], without if len(y) <= REFOLDED else None)
 
     def priors(self, head: LogisticHead) -> dict[str, PriorChoice]:
         """Every client's prior, if it is asked for, from the head's leave-one-out scores."""
