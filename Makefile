@@ -8,7 +8,10 @@ PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check --no-com
 export PYTHONDONTWRITEBYTECODE =
 # A file at a time, so that what its tests share is made once, in the order of tests/conftest.py: long files first.
 # One thread in each process that tests start: two workers and their processes would fight over two cores.
-PYTEST := OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --dist loadfile --no-loadscope-reorder
+# Their files in memory, where it has room for a gigabyte and more: they replace files a hundred thousand times, and a
+# disk takes milliseconds for each.
+ROOM := $(shell df --output=avail -k /dev/shm 2>/dev/null | awk 'NR > 1 && $$1 > 4000000 { print "TMPDIR=/dev/shm" }')
+PYTEST := $(ROOM) OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --dist loadfile --no-loadscope-reorder
 
 .DEFAULT_GOAL := help
 .PHONY: help demo test coverage lint docs notebooks pictures wheel format benchmark clean
@@ -46,6 +49,7 @@ notebooks: $(READY) ## run the notebooks of examples/ and keep what they show
 
 pictures: $(READY) ## draw the pictures of the documentation again
 	$(BIN)/python scripts/draw_pictures.py docs/pictures
+	$(BIN)/python -m scripts.draw_architecture
 
 wheel: ## wheel and sdist in dist/, installed and tried out elsewhere
 	scripts/check-wheel dist

@@ -12,8 +12,8 @@ Clients that see things otherwise:
     python benchmarks/beyond.py sketches --styles --clients 50 --concentrations 0.5 1 --out styles.md
 
 `--styles` takes a data set by name in place of features, and gives every client's images a style of its own
-(`fedhip.data.styles`); features are extracted for every cell, and kept. `--shift s` gives every client an offset and a
-scale of its own for each feature (of s and 0.3 s deviations).
+(`fedhip.data.partitions.styles`); features are extracted for every cell, and kept. `--shift s` gives every client an
+offset and a scale of its own for each feature (of s and 0.3 s deviations).
 """
 
 from __future__ import annotations
@@ -32,8 +32,7 @@ import torch
 from fedhip.data import FeatureSet, Partition, draw_styles, load_dataset, make_partition, read_features, styled
 from fedhip.features import extract, load_backbone
 from fedhip.methods import CheckedClients, Protocol, run_method
-from fedhip.phases import Client
-from fedhip.simulation import clients_of
+from fedhip.simulation.client import Client, clients_of
 
 Cell = dict[str, Any]
 #: Title, method, prior, and options.

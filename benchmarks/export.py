@@ -18,7 +18,7 @@ from fedhip.export import export_onnx
 from fedhip.features import extract, load_backbone
 from fedhip.features.images import resize_uint8
 from fedhip.features.reference import BackboneReference
-from fedhip.models import Model
+from fedhip.heads.model import Model
 
 
 def main() -> None:

@@ -24,9 +24,9 @@ from pathlib import Path
 import numpy as np
 
 from fedhip.federation.agreement.agreement import HEADS
-from fedhip.federation.agreement.setup import InitSettings, init
-from fedhip.federation.operations import background, processes, serving, started
-from fedhip.federation.operations.places import ServerPlace, State
+from fedhip.federation.agreement.init import init
+from fedhip.federation.operations import background, process_registry, round_control, serving
+from fedhip.federation.operations.paths import ServerPaths, StatePaths
 from fedhip.federation.transport import engine
 from fedhip.federation.transport.control import Control
 
@@ -47,7 +47,7 @@ class Watch(threading.Thread):
         """Until done."""
         while not self.done.wait(0.5):
             for folder in self._folders:
-                for record in started.recorded(State(folder / "state").pids):
+                for record in process_registry.recorded(StatePaths(folder / "state").pids):
                     self._look(record.pid)
 
     def _look(self, session: int) -> None:
@@ -98,7 +98,8 @@ def measure(args: argparse.Namespace, scratch: Path) -> None:
     for number, site in enumerate(sites):
         write_rows(scratch / f"{site}.npz", args.rows, args.width, args.classes, number + 1, args.apart)
     begin, load = time.perf_counter(), os.getloadavg()[0]
-    settings = InitSettings(
+    made = init(
+        scratch / "fed",
         name="benchmark",
         sites=sites,
         classes=[f"class {number}" for number in range(args.classes)],
@@ -111,10 +112,9 @@ def measure(args: argparse.Namespace, scratch: Path) -> None:
         head=args.head,
         gradient_rounds=args.gradient_rounds,
     )
-    made = init(scratch / "fed", settings)
-    serving.write_door(made.directory, made.address)
-    place = ServerPlace.open(made.directory)
-    folders = list(made.places.values())
+    serving.write_endpoint(made.directory, made.address)
+    place = ServerPaths.open(made.directory)
+    folders = list(made.for_sites.values())
     if not args.secure_sum:
         for folder in folders:
             policy = folder / "site.toml"
@@ -131,14 +131,14 @@ def measure(args: argparse.Namespace, scratch: Path) -> None:
         with ThreadPoolExecutor() as pool:
             list(pool.map(background.apart, ["site"] * len(sites), joined))
         came = time.perf_counter()
-        processes.run(place, say=lambda _: None)
+        round_control.run(place, say=lambda _: None)
         over = time.perf_counter()
         with Control(place.control_port(), place.authority, place.state.secret) as control:
             (run,) = control.runs()
     finally:
         watch.done.set()
         watch.join()
-        processes.stop(made.directory)
+        round_control.stop(made.directory)
     cores = f"{os.cpu_count()} cores, load before {load:.1f}"
     print(f"{args.head}: {args.sites} sites, m = {args.width}, {args.rows} rows each; {cores}")
     print(f"seconds          serve {served - begin:.0f}, sites {came - served:.0f}, round {over - came:.0f}", end="")

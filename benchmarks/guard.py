@@ -27,8 +27,7 @@ from fedhip.data import FeatureSet, make_partition, read_features
 from fedhip.heads import HEADS
 from fedhip.heads.recommendation import judge_heads
 from fedhip.methods import CheckedClients, Protocol, run_method
-from fedhip.phases import Client
-from fedhip.simulation import clients_of
+from fedhip.simulation.client import Client, clients_of
 
 Cell = dict[str, Any]
 #: All of them.
@@ -56,7 +55,7 @@ def cell(data: FeatureSet, number: int, concentration: float, rows: int, seed: i
     partition = make_partition(data.labels, "dirichlet", number, seed=seed, concentration=concentration)
     cohort = CheckedClients.of(thinned(clients_of(data, partition), rows, seed))
     protocol = Protocol(seed=seed, prior="client")
-    told = judge_heads(cohort, data.num_classes, seed=seed, prior="client", device=device).told
+    told = judge_heads(cohort, data.num_classes, seed=seed, prior="client", device=device).to_dict()
     tested = [k for k, client in enumerate(cohort) if len(client.test[1])]
     reached = {}
     for name, head in HEADS.items():

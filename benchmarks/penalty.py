@@ -22,8 +22,7 @@ from torch import Tensor
 from fedhip.data import make_partition, read_features
 from fedhip.heads.logistic import Logistic, LogisticRun
 from fedhip.heads.task import Task
-from fedhip.phases import Client
-from fedhip.simulation import clients_of
+from fedhip.simulation.client import Client, clients_of
 
 PENALTIES = (1000.0, 300.0, 100.0, 30.0, 10.0, 3.0)
 

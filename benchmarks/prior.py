@@ -17,16 +17,19 @@ from dataclasses import replace
 
 import numpy as np
 
-from fedhip.core.prior import NO_PRIOR, SMOOTHINGS, TEMPERATURES, Prior
+from fedhip.core.choice.prior import NO_PRIOR, SMOOTHINGS, TEMPERATURES, Prior
 from fedhip.data import make_partition, read_features
 from fedhip.methods import GRADIENT, METHODS, Protocol, run_method
-from fedhip.methods.engine import Laboratory
-from fedhip.methods.prior import WithPrior
-from fedhip.methods.training import like
-from fedhip.phases import Client, choose_beta
-from fedhip.priors import choose_client_priors
+from fedhip.methods.engine.laboratory import Laboratory
+from fedhip.methods.engine.prior import WithPrior
+from fedhip.methods.engine.training import like
 from fedhip.reproduce.divisions import standardize
-from fedhip.simulation import clients_of, evaluate, federate, local_model
+from fedhip.simulation.alone import local_model
+from fedhip.simulation.beta import choose_beta
+from fedhip.simulation.client import Client, clients_of
+from fedhip.simulation.driver import federate
+from fedhip.simulation.priors import choose_client_priors
+from fedhip.simulation.testing import evaluate
 
 Score = Callable[[Sequence[Prior]], float]
 

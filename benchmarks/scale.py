@@ -17,7 +17,7 @@ import torch
 from benchmarks.measure import Setup, best_seconds, synthetic_rows
 from benchmarks.table import Line, left_out
 from fedhip.core import PersonalizationPath, solve_global
-from fedhip.core.fixedpoint import GridStatistics, decode
+from fedhip.core.exact.fixedpoint import GridStatistics, decode
 from fedhip.core.statistics import pack, unpack
 from fedhip.utils.parallel import one_thread
 

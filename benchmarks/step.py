@@ -18,11 +18,11 @@ from collections import Counter
 import numpy as np
 import torch
 
-from fedhip.core.personal_logistic import LOGISTIC_ALPHAS
+from fedhip.core.logistic.personal import LOGISTIC_ALPHAS
 from fedhip.data import make_partition, read_features
 from fedhip.heads.logistic import Logistic, LogisticRun
-from fedhip.methods.closed import ClosedTask
-from fedhip.simulation import clients_of
+from fedhip.methods.engine.closed import ClosedTask
+from fedhip.simulation.client import clients_of
 
 
 def main() -> None:

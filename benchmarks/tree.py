@@ -15,7 +15,7 @@ import torch
 
 from benchmarks.measure import Setup, synthetic_rows
 from benchmarks.table import Line, faster, share
-from fedhip.core.fixedpoint import GridStatistics
+from fedhip.core.exact.fixedpoint import GridStatistics
 from fedhip.core.statistics import AdditiveStatistics, Statistics
 from fedhip.utils.parallel import one_thread
 

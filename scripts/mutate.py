@@ -1,6 +1,6 @@
 """Change one operator, comparison or number of a module at a time, and see whether a test fails.
 
-    python scripts/mutate.py src/fedhip/core/path.py tests/core/test_path.py tests/core/test_theorems.py
+    python scripts/mutate.py src/fedhip/core/ridge/path.py tests/core/ridge/test_path.py tests/core/test_theorems.py
 
 A change that no test notices, a survivor, is printed with its line: a hole in the tests, or a change that changes
 nothing. The tests are imported and collected once. Each mutant is then a fork of that process in which one function has

@@ -13,13 +13,13 @@ from nbclient import NotebookClient
 def main() -> None:
     """Run each, in its own folder, and write it back."""
     for path in map(Path, sys.argv[1:]):
-        nbformat.write(executed(path), path)  # type: ignore[no-untyped-call]
+        nbformat.write(executed(path), path)
         print(path)
 
 
 def read(path: Path) -> Any:
     """The notebook as it lies there."""
-    return nbformat.read(path, as_version=4)  # type: ignore[no-untyped-call]
+    return nbformat.read(path, as_version=4)
 
 
 def executed(path: Path) -> Any:

@@ -7,7 +7,7 @@ For each number of clients and each λ, over seeds: the mean test accuracy of th
 α and β of the grids, had all clients used it; the best of these, which nobody can choose without the test rows; and
 what rules without test rows reach, each with its own choice of α for each client and of β for all:
 
-    soft accuracy   a row left out counts σ(margin / 0.08): the rule in use (`fedhip.core.selection`)
+    soft accuracy   a row left out counts σ(margin / 0.08): the rule in use (`fedhip.core.choice.selection`)
     accuracy        the share of rows left out that are classified right; of several α, the smallest
     one error       the smallest α whose accuracy is within a standard error of the best
     likelihood      −log(1 + e^(−4 margin)): the right class against the strongest other
@@ -35,15 +35,18 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from fedhip.core.selection import soft_hits
+from fedhip.core.choice.selection import soft_hits
 from fedhip.data import FeatureSet, make_partition, read_features
 from fedhip.heads import HEADS
 from fedhip.heads.options import options_of
 from fedhip.heads.round import run_head
 from fedhip.heads.task import Task
-from fedhip.phases import SCORING_ALPHAS, Client, Federation, scoring_betas
-from fedhip.priors import PriorOption
-from fedhip.simulation import clients_of, federate, predict
+from fedhip.simulation.beta import SCORING_ALPHAS, scoring_betas
+from fedhip.simulation.client import Client, clients_of
+from fedhip.simulation.driver import federate
+from fedhip.simulation.federation import Federation
+from fedhip.simulation.priors import PriorOption
+from fedhip.simulation.testing import predict
 from fedhip.utils.parallel import in_order
 
 #: From margins (N, a) and squared errors (N, a): which α, and what it is worth.

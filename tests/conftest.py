@@ -3,7 +3,6 @@
 import os
 import signal
 from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 import torch
@@ -31,18 +30,44 @@ settings.register_profile(
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "default"))
 
 #: Files that take a minute and more, the longest first. Begun last, one of them would keep the others waiting.
-LONG = ("federation/test_real_processes.py", "test_examples.py", "test_pages.py")
+LONG = ("test_real_processes.py", "test_examples.py", "test_pages.py")
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Long files first; the others in the order in which they lie."""
-    rank = {Path(__file__).parent / name: place for place, name in enumerate(LONG)}
-    items.sort(key=lambda item: rank.get(item.path, len(LONG)))
+    rank = {name: place for place, name in enumerate(LONG)}
+    items.sort(key=lambda item: rank.get(item.path.name, len(LONG)))
 
 
 @pytest.fixture(autouse=True)
 def own_ledger_of_sums(monkeypatch: pytest.MonkeyPatch, tmp_path_factory: pytest.TempPathFactory) -> None:
     monkeypatch.setenv("FEDHIP_STATE", str(tmp_path_factory.mktemp("sums")))
+
+
+@pytest.fixture(autouse=True)
+def no_power_cuts(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A disk takes its time to make sure."""
+    monkeypatch.setattr(os, "fsync", lambda _: None)
+
+
+#: What draws the pictures of a report.
+DRAWN = (
+    *("accuracy_by_client", "alphas_chosen", "confusion", "differences_of_clients", "gain_against", "means_of_runs"),
+    *("leave_one_out_curve", "partition", "seconds_by_phase", "spread_of_methods"),
+)
+
+
+@pytest.fixture(autouse=True)
+def no_pictures(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Reports whole but for their pictures, which take several times as long as the run; `pictures` has them drawn."""
+    if "pictures" not in request.fixturenames:
+        for name in DRAWN:
+            monkeypatch.setattr(f"fedhip.runs.report.figures.{name}", lambda *_: "<svg></svg>")
+
+
+@pytest.fixture
+def pictures() -> None:
+    """Draw them."""
 
 
 @pytest.fixture

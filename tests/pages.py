@@ -5,8 +5,9 @@ from __future__ import annotations
 import os
 import re
 import subprocess
-import sys
 from pathlib import Path
+
+from tests import warm
 
 ROOT = Path(__file__).parent.parent
 DOCS = ROOT / "docs"
@@ -41,8 +42,7 @@ def follow(page: Path, folder: Path, **environment: str) -> str:
 
 def run(command: list[str], folder: Path, environment: dict[str, str], stdin: str = "") -> str:
     """The standard output of a command that must succeed, with this interpreter's `python` and `fedhip` in the path."""
-    path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
-    variables = {**os.environ, "PATH": path, "OMP_NUM_THREADS": "1", **environment}
+    variables = {**os.environ, "PATH": warm.path(), "OMP_NUM_THREADS": "1", **environment}
     done = subprocess.run(command, cwd=folder, env=variables, input=stdin, capture_output=True, text=True, check=False)  # noqa: S603
     assert done.returncode == 0, f"{' '.join(command)}\n{done.stdout}\n{done.stderr}"
     return done.stdout

@@ -8,15 +8,16 @@ import numpy as np
 import pytest
 import torch
 
-from fedhip.core.prior import NO_PRIOR, Prior, PriorChoice, PriorLosses, choose_prior
+from fedhip.core.choice.prior import NO_PRIOR, Prior, PriorChoice, PriorLosses, choose_prior
 from fedhip.heads import HEADS
 from fedhip.heads.options import options_of
 from fedhip.heads.recommendation import compare_with_lda
 from fedhip.heads.round import run_head
 from fedhip.heads.task import Task
-from fedhip.phases import Client, Personalization
-from fedhip.priors import PRIOR_ALPHAS, ridge_scale
-from fedhip.simulation import federate, simulate
+from fedhip.simulation.client import Client
+from fedhip.simulation.driver import federate, simulate
+from fedhip.simulation.personalization import Personalization
+from fedhip.simulation.priors import PRIOR_ALPHAS, ridge_scale
 from tests.methods.problems import CLASSES, federation
 
 #: As many as make the old estimates stand out: they said up to .31.

@@ -4,21 +4,21 @@ from __future__ import annotations
 
 import json
 import os
+import runpy
 import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 
 from scripts.run_notebooks import executed, printed, read
+from tests import warm
 
 EXAMPLES = Path(__file__).parent.parent / "examples"
 
 
 def test_the_tour(tmp_path: Path) -> None:
     """Every command of the README's tour on a real run folder, with the embedded backbone."""
-    path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
-    environment = {**os.environ, "PATH": path, "FEDHIP_CACHE": str(tmp_path / "cache"), "OMP_NUM_THREADS": "1"}
+    environment = {**os.environ, "PATH": warm.path(), "FEDHIP_CACHE": str(tmp_path / "cache"), "OMP_NUM_THREADS": "1"}
     command = [EXAMPLES / "tour.sh", tmp_path / "tour"]
     done = subprocess.run(command, capture_output=True, text=True, env=environment)  # noqa: S603
     assert done.returncode == 0, done.stderr
@@ -31,9 +31,9 @@ def test_the_tour(tmp_path: Path) -> None:
         assert (tmp_path / "tour" / name).is_file()
 
 
-def test_digits() -> None:
-    done = subprocess.run([sys.executable, EXAMPLES / "digits.py"], capture_output=True, text=True, check=True)  # noqa: S603
-    *_, means, _ = done.stdout.splitlines()
+def test_digits(capsys: pytest.CaptureFixture[str]) -> None:
+    runpy.run_path(str(EXAMPLES / "digits.py"), run_name="__main__")
+    *_, means, _ = capsys.readouterr().out.splitlines()
     local, whole, personalized = (float(cell.strip(" %")) for cell in means.split("│")[5:8])
     assert "mean" in means
     assert personalized > whole > local

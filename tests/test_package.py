@@ -33,7 +33,7 @@ class Refuse:
         if name.split(".")[0] in {"sklearn", "scipy", "rich", "hypothesis", "matplotlib", "transformers"}:
             raise ImportError(name)
 sys.meta_path.insert(0, Refuse())
-import fedhip, fedhip.core.paper, fedhip.core.fixedpoint
+import fedhip, fedhip.core.paper, fedhip.core.exact.fixedpoint
 import numpy as np
 F, y = np.random.default_rng(0).normal(size=(9, 3)), np.arange(9) % 2
 total = fedhip.Statistics.from_data(F, y, 2)

@@ -22,7 +22,7 @@ def sources(tmp_path: Path) -> Path:
         ignored = shutil.ignore_patterns("__pycache__")
         shutil.copytree(ROOT / name, tmp_path / name, copy_function=os.symlink, ignore=ignored)
     shutil.copy(ROOT / "pyproject.toml", tmp_path)
-    for patched in ("methods/__init__.py", "data/registry.py", "features/backbones.py"):
+    for patched in ("methods/__init__.py", "data/sets/registry.py", "features/backbones.py"):
         link = tmp_path / "src" / "fedhip" / patched
         link.unlink()
         shutil.copy(PACKAGE / patched, link)

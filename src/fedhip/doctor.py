@@ -126,10 +126,10 @@ def packages() -> Iterator[Finding]:
     """Every dependency, of the package and of its extras."""
     least = least_versions()
     for package in PACKAGES:
-        yield look_at(package, least.get(package.name, ""))
+        yield check_package(package, least.get(package.name, ""))
 
 
-def look_at(package: Package, least: str) -> Finding:
+def check_package(package: Package, least: str) -> Finding:
     """Whether a package is there, new enough, and can be imported."""
     wanted = f"{package.name}>={least}" if least else package.name
     install = f"pip install 'fedhip[{package.extra}]'" if package.extra else f"pip install '{wanted}'"
@@ -206,7 +206,7 @@ def memory_total(limit: Path = Path("/sys/fs/cgroup/memory.max")) -> int | None:
 
 def cache() -> Iterator[Finding]:
     """Where features and downloads are kept."""
-    from fedhip.features.errors import CacheWarning
+    from fedhip.errors import CacheWarning
     from fedhip.features.extraction import cache_folder
     from fedhip.utils.files import default_cache, require_folder
 
@@ -254,8 +254,8 @@ def backbone() -> Iterator[Finding]:
 
 def datasets() -> Iterator[Finding]:
     """The data sets that can be had by name."""
-    from fedhip.data.cifar import FILES, FOLDER
-    from fedhip.data.registry import SKETCHES
+    from fedhip.data.sets.cifar import FILES, FOLDER
+    from fedhip.data.sets.registry import SKETCHES
     from fedhip.utils.files import default_cache
 
     if zipfile.is_zipfile(SKETCHES):

@@ -13,7 +13,7 @@ import torch
 
 from fedhip import FedHiPError
 from fedhip.cli.main import main
-from fedhip.models import Model
+from fedhip.heads.model import Model
 
 onnxruntime = pytest.importorskip("onnxruntime")
 pytest.importorskip("onnx")

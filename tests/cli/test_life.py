@@ -13,7 +13,7 @@ import pytest
 from fedhip.cli.main import main
 from fedhip.runs import Run
 from tests.cli.samples import done, encoder, image_folder, refused, said
-from tests.data.manifests import older, other_stream
+from tests.data.partitions.manifests import older, other_stream
 from tests.runs.samples import (
     CLASSES,
     EXACT,
@@ -363,8 +363,8 @@ def test_a_run_of_another_schema_is_refused(run: Path, capsys: pytest.CaptureFix
 
 
 PHASES = {
-    "reading rows": "fedhip.cli.client_rows.read_features",
-    "phase 1": "fedhip.core.fixedpoint.GridStatistics.from_data",
+    "reading rows": "fedhip.cli.common.client_rows.read_features",
+    "phase 1": "fedhip.core.exact.fixedpoint.GridStatistics.from_data",
     "aggregation": "fedhip.runs.life._State._federation",
     "phase 3": "fedhip.heads.ridge.Personalization.of",
     "model writing": "fedhip.runs.folder.Draft.write_model",
@@ -411,6 +411,7 @@ def test_from_within_the_folder_one_is_told_to_go_out(
     assert digest(run.parent) == before
 
 
+@pytest.mark.usefixtures("pictures")
 def test_the_report_follows(run: Path, tmp_path: Path) -> None:
     east = feature_file(tmp_path / "unmistakable.npz", ["unmistakable"])
     done("join", run, "--features", east)

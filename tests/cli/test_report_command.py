@@ -18,6 +18,7 @@ def run(tmp_path: Path) -> Path:
     return make_run(tmp_path / "run").path
 
 
+@pytest.mark.usefixtures("pictures")
 def test_one_run_is_drawn_into_its_folder(run: Path, capsys: pytest.CaptureFixture[str]) -> None:
     before = contents(run)
     done("report", run)
@@ -29,6 +30,7 @@ def test_one_run_is_drawn_into_its_folder(run: Path, capsys: pytest.CaptureFixtu
     done("verify", run)
 
 
+@pytest.mark.usefixtures("pictures")
 def test_several_runs_side_by_side(
     run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:

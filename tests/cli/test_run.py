@@ -10,7 +10,6 @@ import shutil
 import signal
 import subprocess
 import sys
-import time
 import tomllib
 from collections.abc import Iterator
 from pathlib import Path
@@ -21,13 +20,14 @@ import pytest
 import torch
 
 from fedhip.cli.main import main
-from fedhip.core.prior import SMOOTHINGS
+from fedhip.core.choice.prior import SMOOTHINGS
 from fedhip.data import make_partition, read_features
 from fedhip.features import ViT, ViTConfig, save_encoder
 from fedhip.runs import Run
-from fedhip.simulation import clients_of
+from fedhip.simulation.client import clients_of
 from tests.cli.samples import done, image_folder, refused, said
 from tests.runs.samples import EXACT, contents, digest, feature_file
+from tests.waiting import PATIENCE, until
 
 
 @pytest.fixture
@@ -65,6 +65,7 @@ def run_json(capsys: pytest.CaptureFixture[str], *arguments: str) -> dict[str, A
     return result
 
 
+@pytest.mark.usefixtures("pictures")
 def test_run_from_features_prints_the_means_and_what_it_took(
     features: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -135,13 +136,18 @@ def test_options_that_would_do_nothing_are_refused(features: Path, capsys: pytes
     assert "--pooling, --mask-ratio has no effect on --features" in capsys.readouterr().err
 
 
-def test_as_many_clients_as_rows_leaves_nothing_to_test_on(features: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    arguments = ("--features", str(features), "--clients", "300", "--partition", "iid")
+@pytest.mark.usefixtures("pictures")
+def test_as_many_clients_as_rows_leaves_nothing_to_test_on(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    rng = np.random.default_rng(0)
+    features = tmp_path / "few.npz"
+    np.savez(features, features=rng.normal(size=(40, 8)), labels=np.arange(40) % 5)
+    arguments = ("--features", str(features), "--clients", "40", "--partition", "iid")
     assert run_json(capsys, *arguments)["methods"]["fedhip"]["accuracy"]["mean"] is None
     assert main(["run", *arguments]) == 0
     assert "–" in capsys.readouterr().out
 
 
+@pytest.mark.usefixtures("pictures")
 def test_a_client_that_only_tests_gets_the_global_model(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     rng = np.random.default_rng(0)
     path = tmp_path / "sites.npz"
@@ -312,13 +318,13 @@ def test_an_out_folder_that_exists_needs_force(features: Path, capsys: pytest.Ca
 
 
 PHASES = {
-    "reading": "fedhip.cli.options.read_features",
-    "partition": "fedhip.cli.options.divide_rows",
-    "phase 1": "fedhip.core.fixedpoint.GridStatistics.from_data",
-    "aggregation": "fedhip.simulation.Federation.of",
-    "phase 3": "fedhip.simulation.Personalization.of",
-    "models of one client": "fedhip.simulation.local_model",
-    "tests": "fedhip.simulation.evaluate",
+    "reading": "fedhip.cli.common.options.read_features",
+    "partition": "fedhip.cli.common.options.divide_rows",
+    "phase 1": "fedhip.core.exact.fixedpoint.GridStatistics.from_data",
+    "aggregation": "fedhip.simulation.federation.Federation.of",
+    "phase 3": "fedhip.simulation.personalization.Personalization.of",
+    "models of one client": "fedhip.simulation.driver.local_model",
+    "tests": "fedhip.simulation.driver.evaluate",
     "statistics writing": "fedhip.runs.folder.Draft.write_statistics",
     "model writing": "fedhip.runs.folder.Draft.write_model",
     "results writing": "fedhip.runs.folder.Draft.write_json",
@@ -366,13 +372,14 @@ def test_a_real_interrupt_of_a_real_process(tmp_path: Path) -> None:
     source = feature_file(tmp_path / "many.npz", [f"site-{i}" for i in range(150)], rows=12)
     code = "import sys; from fedhip.cli.main import main; sys.exit(main(sys.argv[1:]))"
     command = [sys.executable, "-c", code, "run", "--features", str(source), "--out", "run"]
-    process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True, start_new_session=True)  # noqa: S603
-    deadline = time.monotonic() + 60
-    while time.monotonic() < deadline and not any(path.name.startswith(".run-") for path in Path().iterdir()):
-        assert process.poll() is None, "it ended before it could be interrupted"
-        time.sleep(0.002)
-    process.send_signal(signal.SIGINT)
-    _, errors = process.communicate(timeout=60)
+    with subprocess.Popen(command, stderr=subprocess.PIPE, text=True, start_new_session=True) as process:  # noqa: S603
+        try:
+            until(lambda: list(Path().glob(".run-*")) or process.poll() is not None, pause=0.002)
+            assert process.poll() is None, "it ended before it could be interrupted"
+            process.send_signal(signal.SIGINT)
+            _, errors = process.communicate(timeout=PATIENCE)
+        finally:
+            process.kill()  # one that is left would be the fault of a later test
     assert process.returncode == 130
     assert "Traceback" not in errors
     assert errors.splitlines()[-1] == "fedhip: interrupted"
@@ -455,6 +462,7 @@ AWKWARD = [
 ]  # fmt: skip
 
 
+@pytest.mark.usefixtures("pictures")
 def test_clients_of_any_name(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     source = feature_file(tmp_path / "awkward.npz", AWKWARD, rows=6)
     done("run", "--features", source, "--out", "run")
@@ -473,6 +481,7 @@ def test_clients_of_any_name(tmp_path: Path, capsys: pytest.CaptureFixture[str])
     assert Run.open("run").clients == sorted(AWKWARD[3:])
 
 
+@pytest.mark.usefixtures("pictures")
 def test_data_in_a_folder_whose_name_is_no_text(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -530,6 +539,7 @@ def test_rivals_stand_beside_the_closed_forms(features: Path, capsys: pytest.Cap
     assert "FedAS: degenerates to local training" in shown
 
 
+@pytest.mark.usefixtures("pictures")
 def test_the_heads_beyond_the_paper_stand_beside_fedhip(features: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """With priors: rows of the table, entries of results.json, and the report."""
     words = ("--features", str(features), "--clients", "4", "--prior", "client", "--out", "beyond")

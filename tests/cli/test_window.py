@@ -14,8 +14,8 @@ from PIL import Image
 
 from fedhip.cli.main import main
 from fedhip.data import Window, read_features
-from fedhip.data import folders as folders_module
-from fedhip.data.window import SIXTEEN_BITS
+from fedhip.data.images.window import SIXTEEN_BITS
+from fedhip.data.sets import folders as folders_module
 from fedhip.features import extract, reference
 from fedhip.runs import Run
 from tests.cli.samples import deepen, done, encoder, image_folder, refused, said

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from tests.compatibility.stored import FILES
-from tests.federation.conftest import no_power_cuts, no_reports, own_cache, reports  # noqa: F401  # they take time
+from tests.federation.conftest import no_reports, own_cache, reports  # noqa: F401  # they take time
 
 
 @pytest.fixture

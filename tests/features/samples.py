@@ -4,7 +4,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from fedhip.features.vit import ViT, ViTConfig
+from fedhip.features.encoder.vit import ViT, ViTConfig
 
 SMALL = ViTConfig(image_size=16, patch_size=4, width=32, depth=3, heads=2, mlp_ratio=2.0)
 

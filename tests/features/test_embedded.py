@@ -11,7 +11,7 @@ from safetensors import safe_open
 from fedhip.data import load_dataset
 from fedhip.features import extract, load_backbone, ridge_accuracy
 from fedhip.features.backbones import embedded_weights
-from fedhip.features.checkpoints import load_encoder
+from fedhip.features.encoder.checkpoints import load_encoder
 
 
 def test_the_file_and_its_card() -> None:

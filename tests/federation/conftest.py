@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import warnings
 from collections.abc import Callable
 from pathlib import Path
@@ -24,27 +23,21 @@ def no_reports(request: pytest.FixtureRequest) -> None:
 
 
 @pytest.fixture
-def reports() -> None:
+def reports(pictures: None) -> None:
     """Draw them."""
-
-
-@pytest.fixture(autouse=True)
-def no_power_cuts(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A disk takes its time to make sure."""
-    monkeypatch.setattr(os, "fsync", lambda _: None)
 
 
 @pytest.fixture
 def sums_only(monkeypatch: pytest.MonkeyPatch) -> None:
     """Sites keep the sum that they get, and make no models of it."""
-    from fedhip.federation.site import personal
+    from fedhip.federation.site import personalization
 
-    def keep(out: Path, client: Any, received: personal.Sum, *_: Any) -> Any:
+    def keep(out: Path, client: Any, received: personalization.ReceivedSum, *_: Any) -> Any:
         out.mkdir()
         received.grid.to_file(out / "total.safetensors")
         return SimpleNamespace(accuracy={})
 
-    monkeypatch.setattr(personal, "personalize", keep)
+    monkeypatch.setattr(personalization, "personalize", keep)
 
 
 @pytest.fixture

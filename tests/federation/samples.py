@@ -17,21 +17,23 @@ import numpy as np
 import pytest
 from flwr.app import Context, RecordDict
 
-from fedhip.core.columns import Columns
-from fedhip.core.fixedpoint import GridStatistics
+from fedhip.core.exact.columns import Columns
+from fedhip.core.exact.fixedpoint import GridStatistics
 from fedhip.data import FeatureSet, make_partition
 from fedhip.federation.agreement.agreement import Agreement
-from fedhip.federation.agreement.setup import InitSettings, init
-from fedhip.federation.server.server import Round
+from fedhip.federation.agreement.init import init
+from fedhip.federation.server.round import Round
 from fedhip.federation.site.folder import SiteFolder
 from fedhip.federation.site.site import Site
 from fedhip.federation.site.state import Session
 from fedhip.federation.sums.vector import Vector, to_vector
 from fedhip.federation.transport.exchange import Exchange
 from fedhip.federation.transport.wire import Letter
-from fedhip.phases import Client, RowEncoding
 from fedhip.runs import Run
-from fedhip.simulation import RidgeOptions, add_up, clients_of, encoding_of
+from fedhip.simulation.client import Client, clients_of
+from fedhip.simulation.driver import add_up
+from fedhip.simulation.encoding import RowEncoding, encoding_of
+from fedhip.simulation.options import RidgeOptions
 from tests.core.problems import Array
 from tests.federation.grid import Clock, Fault, LocalGrid
 
@@ -105,9 +107,7 @@ def write_rows(path: Path, site: str, **more: Any) -> Path:
 def _made(sites: tuple[str, ...], settings: tuple[tuple[str, Any], ...]) -> Path:
     """Keys and certificates once for all tests that want the same."""
     folder = Path(mkdtemp(prefix="fedhip-federation-")) / "made"
-    init(
-        folder, InitSettings(**{"name": "trial", "sites": sites, "classes": CLASSES, "width": WIDTH, **dict(settings)})
-    )
+    init(folder, **{"name": "trial", "sites": sites, "classes": CLASSES, "width": WIDTH, **dict(settings)})
     return folder
 
 
@@ -197,7 +197,7 @@ class Trial:
         """The engine without its faults, its sites as they are."""
         self.grid = LocalGrid(self.grid.nodes)
 
-    def diary(self) -> list[dict[str, str]]:
+    def events(self) -> list[dict[str, str]]:
         lines = (self.folder / "state" / "progress.jsonl").read_text().splitlines()
         return [json.loads(line) for line in lines]
 

@@ -10,12 +10,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from fedhip.core.fixedpoint import GridStatistics
-from fedhip.federation.errors import SiteDataError
+from fedhip.core.exact.fixedpoint import GridStatistics
+from fedhip.federation.errors import SetupError
 from fedhip.runs import Run
 from tests.cli.samples import done, refused
 from tests.federation.samples import FOUR, Trial, sum_of, write_rows
-from tests.federation.test_round import assert_same_models, fedhip_run
+from tests.federation.server.test_round import assert_same_models, fedhip_run
 
 LATE = (*FOUR, "late")
 
@@ -102,10 +102,10 @@ def test_what_needs_statistics_or_rows_is_refused_in_words(trial: Trial, capsys:
 
 
 def test_the_result_of_the_same_agreement_may_be_written_again(trial: Trial, tmp_path: Path) -> None:
-    from fedhip.federation.site.before import require_ready
     from fedhip.federation.site.folder import open_site
+    from fedhip.federation.site.preflight import require_ready
 
     require_ready(open_site(trial.site_folder("a")), trial.data("a"))
     other = fedhip_run(tmp_path / "run", FOUR, trial.agreement)
-    with pytest.raises(SiteDataError, match="holds another run"):
+    with pytest.raises(SetupError, match="holds another run"):
         require_ready(open_site(trial.site_folder("a")), trial.data("a"), out=other.path)

@@ -20,12 +20,12 @@ import fedhip.federation
 from fedhip import __version__
 from fedhip.federation.agreement.roster import Roster
 from fedhip.federation.client_app import app
-from fedhip.federation.codes import SiteCode
 from fedhip.federation.errors import RoundError
 from fedhip.federation.server_app import main
-from fedhip.federation.transport.wire import Envelope, Letter, Step, from_records, to_records
+from fedhip.federation.status_codes import SiteCode
+from fedhip.federation.transport.wire import Envelope, Letter, RoundStep, from_records, to_records
 from tests.federation.samples import ONE_SUM, Trial
-from tests.federation.test_site_rounds import ThreeSums
+from tests.federation.table import ThreeSums
 
 APP = Path(fedhip.federation.__file__).parent / "app"
 
@@ -101,14 +101,14 @@ def ask(trial: Trial, content: RecordDict, kind: str = "query.hello", **config: 
     return from_records(app(message, Context(7, 101, given, RecordDict(), {})).content)
 
 
-LETTER = Letter(Envelope(bytes(32), "a", "b", Step.HELLO))
+LETTER = Letter(Envelope(bytes(32), "a", "b", RoundStep.HELLO))
 
 
 @pytest.mark.parametrize(
     ("content", "code"),
     [
         (RecordDict(), SiteCode.MALFORMED),
-        (to_records(Letter(Envelope(bytes(32), "a", "b", Step.KEYS))), SiteCode.MALFORMED),
+        (to_records(Letter(Envelope(bytes(32), "a", "b", RoundStep.KEYS))), SiteCode.MALFORMED),
     ],
 )
 def test_a_message_that_is_none_gets_a_code(tmp_path: Path, content: RecordDict, code: SiteCode) -> None:
@@ -135,7 +135,7 @@ def test_a_site_of_an_older_protocol_is_named(tmp_path: Path) -> None:
     trial.fault("changed", "c", "hello", lambda _: to_records(replace(LETTER, code=SiteCode.PROTOCOL), 1))
     trial.run()
     assert trial.codes() == {"c": "protocol"}
-    assert any("site 'c' has another version of fedhip; upgrade the older" in line["text"] for line in trial.diary())
+    assert any("site 'c' has another version of fedhip; upgrade the older" in line["text"] for line in trial.events())
 
 
 def test_versions_are_compared_at_hello(tmp_path: Path) -> None:
@@ -149,7 +149,7 @@ def test_versions_are_compared_at_hello(tmp_path: Path) -> None:
     trial.run()
     assert trial.codes() == {"c": "protocol"}
     line = f"the server has fedhip {__version__} and the site 0.0.9: upgrade the site"
-    assert any(line in entry["text"] for entry in trial.diary())
+    assert any(line in entry["text"] for entry in trial.events())
     letter = replace(LETTER, body={"version": "0.0.9"})
     roster = Roster.read(trial.folder / "roster.json").digest()
     envelope = replace(letter.envelope, agreement=trial.agreement.digest(), roster=roster)

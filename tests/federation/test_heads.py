@@ -8,10 +8,10 @@ import pytest
 import torch
 
 from fedhip.cli.main import main
-from fedhip.models import Model
+from fedhip.heads.model import Model
 from fedhip.runs import Run, verify
 from tests.federation.samples import FOUR, ONE_SUM, Trial
-from tests.federation.test_round import fedhip_run
+from tests.federation.server.test_round import fedhip_run
 
 
 def assert_same(own: Model, other: Model) -> None:

@@ -15,7 +15,7 @@ from fedhip.data import FeatureSet, make_partition
 from fedhip.federation.agreement.agreement import Agreement
 from fedhip.federation.errors import RoundError
 from fedhip.federation.sums.vector import Vector
-from fedhip.models import Model
+from fedhip.heads.model import Model
 from fedhip.runs import Run, verify
 from fedhip.runs.run import RoundSettings, run_round
 from tests.cli.samples import done

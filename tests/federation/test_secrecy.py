@@ -12,16 +12,14 @@ import numpy as np
 import pytest
 import torch
 
-from fedhip.core.columns import Survey
-from fedhip.core.fixedpoint import decode
+from fedhip.core.exact.columns import Survey
+from fedhip.core.exact.fixedpoint import decode
 from fedhip.federation.agreement.agreement import Agreement
-from fedhip.federation.agreement.setup import InitSettings
+from fedhip.federation.agreement.init import draft
 from fedhip.federation.secure_sum import Collector
-from fedhip.federation.site.rounds import later_vector
-from fedhip.federation.site.state import Session
+from fedhip.federation.site.inputs import make_vector
+from fedhip.federation.sums.kind import SiteInputs, SumKind, SumStage
 from fedhip.federation.sums.vector import Layout, Vector
-from fedhip.federation.transport.wire import Letter
-from fedhip.phases import Client, RowEncoding
 from tests.federation.grid import ServerKilled
 from tests.federation.samples import (
     CLASSES,
@@ -129,14 +127,14 @@ def test_no_plain_term_of_a_later_sum_in_any_message_or_file(
     """Losses, gradients and accuracies over β of a site are masked like its statistics."""
     found: dict[str, bytes] = {}
 
-    def kept(
-        session: Session, question: Letter, agreement: Agreement, total: Vector, client: Client, units: RowEncoding
-    ) -> Vector:
-        vector = later_vector(session, question, agreement, total, client, units)
-        found.update({f"{client.name}: {where} of sum {session.round}": pair for where, pair in pairs(vector).items()})
+    def kept(kind: SumKind, inputs: SiteInputs) -> Vector:
+        vector = make_vector(kind, inputs)
+        if kind.stage > SumStage.STATISTICS:
+            name = f"{inputs.client.name}: {{}} of sum {inputs.session.round}"
+            found.update({name.format(where): pair for where, pair in pairs(vector).items()})
         return vector
 
-    monkeypatch.setattr("fedhip.federation.site.site.later_vector", kept)
+    monkeypatch.setattr("fedhip.federation.site.site.make_vector", kept)
     trial = Trial.make(tmp_path, **settings)
     trial.grid.carry = True
     trial.grid.stop_at = ("unmask", 4 * (stopped - 1) + 2)
@@ -204,7 +202,7 @@ def test_every_number_is_masked_like_the_rest(tmp_path: Path, sums_only: None, m
 
 def test_what_the_survey_and_the_statistics_tell_of_a_leaver_and_why_sites_refuse() -> None:
     """The one with a site and the other without: its rows, and of each column its sum and that of its squares."""
-    agreement = InitSettings(name="x", sites=FOUR, classes=CLASSES, width=WIDTH).agreement()
+    agreement = draft(name="x", sites=FOUR, classes=CLASSES, width=WIDTH)
     everybody = Survey.from_vector(survey_of(FOUR).view(np.int64), WIDTH).moments()
     others, units = decode(sum_of(("a", "b", "d"), agreement, FOUR)), encoding(agreement).columns
     rows, scale = others.num_samples, torch.ldexp(torch.ones(WIDTH, dtype=torch.float64), units.exponent)

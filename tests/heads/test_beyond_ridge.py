@@ -13,7 +13,7 @@ from fedhip.heads import Head, Lda, Logistic
 from fedhip.heads.round import run_head
 from fedhip.heads.task import Task
 from fedhip.methods import run_method
-from fedhip.phases import Client
+from fedhip.simulation.client import Client
 from tests.methods.problems import CLASSES, WIDTH, federation, rows
 
 SIZES = (40, 50, 70)

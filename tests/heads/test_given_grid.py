@@ -6,11 +6,11 @@ import numpy as np
 import pytest
 import torch
 
-from fedhip.core.columns import Columns
+from fedhip.core.exact.columns import Columns
 from fedhip.heads import Logistic
 from fedhip.heads.task import Task
 from fedhip.methods import run_method
-from fedhip.simulation import RidgeOptions
+from fedhip.simulation.options import RidgeOptions
 from tests.methods.problems import CLASSES, PROTOCOL, WIDTH, federation
 
 GRID = RidgeOptions(columns=Columns.plain(WIDTH), fraction_bits=20, balance=True)

@@ -17,24 +17,26 @@ from sklearn.linear_model import Ridge
 from sklearn.preprocessing import StandardScaler
 
 from fedhip.core import DEFAULT_ALPHAS
-from fedhip.core.errors import EmptyClientError
-from fedhip.core.prior import PriorLosses, choose_prior, scale_of
-from fedhip.core.selection import FOLDS
+from fedhip.core.choice.prior import PriorLosses, choose_prior, scale_of
+from fedhip.core.choice.selection import FOLDS
+from fedhip.errors import InputError
 from fedhip.heads import HEADS, Head, Lda
 from fedhip.heads.lda import LdaFit
 from fedhip.heads.recommendation import (
-    Judged,
+    HeadScore,
     Recommendation,
     compare_with_lda,
-    in_words,
+    describe,
     judge_heads,
 )
 from fedhip.heads.round import HeadRound, run_head
 from fedhip.heads.task import Task
-from fedhip.hold_out import hold_out_fold
 from fedhip.methods import Protocol, run_method
-from fedhip.phases import Client, Federation, Rows
-from fedhip.simulation import PAPER, STANDARD, RidgeOptions, simulate
+from fedhip.simulation.client import Client, LabelledRows
+from fedhip.simulation.driver import simulate
+from fedhip.simulation.federation import Federation
+from fedhip.simulation.hold_out import hold_out_fold
+from fedhip.simulation.options import PAPER, STANDARD, RidgeOptions
 from tests.methods.problems import CLASSES, federation
 
 WIDTH = 4
@@ -47,7 +49,7 @@ def gaussian(clients: int, rows: int, classes: int, concentration: float, seed: 
     means = 0.6 * rng.normal(size=(classes, width))
     mix = rng.normal(size=(width, width)) * np.geomspace(1.0, 6.0, width)
 
-    def drawn(number: int, shares: np.ndarray) -> Rows:
+    def drawn(number: int, shares: np.ndarray) -> LabelledRows:
         labels = rng.choice(classes, number, p=shares)
         return means[labels] + 0.15 * rng.normal(size=(number, width)) @ mix, labels
 
@@ -65,8 +67,8 @@ def labelled(name: str, labels: Sequence[int]) -> Client:
     return Client(name, (F, y), (F[:0], y[:0]))
 
 
-def judged(right: Sequence[int], rows: Sequence[int]) -> Judged:
-    return Judged(np.array(right), np.array(rows))
+def judged(right: Sequence[int], rows: Sequence[int]) -> HeadScore:
+    return HeadScore(np.array(right), np.array(rows))
 
 
 # --- folds ------------------------------------------------------------------------------------------------------------
@@ -173,7 +175,7 @@ def test_lda_is_taken_unless_another_is_ahead_by_more_than_chance(shares: tuple[
     }
     found = Recommendation.of(judgements, "lda", dict.fromkeys(HEADS, "none"), "held out")
     assert found.head == head
-    said = in_words(found.told)
+    said = describe(found.to_dict())
     assert said.startswith(f"The head {head} was chosen by training rows held out; right of 40,000")
     assert ("may be chance" in said) == (found.shares[head] < max(found.shares.values()))
 
@@ -225,7 +227,7 @@ def test_few_rows_and_few_classes_break_nothing(labels: tuple[list[int], ...], p
 
 @pytest.mark.parametrize("labels", [[], [0]])
 def test_rows_too_few_to_judge_by_are_refused(labels: list[int]) -> None:
-    with pytest.raises(EmptyClientError, match=r"too few training rows.*name the head, one of ridge, lda, logistic"):
+    with pytest.raises(InputError, match=r"too few training rows.*name the head, one of ridge, lda, logistic"):
         judge_heads([labelled("only", labels)], 2)
 
 
@@ -291,8 +293,8 @@ def test_leave_one_out_counts_what_the_losses_of_priors_count(prior: str) -> Non
 @pytest.mark.parametrize(("lda", "advice"), [(0.8, "worth a try"), (0.6, "no reason to change")])
 def test_leave_one_out_in_words(lda: float, advice: str) -> None:
     heads = {"ridge": judged([70], [100]), "lda": judged([round(100 * lda)], [100])}
-    told = Recommendation.of(heads, "ridge", {"ridge": "none", "lda": "client"}, "left out").told
-    assert in_words(told) == (
+    told = Recommendation.of(heads, "ridge", {"ridge": "none", "lda": "client"}, "left out").to_dict()
+    assert describe(told) == (
         f"Leave-one-out on training rows, mean over clients: 70.0% right with these models, {lda:.1%} with "
         f"--head lda --prior client, in one round too; {advice}."
     )
@@ -300,7 +302,7 @@ def test_leave_one_out_in_words(lda: float, advice: str) -> None:
 
 def test_a_lead_that_may_be_chance_is_called_so() -> None:
     heads = {"ridge": judged([70, 70], [100, 100]), "lda": judged([90, 60], [100, 100])}
-    told = Recommendation.of(heads, "ridge", {"ridge": "none", "lda": "client"}, "left out").told
-    assert in_words(told).endswith(
+    told = Recommendation.of(heads, "ridge", {"ridge": "none", "lda": "client"}, "left out").to_dict()
+    assert describe(told).endswith(
         "75.0% with --head lda --prior client, in one round too; that LDA is better may be chance; no reason to change."
     )

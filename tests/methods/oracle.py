@@ -15,10 +15,10 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy, mse_loss, normalize
 
-from fedhip.methods.network import Params
-from fedhip.methods.protocol import Protocol
-from fedhip.orders import ALIGN, SHUFFLE, SLICE, TRACE, WARM_UP, draw
-from fedhip.phases import Client
+from fedhip.methods.engine.network import Params
+from fedhip.methods.engine.protocol import Protocol
+from fedhip.simulation.client import Client
+from fedhip.simulation.orders import ALIGN, SHUFFLE, SLICE, TRACE, WARM_UP, draw
 
 Extra = Callable[[nn.Module], Tensor]
 

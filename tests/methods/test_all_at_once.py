@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 import torch
 
-from fedhip.methods import engine
-from fedhip.methods.engine import Laboratory, mean_by_class, slice_of, take
+from fedhip.methods.engine import laboratory as engine
+from fedhip.methods.engine.laboratory import Laboratory, mean_by_class, slice_of, take
 from fedhip.methods.fedpcl import embed
 from fedhip.methods.fedselect import choose
 from tests.methods.problems import CLASSES, PROTOCOL, WIDTH, federation

@@ -12,10 +12,11 @@ import numpy as np
 import pytest
 
 from fedhip.data import FeatureSet
-from fedhip.methods.protocol import Evaluation, MethodRun, Protocol
-from fedhip.phases import Client
+from fedhip.methods.engine.protocol import Evaluation, MethodRun, Protocol
 from fedhip.reproduce import Bench, Settings, Source, Store
-from fedhip.simulation import PAPER, RidgeOptions, simulate
+from fedhip.simulation.client import Client
+from fedhip.simulation.driver import simulate
+from fedhip.simulation.options import PAPER, RidgeOptions
 
 #: The pretended training does best with this learning rate.
 BEST_RATE = 0.02

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -15,9 +16,11 @@ from typing import Any
 import pytest
 import torch
 
+from fedhip.cli.main import main
 from fedhip.data import write_features
-from fedhip.reproduce.helpers import helped, part_of
+from fedhip.reproduce.helpers import helper_processes, part_of
 from tests.reproduce.fakes import rows
+from tests.waiting import PATIENCE, until
 
 
 def note_cores(folder: Path) -> None:
@@ -52,13 +55,6 @@ def wait_for_ever(folder: Path) -> None:
         raise
 
 
-def seen(path: Path, seconds: float = 60) -> bool:
-    until = time.monotonic() + seconds
-    while not path.exists() and time.monotonic() < until:
-        time.sleep(0.02)
-    return path.exists()
-
-
 def test_cores_are_shared_out() -> None:
     assert [part_of({0, 1, 2, 3, 7}, place, 2) for place in range(2)] == [{0, 2, 7}, {1, 3}]
     assert [part_of({4, 5}, place, 3) for place in range(3)] == [{4}, {5}, {4}]
@@ -67,11 +63,9 @@ def test_cores_are_shared_out() -> None:
 @pytest.mark.skipif(not hasattr(os, "sched_getaffinity"), reason="the system does not tell")
 def test_everybody_has_a_part_and_the_cores_come_back(tmp_path: Path) -> None:
     cores, threads = os.sched_getaffinity(0), torch.get_num_threads()
-    with helped(2, note_cores, tmp_path):
+    with helper_processes(2, note_cores, tmp_path):
         mine = os.sched_getaffinity(0)
-        until = time.monotonic() + 60
-        while not list(tmp_path.glob("*.json")) and time.monotonic() < until:
-            time.sleep(0.02)
+        until(lambda: list(tmp_path.glob("*.json")))
     (file,) = tmp_path.glob("*.json")
     theirs = json.loads(file.read_text())
     assert theirs["threads"] == len(theirs["cores"])
@@ -80,7 +74,7 @@ def test_everybody_has_a_part_and_the_cores_come_back(tmp_path: Path) -> None:
 
 
 def test_one_job_starts_nobody(tmp_path: Path) -> None:
-    with helped(1, note_cores, tmp_path):
+    with helper_processes(1, note_cores, tmp_path):
         pass
     assert not list(tmp_path.iterdir())
 
@@ -89,29 +83,37 @@ def test_one_job_starts_nobody(tmp_path: Path) -> None:
 def test_a_helper_that_fails_says_nothing(
     work: Callable[[Path], None], tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    with helped(2, work, tmp_path):
-        assert seen(tmp_path / "began")
+    with helper_processes(2, work, tmp_path):
+        until((tmp_path / "began").exists)
     assert capfd.readouterr() == ("", "")
 
 
 def test_helpers_end_with_the_block_as_if_interrupted(tmp_path: Path) -> None:
-    with helped(2, wait_for_ever, tmp_path):
-        assert seen(tmp_path / "began")
+    with helper_processes(2, wait_for_ever, tmp_path):
+        until((tmp_path / "began").exists)
     assert (tmp_path / "ended").exists()
 
 
-def reproduce(folder: Path, out: str, *more: str) -> subprocess.Popen[str]:
-    """Table I of a few rows, in a process of its own that an interrupt reaches."""
-    command = [
-        sys.executable, "-m", "fedhip", "reproduce", "table1", "--features", str(folder / "mine.npz"), "--clients", "4",
+def words(folder: Path, out: str, *more: str) -> list[str]:
+    """Table I of a few rows."""
+    write_features(folder / "mine.npz", rows())
+    return [
+        "reproduce", "table1", "--features", str(folder / "mine.npz"), "--clients", "4",
         "--concentrations", "0.5", "--seeds", "0", "1", "--methods", "fedavg,ditto,local,fedhip", "--rounds", "4",
         "--protocol", "both", "--out", str(folder / out), *more,
     ]  # fmt: skip
-    write_features(folder / "mine.npz", rows())
+
+
+def reproduce(folder: Path, out: str, *more: str) -> subprocess.Popen[str]:
+    """It in a process of its own that an interrupt reaches."""
     return subprocess.Popen(  # noqa: S603
-        command, start_new_session=True, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+        [sys.executable, "-m", "fedhip", *words(folder, out, *more)],
+        start_new_session=True,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
         preexec_fn=lambda: signal.signal(signal.SIGINT, signal.default_int_handler),
-    )  # fmt: skip
+    )
 
 
 def anybody_in(group: int) -> bool:
@@ -123,14 +125,22 @@ def anybody_in(group: int) -> bool:
     return True
 
 
+def locked(cells: Path) -> int:
+    """How many lock files somebody holds; one that was just made is held by nobody yet."""
+    made = {entry.inode() for entry in os.scandir(cells) if entry.name.endswith(".lock")} if cells.exists() else set()
+    held = re.findall(r"FLOCK .*:(\d+) 0 EOF", Path("/proc/locks").read_text())
+    return len(made & set(map(int, held)))
+
+
 def accuracies(out: Path) -> dict[str, Any]:
     return {path.stem: json.loads(path.read_text())["result"]["accuracy"] for path in out.glob("cells/tuning*.json")}
 
 
-def test_the_same_tables_with_more_processes(tmp_path: Path) -> None:
+def test_the_same_tables_with_more_processes(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     said = {}
-    for name, jobs in (("one", "1"), ("two", "2")):
-        said[name], _ = reproduce(tmp_path, name, "--jobs", jobs).communicate(timeout=120)
+    assert main(words(tmp_path, "one", "--jobs", "1")) == 0
+    said["one"] = capsys.readouterr().out
+    said["two"], _ = reproduce(tmp_path, "two", "--jobs", "2").communicate(timeout=PATIENCE)
     one, two = tmp_path / "one", tmp_path / "two"
     assert accuracies(one) == accuracies(two) != {}
     for name in ("table1-paper.csv", "table1-tuned.csv"):
@@ -145,22 +155,16 @@ def test_the_same_tables_with_more_processes(tmp_path: Path) -> None:
 
 def test_an_interrupt_ends_all_of_them(tmp_path: Path) -> None:
     process = reproduce(tmp_path, "out", "--jobs", "3", "--rounds", "100000")
-    cells, until = tmp_path / "out" / "cells", time.monotonic() + 120
-    while len(list(cells.glob("*.lock"))) < 3 and time.monotonic() < until:
-        time.sleep(0.05)
+    cells = tmp_path / "out" / "cells"
+    until(lambda: locked(cells) == 3)
     os.killpg(process.pid, signal.SIGINT)
-    _, said = process.communicate(timeout=60)
+    _, said = process.communicate(timeout=PATIENCE)
     assert process.returncode == 130
     assert "Traceback" not in said
     assert {path.suffix for path in cells.iterdir()} <= {".json", ".safetensors"}
-    until = time.monotonic() + 60
-    while anybody_in(process.pid) and time.monotonic() < until:
-        time.sleep(0.05)
-    assert not anybody_in(process.pid)
+    until(lambda: not anybody_in(process.pid))
 
 
-def test_no_job_is_refused(tmp_path: Path) -> None:
-    process = reproduce(tmp_path, "out", "--jobs", "0")
-    _, said = process.communicate(timeout=60)
-    assert process.returncode == 2
-    assert "the number of jobs must be at least 1, not 0" in said
+def test_no_job_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(words(tmp_path, "out", "--jobs", "0")) == 2
+    assert "the number of jobs must be at least 1, not 0" in capsys.readouterr().err

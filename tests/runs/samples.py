@@ -11,12 +11,12 @@ from typing import Any
 import numpy as np
 
 from fedhip.cli.main import main
-from fedhip.core.columns import Columns
+from fedhip.core.exact.columns import Columns
 from fedhip.data import FeatureSet, make_partition
-from fedhip.phases import Client
 from fedhip.runs import Run
 from fedhip.runs.run import RoundSettings, run_round
-from fedhip.simulation import RidgeOptions, clients_of
+from fedhip.simulation.client import Client, clients_of
+from fedhip.simulation.options import RidgeOptions
 from tests.core.problems import Array
 
 WIDTH, CLASSES, ROWS, BITS = 8, ("ape", "bee", "cat"), 15, 32

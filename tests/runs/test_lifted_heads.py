@@ -12,15 +12,17 @@ import pytest
 import torch
 from safetensors import safe_open
 
-from fedhip.core.errors import FileVersionError
-from fedhip.core.lifts import KINDS, Lift, LiftKind, exchange_bytes
 from fedhip.core.tensor_file import TensorFile
+from fedhip.errors import FileError
 from fedhip.export import export_onnx
+from fedhip.features.lifts.budget import exchange_bytes
+from fedhip.features.lifts.kinds import KINDS, LiftKind
+from fedhip.features.lifts.lift import Lift
 from fedhip.heads import HEADS
-from fedhip.lifting import LiftSettings, lift_clients, lifted_grid
-from fedhip.models import Model
-from fedhip.phases import Client
+from fedhip.heads.model import Model
 from fedhip.runs import Run, life, verify
+from fedhip.simulation.client import Client
+from fedhip.simulation.lifting import LiftSettings, lift_clients, lifted_grid
 from fedhip.sklearn import FedHiPClassifier
 from tests.cli.samples import done
 from tests.core.problems import Array, relative_error
@@ -148,7 +150,7 @@ def test_a_file_with_a_lift_is_of_the_second_schema(tmp_path: Path, head: str) -
     assert (tmp_path / "again.safetensors").read_bytes() == path.read_bytes()
     assert torch.equal(again.scores(F), replace(again, lift=None).scores(lift_of(run)(F)))
     before_it = TensorFile("fedhip.model", 1, "model", {"weights": torch.float64, "local_classes": torch.bool})
-    with pytest.raises(FileVersionError, match="schema version 2; this fedhip reads up to 1: upgrade fedhip"):
+    with pytest.raises(FileError, match="schema version 2; this fedhip reads up to 1: upgrade fedhip"):
         before_it.read(path)
 
 

@@ -13,8 +13,8 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
-from fedhip.core.fixedpoint import GridStatistics
-from fedhip.models import Model
+from fedhip.core.exact.fixedpoint import GridStatistics
+from fedhip.heads.model import Model
 from fedhip.runs import Ledger, Run, life, verify
 from fedhip.runs.models import models_digest
 from tests.runs.samples import make_run, the_client

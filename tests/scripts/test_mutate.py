@@ -4,6 +4,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+from tests.waiting import PATIENCE
+
 SCRIPT = Path(__file__).parents[2] / "scripts" / "mutate.py"
 SOURCE = """
 class Till:
@@ -39,7 +41,7 @@ def mutate(folder: Path, name: str, price: str) -> subprocess.CompletedProcess[s
     (folder / "src" / f"{name}.py").write_text(SOURCE, encoding="utf-8")
     (folder / "test_it.py").write_text(TESTS.format(name=name, price=price), encoding="utf-8")
     command = [sys.executable, str(SCRIPT), f"src/{name}.py", "test_it.py", "--list"]
-    return subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=120, check=False)  # noqa: S603
+    return subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=PATIENCE, check=False)  # noqa: S603
 
 
 def test_survivors_are_those_that_no_test_can_tell(tmp_path: Path) -> None:

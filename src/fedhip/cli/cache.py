@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
-from fedhip.cli.console import print_table
+from fedhip.cli.common.console import print_table
 from fedhip.utils.text import json_text
 from fedhip.utils.words import size as in_words
 
@@ -88,11 +88,11 @@ def _root(args: argparse.Namespace) -> Path:
 
     if args.site is None:
         return default_cache()
-    from fedhip.federation.errors import SiteFolderError
+    from fedhip.federation.errors import SetupError
     from fedhip.federation.site.state import SiteState
 
     if not (args.site / "connection.toml").is_file():
-        raise SiteFolderError(f"{args.site} is no folder of a site; give the one that the site takes part with")
+        raise SetupError(f"{args.site} is no folder of a site; give the one that the site takes part with")
     return SiteState(args.site).cache
 
 

@@ -6,7 +6,7 @@ import argparse
 import dataclasses
 import json
 
-from fedhip.cli.console import print_table
+from fedhip.cli.common.console import print_table
 
 MARKS = {"ok": "✓", "missing": "–", "broken": "✗"}
 BROKEN = 1

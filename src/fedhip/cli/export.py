@@ -11,7 +11,7 @@ from fedhip.utils.words import size
 
 if TYPE_CHECKING:
     from fedhip.export import Export
-    from fedhip.models import Model
+    from fedhip.heads.model import Model
 
 
 def register(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
@@ -33,15 +33,16 @@ def register(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) ->
 
 def run(args: argparse.Namespace) -> int:
     """Read the model, write and check the file."""
-    from fedhip.export import ExportError, export_onnx
+    from fedhip.errors import InputError
+    from fedhip.export import export_onnx
     from fedhip.runs import Run
     from fedhip.utils.files import require_folder
 
     # before the work, not after it: a place that the file cannot be written to
     if args.out.suffix != ".onnx":
-        raise ExportError(f"{args.out}: an ONNX file ends in .onnx, not '{args.out.suffix}'")
+        raise InputError(f"{args.out}: an ONNX file ends in .onnx, not '{args.out.suffix}'")
     if args.out.is_file() and not args.force:
-        raise ExportError(f"{args.out} is there already; write over it with --force, or choose another name")
+        raise InputError(f"{args.out} is there already; write over it with --force, or choose another name")
     require_folder(args.out.parent)
     model = Run.open(Path(args.run)).model(args.client)
     export = export_onnx(model, args.out, head_only=args.head_only, weights=args.weights)

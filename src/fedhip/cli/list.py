@@ -3,7 +3,7 @@
 import argparse
 import json
 
-from fedhip.cli.console import print_table
+from fedhip.cli.common.console import print_table
 from fedhip.data import list_datasets, list_partitions
 
 

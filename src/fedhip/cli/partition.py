@@ -7,8 +7,8 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from fedhip.cli.console import print_table
-from fedhip.cli.options import add_partition, add_rows, divide, load_rows
+from fedhip.cli.common.console import print_table
+from fedhip.cli.common.options import add_partition, add_rows, divide, load_rows
 from fedhip.data import Partition, draw_partition, save_partition, split_of
 
 _MOST_ROWS = 100  # a longer table is cut in the terminal; --json holds all of it

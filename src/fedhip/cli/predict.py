@@ -8,14 +8,14 @@ from pathlib import Path
 
 import numpy as np
 
-from fedhip.cli.client_rows import extract_for, known_window, refuse_window, tell_known_window
-from fedhip.cli.console import print_table
-from fedhip.cli.options import add_window
+from fedhip.cli.common.client_rows import extract_for, known_window, print_known_window, refuse_window
+from fedhip.cli.common.console import print_table
+from fedhip.cli.common.options import add_window
 from fedhip.data import Dataset, ImagePaths, image_files, read_features
-from fedhip.data.errors import CorruptImageError, DataMissingError
-from fedhip.data.images import has_more_bits
-from fedhip.data.window import SIXTEEN_BITS
-from fedhip.models import NO_TEMPERATURE
+from fedhip.data.images.pixels import has_more_bits
+from fedhip.data.images.window import SIXTEEN_BITS
+from fedhip.errors import CorruptImageError, DataMissingError
+from fedhip.heads.model import NO_TEMPERATURE
 from fedhip.runs import Run
 from fedhip.runs.names import near_names
 from fedhip.utils.text import json_text, readable
@@ -119,7 +119,7 @@ def _rows(folder: Run, args: argparse.Namespace) -> tuple[list[str], np.ndarray]
     deep = next((path for path in paths if has_more_bits(path)), None)
     window = None if deep is None else known_window(folder, args) or SIXTEEN_BITS
     data = Dataset("images", images, np.zeros(len(paths), dtype=np.int64), ("unknown",), window=window)
-    tell_known_window(folder, args, data, str(deep or "what was given"))
+    print_known_window(folder, args, data, str(deep or "what was given"))
     try:
         return [readable(str(path)) for path in paths], extract_for(folder, data, args)
     except CorruptImageError as error:

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from fedhip.features.recipe import Recipe
+    from fedhip.features.pretraining.recipe import Recipe
 
 
 UNFINISHED, INTERRUPTED = 1, 130
@@ -84,9 +84,9 @@ def register(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) ->
 
 def recipe_of(args: argparse.Namespace) -> Recipe:
     """The recipe the arguments describe."""
-    from fedhip.features.mae import DecoderConfig
-    from fedhip.features.recipe import Recipe
-    from fedhip.features.vit import ViTConfig
+    from fedhip.features.encoder.vit import ViTConfig
+    from fedhip.features.pretraining.mae import DecoderConfig
+    from fedhip.features.pretraining.recipe import Recipe
 
     return Recipe(
         encoder=ViTConfig(args.image_size, args.patch, args.width, args.depth, args.heads),
@@ -103,12 +103,12 @@ def recipe_of(args: argparse.Namespace) -> Recipe:
 
 def run(args: argparse.Namespace) -> int:
     """Train, write, evaluate."""
-    from fedhip.features.card import make_card, write_card
-    from fedhip.features.checkpoints import save_encoder
     from fedhip.features.devices import resolve_device
-    from fedhip.features.evaluation import LabelledSet, evaluate_encoder
-    from fedhip.features.pools import load_pool
-    from fedhip.features.pretraining import check_intervals, pretrain
+    from fedhip.features.encoder.checkpoints import save_encoder
+    from fedhip.features.pretraining.card import make_card, write_card
+    from fedhip.features.pretraining.evaluation import LabelledSet, evaluate_encoder
+    from fedhip.features.pretraining.pools import load_pool
+    from fedhip.features.pretraining.training import check_intervals, pretrain
     from fedhip.utils.files import require_folder
 
     recipe = recipe_of(args)
@@ -133,7 +133,7 @@ def run(args: argparse.Namespace) -> int:
         checkpoint_every=args.checkpoint_every,
         log_every=args.log_every,
         stop_after=stop_after,
-        report=lambda progress: print(progress, file=sys.stderr, flush=True),
+        log=lambda status: print(status, file=sys.stderr, flush=True),
     )
     if not outcome.finished:
         print(f"stopped at step {outcome.step}; go on with --resume", file=sys.stderr)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
-from fedhip.cli.console import percent, print_table
+from fedhip.cli.common.console import percent, print_table
 from fedhip.runs import Run
 from fedhip.runs.results import title_of
 from fedhip.utils.files import write_private

@@ -9,16 +9,22 @@ from itertools import product
 from pathlib import Path
 from typing import Any
 
-from fedhip.cli.console import print_table
-from fedhip.cli.lifts import add_lift, lift_settings
-from fedhip.cli.options import DEFAULT_BACKBONE, add_backbone, add_window, extract_features, load_images, refuse_unused
+from fedhip.cli.common.console import print_table
+from fedhip.cli.common.lifts import add_lift, lift_settings
+from fedhip.cli.common.options import (
+    DEFAULT_BACKBONE,
+    add_backbone,
+    add_window,
+    extract_features,
+    load_images,
+    refuse_unused,
+)
+from fedhip.cli.common.progress import show_progress
 from fedhip.data import Dataset, FeatureSet, make_partition, read_features
-from fedhip.data.errors import DatasetNameError
+from fedhip.errors import InputError
 from fedhip.features import resolve_device
-from fedhip.lifting import LiftSettings
 from fedhip.reproduce import (
     Bench,
-    ReproduceError,
     Settings,
     Source,
     Store,
@@ -28,10 +34,9 @@ from fedhip.reproduce import (
     reproduce,
     subset,
 )
-from fedhip.reproduce.cells import Cell
 from fedhip.reproduce.tables import Entry, Table
+from fedhip.simulation.lifting import LiftSettings
 from fedhip.utils.files import require_folder
-from fedhip.utils.words import duration
 
 HEADS = ("linear", "mlp")
 MOST_COLUMNS = 8  # of a table in the terminal
@@ -97,14 +102,14 @@ def run(args: argparse.Namespace) -> int:
     studies = choose_studies(args.study)
     settings, lift = settings_of(args), lift_settings(args)
     if args.jobs < 1:
-        raise ReproduceError(f"the number of jobs must be at least 1, not {args.jobs}")
+        raise InputError(f"the number of jobs must be at least 1, not {args.jobs}")
     named = load(args)
     # Divided before any feature is computed: a wrong number of clients is not worth a minute's wait.
     for (_, rows), clients, concentration in product(named, settings.clients, settings.concentrations):
         make_partition(rows.labels, "dirichlet", clients, seed=settings.seeds[0], concentration=concentration)
     out = args.out or Path("reproduce") / ("+".join(name for name, _ in named) + ("-quick" if args.quick else ""))
     if out.exists() and not out.is_dir():
-        raise ReproduceError(f"{out} is a file; choose another --out")
+        raise InputError(f"{out} is a file; choose another --out")
     require_folder(out)
     device = str(resolve_device(args.device))
     (out / "cells").mkdir(parents=True, exist_ok=True)
@@ -113,7 +118,7 @@ def run(args: argparse.Namespace) -> int:
     sources = tuple(source_of(args, name, rows, lift) for name, rows in named)
     bench = Bench(sources, settings, Store(out / "cells"), device)
     before = bench.store.size
-    tables, files = reproduce(bench, studies, out, Progress(), jobs=args.jobs)
+    tables, files = reproduce(bench, studies, out, show_progress, jobs=args.jobs)
     for table in tables:
         show_table(table)
     kinds = sorted({path.suffix.removeprefix(".") for path in files})
@@ -132,7 +137,7 @@ def settings_of(args: argparse.Namespace) -> Settings:
             moved_concentrations=(0.1, 1.0, 100.0), regimes=("paper", "tuned"),
         )  # fmt: skip
     if args.head not in HEADS:
-        raise ReproduceError(f"there is no head {args.head!r}; choose linear or mlp")
+        raise InputError(f"there is no head {args.head!r}; choose linear or mlp")
     settings = replace(settings, head=args.head)
     if args.protocol is not None:
         settings = replace(settings, regimes=choose_regimes(args.protocol))
@@ -143,11 +148,11 @@ def settings_of(args: argparse.Namespace) -> Settings:
     if args.rounds is not None:
         settings = replace(settings, rounds=args.rounds)
     if settings.rounds < 1:
-        raise ReproduceError(f"the number of rounds must be at least 1, not {settings.rounds}")
+        raise InputError(f"the number of rounds must be at least 1, not {settings.rounds}")
     if min(settings.clients) < 2:
-        raise ReproduceError(f"a federation has at least 2 clients, not {min(settings.clients)}")
+        raise InputError(f"a federation has at least 2 clients, not {min(settings.clients)}")
     if min(settings.seeds) < 0:
-        raise ReproduceError(f"a seed must be at least 0, not {min(settings.seeds)}")
+        raise InputError(f"a seed must be at least 0, not {min(settings.seeds)}")
     return settings
 
 
@@ -156,13 +161,13 @@ def load(args: argparse.Namespace) -> list[tuple[str, Dataset | FeatureSet]]:
     named: list[tuple[str, Dataset | FeatureSet]] = []
     if args.features is not None:
         if args.dataset is not None or args.data is not None:
-            raise DatasetNameError("--features stands alone; leave --dataset and --data out")
+            raise InputError("--features stands alone; leave --dataset and --data out")
         refuse_unused(args)
         named += [(Path(file).stem, read_features(file)) for file in args.features]
     elif args.dataset is not None or args.data is not None:
         names, paths = args.dataset or [None] * len(args.data), args.data or [None] * len(args.dataset)
         if len(names) != len(paths):
-            raise DatasetNameError(
+            raise InputError(
                 f"{len(names)} names after --dataset, {len(paths)} paths after --data; give one path for each name"
             )
         for name, path in zip(names, paths, strict=True):
@@ -171,11 +176,11 @@ def load(args: argparse.Namespace) -> list[tuple[str, Dataset | FeatureSet]]:
     elif args.quick:
         named.append(("sketches", load_images(argparse.Namespace(**{**vars(args), "dataset": "sketches"}))))
     else:
-        raise DatasetNameError(
+        raise InputError(
             "no data given; choose one of --dataset NAME, --data PATH and --features FILE, or --quick for the sketches"
         )
     if len({name for name, _ in named}) < len(named):
-        raise DatasetNameError("two data sets have the same name; rename one of the files")
+        raise InputError("two data sets have the same name; rename one of the files")
     return [(name, subset(rows)) for name, rows in named] if args.quick else named
 
 
@@ -196,29 +201,8 @@ def source_of(
     return replace(source, lift=plan)
 
 
-class Progress:
-    """Which cell of how many, and the time left; on a terminal one line that is written over."""
-
-    def __init__(self) -> None:
-        self._width = 0
-
-    def __call__(self, cell: Cell, number: int, total: int, inside: tuple[int, int] | None, left: float | None) -> None:
-        """Show where the work is; in a log, a line when a cell begins."""
-        time = "" if left is None else f"  {duration(left)} left"
-        if not sys.stderr.isatty():
-            if inside is None:
-                print(f"cell {number} of {total}  {cell.label}{time}", file=sys.stderr, flush=True)
-            return
-        part = "" if inside is None else f"  {inside[0]}/{inside[1]}"
-        line = f"cell {number} of {total}  {cell.label}{part}{time}"[:118]
-        print(f"\r{line:<{self._width}}", end="", file=sys.stderr, flush=True)
-        self._width = len(line)
-
-
 def show_table(table: Table) -> None:
     """The table in the terminal: means alone, the paper's in parentheses, no wider than a terminal."""
-    if sys.stderr.isatty():
-        print(file=sys.stderr)
     for title, heads, rows in narrow(table):
         print_table(heads, rows, title)
     print("* best, ' second; notes in the files")

@@ -12,9 +12,9 @@ from typing import Any
 
 import numpy as np
 
-from fedhip.cli.console import percent, print_table
-from fedhip.cli.lifts import add_lift, lift_settings
-from fedhip.cli.options import (
+from fedhip.cli.common.console import percent, print_table
+from fedhip.cli.common.lifts import add_lift, lift_settings
+from fedhip.cli.common.options import (
     add_backbone,
     add_partition,
     add_rows,
@@ -23,23 +23,24 @@ from fedhip.cli.options import (
     load_rows,
     refuse_unused,
 )
-from fedhip.cli.progress import show_clients
-from fedhip.core.columns import Columns
+from fedhip.cli.common.progress import show_progress
+from fedhip.core.exact.columns import Columns
 from fedhip.core.solvers import require_alpha, require_beta
 from fedhip.data import Dataset
 from fedhip.features import resolve_device
 from fedhip.features.cache import note_run
 from fedhip.heads import HEADS, Ridge
+from fedhip.heads.model import RIDGE
 from fedhip.heads.options import numbers_of
-from fedhip.heads.recommendation import AUTO, in_words
+from fedhip.heads.recommendation import AUTO, describe
 from fedhip.methods import METHODS
-from fedhip.models import RIDGE
 from fedhip.runs import require_place
 from fedhip.runs.config import read_config
 from fedhip.runs.folder import head_of
 from fedhip.runs.results import title_of
 from fedhip.runs.run import RoundSettings, methods_named, run_round
-from fedhip.simulation import RIDGES, RidgeOptions
+from fedhip.simulation.driver import RIDGES
+from fedhip.simulation.options import RidgeOptions
 from fedhip.utils.text import json_text, readable
 
 #: Options that say where the answer goes, and not what it is.
@@ -195,6 +196,7 @@ def run(args: argparse.Namespace) -> int:
     made_by += f", {features.features.shape[1]} wide"
     if settings.lift is not None:
         plan = settings.lift.plan(features.features.shape[1], features.num_classes)
+        plan.require_memory(len(features))  # before the price: what does not fit says so in one line
         print(f"fedhip: {plan.price}", file=sys.stderr)
         made_by += f", {plan.title}"
     folder, _ = run_round(
@@ -209,7 +211,7 @@ def run(args: argparse.Namespace) -> int:
         seconds={"features": time.perf_counter() - begin},
         device=device,
         force=args.force,
-        report=show_clients,
+        report=show_progress,
     )
     if kept:
         note_run(kept, folder.ledger.run, folder.path)
@@ -269,7 +271,7 @@ def print_results(results: dict[str, Any]) -> None:
         common = f"; {loo['accuracy'][0]:.1%} with the global model" if loo["accuracy"] else ""
         print(f"to be expected by leave-one-out{_chosen_without(results)}: {loo['chosen']:.1%}{common}")
     if recommendation := results.get("recommendation"):
-        print(in_words(recommendation))
+        print(describe(recommendation))
     print("; ".join(f"{phase}: {seconds:.1f} s" for phase, seconds in results["seconds"].items()))
 
 

@@ -11,27 +11,23 @@ from typing import TYPE_CHECKING
 from fedhip.utils.late import late
 
 if TYPE_CHECKING:
-    from fedhip.core.aggregation import aggregate, solve_global
-    from fedhip.core.path import (
-        DEFAULT_ALPHAS,
-        LooScore,
-        PersonalizationPath,
-        RegularizationPath,
-        default_betas,
-    )
-    from fedhip.core.personalization import personalize, personalize_from_statistics
-    from fedhip.core.ridge import RidgePath
+    from fedhip.core.ridge.aggregation import aggregate, solve_global
+    from fedhip.core.ridge.alone import RidgePath
+    from fedhip.core.ridge.path import DEFAULT_ALPHAS, LooScore, PersonalizationPath, RegularizationPath, default_betas
+    from fedhip.core.ridge.personalization import personalize, personalize_from_statistics
     from fedhip.core.standardization import Standardization
     from fedhip.core.statistics import Statistics
 else:
     __getattr__ = late(
         __name__,
-        aggregation="aggregate solve_global",
-        path="DEFAULT_ALPHAS LooScore PersonalizationPath RegularizationPath default_betas",
-        personalization="personalize personalize_from_statistics",
-        ridge="RidgePath",
         standardization="Standardization",
         statistics="Statistics",
+        **{
+            "ridge.aggregation": "aggregate solve_global",
+            "ridge.alone": "RidgePath",
+            "ridge.path": "DEFAULT_ALPHAS LooScore PersonalizationPath RegularizationPath default_betas",
+            "ridge.personalization": "personalize personalize_from_statistics",
+        },
     )
 
 

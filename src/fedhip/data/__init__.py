@@ -1,10 +1,10 @@
 """Data sets, feature files, and partitions of both among clients."""
 
-from fedhip.data.dataset import Dataset, ImagePaths
 from fedhip.data.feature_files import FeatureSet, feature_set, read_features, write_features
-from fedhip.data.image_files import image_files, is_image_name
-from fedhip.data.manifest import load_partition, save_partition
-from fedhip.data.partitions import (
+from fedhip.data.images.files import image_files, is_image_name
+from fedhip.data.images.window import Window
+from fedhip.data.partitions.manifest import load_partition, save_partition
+from fedhip.data.partitions.partition import (
     DEFAULT_CLIENTS,
     Partition,
     client_parts,
@@ -14,10 +14,10 @@ from fedhip.data.partitions import (
     split_clients,
     split_of,
 )
-from fedhip.data.picture import draw_partition
-from fedhip.data.registry import DatasetInfo, list_datasets, load_dataset
-from fedhip.data.styles import Style, draw_styles, styled
-from fedhip.data.window import Window
+from fedhip.data.partitions.picture import draw_partition
+from fedhip.data.partitions.styles import Style, draw_styles, styled
+from fedhip.data.sets.dataset import Dataset, ImagePaths
+from fedhip.data.sets.registry import DatasetInfo, list_datasets, load_dataset
 
 __all__ = [
     "DEFAULT_CLIENTS",

@@ -8,45 +8,44 @@ from fedhip.utils.late import late
 
 if TYPE_CHECKING:
     from fedhip.features.backbones import Backbone, BackboneInfo, list_backbones, load_backbone
-    from fedhip.features.checkpoints import load_encoder, save_encoder
     from fedhip.features.devices import resolve_device
-    from fedhip.features.errors import CacheWarning
-    from fedhip.features.evaluation import LabelledSet, evaluate_encoder, ridge_accuracy
+    from fedhip.features.encoder.checkpoints import load_encoder, save_encoder
+    from fedhip.features.encoder.pooling import Pooling
+    from fedhip.features.encoder.vit import ViT, ViTConfig
     from fedhip.features.extraction import cache_folder, extract
-    from fedhip.features.pooling import Pooling
-    from fedhip.features.pools import Pool, load_pool
     from fedhip.features.precision import choose_dtype
-    from fedhip.features.pretraining import Outcome, Progress, pretrain
-    from fedhip.features.recipe import Recipe
-    from fedhip.features.vit import ViT, ViTConfig
+    from fedhip.features.pretraining.evaluation import LabelledSet, evaluate_encoder, ridge_accuracy
+    from fedhip.features.pretraining.pools import Pool, load_pool
+    from fedhip.features.pretraining.recipe import Recipe
+    from fedhip.features.pretraining.training import Outcome, TrainingStatus, pretrain
 else:
     __getattr__ = late(
         __name__,
         backbones="Backbone BackboneInfo list_backbones load_backbone",
-        checkpoints="load_encoder save_encoder",
         devices="resolve_device",
-        errors="CacheWarning",
-        evaluation="LabelledSet evaluate_encoder ridge_accuracy",
         extraction="cache_folder extract",
-        pooling="Pooling",
-        pools="Pool load_pool",
         precision="choose_dtype",
-        pretraining="Outcome Progress pretrain",
-        recipe="Recipe",
-        vit="ViT ViTConfig",
+        **{
+            "encoder.checkpoints": "load_encoder save_encoder",
+            "encoder.pooling": "Pooling",
+            "encoder.vit": "ViT ViTConfig",
+            "pretraining.evaluation": "LabelledSet evaluate_encoder ridge_accuracy",
+            "pretraining.pools": "Pool load_pool",
+            "pretraining.recipe": "Recipe",
+            "pretraining.training": "Outcome TrainingStatus pretrain",
+        },
     )
 
 
 __all__ = [
     "Backbone",
     "BackboneInfo",
-    "CacheWarning",
     "LabelledSet",
     "Outcome",
     "Pool",
     "Pooling",
-    "Progress",
     "Recipe",
+    "TrainingStatus",
     "ViT",
     "ViTConfig",
     "cache_folder",

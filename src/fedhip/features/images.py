@@ -1,6 +1,6 @@
 """uint8 pixels in batches: made RGB, cropped to the central square, resized, normalised.
 
-The rule is that of `fedhip.data.images.fit`: the central square, then bilinear and antialiased. An image gives
+The rule is that of `fedhip.data.images.pixels.fit`: the central square, then bilinear and antialiased. An image gives
 the same features, to the rounding of its pixels, whether it comes in an array or in a file.
 """
 
@@ -13,7 +13,7 @@ import torch
 import torch.nn.functional as functional
 from torch import Tensor
 
-from fedhip.data.images import Pixels
+from fedhip.data.images.pixels import Pixels
 
 
 def to_rgb(images: Pixels) -> Pixels:

@@ -16,17 +16,17 @@ from typing import TYPE_CHECKING
 from flwr.app import Context, Message
 from flwr.clientapp import ClientApp
 
-from fedhip.federation.codes import SiteCode
-from fedhip.federation.errors import MessageError, SiteFolderError
+from fedhip.federation.errors import MessageError, SetupError
 from fedhip.federation.site.ledger import Allowance
 from fedhip.federation.site.site import Site, code_of
+from fedhip.federation.status_codes import SiteCode
 from fedhip.federation.transport.wire import (
     PROTOCOL,
     SESSION_BYTES,
     Envelope,
     Letter,
     ProtocolError,
-    Step,
+    RoundStep,
     from_message,
     to_records,
 )
@@ -66,9 +66,7 @@ def _site(context: Context) -> Site:
 
     folder, data = path("site-folder"), path("data")
     if folder is None or data is None:
-        raise SiteFolderError(
-            "the node's configuration lacks site-folder or data; start it with: fedhip federation site"
-        )
+        raise SetupError("the node's configuration lacks site-folder or data; start it with: fedhip federation site")
     return Site(
         folder,
         data,
@@ -81,7 +79,7 @@ def _site(context: Context) -> Site:
 
 def _refusal(message: Message, code: SiteCode, protocol: int = PROTOCOL) -> Message:
     """A code alone, where the question could not be read."""
-    nobody = Envelope(bytes(SESSION_BYTES), "", "", Step.HELLO)
+    nobody = Envelope(bytes(SESSION_BYTES), "", "", RoundStep.HELLO)
     return Message(to_records(Letter(nobody, code=code), protocol), reply_to=message)
 
 
@@ -91,7 +89,7 @@ def _register() -> None:
         "train": app.train,
         "evaluate": app.evaluate,
     }
-    for step in Step:
+    for step in RoundStep:
         category, _, action = step.message_type.partition(".")
         registrars[category](action)(answer)
 

@@ -9,7 +9,7 @@ from flwr.serverapp import Grid, ServerApp
 
 from fedhip.federation.agreement.agreement import FILE, Agreement
 from fedhip.federation.errors import RoundError
-from fedhip.federation.server.server import Round
+from fedhip.federation.server.round import Round
 from fedhip.federation.transport.bounds import Bounds, bound_pulls
 from fedhip.federation.transport.exchange import Exchange
 

@@ -19,20 +19,22 @@ from typing import ClassVar, Self
 import torch
 from torch import Tensor
 
-from fedhip.core.affine import AffineModel
-from fedhip.core.calibration import log_losses
-from fedhip.core.fixedpoint import GridStatistics
-from fedhip.core.prior import Prior, PriorChoice
-from fedhip.core.selection import fold_of
+from fedhip.core.affine import AffineModel, masked
+from fedhip.core.choice.calibration import log_losses
+from fedhip.core.choice.prior import Prior, PriorChoice
+from fedhip.core.choice.selection import fold_of
+from fedhip.core.exact.fixedpoint import GridStatistics
+from fedhip.heads.model import Model
 from fedhip.heads.options import Option
 from fedhip.heads.task import Task
-from fedhip.models import Model, masked
-from fedhip.phases import Client, Federation, Personalization
-from fedhip.priors import LeftOut, left_out_classes
-from fedhip.simulation import federate
+from fedhip.simulation.client import Client
+from fedhip.simulation.driver import federate
+from fedhip.simulation.federation import Federation
+from fedhip.simulation.personalization import Personalization
+from fedhip.simulation.priors import LeftOut, left_out_classes
 
 #: A client's model and what is known of it, and the prior that goes with it.
-Own = tuple[Personalization, Prior]
+Personalized = tuple[Personalization, Prior]
 
 
 class Head(ABC):
@@ -68,13 +70,19 @@ class Head(ABC):
     def federate(cls, task: Task) -> Federation:
         """The sum of the task's clients, all rows weighing alike."""
         return federate(
-            task.training, task.num_classes, 0.0, task.plain_ridge, task.device, report=task.report, held=task.uploads
+            task.training,
+            task.num_classes,
+            0.0,
+            task.plain_ridge,
+            task.device,
+            report=task.report,
+            uploads=task.uploads,
         )
 
     @classmethod
     @abstractmethod
-    def fit(cls, federation: Federation, task: Task, held: Model | None = None) -> Self:
-        """The head of this sum; `held` is the global model of before, where there was one."""
+    def fit(cls, federation: Federation, task: Task, previous: Model | None = None) -> Self:
+        """The head of this sum; `previous` is the global model of before, where there was one."""
 
     @property
     @abstractmethod
@@ -94,7 +102,7 @@ class Head(ABC):
     @abstractmethod
     def personalize(
         self, priors: Mapping[str, PriorChoice] | None = None, others: Tensor | None = None
-    ) -> dict[str, Own]:
+    ) -> dict[str, Personalized]:
         """Phase 3 of the task's clients, by name.
 
         `priors` are those to keep; without them they are chosen, if the task asks for any. `others` are the summed
@@ -109,7 +117,9 @@ class Head(ABC):
         """
 
     @abstractmethod
-    def again(self, client: str, own: GridStatistics, alpha: float, held: Callable[[], Model]) -> AffineModel:
+    def refit(
+        self, client: str, statistics: GridStatistics, alpha: float, previous: Callable[[], Model]
+    ) -> AffineModel:
         """A client's model of this α, from its statistics; of a head that needs rows, the model it holds."""
 
     def losses(self, scores: Tensor, labels: Tensor) -> list[float]:

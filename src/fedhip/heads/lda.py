@@ -1,4 +1,4 @@
-"""The discriminant: α = 0 is the federation's means, α = 1 the client's own, by empirical Bayes.
+"""The discriminant (LDA): α = 0 is the federation's means, α = 1 the client's own, by empirical Bayes.
 
 phase 1   at each client: statistics of its own training rows, on the grid (the ridge's own upload)
 phase 2   at the server: their sum; features standardised, LDA with oracle approximating shrinkage, all from the sum
@@ -9,25 +9,28 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Literal, Self
 
 import torch
 from torch import Tensor
 
 from fedhip.core import Standardization
-from fedhip.core.affine import AffineModel
-from fedhip.core.calibration import choose_temperature, log_losses
+from fedhip.core.affine import AffineModel, masked
+from fedhip.core.choice.calibration import choose_temperature, log_losses
+from fedhip.core.choice.prior import NO_CHOICE, PriorChoice
+from fedhip.core.choice.selection import FOLDS, fold_of
 from fedhip.core.discriminant import Discriminant
-from fedhip.core.fixedpoint import GridStatistics, decode
-from fedhip.core.path import REFOLDED
-from fedhip.core.prior import NO_CHOICE, PriorChoice
-from fedhip.core.selection import FOLDS, fold_of
-from fedhip.heads.head import Head, Own, accuracy
+from fedhip.core.exact.fixedpoint import GridStatistics, decode
+from fedhip.core.ridge.path import REFOLDED
+from fedhip.heads.head import Head, Personalized, accuracy
+from fedhip.heads.model import Model
 from fedhip.heads.options import Option
 from fedhip.heads.task import Task
-from fedhip.models import Model, masked
-from fedhip.phases import Client, Federation, Personalization
-from fedhip.priors import SCALE_BYTES, LeftOut, losses_bytes
+from fedhip.simulation.client import Client
+from fedhip.simulation.federation import Federation
+from fedhip.simulation.personalization import Personalization
+from fedhip.simulation.priors import SCALE_BYTES, LeftOut, losses_bytes
 from fedhip.utils.parallel import in_order, one_thread
 
 #: Half as large to forty times as large as the discriminant's scores: LDA of many features is too sure of itself.
@@ -58,7 +61,9 @@ class LdaChoice:
     @property
     def left_out(self) -> LeftOut:
         """What its prior is chosen by."""
-        common, judged = LeftOut([self.common], self._outside(0)), LeftOut([self.judged], self._outside(1))
+        common, judged = (
+            partial(LeftOut, [scores], self._outside(whose)) for whose, scores in enumerate((self.common, self.judged))
+        )
         folds = {fold: judged if personal else common for fold, personal in enumerate(self.without)}
         return LeftOut([self.loo_scores], folds=folds)
 
@@ -122,10 +127,10 @@ class LdaFit:
         refolded = outside if len(y) <= REFOLDED else ()
         return LdaChoice(common, own, takes_own(common, own, y), without, personal.fold_scores(folds), refolded)
 
-    def own_model(self, own: GridStatistics) -> AffineModel:
+    def personal_affine(self, own: GridStatistics) -> AffineModel:
         """The model with a client's means, from its statistics."""
         standardized = self.standardization.statistics(decode(own))
-        return self.discriminant.own_model(standardized).on_raw(self._to_raw)
+        return self.discriminant.personal_affine(standardized).on_raw(self._to_raw)
 
 
 class Lda(Head):
@@ -142,7 +147,7 @@ class Lda(Head):
         self._fit = LdaFit(federation, task.options.get("shrinkage", "oas"))
 
     @classmethod
-    def fit(cls, federation: Federation, task: Task, held: Model | None = None) -> Self:
+    def fit(cls, federation: Federation, task: Task, previous: Model | None = None) -> Self:
         """One eigendecomposition."""
         return cls(federation, task)
 
@@ -167,13 +172,13 @@ class Lda(Head):
 
     def personalize(
         self, priors: Mapping[str, PriorChoice] | None = None, others: Tensor | None = None
-    ) -> dict[str, Own]:
+    ) -> dict[str, Personalized]:
         """The client's own means, if its rows left out say so."""
         training = self.task.training
         choices = self._choices(training, others)
         chosen = self.task.prior_choices(lambda client: choices[client.name].left_out) if priors is None else priors
 
-        def own(client: Client) -> Own:
+        def own(client: Client) -> Personalized:
             prior = chosen.get(client.name, NO_CHOICE)
             return self._own(client, choices[client.name], prior), prior.prior
 
@@ -185,9 +190,11 @@ class Lda(Head):
         found = self._choices([client])[client.name]
         return {"global": LeftOut([found.common]), self.method: found.left_out}
 
-    def again(self, client: str, own: GridStatistics, alpha: float, held: Callable[[], Model]) -> AffineModel:
+    def refit(
+        self, client: str, statistics: GridStatistics, alpha: float, previous: Callable[[], Model]
+    ) -> AffineModel:
         """From the client's statistics."""
-        return self._fit.own_model(own) if alpha > 0.0 else self.common
+        return self._fit.personal_affine(statistics) if alpha > 0.0 else self.common
 
     def losses(self, scores: Tensor, labels: Tensor) -> list[float]:
         """Without the rows that are alone in their class."""
@@ -217,7 +224,7 @@ class Lda(Head):
 
     def _own(self, client: Client, found: LdaChoice, prior: PriorChoice) -> Personalization:
         # From statistics, as when it is solved again, for the same bits.
-        model = self._fit.own_model(self.statistics(client)) if found.personal else self.common
+        model = self._fit.personal_affine(self.statistics(client)) if found.personal else self.common
         labels = self.task.tensors(client.train)[1]
         only = self.task.counts(client) > 0 if self.task.only_local_classes else None
         curve = [accuracy(masked(scores, only), labels) for scores in (found.common, found.own)]

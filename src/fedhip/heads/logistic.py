@@ -20,21 +20,23 @@ import torch
 from torch import Tensor
 
 from fedhip.core.affine import AffineModel
-from fedhip.core.columns import Columns
-from fedhip.core.fixedpoint import GridStatistics, decode
-from fedhip.core.logistic import GridModel, LogisticTerm, LossError, logistic_term
-from fedhip.core.logistic_fit import TEMPERATURES, LogisticFit, LogisticHead
-from fedhip.core.path import REFOLDED
-from fedhip.core.personal_logistic import LOGISTIC_ALPHAS, PersonalLogistic
-from fedhip.core.prior import NO_CHOICE, Prior, PriorChoice
-from fedhip.core.selection import fold_of, without_fold
-from fedhip.heads.errors import RowsMissingError
-from fedhip.heads.head import Head, Own
+from fedhip.core.choice.prior import NO_CHOICE, Prior, PriorChoice
+from fedhip.core.choice.selection import fold_of, without_fold
+from fedhip.core.exact.columns import Columns
+from fedhip.core.exact.fixedpoint import GridStatistics, decode
+from fedhip.core.logistic.fit import TEMPERATURES, LogisticFit, LogisticHead
+from fedhip.core.logistic.personal import LOGISTIC_ALPHAS, PersonalLogistic
+from fedhip.core.logistic.sums import GridModel, LogisticTerm, logistic_term
+from fedhip.core.ridge.path import REFOLDED
+from fedhip.errors import InputError, LossError
+from fedhip.heads.head import Head, Personalized
+from fedhip.heads.model import Model
 from fedhip.heads.options import Option
 from fedhip.heads.task import Task
-from fedhip.models import Model
-from fedhip.phases import Client, Federation, Personalization
-from fedhip.priors import SCALE_BYTES, LeftOut, losses_bytes
+from fedhip.simulation.client import Client
+from fedhip.simulation.federation import Federation
+from fedhip.simulation.personalization import Personalization
+from fedhip.simulation.priors import SCALE_BYTES, LeftOut, losses_bytes
 from fedhip.utils.parallel import in_order, one_thread
 
 #: Where rounds go on from a head: at most so many gradients, or until the slope is this short; the objective is then
@@ -64,17 +66,17 @@ class Logistic(Head):
         self._run, self._head, self._common = run, head, run.on_raw(head.model)
 
     @classmethod
-    def fit(cls, federation: Federation, task: Task, held: Model | None = None) -> Self:
+    def fit(cls, federation: Federation, task: Task, previous: Model | None = None) -> Self:
         """All rounds; those of gradients alone from the model held; none where the sum is as before."""
-        if held is None:
+        if previous is None:
             return cls._from_scratch(federation, task)
-        kept = {name: held.settings[name] for name in ("penalty", "temperature")}
+        kept = {name: previous.settings[name] for name in ("penalty", "temperature")}
         run = LogisticRun(replace(task, options={**task.options, **kept}), federation)
         fit = run.statistics()
-        common = held.affine
+        common = previous.affine
         weights = common.on_standardized(federation.encoding.columns.standardization.then(fit.standardization))
-        if held.total == federation.digest:
-            found = cls(federation, task, run, LogisticHead(fit, weights, fit.rho, held.settings["curvature"]))
+        if previous.total == federation.digest:
+            found = cls(federation, task, run, LogisticHead(fit, weights, fit.rho, previous.settings["curvature"]))
             found._common = common  # to the bit
             return found
         _require_rows(federation, task)
@@ -112,7 +114,7 @@ class Logistic(Head):
 
     def personalize(
         self, priors: Mapping[str, PriorChoice] | None = None, others: Tensor | None = None
-    ) -> dict[str, Own]:
+    ) -> dict[str, Personalized]:
         """The step of each client, which knows of its prior."""
         training = self.task.training
         chosen = self._run.priors(self._head) if priors is None else priors
@@ -128,9 +130,11 @@ class Logistic(Head):
         found = self._run.left_out(self._head, client)
         return {"global": found, self.method: found}
 
-    def again(self, client: str, own: GridStatistics, alpha: float, held: Callable[[], Model]) -> AffineModel:
+    def refit(
+        self, client: str, statistics: GridStatistics, alpha: float, previous: Callable[[], Model]
+    ) -> AffineModel:
         """The federation's for α = 0; else as it is: it would take the client's rows, and the sum is as before."""
-        return held().affine if alpha > 0.0 else self.common
+        return previous().affine if alpha > 0.0 else self.common
 
     def _own(self, client: Client, choice: PriorChoice) -> Personalization:
         step = self._run.step(self._head, client, choice.prior)
@@ -172,7 +176,7 @@ def _require_rows(federation: Federation, task: Task) -> None:
     """Refuse rounds in which somebody of the sum would be missing."""
     there = sum(len(client.train[1]) for client in task.training)
     if there != federation.grid.num_samples:
-        raise RowsMissingError(
+        raise InputError(
             f"a logistic head is fitted to rows, in rounds, and {there:,} of the {federation.grid.num_samples:,} rows "
             "behind the sum are here; give everybody's"
         )

@@ -20,18 +20,20 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from fedhip.core.errors import EmptyClientError
-from fedhip.core.selection import FOLDS
+from fedhip.core.choice.selection import FOLDS
+from fedhip.errors import InputError
 from fedhip.heads import HEADS, Lda, Ridge
 from fedhip.heads.lda import LdaFit
 from fedhip.heads.options import options_of
 from fedhip.heads.round import run_head
 from fedhip.heads.task import Task
-from fedhip.hold_out import hold_out_fold
-from fedhip.phases import Alpha, Beta, Client, Report, silent
-from fedhip.priors import LeftOut, PriorOption
-from fedhip.simulation import STANDARD, Outcome, RidgeOptions
+from fedhip.simulation.client import Client
+from fedhip.simulation.hold_out import hold_out_fold
+from fedhip.simulation.options import STANDARD, Alpha, Beta, RidgeOptions
+from fedhip.simulation.outcome import Outcome
+from fedhip.simulation.priors import LeftOut, PriorOption
 from fedhip.utils.parallel import in_order
+from fedhip.utils.progress import ReportProgress, silent
 
 #: What `--head` takes beside the names of heads.
 AUTO = "auto"
@@ -42,7 +44,7 @@ CLEAR = 3.0
 
 
 @dataclass(frozen=True)
-class Judged:
+class HeadScore:
     """One head: each client's rows right (K,), of the rows it was judged by (K,). Those of several folds add."""
 
     right: NDArray[np.int64]
@@ -54,8 +56,8 @@ class Judged:
         rows = np.array([len(client.test[1]) for client in clients])
         return cls(np.rint(np.array([share or 0.0 for share in accuracy]) * rows).astype(np.int64), rows)
 
-    def __add__(self, other: Judged) -> Judged:
-        return Judged(self.right + other.right, self.rows + other.rows)
+    def __add__(self, other: HeadScore) -> HeadScore:
+        return HeadScore(self.right + other.right, self.rows + other.rows)
 
     @property
     def share(self) -> float:
@@ -69,14 +71,14 @@ class Judged:
         known, right = self.rows[self.rows > 0], (self.right.sum() + 1.0) / (self.rows.sum() + 2.0)
         return float(right * (1.0 - right) * (1.0 / known).sum() / len(known) ** 2)
 
-    def is_ahead_of(self, other: Judged) -> bool:
+    def is_ahead_of(self, other: HeadScore) -> bool:
         """By more than a standard error of the clients' differences; of a single client, at all."""
         known = self.rows > 0
         gaps = self.right[known] / self.rows[known] - other.right[known] / other.rows[known]
         error = gaps.std(ddof=1) / math.sqrt(len(gaps)) if len(gaps) > 1 else 0.0
         return bool(gaps.mean() > error)
 
-    def is_clearly_ahead_of(self, other: Judged) -> bool:
+    def is_clearly_ahead_of(self, other: HeadScore) -> bool:
         """By `CLEAR` standard errors; the heads' errors are taken for independent, which is cautious."""
         return self.share - other.share > CLEAR * math.sqrt(self.variance + other.variance)
 
@@ -96,7 +98,7 @@ class Recommendation:
     by: str
 
     @classmethod
-    def of(cls, judged: Mapping[str, Judged], usual: str, priors: Mapping[str, PriorOption], by: str) -> Self:
+    def of(cls, judged: Mapping[str, HeadScore], usual: str, priors: Mapping[str, PriorOption], by: str) -> Self:
         """The best of the heads that are ahead of the usual one; that one where none is."""
         shares = {name: found.share for name, found in judged.items()}
         ahead = [name for name, found in judged.items() if found.is_ahead_of(judged[usual])]
@@ -104,8 +106,7 @@ class Recommendation:
         right = {name: int(found.right.sum()) for name, found in judged.items()}
         return cls(head, priors[head], shares, right, int(judged[head].rows.sum()), by)
 
-    @property
-    def told(self) -> dict[str, Any]:
+    def to_dict(self) -> dict[str, Any]:
         """For results.json."""
         return {
             "head": self.head,
@@ -116,11 +117,11 @@ class Recommendation:
         }
 
 
-def in_words(told: Mapping[str, Any]) -> str:
-    """What `Recommendation.told` says, in a sentence."""
-    shares = {name: found["share"] for name, found in told["heads"].items()}
-    head, best = told["head"], max(shares, key=lambda name: shares[name])
-    if told["by"] == "left out":
+def describe(stored: Mapping[str, Any]) -> str:
+    """What `Recommendation.to_dict` says, in a sentence."""
+    shares = {name: found["share"] for name, found in stored["heads"].items()}
+    head, best = stored["head"], max(shares, key=lambda name: shares[name])
+    if stored["by"] == "left out":
         if head != Ridge.name:
             advice = "worth a try"
         else:
@@ -129,10 +130,10 @@ def in_words(told: Mapping[str, Any]) -> str:
             f"Leave-one-out on training rows, mean over clients: {shares[Ridge.name]:.1%} right with these models, "
             f"{shares[Lda.name]:.1%} with --head lda --prior client, in one round too; {advice}."
         )
-    found = ", ".join(f"{name} {told['heads'][name]['right']:,} ({share:.1%})" for name, share in shares.items())
+    found = ", ".join(f"{name} {stored['heads'][name]['right']:,} ({share:.1%})" for name, share in shares.items())
     near = "" if head == best else f"; that {best} is better may be chance"
     return (
-        f"The head {head} was chosen by training rows held out; right of {told['rows']:,}, and in brackets the mean "
+        f"The head {head} was chosen by training rows held out; right of {stored['rows']:,}, and in brackets the mean "
         f"over clients: {found}{near}."
     )
 
@@ -155,7 +156,7 @@ def judge_heads(
     options: Mapping[str, Mapping[str, float]] | None = None,
     ridge: RidgeOptions = STANDARD,
     device: str | torch.device = "cpu",
-    report: Report | None = None,
+    report: ReportProgress | None = None,
 ) -> Recommendation:
     """The head for these clients: each is trained without a fold of the training rows and tested on it.
 
@@ -165,7 +166,7 @@ def judge_heads(
     """
     tell = report or silent
     heads = {name: (options or {}).get(name, options_of(head, "loo", {})) for name, head in HEADS.items()}
-    judged: dict[str, Judged] = {}
+    judged: dict[str, HeadScore] = {}
     for fold in range(FOLDS):
         parts = [hold_out_fold(client, fold, seed) for client in clients]
         if not _can_judge(parts):
@@ -182,7 +183,7 @@ def judge_heads(
                 prior=prior,
                 seed=seed,
             )
-            found = Judged.of(parts, run_head(HEADS[name], task).accuracy)
+            found = HeadScore.of(parts, run_head(HEADS[name], task).accuracy)
             judged[name] = judged[name] + found if name in judged else found
         best = max(judged.values(), key=lambda found: found.share)
         if all(best.is_clearly_ahead_of(other) for other in judged.values() if other is not best):
@@ -190,7 +191,7 @@ def judge_heads(
     tell("choosing the head", FOLDS * len(HEADS), FOLDS * len(HEADS))
     if not judged:
         rows = sum(len(client.train[1]) for client in clients)
-        raise EmptyClientError(
+        raise InputError(
             f"too few training rows to judge heads by ({rows} sample{'' if rows == 1 else 's'}): leaving some out "
             "leaves none; "
             f"name the head, one of {', '.join(HEADS)}"
@@ -212,8 +213,8 @@ def compare_with_lda(outcome: Outcome, task: Task) -> Recommendation:
     lda = replace(task, prior="client", options={})
     rows = np.array([len(client.train[1]) for client in task.training])
     judged = {
-        Ridge.name: Judged(np.array(_ridge_right(outcome, task)), rows),
-        Lda.name: Judged(np.array(_lda_right(outcome, lda)), rows),
+        Ridge.name: HeadScore(np.array(_ridge_right(outcome, task)), rows),
+        Lda.name: HeadScore(np.array(_lda_right(outcome, lda)), rows),
     }
     return Recommendation.of(judged, Ridge.name, {Ridge.name: task.prior, Lda.name: "client"}, "left out")
 
@@ -224,7 +225,7 @@ def _ridge_right(outcome: Outcome, task: Task) -> list[int]:
     for client in task.training:
         own = results[client.name].personal
         if own is None or own.estimate is None:
-            raise EmptyClientError(f"client {client.name!r} has training rows, and no ridge of this round")
+            raise InputError(f"client {client.name!r} has training rows, and no ridge of this round")
         right.append(round(own.estimate * len(client.train[1])))
     return right
 

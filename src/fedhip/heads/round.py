@@ -5,11 +5,12 @@ from __future__ import annotations
 import time
 from dataclasses import dataclass
 
-from fedhip.core.prior import NO_PRIOR, Prior
+from fedhip.core.choice.prior import NO_PRIOR, Prior
 from fedhip.heads.head import Head
 from fedhip.heads.task import Task
-from fedhip.phases import Federation
-from fedhip.simulation import ClientResult, evaluate
+from fedhip.simulation.federation import Federation
+from fedhip.simulation.outcome import ClientResult
+from fedhip.simulation.testing import evaluate
 from fedhip.utils.parallel import one_thread
 
 

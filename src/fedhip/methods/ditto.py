@@ -9,9 +9,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from fedhip.heads.options import Option
-from fedhip.methods.engine import Models, ProximalSGD, for_each, nbytes, put, sgd, take, weighted_mean
-from fedhip.methods.method import Method, Traffic
-from fedhip.methods.network import Params
+from fedhip.methods.engine.laboratory import Models, ProximalSGD, for_each, nbytes, put, sgd, take, weighted_mean
+from fedhip.methods.engine.method import Method, Traffic
+from fedhip.methods.engine.network import Params
 
 
 @dataclass(frozen=True)

@@ -16,11 +16,11 @@ import numpy as np
 import torch
 
 from fedhip.heads.options import Option
-from fedhip.methods import network
-from fedhip.methods.engine import Models, for_each, nbytes, put, sgd, take, weighted_mean
-from fedhip.methods.method import Method, Traffic
-from fedhip.methods.network import Batch, Params
-from fedhip.orders import SLICE, Order, draw
+from fedhip.methods.engine import network
+from fedhip.methods.engine.laboratory import Models, for_each, nbytes, put, sgd, take, weighted_mean
+from fedhip.methods.engine.method import Method, Traffic
+from fedhip.methods.engine.network import Batch, Params
+from fedhip.simulation.orders import SLICE, Order, draw
 
 #: The loss has settled when the deviation of its last values is small; it is not asked before there are more.
 SETTLED_OVER = 10

@@ -17,21 +17,12 @@ import torch
 from torch import Tensor
 
 from fedhip.heads.options import Option
-from fedhip.methods import network
-from fedhip.methods.engine import (
-    Laboratory,
-    Models,
-    for_each,
-    nbytes,
-    put,
-    sgd,
-    take,
-    weighted_mean,
-)
+from fedhip.methods.engine import network
+from fedhip.methods.engine.laboratory import Laboratory, Models, for_each, nbytes, put, sgd, take, weighted_mean
+from fedhip.methods.engine.method import Method, Traffic
+from fedhip.methods.engine.network import Batch, Params
 from fedhip.methods.local_sgd import LocalSGD
-from fedhip.methods.method import Method, Traffic
-from fedhip.methods.network import Batch, Params
-from fedhip.orders import ALIGN, TRACE
+from fedhip.simulation.orders import ALIGN, TRACE
 
 
 @dataclass(frozen=True)

@@ -10,9 +10,9 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from fedhip.heads.options import Option
-from fedhip.methods.engine import LocalStep, Models, for_each, nbytes, sgd, weighted_mean
-from fedhip.methods.method import Method, Traffic
-from fedhip.methods.network import Params
+from fedhip.methods.engine.laboratory import LocalStep, Models, for_each, nbytes, sgd, weighted_mean
+from fedhip.methods.engine.method import Method, Traffic
+from fedhip.methods.engine.network import Params
 
 
 @dataclass(frozen=True)

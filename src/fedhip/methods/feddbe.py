@@ -16,11 +16,11 @@ import torch
 from torch import Tensor
 
 from fedhip.heads.options import Option
-from fedhip.methods import network
-from fedhip.methods.engine import Models, for_each, nbytes, put, take, weighted_mean
-from fedhip.methods.method import Method, Traffic
-from fedhip.methods.network import Batch, Params, shifted_scores
-from fedhip.orders import WARM_UP
+from fedhip.methods.engine import network
+from fedhip.methods.engine.laboratory import Models, for_each, nbytes, put, take, weighted_mean
+from fedhip.methods.engine.method import Method, Traffic
+from fedhip.methods.engine.network import Batch, Params, shifted_scores
+from fedhip.simulation.orders import WARM_UP
 
 
 @dataclass(frozen=True)
@@ -43,7 +43,7 @@ class Eliminate:
     def __call__(self, params: Params, fixed: Params, batch: Batch) -> None:
         """One gradient for θ and z alike; r moves on."""
         theta, z, r = params[:-2], params[-2], params[-1]
-        inputs = network.taken_in(theta, batch.x)
+        inputs = network.layer_inputs(theta, batch.x)
         shifted = inputs[-1] + z.unsqueeze(1)
         delta = network.softmax_errors(network.affine(shifted, *theta[-2:]), batch)
         factors = [(shifted, delta)]

@@ -10,11 +10,11 @@ import time
 import torch
 from torch import Tensor
 
-from fedhip.methods.closed import ClosedTask, closed, one_shot
-from fedhip.methods.engine import nbytes
-from fedhip.methods.protocol import MethodRun
-from fedhip.phases import Client
-from fedhip.priors import losses_bytes, prior_bytes
+from fedhip.methods.engine.closed import ClosedTask, closed, one_shot
+from fedhip.methods.engine.laboratory import nbytes
+from fedhip.methods.engine.protocol import MethodRun
+from fedhip.simulation.client import Client
+from fedhip.simulation.priors import losses_bytes, prior_bytes
 
 
 @closed("fedncm", "FedNCM", "the nearest normalised class mean of all rows")

@@ -17,10 +17,10 @@ from torch import Tensor
 from torch.nn.functional import normalize
 
 from fedhip.heads.options import Option
-from fedhip.methods import network
-from fedhip.methods.engine import Models, for_each, put, take
-from fedhip.methods.method import Method, Traffic
-from fedhip.methods.network import Batch, Params
+from fedhip.methods.engine import network
+from fedhip.methods.engine.laboratory import Models, for_each, put, take
+from fedhip.methods.engine.method import Method, Traffic
+from fedhip.methods.engine.network import Batch, Params
 
 PROJECTION = 256
 #: Below it a length counts as this much, so that a row that no unit answers to has z = 0.

@@ -8,7 +8,7 @@ from __future__ import annotations
 from typing import ClassVar
 
 from fedhip.heads.options import Option
-from fedhip.methods.engine import LocalStep, ProximalSGD
+from fedhip.methods.engine.laboratory import LocalStep, ProximalSGD
 from fedhip.methods.fedavg import FedAvg, FedAvgFT
 
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from fedhip.methods.engine import Models, for_each, sgd
-from fedhip.methods.method import Method, Traffic
-from fedhip.methods.network import Params
+from fedhip.methods.engine.laboratory import Models, for_each, sgd
+from fedhip.methods.engine.method import Method, Traffic
+from fedhip.methods.engine.network import Params
 
 
 @dataclass(frozen=True)

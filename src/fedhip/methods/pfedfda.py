@@ -18,12 +18,12 @@ import torch
 from torch import Tensor
 
 from fedhip.heads.options import Option
-from fedhip.methods.closed import ClosedTask, closed, one_shot
-from fedhip.methods.engine import mean_by_class, nbytes
-from fedhip.methods.protocol import MethodRun
-from fedhip.orders import client_order
-from fedhip.phases import Client
-from fedhip.priors import losses_bytes
+from fedhip.methods.engine.closed import ClosedTask, closed, one_shot
+from fedhip.methods.engine.laboratory import mean_by_class, nbytes
+from fedhip.methods.engine.protocol import MethodRun
+from fedhip.simulation.client import Client
+from fedhip.simulation.orders import client_order
+from fedhip.simulation.priors import losses_bytes
 from fedhip.utils.parallel import in_order
 
 BETAS = tuple(step / 10 for step in range(11))
@@ -102,7 +102,7 @@ class Discriminant:
 
 
 def choose_beta(x: Tensor, y: Tensor, everybody: Gaussians, shrinkage: float, order: Tensor) -> float:
-    """The β of least log-loss when each half of the rows scores the other; 0 where there are no two halves."""
+    """The β of least log-loss when each half of the rows scores the other (the method's own); else 0."""
     if len(y) < 2:
         return 0.0
     halves = order[::2], order[1::2]

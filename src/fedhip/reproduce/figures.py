@@ -31,7 +31,7 @@ class Picture:
 
 
 @dataclass(frozen=True)
-class Look:
+class LineStyle:
     """How a method is drawn."""
 
     colour: str
@@ -40,15 +40,17 @@ class Look:
     own: bool
 
 
-def looks(methods: Sequence[str]) -> dict[str, Look]:
+def line_styles(methods: Sequence[str]) -> dict[str, LineStyle]:
     """FedHiP in its own colour; the others in turn, the second time round dashed."""
     found, place = {}, 0
     for method in methods:
         if method == "fedhip":
-            found[method] = Look(OWN, "*", "-", True)
+            found[method] = LineStyle(OWN, "*", "-", True)
             continue
         turn, colour = divmod(place, len(OTHERS))
-        found[method] = Look(OTHERS[colour], _MARKS[(colour + 3 * turn) % len(_MARKS)], "--" if turn else "-", False)
+        found[method] = LineStyle(
+            OTHERS[colour], _MARKS[(colour + 3 * turn) % len(_MARKS)], "--" if turn else "-", False
+        )
         place += 1
     return found
 
@@ -196,7 +198,7 @@ def sensitivity(panels: Sequence[tuple[str, Sequence[Curve]]], letter: str, chos
 
 
 @dataclass(frozen=True)
-class Way:
+class EfficiencyCurve:
     """A method's accuracy after rounds, seconds and megabytes."""
 
     method: str
@@ -207,11 +209,11 @@ class Way:
     accuracy: Sequence[float]
 
 
-def efficiency(ways: Sequence[Way], heading: str) -> Figure:
+def efficiency(ways: Sequence[EfficiencyCurve], heading: str) -> Figure:
     """Three panels, as in the paper: accuracy against rounds, seconds, and megabytes of one client."""
     figure = _figure(_WIDTH, 3.1 + 0.16 * -(-len(ways) // 5))
     axes = figure.subplots(1, 3, sharey=True)
-    styles = looks([way.method for way in ways])
+    styles = line_styles([way.method for way in ways])
     what: tuple[tuple[str, str], ...] = (
         ("rounds", "rounds"), ("seconds", "seconds of the whole federation"),
         ("megabytes", "MB up and down, one client"),
@@ -273,7 +275,7 @@ def invariance(
     """The fixed client's accuracy less that at the first λ, over the λ of the others; and how far it moves."""
     figure = _figure(_WIDTH, max(2.9, 0.75 + 0.19 * len(accuracies)))
     left, right = figure.subplots(1, 2, width_ratios=(1.25, 1))
-    styles = looks(list(accuracies))
+    styles = line_styles(list(accuracies))
     for ax in (left, right):
         _plain(ax)
     places = range(len(concentrations))

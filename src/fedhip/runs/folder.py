@@ -1,4 +1,4 @@
-"""A run on disk.
+"""The run folder: opened as a `Run`, written whole by a `Draft`.
 
     results.json    accuracies, costs, configuration          config.toml     what repeats the run
     details.json    what the report shows of each client      report.html     the report
@@ -21,7 +21,7 @@ import secrets
 import shutil
 import signal
 import threading
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import replace
 from functools import cached_property
@@ -33,23 +33,24 @@ import numpy as np
 import torch
 from numpy.typing import ArrayLike, NDArray
 
-from fedhip.core.columns import Columns
-from fedhip.core.errors import FileFormatError
-from fedhip.core.fixedpoint import GridStatistics
-from fedhip.core.lifts import Lift
-from fedhip.core.prior import NO_PRIOR, Prior
+from fedhip.core.choice.prior import NO_PRIOR, Prior
+from fedhip.core.exact.columns import Columns
+from fedhip.core.exact.fixedpoint import GridStatistics
 from fedhip.data import FeatureSet, feature_set
-from fedhip.data.errors import PartitionError
-from fedhip.data.manifest import stored_split, unpacked
+from fedhip.data.partitions.manifest import stored_split, unpacked
+from fedhip.errors import FileError, InputError, RunChangedError, RunExistsError
+from fedhip.features.lifts.lift import Lift
 from fedhip.heads import HEADS, Head
-from fedhip.models import RIDGE, Model
-from fedhip.phases import Client, Federation, RowEncoding
-from fedhip.runs.errors import NoSpaceError, RunChangedError, RunExistsError, RunFolderError, RunVersionError
+from fedhip.heads.model import RIDGE, Model
 from fedhip.runs.ledger import Ledger
 from fedhip.runs.models import answering, models_digest
 from fedhip.runs.names import file_name, unknown_client
-from fedhip.simulation import RidgeOptions
+from fedhip.simulation.client import Client
+from fedhip.simulation.encoding import RowEncoding
+from fedhip.simulation.federation import Federation
+from fedhip.simulation.options import RidgeOptions
 from fedhip.utils.files import private_folder, require_folder, write_private
+from fedhip.utils.progress import ReportProgress
 from fedhip.utils.text import json_text
 
 if TYPE_CHECKING:
@@ -58,7 +59,6 @@ if TYPE_CHECKING:
     from fedhip.runs.verify import Check
 
 SCHEMA = 1
-Report = Callable[[str, int, int], None]
 
 _Kinds = Mapping[str, type | UnionType]
 _RESULTS: _Kinds = {
@@ -109,12 +109,12 @@ class Run:
         """The run at this path, if there is one that this version can read."""
         folder = cls(Path(path))
         if not folder.path.is_dir():
-            raise RunFolderError(f"there is no run folder {path}; make one with: fedhip run … --out {path}")
+            raise FileError(f"there is no run folder {path}; make one with: fedhip run … --out {path}")
         if not (folder.path / "results.json").is_file():
-            raise RunFolderError(f"{path} is not a run folder: it has no results.json; give the folder of a run")
+            raise FileError(f"{path} is not a run folder: it has no results.json; give the folder of a run")
         schema = folder.results.get("schema")
         if schema != SCHEMA or isinstance(schema, bool):
-            raise RunVersionError(
+            raise FileError(
                 f"{path} is a run of schema version {str(schema)[:20]}, and this fedhip reads {SCHEMA}; "
                 "use the version that wrote it, or run again"
             )
@@ -123,7 +123,7 @@ class Run:
         for name, method in folder.results["methods"].items():
             _require_shape(method, _METHOD, f"{path}/results.json: {name}")
         if (head := folder.results.get("head", RIDGE)) not in HEADS:
-            raise RunVersionError(
+            raise FileError(
                 f"{path} holds models of a head {str(head)[:20]!r}, and this fedhip knows {', '.join(HEADS)}; "
                 "use the version that wrote it, or run again"
             )
@@ -150,7 +150,7 @@ class Run:
         *,
         split: ArrayLike | None = None,
         rows: FeatureSet | None = None,
-        report: Report | None = None,
+        report: ReportProgress | None = None,
     ) -> Change:
         """Add a client: one more term of the sum, and a model for it.
 
@@ -169,7 +169,7 @@ class Run:
         labels: ArrayLike,
         *,
         rows: FeatureSet | None = None,
-        report: Report | None = None,
+        report: ReportProgress | None = None,
     ) -> Change:
         """Add training rows to a client; `rows` as in `join`."""
         from fedhip.runs import life
@@ -177,20 +177,20 @@ class Run:
         more, _ = self._client(client, features, labels, None, test_rows=False)
         return self._changed(life.update(self, more, rows=self._others(rows), report=report))
 
-    def forget(self, client: str, *, rows: FeatureSet | None = None, report: Report | None = None) -> Change:
+    def forget(self, client: str, *, rows: FeatureSet | None = None, report: ReportProgress | None = None) -> Change:
         """Take a client out: every sum, model and picture as if it had never been there; `rows` as in `join`."""
         from fedhip.runs import life
 
         return self._changed(life.forget(self, client, rows=self._others(rows), report=report))
 
-    def personalize(self, rows: FeatureSet, *, report: Report | None = None) -> Change:
+    def personalize(self, rows: FeatureSet, *, report: ReportProgress | None = None) -> Change:
         """Phase 3 again for the clients whose rows these are: α, model, accuracies."""
         from fedhip.runs import life
         from fedhip.runs.rows import clients_in
 
         return self._changed(life.personalize(self, clients_in(self, "what was given", rows), report=report))
 
-    def verify(self, receipts: Sequence[Path] = (), report: Report | None = None) -> list[Check]:
+    def verify(self, receipts: Sequence[Path] = (), report: ReportProgress | None = None) -> list[Check]:
         """Check every file, the sum, the models, the ledger, and receipts that clients hold."""
         from fedhip.runs.verify import verify
 
@@ -268,7 +268,7 @@ class Run:
     def require_personalized(self) -> None:
         """Refuse a run of other methods: its clients have no models that could follow a change."""
         if self.head.method not in self.results["methods"]:
-            raise RunFolderError(
+            raise FileError(
                 f"{self.path} was run with --methods {','.join(self.results['methods'])}, so its clients have no "
                 "models of their own; run again with fedhip among the methods"
             )
@@ -286,7 +286,7 @@ class Run:
             return replace(self._model("global.safetensors"), temperature=self._temperature("global"))
         model = self._model("models", file_name(self.require_client(client)))
         if model.client != client:
-            raise FileFormatError(
+            raise FileError(
                 f"{self.path}/models/{file_name(client)} is the model of client {model.client!r}, not of {client!r}; "
                 "restore it"
             )
@@ -330,9 +330,7 @@ class Run:
         path = self._file(*parts)
         model = Model.from_file(path)
         if model.head != self.head.name:
-            raise FileFormatError(
-                f"{path} is of the head {model.head!r}, and the run's is {self.head.name!r}; restore it"
-            )
+            raise FileError(f"{path} is of the head {model.head!r}, and the run's is {self.head.name!r}; restore it")
         return model
 
     @cached_property
@@ -364,7 +362,7 @@ class Run:
         if "split" in known:  # of one that joined
             try:
                 return unpacked(known["split"], rows, 2).astype(np.int8)
-            except PartitionError:  # these are other rows
+            except InputError:  # these are other rows
                 return None
         path = self.path / "partition.json"
         found = stored_split(path, client) if path.is_file() else None  # a federation's run has none
@@ -373,7 +371,7 @@ class Run:
     def statistics(self, client: str) -> GridStatistics:
         """A client's statistics."""
         if not (self.path / "statistics").is_dir():
-            raise RunFolderError(
+            raise FileError(
                 f"{self.path} keeps no statistics of clients (a run with --no-statistics, or a site's result of a "
                 "federation), so nobody can come, go or change; run again without it, or take part in another round"
             )
@@ -389,7 +387,7 @@ class Run:
         try:
             return path.read_text(encoding="utf-8")
         except UnicodeDecodeError as error:
-            raise RunFolderError(f"{path} is not readable ({error}); restore it from a copy, or run again") from None
+            raise FileError(f"{path} is not readable ({error}); restore it from a copy, or run again") from None
 
     def record(self, name: str) -> RunRecord:
         """Its files under this name, for a report."""
@@ -400,7 +398,7 @@ class Run:
     def _file(self, *parts: str) -> Path:
         path = self.path.joinpath(*parts)
         if not path.is_file():
-            raise RunFolderError(f"{path} is missing; restore it from a copy, or run again")
+            raise FileError(f"{path} is missing; restore it from a copy, or run again")
         return path
 
     def _json(self, name: str) -> dict[str, Any]:
@@ -408,9 +406,9 @@ class Run:
         try:
             content = json.loads(path.read_text(encoding="utf-8"))
         except (ValueError, RecursionError) as error:
-            raise RunFolderError(f"{path} is not readable ({error}); restore it from a copy, or run again") from None
+            raise FileError(f"{path} is not readable ({error}); restore it from a copy, or run again") from None
         if not isinstance(content, dict):
-            raise RunFolderError(f"{path} holds no JSON object; restore it from a copy, or run again")
+            raise FileError(f"{path} holds no JSON object; restore it from a copy, or run again")
         return content
 
 
@@ -518,7 +516,7 @@ def _require_shape(content: Any, kinds: _Kinds, where: str) -> None:
     """Refuse what lacks a value, or has one of another kind, before it is used."""
     for key, kind in kinds.items():
         if not isinstance(content, dict) or key not in content or not isinstance(content[key], kind):
-            raise RunFolderError(f"{where}: '{key}' is missing or malformed; restore it from a copy, or run again")
+            raise FileError(f"{where}: '{key}' is missing or malformed; restore it from a copy, or run again")
 
 
 def require_place(path: Path, force: bool) -> None:
@@ -552,7 +550,7 @@ def _require_outside(path: Path) -> None:
 def new_run(path: Path, *, force: bool = False) -> Iterator[Draft]:
     """Write a run; it takes its place when the block succeeds, and leaves nothing behind when it does not."""
     require_place(path, force)
-    with beside(path) as temporary:
+    with temporary_folder(path) as temporary:
         yield Draft(temporary)
         require_place(path, force)
         _take_place(temporary, path)
@@ -564,16 +562,16 @@ def changed_run(run: Run) -> Iterator[Draft]:
     _require_outside(run.path)
     for folder in (run.path, *(path for path in run.path.iterdir() if path.is_dir())):
         if not os.access(folder, os.W_OK | os.X_OK):
-            raise RunFolderError(f"{folder} cannot be written to, so the run cannot change; give yourself the right to")
+            raise FileError(f"{folder} cannot be written to, so the run cannot change; give yourself the right to")
     head = run.ledger.head
-    with beside(run.path) as temporary:
+    with temporary_folder(run.path) as temporary:
         _link_tree(run.path, temporary)
         yield Draft(temporary)
         _take_place(temporary, run.path, head)
 
 
 @contextmanager
-def beside(path: Path) -> Iterator[Path]:
+def temporary_folder(path: Path) -> Iterator[Path]:
     """A fresh folder beside the path, removed in the end if it is still there, and so are folders made for it."""
     path = path.resolve()
     made = [parent for parent in path.parents if not parent.exists()]
@@ -584,7 +582,7 @@ def beside(path: Path) -> Iterator[Path]:
         yield temporary
     except OSError as error:
         if error.errno in (errno.ENOSPC, errno.EDQUOT):
-            raise NoSpaceError(
+            raise FileError(
                 f"there is no space left to write {path}; nothing was changed: make room, or choose another disk"
             ) from error
         raise

@@ -11,11 +11,11 @@ import torch
 from torch import Tensor
 
 from fedhip.core.affine import AffineModel
-from fedhip.core.lifts import Lift
-from fedhip.core.prior import NO_PRIOR, Prior
+from fedhip.core.choice.prior import NO_PRIOR, Prior
+from fedhip.features.lifts.lift import Lift
 from fedhip.features.reference import BackboneReference
-from fedhip.models import RIDGE, Model
-from fedhip.phases import Federation
+from fedhip.heads.model import RIDGE, Model
+from fedhip.simulation.federation import Federation
 
 if TYPE_CHECKING:
     from fedhip.heads import Head

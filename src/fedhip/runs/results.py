@@ -9,11 +9,13 @@ import numpy as np
 import torch
 
 from fedhip import __version__
-from fedhip.core.calibration import choose_temperature
+from fedhip.core.choice.calibration import choose_temperature
 from fedhip.heads import Head, Ridge
 from fedhip.methods import METHODS, MethodRun
 from fedhip.runs.folder import SCHEMA, head_of
-from fedhip.simulation import BALANCED, ClientResult, Outcome, summarize
+from fedhip.simulation.driver import BALANCED
+from fedhip.simulation.metrics import summarize
+from fedhip.simulation.outcome import ClientResult, Outcome
 
 Json = dict[str, Any]
 

@@ -1,4 +1,4 @@
-"""One round, from features to a run folder."""
+"""What `fedhip run` and `fedhip.run` do: one round, from features to a run folder."""
 
 from __future__ import annotations
 
@@ -17,10 +17,8 @@ from numpy.typing import ArrayLike
 from PIL import Image
 
 from fedhip.core.balance import class_weights
-from fedhip.core.columns import Columns
-from fedhip.core.fixedpoint import GridStatistics
-from fedhip.core.lift_kinds import LiftKind
-from fedhip.core.lifts import Lift
+from fedhip.core.exact.columns import Columns
+from fedhip.core.exact.fixedpoint import GridStatistics
 from fedhip.core.solvers import require_alpha, require_beta
 from fedhip.data import (
     Dataset,
@@ -33,39 +31,34 @@ from fedhip.data import (
     save_partition,
     split_of,
 )
-from fedhip.data.errors import FeatureFileError
+from fedhip.errors import InputError
 from fedhip.features import resolve_device
+from fedhip.features.lifts.kinds import LiftKind
+from fedhip.features.lifts.lift import Lift
 from fedhip.features.reference import BackboneReference
 from fedhip.heads import HEADS, Head, Ridge, head_named
-from fedhip.heads.errors import OptionError
+from fedhip.heads.model import RIDGE
 from fedhip.heads.options import options_of
 from fedhip.heads.recommendation import AUTO, compare_with_lda, judge_heads, options_of_heads
 from fedhip.heads.round import HeadRound, run_head
 from fedhip.heads.task import Task, check_clients
-from fedhip.lifting import LiftSettings, lift_clients, lifted_grid
 from fedhip.methods import METHODS, Protocol, run_method
-from fedhip.methods.closed import row_of
-from fedhip.models import RIDGE
-from fedhip.phases import Alpha, Beta, Client, silent
-from fedhip.priors import PriorOption
+from fedhip.methods.engine.closed import row_of
 from fedhip.runs import Ledger, Run, new_run, require_place
-from fedhip.runs.errors import MethodNameError
 from fedhip.runs.folder import Draft
 from fedhip.runs.models import global_model, personal_model
 from fedhip.runs.report import RunRecord
 from fedhip.runs.report.findings import read_runs
 from fedhip.runs.results import add_balance, add_lift, details_of, refresh, results_of, rival_entry
-from fedhip.simulation import (
-    BALANCED,
-    RIDGES,
-    STANDARD,
-    Outcome,
-    RidgeOptions,
-    Stopwatch,
-    clients_of,
-    simulate,
-)
+from fedhip.simulation.client import Client, clients_of
+from fedhip.simulation.driver import BALANCED, RIDGES, simulate
+from fedhip.simulation.lifting import LiftSettings, lift_clients, lifted_grid
+from fedhip.simulation.options import STANDARD, Alpha, Beta, RidgeOptions
+from fedhip.simulation.outcome import Outcome
+from fedhip.simulation.priors import PriorOption
 from fedhip.utils.nearest import did_you_mean
+from fedhip.utils.progress import silent
+from fedhip.utils.stopwatch import Stopwatch
 from fedhip.utils.toml import write_toml
 
 Json = dict[str, Any]
@@ -102,13 +95,13 @@ class RoundSettings:
         ):
             if value not in words:
                 if isinstance(value, str):
-                    raise OptionError(f"{name} is {value!r}; give {' or '.join(map(repr, words))}, or a number")
+                    raise InputError(f"{name} is {value!r}; give {' or '.join(map(repr, words))}, or a number")
                 check(value)
         if self.prior not in ("none", "client"):
-            raise OptionError(f"prior is {self.prior!r}; give 'client' or 'none'")
+            raise InputError(f"prior is {self.prior!r}; give 'client' or 'none'")
         object.__setattr__(self, "methods", methods_named(self.methods))
         if self.head_options and self.head in (RIDGE, AUTO):
-            raise OptionError(
+            raise InputError(
                 "options of a head (--head-options) are of --head lda and --head logistic; a ridge has --alpha and "
                 "--beta, and --head auto judges every head with the options it has by itself"
             )
@@ -117,17 +110,17 @@ class RoundSettings:
         if not self.ridge.balance:
             return
         if self.head != RIDGE:
-            raise MethodNameError(
+            raise InputError(
                 "balanced classes are for models of the ridge, whose sum is weighted in closed form; "
                 f"leave out --head {self.head}, or --balance"
             )
         if others := [name for name in self.methods if name not in RIDGES]:
-            raise MethodNameError(
+            raise InputError(
                 f"balanced classes are for the methods {' and '.join(BALANCED)}, whose sum is weighted in closed form; "
                 f"leave out {', '.join(others)}, or --balance"
             )
         if self.prior == "client":
-            raise MethodNameError(
+            raise InputError(
                 "a client's prior corrects for how often the federation has a class, and balanced classes are equally "
                 "frequent by construction; give --balance or --prior client, not both"
             )
@@ -150,9 +143,9 @@ def methods_named(names: Sequence[str]) -> tuple[str, ...]:
     for name in names:
         if name not in METHODS and name != "all":
             guess = did_you_mean(name, METHODS)
-            raise MethodNameError(f"there is no method {name!r}; choose among {', '.join(METHODS)}{guess}")
+            raise InputError(f"there is no method {name!r}; choose among {', '.join(METHODS)}{guess}")
     if not names:
-        raise MethodNameError(f"no method given; choose among {', '.join(METHODS)}")
+        raise InputError(f"no method given; choose among {', '.join(METHODS)}")
     ordered = (*RIDGES, *(method for method in METHODS if method not in RIDGES))
     return tuple(method for method in ordered if method in names or "all" in names)
 
@@ -225,12 +218,12 @@ def run(
     if isinstance(features, FeatureSet | str | Path):
         rows = features if isinstance(features, FeatureSet) else read_features(features)
         if any(given is not None for given in (labels, owners, split, class_names)):
-            raise FeatureFileError(
+            raise InputError(
                 "a FeatureSet and a feature file have labels, clients, split and class_names of their own; leave them "
                 "out, or give features as an array"
             )
     elif labels is None:
-        raise FeatureFileError("features need a label for each row; give labels, or the path of a feature file")
+        raise InputError("features need a label for each row; give labels, or the path of a feature file")
     else:
         rows = feature_set(features, labels, owners, split=split, class_names=class_names)
     given = {"concentration": concentration, "shards_per_client": shards, "min_rows": min_rows, "seed": seed}
@@ -327,7 +320,7 @@ def run_round(
         plan.require_memory(len(features))
         with watch("lift"):
             lift = plan.draw(clients, device, report)
-            clients, lifted = lift_clients(lift, clients, device), plan.told(lift)
+            clients, lifted = lift_clients(lift, clients, device), plan.to_dict(lift)
         ridge = lifted_grid(clients, ridge)
     protocol = Protocol(
         rounds=settings.rounds,
@@ -383,7 +376,7 @@ def run_round(
         own = outcome
         if head is not Ridge:
             found = run_head(head, task, outcome.federation)
-            fitted, own = found.head, beside(outcome, found)
+            fitted, own = found.head, with_head_results(outcome, found)
             rivals.append(row_of(found))
         if settings.compares_with_lda and recommendation is None:
             with watch("comparison with LDA"):
@@ -395,7 +388,7 @@ def run_round(
         if fitted is not None:
             results |= {"head": head.name, "settings": dict(fitted.settings)}
         if recommendation is not None:
-            results["recommendation"] = recommendation.told
+            results["recommendation"] = recommendation.to_dict()
         if lifted is not None:
             add_lift(results, lifted)
         if ridge.balance:
@@ -447,7 +440,7 @@ def _head_task(
     )
 
 
-def beside(outcome: Outcome, found: HeadRound) -> Outcome:
+def with_head_results(outcome: Outcome, found: HeadRound) -> Outcome:
     """The outcome of a round with the models of another head as the clients' own, tested beside the others."""
     clients = [
         replace(own, accuracy=before.accuracy | own.accuracy, priors=before.priors | own.priors)

@@ -13,15 +13,14 @@ from typing import Any
 import torch
 
 from fedhip.core.affine import AffineModel
-from fedhip.core.errors import FedHiPError
-from fedhip.core.fixedpoint import GridStatistics
-from fedhip.models import RIDGE, Model
-from fedhip.runs.errors import LedgerError, RunFolderError
+from fedhip.core.exact.fixedpoint import GridStatistics
+from fedhip.errors import FedHiPError, FileError
+from fedhip.heads.model import RIDGE, Model
 from fedhip.runs.folder import Run
 from fedhip.runs.life import task_of
 from fedhip.runs.models import models_digest
 from fedhip.runs.names import file_name
-from fedhip.simulation import add_up
+from fedhip.simulation.driver import add_up
 
 #: Models are solved again to compare; another machine's linear algebra rounds differently.
 SOLVE_TOLERANCE = 1e-9
@@ -125,7 +124,7 @@ def _sum(run: Run, tell: Callable[[str, int, int], None]) -> str | None:
             path = run.path / "statistics" / file_name(client)
             own = GridStatistics.from_file(path)
             if own.digest() != digest:
-                raise LedgerError(
+                raise FileError(
                     f"client {client!r}: {path.name} has digest {own.digest()[:12]}…, and the ledger says "
                     f"{digest[:12]}…; restore the run from a copy"
                 )
@@ -169,7 +168,7 @@ def _models(run: Run, tell: Callable[[str, int, int], None]) -> str | None:
             own = run.statistics(client)
             if model.own != own.digest() or model.alpha is None:
                 return f"{model.who} was solved from other statistics than those in the run; restore it from a copy"
-            solved = head.again(client, own, model.alpha, partial(run.model, client))
+            solved = head.refit(client, own, model.alpha, partial(run.model, client))
         else:
             continue
         if solved.weights.shape != model.weights.shape:
@@ -209,9 +208,9 @@ def _receipt(run: Run, path: Path) -> None:
     try:
         receipt = json.loads(path.read_text(encoding="utf-8"))
     except (ValueError, RecursionError):
-        raise LedgerError(f"{path} is not a receipt; get a fresh copy") from None
+        raise FileError(f"{path} is not a receipt; get a fresh copy") from None
     entry = run.ledger.require_receipt(receipt, str(path))
     if entry["event"] == "forget" and entry["client"] in run.ledger.entries[-1]["clients"]:
         later = [e for e in run.ledger.entries[entry["entry"] + 1 :] if e["client"] == entry["client"]]
         if not any(e["event"] == "join" for e in later):
-            raise RunFolderError(f"{path}: client {entry['client']!r} was forgotten, and is in the run")
+            raise FileError(f"{path}: client {entry['client']!r} was forgotten, and is in the run")

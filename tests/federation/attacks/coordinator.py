@@ -11,8 +11,8 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.hazmat.primitives.serialization import load_pem_private_key, load_ssh_private_key
 
 from fedhip.federation.agreement.credentials import PrivateKey, public_key_of, sign, site_key_of
+from fedhip.federation.agreement.init import init
 from fedhip.federation.agreement.roster import Roster
-from fedhip.federation.agreement.setup import InitSettings, init
 from fedhip.federation.secure_sum import Collector, Member
 from fedhip.federation.sums.vector import Vector
 
@@ -23,10 +23,10 @@ SESSION, CONTEXT = bytes(32), b"the agreement"
 def federation(folder: Path, *hosts: str) -> tuple[Path, dict[str, Path]]:
     """The coordinator's folder, with all that went through its hands, and the sites' folders."""
     fed = folder / "fed"
-    init(fed, InitSettings(name="study", sites=SITES, classes=["x", "y"], width=4, hosts=hosts))
+    init(fed, name="study", sites=SITES, classes=["x", "y"], width=4, hosts=hosts)
     if (fed / "roster.json").exists():
         return fed, {site: fed / f"site-{site}" for site in SITES}
-    from fedhip.federation.agreement.enrolling import accept_first, enroll, first_parcel
+    from fedhip.federation.agreement.enrollment import accept_first, enroll, first_parcel
     from fedhip.federation.agreement.parcel import Parcel
 
     folders = {site: folder / site for site in SITES}

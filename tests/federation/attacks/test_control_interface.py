@@ -16,12 +16,12 @@ from flwr.supercore.control import ControlHttpClient
 from flwr.supercore.fab import Fab
 from flwr.supercore.interceptors import RuntimeVersionHttpInterceptor
 
-from fedhip.federation.errors import NotServingError
-from fedhip.federation.operations.places import State
+from fedhip.federation.errors import EngineError
+from fedhip.federation.operations.paths import StatePaths
 from fedhip.federation.transport.control import Control
 from fedhip.federation.transport.link import HEADER
-from tests.federation.test_control import control, keys, place  # noqa: F401
 from tests.federation.tiny import write_app
+from tests.federation.transport.test_control import control, keys, place  # noqa: F401
 
 pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning")
 
@@ -70,9 +70,9 @@ def test_another_secret(control: Control, place: Path, tmp_path: Path) -> None: 
     guessed = tmp_path / "secret"
     guessed.write_bytes(b"guessed")
     port = int(control.address.rpartition(":")[2])
-    with Control(port, place / "ca" / "ca.crt", guessed) as other, pytest.raises(NotServingError, match="secret"):
+    with Control(port, place / "ca" / "ca.crt", guessed) as other, pytest.raises(EngineError, match="secret"):
         other.nodes()
-    with pytest.raises(NotServingError, match="as the user who serves"):
+    with pytest.raises(EngineError, match="as the user who serves"):
         Control(port, place / "ca" / "ca.crt", tmp_path / "none")
 
 
@@ -88,7 +88,7 @@ def test_whatever_does_not_check_its_callers(control: Control, place: Path, path
 
 
 def test_the_secret_is_the_serving_user_s_alone(tmp_path: Path) -> None:
-    state = State(tmp_path / "state")
+    state = StatePaths(tmp_path / "state")
     state.prepare()
     assert state.secret.stat().st_mode & 0o777 == 0o600
     assert state.path.stat().st_mode & 0o777 == 0o700

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from fedhip.core.fixedpoint import GridStatistics
+from fedhip.core.exact.fixedpoint import GridStatistics
 from fedhip.federation.agreement.roster import Roster
 from fedhip.federation.errors import RoundError
 from fedhip.runs import Run

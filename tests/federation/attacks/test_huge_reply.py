@@ -31,19 +31,17 @@ from flwr.superlink.grid import http_grid
 from flwr.superlink.servicer.fleet import fleet_handlers
 
 from fedhip.federation.agreement.agreement import Agreement
-from fedhip.federation.codes import ServerCode, SiteCode, meaning
-from fedhip.federation.sums.later import Ask
-from fedhip.federation.sums.lifts import moments_length
-from fedhip.federation.sums.priors import later_length
+from fedhip.federation.status_codes import ServerCode, SiteCode, meaning
+from fedhip.federation.sums.table import TABLE
 from fedhip.federation.transport import link
 from fedhip.federation.transport.bounds import PIECE, Bounds, bound_pulls
-from fedhip.federation.transport.exchange import Exchange, Question, Reply
-from fedhip.federation.transport.wire import Envelope, Letter, Step, to_records
-from tests.federation.doors import QUICK, make_credentials, open_door, read_all, signed
+from fedhip.federation.transport.exchange import Exchange, SiteQuestion, SiteReply
+from fedhip.federation.transport.wire import Envelope, Letter, RoundStep, to_records
 from tests.federation.grid import ENGINE, Clock
+from tests.federation.proxy_peers import SMALL, make_credentials, open_door, read_all, signed
 from tests.federation.samples import CLASSES, FOUR, WIDTH
 
-ENVELOPE = Envelope(b"s" * 32, "agreement", "roster", Step.MASK)
+ENVELOPE = Envelope(b"s" * 32, "agreement", "roster", RoundStep.MASK)
 NODES = {"a": 11, "b": 12}
 #: More than this is not held in memory for an answer of a few kilobytes.
 LITTLE = 32 << 20
@@ -163,7 +161,7 @@ def of_one_piece_often(question: Message) -> Sent:
     return sent
 
 
-def ask(make: Any) -> tuple[dict[str, Reply], Engine, int]:
+def ask(make: Any) -> tuple[dict[str, SiteReply], Engine, int]:
     """What the server app has of the sites a and b, where a sends what `make` makes; and the memory it took."""
     TaskIdentity.run_id, TaskIdentity.node_id, TaskIdentity.task_id = 7, ENGINE, 1
     clock, engine = Clock(), Engine(make)
@@ -172,7 +170,7 @@ def ask(make: Any) -> tuple[dict[str, Reply], Engine, int]:
     exchange = Exchange(grid, 5.0, clock=clock, sleep=clock.sleep)
     tracemalloc.start()
     try:
-        replies = list(exchange.ask(Question(site, node, Letter(ENVELOPE)) for site, node in NODES.items()))
+        replies = list(exchange.ask(SiteQuestion(site, node, Letter(ENVELOPE)) for site, node in NODES.items()))
         peak = tracemalloc.get_traced_memory()[1]
     finally:
         tracemalloc.stop()
@@ -221,10 +219,8 @@ def test_an_honest_answer_passes(bounded: Bounds) -> None:
 def test_no_sum_of_an_agreement_is_larger(settings: dict[str, Any]) -> None:
     agreed = agreement_of(**settings)
     bounds = Bounds.of(agreed)
-    asks = {Ask.STATISTICS, Ask.BETA, Ask.TEMPERATURE, Ask.GRADIENT, Ask.PENALTY, Ask.SCALE}
-    lengths = [later_length(ask, agreed) for ask in asks | ({Ask.PRIOR} if agreed.prior == "client" else set())]
-    if agreed.has_first_sum:
-        lengths.append(moments_length(agreed))
+    lengths = [kind.length(agreed) for kind in TABLE if kind.count(agreed)]
+    assert agreed.layout.size in lengths
     assert max(lengths) <= bounds.numbers
     assert PIECE == FLWR_PRIVATE_MAX_ARRAY_CHUNK_SIZE
 
@@ -291,7 +287,7 @@ def test_the_engine_s_server_stores_nothing_of_it(bounded_link: None, tmp_path: 
 def test_one_site_has_few_calls_at_once(tmp_path: Path) -> None:
     """The engine holds the body of each call until it is whole."""
     credentials = make_credentials(tmp_path)
-    limits = replace(QUICK, per_site=2, stall=5)
+    limits = replace(SMALL, per_site=2)
     with open_door(credentials, limits) as door, contextlib.ExitStack() as stack:
 
         def begin() -> ssl.SSLSocket:

@@ -13,7 +13,7 @@ from cryptography.hazmat.primitives.asymmetric import ec
 
 from fedhip.federation.agreement.credentials import sign, verify
 from fedhip.federation.agreement.roster import Roster
-from fedhip.federation.secure_sum import StepRefusedError
+from fedhip.federation.secure_sum import SecureSumError
 from tests.federation.attacks.coordinator import SITES, VICTIM, federation, keys_of_sites, unmask
 
 ELSEWHERE = "fed.example.org"
@@ -40,5 +40,5 @@ def test_the_coordinator_can_neither_act_as_a_site_nor_unmask_one(tmp_path: Path
     own = {site: ec.generate_private_key(ec.SECP384R1()) for site in SITES}
     keys = {**own, **keys_of_sites(fed, roster)}
     assert not any(verify(roster.keys[site], sign(key, b"hello"), b"hello") for site, key in keys.items())
-    with pytest.raises(StepRefusedError):
+    with pytest.raises(SecureSumError):
         unmask(sites[VICTIM], roster, keys)

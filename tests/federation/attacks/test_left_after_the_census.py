@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 
 from fedhip.federation.errors import RoundError
-from fedhip.federation.server.server import Round
-from fedhip.federation.transport.wire import Arrays
+from fedhip.federation.server.sums import RoundSums
+from fedhip.federation.sums.kind import SumKind
+from fedhip.federation.sums.table import CENSUS
+from fedhip.federation.sums.vector import Vector
 from tests.federation.samples import CLASSES, FOUR, Trial, clients
 
 pytestmark = pytest.mark.usefixtures("sums_only")
@@ -19,14 +22,15 @@ pytestmark = pytest.mark.usefixtures("sums_only")
 def census(monkeypatch: pytest.MonkeyPatch) -> list[np.ndarray]:
     """What the server keeps of the first sum."""
     kept: list[np.ndarray] = []
-    honest = Round._census
+    honest = RoundSums.get
 
-    def keep(own: Round) -> Arrays:
-        found = honest(own)
-        kept.append(found["census"].astype(np.int64))
+    def keep(own: RoundSums, kind: SumKind, *about: Any) -> Vector | None:
+        found = honest(own, kind, *about)
+        if kind is CENSUS and found is not None:
+            kept.append(found.astype(np.int64))
         return found
 
-    monkeypatch.setattr(Round, "_census", keep)
+    monkeypatch.setattr(RoundSums, "get", keep)
     return kept
 
 

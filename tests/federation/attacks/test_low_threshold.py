@@ -7,15 +7,15 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from fedhip.federation.agreement.agreement import least_threshold
+from fedhip.federation.agreement.limits import least_threshold
 from fedhip.federation.agreement.policy import Policy
-from fedhip.federation.errors import AgreementError, PolicyError
-from fedhip.federation.secure_sum import Reason, StepRefusedError
+from fedhip.federation.errors import PolicyError, SetupError
+from fedhip.federation.secure_sum import Reason, SecureSumError
 from fedhip.federation.secure_sum.masks import apply_masks, pair_mask_key, self_mask_key
 from fedhip.federation.secure_sum.primitives import exchange
+from tests.federation.agreement.test_agreement import AGREEMENT
 from tests.federation.secure_sum.party import Party, Vector, vectors_of
 from tests.federation.secure_sum.test_cheating_server import FIVE, Thief
-from tests.federation.test_agreement import AGREEMENT
 
 #: Two halves of the honest sites; the server tells each that it and e are the only survivors.
 HALVES = (list("abe"), list("cde"))
@@ -47,9 +47,9 @@ def test_three_of_five_let_a_server_and_one_site_read_another() -> None:
     assert found is not None
     np.testing.assert_array_equal(found, own)
     sites = tuple(FIVE)
-    with pytest.raises(AgreementError, match=r"3: with fewer than 4 of 5 sites .*state in dishonest_sites"):
+    with pytest.raises(SetupError, match=r"3: with fewer than 4 of 5 sites .*state in dishonest_sites"):
         replace(AGREEMENT, sites=sites, quorum=3, threshold=3)
-    with pytest.raises(AgreementError, match=r"with fewer than 4 of 5 sites a dishonest server with 1 of them"):
+    with pytest.raises(SetupError, match=r"with fewer than 4 of 5 sites a dishonest server with 1 of them"):
         replace(AGREEMENT, sites=sites, quorum=4, threshold=3, dishonest_sites=1)
 
 
@@ -66,9 +66,9 @@ def test_a_site_has_a_floor_of_its_own() -> None:
 
 def test_at_the_least_threshold_the_same_server_gets_nothing() -> None:
     assert least_threshold(5, 1) == least_threshold(5) == 4
-    with pytest.raises(StepRefusedError) as refused:
+    with pytest.raises(SecureSumError) as refused:
         steal(4)
     assert refused.value.reason is Reason.TOO_FEW
-    with pytest.raises(StepRefusedError) as refused:  # nor with lists that are long enough: nobody signs two
+    with pytest.raises(SecureSumError) as refused:  # nor with lists that are long enough: nobody signs two
         steal(4, (list("abce"), list("bcde")))
     assert refused.value.reason is Reason.ORDER

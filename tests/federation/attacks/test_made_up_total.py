@@ -8,13 +8,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from fedhip.core.errors import StatisticsError
-from fedhip.federation.codes import SiteCode
+from fedhip.errors import StatisticsError
+from fedhip.federation.status_codes import SiteCode
 from fedhip.federation.sums.vector import Layout, Vector, digest_of, require_possible_rest
-from fedhip.federation.transport.wire import Step
+from fedhip.federation.transport.wire import RoundStep
 from tests.federation.samples import FOUR, ONE_SUM, WIDTH, survey_of, vector_of
-from tests.federation.table import Table
-from tests.federation.test_site_rounds import LAYOUT, ThreeSums
+from tests.federation.table import LAYOUT, Table, ThreeSums
 
 
 def more_products(rest: Vector) -> None:
@@ -61,17 +60,17 @@ def others(table: Table) -> Vector:
 @pytest.mark.parametrize("change", CHANGES)
 def test_the_sum_less_the_site_s_own_is_no_sum_of_others(tmp_path: Path, change: Callable[[Vector], None]) -> None:
     table = Table(tmp_path, **ONE_SUM)
-    table.until(Step.MASK)
+    table.until(RoundStep.MASK)
     rest = others(table)
     own = vector_of("a", table.trial.agreement)
     change(made_up := rest.copy())
     body = {"sites": list(FOUR), "beta": 1.0}
-    assert table.code("a", Step.PERSONALIZE, body, {"total": own + made_up}) is SiteCode.TOTAL
+    assert table.code("a", RoundStep.PERSONALIZE, body, {"total": own + made_up}) is SiteCode.TOTAL
     assert "does not fit this site's rows" in table.trial.log("a")
     assert not (table.trial.site_folder("a") / "result").exists()
     own = vector_of("b", table.trial.agreement)
     total = rest + vector_of("a", table.trial.agreement)
-    assert table.code("b", Step.PERSONALIZE, body, {"total": total}) is SiteCode.OK
+    assert table.code("b", RoundStep.PERSONALIZE, body, {"total": total}) is SiteCode.OK
 
 
 @pytest.mark.parametrize("change", [more_products, larger_class_sums])
@@ -91,7 +90,7 @@ def test_a_survey_that_does_not_hold_the_site_s_own(tmp_path: Path) -> None:
     lacking = survey_of(FOUR[1:2])
     body = {**table.for_statistics()[0], "sum": digest_of(lacking)}
     assert table.keys("a", 2, body, {"moments": lacking}) is SiteCode.TOTAL
-    assert "less what this site gave to it, is that of no rows" in table.trial.log("a")
+    assert "the sum that came does not fit this site's rows: the survey is of" in table.trial.log("a")
 
 
 def test_sites_that_were_told_different_sums_can_tell(tmp_path: Path) -> None:
@@ -99,7 +98,7 @@ def test_sites_that_were_told_different_sums_can_tell(tmp_path: Path) -> None:
     import json
 
     table = Table(tmp_path, **ONE_SUM)
-    table.until(Step.MASK)
+    table.until(RoundStep.MASK)
     rest = others(table)
     total = rest + vector_of("a", table.trial.agreement)
     body = {"sites": list(FOUR), "beta": 1.0}
@@ -110,7 +109,7 @@ def test_sites_that_were_told_different_sums_can_tell(tmp_path: Path) -> None:
     }
     digests = {}
     for site, sent in totals.items():
-        assert table.code(site, Step.PERSONALIZE, body, {"total": sent}) is SiteCode.OK
+        assert table.code(site, RoundStep.PERSONALIZE, body, {"total": sent}) is SiteCode.OK
         kept = json.loads((table.trial.site_folder(site) / "state" / "sum.json").read_text())
         assert kept["sites"] == list(FOUR)
         assert f"of a, b, c, d has digest {kept['digest']}" in table.trial.log(site)
@@ -121,7 +120,7 @@ def test_sites_that_were_told_different_sums_can_tell(tmp_path: Path) -> None:
 
 def test_honest_rows_pass_however_they_lie() -> None:
     """Columns of one value, of zeros, twice the same, and a single row."""
-    from fedhip.core.fixedpoint import GridStatistics
+    from fedhip.core.exact.fixedpoint import GridStatistics
     from fedhip.federation.sums.vector import to_vector
 
     rng = np.random.default_rng(0)

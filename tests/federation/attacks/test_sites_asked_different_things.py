@@ -15,14 +15,14 @@ import numpy as np
 import pytest
 import torch
 
-from fedhip.core.logistic import GridModel
-from fedhip.federation.codes import SiteCode
+from fedhip.core.logistic.sums import GridModel
 from fedhip.federation.secure_sum import Collector
-from fedhip.federation.sums.later import Ask, fit_of, term_of
+from fedhip.federation.status_codes import SiteCode
+from fedhip.federation.sums.logistic import fit_of, term_of
 from fedhip.federation.sums.vector import Vector, digest_of
-from fedhip.federation.transport.wire import Letter, Step, by_site, context_of
+from fedhip.federation.transport.wire import Letter, RoundStep, by_site, context_of
 from tests.federation.samples import CLASSES, FOUR, WIDTH, clients, survey_of
-from tests.federation.test_site_rounds import LAYOUT, LaterTable, ThreeSums, model
+from tests.federation.table import LAYOUT, LaterTable, ThreeSums, model
 
 VICTIM, OTHERS = "c", ("a", "b", "d")
 Question = tuple[dict[str, Any], dict[str, Any]]
@@ -31,7 +31,7 @@ Question = tuple[dict[str, Any], dict[str, Any]]
 class RefusedError(Exception):
     """A site did not answer."""
 
-    def __init__(self, site: str, step: Step, code: SiteCode) -> None:
+    def __init__(self, site: str, step: RoundStep, code: SiteCode) -> None:
         super().__init__(site, step, code)
         self.site, self.step, self.code = site, step, code
 
@@ -40,32 +40,32 @@ def ask_each(table: LaterTable, number: int, questions: Mapping[str, Question]) 
     """One sum in which the server asks every site what it likes: the sum, or who refused."""
     table.attempt += 1
     of_sum: Any = {"round": number, "attempt": table.attempt}
-    envelope = replace(table.envelope, step=Step.KEYS, **of_sum)
+    envelope = replace(table.envelope, step=RoundStep.KEYS, **of_sum)
     first = questions[OTHERS[0]]
     context = context_of(Letter(envelope, *first), *table.told(first[0]["ask"]))
     collector = Collector(table.roster.keys, envelope.sum_session, context, table.trial.agreement.threshold)
 
-    def answer(site: str, step: Step, *question: Any) -> Letter:
+    def answer(site: str, step: RoundStep, *question: Any) -> Letter:
         letter = table.ask(site, step, *question, **of_sum)
         if letter.code is not SiteCode.OK:
             assert (letter.body, letter.arrays) == ({}, {})
             raise RefusedError(site, step, letter.code)
         return letter
 
-    keys = {site: answer(site, Step.KEYS, *questions[site]).data("keys") for site in FOUR}
+    keys = {site: answer(site, RoundStep.KEYS, *questions[site]).data("keys") for site in FOUR}
     sealed = {}
     for site in FOUR:
-        sealed[site] = answer(site, Step.SHARE, by_site("keys", keys)).mapping("shares")
+        sealed[site] = answer(site, RoundStep.SHARE, by_site("keys", keys)).mapping("shares")
     for site in FOUR:
         collector.keys(site, keys[site])
     collector.cohort()
     for site in FOUR:
         collector.shares(site, sealed[site])
     for site in FOUR:
-        masked = answer(site, Step.MASK, {"secure": True, **by_site("shares", collector.dealt_to(site))})
+        masked = answer(site, RoundStep.MASK, {"secure": True, **by_site("shares", collector.dealt_to(site))})
         collector.add(site, masked.array("vector"), masked.data("signature"))
     for site in collector.survivors():
-        collector.unmask(site, answer(site, Step.UNMASK, table.unmask(*FOUR)).data("shares"))
+        collector.unmask(site, answer(site, RoundStep.UNMASK, table.unmask(*FOUR)).data("shares"))
     return collector.result()
 
 
@@ -73,10 +73,12 @@ def require_refused(table: LaterTable, number: int, questions: Mapping[str, Ques
     """Nobody deals shares, let alone sends a vector: neither the one who was asked otherwise nor the others."""
     with pytest.raises(RefusedError) as refused:
         ask_each(table, number, questions)
-    assert (refused.value.step, refused.value.code) == (Step.SHARE, SiteCode.SECURE_SUM)
+    assert (refused.value.step, refused.value.code) == (RoundStep.SHARE, SiteCode.SECURE_SUM)
     assert "server asked it something else" in table.trial.log(refused.value.site)
     for site in FOUR:
-        assert table.code(site, Step.MASK, {"secure": True, **by_site("shares", {})}, round=number) is SiteCode.ORDER
+        assert (
+            table.code(site, RoundStep.MASK, {"secure": True, **by_site("shares", {})}, round=number) is SiteCode.ORDER
+        )
 
 
 def each(others: Question, victim: Question) -> dict[str, Question]:
@@ -87,13 +89,13 @@ def test_a_gradient_of_one_site(tmp_path: Path) -> None:
     """W = 0 to all but c, whose gradient is then the sum less the class sums that the server has."""
     table = LaterTable(tmp_path)
     table.statistics()
-    table.sum(2, *table.question(Ask.TEMPERATURE))
+    table.sum(2, *table.question("temperature"))
     fit = fit_of(table.total, LAYOUT, table.trial.bits)
     zero = GridModel(torch.zeros((WIDTH + 1, len(CLASSES)), dtype=torch.int32), 23)
     # All of c's rows into the last class, which nobody has.
     chosen = torch.zeros((WIDTH + 1, len(CLASSES)), dtype=torch.float64)
     chosen[-1, -1] = 1000.0
-    questions = each(table.question(Ask.GRADIENT, zero), table.question(Ask.GRADIENT, GridModel.of(chosen)))
+    questions = each(table.question("gradient", zero), table.question("gradient", GridModel.of(chosen)))
 
     def steal() -> None:
         told = term_of(ask_each(table, 3, questions), LAYOUT, fit.rows)
@@ -109,25 +111,25 @@ def test_a_gradient_of_one_site(tmp_path: Path) -> None:
 
     with pytest.raises(RefusedError) as refused:
         steal()
-    assert (refused.value.step, refused.value.code) == (Step.SHARE, SiteCode.SECURE_SUM)
+    assert (refused.value.step, refused.value.code) == (RoundStep.SHARE, SiteCode.SECURE_SUM)
 
 
 def test_gradients_are_refused_by_everybody(tmp_path: Path) -> None:
     table = LaterTable(tmp_path)
     table.statistics()
-    table.sum(2, *table.question(Ask.TEMPERATURE))
-    questions = each(table.question(Ask.GRADIENT, model()), table.question(Ask.GRADIENT, model(2.0)))
+    table.sum(2, *table.question("temperature"))
+    questions = each(table.question("gradient", model()), table.question("gradient", model(2.0)))
     require_refused(table, 3, questions)
-    same = table.question(Ask.GRADIENT, model(3.0))
+    same = table.question("gradient", model(3.0))
     assert len(ask_each(table, 3, each(same, same)))  # one question to all of them is no attack
 
 
 def test_penalties(tmp_path: Path) -> None:
     table = LaterTable(tmp_path)
     table.statistics()
-    table.sum(2, *table.question(Ask.TEMPERATURE))
-    sums = [table.sum(number, *table.question(Ask.GRADIENT, model(float(number)))) for number in (3, 4)]
-    body, arrays = table.question(Ask.PENALTY, model(3.0), model(4.0))
+    table.sum(2, *table.question("temperature"))
+    sums = [table.sum(number, *table.question("gradient", model(float(number)))) for number in (3, 4)]
+    body, arrays = table.question("penalty", model(3.0), model(4.0))
     arrays["sums"] = np.concatenate(sums)  # type: ignore[arg-type]
     right = {**body, "temperature": 2.0}, arrays
     require_refused(table, 5, each(right, ({**body, "temperature": 2.5}, arrays)))
@@ -140,7 +142,7 @@ def test_temperatures_about_another_sum(tmp_path: Path, head: str) -> None:
     settings = {"gradient_rounds": None, "prior": "client"} if head == "lda" else {}
     table = LaterTable(tmp_path, head=head, **settings)
     table.statistics()
-    body, arrays = table.question(Ask.TEMPERATURE)
+    body, arrays = table.question("temperature")
     other = table.total.copy()
     LAYOUT.counts(other)[0] += 1
     made_up = {**body, "sum": digest_of(other)}, {"total": other}
@@ -150,7 +152,7 @@ def test_temperatures_about_another_sum(tmp_path: Path, head: str) -> None:
 def lda_until_scale(tmp_path: Path) -> tuple[LaterTable, dict[str, Any]]:
     table = LaterTable(tmp_path, head="lda", gradient_rounds=None, prior="client")
     table.statistics()
-    table.sum(2, *table.question(Ask.TEMPERATURE))
+    table.sum(2, *table.question("temperature"))
     return table, {"ask": "scale", "sum": table.digest, "temperature": 2.0}
 
 
@@ -179,8 +181,8 @@ def test_scales_of_another_logistic_head(tmp_path: Path) -> None:
     """Weights of the head are the server's choice, as those of a gradient are."""
     table = LaterTable(tmp_path, prior="client")
     table.statistics()
-    table.sum(2, *table.question(Ask.TEMPERATURE))
-    table.sum(3, *table.question(Ask.GRADIENT, model()))
+    table.sum(2, *table.question("temperature"))
+    table.sum(3, *table.question("gradient", model()))
     rows = (WIDTH + 1) * len(CLASSES)
     settings = {"penalty": 1.0, "temperature": 1.0, "curvature": 1.0}
     body = {"ask": "scale", "sum": table.digest, **settings}
@@ -208,7 +210,7 @@ def test_the_scores_of_beta_about_another_sum(tmp_path: Path) -> None:
 def test_the_first_sum_with_words_that_only_one_site_reads(tmp_path: Path) -> None:
     """No site reads anything there yet; what a later version reads is bound all the same."""
     table = ThreeSums(tmp_path)
-    table.until(Step.HELLO)
-    keys = {s: table.ask(s, Step.KEYS, {"more": "words"} if s == VICTIM else {}).data("keys") for s in FOUR}
+    table.until(RoundStep.HELLO)
+    keys = {s: table.ask(s, RoundStep.KEYS, {"more": "words"} if s == VICTIM else {}).data("keys") for s in FOUR}
     for site in FOUR:
-        assert table.code(site, Step.SHARE, by_site("keys", keys)) is SiteCode.SECURE_SUM
+        assert table.code(site, RoundStep.SHARE, by_site("keys", keys)) is SiteCode.SECURE_SUM

@@ -13,8 +13,8 @@ import pytest
 from cryptography.hazmat.primitives.asymmetric import ec
 
 from fedhip.federation.agreement.credentials import PrivateKey, public_key_of
+from fedhip.federation.agreement.init import init
 from fedhip.federation.agreement.roster import Roster
-from fedhip.federation.agreement.setup import InitSettings, init
 from fedhip.federation.errors import FederationError
 from fedhip.federation.site.folder import open_site
 from tests.federation.attacks.coordinator import SITES, VICTIM, federation, unmask
@@ -32,12 +32,12 @@ def hand_over(fed: Path, folder: Path, roster: Roster) -> None:
     if folder.is_relative_to(fed):  # the coordinator made the folder: nobody is asked for anything
         (folder / "roster.json").write_text(roster.to_text())
         return
-    from fedhip.federation.agreement.enrolling import accept_second, fingerprint_at, second_parcel
+    from fedhip.federation.agreement.enrollment import accept_second, fingerprint_at, second_parcel
     from fedhip.federation.agreement.parcel import Parcel
-    from fedhip.federation.errors import FingerprintError
+    from fedhip.federation.errors import SetupError
 
     parcel = replace(Parcel.read(second_parcel(fed, VICTIM)), roster=roster)
-    with pytest.raises(FingerprintError, match="Take no part"):
+    with pytest.raises(SetupError, match="Take no part"):
         accept_second(parcel, folder, lambda: fingerprint_at(second_parcel(fed, "a")))
 
 
@@ -59,7 +59,7 @@ def test_two_rosters_are_noticed_by_the_fingerprint(tmp_path: Path) -> None:
 
 
 def test_a_collision_of_fingerprints_is_out_of_reach(tmp_path: Path) -> None:
-    made = init(tmp_path / "fed", InitSettings(name="study", sites=SITES, classes=["x", "y"], width=4))
+    made = init(tmp_path / "fed", name="study", sites=SITES, classes=["x", "y"], width=4)
     digits = (made.fingerprint or "").replace(" ", "")
     bits = len(digits) * math.log2(10 if digits.isdigit() else 16)
     assert bits >= 160

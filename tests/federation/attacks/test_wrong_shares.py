@@ -13,18 +13,16 @@ from typing import Any, cast
 import pytest
 from flwr.app import ConfigRecord, RecordDict
 
-from fedhip.federation.codes import ServerCode, SiteCode
 from fedhip.federation.errors import RoundError
-from fedhip.federation.secure_sum import Collector, Member, SiteDroppedError
+from fedhip.federation.secure_sum import Collector, Member, SecureSumError
 from fedhip.federation.secure_sum import member as member_module
 from fedhip.federation.secure_sum.shamir import SHARE_BYTES, split
-from fedhip.federation.server.server import Round
-from fedhip.federation.sums.later import Ask
-from fedhip.federation.transport.wire import Step, by_site
+from fedhip.federation.server.round import Round
+from fedhip.federation.status_codes import ServerCode, SiteCode
+from fedhip.federation.transport.wire import RoundStep, by_site
 from tests.federation.grid import ServerKilled
 from tests.federation.samples import EIGHT, FOUR, ONE_SUM, Trial, sum_of, vector_of
-from tests.federation.table import Table
-from tests.federation.test_site_rounds import LaterTable, model
+from tests.federation.table import LaterTable, Table, model
 
 pytestmark = pytest.mark.usefixtures("sums_only")
 
@@ -174,7 +172,7 @@ def test_where_one_site_alone_says_so_it_stays_out_itself(tmp_path: Path) -> Non
     trial.fault("changed", "c", "share", spoils("b"))
     assert trial.run().total() == sum_of(("a", "c", "d"), trial.agreement)
     assert trial.codes() == {"b": SiteCode.SHARES}
-    assert any("site 'b' says that 'c' dealt them" in line["text"] for line in trial.diary())
+    assert any("site 'b' says that 'c' dealt them" in line["text"] for line in trial.events())
 
 
 @pytest.mark.parametrize("position", [0, 2, 3])
@@ -191,7 +189,7 @@ def test_who_reveals_a_wrong_share_is_left_out(tmp_path: Path, position: int) ->
     trial.fault("changed", "c", "unmask", change)
     assert trial.run().total() == sum_of(FOUR, trial.agreement)
     assert trial.codes() == {"c": ServerCode.GARBAGE}
-    assert any("a share it revealed is not the one it was dealt" in line["text"] for line in trial.diary())
+    assert any("a share it revealed is not the one it was dealt" in line["text"] for line in trial.events())
 
 
 # A server against the sites, with the help of one of them or without.
@@ -206,19 +204,19 @@ class Unmasked(Table):
         self.reveal(FOUR)
 
     def reveal(self, sites: tuple[str, ...]) -> None:
-        self.until(Step.MASK)
+        self.until(RoundStep.MASK)
         self.collector.survivors()
         for site in sites:
-            self.collector.unmask(site, self._ok(site, Step.UNMASK, self.unmask(*sites)).data("shares"))
+            self.collector.unmask(site, self._ok(site, RoundStep.UNMASK, self.unmask(*sites)).data("shares"))
 
     def again(self, session: bytes, site: str = "a", **proofs: bytes) -> SiteCode:
         """What a site says to another session."""
         self.begin(session * 32)
-        return self.code(site, Step.HELLO, by_site("proofs", proofs) if proofs else {})
+        return self.code(site, RoundStep.HELLO, by_site("proofs", proofs) if proofs else {})
 
 
 def proof_of(collector: Collector) -> bytes:
-    with pytest.raises(SiteDroppedError):
+    with pytest.raises(SecureSumError):
         collector.result()
     return collector.proof("c")
 
@@ -255,18 +253,18 @@ def test_a_proof_is_good_for_one_more_session(tmp_path: Path, monkeypatch: pytes
     assert table.again(b"t") is SiteCode.SECOND_SUM
     for site in THREE:
         assert table.again(b"t", site, c=proof) is SiteCode.OK
-    keys = {site: table._ok(site, Step.KEYS).data("keys") for site in THREE}
+    keys = {site: table._ok(site, RoundStep.KEYS).data("keys") for site in THREE}
     for site in THREE:
         table.collector.keys(site, keys[site])
     cohort = by_site("keys", table.collector.cohort())
     for site in THREE:
-        table.collector.shares(site, table._ok(site, Step.SHARE, cohort).mapping("shares"))
+        table.collector.shares(site, table._ok(site, RoundStep.SHARE, cohort).mapping("shares"))
     for site in THREE:
-        answer = table._ok(site, Step.MASK, table.dealt(site))
+        answer = table._ok(site, RoundStep.MASK, table.dealt(site))
         table.collector.add(site, answer.array("vector"), answer.data("signature"))
     table.collector.survivors()
     for site in THREE:
-        table.collector.unmask(site, table._ok(site, Step.UNMASK, table.unmask(*THREE)).data("shares"))
+        table.collector.unmask(site, table._ok(site, RoundStep.UNMASK, table.unmask(*THREE)).data("shares"))
     table.collector.result()
     assert table.again(b"u", c=proof) is SiteCode.SECOND_SUM
     assert table.again(b"u", c=proof, b=proof) is SiteCode.SECURE_SUM
@@ -280,7 +278,7 @@ def test_there_is_no_second_session_once_a_total_was_told(tmp_path: Path, monkey
     proof = proof_of(table.collector)
     total = vector_of("b", table.trial.agreement)
     question = {"sites": list(FOUR), "beta": 1.0}
-    assert table.code("a", Step.PERSONALIZE, question, {"total": total}) is SiteCode.TOTAL
+    assert table.code("a", RoundStep.PERSONALIZE, question, {"total": total}) is SiteCode.TOTAL
     assert table.again(b"t", c=proof) is SiteCode.SECOND_SUM
     assert table.again(b"t", "b", c=proof) is SiteCode.OK
 
@@ -293,7 +291,7 @@ def test_the_cheater_is_not_in_the_sum_that_is_made_again(tmp_path: Path, monkey
     for site in FOUR:
         assert table.again(b"t", site, c=proof) is SiteCode.OK
     table._keys()
-    assert table.code("a", Step.SHARE, by_site("keys", table.collector.cohort())) is SiteCode.COHORT
+    assert table.code("a", RoundStep.SHARE, by_site("keys", table.collector.cohort())) is SiteCode.COHORT
     assert "c dealt wrong shares under this agreement before" in table.trial.log("a")
 
 
@@ -326,18 +324,18 @@ class Gradients(LaterTable):
     def __init__(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         super().__init__(tmp_path)
         self.statistics()
-        self.sum(2, *self.question(Ask.TEMPERATURE))
+        self.sum(2, *self.question("temperature"))
         with monkeypatch.context() as patch:
             deals_wrong(patch, 3)
-            collector = cast(Collector, self.sum(3, *self.question(Ask.GRADIENT, model()), until=Step.MASK))
+            collector = cast(Collector, self.sum(3, *self.question("gradient", model()), until=RoundStep.MASK))
         collector.survivors()
         for site in FOUR:
-            answer = self.ask(site, Step.UNMASK, self.unmask(*FOUR), round=3, attempt=self.attempt)
+            answer = self.ask(site, RoundStep.UNMASK, self.unmask(*FOUR), round=3, attempt=self.attempt)
             collector.unmask(site, answer.data("shares"))
         self.proof = proof_of(collector)
 
     def again(self, scale: float = 1.0, **proofs: bytes) -> tuple[dict[str, Any], dict[str, Any]]:
-        body, arrays = self.question(Ask.GRADIENT, model(scale))
+        body, arrays = self.question("gradient", model(scale))
         return {**body, **by_site("proofs", proofs)}, arrays
 
 
@@ -347,16 +345,18 @@ def test_a_sum_of_gradients_is_made_again_once_and_about_the_same_weights(
     """Other weights would be one gradient more than agreed, for each site that the server has lie for it."""
     table = Gradients(tmp_path, monkeypatch)
     proof = table.proof
-    assert table.keys("a", 3, *table.question(Ask.GRADIENT, model())) is SiteCode.ANSWERED
+    assert table.keys("a", 3, *table.question("gradient", model())) is SiteCode.ANSWERED
     assert table.keys("a", 3, *table.again(b=proof)) is SiteCode.SECURE_SUM
     assert table.keys("a", 3, *table.again(2.0, c=proof)) is SiteCode.WEIGHTS
     assert table.keys("a", 4, *table.again(2.0, c=proof)) is SiteCode.ORDER
-    table.sum(3, *table.again(c=proof), sites=THREE, until=Step.MASK)  # and asked for again, where that is broken off
+    table.sum(
+        3, *table.again(c=proof), sites=THREE, until=RoundStep.MASK
+    )  # and asked for again, where that is broken off
     assert table.keys("a", 3, *table.again(2.0)) is SiteCode.WEIGHTS
     assert table.keys("a", 3, *table.again(2.0, c=proof)) is SiteCode.WEIGHTS
     table.sum(3, *table.again(c=proof), sites=THREE)
     assert table.keys("a", 3, *table.again(c=proof)) is SiteCode.ANSWERED
-    table.sum(4, *table.question(Ask.GRADIENT, model(2.0)), sites=THREE)
+    table.sum(4, *table.question("gradient", model(2.0)), sites=THREE)
     assert "c dealt wrong shares" in table.trial.log("a")
 
 
@@ -364,9 +364,9 @@ def test_a_sum_of_gradients_is_made_again_without_the_cheater(tmp_path: Path, mo
     table = Gradients(tmp_path, monkeypatch)
     question = table.again(c=table.proof)
     of_sum: Any = {"round": 3, "attempt": 9}
-    keys = {site: table.ask(site, Step.KEYS, *question, **of_sum).data("keys") for site in FOUR}
-    assert table.code("a", Step.SHARE, by_site("keys", keys), **of_sum) is SiteCode.COHORT
-    assert table.code("a", Step.SHARE, by_site("keys", {s: keys[s] for s in "ab"}), **of_sum) is not SiteCode.OK
+    keys = {site: table.ask(site, RoundStep.KEYS, *question, **of_sum).data("keys") for site in FOUR}
+    assert table.code("a", RoundStep.SHARE, by_site("keys", keys), **of_sum) is SiteCode.COHORT
+    assert table.code("a", RoundStep.SHARE, by_site("keys", {s: keys[s] for s in "ab"}), **of_sum) is not SiteCode.OK
 
 
 def test_a_new_federation_without_the_cheater(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping
 import numpy as np
 import pytest
 
-from fedhip.federation.secure_sum import Member, Reason, StepRefusedError
+from fedhip.federation.secure_sum import Member, Reason, SecureSumError
 from fedhip.federation.secure_sum.masks import apply_masks, pair_mask_key, self_mask_key
 from fedhip.federation.secure_sum.messages import Keys, cohort_digest, decode_answer, outcome_digest, view_digest
 from fedhip.federation.secure_sum.primitives import exchange
@@ -19,7 +19,7 @@ FIVE = list("abcde")
 
 
 def refused(reason: Reason, action: Callable[..., object], *arguments: object, site: str | None = None) -> None:
-    with pytest.raises(StepRefusedError) as caught:
+    with pytest.raises(SecureSumError) as caught:
         action(*arguments)
     assert (caught.value.reason, caught.value.site) == (reason, site)
 
@@ -79,7 +79,7 @@ def tell_each_another_list(party: Party, thief: Thief) -> list[Reason]:
         fitting = {other: signed[other] for other in FIVE if lists[other] == lists[site]}
         try:
             thief.take(site, lists[site], party.unmask(site, lists[site], fitting))
-        except StepRefusedError as error:
+        except SecureSumError as error:
             refusals.append(error.reason)
     return refusals
 

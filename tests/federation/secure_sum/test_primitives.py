@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fedhip.federation.secure_sum import encoding, masks, messages
-from fedhip.federation.secure_sum.errors import Fault, Reason
+from fedhip.federation.secure_sum.errors import Reason, SecureSumError
 from fedhip.federation.secure_sum.primitives import (
     PROTOCOL,
     derive,
@@ -41,21 +41,21 @@ def test_unpack_inverts_pack(parts: list[bytes]) -> None:
 def test_what_unpacks_packs_to_the_same(data: bytes) -> None:
     try:
         parts = encoding.unpack(data)
-    except Fault:
+    except SecureSumError:
         return
     assert encoding.pack(parts) == data
 
 
 def test_a_length_beyond_the_data_is_refused_before_anything_is_made() -> None:
-    with pytest.raises(Fault):
+    with pytest.raises(SecureSumError):
         encoding.unpack((2**63).to_bytes(8, "little") + b"x")
 
 
 @pytest.mark.parametrize("names", [[b"b", b"a"], [b"a", b"a"], [b"\xff", b"a"]])
 def test_mappings_have_one_order(names: list[bytes]) -> None:
-    with pytest.raises(Fault):
+    with pytest.raises(SecureSumError):
         encoding.unpack_mapping(framed(*(part for name in names for part in (name, b"x"))))
-    with pytest.raises(Fault):
+    with pytest.raises(SecureSumError):
         encoding.unpack_mapping(framed(b"a"))
 
 
@@ -115,14 +115,14 @@ def test_what_is_sealed_opens_only_whole_and_with_its_header(change: Callable[[b
         (KEY, sealed, b"other"),
         (bytes(32), sealed, b"header"),
     ]:
-        with pytest.raises(Fault) as caught:
+        with pytest.raises(SecureSumError) as caught:
             unseal(key, data, header)
         assert caught.value.reason is Reason.NOT_OPENED
 
 
 def test_keys_of_low_order_are_refused() -> None:
     for low in (bytes(32), b"\1" + bytes(31)):
-        with pytest.raises(Fault) as caught:
+        with pytest.raises(SecureSumError) as caught:
             require_usable(low)
         assert caught.value.reason is Reason.BAD_KEY
     assert exchange(KEY, public_of(bytes(32))) == exchange(bytes(32), public_of(KEY))

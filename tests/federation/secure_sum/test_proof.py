@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from fedhip.federation.secure_sum import Reason, SiteDroppedError, StepRefusedError
+from fedhip.federation.secure_sum import Reason, SecureSumError
 from fedhip.federation.secure_sum.deal import Deal, encode_proof
 from fedhip.federation.secure_sum.encoding import pack, unpack
 from fedhip.federation.secure_sum.shamir import PRIME, SHARE_BYTES
@@ -36,7 +36,7 @@ def unmasked(monkeypatch: pytest.MonkeyPatch, which: int | None, gone: str = "")
 
 
 def refused(party: Party, proof: bytes, reason: Reason, dealer: str = LIAR) -> None:
-    with pytest.raises(StepRefusedError) as caught:
+    with pytest.raises(SecureSumError) as caught:
         party.member("a").require_proof(dealer, proof)
     assert (caught.value.reason, caught.value.site) == (reason, dealer)
 
@@ -45,7 +45,7 @@ def refused(party: Party, proof: bytes, reason: Reason, dealer: str = LIAR) -> N
 def test_everybody_can_check_it(monkeypatch: pytest.MonkeyPatch, which: int, gone: str) -> None:
     party = unmasked(monkeypatch, which, gone)
     party.restart_server()
-    with pytest.raises(SiteDroppedError, match=f"site '{LIAR}'.*do not yield what it announced"):
+    with pytest.raises(SecureSumError, match=f"site '{LIAR}'.*do not yield what it announced"):
         party.collector.result()
     proof = party.collector.proof(LIAR)
     for site in set(FIVE) - {LIAR}:
@@ -104,7 +104,7 @@ def test_the_server_takes_no_deal_that_does_not_fit(monkeypatch: pytest.MonkeyPa
         return replace(other, signature=signer("a")(other.signed(TERMS))).encode(TERMS)
 
     for change in ({"mask": bytes(32)}, {"commitment": bytes(32)}, {"shares": bytes(len(deal.shares))}):
-        with pytest.raises(SiteDroppedError) as caught:
+        with pytest.raises(SecureSumError) as caught:
             party.collector.shares("a", sealed | {"a": signed(**change)})
         assert caught.value.reason is Reason.OTHER_DEAL
     party.collector.shares("a", sealed | {"a": signed()})

@@ -9,7 +9,7 @@ from math import prod
 
 import pytest
 
-from fedhip.federation.secure_sum.errors import Fault
+from fedhip.federation.secure_sum.errors import SecureSumError
 from fedhip.federation.secure_sum.shamir import PRIME, SHARE_BYTES, combine, element, evaluate, split, weights_at_zero
 
 SECRET = bytes(range(200, 232))
@@ -87,5 +87,5 @@ def test_coefficients_are_fresh_and_fill_the_field(monkeypatch: pytest.MonkeyPat
     "share", [b"", bytes(SHARE_BYTES - 1), bytes(SHARE_BYTES + 1), PRIME.to_bytes(SHARE_BYTES, "little"), b"\xff" * 66]
 )
 def test_a_share_has_one_encoding(share: bytes) -> None:
-    with pytest.raises(Fault):
+    with pytest.raises(SecureSumError):
         element(share)

@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 from PIL import Image
 
-from fedhip.core.path import DEFAULT_ALPHAS
+from fedhip.core.ridge.path import DEFAULT_ALPHAS
 from fedhip.runs.report import RunRecord
 
 CONFIG = """\

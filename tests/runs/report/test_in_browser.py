@@ -13,6 +13,8 @@ import pytest
 from fedhip.runs.report import RunRecord, render_report
 from tests.runs.report.records import make_record, untrained
 
+pytestmark = pytest.mark.usefixtures("pictures")
+
 FLAGS = (
     "--headless=new", "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run",
     "--disable-background-networking", "--disable-component-update", "--disable-sync",

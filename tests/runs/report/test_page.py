@@ -14,11 +14,13 @@ from typing import Any
 import numpy as np
 import pytest
 
-from fedhip.data.errors import MissingExtraError
+from fedhip.errors import MissingExtraError
 from fedhip.runs.report import RunRecord, render_report
 from fedhip.runs.report.comparison import compare
 from fedhip.runs.report.findings import read_runs, skew, thirds
 from tests.runs.report.records import METHODS, make_record, untrained
+
+pytestmark = pytest.mark.usefixtures("pictures")
 
 VOID = {"meta", "img", "br", "link", "input", "hr"}
 

@@ -26,7 +26,7 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
 from fedhip.federation.agreement.names import shown
-from fedhip.federation.errors import CredentialError, FederationExistsError, OpenKeyError
+from fedhip.federation.errors import SetupError
 from fedhip.utils import files
 
 PrivateKey = ec.EllipticCurvePrivateKey
@@ -53,7 +53,7 @@ def make_site_key(path: str | Path) -> bytes:
     public_path = path.with_name(f"{path.name}.pub")
     for place in (path, public_path):
         if place.exists() or place.is_symlink():
-            raise FederationExistsError(f"{place} exists; choose another name: a key is never replaced")
+            raise SetupError(f"{place} exists; choose another name: a key is never replaced")
     private = ec.generate_private_key(ec.SECP384R1())
     public = public_key_of(private)
     write_private(
@@ -73,46 +73,37 @@ def make_site_key(path: str | Path) -> bytes:
 def read_private_key(path: str | Path) -> PrivateKey:
     """A site's private key, if nobody else can read it and the engine can use it."""
     path = Path(path)
-    data = _key_bytes(path, private=True)
+    data = _key_bytes(path)
     mode = stat.S_IMODE(path.stat().st_mode)
     if mode & 0o077:
-        raise OpenKeyError(f"others can read the private key {path} (mode {mode:04o}); run: chmod 600 {path}")
+        raise SetupError(f"others can read the private key {path} (mode {mode:04o}); run: chmod 600 {path}")
     if not data.startswith(b"-----BEGIN OPENSSH PRIVATE KEY-----"):
-        raise CredentialError(f"{path} is not a private key in OpenSSH's format; {_MAKE}")
+        raise SetupError(f"{path} is not a private key in OpenSSH's format; {_MAKE}")
     try:
         key = serialization.load_ssh_private_key(data, password=None)
     except TypeError:
-        raise CredentialError(
+        raise SetupError(
             f"the private key {path} has a passphrase, which a site that runs by itself cannot be asked for; "
             f"take it off with: ssh-keygen -p -f {path}"
         ) from None
     except (ValueError, UnsupportedAlgorithm):
-        raise CredentialError(f"the private key {path} is damaged; restore it from a copy") from None
+        raise SetupError(f"the private key {path} is damaged; restore it from a copy") from None
     if not isinstance(key, ec.EllipticCurvePrivateKey) or not isinstance(key.curve, ec.SECP384R1):
-        raise CredentialError(f"the private key {path} is not of the kind EC P-384; {_MAKE}")
+        raise SetupError(f"the private key {path} is not of the kind EC P-384; {_MAKE}")
     return key
-
-
-def read_public_key(path: str | Path) -> bytes:
-    """A site's public key from its file, without the comment."""
-    path = Path(path)
-    try:
-        return require_public_key(_key_bytes(path, private=False))
-    except CredentialError as error:
-        raise CredentialError(f"{path}: {error}") from None
 
 
 def require_public_key(text: bytes) -> bytes:
     """`ecdsa-sha2-nistp384 AAAA…` without a comment, if it is such a key."""
     parts = text.split()
     if text.lstrip().startswith(b"-----BEGIN"):
-        raise CredentialError("this is not a public key, and may be a private one; give the file that ends in .pub")
+        raise SetupError("this is not a public key, and may be a private one; give the file that ends in .pub")
     if len(parts) < 2 or parts[0] != _ALGORITHM:
-        raise CredentialError(f"the public key is not of the kind {_ALGORITHM.decode()}; {_MAKE}")
+        raise SetupError(f"the public key is not of the kind {_ALGORITHM.decode()}; {_MAKE}")
     try:
         key = serialization.load_ssh_public_key(b" ".join(parts[:2]))
     except (ValueError, UnsupportedAlgorithm):
-        raise CredentialError("the public key is damaged; get it again") from None
+        raise SetupError("the public key is damaged; get it again") from None
     # Written anew, so that one key has one form.
     return key.public_bytes(serialization.Encoding.OpenSSH, serialization.PublicFormat.OpenSSH)
 
@@ -143,7 +134,7 @@ def fingerprint(public: bytes) -> str:
     try:
         blob = base64.b64decode(public.split()[1], validate=True)
     except (IndexError, binascii.Error):
-        raise CredentialError("this is not a public key; give the contents of a file that ends in .pub") from None
+        raise SetupError("this is not a public key; give the contents of a file that ends in .pub") from None
     return "SHA256:" + base64.b64encode(hashlib.sha256(blob).digest()).decode().rstrip("=")
 
 
@@ -221,7 +212,7 @@ def _certificate(path: Path) -> x509.Certificate:
     try:
         return x509.load_pem_x509_certificate(path.read_bytes())
     except ValueError as error:
-        raise CredentialError(f"{path} is no certificate ({error}); name the hosts with --host") from None
+        raise SetupError(f"{path} is no certificate ({error}); name the hosts with --host") from None
 
 
 def _hosts_of(certificate: x509.Certificate) -> list[str]:
@@ -236,9 +227,9 @@ def read_authority(path: str | Path) -> x509.Certificate:
     try:
         data = path.read_bytes()
     except FileNotFoundError:
-        raise CredentialError(f"there is no file {path}; {_AGAIN}") from None
+        raise SetupError(f"there is no file {path}; {_AGAIN}") from None
     except OSError as error:
-        raise CredentialError(f"{path} cannot be read ({error.strerror}); {_AGAIN}") from None
+        raise SetupError(f"{path} cannot be read ({error.strerror}); {_AGAIN}") from None
     return authority_of(data, str(path))
 
 
@@ -248,11 +239,11 @@ def authority_of(pem: bytes, where: str) -> x509.Certificate:
         certificate = x509.load_pem_x509_certificate(pem)
         constraints = certificate.extensions.get_extension_for_class(x509.BasicConstraints).value
     except (ValueError, UnsupportedAlgorithm):
-        raise CredentialError(f"{where} is not a certificate; {_AGAIN}") from None
+        raise SetupError(f"{where} is not a certificate; {_AGAIN}") from None
     except x509.ExtensionNotFound:
         constraints = None
     if constraints is None or not constraints.ca:
-        raise CredentialError(f"{where} is not the certificate of an authority; {_AGAIN}")
+        raise SetupError(f"{where} is not the certificate of an authority; {_AGAIN}")
     require_valid_today(certificate, where)
     return certificate
 
@@ -261,7 +252,7 @@ def require_valid_today(certificate: x509.Certificate, path: Path | str) -> None
     """Refuse a certificate before its time and after it."""
     start, end = certificate.not_valid_before_utc, certificate.not_valid_after_utc
     if not start <= _now() <= end:
-        raise CredentialError(
+        raise SetupError(
             f"the certificate {path} is valid from {start:%Y-%m-%d} to {end:%Y-%m-%d}, and today is {_now():%Y-%m-%d}; "
             "have it renewed, or set the clock right"
         )
@@ -276,7 +267,7 @@ def require_host(host: str) -> str:
     labels = host.split(".")
     # A last label of digits is meant as an address, and clients take it for one.
     if len(host) > 253 or not all(map(_LABEL.fullmatch, labels)) or labels[-1].isdigit():
-        raise CredentialError(
+        raise SetupError(
             f"host is {shown(host)}; give a name such as server.example.org or an address such as 192.0.2.7, "
             "without a port"
         )
@@ -296,38 +287,37 @@ def write_private(path: Path, data: bytes) -> None:
     try:
         files.write_private(path, data, new=True)
     except FileExistsError:
-        raise FederationExistsError(f"{path} exists; choose another place: a key is never replaced") from None
+        raise SetupError(f"{path} exists; choose another place: a key is never replaced") from None
     except OSError as error:
         if error.errno in (errno.ENOSPC, errno.EDQUOT):
             raise
-        raise CredentialError(f"{path} cannot be written ({error.strerror}); choose another place") from None
+        raise SetupError(f"{path} cannot be written ({error.strerror}); choose another place") from None
 
 
 _PEM = serialization.Encoding.PEM
 
 
-def _key_bytes(path: Path, *, private: bool) -> bytes:
-    remedy = _MAKE if private else "give the file that ends in .pub"
+def _key_bytes(path: Path) -> bytes:
     try:
         with path.open("rb") as file:
             data = file.read(_LARGEST_KEY + 1)
     except FileNotFoundError:
-        raise CredentialError(f"there is no key file {path}; {remedy}") from None
+        raise SetupError(f"there is no key file {path}; {_MAKE}") from None
     except OSError as error:
-        raise CredentialError(f"the key file {path} cannot be read ({error.strerror}); {remedy}") from None
+        raise SetupError(f"the key file {path} cannot be read ({error.strerror}); {_MAKE}") from None
     if len(data) > _LARGEST_KEY:
-        raise CredentialError(f"{path} is too large for a key; {remedy}")
+        raise SetupError(f"{path} is too large for a key; {_MAKE}")
     return data
 
 
 def _authority_key(path: Path, authority: x509.Certificate) -> PrivateKey:
-    data = _key_bytes(path, private=True)
+    data = _key_bytes(path)
     try:
         key = serialization.load_pem_private_key(data, password=None)
     except (ValueError, TypeError, UnsupportedAlgorithm):
-        raise CredentialError(f"{path} is not the key of an authority; restore it from a copy") from None
+        raise SetupError(f"{path} is not the key of an authority; restore it from a copy") from None
     if not isinstance(key, ec.EllipticCurvePrivateKey) or key.public_key() != authority.public_key():
-        raise CredentialError(f"{path} does not belong to ca.crt beside it; restore both from a copy")
+        raise SetupError(f"{path} does not belong to ca.crt beside it; restore both from a copy")
     return key
 
 
@@ -388,7 +378,7 @@ def _pem(key: PrivateKey) -> bytes:
 
 def _days(days: object) -> int:
     if isinstance(days, bool) or not isinstance(days, int) or not 1 <= days <= 7300:
-        raise CredentialError(f"days is {days!r}; give a whole number from 1 to 7300")
+        raise SetupError(f"days is {days!r}; give a whole number from 1 to 7300")
     return days
 
 

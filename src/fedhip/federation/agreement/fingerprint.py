@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 from cryptography.hazmat.primitives.hashes import SHA256
 
 from fedhip.federation.agreement.names import shown
-from fedhip.federation.errors import FingerprintError
+from fedhip.federation.errors import SetupError
 
 if TYPE_CHECKING:
     from cryptography.x509 import Certificate
@@ -37,32 +37,32 @@ def fingerprint_of(agreement: Agreement, roster: Roster, authority: Certificate)
     return " ".join(digits[at : at + DIGITS] for at in range(0, len(digits), DIGITS))
 
 
-def require_fingerprint(told: str, here: str) -> None:
+def require_fingerprint(given: str, here: str) -> None:
     """Refuse what another site told if it is not the one here; a group that differs is named by its place."""
-    groups = _groups(told)
+    groups = _groups(given)
     differ = [str(place) for place, pair in enumerate(zip(groups, here.split(), strict=True), 1) if pair[0] != pair[1]]
     if not differ:
         return
     if len(differ) <= _MISTYPED:
         which = f"group {differ[0]} differs" if len(differ) == 1 else f"groups {', '.join(differ)} differ"
-        raise FingerprintError(f"{which} from the fingerprint here; have it read again, slowly, and type it anew")
-    raise FingerprintError(
+        raise SetupError(f"{which} from the fingerprint here; have it read again, slowly, and type it anew")
+    raise SetupError(
         f"{len(differ)} of {GROUPS} groups differ from the fingerprint here: the two sites were given different "
         "agreements, keys or authorities. Take no part, and tell the other sites"
     )
 
 
-def _groups(told: str) -> list[str]:
+def _groups(given: str) -> list[str]:
     """What was typed, in groups; blanks and hyphens may stand anywhere."""
-    words = re.split(r"[\s-]+", told.strip())
+    words = re.split(r"[\s-]+", given.strip())
     if len(words) == GROUPS:
         for place, word in enumerate(words, 1):
             if not re.fullmatch(f"[0-9]{{{DIGITS}}}", word):
-                raise FingerprintError(f"group {place} is {shown(word)}; {_FORM}")
+                raise SetupError(f"group {place} is {shown(word)}; {_FORM}")
         return words
     digits = "".join(words)
     if not re.fullmatch("[0-9]*", digits):
-        raise FingerprintError(f"{shown(told)} is no fingerprint; {_FORM}")
+        raise SetupError(f"{shown(given)} is no fingerprint; {_FORM}")
     if len(digits) != GROUPS * DIGITS:
-        raise FingerprintError(f"{len(digits)} digits were told, and there are {GROUPS * DIGITS}; {_FORM}")
+        raise SetupError(f"{len(digits)} digits were told, and there are {GROUPS * DIGITS}; {_FORM}")
     return [digits[at : at + DIGITS] for at in range(0, len(digits), DIGITS)]

@@ -6,7 +6,8 @@ import re
 import unicodedata
 from collections.abc import Iterable, Mapping, Sequence
 
-from fedhip.federation.errors import AgreementError, ClassNameError, SiteNameError
+from fedhip.federation.errors import SetupError
+from fedhip.federation.status_codes import SiteCode, SiteRefusalError
 from fedhip.utils.nearest import did_you_mean
 from fedhip.utils.text import readable
 
@@ -19,14 +20,14 @@ _RULE = f"use letters a to z, digits, '.', '_' and '-', at most {LONGEST}, the f
 def require_federation_name(name: object) -> str:
     """The name, if a federation can have it."""
     if not isinstance(name, str) or not _NAME.fullmatch(name):
-        raise AgreementError(f"name is {shown(name)}; {_RULE}")
+        raise SetupError(f"name is {shown(name)}; {_RULE}")
     return name
 
 
 def require_site_name(name: object) -> str:
     """The name, if a site can have it."""
     if not isinstance(name, str) or not _NAME.fullmatch(name):
-        raise SiteNameError(f"a site cannot be called {shown(name)}; {_RULE}")
+        raise SetupError(f"a site cannot be called {shown(name)}; {_RULE}")
     return name
 
 
@@ -36,12 +37,12 @@ def require_site_names(names: Iterable[object]) -> tuple[str, ...]:
     seen: dict[str, str] = {}
     for name in checked:
         if (other := seen.get(name.lower())) == name:
-            raise SiteNameError(f"the site {name!r} is there twice; give each site once")
+            raise SetupError(f"the site {name!r} is there twice; give each site once")
         if other is not None:
-            raise SiteNameError(f"the sites {other!r} and {name!r} differ only in case; rename one of them")
+            raise SetupError(f"the sites {other!r} and {name!r} differ only in case; rename one of them")
         seen[name.lower()] = name
     if len(checked) < 2:
-        raise SiteNameError(f"sites are {list(checked)}; a federation needs at least two")
+        raise SetupError(f"sites are {list(checked)}; a federation needs at least two")
     return checked
 
 
@@ -50,14 +51,14 @@ def require_class_names(names: Iterable[object]) -> tuple[str, ...]:
     checked: dict[str, str] = {}
     for name in names:
         if not isinstance(name, str) or not name or not name.isprintable() or name != name.strip():
-            raise ClassNameError(
+            raise SetupError(
                 f"a class cannot be called {shown(name)}; use visible characters, without spaces at the ends"
             )
         if same_class(name) in checked:
-            raise ClassNameError(f"the class {name!r} is there twice; give each class once")
+            raise SetupError(f"the class {name!r} is there twice; give each class once")
         checked[same_class(name)] = name
     if len(checked) < 2:
-        raise ClassNameError(f"the classes are {list(checked.values())}; give at least two")
+        raise SetupError(f"the classes are {list(checked.values())}; give at least two")
     return tuple(checked.values())
 
 
@@ -75,9 +76,10 @@ def class_positions(own: Sequence[str], agreed: Sequence[str], mapping: Mapping[
         target = renamed.get(same_class(name), name)
         if same_class(target) not in positions:
             guess = near(target, agreed)
-            raise ClassNameError(
+            raise SiteRefusalError(
+                SiteCode.CLASSES,
                 f"the class {shown(name)} is none of the {len(agreed)} agreed ones{guess}; rename it, or map it in "
-                "site.toml under [class_names]"
+                "site.toml under [class_names]",
             )
         found.append(positions[same_class(target)])
     return tuple(found)

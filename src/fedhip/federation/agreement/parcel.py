@@ -33,7 +33,7 @@ from fedhip.federation.agreement.credentials import (
 from fedhip.federation.agreement.fingerprint import fingerprint_of
 from fedhip.federation.agreement.names import shown
 from fedhip.federation.agreement.roster import Roster, once
-from fedhip.federation.errors import FederationError, ParcelError
+from fedhip.federation.errors import FederationError, SetupError
 from fedhip.federation.site.folder import parse_address
 from fedhip.utils.text import json_text
 
@@ -57,7 +57,7 @@ class Parcel:
     def fingerprint(self) -> str:
         """What the sites compare by telephone."""
         if self.roster is None:
-            raise ParcelError("the first parcel has no fingerprint: the sites' keys are not in it. Wait for the second")
+            raise SetupError("the first parcel has no fingerprint: the sites' keys are not in it. Wait for the second")
         return fingerprint_of(self.agreement, self.roster, self.authority)
 
     @classmethod
@@ -67,7 +67,7 @@ class Parcel:
         content = _read(Path(path), "parcel", fields, optional=("roster",))
         try:
             if _checksum(content) != content["sha256"]:
-                raise ParcelError(f"it was altered or damaged on its way; {_AGAIN}")
+                raise SetupError(f"it was altered or damaged on its way; {_AGAIN}")
             agreement = Agreement.from_text(content["agreement"], "the agreement")
             roster = None
             if "roster" in content:
@@ -82,7 +82,7 @@ class Parcel:
                 roster,
             )
         except FederationError as error:
-            raise ParcelError(f"{path}: {error}") from None
+            raise SetupError(f"{path}: {error}") from None
 
     def to_text(self) -> str:
         """The file."""
@@ -100,7 +100,7 @@ class Parcel:
 
 
 @dataclass(frozen=True)
-class Reply:
+class EnrollmentReply:
     """A site's public key, and that its owner accepted the agreement of this digest."""
 
     federation: str
@@ -129,9 +129,9 @@ class Reply:
                 signature = b""
             found = cls(content["federation"], content["site"], content["agreement"], key, signature)
             if _checksum(content) != content["sha256"] or not verify(key, signature, found._statement()):
-                raise ParcelError(f"it was altered or damaged on its way; {_AGAIN}")
+                raise SetupError(f"it was altered or damaged on its way; {_AGAIN}")
         except FederationError as error:
-            raise ParcelError(f"{path}: {error}") from None
+            raise SetupError(f"{path}: {error}") from None
         return found
 
     def to_text(self) -> str:
@@ -156,15 +156,15 @@ def _read(path: Path, kind: str, fields: Iterable[str], optional: Iterable[str] 
     """The texts of a file of this kind, and of this version of its format."""
     try:
         if path.is_dir():
-            raise ParcelError(f"{path} is a folder; give the file that was sent, {_NAMES[kind]}")
+            raise SetupError(f"{path} is a folder; give the file that was sent, {_NAMES[kind]}")
         with path.open("rb") as file:
             data = file.read(_LARGEST + 1)
     except FileNotFoundError:
-        raise ParcelError(f"there is no file {path}; give {_NAMES[kind]}") from None
+        raise SetupError(f"there is no file {path}; give {_NAMES[kind]}") from None
     except OSError as error:
-        raise ParcelError(f"{path} cannot be read ({error.strerror}); {_AGAIN}") from None
+        raise SetupError(f"{path} cannot be read ({error.strerror}); {_AGAIN}") from None
     if len(data) > _LARGEST:
-        raise ParcelError(f"{path} is larger than {_LARGEST >> 20} MB; it is not {_NAMES[kind]}")
+        raise SetupError(f"{path} is larger than {_LARGEST >> 20} MB; it is not {_NAMES[kind]}")
     try:
         content = json.loads(data.decode("utf-8"), object_pairs_hook=once)
     except (ValueError, RecursionError):
@@ -172,16 +172,16 @@ def _read(path: Path, kind: str, fields: Iterable[str], optional: Iterable[str] 
     found = content.get("fedhip") if isinstance(content, dict) else None
     if not isinstance(content, dict) or found != kind:
         other = f"{_NAMES[found]}, and not " if isinstance(found, str) and found in _NAMES else "not "
-        raise ParcelError(f"{path} is {other}{_NAMES[kind]}; give the file that was sent")
+        raise SetupError(f"{path} is {other}{_NAMES[kind]}; give the file that was sent")
     schema = content.get("schema")
     if schema != SCHEMA or isinstance(schema, bool):
-        raise ParcelError(
+        raise SetupError(
             f"{path} has schema {shown(schema)}, and this fedhip reads {SCHEMA}; use the same version on all machines"
         )
     needed = {"fedhip", "schema", "sha256", *fields}
     texts = [value for key, value in content.items() if key != "schema"]
     if not needed <= content.keys() <= needed | set(optional) or not all(isinstance(text, str) for text in texts):
-        raise ParcelError(f"{path} lacks a part or has one too many; {_AGAIN}")
+        raise SetupError(f"{path} lacks a part or has one too many; {_AGAIN}")
     return content
 
 

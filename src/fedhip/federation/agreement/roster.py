@@ -6,7 +6,6 @@ its fingerprint, together with that of the agreement, is compared by telephone (
 
 from __future__ import annotations
 
-import hashlib
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -14,14 +13,14 @@ from pathlib import Path
 from typing import Any, Self
 
 from fedhip.federation.agreement.credentials import require_public_key
+from fedhip.federation.agreement.fields import LARGEST_FILE, digest_of, require_schema
 from fedhip.federation.agreement.names import require_federation_name, require_site_names, shown
-from fedhip.federation.errors import CredentialError, FederationError, RosterError
+from fedhip.federation.errors import FederationError, SetupError
 from fedhip.utils.text import json_text
 
 SCHEMA = 1
 FILE = "roster.json"
 
-_LARGEST_FILE = 8 << 20
 _REMEDY = f"get {FILE} from the coordinator again"
 
 
@@ -39,10 +38,10 @@ class Roster:
         for name in names:
             try:
                 key = require_public_key(self.keys[name])
-            except CredentialError as error:
-                raise RosterError(f"site {name!r}: {error}") from None
+            except SetupError as error:
+                raise SetupError(f"site {name!r}: {error}") from None
             if twin := next((other for other, known in keys.items() if known == key), None):
-                raise RosterError(f"the sites {twin!r} and {name!r} have the same key; each site needs its own")
+                raise SetupError(f"the sites {twin!r} and {name!r} have the same key; each site needs its own")
             keys[name] = key
         object.__setattr__(self, "keys", keys)
 
@@ -57,13 +56,13 @@ class Roster:
         path = Path(path)
         try:
             with path.open("rb") as file:
-                data = file.read(_LARGEST_FILE + 1)
+                data = file.read(LARGEST_FILE + 1)
         except FileNotFoundError:
-            raise RosterError(f"there is no file {path}; {_REMEDY}") from None
+            raise SetupError(f"there is no file {path}; {_REMEDY}") from None
         except OSError as error:
-            raise RosterError(f"{path} cannot be read ({error.strerror}); {_REMEDY}") from None
-        if len(data) > _LARGEST_FILE:
-            raise RosterError(f"{path} is larger than {_LARGEST_FILE >> 20} MB; {_REMEDY}")
+            raise SetupError(f"{path} cannot be read ({error.strerror}); {_REMEDY}") from None
+        if len(data) > LARGEST_FILE:
+            raise SetupError(f"{path} is larger than {LARGEST_FILE >> 20} MB; {_REMEDY}")
         return cls.from_text(data, str(path))
 
     @classmethod
@@ -72,11 +71,11 @@ class Roster:
         try:
             content = json.loads(data.decode("utf-8"), object_pairs_hook=once)
         except (ValueError, RecursionError) as error:
-            raise RosterError(f"{where} is not a roster ({error}); {_REMEDY}") from None
+            raise SetupError(f"{where} is not a roster ({error}); {_REMEDY}") from None
         try:
             return cls(*_parts(content))
         except FederationError as error:
-            raise RosterError(f"{where}: {error}") from None
+            raise SetupError(f"{where}: {error}") from None
 
     def to_text(self) -> str:
         """roster.json."""
@@ -84,8 +83,7 @@ class Roster:
 
     def digest(self) -> str:
         """SHA-256 of names and keys, in one form whatever the file looks like."""
-        text = json.dumps(self._content(), sort_keys=True, separators=(",", ":"))
-        return hashlib.sha256(b"fedhip.roster\n" + text.encode("ascii")).hexdigest()
+        return digest_of("roster", self._content())
 
     def owner(self, public: bytes) -> str | None:
         """The site that has this key."""
@@ -98,18 +96,15 @@ class Roster:
 
 def _parts(content: Any) -> tuple[str, dict[str, bytes]]:
     if not isinstance(content, dict) or set(content) != {"schema", "federation", "sites"}:
-        raise RosterError("it has not the keys 'schema', 'federation' and 'sites'; get the file again")
-    if content["schema"] != SCHEMA or isinstance(content["schema"], bool):
-        raise RosterError(
-            f"it has schema {shown(content['schema'])}, and this fedhip reads {SCHEMA}; use the version that wrote it"
-        )
+        raise SetupError("it has not the keys 'schema', 'federation' and 'sites'; get the file again")
+    require_schema(content["schema"], SCHEMA, "it")
     sites = content["sites"]
     if not isinstance(sites, dict):
-        raise RosterError(f"'sites' is {shown(sites)}; get the file again")
+        raise SetupError(f"'sites' is {shown(sites)}; get the file again")
     keys = {}
     for name, entry in sites.items():
         if not isinstance(entry, dict) or set(entry) != {"key"} or not isinstance(entry["key"], str):
-            raise RosterError(f"site {shown(name)} has not just one text 'key'; get the file again")
+            raise SetupError(f"site {shown(name)} has not just one text 'key'; get the file again")
         keys[name] = entry["key"].encode("utf-8", "surrogatepass")
     return content["federation"], keys
 

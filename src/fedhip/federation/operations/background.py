@@ -14,9 +14,9 @@ from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from fedhip.core.errors import FedHiPError
+from fedhip.errors import FedHiPError
 from fedhip.federation.operations import joining, serving
-from fedhip.federation.operations.places import ServerPlace, State, command
+from fedhip.federation.operations.paths import ServerPaths, StatePaths, command
 from fedhip.federation.operations.supervisor import detach
 from fedhip.federation.transport.engine import module
 
@@ -31,31 +31,31 @@ def say(text: str) -> None:
 
 
 @contextlib.contextmanager
-def until_told() -> Iterator[threading.Event]:
+def until_stopped() -> Iterator[threading.Event]:
     """An event that Ctrl-C, a closed terminal or `stop` sets; afterwards signals are what they were."""
-    told = threading.Event()
+    stopped = threading.Event()
     numbers = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
-    before = {number: signal.signal(number, lambda *_: told.set()) for number in numbers}
+    before = {number: signal.signal(number, lambda *_: stopped.set()) for number in numbers}
     try:
-        yield told
+        yield stopped
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)
 
 
 def serve(folder: str, bind: str | None, port: int | None, proxy: bool) -> None:
-    """Run the server until told to end."""
-    place = ServerPlace.open(folder)
-    with until_told() as told:
-        serving.serve(place, serving.door_of(place, bind, port), say=say, stop=told, with_proxy=proxy)
+    """Run the server until it is stopped."""
+    paths = ServerPaths.open(folder)
+    with until_stopped() as stopped:
+        serving.serve(paths, serving.endpoint_of(paths, bind, port), say=say, stop=stopped, with_proxy=proxy)
     say("the server is stopped")
 
 
 def site(folder: str, settings: dict[str, str], app: str | None = None) -> None:
-    """Run a site until told to end."""
+    """Run a site until it is stopped."""
     chosen = {} if app is None else {"app": Path(app)}
-    with until_told() as told:
-        joining.join(Path(folder), settings, say=say, stop=told, **chosen)
+    with until_stopped() as stopped:
+        joining.join(Path(folder), settings, say=say, stop=stopped, **chosen)
     say("the site has left")
 
 
@@ -65,14 +65,14 @@ _DO: dict[str, Callable[..., None]] = {"serve": serve, "site": site}
 def apart(name: str, settings: Mapping[str, Any]) -> str:
     """Start `serve` or `site` as a program that outlives this one; what it said when it was ready."""
     folder = Path(settings["folder"])
-    state = State(folder / "state")
+    state = StatePaths(folder / "state")
     words = module("fedhip.federation.operations.background", name, json.dumps(settings))
     said = detach(name, words, state=state, log=state.log(name), seconds=_READY[name])
     return said.replace("Ctrl-C", command("stop", folder))
 
 
 def main(name: str, settings: str) -> int:
-    """Do as told; a reason for failure is the last line of the log."""
+    """Do it; a reason for failure is the last line of the log."""
     try:
         _DO[name](**json.loads(settings))
     except (FedHiPError, OSError) as error:

@@ -9,9 +9,9 @@ import threading
 import time
 from pathlib import Path
 
-from fedhip.federation.errors import CredentialError, EngineError
-from fedhip.federation.operations import started
-from fedhip.federation.operations.places import State, command
+from fedhip.federation.errors import EngineError, SetupError
+from fedhip.federation.operations import process_registry
+from fedhip.federation.operations.paths import StatePaths, command
 from fedhip.federation.operations.supervisor import Program, Say, Supervisor, alone, since, size, why, write_json
 from fedhip.federation.site.folder import CONNECTION, SiteFolder, open_site, parse_address
 from fedhip.federation.transport import engine
@@ -26,12 +26,12 @@ def join(folder: Path, settings: dict[str, str], *, say: Say, stop: threading.Ev
     """Run a site's node until `stop`. `settings` go to the client app: where the rows lie, where results go."""
     engine.require_engine()
     site = open_site(folder)
-    state = State(site.path / "state")
+    state = StatePaths(site.path / "state")
     with alone(state.lock, f"site {site.name!r} runs already on this machine; end it: {command('stop', folder)}"):
-        started.end(started.others(state.pids), state.pids)
+        process_registry.end(process_registry.others(state.pids), state.pids)
         state.ready.unlink(missing_ok=True)
         state.prepare()
-        started.record(state.pids, "site", os.getpid())
+        process_registry.record(state.pids, "site", os.getpid())
         config = state.path / "node.toml"
         write_private(config, write_toml({"site-folder": str(site.path), **settings}).encode())
         supervisor = Supervisor(state.pids, engine.environment(state.home), say, stop)
@@ -50,7 +50,7 @@ def join(folder: Path, settings: dict[str, str], *, say: Say, stop: threading.Ev
             (state.pids / "site.json").unlink(missing_ok=True)
 
 
-def _start_node(site: SiteFolder, state: State, config: Path, supervisor: Supervisor, say: Say, app: Path) -> None:
+def _start_node(site: SiteFolder, state: StatePaths, config: Path, supervisor: Supervisor, say: Say, app: Path) -> None:
     """Start node and SuperExec; wait while the server still counts on a process of this site that has gone."""
     deadline = time.monotonic() + LAPSE
     node = Program("node", lambda: [], state.log("node"))
@@ -110,12 +110,12 @@ def greet(site: SiteFolder, say: Say) -> None:
             context.wrap_socket(plain, server_hostname=host).close()
     except ssl.SSLCertVerificationError as error:
         reason = error.verify_message
-        raise CredentialError(
+        raise SetupError(
             f"the server at {site.address} is not trusted: {reason}. Compare ca.crt with the coordinator's; if its "
             "certificate is out of date or has another name, the coordinator makes a new one"
         ) from error
     except ssl.SSLError as error:
-        raise CredentialError(
+        raise SetupError(
             f"what answers at {site.address} is no server of a federation ({error.reason}); ask the coordinator for "
             f"the address, and put it into {site.path / CONNECTION}"
         ) from error

@@ -1,4 +1,4 @@
-"""What `fedhip federation serve` does: the engine's server on loopback, and a door in front of it."""
+"""What `fedhip federation serve` does: the engine's server on loopback, and a TLS proxy in front of it."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ import threading
 from dataclasses import dataclass
 from pathlib import Path
 
-from fedhip.federation.errors import EngineError, FederationError, PortError
-from fedhip.federation.operations import started
-from fedhip.federation.operations.places import ServerPlace, command
+from fedhip.federation.errors import EngineError, FederationError
+from fedhip.federation.operations import process_registry
+from fedhip.federation.operations.paths import ServerPaths, command
 from fedhip.federation.operations.supervisor import Program, Say, Supervisor, alone, why, write_json
 from fedhip.federation.site.folder import parse_address
 from fedhip.federation.transport import engine
@@ -27,7 +27,7 @@ _START = 90.0  # seconds until a program must be ready; a busy machine takes 20
 
 
 @dataclass(frozen=True)
-class Door:
+class Endpoint:
     """Where the sites reach the server."""
 
     bind: str
@@ -35,48 +35,50 @@ class Door:
     address: str
 
 
-def door_of(place: ServerPlace, bind: str | None = None, port: int | None = None) -> Door:
-    """The door: as asked for, or as `init` wrote it down. It is open to other machines if they are to come."""
+def endpoint_of(paths: ServerPaths, bind: str | None = None, port: int | None = None) -> Endpoint:
+    """The endpoint: as asked for, or as `init` wrote it down. It is open to other machines if they are to come."""
     try:
-        kept = json.loads(place.door.read_text(encoding="utf-8"))
+        kept = json.loads(paths.endpoint.read_text(encoding="utf-8"))
         host, usual = parse_address(kept["address"])
     except (OSError, ValueError, KeyError, TypeError):
-        raise FederationError(f"{place.door} is missing or damaged; make the federation again") from None
+        raise FederationError(f"{paths.endpoint} is missing or damaged; make the federation again") from None
     if bind is None:
         bind = engine.LOOPBACK if host in {"127.0.0.1", "localhost", "::1"} else "0.0.0.0"  # noqa: S104
     port = usual if port is None else port
     shown = f"[{host}]" if ":" in host else host
-    return Door(bind, port, f"{shown}:{port}")
+    return Endpoint(bind, port, f"{shown}:{port}")
 
 
-def write_door(directory: Path, address: str) -> None:
+def write_endpoint(directory: Path, address: str) -> None:
     """Write down, at `init`, where the sites will look for the server."""
-    write_json(ServerPlace(directory).door, {"address": address})
+    write_json(ServerPaths(directory).endpoint, {"address": address})
 
 
-def serve(place: ServerPlace, door: Door, *, say: Say, stop: threading.Event, with_proxy: bool = True) -> None:
-    """Run the server until `stop`: the engine on loopback, its SuperExec, and the door in front."""
+def serve(paths: ServerPaths, endpoint: Endpoint, *, say: Say, stop: threading.Event, with_proxy: bool = True) -> None:
+    """Run the server until `stop`: the engine on loopback, its SuperExec, and the proxy in front."""
     engine.require_engine()
-    roster = place.roster()
-    state = place.state
-    with alone(state.lock, f"a server of {place.path} runs already; see: {command('status', place.path)}"):
-        started.end(started.others(state.pids), state.pids)  # left by a server that was killed
+    roster = paths.roster()
+    state = paths.state
+    with alone(state.lock, f"a server of {paths.path} runs already; see: {command('status', paths.path)}"):
+        process_registry.end(process_registry.others(state.pids), state.pids)  # left by a server that was killed
         state.ready.unlink(missing_ok=True)
         if with_proxy:
-            _require_free(door)
+            _require_free(endpoint)
         state.prepare()
-        started.record(state.pids, "serve", os.getpid())
-        port = _kept_port(place)
-        write_json(place.callers, {name: public_pem(key) for name, key in roster.keys.items()})
+        process_registry.record(state.pids, "serve", os.getpid())
+        port = _kept_port(paths)
+        write_json(paths.callers, {name: public_pem(key) for name, key in roster.keys.items()})
         supervisor = Supervisor(state.pids, engine.environment(state.home), say, stop)
         try:
-            _start_server(place, door, port, supervisor, with_proxy=with_proxy)
+            _start_server(paths, endpoint, port, supervisor, with_proxy=with_proxy)
             if stop.is_set():
                 return
-            with Control(port, place.authority, state.secret) as control:
+            with Control(port, paths.authority, state.secret) as control:
                 numbers = control.register(roster.keys)
-            write_json(place.nodes, {str(number): name for number, name in numbers.items()})
-            front = f"at {door.address}" if with_proxy else f"on loopback, port {port}, with no proxy of ours in front"
+            write_json(paths.nodes, {str(number): name for number, name in numbers.items()})
+            front = (
+                f"at {endpoint.address}" if with_proxy else f"on loopback, port {port}, with no proxy of ours in front"
+            )
             said = f"ready: {roster.federation} {front}, {len(roster.names)} sites may come; Ctrl-C stops"
             write_json(state.ready, {"said": said, "control_port": port, "pid": os.getpid()})
             say(said)
@@ -87,30 +89,32 @@ def serve(place: ServerPlace, door: Door, *, say: Say, stop: threading.Event, wi
             (state.pids / "serve.json").unlink(missing_ok=True)
 
 
-def _start_server(place: ServerPlace, door: Door, port: int, supervisor: Supervisor, *, with_proxy: bool) -> None:
-    state, bounds = place.state, Bounds.of(place.agreement())
+def _start_server(
+    paths: ServerPaths, endpoint: Endpoint, port: int, supervisor: Supervisor, *, with_proxy: bool
+) -> None:
+    state, bounds = paths.state, Bounds.of(paths.agreement())
     link = Program(
         "superlink",
         lambda: engine.superlink(
             port=port,
-            authority=place.authority,
-            certificate=place.certificate,
-            key=place.key,
-            database=place.database,
+            authority=paths.authority,
+            certificate=paths.certificate,
+            key=paths.key,
+            database=paths.database,
             secret=state.secret,
             objects=bounds.objects,
         ),
         state.log("superlink"),
     )
     supervisor.start(link)
-    if not supervisor.wait_for(link, lambda: _is_healthy(port, place.authority), _START):
+    if not supervisor.wait_for(link, lambda: _is_healthy(port, paths.authority), _START):
         if supervisor.stop.is_set():
             return
         raise EngineError(f"the server ended as it started{why(link.log)}")
     supervisor.start(
         Program(
             "superexec",
-            lambda: engine.superexec(port=port, secret=state.secret, authority=place.authority),
+            lambda: engine.superexec(port=port, secret=state.secret, authority=paths.authority),
             state.log("superexec"),
         )
     )
@@ -120,41 +124,41 @@ def _start_server(place: ServerPlace, door: Door, port: int, supervisor: Supervi
         "proxy",
         lambda: engine.module(
             "fedhip.federation.transport.proxy",
-            *("--host", door.bind, "--port", str(door.port), "--upstream-port", str(port)),
-            *("--certificate", str(place.certificate), "--key", str(place.key), "--authority", str(place.authority)),
-            *("--keys", str(place.callers), "--log", str(state.log("proxy")), "--largest-call", str(bounds.call)),
+            *("--host", endpoint.bind, "--port", str(endpoint.port), "--upstream-port", str(port)),
+            *("--certificate", str(paths.certificate), "--key", str(paths.key), "--authority", str(paths.authority)),
+            *("--keys", str(paths.callers), "--log", str(state.log("proxy")), "--largest-call", str(bounds.call)),
         ),
         state.log("proxy-output"),
     )
     supervisor.start(proxy)
-    if not supervisor.wait_for(proxy, lambda: _answers(door), _START) and not supervisor.stop.is_set():
-        raise PortError(f"the proxy ended as it started{why(state.log('proxy'))}")
+    if not supervisor.wait_for(proxy, lambda: _answers(endpoint), _START) and not supervisor.stop.is_set():
+        raise EngineError(f"the proxy ended as it started{why(state.log('proxy'))}")
 
 
-def _kept_port(place: ServerPlace) -> int:
+def _kept_port(paths: ServerPaths) -> int:
     """The engine's port: the one before if it is free, so that a configuration of nginx stays true."""
-    kept = json.loads(place.door.read_text(encoding="utf-8")) if place.door.is_file() else {}
+    kept = json.loads(paths.endpoint.read_text(encoding="utf-8")) if paths.endpoint.is_file() else {}
     port = kept.get("control_port")
     if isinstance(port, int):
         with contextlib.suppress(OSError), listen(engine.LOOPBACK, port):
             return port
     port = engine.free_port()
-    write_json(place.door, kept | {"control_port": port})
+    write_json(paths.endpoint, kept | {"control_port": port})
     return port
 
 
-def control_port(place: ServerPlace) -> int:
+def control_port(paths: ServerPaths) -> int:
     """The port that the engine has, or will have."""
-    return _kept_port(place) if not place.state.ready.is_file() else place.control_port()
+    return _kept_port(paths) if not paths.state.ready.is_file() else paths.control_port()
 
 
-def _require_free(door: Door) -> None:
+def _require_free(endpoint: Endpoint) -> None:
     try:
-        listen(door.bind, door.port).close()
+        listen(endpoint.bind, endpoint.port).close()
     except OSError as error:
-        raise PortError(
-            f"port {door.port} of {door.bind} cannot be had ({error.strerror}); end what holds it, or choose another "
-            "with --port and write it into each site's connection.toml"
+        raise EngineError(
+            f"port {endpoint.port} of {endpoint.bind} cannot be had ({error.strerror}); end what holds it, or choose "
+            "another with --port and write it into each site's connection.toml"
         ) from error
 
 
@@ -170,10 +174,10 @@ def _is_healthy(port: int, authority: Path) -> bool:
         connection.close()
 
 
-def _answers(door: Door) -> bool:
-    host = {"0.0.0.0": engine.LOOPBACK, "::": "::1"}.get(door.bind, door.bind)  # noqa: S104
+def _answers(endpoint: Endpoint) -> bool:
+    host = {"0.0.0.0": engine.LOOPBACK, "::": "::1"}.get(endpoint.bind, endpoint.bind)  # noqa: S104
     try:
-        socket.create_connection((host, door.port), timeout=2).close()
+        socket.create_connection((host, endpoint.port), timeout=2).close()
     except OSError:
         return False
     return True

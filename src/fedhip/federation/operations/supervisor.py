@@ -15,8 +15,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from fedhip.federation.errors import EngineError
-from fedhip.federation.operations import started
-from fedhip.federation.operations.places import State
+from fedhip.federation.operations import process_registry
+from fedhip.federation.operations.paths import StatePaths
 from fedhip.federation.transport.engine import plain
 from fedhip.utils.files import append_private, private_file, write_private
 
@@ -61,7 +61,7 @@ class Supervisor:
         if program not in self._programs:
             self._programs.append(program)
         program.since = time.monotonic()
-        program.process = started.start(
+        program.process = process_registry.start(
             program.name, program.command(), records=self._records, log=program.log, env=self._env
         )
 
@@ -100,9 +100,9 @@ class Supervisor:
     def end(self) -> None:
         """End all, the last started first."""
         own = {program.name for program in self._programs}
-        running = [record for record in started.recorded(self._records) if record.name in own]
+        running = [record for record in process_registry.recorded(self._records) if record.name in own]
         order = [program.name for program in reversed(self._programs)]
-        started.end(sorted(running, key=lambda record: order.index(record.name)), self._records)
+        process_registry.end(sorted(running, key=lambda record: order.index(record.name)), self._records)
         for program in self._programs:
             if program.process is not None:
                 with contextlib.suppress(subprocess.TimeoutExpired):
@@ -166,11 +166,11 @@ def write_json(path: Path, content: object) -> None:
     write_private(path, json.dumps(content, indent=1).encode())
 
 
-def detach(name: str, command: Sequence[str], *, state: State, log: Path, seconds: float) -> str:
+def detach(name: str, command: Sequence[str], *, state: StatePaths, log: Path, seconds: float) -> str:
     """Start a command of ours that outlives this one; what it says when it is ready, or its reason as an error."""
-    if (running := started.find(state.pids, name)) is not None:
+    if (running := process_registry.find(state.pids, name)) is not None:
         raise EngineError(f"it runs already, as process {running.pid}; end it first: fedhip federation stop")
-    process = started.start(name, command, records=state.pids, log=log, env=os.environ)
+    process = process_registry.start(name, command, records=state.pids, log=log, env=os.environ)
     deadline = time.monotonic() + seconds
     try:
         while process.poll() is None:
@@ -183,7 +183,9 @@ def detach(name: str, command: Sequence[str], *, state: State, log: Path, second
                 raise EngineError(f"{name} is not ready after {seconds:.0f} s{why(log)}")
             time.sleep(0.1)
     except BaseException:
-        started.end([record for record in started.recorded(state.pids) if record.name == name], state.pids)
+        process_registry.end(
+            [record for record in process_registry.recorded(state.pids) if record.name == name], state.pids
+        )
         process.wait()
         raise
     last = tail(log, 1)

@@ -1,4 +1,6 @@
-"""The sum of the sites' vectors mod 2^64 and nothing else of them: `Member` at a site, `Collector` at the server.
+"""Secure aggregation: the sum of the sites' vectors mod 2^64 and nothing else of them.
+
+`Member` is a site, `Collector` the server.
 
 The protocol of Bonawitz et al. (2017) with two masks for each site, in the variant for a server that may cheat:
 
@@ -13,7 +15,7 @@ gone, the others first sign the list of survivors (`agree`), so that the server 
 """
 
 from fedhip.federation.secure_sum.collector import Collector
-from fedhip.federation.secure_sum.errors import Reason, SecureSumError, SiteDroppedError, StepRefusedError
+from fedhip.federation.secure_sum.errors import Reason, SecureSumError
 from fedhip.federation.secure_sum.member import Member
 
-__all__ = ["Collector", "Member", "Reason", "SecureSumError", "SiteDroppedError", "StepRefusedError"]
+__all__ = ["Collector", "Member", "Reason", "SecureSumError"]

@@ -17,7 +17,6 @@ from fedhip.federation.secure_sum.encoding import number, pack_mapping, unpack_m
 from fedhip.federation.secure_sum.errors import (
     Reason,
     SecureSumError,
-    SiteDroppedError,
     blaming,
     require,
     restoring,
@@ -43,7 +42,7 @@ from fedhip.federation.secure_sum.terms import Terms
 _STATE = b"\x11"
 
 
-class Stage(IntEnum):
+class CollectorStage(IntEnum):
     """What the collector takes."""
 
     KEYS = 1
@@ -57,17 +56,16 @@ class Collector:
     """One session at the server. Its memory is one vector and the sites' small messages.
 
     Asking for what a stage yields (`cohort`, `dealt_to`, `survivors`, `result`) ends it: all sites must be told the
-    same. What comes late, twice or wrong raises `SiteDroppedError` with the site's name and changes nothing. The first
+    same. What comes late, twice or wrong raises `SecureSumError` with the site's name and changes nothing. The first
     vector sets the length, so the caller checks it beforehand.
     """
 
     def __init__(self, roster: Mapping[str, bytes], session: bytes, context: bytes, threshold: int) -> None:
-        with blaming(None, SecureSumError):
-            self._start(Terms.of(roster, session, context, threshold))
+        self._start(Terms.of(roster, session, context, threshold))
 
     def _start(self, terms: Terms) -> None:
         self._terms = terms
-        self._stage = Stage.KEYS
+        self._stage = CollectorStage.KEYS
         self._keys: dict[str, Keys] = {}
         self._sealed: dict[str, dict[str, bytes]] = {}  # by dealer, then by receiver; its own is the deal
         self._added: set[str] = set()
@@ -76,23 +74,23 @@ class Collector:
         self._answers: dict[str, dict[str, bytes]] = {}  # by who answers, then by dealer
 
     def keys(self, site: str, data: bytes) -> None:
-        """Stage 1: what `Member.keys` returned."""
-        with blaming(site, SiteDroppedError):
+        """CollectorStage 1: what `Member.keys` returned."""
+        with blaming(site):
             self._terms.require_site(site)
-            require(self._stage is Stage.KEYS and site not in self._keys, Reason.ORDER)
+            require(self._stage is CollectorStage.KEYS and site not in self._keys, Reason.ORDER)
             keys = Keys.decode(data, self._terms, site)
             require_distinct([*self._keys.values(), keys])
         self._keys[site] = keys
 
     def cohort(self) -> dict[str, bytes]:
         """The keys of all, for `Member.share` of each."""
-        self._end(Stage.KEYS, len(self._keys))
+        self._end(CollectorStage.KEYS, len(self._keys))
         return {site: self._keys[site].encode(self._terms) for site in sorted(self._keys)}
 
     def shares(self, site: str, sealed: Mapping[str, bytes]) -> None:
-        """Stage 2: what `Member.share` returned."""
-        with blaming(site, SiteDroppedError):
-            require(self._stage is Stage.SHARES and site not in self._sealed, Reason.ORDER)
+        """CollectorStage 2: what `Member.share` returned."""
+        with blaming(site):
+            require(self._stage is CollectorStage.SHARES and site not in self._sealed, Reason.ORDER)
             require(site in self._keys and sealed.keys() == self._keys.keys(), Reason.COHORT)
             deal, keys = Deal.decode(sealed[site], self._terms, site), self._keys[site]
             commitments = {site: deal.commitments(self._terms, site)}  # its own share is not sealed
@@ -104,15 +102,15 @@ class Collector:
 
     def dealt_to(self, site: str) -> dict[str, bytes]:
         """What the others dealt to a site, for its `Member.mask`."""
-        self._end(Stage.SHARES, len(self._sealed))
-        with blaming(site, SiteDroppedError):
+        self._end(CollectorStage.SHARES, len(self._sealed))
+        with blaming(site):
             require(site in self._sealed, Reason.COHORT)
         return {dealer: self._sealed[dealer][site] for dealer in sorted(self._sealed) if dealer != site}
 
     def add(self, site: str, vector: NDArray[np.uint64], signature: bytes) -> None:
-        """Stage 3: fold a masked vector, with its signature, into the sum; the vector is not kept."""
-        with blaming(site, SiteDroppedError):
-            require(self._stage is Stage.VECTORS and site not in self._added, Reason.ORDER)
+        """CollectorStage 3: fold a masked vector, with its signature, into the sum; the vector is not kept."""
+        with blaming(site):
+            require(self._stage is CollectorStage.VECTORS and site not in self._added, Reason.ORDER)
             require(site in self._sealed, Reason.COHORT)
             require(is_vector(vector) and (not self._added or vector.shape == self._sum.shape), Reason.VECTOR)
             check_vector(signature, self._terms, site, self._view(), vector)
@@ -124,13 +122,13 @@ class Collector:
 
     def survivors(self) -> list[str]:
         """The sites whose vectors are in the sum, for `agree` and `unmask` of each."""
-        self._end(Stage.VECTORS, len(self._added))
+        self._end(CollectorStage.VECTORS, len(self._added))
         return sorted(self._added)
 
     def signature(self, site: str, data: bytes) -> None:
         """What `Member.agree` returned."""
-        with blaming(site, SiteDroppedError):
-            require(self._stage is Stage.ANSWERS and site not in self._signatures, Reason.ORDER)
+        with blaming(site):
+            require(self._stage is CollectorStage.ANSWERS and site not in self._signatures, Reason.ORDER)
             require(site in self._added, Reason.COHORT)
             check_agreement(data, self._terms, site, self._outcome())
         self._signatures[site] = data
@@ -139,14 +137,13 @@ class Collector:
         """The signatures for `Member.unmask`; none are needed where every dealer survived."""
         if self.survivors() == sorted(self._sealed):
             return {}
-        with blaming(None, SecureSumError):
-            require(len(self._signatures) >= self._terms.threshold, Reason.NOT_AGREED)
+        require(len(self._signatures) >= self._terms.threshold, Reason.NOT_AGREED)
         return dict(self._signatures)
 
     def unmask(self, site: str, data: bytes) -> None:
-        """Stage 4: what `Member.unmask` returned; each share must be the one that was dealt."""
-        with blaming(site, SiteDroppedError):
-            require(self._stage is Stage.ANSWERS and site not in self._answers, Reason.ORDER)
+        """CollectorStage 4: what `Member.unmask` returned; each share must be the one that was dealt."""
+        with blaming(site):
+            require(self._stage is CollectorStage.ANSWERS and site not in self._answers, Reason.ORDER)
             require(site in self._added, Reason.COHORT)
             shares = decode_answer(data, self._terms, site, self._outcome(), sorted(self._sealed))
             for dealer, share in shares.items():
@@ -156,13 +153,12 @@ class Collector:
 
     def result(self) -> NDArray[np.uint64]:
         """The sum of the survivors' vectors mod 2^64: the masks that did not cancel are made again and taken out."""
-        if self._stage is not Stage.NOTHING:
-            with blaming(None, SecureSumError):
-                require(self._stage is Stage.ANSWERS, Reason.ORDER)
-                require(len(self._answers) >= self._terms.threshold, Reason.TOO_FEW)
+        if self._stage is not CollectorStage.NOTHING:
+            require(self._stage is CollectorStage.ANSWERS, Reason.ORDER)
+            require(len(self._answers) >= self._terms.threshold, Reason.TOO_FEW)
             added, removed = self._masks_left()
             apply_masks(self._sum, added=removed, removed=added)
-            self._stage = Stage.NOTHING
+            self._stage = CollectorStage.NOTHING
         return self._sum
 
     def _masks_left(self) -> tuple[list[bytes], list[bytes]]:
@@ -181,7 +177,7 @@ class Collector:
         """A survivor's seed, or the mask key of a site that is gone; it must be the one announced in stage 1."""
         deal, kind = self._deal(dealer)
         if (secret := deal.recover(self._terms, kind, self._revealed(dealer))) is None:
-            raise SiteDroppedError(dealer, Reason.WRONG_DEAL)
+            raise SecureSumError(dealer, Reason.WRONG_DEAL)
         return secret
 
     def proof(self, dealer: str) -> bytes:
@@ -203,12 +199,11 @@ class Collector:
     def _outcome(self) -> bytes:
         return outcome_digest(self._view(), self._added)
 
-    def _end(self, stage: Stage, sites: int) -> None:
+    def _end(self, stage: CollectorStage, sites: int) -> None:
         """End a stage, if it has not ended before and enough sites have come."""
-        with blaming(None, SecureSumError):
-            require(self._stage >= stage, Reason.ORDER)
-            require(sites >= self._terms.threshold, Reason.TOO_FEW)
-        self._stage = max(self._stage, Stage(stage + 1))
+        require(self._stage >= stage, Reason.ORDER)
+        require(sites >= self._terms.threshold, Reason.TOO_FEW)
+        self._stage = max(self._stage, CollectorStage(stage + 1))
 
     def to_bytes(self) -> bytes:
         """All of the collector, for a checkpoint; no site's vector is in it, and no secret that was not revealed."""
@@ -232,11 +227,11 @@ class Collector:
     @classmethod
     def from_bytes(cls, data: bytes) -> Collector:
         """The collector that `to_bytes` wrote, at the stage where it was."""
-        with restoring(SecureSumError):
+        with restoring():
             terms, stage, keys, sealed, added, words, signatures, answers = unpack_state(data, _STATE, 8)
             collector = cls.__new__(cls)
             collector._start(Terms.from_bytes(terms))
-            collector._stage = Stage(whole(stage))
+            collector._stage = CollectorStage(whole(stage))
             collector._keys = {
                 site: Keys.restore(message, collector._terms, site) for site, message in unpack_mapping(keys).items()
             }

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from enum import StrEnum
 
-from fedhip.core.errors import FedHiPError
+from fedhip.errors import FedHiPError
 
 
 class Reason(StrEnum):
@@ -45,7 +45,11 @@ class Reason(StrEnum):
 
 
 class SecureSumError(FedHiPError):
-    """The sum cannot go on: `reason` says why, `site` who caused it, where that is known."""
+    """The sum cannot go on: `reason` says why, `site` who caused it, where that is known.
+
+    A site that raises it reveals nothing and stays where it was. At the server what the named site sent does not count,
+    and the others may go on without it.
+    """
 
     def __init__(self, site: str | None, reason: Reason) -> None:
         super().__init__(str(reason) if site is None else f"site {site!r}: {reason}")
@@ -53,41 +57,25 @@ class SecureSumError(FedHiPError):
         self.reason = reason
 
 
-class StepRefusedError(SecureSumError):
-    """Raised at a site, which reveals nothing and stays where it was."""
-
-
-class SiteDroppedError(SecureSumError):
-    """Raised at the server: what this site sent does not count, and the others may go on without it."""
-
-
-class Fault(Exception):  # noqa: N818 (never leaves the package)
-    """A reason without a culprit yet."""
-
-    def __init__(self, reason: Reason) -> None:
-        super().__init__(reason)
-        self.reason = reason
+@contextmanager
+def blaming(site: str) -> Iterator[None]:
+    """Name `site` in an error inside that names nobody yet."""
+    try:
+        yield
+    except SecureSumError as error:
+        raise SecureSumError(error.site or site, error.reason) from None
 
 
 @contextmanager
-def blaming(site: str | None, error: type[SecureSumError]) -> Iterator[None]:
-    """Turn a fault inside into `error` that names `site`."""
+def restoring() -> Iterator[None]:
+    """Say of any error inside that a stored state is damaged."""
     try:
         yield
-    except Fault as fault:
-        raise error(site, fault.reason) from None
-
-
-@contextmanager
-def restoring(error: type[SecureSumError]) -> Iterator[None]:
-    """Turn a fault inside into `error` that says that a stored state is damaged."""
-    try:
-        yield
-    except Fault:
-        raise error(None, Reason.STATE) from None
+    except SecureSumError:
+        raise SecureSumError(None, Reason.STATE) from None
 
 
 def require(condition: bool, reason: Reason) -> None:
     """Go on only where `condition` holds."""
     if not condition:
-        raise Fault(reason)
+        raise SecureSumError(None, reason)

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from fedhip.federation.secure_sum.deal import Deal, check_proof
 from fedhip.federation.secure_sum.encoding import number, pack, pack_mapping, text, unpack, unpack_mapping, whole
-from fedhip.federation.secure_sum.errors import Reason, StepRefusedError, blaming, require, restoring
+from fedhip.federation.secure_sum.errors import Reason, SecureSumError, blaming, require, restoring
 from fedhip.federation.secure_sum.masks import apply_masks, is_vector, pair_mask_key, self_mask_key
 from fedhip.federation.secure_sum.messages import (
     Keys,
@@ -45,7 +45,7 @@ _STATE = b"\x10"
 Sign = Callable[[bytes], bytes]
 
 
-class Step(IntEnum):
+class MemberStep(IntEnum):
     """What a member does next."""
 
     KEYS = 1
@@ -73,7 +73,7 @@ class Member:
 
     def __init__(self, terms: Terms, site: str, minimum: int, sign: Sign) -> None:
         self._terms, self._site, self._minimum, self._sign = terms, site, minimum, sign
-        self._next = Step.KEYS
+        self._next = MemberStep.KEYS
         self._secrets: Secrets | None = Secrets(*(token_bytes(KEY_BYTES) for _ in range(3)))
         self._cohort: dict[str, Keys] = {}
         self._shares: dict[str, Shares] = {}  # mine from each dealer, myself included
@@ -98,16 +98,15 @@ class Member:
         context: what else all must agree in, as the digest of the agreement.
         minimum: the fewest sites, this one included, whose sum this site takes part in.
         """
-        with blaming(None, StepRefusedError):
-            terms = Terms.of(roster, session, context, threshold)
-            require(minimum >= 2, Reason.MINIMUM)
-        with blaming(site, StepRefusedError):
+        terms = Terms.of(roster, session, context, threshold)
+        require(minimum >= 2, Reason.MINIMUM)
+        with blaming(site):
             terms.require_site(site)
         return cls(terms, site, minimum, sign)
 
     def keys(self) -> bytes:
         """Stage 1: this site's ephemeral public keys and commitment, signed."""
-        secrets = self._turn(Step.KEYS)
+        secrets = self._turn(MemberStep.KEYS)
         unsigned = Keys(
             self._site,
             public_of(secrets.channel),
@@ -115,10 +114,10 @@ class Member:
             seed_commitment(self._terms, self._site, secrets.seed),
         )
         mine = replace(unsigned, signature=self._sign(unsigned.signed(self._terms)))
-        with blaming(self._site, StepRefusedError):
+        with blaming(self._site):
             self._terms.verify(self._site, mine.signature, mine.signed(self._terms))
         self._cohort = {self._site: mine}
-        self._next = Step.SHARE
+        self._next = MemberStep.SHARE
         return mine.encode(self._terms)
 
     def share(self, keys: Mapping[str, bytes]) -> dict[str, bytes]:
@@ -126,15 +125,13 @@ class Member:
 
         Under its own name is the signed deal, for the server.
         """
-        secrets = self._turn(Step.SHARE)
+        secrets = self._turn(MemberStep.SHARE)
         terms, me = self._terms, self._site
         self._require_enough(keys)
-        with blaming(None, StepRefusedError):
-            require(me in keys, Reason.OWN_KEYS)
+        require(me in keys, Reason.OWN_KEYS)
         cohort = {site: self._checked_keys(site, keys[site]) for site in sorted(keys)}
-        with blaming(None, StepRefusedError):
-            require(cohort[me].body(terms) == self._cohort[me].body(terms), Reason.OWN_KEYS)
-            require_distinct(cohort.values())
+        require(cohort[me].body(terms) == self._cohort[me].body(terms), Reason.OWN_KEYS)
+        require_distinct(cohort.values())
 
         points = [terms.index[site] for site in cohort]
         seeds = split(secrets.seed, terms.threshold, points)
@@ -147,7 +144,7 @@ class Member:
             common = exchange(secrets.channel, cohort[site].channel)
             sealed[site] = dealt[site].seal(terms, me, site, seal_key(common, transcript, me, site))
         self._cohort, self._shares = cohort, {me: dealt[me]}
-        self._next = Step.MASK
+        self._next = MemberStep.MASK
         return sealed
 
     def mask(self, vector: NDArray[np.uint64], sealed: Mapping[str, bytes]) -> tuple[NDArray[np.uint64], bytes]:
@@ -155,17 +152,16 @@ class Member:
 
         sealed: what each other site dealt to this one; sites that dealt nothing are left out of the sum.
         """
-        secrets = self._turn(Step.MASK)
+        secrets = self._turn(MemberStep.MASK)
         terms, me = self._terms, self._site
-        with blaming(None, StepRefusedError):
-            require(is_vector(vector), Reason.VECTOR)
-            require(me not in sealed and sealed.keys() <= self._cohort.keys(), Reason.COHORT)
+        require(is_vector(vector), Reason.VECTOR)
+        require(me not in sealed and sealed.keys() <= self._cohort.keys(), Reason.COHORT)
         self._require_enough([me, *sealed])
 
         transcript = cohort_digest(terms, self._cohort)
         shares = dict(self._shares)
         for dealer, data in sealed.items():
-            with blaming(dealer, StepRefusedError):
+            with blaming(dealer):
                 common = exchange(secrets.channel, self._cohort[dealer].channel)
                 shares[dealer] = Shares.open(data, terms, dealer, me, seal_key(common, transcript, dealer, me))
 
@@ -181,14 +177,13 @@ class Member:
         )
         signature = self._sign(vector_statement(terms, me, view, masked))
         self._shares, self._secrets = shares, None
-        self._next = Step.UNMASK
+        self._next = MemberStep.UNMASK
         return masked, encode_signature(terms, me, signature)
 
     def agree(self, survivors: Sequence[str]) -> bytes:
         """The site's signature that the sum is that of the survivors; from now on it knows no other list."""
         outcome = self._outcome(survivors)
-        with blaming(None, StepRefusedError):
-            require(not self._agreed, Reason.ORDER)
+        require(not self._agreed, Reason.ORDER)
         signature = self._sign(agreement_statement(self._terms, self._site, outcome))
         self._agreed = outcome
         return encode_agreement(self._terms, self._site, signature)
@@ -207,55 +202,51 @@ class Member:
         ]
         answer = encode_answer(self._terms, self._site, outcome, revealed)
         self._shares, self._cohort = {}, {}
-        self._next = Step.NOTHING
+        self._next = MemberStep.NOTHING
         return answer
 
     def require_proof(self, dealer: str, proof: bytes) -> None:
         """Require proof that a dealer of this sum has cheated; also after `unmask`, when all else is forgotten."""
-        with blaming(dealer, StepRefusedError):
+        with blaming(dealer):
             self._terms.require_site(dealer)
             check_proof(proof, self._terms, dealer)
 
-    def _turn(self, step: Step) -> Secrets:
+    def _turn(self, step: MemberStep) -> Secrets:
         """The secrets, if it is this step's turn."""
         if self._next is not step or self._secrets is None:
-            raise StepRefusedError(None, Reason.ORDER)
+            raise SecureSumError(None, Reason.ORDER)
         return self._secrets
 
     def _require_enough(self, sites: Sequence[str] | Mapping[str, bytes]) -> None:
-        with blaming(None, StepRefusedError):
-            require(len(sites) >= max(self._minimum, self._terms.threshold), Reason.TOO_FEW)
+        require(len(sites) >= max(self._minimum, self._terms.threshold), Reason.TOO_FEW)
 
     def _checked_keys(self, site: str, data: bytes) -> Keys:
-        with blaming(site, StepRefusedError):
+        with blaming(site):
             self._terms.require_site(site)
             return Keys.decode(data, self._terms, site)
 
     def _outcome(self, survivors: Sequence[str]) -> bytes:
         """The digest of a list of survivors that this site can accept."""
-        with blaming(None, StepRefusedError):
-            require(self._next is Step.UNMASK, Reason.ORDER)
-            named = set(survivors)
-            require(len(named) == len(survivors) and named <= self._shares.keys(), Reason.SURVIVORS)
-            require(self._site in named, Reason.SURVIVORS)
+        require(self._next is MemberStep.UNMASK, Reason.ORDER)
+        named = set(survivors)
+        require(len(named) == len(survivors) and named <= self._shares.keys(), Reason.SURVIVORS)
+        require(self._site in named, Reason.SURVIVORS)
         self._require_enough(survivors)
         outcome = outcome_digest(view_digest(cohort_digest(self._terms, self._cohort), self._shares), survivors)
-        with blaming(None, StepRefusedError):
-            require(self._agreed in (b"", outcome), Reason.OTHER_LIST)
+        require(self._agreed in (b"", outcome), Reason.OTHER_LIST)
         return outcome
 
     def _require_agreement(self, outcome: bytes, survivors: Sequence[str], signatures: Mapping[str, bytes]) -> None:
         """Require that enough survivors know the same list, so that the server cannot tell another one to each."""
         for site, data in signatures.items():
-            with blaming(site, StepRefusedError):
+            with blaming(site):
                 require(site in survivors, Reason.SURVIVORS)
                 check_agreement(data, self._terms, site, outcome)
         all_survive = len(survivors) == len(self._shares)
-        with blaming(None, StepRefusedError):
-            require(
-                len(signatures) >= self._terms.threshold or (all_survive and not signatures),
-                Reason.NOT_AGREED,
-            )
+        require(
+            len(signatures) >= self._terms.threshold or (all_survive and not signatures),
+            Reason.NOT_AGREED,
+        )
 
     def to_bytes(self) -> bytes:
         """All of the member but the way to sign, secrets included: for a file that only this site can read."""
@@ -275,10 +266,10 @@ class Member:
     @classmethod
     def from_bytes(cls, data: bytes, sign: Sign) -> Member:
         """The member that `to_bytes` wrote, at the step where it was."""
-        with restoring(StepRefusedError):
+        with restoring():
             terms, site, minimum, step, secrets, cohort, shares, agreed = unpack_state(data, _STATE, 8)
             member = cls(Terms.from_bytes(terms), text(site), whole(minimum), sign)
-            member._next = Step(whole(step))
+            member._next = MemberStep(whole(step))
             member._secrets = Secrets(*unpack(secrets)) if secrets else None
             member._cohort = {
                 name: Keys.restore(message, member._terms, name) for name, message in unpack_mapping(cohort).items()

@@ -17,7 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedhip.federation.secure_sum.encoding import pack, pack_names, unpack
-from fedhip.federation.secure_sum.errors import Fault, Reason, require
+from fedhip.federation.secure_sum.errors import Reason, SecureSumError, require
 from fedhip.federation.secure_sum.primitives import (
     KEY_BYTES,
     LONGEST_SIGNATURE,
@@ -220,7 +220,7 @@ def head_of(kind: bytes, terms: Terms, site: str) -> tuple[bytes, bytes, bytes]:
 def read_message(data: object, kind: bytes, terms: Terms, site: str, *sizes: int | None) -> list[bytes]:
     """What follows the head; each part has its size; a signature or a name (None) is at most as long as a signature."""
     if not isinstance(data, bytes) or len(data) > LONGEST_MESSAGE:
-        raise Fault(Reason.MALFORMED)
+        raise SecureSumError(None, Reason.MALFORMED)
     parts = unpack(data)
     head, rest = parts[:3], parts[3:]
     kind_and_version, terms_digest, name = head_of(kind, terms, site)

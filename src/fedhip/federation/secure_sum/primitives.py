@@ -15,7 +15,7 @@ from cryptography.hazmat.primitives.hashes import SHA256, SHA384, Hash
 from cryptography.hazmat.primitives.kdf.hkdf import HKDF
 
 from fedhip.federation.secure_sum.encoding import pack, pieces
-from fedhip.federation.secure_sum.errors import Fault, Reason, require
+from fedhip.federation.secure_sum.errors import Reason, SecureSumError, require
 
 PROTOCOL = b"fedhip secure sum, version 2"
 KEY_BYTES = 32
@@ -54,7 +54,7 @@ def exchange(private: bytes, public: bytes) -> bytes:
     try:
         return X25519PrivateKey.from_private_bytes(private).exchange(X25519PublicKey.from_public_bytes(public))
     except ValueError:
-        raise Fault(Reason.BAD_KEY) from None
+        raise SecureSumError(None, Reason.BAD_KEY) from None
 
 
 def require_usable(public: bytes) -> None:
@@ -73,7 +73,7 @@ def unseal(key: bytes, sealed: bytes, header: bytes) -> bytes:
     try:
         return AESGCM(key).decrypt(sealed[:NONCE_BYTES], sealed[NONCE_BYTES:], header)
     except InvalidTag:
-        raise Fault(Reason.NOT_OPENED) from None
+        raise SecureSumError(None, Reason.NOT_OPENED) from None
 
 
 def verify(point: bytes, signature: bytes, message: bytes) -> None:
@@ -82,4 +82,4 @@ def verify(point: bytes, signature: bytes, message: bytes) -> None:
     try:
         ec.EllipticCurvePublicKey.from_encoded_point(_P384, point).verify(signature, message, ec.ECDSA(SHA384()))
     except InvalidSignature:
-        raise Fault(Reason.SIGNATURE) from None
+        raise SecureSumError(None, Reason.SIGNATURE) from None

@@ -17,7 +17,7 @@ from cryptography.hazmat.primitives.serialization import (
 )
 
 from fedhip.federation.secure_sum.encoding import number, pack, pack_mapping, unpack, unpack_mapping, whole
-from fedhip.federation.secure_sum.errors import Fault, Reason, require
+from fedhip.federation.secure_sum.errors import Reason, SecureSumError, require
 from fedhip.federation.secure_sum.primitives import digest, verify
 
 SESSION_BYTES = 32
@@ -91,6 +91,6 @@ def _point(text: bytes) -> bytes:
     try:
         key = load_pem_public_key(text) if text.lstrip().startswith(b"-----BEGIN") else load_ssh_public_key(text)
     except (ValueError, UnsupportedAlgorithm):
-        raise Fault(Reason.ROSTER) from None
+        raise SecureSumError(None, Reason.ROSTER) from None
     require(isinstance(key, ec.EllipticCurvePublicKey) and isinstance(key.curve, ec.SECP384R1), Reason.ROSTER)
     return key.public_bytes(Encoding.X962, PublicFormat.UncompressedPoint)

@@ -2,9 +2,8 @@
 
     state/checkpoint/round.json     how far the round was, and the names of the files that belong to it
     state/checkpoint/….bin          collector: the sum under masks, and the sites' small messages
-                                    moments: the sum before the statistics', of what the columns are like
-                                    total: the sum of the statistics
-                                    sum-N, model-N: the sum of a later round, and the weights it was asked about
+                                    moments, total: sums that are shared with the sites, as the table of sums says
+                                    sum-N, model-N: another sum, and the weights it was asked about
     state/checkpoint/again.json     where a site is proven to have cheated: the proof, and who begins again without it
 
 Before the masked vectors of all sites are in, there is nothing worth keeping: the sites begin a new session, or a later
@@ -21,7 +20,8 @@ from enum import StrEnum
 from pathlib import Path
 from typing import Any
 
-from fedhip.federation.errors import CheckpointError
+from fedhip.federation.errors import SetupError
+from fedhip.federation.sums.table import KINDS, STATISTICS
 from fedhip.utils.files import private_folder, write_private
 
 SCHEMA = 2
@@ -29,7 +29,7 @@ SCHEMA = 2
 Data = bytes | memoryview
 
 
-class Stage(StrEnum):
+class SumState(StrEnum):
     """What there is of the latest sum: the collector with all masked vectors in it, or the sum."""
 
     MASKED = "masked"
@@ -37,8 +37,8 @@ class Stage(StrEnum):
 
 
 @dataclass
-class LaterSum:
-    """A sum after that of the statistics: what was asked, who is in it, and the scale of the weights asked about."""
+class SumRecord:
+    """A sum that was made: its row of the table of sums, who is in it, and the scale of the weights asked about."""
 
     ask: str
     sites: list[str]
@@ -46,54 +46,62 @@ class LaterSum:
 
 
 @dataclass
-class Progress:
-    """How far the round was.
+class RoundProgress:
+    """How far the round is: the sums that were made, from the first to the latest.
 
-    `sites` are in the first sum, which is of the statistics, or of what the columns are like, `later` those after it.
-    A later sum that a site has spoilt is asked for `again`, of these sites, with the `proofs`, in hex, of who did it.
+    A sum after the statistics' that a site has spoilt is asked for `again`, of these sites, with the `proofs`, in hex,
+    of who did it.
     """
 
     agreement: str
     roster: str
     session: str
-    attempt: int
-    stage: Stage
-    sites: list[str]
+    attempt: int = 1
+    stage: SumState = SumState.SUMMED
+    sums: list[SumRecord] = field(default_factory=list)
     dropped: dict[str, str] = field(default_factory=dict)
     answers: dict[str, dict[str, Any]] = field(default_factory=dict)
-    later: list[LaterSum] = field(default_factory=list)
-    first: str = "statistics"
     again: list[str] = field(default_factory=list)
     proofs: dict[str, str] = field(default_factory=dict)
 
     @property
     def asks(self) -> list[str]:
         """What the sums are of, from the first to the latest."""
-        return [self.first, *(record.ask for record in self.later)]
+        return [record.ask for record in self.sums]
 
     @property
     def summed(self) -> list[str]:
         """The sites in the sum of the statistics."""
-        return self.sites if self.first == "statistics" or not self.later else self.later[0].sites
-
-    @property
-    def kept_as(self) -> str:
-        """The name of the latest sum's data."""
-        return {"statistics": "total", "moments": "moments"}.get(self.asks[-1], f"sum-{self.round}")
-
-    @property
-    def round(self) -> int:
-        """The number of the latest sum."""
-        return 1 + len(self.later)
+        return next((record.sites for record in self.sums if record.ask == STATISTICS.name), [])
 
     @property
     def latest(self) -> list[str]:
         """The sites in the latest sum, or of one that is asked for again."""
-        return self.again or (self.later[-1].sites if self.later else self.sites)
+        return self.again or (self.sums[-1].sites if self.sums else [])
+
+    def file_of(self, number: int) -> str:
+        """The name of a sum's data: a sum that is shared has its own, and others that of their number, from 1."""
+        return KINDS[self.sums[number - 1].ask].shared_as or f"sum-{number}"
+
+    def to_dict(self) -> dict[str, Any]:
+        """As round.json holds it: the first sum stands apart, as it did before there were others."""
+        content = asdict(self)
+        first, *later = content.pop("sums")
+        return {**content, "sites": first["sites"], "later": later, "first": first["ask"]}
+
+    @classmethod
+    def from_dict(cls, content: dict[str, Any]) -> RoundProgress:
+        """What `to_dict` gave."""
+        content = dict(content)
+        records = [{"ask": content.pop("first"), "sites": content.pop("sites")}, *content.pop("later")]
+        sums = [SumRecord(**record) for record in records]
+        if not all(record.ask in KINDS for record in sums):
+            raise ValueError("a sum that is not in the table")
+        return cls(**{**content, "stage": SumState(content["stage"]), "sums": sums})
 
 
 @dataclass
-class Again:
+class Restart:
     """A round that begins again in a new session: of `sites` only, with the proofs, in hex, that others have cheated.
 
     `dropped` says why each of the others is not among them.
@@ -104,13 +112,13 @@ class Again:
     dropped: dict[str, str]
 
 
-class Checkpoint:
+class RoundCheckpoint:
     """The folder of a checkpoint."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
 
-    def write(self, progress: Progress, **data: Data | None) -> None:
+    def write(self, progress: RoundProgress, **data: Data | None) -> None:
         """Keep this, in place of what was there; data that is not named stays, and None takes it away."""
         private_folder(self.folder)
         files = self._files() if (self.folder / "round.json").is_file() else {}
@@ -119,13 +127,13 @@ class Checkpoint:
             if content is not None:
                 files[name] = f"{hashlib.sha256(content).hexdigest()}.bin"
                 write_private(self.folder / files[name], content)
-        record = {"schema": SCHEMA, "files": files, **asdict(progress)}
+        record = {"schema": SCHEMA, "files": files, **progress.to_dict()}
         write_private(self.folder / "round.json", json.dumps(record, indent=1).encode())
         for other in self.folder.glob("*.bin"):
             if other.name not in files.values():
                 other.unlink()
 
-    def read(self, agreement: str, roster: str) -> Progress | None:
+    def read(self, agreement: str, roster: str) -> RoundProgress | None:
         """The checkpoint of this agreement; None where there is none. The data is read by `data`."""
         if not (self.folder / "round.json").is_file():
             return None
@@ -134,8 +142,7 @@ class Checkpoint:
             if content.pop("schema") != SCHEMA:
                 raise self._damaged("is of another version")
             content.pop("files")
-            later = [LaterSum(**record) for record in content["later"]]
-            progress = Progress(**{**content, "stage": Stage(content["stage"]), "later": later})
+            progress = RoundProgress.from_dict(content)
         except (KeyError, TypeError, ValueError):
             raise self._damaged("is damaged") from None
         if (progress.agreement, progress.roster) != (agreement, roster):
@@ -153,7 +160,7 @@ class Checkpoint:
             raise self._damaged("is damaged")
         return data
 
-    def begin_again(self, again: Again) -> None:
+    def begin_again(self, again: Restart) -> None:
         """Forget all but what the next session begins with."""
         private_folder(self.folder)
         write_private(self.folder / "again.json", json.dumps(asdict(again), indent=1).encode())
@@ -161,10 +168,10 @@ class Checkpoint:
             if path.name != "again.json":
                 path.unlink()
 
-    def again(self) -> Again | None:
+    def again(self) -> Restart | None:
         """What a round that begins again begins with; None where this is the first time."""
         try:
-            return Again(**json.loads((self.folder / "again.json").read_text(encoding="utf-8")))
+            return Restart(**json.loads((self.folder / "again.json").read_text(encoding="utf-8")))
         except FileNotFoundError:
             return None
         except (OSError, ValueError, TypeError):
@@ -189,5 +196,5 @@ class Checkpoint:
             raise self._damaged("is damaged")
         return content
 
-    def _damaged(self, what: str) -> CheckpointError:
-        return CheckpointError(f"the checkpoint {self.folder} {what}; remove the folder, and the round begins anew")
+    def _damaged(self, what: str) -> SetupError:
+        return SetupError(f"the checkpoint {self.folder} {what}; remove the folder, and the round begins anew")

@@ -11,12 +11,12 @@ from pathlib import Path
 
 from fedhip.federation.agreement.agreement import Agreement
 from fedhip.federation.agreement.roster import Roster
-from fedhip.federation.codes import ServerCode, SiteCode, meaning
-from fedhip.federation.errors import MessageError, QuorumError, RoundError
-from fedhip.federation.secure_sum import SiteDroppedError
-from fedhip.federation.server.diary import Diary
-from fedhip.federation.transport.exchange import Exchange, Question, Reply
-from fedhip.federation.transport.wire import Arrays, Body, Envelope, Letter, Step
+from fedhip.federation.errors import MessageError, RoundError
+from fedhip.federation.secure_sum import SecureSumError
+from fedhip.federation.server.event_log import EventLog
+from fedhip.federation.status_codes import ServerCode, SiteCode, meaning
+from fedhip.federation.transport.exchange import Exchange, SiteQuestion, SiteReply
+from fedhip.federation.transport.wire import Arrays, Body, Envelope, Letter, RoundStep
 
 #: What to do where what there is of a round was kept.
 GO_ON = "start the round again when the sites are back, and it goes on from here"
@@ -27,7 +27,7 @@ Fold = Callable[[str, Letter], object]
 
 
 @dataclass
-class Cohort:
+class SiteCohort:
     """Who is here, who was left out and why, and the envelope of what they are asked.
 
     `accused` are dealers, by those who cannot open what they dealt, with their nodes.
@@ -44,7 +44,7 @@ class Cohort:
     seconds: dict[str, float] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        self.diary = Diary(self.state / "progress.jsonl")
+        self.events = EventLog(self.state / "progress.jsonl")
 
     @property
     def digests(self) -> tuple[str, str]:
@@ -69,7 +69,7 @@ class Cohort:
             elif site not in self.dropped:
                 self.drop(step, site, ServerCode.NEVER_CAME)
 
-    def fold(self, step: Step, sites: Iterable[str], asked: Asked, fold: Fold) -> list[str]:
+    def fold(self, step: RoundStep, sites: Iterable[str], asked: Asked, fold: Fold) -> list[str]:
         """Ask these sites, fold each answer in as it comes, leave out who gives none; the others."""
         nodes = [(site, self.nodes[site]) for site in sites]
         kept = []
@@ -80,15 +80,15 @@ class Cohort:
                     try:
                         fold(reply.site, reply.letter)
                         kept.append(reply.site)
-                        self.diary.write(step, f"site {reply.site!r} answered", reply.site)
+                        self.events.write(step, f"site {reply.site!r} answered", reply.site)
                         continue
-                    except (MessageError, SiteDroppedError) as error:
+                    except (MessageError, SecureSumError) as error:
                         code = ServerCode.GARBAGE
-                        self.diary.write(step, f"site {reply.site!r}: {error}", reply.site)
+                        self.events.write(step, f"site {reply.site!r}: {error}", reply.site)
                 self.drop(step, reply.site, code)
                 if reply.accused is not None and reply.accused in self.roster.keys:
                     self.accused.setdefault(reply.accused, {})[reply.site] = reply.node
-                    self.diary.write(step, f"site {reply.site!r} says that {reply.accused!r} dealt them", reply.site)
+                    self.events.write(step, f"site {reply.site!r} says that {reply.accused!r} dealt them", reply.site)
         return sorted(kept)
 
     def begin_again_without_accused(self) -> bool:
@@ -101,23 +101,23 @@ class Cohort:
             self.nodes |= sites
             self.dropped = {site: code for site, code in self.dropped.items() if site not in sites}
         for dealer in wrong:
-            self.drop(Step.SHARE, dealer, ServerCode.ACCUSED)
+            self.drop(RoundStep.SHARE, dealer, ServerCode.ACCUSED)
         self.accused = {}
         self.envelope = replace(self.envelope, attempt=self.envelope.attempt + bool(wrong))
         return bool(wrong)
 
-    def ask(self, step: Step, nodes: list[tuple[str, int]], asked: Asked) -> Iterator[Reply]:
+    def ask(self, step: RoundStep, nodes: list[tuple[str, int]], asked: Asked) -> Iterator[SiteReply]:
         """Ask sites at their nodes, and hand over what comes."""
         envelope = replace(self.envelope, step=step)
-        return self.exchange.ask(Question(site, node, Letter(envelope, *asked(site))) for site, node in nodes)
+        return self.exchange.ask(SiteQuestion(site, node, Letter(envelope, *asked(site))) for site, node in nodes)
 
     def drop(self, step: str, site: str, code: SiteCode | ServerCode) -> None:
         """Go on without a site."""
         self.nodes.pop(site, None)
         self.dropped[site] = str(code)
-        self.diary.write(step, f"site {site!r} {meaning(code)}", site)
+        self.events.write(step, f"site {site!r} {meaning(code)}", site)
 
-    def require_quorum(self, step: Step) -> None:
+    def require_quorum(self, step: RoundStep) -> None:
         """Stop where too few are left."""
         if len(self.nodes) >= self.agreement.quorum:
             return
@@ -125,7 +125,7 @@ class Cohort:
         where, then = f"after {step}", "nothing was summed: see to these sites and start the round again"
         if self.envelope.round > 1:
             where, then = f"in sum {self.envelope.round}, after {step},", GO_ON
-        raise QuorumError(
+        raise RoundError(
             f"{where} {len(self.nodes)} of {len(self.roster.names)} sites are left, and the quorum is "
             f"{self.agreement.quorum} ({why}); {then}"
         )

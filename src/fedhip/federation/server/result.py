@@ -9,15 +9,15 @@ from typing import TYPE_CHECKING, Any
 from fedhip import __version__
 from fedhip.federation.agreement.agreement import Agreement
 from fedhip.federation.errors import MessageError
-from fedhip.federation.server.checkpoint import Progress
-from fedhip.federation.server.traffic import after_statistics, traffic_of
-from fedhip.federation.site.personal import configuration
-from fedhip.federation.sums.lifts import plan_of
+from fedhip.federation.server.checkpoint import RoundProgress
+from fedhip.federation.site.personalization import configuration
+from fedhip.federation.sums.statistics import plan_of
+from fedhip.federation.sums.traffic import after_statistics, traffic_of
 from fedhip.federation.transport.wire import Letter
 
 if TYPE_CHECKING:
-    from fedhip.models import Model
-    from fedhip.phases import Federation
+    from fedhip.heads.model import Model
+    from fedhip.simulation.federation import Federation
 
 
 def write_result(
@@ -25,7 +25,7 @@ def write_result(
     federation: Federation,
     model: Model,
     agreement: Agreement,
-    progress: Progress,
+    progress: RoundProgress,
     *,
     dropped: Mapping[str, str],
     notes: Sequence[str],
@@ -38,15 +38,15 @@ def write_result(
     from fedhip.runs.results import add_lift, refresh
     from fedhip.utils.toml import write_toml
 
-    sites, later = progress.summed, progress.later
-    told = {site: answer for site, answer in progress.answers.items() if answer}
+    sites = progress.summed
+    reported = {site: answer for site, answer in progress.answers.items() if answer}
     methods: dict[str, Any] = {}
     for method in agreement.methods:
         methods[method] = {
             "accuracy": {},
             "per_client": [
                 {"client": site, "train": None, "test": answer["test"], "accuracy": answer.get(method), "alpha": None}
-                for site, answer in sorted(told.items())
+                for site, answer in sorted(reported.items())
             ],
             "seconds": 0.0,
             **traffic_of(agreement, method, after_statistics(progress.asks)),
@@ -76,11 +76,11 @@ def write_result(
     }
     if agreement.head != "ridge":
         results |= {"head": agreement.head, "settings": dict(model.settings)}
-    if later:
-        asked = [(progress.first, progress.sites), *((record.ask, record.sites) for record in later)]
-        results |= {"sums": [{"ask": ask, "sites": list(who)} for ask, who in asked], "notes": list(notes)}
+    if len(progress.sums) > 1:
+        made = [{"ask": record.ask, "sites": list(record.sites)} for record in progress.sums]
+        results |= {"sums": made, "notes": list(notes)}
     if model.lift is not None:
-        add_lift(results, plan_of(agreement).told(model.lift))
+        add_lift(results, plan_of(agreement).to_dict(model.lift))
     details: dict[str, Any] = {
         "schema": SCHEMA,
         "class_names": list(agreement.classes),

@@ -14,7 +14,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedhip.federation.agreement.agreement import USUAL_ENCODER, Agreement
-from fedhip.federation.errors import EncoderError
+from fedhip.federation.errors import SetupError
+from fedhip.federation.status_codes import SiteCode, SiteRefusalError
 from fedhip.utils.files import default_cache, sync_folder
 
 #: A message takes seconds, so there are few; a piece is what a process holds in memory.
@@ -41,10 +42,10 @@ class EncoderFile:
     def of(cls, path: Path, agreement: Agreement) -> EncoderFile:
         """The file, if it is the agreed one."""
         if not path.is_file():
-            raise EncoderError(f"a site lacks the agreed encoder, and {path} is missing; put it there")
+            raise SetupError(f"a site lacks the agreed encoder, and {path} is missing; put it there")
         found = digest_of(path)
         if found != agreement.encoder_digest:
-            raise EncoderError(
+            raise SetupError(
                 f"{path} has digest {found[:12]}…, and the agreement says otherwise; put the agreed one there"
             )
         return cls(path, found, path.stat().st_size)
@@ -89,9 +90,13 @@ def receive(digest: str, offset: int, size: int, data: NDArray[np.uint8], agreed
     """
     if size != agreed and (agreed is not None or size > USUAL_ENCODER):
         expected = f"at most {USUAL_ENCODER} are taken" if agreed is None else f"{agreed} were agreed on"
-        raise EncoderError(f"the server offers an encoder of {size} bytes, and {expected}; ask the coordinator")
+        raise SiteRefusalError(
+            SiteCode.ENCODER, f"the server offers an encoder of {size} bytes, and {expected}; ask the coordinator"
+        )
     if offset < 0 or not 0 < len(data) <= PIECE or not offset + len(data) <= size:
-        raise EncoderError(f"a piece of {len(data)} bytes at {offset} of {size} is none; ask the coordinator")
+        raise SiteRefusalError(
+            SiteCode.ENCODER, f"a piece of {len(data)} bytes at {offset} of {size} is none; ask the coordinator"
+        )
     target = cached(digest)
     if target.is_file() and digest_of(target) == digest:
         return True
@@ -103,7 +108,9 @@ def receive(digest: str, offset: int, size: int, data: NDArray[np.uint8], agreed
         if target.is_file():
             return digest_of(target) == digest
         if os.fstat(file.fileno()).st_size < offset:
-            raise EncoderError(f"a piece before the one at {offset} is missing; the server begins again")
+            raise SiteRefusalError(
+                SiteCode.ENCODER, f"a piece before the one at {offset} is missing; the server begins again"
+            )
         file.seek(offset)
         file.write(data.data)
         file.flush()
@@ -114,8 +121,9 @@ def receive(digest: str, offset: int, size: int, data: NDArray[np.uint8], agreed
         found = digest_of(partial)
         if found != digest:
             partial.unlink()
-            raise EncoderError(
-                f"the encoder arrived with digest {found[:12]}…, and {digest[:12]}… was agreed; it was removed"
+            raise SiteRefusalError(
+                SiteCode.ENCODER,
+                f"the encoder arrived with digest {found[:12]}…, and {digest[:12]}… was agreed; it was removed",
             )
         partial.replace(target)
     sync_folder(target.parent)

@@ -17,12 +17,12 @@ from fedhip.federation.agreement import policy as policy_file
 from fedhip.federation.agreement import roster as roster_file
 from fedhip.federation.agreement.agreement import Agreement
 from fedhip.federation.agreement.credentials import PrivateKey, public_key_of, read_authority, require_host, site_key_of
+from fedhip.federation.agreement.fields import read_toml, require_known
 from fedhip.federation.agreement.fingerprint import fingerprint_of
 from fedhip.federation.agreement.names import shown
 from fedhip.federation.agreement.policy import Policy
 from fedhip.federation.agreement.roster import Roster
-from fedhip.federation.agreement.toml import read_toml, require_known
-from fedhip.federation.errors import CredentialError, SiteFolderError
+from fedhip.federation.errors import SetupError
 from fedhip.utils.toml import write_toml
 
 CONNECTION, AUTHORITY, KEY = "connection.toml", "ca.crt", "key"
@@ -79,15 +79,15 @@ def write_connection(site: str, host: str, port: int) -> str:
 
 def read_connection(path: Path) -> tuple[str, str]:
     """The site's name and the server's address."""
-    content = read_toml(path, SiteFolderError, f"get {CONNECTION} from the coordinator")
-    require_known(content, ("site", "address"), str(path), SiteFolderError)
+    content = read_toml(path, f"get {CONNECTION} from the coordinator")
+    require_known(content, ("site", "address"), str(path))
     for key in ("site", "address"):
         if not isinstance(content.get(key), str):
-            raise SiteFolderError(f"{path}: {key} is {shown(content.get(key))}; get the file from the coordinator")
+            raise SetupError(f"{path}: {key} is {shown(content.get(key))}; get the file from the coordinator")
     try:
         parse_address(content["address"])
-    except CredentialError as error:
-        raise SiteFolderError(f"{path}: address is {shown(content['address'])}: {error}") from None
+    except SetupError as error:
+        raise SetupError(f"{path}: address is {shown(content['address'])}: {error}") from None
     return content["site"], content["address"]
 
 
@@ -105,28 +105,28 @@ def parse_address(address: str) -> tuple[str, int]:
     """Host and port of what `format_address` writes."""
     host, _, port = address.rpartition(":")
     if not (port.isascii() and port.isdigit() and len(port) <= 5):
-        raise CredentialError("it has no port; give host:port")
+        raise SetupError("it has no port; give host:port")
     bracketed = host.startswith("[") and host.endswith("]")
     if bracketed:
         host = host[1:-1]
     if bracketed != (":" in host):
-        raise CredentialError("an IPv6 address, and nothing else, stands in brackets; give [address]:port")
+        raise SetupError("an IPv6 address, and nothing else, stands in brackets; give [address]:port")
     return require_host(host), require_port(int(port))
 
 
 def require_port(port: object) -> int:
     """The port, if it is one."""
     if not isinstance(port, int) or isinstance(port, bool) or not 1 <= port <= 65_535:
-        raise CredentialError(f"port is {shown(port)}; give a whole number from 1 to 65535")
+        raise SetupError(f"port is {shown(port)}; give a whole number from 1 to 65535")
     return port
 
 
 def _require_files(path: Path) -> None:
     if not path.is_dir():
-        raise SiteFolderError(f"there is no folder {path}; give the folder that accept made")
+        raise SetupError(f"there is no folder {path}; give the folder that accept made")
     if (path / "server").is_dir():
         own = ", ".join(folder.name for folder in sorted(path.glob("site-*"))[:3])
-        raise SiteFolderError(f"{path} is the coordinator's folder; give a site's, such as {own} in it")
+        raise SetupError(f"{path} is the coordinator's folder; give a site's, such as {own} in it")
     remedies = []
     if missing := [name for name in _FROM_COORDINATOR if not (path / name).is_file()]:
         remedies.append(f"{', '.join(missing)} (get it from the coordinator)")
@@ -137,7 +137,7 @@ def _require_files(path: Path) -> None:
     if not (path / KEY).is_file():
         remedies.append(f"{KEY} (the site's private key: restore it, readable by its owner only)")
     if remedies:
-        raise SiteFolderError(f"the folder {path} of this site lacks {'; '.join(remedies)}")
+        raise SetupError(f"the folder {path} of this site lacks {'; '.join(remedies)}")
 
 
 def _require_own_key(path: Path, key: PrivateKey, name: str, roster: Roster) -> None:
@@ -146,7 +146,7 @@ def _require_own_key(path: Path, key: PrivateKey, name: str, roster: Roster) -> 
         return
     owner = roster.owner(public)
     whose = f"that of the site {owner!r}" if owner else "not in the roster"
-    raise CredentialError(
+    raise SetupError(
         f"the key {path} is {whose}, and this folder is that of the site {name!r}; put the key of {name!r} there, or "
         "have the coordinator make the federation with this one"
     )

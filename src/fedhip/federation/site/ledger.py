@@ -1,4 +1,4 @@
-"""The ledger of sums: in which sums this user's rows have been, whatever became of a site's folder.
+"""The ledger of sums: which sums this user's rows have been in, and so which others a site refuses.
 
     sums.jsonl   one line for each event, each bound to the one before by its hash
     sums.head    how many lines there are, and the hash of the last, so that a ledger that was cut off is noticed
@@ -36,10 +36,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from fedhip.federation.codes import SiteCode, SiteRefusalError
+from fedhip.errors import OpenPlaceError
 from fedhip.federation.errors import PolicyError
 from fedhip.federation.site.rows import SiteRows
-from fedhip.utils.errors import OpenPlaceError
+from fedhip.federation.status_codes import SiteCode, SiteRefusalError
 from fedhip.utils.files import append_private, private_folder, write_private
 
 SCHEMA = 1
@@ -70,7 +70,7 @@ class Fingerprint:
 
 
 @dataclass(frozen=True)
-class Question:
+class SumRequest:
     """A sum that a site is asked to take part in; `keys` are those of the roster by site."""
 
     site: str
@@ -120,7 +120,7 @@ def default_state() -> Path:
         ) from None
 
 
-class Sums:
+class SumLedger:
     """The ledger of one user, read and checked; open only while its lock is held."""
 
     def __init__(self, folder: Path, key: bytes, lines: list[Line]) -> None:
@@ -128,7 +128,7 @@ class Sums:
 
     @classmethod
     @contextmanager
-    def open(cls, *, witness: Path | None = None, allow: Allowance | None = None) -> Iterator[Sums]:
+    def open(cls, *, witness: Path | None = None, allow: Allowance | None = None) -> Iterator[SumLedger]:
         """The ledger, locked. `witness` is a copy of the head in a site's folder, of when the site last took part.
 
         One that was cut off or edited is refused; with `allow` it is put aside, and a new one begins with the reason.
@@ -149,7 +149,7 @@ class Sums:
             ) from error
 
     @classmethod
-    def _read(cls, folder: Path, witness: Path | None, allow: Allowance | None) -> Sums:
+    def _read(cls, folder: Path, witness: Path | None, allow: Allowance | None) -> SumLedger:
         try:
             return cls(folder, *_checked(folder, witness))
         except _BrokenError as broken:
@@ -198,7 +198,7 @@ class Sums:
             content = {"digest": found.digest, "kind": found.kind, "rows": found.rows, "sketch": sketch}
             self._append({"event": "data", **content})
 
-    def finished(self, question: Question) -> str | None:
+    def finished(self, question: SumRequest) -> str | None:
         """The session in which this site finished a sum of this agreement; a census may be asked for again."""
         spoilt = self.spoilt(question)
         for line in self._sums("unmasked"):
@@ -207,25 +207,25 @@ class Sums:
                 return str(line["session"])
         return None
 
-    def cheated(self, question: Question, dealer: str) -> None:
+    def cheated(self, question: SumRequest, dealer: str) -> None:
         """Write down that a site is proven to have dealt wrong shares in this sum."""
         content = {"number": question.number, "attempt": question.attempt, "members": question.who([dealer])}
         self._append({"event": "cheated", "site": question.site, **question.round, **content})
 
-    def cheaters(self, question: Question) -> set[str]:
+    def cheaters(self, question: SumRequest) -> set[str]:
         """Who is proven to this site to have cheated under this agreement."""
         return {name for line in self._cheated(question) for name in line["members"]}
 
-    def spoilt(self, question: Question) -> set[str]:
+    def spoilt(self, question: SumRequest) -> set[str]:
         """Sessions of this agreement in which a site is proven to have cheated: their sums are to be made again."""
         return {line["session"] for line in self._cheated(question)}
 
-    def is_spoilt(self, question: Question, attempt: int) -> bool:
+    def is_spoilt(self, question: SumRequest, attempt: int) -> bool:
         """Whether a site is proven to have cheated in this attempt of this sum."""
         sums = [(line["session"], line["number"], line["attempt"]) for line in self._cheated(question)]
         return (question.session.hex(), question.number, attempt) in sums
 
-    def require_no_cheater(self, question: Question, members: Iterable[str]) -> None:
+    def require_no_cheater(self, question: SumRequest, members: Iterable[str]) -> None:
         """Refuse a sum with a site that is proven to have cheated under this agreement."""
         if known := sorted(self.cheaters(question) & set(members)):
             raise SiteRefusalError(
@@ -233,7 +233,7 @@ class Sums:
                 f"{', '.join(known)} dealt wrong shares under this agreement before, and is to be left out",
             )
 
-    def require_new_session(self, question: Question) -> None:
+    def require_new_session(self, question: SumRequest) -> None:
         """Refuse a session that began before, of which the site's folder knows nothing any more."""
         for line in self._sums("masked", "unmasked", "plain"):
             if line["site"] == question.site and _round_of(line) == question.round:
@@ -243,7 +243,7 @@ class Sums:
                     "folder is older; a second part in it could tell of single sites",
                 )
 
-    def require_one_unmasking(self, question: Question, members: Iterable[str]) -> None:
+    def require_one_unmasking(self, question: SumRequest, members: Iterable[str]) -> None:
         """Refuse to unmask a sum again, in another attempt or for other sites: the folder may have been restored.
 
         But for one that a site is proven to have spoilt, in a later attempt, for exactly the others.
@@ -263,7 +263,7 @@ class Sums:
 
     def require_difference(
         self,
-        question: Question,
+        question: SumRequest,
         members: Iterable[str],
         data: Fingerprint,
         least: int,
@@ -296,10 +296,10 @@ class Sums:
             exact = same_agreement and line["session"] in spoilt  # made again, so of the very same sites
             if (exact and count) or (0 < count < least and not self._allowed(question, line, allow)):
                 raise SiteRefusalError(
-                    SiteCode.DIFFERENCE, _told(line, differ, changed, overlap, None if exact else least)
+                    SiteCode.DIFFERENCE, _refusal(line, differ, changed, overlap, None if exact else least)
                 )
 
-    def took_part(self, question: Question, event: str, members: Iterable[str], data: Fingerprint) -> None:
+    def took_part(self, question: SumRequest, event: str, members: Iterable[str], data: Fingerprint) -> None:
         """Write down a part in a sum, before it leaves."""
         line = {
             "event": event,
@@ -315,7 +315,7 @@ class Sums:
         if line not in known:
             self._append(line)
 
-    def _cheated(self, question: Question) -> list[Line]:
+    def _cheated(self, question: SumRequest) -> list[Line]:
         own = (question.site, question.agreement)
         return [line for line in self._sums("cheated") if (line["site"], line["agreement"]) == own]
 
@@ -330,7 +330,7 @@ class Sums:
             for line in self._sums("unmasked")
         )
 
-    def _allowed(self, question: Question, about: Line, allow: Allowance | None) -> bool:
+    def _allowed(self, question: SumRequest, about: Line, allow: Allowance | None) -> bool:
         """Whether a person has allowed this; written down for the session, and good for one."""
         if allow is None:
             return False
@@ -419,12 +419,12 @@ def _difference(before: Mapping[str, str], now: Mapping[str, str]) -> list[str]:
     return sorted(only_before + only_now)
 
 
-def _is_same_site(line: Line, question: Question) -> bool:
+def _is_same_site(line: Line, question: SumRequest) -> bool:
     own = question.who([question.site])[question.site]
     return bool(line["site"] == question.site or line["members"].get(line["site"]) == own)
 
 
-def _told(line: Line, differ: list[str], changed: bool, overlap: bool | None, least: int | None) -> str:
+def _refusal(line: Line, differ: list[str], changed: bool, overlap: bool | None, least: int | None) -> str:
     """Which sum, by what the new one differs from it, and what to do."""
     by = [*differ, *(["this site, whose rows have changed"] if changed else [])]
     rows = "some of these rows" if overlap else "rows that may be these"

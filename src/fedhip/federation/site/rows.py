@@ -10,19 +10,19 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from fedhip.core.errors import FedHiPError
 from fedhip.data import Dataset, FeatureSet, load_dataset, make_partition, read_features, split_of
-from fedhip.data.dataset import ImagePaths
+from fedhip.data.sets.dataset import ImagePaths
+from fedhip.errors import FedHiPError
 from fedhip.federation.agreement.agreement import Agreement
 from fedhip.federation.agreement.names import class_positions
 from fedhip.federation.agreement.policy import Policy
-from fedhip.federation.codes import SiteCode, SiteRefusalError
-from fedhip.federation.errors import ClassNameError
 from fedhip.federation.site.encoder import find_encoder
+from fedhip.federation.status_codes import SiteCode, SiteRefusalError
 from fedhip.federation.sums.vector import Vector
 
 if TYPE_CHECKING:
-    from fedhip.phases import Client, RowEncoding
+    from fedhip.simulation.client import Client
+    from fedhip.simulation.encoding import RowEncoding
 
 _LARGEST = 2.0**64
 
@@ -105,7 +105,7 @@ class SiteRows:
         self, agreement: Agreement, *, cache: Path, weights: Path | None = None, device: str | None = None
     ) -> Client:
         """Its rows as features, through the agreed backbone where they are images; these are kept in `cache`."""
-        from fedhip.phases import Client
+        from fedhip.simulation.client import Client
 
         if isinstance(self.data, FeatureSet):
             features: NDArray[Any] = self.data.features
@@ -159,10 +159,7 @@ def _agreed_labels(
     """Labels by the agreed numbers; a class that occurs here and nowhere in the agreement is refused by name."""
     labels = data.labels[chosen]
     used = np.unique(labels)
-    try:
-        positions = class_positions([data.class_names[label] for label in used], agreement.classes, dict(class_names))
-    except ClassNameError as error:
-        raise SiteRefusalError(SiteCode.CLASSES, str(error)) from error
+    positions = class_positions([data.class_names[label] for label in used], agreement.classes, class_names)
     numbers = np.full(data.num_classes, -1, np.int64)
     numbers[used] = positions
     return np.asarray(numbers[labels])
@@ -190,7 +187,7 @@ def _extract(
 def require_size(features: NDArray[Any], agreement: Agreement) -> None:
     """Refuse training features that are larger than agreed: the grid would not hold their sum.
 
-    Columns in units of their own have no common bound but that of any survey (`fedhip.core.columns`).
+    Columns in units of their own have no common bound but that of any survey (`fedhip.core.exact.columns`).
     """
     sizes = np.maximum(features.max(axis=0), -features.min(axis=0))
     column = int(sizes.argmax())
@@ -220,8 +217,8 @@ def lost_column(encoding: RowEncoding, client: Client) -> str | None:
     """A column that varies here by less than a step of the grid, in words."""
     import warnings
 
-    from fedhip.core.columns import require_same_constants
-    from fedhip.core.errors import ColumnWarning
+    from fedhip.core.exact.columns import require_same_constants
+    from fedhip.errors import ColumnWarning
 
     with warnings.catch_warnings():
         warnings.simplefilter("error", ColumnWarning)

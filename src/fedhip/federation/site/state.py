@@ -2,9 +2,9 @@
 
     state/lock            one question at a time, whatever the engine does
     state/session.bin     the session: which steps were answered, and the site's part in the secure sum
-    state/vector.bin      the statistics, or what a later sum takes, from when it is computed until it is masked
-    state/moments.bin     the sum that says what the columns, or the lift, are, until the model is made
-    state/total.bin       the sum of all sites' statistics, where later sums follow, until the model is made
+    state/vector.bin      what this site gives to a sum, from when it is computed until it is masked
+    state/moments.bin     the sums that came back, by the names that the table of sums shares them under, until the
+    state/total.bin       model is made
     state/sum.json        the digest of the sum of the statistics, and its sites, to be compared
     state/finished.json   agreements under which a sum was finished
     state/sums.head       the last line that this site wrote to the user's ledger of sums
@@ -20,23 +20,27 @@ import base64
 import binascii
 import fcntl
 import json
+import logging
 import os
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from io import TextIOWrapper
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from fedhip.federation.codes import SiteCode, SiteRefusalError
+from fedhip.federation.status_codes import SiteCode, SiteRefusalError
+from fedhip.federation.sums.table import TABLE
 from fedhip.federation.sums.vector import Vector, as_bytes
-from fedhip.utils.files import write_private
+from fedhip.utils.files import append_private, write_private
 
 SCHEMA = 1
 
-#: What a session of a version before later sums has not.
-_LATER = ("round", "attempt", "ask", "done", "cohort", "total", "weights", "head", "moments", "data", "unmasked")
+#: As session.bin holds them; a session of a version before there were several sums lacks them.
+_LATER = ("round", "attempt", "ask", "done", "cohort", "weights", "head", "data", "unmasked")
+_RECEIVED = [kind.shared_as for kind in TABLE if kind.shared_as is not None and kind.is_kept]
 
 
 @dataclass
@@ -45,11 +49,11 @@ class Session:
 
     `answers` holds, for each step that was answered, the digest of the question and, for steps whose answer may be
     given again, the answer; it is of the latest sum. `cohort` are the sites that were in the sum before, as this site
-    knows it. Of later sums: which `ask` is under way, in which `round` and `attempt`, which asks are `done`, the digest
-    of the `total` they are about, by their digests the `weights` that were asked about, with the round, and the digest
-    of the `head` that priors are chosen for. `moments` is the digest of the sum that says what the columns are.
-    `data` is that of the rows in the ledger of sums, and `unmasked` that of the question of the sum under way, once it
-    was unmasked.
+    knows it. `ask` is the row of the table of sums that is under way, in which `round` (the number of the sum) and
+    `attempt`; `done` are those before. `received` are the digests of the sums that came back, by the name that they are
+    shared under, `weights` those of the weights that were asked about, with the round, and `head` that of the head that
+    priors are chosen for. `data` is that of the rows in the ledger of sums, and `unmasked` that of the question of the
+    sum under way, once it was unmasked.
     """
 
     session: bytes
@@ -62,10 +66,9 @@ class Session:
     ask: str = "statistics"
     done: list[str] = field(default_factory=list)
     cohort: list[str] = field(default_factory=list)
-    total: str | None = None
+    received: dict[str, str] = field(default_factory=dict)
     weights: dict[str, int] = field(default_factory=dict)
     head: str | None = None
-    moments: str | None = None
     data: str | None = None
     unmasked: str | None = None
 
@@ -84,6 +87,7 @@ class Session:
             "member": None if self.member is None else base64.b64encode(self.member).decode(),
             "answers": {step: [digest, _dump(body)] for step, (digest, body) in self.answers.items()},
             **{name: getattr(self, name) for name in _LATER},
+            **{name: self.received.get(name) for name in _RECEIVED},
         }
         return json.dumps(content).encode()
 
@@ -101,6 +105,7 @@ class Session:
             None if member is None else base64.b64decode(member, validate=True),
             {step: (digest, _load(body)) for step, (digest, body) in content["answers"].items()},
             **{name: content[name] for name in _LATER if name in content},
+            received={name: content[name] for name in _RECEIVED if content.get(name) is not None},
         )
 
 
@@ -124,6 +129,17 @@ class SiteState:
             yield
         finally:
             os.close(descriptor)
+
+    def write_log(self, level: int, text: str, error: Exception | None = None) -> None:
+        """A line in the site's own log; the engine's logs may be read by others."""
+        # A few words of it may be the server's: they are to make no lines of their own, and no colours.
+        text = "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)
+        logger = logging.Logger("fedhip.site")
+        with TextIOWrapper(append_private(self.log), "utf-8", errors="backslashreplace") as file:
+            handler = logging.StreamHandler(file)
+            handler.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(message)s"))
+            logger.addHandler(handler)
+            logger.log(level, text, exc_info=error)
 
     def session(self) -> Session | None:
         """The session there is."""
@@ -161,21 +177,13 @@ class SiteState:
         """Forget it."""
         (self.folder / "vector.bin").unlink(missing_ok=True)
 
-    def keep_total(self, total: Vector) -> None:
-        """Write the sum of the statistics."""
-        write_private(self.folder / "total.bin", as_bytes(total))
+    def keep_received(self, name: str, total: Vector) -> None:
+        """Write a sum that came back, by the name that it is shared under."""
+        write_private(self.folder / f"{name}.bin", as_bytes(total))
 
-    def total(self) -> Vector | None:
-        """The sum of the statistics, if it came in this session."""
-        return self._read("total.bin")
-
-    def keep_moments(self, moments: Vector) -> None:
-        """Write the sum that says what the columns are."""
-        write_private(self.folder / "moments.bin", as_bytes(moments))
-
-    def moments(self) -> Vector | None:
-        """The sum that says what the columns are, if it came in this session."""
-        return self._read("moments.bin")
+    def received(self, name: str) -> Vector | None:
+        """A sum that came back, if it did in this session."""
+        return self._read(f"{name}.bin")
 
     def keep_sum(self, ask: str, digest: str, sites: Sequence[str]) -> None:
         """Write which sum came, to be compared with other sites'."""
@@ -192,8 +200,8 @@ class SiteState:
 
     def drop_sums(self) -> None:
         """Forget the sums that came."""
-        for name in ("moments.bin", "total.bin"):
-            (self.folder / name).unlink(missing_ok=True)
+        for name in _RECEIVED:
+            (self.folder / f"{name}.bin").unlink(missing_ok=True)
 
     def _read(self, name: str) -> Vector | None:
         try:

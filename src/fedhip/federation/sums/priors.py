@@ -1,66 +1,164 @@
-"""What priors are chosen by, as vectors of whole numbers: the same at the sites and the server.
+"""The sums that every site chooses its class prior by, after the head is known.
 
-    temperature   of LDA: log-losses of the federation's scores of rows left out, over 20 temperatures
+    temperature   of LDA (`fedhip.federation.sums.logistic`): log-losses of the federation's scores of rows left out
     scale         squared deviations of the scores of a site's own model, in four parts ‖ how many scores these are
     prior         of each method: log-losses over models, temperatures and smoothings ‖ rows right ‖ rows judged
 
-`fedhip.core.prior` says what they are, of which rows, and how a client chooses by its own and everybody's. Temperature
-and scale are those of `fedhip run`: LDA's sites judge at the temperature whose means they take, and the scale is two
-sums; a ridge's scores have one that everybody knows, and need no sum. Squares are as large as scores are, so they go on
-a grid of 2^-64 in parts of 32 bits, whose sums cannot overflow: nothing is rounded but what a float64 rounds too.
-Losses go on the grid of all later sums.
+`fedhip.core.choice.prior` says what they are, of which rows, and how a client chooses by its own and everybody's.
+Temperature and scale are those of `fedhip run`: LDA's sites judge at the temperature whose means they take, and the
+scale is two sums; a ridge's scores have one that everybody knows, and need no sum. Squares are as large as scores are,
+so they go on a grid of 2^-64 in parts of 32 bits, whose sums cannot overflow: nothing is rounded but what a float64
+rounds too. What a site chooses stays with it: the server learns the sums.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import numpy as np
 
-from fedhip.core.errors import StatisticsError
-from fedhip.federation.agreement.agreement import Agreement
-from fedhip.federation.sums.later import Ask, length, losses_of, losses_vector
-from fedhip.federation.sums.vector import Vector
+from fedhip.errors import StatisticsError
+from fedhip.federation.errors import MessageError
+from fedhip.federation.status_codes import SiteCode, SiteRefusalError
+from fedhip.federation.sums.head import federation_of_sites, fit_head, head_digest, head_from_message
+from fedhip.federation.sums.kind import SiteInputs, SumContext
+from fedhip.federation.sums.ridge import beta_in
+from fedhip.federation.sums.vector import Vector, from_vector, losses_of, losses_vector
 
 if TYPE_CHECKING:
-    from fedhip.core.prior import PriorLosses
+    from fedhip.core.choice.prior import FoldLosses, PriorChoice, PriorLosses
+    from fedhip.federation.agreement.agreement import Agreement
+    from fedhip.federation.site.state import Session
+    from fedhip.federation.transport.wire import Letter
+    from fedhip.heads import Head
+    from fedhip.simulation.client import Client
 
 _PARTS, _PART_BITS, _SQUARE_BITS = 4, 32, 64
+#: The parts of the squares, and how many scores there are.
+SCALE_LENGTH = _PARTS + 1
 
 
-def later_length(ask: Ask, agreement: Agreement) -> int:
-    """How many numbers a site sends."""
-    if ask is Ask.SCALE:
-        return _PARTS + 1
-    if ask is Ask.BETA:
-        return math.prod(beta_shape())
-    if ask is Ask.PRIOR:
-        return sum(2 * models * _places() + 1 for models in models_of(agreement).values())
-    if ask is Ask.TEMPERATURE and agreement.head == "lda":
-        return len(lda_temperatures())
-    return agreement.layout.size if ask is Ask.STATISTICS else length(ask, agreement.layout)
+def scale_parts(inputs: SiteInputs) -> Vector:
+    """The two sums behind the scale of the scores that priors are added to."""
+    return _site_priors(inputs, temperature_in(inputs.question, inputs.agreement)).scale()
 
 
-def beta_shape() -> tuple[int, int]:
-    """Of what β is chosen by: the smoothed accuracy over β, of all rows and without each fold."""
-    from fedhip.core.selection import FOLDS
-    from fedhip.phases import SCORED_BETAS
-
-    return FOLDS + 1, SCORED_BETAS
+def check_scale(total: Vector, context: SumContext) -> None:
+    """Refuse more scores than rows have."""
+    scale_of_sum(total, context.rows, context.agreement.layout.d)
 
 
-def lda_temperatures() -> tuple[float, ...]:
-    """What LDA's temperature is chosen among."""
-    from fedhip.heads.lda import TEMPERATURES
+def prior_length(agreement: Agreement) -> int:
+    """Losses and rows right over the grid of priors, of all methods."""
+    return sum(2 * models * _places() + 1 for models in models_of(agreement).values())
 
-    return TEMPERATURES
+
+def prior_losses(inputs: SiteInputs) -> Vector:
+    """At temperatures that are multiples of the scale that came."""
+    question, agreement = inputs.question, inputs.agreement
+    return _site_priors(inputs, temperature_in(question, agreement)).losses(scale_in(question, agreement))
+
+
+def check_prior_losses(total: Vector, context: SumContext) -> None:
+    """Refuse losses that no rows have."""
+    require_possible_losses(prior_losses_of(total, context.agreement, None), context.rows)
+
+
+def check_same_head(question: Letter, session: Session, agreement: Agreement, _: Collection[str] = ()) -> None:
+    """Refuse another head than the one that the site's prior is chosen for: there is one for an agreement."""
+    digest = head_digest(question, agreement)
+    if session.head is None:
+        session.head = digest
+    if session.head != digest:
+        raise SiteRefusalError(SiteCode.WEIGHTS, "the server speaks of another head than the one that came first")
+
+
+def head_bytes(agreement: Agreement) -> int:
+    """Bytes of a head that travels; the others follow from the sum."""
+    return 8 * (agreement.layout.m + 1) * agreement.layout.d if agreement.head == "logistic" else 0
+
+
+def lda_losses(inputs: SiteInputs) -> Vector:
+    """Losses of LDA's scores, over its temperatures."""
+    import torch
+
+    priors = _site_priors(inputs, None)
+    (scores,) = priors.head.left_out(priors.client)["global"].scores
+    losses = priors.head.losses(scores, torch.as_tensor(priors.client.train[1]))
+    return losses_vector(torch.tensor(losses, dtype=torch.float64), len(inputs.agreement.sites))
+
+
+def _site_priors(inputs: SiteInputs, temperature: float | None) -> SitePriors:
+    """Of the head that the server tells of; `temperature` is LDA's, once it is known."""
+    question, agreement = inputs.question, inputs.agreement
+    grid = from_vector(inputs.total, agreement.layout, agreement.fraction_bits)
+    beta = beta_in(question, agreement) if agreement.head == "ridge" else 0.0
+    held = head_from_message(question, agreement, grid.digest()) if agreement.head == "logistic" else None
+    known = {} if temperature is None else {"temperature": temperature}
+    federation = federation_of_sites(agreement, grid, beta, inputs.encoding)
+    return SitePriors(fit_head(federation, agreement, [inputs.client], held, known), inputs.client, agreement)
+
+
+def scale_in(question: Letter, agreement: Agreement) -> float | None:
+    """The scale that the server tells; None of a ridge, whose scale everybody knows."""
+    if agreement.head == "ridge":
+        return None
+    if (scale := question.real("scale")) <= 0.0:
+        raise MessageError(f"the scale is {scale}; it is above 0")
+    return scale
+
+
+def temperature_in(question: Letter, agreement: Agreement) -> float | None:
+    """LDA's temperature that the server tells; None of another head, which has none or tells it with its weights."""
+    if agreement.head != "lda":
+        return None
+    if (temperature := question.real("temperature")) <= 0.0:
+        raise MessageError(f"the temperature is {temperature}; it is above 0")
+    return temperature
+
+
+@dataclass(frozen=True)
+class SitePriors:
+    """Of the agreed head, fitted to the sum; its task has this site's rows alone."""
+
+    head: Head
+    client: Client
+    agreement: Agreement
+
+    def scale(self) -> Vector:
+        """The two sums behind the scale of the site's own scores."""
+        from fedhip.core.choice.prior import deviations
+
+        (scores,) = self.head.left_out(self.client)[self.agreement.methods[-1]].scores
+        return scale_vector(*deviations(self.head.local_only(self.client, scores)))
+
+    def losses(self, scale: float | None) -> Vector:
+        """Losses and rows right of all methods, at temperatures that are multiples of the scale."""
+        sent = {method: found.every for method, found in self._losses(scale).items()}
+        return prior_vector(sent, len(self.agreement.sites))
+
+    def choose(self, pooled: Vector, scale: float | None) -> dict[str, PriorChoice]:
+        """For each method which of its models, and the prior: by the site's own losses and everybody's."""
+        from fedhip.core.choice.prior import choose_nested
+
+        everybody = prior_losses_of(pooled, self.agreement, scale)
+        own = self._losses(scale)
+        return {method: choose_nested(own[method], everybody[method]) for method in self.agreement.methods}
+
+    def _losses(self, scale: float | None) -> dict[str, FoldLosses]:
+        from fedhip.simulation.priors import local_scores, prior_losses
+
+        agreement, counts = self.agreement, self.head.federation.grid.counts
+        scores = {"local": local_scores(self.client, self.head.federation), **self.head.left_out(self.client)}
+        return prior_losses(scores, self.client, counts, scales_of(agreement, scale), agreement.only_local_classes)
 
 
 def models_of(agreement: Agreement) -> dict[str, int]:
     """How many models a site chooses among, by method: a ridge's α is chosen together with its prior."""
-    from fedhip.priors import prior_alphas
+    from fedhip.simulation.priors import prior_alphas
 
     *beside, own = agreement.methods
     number = len(prior_alphas(agreement.alpha)[own]) if agreement.head == "ridge" else 1
@@ -69,7 +167,7 @@ def models_of(agreement: Agreement) -> dict[str, int]:
 
 def scales_of(agreement: Agreement, scale: float | None) -> dict[str, float]:
     """What temperatures are multiples of, by method; `scale` is the one that was summed, where one was."""
-    from fedhip.priors import ridge_scale
+    from fedhip.simulation.priors import ridge_scale
 
     ridges = ridge_scale(len(agreement.classes))
     local, *others = agreement.methods
@@ -78,7 +176,7 @@ def scales_of(agreement: Agreement, scale: float | None) -> dict[str, float]:
 
 def scale_vector(squares: float, number: int) -> Vector:
     """A site's two sums."""
-    from fedhip.core.logistic import LossError
+    from fedhip.errors import LossError
 
     if not squares < 2.0 ** (_PARTS * _PART_BITS - _SQUARE_BITS):
         raise LossError(
@@ -92,7 +190,7 @@ def scale_vector(squares: float, number: int) -> Vector:
 
 def scale_of_sum(vector: Vector, rows: int, classes: int) -> float:
     """The scale, from the sum of all sites' vectors; refused where no scores of so many rows have it."""
-    from fedhip.core.prior import scale_from
+    from fedhip.core.choice.prior import scale_from
 
     *parts, number = map(int, vector)
     if not 0 < number <= rows * classes:
@@ -114,7 +212,7 @@ def prior_losses_of(vector: Vector, agreement: Agreement, scale: float | None) -
     """The losses that a vector holds."""
     import torch
 
-    from fedhip.core.prior import SMOOTHINGS, TEMPERATURES, PriorLosses
+    from fedhip.core.choice.prior import SMOOTHINGS, TEMPERATURES, PriorLosses
 
     scales, found, start = scales_of(agreement, scale), {}, 0
     for method, models in models_of(agreement).items():
@@ -135,6 +233,6 @@ def require_possible_losses(losses: Mapping[str, PriorLosses], rows: int) -> Non
 
 def _places() -> int:
     """Of temperatures and smoothings."""
-    from fedhip.core.prior import SMOOTHINGS, TEMPERATURES
+    from fedhip.core.choice.prior import SMOOTHINGS, TEMPERATURES
 
     return len(TEMPERATURES) * len(SMOOTHINGS)

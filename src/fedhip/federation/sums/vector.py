@@ -1,10 +1,15 @@
-"""Statistics as one vector: what a site sends, what is masked and what is summed.
+"""Vectors of whole numbers: what a site sends, what is masked and what is summed.
+
+Statistics as one vector are
 
     upper triangle of gram, row by row ‖ cross, row by row ‖ counts        m(m + 1)/2 + m·d + d values
 
 int64 on the grid, viewed as uint64: the sum of two is taken modulo 2^64, and is the sum of the whole numbers as long as
 that fits in 63 bits, which every site makes sure of before it sends anything. Rows are copied one at a time, so that
 a vector costs its own memory and no more.
+
+Losses are real numbers, put on a grid of 2^-32: a sum differs by less than 2^-33 for each site, and what is chosen by
+it, from a short list, does not.
 """
 
 from __future__ import annotations
@@ -16,16 +21,19 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from fedhip.core.errors import GridOverflowError, StatisticsError
+from fedhip.errors import GridOverflowError, StatisticsError
 from fedhip.federation.errors import MessageError
 
 if TYPE_CHECKING:
-    from fedhip.core.fixedpoint import GridStatistics
+    from torch import Tensor
+
+    from fedhip.core.exact.fixedpoint import GridStatistics
 
 Vector = NDArray[np.uint64]
 
 #: The sum of all sites must stay below this, in steps of the grid.
 LIMIT = 1 << 63
+_LOSS_BITS = 32
 
 
 @dataclass(frozen=True)
@@ -82,7 +90,7 @@ def from_vector(vector: Vector, layout: Layout, fraction_bits: int) -> GridStati
     """The statistics that a vector holds; the vector can go then."""
     import torch
 
-    from fedhip.core.fixedpoint import GridStatistics
+    from fedhip.core.exact.fixedpoint import GridStatistics
 
     signed = layout.require(vector).view(np.int64)
     gram = np.empty((layout.m, layout.m), np.int64)
@@ -128,6 +136,31 @@ def require_room(vector: Vector, sites: int, fraction_bits: int) -> None:
             f"the largest value, {largest * 2.0**-fraction_bits:.2g}, leaves no room on the grid for a sum over "
             f"{sites} sites at fraction_bits={fraction_bits}; agree on fewer fraction bits, or rescale the features"
         )
+
+
+def losses_vector(losses: Tensor, sites: int) -> Vector:
+    """Losses on the grid. One too large for a sum of so many sites is as large as that allows: nobody chooses it."""
+    from fedhip.errors import LossError
+
+    values = losses.numpy().reshape(-1)
+    if not np.isfinite(values).all():
+        raise LossError("a loss of rows left out is not a finite number")
+    largest = 2.0 ** (62 - _LOSS_BITS) / sites
+    steps: NDArray[np.int64] = np.rint(np.clip(values, 0.0, largest) * 2.0**_LOSS_BITS).astype(np.int64)
+    return steps.view(np.uint64)
+
+
+def losses_of(vector: Vector) -> Tensor:
+    """Losses in float64."""
+    import torch
+
+    return torch.from_numpy(vector.view(np.int64) * 2.0**-_LOSS_BITS)
+
+
+def require_losses(vector: Vector) -> None:
+    """Refuse losses below 0, which no rows have."""
+    if int(vector.view(np.int64).min()) < 0:
+        raise StatisticsError("the losses are those of no rows: some are below 0")
 
 
 def require_possible_rest(rest: Vector, layout: Layout, fraction_bits: int, others: int, most_rows: int) -> None:

@@ -1,1 +1,1 @@
-"""What carries messages: the engine, its server behind a door, and a site's node."""
+"""What carries messages: the engine, its server behind a proxy, and a site's node."""

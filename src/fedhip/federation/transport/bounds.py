@@ -1,7 +1,7 @@
 """How large a site's answer can be, by the agreement; what is larger is refused before it is held in memory.
 
 The engine takes an answer apart: the message, its records, and arrays in pieces, each of them an object that is sent in
-a call of its own. A site may send whatever it likes, so there are three counts. The door counts the bytes of a call,
+a call of its own. A site may send whatever it likes, so there are three counts. The proxy counts the bytes of a call,
 the engine's server the objects of an answer, and the server app the bytes as they come and what they will unfold to: an
 array lists its pieces, and may list one piece a million times.
 """
@@ -44,7 +44,11 @@ class Bounds:
 
     @classmethod
     def of(cls, agreement: Agreement) -> Bounds:
-        """Of the largest sum that can be agreed on: statistics, gradients (a few more for each class), a survey."""
+        """No row of the table of sums is longer: statistics, gradients (a few more for each class), a survey, others.
+
+        Without the table's own lengths, for which torch would be loaded by processes that do not compute. A test holds
+        every row to it.
+        """
         layout, raw = agreement.layout, Layout(agreement.width, 1)
         return cls(max(layout.size + 4 * layout.d, raw.size, 64 * raw.m) + _FEW, len(agreement.sites))
 

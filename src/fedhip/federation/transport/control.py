@@ -27,7 +27,7 @@ from flwr.supercore.fab import Fab
 from flwr.supercore.interceptors import RuntimeVersionHttpInterceptor
 from flwr.supercore.protobuf.client import ProtobufCall, ProtobufRequestContext
 
-from fedhip.federation.errors import EngineError, NotServingError
+from fedhip.federation.errors import EngineError
 from fedhip.federation.transport.callers import public_pem
 from fedhip.federation.transport.engine import LOOPBACK
 from fedhip.federation.transport.link import HEADER, password
@@ -86,7 +86,7 @@ def _password(secret: Path) -> str:
     try:
         return password(secret)
     except OSError as error:
-        raise NotServingError(
+        raise EngineError(
             f"{secret} cannot be read ({error.strerror}); call as the user who serves, once the server runs"
         ) from None
 
@@ -186,7 +186,7 @@ def _ask(call: Callable[[_Request], _Answer], request: _Request) -> _Answer:
         return call(request)
     except httpx.HTTPStatusError as error:
         if error.response.status_code == httpx.codes.UNAUTHORIZED:
-            raise NotServingError(
+            raise EngineError(
                 "the server takes another secret, as one does that was started anew, or by somebody else; try again"
             ) from error
         known = FlowerError.from_json(error.response.text)
@@ -194,6 +194,6 @@ def _ask(call: Callable[[_Request], _Answer], request: _Request) -> _Answer:
         details = f" ({known.public_details})" if known and known.public_details else ""
         raise EngineError(f"the server refused a call: {said}{details}") from error
     except httpx.HTTPError as error:
-        raise NotServingError(
+        raise EngineError(
             f"the server of this federation cannot be reached here ({error}); start it: fedhip federation serve"
         ) from error

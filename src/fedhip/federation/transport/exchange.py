@@ -15,8 +15,8 @@ from flwr.app import Message
 from flwr.serverapp import Grid
 from google.protobuf.message import DecodeError  # type: ignore[import-untyped]
 
-from fedhip.federation.codes import ServerCode, SiteCode
 from fedhip.federation.errors import MessageError
+from fedhip.federation.status_codes import ServerCode, SiteCode
 from fedhip.federation.transport.bounds import TooLargeError
 from fedhip.federation.transport.wire import Letter, ProtocolError, from_message, to_records
 
@@ -32,7 +32,7 @@ _UNREADABLE = (
 
 
 @dataclass(frozen=True)
-class Question:
+class SiteQuestion:
     """A letter to the site at a node."""
 
     site: str
@@ -41,7 +41,7 @@ class Question:
 
 
 @dataclass(frozen=True)
-class Reply:
+class SiteReply:
     """What came of a question: a letter, or the reason why there is none, and the site that it says is to blame."""
 
     site: str
@@ -79,15 +79,15 @@ class Exchange:
         """Those of these nodes that are connected now."""
         return set(nodes) & set(self.grid.get_node_ids())
 
-    def ask(self, questions: Iterable[Question]) -> Iterator[Reply]:
+    def ask(self, questions: Iterable[SiteQuestion]) -> Iterator[SiteReply]:
         """Send the questions, one message at a time; then the replies in the order in which they come."""
-        waiting: dict[str, Question] = {}
+        waiting: dict[str, SiteQuestion] = {}
         for question in questions:
             step = question.letter.envelope.step
             message = Message(to_records(question.letter), question.node, step.message_type, ttl=self.deadline + _SLACK)
             sent = list(self.grid.push_messages([message]))
             if not sent or not sent[0]:
-                yield Reply(question.site, question.node, None, ServerCode.GONE)
+                yield SiteReply(question.site, question.node, None, ServerCode.GONE)
             else:
                 waiting[sent[0]] = question
         end = self._clock() + self.deadline
@@ -103,30 +103,30 @@ class Exchange:
                 break
             self._sleep(self._pause)
         for question in waiting.values():
-            yield Reply(question.site, question.node, None, ServerCode.LATE)
+            yield SiteReply(question.site, question.node, None, ServerCode.LATE)
 
-    def _pull(self, number: str, question: Question) -> Reply | None:
+    def _pull(self, number: str, question: SiteQuestion) -> SiteReply | None:
         """The answer to one question, if it has come."""
         try:
             message = next(iter(self.grid.pull_messages([number])), None)
             if message is None:
                 return None
             if message.metadata.reply_to_message_id != number:
-                return Reply(question.site, question.node, None, ServerCode.GARBAGE)
+                return SiteReply(question.site, question.node, None, ServerCode.GARBAGE)
             return _read(question, message)
         except ProtocolError:
-            return Reply(question.site, question.node, None, SiteCode.PROTOCOL)
+            return SiteReply(question.site, question.node, None, SiteCode.PROTOCOL)
         except TooLargeError:
-            return Reply(question.site, question.node, None, ServerCode.TOO_LARGE)
+            return SiteReply(question.site, question.node, None, ServerCode.TOO_LARGE)
         except _UNREADABLE:
-            return Reply(question.site, question.node, None, ServerCode.GARBAGE)
+            return SiteReply(question.site, question.node, None, ServerCode.GARBAGE)
 
 
-def _read(question: Question, message: Message) -> Reply:
+def _read(question: SiteQuestion, message: Message) -> SiteReply:
     """The answer, if it is one to this question."""
 
-    def dropped(code: SiteCode | ServerCode) -> Reply:
-        return Reply(question.site, question.node, None, code)
+    def dropped(code: SiteCode | ServerCode) -> SiteReply:
+        return SiteReply(question.site, question.node, None, code)
 
     if message.has_error():
         gone = message.error.code == _NODE_UNAVAILABLE
@@ -135,9 +135,9 @@ def _read(question: Question, message: Message) -> Reply:
         return dropped(ServerCode.GARBAGE)
     letter = from_message(message)
     if letter.code is SiteCode.SHARES:
-        return Reply(question.site, question.node, None, letter.code, letter.text("dealer"))
+        return SiteReply(question.site, question.node, None, letter.code, letter.text("dealer"))
     if letter.code is not SiteCode.OK:
         return dropped(letter.code)
     if letter.envelope != question.letter.envelope:
         return dropped(ServerCode.GARBAGE)
-    return Reply(question.site, question.node, letter)
+    return SiteReply(question.site, question.node, letter)

@@ -1,4 +1,4 @@
-"""The door of a federation as a configuration for nginx, for those who already run one."""
+"""The proxy in front of the server as a configuration for nginx, for those who already run one."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ _ODD = set("\"'\\{};$#\n\r\t ")
 
 
 @dataclass(frozen=True)
-class Door:
+class ProxyRoute:
     """Where nginx listens and what stands behind."""
 
     port: int
@@ -23,10 +23,10 @@ class Door:
     hosts: tuple[str, ...]
 
 
-def configuration(door: Door, limits: Limits | None = None) -> str:
+def configuration(route: ProxyRoute, limits: Limits | None = None) -> str:
     """A complete nginx.conf: the sites' calls pass, everything else is 404."""
     limits = limits or Limits()
-    for path in (door.certificate, door.key, door.authority):
+    for path in (route.certificate, route.key, route.authority):
         if _ODD & set(str(path)):
             raise EngineError(f"nginx does not take the path {str(path)!r}; move the folder to one without blanks")
     return f"""\
@@ -43,10 +43,10 @@ http {{
     access_log off;
 
     server {{
-        listen {door.port} ssl;
-        server_name {" ".join(door.hosts)};
-        ssl_certificate {door.certificate};
-        ssl_certificate_key {door.key};
+        listen {route.port} ssl;
+        server_name {" ".join(route.hosts)};
+        ssl_certificate {route.certificate};
+        ssl_certificate_key {route.key};
         ssl_protocols TLSv1.2 TLSv1.3;
 
         limit_conn address {limits.per_address};
@@ -68,7 +68,7 @@ http {{
             if ($request_uri !~ "^/v1/fleet/[a-z]+(-[a-z]+)*$") {{
                 return 404;
             }}
-            proxy_pass https://127.0.0.1:{door.upstream_port};
+            proxy_pass https://127.0.0.1:{route.upstream_port};
             proxy_http_version 1.1;
             proxy_set_header Host $host;
             proxy_set_header Connection "";
@@ -77,7 +77,7 @@ http {{
             proxy_set_header Forwarded "";
             proxy_ssl_verify on;
             proxy_ssl_name 127.0.0.1;
-            proxy_ssl_trusted_certificate {door.authority};
+            proxy_ssl_trusted_certificate {route.authority};
             proxy_request_buffering off;
             proxy_buffering off;
             proxy_read_timeout {limits.request:g}s;

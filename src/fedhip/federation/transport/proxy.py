@@ -1,4 +1,4 @@
-"""The door of a federation: a TLS proxy that lets the sites' own calls through, and nothing else.
+"""The proxy in front of a federation's server, over TLS: it lets the sites' own calls through, and nothing else.
 
 The engine's control interface (start a run, register a key; see `link`) shares a port with the interface of the sites.
 That port is bound to loopback; this proxy stands in front and passes `POST /v1/fleet/…` on, from callers who sign with

@@ -20,8 +20,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from fedhip.federation.codes import SiteCode
 from fedhip.federation.errors import MessageError
+from fedhip.federation.status_codes import SiteCode
 
 if TYPE_CHECKING:
     from flwr.app import Message, RecordDict
@@ -44,7 +44,7 @@ Body = dict[str, Value]
 Arrays = dict[str, NDArray[Any]]
 
 
-class Step(StrEnum):
+class RoundStep(StrEnum):
     """The steps of a round."""
 
     HELLO = "hello"
@@ -59,7 +59,7 @@ class Step(StrEnum):
     @property
     def message_type(self) -> str:
         """The engine's name of it."""
-        category = {Step.MASK: "train", Step.PERSONALIZE: "evaluate"}.get(self, "query")
+        category = {RoundStep.MASK: "train", RoundStep.PERSONALIZE: "evaluate"}.get(self, "query")
         return f"{category}.{self.value}"
 
 
@@ -73,7 +73,7 @@ class Envelope:
     session: bytes
     agreement: str
     roster: str
-    step: Step
+    step: RoundStep
     attempt: int = 1
     round: int = 1
 
@@ -308,7 +308,7 @@ def _envelope(header: Mapping[str, Any]) -> Envelope:
     if not all(isinstance(digest, str) and len(digest) <= _LONGEST_TEXT for digest in digests):
         raise MessageError("the digests of agreement and roster are missing")
     try:
-        step = Step(str(header.get("step")))
+        step = RoundStep(str(header.get("step")))
     except ValueError:
         raise MessageError("the message names no step of a round") from None
     return Envelope(session, str(digests[0]), str(digests[1]), step, attempt, number)

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from fedhip.data.picture import partition_figure
+from fedhip.data.partitions.picture import partition_figure
 from fedhip.runs.report.findings import ClientRow, Findings, Method, thirds
 from fedhip.runs.report.svg import colour, inline
 from fedhip.utils.style import Colours, drawing

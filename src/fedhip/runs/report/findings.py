@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedhip.heads import Head
-from fedhip.heads.recommendation import in_words
+from fedhip.heads.recommendation import describe
 from fedhip.runs.folder import head_of
 from fedhip.runs.report.record import RunRecord
 from fedhip.runs.results import title_of
@@ -58,7 +58,7 @@ class ClientRow:
 
 
 @dataclass(frozen=True)
-class Third:
+class ClientThird:
     """The clients between two values of x, and their mean gain."""
 
     low: float
@@ -106,7 +106,7 @@ class Findings:
         return head_of(self.results)
 
     @property
-    def own(self) -> str:
+    def main_method(self) -> str:
         """The method of the run's models."""
         return self.head.method
 
@@ -114,13 +114,13 @@ class Findings:
     def recommendation(self) -> str | None:
         """Which head training rows speak for."""
         told = self.results.get("recommendation")
-        return None if told is None else in_words(told)
+        return None if told is None else describe(told)
 
     @cached_property
     def methods(self) -> tuple[Method, ...]:
         """The personalized model first, then global and local, then the others as they come."""
         held = self.results.get("methods", {})
-        first = (self.own, "global", "local")
+        first = (self.main_method, "global", "local")
         keys = [*(key for key in first if key in held), *(key for key in held if key not in first)]
         return tuple(_method(key, held[key], self.others) for key in keys)
 
@@ -133,7 +133,7 @@ class Findings:
     def baseline(self) -> Method | None:
         """What a gain is a gain over: the global model; where it did not run, the clients alone."""
         found = {method.key: method for method in self.methods}
-        return (found.get("global") or found.get("local")) if self.own in found else None
+        return (found.get("global") or found.get("local")) if self.main_method in found else None
 
     @cached_property
     def tested(self) -> bool:
@@ -197,8 +197,8 @@ class Findings:
             classes=int((counts > 0).sum()) if known else None,
             skew=skew if known else None,
             accuracy=accuracy,
-            gain=difference(accuracy.get(self.own), accuracy.get(self.baseline.key)) if self.baseline else None,
-            alpha=number(rows.get(self.own, {}).get("alpha")),
+            gain=difference(accuracy.get(self.main_method), accuracy.get(self.baseline.key)) if self.baseline else None,
+            alpha=number(rows.get(self.main_method, {}).get("alpha")),
         )
 
     @cached_property
@@ -307,7 +307,7 @@ def read_runs(records: Sequence[RunRecord]) -> tuple[Findings, ...]:
     return tuple(Findings(record, others) for record in records)
 
 
-def _look(key: str, others: Sequence[str]) -> tuple[str, str]:
+def _marker_of(key: str, others: Sequence[str]) -> tuple[str, str]:
     """Colour and marker of a method."""
     if key in _MARKERS:
         return key, _MARKERS[key]
@@ -316,7 +316,7 @@ def _look(key: str, others: Sequence[str]) -> tuple[str, str]:
 
 
 def _method(key: str, held: dict[str, Any], others: Sequence[str]) -> Method:
-    colour, marker = _look(key, others)
+    colour, marker = _marker_of(key, others)
     means = {name: number(value) for name, value in (held.get("accuracy") or {}).items()}
     return Method(
         key=key,
@@ -352,7 +352,7 @@ def difference(a: float | None, b: float | None) -> float | None:
     return None if a is None or b is None else a - b
 
 
-def thirds(x: Sequence[float], gains: Sequence[float]) -> list[Third]:
+def thirds(x: Sequence[float], gains: Sequence[float]) -> list[ClientThird]:
     """Clients in order of x, in three parts of equal number; nothing where there are too few or x does not vary."""
     if len(x) < 6 or min(x) == max(x):
         return []
@@ -360,7 +360,8 @@ def thirds(x: Sequence[float], gains: Sequence[float]) -> list[Third]:
     values, gained = np.array(x)[order], np.array(gains)[order]
     parts = np.array_split(np.arange(len(x)), 3)
     return [
-        Third(float(values[part[0]]), float(values[part[-1]]), len(part), float(gained[part].mean())) for part in parts
+        ClientThird(float(values[part[0]]), float(values[part[-1]]), len(part), float(gained[part].mean()))
+        for part in parts
     ]
 
 

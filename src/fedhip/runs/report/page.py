@@ -9,7 +9,7 @@ from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from fedhip.data.errors import MissingExtraError
+from fedhip.errors import MissingExtraError
 from fedhip.runs.report import figures
 from fedhip.runs.report.comparison import Comparison, compare
 from fedhip.runs.report.findings import Findings, read_runs, standard_error, thirds

@@ -1,0 +1,33 @@
+"""Tables in the terminal."""
+
+import sys
+from collections.abc import Sequence
+
+from fedhip.cli.common.progress import show_progress
+
+
+def print_table(columns: Sequence[str], rows: Sequence[Sequence[object]], title: str = "") -> None:
+    """Print rows under column heads; columns of numbers are aligned right."""
+    from rich import box
+    from rich.console import Console
+    from rich.markup import escape
+    from rich.table import Table
+
+    show_progress.close()
+    cells = [[f"{value:,}" if isinstance(value, int) else str(value) for value in row] for row in rows]
+    right = [all(_is_number(row[i]) for row in cells) for i in range(len(columns))]
+    table = Table(box=box.SIMPLE_HEAD, title=escape(title) or None, title_justify="left")
+    for column, number in zip(columns, right, strict=True):
+        table.add_column(column, justify="right" if number else "left")
+    for row in cells:
+        table.add_row(*(escape(cell) for cell in row))
+    Console(width=None if sys.stdout.isatty() else 120).print(table)  # a pipe has no width of its own
+
+
+def percent(value: float | None) -> str:
+    """A share as people read it; a dash where there is none."""
+    return "–" if value is None else f"{value:.1%}"
+
+
+def _is_number(cell: str) -> bool:
+    return cell.replace(",", "").replace(".", "").replace("%", "").strip().isdigit()

@@ -1,0 +1,228 @@
+"""Options that several commands share, and what they stand for."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from fedhip.cli.common.progress import show_progress
+from fedhip.data import (
+    DEFAULT_CLIENTS,
+    Dataset,
+    FeatureSet,
+    Partition,
+    Window,
+    divide_rows,
+    list_partitions,
+    load_dataset,
+    read_features,
+)
+from fedhip.errors import InputError
+from fedhip.utils.text import readable
+
+if TYPE_CHECKING:
+    from fedhip.features.reference import BackboneReference
+
+DEFAULT_BACKBONE = "fedhip-vit"
+_FLAG = argparse.BooleanOptionalAction  # so that the command line can take back what a configuration file turns on
+
+
+def add_dataset(parser: argparse.ArgumentParser) -> None:
+    """Options that name images."""
+    group = parser.add_argument_group("data")
+    group.add_argument("--dataset", metavar="NAME", help="a data set by name, see: fedhip list datasets")
+    group.add_argument("--data", metavar="PATH", help="where its files lie; alone: an image folder or .npz")
+    group.add_argument(
+        "--official-split",
+        action=argparse.BooleanOptionalAction,
+        default=False,
+        help="keep the data set's own test rows; else 8:2 for each client",
+    )
+    group.add_argument(
+        "--skip-corrupt",
+        action=argparse.BooleanOptionalAction,
+        default=False,
+        help="leave corrupt images out, with a warning",
+    )
+    group.add_argument("--allow-single", action=_FLAG, default=False, help="allow classes with a single image")
+    add_window(group)
+
+
+def add_window(group: argparse._ActionsContainer, default: str = "by the bits that all of them use") -> None:
+    """The option for images of more than 8 bits."""
+    group.add_argument(
+        "--window", nargs=2, type=float, metavar=("LOW", "HIGH"),
+        help=f"values that are black and white in images of more than 8 bits (default: {default})",
+    )  # fmt: skip
+
+
+def add_rows(parser: argparse.ArgumentParser) -> None:
+    """Options that name images or features."""
+    add_dataset(parser)
+    parser.add_argument("--features", metavar="FILE", help="a feature file, instead of a data set")
+
+
+def add_backbone(parser: argparse.ArgumentParser) -> None:
+    """Options that choose a backbone and how it runs."""
+    group = parser.add_argument_group("backbone")
+    group.add_argument("--backbone", default=DEFAULT_BACKBONE, metavar="NAME", help="default: %(default)s")
+    group.add_argument("--weights", type=Path, metavar="PATH", help="weights to use instead of the usual ones")
+    group.add_argument("--pooling", metavar="SPEC", help="cls, mean, or layers such as mean:6,8,10,12+cls")
+    group.add_argument(
+        "--mask-ratio", type=float, default=0.0, metavar="R", help="share of hidden patches (default: none)"
+    )
+    group.add_argument("--mask-seed", type=int, default=0, metavar="N", help="seed of the mask (default: %(default)s)")
+    group.add_argument("--device", help="cuda or cpu (default: cuda where there is one)")
+    group.add_argument("--batch", type=int, metavar="N", help="images at a time (default: by their size)")
+    group.add_argument("--precision", choices=["float32", "bfloat16"], help="default: bfloat16 where the device has it")
+    group.add_argument(
+        "--cache",
+        action=argparse.BooleanOptionalAction,
+        default=True,
+        help="keep features, and use those that were kept",
+    )
+
+
+def add_partition(parser: argparse.ArgumentParser) -> None:
+    """Options that divide rows among clients."""
+    group = parser.add_argument_group("clients")
+    group.add_argument(
+        "--clients", type=int, metavar="K", help=f"number of clients (default: {DEFAULT_CLIENTS}, as in the paper)"
+    )
+    group.add_argument(
+        "--partition",
+        choices=tuple(list_partitions()),
+        help="the scheme (default: the data's own clients if it has any, else dirichlet)",
+    )
+    group.add_argument("--concentration", type=float, metavar="λ", help="of the Dirichlet schemes (default: 0.1)")
+    group.add_argument("--shards", type=int, metavar="S", help="shards for each client (default: 2)")
+    group.add_argument("--min-rows", type=int, default=1, metavar="N", help="every client's least rows (default: 1)")
+    group.add_argument("--seed", type=int, default=0, help="of partition and split (default: 0)")
+
+
+def refuse_unused(args: argparse.Namespace) -> None:
+    """Feature files have been through their backbone: options that choose one would do nothing."""
+    if args.features is None:
+        return
+    given = {
+        "--backbone": args.backbone != DEFAULT_BACKBONE,
+        "--weights": args.weights is not None,
+        "--pooling": args.pooling is not None,
+        "--mask-ratio": args.mask_ratio != 0.0,
+        "--official-split": args.official_split,
+        "--skip-corrupt": args.skip_corrupt,
+        "--window": args.window is not None,
+    }
+    unused = [option for option, is_given in given.items() if is_given]
+    if unused:
+        raise InputError(f"{', '.join(unused)} has no effect on --features; leave it out")
+
+
+def load_images(args: argparse.Namespace) -> Dataset:
+    """The data set that --dataset and --data name."""
+    options: dict[str, Any] = {
+        "official_split": args.official_split,
+        "skip_corrupt": args.skip_corrupt,
+        "allow_single": args.allow_single,
+        "window": window_of(args),
+    }
+    if args.dataset is not None:
+        dataset = load_dataset(args.dataset, args.data, **options)
+    elif args.data is not None:
+        dataset = load_dataset(Path(args.data), **options)
+    else:
+        raise InputError("no data given; choose --dataset NAME or --data PATH (see: fedhip list datasets)")
+    require_deep(args, dataset, readable(dataset.name))
+    return dataset
+
+
+def window_of(args: argparse.Namespace) -> Window | None:
+    """What --window says."""
+    return None if args.window is None else Window(*args.window)
+
+
+def require_deep(args: argparse.Namespace, dataset: Dataset, source: str) -> None:
+    """Images of 8 bits have been given their range by whoever made them: a window would do nothing."""
+    if args.window is not None and dataset.window is None:
+        raise InputError(f"--window is for images of more than 8 bits, and there is none in {source}; leave it out")
+
+
+def print_window(dataset: Dataset, why: str = "the bits that they use; --window LOW HIGH for another range") -> None:
+    """One line on how images of more than 8 bits came to have 8, if there are any."""
+    window, values = dataset.window, dataset.values
+    if window is None:
+        return
+    some, seen = "images", ""
+    if values is not None:
+        some = "1 image" if values.images == 1 else f"{values.images:,} images"
+        outside = "" if window.holds(values) else "; what lies outside is cut off"
+        seen = f" (their values: {values}{outside})"
+    print(f"fedhip: {some} of more than 8 bits: {window} is black to white{seen}, {why}", file=sys.stderr)
+
+
+def load_rows(args: argparse.Namespace) -> tuple[str, Dataset | FeatureSet]:
+    """The rows that the options name, images or features, and what to call them."""
+    if args.features is not None:
+        if args.dataset is not None or args.data is not None:
+            raise InputError("--features stands alone; leave --dataset and --data out")
+        return Path(args.features).stem, read_features(args.features)
+    if args.dataset is None and args.data is None:
+        raise InputError("no data given; choose one of --dataset NAME, --data PATH and --features FILE")
+    dataset = load_images(args)
+    return dataset.name, dataset
+
+
+def divide(args: argparse.Namespace, data: Dataset | FeatureSet) -> Partition:
+    """The partition that the options describe."""
+    return divide_rows(
+        data.labels,
+        data.clients,
+        args.partition,
+        args.clients,
+        seed=args.seed,
+        concentration=args.concentration,
+        shards_per_client=args.shards,
+        min_rows=args.min_rows,
+    )
+
+
+def extract_features(
+    args: argparse.Namespace, dataset: Dataset, kept: list[Path] | None = None
+) -> tuple[BackboneReference, FeatureSet]:
+    """Send the images through the backbone that the options choose; which one it was, and the features.
+
+    `kept` gets the folder of the cache that they are in.
+    """
+    import torch
+
+    from fedhip.features import cache_folder, choose_dtype, extract, load_backbone
+    from fedhip.features.reference import BackboneReference
+
+    print_window(dataset, *(() if args.window is None else ("as --window says",)))
+    backbone = load_backbone(
+        args.backbone,
+        pooling=args.pooling,
+        device=args.device,
+        mask_ratio=args.mask_ratio,
+        mask_seed=args.mask_seed,
+        weights=args.weights,
+    )
+    folder = cache_folder(args.cache)
+    dtype = getattr(torch, args.precision) if args.precision else choose_dtype(backbone)
+    features = extract(
+        backbone, dataset, batch=args.batch, dtype=dtype, cache=folder or False, kept=kept, report=show_progress
+    )
+    reference = BackboneReference(
+        name=backbone.name,
+        identity=backbone.identity,
+        precision=str(dtype).removeprefix("torch."),
+        pooling=args.pooling,
+        weights=None if args.weights is None else str(args.weights.absolute()),
+        mask_ratio=args.mask_ratio,
+        mask_seed=args.mask_seed if args.mask_ratio else 0,
+        window=dataset.window,
+    )
+    rows = FeatureSet(features, dataset.labels, dataset.class_names, clients=dataset.clients, split=dataset.split)
+    return reference, rows

@@ -1,0 +1,285 @@
+"""`fedhip federation`: a round over the network, between sites that keep their rows."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from fedhip.cli.common.console import print_table
+from fedhip.cli.common.options import print_window
+from fedhip.cli.federation import init as federation_init
+from fedhip.cli.federation import keys as federation_keys
+from fedhip.cli.federation.init import with_engine
+from fedhip.data import Dataset
+from fedhip.utils.text import json_text
+
+if TYPE_CHECKING:
+    from fedhip.federation.operations.paths import ServerPaths
+
+_FLAG = argparse.BooleanOptionalAction
+
+
+def register(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+    """Add the commands."""
+    parser = subparsers.add_parser(
+        "federation",
+        help="one round over the network, with sites that keep their rows",
+        description="A round between machines: the coordinator runs init, enroll, serve and run, each site accept and "
+        "site. The server sees the sum of the sites' statistics and no site's own. Page for newcomers: "
+        "docs/federation.md.",
+    )
+    commands = parser.add_subparsers(title="commands", metavar="COMMAND", required=True)
+    federation_init.register(commands)
+    federation_keys.register(commands)
+    _add_serve(commands)
+    _add_site(commands)
+    _add_run(commands)
+    _add_status(commands)
+    _add_stop(commands)
+    _add_renew(commands)
+
+
+def _add_serve(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+    parser = commands.add_parser(
+        "serve",
+        help="run the server",
+        description="Run the engine's server on loopback and, in front of it, a TLS proxy that lets only the sites' "
+        "calls through. Ctrl-C stops both.",
+    )
+    parser.add_argument("directory", type=Path, metavar="DIR", help="the federation's folder")
+    parser.add_argument("--bind", metavar="ADDRESS", help="where to listen (default: as init's address asks)")
+    parser.add_argument("--port", type=int, metavar="N", help="another port than at init")
+    parser.add_argument("--background", action="store_true", help="return when the server is ready")
+    parser.add_argument("--proxy", action=_FLAG, default=True, help="the proxy; without it put nginx in front")
+    parser.add_argument("--print-nginx", action="store_true", help="print a configuration of nginx, and do nothing")
+    parser.set_defaults(handler=with_engine(serve))
+
+
+def _add_site(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+    parser = commands.add_parser(
+        "site",
+        help="take part, as a site",
+        description="Connect to the server with the site's key and answer its questions until Ctrl-C. Rows stay here; "
+        "the model and its report go to --out.",
+    )
+    parser.add_argument("folder", type=Path, metavar="FOLDER", help="the site's folder, which accept made")
+    rows = parser.add_mutually_exclusive_group(required=True)
+    rows.add_argument("--data", type=Path, metavar="PATH", help="an image folder or .npz")
+    rows.add_argument("--features", type=Path, metavar="FILE", help="a feature file")
+    parser.add_argument("--out", type=Path, metavar="DIR", help="where the result goes (default: FOLDER/result)")
+    parser.add_argument("--name", help="the site's name, to be sure that this is its folder")
+    parser.add_argument("--weights", type=Path, metavar="PATH", help="the agreed encoder, if it lies elsewhere")
+    parser.add_argument("--device", help="cuda or cpu (default: cuda where there is one)")
+    parser.add_argument(
+        "--allow", metavar="REASON",
+        help="take part once in a sum that the ledger of sums would refuse; the reason is written down there",
+    )  # fmt: skip
+    parser.add_argument("--background", action="store_true", help="return when the site is connected")
+    parser.set_defaults(handler=with_engine(site))
+
+
+def _add_run(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+    parser = commands.add_parser(
+        "run",
+        help="start the round and wait for it",
+        description="Start the round and show its steps. Exit code 0 only if it succeeded and left its result.",
+    )
+    parser.add_argument("directory", type=Path, metavar="DIR", help="the federation's folder")
+    parser.add_argument("--json", action="store_true", help="print JSON at the end")
+    parser.set_defaults(handler=with_engine(run))
+
+
+def _add_status(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+    parser = commands.add_parser(
+        "status", help="server, sites and runs", description="What runs, which sites are connected, and all runs."
+    )
+    parser.add_argument("directory", type=Path, metavar="DIR", help="the federation's folder, or a site's")
+    parser.add_argument("--json", action="store_true", help="print JSON instead of tables")
+    parser.set_defaults(handler=with_engine(status))
+
+
+def _add_stop(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+    parser = commands.add_parser(
+        "stop",
+        help="end what was started here",
+        description="End the server or site that was started from this folder on this machine, and those of the "
+        "sites' folders in it. Nothing else is touched.",
+    )
+    parser.add_argument("directory", type=Path, metavar="DIR", help="the federation's folder, or a site's")
+    parser.set_defaults(handler=with_engine(stop))
+
+
+def _add_renew(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+    parser = commands.add_parser(
+        "renew",
+        help="a new certificate for the server",
+        description="Replace the server's certificate, which lasts a year, by a new one of the same authority. The "
+        "sites keep what they have; serve must be started again.",
+    )
+    parser.add_argument("directory", type=Path, metavar="DIR", help="the federation's folder")
+    parser.add_argument(
+        "--host", action="append", default=[], metavar="NAME", help="by which sites reach it (default: as before)"
+    )
+    parser.add_argument("--days", type=int, metavar="N", help="its life (default: a year)")
+    parser.set_defaults(handler=with_engine(renew))
+
+
+def serve(args: argparse.Namespace) -> int:
+    """Run the server."""
+    from fedhip.federation.operations import background, serving
+    from fedhip.federation.operations.paths import ServerPaths
+
+    paths = ServerPaths.open(args.directory)
+    endpoint = serving.endpoint_of(paths, args.bind, args.port)
+    if args.print_nginx:
+        return _print_nginx(paths, endpoint)
+    settings = {"folder": str(paths.path), "bind": args.bind, "port": args.port, "proxy": args.proxy}
+    if args.background:
+        print(background.apart("serve", settings))
+    else:
+        background.serve(**settings)
+    return 0
+
+
+def _print_nginx(paths: ServerPaths, endpoint: Any) -> int:
+    from fedhip.federation.operations import serving
+    from fedhip.federation.site.folder import parse_address
+    from fedhip.federation.transport import nginx
+    from fedhip.federation.transport.bounds import Bounds
+    from fedhip.federation.transport.proxy import Limits
+
+    host, _ = parse_address(endpoint.address)
+    print(
+        nginx.configuration(
+            nginx.ProxyRoute(
+                port=endpoint.port,
+                upstream_port=serving.control_port(paths),
+                certificate=paths.certificate,
+                key=paths.key,
+                authority=paths.authority,
+                hosts=(host,),
+            ),
+            Limits(body=Bounds.of(paths.agreement()).call),
+        ),
+        end="",
+    )
+    return 0
+
+
+def site(args: argparse.Namespace) -> int:
+    """Take part."""
+    from fedhip.federation.errors import SetupError
+    from fedhip.federation.operations import background
+    from fedhip.federation.site.folder import open_site
+    from fedhip.federation.site.ledger import Allowance
+    from fedhip.federation.site.preflight import require_ready
+    from fedhip.federation.site.session_ledger import require_sums
+
+    opened = open_site(args.folder)
+    if args.name not in (None, opened.name):
+        raise SetupError(f"{args.folder} is the folder of site {opened.name!r}, not of {args.name!r}")
+    rows: Path = args.data or args.features
+    ready = require_ready(opened, rows, out=args.out, weights=args.weights, device=args.device)
+    if isinstance(ready.data, Dataset):
+        print_window(ready.data, "as the agreement says")
+    allow = None if args.allow is None else Allowance.given(args.allow)
+    require_sums(opened, ready, allow)
+    settings = {"data": str(rows.absolute())}
+    if allow is not None:
+        settings |= {"allow": allow.reason, "allow-token": allow.token}
+    for option in ("out", "weights"):
+        if (path := getattr(args, option)) is not None:
+            settings[option] = str(path.absolute())
+    if args.device is not None:
+        settings["device"] = args.device
+    for warning in opened.warnings:
+        print(f"fedhip: warning: {warning}", file=sys.stderr)
+    if args.background:
+        print(background.apart("site", {"folder": str(opened.path), "settings": settings}))
+    else:
+        background.site(str(opened.path), settings)
+    return 0
+
+
+def run(args: argparse.Namespace) -> int:
+    """Start the round."""
+    from fedhip.federation.operations import background, round_control
+    from fedhip.federation.operations.paths import ServerPaths
+
+    result = round_control.run(ServerPaths.open(args.directory), say=background.say)
+    print(json_text({"result": str(result)}) if args.json else f"the round is finished; the result is in {result}")
+    return 0
+
+
+def status(args: argparse.Namespace) -> int:
+    """Say what runs."""
+    from fedhip.federation.operations import round_control
+    from fedhip.federation.operations.paths import ServerPaths
+
+    if (args.directory / "connection.toml").is_file():
+        own = round_control.site_status(args.directory)
+        if args.json:
+            print(json_text(own))
+        else:
+            print(f"site {own['site']!r} is {'' if own['connected'] else 'not '}connected to {own['address']}")
+            if own["processes"] and not own["answers"]:
+                print("it runs, and the server does not answer; it goes on trying")
+            if own["refused_app"]:
+                print("the server sent another app than the one installed here; it was refused")
+            _print_sum(own["sum"])
+        return 0
+    found = round_control.status(ServerPaths.open(args.directory))
+    if args.json:
+        print(json_text(found))
+        return 0
+    runs = f"is served at {found['address']}" if found["serving"] else "is not served"
+    print(f"{found['federation']} {runs}")
+    print_table(
+        ("site", "state", "since"), [(name, s["state"], _when(s["since"])) for name, s in found["sites"].items()]
+    )
+    if found["runs"]:
+        rows = [
+            (str(r["run"]), r["state"], _when(r["started"]), _when(r["finished"]), r["details"]) for r in found["runs"]
+        ]
+        print_table(("run", "state", "started", "ended", "details"), rows)
+    _print_sum(found["sum"])
+    return 0
+
+
+def _print_sum(known: dict[str, Any] | None) -> None:
+    """Which sum this is: everybody must have got the same."""
+    if known is not None:
+        print(f"the sum of {', '.join(known['sites'])} has digest {known['digest']}")
+
+
+def _when(iso: str) -> str:
+    """A time of the engine's, in UTC and to the second."""
+    return iso[:19].replace("T", " ")
+
+
+def stop(args: argparse.Namespace) -> int:
+    """End what was started here."""
+    from fedhip.federation.errors import FederationError
+    from fedhip.federation.operations import round_control
+
+    if not args.directory.is_dir():
+        raise FederationError(f"there is no folder {args.directory}; check the path")
+    ended = round_control.stop(args.directory.absolute())
+    for what in ended:
+        print(f"ended {what}")
+    if not ended:
+        print("nothing ran")
+    return 0
+
+
+def renew(args: argparse.Namespace) -> int:
+    """Replace the server's certificate."""
+    from fedhip.federation.agreement.credentials import SERVER_DAYS, renew_server_certificate
+    from fedhip.federation.operations.paths import ServerPaths
+
+    paths = ServerPaths.open(args.directory)
+    until = renew_server_certificate(paths.path, args.host, SERVER_DAYS if args.days is None else args.days)
+    print(f"{paths.certificate} is valid until {until:%Y-%m-%d}; stop and serve again to use it")
+    return 0

@@ -1,0 +1,147 @@
+"""`fedhip federation accept`, `enroll` and `fingerprint`: keys that are made at the sites, and whose they are."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from fedhip.cli.common.console import print_table
+from fedhip.cli.federation.init import with_engine
+
+if TYPE_CHECKING:
+    from fedhip.federation.agreement.parcel import Parcel
+    from fedhip.federation.agreement.policy import Policy
+
+
+def register(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+    """Add the commands."""
+    _add_accept(commands)
+    _add_enroll(commands)
+    _add_fingerprint(commands)
+
+
+def _add_accept(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+    parser = commands.add_parser(
+        "accept",
+        help="at a site: make its key, and later take everybody's",
+        description="Accept a parcel of the coordinator's. The first makes the site's folder with its private key, "
+        "which stays there, and a reply for the coordinator. The second has the keys of all sites: they are taken if "
+        "the fingerprint is the one that another site reads aloud.",
+    )
+    parser.add_argument("parcel", type=Path, metavar="PARCEL", help="the file that the coordinator sent")
+    parser.add_argument("--out", type=Path, metavar="DIR", help="the site's folder (default: site-NAME, here)")
+    parser.add_argument("--name", help="the site's name, to be sure that this is its parcel")
+    parser.add_argument("--fingerprint", metavar="DIGITS", help="as another site tells it (default: it is asked for)")
+    parser.set_defaults(handler=with_engine(accept))
+
+
+def _add_enroll(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+    parser = commands.add_parser(
+        "enroll",
+        help="at the coordinator: the sites' replies become the roster",
+        description="Make the roster from the replies of all sites, and for each site a second parcel that has it.",
+    )
+    parser.add_argument("directory", type=Path, metavar="DIR", help="the federation's folder")
+    parser.add_argument("replies", type=Path, nargs="+", metavar="FILE", help="the reply of each site")
+    parser.set_defaults(handler=with_engine(enroll))
+
+
+def _add_fingerprint(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+    parser = commands.add_parser(
+        "fingerprint",
+        help="what the sites compare by telephone",
+        description="Print the fingerprint of a federation: of its agreement, the names and keys of all sites, and the "
+        "server's authority.",
+    )
+    parser.add_argument(
+        "place", type=Path, metavar="PATH", help="a site's folder, the coordinator's, or a second parcel"
+    )
+    parser.set_defaults(handler=with_engine(fingerprint))
+
+
+def accept(args: argparse.Namespace) -> int:
+    """Accept a parcel."""
+    from fedhip.federation.agreement.enrollment import accept_first, accept_second, safe_policy
+    from fedhip.federation.agreement.parcel import Parcel
+    from fedhip.federation.agreement.policy import FILE, Policy
+    from fedhip.federation.errors import SetupError
+
+    parcel = Parcel.read(args.parcel)
+    if args.name not in (None, parcel.site):
+        raise SetupError(f"{args.parcel} is for the site {parcel.site!r}, not for {args.name!r}")
+    folder: Path = args.out or Path(f"site-{parcel.site}")
+    if parcel.roster is None:
+        if args.fingerprint is not None:
+            raise SetupError(f"{args.parcel} is a first parcel, which has no fingerprint: leave --fingerprint out")
+        reply = accept_first(parcel, folder)
+        _describe(parcel, safe_policy(parcel.agreement))
+        print(f"{folder} is this site's folder; its private key stays there, and its policy is {folder / FILE}")
+        print(f"for the coordinator: {reply}")
+        return 0
+
+    def read_aloud() -> str:
+        _describe(parcel, Policy.read(folder / FILE))
+        return args.fingerprint if args.fingerprint is not None else _ask(parcel, args.parcel)
+
+    accept_second(parcel, folder, read_aloud)
+    print(f"the fingerprint is the same: fedhip federation site {folder} --data DATA")
+    return 0
+
+
+def _describe(parcel: Parcel, policy: Policy) -> None:
+    from fedhip.federation.agreement.summary import in_words
+
+    for line in in_words(parcel.agreement, policy, parcel.site):
+        print(line)
+    for warning in parcel.agreement.warnings:
+        print(f"fedhip: warning: {warning}", file=sys.stderr)
+
+
+def _ask(parcel: Parcel, path: Path) -> str:
+    """The fingerprint, from who sits at the terminal."""
+    from fedhip.federation.errors import SetupError
+    from fedhip.federation.operations.paths import command
+
+    sites = parcel.agreement.sites
+    following = sites[(sites.index(parcel.site) + 1) % len(sites)]
+    if not sys.stdin.isatty():
+        raise SetupError(
+            f"the fingerprint is needed, as the site {following!r} tells it: give --fingerprint; what you tell others: "
+            f"{command('fingerprint', path)}"
+        )
+    print(f"Call the site {following!r}, or another that you trust, but not the coordinator. It reads aloud what")
+    print("    fedhip federation fingerprint PARCEL")
+    print("prints there, with its own second parcel.")
+    try:
+        return input("Its fingerprint: ")
+    except EOFError:
+        raise SetupError("no fingerprint was told; nothing was accepted") from None
+
+
+def enroll(args: argparse.Namespace) -> int:
+    """Make the roster."""
+    from fedhip.federation.agreement.credentials import fingerprint as key_fingerprint
+    from fedhip.federation.agreement.enrollment import enroll as make
+    from fedhip.federation.operations.paths import command
+
+    made = make(args.directory, args.replies)
+    directory = args.directory.absolute()
+    rows = [
+        (name, str(path.relative_to(directory)), key_fingerprint(made.roster.keys[name]))
+        for name, path in made.parcels.items()
+    ]
+    print_table(("site", "second parcel, for the site", "the key's fingerprint"), rows, str(directory))
+    print(f"fingerprint: {made.fingerprint}")
+    print("each site compares it with another site, not with you: fedhip federation accept NAME-2.json")
+    print(f"then here: {command('serve', directory)}")
+    return 0
+
+
+def fingerprint(args: argparse.Namespace) -> int:
+    """Print the fingerprint."""
+    from fedhip.federation.agreement.enrollment import fingerprint_at
+
+    print(fingerprint_at(args.place))
+    return 0

@@ -1,0 +1,527 @@
+"""The grid of α: every α from one factorisation, with exact leave-one-out; and every β from one eigendecomposition.
+
+In whitened coordinates (A + βI = R Rᵀ, W = F_k R⁻ᵀ, U = R⁻¹B) the client's problem is a ridge path over α:
+
+    W Wᵀ = E Λ Eᵀ, all eigenvalues in [0, 1]
+    y_i − fit_i(α) = [E diag(1/(1 + αλ)) Eᵀ (Y_k − W U)]_i
+    1 − h_i(α) = Σ_j E_ij² (1 − λ_j)/(1 + αλ_j)          h_i: the weight of row i in its own prediction
+    y_i − loo_i(α) = (y_i − fit_i)/(1 − h_i)              loo_i: the prediction without row i, exactly
+
+Leaving row i out takes it from both places it counts in: once in the sum over clients, α times on top. Both lines are
+sums of terms of one sign, so that nothing cancels however large α is.
+"""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from functools import cached_property, partial, reduce
+from operator import add
+
+import torch
+from torch import Tensor
+
+from fedhip.core.choice.selection import FOLDS, margins_of, select, soft_hits, without_fold
+from fedhip.core.ridge.aggregation import GlobalSystem, global_system
+from fedhip.core.ridge.alone import penalty_grid
+from fedhip.core.ridge.personalization import client_rows
+from fedhip.core.rows import ArrayLike
+from fedhip.core.solvers import EigenFactor, factorize, rank_tolerance, require_alpha, require_beta, truncated
+from fedhip.core.statistics import Statistics
+from fedhip.errors import FedHiPWarning, InputError, NumericalWarning
+
+#: 0 to 1000: zero, four to the decade from 0.1, and the values of the paper's Table II.
+DEFAULT_ALPHAS: tuple[float, ...] = tuple(
+    sorted({0.0, *(10.0 ** (i / 4) for i in range(-4, 13)), *(5.0 * i for i in range(13))})
+)
+
+
+#: A share of the smoothed accuracy that is no reason for a smaller β.
+_NO_REASON = 5e-4
+
+#: Up to so many rows of a client, what is chosen for a fold is chosen by models that have not seen it.
+REFOLDED = 64
+
+#: Margins (N, a) of rows left out, those by which a fold's α is chosen, and the mean squared error at an α.
+_Look = tuple[Tensor, Callable[[int], Tensor], Callable[[Sequence[float]], Tensor]]
+
+#: Leave-one-out looks at as many values of α at a time as give this many scores, or at one.
+_LOO_ENTRIES = 2**21
+
+
+class PersonalizationPath:
+    """All of one client's personalized models P̂_k(α), and how each does on rows it has not seen.
+
+    Parameters
+    ----------
+    total : Statistics
+        The sum over clients, this client included.
+    features : (N_k, m)
+    labels : (N_k,)
+        The client's own rows.
+    beta : float
+        The federation's ridge penalty.
+    client : str, optional
+        Named in error messages.
+    targets : (d,), optional
+        What a row's target is in the column of its class, in place of 1. For rows that are weighted by class, the
+        features times √w and √w here; scores are those of the rows without their weights.
+
+    Notes
+    -----
+    Cost: the federation's factorisation, O(m³), once for all clients; then O(N_k m² + r³) with
+    r = min(N_k, m) for the client; then O(N_k r d) for each α.
+    """
+
+    def __init__(
+        self,
+        total: Statistics,
+        features: ArrayLike,
+        labels: ArrayLike,
+        beta: float = 1.0,
+        *,
+        client: str | None = None,
+        targets: Tensor | None = None,
+    ) -> None:
+        F, Y = client_rows(total, features, labels, client, targets)
+        system = global_system(total, beta)
+        self._start(total, system, system.factor.whiten(F), Y)
+
+    @classmethod
+    def _whitened(cls, total: Statistics, system: GlobalSystem, W: Tensor, Y: Tensor) -> PersonalizationPath:
+        self = object.__new__(cls)
+        self._start(total, system, W, Y)
+        return self
+
+    def _start(self, total: Statistics, system: GlobalSystem, W: Tensor, Y: Tensor) -> None:
+        self._system, self._W, self._Y = system, W, Y
+        # An intercept fits the only row of a federation whatever beta is: a warning would have no advice.
+        self._warned = total.intercept and total.num_samples == 1
+        self._labels = Y.argmax(dim=1)
+        self._residuals = Y - W @ system.U
+
+    @cached_property
+    def _spectrum(self) -> _Spectrum:
+        return _Spectrum.of(self._W, self._residuals)
+
+    def weights(self, alpha: float) -> Tensor:
+        """P̂_k(α), (m, d) float64."""
+        alpha = require_alpha(alpha)
+        if alpha == 0.0:
+            return self._system.G.clone()
+        return self._system.G + self._system.factor.unwhiten(self._spectrum.correction(self._W, alpha))
+
+    def loo_scores(self, alpha: float) -> Tensor:
+        """For each of the client's rows the scores (N_k, d) of the model fitted without that row.
+
+        A row that alone determines its own prediction (a direction no other row has, and β = 0 or lost in
+        rounding) gets zeros, counts as wrong, and is warned of: the others say nothing of it.
+        """
+        scores = self._leave_one_out([require_alpha(alpha)])[0][:, 0]
+        return scores / self._Y.amax(dim=1, keepdim=True)
+
+    def loo_accuracy(self, alphas: Sequence[float] = DEFAULT_ALPHAS, *, only_local_classes: bool = False) -> Tensor:
+        """For each α the share of the client's rows that the models fitted without them classify right.
+
+        With `only_local_classes` the models choose among the classes of the client's other rows.
+        """
+        return (self.loo_margins(alphas, only_local_classes=only_local_classes) > 0.0).double().mean(dim=0)
+
+    def loo_error(self, alphas: Sequence[float] = DEFAULT_ALPHAS) -> Tensor:
+        """For each α the mean over rows of ‖loo_i − y_i‖²."""
+        errors = [(scores - self._Y[:, None]).square_().sum(dim=(0, 2)) for scores, _ in self._loo(alphas)]
+        return torch.cat(errors) / len(self._W)
+
+    def loo_margins(self, alphas: Sequence[float] = DEFAULT_ALPHAS, *, only_local_classes: bool = False) -> Tensor:
+        """For each row and α the score of its own class less the best of the others (N_k, a), the row left out.
+
+        With `only_local_classes` these are the classes of the client's other rows; a row of another class has −∞.
+        """
+        counts = (self._Y > 0.0).sum(dim=0)
+        found = []
+        for scores, known in self._loo(alphas):
+            if only_local_classes:
+                scores.masked_fill_(counts == 0, -torch.inf)
+            found.append(margins_of(scores, self._labels).masked_fill_(~known, -torch.inf))
+        margins = torch.cat(found, dim=1)
+        # Without its only row a class is not among the client's: no model of the others can name it.
+        alone = counts[self._labels] == 1
+        return margins.masked_fill_(alone[:, None], -torch.inf) if only_local_classes else margins
+
+    def fold_margins(self, alphas: Sequence[float], margins: Tensor, fold: int) -> Tensor:
+        """Margins (N_k, a) by which the α for the rows of a fold is chosen, and those rows judged.
+
+        Of all other rows without the fold's, too: what they say must not have learned from what is judged. In more than
+        64 rows a few that have seen the fold make no difference: `margins`, from `loo_margins`, are taken.
+        """
+        others = without_fold(len(self._W), fold).to(self._W.device)
+        if not self.refolds or bool(others.all()) or not bool(others.any()):
+            return margins
+        scores, known = self._without_fold(alphas, others)
+        found = margins.clone()
+        without = margins_of(scores.transpose(0, 1).contiguous(), self._labels[others])
+        hidden = torch.isinf(margins[others])  # of classes that the client has no other row of
+        found[others] = without.masked_fill_(~known.mT | hidden, -torch.inf)
+        return found
+
+    def fold_scores(self, alphas: Sequence[float], fold: int) -> Tensor:
+        """Scores (a, n, d) of the rows outside of a fold, each left out together with the fold.
+
+        Zeros where the others say nothing of a row, as in `loo_scores`.
+        """
+        others = without_fold(len(self._W), fold).to(self._W.device)
+        scores, known = self._without_fold(alphas, others)
+        return scores.masked_fill_(~known[:, :, None], 0.0) / self._Y[others].amax(dim=1, keepdim=True)
+
+    @property
+    def refolds(self) -> bool:
+        """Whether what is chosen for a fold must be chosen by models that have not seen it."""
+        return len(self._W) <= REFOLDED
+
+    def _without_fold(self, alphas: Sequence[float], others: Tensor) -> tuple[Tensor, Tensor]:
+        """Scores (a, n, d) of the rows `others` (N_k,) bool without a row itself and all that are not among these.
+
+        With S the fold and M = E diag((1 − λ)/(1 + αλ)) Eᵀ, leaving out S and then row j gives
+
+            y_j − score_j = (r_j − M_jS M_SS⁻¹ r_S) / (M_jj − M_jS M_SS⁻¹ M_Sj)         r = y − fit(α)
+
+        Beside them (a, n), which rows have any.
+        """
+        at = torch.tensor([require_alpha(alpha) for alpha in alphas], dtype=self._W.dtype, device=self._W.device)
+        M = self._spectrum.remainders(at)
+        residuals = self._spectrum.residuals(at, self._residuals).transpose(0, 1)
+        inside, across = M[:, ~others][:, :, ~others], M[:, others][:, :, ~others]
+        # A fold that alone spans a direction leaves nothing to predict it by.
+        solved = across @ torch.linalg.pinv(inside, hermitian=True)
+        left = residuals[:, others] - solved @ residuals[:, ~others]
+        remainder = M[:, others][:, :, others].diagonal(dim1=1, dim2=2) - (solved * across).sum(dim=2)
+        known = remainder > rank_tolerance(max(self._W.shape))
+        return self._Y[others] - left / torch.where(known, remainder, 1.0)[:, :, None], known
+
+    def select(self, alphas: Sequence[float] = DEFAULT_ALPHAS, *, only_local_classes: bool = False) -> float:
+        """The α of highest smoothed leave-one-out accuracy (`core.choice.selection`); of several, the smallest."""
+        ordered = sorted(_checked_alphas(alphas))
+        return ordered[select(self.loo_margins(ordered, only_local_classes=only_local_classes))]
+
+    def _loo(self, alphas: Sequence[float]) -> Iterator[tuple[Tensor, Tensor]]:
+        """`_leave_one_out` for some α at a time."""
+        checked = _checked_alphas(alphas)
+        at_once = max(1, _LOO_ENTRIES // self._Y.numel())
+        for start in range(0, len(checked), at_once):
+            yield self._leave_one_out(checked[start : start + at_once])
+
+    def _leave_one_out(self, alphas: Sequence[float]) -> tuple[Tensor, Tensor]:
+        """Scores (N_k, a, d) without the row itself, and which rows have any (N_k, a)."""
+        rows = len(self._Y)
+        if not any(alphas):  # the global model needs no spectrum
+            residuals = self._residuals[:, None].repeat(1, len(alphas), 1)
+            remainder = (1.0 - self._W.square().sum(dim=1, keepdim=True)).expand(rows, len(alphas))
+            most = torch.ones_like(remainder)
+        else:
+            at = torch.tensor(alphas, dtype=self._W.dtype, device=self._W.device)
+            residuals = self._spectrum.residuals(at, self._residuals)
+            remainder, most = self._spectrum.remainder(at)
+        known = remainder > rank_tolerance(max(self._W.shape)) * most
+        all_known = bool(known.all())
+        if not all_known and not self._warned:
+            self._warned = True
+            first = int((~known).any(dim=0).nonzero()[0])
+            warnings.warn(
+                f"{int((~known[:, first]).sum())} of {rows} rows alone determine their own prediction at alpha = "
+                f"{alphas[first]:g}: leave-one-out says nothing of them, and they count as wrong; a larger beta helps",
+                NumericalWarning,
+                stacklevel=4,
+            )
+        scores = residuals.div_(remainder[:, :, None]).neg_().add_(self._Y[:, None])
+        return scores if all_known else scores.masked_fill_(~known[:, :, None], 0.0), known
+
+
+@dataclass(frozen=True)
+class _Spectrum:
+    """The client's rows in coordinates in which its own part of the equations is diagonal, with eigenvalues λ (r,).
+
+    With fewer rows than features these are directions of the rows: W Wᵀ = E diag(λ) Eᵀ. Else they are directions of the
+    features: WᵀW = Q diag(λ) Qᵀ, X = W Q. Nothing is divided by λ in either, however small.
+    """
+
+    values: Tensor
+    basis: Tensor
+    X: Tensor | None
+    rotated: Tensor
+
+    @classmethod
+    def of(cls, W: Tensor, residuals: Tensor) -> _Spectrum:
+        rows, width = W.shape
+        if rows <= width:
+            values, E = torch.linalg.eigh(W @ W.mT)
+            return cls(values.clamp(0.0, 1.0), E, None, E.mT @ residuals)
+        values, Q = torch.linalg.eigh(W.mT @ W)
+        X = W @ Q
+        return cls(values.clamp(0.0, 1.0), Q, X, X.mT @ residuals)
+
+    def correction(self, W: Tensor, alpha: float) -> Tensor:
+        """What the client's residuals add to the whitened global model (m, d)."""
+        shrunk = self.rotated * (alpha / (1.0 + alpha * self.values))[:, None]
+        return W.mT @ (self.basis @ shrunk) if self.X is None else self.basis @ shrunk
+
+    def residuals(self, at: Tensor, before: Tensor) -> Tensor:
+        """y − fit at each α (a,): (N_k, a, d); `before` (N_k, d) are those at α = 0."""
+        rows, classes = before.shape
+        if self.X is None:  # E diag(1/(1 + αλ)) Eᵀ (Y_k − W U); one product for all α
+            shrunk = self.rotated[:, None] / self._growth(at)[:, :, None]
+            return (self.basis @ shrunk.flatten(start_dim=1)).view(rows, len(at), classes)
+        # (Y_k − W U) − X diag(α/(1 + αλ)) Xᵀ (Y_k − W U)
+        shrunk = self.rotated[:, None] * (at / self._growth(at))[:, :, None]
+        fitted = (self.X @ shrunk.flatten(start_dim=1)).view(rows, len(at), classes)
+        return torch.sub(before[:, None], fitted, out=fitted)
+
+    def remainder(self, at: Tensor) -> tuple[Tensor, Tensor]:
+        """1 − h_i at each α (N_k, a), and what its rounding is relative to."""
+        growth = self._growth(at)
+        if self.X is None:
+            squares = self.basis.square()
+            return squares @ ((1.0 - self.values)[:, None] / growth), squares @ (1.0 / growth)
+        remainder = 1.0 - self.X.square() @ ((1.0 + at) / growth)
+        return remainder, torch.ones_like(remainder)
+
+    def remainders(self, at: Tensor) -> Tensor:
+        """1 − H at each α, over all pairs of rows (a, N_k, N_k)."""
+        if self.X is None:
+            shares = (1.0 - self.values)[:, None] / self._growth(at)
+            return torch.einsum("ir,ra,jr->aij", self.basis, shares, self.basis)
+        shares = (1.0 + at) / self._growth(at)
+        return torch.eye(len(self.X)).to(self.X) - torch.einsum("ir,ra,jr->aij", self.X, shares, self.X)
+
+    def _growth(self, at: Tensor) -> Tensor:
+        """1 + αλ (r, a)."""
+        return 1.0 + self.values[:, None] * at
+
+
+def _checked_alphas(alphas: Sequence[float] | float) -> list[float]:
+    checked = [require_alpha(alpha) for alpha in ([alphas] if isinstance(alphas, float | int) else alphas)]
+    if not checked:
+        raise InputError("there is no alpha to choose from; give at least one")
+    return checked
+
+
+@dataclass(frozen=True)
+class LooScore:
+    """How models over a grid of β do on a client's rows, each left out in turn. Scores of clients add.
+
+    Parameters
+    ----------
+    betas : B values
+    soft : (6, B)
+        Smoothed accuracy (`fedhip.core.choice.selection`), summed over all rows; and over all but those of each fold.
+    right, squared_error : (B,)
+        Rows classified right, and the sum of ‖loo_i − y_i‖².
+    rows : int
+    """
+
+    betas: tuple[float, ...]
+    soft: Tensor
+    right: Tensor
+    squared_error: Tensor
+    rows: int
+
+    def __add__(self, other: LooScore) -> LooScore:
+        if self.betas != other.betas:
+            raise InputError("scores over different grids of beta do not add; every client must score the same grid")
+        return LooScore(
+            self.betas,
+            self.soft + other.soft,
+            self.right + other.right,
+            self.squared_error + other.squared_error,
+            self.rows + other.rows,
+        )
+
+    def __radd__(self, other: object) -> LooScore:
+        return self if other == 0 else NotImplemented
+
+    @property
+    def accuracy(self) -> Tensor:
+        """Share of rows classified right, for each β."""
+        return self.right / self.rows
+
+    @property
+    def error(self) -> Tensor:
+        """Mean squared error over rows, for each β."""
+        return self.squared_error / self.rows
+
+
+def choose_betas(betas: Sequence[float], soft: Tensor) -> tuple[float, ...]:
+    """The largest β of nearly the highest smoothed accuracy: by all rows, and without those of each fold.
+
+    `soft` (6, B) is that of `LooScore`, summed over clients.
+    """
+    ordered = sorted(range(len(betas)), key=lambda at: -betas[at])
+    chosen = []
+    for sums in soft.tolist():
+        enough = max(sums) * (1.0 - _NO_REASON)
+        chosen.append(next(betas[at] for at in ordered if sums[at] >= enough))
+    return tuple(chosen)
+
+
+class RegularizationPath:
+    """Every global model Ĝ(β) from one eigendecomposition A = V diag(λ) Vᵀ of the summed Gram matrix.
+
+    β belongs to the federation, so all clients choose it together: each scores the grid on its own rows by
+    leave-one-out, and only the scores, two numbers for each β, are summed. `targets` as in `PersonalizationPath`.
+
+        path = RegularizationPath(total)
+        beta = path.select(path.score(F_k, y_k) for F_k, y_k in clients)
+    """
+
+    def __init__(
+        self, total: Statistics, betas: Sequence[float] | None = None, *, targets: Tensor | None = None
+    ) -> None:
+        if total.num_samples == 0:
+            raise InputError("the sum holds no rows; add at least one client's statistics")
+        self._total, self._targets = total, targets
+        self._values, self._V, self._penalized = _eigenpairs(total)
+        self._rotated_cross = self._V.mT @ total.cross
+        self.betas = tuple(sorted(require_beta(beta) for beta in (default_betas(total) if betas is None else betas)))
+        if not self.betas:
+            raise InputError("there is no beta to choose from; give at least one")
+
+    def weights(self, beta: float) -> Tensor:
+        """Ĝ(β) = V diag(1/(λ + β)) VᵀB, (m, d) float64."""
+        return self._system(self._factor(require_beta(beta))).G
+
+    def score(
+        self,
+        features: ArrayLike,
+        labels: ArrayLike,
+        alphas: Sequence[float] = (0.0,),
+        *,
+        client: str | None = None,
+    ) -> LooScore:
+        """Score every β on one client's rows by exact leave-one-out.
+
+        With the default α = 0 the global model is scored. With several `alphas` the client is scored at the
+        α it would select at that β, which is the personalized model the federation is after; that costs an
+        eigendecomposition for each β, and with one α a Cholesky factorisation.
+        """
+        F, Y = client_rows(self._total, features, labels, client, self._targets)
+        ordered = sorted(_checked_alphas(alphas))
+        one_model = len(ordered) == 1 and ordered[0] > 0.0 and len(F) > REFOLDED
+        looks = self._one_model(F, Y, ordered[0]) if one_model else self._whole_paths(F, Y, ordered)
+        soft, right, error = [], [], []
+        for margins, fold_margins, mean_error in looks:
+            sums = [soft_hits(margins).sum(dim=0).max()]
+            for fold in range(FOLDS):  # its rows have no say in what the others count
+                others = without_fold(len(F), fold).to(F.device)
+                sums.append(soft_hits(fold_margins(fold)[others]).sum(dim=0).max())
+            soft.append(torch.stack(sums))
+            best = select(margins)
+            right.append((margins[:, best] > 0.0).sum().to(torch.float64))
+            error.append(mean_error([ordered[best]])[0] * len(F))
+        return LooScore(self.betas, torch.stack(soft, dim=1), torch.stack(right), torch.stack(error), len(F))
+
+    def _whole_paths(self, F: Tensor, Y: Tensor, alphas: Sequence[float]) -> Iterator[_Look]:
+        """For each β the client's models at every α, by an eigendecomposition."""
+        rotated = F @ self._V
+        for beta in self.betas:
+            factor = self._factor(beta)
+            W = rotated[:, self._kept(factor)] / factor.values.sqrt()
+            path = PersonalizationPath._whitened(self._total, self._system(factor), W, Y)
+            margins = path.loo_margins(alphas)
+            yield margins, partial(path.fold_margins, alphas, margins), path.loo_error
+
+    def _one_model(self, F: Tensor, Y: Tensor, alpha: float) -> Iterator[_Look]:
+        """For each β the client's model at this α, by a Cholesky factorisation."""
+        labels, total = Y.argmax(dim=1), self._total
+        gram, cross = torch.add(total.gram, F.mT @ F, alpha=alpha), torch.add(total.cross, F.mT @ Y, alpha=alpha)
+        for beta in self.betas:
+            system = GlobalSystem.of(factorize(gram.clone, total.penalty(beta)), cross)
+            scores = system.left_out(F, Y, 1.0 + alpha)
+            margins, error = margins_of(scores, labels)[:, None], (scores - Y).square().sum()[None] / len(F)
+            yield margins, lambda fold, same=margins: same, lambda alphas, same=error: same  # type: ignore[misc]
+
+    def gcv(self) -> Tensor:
+        """Generalized cross-validation for each β, from the summed statistics alone; smaller is better.
+
+        N·RSS/(N − df)², with RSS = ‖Y‖² − 2 tr(ĜᵀB) + tr(ĜᵀAĜ), ‖Y‖² = N since every one-hot row has norm 1, and
+        df = Σ λ/(λ + β). Where the model interpolates (df = N) there is nothing to judge it by: infinity.
+        """
+        N, values = self._total.num_samples, self._values
+        counts = self._total.counts.to(values)
+        squares = N if self._targets is None else float((counts * self._targets.to(values).square()).sum())
+        power = self._rotated_cross.square().sum(dim=1)
+        scores = []
+        for beta in self.betas:
+            factor = self._factor(beta)
+            inverse = torch.zeros_like(values)
+            inverse[self._kept(factor)] = 1.0 / factor.values
+            residual = squares - (power * (2.0 * inverse - values * inverse.square())).sum()
+            left = N - self._freedom(factor)
+            interpolates = left <= rank_tolerance(max(N, len(values))) * N
+            scores.append(torch.where(interpolates, torch.inf, N * residual.clamp(min=0.0) / left.square()))
+        return torch.stack(scores)
+
+    def minimize_gcv(self) -> float:
+        """The β of smallest generalized cross-validation, from the sum alone; of several, the largest.
+
+        At an N so small that every β interpolates, the largest. With fewer rows than features small values of β fit
+        all rows, and generalized cross-validation prefers them for no reason: there β leaves half of the rows' degrees
+        of freedom at least, or is the largest, and a `FedHiPWarning` says so.
+        """
+        scores, N = self.gcv(), self._total.num_samples
+        m = len(self._values) - self._total.intercept
+        if m > N:
+            freedom = torch.stack([self._freedom(self._factor(beta)) for beta in self.betas])
+            enough = 2.0 * freedom <= N
+            enough[-1] = True
+            scores = scores.masked_fill(~enough, torch.inf)
+            warnings.warn(
+                f"the sum is of {N} rows with {m} features: generalized cross-validation says little there, and a beta "
+                'was taken that cannot fit them all; choose beta on rows left out ("auto"), or give it',
+                FedHiPWarning,
+                stacklevel=3,
+            )
+        return self.betas[int((scores == scores.min()).nonzero()[-1])]
+
+    def _freedom(self, factor: EigenFactor) -> Tensor:
+        """df = Σ λ/(λ + β)."""
+        return (self._values[self._kept(factor)] / factor.values).sum()
+
+    def select(self, scores: LooScore | Iterable[LooScore]) -> float:
+        """The β of highest smoothed leave-one-out accuracy over all clients' rows; of several, the largest."""
+        terms = [scores] if isinstance(scores, LooScore) else list(scores)
+        if not terms:
+            raise InputError("no client scored the grid, so there is nothing to choose beta by")
+        return choose_betas(terms[0].betas, reduce(add, terms).soft)[0]
+
+    def _factor(self, beta: float) -> EigenFactor:
+        return truncated(self._values + beta * self._penalized, self._V)
+
+    def _system(self, factor: EigenFactor) -> GlobalSystem:
+        return GlobalSystem(factor, self._rotated_cross[self._kept(factor)] / factor.values.sqrt()[:, None])
+
+    def _kept(self, factor: EigenFactor) -> slice:
+        """The eigenvalues ascend: the kept ones are the last."""
+        return slice(len(self._values) - len(factor.values), None)
+
+
+def _eigenpairs(total: Statistics) -> tuple[Tensor, Tensor, Tensor]:
+    """λ ascending and V with A = V diag(λ) Vᵀ, and where there is a penalty (m,): nowhere on an intercept.
+
+    Standardised features have the mean 0 over the federation, so that nothing connects them with the intercept: it is
+    a coordinate of its own, and comes last, for it is the one that is always kept.
+    """
+    if not total.intercept:
+        values, V = torch.linalg.eigh(total.gram)
+        return values, V, torch.ones_like(values)
+    m = total.num_features - 1
+    values, V = torch.linalg.eigh(total.gram[:m, :m])
+    return torch.cat((values, total.gram[m:, m])), torch.block_diag(V, V.new_ones((1, 1))), total.penalty(1.0)  # type: ignore[no-untyped-call]
+
+
+def default_betas(total: Statistics) -> tuple[float, ...]:
+    """Two to the decade, from 1e-6 to 10 times the mean square of the features summed over rows.
+
+    Features that are 0 in all rows, and the intercept, do not count.
+    """
+    squares = total.gram.diagonal()[: total.num_features - total.intercept]
+    return penalty_grid(float(squares.sum() / (squares > 0.0).sum().clamp(min=1)))

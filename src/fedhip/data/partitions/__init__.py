@@ -1,0 +1,1 @@
+"""Who holds which rows: schemes, the manifest, its picture, and clients' styles."""

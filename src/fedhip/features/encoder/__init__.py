@@ -1,0 +1,1 @@
+"""The vision transformer that makes features: its layers, its pooling, its files."""

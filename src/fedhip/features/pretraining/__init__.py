@@ -1,0 +1,1 @@
+"""Masked pre-training of an encoder: pools of images, recipe, training, evaluation, card."""

@@ -1,0 +1,27 @@
+"""An agreement in words, for the people of a site who decide whether to take part."""
+
+from __future__ import annotations
+
+from fedhip.federation.agreement.agreement import Agreement
+from fedhip.federation.agreement.policy import Policy
+from fedhip.federation.sums.table import GRADIENT, sums_of
+
+
+def in_words(agreement: Agreement, policy: Policy, site: str) -> list[str]:
+    """Who takes part, what is fitted, how many sums, and how many sites each needs."""
+    n, sums = len(agreement.sites), sums_of(agreement)
+    backbone = "" if agreement.backbone is None else f" of {agreement.backbone.name}"
+    listed = ", ".join(kind.title if count == 1 else f"{count} of {kind.title}" for kind, count in sums.items())
+    said = [
+        f"federation: {agreement.name}; this site is {site!r}",
+        f"takes part: {n} sites, {', '.join(agreement.sites)}",
+        f"head: {agreement.head}, {len(agreement.classes)} classes, {agreement.width} features{backbone}",
+        f"sums: {'up to ' if GRADIENT in sums else ''}{sum(sums.values())} ({listed})",
+    ]
+    if not agreement.secure_sum:
+        return [*said, "masks: none; the server sees what each site sends"]
+    return [
+        *said,
+        f"threshold: {agreement.threshold} of {n} sites unmask a sum, and a round needs {agreement.quorum}",
+        f"smallest cohort: this site refuses a sum of fewer than {policy.minimum_cohort} sites",
+    ]

@@ -1,0 +1,348 @@
+"""The server's side of the round.
+
+    hello → [encoder] → keys → share → mask → [agree] → unmask → [… for each sum] → personalize → result
+
+Which sums there are, and in which order, the table of sums says (`fedhip.federation.sums.table`). Each is a secure
+aggregation: the server learns the sum of the sites' vectors, and no site's own.
+
+A site that errs, is late or sends garbage is left out by name, and the round goes on while the quorum holds. Each
+answer is folded into one running sum and let go, so that memory does not grow with the number of sites. Beside the sums
+the server learns, of those who tell, an accuracy.
+"""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from fedhip import __version__
+from fedhip.errors import FedHiPError
+from fedhip.federation.agreement.agreement import FILE as AGREEMENT_FILE
+from fedhip.federation.agreement.agreement import Agreement
+from fedhip.federation.agreement.credentials import verify
+from fedhip.federation.agreement.roster import FILE as ROSTER_FILE
+from fedhip.federation.agreement.roster import Roster
+from fedhip.federation.errors import MessageError, RoundError
+from fedhip.federation.server.aggregation import CheatedError
+from fedhip.federation.server.checkpoint import Restart, RoundCheckpoint, RoundProgress, SumState
+from fedhip.federation.server.cohort import SiteCohort, always
+from fedhip.federation.server.logistic import LogisticSums
+from fedhip.federation.server.result import accuracies_in, write_result
+from fedhip.federation.server.sums import RoundSums
+from fedhip.federation.site.encoder import EncoderFile, Presence
+from fedhip.federation.status_codes import ServerCode, SiteCode, meaning
+from fedhip.federation.sums.head import federation_of_sites, fit_head, head_to_message, logistic_model
+from fedhip.federation.sums.kind import SumKind
+from fedhip.federation.sums.priors import scale_of_sum
+from fedhip.federation.sums.ridge import beta_shape
+from fedhip.federation.sums.statistics import encoding_of, lift_of
+from fedhip.federation.sums.table import (
+    BETA,
+    CENSUS,
+    MOMENTS,
+    PRIOR,
+    SCALE,
+    STATISTICS,
+    TEMPERATURE,
+    sums_before_head,
+    sums_follow,
+)
+from fedhip.federation.sums.vector import Vector, from_vector, losses_of
+from fedhip.federation.transport.exchange import Exchange
+from fedhip.federation.transport.wire import (
+    SESSION_BYTES,
+    Arrays,
+    Body,
+    Envelope,
+    Letter,
+    RoundStep,
+    by_site,
+    hello_statement,
+    which_to_upgrade,
+)
+
+if TYPE_CHECKING:
+    from fedhip.core.exact.fixedpoint import GridStatistics
+    from fedhip.heads.model import Model
+    from fedhip.simulation.federation import Federation
+
+#: Beside federation.toml, for sites that lack it.
+ENCODER_FILE = "encoder.safetensors"
+
+
+class Round:
+    """One round of one federation, from its folder."""
+
+    def __init__(self, folder: Path, exchange: Exchange, agreement: Agreement, roster: Roster) -> None:
+        self.folder, self.agreement = folder, agreement
+        self.state = folder / "state"
+        self.out = self.state / "result"
+        self.checkpoint = RoundCheckpoint(self.state / "checkpoint")
+        self.layout = agreement.layout
+        nobody = Envelope(bytes(SESSION_BYTES), agreement.digest(), roster.digest(), RoundStep.HELLO)
+        self.cohort = SiteCohort(agreement, roster, exchange, self.state, nobody)
+        self.events = self.cohort.events
+
+    @classmethod
+    def open(cls, folder: Path, make_exchange: Callable[[float], Exchange]) -> Round:
+        """The round of the federation in this folder; `make_exchange` is given the deadline of a step."""
+        agreement, roster = Agreement.read(folder / AGREEMENT_FILE), Roster.read(folder / ROSTER_FILE)
+        agreement.require_roster(roster)
+        return cls(folder, make_exchange(agreement.deadline), agreement, roster)
+
+    def run(self) -> Path:
+        """All steps, or those that are left of a round that was broken off; the result's folder."""
+        try:
+            while True:
+                try:
+                    return self._run()
+                except CheatedError as error:
+                    self._begin_again(error)
+        except FedHiPError as error:
+            self.events.write("failed", str(error))
+            raise
+
+    def _begin_again(self, error: CheatedError) -> None:
+        """A new session without a site that is proven to have cheated; the others are those of the sum it spoilt."""
+        cohort = self.cohort
+        cohort.drop("unmask", error.site, ServerCode.CHEATED)
+        before = self.checkpoint.again()
+        proofs = {**({} if before is None else before.proofs), error.site: error.proof.hex()}
+        self.checkpoint.begin_again(Restart(error.others, proofs, dict(cohort.dropped)))
+        self.events.write("again", f"the round begins again without site {error.site!r}")
+
+    def _run(self) -> Path:
+        progress = self.checkpoint.read(*self.cohort.digests)
+        if self.out.exists():
+            if progress is not None:  # killed with its work done
+                self.checkpoint.clear()
+                return self.out
+            raise RoundError(
+                f"this round is finished, and {self.out} holds its result; another sum of the same sites may reveal "
+                "one of them: make a new federation for it"
+            )
+        if progress is None:
+            progress = self._new_session()
+        else:
+            self._resume(progress)
+        self.sums = RoundSums(self.cohort, self.checkpoint, progress)
+        if progress.stage is SumState.MASKED:
+            self.sums.unmask()
+        for kind in sums_before_head(self.agreement):
+            total = self.sums.get(kind)
+            if kind is CENSUS and total is not None:
+                rows, sites = sum(map(int, total)), len(self.cohort.nodes)
+                self.events.write("census", f"{rows} rows, of {sites} sites, and {self.layout.m} features")
+        del total
+        self._encoding = encoding_of(self.agreement, self.sums.get(MOMENTS) if MOMENTS.count(self.agreement) else None)
+        fitted, notes = self._logistic() if self.agreement.head == "logistic" else (None, [])
+        self._beta = self._choose_beta()
+        message = self._message_to_sites(fitted)
+        if sums_follow(self.agreement):
+            self.cohort.gather(progress.summed, RoundStep.PERSONALIZE, wait=False)  # also who left, if it is back
+        self._personalize(progress, fitted, message, notes)
+        self.checkpoint.clear()
+        self.events.write("finished", f"the sum of {len(progress.summed)} sites and the global model are in {self.out}")
+        return self.out
+
+    def _new_session(self) -> RoundProgress:
+        """Who is here; nothing is summed yet."""
+        session, cohort = secrets.token_bytes(SESSION_BYTES), self.cohort
+        cohort.envelope = replace(cohort.envelope, session=session, attempt=1, round=1)
+        cohort.nodes, cohort.dropped = {}, {}
+        for warning in self.agreement.warnings:
+            self.events.write("hello", warning)
+        self._hello()
+        return RoundProgress(*cohort.digests, session.hex())
+
+    def _resume(self, progress: RoundProgress) -> None:
+        """Go on from the checkpoint, with the sites of its latest sum."""
+        cohort = self.cohort
+        progress.attempt += 1
+        session, number = bytes.fromhex(progress.session), len(progress.sums)
+        cohort.envelope = replace(cohort.envelope, session=session, attempt=progress.attempt, round=number)
+        cohort.dropped = dict(progress.dropped)
+        self.events.write("resumed", f"going on with the {progress.stage} vectors of {len(progress.latest)} sites")
+        cohort.gather(progress.latest, "resumed")
+
+    def _hello(self) -> None:
+        """Who is here: known by the signature on its answer, and not by what the engine calls it."""
+        cohort, again = self.cohort, self.checkpoint.again()
+        wanted, body = list(cohort.roster.names), Body(version=__version__)
+        if again is not None:
+            wanted, cohort.dropped = again.sites, dict(again.dropped)
+            body |= by_site("proofs", {site: bytes.fromhex(proof) for site, proof in again.proofs.items()})
+        known = {node: site for node, site in cohort.registered().items() if site in wanted}
+        with cohort.timed("waiting for sites"):
+            here = cohort.exchange.wait_for(known)
+        for site in wanted:
+            if not any(known[node] == site for node in here):
+                cohort.drop(RoundStep.HELLO, site, ServerCode.NEVER_CAME)
+        missing_encoder = []
+        candidates = [(known[node], node) for node in sorted(here)]
+        for reply in cohort.ask(RoundStep.HELLO, candidates, always(body, {})):
+            if reply.letter is None:
+                if reply.site not in cohort.nodes:
+                    cohort.drop(RoundStep.HELLO, reply.site, reply.code)
+                continue
+            try:
+                name, signature = reply.letter.text("site"), reply.letter.data("signature")
+                encoder, version = Presence(reply.letter.text("encoder")), reply.letter.text("version")
+                statement = hello_statement(reply.letter.envelope, reply.site, reply.node)
+                genuine = name == reply.site and verify(cohort.roster.keys[reply.site], signature, statement)
+            except (MessageError, ValueError):
+                cohort.drop(RoundStep.HELLO, reply.site, ServerCode.GARBAGE)
+                continue
+            if not genuine:
+                cohort.drop(RoundStep.HELLO, reply.site, ServerCode.SIGNATURE)
+                continue
+            if (upgrade := which_to_upgrade(__version__, version)) is not None:
+                cohort.drop(RoundStep.HELLO, reply.site, SiteCode.PROTOCOL)
+                self.events.write(RoundStep.HELLO, f"site {reply.site!r}: {upgrade}", reply.site)
+                continue
+            if reply.site in cohort.nodes:
+                self.events.write(RoundStep.HELLO, f"site {reply.site!r} {meaning(ServerCode.TWICE)}", reply.site)
+                continue
+            cohort.nodes[reply.site] = reply.node
+            cohort.dropped.pop(reply.site, None)
+            self.events.write(RoundStep.HELLO, f"site {reply.site!r} is here", reply.site)
+            if encoder is Presence.MISSING:
+                missing_encoder.append(reply.site)
+        cohort.require_quorum(RoundStep.HELLO)
+        if missing_encoder:
+            self._send_encoder(missing_encoder)
+
+    def _send_encoder(self, sites: list[str]) -> None:
+        file = EncoderFile.of(self.folder / ENCODER_FILE, self.agreement)
+        self.events.write(RoundStep.ENCODER, f"sending {file.size / 1e6:.1f} MB to {len(sites)} sites")
+        for offset, piece in file.pieces():
+            body: Body = {"offset": offset, "size": file.size}
+            sites = self.cohort.fold(
+                RoundStep.ENCODER, sites, always(body, {"piece": piece}), lambda _, letter: letter.flag("whole")
+            )
+        self.cohort.require_quorum(RoundStep.ENCODER)
+
+    # The head, by more sums where it needs them.
+
+    def _logistic(self) -> tuple[Model, list[str]]:
+        """The logistic head, and what is to be said of its sums."""
+        fitted = LogisticSums(self.sums)
+        units = self._encoding.columns.standardization
+        return logistic_model(fitted.run(), self.agreement, self._summed().digest(), units), fitted.fit.notes
+
+    def _choose_beta(self) -> tuple[float, tuple[float, ...]]:
+        """β, and those without each fold: by the sites' sum over the grid, where that is agreed on."""
+        from fedhip.core.ridge.path import choose_betas
+        from fedhip.simulation.beta import scoring_betas
+        from fedhip.utils.parallel import one_thread
+
+        agreement = self.agreement
+        if not agreement.chooses_beta:
+            if agreement.head != "ridge":
+                return 0.0, ()
+            with one_thread():  # the same bits for a server app that is started again: sites know them
+                federation = self._federation(0.0)
+                gcv = agreement.beta == "gcv"
+                return (federation.beta_path().minimize_gcv() if gcv else float(agreement.beta)), ()
+        scores = losses_of(self._sum(BETA, {"sites": self.sums.progress.summed}, {})).reshape(beta_shape())
+        with one_thread():
+            beta, *without = choose_betas(scoring_betas(self._federation(0.0).total), scores)
+        return beta, tuple(without)
+
+    def _message_to_sites(self, fitted: Model | None) -> tuple[Body, Arrays]:
+        """What the sites need beside the sum: the head, where it does not follow, and what priors are chosen by.
+
+        With priors, LDA's temperature, at which sites judge whose means they take; the scale of the scores, of heads
+        whose scale the sites do not know; and losses and rows right over the grid of priors.
+        """
+        from fedhip.core.choice.calibration import choose_temperature
+        from fedhip.heads.lda import TEMPERATURES
+
+        agreement = self.agreement
+        body, arrays = ({}, {}) if fitted is None else head_to_message(fitted)
+        if agreement.prior == "none":
+            return body, arrays
+        if agreement.head == "ridge":
+            body["beta"] = self._beta[0]
+        if agreement.head == "lda":
+            losses = losses_of(self._sum(TEMPERATURE, body, arrays))
+            body["temperature"] = choose_temperature(losses, TEMPERATURES)
+        if agreement.head != "ridge":
+            rows = int(self.layout.counts(self._total()).sum())
+            body["scale"] = scale_of_sum(self._sum(SCALE, body, arrays), rows, self.layout.d)
+        return body, {**arrays, "priors": self._sum(PRIOR, body, arrays)}
+
+    def _sum(self, kind: SumKind, body: Body, arrays: Arrays) -> Vector:
+        found = self.sums.get(kind, dict(body), dict(arrays))
+        assert found is not None  # noqa: S101  (it is kept)
+        return found
+
+    # The model.
+
+    def _personalize(
+        self, progress: RoundProgress, fitted: Model | None, message: tuple[Body, Arrays], notes: list[str]
+    ) -> None:
+        """The sum or the head to every site that is in it; the result once all have answered or are late."""
+        cohort, methods = self.cohort, self.agreement.methods
+        with cohort.timed("aggregation"):
+            federation, model = self._aggregate(fitted)
+        rows = federation.grid.num_samples
+        beta = f"; β = {federation.beta:.3g}" if self.agreement.head == "ridge" else ""
+        self.events.write("sum", f"the sum of {len(progress.summed)} sites, {rows} rows{beta}")
+        body: Body = {"beta": federation.beta, "sites": progress.summed, **message[0]}
+        body |= {f"beta-{fold}": beta for fold, beta in enumerate(federation.fold_betas)}
+        arrays: Arrays = dict(message[1])
+        if sums_follow(self.agreement):
+            body["sum"] = str(self.sums.digest(STATISTICS))
+        else:
+            arrays["total"] = self._total()
+
+        def answered(site: str, letter: Letter) -> None:
+            progress.answers[site] = accuracies_in(letter, methods)
+            self.checkpoint.write(progress)
+
+        for site in progress.summed:
+            if site not in cohort.nodes:
+                cohort.dropped.setdefault(site, str(ServerCode.NEVER_CAME))
+        waiting = [site for site in progress.summed if site in cohort.nodes and site not in progress.answers]
+        with cohort.timed("personalization"):
+            cohort.fold(RoundStep.PERSONALIZE, waiting, always(body, arrays), answered)
+        arrays.clear()
+        write_result(
+            self.out,
+            federation,
+            model,
+            self.agreement,
+            progress,
+            dropped=cohort.dropped,
+            notes=notes,
+            seconds=cohort.seconds,
+        )
+
+    def _aggregate(self, fitted: Model | None) -> tuple[Federation, Model]:
+        """The sum and the federation's model. Only a ridge has a β."""
+        from fedhip.runs.models import global_model
+
+        agreement = self.agreement
+        lift = None if agreement.lift == "none" else lift_of(self._sum(MOMENTS, {}, {}), agreement)
+        federation = self._federation(*self._beta)
+        if fitted is not None:
+            return federation, replace(fitted, lift=lift)
+        head = fit_head(federation, agreement)
+        model = global_model(federation, agreement.classes, agreement.backbone, head, lift)
+        if agreement.head == "ridge":  # in a wide federation the sum in float64 is 200 MB, and not needed any more
+            federation.release()
+        return federation, model
+
+    def _total(self) -> Vector:
+        """The sum of the statistics as it was kept."""
+        return self._sum(STATISTICS, {}, {})
+
+    def _summed(self) -> GridStatistics:
+        return from_vector(self._total(), self.layout, self.agreement.fraction_bits)
+
+    def _federation(self, beta: float, fold_betas: tuple[float, ...] = ()) -> Federation:
+        return federation_of_sites(self.agreement, self._summed(), beta, self._encoding, fold_betas)

@@ -1,0 +1,132 @@
+"""What a site makes its vectors and its model of: its rows, and the sums that came back to it."""
+
+from __future__ import annotations
+
+import logging
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from fedhip.errors import FedHiPError, GridOverflowError, StatisticsError
+from fedhip.federation.agreement.agreement import Agreement
+from fedhip.federation.errors import MessageError
+from fedhip.federation.site.folder import SiteFolder
+from fedhip.federation.site.rows import SiteRows, require_size
+from fedhip.federation.site.state import Session, SiteState
+from fedhip.federation.status_codes import SiteCode, SiteRefusalError
+from fedhip.federation.sums.kind import SiteInputs, SumKind, SumStage
+from fedhip.federation.sums.statistics import encoding_of, lift_of
+from fedhip.federation.sums.table import MOMENTS, STATISTICS
+from fedhip.federation.sums.vector import Vector, digest_of
+from fedhip.federation.transport.wire import Letter
+
+if TYPE_CHECKING:
+    from fedhip.features.lifts.lift import Lift
+    from fedhip.simulation.client import Client
+    from fedhip.simulation.encoding import RowEncoding
+
+
+@dataclass
+class Inputs:
+    """Of one question. Everything is read when it is first asked for."""
+
+    site: SiteFolder
+    state: SiteState
+    session: Session
+    question: Letter
+    data: Path
+    weights: Path | None
+    device: str | None
+
+    @property
+    def agreement(self) -> Agreement:
+        """What was agreed on."""
+        return self.site.agreement
+
+    def log(self, text: str, *, warning: bool = False) -> None:
+        """A line in the site's own log."""
+        self.state.write_log(logging.WARNING if warning else logging.INFO, text)
+
+    @cached_property
+    def rows(self) -> SiteRows:
+        """The rows, as they lie on the disk."""
+        return SiteRows.read(self.data, self.site.name, self.agreement, self.site.policy)
+
+    @cached_property
+    def raw_client(self) -> Client:
+        """The rows as features, before a lift."""
+        client = self.rows.client(self.agreement, cache=self.state.cache, weights=self.weights, device=self.device)
+        require_size(client.train[0], self.agreement)
+        return client
+
+    @cached_property
+    def client(self) -> Client:
+        """The rows as features of the agreed width, lifted where that is agreed on."""
+        from fedhip.simulation.lifting import lift_clients
+
+        lift = self.lift
+        return self.raw_client if lift is None else lift_clients(lift, [self.raw_client])[0]
+
+    @property
+    def lift(self) -> Lift | None:
+        """What everybody lifts by."""
+        return None if self.agreement.lift == "none" else lift_of(self.received(MOMENTS), self.agreement)
+
+    @cached_property
+    def encoding(self) -> RowEncoding:
+        """How rows become part of the sum of the statistics."""
+        has = MOMENTS.count(self.agreement)
+        return encoding_of(self.agreement, self.received(MOMENTS) if has else None)
+
+    @property
+    def total(self) -> Vector:
+        """The sum of the statistics; not held, for in a wide federation it is 100 MB."""
+        if self.question.text("sum") != self.session.received.get("total"):
+            raise SiteRefusalError(
+                SiteCode.TOTAL, "the server speaks of another sum than the one that came, or of none"
+            )
+        return self.received(STATISTICS)
+
+    def received(self, kind: SumKind) -> Vector:
+        """A sum that came back to this site with an earlier question, or with this one."""
+        name = str(kind.shared_as)
+        if name not in self.session.received:
+            raise SiteRefusalError(SiteCode.ORDER, f"the sum {kind.name!r} has not come")
+        vector = self.state.received(name)
+        if vector is None or digest_of(vector) != self.session.received[name]:
+            raise SiteRefusalError(SiteCode.FOLDER, f"the sum {kind.name!r} is no longer there, or damaged")
+        return vector
+
+
+def make_vector(kind: SumKind, inputs: SiteInputs) -> Vector:
+    """What this site gives to a sum, checked as nobody can check it under a mask."""
+    from fedhip.errors import LossError
+    from fedhip.utils.parallel import one_thread
+
+    if kind.stage <= SumStage.STATISTICS:
+        vector = kind.vector(inputs)
+    else:
+        try:
+            with one_thread():  # what is solved has the same bits on any machine
+                vector = kind.vector(inputs)
+        except LossError as error:
+            raise SiteRefusalError(SiteCode.LOSS, str(error)) from error
+        except (GridOverflowError, SiteRefusalError, MessageError):
+            raise
+        except FedHiPError as error:
+            raise _does_not_fit(error) from error
+    kind.check_own(vector, inputs)
+    return vector
+
+
+def require_others(kind: SumKind, total: Vector, inputs: SiteInputs) -> None:
+    """Refuse a sum that came back and, less what this site gave to it, is no sum of the others."""
+    try:
+        kind.check_rest(total - kind.vector(inputs), inputs)
+    except StatisticsError as error:
+        raise _does_not_fit(error) from error
+
+
+def _does_not_fit(error: FedHiPError) -> SiteRefusalError:
+    return SiteRefusalError(SiteCode.TOTAL, f"the sum that came does not fit this site's rows: {error}")

@@ -1,0 +1,212 @@
+"""Phase 3 at a site: its own model and report, in a run folder that never leaves it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from fedhip.errors import FedHiPError
+from fedhip.federation.agreement.agreement import LIFT_FIELDS, Agreement
+from fedhip.federation.status_codes import SiteCode, SiteRefusalError
+from fedhip.federation.sums.head import federation_of_sites, fit_head, ridge_of
+from fedhip.federation.sums.statistics import plan_of
+from fedhip.federation.sums.traffic import traffic_of
+from fedhip.federation.sums.vector import Vector
+
+if TYPE_CHECKING:
+    from fedhip.core.choice.prior import Prior
+    from fedhip.core.exact.fixedpoint import GridStatistics
+    from fedhip.features.lifts.lift import Lift
+    from fedhip.heads import Head
+    from fedhip.heads.model import Model
+    from fedhip.simulation.client import Client
+    from fedhip.simulation.encoding import RowEncoding
+    from fedhip.simulation.federation import Federation
+    from fedhip.simulation.outcome import ClientResult
+    from fedhip.simulation.personalization import Personalization
+
+
+@dataclass(frozen=True)
+class PooledLosses:
+    """What a prior is chosen by beside the site's own rows: everybody's losses, and the scale of the scores.
+
+    `temperature` is that of LDA's scores, at which a site judges whose means it takes.
+    """
+
+    losses: Vector
+    scale: float | None
+    temperature: float | None = None
+
+    @property
+    def options(self) -> dict[str, float]:
+        """Of the head: LDA's temperature, which is everybody's."""
+        return {} if self.temperature is None else {"temperature": self.temperature}
+
+
+@dataclass(frozen=True)
+class ReceivedSum:
+    """What the server sends at last: the sum, its β, whose sum it is, and how rows became part of it.
+
+    Where the sum alone does not give the head, also the head that is held; what the later sums were of; those that
+    priors are chosen by; and what the rows behind the sum were lifted by.
+    """
+
+    grid: GridStatistics
+    beta: float
+    sites: Sequence[str]
+    encoding: RowEncoding
+    fold_betas: tuple[float, ...] = ()
+    held: Model | None = None
+    asks: Sequence[str] = ()
+    pooled: PooledLosses | None = None
+    lift: Lift | None = None
+
+
+def personalize(out: Path, client: Client, received: ReceivedSum, agreement: Agreement, data: Path) -> ClientResult:
+    """Choose α and priors on the site's own rows, solve its model, and write all to `out`, whole or not at all."""
+    from fedhip.simulation.alone import local_model
+    from fedhip.simulation.testing import evaluate
+    from fedhip.utils.parallel import one_thread
+    from fedhip.utils.stopwatch import Stopwatch
+
+    watch = Stopwatch()
+    federation = federation_of_sites(agreement, received.grid, received.beta, received.encoding, received.fold_betas)
+    d, only_local = len(agreement.classes), agreement.only_local_classes
+    with watch("personalization"), one_thread():
+        try:
+            personal, head, priors = _phase3(federation, client, agreement, received)
+        except FedHiPError as error:
+            raise SiteRefusalError(
+                SiteCode.TOTAL, f"the sum that came does not fit this site's rows: {error}"
+            ) from error
+    with watch("models of one client alone"), one_thread():
+        alone = local_model(client, d, ridge_of(agreement))
+    local, everybody, own = agreement.methods
+    models = {local: alone, everybody: head.common, own: personal.model}
+    result = evaluate(client, models, personal, d, only_local, priors, federation.grid.counts, own=own)
+    try:
+        _write(out, federation, result, head, received, agreement, data, watch.seconds)
+    except (FedHiPError, OSError) as error:
+        raise SiteRefusalError(SiteCode.OUTPUT, str(error)) from error
+    return result
+
+
+def _phase3(
+    federation: Federation, client: Client, agreement: Agreement, received: ReceivedSum
+) -> tuple[Personalization, Head, dict[str, Prior]]:
+    """The site's model with what is known of it, the head, and priors by method, where they are agreed on."""
+    from fedhip.federation.sums.priors import SitePriors
+    from fedhip.simulation.priors import prior_alphas
+
+    pooled, own = received.pooled, agreement.methods[-1]
+    options = {} if pooled is None else pooled.options
+    head = fit_head(federation, agreement, [client], received.held, options)
+    if pooled is None:
+        return head.personalize()[client.name][0], head, {}
+    chosen = SitePriors(head, client, agreement).choose(pooled.losses, pooled.scale)
+    if agreement.head == "ridge":  # whose α is chosen together with its prior
+        alpha = prior_alphas(agreement.alpha)[own][chosen[own].model]
+        head = fit_head(federation, agreement, [client], known={"alpha": alpha})
+    priors = {method: choice.prior for method, choice in chosen.items()}
+    return head.personalize({client.name: chosen[own]})[client.name][0], head, priors
+
+
+def _write(
+    out: Path,
+    federation: Federation,
+    result: ClientResult,
+    head: Head,
+    received: ReceivedSum,
+    agreement: Agreement,
+    data: Path,
+    seconds: dict[str, float],
+) -> None:
+    from fedhip.heads.model import RIDGE
+    from fedhip.runs import Ledger, new_run
+    from fedhip.runs.models import global_model, personal_model
+    from fedhip.runs.results import add_lift, client_entry, details_of, refresh, results_of
+    from fedhip.simulation.outcome import Outcome
+    from fedhip.utils.toml import write_toml
+
+    personal = result.personal
+    if personal is None:
+        raise SiteRefusalError(SiteCode.NO_ROWS, "there is no row to train on")
+    outcome = Outcome(federation, (), [result], seconds)
+    sites = sorted(received.sites)
+    config: dict[str, Any] = {**configuration(agreement), "site": result.client, "data": str(data)}
+    config |= {"sum": federation.digest, "sum_of": sites}
+    title = f"{agreement.name} · site {result.client}, one of {len(sites)} · {federation.grid.num_features} wide"
+    results = results_of(outcome, config=config, title=title, seconds={})
+    local, everybody, own = agreement.methods
+    spent = {local: "models of one client alone", own: "personalization"}
+    for method in (local, everybody, own):
+        results["methods"][method] = {
+            "accuracy": {},
+            "per_client": [client_entry(result, method, own)],
+            "seconds": round(seconds.get(spent.get(method, ""), 0.0), 3),
+            **traffic_of(agreement, method, received.asks),
+        }
+    if head.name != RIDGE:
+        results |= {"head": head.name, "settings": dict(head.settings)}
+    if received.lift is not None:
+        add_lift(results, plan_of(agreement).to_dict(received.lift))
+    details = details_of(outcome, agreement.classes, type(head))
+    refresh(results, details)
+    models = [
+        global_model(federation, agreement.classes, agreement.backbone, head, received.lift),
+        personal_model(
+            federation,
+            result.client,
+            personal.model,
+            personal.alpha,
+            personal.own,
+            personal.local_classes,
+            class_names=agreement.classes,
+            only_local_classes=agreement.only_local_classes,
+            backbone=agreement.backbone,
+            head=head,
+            lift=received.lift,
+        ),
+    ]
+    with new_run(out, force=True) as draft:
+        for model in models:
+            draft.write_model(model)
+        draft.record(
+            Ledger(),
+            "run",
+            federation,
+            results,
+            details,
+            write_toml(config, title),
+            clients={result.client: personal.own},
+            sites=sites,
+        )
+        draft.write_report(out)
+
+
+def configuration(agreement: Agreement) -> dict[str, Any]:
+    """What a run folder says of the agreement."""
+    logistic = {} if agreement.gradient_rounds is None else {"gradient_rounds": agreement.gradient_rounds}
+    head = {} if agreement.head == "ridge" else {"head": agreement.head, **logistic}
+    prior = {} if agreement.prior == "none" else {"prior": agreement.prior}
+    lift = {} if agreement.lift == "none" else {name: getattr(agreement, name) for name in LIFT_FIELDS}
+    lift = {name: value for name, value in lift.items() if value is not None}
+    return {
+        "federation": agreement.name,
+        "agreement": agreement.digest(),
+        "alpha": agreement.alpha,
+        "beta": agreement.beta,
+        "standardize": agreement.standardize,
+        "intercept": agreement.intercept,
+        "seed": agreement.seed,
+        "only_local_classes": agreement.only_local_classes,
+        "fraction_bits": agreement.fraction_bits,
+        "secure_sum": agreement.secure_sum,
+        "methods": list(agreement.methods),
+        **head,
+        **prior,
+        **lift,
+        "statistics": False,  # nobody's are in the folder
+    }

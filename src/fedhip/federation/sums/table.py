@@ -1,0 +1,164 @@
+"""The table of sums: all that sites and server ever add up, in the order in which it is asked for.
+
+A new sum (of noise, of a regression, of losses of rows held out) is a new row here, with the functions that make and
+check its vector in a module of this folder; `kind.py` says what each column of the table is. All else follows from the
+table: lengths of messages, which sum may come when, what `fedhip federation accept` tells the people of a
+site, what is kept and where, what traffic is counted.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from fedhip.federation.sums import logistic, priors, ridge, statistics
+from fedhip.federation.sums.kind import SumKind, SumStage
+
+if TYPE_CHECKING:
+    from fedhip.federation.agreement.agreement import Agreement
+
+TABLE = (
+    CENSUS := SumKind(
+        name="census",
+        title="how many rows there are of each class",
+        stage=SumStage.BEFORE,
+        count=lambda agreed: int(agreed.has_census),
+        length=lambda agreed: len(agreed.classes),
+        vector=statistics.census_vector,
+        check_rest=statistics.check_census_rest,
+        check_sum=statistics.check_census,
+        shared_as="census",
+        is_kept=False,
+    ),
+    MOMENTS := SumKind(
+        name="moments",
+        title="what the columns are like",
+        stage=SumStage.BEFORE,
+        needs=("census",),
+        count=lambda agreed: int(agreed.surveys_columns),
+        length=statistics.moments_length,
+        vector=lambda site: statistics.moments_vector(site.raw_client, site.agreement),
+        check_own=lambda vector, site: statistics.check_moments_part(vector, site.agreement),
+        check_shared=statistics.check_moments,
+        check_rest=statistics.check_moments_rest,
+        check_part=statistics.check_moments_part,
+        check_sum=statistics.check_moments_sum,
+        shared_as="moments",
+    ),
+    STATISTICS := SumKind(
+        name="statistics",
+        title="the statistics",
+        stage=SumStage.STATISTICS,
+        needs=("census", "moments"),
+        count=lambda _: 1,
+        length=lambda agreed: agreed.layout.size,
+        vector=statistics.statistics_vector,
+        check_own=statistics.check_own_statistics,
+        check_rest=statistics.check_statistics_rest,
+        check_part=statistics.check_statistics_part,
+        check_sum=statistics.check_statistics,
+        shared_as="total",
+    ),
+    BETA := SumKind(
+        name="beta",
+        title="which β is best",
+        stage=SumStage.HEAD,
+        needs=("statistics",),
+        count=lambda agreed: int(agreed.chooses_beta),
+        length=lambda _: math.prod(ridge.beta_shape()),
+        vector=ridge.beta_scores,
+        check_question=ridge.check_scorers,
+        check_sum=ridge.check_beta_scores,
+    ),
+    TEMPERATURE := SumKind(
+        name="temperature",
+        title="a temperature",
+        stage=SumStage.HEAD,
+        needs=("statistics",),
+        count=lambda agreed: int(agreed.head == "logistic" or (agreed.head == "lda" and agreed.prior == "client")),
+        length=lambda agreed: len(logistic.temperatures(agreed)),
+        vector=logistic.temperature_losses,
+        check_sum=logistic.check_losses,
+    ),
+    GRADIENT := SumKind(
+        name="gradient",
+        title="gradients",
+        stage=SumStage.HEAD,
+        needs=("temperature",),
+        count=lambda agreed: agreed.gradient_rounds or 0,
+        length=logistic.gradient_length,
+        download=logistic.weights_bytes,
+        vector=logistic.gradient,
+        check_question=logistic.check_weights,
+        check_sum=logistic.check_gradient,
+    ),
+    PENALTY := SumKind(
+        name="penalty",
+        title="a penalty",
+        stage=SumStage.HEAD,
+        needs=("gradient", "gradient"),
+        count=lambda agreed: int((agreed.gradient_rounds or 0) >= 2),
+        length=logistic.penalty_length,
+        download=lambda agreed: 2 * (logistic.weights_bytes(agreed) + 8 * logistic.gradient_length(agreed)),
+        vector=logistic.penalty_losses,
+        check_sum=logistic.check_losses,
+    ),
+    SCALE := SumKind(
+        name="scale",
+        title="the scores' scale",
+        stage=SumStage.PRIOR,
+        needs=("temperature", "gradient"),
+        count=lambda agreed: int(agreed.prior == "client" and agreed.head != "ridge"),
+        length=lambda _: priors.SCALE_LENGTH,
+        download=priors.head_bytes,
+        vector=priors.scale_parts,
+        check_question=priors.check_same_head,
+        check_sum=priors.check_scale,
+    ),
+    PRIOR := SumKind(
+        name="prior",
+        title="priors",
+        stage=SumStage.PRIOR,
+        needs=("statistics", "beta", "scale"),
+        count=lambda agreed: int(agreed.prior == "client"),
+        length=priors.prior_length,
+        download=priors.head_bytes,
+        vector=priors.prior_losses,
+        check_question=priors.check_same_head,
+        check_sum=priors.check_prior_losses,
+    ),
+)
+KINDS: dict[str, SumKind] = {kind.name: kind for kind in TABLE}
+
+
+def sums_of(agreement: Agreement) -> dict[SumKind, int]:
+    """The sums of an agreement, in their order, and how many of each kind a site gives at most."""
+    counts = {kind: kind.count(agreement) for kind in TABLE}
+    return {kind: count for kind, count in counts.items() if count}
+
+
+def sums_before_head(agreement: Agreement) -> list[SumKind]:
+    """The sums of every round: up to that of the statistics."""
+    return [kind for kind in sums_of(agreement) if kind.stage <= SumStage.STATISTICS]
+
+
+def sums_follow(agreement: Agreement) -> bool:
+    """Whether sums follow that of the statistics."""
+    return any(kind.stage > SumStage.STATISTICS for kind in sums_of(agreement))
+
+
+def first_number(agreement: Agreement) -> int:
+    """The number of a session's first sum: a census is sum 0, and the sum that everything is known by is sum 1."""
+    return 0 if CENSUS.count(agreement) else 1
+
+
+def may_follow(name: str, done: Sequence[str], agreement: Agreement) -> bool:
+    """Whether a sum of this name may be asked for after these."""
+    if name not in KINDS:
+        return False
+    kind, had = KINDS[name], Counter(done)
+    needed = Counter(need for need in kind.needs if KINDS[need].count(agreement))
+    in_order = all(KINDS[before].stage <= kind.stage for before in done)
+    return had[name] < kind.count(agreement) and needed <= had and in_order

@@ -1,0 +1,1 @@
+"""What methods share: batched training of all clients at once, closed forms, protocol, priors."""

@@ -1,0 +1,122 @@
+"""Methods in closed form: how one is declared, what it is given, and the row that it becomes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+
+import numpy as np
+from torch import Tensor
+
+from fedhip.core.affine import masked
+from fedhip.core.choice.prior import Prior
+from fedhip.heads import Head
+from fedhip.heads.options import Option
+from fedhip.heads.round import HeadRound, run_head
+from fedhip.heads.task import Task
+from fedhip.methods.engine.laboratory import sketch
+from fedhip.methods.engine.protocol import Evaluation, MethodInfo, MethodRun
+from fedhip.simulation.client import Client
+
+
+@dataclass(frozen=True)
+class ClosedTask(Task):
+    """What a method in closed form is given; `probe_size` is how many numbers are kept of the first client's scores."""
+
+    probe_size: int = 0
+    probe: list[float] = field(default_factory=list)
+
+    def accuracy(
+        self, client: Client, scores: Callable[[Tensor], Tensor] | None, prior: Prior | None = None
+    ) -> float | None:
+        """On the client's test rows, of scores (n, d) from features (n, m) in float64."""
+        if scores is None or not len(client.test[1]):
+            return None
+        features, labels = self.tensors(client.test)
+        found = scores(features)
+        self.record_probe(client, found)
+        if prior is not None:
+            found = prior.apply(found, self.counts(client), self.all_counts)
+        predicted = masked(found, self.local_classes(client)).argmax(dim=1)
+        return float((predicted == labels).double().mean())
+
+    def record_probe(self, client: Client, scores: Tensor) -> None:
+        """Keep a sketch of the first client's scores, if one is asked for."""
+        if self.probe_size and client is self.clients[0]:
+            self.probe[:] = sketch(scores, self.probe_size)
+
+
+@dataclass(frozen=True)
+class ClosedMethod(MethodInfo):
+    """A method in closed form, as the table of methods holds it."""
+
+    run: Callable[[ClosedTask], MethodRun]
+
+
+def closed(
+    name: str, title: str, description: str, *options: Option
+) -> Callable[[Callable[[ClosedTask], MethodRun]], ClosedMethod]:
+    """Declare a method: what it is called, and the options that it takes."""
+    return lambda run: ClosedMethod(name, title, description, options, gradient=False, run=run)
+
+
+def of_head(kind: type[Head]) -> ClosedMethod:
+    """The method of a head: its round, over clients of the method's own."""
+
+    @closed(kind.method, kind.title, kind.description, *kind.options)
+    def run(task: ClosedTask) -> MethodRun:
+        found = run_head(kind, task)
+        first = found.clients[0]
+        if first.test:
+            model = found.head.common if first.personal is None else first.personal.model
+            task.look(task.clients[0], model.scores(task.tensors(task.clients[0].test)[0]))
+        return row_of(found)
+
+    return run
+
+
+def row_of(found: HeadRound) -> MethodRun:
+    """A head's row in a table."""
+    rounds, up, down = found.head.traffic
+    return one_shot(
+        found.head.method,
+        found.head.task,
+        found.accuracy,
+        rounds=rounds,
+        seconds=found.seconds,
+        up=up,
+        down=down,
+        alphas=[client.alpha for client in found.clients],
+        priors=found.priors,
+    )
+
+
+def one_shot(
+    name: str,
+    task: Task,
+    accuracy: list[float | None],
+    *,
+    rounds: int,
+    seconds: float,
+    up: int,
+    down: int,
+    alphas: list[float | None] | None = None,
+    priors: Mapping[str, Prior] | None = None,
+) -> MethodRun:
+    """A run whose history is its end."""
+    known = [value for value in accuracy if value is not None]
+    end = Evaluation(rounds, float(np.mean(known)) if known else None, seconds, up, down)
+    every = [priors.get(client.name) for client in task.clients] if priors else None
+    return MethodRun(
+        name,
+        accuracy,
+        rounds,
+        seconds,
+        up,
+        down,
+        dict(task.options),
+        alphas,
+        [end],
+        priors=every,
+        probe=(task.probe or None) if isinstance(task, ClosedTask) else None,
+    )

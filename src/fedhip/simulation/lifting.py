@@ -1,0 +1,190 @@
+"""Wider features for a whole federation: one exchange before the round; see `fedhip.features.lifts.lift`.
+
+before    at each client: a survey of its columns (`fedhip.core.exact.columns`); of Nyström's then their products too
+          at the server: their sum, which tells everybody the same mean, deviation and landmarks
+then      at each client: its rows, lifted; whatever comes next sees features of the lift's width
+
+The first sum is of whole numbers, like all others: any division of the rows among clients gives the same lift.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+import torch
+
+from fedhip.core.exact.columns import Columns, Survey
+from fedhip.core.exact.fixedpoint import GridStatistics, decode, fraction_bits_for
+from fedhip.errors import InputError
+from fedhip.features.lifts.budget import exchange_bytes, require_memory, upload_bytes, width_for
+from fedhip.features.lifts.kinds import DEFAULT_WIDTH, LiftKind
+from fedhip.features.lifts.lift import Lift, require_lift
+from fedhip.simulation.client import Client, LabelledRows
+from fedhip.simulation.driver import add_up
+from fedhip.simulation.encoding import RowEncoding, columns_of, survey_of
+from fedhip.simulation.federation import SCORES_BYTES
+from fedhip.simulation.options import STANDARD, RidgeOptions
+from fedhip.utils.parallel import MEMINFO, available_cores, in_order, memory_available, one_thread
+
+
+@dataclass(frozen=True)
+class LiftSettings:
+    """Which lift, as a user says it: its width, or the MB that one client may send; σ where there is a kernel."""
+
+    kind: LiftKind
+    width: int | None = None
+    budget: float | None = None
+    seed: int = 0
+    bandwidth: float | None = None
+
+    def __post_init__(self) -> None:
+        require_lift(self.kind, DEFAULT_WIDTH if self.width is None else self.width, self.seed, self.sigma)
+        if self.width is not None and self.budget is not None:
+            raise InputError("a lift has a width, or the width that a budget allows; give one of them")
+        if self.kind == "relu" and self.bandwidth is not None:
+            raise InputError("the lift relu has no kernel, and so no bandwidth; leave it out, or choose another lift")
+
+    @property
+    def sigma(self) -> float:
+        """σ of the kernel: 1, at which that of two typical rows is 1/e, unless it is given."""
+        return 1.0 if self.bandwidth is None else self.bandwidth
+
+    @property
+    def options(self) -> dict[str, Any]:
+        """As options of the command line, those that are given."""
+        given = {"lift_width": self.width, "lift_budget": self.budget, "lift_bandwidth": self.bandwidth}
+        seed = {"lift_seed": self.seed} if self.seed else {}
+        return {"lift": self.kind, **{name: value for name, value in given.items() if value is not None}, **seed}
+
+    def plan(self, num_features: int, num_classes: int) -> LiftPlan:
+        """What it comes to for features of this width."""
+        first = exchange_bytes(self.kind, num_features)
+        width = DEFAULT_WIDTH if self.width is None else self.width
+        if self.budget is not None:
+            before = first + SCORES_BYTES  # β may be chosen on rows
+            width = width_for(self.budget - before / 1e6, num_classes) if self.budget * 1e6 > before else 0
+            if width < 1:
+                raise InputError(
+                    f"{self.budget:g} MB do not hold the first sum of the lift {self.kind}, {first / 1e6:.3g} MB; "
+                    "give more"
+                )
+        return LiftPlan(self, num_features, num_classes, width)
+
+
+@dataclass(frozen=True)
+class LiftPlan:
+    """A lift before anything is computed, and what it will cost."""
+
+    settings: LiftSettings
+    num_features: int
+    num_classes: int
+    width: int
+
+    @property
+    def exchange(self) -> int:
+        """Bytes that one client sends before the round, and as many that it receives."""
+        return exchange_bytes(self.settings.kind, self.num_features)
+
+    @property
+    def identity(self) -> dict[str, Any]:
+        """What of it decides a number."""
+        settings = self.settings
+        return {"kind": settings.kind, "width": self.width, "seed": settings.seed, "bandwidth": settings.sigma}
+
+    @property
+    def title(self) -> str:
+        """For the title of a run."""
+        return f"{self.settings.kind} lift to {self.width:,}"
+
+    @property
+    def price(self) -> str:
+        """What a client will send, in words."""
+        lifted, plain = (upload_bytes(width, self.num_classes) / 1e6 for width in (self.width, self.num_features))
+        return (
+            f"lift {self.settings.kind}, from {self.num_features:,} features to {self.width:,}: one exchange more, in "
+            f"which each client sends {self.exchange / 1e6:.3g} MB; then its statistics are {lifted:.3g} MB instead "
+            f"of {plain:.3g}"
+        )
+
+    def require_memory(self, rows: int) -> None:
+        """Raise `InputError`, with the width that fits, if the memory that is free does not hold it."""
+        free = memory_available(MEMINFO)
+        if free is not None:
+            require_memory(self.width, free, rows, available_cores())
+
+    def to_dict(self, lift: Lift) -> dict[str, Any]:
+        """For results.json."""
+        return {
+            **lift.description,
+            "from": self.num_features,
+            "upload_bytes_per_client": self.exchange,
+            "download_bytes_per_client": self.exchange,
+        }
+
+    def draw(
+        self,
+        clients: Sequence[Client],
+        device: str | torch.device = "cpu",
+        report: Callable[[str, int, int], None] | None = None,
+    ) -> Lift:
+        """The exchange: the sum over all training rows, and the lift that follows from it."""
+        tell = report or (lambda phase, done, total: None)
+        training = [client for client in clients if len(client.train[1])]
+        survey = survey_of(training)
+        if self.settings.kind != "nystroem":
+            return self.of_survey(survey)
+        encoding = RowEncoding(columns_of(training, survey=survey))
+
+        def products() -> Iterable[GridStatistics]:
+            found = in_order(lambda client: products_of(client, encoding, device), training, device)
+            for done, own in enumerate(found, start=1):
+                yield own
+                tell("0 first sum", done, len(training))
+
+        return self.of_products(add_up(products()), encoding)
+
+    def of_survey(self, survey: Survey) -> Lift:
+        """From the columns' means and deviations."""
+        settings = self.settings
+        return Lift(settings.kind, self.width, settings.seed, survey.standardization(), settings.sigma)
+
+    def of_products(self, grid: GridStatistics, encoding: RowEncoding) -> Lift:
+        """From the sum of all products of columns in units of their own."""
+        settings = self.settings
+        lift = Lift.of(settings.kind, self.width, settings.seed, decode(grid), settings.sigma, step=encoding.step)
+        return replace(lift, standardization=encoding.columns.standardization.then(lift.standardization))
+
+
+def lift_clients(lift: Lift, clients: Iterable[Client], device: str | torch.device = "cpu") -> list[Client]:
+    """The clients with lifted rows."""
+    with one_thread():
+        lift.draw()
+    return list(in_order(lambda client: _lifted(lift, client, device), clients, device))
+
+
+def products_of(client: Client, encoding: RowEncoding, device: str | torch.device = "cpu") -> GridStatistics:
+    """The statistics of rows that are all of one class."""
+    one_class = np.zeros(len(client.train[1]), np.int64)
+    return encoding.statistics(Client(client.name, (client.train[0], one_class), client.test), 1, device)
+
+
+def lifted_grid(clients: Iterable[Client], ridge: RidgeOptions = STANDARD) -> RidgeOptions:
+    """The grid of lifted rows: they are all of one size, so that all columns have the same units."""
+    largest, width = 0.0, 0
+    for client in clients:
+        width = client.train[0].shape[1]
+        if len(client.train[1]):
+            largest = max(largest, float(np.abs(client.train[0]).max()))
+    bits = fraction_bits_for(largest) if ridge.fraction_bits is None else ridge.fraction_bits
+    return replace(ridge, columns=Columns.plain(width), fraction_bits=bits)
+
+
+def _lifted(lift: Lift, client: Client, device: str | torch.device) -> Client:
+    def lifted(rows: LabelledRows) -> LabelledRows:
+        features = np.array(rows[0])  # a copy: the rows may be read-only
+        return lift(torch.from_numpy(features).to(device)).cpu().numpy(), rows[1]
+
+    return Client(client.name, lifted(client.train), lifted(client.test))

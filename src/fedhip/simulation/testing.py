@@ -1,0 +1,74 @@
+"""Models tested on a client's test rows."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from types import MappingProxyType
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from fedhip.core.affine import AffineModel, masked
+from fedhip.core.choice.prior import NO_PRIOR, Prior
+from fedhip.simulation.client import Client
+from fedhip.simulation.outcome import ClientResult
+from fedhip.simulation.personalization import Personalization
+
+
+def evaluate(
+    client: Client,
+    models: Mapping[str, AffineModel | None],
+    personal: Personalization | None,
+    num_classes: int,
+    only_local_classes: bool = False,
+    priors: Mapping[str, Prior] = MappingProxyType({}),
+    everybody: Tensor | None = None,
+    *,
+    own: str = "fedhip",
+) -> ClientResult:
+    """Test every model on the client's test rows; with its prior, if it has one, among `everybody`'s class counts.
+
+    `own` is the method whose mistakes are kept.
+    """
+    features, labels = client.test
+    train_counts = np.bincount(client.train[1], minlength=num_classes)
+    # A client that has seen nothing has no classes of its own to keep to.
+    mask = torch.from_numpy(train_counts > 0) if only_local_classes and train_counts.any() else None
+    accuracies: dict[str, float | None] = {}
+    confusions: list[tuple[int, int, int]] = []
+    mistakes: list[tuple[int, int]] = []
+    for method, model in models.items():
+        prior, counts = priors.get(method, NO_PRIOR), torch.from_numpy(train_counts)
+        shift = None if prior.is_none or everybody is None else prior.temperature * prior.shift(counts, everybody)
+        predicted = None if model is None or not len(labels) else predict(model, features, mask, shift)
+        accuracies[method] = None if predicted is None else float((predicted == labels).mean())
+        if method == own and predicted is not None:
+            wrong = np.flatnonzero(predicted != labels)
+            pairs, numbers = np.unique(np.stack((labels[wrong], predicted[wrong]), axis=1), axis=0, return_counts=True)
+            confusions = [(int(t), int(p), int(n)) for (t, p), n in zip(pairs, numbers, strict=True)]
+            mistakes = [(int(row), int(predicted[row])) for row in wrong]
+    return ClientResult(
+        client.name,
+        len(client.train[1]),
+        len(labels),
+        train_counts.tolist(),
+        np.bincount(labels, minlength=num_classes).tolist(),
+        accuracies,
+        personal,
+        confusions,
+        mistakes,
+        dict(priors),
+    )
+
+
+def predict(
+    model: AffineModel, features: NDArray[Any], classes: Tensor | None = None, shift: Tensor | None = None
+) -> NDArray[np.int64]:
+    """The class of highest score for each row, among `classes` (d,) bool if given; `shift` (d,) is added to scores."""
+    scores = model.scores(features)
+    if shift is not None:
+        scores += shift.to(scores)
+    return np.asarray(masked(scores, classes).argmax(dim=1).cpu().numpy())

@@ -1,0 +1,110 @@
+"""The table of sums: every row is what it says, and no sum comes out of turn."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from fedhip.federation.agreement.agreement import Agreement
+from fedhip.federation.agreement.init import draft
+from fedhip.federation.site.inputs import make_vector
+from fedhip.federation.sums.kind import SiteInputs, SumKind
+from fedhip.federation.sums.table import KINDS, TABLE, may_follow, sums_of
+from fedhip.federation.sums.vector import Vector
+from tests.federation.samples import CLASSES, FOUR, WIDTH, Trial
+
+SETTINGS: list[dict[str, Any]] = [
+    {"head": head, "prior": prior, "columns": columns, "few_rows": few_rows, **more}
+    for head, more in (("ridge", {}), ("ridge", {"beta": 1.0}), ("lda", {}), ("logistic", {"gradient_rounds": 3}))
+    for prior in ("none", "client")
+    for columns in ("sum", "plain")
+    for few_rows in (False, True)
+]
+
+
+def agreement(settings: dict[str, Any]) -> Agreement:
+    return draft(name="x", sites=FOUR, classes=CLASSES, width=WIDTH, **settings)
+
+
+def written_out(done: list[str], agreed: Agreement) -> dict[str, bool]:
+    """Whose turn it is, in words of each sum's own, without the table's columns `stage` and `needs`."""
+    gradients, head = done.count("gradient"), agreed.head
+    summed, fitted = "statistics" in done, "scale" in done or "prior" in done
+    ready = summed and ("beta" in done or not agreed.chooses_beta)
+    first = summed and not fitted and "temperature" not in done and gradients == 0
+    turns = {
+        "census": False,  # it is the first, and not asked for by name
+        "moments": done == ["census"] and agreed.surveys_columns,
+        "statistics": not summed and ("moments" in done) == agreed.surveys_columns,
+        "beta": agreed.chooses_beta and summed and not fitted and "beta" not in done,
+        "temperature": first and (head == "logistic" or (head == "lda" and agreed.prior == "client")),
+        "gradient": "temperature" in done and not fitted and gradients < (agreed.gradient_rounds or 0),
+        "penalty": "penalty" not in done and not fitted and gradients >= 2,
+        "scale": False,
+        "prior": False,
+    }
+    if agreed.prior == "client":
+        turns["scale"] = not fitted and "temperature" in done and (head == "lda" or gradients > 0)
+        turns["prior"] = "prior" not in done and (ready if head == "ridge" else "scale" in done)
+    return turns
+
+
+@given(st.data())
+def test_whose_turn_it_is(data: st.DataObject) -> None:
+    """Along any way that the table allows, from the first sum on."""
+    agreed = agreement(data.draw(st.sampled_from(SETTINGS)))
+    done = [next(iter(sums_of(agreed))).name]
+    while True:
+        turns = {kind.name: may_follow(kind.name, done, agreed) for kind in TABLE}
+        assert turns == written_out(done, agreed)
+        if not any(turns.values()):
+            break
+        done.append(data.draw(st.sampled_from([name for name, its in turns.items() if its])))
+    assert not may_follow("rows", done, agreed)
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {"prior": "client"},
+        {"head": "lda", "prior": "client", "few_rows": False},
+        {"head": "logistic", "prior": "client", "gradient_rounds": 2},
+        {"lift": "nystroem", "lift_width": 5, "lift_seed": 1, "lift_bandwidth": 1.0},
+    ],
+    ids=["ridge", "lda", "logistic", "lift"],
+)
+def test_every_sum_of_a_round_is_a_row_of_the_table(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, sums_only: None, settings: dict[str, Any]
+) -> None:
+    """As many as the row says, and as long; what sites give passes the server's checks, or the round would stop."""
+    given: dict[tuple[str, str], list[int]] = defaultdict(list)
+
+    def counted(kind: SumKind, inputs: SiteInputs) -> Vector:
+        vector = make_vector(kind, inputs)
+        given[inputs.rows.site, kind.name].append(len(vector))
+        return vector
+
+    monkeypatch.setattr("fedhip.federation.site.site.make_vector", counted)
+    trial = Trial.make(tmp_path, **settings)
+    made = trial.run().results["sums"]
+    expected = {
+        (site, kind.name): [kind.length(trial.agreement)] * count
+        for kind, count in sums_of(trial.agreement).items()
+        for site in FOUR
+    }
+    assert given == expected
+    kept = [kind.name for kind in sums_of(trial.agreement) if kind.is_kept]
+    assert list(dict.fromkeys(record["ask"] for record in made)) == kept
+
+
+def test_what_can_go_wrong_in_a_row() -> None:
+    assert len(KINDS) == len(TABLE)
+    for kind in TABLE:
+        assert set(kind.needs) <= KINDS.keys()
+        assert all(TABLE.index(KINDS[name]) < TABLE.index(kind) for name in kind.needs)
+        assert kind.is_kept or kind.shared_as  # what is neither kept nor shared is for nobody

@@ -1,0 +1,114 @@
+"""The control interface, against the engine's own server in this process."""
+
+from __future__ import annotations
+
+import importlib
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import uvicorn
+
+from fedhip.federation.agreement.credentials import make_authority, make_server_certificate, make_site_key
+from fedhip.federation.errors import EngineError
+from fedhip.federation.transport import engine
+from fedhip.federation.transport.callers import public_pem
+from fedhip.federation.transport.control import Control
+from fedhip.federation.transport.link import guard, password
+from tests.federation.tiny import write_app
+
+#: The engine's libraries warn one another.
+pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning")
+
+
+@pytest.fixture(scope="module")
+def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("control")
+    make_authority(folder, "test")
+    make_server_certificate(folder)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def keys(place: Path) -> dict[str, bytes]:
+    return {name: make_site_key(place / name) for name in ("a", "b", "c")}
+
+
+@pytest.fixture(scope="module")
+def control(place: Path) -> Iterator[Control]:
+    from flwr.superlink import main as link
+
+    flower_superlink: Any = importlib.import_module("flwr.superlink.cli.flower_superlink")  # not its function
+
+    port = engine.free_port()
+    certificate, key = place / "server" / "server.pem", place / "server" / "server.key"
+    (place / "secret").write_bytes(b"s")
+    command = engine.superlink(
+        port=port,
+        authority=place / "ca" / "ca.crt",
+        certificate=certificate,
+        key=key,
+        database=place / "db",
+        secret=place / "secret",
+        objects=17,
+    )
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("sys.argv", ["flower-superlink", *command[command.index("--host") :]])
+        config = flower_superlink._parse_superlink_lifespan_config()
+        patch.setattr("flwr.superlink.main._get_middleware", link._get_middleware)  # restored at the end
+        guard(password(place / "secret"))
+        app = link.create_app(config, flower_superlink.SuperLinkLifespan)
+    server = uvicorn.Server(
+        uvicorn.Config(app, port=port, ssl_certfile=certificate, ssl_keyfile=key, log_level="critical")
+    )
+    thread = threading.Thread(target=server.run)
+    thread.start()
+    while not server.started:
+        time.sleep(0.02)
+    with Control(port, place / "ca" / "ca.crt", place / "secret") as opened:
+        yield opened
+    server.should_exit = True
+    thread.join()
+
+
+def test_keys_are_registered_once_and_those_that_left_are_removed(control: Control, keys: dict[str, bytes]) -> None:
+    two = {name: keys[name] for name in ("a", "b")}
+    first = control.register(two)
+    assert sorted(first.values()) == ["a", "b"]
+    assert control.register(two) == first  # a server that was started again
+    assert {node.public for node in control.nodes()} == {public_pem(key) for key in two.values()}
+    assert {node.state for node in control.nodes()} == {"registered"}
+    later = control.register({"b": keys["b"], "c": keys["c"]})
+    assert sorted(later.values()) == ["b", "c"]
+    assert {number for number, name in later.items() if name == "b"} < set(first)
+    assert {node.number for node in control.nodes()} == set(later)
+
+
+def test_a_run_is_started_listed_and_stopped(control: Control, tmp_path: Path) -> None:
+    app = write_app(tmp_path / "tiny")
+    number = control.start(app, {"federation-folder": "/x y", "attempt": 2})
+    (run,) = control.runs(number)
+    assert run.state == "pending"
+    assert not run.is_over
+    assert run in control.runs()
+    control.stop(number)
+    (run,) = control.runs(number)
+    assert run.state == "finished:stopped"
+    assert run.is_over
+    assert not run.succeeded
+
+
+def test_what_the_server_refuses_is_an_error_of_ours(control: Control) -> None:
+    with pytest.raises(EngineError, match="the server refused a call"):
+        control.stop(12345)
+
+
+def test_no_server_is_an_error_with_a_remedy(place: Path) -> None:
+    with (
+        Control(engine.free_port(), place / "ca" / "ca.crt", place / "secret") as nobody,
+        pytest.raises(EngineError, match="fedhip federation serve"),
+    ):
+        nobody.nodes()
