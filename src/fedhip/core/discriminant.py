@@ -408,11 +408,11 @@ class PersonalDiscriminant:
         With few rows the variances follow chance, and what a row gives to them speaks for the row itself.
         """
         scores = torch.empty((len(fold), len(self._rows.counts))).to(self._rows.X)
-        for number in fold.unique():
+        for number in set(fold.tolist()):
             at = fold == number
             others = self.without(at)._weights
-            variances = {"shift_variance": others.shift_variance, "class_variance": others.class_variance}
-            scores[at] = self._rows.some(at).left_out(self._federation, replace(self._weights, **variances))
+            own = replace(self._weights, shift_variance=others.shift_variance, class_variance=others.class_variance)
+            scores[at] = self._rows.some(at).left_out(self._federation, own)
         return scores
 
     def without(self, gone: Tensor) -> PersonalDiscriminant:
