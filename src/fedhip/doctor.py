@@ -70,6 +70,7 @@ PACKAGES = (
     Package("cryptography", "federations", extra="federation"),
     Package("h11", "federations", extra="federation"),
     Package("httpx", "federations", extra="federation"),
+    Package("polars", "tables", extra="tables"),
     Package("transformers", "backbones of the hub", extra="hf"),
     Package("onnx", "export", extra="onnx"),
     Package("onnxscript", "export", extra="onnx"),

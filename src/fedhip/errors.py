@@ -85,7 +85,7 @@ class FedHiPWarning(UserWarning):
 
 
 class ColumnWarning(FedHiPWarning):
-    """A column of the features says nothing, or gives the labels away."""
+    """A column says nothing, gives the labels away, or is not as it was described."""
 
 
 class NumericalWarning(FedHiPWarning):

@@ -17,7 +17,7 @@ import pytest
 from fedhip.reproduce import Source, Store, reproduce
 from fedhip.reproduce.bench import Setting, method_cell
 from fedhip.reproduce.cells import Cell, PlannedCell
-from fedhip.utils.progress import ReportProgress
+from fedhip.utils.progress import ReportProgress, silent
 from tests.reproduce.fakes import bench_of, pretend, rows
 
 
@@ -143,7 +143,7 @@ def test_it_comes_last_and_is_waited_for(tmp_path: Path) -> None:
         """What the other process does: it computes its cell, and ends."""
         while not calls:
             time.sleep(0.01)
-        Store(tmp_path)._compute(counted({"a": 1}, [], 7), None)
+        Store(tmp_path)._compute(counted({"a": 1}, [], 7), silent)
         other.close()
 
     helper = threading.Thread(target=finish)

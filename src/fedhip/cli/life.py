@@ -11,8 +11,9 @@ from fedhip.cli.common.client_rows import add_backbone_place, add_client_rows, e
 from fedhip.cli.common.console import percent
 from fedhip.cli.common.options import print_window
 from fedhip.cli.common.progress import show_progress
-from fedhip.data import FeatureSet, load_dataset, load_partition, read_features
+from fedhip.data import FEDERATIONS, FeatureSet, load_dataset, load_federation, load_partition, read_features
 from fedhip.data.images.window import SIXTEEN_BITS
+from fedhip.data.tables import read_labelled
 from fedhip.errors import InputError
 from fedhip.heads import Ridge
 from fedhip.runs import Change, Run, life
@@ -132,6 +133,11 @@ def _clients_of_the_data(run: Run, args: argparse.Namespace, wanted: Collection[
         )
     if "features" in config:
         rows = read_features(config["features"])
+    elif config.get("dataset") in FEDERATIONS:
+        named = load_federation(config["dataset"], config.get("data"), description=run.table)
+        rows = named if isinstance(named, FeatureSet) else named.features()[0]
+    elif run.table is not None and "data" in config:
+        rows = read_labelled(config["data"], run.table, expect=False)
     elif "data" not in config and "dataset" not in config:
         raise InputError(
             f"{run.path} was made in Python, from rows that no file is named of; give a client's rows, with --client "

@@ -19,6 +19,7 @@ from fedhip.utils.nearest import did_you_mean
 #: asked for, or all are: with torch that takes seconds, which `fedhip --version` should not.
 COMMANDS = {
     "run": "run",
+    "describe": "describe",
     "report": "report",
     "predict": "predict",
     "export": "export",

@@ -39,6 +39,7 @@ from fedhip.simulation.lifting import LiftSettings
 from fedhip.utils.files import require_folder
 
 HEADS = ("linear", "mlp")
+NATURAL = "natural"
 MOST_COLUMNS = 8  # of a table in the terminal
 DESCRIPTION = """\
 Run the paper's experiments on your data, and write its tables and figures.
@@ -49,6 +50,10 @@ Run the paper's experiments on your data, and write its tables and figures.
   efficiency  accuracy against rounds, seconds and megabytes
   invariance  one client's model while the others' rows are divided anew (Theorem 3)
   all         all of them
+
+And beyond the paper:
+
+  natural     real federations by name, those at hand: --data DIR with heart/, wrist.zip and feature files with clients
 """
 
 
@@ -61,7 +66,7 @@ def register(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) ->
         epilog="Finished cells are kept under OUT/cells: the same command goes on where it was interrupted.",
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    parser.add_argument("study", metavar="STUDY", help="table1, alpha, beta, efficiency, invariance or all")
+    parser.add_argument("study", metavar="STUDY", help="table1, alpha, beta, efficiency, invariance or all; or natural")
     data = parser.add_argument_group("data")
     data.add_argument("--dataset", nargs="+", metavar="NAME", help="data sets by name, see: fedhip list datasets")
     data.add_argument("--data", nargs="+", metavar="PATH", help="where their files lie; alone: image folders or .npz")
@@ -99,6 +104,8 @@ def register(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) ->
 
 def run(args: argparse.Namespace) -> int:
     """Check everything, make the features, run what is not there yet, write, print."""
+    if args.study == NATURAL:
+        return run_natural(args)
     studies = choose_studies(args.study)
     settings, lift = settings_of(args), lift_settings(args)
     if args.jobs < 1:
@@ -124,6 +131,29 @@ def run(args: argparse.Namespace) -> int:
     kinds = sorted({path.suffix.removeprefix(".") for path in files})
     computed = f"{bench.store.size - before} cells computed now, all kept in {out}/cells"
     print(f"{len(files)} files ({', '.join(kinds)}) in {out}; {computed}")
+    return 0
+
+
+def run_natural(args: argparse.Namespace) -> int:
+    """Every method on the real federations that are at hand."""
+    from fedhip.reproduce.studies.natural import NaturalBench, at_hand, reproduce_natural
+
+    if args.data is not None and len(args.data) > 1:
+        raise InputError("natural looks for its federations in one folder; give one with --data DIR")
+    settings = settings_of(args)
+    folder = None if args.data is None else Path(args.data[0])
+    if folder is not None and not folder.is_dir():
+        raise InputError(f"{folder} is no folder; give the one in which heart/, wrist.zip and others lie")
+    found, left = at_hand(folder, [Path(file) for file in args.features or ()], args.dataset or ())
+    for line in left:
+        print(f"fedhip: left out {line}", file=sys.stderr)
+    out = args.out or Path("reproduce") / NATURAL
+    require_folder(out)
+    (out / "cells").mkdir(parents=True, exist_ok=True)
+    bench = NaturalBench(tuple(found), settings, Store(out / "cells"), str(resolve_device(args.device)))
+    table, files = reproduce_natural(bench, out, show_progress)
+    show_table(table)
+    print(f"{len(files)} files in {out}")
     return 0
 
 

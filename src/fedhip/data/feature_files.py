@@ -26,7 +26,9 @@ from fedhip.utils.files import private_file, write_private
 class FeatureSet:
     """Features (N × m), labels that index `class_names`, and clients and split where known.
 
-    Features become floats in this machine's byte order, of at most 64 bits.
+    Features become floats in this machine's byte order, of at most 64 bits. `groups` are rows that belong together,
+    such as those of one patient, `weights` how much a row counts, and `targets` (N × t) what a regression predicts, by
+    the names `target_names`.
     """
 
     features: NDArray[np.floating[Any]]
@@ -34,6 +36,10 @@ class FeatureSet:
     class_names: tuple[str, ...]
     clients: NDArray[np.str_] | None = None
     split: NDArray[np.int8] | None = None
+    groups: NDArray[np.str_] | None = None
+    weights: NDArray[np.float64] | None = None
+    targets: NDArray[np.float64] | None = None
+    target_names: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         features = np.asarray(self.features)

@@ -23,6 +23,7 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from fedhip import __version__
+from fedhip.data.tables import Description
 from fedhip.errors import InputError, MissingExtraError
 from fedhip.export.lift_graph import lift_nodes
 from fedhip.features.adapters import HubBackbone, OnnxBackbone, pool_output
@@ -87,6 +88,7 @@ def export_onnx(model: Model, path: Path, *, head_only: bool = False, weights: P
         raise InputError(f"{model.who} leaves every class out: there is no answer that a file could give")
     if model.temperature is None:
         raise InputError(f"{model.who} has no temperature: {NO_TEMPERATURE}")
+    head_only = head_only or model.table is not None  # what turns a table into features has no backbone
     if head_only and weights is not None:
         raise InputError(f"the head alone has no backbone; leave the weights {weights} out")
     _require("onnx")
@@ -434,6 +436,10 @@ def _describe(proto: ModelProto, model: Model) -> None:
         "lift": None if model.lift is None else json.dumps(model.lift.description),
         "backbone_identity": None if model.backbone is None else model.backbone.identity,
         "window": None if window is None else json.dumps([window.low, window.high]),
+        "table": None if model.table is None else json.dumps(model.table, ensure_ascii=False),
+        "features": None
+        if model.table is None
+        else json.dumps(Description.from_dict(model.table).names, ensure_ascii=False),
         "statistics": model.total,
         "fedhip_version": __version__,
     }

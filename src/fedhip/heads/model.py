@@ -78,6 +78,8 @@ class Model:
         What else the head was solved with: LDA's shrinkage, for one.
     lift : Lift or None
         What the features go through before the weights.
+    table : mapping or None
+        What turns a table into the features (`fedhip.data.tables.Description.to_dict`), where they come from one.
     """
 
     client: str | None
@@ -96,6 +98,7 @@ class Model:
     intercept: Tensor | None = None
     settings: Mapping[str, float] = field(default_factory=dict)
     lift: Lift | None = None
+    table: Mapping[str, Any] | None = None
 
     def __post_init__(self) -> None:
         if self.head != RIDGE and self.intercept is None:
@@ -203,6 +206,7 @@ class Model:
         # Newer than files that are kept: only where they say more than those.
         kind = {} if self.head == RIDGE else {"head": self.head, "settings": dict(self.settings)}
         lift = {} if self.lift is None else {"lift": self.lift.description}
+        table = {} if self.table is None else {"table": dict(self.table)}
         return {
             "client": self.client,
             "class_names": list(self.class_names),
@@ -215,6 +219,7 @@ class Model:
             "own": self.own,
             **kind,
             **lift,
+            **table,
         }
 
 

@@ -139,6 +139,49 @@ def comparison(panels: Sequence[Dots], titles: dict[str, str], concentrations: S
 
 
 @dataclass(frozen=True)
+class Bars:
+    """One panel of real federations: for each method its accuracy and the interval around it; None: diverged."""
+
+    title: str
+    means: dict[str, float | None]
+    intervals: dict[str, tuple[float, float] | None]
+
+
+def federations(panels: Sequence[Bars], titles: dict[str, str], heading: str) -> Figure:
+    """A row for each method, a panel for each federation; bars are intervals."""
+    methods = list(reversed(titles))
+    columns = min(len(panels), 2)
+    lines = -(-len(panels) // columns)
+    figure = _figure(_WIDTH, lines * (0.6 + 0.17 * len(methods)) + 0.35)
+    axes = figure.subplots(lines, columns, sharey=True, squeeze=False)
+    for panel, ax in zip(panels, axes.flat, strict=False):
+        _plain(ax)
+        for place, method in enumerate(methods):
+            own = method.startswith("fedhip")
+            mean, interval = panel.means[method], panel.intervals[method]
+            if own:
+                ax.axhspan(place - 0.5, place + 0.5, color=OWN, alpha=0.07, linewidth=0, zorder=0)
+            if mean is None:
+                ax.annotate("diverged", (0.02, place), xycoords=("axes fraction", "data"), va="center", color=MUTED)
+                continue
+            colour = OWN if own else OTHERS[0]
+            if interval is not None:
+                ax.plot(interval, [place, place], color=colour, linewidth=1.2, zorder=2)
+            ax.scatter([mean], [place], s=22, color=colour, linewidths=0.5, edgecolors="white", zorder=3)
+        ax.set_title(panel.title, loc="left", fontsize=8.5, color=INK)
+        ax.set_yticks(range(len(methods)), [short(titles[method], 26) for method in methods])
+        ax.set_ylim(-0.6, len(methods) - 0.4)
+        ax.tick_params(axis="y", labelcolor=INK)
+        ax.grid(visible=False, axis="y")
+        _percent(ax.xaxis)
+        ax.set_xlabel("accuracy, mean over clients")
+    for ax in list(axes.flat)[len(panels) :]:
+        ax.set_visible(False)
+    figure.suptitle(heading, x=0.012, ha="left", fontsize=9.5, fontweight="bold", color=INK)
+    return figure
+
+
+@dataclass(frozen=True)
 class Curve:
     """Accuracy over a grid at one λ, the accuracy of what is chosen without test rows, and the paper's curve."""
 

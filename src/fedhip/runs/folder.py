@@ -5,7 +5,7 @@
     models/         each client's model                       global.safetensors
     statistics/     each client's statistics                  total.safetensors
     ledger.jsonl    what happened to the run                   receipts/       its lines, to be given to the clients
-    partition.json  who held which rows
+    partition.json  who held which rows                       columns.toml     what a table's columns hold, of a table
 
 A run is written to a folder beside its place and then takes it, whole. A change is a new version of the folder, in
 which the files that did not change are the same files (hard links): a reader finds the old run or the new one.
@@ -38,6 +38,7 @@ from fedhip.core.exact.columns import Columns
 from fedhip.core.exact.fixedpoint import GridStatistics
 from fedhip.data import FeatureSet, feature_set
 from fedhip.data.partitions.manifest import stored_split, unpacked
+from fedhip.data.tables import Description, is_table, read_labelled, read_rows
 from fedhip.errors import FileError, InputError, RunChangedError, RunExistsError
 from fedhip.features.lifts.lift import Lift
 from fedhip.heads import HEADS, Head
@@ -129,24 +130,28 @@ class Run:
             )
         return folder
 
-    def predict(self, features: ArrayLike, client: str | None = None) -> NDArray[Any]:
-        """The class of each row (N × m) by a client's model, or by the global one; whole numbers if all classes are."""
+    def predict(self, features: Any, client: str | None = None) -> NDArray[Any]:
+        """The class of each row (N × m) by a client's model, or by the global one; whole numbers if all classes are.
+
+        Of a run that was made from a table, `features` may be one too: a frame, or the path of a file.
+        """
         found: NDArray[Any] = np.array(self.class_names)[self._scores(features, client).argmax(dim=1).numpy()]
         return found.astype(np.int64) if all(_is_whole(name) for name in self.class_names) else found
 
-    def proba(self, features: ArrayLike, client: str | None = None) -> NDArray[np.float64]:
+    def proba(self, features: Any, client: str | None = None) -> NDArray[np.float64]:
         """Calibrated probabilities (N × d), in the order of `class_names`."""
         found: NDArray[np.float64] = self.model(client).probabilities_of(self._scores(features, client)).numpy()
         return found
 
-    def _scores(self, features: ArrayLike, client: str | None) -> torch.Tensor:
-        return self.model(client).scores(np.asarray(features, dtype=np.float64))
+    def _scores(self, features: Any, client: str | None) -> torch.Tensor:
+        rows = read_rows(features, self.require_table())[1] if is_table(features) else features
+        return self.model(client).scores(np.asarray(rows, dtype=np.float64))
 
     def join(
         self,
         client: str,
-        features: ArrayLike,
-        labels: ArrayLike,
+        features: Any,
+        labels: ArrayLike | None = None,
         *,
         split: ArrayLike | None = None,
         rows: FeatureSet | None = None,
@@ -155,7 +160,7 @@ class Run:
         """Add a client: one more term of the sum, and a model for it.
 
         `split` says which rows train (0) and which test (1); without it, eight of ten train. `rows` are those of all
-        other clients, which a logistic head needs.
+        other clients, which a logistic head needs. A table, of a run that was made from one, brings its labels with it.
         """
         from fedhip.runs import life
 
@@ -165,8 +170,8 @@ class Run:
     def update(
         self,
         client: str,
-        features: ArrayLike,
-        labels: ArrayLike,
+        features: Any,
+        labels: ArrayLike | None = None,
         *,
         rows: FeatureSet | None = None,
         report: ReportProgress | None = None,
@@ -207,13 +212,24 @@ class Run:
         return path
 
     def _client(
-        self, name: str, features: ArrayLike, labels: ArrayLike, split: ArrayLike | None, *, test_rows: bool = True
+        self, name: str, features: Any, labels: ArrayLike | None, split: ArrayLike | None, *, test_rows: bool = True
     ) -> tuple[Client, NDArray[np.int8] | None]:
-        from fedhip.runs.rows import divided, in_classes_of
+        from fedhip.runs.rows import client_and_rows, divided, in_classes_of
 
-        rows = feature_set(features, labels, split=split)
-        known = in_classes_of(self, f"what client {name!r} brings", rows, np.ones(len(rows), dtype=bool))
-        return divided(self, name, rows.features.copy(), known, rows.split, test_rows=test_rows)
+        what = f"what client {name!r} brings"
+        if is_table(features):
+            if labels is not None:
+                raise InputError("a table brings its labels with it; leave labels out")
+            rows = read_labelled(features, self.require_table(), name=what)
+            rows = rows if split is None else replace(rows, split=np.asarray(split))
+        elif labels is None:
+            raise InputError(f"{what} needs a label for each row; give labels")
+        else:
+            rows = feature_set(features, labels, split=split)
+        _, chosen = client_and_rows(what, rows, name)
+        known = in_classes_of(self, what, rows, chosen)
+        part = None if rows.split is None else rows.split[chosen]
+        return divided(self, name, rows.features[chosen], known, part, test_rows=test_rows)
 
     def _others(self, rows: FeatureSet | None) -> dict[str, Client]:
         from fedhip.runs.rows import clients_in
@@ -294,6 +310,20 @@ class Run:
         own = torch.tensor(self.details["clients"][client]["train_counts"])
         everybody = None if prior.is_none else self._class_counts
         return answering(model, self._temperature(self.head.method), prior, own, everybody)
+
+    @cached_property
+    def table(self) -> Description | None:
+        """What turns a table into the features of the run's models; None where they come from something else."""
+        described = self.model(None).table
+        return None if described is None else Description.from_dict(described, f"the model of {self.path}")
+
+    def require_table(self) -> Description:
+        """That description, or an error."""
+        if self.table is None:
+            raise InputError(
+                f"{self.path} was not made from a table, so nobody knows how one becomes its features; give features"
+            )
+        return self.table
 
     @cached_property
     def lift(self) -> Lift | None:

@@ -270,7 +270,14 @@ class _State:
             if term is not None and event in ("join", "update") and client is not None:
                 draft.write_statistics(client, self.statistics[client]())
             draft.write_model(
-                global_model(federation, run.class_names, self.held.backbone, head=head, lift=self.held.lift)
+                global_model(
+                    federation,
+                    run.class_names,
+                    self.held.backbone,
+                    head=head,
+                    lift=self.held.lift,
+                    table=self.held.table,
+                )
             )
             self.results["beta"], self.details["fold_betas"] = federation.beta, list(federation.fold_betas)
             if run.head is not Ridge:
@@ -405,6 +412,7 @@ class _State:
             backbone=self.held.backbone,
             head=head,
             lift=self.held.lift,
+            table=self.held.table,
         )
 
     def _stale(self, event: str, client: str | None) -> str | None:

@@ -31,6 +31,7 @@ from fedhip.data import (
     save_partition,
     split_of,
 )
+from fedhip.data.tables import Description, TableRows, is_table, load_table
 from fedhip.errors import InputError
 from fedhip.features import resolve_device
 from fedhip.features.lifts.kinds import LiftKind
@@ -64,6 +65,22 @@ from fedhip.utils.toml import write_toml
 Json = dict[str, Any]
 #: Images shown of each of the worst classes, and their size in pixels.
 EXAMPLES, THUMBNAIL = 2, 64
+
+
+@dataclass(frozen=True)
+class Described:
+    """What turned a table into features, and what was done with each of its columns."""
+
+    description: Description
+    report: list[Json]
+
+    @classmethod
+    def divided(cls, rows: TableRows, partition: Partition) -> tuple[FeatureSet, Described]:
+        """The rows of a table with missing values filled from training rows, and how they came about."""
+        if rows.groups is not None or rows.weights is not None or rows.targets is not None:
+            raise InputError("groups, weights and several or real-valued labels are not used yet; leave them out")
+        features, description = rows.divided(partition)
+        return features, cls(description, rows.report(description))
 
 
 @dataclass(frozen=True)
@@ -156,10 +173,15 @@ def open_run(path: str | Path) -> Run:
 
 
 def run(
-    features: ArrayLike | FeatureSet | str | Path,
+    features: Any,
     labels: ArrayLike | None = None,
     clients: ArrayLike | int | None = None,
     *,
+    label: str | Sequence[str] | None = None,
+    client: str | None = None,
+    group: str | None = None,
+    weight: str | None = None,
+    drop: Sequence[str] | None = None,
     split: ArrayLike | None = None,
     class_names: ArrayLike | None = None,
     partition: str | None = None,
@@ -182,7 +204,7 @@ def run(
     only_local_classes: bool = False,
     prior: PriorOption = "none",
     lift: LiftSettings | LiftKind | None = None,
-    columns: str | Path | None = None,
+    columns: str | Path | Description | None = None,
     fraction_bits: int | None = None,
     statistics: bool = True,
     device: str | None = None,
@@ -192,13 +214,22 @@ def run(
 
     Parameters
     ----------
-    features : (N, m) array, FeatureSet, or path of a feature file
-        A FeatureSet and a file bring labels and clients with them.
+    features : (N, m) array, FeatureSet, path of a feature file, or a table
+        A FeatureSet and a file bring labels and clients with them. A table is a frame of pandas or polars, or the path
+        of a .csv, .tsv or .parquet file.
     labels : (N,) whole numbers or strings
     clients : (N,) whole numbers or strings, or int
         Whose row each is; or among how many clients the rows are divided, by the scheme `partition`.
     split : (N,) 0 or 1, optional
         Which rows train and which test; without it, eight of ten train.
+    label, client, group, weight : str, optional
+        Of a table: the columns that say what is to be predicted, whose row it is, which rows belong together, and how
+        much a row counts.
+    drop : sequence of str
+        Of a table: columns to leave out.
+    columns : path or Description, optional
+        Of a table: what its columns hold (`fedhip describe` drafts it; a .toml file). Else the units of the features'
+        columns, as --columns.
     out : path, optional
         The run folder; `runs/rows-DATE-TIME` if none is given. One that is there is replaced with `force` alone.
     device : str, optional
@@ -215,7 +246,25 @@ def run(
     require_place(place, force)
     number, owners = (int(clients), None) if isinstance(clients, int | np.integer) else (None, clients)
     path = Path(features).absolute() if isinstance(features, str | Path) else None
-    if isinstance(features, FeatureSet | str | Path):
+    named = {"label": label, "client": client, "group": group, "weight": weight, "drop": [*(drop or ())] or None}
+    described, units = columns_given(columns)
+    rows: FeatureSet | TableRows
+    if isinstance(features, TableRows):
+        rows = features
+    elif is_table(features):
+        if any(given is not None for given in (labels, owners, split, class_names)):
+            raise InputError(
+                "of a table, label= and client= name columns; leave labels, clients, split and class_names out"
+            )
+        rows = load_table(
+            features, label=label, client=client, group=group, weight=weight, drop=drop or (), description=described
+        )
+    elif described is not None or any(value is not None for value in named.values()):
+        raise InputError(
+            "label, client, group, weight, drop and a description of columns are for tables; give a frame, or the path "
+            "of a .csv, .tsv or .parquet file"
+        )
+    elif isinstance(features, FeatureSet | str | Path):
         rows = features if isinstance(features, FeatureSet) else read_features(features)
         if any(given is not None for given in (labels, owners, split, class_names)):
             raise InputError(
@@ -228,6 +277,9 @@ def run(
         rows = feature_set(features, labels, owners, split=split, class_names=class_names)
     given = {"concentration": concentration, "shards_per_client": shards, "min_rows": min_rows, "seed": seed}
     division = divide_rows(rows.labels, rows.clients, partition, number, **given)
+    table = None
+    if isinstance(rows, TableRows):
+        rows, table = Described.divided(rows, division)
     widened = LiftSettings(lift) if isinstance(lift, str) else lift
     settings = RoundSettings(
         alpha=alpha,
@@ -241,7 +293,7 @@ def run(
             intercept,
             balance,
             fraction_bits,
-            None if columns is None else Columns.from_file(Path(columns)),
+            units,
         ),
         keep_statistics=statistics,
         head=head or RIDGE,
@@ -252,7 +304,8 @@ def run(
     if head in HEADS:
         settings = settings.with_head(str(head))
     options = {
-        "features": path and str(path),
+        "features" if table is None else "data": path and str(path),
+        **named,
         "clients": number,
         "partition": partition,
         "concentration": concentration,
@@ -270,13 +323,13 @@ def run(
         "rounds": rounds,
         "only_local_classes": only_local_classes,
         "prior": prior,
-        "columns": columns and str(Path(columns).absolute()),
+        "columns": None if columns is None or isinstance(columns, Description) else str(Path(columns).absolute()),
         "fraction_bits": fraction_bits,
         "balance": balance or None,
         **({} if widened is None else widened.options),
         "statistics": statistics,
     }
-    made_by = f"given features, {rows.features.shape[1]} wide"
+    made_by = f"{'given features' if table is None else 'a table'}, {rows.features.shape[1]} wide"
     if widened is not None:
         made_by += f", {widened.plan(rows.features.shape[1], rows.num_classes).title}"
     found, _ = run_round(
@@ -286,11 +339,20 @@ def run(
         settings,
         title=f"{'rows' if path is None else path.stem} · {division.title} · {made_by}",
         config={name: value for name, value in options.items() if value is not None},
+        table=table,
         device=resolve_device(device),
         force=force,
         report=report,
     )
     return found
+
+
+def columns_given(columns: str | Path | Description | None) -> tuple[Description | None, Columns | None]:
+    """What is known of columns beforehand: what those of a table hold (a .toml file), or the units of features."""
+    if columns is None or isinstance(columns, Description):
+        return columns, None
+    path = Path(columns)
+    return (Description.from_file(path), None) if path.suffix == ".toml" else (None, Columns.from_file(path))
 
 
 def run_round(
@@ -304,6 +366,7 @@ def run_round(
     images: Dataset | None = None,
     backbone: BackboneReference | None = None,
     seconds: Mapping[str, float] | None = None,
+    table: Described | None = None,
     device: str | torch.device = "cpu",
     force: bool = False,
     report: Callable[[str, int, int], None] | None = None,
@@ -311,7 +374,7 @@ def run_round(
     """Simulate the round, and write everything about it to the folder `out`, whole or not at all.
 
     `config` are the options that repeat it, `seconds` what was spent before, `images` those behind the features, for
-    the report's examples.
+    the report's examples, `table` what made the features of a table.
     """
     clients = clients_of(features, partition)
     lift, lifted, recommendation, watch, ridge = None, None, None, Stopwatch(), settings.ridge
@@ -394,13 +457,17 @@ def run_round(
         if ridge.balance:
             add_balance(results, class_weights(outcome.federation.grid.counts).tolist())
         details = details_of(own, features.class_names, head)
+        if table is not None:
+            details["table"] = table.report
+            draft.write_text("columns.toml", table.description.to_toml())
         refresh(results, details)
         if images is not None:
             (findings,) = read_runs([RunRecord("", results, details, "", [])])
             worst = [found.label for found in findings.worst_classes]
             details["examples"] = worst_examples(own, worst, images, _test_rows(features, partition))
         save_partition(draft.path / "partition.json", partition, data_split=features.split)
-        _write_models(draft, own, features.class_names, settings.only_local_classes, backbone, fitted, lift)
+        described = None if table is None else table.description.to_dict()
+        _write_models(draft, own, features.class_names, settings.only_local_classes, backbone, fitted, lift, described)
         draft.record(
             Ledger(),
             "run",
@@ -457,9 +524,10 @@ def _write_models(
     backbone: BackboneReference | None,
     head: Head | None,
     lift: Lift | None,
+    table: Mapping[str, Any] | None,
 ) -> None:
     """Write the global model and every client's own."""
-    models = [global_model(outcome.federation, class_names, backbone, head=head, lift=lift)]
+    models = [global_model(outcome.federation, class_names, backbone, head=head, lift=lift, table=table)]
     for result in outcome.clients:
         if (personal := result.personal) is not None:
             models.append(
@@ -475,6 +543,7 @@ def _write_models(
                     backbone=backbone,
                     head=head,
                     lift=lift,
+                    table=table,
                 )
             )
     for model in models:

@@ -14,6 +14,7 @@ import torch
 
 from fedhip.core.affine import AffineModel
 from fedhip.core.exact.fixedpoint import GridStatistics
+from fedhip.data.tables import Description
 from fedhip.errors import FedHiPError, FileError
 from fedhip.heads.model import RIDGE, Model
 from fedhip.runs.folder import Run
@@ -65,11 +66,20 @@ def verify(
     check("the models are those of the last entry", lambda: _models_digest(run))
     for name in ("results", "details"):
         check(f"{name}.json is that of the last entry", lambda name=name: _json_digest(run, name))  # type: ignore[misc]
+    if (run.path / "columns.toml").is_file():
+        check("columns.toml is what the models hold", lambda: _columns(run))
     if "partition" in run.ledger.entries[0]:  # those before it was written down are as good as they were
         check("partition.json is that of the first entry", lambda: _partition_digest(run))
     for path in [*sorted((run.path / "receipts").glob("*.json")), *receipts]:
         check(f"receipt {path.name}", lambda path=path: _receipt(run, path))  # type: ignore[misc]
     return checks
+
+
+def _columns(run: Run) -> str | None:
+    path = run.path / "columns.toml"
+    if run.table is not None and Description.from_file(path) == run.table:
+        return None
+    return f"{path} is not the description that the models were made with; restore it from a copy"
 
 
 def _nothing(_: object) -> None:

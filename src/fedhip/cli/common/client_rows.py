@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 from fedhip.cli.common.options import add_window, print_window, require_deep, window_of
 from fedhip.cli.common.progress import show_progress
 from fedhip.data import Dataset, FeatureSet, Window, load_dataset, read_features
+from fedhip.data.tables import is_table, read_labelled
 from fedhip.errors import InputError
 from fedhip.runs import Run
 from fedhip.runs.rows import client_and_rows, divided, in_classes_of
@@ -20,7 +21,12 @@ from fedhip.simulation.client import Client
 def add_client_rows(parser: argparse.ArgumentParser, *, required: bool = True) -> None:
     """Options that name a client's rows."""
     source = parser.add_mutually_exclusive_group(required=required)
-    source.add_argument("--data", type=Path, metavar="PATH", help="an image folder (class/image) or .npz of images")
+    source.add_argument(
+        "--data",
+        type=Path,
+        metavar="PATH",
+        help="an image folder (class/image), an .npz of images, or a table of a run that was made from one",
+    )
     source.add_argument("--features", type=Path, metavar="FILE", help="a feature file of the run's backbone")
     parser.add_argument("--skip-corrupt", action="store_true", help="leave corrupt images out, with a warning")
     add_window(parser, default="that of the run")
@@ -41,7 +47,10 @@ def load_client(run: Run, args: argparse.Namespace, *, test_rows: bool) -> tuple
     """
     source: Path = args.data if args.features is None else args.features
     data: Dataset | FeatureSet
-    if args.features is None:
+    if is_table(args.data):
+        refuse_window(args)
+        data = read_labelled(args.data, run.require_table())
+    elif args.features is None:
         window = known_window(run, args)
         data = load_dataset(source, skip_corrupt=args.skip_corrupt, allow_single=True, window=window)
         print_known_window(run, args, data, str(source))

@@ -6,6 +6,7 @@ from pathlib import Path
 import numpy as np
 
 from fedhip.data.array_files import as_text, named_labels, names_in, read_arrays
+from fedhip.data.federations import FEDERATIONS
 from fedhip.data.images.window import Window
 from fedhip.data.sets.cifar import load_cifar100
 from fedhip.data.sets.dataset import Dataset
@@ -32,8 +33,8 @@ _NAMED = (
 
 
 def list_datasets() -> tuple[DatasetInfo, ...]:
-    """The data sets that `load_dataset` knows by name; any image folder and .npz of images works by path."""
-    return _NAMED
+    """The data sets that are known by name, to `load_dataset` (images) and `load_federation`; others go by path."""
+    return (*_NAMED, *(DatasetInfo(name, found.description) for name, found in FEDERATIONS.items()))
 
 
 def load_dataset(
@@ -60,6 +61,10 @@ def load_dataset(
     window = Window(*window) if isinstance(window, tuple) else window
     data = None if data_dir is None else Path(data_dir)
     path = Path(source)
+    if isinstance(source, str) and source in FEDERATIONS:
+        raise InputError(
+            f"{source} has no images: fedhip run --dataset {source} takes it, and fedhip.data.load_federation in Python"
+        )
     if source == "sketches":
         dataset = load_npz(SKETCHES, name="sketches")
     elif source == "cifar100":
@@ -115,7 +120,7 @@ def _refuse_single(dataset: Dataset) -> None:
 
 
 def _unknown(source: str) -> str:
-    names = [info.name for info in _NAMED]
+    names = [info.name for info in list_datasets()]
     if source in names:
         return f"there is no folder or file '{source}'; the data set of that name is the string (--dataset {source})"
     guess = did_you_mean(source, names)

@@ -69,7 +69,7 @@ def of_head(kind: type[Head]) -> ClosedMethod:
         first = found.clients[0]
         if first.test:
             model = found.head.common if first.personal is None else first.personal.model
-            task.look(task.clients[0], model.scores(task.tensors(task.clients[0].test)[0]))
+            task.record_probe(task.clients[0], model.scores(task.tensors(task.clients[0].test)[0]))
         return row_of(found)
 
     return run

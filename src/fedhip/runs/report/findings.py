@@ -117,6 +117,23 @@ class Findings:
         return None if told is None else describe(told)
 
     @cached_property
+    def table(self) -> list[dict[str, Any]]:
+        """What was done with each column, of a run that was made from a table."""
+        found = self.record.details.get("table")
+        entries = found if isinstance(found, list) else []
+        return [
+            {
+                "name": str(entry.get("name")),
+                "kind": str(entry.get("kind")),
+                "features": int(number(entry.get("features")) or 0),
+                "missing": int(number(entry.get("missing")) or 0),
+                "done": str(entry.get("done") or ""),
+            }
+            for entry in entries
+            if isinstance(entry, dict)
+        ]
+
+    @cached_property
     def methods(self) -> tuple[Method, ...]:
         """The personalized model first, then global and local, then the others as they come."""
         held = self.results.get("methods", {})
