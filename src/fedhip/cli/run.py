@@ -284,17 +284,25 @@ def print_results(results: dict[str, Any]) -> None:
         settings = "; ".join(f"{name} {value:.3g}" for name, value in results["settings"].items())
         own = sum(alpha > 0 for alpha in alphas)
         print(f"models: {title_of(head.method)}; {settings}; {own} of {len(alphas)} clients with α > 0")
-    elif alphas and (loo := results["leave_one_out"]):
+    elif alphas:
         low, middle, high = (f"{value:.3g}" for value in (min(alphas), np.median(alphas), max(alphas)))
         print(f"β = {results['beta']:.3g}; α from {low} to {high}, median {middle}")
+    if alphas and (loo := results["leave_one_out"]):
         common = f"; {loo['accuracy'][0]:.1%} with the global model" if loo["accuracy"] else ""
-        expected = "to be expected by leave-one-out, α and β chosen without the row"
-        if results["config"].get("prior") == "client":
-            expected = "by leave-one-out, without the priors, on rows that α was chosen on too"
-        print(f"{expected}: {loo['chosen']:.1%}{common}")
+        print(f"to be expected by leave-one-out{_chosen_without(results)}: {loo['chosen']:.1%}{common}")
     if recommendation := results.get("recommendation"):
         print(describe(recommendation))
     print("; ".join(f"{phase}: {seconds:.1f} s" for phase, seconds in results["seconds"].items()))
+
+
+def _chosen_without(results: dict[str, Any]) -> str:
+    """What was chosen on rows, and for each row without it."""
+    config, head = results["config"], head_of(results)
+    chosen = ["α"] if config["alpha"] == "loo" or not any(option.name == "alpha" for option in head.options) else []
+    chosen += ["β"] if head is Ridge and config["beta"] == "auto" else []
+    chosen += ["prior"] if config.get("prior") == "client" else []
+    words = f"{', '.join(chosen[:-1])} and {chosen[-1]}" if len(chosen) > 1 else "".join(chosen)
+    return f", {words} chosen without the row" if chosen else ""
 
 
 def _megabytes(number: int) -> str:

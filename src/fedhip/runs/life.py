@@ -22,7 +22,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from fedhip.core.choice.calibration import common_temperature
-from fedhip.core.choice.prior import NO_PRIOR
+from fedhip.core.choice.prior import NO_PRIOR, PriorChoice
 from fedhip.core.exact.fixedpoint import GridStatistics
 from fedhip.data.partitions.manifest import packed
 from fedhip.errors import InputError
@@ -364,7 +364,7 @@ class _State:
         kept = {name: self.run.priors(name) if name in self.run.clients else {} for name in self.again}
         method = head.method
         owns = head.personalize(
-            None if everyone else {name: priors.get(method, NO_PRIOR) for name, priors in kept.items()},
+            None if everyone else {name: PriorChoice(0, priors.get(method, NO_PRIOR)) for name, priors in kept.items()},
             self._losses_of_others(),
         )
         task, federation = head.task, head.federation
@@ -373,7 +373,7 @@ class _State:
         if everyone and with_priors:
             only_local, everybody = task.only_local_classes, list(self.again.values())
             chosen = choose_client_priors(federation, everybody, beside, "loo", only_local, task.report)
-            kept = {name: {m: prior for m, (_, prior) in found.items()} for name, found in chosen.items()}
+            kept = {name: {m: choice.prior for m, (_, choice) in found.items()} for name, found in chosen.items()}
         results = {}
         alone = {
             name: LocalFit.of(client, task.num_classes, task.ridge, only_local_classes=task.only_local_classes)

@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 import torch
 
 from fedhip.core.choice.calibration import common_temperature
-from fedhip.core.choice.prior import Prior
+from fedhip.core.choice.prior import NO_CHOICE, PriorChoice
 from fedhip.core.exact.columns import Columns
 from fedhip.core.exact.fixedpoint import GridStatistics
 from fedhip.errors import InputError
@@ -91,7 +91,7 @@ def simulate(
     with watch("aggregation"):
         _ = federation.common  # factored once, before the clients share it
         tell("2 aggregation", len(training), len(training))
-    choices: dict[str, dict[str, tuple[float, Prior]]] = {}
+    choices: dict[str, dict[str, tuple[float, PriorChoice]]] = {}
     if prior:
         with watch("priors"):
             choices = choose_client_priors(federation, training, ridges, alpha, only_local_classes, tell)
@@ -100,9 +100,11 @@ def simulate(
         with watch("personalization"):
 
             def phase3(client: Client) -> Personalization:
-                chosen = choices[client.name]["fedhip"][0] if prior else alpha
+                chosen, choice = choices[client.name]["fedhip"] if prior else (alpha, NO_CHOICE)
                 own = uploads.pop(client.name, None)
-                return Personalization.of(federation, client, chosen, only_local_classes=only_local_classes, own=own)
+                return Personalization.of(
+                    federation, client, chosen, only_local_classes=only_local_classes, own=own, choice=choice
+                )
 
             for k, (client, found) in enumerate(zip(training, in_order(phase3, training, device), strict=True), 1):
                 personal[client.name] = found
@@ -136,7 +138,7 @@ def simulate(
                 "fedhip": federation.common if own is None else own.model,
             }
             tested = {method: mine[method] for method in methods}
-            priors = {method: found for method, (_, found) in choices.get(client.name, {}).items()}
+            priors = {method: choice.prior for method, (_, choice) in choices.get(client.name, {}).items()}
             everybody = federation.grid.counts
             results.append(
                 evaluate(

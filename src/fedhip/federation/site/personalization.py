@@ -114,10 +114,10 @@ def _phase3(
         return head.personalize()[client.name][0], head, {}
     chosen = SitePriors(head, client, agreement).choose(pooled.losses, pooled.scale)
     if agreement.head == "ridge":  # whose α is chosen together with its prior
-        alpha = prior_alphas(agreement.alpha)[own][chosen[own][0]]
+        alpha = prior_alphas(agreement.alpha)[own][chosen[own].model]
         head = fit_head(federation, agreement, [client], known={"alpha": alpha})
-    priors = {method: prior for method, (_, prior) in chosen.items()}
-    return head.personalize({client.name: priors[own]})[client.name][0], head, priors
+    priors = {method: choice.prior for method, choice in chosen.items()}
+    return head.personalize({client.name: chosen[own]})[client.name][0], head, priors
 
 
 def _write(

@@ -250,9 +250,7 @@ class Findings:
 
     @cached_property
     def loo_chosen(self) -> float | None:
-        """The same with every client's own α; not with priors, which were chosen on the rows that would be counted."""
-        if (self.results.get("config") or {}).get("prior") == "client":
-            return None
+        """The same with every client's own α and prior, both chosen without the rows that are counted."""
         return number((self.results.get("leave_one_out") or {}).get("chosen"))
 
     @cached_property
