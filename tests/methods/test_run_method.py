@@ -411,12 +411,12 @@ def test_protocols_that_make_no_sense(word: str, value: object) -> None:
 def test_rows_that_make_no_sense() -> None:
     good, (x, y) = federation((20,))[0], federation((20,))[0].train
     for says, train in (
-        ("is nan", (np.where(x > 1, np.nan, x), y)),
-        ("labels", (x[:-1], y)),
-        ("out of range", (x, y + CLASSES)),
-        ("wide", (x[:, :-1], y)),
+        ("not finite", (np.where(x > 1, np.nan, x), y)),
+        ("give a row for each label", (x[:-1], y)),
+        ("give class numbers from 0", (x, y + CLASSES)),
+        ("use one backbone", (x[:, :-1], y)),
     ):
         with pytest.raises(InputError, match=f"'odd'.*{says}"):
             run_method("fedavg", [good, Client("odd", train, good.test)], CLASSES, LINEAR)
-    with pytest.raises(InputError, match="rows"):
+    with pytest.raises(InputError, match="no client has training rows"):
         run_method("fedavg", [without_rows()], CLASSES, LINEAR)

@@ -33,7 +33,8 @@ alike: the federation's. A class that the client alone has keeps its mean, for i
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from copy import copy
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Literal
 
@@ -251,6 +252,10 @@ class _RotatedRows:
         """Of the residuals, by class (d, m)."""
         return torch.zeros((len(self.counts), self.X.shape[1])).to(self.X).index_add_(0, self.labels, self.U)
 
+    def some(self, at: Tensor) -> _RotatedRows:
+        """Those of the rows `at` (N_k,) bool; the counts are still the client's."""
+        return _RotatedRows(self.X[at], self.labels[at], self.U[at], self.counts)
+
     def left_out(self, of: Discriminant, personal: _Weights | None) -> Tensor:
         """Scores (N_k, d) of each row without itself."""
         X, U, c, n = self.X, self.U, self.labels, of._counts
@@ -408,10 +413,48 @@ class PersonalDiscriminant:
         the features (see `Discriminant.loo_scores`). A class that the row is alone in, in the whole federation, has the
         score −∞.
         """
+        return self._left_out(self._weights, groups)
+
+    def fold_scores(self, fold: Tensor, groups: ArrayLike | None = None) -> Tensor:
+        """The same with variances that know nothing of a row's fold (N_k,) either; a group is in one fold.
+
+        With few rows the variances follow chance, and what a row gives to them speaks for the row itself.
+        """
+        together = checked_groups(groups, len(fold))
+        scores = torch.empty((len(fold), len(self._rows.counts))).to(self._rows.X)
+        for number in set(fold.tolist()):
+            at = fold == number
+            others = self.without(at)._weights
+            own = replace(self._weights, shift_variance=others.shift_variance, class_variance=others.class_variance)
+            if together is None:
+                scores[at] = self._rows.some(at).left_out(self._federation, own)
+                continue
+            places = at.nonzero()[:, 0]
+            for mates in members(together[at.cpu()]):
+                S = places[mates.to(places.device)]
+                scores[S] = _without(self._federation, self._rows, own, S)
+        return scores
+
+    def without(self, gone: Tensor) -> PersonalDiscriminant:
+        """As if there had never been the rows `gone` (N_k,) bool; but for the covariance, which stays."""
+        federation, inside = copy(self._federation), self._rows.some(gone)
+        federation.__dict__.pop("model", None)
+        lost = torch.bincount(inside.labels, minlength=len(inside.counts)).to(inside.counts)
+        federation._counts = self._federation._counts - lost
+        federation._rotated = self._federation._rotated - inside.sums.mT / federation._counts.clamp(min=1.0)
+        X, labels = self._rows.X[~gone], self._rows.labels[~gone]
+        rows = _RotatedRows(X, labels, X - federation._rotated.mT[labels], self._rows.counts - lost)
+        return PersonalDiscriminant(federation, rows)
+
+    def common_scores(self, groups: ArrayLike | None = None) -> Tensor:
+        """`loo_scores` by the federation's means."""
+        return self._left_out(None, groups)
+
+    def _left_out(self, personal: _Weights | None, groups: ArrayLike | None) -> Tensor:
         together = checked_groups(groups, len(self._rows.X))
         if together is None:
-            return self._rows.left_out(self._federation, self._weights)
-        return without_groups(self._federation, self._rows, self._weights, together)
+            return self._rows.left_out(self._federation, personal)
+        return without_groups(self._federation, self._rows, personal, together)
 
 
 def without_groups(of: Discriminant, rows: _RotatedRows, personal: _Weights | None, groups: Tensor) -> Tensor:
@@ -439,7 +482,7 @@ def _without(of: Discriminant, rows: _RotatedRows, personal: _Weights | None, S:
     slides = -sums / n.clamp(min=1.0)[:, None]  # of the means; of a class without rows it counts for nothing
     hit = (gone > 0.0) & (n > 0.0)
     P = torch.cat((U, sums[hit] / n[hit].sqrt()[:, None]))  # (r, m)
-    N = max(float(n.sum()), 1.0)
+    N = max(float(of.total.num_samples - gone.sum()), 1.0)
     product = P @ P.mT
     trace = of._values.sum() - product.diagonal().sum()
     trace = torch.where(trace > of._rounding, trace, 0.0)

@@ -32,9 +32,9 @@ def checked_groups(groups: Any, rows: int, who: str = "") -> Tensor | None:
 
 
 def members(groups: Tensor) -> Iterator[Tensor]:
-    """The places of each group's rows."""
+    """The places of each group's rows; a number that no row has is no group."""
     order = torch.argsort(groups, stable=True)
-    yield from torch.split(order, torch.bincount(groups).tolist())
+    yield from torch.split(order, [rows for rows in torch.bincount(groups).tolist() if rows])
 
 
 def left_out_residuals(
@@ -62,7 +62,9 @@ def left_out_residuals(
 
 def classes_without(labels: Tensor, groups: Tensor, counts: Tensor) -> Tensor:
     """Rows of each class (N, d) that are left without the group of each row, of `counts` (d,) in all."""
-    table = torch.zeros((int(groups.max()) + 1, len(counts)), dtype=counts.dtype, device=counts.device)
+    table = torch.zeros(
+        (int(groups.max()) + 1 if len(groups) else 0, len(counts)), dtype=counts.dtype, device=counts.device
+    )
     groups, labels = groups.to(counts.device), labels.to(counts.device)
     table.index_put_((groups, labels), torch.ones_like(labels, dtype=counts.dtype), accumulate=True)
     return counts - table[groups]

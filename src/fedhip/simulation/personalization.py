@@ -13,7 +13,8 @@ from fedhip.core import DEFAULT_ALPHAS, PersonalizationPath
 from fedhip.core.affine import AffineModel, masked
 from fedhip.core.choice.calibration import log_losses
 from fedhip.core.choice.conformal import class_misses, score_scale, target_misses
-from fedhip.core.choice.selection import FOLDS, nested, pick, without_fold
+from fedhip.core.choice.prior import NO_CHOICE, PriorChoice
+from fedhip.core.choice.selection import FOLDS, fold_of, nested, pick, without_fold
 from fedhip.core.exact.fixedpoint import GridStatistics
 from fedhip.core.ridge.personalization import require_part
 from fedhip.core.rows import one_hot
@@ -31,11 +32,12 @@ class Personalization:
     """Phase 3 at one client: α, the model, and what leave-one-out says of it.
 
     `curve` is the leave-one-out accuracy at each α of the head's grid, where it was looked at. `estimate` is the
-    accuracy that may be expected: that of rows left out, with α (and β) chosen without them. Of real targets both are
-    mean squared errors, in units of the targets' variances. The log-losses over the
-    grid of temperatures are sums over its rows, of its own model and of the global one. Heads other than the ridge have
-    grids of their own (see `fedhip.heads`). `misses` say how far rows left out are from being right, by its own model
-    and by the global one (`fedhip.core.conformal`); `miss_scale` is what those of its own model are multiples of.
+    accuracy that may be expected: that of rows left out, with α, β and the prior chosen without them; None where a
+    prior was kept that they had a part in. Of real targets both are mean squared errors, in units of the targets'
+    variances. The log-losses over the grid of temperatures are sums over its rows, of its own model and of the global
+    one. Heads other than the ridge have grids of their own (see `fedhip.heads`). `misses` say how far rows left out are
+    from being right, by its own model and by the global one (`fedhip.core.choice.conformal`); `miss_scale` is what
+    those of its own model are multiples of.
     """
 
     alpha: float
@@ -43,7 +45,7 @@ class Personalization:
     own: str
     local_classes: Tensor
     curve: list[float] | None
-    estimate: float
+    estimate: float | None
     log_losses: list[float]
     global_log_losses: list[float]
     misses: list[list[float]] = field(default_factory=list)
@@ -60,10 +62,12 @@ class Personalization:
         alphas: Sequence[float] | None = None,
         only_local_classes: bool = False,
         own: GridStatistics | None = None,
+        choice: PriorChoice = NO_CHOICE,
         last: bool = False,
     ) -> Personalization:
         """Choose α on the client's training rows, and solve; `own` are its statistics, where they are at hand.
 
+        `choice` is that of the prior, which says what may be expected where α was chosen together with it.
         After the `last` client nobody needs the federation's factor: it makes room for that client's model.
         """
         if federation.encoding.targets is not None:
@@ -100,14 +104,19 @@ class Personalization:
                 model = federation.on_raw(system.G)
             else:
                 scores, model = common, federation.common
-            estimate, by_others = _accuracy(masked(scores, mask), labels[judged]), scores
+            by_others = scores
+            if choice.right is None:
+                at_betas = _at_fold_betas(federation, own, chosen, (F, targets), judged, scores, groups)
+                estimate = _accuracy(masked(at_betas, mask), labels[judged])
+        if choice.right is not None:
+            estimate = choice.right / len(labels)
         return cls(
             chosen,
             model,
             own.digest(),
             local_classes,
             curve,
-            estimate,
+            None if choice.fold_priors is None else estimate,
             log_losses(masked(scores, mask), labels[judged]).tolist(),
             log_losses(common, labels[judged]).tolist(),
             [class_misses(masked(by_others, mask), labels[judged]).tolist()],
@@ -154,6 +163,22 @@ class Personalization:
             chosen, model, own.digest(), local, None if given else curve, estimate, *losses,
             own_misses, scale, common_misses,
         )  # fmt: skip
+
+
+def common_losses(federation: Federation, client: Client) -> list[float]:
+    """The global model's log-losses over temperatures, of the client's rows left out; none of real targets."""
+    if federation.is_regression:
+        return []
+    groups, judged = client.group_tensor, calibration_rows(len(client.train[1]))
+    if federation.encoding.targets is not None:  # rows have weights
+        scores = federation.path(client).loo_scores(0.0)[judged]
+    else:
+        if groups is not None:
+            judged = torch.arange(len(client.train[1]))
+        F, targets = _targets(federation, client, judged)
+        scores = federation._system.left_out(F, targets, groups=groups) / targets.amax(dim=1, keepdim=True)
+    found: list[float] = log_losses(scores, torch.as_tensor(client.train[1])[judged]).tolist()
+    return found
 
 
 def _choose_alpha(
@@ -209,6 +234,34 @@ def _by_others(
             known[alpha] = path.loo_scores(alpha)
         factor = size / score_scale(known[alpha]) if sized and alpha != chosen else 1.0
         found[~others] = known[alpha][~others] * factor
+    return found
+
+
+def _at_fold_betas(
+    federation: Federation,
+    own: GridStatistics,
+    alpha: float,
+    rows: tuple[Tensor, Tensor],
+    judged: Tensor,
+    scores: Tensor,
+    groups: Tensor | None,
+) -> Tensor:
+    """Scores (n, d) of `judged` rows left out at this α, those of each fold at the β that is chosen without it.
+
+    `rows` and `scores`, at the β in use, are theirs; where all folds have that β, nothing is solved. Of `groups` (N_k,)
+    all rows are judged.
+    """
+    F, targets = rows
+    fold = fold_of(int(judged.max()) + 1, groups)[judged].to(F.device)
+    found = scores
+    for beta in sorted(set(federation.fold_betas) - {federation.beta}):
+        at = torch.isin(fold, torch.tensor([f for f, b in enumerate(federation.fold_betas) if b == beta]).to(fold))
+        if bool(at.any()):
+            system = federation.with_beta(beta).own_system(own, alpha)
+            together = None if groups is None else groups[at.cpu()]
+            left_out = system.left_out(F[at], targets[at], 1.0 + alpha, together)
+            left_out = left_out / targets[at].amax(dim=1, keepdim=True)
+            found = found.index_copy(0, at.nonzero()[:, 0], left_out)
     return found
 
 

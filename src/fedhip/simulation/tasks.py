@@ -21,6 +21,7 @@ from numpy.typing import NDArray
 
 from fedhip.core.choice.conformal import common_threshold, require_coverage, threshold
 from fedhip.core.exact.columns import Columns, Survey
+from fedhip.core.metrics import regression_metrics as intervals_of_regression
 from fedhip.core.targets import Targets, weight_unit
 from fedhip.data import Dataset, FeatureSet, Partition, divide_rows
 from fedhip.data.tables import TableRows
@@ -162,6 +163,20 @@ def regression_metrics(predicted: NDArray[np.float64], truth: NDArray[np.float64
     known = {name: [value for value in values if value is not None] for name, values in each.items()}
     found: dict[str, Any] = {name: float(np.mean(values)) if values else None for name, values in known.items()}
     return found if truth.shape[1] == 1 else {**found, "targets": each}
+
+
+def regression_intervals(
+    predicted: NDArray[np.float64], truth: NDArray[np.float64], groups: NDArray[np.int64] | None = None
+) -> dict[str, dict[str, float]]:
+    """The ends of the 95 % intervals of these, of those that have any; rows of one group (n,) count together.
+
+    To seven digits, whatever the units.
+    """
+    ends: dict[str, dict[str, float]] = {"low": {}, "high": {}}
+    for name, found in intervals_of_regression(truth, predicted, groups=groups).items():
+        if found is not None and found.low is not None and found.high is not None:
+            ends["low"][name], ends["high"][name] = float(f"{found.low:.7g}"), float(f"{found.high:.7g}")
+    return ends
 
 
 def label_metrics(predicted: NDArray[np.float64], truth: NDArray[np.float64]) -> dict[str, Any]:

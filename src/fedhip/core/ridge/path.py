@@ -46,7 +46,7 @@ DEFAULT_ALPHAS: tuple[float, ...] = tuple(
 _NO_REASON = 5e-4
 
 #: Up to so many rows of a client, what is chosen for a fold is chosen by models that have not seen it.
-_REFOLDED = 64
+REFOLDED = 64
 
 #: A table (N, a) of rows left out, that by which a fold's α is chosen, and the mean squared error at an α.
 #: And what rows count in a choice.
@@ -194,36 +194,13 @@ class PersonalizationPath:
     def fold_margins(self, alphas: Sequence[float], margins: Tensor, fold: int) -> Tensor:
         """Margins (N_k, a) by which the α for the rows of a fold is chosen, and those rows judged.
 
-        Of all other rows without the fold's, too: what they say must not have learned from what is judged. With
-        S the fold and M = E diag((1 − λ)/(1 + αλ)) Eᵀ, leaving out S and then row j gives
-
-            y_j − score_j = (r_j − M_jS M_SS⁻¹ r_S) / (M_jj − M_jS M_SS⁻¹ M_Sj)         r = y − fit(α)
-
-        In more than 64 rows a few that have seen the fold make no difference: `margins`, from `loo_margins`, are taken.
+        Of all other rows without the fold's, too: what they say must not have learned from what is judged. In more than
+        64 rows a few that have seen the fold make no difference: `margins`, from `loo_margins`, are taken.
         """
-        rows, groups = len(self._W), self._groups
-        others = without_fold(rows, fold, groups).to(self._W.device)
-        if rows > _REFOLDED or bool(others.all()) or not bool(others.any()):
+        others = without_fold(len(self._W), fold, self._groups).to(self._W.device)
+        if not self.refolds or bool(others.all()) or not bool(others.any()):
             return margins
-        at = torch.tensor([require_alpha(alpha) for alpha in alphas], dtype=self._W.dtype, device=self._W.device)
-        M = self._spectrum.remainders(at)
-        residuals = self._spectrum.residuals(at, self._residuals).transpose(0, 1)
-        inside, across = M[:, ~others][:, :, ~others], M[:, others][:, :, ~others]
-        # A fold that alone spans a direction leaves nothing to predict it by.
-        solved = across @ torch.linalg.pinv(inside, hermitian=True)
-        left = residuals[:, others] - solved @ residuals[:, ~others]
-        tolerance = rank_tolerance(max(self._W.shape))
-        if groups is None:
-            remainder = M[:, others][:, :, others].diagonal(dim1=1, dim2=2) - (solved * across).sum(dim=2)
-            known = remainder > tolerance
-            left, known = left / torch.where(known, remainder, 1.0)[:, :, None], known.mT
-            scores = (self._Y[others] - left).transpose(0, 1)
-        else:
-            among = M[:, others][:, :, others] - solved @ across.mT
-            blocks = _blocks_of(among)
-            _, numbers = torch.unique(groups[others.cpu()], return_inverse=True)
-            errors, known = left_out_residuals(numbers, left.transpose(0, 1).contiguous(), blocks, tolerance)
-            scores = self._Y[others][:, None] - errors
+        scores, known = (part.transpose(0, 1) for part in self._without_fold(alphas, others))
         found = margins.clone()
         if self._real:
             found[others] = self._errors(scores, known, others)
@@ -234,6 +211,48 @@ class PersonalizationPath:
         hidden = torch.isinf(margins[others])  # of classes that the client has no other row of
         found[others] = without.masked_fill_(~known | hidden, -torch.inf)
         return found
+
+    def fold_scores(self, alphas: Sequence[float], fold: int) -> Tensor:
+        """Scores (a, n, d) of the rows of classes outside of a fold, each left out together with the fold.
+
+        Zeros where the others say nothing of a row, as in `loo_scores`.
+        """
+        others = without_fold(len(self._W), fold, self._groups).to(self._W.device)
+        scores, known = self._without_fold(alphas, others)
+        return scores.masked_fill_(~known[:, :, None], 0.0) / self._Y[others].amax(dim=1, keepdim=True)
+
+    @property
+    def refolds(self) -> bool:
+        """Whether what is chosen for a fold must be chosen by models that have not seen it."""
+        return len(self._W) <= REFOLDED
+
+    def _without_fold(self, alphas: Sequence[float], others: Tensor) -> tuple[Tensor, Tensor]:
+        """Scores (a, n, d) of the rows `others` (N_k,) bool without a row itself and all that are not among these.
+
+        Without the row's group, where rows have groups: a fold holds whole ones.
+
+        With S the fold and M = E diag((1 − λ)/(1 + αλ)) Eᵀ, leaving out S and then row j gives
+
+            y_j − score_j = (r_j − M_jS M_SS⁻¹ r_S) / (M_jj − M_jS M_SS⁻¹ M_Sj)         r = y − fit(α)
+
+        Beside them (a, n), which rows have any.
+        """
+        at = torch.tensor([require_alpha(alpha) for alpha in alphas], dtype=self._W.dtype, device=self._W.device)
+        M = self._spectrum.remainders(at)
+        residuals = self._spectrum.residuals(at, self._residuals).transpose(0, 1)
+        inside, across = M[:, ~others][:, :, ~others], M[:, others][:, :, ~others]
+        # A fold that alone spans a direction leaves nothing to predict it by.
+        solved = across @ torch.linalg.pinv(inside, hermitian=True)
+        left = residuals[:, others] - solved @ residuals[:, ~others]
+        tolerance = rank_tolerance(max(self._W.shape))
+        if self._groups is None:
+            remainder = M[:, others][:, :, others].diagonal(dim1=1, dim2=2) - (solved * across).sum(dim=2)
+            known = remainder > tolerance
+            return self._Y[others] - left / torch.where(known, remainder, 1.0)[:, :, None], known
+        among = M[:, others][:, :, others] - solved @ across.mT
+        groups = self._groups[others.cpu()]
+        errors, found = left_out_residuals(groups, left.transpose(0, 1).contiguous(), _blocks_of(among), tolerance)
+        return self._Y[others] - errors.transpose(0, 1), found.mT
 
     def select(self, alphas: Sequence[float] = DEFAULT_ALPHAS, *, only_local_classes: bool = False) -> float:
         """The α of highest smoothed leave-one-out accuracy (`core.choice.selection`); of several, the smallest."""
@@ -483,7 +502,7 @@ class RegularizationPath:
         """The same of rows as the ridge sees them, with real targets or with weights too."""
         F, ordered, together = rows.F, sorted(_checked_alphas(alphas)), rows.groups
         simple = rows.labels is not None and rows.scale is None
-        one_model = len(ordered) == 1 and ordered[0] > 0.0 and len(F) > _REFOLDED and simple
+        one_model = len(ordered) == 1 and ordered[0] > 0.0 and len(F) > REFOLDED and simple
         looks = self._one_model(rows, ordered[0]) if one_model else self._whole_paths(rows, ordered)
         soft, right, error = [], [], []
         for table, fold_table, mean_error, credit in looks:

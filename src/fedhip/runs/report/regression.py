@@ -148,7 +148,7 @@ class TargetPage:
         own = self.run.main_method
         rows = [row for row in self.clients if row.values.get(own) is not None]
         rows.sort(key=lambda row: (row.values[own] or 0.0, row.name))
-        figure, axes = figures._axes(width, 340)
+        figure, axes = figures.axes_of(width, 340)
         for method in reversed(self.run.methods):
             places = [
                 (at, max(value, _LOWEST))
