@@ -49,6 +49,7 @@ notebooks: $(READY) ## run the notebooks of examples/ and keep what they show
 
 pictures: $(READY) ## draw the pictures of the documentation again
 	$(BIN)/python scripts/draw_pictures.py docs/pictures
+	$(BIN)/python -m scripts.draw_architecture
 
 wheel: ## wheel and sdist in dist/, installed and tried out elsewhere
 	scripts/check-wheel dist

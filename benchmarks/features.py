@@ -11,7 +11,7 @@ import torch
 
 from benchmarks.measure import Setup, best_seconds, matrix_rate
 from benchmarks.table import Line, share
-from fedhip.features import Pool, Progress, Recipe, ViT, ViTConfig, extract, load_backbone, pretrain
+from fedhip.features import Pool, Recipe, TrainingStatus, ViT, ViTConfig, extract, load_backbone, pretrain
 from fedhip.features.backbones import Backbone, ViTBackbone
 from fedhip.features.encoder.vit import num_kept
 from fedhip.features.precision import choose_dtype
@@ -51,7 +51,7 @@ def pretraining(setup: Setup) -> Line:
     pool = Pool(
         np.random.default_rng(0).integers(0, 256, (4096, 64, 64, 3), dtype=np.uint8), ("noise",), (4096,), (1.0,)
     )
-    lines: list[Progress] = []
+    lines: list[TrainingStatus] = []
     encoder = setup.pick(toy=ViTConfig(depth=1), quick=ViTConfig(), full=ViTConfig())
     recipe = Recipe(encoder=encoder, steps=steps, batch=batch)
     with tempfile.TemporaryDirectory() as out:
@@ -62,7 +62,7 @@ def pretraining(setup: Setup) -> Line:
             device=setup.device,
             compile_step=cuda and setup.size == "full",
             log_every=every,
-            report=lines.append,
+            log=lines.append,
         )
     speed = max(line.images_per_second for line in lines)
     dtype = torch.bfloat16 if cuda else torch.float32

@@ -55,7 +55,7 @@ def cell(data: FeatureSet, number: int, concentration: float, rows: int, seed: i
     partition = make_partition(data.labels, "dirichlet", number, seed=seed, concentration=concentration)
     cohort = CheckedClients.of(thinned(clients_of(data, partition), rows, seed))
     protocol = Protocol(seed=seed, prior="client")
-    told = judge_heads(cohort, data.num_classes, seed=seed, prior="client", device=device).told
+    told = judge_heads(cohort, data.num_classes, seed=seed, prior="client", device=device).to_dict()
     tested = [k for k, client in enumerate(cohort) if len(client.test[1])]
     reached = {}
     for name, head in HEADS.items():

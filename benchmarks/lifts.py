@@ -35,7 +35,7 @@ from fedhip.core.exact.fixedpoint import GridStatistics
 from fedhip.data import FeatureSet, make_partition, read_features
 from fedhip.features.lifts.budget import upload_bytes
 from fedhip.features.lifts.kinds import KINDS, LiftKind
-from fedhip.simulation.client import Client, Rows, clients_of
+from fedhip.simulation.client import Client, LabelledRows, clients_of
 from fedhip.simulation.driver import add_up, federate
 from fedhip.simulation.federation import Federation
 from fedhip.simulation.lifting import LiftSettings, lift_clients
@@ -115,7 +115,7 @@ def lifted(clients: Sequence[Client], kind: LiftKind, width: int, d: int, seed: 
 def side_by_side(clients: Sequence[Client], others: Sequence[Client]) -> list[Client]:
     """Two sets of features of the same rows as one."""
 
-    def joined(a: Rows, b: Rows) -> Rows:
+    def joined(a: LabelledRows, b: LabelledRows) -> LabelledRows:
         return np.concatenate((a[0], b[0]), axis=1), a[1]
 
     return [

@@ -1,7 +1,7 @@
 """Draw the pictures of the documentation: python scripts/draw_pictures.py [docs/pictures].
 
-round.svg, sum.svg and architecture.svg are boxes and arrows; weights.svg and choice.svg are plots of problems that
-fedhip itself solves.
+round.svg and sum.svg are boxes and arrows; weights.svg and choice.svg are plots of problems that fedhip itself solves.
+architecture.svg is of scripts/draw_architecture.py.
 """
 
 from __future__ import annotations
@@ -23,39 +23,6 @@ Array = npt.NDArray[Any]
 INK, GREY, PAPER = "#22303c", "#8a97a3", "#ffffff"
 CLIENTS = ("#c2571a", "#1f5fa8", "#3c7d3c")
 SERVER = "#5b4b8a"
-
-#: The package from left to right: a part imports what stands to its left, and nothing else.
-LAYERS: tuple[tuple[str, ...], ...] = (
-    ("core",),
-    ("data",),
-    ("features",),
-    ("simulation", "privacy"),
-    ("heads",),
-    ("methods",),
-    ("runs",),
-    ("reproduce",),
-    ("federation", "sklearn", "export", "doctor"),
-    ("cli",),
-)
-#: What anybody may import.
-COMMON = ("utils",)
-
-ROLES = {
-    "core": "the mathematics",
-    "data": "sets, partitions",
-    "features": "backbones",
-    "simulation": "a whole round",
-    "privacy": "audit",
-    "methods": "FedHiP and rivals",
-    "heads": "ridge, LDA, logistic",
-    "runs": "a run, its report",
-    "reproduce": "the paper's tables",
-    "federation": "the round on Flower",
-    "sklearn": "the estimator",
-    "export": "ONNX",
-    "doctor": "the installation",
-    "cli": "parse, call, print",
-}
 
 
 def main() -> None:
@@ -119,6 +86,12 @@ class Drawing:
             f'<polygon points="{corners}" fill="{colour}"/>'
         )
 
+    def line(self, x1: float, y1: float, x2: float, y2: float, colour: str = GREY) -> None:
+        """A straight line."""
+        self.parts.append(
+            f'<line x1="{x1:g}" y1="{y1:g}" x2="{x2:g}" y2="{y2:g}" stroke="{colour}" stroke-width="1.5"/>'
+        )
+
     def svg(self) -> str:
         """The file."""
         return self.head + "\n".join(self.parts) + "\n</svg>\n"
@@ -180,30 +153,6 @@ def draw_sum() -> str:
     return art.svg()
 
 
-def draw_architecture() -> str:
-    """The parts of the package, from left to right."""
-    art = Drawing(1320, 330, "The parts of fedhip; each imports only what stands to its left")
-    step, wide = 100, 94
-    art.text(20, 28, "images → features → statistics → sum → models → report", size=15, bold=True, anchor="start")
-    art.text(
-        20,
-        318,
-        "A part imports what stands to its left, and nothing of its own column or to its right.",
-        anchor="start",
-    )
-    for column, names in enumerate(LAYERS):
-        x = 14 + step * column
-        colour = (*CLIENTS, SERVER)[min(3, column // 3)]
-        for row, name in enumerate(names):
-            y = 50 + 62 * row
-            art.box(x, y, wide, 52, colour, filled=True)
-            art.text(x + wide / 2, y + 22, name, size=13, colour=colour, bold=True)
-            art.text(x + wide / 2, y + 40, ROLES[name], size=9)
-        if column:
-            art.arrow(x - 1, 76, x - step + wide + 1, 76)
-    return art.svg()
-
-
 def draw_badge(what: str, fact: str) -> str:
     """Two words side by side, for the head of the README."""
     left, right = 7 * len(what) + 14, 7 * len(fact) + 14
@@ -224,7 +173,6 @@ BADGES = {
 SCHEMES: dict[str, Callable[[], str]] = {
     "round.svg": draw_round,
     "sum.svg": draw_sum,
-    "architecture.svg": draw_architecture,
     **{f"badge-{name}.svg": partial(draw_badge, *words) for name, words in BADGES.items()},
 }
 

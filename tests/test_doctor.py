@@ -178,9 +178,9 @@ def test_the_cache_is_counted(own_cache: Path) -> None:
         (own_cache / "features" / key).mkdir(parents=True)
         (own_cache / "features" / key / "0-9.npy").write_bytes(bytes(1500))
     (own_cache / "features" / "note").write_bytes(bytes(10))
-    (own_cache / "precision.json").write_bytes(bytes(240))
+    (own_cache / "weights").write_bytes(bytes(240))
     assert named("cache").detail.startswith(f"{own_cache}: 2 feature sets, 3.2 kB; ")
-    assert sorted(path.name for path in own_cache.iterdir()) == ["features", "precision.json"]
+    assert sorted(path.name for path in own_cache.iterdir()) == ["features", "weights"]
 
 
 def test_a_cache_that_cannot_be_used_is_one_line_and_no_reason_to_stop(

@@ -95,4 +95,4 @@ def test_the_estimator_and_a_run_on_disk_have_the_same_models(
         assert torch.equal(found.affine.bias, expected.affine.bias)
         assert found.total == expected.total, "it is the same sum"
     if clf.recommendation_ is not None:
-        assert run.results["recommendation"] == clf.recommendation_.told
+        assert run.results["recommendation"] == clf.recommendation_.to_dict()

@@ -11,10 +11,10 @@ from sklearn.linear_model import Ridge
 
 from fedhip.core import PersonalizationPath, Statistics, personalize, personalize_from_statistics
 from fedhip.core.choice.selection import nested_hits
-from fedhip.core.errors import ColumnError, ColumnWarning, FeaturesError
 from fedhip.core.exact.columns import Columns, Survey
+from fedhip.errors import ColumnError, ColumnWarning, InputError
 from fedhip.simulation.client import Client
-from fedhip.simulation.driver import RIDGES, BalancedPriorError, simulate
+from fedhip.simulation.driver import RIDGES, simulate
 from tests.core.problems import Array, relative_error
 
 
@@ -91,7 +91,7 @@ def test_weights_of_whole_numbers_are_not_rounded() -> None:
 
 
 def test_balanced_classes_and_a_prior_contradict_each_other() -> None:
-    with pytest.raises(BalancedPriorError, match="give one of the two"):
+    with pytest.raises(InputError, match="give one of the two"):
         simulate(clients_of(*problem()), 3, balance=True, prior=True)
 
 
@@ -137,14 +137,14 @@ def test_what_nobody_can_use_is_one_line_with_a_remedy() -> None:
     cases: list[tuple[Array, type[Exception], str]] = []
     missing = F.copy()
     missing[:, 2] = np.nan
-    cases.append((missing, FeaturesError, "client 'a': .*column 2 is nan, as in .* rows; .*drop or repair the column"))
+    cases.append((missing, InputError, "client 'a': .*column 2 is nan, as in .* rows; .*drop or repair the column"))
     huge = F.copy()
     huge[7, 4] = -1e300
     cases.append((huge, ColumnError, "client 'b': .*column 4 is -1e\\+300; .*rescale the column .*repair the value"))
     stray = F.copy()
     stray[7, 3] = 1e12
     cases.append((stray, ColumnError, "client 'b', training row 1: column 3 holds a value of about 1e\\+12"))
-    cases.append((F.astype(object), FeaturesError, "dtype object; give real numbers"))
+    cases.append((F.astype(object), InputError, "dtype object; give real numbers"))
     for rows, kind, words in cases:
         with pytest.raises(kind, match=words) as refusal:
             simulate(clients_of(rows, y), 3)

@@ -67,6 +67,25 @@ def test_the_tutorial_on_embeddings(tmp_path: Path) -> None:
         assert text in told
 
 
+def test_the_tutorial_on_a_table(tmp_path: Path) -> None:
+    page = DOCS / "tutorials" / "table.md"
+    told = follow(page, tmp_path)
+    lines = page.read_text(encoding="utf-8").splitlines()
+    columns = next(line.strip() for line in lines if "columns: 3 numbers" in line)
+    for text in (
+        "patients · 3 clients, natural",
+        columns,
+        "69 rows answered by each client's own model: answers.csv",
+        "the model of client 'north'",
+        "wrote columns.toml",
+        "client 'east' joined with 48 training rows",
+        "all is well",
+        "['benign' 'malignant' 'benign']",
+    ):
+        assert text in told
+    assert "mm" in (tmp_path / "described" / "columns.toml").read_text(encoding="utf-8")
+
+
 @pytest.mark.parametrize("page", ["quickstart.md", "howto/choose-alpha-and-beta.md", "howto/use-python.md"])
 @pytest.mark.usefixtures("no_report")
 def test_python_of_a_page_runs(

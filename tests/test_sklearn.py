@@ -33,12 +33,12 @@ import fedhip.sklearn
 from fedhip import Statistics
 from fedhip.core import RegularizationPath, default_betas
 from fedhip.core.choice.selection import FOLDS
-from fedhip.core.errors import ColumnError, FedHiPError
+from fedhip.errors import ColumnError, FedHiPError, InputError
 from fedhip.heads.model import Model
 from fedhip.simulation.beta import SCORING_ALPHAS
 from fedhip.simulation.client import Client
 from fedhip.simulation.hold_out import hold_out_fold
-from fedhip.sklearn import FedHiPClassifier, GroupsError
+from fedhip.sklearn import FedHiPClassifier
 
 Array = npt.NDArray[Any]
 ROOT = Path(__file__).parent.parent
@@ -409,10 +409,10 @@ def test_forget_leaves_no_rounding_of_large_rows_nor_of_the_order_of_joining() -
 def test_forget_refuses_the_last_client_and_strangers() -> None:
     X, y, groups = problem()
     clf = FedHiPClassifier().fit(X, y, groups=groups)
-    with pytest.raises(GroupsError, match="client 'west' is not in the federation; its clients are 'east', 'north'"):
+    with pytest.raises(InputError, match="client 'west' is not in the federation; its clients are 'east', 'north'"):
         clf.forget("west")
     clf.forget("east").forget("north")
-    with pytest.raises(GroupsError, match="client 'south' is the last one"):
+    with pytest.raises(InputError, match="client 'south' is the last one"):
         clf.forget("south")
     assert clf.predict(X, ["south"] * len(X)).shape == (len(X),)
     with pytest.raises(NotFittedError):
@@ -506,13 +506,13 @@ def test_only_local_classes_leaves_the_others_out() -> None:
 )
 def test_groups_must_name_the_client_of_each_row(groups: Any, message: str) -> None:
     X, y, sites = problem()
-    with pytest.raises(GroupsError, match=message):
+    with pytest.raises(InputError, match=message):
         FedHiPClassifier().fit(X, y, groups=groups)
     clf = FedHiPClassifier().fit(X, y, groups=sites)
     for method in (clf.predict, clf.predict_proba, clf.decision_function):
-        with pytest.raises(GroupsError, match=message):
+        with pytest.raises(InputError, match=message):
             method(X, groups=groups)
-    with pytest.raises(GroupsError, match=message):
+    with pytest.raises(InputError, match=message):
         clf.partial_fit(X, y, groups=groups)
 
 
@@ -520,12 +520,12 @@ def test_a_number_is_not_taken_for_a_name() -> None:
     X, y, groups = problem()
     numbers = np.searchsorted(SITES, groups)
     clf = FedHiPClassifier().fit(X, y, groups=numbers)
-    with pytest.raises(GroupsError, match="groups holds strings such as '0', and the clients are 0, 1, 2"):
+    with pytest.raises(InputError, match="groups holds strings such as '0', and the clients are 0, 1, 2"):
         clf.predict(X[:1], groups=["0"])
-    with pytest.raises(GroupsError, match="groups holds strings"):
+    with pytest.raises(InputError, match="groups holds strings"):
         clf.partial_fit(X, y, groups=numbers.astype(str))
     named = FedHiPClassifier().fit(X, y, groups=groups)
-    with pytest.raises(GroupsError, match="groups holds numbers such as 7"):
+    with pytest.raises(InputError, match="groups holds numbers such as 7"):
         named.predict(X[:1], groups=[7])
 
 
@@ -536,7 +536,7 @@ def test_rows_without_a_client_are_added_only_where_there_is_just_one() -> None:
     assert same(alone, FedHiPClassifier().fit(X, y), X, np.zeros(len(X), dtype=int)) <= 1e-9
     for clients in (groups, np.searchsorted(SITES, groups)):
         clf = FedHiPClassifier().fit(X, y, groups=clients)
-        with pytest.raises(GroupsError, match="groups is None, and there are clients"):
+        with pytest.raises(InputError, match="groups is None, and there are clients"):
             clf.partial_fit(X, y)
 
 
@@ -707,7 +707,7 @@ def test_only_the_estimator_needs_scikit_learn() -> None:
     assert run("import sys, fedhip; print('sklearn' in sys.modules)") == "False"
     said = run(
         "import sys; sys.modules['sklearn'] = None\n"
-        "from fedhip.data.errors import MissingExtraError\n"
+        "from fedhip.errors import MissingExtraError\n"
         "try: import fedhip.sklearn\n"
         "except MissingExtraError as error: print(error)"
     )

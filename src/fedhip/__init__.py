@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from fedhip.core.errors import FedHiPError
+from fedhip.errors import FedHiPError
 from fedhip.utils.late import late
 
 if TYPE_CHECKING:

@@ -70,6 +70,7 @@ PACKAGES = (
     Package("cryptography", "federations", extra="federation"),
     Package("h11", "federations", extra="federation"),
     Package("httpx", "federations", extra="federation"),
+    Package("polars", "tables", extra="tables"),
     Package("transformers", "backbones of the hub", extra="hf"),
     Package("onnx", "export", extra="onnx"),
     Package("onnxscript", "export", extra="onnx"),
@@ -126,10 +127,10 @@ def packages() -> Iterator[Finding]:
     """Every dependency, of the package and of its extras."""
     least = least_versions()
     for package in PACKAGES:
-        yield look_at(package, least.get(package.name, ""))
+        yield check_package(package, least.get(package.name, ""))
 
 
-def look_at(package: Package, least: str) -> Finding:
+def check_package(package: Package, least: str) -> Finding:
     """Whether a package is there, new enough, and can be imported."""
     wanted = f"{package.name}>={least}" if least else package.name
     install = f"pip install 'fedhip[{package.extra}]'" if package.extra else f"pip install '{wanted}'"
@@ -206,7 +207,7 @@ def memory_total(limit: Path = Path("/sys/fs/cgroup/memory.max")) -> int | None:
 
 def cache() -> Iterator[Finding]:
     """Where features and downloads are kept."""
-    from fedhip.features.errors import CacheWarning
+    from fedhip.errors import CacheWarning
     from fedhip.features.extraction import cache_folder
     from fedhip.utils.files import default_cache, require_folder
 

@@ -22,13 +22,11 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from fedhip.core.choice.calibration import choose_temperature
-from fedhip.core.errors import AlphaError, BetaError, FedHiPError, LabelsError
 from fedhip.core.solvers import require_alpha, require_beta
-from fedhip.data.errors import MissingExtraError
+from fedhip.errors import InputError, MissingExtraError
 from fedhip.features.lifts.kinds import DEFAULT_WIDTH, LiftKind
 from fedhip.features.lifts.lift import Lift
 from fedhip.heads import Ridge, head_named
-from fedhip.heads.errors import OptionError
 from fedhip.heads.model import RIDGE, Model
 from fedhip.heads.options import options_of
 from fedhip.heads.recommendation import AUTO, Recommendation, judge_heads, options_of_heads
@@ -48,7 +46,7 @@ try:
 except ImportError as error:
     raise MissingExtraError("fedhip.sklearn needs scikit-learn; pip install 'fedhip[sklearn]'") from error
 
-__all__ = ["FedHiPClassifier", "GroupsError"]
+__all__ = ["FedHiPClassifier"]
 
 Array = NDArray[Any]
 ClientName = int | str
@@ -56,10 +54,6 @@ Labelled = tuple[Array, Array]
 
 #: The client of all rows where no groups are given.
 ONLY_CLIENT = 0
-
-
-class GroupsError(FedHiPError, ValueError):
-    """`groups` is not one client for each row, or names a client that is not there."""
 
 
 class FedHiPClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]  # scikit-learn has no types
@@ -227,7 +221,7 @@ class FedHiPClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]  #
         check_classification_targets(y)
         known: dict[ClientName, Labelled] = {} if first else self._rows
         if groups is None and not set(known) <= {ONLY_CLIENT}:
-            raise GroupsError(f"groups is None, and there are clients {_some(known)}; give the client of each row")
+            raise InputError(f"groups is None, and there are clients {_some(known)}; give the client of each row")
         clients = _clients(groups, len(X))
         _require_same_kind(clients, known)
         new = _by_client(X, y, clients)
@@ -252,9 +246,9 @@ class FedHiPClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]  #
         """
         check_is_fitted(self)
         if client not in self._rows:
-            raise GroupsError(f"client {client!r} is not in the federation; its clients are {_some(self._rows)}")
+            raise InputError(f"client {client!r} is not in the federation; its clients are {_some(self._rows)}")
         if len(self._rows) == 1:
-            raise GroupsError(f"client {client!r} is the last one, and without it there is no model; fit anew instead")
+            raise InputError(f"client {client!r} is the last one, and without it there is no model; fit anew instead")
         rest = {other: rows for other, rows in self._rows.items() if other != client}
         # A sum over the others anew, and not a difference: subtracting would leave the rounding of the client's rows.
         classes = self.classes_ if self._declared else unique_labels(*(y for _, y in rest.values()))
@@ -345,7 +339,7 @@ class FedHiPClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]  #
     def _asked(self) -> dict[str, Any]:
         """What holds for every head."""
         if self.prior not in ("none", "client"):
-            raise OptionError(f"prior is {self.prior!r}; give 'client' or 'none'")
+            raise InputError(f"prior is {self.prior!r}; give 'client' or 'none'")
         return {"only_local_classes": bool(self.only_local_classes), "prior": self.prior}
 
     def _learn_best(self, rows: dict[ClientName, Labelled], classes: Array, declared: bool) -> Self:
@@ -380,7 +374,7 @@ class FedHiPClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]  #
             ridge,
             alpha=weight,
             alphas=SCORING_ALPHAS if alphas is None else alphas,
-            held=task.uploads,
+            uploads=task.uploads,
         )
         head = kind.fit(federation, task)
         owns = {names[name]: own for name, own in head.personalize().items()}
@@ -452,7 +446,7 @@ class FedHiPClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]  #
         if not isinstance(self.alpha, str):
             return require_alpha(self.alpha)
         if self.alpha != "loo":
-            raise AlphaError(f"alpha is {self.alpha!r}; give 'loo' or a finite number of at least 0")
+            raise InputError(f"alpha is {self.alpha!r}; give 'loo' or a finite number of at least 0")
         return None
 
     def _fixed_beta(self) -> float | None:
@@ -460,7 +454,7 @@ class FedHiPClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]  #
         if not isinstance(self.beta, str):
             return require_beta(self.beta)
         if self.beta != "auto":
-            raise BetaError(f"beta is {self.beta!r}; give 'auto' or a finite number of at least 0")
+            raise InputError(f"beta is {self.beta!r}; give 'auto' or a finite number of at least 0")
         return None
 
     def _classes(self, y: Array, classes: Any, first: bool) -> tuple[Array, bool]:
@@ -469,13 +463,13 @@ class FedHiPClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]  #
             return (unique_labels(y) if first else unique_labels(self.classes_, y)), False
         declared = self.classes_ if classes is None else unique_labels(classes)
         if not first and not np.array_equal(declared, self.classes_):
-            raise LabelsError(
+            raise InputError(
                 f"classes are {declared.tolist()}, and the estimator has {self.classes_.tolist()}; "
                 "declare them in the first call of partial_fit"
             )
         unknown = np.setdiff1d(unique_labels(y), declared)
         if len(unknown):
-            raise LabelsError(
+            raise InputError(
                 f"y has the label {unknown.tolist()[0]!r}, which is not among the declared classes "
                 f"{declared.tolist()}; declare it in the first call of partial_fit"
             )
@@ -489,17 +483,17 @@ def _clients(groups: Any, num_rows: int) -> Array:
     # Of a list, numpy would make strings: "nan" of a missing name, "1" of a number beside a name.
     values = np.asarray(groups) if hasattr(groups, "dtype") else np.asarray(groups, dtype=object)
     if values.shape != (num_rows,):
-        raise GroupsError(f"groups has shape {values.shape}, and X has {num_rows} rows; give the client of each row")
+        raise InputError(f"groups has shape {values.shape}, and X has {num_rows} rows; give the client of each row")
     if values.dtype.kind in "iuU":
         return values
     names = [_name(value) for value in values.tolist()]
     if None in names:
         row = names.index(None)
-        raise GroupsError(
+        raise InputError(
             f"groups is {values.tolist()[row]!r} in row {row}; a client is an int or a string, and every row has one"
         )
     if len({isinstance(name, str) for name in names}) > 1:
-        raise GroupsError("groups mixes numbers and strings; name all clients in one way")
+        raise InputError("groups mixes numbers and strings; name all clients in one way")
     return np.array(names)
 
 
@@ -519,7 +513,7 @@ def _require_same_kind(clients: Array, known: Mapping[ClientName, Labelled]) -> 
     """Client "1" beside a client 1 is a mistake, and not a client never seen."""
     strings = clients.dtype.kind == "U"
     if any(isinstance(client, str) != strings for client in known):
-        raise GroupsError(
+        raise InputError(
             f"groups holds {'strings' if strings else 'numbers'} such as {clients.tolist()[0]!r}, and the clients are "
             f"{_some(known)}; name them in the same way"
         )

@@ -7,8 +7,8 @@ import numpy as np
 import pytest
 
 from fedhip.cli import partition
-from fedhip.core.errors import FedHiPError
 from fedhip.data import FeatureSet, load_partition, make_partition, write_features
+from fedhip.errors import FedHiPError
 
 LABELS = np.arange(300) % 5
 
@@ -69,12 +69,9 @@ def test_natural_clients_by_name(features: str, capsys: pytest.CaptureFixture[st
     assert [name for name in ("east", "north", "south") if name in printed] == ["east", "north", "south"]
 
 
-def test_plain_table_without_rich(
-    features: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setitem(sys.modules, "rich", None)
+def test_the_table_says_what_each_client_has(features: str, capsys: pytest.CaptureFixture[str]) -> None:
     run("--features", features, "--clients", "2", "--partition", "shards", "--shards", "1")
-    lines = capsys.readouterr().out.splitlines()
+    lines = [line.strip() for line in capsys.readouterr().out.splitlines() if line.strip()]
     assert lines[0] == "mine · 2 clients, shards, 1 shards a client, seed 0"
     assert lines[1].split() == ["client", "rows", "train", "test", "classes", "largest", "class"]
     assert lines[3].split() == ["0", "150", "120", "30", "3", "40.0%"]

@@ -324,8 +324,8 @@ PHASES = {
     "phase 1": "fedhip.core.exact.fixedpoint.GridStatistics.from_data",
     "aggregation": "fedhip.simulation.federation.Federation.of",
     "phase 3": "fedhip.simulation.personalization.Personalization.of",
-    "models of one client": "fedhip.simulation.alone.local_model",
-    "tests": "fedhip.simulation.testing.evaluate",
+    "models of one client": "fedhip.simulation.driver.local_model",
+    "tests": "fedhip.simulation.driver.evaluate",
     "statistics writing": "fedhip.runs.folder.Draft.write_statistics",
     "model writing": "fedhip.runs.folder.Draft.write_model",
     "results writing": "fedhip.runs.folder.Draft.write_json",
@@ -547,10 +547,11 @@ def test_the_heads_beyond_the_paper_stand_beside_fedhip(features: Path, capsys: 
     assert main(["run", *words, "--methods", "fedhip,fedhip-lda,fedhip-logistic"]) == 0
     shown = capsys.readouterr().out
     page = Path("beyond/report.html").read_text(encoding="utf-8")
-    # What was chosen on rows is not shown as what they say of it.
-    assert "without the priors, on rows that α was chosen on too" in shown
-    assert "each left out in turn, the personalized models classify" not in page
-    methods = Run.open(Path("beyond")).results["methods"]
+    run = Run.open(Path("beyond"))
+    expected = f"{run.results['leave_one_out']['chosen']:.1%}"
+    assert f"to be expected by leave-one-out, α, β and prior chosen without the row: {expected}\n" in shown
+    assert f"each left out in turn, {expected.replace('%', ' %')} are right, with what was chosen without" in page
+    methods = run.results["methods"]
     assert [methods[name]["rounds"] for name in ("fedhip", "fedhip-lda", "fedhip-logistic")] == [1, 1, 8]
     statistics = 8 * (8 * 9 // 2 + 8 * 5 + 5)
     for name, title in (("fedhip-lda", "FedHiP-LDA"), ("fedhip-logistic", "FedHiP-logistic")):

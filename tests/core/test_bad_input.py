@@ -10,18 +10,10 @@ import pytest
 import scipy.sparse
 import torch
 
-from fedhip import FedHiPError, PersonalizationPath, Statistics, personalize, solve_global
+from fedhip import FedHiPError, PersonalizationPath, Statistics, errors, personalize, solve_global
 from fedhip.core import RegularizationPath, Standardization, paper
-from fedhip.core.errors import (
-    AlphaError,
-    BetaError,
-    DimensionError,
-    EmptyClientError,
-    FeaturesError,
-    LabelsError,
-    NotInTotalError,
-)
 from fedhip.core.exact.fixedpoint import GridStatistics
+from fedhip.errors import InputError
 
 F = np.random.default_rng(0).normal(size=(6, 3))
 Y = np.array([0, 1, 2, 0, 1, 2])
@@ -47,30 +39,30 @@ ENTRANCES: list[Callable[[Any, Any], object]] = [
 @pytest.mark.parametrize(
     ("features", "labels", "error", "message"),
     [
-        (spoiled(np.nan), Y, FeaturesError, r"row 4, column 1 is nan; .*repair or drop"),
-        (spoiled(-np.inf), Y, FeaturesError, r"row 4, column 1 is -inf"),
-        (torch.from_numpy(spoiled(1e5)).half(), Y, FeaturesError, r"row 4, column 1 is inf"),
-        (F + 1j, Y, FeaturesError, r"dtype complex128; give real numbers"),
-        (torch.from_numpy(F + 1j), Y, FeaturesError, r"complex128; give real numbers"),
-        (torch.from_numpy(F).to_sparse(), Y, FeaturesError, r"to_dense\(\)"),
-        (F.astype(str), Y, FeaturesError, r"dtype <U32; give real numbers"),
-        ([[1.0], [1.0, 2.0]], Y, FeaturesError, "not a rectangular array"),
-        (F[:, 0], Y, FeaturesError, r"shape \(6,\); give a table"),
-        (F[:, :0], Y, FeaturesError, "no columns"),
-        (F[:0], Y[:0], EmptyClientError, "no rows; leave a client without data out"),
-        (F, [0, 1, 2, 0, 1, 3], LabelsError, r"label 3 in row 5 is out of range; class numbers go from 0 to 2"),
-        (F, [0, -1, 2, 0, 1, 2], LabelsError, r"label -1 in row 1 is out of range"),
-        (F, [0, 1, 2, 0.5, 1, 2], LabelsError, r"label 0.5 in row 3 is not a whole number"),
-        (F, [0, 1, 2, np.nan, 1, 2], LabelsError, r"label nan in row 3 is not a whole number"),
-        (F, [0, 1, 2, np.inf, 1, 2], LabelsError, r"label inf in row 3 is out of range"),
-        (F, list("abcabc"), LabelsError, r"dtype <U1; give class numbers .*numpy\.unique"),
-        (F, Y[:5], LabelsError, r"shape \(5,\) for 6 rows"),
-        (F, [[0], [1, 2]], LabelsError, "not a list of class numbers"),
-        (F, np.ma.masked_equal(Y, 2), LabelsError, "masked entries; drop rows"),
-        (np.ma.masked_greater(F, 1.0), Y, FeaturesError, "masked entries; fill them"),
-        (scipy.sparse.csr_matrix(F), Y, FeaturesError, r"sparse csr_matrix; call \.toarray\(\)"),
-        ([], [], EmptyClientError, "no rows"),
-        (F, np.eye(3)[Y], LabelsError, r"shape \(6, 3\) .*argmax\(1\)"),
+        (spoiled(np.nan), Y, InputError, r"row 4, column 1 is nan; .*repair or drop"),
+        (spoiled(-np.inf), Y, InputError, r"row 4, column 1 is -inf"),
+        (torch.from_numpy(spoiled(1e5)).half(), Y, InputError, r"row 4, column 1 is inf"),
+        (F + 1j, Y, InputError, r"dtype complex128; give real numbers"),
+        (torch.from_numpy(F + 1j), Y, InputError, r"complex128; give real numbers"),
+        (torch.from_numpy(F).to_sparse(), Y, InputError, r"to_dense\(\)"),
+        (F.astype(str), Y, InputError, r"dtype <U32; give real numbers"),
+        ([[1.0], [1.0, 2.0]], Y, InputError, "not a rectangular array"),
+        (F[:, 0], Y, InputError, r"shape \(6,\); give a table"),
+        (F[:, :0], Y, InputError, "no columns"),
+        (F[:0], Y[:0], InputError, "no rows; leave a client without data out"),
+        (F, [0, 1, 2, 0, 1, 3], InputError, r"label 3 in row 5 is out of range; class numbers go from 0 to 2"),
+        (F, [0, -1, 2, 0, 1, 2], InputError, r"label -1 in row 1 is out of range"),
+        (F, [0, 1, 2, 0.5, 1, 2], InputError, r"label 0.5 in row 3 is not a whole number"),
+        (F, [0, 1, 2, np.nan, 1, 2], InputError, r"label nan in row 3 is not a whole number"),
+        (F, [0, 1, 2, np.inf, 1, 2], InputError, r"label inf in row 3 is out of range"),
+        (F, list("abcabc"), InputError, r"dtype <U1; give class numbers .*numpy\.unique"),
+        (F, Y[:5], InputError, r"shape \(5,\) for 6 rows"),
+        (F, [[0], [1, 2]], InputError, "not a list of class numbers"),
+        (F, np.ma.masked_equal(Y, 2), InputError, "masked entries; drop rows"),
+        (np.ma.masked_greater(F, 1.0), Y, InputError, "masked entries; fill them"),
+        (scipy.sparse.csr_matrix(F), Y, InputError, r"sparse csr_matrix; call \.toarray\(\)"),
+        ([], [], InputError, "no rows"),
+        (F, np.eye(3)[Y], InputError, r"shape \(6, 3\) .*argmax\(1\)"),
     ],
 )
 def test_bad_rows(
@@ -82,23 +74,23 @@ def test_bad_rows(
 
 @pytest.mark.parametrize("num_classes", [0, -1, 2.5, True, "3", None])
 def test_bad_number_of_classes(num_classes: Any) -> None:
-    with pytest.raises(LabelsError, match=f"num_classes is {num_classes!r}; give a whole number"):
+    with pytest.raises(InputError, match=f"num_classes is {num_classes!r}; give a whole number"):
         Statistics.from_data(F, Y, num_classes)
 
 
 @pytest.mark.parametrize("block_rows", [0, -5, 2.5])
 def test_bad_block_size(block_rows: Any) -> None:
-    with pytest.raises(FeaturesError, match=f"block_rows is {block_rows}; give a whole number"):
+    with pytest.raises(InputError, match=f"block_rows is {block_rows}; give a whole number"):
         Statistics.from_data(F, Y, 3, block_rows=block_rows)
 
 
 def test_the_bad_row_is_named_wherever_its_block_is() -> None:
-    with pytest.raises(FeaturesError, match="row 4, column 1 is nan"):
+    with pytest.raises(InputError, match="row 4, column 1 is nan"):
         Statistics.from_data(spoiled(np.nan), Y, 3, block_rows=3)
 
 
 def test_features_whose_squares_are_not_finite() -> None:
-    with pytest.raises(FeaturesError, match=r"client 'site-3': the squares of the features exceed float64; rescale"):
+    with pytest.raises(InputError, match=r"client 'site-3': the squares of the features exceed float64; rescale"):
         Statistics.from_data(1e160 * F, Y, 3, client="site-3")
 
 
@@ -116,7 +108,7 @@ def test_bad_beta(beta: Any) -> None:
         lambda: paper.local_training(F, np.eye(3)[Y], beta),
         lambda: paper.aggregate([], beta),
     ):
-        with pytest.raises(BetaError, match=f"beta is {beta!r}; give a finite number of at least 0"):
+        with pytest.raises(InputError, match=f"beta is {beta!r}; give a finite number of at least 0"):
             call()
 
 
@@ -130,14 +122,14 @@ def test_bad_alpha(alpha: Any) -> None:
         lambda: path.loo_accuracy([0.0, alpha]),
         lambda: path.select([0.0, alpha]),
     ):
-        with pytest.raises(AlphaError, match=f"alpha is {alpha!r}; give a finite number of at least 0"):
+        with pytest.raises(InputError, match=f"alpha is {alpha!r}; give a finite number of at least 0"):
             call()
 
 
 def test_no_alpha_and_no_beta_to_choose_from() -> None:
-    with pytest.raises(AlphaError, match="at least one"):
+    with pytest.raises(InputError, match="at least one"):
         PersonalizationPath(TOTAL, F, Y).select([])
-    with pytest.raises(BetaError, match="at least one"):
+    with pytest.raises(InputError, match="at least one"):
         RegularizationPath(TOTAL, [])
 
 
@@ -146,12 +138,12 @@ def test_rows_of_another_width() -> None:
         lambda: personalize(TOTAL, F[:, :2], Y, client="site-3"),
         lambda: PersonalizationPath(TOTAL, F[:, :2], Y, client="site-3"),
     ):
-        with pytest.raises(DimensionError, match=r"client 'site-3': features are 2 wide and the sum's 3"):
+        with pytest.raises(InputError, match=r"client 'site-3': features are 2 wide and the sum's 3"):
             call()
 
 
 def test_rows_that_are_not_in_the_sum() -> None:
-    with pytest.raises(NotInTotalError, match=r"client 'site-3': .* 3 rows of class 0 and the sum only 2"):
+    with pytest.raises(InputError, match=r"client 'site-3': .* 3 rows of class 0 and the sum only 2"):
         personalize(TOTAL, F, [0, 0, 0, 1, 1, 2], client="site-3")
     # The counts fit, but the features are not those that were summed.
     for call in (
@@ -160,7 +152,7 @@ def test_rows_that_are_not_in_the_sum() -> None:
         lambda: PersonalizationPath(TOTAL, 2 * F, Y),
         lambda: RegularizationPath(TOTAL).score(2 * F, Y),
     ):
-        with pytest.raises(NotInTotalError, match=r"squares .*not in the sum; add the client's statistics first"):
+        with pytest.raises(InputError, match=r"squares .*not in the sum; add the client's statistics first"):
             call()
 
 
@@ -171,11 +163,23 @@ def test_a_sum_without_rows_has_no_model() -> None:
         lambda: Standardization.of(empty),
         lambda: RegularizationPath(empty),
     ):
-        with pytest.raises(EmptyClientError, match="holds no rows"):
+        with pytest.raises(InputError, match="holds no rows"):
             call()
 
 
-def test_every_error_is_a_fedhip_error_and_a_value_error() -> None:
-    for kind in (AlphaError, BetaError, DimensionError, EmptyClientError, FeaturesError, LabelsError, NotInTotalError):
-        assert issubclass(kind, FedHiPError)
-        assert issubclass(kind, ValueError)
+def test_every_error_is_a_fedhip_error_and_what_python_calls_it() -> None:
+    bases = {
+        errors.ColumnError: ValueError,
+        errors.DataMissingError: FileNotFoundError,
+        errors.DownloadError: OSError,
+        errors.GridOverflowError: OverflowError,
+        errors.InputError: ValueError,
+        errors.LossError: ArithmeticError,
+        errors.MissingExtraError: ImportError,
+        errors.RunExistsError: FileExistsError,
+        errors.StatisticsError: ValueError,
+    }
+    for kind in vars(errors).values():
+        if isinstance(kind, type) and issubclass(kind, Exception):
+            assert issubclass(kind, errors.FedHiPWarning if issubclass(kind, Warning) else FedHiPError)
+            assert issubclass(kind, bases.get(kind, Exception))

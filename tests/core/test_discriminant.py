@@ -16,8 +16,8 @@ from sklearn.discriminant_analysis import LinearDiscriminantAnalysis
 
 from fedhip import Statistics, aggregate
 from fedhip.core import Standardization
-from fedhip.core.discriminant import Discriminant, PersonalDiscriminant, ShrinkageError
-from fedhip.core.errors import DimensionError, EmptyClientError, NotInTotalError
+from fedhip.core.discriminant import Discriminant, PersonalDiscriminant
+from fedhip.errors import InputError
 from tests.core.problems import Array, Client, relative_error
 
 WIDTH, CLASSES = 6, 4
@@ -72,7 +72,7 @@ def test_features_that_are_zero_in_every_row_change_nothing(shrinkage: Shrinkage
         (found.loo_scores(*wide[0]), expected.loo_scores(*mine)),
         (own.scores(wide[0][0]), theirs.scores(mine[0])),
         (own.loo_scores(), theirs.loo_scores()),
-        (found.own_model(summed(wide[0])).scores(wide[0][0]), theirs.scores(mine[0])),
+        (found.personal_affine(summed(wide[0])).scores(wide[0][0]), theirs.scores(mine[0])),
     ):
         assert relative_error(ours, those) <= 1e-10
     live = np.delete(np.arange(WIDTH + 3), [0, 3, WIDTH + 2])
@@ -195,7 +195,7 @@ def test_personal_means_by_hand(division: str) -> None:
         assert expected.tau0 > 0.1
     scores = expected.scores(mine[0], covariance, total.counts.numpy())
     assert relative_error(personal.scores(mine[0]), scores) <= 1e-10
-    by_sums = federation.own_model(Statistics.from_data(*mine, CLASSES))
+    by_sums = federation.personal_affine(Statistics.from_data(*mine, CLASSES))
     assert relative_error(by_sums.weights, personal.model.weights) <= 1e-10
     assert relative_error(by_sums.bias, personal.model.bias) <= 1e-10
 
@@ -329,15 +329,15 @@ def test_the_models_weights_on_raw_features() -> None:
 def test_bad_input() -> None:
     mine = gaussians(20)
     discriminant = Discriminant(summed(mine))
-    with pytest.raises(ShrinkageError, match=r"shrinkage is 1\.5; give a number from 0 to 1"):
+    with pytest.raises(InputError, match=r"shrinkage is 1\.5; give a number from 0 to 1"):
         Discriminant(summed(mine), 1.5)
-    with pytest.raises(ShrinkageError, match="rank 16 of 30; give a shrinkage above 0"):
+    with pytest.raises(InputError, match="rank 16 of 30; give a shrinkage above 0"):
         Discriminant(summed(gaussians(20, width=30)), 0.0)
-    with pytest.raises(DimensionError, match="6 wide"):
+    with pytest.raises(InputError, match="6 wide"):
         discriminant.scores(mine[0][:, :3])
-    with pytest.raises(NotInTotalError, match="'mine'"):
+    with pytest.raises(InputError, match="'mine'"):
         discriminant.personal(mine[0], np.zeros(20), client="mine")
-    with pytest.raises(EmptyClientError, match="no rows"):
+    with pytest.raises(InputError, match="no rows"):
         Discriminant(Statistics.zeros(3, 2))
 
 
@@ -365,7 +365,7 @@ def test_a_clients_model_from_its_statistics_is_that_from_its_rows(rows: int) ->
     clients = [gaussians(80), (F[:rows], y[:rows])]
     federation = Discriminant(summed(*clients))
     by_rows = federation.personal(*clients[1]).model
-    by_sums = federation.own_model(summed(clients[1]))
+    by_sums = federation.personal_affine(summed(clients[1]))
     assert relative_error(by_sums.weights, by_rows.weights) <= 1e-12
     assert relative_error(by_sums.bias, by_rows.bias) <= 1e-12
     if rows > 2:
@@ -503,3 +503,37 @@ def test_moves_without_some_rows_are_those_of_the_means_by_hand() -> None:
     for i in range(20):
         left = np.arange(len(labels)) != i
         assert float(alone[i]) == pytest.approx((scores(left) - scores(every_row))[i, y[i]], abs=1e-10)
+
+
+def test_without_rows_the_means_are_those_of_the_others() -> None:
+    """Written out: means and counts of all other rows, the covariance of all of them."""
+    mine, others = gaussians(20, seed=3, shift=1.0, by_class=0.5), gaussians(40, seed=4)
+    federation = Discriminant(summed(mine, others))
+    gone = np.arange(20) % 5 == 2
+    left = (np.concatenate([mine[0][~gone], others[0]]), np.concatenate([mine[1][~gone], others[1]]))
+    means = np.stack([left[0][left[1] == c].mean(axis=0) for c in range(CLASSES)])
+    counts = np.bincount(left[1], minlength=CLASSES)
+    inverse = np.linalg.inv(federation.covariance.numpy())
+    expected = mine[0] @ inverse @ means.T - np.einsum("cm,mn,cn->c", means, inverse, means) / 2
+    expected = expected + np.log(counts / counts.sum())
+    found = federation.personal(*mine).without(torch.from_numpy(gone))
+    assert relative_error(found._federation.scores(mine[0]), expected) <= 1e-9
+    # The client's means in it: those of its other rows, by the definition that test_personal_means has.
+    own = Statistics.from_data(mine[0][~gone], mine[1][~gone], CLASSES)
+    assert relative_error(found.scores(mine[0]), found._federation.personal_affine(own).scores(mine[0])) <= 1e-9
+    assert len(found.loo_scores()) == len(found.common_scores()) == 16
+
+
+def test_a_row_has_no_say_in_the_variances_that_its_fold_is_judged_by() -> None:
+    """Rows of fold 2 are moved a mile: the variances that fold is scored with stay, and others' grow."""
+    mine, others = gaussians(20, seed=3), gaussians(40, seed=4)
+    fold = torch.arange(20) % 5
+    federation = Discriminant(summed(mine, others))
+    personal = federation.personal(*mine)
+    for number in range(5):
+        at = fold == number
+        weights = personal.without(at)._weights
+        plain = replace(personal._weights, shift_variance=weights.shift_variance, class_variance=weights.class_variance)
+        expected = personal._rows.left_out(federation, plain)[at]
+        torch.testing.assert_close(personal.fold_scores(fold)[at], expected)
+    assert not torch.allclose(personal.fold_scores(fold), personal.loo_scores())

@@ -13,7 +13,6 @@ from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 from sklearn import metrics as oracle
 
-from fedhip.core.errors import MetricsError
 from fedhip.core.metrics import (
     BINS,
     ROC_GRID,
@@ -26,6 +25,7 @@ from fedhip.core.metrics import (
     roc,
     softmax,
 )
+from fedhip.errors import InputError
 
 Rows = tuple[int, Ints, Ints, Floats, Floats | None]
 
@@ -197,19 +197,19 @@ def test_without_probabilities_auc_is_of_scores_and_nothing_is_calibrated() -> N
 def test_what_is_no_number_is_refused_by_its_row(wrong: float) -> None:
     p = np.array([[0.5, 0.5], [0.5, wrong]])
     y = np.array([0, 1])
-    with pytest.raises(MetricsError, match="row 1"):
+    with pytest.raises(InputError, match="row 1"):
         classification_metrics(y, y, probabilities=p, num_classes=2)
-    with pytest.raises(MetricsError, match="row 1"):
+    with pytest.raises(InputError, match="row 1"):
         classification_metrics(y, y, np.array([[0.0, 0.0], [np.nan, 0.0]]), num_classes=2)
-    with pytest.raises(MetricsError, match="row 0"):
+    with pytest.raises(InputError, match="row 0"):
         regression_metrics(np.zeros(2), np.array([wrong, 0.0]))
 
 
 def test_no_rows_and_bad_weights_are_refused() -> None:
     none = np.zeros(0, np.int64)
-    with pytest.raises(MetricsError, match="no rows"):
+    with pytest.raises(InputError, match="no rows"):
         classification_metrics(none, none, num_classes=2)
     y = np.array([0, 1])
     for weights in ([1.0], [1.0, -1.0], [0.0, 0.0], [1.0, np.nan]):
-        with pytest.raises(MetricsError, match="weights"):
+        with pytest.raises(InputError, match="weights"):
             classification_metrics(y, y, num_classes=2, weights=np.array(weights))

@@ -14,8 +14,8 @@ from fedhip import Statistics, aggregate, personalize, solve_global
 from fedhip.core import RegularizationPath, Standardization
 from fedhip.core.affine import AffineModel
 from fedhip.core.balance import weighted_statistics
-from fedhip.core.errors import DimensionError
 from fedhip.core.exact.fixedpoint import GridStatistics, decode
+from fedhip.errors import InputError
 from tests.core.problems import Federation, federations, relative_error
 
 
@@ -92,9 +92,9 @@ def test_two_maps_one_after_the_other_are_one() -> None:
 
 def test_other_widths_are_refused() -> None:
     standardization = Standardization.of(Statistics.from_data(np.ones((3, 2)), np.zeros(3), 1))
-    with pytest.raises(DimensionError, match="3 wide, the standardization 2"):
+    with pytest.raises(InputError, match="3 wide, the standardization 2"):
         standardization.features(np.ones((1, 3)))
-    with pytest.raises(DimensionError, match="3 wide, the standardization 2"):
+    with pytest.raises(InputError, match="3 wide, the standardization 2"):
         standardization.statistics(Statistics.from_data(np.ones((3, 3)), np.zeros(3), 1))
 
 

@@ -14,9 +14,9 @@ import torch
 from safetensors.torch import load_file, save_file
 
 from fedhip import FedHiPError, Statistics
-from fedhip.core.errors import FileAlteredError, FileFormatError, FileVersionError, StatisticsError
 from fedhip.core.exact.fixedpoint import GridStatistics
 from fedhip.core.statistics import unpack
+from fedhip.errors import FileError, StatisticsError
 
 RNG = np.random.default_rng(0)
 STATISTICS = Statistics.from_data(RNG.normal(size=(50, 7)), RNG.integers(0, 4, 50), 4)
@@ -60,7 +60,7 @@ def test_every_truncation_is_noticed(file: Path) -> None:
     whole = file.read_bytes()
     for length in [0, 1, 7, 8, 20, 200, len(whole) // 2, len(whole) - 1]:
         file.write_bytes(whole[:length])
-        with pytest.raises(FileFormatError, match=r"site\.safetensors is truncated .*write it again"):
+        with pytest.raises(FileError, match=r"site\.safetensors is truncated .*write it again"):
             Statistics.from_file(file)
 
 
@@ -77,14 +77,14 @@ def test_every_altered_byte_of_the_values_is_noticed(file: Path) -> None:
 
 def test_an_altered_value_is_named_as_such(file: Path) -> None:
     rewrite(file, cross=load_file(file)["cross"] * (1 + 1e-15))
-    with pytest.raises(FileAlteredError, match=r"was altered after it was written .*fresh copy"):
+    with pytest.raises(FileError, match=r"was altered after it was written .*fresh copy"):
         Statistics.from_file(file)
 
 
 def test_a_later_version_asks_for_an_upgrade(file: Path) -> None:
     for schema in ("2", "3", "77"):
         rewrite(file, metadata={"schema": schema})
-        with pytest.raises(FileVersionError, match=rf"schema version {schema}; .*reads up to 1: upgrade fedhip"):
+        with pytest.raises(FileError, match=rf"schema version {schema}; .*reads up to 1: upgrade fedhip"):
             Statistics.from_file(file)
 
 
@@ -100,10 +100,10 @@ def test_a_later_version_asks_for_an_upgrade(file: Path) -> None:
 )
 def test_other_files_are_not_taken_for_statistics(file: Path, metadata: dict[str, str], message: str) -> None:
     rewrite(file, metadata=metadata)
-    with pytest.raises(FileFormatError, match=message):
+    with pytest.raises(FileError, match=message):
         Statistics.from_file(file)
     file.write_text(json.dumps({"gram": [1]}))
-    with pytest.raises(FileFormatError):
+    with pytest.raises(FileError, match="safetensors"):
         Statistics.from_file(file)
 
 
@@ -111,7 +111,7 @@ def test_a_missing_tensor_is_named(file: Path) -> None:
     tensors = load_file(file)
     del tensors["cross"]
     save_file(tensors, file, metadata={"format": "fedhip.statistics", "schema": "1", "digest": "0"})
-    with pytest.raises(FileFormatError, match="lacks cross"):
+    with pytest.raises(FileError, match="lacks cross"):
         Statistics.from_file(file)
 
 
@@ -151,12 +151,12 @@ def test_tensors_of_another_shape_or_type_are_named(
 ) -> None:
     rewrite(file, None, **{name: tensor})
     monkeypatch.setattr("fedhip.core.statistics.require_digest", lambda *_, **__: None)
-    with pytest.raises(FileFormatError, match=rf"site\.safetensors.*({message})"):
+    with pytest.raises(FileError, match=rf"site\.safetensors.*({message})"):
         Statistics.from_file(file)
 
 
 def test_folders(file: Path, tmp_path: Path) -> None:
-    with pytest.raises(FileFormatError, match="is a folder"):
+    with pytest.raises(FileError, match="is a folder"):
         Statistics.from_file(tmp_path)
     with pytest.raises(FileNotFoundError, match=r"no folder .*none to write x\.safetensors to; make it first"):
         STATISTICS.to_file(tmp_path / "none" / "x.safetensors")
@@ -213,7 +213,7 @@ def test_every_truncation_of_a_grid_file_is_noticed(grid_file: Path) -> None:
     whole = grid_file.read_bytes()
     for length in range(len(whole)):
         grid_file.write_bytes(whole[:length])
-        with pytest.raises(FileFormatError, match=r"grid\.safetensors"):
+        with pytest.raises(FileError, match=r"grid\.safetensors"):
             GridStatistics.from_file(grid_file)
 
 
@@ -237,12 +237,12 @@ def test_no_altered_byte_of_a_grid_file_gives_other_statistics(grid_file: Path) 
 @pytest.mark.parametrize(
     ("metadata", "error", "message"),
     [
-        ({"schema": "2"}, FileVersionError, "upgrade fedhip"),
-        ({"format": "fedhip.statistics"}, FileFormatError, "not of fedhip grid statistics"),
-        ({"fraction_bits": "63"}, FileFormatError, "from 0 to 62"),
-        ({"fraction_bits": "x"}, FileFormatError, "does not hold statistics on a grid"),
-        ({"fraction_bits": "30"}, FileAlteredError, "was altered"),
-        ({"digest": "32-0"}, FileAlteredError, "was altered"),
+        ({"schema": "2"}, FileError, "upgrade fedhip"),
+        ({"format": "fedhip.statistics"}, FileError, "not of fedhip grid statistics"),
+        ({"fraction_bits": "63"}, FileError, "from 0 to 62"),
+        ({"fraction_bits": "x"}, FileError, "does not hold statistics on a grid"),
+        ({"fraction_bits": "30"}, FileError, "was altered"),
+        ({"digest": "32-0"}, FileError, "was altered"),
     ],
 )
 def test_what_is_no_grid_file_is_refused(
@@ -252,7 +252,7 @@ def test_what_is_no_grid_file_is_refused(
     save_file(load_file(grid_file), grid_file, metadata={**stored, **metadata})
     with pytest.raises(error, match=message):
         GridStatistics.from_file(grid_file)
-    with pytest.raises(FileFormatError):
+    with pytest.raises(FileError, match=r"not of fedhip statistics|gram as torch\.int64"):
         Statistics.from_file(grid_file)
 
 

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from fedhip.data.download import download
-from fedhip.data.errors import ChecksumError, DownloadError
+from fedhip.errors import DownloadError, FileError
 from tests.http_server import Site
 
 CONTENT = np.random.default_rng(0).bytes(3_000_000)
@@ -37,10 +37,10 @@ def begin(path: Path, content: bytes) -> None:
 @pytest.mark.parametrize("md5", JUDGES)
 def test_whole_file_once(site: Site, path: Path, md5: str | None) -> None:
     site.tag = TAG
-    seen: list[tuple[int, int]] = []
+    seen: list[tuple[str, int, int]] = []
     assert download(site.address, path, md5=md5, report=lambda *p: seen.append(p)) == path
     assert path.read_bytes() == CONTENT
-    assert seen[-1] == (len(CONTENT), len(CONTENT))
+    assert seen[-1] == (f"download {site.address}", len(CONTENT), len(CONTENT))
     assert list(path.parent.iterdir()) == [path]
     download(site.address, path, md5=md5)
     assert len(site.asked) == 1
@@ -61,12 +61,12 @@ def test_next_call_continues_too_and_nothing_half_is_in_place(
     with pytest.raises(DownloadError, match=r"broke off after 1,000,000 of 3,000,000 bytes; .*part keeps what"):
         download(site.address, path, md5=md5, attempts=1)
     assert not path.exists()
-    seen: list[tuple[int, int]] = []
+    seen: list[tuple[str, int, int]] = []
     download(site.address, path, md5=md5, report=lambda *p: seen.append(p))
     assert site.asked == [None, "bytes=1000000-"]
     assert path.read_bytes() == CONTENT
-    assert seen[0][0] > 1_000_000
-    assert seen[-1] == (len(CONTENT), len(CONTENT))
+    assert seen[0][1] > 1_000_000
+    assert seen[-1] == (f"download {site.address}", len(CONTENT), len(CONTENT))
     assert list(path.parent.iterdir()) == [path]
 
 
@@ -128,7 +128,7 @@ def test_stale_beginning_is_replaced(site: Site, path: Path, stale: bytes, md5: 
 def test_beginning_in_pieces_is_fetched_once_more_and_no_more(site: Site, path: Path) -> None:
     begin(path, b"another day's first bytes")
     site.content = CONTENT[::-1]
-    with pytest.raises(ChecksumError):
+    with pytest.raises(FileError, match="the published md5 is"):
         download(site.address, path, md5=MD5)
     assert site.asked == ["bytes=25-", None]
     assert list(path.parent.iterdir()) == []
@@ -150,7 +150,7 @@ def test_nothing_after_the_beginning_and_no_checksum_starts_anew(site: Site, pat
 
 def test_wrong_checksum_leaves_nothing_behind(site: Site, path: Path) -> None:
     site.tag, site.content = TAG, CONTENT[:-1] + bytes([CONTENT[-1] ^ 1])
-    with pytest.raises(ChecksumError, match=rf"3,000,000 bytes with md5 .*published md5 is {MD5}.* by hand"):
+    with pytest.raises(FileError, match=rf"3,000,000 bytes with md5 .*published md5 is {MD5}.* by hand"):
         download(site.address, path, md5=MD5)
     assert list(path.parent.iterdir()) == []
     assert len(site.asked) == 1

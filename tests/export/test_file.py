@@ -21,13 +21,12 @@ from PIL import Image
 
 import fedhip
 from fedhip.data import Window
-from fedhip.data.errors import MissingExtraError
 from fedhip.data.images.pixels import fit
-from fedhip.export import LEFT_OUT, Export, ExportError, export_onnx
+from fedhip.errors import InputError, MissingExtraError
+from fedhip.export import LEFT_OUT, Export, export_onnx
 from fedhip.export import file as exporting
 from fedhip.features import load_backbone
 from fedhip.features.encoder.checkpoints import save_encoder
-from fedhip.features.errors import BackboneError
 from fedhip.features.reference import BackboneReference
 from fedhip.heads.model import Model
 from tests.features.samples import random_encoder, waves
@@ -314,7 +313,7 @@ def test_onnx_backbones_that_cannot_be_joined(tmp_path: Path) -> None:
         onnx_encoder(tmp_path / "encoder.onnx", vectors(), **settings)
         name = f"onnx:{tmp_path / 'encoder.onnx'}"
         model = model_of(3, BackboneReference(name, load_backbone(name, device="cpu").identity, "float32"))
-        with pytest.raises(ExportError, match=rf"{message}.*--head-only"):
+        with pytest.raises(InputError, match=rf"{message}.*--head-only"):
             export_onnx(model, tmp_path / "model.onnx")
     assert [path.name for path in tmp_path.iterdir()] == ["encoder.onnx"]
 
@@ -329,11 +328,11 @@ def test_a_file_that_fails_the_check_is_not_left_and_an_older_one_stays(
         return right(replace(model, weights=model.weights + 1e-3), opset, ir_version)
 
     monkeypatch.setattr(exporting, "head_graph", wrong)
-    with pytest.raises(ExportError, match=r"differs by \d\.\de-0[123] from the model of client 'site-3'.*was not kept"):
+    with pytest.raises(InputError, match=r"differs by \d\.\de-0[123] from the model of client 'site-3'.*was not kept"):
         export_onnx(model, path, head_only=True)
     assert list(tmp_path.iterdir()) == []
     path.write_bytes(b"older")
-    with pytest.raises(ExportError):
+    with pytest.raises(InputError, match="was not kept"):
         export_onnx(model, path, head_only=True)
     assert path.read_bytes() == b"older"
     assert list(tmp_path.iterdir()) == [path]
@@ -367,7 +366,7 @@ def test_what_the_check_counts() -> None:
 
 def test_weights_that_are_no_numbers(tmp_path: Path) -> None:
     model = model_of(8)
-    with pytest.raises(ExportError, match="differs by inf"):
+    with pytest.raises(InputError, match="differs by inf"):
         export_onnx(replace(model, weights=1e300 * model.weights), tmp_path / "head.onnx", head_only=True)
     assert list(tmp_path.iterdir()) == []
 
@@ -387,7 +386,7 @@ def test_a_model_without_a_graph_is_refused_in_full(
     tmp_path: Path, backbone: BackboneReference | None, message: str
 ) -> None:
     model = model_of(8, backbone)
-    with pytest.raises(ExportError, match=f"{message}.*--head-only"):
+    with pytest.raises(InputError, match=f"{message}.*--head-only"):
         export_onnx(model, tmp_path / "model.onnx")
     assert list(tmp_path.iterdir()) == []
     export_onnx(model, tmp_path / "head.onnx", head_only=True)
@@ -395,20 +394,20 @@ def test_a_model_without_a_graph_is_refused_in_full(
 
 def test_other_refusals(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     reference = reference_to(tmp_path)
-    with pytest.raises(ExportError, match="is a folder"):
+    with pytest.raises(InputError, match="is a folder"):
         export_onnx(model_of(8), tmp_path, head_only=True)
-    with pytest.raises(ExportError, match=r"leave the weights w\.bin out"):
+    with pytest.raises(InputError, match=r"leave the weights w\.bin out"):
         export_onnx(model_of(8), tmp_path / "head.onnx", head_only=True, weights=Path("w.bin"))
     nothing = dataclasses.replace(model_of(8, only_local=True), local_classes=torch.zeros(5, dtype=torch.bool))
-    with pytest.raises(ExportError, match="leaves every class out"):
+    with pytest.raises(InputError, match="leaves every class out"):
         export_onnx(nothing, tmp_path / "head.onnx", head_only=True)
-    with pytest.raises(ExportError, match="gives 96 features and the model of client 'site-3' takes 8"):
+    with pytest.raises(InputError, match="gives 96 features and the model of client 'site-3' takes 8"):
         export_onnx(model_of(8, reference), tmp_path / "model.onnx")
     save_encoder(tmp_path / "other.safetensors", random_encoder(seed=1), torch.float32)
-    with pytest.raises(BackboneError, match="its features would not fit"):
+    with pytest.raises(InputError, match="its features would not fit"):
         export_onnx(model_of(96, reference), tmp_path / "model.onnx", weights=tmp_path / "other.safetensors")
     monkeypatch.setattr(exporting, "_LARGEST_FILE", 100_000)
-    with pytest.raises(ExportError, match=r"0\.0 GB of weights, and one ONNX file holds at most 2\.1"):
+    with pytest.raises(InputError, match=r"0\.0 GB of weights, and one ONNX file holds at most 2\.1"):
         export_onnx(model_of(96, reference), tmp_path / "model.onnx")
     assert sorted(path.name for path in tmp_path.iterdir()) == ["encoder.safetensors", "other.safetensors"]
 
@@ -420,10 +419,10 @@ def test_weights_that_were_moved(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 
     def stop(backbone: Any) -> Any:
         loaded.append(backbone)
-        raise ExportError("far enough")
+        raise InputError("far enough")
 
     monkeypatch.setattr(exporting, "backbone_graph", stop)
-    with pytest.raises(ExportError, match="far enough"):
+    with pytest.raises(InputError, match="far enough"):
         export_onnx(model_of(96, reference), tmp_path / "model.onnx", weights=moved)
     assert loaded[0].identity == reference.identity
 
@@ -436,7 +435,7 @@ def test_backbones_that_torch_cannot_write(tmp_path: Path, monkeypatch: pytest.M
         raise KeyError("an operation\nof its own")
 
     monkeypatch.setattr(exporting._Features, "forward", fails)
-    with pytest.raises(ExportError, match=r"torch cannot write fedhip-vit as ONNX \(.*\); export the head") as caught:
+    with pytest.raises(InputError, match=r"torch cannot write fedhip-vit as ONNX \(.*\); export the head") as caught:
         export_onnx(model, tmp_path / "model.onnx")
     assert "\n" not in str(caught.value)
 
@@ -444,7 +443,7 @@ def test_backbones_that_torch_cannot_write(tmp_path: Path, monkeypatch: pytest.M
         return torch.cat([self.backbone(images[i : i + 1]) for i in range(len(images))])
 
     monkeypatch.setattr(exporting._Features, "forward", fixed)
-    with pytest.raises(ExportError, match="torch can write fedhip-vit as ONNX for batches of 2 alone"):
+    with pytest.raises(InputError, match="torch can write fedhip-vit as ONNX for batches of 2 alone"):
         export_onnx(model, tmp_path / "model.onnx")
     assert [path.name for path in tmp_path.iterdir()] == ["encoder.safetensors"]
 
@@ -472,7 +471,7 @@ def test_a_file_that_onnxruntime_cannot_run_is_refused(tmp_path: Path, monkeypat
         path.write_bytes(b"no graph")
 
     monkeypatch.setattr(exporting, "_save", damaged)
-    with pytest.raises(ExportError, match="onnxruntime cannot run what was written"):
+    with pytest.raises(InputError, match="onnxruntime cannot run what was written"):
         export_onnx(model_of(8), tmp_path / "head.onnx", head_only=True)
     assert list(tmp_path.iterdir()) == []
 

@@ -12,17 +12,11 @@ import torch
 from safetensors.torch import save_file
 from torch import Tensor
 
-from fedhip.data.errors import DownloadError, MissingExtraError
+from fedhip.errors import DownloadError, FileError, InputError, MissingExtraError
 from fedhip.features import backbones
-from fedhip.features.backbones import Named, ViTBackbone, list_backbones, load_backbone
+from fedhip.features.backbones import RegisteredBackbone, ViTBackbone, list_backbones, load_backbone
 from fedhip.features.encoder.checkpoints import load_encoder, save_encoder
 from fedhip.features.encoder.vit import ViT, ViTConfig
-from fedhip.features.errors import (
-    BackboneError,
-    ConfigError,
-    PoolingError,
-    WeightsError,
-)
 from tests.features.encoder.test_checkpoints import hub_layout
 from tests.features.samples import SMALL, random_encoder, waves
 from tests.http_server import Site
@@ -41,7 +35,7 @@ def test_names_and_descriptions() -> None:
     expected += [*(f"efficientnet-lite{n}" for n in range(3)), "minilm", "hf:NAME", "onnx:FILE"]
     assert names == expected
     assert all(info.description for info in list_backbones())
-    with pytest.raises(BackboneError, match=r"'resnet'; known: fedhip-vit, vit-mae-base"):
+    with pytest.raises(InputError, match=r"'resnet'; known: fedhip-vit, vit-mae-base"):
         load_backbone("resnet")
 
 
@@ -91,7 +85,7 @@ def test_identity_changes_with_whatever_changes_the_features() -> None:
 
 def test_embedded_backbone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(backbones, "embedded_weights", lambda: tmp_path / "fedhip-vit.safetensors")
-    with pytest.raises(WeightsError, match=r"has no fedhip-vit.safetensors; install a release"):
+    with pytest.raises(FileError, match=r"has no fedhip-vit.safetensors; install a release"):
         load_backbone("fedhip-vit")
     save_encoder(tmp_path / "fedhip-vit.safetensors", random_encoder(), torch.float32)
     backbone = load_backbone("fedhip-vit", device="cpu")
@@ -101,7 +95,7 @@ def test_embedded_backbone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> N
 
 @pytest.fixture
 def small_hub(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(backbones.NAMED, "vit-mae-base", Named("small", SMALL))
+    monkeypatch.setitem(backbones.NAMED, "vit-mae-base", RegisteredBackbone("small", SMALL))
 
 
 @pytest.mark.usefixtures("small_hub")
@@ -111,13 +105,13 @@ def test_weights_from_a_file_or_a_folder(tmp_path: Path) -> None:
         backbone = load_backbone("vit-mae-base", weights=weights, device="cpu")
         torch.testing.assert_close(backbone(IMAGES), small("cls")(IMAGES))
     (tmp_path / "empty").mkdir()
-    with pytest.raises(WeightsError, match=r"holds no weights; expected one of .*mae_pretrain_vit_base\.pth"):
+    with pytest.raises(FileError, match=r"holds no weights; expected one of .*mae_pretrain_vit_base\.pth"):
         load_backbone("vit-mae-base", weights=tmp_path / "empty")
 
 
 def test_weights_of_another_size_name_the_key(tmp_path: Path) -> None:
     save_file(hub_layout(random_encoder()), tmp_path / "model.safetensors")
-    with pytest.raises(WeightsError, match=r"'class_token' .* \(32,\), expected \(768,\)"):
+    with pytest.raises(FileError, match=r"'class_token' .* \(32,\), expected \(768,\)"):
         load_backbone("vit-mae-base", weights=tmp_path)
 
 
@@ -125,13 +119,13 @@ def test_a_folder_of_our_own_pretraining(tmp_path: Path) -> None:
     save_encoder(tmp_path / "encoder.safetensors", random_encoder(), torch.float32)
     backbone = load_backbone("fedhip-vit", weights=tmp_path, pooling="cls", device="cpu")
     torch.testing.assert_close(backbone(IMAGES), small("cls")(IMAGES))
-    with pytest.raises(WeightsError, match="image_size 16, expected 224"):
+    with pytest.raises(FileError, match="image_size 16, expected 224"):
         load_backbone("vit-mae-base", weights=tmp_path, device="cpu")
 
 
 @pytest.mark.parametrize("seed", [2**63, -(2**63) - 1, 10**30])
 def test_mask_seeds_have_64_bits(tmp_path: Path, seed: int) -> None:
-    with pytest.raises(ConfigError, match=f"mask_seed is {seed}"):
+    with pytest.raises(InputError, match=f"mask_seed is {seed}"):
         small(mask_ratio=0.5, mask_seed=seed)
     assert small(mask_ratio=0.5, mask_seed=-1)(IMAGES).shape == (4, 32)
 
@@ -173,9 +167,9 @@ def test_a_callable(tmp_path: Path) -> None:
     np.testing.assert_allclose(backbone(IMAGES).numpy(), waves(4).mean(axis=(1, 2)), rtol=1e-5)
     colours.identity = "v1"  # type: ignore[attr-defined]
     assert load_backbone(colours, device="cpu").identity is not None
-    with pytest.raises(BackboneError, match=r"returned shape \(2, 3, 3\) for 2 images"):
+    with pytest.raises(InputError, match=r"returned shape \(2, 3, 3\) for 2 images"):
         load_backbone(lambda images: torch.zeros(len(images), 3, 3), device="cpu")
-    with pytest.raises(BackboneError, match="no setting pooling"):
+    with pytest.raises(InputError, match="no setting pooling"):
         load_backbone(colours, pooling="cls")
 
 
@@ -196,12 +190,12 @@ def test_an_onnx_file(tmp_path: Path) -> None:
     assert (backbone.image_size, backbone.feature_dim) == (16, 3)
     expected = (waves(4).mean(axis=(1, 2)) / 255 - [0.485, 0.456, 0.406]) / [0.229, 0.224, 0.225]
     np.testing.assert_allclose(backbone(IMAGES).numpy(), expected, atol=1e-4)
-    with pytest.raises(PoolingError, match="leave the pooling 'cls' out"):
+    with pytest.raises(InputError, match="leave the pooling 'cls' out"):
         load_backbone(f"onnx:{path}", pooling="cls", device="cpu")
-    with pytest.raises(WeightsError, match="no ONNX file"):
+    with pytest.raises(FileError, match="no ONNX file"):
         load_backbone(f"onnx:{tmp_path / 'none.onnx'}", device="cpu")
     path.write_bytes(b"no graph")
-    with pytest.raises(WeightsError, match="not a readable ONNX file"):
+    with pytest.raises(FileError, match="not a readable ONNX file"):
         load_backbone(f"onnx:{path}", device="cpu")
 
 
@@ -229,7 +223,7 @@ def test_an_encoder_of_the_hub(hub_vit: tuple[str, object]) -> None:
     mean = load_backbone(name, pooling="mean", device="cpu")
     torch.testing.assert_close(mean(IMAGES), tokens[:, 1:].mean(1), rtol=1e-4, atol=1e-4)
     assert mean.identity != backbone.identity
-    with pytest.raises(ConfigError, match="no mask"):
+    with pytest.raises(InputError, match="no mask"):
         load_backbone(name, mask_ratio=0.5, device="cpu")
 
 
@@ -269,5 +263,5 @@ def test_missing_extras_say_what_to_install(monkeypatch: pytest.MonkeyPatch) -> 
 
 def test_hub_model_that_is_not_there(tmp_path: Path) -> None:
     pytest.importorskip("transformers")
-    with pytest.raises(WeightsError, match="cannot load hf:"):
+    with pytest.raises(FileError, match="cannot load hf:"):
         load_backbone(f"hf:{tmp_path}", device="cpu")

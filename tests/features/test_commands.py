@@ -14,9 +14,8 @@ import torch
 from fedhip import FedHiPError, features
 from fedhip.cli import extract, pretrain
 from fedhip.data import load_dataset, read_features
-from fedhip.data.errors import ImagesError
+from fedhip.errors import InputError
 from fedhip.features.encoder.checkpoints import load_encoder, save_encoder
-from fedhip.features.errors import ConfigError, PoolError
 from fedhip.features.pretraining import evaluation
 from fedhip.features.pretraining.training import Run
 from tests.features.samples import random_encoder, waves
@@ -80,16 +79,16 @@ def test_pretrain_stops_and_resumes(pool: Path, capsys: pytest.CaptureFixture[st
 
 def test_pretrain_refuses_before_it_trains(pool: Path) -> None:
     words = ["pretrain", "--out", pool.parent / "out", "--steps", 4, *SIZES]
-    with pytest.raises(PoolError, match="no file or folder"):
+    with pytest.raises(InputError, match="no file or folder"):
         fedhip(*words, "--pool", pool.parent / "none.npz")
-    with pytest.raises(ConfigError, match="patches of 5"):
+    with pytest.raises(InputError, match="patches of 5"):
         fedhip(*words, "--pool", pool, "--patch", 5)
-    with pytest.raises(ConfigError, match="log_every is 0"):
+    with pytest.raises(InputError, match="log_every is 0"):
         fedhip(*words, "--pool", pool, "--log-every", 0)
-    with pytest.raises(ConfigError, match="no device 'foo'"):
+    with pytest.raises(InputError, match="no device 'foo'"):
         fedhip(*words, "--pool", pool, "--device", "foo")
     np.savez(pool.parent / "bad.npz", images=waves(6), labels=np.zeros((6, 2)))
-    with pytest.raises(ImagesError, match=r"labels of .* have shape \(6, 2\)"):
+    with pytest.raises(InputError, match=r"labels of .* have shape \(6, 2\)"):
         fedhip(*words, "--pool", pool, "--evaluate", pool.parent / "bad.npz")
     with pytest.raises(FedHiPError, match=r"pool\.npz is a file"):
         fedhip(*words, "--pool", pool, "--out", pool)

@@ -7,11 +7,10 @@ from pathlib import Path
 import pytest
 import torch
 
-from fedhip.data.errors import MissingExtraError
+from fedhip.errors import FileError, InputError, MissingExtraError
 from fedhip.features import efficientnet
 from fedhip.features.backbones import load_backbone
 from fedhip.features.efficientnet import SIZES, EfficientNetLite, load_efficientnet, scaled_width
-from fedhip.features.errors import BackboneError, WeightsError
 
 NAME = "efficientnet-lite0"
 
@@ -56,23 +55,23 @@ def test_a_row_has_the_same_features_in_any_batch() -> None:
 def test_weights_of_something_else_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     other = tmp_path / "other.pth"
     torch.save({"_conv_stem.weight": torch.zeros(32, 3, 3, 3)}, other)
-    with pytest.raises(WeightsError, match=r"other\.pth does not hold the weights of efficientnet-lite0: .* missing"):
+    with pytest.raises(FileError, match=r"other\.pth does not hold the weights of efficientnet-lite0: .* missing"):
         load_efficientnet(NAME, other)
     torch.save({"weights": torch.zeros(1)}, other)
-    with pytest.raises(WeightsError, match="does not hold the weights"):
+    with pytest.raises(FileError, match="does not hold the weights"):
         load_efficientnet(NAME, other)
     other.write_bytes(b"no weights")
-    with pytest.raises(WeightsError, match="does not hold the weights"):
+    with pytest.raises(FileError, match="does not hold the weights"):
         load_efficientnet(NAME, other)
-    with pytest.raises(WeightsError, match="cannot read the weights"):
+    with pytest.raises(FileError, match="cannot read the weights"):
         load_efficientnet(NAME, tmp_path / "nowhere.pth")
     monkeypatch.setattr(efficientnet, "packaged_weights", lambda name: other)
-    with pytest.raises(WeightsError, match="not the file that efficientnet-lite0 was published with"):
+    with pytest.raises(FileError, match="not the file that efficientnet-lite0 was published with"):
         load_efficientnet(NAME)
 
 
 def test_what_is_missing_and_what_it_does_not_have(monkeypatch: pytest.MonkeyPatch) -> None:
-    with pytest.raises(BackboneError, match="has no setting pooling"):
+    with pytest.raises(InputError, match="has no setting pooling"):
         load_backbone(NAME, pooling="cls")
     monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
     with pytest.raises(MissingExtraError, match=r"pip install 'fedhip\[efficientnet\]'"):

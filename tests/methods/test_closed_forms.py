@@ -17,7 +17,7 @@ from sklearn.preprocessing import StandardScaler
 from fedhip.core import DEFAULT_ALPHAS
 from fedhip.methods import run_method
 from fedhip.methods.pfedfda import BETAS, Discriminant, Gaussians, choose_beta
-from fedhip.simulation.client import Client, Rows
+from fedhip.simulation.client import Client, LabelledRows
 from fedhip.simulation.driver import simulate
 from fedhip.simulation.options import PAPER, STANDARD, RidgeOptions
 from fedhip.simulation.orders import client_order
@@ -27,7 +27,7 @@ SIZES = (40, 50, 70)
 ridges = pytest.mark.parametrize("ridge", [STANDARD, PAPER], ids=["standard", "paper"])
 
 
-def pooled(clients: list[Client]) -> Rows:
+def pooled(clients: list[Client]) -> LabelledRows:
     return np.concatenate([c.train[0] for c in clients]), np.concatenate([c.train[1] for c in clients])
 
 

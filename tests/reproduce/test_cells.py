@@ -16,12 +16,13 @@ import pytest
 
 from fedhip.reproduce import Source, Store, reproduce
 from fedhip.reproduce.bench import Setting, method_cell
-from fedhip.reproduce.cells import Cell, Inside, Step
+from fedhip.reproduce.cells import Cell, PlannedCell
+from fedhip.utils.progress import ReportProgress, silent
 from tests.reproduce.fakes import bench_of, pretend, rows
 
 
 def counted(key: dict[str, Any], calls: list[Any], result: Any = 1) -> Cell:
-    def compute(checkpoint: Path, tell: Inside) -> dict[str, Any]:
+    def compute(checkpoint: Path, tell: ReportProgress) -> dict[str, Any]:
         calls.append(key)
         checkpoint.write_bytes(b"x")
         tell("phase", 1, 2)
@@ -51,11 +52,13 @@ def test_a_damaged_cell_is_computed_again(tmp_path: Path, damage: str) -> None:
 
 def test_a_cell_that_two_studies_need_counts_once(tmp_path: Path) -> None:
     calls: list[Any] = []
-    shown: list[tuple[int, int]] = []
-    steps = [Step("kind", (a,), lambda a=a: counted({"a": a}, calls)) for a in (1, 2, 1, 3)]  # type: ignore[misc]
-    Store(tmp_path).perform(steps, lambda cell, number, total, inside, left: shown.append((number, total)))
+    shown: list[tuple[str, int, int]] = []
+    steps = [PlannedCell("kind", (a,), lambda a=a: counted({"a": a}, calls)) for a in (1, 2, 1, 3)]  # type: ignore[misc]
+    Store(tmp_path).perform(steps, lambda *where: shown.append(where))
     assert [call["a"] for call in calls] == [1, 2, 3]
-    assert sorted(set(shown)) == [(1, 3), (2, 3), (3, 3)]
+    assert [where[1:] for where in dict.fromkeys(shown)] == [(0, 3), (1, 3), (2, 3), (3, 3)]
+    assert [" left" in phase for phase, _, _ in shown] == [False, True, True, False]
+    assert all(phase.startswith("cells") for phase, _, _ in shown)
 
 
 def test_everything_that_decides_a_number_is_in_the_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -122,7 +125,7 @@ def locked(folder: Path, cell: Cell) -> IO[str]:
 
 def test_a_cell_that_another_process_is_at_is_left_to_it(tmp_path: Path) -> None:
     calls: list[Any] = []
-    steps = [Step("kind", (a,), lambda a=a: counted({"a": a}, calls)) for a in (1, 2)]  # type: ignore[misc]
+    steps = [PlannedCell("kind", (a,), lambda a=a: counted({"a": a}, calls)) for a in (1, 2)]  # type: ignore[misc]
     with locked(tmp_path, counted({"a": 1}, calls)):
         Store(tmp_path).perform(steps, wait=False)
         assert [call["a"] for call in calls] == [2]
@@ -133,14 +136,14 @@ def test_a_cell_that_another_process_is_at_is_left_to_it(tmp_path: Path) -> None
 
 def test_it_comes_last_and_is_waited_for(tmp_path: Path) -> None:
     calls: list[Any] = []
-    steps = [Step("kind", (a,), lambda a=a: counted({"a": a}, calls)) for a in (1, 2)]  # type: ignore[misc]
+    steps = [PlannedCell("kind", (a,), lambda a=a: counted({"a": a}, calls)) for a in (1, 2)]  # type: ignore[misc]
     other = locked(tmp_path, steps[0].make())
 
     def finish() -> None:
         """What the other process does: it computes its cell, and ends."""
         while not calls:
             time.sleep(0.01)
-        Store(tmp_path)._compute(counted({"a": 1}, [], 7), None)
+        Store(tmp_path)._compute(counted({"a": 1}, [], 7), silent)
         other.close()
 
     helper = threading.Thread(target=finish)

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from fedhip.reproduce import STUDIES, reproduce
-from fedhip.reproduce.figures import looks
+from fedhip.reproduce.figures import line_styles
 from tests.reproduce.fakes import bench_of, pretend
 
 
@@ -35,7 +35,7 @@ def test_equal_numbers_give_equal_files(tmp_path: Path, monkeypatch: pytest.Monk
 
 def test_methods_look_different() -> None:
     names = [f"method {i}" for i in range(15)]
-    found = looks([*names, "fedhip"])
+    found = line_styles([*names, "fedhip"])
     assert len({(look.colour, look.dashes) for look in found.values()}) == 16
     assert len({(look.colour, look.mark) for look in found.values()}) == 16
     assert found["fedhip"].own

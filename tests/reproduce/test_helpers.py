@@ -18,7 +18,7 @@ import torch
 
 from fedhip.cli.main import main
 from fedhip.data import write_features
-from fedhip.reproduce.helpers import helped, part_of
+from fedhip.reproduce.helpers import helper_processes, part_of
 from tests.reproduce.fakes import rows
 from tests.waiting import PATIENCE, until
 
@@ -63,7 +63,7 @@ def test_cores_are_shared_out() -> None:
 @pytest.mark.skipif(not hasattr(os, "sched_getaffinity"), reason="the system does not tell")
 def test_everybody_has_a_part_and_the_cores_come_back(tmp_path: Path) -> None:
     cores, threads = os.sched_getaffinity(0), torch.get_num_threads()
-    with helped(2, note_cores, tmp_path):
+    with helper_processes(2, note_cores, tmp_path):
         mine = os.sched_getaffinity(0)
         until(lambda: list(tmp_path.glob("*.json")))
     (file,) = tmp_path.glob("*.json")
@@ -74,7 +74,7 @@ def test_everybody_has_a_part_and_the_cores_come_back(tmp_path: Path) -> None:
 
 
 def test_one_job_starts_nobody(tmp_path: Path) -> None:
-    with helped(1, note_cores, tmp_path):
+    with helper_processes(1, note_cores, tmp_path):
         pass
     assert not list(tmp_path.iterdir())
 
@@ -83,13 +83,13 @@ def test_one_job_starts_nobody(tmp_path: Path) -> None:
 def test_a_helper_that_fails_says_nothing(
     work: Callable[[Path], None], tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    with helped(2, work, tmp_path):
+    with helper_processes(2, work, tmp_path):
         until((tmp_path / "began").exists)
     assert capfd.readouterr() == ("", "")
 
 
 def test_helpers_end_with_the_block_as_if_interrupted(tmp_path: Path) -> None:
-    with helped(2, wait_for_ever, tmp_path):
+    with helper_processes(2, wait_for_ever, tmp_path):
         until((tmp_path / "began").exists)
     assert (tmp_path / "ended").exists()
 

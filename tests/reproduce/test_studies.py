@@ -12,11 +12,11 @@ import numpy as np
 import pytest
 
 import fedhip
+from fedhip.errors import InputError
 from fedhip.methods.engine.protocol import Evaluation, MethodRun
 from fedhip.reproduce import Source, paper, reproduce
 from fedhip.reproduce.bench import plain
 from fedhip.reproduce.divisions import divide, divide_around
-from fedhip.reproduce.errors import ReproduceError
 from fedhip.reproduce.studies import efficiency, invariance, sensitivity, table1
 from fedhip.reproduce.studies.closed_form import curve
 from fedhip.reproduce.tables import Table, to_markdown
@@ -161,7 +161,7 @@ def test_arrival_is_the_first_evaluation_near_the_last() -> None:
     history = [[r, a, float(r), r, r] for r, a in ((1, 0.2), (2, 0.595), (3, 0.5), (4, 0.6))]
     result: dict[str, Any] = {"history": history, "rounds": 4, "mean": 0.6, "seconds": 4.0, "upload": 4, "download": 4,
                               "diverged": None}  # fmt: skip
-    course = efficiency.course_of("x", "X", True, [result])
+    course = efficiency.training_curve("x", "X", True, [result])
     assert course.arrived.round == 2
     assert course.last.bytes == 8
 
@@ -253,7 +253,7 @@ def test_the_range_is_that_of_each_seed() -> None:
 
 def test_no_client_to_fix_is_an_error() -> None:
     data = rows(6)
-    with pytest.raises(ReproduceError, match="none of the 6 clients"):
+    with pytest.raises(InputError, match="none of the 6 clients"):
         divide_around(Source("mine", data), 6, 0.1, 0, 1.0)
 
 

@@ -10,9 +10,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from fedhip.errors import FedHiPError, InputError
 from fedhip.runs.config import read_config
-from fedhip.runs.errors import ConfigFileError
-from fedhip.utils.errors import FedHiPError
 from fedhip.utils.toml import write_toml
 
 KNOWN = ("alpha", "beta", "methods", "official_split", "seed", "only_local_classes")
@@ -69,7 +68,7 @@ def test_a_list_of_numbers(numbers: list[float]) -> None:
 def test_what_is_wrong_is_named(tmp_path: Path, text: str, message: str) -> None:
     path = tmp_path / "c.toml"
     path.write_text(text)
-    with pytest.raises(ConfigFileError) as error:
+    with pytest.raises(InputError) as error:
         read_config(path, (*KNOWN, "window"), of_numbers={"window"})
     assert message in str(error.value)
     assert "\n" not in str(error.value)
@@ -81,12 +80,12 @@ def test_dashes_stand_for_underscores(tmp_path: Path) -> None:
 
 
 def test_files_that_cannot_be_read(tmp_path: Path) -> None:
-    with pytest.raises(ConfigFileError, match="there is no configuration file"):
+    with pytest.raises(InputError, match="there is no configuration file"):
         read_config(tmp_path / "none.toml", KNOWN)
-    with pytest.raises(ConfigFileError, match=r"is a folder; give the file in it"):
+    with pytest.raises(InputError, match=r"is a folder; give the file in it"):
         read_config(tmp_path, KNOWN)
     (tmp_path / "b.toml").write_bytes(b"\xff\xfe")
-    with pytest.raises(ConfigFileError, match="is not a TOML file"):
+    with pytest.raises(InputError, match="is not a TOML file"):
         read_config(tmp_path / "b.toml", KNOWN)
 
 

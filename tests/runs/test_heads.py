@@ -15,16 +15,14 @@ from safetensors import safe_open
 from sklearn.discriminant_analysis import LinearDiscriminantAnalysis
 from sklearn.preprocessing import StandardScaler
 
-from fedhip.core.errors import FileFormatError
-from fedhip.core.logistic.fit import LogisticFit, SeparableError
+from fedhip.core.logistic.fit import LogisticFit
 from fedhip.core.statistics import Statistics
 from fedhip.data import FeatureSet, make_partition
+from fedhip.errors import FileError, InputError
 from fedhip.heads import HEADS
-from fedhip.heads.errors import RowsMissingError
 from fedhip.heads.model import Model
 from fedhip.heads.recommendation import AUTO
 from fedhip.runs import Run, life, verify
-from fedhip.runs.errors import RunVersionError
 from fedhip.runs.run import RoundSettings, run_round
 from fedhip.simulation.client import Client
 from tests.core.problems import Array
@@ -143,14 +141,14 @@ def test_an_intercept_is_part_of_the_digest(tmp_path: Path) -> None:
 def test_models_of_another_head_are_refused(tmp_path: Path, head: str) -> None:
     run, ridge = make(tmp_path / "run", head=head), make(tmp_path / "ridge", head="ridge")
     (run.path / "global.safetensors").write_bytes((ridge.path / "global.safetensors").read_bytes())
-    with pytest.raises(FileFormatError, match=f"is of the head 'ridge', and the run's is '{head}'; restore it"):
+    with pytest.raises(FileError, match=f"is of the head 'ridge', and the run's is '{head}'; restore it"):
         Run.open(run.path).model(None)
 
 
 def test_a_head_that_nobody_knows_is_of_another_version(tmp_path: Path) -> None:
     run = make(tmp_path / "run", head="lda")
     (run.path / "results.json").write_text(json.dumps({**run.results, "head": "oracle"}))
-    with pytest.raises(RunVersionError, match=r"a head 'oracle'.*knows ridge, lda, logistic"):
+    with pytest.raises(FileError, match=r"a head 'oracle'.*knows ridge, lda, logistic"):
         Run.open(run.path)
 
 
@@ -360,7 +358,7 @@ def test_rounds_without_somebodys_rows_are_refused_with_the_remedy(tmp_path: Pat
     before = contents(run.path)
     rows = {} if not without else everyone(*(name for name in NAMES if name not in without))
     who = "'south'" if without else "'north', 'south'"
-    with pytest.raises(RowsMissingError, match=f"rows of {who} are not in the run's own data; give them with --rows"):
+    with pytest.raises(InputError, match=f"rows of {who} are not in the run's own data; give them with --rows"):
         forget(run.path, "west", rows)
     assert contents(run.path) == before
 
@@ -370,7 +368,7 @@ def test_rows_that_are_not_the_clients_count_as_missing(tmp_path: Path) -> None:
     wrong = everyone(*NAMES)
     F, y = wrong["south"].train
     wrong["south"] = replace(wrong["south"], train=(F + 1.0, y))
-    with pytest.raises(RowsMissingError, match="'south'"):
+    with pytest.raises(InputError, match="'south'"):
         forget(run.path, "west", wrong)
 
 
@@ -436,6 +434,6 @@ def test_clients_of_one_row_or_one_class_and_a_class_that_nobody_has(tmp_path: P
 def test_separable_rows_without_a_penalty_are_refused_with_the_remedy(tmp_path: Path) -> None:
     data = feature_set(NAMES, ROWS)
     far = replace(data, features=data.features + 20.0 * np.eye(len(CLASSES), data.features.shape[1])[data.labels])
-    with pytest.raises(SeparableError, match="without a penalty the weights grow for ever; give a penalty above 0"):
+    with pytest.raises(InputError, match="without a penalty the weights grow for ever; give a penalty above 0"):
         make(tmp_path / "run", far, head="logistic", penalty=0.0, gradient_rounds=40)
     assert not (tmp_path / "run").exists()

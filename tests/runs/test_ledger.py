@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fedhip.runs.errors import LedgerError
+from fedhip.errors import FileError
 from fedhip.runs.ledger import Ledger
 
 FIELDS: dict[str, Any] = {"clients": {"north": "32-ab"}, "total": "32-cd", "models": "ef", "term": None, "beta": 0.5}
@@ -87,7 +87,7 @@ def test_every_alteration_is_noticed(tmp_path: Path) -> None:
     for what, altered in alterations(lines).items():
         try:
             reread(tmp_path / "ledger.jsonl", "\n".join(altered) + "\n")
-        except LedgerError:
+        except FileError:
             continue
         pytest.fail(what)
 
@@ -99,22 +99,22 @@ def test_a_line_with_a_hash_that_fits_must_also_fit_its_place(tmp_path: Path, fi
     wrong = {**second, field: "0" * 64 if field == "previous" else 2}
     del wrong["hash"]
     wrong["hash"] = hashlib.sha256(json.dumps(wrong, sort_keys=True).encode()).hexdigest()
-    with pytest.raises(LedgerError, match="line 2 was altered"):
+    with pytest.raises(FileError, match="line 2 was altered"):
         reread(tmp_path / "ledger.jsonl", f"{json.dumps(first)}\n{json.dumps(wrong)}\n")
 
 
 @pytest.mark.parametrize("text", ["", "\n", "[]\n", "1\n", "{}\n", "nonsense", "[" * 100_000, '{"schema": true}\n'])
 def test_other_files_are_not_taken_for_a_ledger(tmp_path: Path, text: str) -> None:
-    with pytest.raises(LedgerError, match=r"ledger\.jsonl"):
+    with pytest.raises(FileError, match=r"ledger\.jsonl"):
         reread(tmp_path / "ledger.jsonl", text)
 
 
 def test_bytes_that_are_no_text_and_a_missing_file(tmp_path: Path) -> None:
     path = tmp_path / "ledger.jsonl"
-    with pytest.raises(LedgerError, match="missing"):
+    with pytest.raises(FileError, match="missing"):
         Ledger.read(path)
     path.write_bytes(b"\xff\xfe\x00")
-    with pytest.raises(LedgerError, match="not a ledger"):
+    with pytest.raises(FileError, match="not a ledger"):
         Ledger.read(path)
 
 
@@ -122,12 +122,12 @@ def test_a_whole_chain_of_lines_that_say_nothing_is_no_ledger(tmp_path: Path) ->
     """The hashes fit: whoever can write the file can compute them."""
     for fields in ({}, {**FIELDS, "client": None, "clients": ["north"]}):
         ledger = Ledger().with_entry("run", **fields)
-        with pytest.raises(LedgerError, match="line 1"):
+        with pytest.raises(FileError, match="line 1"):
             reread(tmp_path / "ledger.jsonl", ledger.to_text())
 
 
 def test_a_later_schema_asks_for_its_version(tmp_path: Path) -> None:
-    with pytest.raises(LedgerError, match="schema 2, this version reads 1"):
+    with pytest.raises(FileError, match="schema 2, this version reads 1"):
         reread(tmp_path / "ledger.jsonl", json.dumps({**a_ledger().entries[0], "schema": 2}))
 
 
@@ -141,21 +141,21 @@ def test_a_shortened_ledger_is_whole_by_itself_and_found_out_by_a_receipt(tmp_pa
     ledger = a_ledger()
     receipt = ledger.receipt()
     shortened = reread(tmp_path / "ledger.jsonl", "".join(ledger.to_text().splitlines(keepends=True)[:-1]))
-    with pytest.raises(LedgerError, match=r"mine.json: entry 3 \(join\) is not in the ledger: .*rolled back"):
+    with pytest.raises(FileError, match=r"mine.json: entry 3 \(join\) is not in the ledger: .*rolled back"):
         shortened.require_receipt(receipt, "mine.json")
     rewritten = shortened.with_entry("forget", client="west", **FIELDS)
-    with pytest.raises(LedgerError, match="rolled back"):
+    with pytest.raises(FileError, match="rolled back"):
         rewritten.require_receipt(receipt, "mine.json")
 
 
 def test_receipts_of_other_runs_and_altered_ones_are_refused() -> None:
     ledger, other = a_ledger(), a_ledger(("somebody",))
-    with pytest.raises(LedgerError, match="of another run"):
+    with pytest.raises(FileError, match="of another run"):
         ledger.require_receipt({**ledger.receipt(), "run": "0" * 64}, "mine.json")
-    with pytest.raises(LedgerError, match=r"another run|not in the ledger"):
+    with pytest.raises(FileError, match=r"another run|not in the ledger"):
         ledger.require_receipt({"run": ledger.run, "entry": other.entries[1]}, "mine.json")
     altered = {**ledger.receipt(), "entry": {**ledger.entries[-1], "client": "mallory"}}
     wrong: Any
     for wrong in (altered, {}, [], None, "x", {"run": ledger.run}, {"run": ledger.run, "entry": []}):
-        with pytest.raises(LedgerError, match="not a receipt, or was altered"):
+        with pytest.raises(FileError, match="not a receipt, or was altered"):
             ledger.require_receipt(wrong, "mine.json")

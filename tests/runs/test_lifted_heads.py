@@ -12,8 +12,8 @@ import pytest
 import torch
 from safetensors import safe_open
 
-from fedhip.core.errors import FileVersionError
 from fedhip.core.tensor_file import TensorFile
+from fedhip.errors import FileError
 from fedhip.export import export_onnx
 from fedhip.features.lifts.budget import exchange_bytes
 from fedhip.features.lifts.kinds import KINDS, LiftKind
@@ -150,7 +150,7 @@ def test_a_file_with_a_lift_is_of_the_second_schema(tmp_path: Path, head: str) -
     assert (tmp_path / "again.safetensors").read_bytes() == path.read_bytes()
     assert torch.equal(again.scores(F), replace(again, lift=None).scores(lift_of(run)(F)))
     before_it = TensorFile("fedhip.model", 1, "model", {"weights": torch.float64, "local_classes": torch.bool})
-    with pytest.raises(FileVersionError, match="schema version 2; this fedhip reads up to 1: upgrade fedhip"):
+    with pytest.raises(FileError, match="schema version 2; this fedhip reads up to 1: upgrade fedhip"):
         before_it.read(path)
 
 

@@ -14,8 +14,7 @@ import pytest
 import fedhip
 from fedhip.cli.main import build_parser, main
 from fedhip.data import read_features
-from fedhip.data.errors import FeatureFileError
-from fedhip.runs.errors import RunExistsError, UnknownClientError
+from fedhip.errors import InputError, RunExistsError
 from tests.runs.samples import NAMES, contents, feature_file
 
 #: A run's options, as Python and the command line have them.
@@ -99,7 +98,7 @@ def test_a_life_in_python(tmp_path: Path) -> None:
         entry["models"] for entry in fedhip.open_run(command).ledger.entries
     ]
     assert contents(python).keys() == contents(command).keys()
-    with pytest.raises(UnknownClientError, match=NAMES[0]):
+    with pytest.raises(InputError, match=NAMES[0]):
         run.model(NAMES[0])
 
 
@@ -134,15 +133,15 @@ def test_rows_are_divided_among_so_many_clients(tmp_path: Path) -> None:
 
 def test_what_is_refused(tmp_path: Path) -> None:
     path = feature_file(tmp_path / "sites.npz", NAMES)
-    with pytest.raises(FeatureFileError, match="give labels"):
+    with pytest.raises(InputError, match="give labels"):
         fedhip.run(np.eye(3), out=tmp_path / "run")
-    with pytest.raises(FeatureFileError, match="of their own; leave them out"):
+    with pytest.raises(InputError, match="of their own; leave them out"):
         fedhip.run(path, np.zeros(3), out=tmp_path / "run")
     fedhip.run(path, out=tmp_path / "run")
     with pytest.raises(RunExistsError, match="exists"):
         fedhip.run(path, out=tmp_path / "run")
     run = fedhip.run(path, out=tmp_path / "run", force=True)
-    with pytest.raises(UnknownClientError):
+    with pytest.raises(InputError, match="no client 'nobody'"):
         run.forget("nobody")
 
 

@@ -12,7 +12,7 @@ from sklearn.linear_model import Ridge
 
 from fedhip.core import PersonalizationPath, RegularizationPath, Statistics
 from fedhip.core.balance import class_weights, weighted_statistics
-from fedhip.core.errors import EmptyClientError
+from fedhip.errors import InputError
 from fedhip.features.lifts.budget import upload_bytes
 from fedhip.runs import Run, life, verify
 from fedhip.simulation.client import Client
@@ -51,7 +51,7 @@ def test_every_class_weighs_the_same_and_all_rows_together_as_many_as_they_are()
     w = class_weights(counts)
     assert torch.allclose((w * counts)[counts > 0], torch.tensor(308 / 3).double())
     assert w[1] == 1.0
-    with pytest.raises(EmptyClientError):
+    with pytest.raises(InputError, match="no rows"):
         class_weights(torch.zeros(3))
 
 

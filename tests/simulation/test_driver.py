@@ -9,7 +9,7 @@ from sklearn.linear_model import Ridge
 from torch import Tensor
 
 from fedhip.core.affine import AffineModel
-from fedhip.core.errors import EmptyClientError, NotInTotalError
+from fedhip.errors import InputError
 from fedhip.simulation import testing
 from fedhip.simulation.alone import local_model
 from fedhip.simulation.client import Client
@@ -122,7 +122,7 @@ def test_a_client_that_is_not_in_the_sum_has_no_model_at_any_alpha() -> None:
     federation_ = outcome.federation
     stranger = federation_.grid + federation_.encoding.statistics(clients[0], 6)
     for alpha in (0.0, 5.0):
-        with pytest.raises(NotInTotalError, match="client 'stranger'"):
+        with pytest.raises(InputError, match="client 'stranger'"):
             federation_.model(stranger, alpha, client="stranger")
 
 
@@ -165,7 +165,7 @@ def test_a_client_without_training_rows_is_tested_with_the_global_model() -> Non
 
 def test_nobody_to_train_on_is_an_error() -> None:
     empty = [Client(c.name, (c.train[0][:0], c.train[1][:0]), c.test) for c in federation()]
-    with pytest.raises(EmptyClientError, match="no client has training rows"):
+    with pytest.raises(InputError, match="no client has training rows"):
         simulate(empty, 6)
 
 

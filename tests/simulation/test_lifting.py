@@ -15,6 +15,7 @@ from sklearn.preprocessing import StandardScaler
 
 from fedhip.core.exact.fixedpoint import GridStatistics, round_features
 from fedhip.data import make_partition
+from fedhip.errors import InputError
 from fedhip.export import export_onnx
 from fedhip.features.lifts.budget import exchange_bytes, upload_bytes
 from fedhip.features.lifts.kinds import KINDS, LiftKind
@@ -23,7 +24,6 @@ from fedhip.heads.model import Model
 from fedhip.reproduce import Bench, Settings, Source, Store
 from fedhip.reproduce.bench import method_cell
 from fedhip.runs import Run, life, verify
-from fedhip.runs.errors import ClientRowsError
 from fedhip.simulation import lifting
 from fedhip.simulation.client import Client, clients_of
 from fedhip.simulation.lifting import LiftSettings, lift_clients
@@ -141,7 +141,7 @@ def test_a_client_that_joins_uses_the_lift_of_the_run_and_can_leave_without_trac
 def test_rows_of_another_width_are_refused_by_name(tmp_path: Path) -> None:
     run = make_run(tmp_path / "run", lift=settings("relu"))
     narrow = Client("east", (np.ones((3, 5)), np.zeros(3, np.int64)), (np.ones((0, 5)), np.zeros(0, np.int64)))
-    with pytest.raises(ClientRowsError, match=r"client 'east': features have shape \(3, 5\).*backbone of the run"):
+    with pytest.raises(InputError, match=r"client 'east': features have shape \(3, 5\).*backbone of the run"):
         life.join(run, narrow)
 
 

@@ -13,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fedhip.core.affine import AffineModel
-from fedhip.core.errors import ColumnError
+from fedhip.errors import ColumnError
 from fedhip.features.lifts.kinds import LiftKind
 from fedhip.methods import run_method
 from fedhip.simulation.alone import local_model

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from safetensors.numpy import save_file
 
-from fedhip.utils.errors import FedHiPError
+from fedhip.errors import FedHiPError
 from fedhip.utils.files import default_cache, require_folder, whole_file, write_text
 
 

@@ -15,12 +15,11 @@ import pytest
 
 from fedhip.cli.main import main
 from fedhip.data import load_dataset
-from fedhip.utils.errors import OpenPlaceError
+from fedhip.errors import OpenPlaceError
 from fedhip.utils.files import append_private, private_folder, write_private
 
-#: What tells nothing of rows: what was measured of the machine, an empty file to see if one can write, and who has
-#: which row, in a folder that is closed.
-_NO_SECRETS = {"writable", "precision", "partition"}
+#: What tells nothing of rows: an empty file to see if one can write, and who has which row, in a folder that is closed.
+_NO_SECRETS = {"writable", "partition"}
 
 
 class Watch:

@@ -12,14 +12,14 @@ import numpy as np
 
 from fedhip.cli.common.console import print_table
 from fedhip.cli.common.options import add_backbone, add_window, extract_features, refuse_unused, require_deep, window_of
-from fedhip.cli.common.progress import show_clients
+from fedhip.cli.common.progress import show_progress
 from fedhip.data import Dataset, FeatureSet, image_files, load_dataset, make_partition, read_features, split_of
-from fedhip.runs.rows import whose_rows
+from fedhip.runs.rows import client_and_rows
 from fedhip.utils.files import write_private
 from fedhip.utils.text import json_text, readable
 
 if TYPE_CHECKING:
-    from fedhip.privacy import Audit, Site
+    from fedhip.privacy import Audit, AuditedSite
 
 _THUMBNAIL = 96
 
@@ -63,34 +63,35 @@ def register(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) ->
 
 def run(args: argparse.Namespace) -> int:
     """Load, attack, tell."""
-    from fedhip.privacy import AuditError, Cohort, audit_site
+    from fedhip.errors import InputError
+    from fedhip.privacy import SitesInSum, audit_site
 
     refuse_unused(args)
     if not args.seconds > 0:
-        raise AuditError(f"--seconds {args.seconds:g} is no time to search in; give a number above 0")
+        raise InputError(f"--seconds {args.seconds:g} is no time to search in; give a number above 0")
     if args.out is not None and args.out.suffix != ".html":
-        raise AuditError(f"--out {args.out} is a page; give it a name that ends in .html")
+        raise InputError(f"--out {args.out} is a page; give it a name that ends in .html")
     site, pictured, numbers = _site(args)
     rows, assumed = args.rows_of_others, args.rows_of_others is None
-    cohort = Cohort(args.sites, len(site.features) * (args.sites - 1) if rows is None else rows, assumed)
+    cohort = SitesInSum(args.sites, len(site.features) * (args.sites - 1) if rows is None else rows, assumed)
     found = audit_site(
         site, cohort,
-        fraction_bits=args.fraction_bits, seconds=args.seconds, seed=args.seed, report=show_clients,
+        fraction_bits=args.fraction_bits, seconds=args.seconds, seed=args.seed, report=show_progress,
     )  # fmt: skip
     if args.out is not None:
         _write_page(args.out, found, pictured, numbers)
     if args.json:
         print(json_text(found.to_dict(), indent=1))
     else:
-        _tell(found)
+        _print_audit(found)
         if args.out is not None:
             print(f"the page, with data of this site on it: {args.out}")
     return 0
 
 
-def _site(args: argparse.Namespace) -> tuple[Site, Dataset | None, np.ndarray]:
+def _site(args: argparse.Namespace) -> tuple[AuditedSite, Dataset | None, np.ndarray]:
     """The site's rows, its images if it has any, and the number of each training row among them."""
-    from fedhip.privacy import Site
+    from fedhip.privacy import AuditedSite
 
     source: Path = args.data if args.features is None else args.features
     data: Dataset | FeatureSet
@@ -99,7 +100,7 @@ def _site(args: argparse.Namespace) -> tuple[Site, Dataset | None, np.ndarray]:
         require_deep(args, data, str(source))
     else:
         data = read_features(source)
-    name, chosen = whose_rows(str(source), data, args.client or (source.stem if data.clients is None else None))
+    name, chosen = client_and_rows(str(source), data, args.client or (source.stem if data.clients is None else None))
     labels = data.labels[chosen]
     if data.split is None:  # as a federation's site divides them
         partition = make_partition(labels, "natural", clients=np.full(len(labels), name), seed=args.seed)
@@ -109,7 +110,7 @@ def _site(args: argparse.Namespace) -> tuple[Site, Dataset | None, np.ndarray]:
     features = (extract_features(args, data)[1] if isinstance(data, Dataset) else data).features[chosen]
     numbers = np.flatnonzero(chosen)[split == 0]
     names = _row_names(source, data)
-    site = Site(
+    site = AuditedSite(
         readable(name), features[split == 0], labels[split == 0], tuple(map(readable, data.class_names)),
         tuple(names[number] for number in numbers), features[split == 1],
     )  # fmt: skip
@@ -140,7 +141,7 @@ def _write_page(path: Path, found: Audit, images: Dataset | None, numbers: np.nd
     write_private(path, render_audit(found, pictures).encode())  # rows of the site are on it
 
 
-def _tell(found: Audit) -> None:
+def _print_audit(found: Audit) -> None:
     """Findings as a table, then advice."""
     site, cohort = found.site, found.cohort
     rows, width = site.features.shape

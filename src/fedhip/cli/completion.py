@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 from collections.abc import Iterator
 
-from fedhip.data.errors import MissingExtraError
+from fedhip.errors import MissingExtraError
 
 SHELLS = ("bash", "zsh", "tcsh")
 #: What the words that stand for paths in the usage are completed with.

@@ -33,15 +33,17 @@ def register(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) ->
 
 def run(args: argparse.Namespace) -> int:
     """Read the model, write and check the file."""
-    from fedhip.export import ExportError, export_onnx
+    from fedhip.data.tables import Description
+    from fedhip.errors import InputError
+    from fedhip.export import export_onnx
     from fedhip.runs import Run
-    from fedhip.utils.files import require_folder
+    from fedhip.utils.files import require_folder, write_text
 
     # before the work, not after it: a place that the file cannot be written to
     if args.out.suffix != ".onnx":
-        raise ExportError(f"{args.out}: an ONNX file ends in .onnx, not '{args.out.suffix}'")
+        raise InputError(f"{args.out}: an ONNX file ends in .onnx, not '{args.out.suffix}'")
     if args.out.is_file() and not args.force:
-        raise ExportError(f"{args.out} is there already; write over it with --force, or choose another name")
+        raise InputError(f"{args.out} is there already; write over it with --force, or choose another name")
     require_folder(args.out.parent)
     model = Run.open(Path(args.run)).model(args.client)
     export = export_onnx(model, args.out, head_only=args.head_only, weights=args.weights)
@@ -50,6 +52,15 @@ def run(args: argparse.Namespace) -> int:
             f"{export.path} was not checked: onnxruntime is not installed; pip install 'fedhip[onnx]'", stacklevel=1
         )
     print("\n".join(describe(export, model)))
+    if model.table is not None:
+        description = Description.from_dict(model.table)
+        beside = args.out.with_suffix(".columns.toml")
+        write_text(beside, description.to_toml())
+        few = ", ".join(description.names[:4]) + ", …" * (description.width > 4)
+        print(
+            f"the features are columns of a table, already encoded ({few}); {beside} says how: missing numbers filled, "
+            "dates in days, one for each value of a category (docs/tables.md)"
+        )
     return 0
 
 

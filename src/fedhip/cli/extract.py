@@ -7,7 +7,7 @@ from pathlib import Path
 
 from fedhip.cli.common.options import add_backbone, add_dataset, add_partition, divide, extract_features, load_images
 from fedhip.data import Dataset, draw_styles, styled, write_features
-from fedhip.data.errors import FeatureFileError, PartitionError
+from fedhip.errors import InputError
 
 
 def register(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
@@ -36,9 +36,9 @@ def run(args: argparse.Namespace) -> int:
 
     # before the work, not after it: a place that the features cannot be written to
     if args.out.suffix not in (".npz", ".safetensors"):
-        raise FeatureFileError(f"{args.out}: a feature file ends in .npz or .safetensors, not '{args.out.suffix}'")
+        raise InputError(f"{args.out}: a feature file ends in .npz or .safetensors, not '{args.out.suffix}'")
     if args.out.is_dir():
-        raise FeatureFileError(f"{args.out} is a folder; give the name of a file")
+        raise InputError(f"{args.out} is a folder; give the name of a file")
     require_folder(args.out.parent)
     backbone, features = extract_features(args, images_of(args))
     write_features(args.out, features)
@@ -52,7 +52,7 @@ def images_of(args: argparse.Namespace) -> Dataset:
     if not args.styles:
         given = [f"--{name}" for name in ("clients", "partition", "concentration", "shards") if getattr(args, name)]
         if given:
-            raise PartitionError(f"{', '.join(given)} has no effect without --styles; leave it out")
+            raise InputError(f"{', '.join(given)} has no effect without --styles; leave it out")
         return load_images(args)
     dataset = load_images(args)
     partition = divide(args, dataset)

@@ -9,13 +9,14 @@ from typing import Any
 
 from fedhip.cli.common.client_rows import add_backbone_place, add_client_rows, extract_for, load_client, refuse_window
 from fedhip.cli.common.console import percent
-from fedhip.cli.common.options import tell_window
-from fedhip.cli.common.progress import show_clients
-from fedhip.data import FeatureSet, load_dataset, load_partition, read_features
+from fedhip.cli.common.options import print_window
+from fedhip.cli.common.progress import show_progress
+from fedhip.data import FEDERATIONS, FeatureSet, load_dataset, load_federation, load_partition, read_features
 from fedhip.data.images.window import SIXTEEN_BITS
+from fedhip.data.tables import read_labelled
+from fedhip.errors import InputError
 from fedhip.heads import Ridge
 from fedhip.runs import Change, Run, life
-from fedhip.runs.errors import ClientRowsError
 from fedhip.runs.results import title_of
 from fedhip.runs.rows import clients_in
 from fedhip.simulation.client import Client, clients_of
@@ -71,7 +72,7 @@ def join(args: argparse.Namespace) -> int:
     run = Run.open(args.run)
     client, split = load_client(run, args, test_rows=True)
     rows = _everybodys_rows(run, args)
-    return _tell(args, life.join(run, client, split=split, rows=rows, report=show_clients))
+    return _print_change(args, life.join(run, client, split=split, rows=rows, report=show_progress))
 
 
 def update(args: argparse.Namespace) -> int:
@@ -80,14 +81,14 @@ def update(args: argparse.Namespace) -> int:
     run.require_client(args.client)
     client, _ = load_client(run, args, test_rows=False)
     rows = _everybodys_rows(run, args)
-    return _tell(args, life.update(run, client, rows=rows, report=show_clients))
+    return _print_change(args, life.update(run, client, rows=rows, report=show_progress))
 
 
 def forget(args: argparse.Namespace) -> int:
     """Remove a client."""
     run = Run.open(args.run)
     rows = _everybodys_rows(run, args)
-    return _tell(args, life.forget(run, args.client, rows=rows, report=show_clients))
+    return _print_change(args, life.forget(run, args.client, rows=rows, report=show_progress))
 
 
 def personalize(args: argparse.Namespace) -> int:
@@ -103,15 +104,15 @@ def personalize(args: argparse.Namespace) -> int:
         refuse_window(args)
         clients = _clients_of_the_data(run, args, run.clients if args.client is None else [args.client])
     everyone = args.client is None and args.data is None and args.features is None
-    change = life.personalize(run, clients, skip_changed=everyone, report=show_clients)
-    return _tell(args, change)
+    change = life.personalize(run, clients, skip_changed=everyone, report=show_progress)
+    return _print_change(args, change)
 
 
 def _everybodys_rows(run: Run, args: argparse.Namespace) -> dict[str, Client]:
     """The rows of all clients that can be had, where the run's head needs them."""
     if not run.head.needs_rows:
         if args.rows:
-            raise ClientRowsError(f"the models of {run.path} are solved without rows; leave --rows out")
+            raise InputError(f"the models of {run.path} are solved without rows; leave --rows out")
         return {}
     given = {
         name: client
@@ -126,14 +127,19 @@ def _clients_of_the_data(run: Run, args: argparse.Namespace, wanted: Collection[
     """Those of the clients wanted whose rows are in the data set that the run was made from."""
     config = run.config
     if "federation" in config:
-        raise ClientRowsError(
+        raise InputError(
             f"{run.path} is of a federation, whose sites keep their rows; give a client's rows, with --client and "
             "--features or --data"
         )
     if "features" in config:
         rows = read_features(config["features"])
+    elif config.get("dataset") in FEDERATIONS:
+        named = load_federation(config["dataset"], config.get("data"), description=run.table)
+        rows = named if isinstance(named, FeatureSet) else named.features()[0]
+    elif run.table is not None and "data" in config:
+        rows = read_labelled(config["data"], run.table, expect=False)
     elif "data" not in config and "dataset" not in config:
-        raise ClientRowsError(
+        raise InputError(
             f"{run.path} was made in Python, from rows that no file is named of; give a client's rows, with --client "
             "and --features, or those of all with --rows FILE"
         )
@@ -148,7 +154,7 @@ def _clients_of_the_data(run: Run, args: argparse.Namespace, wanted: Collection[
             # a run of images with more bits that knows no window is older than windows
             window=(None if reference is None else reference.window) or SIXTEEN_BITS,
         )
-        tell_window(data, f"as in {run.path}")
+        print_window(data, f"as in {run.path}")
         features = extract_for(run, data, args)
         rows = FeatureSet(features, data.labels, data.class_names, clients=data.clients, split=data.split)
     partition, split = load_partition(run.path / "partition.json", rows.labels, rows.clients, data_split=rows.split)
@@ -168,7 +174,7 @@ def _solved(change: Change) -> str:
     return "solved from the sum" + (f"; β went from {change.beta_before:.3g} to {change.beta:.3g}" if changed else "")
 
 
-def _tell(args: argparse.Namespace, change: Change) -> int:
+def _print_change(args: argparse.Namespace, change: Change) -> int:
     """What was done, and what is left to do."""
     if args.json:
         print(json_text({"entry": change.entry, "stale": change.stale, "receipt": change.receipt}))

@@ -23,7 +23,7 @@ def run(args: argparse.Namespace) -> int:
     else:
         print_table(("name", "description"), entries)
         if args.what == "datasets":
-            print("Any image folder (class/image or client/class/image) and .npz of images: --data PATH.")
+            print("Any image folder (class/image or client/class/image), .npz of images and table: --data PATH.")
     return 0
 
 

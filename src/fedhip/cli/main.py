@@ -12,12 +12,14 @@ from pathlib import Path
 from typing import NoReturn
 
 from fedhip import FedHiPError, __version__
+from fedhip.cli.common.progress import show_progress
 from fedhip.utils.nearest import did_you_mean
 
 #: Each command's module, in the order of a user's way through them. A module is imported when one of its commands is
 #: asked for, or all are: with torch that takes seconds, which `fedhip --version` should not.
 COMMANDS = {
     "run": "run",
+    "describe": "describe",
     "report": "report",
     "predict": "predict",
     "export": "export",
@@ -114,8 +116,12 @@ def main(argv: Sequence[str] | None = None) -> int:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return FAILED
     except (FedHiPError, OSError) as error:
+        show_progress.close()
         print(f"fedhip: {error}", file=sys.stderr)
         return FAILED
     except KeyboardInterrupt:
+        show_progress.close()
         print("fedhip: interrupted", file=sys.stderr)
         return INTERRUPTED
+    finally:
+        show_progress.close()

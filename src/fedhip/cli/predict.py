@@ -3,21 +3,27 @@
 from __future__ import annotations
 
 import argparse
+import csv
+import io
 import sys
+from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
+from numpy.typing import NDArray
 
-from fedhip.cli.common.client_rows import extract_for, known_window, refuse_window, tell_known_window
+from fedhip.cli.common.client_rows import extract_for, known_window, print_known_window, refuse_window
 from fedhip.cli.common.console import print_table
 from fedhip.cli.common.options import add_window
 from fedhip.data import Dataset, ImagePaths, image_files, read_features
-from fedhip.data.errors import CorruptImageError, DataMissingError
 from fedhip.data.images.pixels import has_more_bits
 from fedhip.data.images.window import SIXTEEN_BITS
-from fedhip.heads.model import NO_TEMPERATURE
+from fedhip.data.tables import clients_of_table, is_table, read_rows
+from fedhip.errors import CorruptImageError, DataMissingError, InputError
+from fedhip.heads.model import NO_TEMPERATURE, Model
 from fedhip.runs import Run
 from fedhip.runs.names import near_names
+from fedhip.utils.files import require_folder, write_private
 from fedhip.utils.text import json_text, readable
 
 _MOST_ROWS = 1000  # a longer table is cut in the terminal; --json holds all of it
@@ -27,17 +33,26 @@ def register(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) ->
     """Add the command."""
     parser = subparsers.add_parser(
         "predict",
-        help="classify images or features with a client's model",
-        description="Classify images, folders of images or a feature file. Probabilities are calibrated on scores of "
-        "training rows that were left out. Without --client, and for a client never seen, the global model answers.",
+        help="classify images, features or the rows of a table with a client's model",
+        description="Classify images, folders of images, a feature file, or a table like the one that the run was made "
+        "from, without the label. Probabilities are calibrated on scores of training rows that were left out. Without "
+        "--client, and for a client never seen, the global model answers; the rows of a table that says whose they are "
+        "are answered by their clients' own models.",
     )
     parser.add_argument("run", type=Path, metavar="RUN", help="a run folder")
-    parser.add_argument("images", nargs="*", type=Path, metavar="IMAGE", help="image files, or folders of them")
+    parser.add_argument(
+        "images",
+        nargs="*",
+        type=Path,
+        metavar="FILE",
+        help="image files or folders of them; or a .csv, .tsv or .parquet",
+    )
     parser.add_argument("--client", metavar="ID", help="whose model")
     parser.add_argument(
         "--features", type=Path, metavar="FILE", help="a feature file, labels or none, instead of images"
     )
     parser.add_argument("--top", type=int, default=3, metavar="N", help="classes shown for each row (default: 3)")
+    parser.add_argument("--out", type=Path, metavar="FILE.csv", help="write answers and probabilities as CSV")
     add_window(parser, default="that of the run")
     parser.add_argument("--weights", type=Path, metavar="PATH", help="weights of the run's backbone, if they moved")
     parser.add_argument("--device", help="cuda or cpu (default: cuda where there is one)")
@@ -45,65 +60,159 @@ def register(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) ->
     parser.set_defaults(handler=run)
 
 
+@dataclass(frozen=True, eq=False)
+class Rows:
+    """What to classify: what to call each row, its features, and whose it is where the rows say so."""
+
+    names: list[str]
+    features: np.ndarray
+    clients: NDArray[np.str_] | None = None
+    kind: str = "image"
+
+
+@dataclass(frozen=True, eq=False)
+class Answers:
+    """Scores and probabilities (N, d) of rows; no probabilities from a model without a temperature."""
+
+    class_names: tuple[str, ...]
+    scores: np.ndarray
+    probabilities: np.ndarray | None
+
+    def order(self, top: int) -> np.ndarray:
+        """The likeliest classes of each row."""
+        by = self.scores if self.probabilities is None else self.probabilities
+        return np.argsort(-by, axis=1, kind="stable")[:, : max(1, top)]
+
+
 def run(args: argparse.Namespace) -> int:
-    """Read, extract, score, print."""
+    """Read, extract, score, print or write."""
     folder = Run.open(args.run)
-    client = args.client
-    if client is not None and client not in folder.clients:
-        near = near_names(client, folder.clients)
-        hint = f" (near it: {near})" if near else ""
-        print(f"fedhip: no client {client!r} in this run{hint}: the global model answers", file=sys.stderr)
-        client = None
-    model = folder.model(client)
-    if model.temperature is None:
+    if args.out is not None:
+        if args.out.suffix != ".csv":
+            raise InputError(f"{args.out}: answers are written as .csv, not '{args.out.suffix}'")
+        require_folder(args.out.parent)
+    client = None if args.client is None else _known(folder, args.client)
+    if folder.model(client).temperature is None:
         folder.require_personalized()  # the temperature comes from its leave-one-out scores
-    names, features = _rows(folder, args)
-    scores = model.scores(features).numpy()
-    probabilities = None if model.temperature is None else model.probabilities(features).numpy()
-    top = np.argsort(-(scores if probabilities is None else probabilities), axis=1, kind="stable")[
-        :, : max(1, args.top)
-    ]
-    if probabilities is None:
+    rows = _rows(folder, args)
+    if rows.clients is None:
+        model = folder.model(client)
+        answers, who = _answers(model, rows.features), model.who
+    else:
+        answers, who = _by_owner(folder, rows), "each client's own model"
+    if answers.probabilities is None:
         print(f"fedhip: no probabilities, only scores: the model has no temperature; {NO_TEMPERATURE}", file=sys.stderr)
-    if args.json:
-        print(json_text({
-            "model": "global" if client is None else "personalized",
-            "client": client,
-            "class_names": list(model.class_names),
-            "rows": [
-                {
-                    "row": name,
-                    "class": model.class_names[order[0]],
-                    "probabilities": None if probabilities is None else probabilities[row].tolist(),
-                    "scores": [None if np.isinf(value) else value for value in scores[row].tolist()],
-                }
-                for row, (name, order) in enumerate(zip(names, top, strict=True))
-            ],
-        }))  # fmt: skip
-        return 0
-    rows = []
-    for row, (name, (first, *others)) in enumerate(zip(names, top, strict=True)):
-        shown = [f"{s:.3f}" for s in scores[row]] if probabilities is None else [f"{p:.1%}" for p in probabilities[row]]
-        also = ", ".join(f"{readable(model.class_names[c])} {shown[c]}" for c in others)
-        best = readable(model.class_names[first])
-        numbers = (shown[first],) if probabilities is None else (shown[first], f"{scores[row][first]:.3f}")
-        rows.append((name, best, *numbers, also))
-    numbered = ("score",) if probabilities is None else ("probability", "score")
-    heads = ("row" if args.features else "image", "class", *numbered, "then")
-    print_table(heads, rows[:_MOST_ROWS], model.who)
-    if len(rows) > _MOST_ROWS:
-        print(f"… and {len(rows) - _MOST_ROWS:,} more rows; --json prints all")
+    if args.out is not None:
+        write_private(args.out, _as_csv(rows, answers).encode())
+        print(f"{len(rows.names):,} rows answered by {who}: {args.out}")
+    elif args.json:
+        print(json_text(_as_json(rows, answers, client, args.top)))
+    else:
+        _show(rows, answers, who, args.top)
     return 0
 
 
-def _rows(folder: Run, args: argparse.Namespace) -> tuple[list[str], np.ndarray]:
-    """What to call each row, and its features."""
+def _known(folder: Run, client: str) -> str | None:
+    """The client's name, or None with a line that says so."""
+    if client in folder.clients:
+        return client
+    near = near_names(client, folder.clients)
+    hint = f" (near it: {near})" if near else ""
+    print(f"fedhip: no client {client!r} in this run{hint}: the global model answers", file=sys.stderr)
+    return None
+
+
+def _answers(model: Model, features: np.ndarray) -> Answers:
+    scores = model.scores(features)
+    probabilities = None if model.temperature is None else model.probabilities_of(scores).numpy()
+    return Answers(model.class_names, scores.numpy(), probabilities)
+
+
+def _by_owner(folder: Run, rows: Rows) -> Answers:
+    """Each row by the model of its own client."""
+    assert rows.clients is not None  # noqa: S101 (for mypy)
+    parts, places = [], []
+    for owner in np.unique(rows.clients).tolist():
+        mine = np.flatnonzero(rows.clients == owner)
+        parts.append(_answers(folder.model(_known(folder, owner)), rows.features[mine]))
+        places.append(mine)
+    back = np.argsort(np.concatenate(places))
+    scores = np.concatenate([part.scores for part in parts])[back]
+    if any(part.probabilities is None for part in parts):
+        return Answers(parts[0].class_names, scores, None)
+    probabilities = np.concatenate([part.probabilities for part in parts if part.probabilities is not None])[back]
+    return Answers(parts[0].class_names, scores, probabilities)
+
+
+def _as_json(rows: Rows, answers: Answers, client: str | None, top: int) -> dict[str, object]:
+    probabilities = answers.probabilities
+    return {
+        "model": "global" if client is None and rows.clients is None else "personalized",
+        "client": client,
+        "class_names": list(answers.class_names),
+        "rows": [
+            {
+                "row": name,
+                **({} if rows.clients is None else {"client": str(rows.clients[row])}),
+                "class": answers.class_names[order[0]],
+                "probabilities": None if probabilities is None else probabilities[row].tolist(),
+                "scores": [None if np.isinf(value) else value for value in answers.scores[row].tolist()],
+            }
+            for row, (name, order) in enumerate(zip(rows.names, answers.order(top), strict=True))
+        ],
+    }
+
+
+def _as_csv(rows: Rows, answers: Answers) -> str:
+    """A line for each row: its name, whose it is, the class, and the probability (or score) of every class."""
+    text = io.StringIO(newline="")
+    writer = csv.writer(text, lineterminator="\n")
+    what, numbers = "probability", answers.probabilities
+    if numbers is None:
+        what, numbers = "score", answers.scores
+    owner = [] if rows.clients is None else ["client"]
+    writer.writerow([rows.kind, *owner, "class", *(f"{what} of {readable(name)}" for name in answers.class_names)])
+    for row, (name, order) in enumerate(zip(rows.names, answers.order(1), strict=True)):
+        whose = [] if rows.clients is None else [readable(str(rows.clients[row]))]
+        shown = (f"{value:.6g}" for value in numbers[row].tolist())
+        writer.writerow([name, *whose, readable(answers.class_names[order[0]]), *shown])
+    return text.getvalue()
+
+
+def _show(rows: Rows, answers: Answers, who: str, top: int) -> None:
+    """A table in the terminal."""
+    names, scores, probabilities = answers.class_names, answers.scores, answers.probabilities
+    lines = []
+    for row, (name, (first, *others)) in enumerate(
+        zip(rows.names[:_MOST_ROWS], answers.order(top)[:_MOST_ROWS], strict=True)
+    ):
+        shown = [f"{s:.3f}" for s in scores[row]] if probabilities is None else [f"{p:.1%}" for p in probabilities[row]]
+        also = ", ".join(f"{readable(names[c])} {shown[c]}" for c in others)
+        numbers = (shown[first],) if probabilities is None else (shown[first], f"{scores[row][first]:.3f}")
+        whose = () if rows.clients is None else (readable(str(rows.clients[row])),)
+        lines.append((name, *whose, readable(names[first]), *numbers, also))
+    numbered = ("score",) if probabilities is None else ("probability", "score")
+    owner = () if rows.clients is None else ("client",)
+    print_table((rows.kind, *owner, "class", *numbered, "then"), lines, who)
+    if len(rows.names) > _MOST_ROWS:
+        print(f"… and {len(rows.names) - _MOST_ROWS:,} more rows; --json prints all, --out FILE.csv writes all")
+
+
+def _rows(folder: Run, args: argparse.Namespace) -> Rows:
+    """The rows that the options name."""
     if args.features is not None:
         if args.images:
             raise DataMissingError("--features stands alone; leave the images out")
         refuse_window(args)
         features = read_features(args.features, labelled=False).features
-        return [str(row) for row in range(len(features))], features
+        return Rows([str(row) for row in range(len(features))], features, kind="row")
+    if any(map(is_table, args.images)):
+        if len(args.images) > 1:
+            raise InputError("one table at a time; predict from the others by themselves")
+        refuse_window(args)
+        table, features = read_rows(args.images[0], folder.require_table())
+        clients = clients_of_table(table, folder.require_table()) if args.client is None else None
+        return Rows([str(table.number(row)) for row in range(len(table))], features, clients, "row")
     paths: list[Path] = []
     for path in args.images:
         if path.is_dir():
@@ -113,15 +222,15 @@ def _rows(folder: Run, args: argparse.Namespace) -> tuple[list[str], np.ndarray]
         else:
             raise DataMissingError(f"there is no image {path}; check the path")
     if not paths:
-        raise DataMissingError("no image given; name image files, folders of images, or --features FILE")
+        raise DataMissingError("no image given; name image files, folders of images, a table, or --features FILE")
     images = ImagePaths(Path("/"), tuple(str(path.absolute()) for path in paths))
     # What the images hold is looked at when they are read; that one has more bits stands in its header.
     deep = next((path for path in paths if has_more_bits(path)), None)
     window = None if deep is None else known_window(folder, args) or SIXTEEN_BITS
     data = Dataset("images", images, np.zeros(len(paths), dtype=np.int64), ("unknown",), window=window)
-    tell_known_window(folder, args, data, str(deep or "what was given"))
+    print_known_window(folder, args, data, str(deep or "what was given"))
     try:
-        return [readable(str(path)) for path in paths], extract_for(folder, data, args)
+        return Rows([readable(str(path)) for path in paths], extract_for(folder, data, args))
     except CorruptImageError as error:
         reason = str(error).split(";")[0]
         raise CorruptImageError(f"{reason}; replace the file, or leave it out") from error

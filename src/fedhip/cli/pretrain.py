@@ -133,7 +133,7 @@ def run(args: argparse.Namespace) -> int:
         checkpoint_every=args.checkpoint_every,
         log_every=args.log_every,
         stop_after=stop_after,
-        report=lambda progress: print(progress, file=sys.stderr, flush=True),
+        log=lambda status: print(status, file=sys.stderr, flush=True),
     )
     if not outcome.finished:
         print(f"stopped at step {outcome.step}; go on with --resume", file=sys.stderr)

@@ -19,12 +19,12 @@ from fedhip.cli.common.options import (
     load_images,
     refuse_unused,
 )
+from fedhip.cli.common.progress import show_progress
 from fedhip.data import Dataset, FeatureSet, make_partition, read_features
-from fedhip.data.errors import DatasetNameError
+from fedhip.errors import InputError
 from fedhip.features import resolve_device
 from fedhip.reproduce import (
     Bench,
-    ReproduceError,
     Settings,
     Source,
     Store,
@@ -34,13 +34,12 @@ from fedhip.reproduce import (
     reproduce,
     subset,
 )
-from fedhip.reproduce.cells import Cell
 from fedhip.reproduce.tables import Entry, Table
 from fedhip.simulation.lifting import LiftSettings
 from fedhip.utils.files import require_folder
-from fedhip.utils.words import duration
 
 HEADS = ("linear", "mlp")
+NATURAL = "natural"
 MOST_COLUMNS = 8  # of a table in the terminal
 DESCRIPTION = """\
 Run the paper's experiments on your data, and write its tables and figures.
@@ -51,6 +50,10 @@ Run the paper's experiments on your data, and write its tables and figures.
   efficiency  accuracy against rounds, seconds and megabytes
   invariance  one client's model while the others' rows are divided anew (Theorem 3)
   all         all of them
+
+And beyond the paper:
+
+  natural     real federations by name, those at hand: --data DIR with heart/, wrist.zip and feature files with clients
 """
 
 
@@ -63,7 +66,7 @@ def register(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) ->
         epilog="Finished cells are kept under OUT/cells: the same command goes on where it was interrupted.",
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    parser.add_argument("study", metavar="STUDY", help="table1, alpha, beta, efficiency, invariance or all")
+    parser.add_argument("study", metavar="STUDY", help="table1, alpha, beta, efficiency, invariance or all; or natural")
     data = parser.add_argument_group("data")
     data.add_argument("--dataset", nargs="+", metavar="NAME", help="data sets by name, see: fedhip list datasets")
     data.add_argument("--data", nargs="+", metavar="PATH", help="where their files lie; alone: image folders or .npz")
@@ -101,17 +104,19 @@ def register(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) ->
 
 def run(args: argparse.Namespace) -> int:
     """Check everything, make the features, run what is not there yet, write, print."""
+    if args.study == NATURAL:
+        return run_natural(args)
     studies = choose_studies(args.study)
     settings, lift = settings_of(args), lift_settings(args)
     if args.jobs < 1:
-        raise ReproduceError(f"the number of jobs must be at least 1, not {args.jobs}")
+        raise InputError(f"the number of jobs must be at least 1, not {args.jobs}")
     named = load(args)
     # Divided before any feature is computed: a wrong number of clients is not worth a minute's wait.
     for (_, rows), clients, concentration in product(named, settings.clients, settings.concentrations):
         make_partition(rows.labels, "dirichlet", clients, seed=settings.seeds[0], concentration=concentration)
     out = args.out or Path("reproduce") / ("+".join(name for name, _ in named) + ("-quick" if args.quick else ""))
     if out.exists() and not out.is_dir():
-        raise ReproduceError(f"{out} is a file; choose another --out")
+        raise InputError(f"{out} is a file; choose another --out")
     require_folder(out)
     device = str(resolve_device(args.device))
     (out / "cells").mkdir(parents=True, exist_ok=True)
@@ -120,12 +125,35 @@ def run(args: argparse.Namespace) -> int:
     sources = tuple(source_of(args, name, rows, lift) for name, rows in named)
     bench = Bench(sources, settings, Store(out / "cells"), device)
     before = bench.store.size
-    tables, files = reproduce(bench, studies, out, Progress(), jobs=args.jobs)
+    tables, files = reproduce(bench, studies, out, show_progress, jobs=args.jobs)
     for table in tables:
         show_table(table)
     kinds = sorted({path.suffix.removeprefix(".") for path in files})
     computed = f"{bench.store.size - before} cells computed now, all kept in {out}/cells"
     print(f"{len(files)} files ({', '.join(kinds)}) in {out}; {computed}")
+    return 0
+
+
+def run_natural(args: argparse.Namespace) -> int:
+    """Every method on the real federations that are at hand."""
+    from fedhip.reproduce.studies.natural import NaturalBench, at_hand, reproduce_natural
+
+    if args.data is not None and len(args.data) > 1:
+        raise InputError("natural looks for its federations in one folder; give one with --data DIR")
+    settings = settings_of(args)
+    folder = None if args.data is None else Path(args.data[0])
+    if folder is not None and not folder.is_dir():
+        raise InputError(f"{folder} is no folder; give the one in which heart/, wrist.zip and others lie")
+    found, left = at_hand(folder, [Path(file) for file in args.features or ()], args.dataset or ())
+    for line in left:
+        print(f"fedhip: left out {line}", file=sys.stderr)
+    out = args.out or Path("reproduce") / NATURAL
+    require_folder(out)
+    (out / "cells").mkdir(parents=True, exist_ok=True)
+    bench = NaturalBench(tuple(found), settings, Store(out / "cells"), str(resolve_device(args.device)))
+    table, files = reproduce_natural(bench, out, show_progress)
+    show_table(table)
+    print(f"{len(files)} files in {out}")
     return 0
 
 
@@ -139,7 +167,7 @@ def settings_of(args: argparse.Namespace) -> Settings:
             moved_concentrations=(0.1, 1.0, 100.0), regimes=("paper", "tuned"),
         )  # fmt: skip
     if args.head not in HEADS:
-        raise ReproduceError(f"there is no head {args.head!r}; choose linear or mlp")
+        raise InputError(f"there is no head {args.head!r}; choose linear or mlp")
     settings = replace(settings, head=args.head)
     if args.protocol is not None:
         settings = replace(settings, regimes=choose_regimes(args.protocol))
@@ -150,11 +178,11 @@ def settings_of(args: argparse.Namespace) -> Settings:
     if args.rounds is not None:
         settings = replace(settings, rounds=args.rounds)
     if settings.rounds < 1:
-        raise ReproduceError(f"the number of rounds must be at least 1, not {settings.rounds}")
+        raise InputError(f"the number of rounds must be at least 1, not {settings.rounds}")
     if min(settings.clients) < 2:
-        raise ReproduceError(f"a federation has at least 2 clients, not {min(settings.clients)}")
+        raise InputError(f"a federation has at least 2 clients, not {min(settings.clients)}")
     if min(settings.seeds) < 0:
-        raise ReproduceError(f"a seed must be at least 0, not {min(settings.seeds)}")
+        raise InputError(f"a seed must be at least 0, not {min(settings.seeds)}")
     return settings
 
 
@@ -163,13 +191,13 @@ def load(args: argparse.Namespace) -> list[tuple[str, Dataset | FeatureSet]]:
     named: list[tuple[str, Dataset | FeatureSet]] = []
     if args.features is not None:
         if args.dataset is not None or args.data is not None:
-            raise DatasetNameError("--features stands alone; leave --dataset and --data out")
+            raise InputError("--features stands alone; leave --dataset and --data out")
         refuse_unused(args)
         named += [(Path(file).stem, read_features(file)) for file in args.features]
     elif args.dataset is not None or args.data is not None:
         names, paths = args.dataset or [None] * len(args.data), args.data or [None] * len(args.dataset)
         if len(names) != len(paths):
-            raise DatasetNameError(
+            raise InputError(
                 f"{len(names)} names after --dataset, {len(paths)} paths after --data; give one path for each name"
             )
         for name, path in zip(names, paths, strict=True):
@@ -178,11 +206,11 @@ def load(args: argparse.Namespace) -> list[tuple[str, Dataset | FeatureSet]]:
     elif args.quick:
         named.append(("sketches", load_images(argparse.Namespace(**{**vars(args), "dataset": "sketches"}))))
     else:
-        raise DatasetNameError(
+        raise InputError(
             "no data given; choose one of --dataset NAME, --data PATH and --features FILE, or --quick for the sketches"
         )
     if len({name for name, _ in named}) < len(named):
-        raise DatasetNameError("two data sets have the same name; rename one of the files")
+        raise InputError("two data sets have the same name; rename one of the files")
     return [(name, subset(rows)) for name, rows in named] if args.quick else named
 
 
@@ -203,29 +231,8 @@ def source_of(
     return replace(source, lift=plan)
 
 
-class Progress:
-    """Which cell of how many, and the time left; on a terminal one line that is written over."""
-
-    def __init__(self) -> None:
-        self._width = 0
-
-    def __call__(self, cell: Cell, number: int, total: int, inside: tuple[int, int] | None, left: float | None) -> None:
-        """Show where the work is; in a log, a line when a cell begins."""
-        time = "" if left is None else f"  {duration(left)} left"
-        if not sys.stderr.isatty():
-            if inside is None:
-                print(f"cell {number} of {total}  {cell.label}{time}", file=sys.stderr, flush=True)
-            return
-        part = "" if inside is None else f"  {inside[0]}/{inside[1]}"
-        line = f"cell {number} of {total}  {cell.label}{part}{time}"[:118]
-        print(f"\r{line:<{self._width}}", end="", file=sys.stderr, flush=True)
-        self._width = len(line)
-
-
 def show_table(table: Table) -> None:
     """The table in the terminal: means alone, the paper's in parentheses, no wider than a terminal."""
-    if sys.stderr.isatty():
-        print(file=sys.stderr)
     for title, heads, rows in narrow(table):
         print_table(heads, rows, title)
     print("* best, ' second; notes in the files")

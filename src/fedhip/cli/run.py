@@ -20,25 +20,29 @@ from fedhip.cli.common.options import (
     add_rows,
     divide,
     extract_features,
+    listed_names,
     load_rows,
+    names_table,
     refuse_unused,
 )
-from fedhip.cli.common.progress import show_clients
-from fedhip.core.exact.columns import Columns
+from fedhip.cli.common.progress import show_progress
 from fedhip.core.solvers import require_alpha, require_beta
 from fedhip.data import Dataset
+from fedhip.data.tables import TableRows
+from fedhip.data.tables.report import summary
+from fedhip.errors import InputError
 from fedhip.features import resolve_device
 from fedhip.features.cache import note_run
 from fedhip.heads import HEADS, Ridge
 from fedhip.heads.model import RIDGE
 from fedhip.heads.options import numbers_of
-from fedhip.heads.recommendation import AUTO, in_words
+from fedhip.heads.recommendation import AUTO, describe
 from fedhip.methods import METHODS
 from fedhip.runs import require_place
 from fedhip.runs.config import read_config
 from fedhip.runs.folder import head_of
 from fedhip.runs.results import metrics_in_words, title_of
-from fedhip.runs.run import RoundSettings, methods_named, run_round
+from fedhip.runs.run import Described, RoundSettings, columns_given, methods_named, run_round
 from fedhip.simulation.driver import MAJORITY, RIDGES
 from fedhip.simulation.options import RidgeOptions
 from fedhip.utils.text import json_text, readable
@@ -83,7 +87,7 @@ def register(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) ->
         help="the ridge has an intercept, which is not penalised (default: yes; the paper's has none)",
     )  # fmt: skip
     group.add_argument(
-        "--methods", type=lambda text: methods_named(_listed(text)), default=RIDGES, metavar="NAME,…",
+        "--methods", type=lambda text: methods_named(listed_names(text)), default=RIDGES, metavar="NAME,…",
         help=f"any of {', '.join((*METHODS, MAJORITY))}, or all (default: {','.join(RIDGES)})",
     )  # fmt: skip
     group.add_argument(
@@ -93,7 +97,7 @@ def register(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) ->
         "named or not",
     )  # fmt: skip
     group.add_argument(
-        "--head-options", type=_listed, metavar="NAME=NUMBER,…",
+        "--head-options", type=listed_names, metavar="NAME=NUMBER,…",
         help="options of the head's method, such as shrinkage=0.1 (lda), penalty=50,gradient_rounds=20 (logistic)",
     )  # fmt: skip
     group.add_argument(
@@ -115,7 +119,8 @@ def register(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) ->
     )  # fmt: skip
     group.add_argument(
         "--columns", type=Path, metavar="FILE",
-        help="units of the features' columns from a JSON file, such as another run's details.json (default: as the "
+        help="of a table: what its columns hold, from columns.toml (fedhip describe drafts it; default: as they seem); "
+        "else the units of the features' columns from a JSON file, such as another run's details.json (default: as the "
         "training rows ask for)",
     )  # fmt: skip
     group.add_argument(
@@ -159,6 +164,9 @@ def options_from(path: Path, parser: argparse.ArgumentParser) -> list[str]:
 def run(args: argparse.Namespace) -> int:
     """Load, divide, extract, run the round, write, print."""
     refuse_unused(args)
+    described, units = columns_given(args.columns)
+    if described is not None and not names_table(args):
+        raise InputError(f"{args.columns} describes a table, and none is given; name one with --data FILE.csv")
     settings = RoundSettings(
         alpha=args.alpha,
         beta=args.beta,
@@ -171,7 +179,7 @@ def run(args: argparse.Namespace) -> int:
             args.intercept,
             args.balance is True,
             args.fraction_bits,
-            None if args.columns is None else Columns.from_file(args.columns),
+            units,
         ),
         keep_statistics=args.statistics,
         head=args.head or RIDGE,
@@ -191,8 +199,14 @@ def run(args: argparse.Namespace) -> int:
     device = resolve_device(args.device)
     begin = time.perf_counter()
     kept: list[Path] = []
-    backbone, features = extract_features(args, data, kept) if isinstance(data, Dataset) else (None, data)
-    made_by = "given features" if backbone is None else str(backbone)
+    backbone, table = None, None
+    if isinstance(data, Dataset):
+        backbone, features = extract_features(args, data, kept)
+    elif isinstance(data, TableRows):
+        features, table = Described.divided(data, partition)
+    else:
+        features = data
+    made_by = str(backbone) if backbone is not None else "given features" if table is None else "a table"
     made_by += f", {features.features.shape[1]} wide"
     if settings.lift is not None:
         plan = settings.lift.plan(features.features.shape[1], features.num_classes)
@@ -208,10 +222,11 @@ def run(args: argparse.Namespace) -> int:
         config=configuration(args, None if backbone is None else backbone.precision),
         images=data if isinstance(data, Dataset) else None,
         backbone=backbone,
+        table=table,
         seconds={"features": time.perf_counter() - begin},
         device=device,
         force=args.force,
-        report=show_clients,
+        report=show_progress,
     )
     if kept:
         note_run(kept, folder.ledger.run, folder.path)
@@ -219,6 +234,8 @@ def run(args: argparse.Namespace) -> int:
         print(json_text(folder.results, indent=1))
     else:
         print_results(folder.results)
+        if table is not None:
+            print(f"columns: {summary(table.description, table.report)}; see {out / 'columns.toml'}")
         print(f"{len(folder.clients):,} models in {out / 'models'}; the report: {out / 'report.html'}")
     return 0
 
@@ -267,25 +284,29 @@ def print_results(results: dict[str, Any]) -> None:
         settings = "; ".join(f"{name} {value:.3g}" for name, value in results["settings"].items())
         own = sum(alpha > 0 for alpha in alphas)
         print(f"models: {title_of(head.method)}; {settings}; {own} of {len(alphas)} clients with α > 0")
-    elif alphas and (loo := results["leave_one_out"]):
+    elif alphas:
         low, middle, high = (f"{value:.3g}" for value in (min(alphas), np.median(alphas), max(alphas)))
         print(f"β = {results['beta']:.3g}; α from {low} to {high}, median {middle}")
+    if alphas and (loo := results["leave_one_out"]):
         common = f"; {loo['accuracy'][0]:.1%} with the global model" if loo["accuracy"] else ""
-        expected = "to be expected by leave-one-out, α and β chosen without the row"
-        if results["config"].get("prior") == "client":
-            expected = "by leave-one-out, without the priors, on rows that α was chosen on too"
-        print(f"{expected}: {loo['chosen']:.1%}{common}")
+        print(f"to be expected by leave-one-out{_chosen_without(results)}: {loo['chosen']:.1%}{common}")
     if recommendation := results.get("recommendation"):
-        print(in_words(recommendation))
+        print(describe(recommendation))
     print("; ".join(f"{phase}: {seconds:.1f} s" for phase, seconds in results["seconds"].items()))
+
+
+def _chosen_without(results: dict[str, Any]) -> str:
+    """What was chosen on rows, and for each row without it."""
+    config, head = results["config"], head_of(results)
+    chosen = ["α"] if config["alpha"] == "loo" or not any(option.name == "alpha" for option in head.options) else []
+    chosen += ["β"] if head is Ridge and config["beta"] == "auto" else []
+    chosen += ["prior"] if config.get("prior") == "client" else []
+    words = f"{', '.join(chosen[:-1])} and {chosen[-1]}" if len(chosen) > 1 else "".join(chosen)
+    return f", {words} chosen without the row" if chosen else ""
 
 
 def _megabytes(number: int) -> str:
     return "–" if number == 0 else f"{number / 1e6:.1f} MB"
-
-
-def _listed(text: str) -> list[str]:
-    return [part.strip() for part in text.split(",") if part.strip()]
 
 
 def _number_or(words: tuple[str, ...], check: Callable[[float], float]) -> Callable[[str], float | str]:

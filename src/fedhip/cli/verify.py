@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
-from fedhip.cli.common.progress import show_clients
+from fedhip.cli.common.progress import show_progress
 from fedhip.runs import Run, verify
 from fedhip.utils.text import json_text
 
@@ -28,7 +28,7 @@ def register(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) ->
 
 def run(args: argparse.Namespace) -> int:
     """Check, print."""
-    checks = verify(Run.open(args.run), args.receipt, report=show_clients)
+    checks = verify(Run.open(args.run), args.receipt, report=show_progress)
     wrong = [check for check in checks if check.problem is not None]
     if args.json:
         print(json_text([{"check": c.what, "problem": c.problem} for c in checks], indent=1))

@@ -7,9 +7,9 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from fedhip.core.errors import DimensionError
 from fedhip.core.rows import ArrayLike
 from fedhip.core.standardization import Standardization
+from fedhip.errors import InputError
 
 
 @dataclass(frozen=True)
@@ -40,7 +40,7 @@ class AffineModel:
         """(n, d) for features (n, m)."""
         F = torch.as_tensor(features).to(self.weights)
         if F.ndim != 2 or F.shape[1] != len(self.weights):
-            raise DimensionError(
+            raise InputError(
                 f"features have shape {tuple(F.shape)}; this model takes rows that are {len(self.weights)} wide"
             )
         return F @ self.weights + self.bias

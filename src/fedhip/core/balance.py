@@ -15,15 +15,15 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from fedhip.core.errors import EmptyClientError
 from fedhip.core.statistics import Statistics
+from fedhip.errors import InputError
 
 
 def class_weights(counts: Tensor) -> Tensor:
     """w_c (d,) float64 of summed counts n_c (d,)."""
     n = counts.to(torch.float64)
     if not bool(n.any()):
-        raise EmptyClientError("the sum holds no rows; add at least one client's counts")
+        raise InputError("the sum holds no rows; add at least one client's counts")
     return torch.where(n > 0, n.sum() / ((n > 0).sum() * n.clamp(min=1.0)), 1.0)
 
 

@@ -33,7 +33,8 @@ alike: the federation's. A class that the client alone has keeps its mean, for i
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from copy import copy
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Literal
 
@@ -41,15 +42,11 @@ import torch
 from torch import Tensor
 
 from fedhip.core.affine import AffineModel
-from fedhip.core.errors import EmptyClientError, FedHiPError
 from fedhip.core.ridge.personalization import client_rows
 from fedhip.core.rows import ArrayLike
 from fedhip.core.solvers import rank_tolerance
 from fedhip.core.statistics import Statistics
-
-
-class ShrinkageError(FedHiPError, ValueError):
-    """The shrinkage is not from 0 to 1, or too small for a covariance that is singular."""
+from fedhip.errors import InputError
 
 
 def oas_shrinkage(trace: Tensor, trace_of_square: Tensor, rows: Tensor, width: int) -> Tensor:
@@ -88,7 +85,7 @@ class Discriminant:
 
     def __init__(self, total: Statistics, shrinkage: float | Literal["oas"] = "oas") -> None:
         if total.num_samples == 0:
-            raise EmptyClientError("the sum holds no rows; add at least one client's statistics")
+            raise InputError("the sum holds no rows; add at least one client's statistics")
         self.total = total
         self._counts = n = total.counts.to(torch.float64)
         self._means = total.cross / n.clamp(min=1.0)
@@ -167,7 +164,7 @@ class Discriminant:
         F, Y = client_rows(self.total, features, labels, client)
         return PersonalDiscriminant(self, self._rows(F, Y))
 
-    def own_model(self, own: Statistics) -> AffineModel:
+    def personal_affine(self, own: Statistics) -> AffineModel:
         """The model with the client's means, from its statistics (see `Standardization`) instead of its rows."""
         n = own.counts.to(torch.float64)
         sums = self._V.mT @ own.cross - self._rotated * n
@@ -183,10 +180,10 @@ class Discriminant:
             rows = self._counts.sum() - (self._counts > 0.0).sum()
             return float(oas_shrinkage(self._values.sum(), self._values.square().sum(), rows, len(self._values)))
         if not 0.0 <= float(shrinkage) <= 1.0:
-            raise ShrinkageError(f"shrinkage is {shrinkage!r}; give a number from 0 to 1, or 'oas'")
+            raise InputError(f"shrinkage is {shrinkage!r}; give a number from 0 to 1, or 'oas'")
         if shrinkage == 0.0 and bool((self._values == 0.0).any()):
             rank = int((self._values > 0.0).sum())
-            raise ShrinkageError(
+            raise InputError(
                 f"the covariance within classes has rank {rank} of {len(self._values)}; give a shrinkage above 0"
             )
         return float(shrinkage)
@@ -223,14 +220,14 @@ class Discriminant:
         bias = (n / n.sum()).log() - (rotated_means * whitened).sum(dim=0) / 2
         return AffineModel(self._V @ whitened, bias)
 
-    def _rows(self, F: Tensor, Y: Tensor) -> _Rows:
+    def _rows(self, F: Tensor, Y: Tensor) -> _RotatedRows:
         labels = Y.argmax(dim=1)
         X = F @ self._V
-        return _Rows(X, labels, X - self._rotated.mT[labels], Y.sum(dim=0))
+        return _RotatedRows(X, labels, X - self._rotated.mT[labels], Y.sum(dim=0))
 
 
 @dataclass(frozen=True)
-class _Rows:
+class _RotatedRows:
     """A client's rows in the basis V: X (N_k, m), their residuals U = X − μ_y, and its rows of each class (d,)."""
 
     X: Tensor
@@ -242,6 +239,10 @@ class _Rows:
     def sums(self) -> Tensor:
         """Of the residuals, by class (d, m)."""
         return torch.zeros((len(self.counts), self.X.shape[1])).to(self.X).index_add_(0, self.labels, self.U)
+
+    def some(self, at: Tensor) -> _RotatedRows:
+        """Those of the rows `at` (N_k,) bool; the counts are still the client's."""
+        return _RotatedRows(self.X[at], self.labels[at], self.U[at], self.counts)
 
     def left_out(self, of: Discriminant, personal: _Weights | None) -> Tensor:
         """Scores (N_k, d) of each row without itself."""
@@ -296,17 +297,17 @@ class _LeftOut:
     v: Tensor
 
     @classmethod
-    def of(cls, rows: _Rows, rest: Tensor) -> _LeftOut:
+    def of(cls, rows: _RotatedRows, rest: Tensor) -> _LeftOut:
         left = (rows.counts[rows.labels] - 1.0)[:, None]
         gone = 1.0 - left / rest[:, None]
         return cls(left, gone, left * gone)
 
-    def shift_per_sum(self, rows: _Rows, personal: _Weights) -> Tensor:
+    def shift_per_sum(self, rows: _RotatedRows, personal: _Weights) -> Tensor:
         """w₀/V without each row (N_k,)."""
         v, own, left = personal.v, personal.v[rows.labels], self.v[:, 0]
         return personal.shift_per_sum(v.sum() - own + left, v.square().sum() - own.square() + left.square())
 
-    def own_means(self, rows: _Rows, personal: _Weights) -> Tensor:
+    def own_means(self, rows: _RotatedRows, personal: _Weights) -> Tensor:
         """What the client adds to the mean of the row's own class, without the row (N_k, m)."""
         c, w, gone = rows.labels, personal.class_weights(self.v), self.gone * rows.U
         sums = rows.counts[c][:, None] * personal.class_means.mT[c] - gone
@@ -369,7 +370,7 @@ class _Weights:
 class PersonalDiscriminant:
     """The federation's covariance with the client's means; see `Discriminant.personal`."""
 
-    def __init__(self, federation: Discriminant, rows: _Rows) -> None:
+    def __init__(self, federation: Discriminant, rows: _RotatedRows) -> None:
         self._federation, self._rows = federation, rows
         self._weights = _Weights.of(rows.sums, rows.counts, federation._counts, federation._scaled)
 
@@ -400,3 +401,31 @@ class PersonalDiscriminant:
         that the row is alone in, in the whole federation, has the score −∞.
         """
         return self._rows.left_out(self._federation, self._weights)
+
+    def fold_scores(self, fold: Tensor) -> Tensor:
+        """The same with variances that know nothing of a row's fold (N_k,) either.
+
+        With few rows the variances follow chance, and what a row gives to them speaks for the row itself.
+        """
+        scores = torch.empty((len(fold), len(self._rows.counts))).to(self._rows.X)
+        for number in set(fold.tolist()):
+            at = fold == number
+            others = self.without(at)._weights
+            own = replace(self._weights, shift_variance=others.shift_variance, class_variance=others.class_variance)
+            scores[at] = self._rows.some(at).left_out(self._federation, own)
+        return scores
+
+    def without(self, gone: Tensor) -> PersonalDiscriminant:
+        """As if there had never been the rows `gone` (N_k,) bool; but for the covariance, which stays."""
+        federation, inside = copy(self._federation), self._rows.some(gone)
+        federation.__dict__.pop("model", None)
+        lost = torch.bincount(inside.labels, minlength=len(inside.counts)).to(inside.counts)
+        federation._counts = self._federation._counts - lost
+        federation._rotated = self._federation._rotated - inside.sums.mT / federation._counts.clamp(min=1.0)
+        X, labels = self._rows.X[~gone], self._rows.labels[~gone]
+        rows = _RotatedRows(X, labels, X - federation._rotated.mT[labels], self._rows.counts - lost)
+        return PersonalDiscriminant(federation, rows)
+
+    def common_scores(self) -> Tensor:
+        """`loo_scores` by the federation's means."""
+        return self._rows.left_out(self._federation, None)

@@ -22,8 +22,8 @@ from types import MappingProxyType
 import numpy as np
 from numpy.typing import NDArray
 
-from fedhip.core.errors import MetricsError
 from fedhip.core.intervals import CALIBRATION, ERROR, EXPLAINED, SHARE, Estimate, Measure, Scale, estimate
+from fedhip.errors import InputError
 
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
@@ -110,7 +110,7 @@ def regression_metrics(
     """R², RMSE and MAE of targets (n,) or (n, t), which count alike; None where the rows give none."""
     y, f = (np.asarray(part, np.float64).reshape(len(part), -1) for part in (targets, predicted))
     if y.shape != f.shape:
-        raise MetricsError(f"targets have shape {y.shape}, and predictions {f.shape}; give one for each")
+        raise InputError(f"targets have shape {y.shape}, and predictions {f.shape}; give one for each")
     _require_numbers(f, "predictions")
     w = _weights(weights, len(y))
     y, f, w, groups = y[w > 0], f[w > 0], w[w > 0], None if groups is None else groups[w > 0]
@@ -291,12 +291,12 @@ def _mean_over_classes(values: Floats, influence: Floats, rows: Ints, spread: fl
 
 def _weights(weights: Floats | None, rows: int) -> Floats:
     if rows == 0:
-        raise MetricsError("there are no rows to measure on; give at least one")
+        raise InputError("there are no rows to measure on; give at least one")
     if weights is None:
         return np.ones(rows)
     w = np.asarray(weights, np.float64)
     if w.shape != (rows,) or not np.isfinite(w).all() or (w < 0.0).any() or not w.any():
-        raise MetricsError(f"weights must be {rows} numbers of at least 0, and not all 0; the shape is {w.shape}")
+        raise InputError(f"weights must be {rows} numbers of at least 0, and not all 0; the shape is {w.shape}")
     return w
 
 
@@ -304,4 +304,4 @@ def _require_numbers(values: Floats, what: str, *, infinite: bool = False) -> No
     wrong = np.isnan(values) | (values == np.inf) if infinite else ~np.isfinite(values)
     if wrong.any():
         row = int(np.argwhere(wrong)[0][0])
-        raise MetricsError(f"{what} of row {row} are not numbers; the model that gave them has none to test with")
+        raise InputError(f"{what} of row {row} are not numbers; the model that gave them has none to test with")

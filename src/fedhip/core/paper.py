@@ -17,9 +17,9 @@ from collections.abc import Iterable, Iterator
 import torch
 from torch import Tensor
 
-from fedhip.core.errors import DimensionError, EmptyClientError, LabelsError
 from fedhip.core.rows import ArrayLike, Rows
 from fedhip.core.solvers import cholesky_if_regular, pseudo_inverse, require_alpha, require_beta
+from fedhip.errors import InputError
 
 
 def local_training(F: ArrayLike, Y: ArrayLike, beta: float) -> tuple[Tensor, Tensor]:
@@ -48,7 +48,7 @@ def aggregation_steps(clients: Iterable[tuple[Tensor, Tensor]], beta: float) -> 
         if S is None or M is None:
             S, M = torch.zeros_like(C), torch.zeros_like(L)
         if C.shape != S.shape or L.shape != M.shape:
-            raise DimensionError(
+            raise InputError(
                 f"client {k} sent C {tuple(C.shape)} and L {tuple(L.shape)}; "
                 f"those before it {tuple(S.shape)} and {tuple(M.shape)}"
             )
@@ -63,7 +63,7 @@ def aggregate(clients: Iterable[tuple[Tensor, Tensor]], beta: float) -> tuple[Te
     """Phase 2, eqs. 9-12: S_K, M_K and Ĝ_K by the paper's recursion over (C_k, L_k)."""
     last = deque(aggregation_steps(clients, beta), maxlen=1)
     if not last:
-        raise EmptyClientError("no client took part, so there is nothing to aggregate")
+        raise InputError("no client took part, so there is nothing to aggregate")
     return last[0]
 
 
@@ -77,7 +77,7 @@ def personalize(
     F, Y = _matrices(F, Y)
     alpha, beta = require_alpha(alpha), require_beta(beta)
     if S.shape != (F.shape[1], F.shape[1]) or M.shape != (F.shape[1], Y.shape[1]):
-        raise DimensionError(
+        raise InputError(
             f"F {tuple(F.shape)} and Y {tuple(Y.shape)} do not fit S {tuple(S.shape)} and M {tuple(M.shape)}"
         )
     C_tilde = alpha * F.mT @ F + beta * _identity(F)  # eq. 13
@@ -102,10 +102,10 @@ def _matrices(F: ArrayLike, Y: ArrayLike) -> tuple[Tensor, Tensor]:
     try:
         one_hot = torch.as_tensor(Y).to(torch.float64)
     except (TypeError, ValueError) as error:
-        raise LabelsError(f"Y is not a table of numbers ({error}); give one-hot rows") from None
+        raise InputError(f"Y is not a table of numbers ({error}); give one-hot rows") from None
     if one_hot.ndim != 2 or not torch.equal(one_hot, (one_hot == 1).to(one_hot.dtype)):
-        raise LabelsError(f"Y has shape {tuple(one_hot.shape)}; give one-hot rows of zeros and a single one")
+        raise InputError(f"Y has shape {tuple(one_hot.shape)}; give one-hot rows of zeros and a single one")
     if not bool((one_hot.sum(dim=1) == 1).all()):
-        raise LabelsError("Y has a row without exactly one 1; give one-hot rows")
+        raise InputError("Y has a row without exactly one 1; give one-hot rows")
     rows = Rows.checked(F, one_hot.argmax(dim=1), int(one_hot.shape[1]))
     return rows.matrices()

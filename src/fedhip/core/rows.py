@@ -16,7 +16,7 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from fedhip.core.errors import EmptyClientError, FeaturesError, LabelsError
+from fedhip.errors import InputError
 
 #: What the library accepts as features or labels: numpy, torch, nested lists, or anything that has `shape` and
 #: `dtype` and can be sliced by rows (h5py, zarr).
@@ -46,9 +46,9 @@ class Rows:
         """Check shapes, types and labels; the features' values are checked as they are read."""
         who = f"client {client!r}: " if client is not None else ""
         if isinstance(num_classes, bool) or not isinstance(num_classes, Integral) or num_classes < 1:
-            raise LabelsError(f"{who}num_classes is {num_classes!r}; give a whole number of at least 1")
+            raise InputError(f"{who}num_classes is {num_classes!r}; give a whole number of at least 1")
         if block_rows is not None and (not isinstance(block_rows, Integral) or block_rows < 1):
-            raise FeaturesError(f"{who}block_rows is {block_rows!r}; give a whole number of at least 1")
+            raise InputError(f"{who}block_rows is {block_rows!r}; give a whole number of at least 1")
         features = _sliceable(features, who)
         numbers = _class_numbers(labels, int(features.shape[0]), int(num_classes), who)
         return cls(features, numbers, int(num_classes), who)
@@ -82,7 +82,7 @@ class Rows:
                 row, column = torch.nonzero(~torch.isfinite(F))[0].tolist()
                 bad = int((~torch.isfinite(F[:, column])).sum())
                 remedy = "repair or drop such rows" if bad < len(F) or len(F) == 1 else "drop or repair the column"
-                raise FeaturesError(
+                raise InputError(
                     f"{self.who}the feature in row {start + row}, column {column} is {float(F[row, column])}, as in "
                     f"{bad} of {len(F)} rows; features must be finite: {remedy}"
                     if bad > 1
@@ -114,31 +114,29 @@ def _sliceable(features: Any, who: str) -> Any:
     """Features as something with `shape` and `dtype` that can be sliced by rows."""
     if isinstance(features, Tensor):
         if features.is_complex():
-            raise FeaturesError(f"{who}features are {features.dtype}; give real numbers")
+            raise InputError(f"{who}features are {features.dtype}; give real numbers")
         if features.layout != torch.strided:
-            raise FeaturesError(f"{who}features are a {features.layout} tensor; call .to_dense() first")
+            raise InputError(f"{who}features are a {features.layout} tensor; call .to_dense() first")
     else:
         if hasattr(features, "toarray"):  # scipy's sparse matrices
-            raise FeaturesError(f"{who}features are a sparse {type(features).__name__}; call .toarray() first")
+            raise InputError(f"{who}features are a sparse {type(features).__name__}; call .toarray() first")
         if np.ma.is_masked(features):
-            raise FeaturesError(f"{who}features have masked entries; fill them or drop their rows")
+            raise InputError(f"{who}features have masked entries; fill them or drop their rows")
         if not (hasattr(features, "shape") and hasattr(features, "dtype")):
             try:
                 features = np.asarray(features)
             except ValueError as error:
-                raise FeaturesError(f"{who}features are not a rectangular array: {error}") from None
+                raise InputError(f"{who}features are not a rectangular array: {error}") from None
         dtype = np.dtype(features.dtype)
         # ml_dtypes' bfloat16 is of numpy's kind "V", and converts.
         if dtype.kind not in "fiub" and dtype.name != "bfloat16":
-            raise FeaturesError(f"{who}features have dtype {dtype}; give real numbers")
+            raise InputError(f"{who}features have dtype {dtype}; give real numbers")
     if features.shape and features.shape[0] == 0:
-        raise EmptyClientError(f"{who}there are no rows; leave a client without data out of the round")
+        raise InputError(f"{who}there are no rows; leave a client without data out of the round")
     if len(features.shape) != 2:
-        raise FeaturesError(
-            f"{who}features have shape {tuple(features.shape)}; give a table with a row for each sample"
-        )
+        raise InputError(f"{who}features have shape {tuple(features.shape)}; give a table with a row for each sample")
     if features.shape[1] == 0:
-        raise FeaturesError(f"{who}features have no columns (shape {tuple(features.shape)})")
+        raise InputError(f"{who}features have no columns (shape {tuple(features.shape)})")
     return features
 
 
@@ -150,17 +148,17 @@ def _class_numbers(labels: ArrayLike, num_rows: int, num_classes: int, who: str)
     try:
         values: npt.NDArray[Any] = np.asarray(labels)
     except ValueError as error:
-        raise LabelsError(f"{who}labels are not a list of class numbers: {error}") from None
+        raise InputError(f"{who}labels are not a list of class numbers: {error}") from None
     if np.ma.is_masked(labels):
-        raise LabelsError(f"{who}labels have masked entries; drop rows without a label")
+        raise InputError(f"{who}labels have masked entries; drop rows without a label")
     if values.dtype.kind not in "fiub":
-        raise LabelsError(
+        raise InputError(
             f"{who}labels have dtype {values.dtype}; give class numbers from 0 to {num_classes - 1} "
             "(numpy.unique(labels, return_inverse=True) makes them)"
         )
     if values.shape != (num_rows,):
         hint = "; one-hot rows become class numbers with .argmax(1)" if values.ndim == 2 else ""
-        raise LabelsError(
+        raise InputError(
             f"{who}labels have shape {values.shape} for {num_rows} rows; give one class number for each{hint}"
         )
     if values.dtype.kind == "f":
@@ -172,6 +170,6 @@ def _class_numbers(labels: ArrayLike, num_rows: int, num_classes: int, who: str)
 def _refuse(bad: npt.NDArray[np.bool_], values: npt.NDArray[Any], what: str, d: int, who: str) -> None:
     if bad.any():
         row = int(bad.argmax())
-        raise LabelsError(
+        raise InputError(
             f"{who}the label {values[row]} in row {row} {what}; class numbers go from 0 to {d - 1} (num_classes is {d})"
         )

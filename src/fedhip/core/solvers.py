@@ -21,7 +21,7 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
-from fedhip.core.errors import AlphaError, BetaError, SingularSystemWarning
+from fedhip.errors import InputError, NumericalWarning
 
 _EPS = torch.finfo(torch.float64).eps
 
@@ -107,7 +107,7 @@ def factorize(H: Matrix, beta: Tensor | float = 0.0) -> Factor:
             if math.isfinite(smallest) and helpful > _SMALL * smallest
             else ""
         ),
-        SingularSystemWarning,
+        NumericalWarning,
         stacklevel=3,
     )
     return factor
@@ -224,14 +224,14 @@ def _rounded_up(beta: float) -> float:
 def require_beta(beta: float) -> float:
     """β as a float, if it is one that makes sense."""
     if not _is_finite_number(beta) or beta < 0:
-        raise BetaError(f"beta is {beta!r}; give a finite number of at least 0 (0 means no regularization)")
+        raise InputError(f"beta is {beta!r}; give a finite number of at least 0 (0 means no regularization)")
     return float(beta)
 
 
 def require_alpha(alpha: float) -> float:
     """α as a float, if it is one that makes sense."""
     if not _is_finite_number(alpha) or alpha < 0:
-        raise AlphaError(f"alpha is {alpha!r}; give a finite number of at least 0 (0 is the global model)")
+        raise InputError(f"alpha is {alpha!r}; give a finite number of at least 0 (0 is the global model)")
     return float(alpha)
 
 

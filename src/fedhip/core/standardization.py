@@ -19,9 +19,9 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from fedhip.core.errors import DimensionError, EmptyClientError
 from fedhip.core.rows import ArrayLike
 from fedhip.core.statistics import Statistics, mirror_upper
+from fedhip.errors import InputError
 
 _ROWS_AT_ONCE = 256
 
@@ -62,7 +62,7 @@ class Standardization:
     ) -> Standardization:
         """The same from Σ x and Σ x² over N rows (m,), which do not tell of copies."""
         if N == 0:
-            raise EmptyClientError("the sum holds no rows; add at least one client's statistics")
+            raise InputError("the sum holds no rows; add at least one client's statistics")
         mean, second = sums / N, squares / N
         variance = second - mean.square()
         # Rows that are weighted by class and then rounded make one value another in each class, within half a step. As
@@ -128,7 +128,7 @@ class Standardization:
 
     def _require_width(self, width: int) -> None:
         if width != len(self.mean):
-            raise DimensionError(f"features are {width} wide, the standardization {len(self.mean)}")
+            raise InputError(f"features are {width} wide, the standardization {len(self.mean)}")
 
 
 def _copies(gram: Tensor, N: float, of: Standardization, step: float) -> Tensor:

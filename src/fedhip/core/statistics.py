@@ -17,9 +17,9 @@ from typing import Any, ClassVar, Self
 import torch
 from torch import Tensor
 
-from fedhip.core.errors import DimensionError, FeaturesError, FileFormatError, NotInTotalError, StatisticsError
 from fedhip.core.rows import ArrayLike, Rows, one_hot
 from fedhip.core.tensor_file import TensorFile, require_digest
+from fedhip.errors import FileError, InputError, StatisticsError
 
 #: `==` allows for the rounding of float64 sums: a difference of this part of the largest entry.
 SUM_TOLERANCE = 1e-9
@@ -76,7 +76,7 @@ class AdditiveStatistics:
     @classmethod
     def _digest_of(cls, packed: Tensor, cross: Tensor, counts: Tensor) -> str:
         if cross.ndim != 2:
-            raise DimensionError(f"cross has shape {tuple(cross.shape)}; it must be (m, d)")
+            raise InputError(f"cross has shape {tuple(cross.shape)}; it must be (m, d)")
         sha = hashlib.sha256(f"{cls._kind} m={cross.shape[0]} d={cross.shape[1]}\n".encode())
         for values in (packed, cross, counts):
             if values.is_floating_point():
@@ -96,23 +96,23 @@ class AdditiveStatistics:
         return self if other == 0 else NotImplemented
 
     def require_same_shape(self, other: AdditiveStatistics, who: str = "") -> None:
-        """Raise `DimensionError` unless the two can be added."""
+        """Raise `InputError` unless the two can be added."""
         for what, mine, theirs in (
             ("features", self.num_features, other.num_features),
             ("classes", self.num_classes, other.num_classes),
         ):
             if mine != theirs:
-                raise DimensionError(
+                raise InputError(
                     f"{who}statistics of {theirs} {what} do not fit those of {mine} {what}; "
                     "every client must use the same backbone and the same list of classes"
                 )
 
     def require_contains(self, counts: Tensor, who: str = "") -> None:
-        """Raise `NotInTotalError` unless there are at least these many rows of each class."""
+        """Raise `InputError` unless there are at least these many rows of each class."""
         missing = (counts.to(self.counts.device) > self.counts).nonzero()
         if len(missing):
             c = int(missing[0])
-            raise NotInTotalError(
+            raise InputError(
                 f"{who}the client has {int(counts[c])} rows of class {c} and the sum only {int(self.counts[c])}: "
                 "these rows are not in the sum; add the client's statistics first"
             )
@@ -148,12 +148,12 @@ class Statistics(AdditiveStatistics):
         counts = torch.as_tensor(self.counts)
         shaped = gram.ndim == cross.ndim == 2 and counts.ndim == 1 and gram.shape[0] == gram.shape[1]
         if not shaped or 0 in (*gram.shape, *cross.shape):
-            raise DimensionError(
+            raise InputError(
                 f"gram {tuple(gram.shape)}, cross {tuple(cross.shape)} and counts {tuple(counts.shape)} "
                 "must have shapes (m, m), (m, d) and (d,)"
             )
         if cross.shape != (gram.shape[0], counts.shape[0]):
-            raise DimensionError(
+            raise InputError(
                 f"cross has shape {tuple(cross.shape)}; gram and counts ask for {(gram.shape[0], counts.shape[0])}"
             )
         whole = counts.to(torch.int64)
@@ -201,7 +201,7 @@ class Statistics(AdditiveStatistics):
             add_upper_gram(gram, F)
             cross.addmm_(F.mT, one_hot(block_labels, d))
         if not bool(torch.isfinite(gram.diagonal()).all()):
-            raise FeaturesError(f"{rows.who}the squares of the features exceed float64; rescale the features")
+            raise InputError(f"{rows.who}the squares of the features exceed float64; rescale the features")
         counts = torch.bincount(rows.labels, minlength=d).to(rows.device)
         return cls._of(mirror_upper(gram), cross, counts)
 
@@ -321,8 +321,8 @@ class Statistics(AdditiveStatistics):
             require_digest(path, stored=metadata["digest"], computed=cls._digest_of(packed, cross, counts))
             statistics = cls(unpack(gram) if gram.ndim == 1 else gram, cross, counts)
             statistics.require_valid()
-        except DimensionError as error:
-            raise FileFormatError(f"{path}: {error}; write it again") from None
+        except InputError as error:
+            raise FileError(f"{path}: {error}; write it again") from None
         except StatisticsError as error:
             raise StatisticsError(f"{path}: {error}") from None
         return statistics
@@ -358,7 +358,7 @@ def mirror_upper(matrix: Tensor) -> Tensor:
 def pack(matrix: Tensor) -> Tensor:
     """The upper triangle of a symmetric (m, m) matrix, row by row: m(m + 1)/2 values."""
     if matrix.ndim != 2 or matrix.shape[0] != matrix.shape[1]:
-        raise DimensionError(f"gram has shape {tuple(matrix.shape)}; it must be (m, m), or its packed triangle")
+        raise InputError(f"gram has shape {tuple(matrix.shape)}; it must be (m, m), or its packed triangle")
     if matrix.device.type != "cpu":
         return matrix.reshape(-1)[_upper(len(matrix), matrix.device)]
     # Row by row, since the places of the values would take as much memory as they do; by numpy, whose calls are cheap.
@@ -375,7 +375,7 @@ def unpack(packed: Tensor) -> Tensor:
     """The symmetric matrix whose upper triangle was packed."""
     m = (int((8 * len(packed) + 1) ** 0.5) - 1) // 2
     if m * (m + 1) // 2 != len(packed):
-        raise DimensionError(f"{len(packed)} values are no packed triangle (m(m + 1)/2 values for some m)")
+        raise InputError(f"{len(packed)} values are no packed triangle (m(m + 1)/2 values for some m)")
     if packed.device.type != "cpu":
         matrix = torch.zeros((m, m), dtype=packed.dtype, device=packed.device)
         matrix.view(-1)[_upper(m, packed.device)] = packed

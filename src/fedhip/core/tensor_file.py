@@ -14,7 +14,7 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import save
 from torch import Tensor
 
-from fedhip.core.errors import FileAlteredError, FileFormatError, FileVersionError
+from fedhip.errors import FileError
 from fedhip.utils.files import write_private
 
 
@@ -47,7 +47,7 @@ class TensorFile:
     def read(self, path: str | PathLike[str]) -> tuple[dict[str, Tensor], dict[str, str]]:
         """Tensors and metadata, after the format and its version were recognised."""
         if Path(path).is_dir():
-            raise FileFormatError(f"{path} is a folder; give a {self.what} file")
+            raise FileError(f"{path} is a folder; give a {self.what} file")
         try:
             with safe_open(os.fspath(path), framework="pt") as file:
                 metadata = file.metadata() or {}
@@ -55,30 +55,30 @@ class TensorFile:
                 held = set(file.keys())
                 missing = self.dtypes.keys() - held
                 if missing:
-                    raise FileFormatError(f"{path} lacks {', '.join(sorted(missing))}; write it again")
+                    raise FileError(f"{path} lacks {', '.join(sorted(missing))}; write it again")
                 known = {**self.dtypes, **self.optional}
                 tensors = {name: file.get_tensor(name) for name in known if name in held}
         except SafetensorError as error:
-            raise FileFormatError(
+            raise FileError(
                 f"{path} is truncated or not a {self.what} file ({error}); copy or write it again"
             ) from None
         for name, tensor in tensors.items():
             if tensor.dtype != known[name]:
-                raise FileFormatError(f"{path} holds {name} as {tensor.dtype}, not {known[name]}; write it again")
+                raise FileError(f"{path} holds {name} as {tensor.dtype}, not {known[name]}; write it again")
         return tensors, metadata
 
     def _require_format(self, path: str | PathLike[str], metadata: Mapping[str, str]) -> None:
         if metadata.get("format") != self.format:
-            raise FileFormatError(f"{path} is a safetensors file, but not of fedhip {self.what}")
+            raise FileError(f"{path} is a safetensors file, but not of fedhip {self.what}")
         schema = metadata.get("schema", "")
         if not (schema.isdecimal() and len(schema) < 10 and int(schema) > 0):
-            raise FileFormatError(f"{path} names no schema version (it says {schema[:20]!r}); write it again")
+            raise FileError(f"{path} names no schema version (it says {schema[:20]!r}); write it again")
         if int(schema) > self.schema:
-            raise FileVersionError(
+            raise FileError(
                 f"{path} has schema version {schema}; this fedhip reads up to {self.schema}: upgrade fedhip"
             )
         if not metadata.get("digest"):
-            raise FileFormatError(f"{path} holds no digest, so nobody can say if it was altered; write it again")
+            raise FileError(f"{path} holds no digest, so nobody can say if it was altered; write it again")
 
 
 def _in_one_order(contents: bytes) -> bytes:
@@ -92,7 +92,7 @@ def _in_one_order(contents: bytes) -> bytes:
 def require_digest(path: str | PathLike[str], *, stored: str, computed: str) -> None:
     """Refuse a file whose values are not those that were written."""
     if stored != computed:
-        raise FileAlteredError(
+        raise FileError(
             f"{path} was altered after it was written (digest {computed[:12]}…, stored {stored[:12]}…); "
             "get a fresh copy from its writer"
         )

@@ -1,6 +1,7 @@
 """Data sets, feature files, and partitions of both among clients."""
 
 from fedhip.data.feature_files import FeatureSet, feature_set, read_features, write_features
+from fedhip.data.federations import FEDERATIONS, load_federation
 from fedhip.data.images.files import image_files, is_image_name
 from fedhip.data.images.window import Window
 from fedhip.data.partitions.manifest import load_partition, save_partition
@@ -21,6 +22,7 @@ from fedhip.data.sets.registry import DatasetInfo, list_datasets, load_dataset
 
 __all__ = [
     "DEFAULT_CLIENTS",
+    "FEDERATIONS",
     "Dataset",
     "DatasetInfo",
     "FeatureSet",
@@ -38,6 +40,7 @@ __all__ = [
     "list_datasets",
     "list_partitions",
     "load_dataset",
+    "load_federation",
     "load_partition",
     "make_partition",
     "read_features",

@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from safetensors import SafetensorError, safe_open
 
-from fedhip.data.errors import DataMissingError, FeatureFileError
+from fedhip.errors import DataMissingError, FileError, InputError
 
 Arrays = dict[str, NDArray[Any]]
 _KNOWN = {"features", "images", "labels", "clients", "split", "class_names"}
@@ -23,17 +23,17 @@ def read_arrays(path: Path) -> Arrays:
     if not path.is_file():
         raise DataMissingError(f"{path} is not there; check the path, or write the file first")
     if path.suffix not in (".npz", ".safetensors"):
-        raise FeatureFileError(f"{path}: a feature file ends in .npz or .safetensors, not '{path.suffix}'")
+        raise InputError(f"{path}: a feature file ends in .npz or .safetensors, not '{path.suffix}'")
     try:
         return _read_npz(path) if path.suffix == ".npz" else _read_safetensors(path)
-    except FeatureFileError:
+    except InputError:
         raise
     except _UNREADABLE as error:
-        raise FeatureFileError(
+        raise FileError(
             f"{path} cannot be read as {path.suffix} ({error}); it is truncated or of another kind: write it again"
         ) from error
     except MemoryError as error:
-        raise FeatureFileError(
+        raise InputError(
             f"{path} does not fit in memory ({error}); write it with fewer rows, or write it again if it is damaged"
         ) from error
 
@@ -42,7 +42,7 @@ def _read_npz(path: Path) -> Arrays:
     with path.open("rb") as stream:
         file = np.load(stream, allow_pickle=False)
         if not isinstance(file, np.lib.npyio.NpzFile) or file.zip is None:
-            raise FeatureFileError(f"{path} is a single array; save named arrays with numpy.savez")
+            raise InputError(f"{path} is a single array; save named arrays with numpy.savez")
         arrays: Arrays = {}
         for name in set(file.files) & _KNOWN:
             _check_size(path, file.zip, name)
@@ -53,7 +53,7 @@ def _read_npz(path: Path) -> Arrays:
                     raise
                 as_numbers = "features.toarray() of a sparse matrix, else numpy.asarray(features, dtype=float)"
                 repair = as_numbers if name == "features" else f"numpy.asarray({name}, dtype=str)"
-                raise FeatureFileError(f"{path}: '{name}' holds Python objects; save {repair}") from error
+                raise InputError(f"{path}: '{name}' holds Python objects; save {repair}") from error
         return arrays
 
 
@@ -77,7 +77,7 @@ def _check_size(path: Path, archive: zipfile.ZipFile, name: str) -> None:
         shape, _, dtype = readers[version](file)
         stored = member.file_size - file.tell()
     if not dtype.hasobject and math.prod(shape) * dtype.itemsize != stored:
-        raise FeatureFileError(
+        raise InputError(
             f"{path}: the header of '{name}' claims {dtype} of shape {shape}, but {stored:,} bytes follow; "
             "it is damaged: write it again"
         )
@@ -92,7 +92,7 @@ def _read_safetensors(path: Path) -> Arrays:
     if "client_names" in metadata and "clients" in arrays:
         names, indices = _names(path, metadata, "client_names"), arrays["clients"]
         if indices.dtype.kind not in "iu" or not np.isin(indices, np.arange(len(names))).all():
-            raise FeatureFileError(f"{path}: clients do not index the {len(names)} client_names")
+            raise InputError(f"{path}: clients do not index the {len(names)} client_names")
         arrays["clients"] = names[indices]
     return arrays
 
@@ -100,14 +100,14 @@ def _read_safetensors(path: Path) -> Arrays:
 def _names(path: Path, metadata: dict[str, str], key: str) -> NDArray[Any]:
     names = json.loads(metadata[key])
     if not isinstance(names, list) or not all(isinstance(name, str) for name in names):
-        raise FeatureFileError(f"{path}: '{key}' in the metadata must be a JSON list of strings")
+        raise InputError(f"{path}: '{key}' in the metadata must be a JSON list of strings")
     return np.array(names, dtype=np.str_)
 
 
 def named_labels(labels: NDArray[Any], class_names: NDArray[Any] | None) -> tuple[NDArray[np.int64], tuple[str, ...]]:
     """Labels as indices and what they index: the given names, or the sorted distinct labels themselves."""
     if labels.ndim != 1 or labels.dtype.kind not in "iuUS":
-        raise FeatureFileError(
+        raise InputError(
             f"labels are {labels.dtype} of shape {labels.shape}; give integers or strings, one for each row"
         )
     if class_names is None:
@@ -119,21 +119,21 @@ def named_labels(labels: NDArray[Any], class_names: NDArray[Any] | None) -> tupl
     labels = as_text(labels, "labels")
     unknown = sorted(set(labels.tolist()) - set(position))
     if unknown:
-        raise FeatureFileError(f"label {unknown[0]!r} is not among the {len(names)} class_names; add it")
+        raise InputError(f"label {unknown[0]!r} is not among the {len(names)} class_names; add it")
     return np.array([position[label] for label in labels.tolist()], dtype=np.int64), tuple(names)
 
 
 def as_text(values: NDArray[Any], name: str) -> NDArray[np.str_]:
     """Integers or strings as strings; bytes are read as UTF-8."""
     if values.ndim != 1 or values.dtype.kind not in "iuUS":
-        raise FeatureFileError(
+        raise InputError(
             f"{name} are {values.dtype} of shape {values.shape}; give integers or strings in one dimension"
         )
     if values.dtype.kind == "S":
         try:
             return np.char.decode(values, "utf-8")
         except UnicodeDecodeError as error:
-            raise FeatureFileError(f"{name} are not UTF-8 ({error}); save them as strings") from error
+            raise InputError(f"{name} are not UTF-8 ({error}); save them as strings") from error
     return values.astype(np.str_)
 
 

@@ -6,14 +6,12 @@ import logging
 import os
 import urllib.error
 import urllib.request
-from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
-from fedhip.data.errors import ChecksumError, DownloadError
+from fedhip.errors import DownloadError, FileError
 from fedhip.utils.files import sync_folder
-
-Report = Callable[[int, int], None]
+from fedhip.utils.progress import ReportProgress
 
 _log = logging.getLogger(__name__)
 _BLOCK = 1 << 20
@@ -27,7 +25,7 @@ def download(
     md5: str | None = None,
     attempts: int = 3,
     timeout: float = 30.0,
-    report: Report | None = None,
+    report: ReportProgress | None = None,
     remedy: str | None = None,
 ) -> Path:
     """Fetch `address` to `path` unless a file is there; a broken connection continues where it stopped.
@@ -35,8 +33,8 @@ def download(
     What arrives waits in `path` + '.part', and the next call goes on from there. A beginning is continued only
     if the server's tag proves that it is of the same file, or if `md5` will judge the whole. A file in pieces
     with the wrong checksum is fetched once more from the start, because its beginning may be of another day;
-    one from a single answer is thrown away and reported. `report` gets (done, total) in bytes where the server
-    announces a size. `remedy` is what the user can do instead; by default, put the file in place by hand.
+    one from a single answer is thrown away and reported. `report` gets bytes, where the server announces
+    a size. `remedy` is what the user can do instead; by default, put the file in place by hand.
     """
     if path.exists():
         return path
@@ -56,7 +54,7 @@ def download(
         if found != md5:
             size = part.stat().st_size
             transfer.discard()
-            raise ChecksumError(
+            raise FileError(
                 f"{address} gave {size:,} bytes with md5 {found}, but the published md5 is {md5}; "
                 f"it was thrown away. Try again, or {remedy}"
             )
@@ -74,7 +72,7 @@ class _Transfer:
     part: Path
     judged: bool
     timeout: float
-    report: Report | None
+    report: ReportProgress | None
 
     @property
     def tag(self) -> Path:
@@ -138,7 +136,7 @@ class _Transfer:
                     file.write(block)
                     done += len(block)
                     if self.report is not None and total is not None:
-                        self.report(done, total)
+                        self.report(f"download {self.address}", done, total)
                 file.flush()
                 os.fsync(file.fileno())
         if total is not None and done != total:

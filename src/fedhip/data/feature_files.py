@@ -17,8 +17,8 @@ from numpy.typing import ArrayLike, NDArray
 from safetensors.numpy import save
 
 from fedhip.data.array_files import Arrays, as_text, encode_names, named_labels, names_in, read_arrays
-from fedhip.data.errors import FeatureFileError
 from fedhip.data.sets.dataset import set_row_fields, update_array, update_row_fields
+from fedhip.errors import InputError
 from fedhip.utils.files import private_file, write_private
 
 
@@ -26,7 +26,9 @@ from fedhip.utils.files import private_file, write_private
 class FeatureSet:
     """Features (N × m), labels that index `class_names`, and clients and split where known.
 
-    Features become floats in this machine's byte order, of at most 64 bits.
+    Features become floats in this machine's byte order, of at most 64 bits. `groups` are rows that belong together,
+    such as those of one patient, `weights` how much a row counts, and `targets` (N × t) what a regression predicts, by
+    the names `target_names`.
     """
 
     features: NDArray[np.floating[Any]]
@@ -34,11 +36,15 @@ class FeatureSet:
     class_names: tuple[str, ...]
     clients: NDArray[np.str_] | None = None
     split: NDArray[np.int8] | None = None
+    groups: NDArray[np.str_] | None = None
+    weights: NDArray[np.float64] | None = None
+    targets: NDArray[np.float64] | None = None
+    target_names: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         features = np.asarray(self.features)
         if features.ndim != 2 or 0 in features.shape or features.dtype.kind not in "fiu":
-            raise FeatureFileError(
+            raise InputError(
                 f"features are {features.dtype} of shape {features.shape}; give real numbers of shape (N, m)"
             )
         with np.errstate(over="ignore"):  # what does not fit in float64 is infinite, and reported below
@@ -47,14 +53,14 @@ class FeatureSet:
         if not finite.all():
             others = int((~finite).sum()) - 1
             also = f", and so do those of {others} other row{'s' * (others > 1)}" if others else ""
-            raise FeatureFileError(
+            raise InputError(
                 f"features of row {int(finite.argmin())} hold NaN or infinity{also}; "
                 f"remove {'these rows' if others else 'this row'} or repair the extraction"
             )
         view = features.view()
         view.setflags(write=False)
         object.__setattr__(self, "features", view)
-        set_row_fields(self, len(features), FeatureFileError)
+        set_row_fields(self, len(features))
 
     def __len__(self) -> int:
         return len(self.features)
@@ -108,10 +114,10 @@ def read_features(path: str | Path, *, labelled: bool = True) -> FeatureSet:
     path = Path(path)
     arrays = read_arrays(path)
     if "features" not in arrays and "images" in arrays:
-        raise FeatureFileError(f"{path} holds images, not features; give it as a data set, or extract features first")
+        raise InputError(f"{path} holds images, not features; give it as a data set, or extract features first")
     for name in ("features", "labels") if labelled else ("features",):
         if name not in arrays:
-            raise FeatureFileError(
+            raise InputError(
                 f"{path} has no array '{name}', only {names_in(path)}; a feature file holds 'features' (N, m), "
                 "'labels' (N) and, if the rows have owners, 'clients' (N)"
             )
@@ -128,8 +134,8 @@ def read_features(path: str | Path, *, labelled: bool = True) -> FeatureSet:
             split=arrays.get("split"),
             class_names=arrays.get("class_names"),
         )
-    except FeatureFileError as error:
-        raise FeatureFileError(f"{path}: {error}") from error
+    except InputError as error:
+        raise InputError(f"{path}: {error}") from error
 
 
 def write_features(path: str | Path, features: FeatureSet) -> None:
@@ -154,4 +160,4 @@ def write_features(path: str | Path, features: FeatureSet) -> None:
         whole = save({name: np.ascontiguousarray(array) for name, array in arrays.items()}, metadata)
         write_private(path, whole)
     else:
-        raise FeatureFileError(f"{path}: a feature file ends in .npz or .safetensors, not '{path.suffix}'")
+        raise InputError(f"{path}: a feature file ends in .npz or .safetensors, not '{path.suffix}'")

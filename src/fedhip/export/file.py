@@ -23,8 +23,8 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from fedhip import __version__
-from fedhip.core.errors import FedHiPError
-from fedhip.data.errors import MissingExtraError
+from fedhip.data.tables import Description
+from fedhip.errors import InputError, MissingExtraError
 from fedhip.export.lift_graph import lift_nodes
 from fedhip.features.adapters import HubBackbone, OnnxBackbone, pool_output
 from fedhip.features.backbones import NAMED, Backbone, ViTBackbone
@@ -46,10 +46,6 @@ _OPSET, _IR_VERSION = 17, 8  # of a head alone: old enough for every runtime in 
 _OLDEST_OPSET = 13  # since when Softmax is what torch means by it
 _CHECKED_BATCHES = (1, 3)  # neither is the batch that torch traces with, 2
 _LARGEST_FILE = 2**31 - 1  # what a protobuf message can hold
-
-
-class ExportError(FedHiPError, ValueError):
-    """The model cannot be written as this ONNX file; the message says why, and what can be."""
 
 
 @dataclass(frozen=True)
@@ -84,16 +80,17 @@ def export_onnx(model: Model, path: Path, *, head_only: bool = False, weights: P
     The images are uint8 (batch, S, S, 3) in RGB, S the backbone's size; normalisation is in the file, resizing is not,
     nor is the window that brings images of more than 8 bits to 8.
     `weights` are the backbone's, where they do not lie where they were. A file that does not give the model's scores
-    in onnxruntime is an `ExportError`, and is not left behind.
+    in onnxruntime is an `InputError`, and is not left behind.
     """
     if path.is_dir():
-        raise ExportError(f"{path} is a folder; give the name of a file")
+        raise InputError(f"{path} is a folder; give the name of a file")
     if model.only_local_classes and not bool(model.local_classes.any()):
-        raise ExportError(f"{model.who} leaves every class out: there is no answer that a file could give")
+        raise InputError(f"{model.who} leaves every class out: there is no answer that a file could give")
     if model.temperature is None:
-        raise ExportError(f"{model.who} has no temperature: {NO_TEMPERATURE}")
+        raise InputError(f"{model.who} has no temperature: {NO_TEMPERATURE}")
+    head_only = head_only or model.table is not None  # what turns a table into features has no backbone
     if head_only and weights is not None:
-        raise ExportError(f"the head alone has no backbone; leave the weights {weights} out")
+        raise InputError(f"the head alone has no backbone; leave the weights {weights} out")
     _require("onnx")
     graph = _head_alone(model) if head_only else _with_backbone(model, weights)
     _describe(graph.proto, model)
@@ -201,7 +198,7 @@ def backbone_graph(backbone: Backbone) -> ModelProto:
         return _from_onnx(backbone)
     if isinstance(backbone, ViTBackbone | HubBackbone):
         return _from_torch(backbone)
-    raise ExportError(f"{backbone.name} cannot be written as ONNX; export the head alone (--head-only)")
+    raise InputError(f"{backbone.name} cannot be written as ONNX; export the head alone (--head-only)")
 
 
 class _Features(nn.Module):
@@ -243,15 +240,15 @@ def _from_torch(backbone: ViTBackbone | HubBackbone) -> ModelProto:
             )
     except torch.onnx.OnnxExporterError as error:
         reason = str(error.__cause__ or error).strip().splitlines()[0]
-        raise ExportError(
+        raise InputError(
             f"torch cannot write {backbone.name} as ONNX ({reason}); export the head alone (--head-only)"
         ) from error
     if program is None:  # torch answers with None where it wrote a file, which it was not asked for
-        raise ExportError(f"torch did not write {backbone.name} as ONNX; export the head alone (--head-only)")
+        raise InputError(f"torch did not write {backbone.name} as ONNX; export the head alone (--head-only)")
     proto: ModelProto = program.model_proto
     batch = proto.graph.input[0].type.tensor_type.shape.dim[0]
     if not batch.dim_param:  # torch would rather give up the free batch than fail
-        raise ExportError(
+        raise InputError(
             f"torch can write {backbone.name} as ONNX for batches of {batch.dim_value} alone; "
             "export the head alone (--head-only)"
         )
@@ -289,13 +286,13 @@ def _from_onnx(backbone: OnnxBackbone) -> ModelProto:
     body = onnx.load(path)
     opset = _opset(body)
     if opset < _OLDEST_OPSET:
-        raise ExportError(
+        raise InputError(
             f"{backbone.name} is in opset {opset}, and at least {_OLDEST_OPSET} is needed; convert it with "
             "onnx.version_converter, or export the head alone (--head-only)"
         )
     shape = backbone.session.get_inputs()[0].shape
     if isinstance(shape[0], int):
-        raise ExportError(
+        raise InputError(
             f"{backbone.name} takes batches of {shape[0]} alone, and an exported model takes any; "
             "export the head alone (--head-only)"
         )
@@ -380,17 +377,17 @@ def _loaded(model: Model, weights: Path | None) -> Backbone:
     alone = "export the head alone (--head-only)"
     reference = model.backbone
     if reference is None:
-        raise ExportError(f"{model.who} was made from given features, without a backbone; {alone}")
+        raise InputError(f"{model.who} was made from given features, without a backbone; {alone}")
     if reference.mask_ratio:
-        raise ExportError(
+        raise InputError(
             f"the backbone of {model.who} hides {reference.mask_ratio:.0%} of the patches by the number of the row: "
             f"its features are no function of the image; {alone}"
         )
     if reference.name not in NAMED and not reference.name.startswith(("hf:", "onnx:")):
-        raise ExportError(f"the backbone {reference.name!r} of {model.who} is a Python function; {alone}")
+        raise InputError(f"the backbone {reference.name!r} of {model.who} is a Python function; {alone}")
     backbone = reference.load(weights=weights, device="cpu")
     if backbone.feature_dim != model.feature_dim:
-        raise ExportError(
+        raise InputError(
             f"{backbone.name} gives {backbone.feature_dim} features and {model.who} takes {model.feature_dim}; {alone}"
         )
     return backbone
@@ -439,6 +436,10 @@ def _describe(proto: ModelProto, model: Model) -> None:
         "lift": None if model.lift is None else json.dumps(model.lift.description),
         "backbone_identity": None if model.backbone is None else model.backbone.identity,
         "window": None if window is None else json.dumps([window.low, window.high]),
+        "table": None if model.table is None else json.dumps(model.table, ensure_ascii=False),
+        "features": None
+        if model.table is None
+        else json.dumps(Description.from_dict(model.table).names, ensure_ascii=False),
         "statistics": model.total,
         "fedhip_version": __version__,
     }
@@ -456,7 +457,7 @@ def _save(proto: ModelProto, path: Path) -> None:
 
 def _require_size(size: int, name: str) -> None:
     if size > _LARGEST_FILE:
-        raise ExportError(
+        raise InputError(
             f"{name} has {size / 1e9:.1f} GB of weights, and one ONNX file holds at most 2.1; "
             "export the head alone (--head-only)"
         )
@@ -485,7 +486,7 @@ def _checked(path: Path, model: Model, graph: _Graph) -> float | None:
         ]
     except Exception as error:  # onnxruntime's errors have no common base
         reason = str(error).strip().splitlines()[0]
-        raise ExportError(
+        raise InputError(
             f"onnxruntime cannot run what was written ({reason}); export the head alone (--head-only)"
         ) from error
     worst = max(
@@ -493,7 +494,7 @@ def _checked(path: Path, model: Model, graph: _Graph) -> float | None:
         for example, (scores, probabilities) in zip(examples, answers, strict=True)
     )
     if worst > TOLERANCE:
-        raise ExportError(
+        raise InputError(
             f"what was written differs by {worst:.1e} from {model.who} (at most {TOLERANCE:.0e} is let through), so it "
             "was not kept; export the head alone (--head-only), or solve with a larger β if that differs too"
         )

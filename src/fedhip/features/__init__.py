@@ -12,19 +12,17 @@ if TYPE_CHECKING:
     from fedhip.features.encoder.checkpoints import load_encoder, save_encoder
     from fedhip.features.encoder.pooling import Pooling
     from fedhip.features.encoder.vit import ViT, ViTConfig
-    from fedhip.features.errors import CacheWarning
     from fedhip.features.extraction import cache_folder, extract
     from fedhip.features.precision import choose_dtype
     from fedhip.features.pretraining.evaluation import LabelledSet, evaluate_encoder, ridge_accuracy
     from fedhip.features.pretraining.pools import Pool, load_pool
     from fedhip.features.pretraining.recipe import Recipe
-    from fedhip.features.pretraining.training import Outcome, Progress, pretrain
+    from fedhip.features.pretraining.training import Outcome, TrainingStatus, pretrain
 else:
     __getattr__ = late(
         __name__,
         backbones="Backbone BackboneInfo list_backbones load_backbone",
         devices="resolve_device",
-        errors="CacheWarning",
         extraction="cache_folder extract",
         precision="choose_dtype",
         **{
@@ -34,7 +32,7 @@ else:
             "pretraining.evaluation": "LabelledSet evaluate_encoder ridge_accuracy",
             "pretraining.pools": "Pool load_pool",
             "pretraining.recipe": "Recipe",
-            "pretraining.training": "Outcome Progress pretrain",
+            "pretraining.training": "Outcome TrainingStatus pretrain",
         },
     )
 
@@ -42,13 +40,12 @@ else:
 __all__ = [
     "Backbone",
     "BackboneInfo",
-    "CacheWarning",
     "LabelledSet",
     "Outcome",
     "Pool",
     "Pooling",
-    "Progress",
     "Recipe",
+    "TrainingStatus",
     "ViT",
     "ViTConfig",
     "cache_folder",

@@ -13,27 +13,26 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from fedhip.data.errors import MissingExtraError
+from fedhip.errors import FileError, InputError, MissingExtraError
 from fedhip.features.backbones import digest
 from fedhip.features.encoder.masking import check_seed, row_noise
 from fedhip.features.encoder.vit import IMAGENET_MEAN, IMAGENET_STD, num_kept
-from fedhip.features.errors import BackboneError, ConfigError, PoolingError, WeightsError
 from fedhip.features.images import normalise
 
 
 def pool_output(output: Tensor, pooling: str | None, what: str) -> Tensor:
     """An encoder's output as (B, m): vectors as they are, tokens by `cls` or `mean`, maps by their mean."""
     if pooling not in (None, "cls", "mean"):
-        raise PoolingError(f"{what} offers the poolings 'cls' and 'mean'; got {pooling!r}")
+        raise InputError(f"{what} offers the poolings 'cls' and 'mean'; got {pooling!r}")
     if output.ndim == 2:
         if pooling is not None:
-            raise PoolingError(f"{what} gives one vector for each image; leave the pooling {pooling!r} out")
+            raise InputError(f"{what} gives one vector for each image; leave the pooling {pooling!r} out")
         return output.float()
     if output.ndim == 3:
         return (output[:, 1:].mean(dim=1) if pooling == "mean" else output[:, 0]).float()
     if output.ndim == 4 and pooling != "cls":
         return output.mean(dim=(2, 3)).float()
-    raise BackboneError(f"{what} returned shape {tuple(output.shape)}, which cannot be pooled to features")
+    raise InputError(f"{what} returned shape {tuple(output.shape)}, which cannot be pooled to features")
 
 
 class HubBackbone:
@@ -52,10 +51,10 @@ class HubBackbone:
             model = AutoModel.from_pretrained(name)
             model = getattr(model, "vision_model", model)
         except (OSError, ValueError, KeyError) as error:
-            raise WeightsError(f"cannot load hf:{name}: {error}") from error
+            raise FileError(f"cannot load hf:{name}: {error}") from error
         self.takes_noise = "noise" in inspect.signature(model.forward).parameters
         if mask_ratio and not self.takes_noise:
-            raise ConfigError(f"hf:{name} has no mask; leave mask_ratio {mask_ratio} out")
+            raise InputError(f"hf:{name} has no mask; leave mask_ratio {mask_ratio} out")
         if self.takes_noise:
             model.config.mask_ratio = mask_ratio
         vision = getattr(config, "vision_config", config)
@@ -120,20 +119,18 @@ class OnnxBackbone:
         except ImportError as error:
             raise MissingExtraError(f"onnx:{path} needs onnxruntime; pip install 'fedhip[onnx]'") from error
         if not path.is_file():
-            raise WeightsError(f"there is no ONNX file {path}; check the path")
+            raise FileError(f"there is no ONNX file {path}; check the path")
         wanted = ["CUDAExecutionProvider"] if device.type == "cuda" else []
         available = onnxruntime.get_available_providers()
         providers = [provider for provider in [*wanted, "CPUExecutionProvider"] if provider in available]
         try:
             self.session = onnxruntime.InferenceSession(str(path), providers=providers)
         except Exception as error:  # onnxruntime's errors have no common base
-            raise WeightsError(f"{path} is not a readable ONNX file: {error}") from error
+            raise FileError(f"{path} is not a readable ONNX file: {error}") from error
         inputs = self.session.get_inputs()
         shape = inputs[0].shape if inputs else []
         if len(inputs) != 1 or len(shape) != 4 or (isinstance(shape[1], int) and shape[1] != 3):
-            raise BackboneError(
-                f"{path} has inputs {[(i.name, i.shape) for i in inputs]}; expected one of (B, 3, S, S)"
-            )
+            raise InputError(f"{path} has inputs {[(i.name, i.shape) for i in inputs]}; expected one of (B, 3, S, S)")
         self.input = inputs[0].name
         self.image_size = shape[2] if isinstance(shape[2], int) else 224
         self.name, self.pooling = f"onnx:{path}", pooling
@@ -173,7 +170,7 @@ class CallableBackbone:
         features = self.function(images.to(self.device))
         result = features if isinstance(features, Tensor) else torch.from_numpy(np.asarray(features))
         if result.ndim != 2 or len(result) != len(images):
-            raise BackboneError(
+            raise InputError(
                 f"the backbone {self.name} returned shape {tuple(result.shape)} for {len(images)} images; "
                 f"expected ({len(images)}, m)"
             )

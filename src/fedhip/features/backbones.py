@@ -18,13 +18,12 @@ import torch
 from torch import Tensor
 
 from fedhip.data.download import download
-from fedhip.data.errors import DownloadError
+from fedhip.errors import DownloadError, FileError, InputError
 from fedhip.features.devices import resolve_device
 from fedhip.features.encoder.checkpoints import load_encoder
 from fedhip.features.encoder.masking import check_seed, row_noise
 from fedhip.features.encoder.pooling import Pooling, default_concatenation
 from fedhip.features.encoder.vit import ViT, ViTConfig, keep_lowest, num_kept
-from fedhip.features.errors import BackboneError, WeightsError
 from fedhip.features.images import normalise
 from fedhip.utils.files import default_cache
 
@@ -78,7 +77,7 @@ class BackboneInfo:
 
 
 @dataclass(frozen=True)
-class Named:
+class RegisteredBackbone:
     """A ViT encoder known by name; without a configuration, the weights are in the package."""
 
     description: str
@@ -87,12 +86,14 @@ class Named:
 
 EMBEDDED = "fedhip-vit"
 NAMED = {
-    EMBEDDED: Named("ViT, 256 wide, 12 deep, patches of 8 at 64×64, masked auto-encoder; comes with the package"),
-    "vit-mae-base": Named(
+    EMBEDDED: RegisteredBackbone(
+        "ViT, 256 wide, 12 deep, patches of 8 at 64×64, masked auto-encoder; comes with the package"
+    ),
+    "vit-mae-base": RegisteredBackbone(
         "facebook/vit-mae-base: ViT-Base/16 at 224×224, masked auto-encoder on ImageNet",
         ViTConfig(224, 16, 768, 12, 12, layer_norm_eps=1e-12),
     ),
-    "vit-mae-large": Named(
+    "vit-mae-large": RegisteredBackbone(
         "facebook/vit-mae-large: ViT-Large/16 at 224×224, masked auto-encoder on ImageNet",
         ViTConfig(224, 16, 1024, 24, 16, layer_norm_eps=1e-12),
     ),
@@ -147,7 +148,7 @@ def load_backbone(
         refuse(name, mask_ratio=mask_ratio or None, weights=weights)
         return adapters.OnnxBackbone(Path(rest), pooling, where)
     if name == "minilm":
-        raise BackboneError("minilm is a backbone for text; give it with --text COLUMN, or choose one for images")
+        raise InputError("minilm is a backbone for text; give it with --text COLUMN, or choose one for images")
     if name.startswith("efficientnet-lite") and name in FAMILIES:
         from fedhip.features.efficientnet import EfficientNetBackbone
 
@@ -155,7 +156,7 @@ def load_backbone(
         return EfficientNetBackbone(name, where, None if weights is None else Path(weights))
     if name not in NAMED:
         known = ", ".join(info.name for info in list_backbones())
-        raise BackboneError(f"there is no backbone {name!r}; known: {known}")
+        raise InputError(f"there is no backbone {name!r}; known: {known}")
     encoder = load_encoder(find_weights(name, weights), NAMED[name].config)
     return ViTBackbone(name, encoder, pooling, where, mask_ratio, mask_seed)
 
@@ -164,7 +165,7 @@ def refuse(what: str, **settings: object) -> None:
     """Settings that would silently do nothing are errors."""
     for setting, value in settings.items():
         if value is not None:
-            raise BackboneError(f"{what} has no setting {setting}; got {value}; leave it out")
+            raise InputError(f"{what} has no setting {setting}; got {value}; leave it out")
 
 
 def find_weights(name: str, weights: str | Path | None) -> Path:
@@ -176,12 +177,12 @@ def find_weights(name: str, weights: str | Path | None) -> Path:
         files = [file.format(name=name.replace("-mae", "").replace("-", "_")) for file in WEIGHT_FILES]
         found = next((path / file for file in files if (path / file).is_file()), None)
         if found is None:
-            raise WeightsError(f"the folder {path} holds no weights; expected one of {', '.join(files)}")
+            raise FileError(f"the folder {path} holds no weights; expected one of {', '.join(files)}")
         return found
     if NAMED[name].config is None:
         path = embedded_weights()
         if not path.is_file():
-            raise WeightsError(
+            raise FileError(
                 f"this copy of the package has no {path.name}; install a release, "
                 f"or train one with `fedhip pretrain` and give its encoder.safetensors as weights"
             )

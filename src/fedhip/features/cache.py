@@ -17,7 +17,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
-from fedhip.utils.errors import OpenPlaceError
+from fedhip.errors import OpenPlaceError
 from fedhip.utils.files import RIGHTS, default_cache, private_folder, write_private
 
 _NOTE = "entry.json"

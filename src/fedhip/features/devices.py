@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import torch
 
-from fedhip.features.errors import ConfigError
+from fedhip.errors import InputError
 
 
 def resolve_device(name: str | torch.device | None = None) -> torch.device:
@@ -14,18 +14,16 @@ def resolve_device(name: str | torch.device | None = None) -> torch.device:
     try:
         device = torch.device(name)
     except (RuntimeError, TypeError, ValueError) as error:
-        raise ConfigError(f"there is no device {str(name)!r}; use cpu, cuda or cuda:N") from error
+        raise InputError(f"there is no device {str(name)!r}; use cpu, cuda or cuda:N") from error
     if device.type == "cuda":
         count = torch.cuda.device_count() if torch.cuda.is_available() else 0
         if count == 0:
-            raise ConfigError(
-                f"the device {str(name)!r} needs a GPU, and torch {torch.__version__} finds none; use cpu"
-            )
+            raise InputError(f"the device {str(name)!r} needs a GPU, and torch {torch.__version__} finds none; use cpu")
         if (device.index or 0) >= count:
-            raise ConfigError(f"there is no device {str(name)!r}; this machine has cuda:0 to cuda:{count - 1}, and cpu")
+            raise InputError(f"there is no device {str(name)!r}; this machine has cuda:0 to cuda:{count - 1}, and cpu")
     elif device.type != "cpu":
         try:
             torch.zeros(1, device=device).cpu()
         except (RuntimeError, AssertionError, NotImplementedError) as error:
-            raise ConfigError(f"the device {str(name)!r} cannot be used here; use cpu, cuda or cuda:N") from error
+            raise InputError(f"the device {str(name)!r} cannot be used here; use cpu, cuda or cuda:N") from error
     return device

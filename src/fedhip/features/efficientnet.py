@@ -20,9 +20,8 @@ import torch
 import torch.nn.functional as functional
 from torch import Tensor, nn
 
-from fedhip.data.errors import MissingExtraError
+from fedhip.errors import FileError, MissingExtraError
 from fedhip.features.backbones import digest
-from fedhip.features.errors import WeightsError
 from fedhip.features.images import normalise
 
 #: Repeats, kernel, stride, expansion and width of each stage.
@@ -150,9 +149,9 @@ def load_efficientnet(name: str, weights: Path | None = None) -> EfficientNetLit
     try:
         content = path.read_bytes()
     except OSError as error:
-        raise WeightsError(f"cannot read the weights {path}: {error.strerror or error}") from error
+        raise FileError(f"cannot read the weights {path}: {error.strerror or error}") from error
     if weights is None and hashlib.sha256(content).hexdigest() != size.sha256:
-        raise WeightsError(f"{path} is not the file that {name} was published with; install its package anew")
+        raise FileError(f"{path} is not the file that {name} was published with; install its package anew")
     model = EfficientNetLite(size.width, size.depth)
     try:
         state = torch.load(path, map_location="cpu", weights_only=True)
@@ -160,9 +159,9 @@ def load_efficientnet(name: str, weights: Path | None = None) -> EfficientNetLit
         model.load_state_dict(dict(entry for entry in entries if entry is not None), strict=False)
         missing = set(dict(model.named_parameters())) - {entry[0] for entry in entries if entry is not None}
     except Exception as error:
-        raise WeightsError(f"{path} does not hold the weights of {name}: {error}") from error
+        raise FileError(f"{path} does not hold the weights of {name}: {error}") from error
     if missing:
-        raise WeightsError(f"{path} does not hold the weights of {name}: {sorted(missing)[0]} is missing")
+        raise FileError(f"{path} does not hold the weights of {name}: {sorted(missing)[0]} is missing")
     return model
 
 

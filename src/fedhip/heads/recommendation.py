@@ -19,23 +19,21 @@ from typing import Any, Self
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from torch import Tensor
 
-from fedhip.core.affine import masked
-from fedhip.core.choice.prior import NO_PRIOR, Prior
 from fedhip.core.choice.selection import FOLDS
-from fedhip.core.errors import EmptyClientError
+from fedhip.errors import InputError
 from fedhip.heads import HEADS, Lda, Ridge
 from fedhip.heads.lda import LdaFit
 from fedhip.heads.options import options_of
 from fedhip.heads.round import run_head
 from fedhip.heads.task import Task
-from fedhip.simulation.client import Client, Report, silent
+from fedhip.simulation.client import Client
 from fedhip.simulation.hold_out import hold_out_fold
 from fedhip.simulation.options import STANDARD, Alpha, Beta, RidgeOptions
 from fedhip.simulation.outcome import Outcome
-from fedhip.simulation.priors import PriorOption
+from fedhip.simulation.priors import LeftOut, PriorOption
 from fedhip.utils.parallel import in_order
+from fedhip.utils.progress import ReportProgress, silent
 
 #: What `--head` takes beside the names of heads.
 AUTO = "auto"
@@ -46,7 +44,7 @@ CLEAR = 3.0
 
 
 @dataclass(frozen=True)
-class Judged:
+class HeadScore:
     """One head: each client's rows right (K,), of the rows it was judged by (K,). Those of several folds add."""
 
     right: NDArray[np.int64]
@@ -58,8 +56,8 @@ class Judged:
         rows = np.array([len(client.test[1]) for client in clients])
         return cls(np.rint(np.array([share or 0.0 for share in accuracy]) * rows).astype(np.int64), rows)
 
-    def __add__(self, other: Judged) -> Judged:
-        return Judged(self.right + other.right, self.rows + other.rows)
+    def __add__(self, other: HeadScore) -> HeadScore:
+        return HeadScore(self.right + other.right, self.rows + other.rows)
 
     @property
     def share(self) -> float:
@@ -73,14 +71,14 @@ class Judged:
         known, right = self.rows[self.rows > 0], (self.right.sum() + 1.0) / (self.rows.sum() + 2.0)
         return float(right * (1.0 - right) * (1.0 / known).sum() / len(known) ** 2)
 
-    def is_ahead_of(self, other: Judged) -> bool:
+    def is_ahead_of(self, other: HeadScore) -> bool:
         """By more than a standard error of the clients' differences; of a single client, at all."""
         known = self.rows > 0
         gaps = self.right[known] / self.rows[known] - other.right[known] / other.rows[known]
         error = gaps.std(ddof=1) / math.sqrt(len(gaps)) if len(gaps) > 1 else 0.0
         return bool(gaps.mean() > error)
 
-    def is_clearly_ahead_of(self, other: Judged) -> bool:
+    def is_clearly_ahead_of(self, other: HeadScore) -> bool:
         """By `CLEAR` standard errors; the heads' errors are taken for independent, which is cautious."""
         return self.share - other.share > CLEAR * math.sqrt(self.variance + other.variance)
 
@@ -100,7 +98,7 @@ class Recommendation:
     by: str
 
     @classmethod
-    def of(cls, judged: Mapping[str, Judged], usual: str, priors: Mapping[str, PriorOption], by: str) -> Self:
+    def of(cls, judged: Mapping[str, HeadScore], usual: str, priors: Mapping[str, PriorOption], by: str) -> Self:
         """The best of the heads that are ahead of the usual one; that one where none is."""
         shares = {name: found.share for name, found in judged.items()}
         ahead = [name for name, found in judged.items() if found.is_ahead_of(judged[usual])]
@@ -108,8 +106,7 @@ class Recommendation:
         right = {name: int(found.right.sum()) for name, found in judged.items()}
         return cls(head, priors[head], shares, right, int(judged[head].rows.sum()), by)
 
-    @property
-    def told(self) -> dict[str, Any]:
+    def to_dict(self) -> dict[str, Any]:
         """For results.json."""
         return {
             "head": self.head,
@@ -120,11 +117,11 @@ class Recommendation:
         }
 
 
-def in_words(told: Mapping[str, Any]) -> str:
-    """What `Recommendation.told` says, in a sentence."""
-    shares = {name: found["share"] for name, found in told["heads"].items()}
-    head, best = told["head"], max(shares, key=lambda name: shares[name])
-    if told["by"] == "left out":
+def describe(stored: Mapping[str, Any]) -> str:
+    """What `Recommendation.to_dict` says, in a sentence."""
+    shares = {name: found["share"] for name, found in stored["heads"].items()}
+    head, best = stored["head"], max(shares, key=lambda name: shares[name])
+    if stored["by"] == "left out":
         if head != Ridge.name:
             advice = "worth a try"
         else:
@@ -133,10 +130,10 @@ def in_words(told: Mapping[str, Any]) -> str:
             f"Leave-one-out on training rows, mean over clients: {shares[Ridge.name]:.1%} right with these models, "
             f"{shares[Lda.name]:.1%} with --head lda --prior client, in one round too; {advice}."
         )
-    found = ", ".join(f"{name} {told['heads'][name]['right']:,} ({share:.1%})" for name, share in shares.items())
+    found = ", ".join(f"{name} {stored['heads'][name]['right']:,} ({share:.1%})" for name, share in shares.items())
     near = "" if head == best else f"; that {best} is better may be chance"
     return (
-        f"The head {head} was chosen by training rows held out; right of {told['rows']:,}, and in brackets the mean "
+        f"The head {head} was chosen by training rows held out; right of {stored['rows']:,}, and in brackets the mean "
         f"over clients: {found}{near}."
     )
 
@@ -159,7 +156,7 @@ def judge_heads(
     options: Mapping[str, Mapping[str, float]] | None = None,
     ridge: RidgeOptions = STANDARD,
     device: str | torch.device = "cpu",
-    report: Report | None = None,
+    report: ReportProgress | None = None,
 ) -> Recommendation:
     """The head for these clients: each is trained without a fold of the training rows and tested on it.
 
@@ -169,7 +166,7 @@ def judge_heads(
     """
     tell = report or silent
     heads = {name: (options or {}).get(name, options_of(head, "loo", {})) for name, head in HEADS.items()}
-    judged: dict[str, Judged] = {}
+    judged: dict[str, HeadScore] = {}
     for fold in range(FOLDS):
         parts = [hold_out_fold(client, fold, seed) for client in clients]
         if not _can_judge(parts):
@@ -186,7 +183,7 @@ def judge_heads(
                 prior=prior,
                 seed=seed,
             )
-            found = Judged.of(parts, run_head(HEADS[name], task).accuracy)
+            found = HeadScore.of(parts, run_head(HEADS[name], task).accuracy)
             judged[name] = judged[name] + found if name in judged else found
         best = max(judged.values(), key=lambda found: found.share)
         if all(best.is_clearly_ahead_of(other) for other in judged.values() if other is not best):
@@ -194,7 +191,7 @@ def judge_heads(
     tell("choosing the head", FOLDS * len(HEADS), FOLDS * len(HEADS))
     if not judged:
         rows = sum(len(client.train[1]) for client in clients)
-        raise EmptyClientError(
+        raise InputError(
             f"too few training rows to judge heads by ({rows} sample{'' if rows == 1 else 's'}): leaving some out "
             "leaves none; "
             f"name the head, one of {', '.join(HEADS)}"
@@ -209,43 +206,33 @@ def _can_judge(clients: Sequence[Client]) -> bool:
 def compare_with_lda(outcome: Outcome, task: Task) -> Recommendation:
     """The ridges of a round as they are, or the discriminant of its sum with the clients' priors.
 
-    `task` is what the round was told, of the same clients. The discriminant is judged without means of a client's own:
-    they are half of its cost.
+    `task` is what the round was told, of the same clients. Both are counted right on rows that had no part in what was
+    chosen for them, so that more to choose is no lead. The discriminant is judged without means of a client's own: they
+    are half of its cost.
     """
     lda = replace(task, prior="client", options={})
     rows = np.array([len(client.train[1]) for client in task.training])
     judged = {
-        Ridge.name: Judged(np.array(_ridge_right(outcome, task)), rows),
-        Lda.name: Judged(np.array(_lda_right(outcome, lda)), rows),
+        Ridge.name: HeadScore(np.array(_ridge_right(outcome, task)), rows),
+        Lda.name: HeadScore(np.array(_lda_right(outcome, lda)), rows),
     }
     return Recommendation.of(judged, Ridge.name, {Ridge.name: task.prior, Lda.name: "client"}, "left out")
 
 
 def _ridge_right(outcome: Outcome, task: Task) -> list[int]:
-    federation, results = outcome.federation, {result.client: result for result in outcome.clients}
-
-    def right(client: Client) -> int:
-        own, prior = results[client.name].personal, results[client.name].priors.get(Ridge.method, NO_PRIOR)
-        if own is None:
-            raise EmptyClientError(f"client {client.name!r} has training rows, and no ridge of this round")
-        if prior.is_none:
-            return round(own.estimate * len(client.train[1]))
-        return _right(task, client, federation.path(client).loo_scores(own.alpha), prior)
-
-    return list(in_order(right, task.training, task.device))
+    """Of each client's training rows those that may be expected right, by what its model says of itself."""
+    results, right = {result.client: result for result in outcome.clients}, []
+    for client in task.training:
+        own = results[client.name].personal
+        if own is None or own.estimate is None:
+            raise InputError(f"client {client.name!r} has training rows, and no ridge of this round")
+        right.append(round(own.estimate * len(client.train[1])))
+    return right
 
 
 def _lda_right(outcome: Outcome, task: Task) -> list[int]:
+    """The same of the federation's discriminant with a prior, which is chosen without the rows that are counted."""
     left_out = in_order(LdaFit(outcome.federation).left_out, task.training, task.device)
-    scores = {client.name: found for client, found in zip(task.training, left_out, strict=True)}
-    priors = task.priors(lambda client: scores[client.name])
-    return [_right(task, client, scores[client.name], priors[client.name]) for client in task.training]
-
-
-def _right(task: Task, client: Client, scores: Tensor, prior: Prior) -> int:
-    """Of a client's training rows those that are right by scores (N_k, d) and a prior that have not seen them."""
-    labels, counts = task.tensors(client.train)[1], task.counts(client)
-    if not prior.is_none:
-        scores = scores / prior.temperature + prior.left_out_shifts(labels, counts, task.all_counts)
-    scores = masked(scores, counts > 0 if task.only_local_classes else None)
-    return int((scores.argmax(dim=1) == labels).sum())
+    scores = {client.name: LeftOut([found]) for client, found in zip(task.training, left_out, strict=True)}
+    choices = task.prior_choices(lambda client: scores[client.name])
+    return [choices[client.name].right or 0 for client in task.training]

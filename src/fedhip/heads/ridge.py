@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from typing import Self
 
 from torch import Tensor
@@ -10,9 +10,9 @@ from torch import Tensor
 from fedhip.core import DEFAULT_ALPHAS
 from fedhip.core.affine import AffineModel
 from fedhip.core.choice.calibration import TEMPERATURES
-from fedhip.core.choice.prior import NO_PRIOR, Prior
+from fedhip.core.choice.prior import NO_CHOICE, PriorChoice
 from fedhip.core.exact.fixedpoint import GridStatistics
-from fedhip.heads.head import Head, Own
+from fedhip.heads.head import Head, Personalized
 from fedhip.heads.model import RIDGE, Model
 from fedhip.heads.options import Option
 from fedhip.heads.task import Task
@@ -21,7 +21,7 @@ from fedhip.simulation.driver import federate
 from fedhip.simulation.federation import Federation
 from fedhip.simulation.options import Alpha, Beta
 from fedhip.simulation.personalization import Personalization
-from fedhip.simulation.priors import choose_client_priors, left_out_scores, prior_alphas, traffic_with_priors
+from fedhip.simulation.priors import LeftOut, choose_client_priors, left_out_scores, prior_alphas, traffic_with_priors
 from fedhip.utils.parallel import in_order
 
 
@@ -42,11 +42,11 @@ class Ridge(Head):
         alpha: Alpha = task.options.get("alpha", "loo")
         return federate(
             task.training, task.num_classes, beta, task.ridge, task.device,
-            alpha=alpha, report=task.report, held=task.uploads,
+            alpha=alpha, report=task.report, uploads=task.uploads,
         )  # fmt: skip
 
     @classmethod
-    def fit(cls, federation: Federation, task: Task, held: Model | None = None) -> Self:
+    def fit(cls, federation: Federation, task: Task, previous: Model | None = None) -> Self:
         """One Cholesky factorisation, before the clients share it; a site, which has no room for it, makes it later."""
         if not task.release:
             _ = federation.common
@@ -72,12 +72,14 @@ class Ridge(Head):
     def _prior_alphas(self) -> dict[str, tuple[float, ...]]:
         return prior_alphas(self.task.options.get("alpha", "loo"))
 
-    def personalize(self, priors: Mapping[str, Prior] | None = None, others: Tensor | None = None) -> dict[str, Own]:
+    def personalize(
+        self, priors: Mapping[str, PriorChoice] | None = None, others: Tensor | None = None
+    ) -> dict[str, Personalized]:
         """α by leave-one-out accuracy; together with the prior by likelihood, where priors are chosen."""
         task, only_local = self.task, self.task.only_local_classes
         alpha: Alpha = task.options.get("alpha", "loo")
-        kept: dict[str, tuple[Alpha, Prior]] = {
-            client.name: (alpha, (priors or {}).get(client.name, NO_PRIOR)) for client in task.training
+        kept: dict[str, tuple[Alpha, PriorChoice]] = {
+            client.name: (alpha, (priors or {}).get(client.name, NO_CHOICE)) for client in task.training
         }
         if priors is None and task.prior == "client":
             chosen = choose_client_priors(
@@ -85,8 +87,8 @@ class Ridge(Head):
             )
             kept = {name: found[self.method] for name, found in chosen.items()}
 
-        def phase3(client: Client) -> Own:
-            alpha, prior = kept[client.name]
+        def phase3(client: Client) -> Personalized:
+            alpha, choice = kept[client.name]
             found = Personalization.of(
                 self.federation,
                 client,
@@ -94,18 +96,21 @@ class Ridge(Head):
                 alphas=task.alphas,
                 only_local_classes=only_local,
                 own=task.uploads.pop(client.name, None),
+                choice=choice,
                 last=task.release and len(task.training) == 1,
             )
-            return found, prior
+            return found, choice.prior
 
         found = in_order(phase3, task.training, task.device)
         return dict(zip((client.name for client in task.training), found, strict=True))
 
-    def left_out(self, client: Client) -> dict[str, Iterable[Tensor]]:
+    def left_out(self, client: Client) -> dict[str, LeftOut]:
         """Over α."""
         alphas = {name: self._prior_alphas[name] for name in ("global", self.method)}
         return left_out_scores(self.federation, client, alphas)
 
-    def again(self, client: str, own: GridStatistics, alpha: float, held: Callable[[], Model]) -> AffineModel:
+    def refit(
+        self, client: str, statistics: GridStatistics, alpha: float, previous: Callable[[], Model]
+    ) -> AffineModel:
         """Solved from the sum and the client's statistics."""
-        return self.federation.model(own, alpha, client=client)
+        return self.federation.model(statistics, alpha, client=client)

@@ -10,12 +10,13 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from fedhip.core.choice.prior import Prior
-from fedhip.core.errors import DimensionError, EmptyClientError, FeaturesError, LabelsError
+from fedhip.core.choice.prior import Prior, PriorChoice
 from fedhip.core.exact.fixedpoint import GridStatistics
-from fedhip.simulation.client import Client, Report, Rows, silent
+from fedhip.errors import InputError
+from fedhip.simulation.client import Client, LabelledRows
 from fedhip.simulation.options import STANDARD, RidgeOptions
-from fedhip.simulation.priors import PriorOption, choose_scored_priors, left_out_classes
+from fedhip.simulation.priors import LeftOut, PriorOption, choose_left_out, choose_scored_priors, left_out_classes
+from fedhip.utils.progress import ReportProgress, silent
 
 
 @dataclass(frozen=True)
@@ -33,7 +34,7 @@ class Task:
     num_classes: int
     options: Mapping[str, float] = field(default_factory=dict)
     device: str | torch.device = "cpu"
-    report: Report = silent
+    report: ReportProgress = silent
     ridge: RidgeOptions = STANDARD
     only_local_classes: bool = False
     prior: PriorOption = "none"
@@ -82,7 +83,16 @@ class Task:
         chosen = choose_scored_priors(scores, labels, own, self.all_counts)
         return {client.name: prior for client, prior in zip(self.training, chosen, strict=True)}
 
-    def tensors(self, rows: Rows) -> tuple[Tensor, Tensor]:
+    def prior_choices(self, left_out: Callable[[Client], LeftOut]) -> dict[str, PriorChoice]:
+        """The same with what may be said of it: every client's choice, and those for the rows of each fold."""
+        if self.prior == "none":
+            return {}
+        training, only_local = self.training, self.only_local_classes
+        labels, own = zip(*((self.tensors(c.train)[1], self.counts(c)) for c in training), strict=True)
+        chosen = choose_left_out([left_out(c) for c in training], labels, own, self.all_counts, only_local)
+        return {client.name: choice for client, choice in zip(training, chosen, strict=True)}
+
+    def tensors(self, rows: LabelledRows) -> tuple[Tensor, Tensor]:
         """Copies on the device, features in float64: the rows may be read-only."""
         features, labels = np.array(rows[0], np.float64), np.array(rows[1], np.int64)
         return torch.from_numpy(features).to(self.device), torch.from_numpy(labels).to(self.device)
@@ -96,20 +106,20 @@ def check_clients(clients: Sequence[Client], num_classes: int) -> None:
             if not len(labels):
                 continue
             if features.ndim != 2 or len(features) != len(labels):
-                raise FeaturesError(
+                raise InputError(
                     f"client {client.name!r}: features of shape {features.shape} for {len(labels)} labels; "
                     "give a row for each label"
                 )
             widths.setdefault(features.shape[1], client.name)
             if not np.isfinite(features).all():
-                raise FeaturesError(f"client {client.name!r}: a feature is not finite; repair or drop such rows")
+                raise InputError(f"client {client.name!r}: a feature is not finite; repair or drop such rows")
             if labels.min() < 0 or labels.max() >= num_classes:
-                raise LabelsError(
+                raise InputError(
                     f"client {client.name!r}: labels from {labels.min()} to {labels.max()}; "
                     f"give class numbers from 0 to {num_classes - 1}"
                 )
     if len(widths) > 1:
         (a, first), (b, second) = list(widths.items())[:2]
-        raise DimensionError(f"client {first!r} has {a} features and client {second!r} has {b}; use one backbone")
+        raise InputError(f"client {first!r} has {a} features and client {second!r} has {b}; use one backbone")
     if not any(len(client.train[1]) for client in clients):
-        raise EmptyClientError("no client has training rows; give at least one some")
+        raise InputError("no client has training rows; give at least one some")

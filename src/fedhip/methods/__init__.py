@@ -9,6 +9,7 @@ from typing import Any
 
 import torch
 
+from fedhip.errors import InputError
 from fedhip.heads import HEADS
 from fedhip.heads.options import checked_options
 from fedhip.methods.ditto import Ditto
@@ -19,7 +20,6 @@ from fedhip.methods.engine.method import Method
 from fedhip.methods.engine.prior import WithPrior
 from fedhip.methods.engine.protocol import Evaluation, MethodInfo, MethodRun, Network, Protocol
 from fedhip.methods.engine.training import Checkpoint, train_method
-from fedhip.methods.errors import MethodCheckpointError, MethodError
 from fedhip.methods.fedala import FedALA
 from fedhip.methods.fedas import FedAS
 from fedhip.methods.fedavg import FedAvg, FedAvgFT
@@ -31,17 +31,16 @@ from fedhip.methods.fedselect import FedSelect
 from fedhip.methods.local_sgd import LocalSGD
 from fedhip.methods.pfedfda import run_pfedfda
 from fedhip.methods.ridges import run_global, run_global_local_classes, run_local
-from fedhip.simulation.client import Client, Report, silent
+from fedhip.simulation.client import Client
 from fedhip.simulation.options import STANDARD, RidgeOptions
 from fedhip.utils.nearest import did_you_mean
+from fedhip.utils.progress import ReportProgress, silent
 
 __all__ = [
     "GRADIENT",
     "METHODS",
     "CheckedClients",
     "Evaluation",
-    "MethodCheckpointError",
-    "MethodError",
     "MethodInfo",
     "MethodRun",
     "Network",
@@ -88,7 +87,7 @@ def run_method(
     *,
     options: Mapping[str, float] | None = None,
     device: str | torch.device = "cpu",
-    report: Report | None = None,
+    report: ReportProgress | None = None,
     checkpoint: Path | None = None,
     probe: int = 0,
     ridge: RidgeOptions = STANDARD,
@@ -104,7 +103,7 @@ def run_method(
     """
     if name not in METHODS:
         others = f"; there are {', '.join(METHODS)}"
-        raise MethodError(f"there is no method {name!r}{did_you_mean(name, METHODS, others)}")
+        raise InputError(f"there is no method {name!r}{did_you_mean(name, METHODS, others)}")
     info, tell = METHODS[name], report or silent
     protocol.check()
     checked = CheckedClients.of(clients)

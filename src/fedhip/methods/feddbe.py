@@ -43,7 +43,7 @@ class Eliminate:
     def __call__(self, params: Params, fixed: Params, batch: Batch) -> None:
         """One gradient for θ and z alike; r moves on."""
         theta, z, r = params[:-2], params[-2], params[-1]
-        inputs = network.taken_in(theta, batch.x)
+        inputs = network.layer_inputs(theta, batch.x)
         shifted = inputs[-1] + z.unsqueeze(1)
         delta = network.softmax_errors(network.affine(shifted, *theta[-2:]), batch)
         factors = [(shifted, delta)]

@@ -102,7 +102,7 @@ class Discriminant:
 
 
 def choose_beta(x: Tensor, y: Tensor, everybody: Gaussians, shrinkage: float, order: Tensor) -> float:
-    """The β of least log-loss when each half of the rows scores the other; 0 where there are no two halves."""
+    """The β of least log-loss when each half of the rows scores the other (the method's own); else 0."""
     if len(y) < 2:
         return 0.0
     halves = order[::2], order[1::2]

@@ -78,7 +78,7 @@ def _global(task: ClosedTask) -> MethodRun:
     )
     if outcome.clients[0].test:
         common = outcome.federation.common
-        task.look(task.clients[0], common.scores(task.tensors(task.clients[0].test)[0]))
+        task.record_probe(task.clients[0], common.scores(task.tensors(task.clients[0].test)[0]))
     rounds, up, down = outcome.traffic("global")
     return one_shot(
         "global",

@@ -57,7 +57,7 @@ class Upload:
 
 
 @dataclass(frozen=True)
-class Rows:
+class RecoveredRows:
     """Rows that an attack found, in feature steps, each with its class."""
 
     rows: Whole
@@ -67,10 +67,10 @@ class Rows:
         return len(self.rows)
 
 
-def single_rows(upload: Upload) -> Rows:
+def single_rows(upload: Upload) -> RecoveredRows:
     """Classes with one row: the column of cross is that row."""
     labels = np.flatnonzero(upload.counts == 1)
-    return Rows(upload.cross[:, labels].T, labels)
+    return RecoveredRows(upload.cross[:, labels].T, labels)
 
 
 def class_means(upload: Upload, most: int) -> dict[int, NDArray[np.float64]]:
@@ -79,7 +79,7 @@ def class_means(upload: Upload, most: int) -> dict[int, NDArray[np.float64]]:
     return {int(c): upload.cross[:, c] * upload.step / upload.counts[c] for c in few}
 
 
-def every_row(upload: Upload, *, seed: int = 0, go_on: Callable[[], bool] = lambda: True) -> Rows | None:
+def recover_rows(upload: Upload, *, seed: int = 0, go_on: Callable[[], bool] = lambda: True) -> RecoveredRows | None:
     """Every row with its class, where there are fewer rows than features; None where they were not found.
 
     Rows of classes with a single row are taken out first, then the rest is factored; cross tells the sign of each
@@ -111,7 +111,7 @@ def every_row(upload: Upload, *, seed: int = 0, go_on: Callable[[], bool] = lamb
     often = often // scale[:, None]
     which, labels = (np.repeat(index, often[often > 0]) for index in np.nonzero(often > 0))
     signed = (found.rows * (signs * scale)[:, None])[which]
-    return Rows(np.concatenate((known.rows, signed)), np.concatenate((known.labels, labels)))
+    return RecoveredRows(np.concatenate((known.rows, signed)), np.concatenate((known.labels, labels)))
 
 
 def trace_of_model(total: Statistics, beta: float, G: Tensor, P: Tensor) -> NDArray[np.float64]:

@@ -17,23 +17,23 @@ from numpy.typing import NDArray
 from fedhip.core import personalize_from_statistics, solve_global
 from fedhip.core.exact.columns import COLUMN_BITS, Columns, Survey
 from fedhip.core.exact.fixedpoint import GridStatistics, decode, round_features
+from fedhip.errors import InputError
 from fedhip.privacy.attacks import (
     MOST_ROWS,
-    Rows,
+    RecoveredRows,
     Upload,
     class_means,
-    every_row,
+    recover_rows,
     share_inside,
     single_rows,
     trace_of_model,
 )
-from fedhip.privacy.errors import AuditError
 from fedhip.privacy.findings import FEW, Finding, in_the_sum, of_the_model, of_the_upload
 from fedhip.privacy.lattice import rank_of
+from fedhip.utils.progress import ReportProgress
 
-__all__ = ["Audit", "Cohort", "Finding", "Site", "audit_site"]
+__all__ = ["Audit", "AuditedSite", "Finding", "SitesInSum", "audit_site"]
 
-Report = Callable[[str, int, int], None]
 Real = NDArray[np.floating[Any]]
 
 #: The model that is looked at: α = 20 is the paper's, β = 1 a usual one.
@@ -44,7 +44,7 @@ _ENOUGH = 2  # times the width: stand-ins for one other site
 
 
 @dataclass(frozen=True)
-class Site:
+class AuditedSite:
     """The rows of a site: those it would train on, those it keeps to test on, and what to call each of the first."""
 
     name: str
@@ -56,11 +56,11 @@ class Site:
 
     def __post_init__(self) -> None:
         if len(self.features) == 0:
-            raise AuditError(f"site {self.name!r} has no rows to train on, so its upload would be empty; give it rows")
+            raise InputError(f"site {self.name!r} has no rows to train on, so its upload would be empty; give it rows")
 
 
 @dataclass(frozen=True)
-class Cohort:
+class SitesInSum:
     """Who the sum is taken over: how many sites with this one, and the rows of the others together."""
 
     sites: int
@@ -74,9 +74,9 @@ class Cohort:
 
     def __post_init__(self) -> None:
         if self.sites < 2:
-            raise AuditError(f"a sum of {self.sites} site is that site's upload; give --sites 2 or more")
+            raise InputError(f"a sum of {self.sites} site is that site's upload; give --sites 2 or more")
         if self.rows_of_others < self.sites - 1:
-            raise AuditError(
+            raise InputError(
                 f"--rows-of-others {self.rows_of_others} is too few: {self.sites - 1} other sites have a row each"
             )
 
@@ -85,8 +85,8 @@ class Cohort:
 class Audit:
     """What was found. `plain`, `total` and `model` hold the measured numbers, `findings` what they mean."""
 
-    site: Site
-    cohort: Cohort
+    site: AuditedSite
+    cohort: SitesInSum
     fraction_bits: int
     plain: dict[str, Any]
     total: dict[str, Any]
@@ -119,13 +119,13 @@ class Audit:
 
 
 def audit_site(
-    site: Site,
-    cohort: Cohort,
+    site: AuditedSite,
+    cohort: SitesInSum,
     *,
     fraction_bits: int | None = None,
     seconds: float = 60.0,
     seed: int = 0,
-    report: Report | None = None,
+    report: ReportProgress | None = None,
     clock: Callable[[], float] = time.monotonic,
 ) -> Audit:
     """Attack the site's own upload, a sum of the cohort and the site's model, and say what was recovered.
@@ -149,7 +149,7 @@ def audit_site(
     return Audit(site, cohort, bits, plain, total, model, tuple(findings))
 
 
-def _in_column_units(site: Site) -> Site:
+def _in_column_units(site: AuditedSite) -> AuditedSite:
     """The site with features as a round would sum them: every column in units of its own."""
     columns = Columns.of(Survey.of(site.features, client=site.name))
     scaled, held_out = (
@@ -166,10 +166,10 @@ def _upload(features: Real, labels: NDArray[np.int64], classes: int, bits: int) 
 class _Truth:
     """The site's rows, to hold what was found against."""
 
-    site: Site
+    site: AuditedSite
     steps: NDArray[np.int64]
 
-    def recovered(self, found: Rows | None) -> list[dict[str, Any]]:
+    def recovered(self, found: RecoveredRows | None) -> list[dict[str, Any]]:
         """The site's rows among those found: exact in every feature step, in the right class."""
         left = Counter() if found is None else Counter(_keys(found.rows, found.labels))
         listed = []
@@ -195,10 +195,10 @@ class _Search:
 
     seconds: float
     seed: int
-    report: Report | None
+    report: ReportProgress | None
     clock: Callable[[], float]
 
-    def __call__(self, upload: Upload, what: str) -> tuple[Rows | None, dict[str, Any]]:
+    def __call__(self, upload: Upload, what: str) -> tuple[RecoveredRows | None, dict[str, Any]]:
         """What was found, and how the search went."""
         singles = int((upload.counts == 1).sum())
         rows = upload.rows - singles
@@ -214,7 +214,7 @@ class _Search:
                 self.report(what, int(spent), whole)
             return spent < self.seconds
 
-        found = every_row(upload, seed=self.seed, go_on=go_on)
+        found = recover_rows(upload, seed=self.seed, go_on=go_on)
         if self.report is not None:
             self.report(what, 1, 1)
         took = round(self.clock() - begin, 2)
@@ -239,7 +239,9 @@ def _plain(upload: Upload, truth: _Truth, search: _Search) -> dict[str, Any]:
     }
 
 
-def _stand_ins(site: Site, cohort: Cohort, bits: int, seed: int) -> tuple[GridStatistics, GridStatistics | None]:
+def _stand_ins(
+    site: AuditedSite, cohort: SitesInSum, bits: int, seed: int
+) -> tuple[GridStatistics, GridStatistics | None]:
     """Rows in place of the others' (one other site, the rest): this site's mean and deviation, any class."""
     generator = np.random.default_rng(seed)
     mean, deviation = site.features.mean(axis=0, dtype=np.float64), site.features.std(axis=0, dtype=np.float64)
@@ -263,7 +265,12 @@ def _stand_ins(site: Site, cohort: Cohort, bits: int, seed: int) -> tuple[GridSt
 
 
 def _total(
-    own: GridStatistics, other: GridStatistics, others: GridStatistics, truth: _Truth, cohort: Cohort, search: _Search
+    own: GridStatistics,
+    other: GridStatistics,
+    others: GridStatistics,
+    truth: _Truth,
+    cohort: SitesInSum,
+    search: _Search,
 ) -> dict[str, Any]:
     """What is left to see when only the sum is known: to another site, which takes its own statistics out of it."""
     total = own + others
@@ -283,7 +290,7 @@ def _total(
     }
 
 
-def _model(own: GridStatistics, others: GridStatistics, site: Site) -> dict[str, Any]:
+def _model(own: GridStatistics, others: GridStatistics, site: AuditedSite) -> dict[str, Any]:
     """What the site's model tells of its rows to one who knows the sum."""
     total = decode(own + others)
     G = solve_global(total, BETA)

@@ -2,7 +2,6 @@
 
 from fedhip.reproduce.bench import Bench
 from fedhip.reproduce.cells import Store
-from fedhip.reproduce.errors import ReproduceError
 from fedhip.reproduce.settings import (
     STUDIES,
     Settings,
@@ -17,7 +16,6 @@ from fedhip.reproduce.study import reproduce
 __all__ = [
     "STUDIES",
     "Bench",
-    "ReproduceError",
     "Settings",
     "Source",
     "Store",

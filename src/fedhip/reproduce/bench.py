@@ -13,12 +13,13 @@ from fedhip import methods
 from fedhip.core.choice.selection import CHOSEN_BY
 from fedhip.methods.engine.clients import CheckedClients
 from fedhip.methods.engine.protocol import MethodRun, Protocol
-from fedhip.reproduce.cells import Cell, Inside, Json, Store
+from fedhip.reproduce.cells import Cell, Json, Store
 from fedhip.reproduce.divisions import WITH_INTERCEPT, divide, standardize
 from fedhip.reproduce.settings import Regime, Settings, Source, known_methods
 from fedhip.simulation.client import Client
 from fedhip.simulation.metrics import summarize
 from fedhip.simulation.options import PAPER
+from fedhip.utils.progress import ReportProgress
 
 
 @dataclass(frozen=True)
@@ -107,12 +108,12 @@ def cell_of(
     if setting.learning_rate is not None:
         protocol = replace(protocol, learning_rate=setting.learning_rate)
     # A method in closed form is the same whatever the rounds and the learning rate: it need not be run again.
-    told: Json = protocol.told
+    told: Json = protocol.to_dict()
     if not known_methods()[method].gradient:
         told = {name: told[name] for name in ("seed", "only_local_classes", "prior") if name in told}
         told["chosen_by"] = CHOSEN_BY
 
-    def compute(checkpoint: Path, tell: Inside) -> Json:
+    def compute(checkpoint: Path, tell: ReportProgress) -> Json:
         given = clients()
         if regime == "tuned":
             which = json.dumps({**source.identity, **key}, sort_keys=True)
@@ -140,7 +141,7 @@ def run_method(
     setting: Setting,
     clients: Sequence[Client],
     checkpoint: Path,
-    tell: Inside,
+    tell: ReportProgress,
     probe: int = 0,
 ) -> Json:
     """Run it, and give what a cell keeps of it."""

@@ -23,10 +23,11 @@ from typing import Any
 
 from fedhip import __version__
 from fedhip.utils.files import write_text
+from fedhip.utils.progress import ReportProgress, silent
+from fedhip.utils.words import duration
 
 Json = dict[str, Any]
 #: (phase, done, total) of the cell that is being computed.
-Inside = Callable[[str, int, int], None]
 SCHEMA = 1
 
 
@@ -37,7 +38,7 @@ class Cell:
     label: str
     kind: str
     key: Mapping[str, Any]
-    compute: Callable[[Path, Inside], Json]
+    compute: Callable[[Path, ReportProgress], Json]
 
     @property
     def full_key(self) -> Json:
@@ -53,21 +54,13 @@ class Cell:
         return f"{readable[:100]}-{digest}"
 
 
-#: What is shown while cells are computed: (cell, its number, of how many, inside it (done, total), seconds left).
-Show = Callable[[Cell, int, int, tuple[int, int] | None, float | None], None]
-
-
 @dataclass(frozen=True, eq=False)
-class Step:
+class PlannedCell:
     """A cell to come, which may need earlier ones to be made: what kind it is, which one, and how it is made."""
 
     kind: str
     identity: tuple[object, ...]
     make: Callable[[], Cell]
-
-
-def show_nothing(cell: Cell, number: int, total: int, inside: tuple[int, int] | None, left: float | None) -> None:
-    """For callers that want no progress."""
 
 
 @dataclass
@@ -97,58 +90,62 @@ class Store:
             self._known[stem] = content["result"]
         return self._known[stem]
 
-    def obtain(self, cell: Cell, tell: Inside | None = None) -> Json:
+    def obtain(self, cell: Cell, report: ReportProgress = silent) -> Json:
         """The result: found, or computed and kept; waited for where another process is at it."""
         found = self.find(cell)
         if found is None:
             with self._claim(cell, wait=True):
                 found = self.find(cell)
                 if found is None:
-                    found = self._compute(cell, tell)
+                    found = self._compute(cell, report)
         return found
 
     def perform(
-        self, steps: Sequence[Step], show: Show = show_nothing, *, processes: int = 1, wait: bool = True
+        self, steps: Sequence[PlannedCell], report: ReportProgress = silent, *, processes: int = 1, wait: bool = True
     ) -> None:
         """Compute the cells one after another; one that several studies need counts once.
 
         Cells that other processes are at come last, and are there when this returns; unless `wait` is false.
         `processes` that share the work are how the time left is told.
         """
-        first: dict[tuple[object, ...], Step] = {}
+        first: dict[tuple[object, ...], PlannedCell] = {}
         for step in steps:
             first.setdefault(step.identity, step)
         steps = list(first.values())
         clock = _Clock([step.kind for step in steps], processes)
 
-        def done(number: int, step: Step, wait: bool) -> bool:
+        def done(number: int, step: PlannedCell, wait: bool) -> bool:
             cell = step.make()
             if self.find(cell) is not None:
-                clock.found(step.kind)
+                clock.count_found(step.kind)
                 return True
             with self._claim(cell, wait) as ours:
                 if not ours:
                     return False
                 if self.find(cell) is not None:  # another process has just finished it
-                    clock.found(step.kind)
+                    clock.count_found(step.kind)
                     return True
 
-                def tell(phase: str, done: int, of: int) -> None:
-                    show(cell, number, len(steps), (done, of), clock.left())
+                def show(inside: str = "") -> None:
+                    left = clock.left()
+                    time_left = "" if left is None else f", {duration(left)} left"
+                    report(f"cells: {cell.label}{inside}{time_left}", number - 1, len(steps))
 
-                show(cell, number, len(steps), None, clock.left())
+                show()
                 start = time.perf_counter()
-                self._compute(cell, tell)
-                clock.took(step.kind, time.perf_counter() - start)
+                self._compute(cell, lambda phase, done, of: show(f" {done}/{of}"))
+                clock.count_computed(step.kind, time.perf_counter() - start)
                 return True
 
         busy = [(number, step) for number, step in enumerate(steps, start=1) if not done(number, step, False)]
         for number, step in busy if wait else ():
             done(number, step, True)
+        if steps:
+            report("cells", len(steps), len(steps))
 
-    def _compute(self, cell: Cell, tell: Inside | None) -> Json:
+    def _compute(self, cell: Cell, report: ReportProgress) -> Json:
         checkpoint = self.folder / f"{cell.stem}.safetensors"
-        result = cell.compute(checkpoint, tell or (lambda phase, done, total: None))
+        result = cell.compute(checkpoint, report)
         content = {"schema": SCHEMA, "label": cell.label, "key": cell.full_key, "result": result}
         write_text(
             self.folder / f"{cell.stem}.json",
@@ -186,10 +183,10 @@ class _Clock:
         self._waiting = {kind: kinds.count(kind) for kind in kinds}
         self._seconds: dict[str, list[float]] = {}
 
-    def found(self, kind: str) -> None:
+    def count_found(self, kind: str) -> None:
         self._waiting[kind] -= 1
 
-    def took(self, kind: str, seconds: float) -> None:
+    def count_computed(self, kind: str, seconds: float) -> None:
         self._waiting[kind] -= 1
         self._seconds.setdefault(kind, []).append(seconds)
 

@@ -12,9 +12,9 @@ from numpy.typing import NDArray
 from fedhip.core.standardization import Standardization
 from fedhip.data import make_partition
 from fedhip.data.partitions.partition import client_random
-from fedhip.reproduce.errors import ReproduceError
+from fedhip.errors import InputError
 from fedhip.reproduce.settings import Source
-from fedhip.simulation.client import Client, Rows, clients_of
+from fedhip.simulation.client import Client, LabelledRows, clients_of
 from fedhip.simulation.lifting import lift_clients
 
 #: Ridge regressions have no bias of their own: with standardised features they get a column of ones.
@@ -48,7 +48,7 @@ def divide_around(
         key=lambda k: (len(clients[k].train[1]), k),
     )
     if not order:
-        raise ReproduceError(
+        raise InputError(
             f"none of the {num_clients} clients of {source.name} has rows to train and to test on; take fewer clients"
         )
     fixed = order[len(order) // 2]
@@ -65,7 +65,7 @@ def divide_around(
 
 
 def validation_order(client: str, rows: int, seed: int) -> NDArray[np.int64]:
-    """The order of a client's rows that those to choose settings on are taken from."""
+    """The order of a client's rows that those to choose settings on are taken from: that of the published tables."""
     return client_random(client, seed, "validation").permutation(rows)
 
 
@@ -78,7 +78,7 @@ def standardize(clients: Sequence[Client], *, intercept: bool = False) -> list[C
     squares = torch.stack([rows.double().square().sum(dim=0) for rows in trained]).sum(dim=0)
     shared = Standardization.of_sums(sum(map(len, trained)), sums, squares, intercept=intercept)
 
-    def moved(rows: Rows) -> Rows:
+    def moved(rows: LabelledRows) -> LabelledRows:
         features = shared.features(torch.tensor(rows[0])).cpu().numpy()
         return features.astype(rows[0].dtype, copy=False), rows[1]
 

@@ -31,7 +31,7 @@ class Picture:
 
 
 @dataclass(frozen=True)
-class Look:
+class LineStyle:
     """How a method is drawn."""
 
     colour: str
@@ -40,15 +40,17 @@ class Look:
     own: bool
 
 
-def looks(methods: Sequence[str]) -> dict[str, Look]:
+def line_styles(methods: Sequence[str]) -> dict[str, LineStyle]:
     """FedHiP in its own colour; the others in turn, the second time round dashed."""
     found, place = {}, 0
     for method in methods:
         if method == "fedhip":
-            found[method] = Look(OWN, "*", "-", True)
+            found[method] = LineStyle(OWN, "*", "-", True)
             continue
         turn, colour = divmod(place, len(OTHERS))
-        found[method] = Look(OTHERS[colour], _MARKS[(colour + 3 * turn) % len(_MARKS)], "--" if turn else "-", False)
+        found[method] = LineStyle(
+            OTHERS[colour], _MARKS[(colour + 3 * turn) % len(_MARKS)], "--" if turn else "-", False
+        )
         place += 1
     return found
 
@@ -137,6 +139,49 @@ def comparison(panels: Sequence[Dots], titles: dict[str, str], concentrations: S
 
 
 @dataclass(frozen=True)
+class Bars:
+    """One panel of real federations: for each method its accuracy and the interval around it; None: diverged."""
+
+    title: str
+    means: dict[str, float | None]
+    intervals: dict[str, tuple[float, float] | None]
+
+
+def federations(panels: Sequence[Bars], titles: dict[str, str], heading: str) -> Figure:
+    """A row for each method, a panel for each federation; bars are intervals."""
+    methods = list(reversed(titles))
+    columns = min(len(panels), 2)
+    lines = -(-len(panels) // columns)
+    figure = _figure(_WIDTH, lines * (0.6 + 0.17 * len(methods)) + 0.35)
+    axes = figure.subplots(lines, columns, sharey=True, squeeze=False)
+    for panel, ax in zip(panels, axes.flat, strict=False):
+        _plain(ax)
+        for place, method in enumerate(methods):
+            own = method.startswith("fedhip")
+            mean, interval = panel.means[method], panel.intervals[method]
+            if own:
+                ax.axhspan(place - 0.5, place + 0.5, color=OWN, alpha=0.07, linewidth=0, zorder=0)
+            if mean is None:
+                ax.annotate("diverged", (0.02, place), xycoords=("axes fraction", "data"), va="center", color=MUTED)
+                continue
+            colour = OWN if own else OTHERS[0]
+            if interval is not None:
+                ax.plot(interval, [place, place], color=colour, linewidth=1.2, zorder=2)
+            ax.scatter([mean], [place], s=22, color=colour, linewidths=0.5, edgecolors="white", zorder=3)
+        ax.set_title(panel.title, loc="left", fontsize=8.5, color=INK)
+        ax.set_yticks(range(len(methods)), [short(titles[method], 26) for method in methods])
+        ax.set_ylim(-0.6, len(methods) - 0.4)
+        ax.tick_params(axis="y", labelcolor=INK)
+        ax.grid(visible=False, axis="y")
+        _percent(ax.xaxis)
+        ax.set_xlabel("accuracy, mean over clients")
+    for ax in list(axes.flat)[len(panels) :]:
+        ax.set_visible(False)
+    figure.suptitle(heading, x=0.012, ha="left", fontsize=9.5, fontweight="bold", color=INK)
+    return figure
+
+
+@dataclass(frozen=True)
 class Curve:
     """Accuracy over a grid at one λ, the accuracy of what is chosen without test rows, and the paper's curve."""
 
@@ -196,7 +241,7 @@ def sensitivity(panels: Sequence[tuple[str, Sequence[Curve]]], letter: str, chos
 
 
 @dataclass(frozen=True)
-class Way:
+class EfficiencyCurve:
     """A method's accuracy after rounds, seconds and megabytes."""
 
     method: str
@@ -207,11 +252,11 @@ class Way:
     accuracy: Sequence[float]
 
 
-def efficiency(ways: Sequence[Way], heading: str) -> Figure:
+def efficiency(ways: Sequence[EfficiencyCurve], heading: str) -> Figure:
     """Three panels, as in the paper: accuracy against rounds, seconds, and megabytes of one client."""
     figure = _figure(_WIDTH, 3.1 + 0.16 * -(-len(ways) // 5))
     axes = figure.subplots(1, 3, sharey=True)
-    styles = looks([way.method for way in ways])
+    styles = line_styles([way.method for way in ways])
     what: tuple[tuple[str, str], ...] = (
         ("rounds", "rounds"), ("seconds", "seconds of the whole federation"),
         ("megabytes", "MB up and down, one client"),
@@ -273,7 +318,7 @@ def invariance(
     """The fixed client's accuracy less that at the first λ, over the λ of the others; and how far it moves."""
     figure = _figure(_WIDTH, max(2.9, 0.75 + 0.19 * len(accuracies)))
     left, right = figure.subplots(1, 2, width_ratios=(1.25, 1))
-    styles = looks(list(accuracies))
+    styles = line_styles(list(accuracies))
     for ax in (left, right):
         _plain(ax)
     places = range(len(concentrations))

@@ -19,8 +19,8 @@ from fedhip.utils.parallel import available_cores
 
 
 @contextmanager
-def helped(jobs: int, work: Callable[..., None], *told: Any) -> Iterator[None]:
-    """While the block runs, `jobs` − 1 other processes do `work(*told)`, each on its part of the cores.
+def helper_processes(jobs: int, work: Callable[..., None], *args: Any) -> Iterator[None]:
+    """While the block runs, `jobs` − 1 other processes do `work(*args)`, each on its part of the cores.
 
     They end with the block, or when they are done. One that fails ends without a word: what it was at is left to
     this process, which fails alike, and says so.
@@ -31,7 +31,7 @@ def helped(jobs: int, work: Callable[..., None], *told: Any) -> Iterator[None]:
     fresh = multiprocessing.get_context("spawn")  # a process that has used a GPU cannot be copied
     cores, threads = _cores(), torch.get_num_threads()
     helpers = [
-        fresh.Process(target=_help, args=(part_of(cores, place, jobs), work, told), daemon=True)
+        fresh.Process(target=_help, args=(part_of(cores, place, jobs), work, args), daemon=True)
         for place in range(1, jobs)
     ]
     try:
@@ -55,7 +55,7 @@ def part_of(cores: set[int], place: int, jobs: int) -> set[int]:
     return set(each[place::jobs]) or {each[place % len(each)]}
 
 
-def wanted() -> bool:
+def parent_is_alive() -> bool:
     """Whether the process that this one helps is still there."""
     asked = multiprocessing.parent_process()
     return asked is None or asked.is_alive()
@@ -81,13 +81,13 @@ def _uninterrupted() -> Iterator[None]:
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
-def _help(cores: set[int], work: Callable[..., None], told: tuple[Any, ...]) -> None:
+def _help(cores: set[int], work: Callable[..., None], args: tuple[Any, ...]) -> None:
     """In a helper: an interrupt is for the one who was asked, who then tells this process to end."""
     try:
         try:
             signal.signal(signal.SIGTERM, _interrupt)
             _take_cores(cores)
-            work(*told)
+            work(*args)
         finally:
             signal.signal(signal.SIGTERM, _go_on)
     finally:  # the interrupt may come in the other one, but it comes once

@@ -10,9 +10,9 @@ import numpy as np
 
 from fedhip import methods
 from fedhip.data import Dataset, FeatureSet
+from fedhip.errors import InputError
 from fedhip.methods.engine.protocol import Network, Protocol
 from fedhip.reproduce import paper
-from fedhip.reproduce.errors import ReproduceError
 from fedhip.simulation.lifting import LiftPlan
 from fedhip.simulation.priors import PriorOption
 from fedhip.utils.nearest import did_you_mean
@@ -115,7 +115,7 @@ def choose_methods(names: Iterable[str]) -> tuple[str, ...]:
     known = known_methods()
     wanted = [name.strip().lower() for name in names if name.strip()]
     if not wanted:
-        raise ReproduceError(f"no method given; choose all, or among {', '.join(known)}")
+        raise InputError(f"no method given; choose all, or among {', '.join(known)}")
     if "all" in wanted:
         return tuple(known)
     for name in wanted:
@@ -140,4 +140,4 @@ def require_known(kind: str, name: str, known: Iterable[str]) -> None:
     known = list(known)
     if name in known:
         return
-    raise ReproduceError(f"there is no {kind} {name!r}; choose among {', '.join(known)}{did_you_mean(name, known)}")
+    raise InputError(f"there is no {kind} {name!r}; choose among {', '.join(known)}{did_you_mean(name, known)}")

@@ -8,21 +8,22 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from fedhip import __version__
-from fedhip.data.errors import MissingExtraError
+from fedhip.errors import MissingExtraError
 from fedhip.reproduce.bench import Bench
-from fedhip.reproduce.cells import Cell, Show, Step, show_nothing
+from fedhip.reproduce.cells import PlannedCell
 from fedhip.reproduce.figures import Picture, write_pictures
-from fedhip.reproduce.helpers import helped, wanted
+from fedhip.reproduce.helpers import helper_processes, parent_is_alive
 from fedhip.reproduce.studies import efficiency, invariance, pictures, sensitivity, table1
 from fedhip.reproduce.tables import Table, to_markdown, write_table
 from fedhip.utils.files import write_text
+from fedhip.utils.progress import ReportProgress, silent
 
 
 @dataclass(frozen=True)
 class Study:
     """A table or figure of the paper: its cells, and what is made of them."""
 
-    steps: Callable[[Bench], list[Step]]
+    steps: Callable[[Bench], list[PlannedCell]]
     tables: Callable[[Bench], list[Table]]
     pictures: Callable[[Bench], list[Picture]]
 
@@ -45,14 +46,14 @@ STUDY_OF: dict[str, Study] = {
 
 
 def reproduce(
-    bench: Bench, studies: Sequence[str], out: Path, show: Show = show_nothing, *, jobs: int = 1
+    bench: Bench, studies: Sequence[str], out: Path, report: ReportProgress = silent, *, jobs: int = 1
 ) -> tuple[list[Table], list[Path]]:
     """Compute the cells that are not there yet, and write tables and figures; the tables, and every file.
 
     `jobs` processes share the cells, and the cores of the machine.
     """
-    with helped(jobs, compute_cells, bench, studies):
-        bench.store.perform(steps_of(bench, studies), show, processes=jobs)
+    with helper_processes(jobs, compute_cells, bench, studies):
+        bench.store.perform(steps_of(bench, studies), report, processes=jobs)
     tables, files = [], []
     for study in studies:
         made = STUDY_OF[study].tables(bench)
@@ -71,7 +72,7 @@ def reproduce(
     return tables, list(dict.fromkeys(files))
 
 
-def steps_of(bench: Bench, studies: Sequence[str]) -> list[Step]:
+def steps_of(bench: Bench, studies: Sequence[str]) -> list[PlannedCell]:
     """The cells of the studies."""
     return [step for study in studies for step in STUDY_OF[study].steps(bench)]
 
@@ -79,8 +80,8 @@ def steps_of(bench: Bench, studies: Sequence[str]) -> list[Step]:
 def compute_cells(bench: Bench, studies: Sequence[str]) -> None:
     """The cells that no other process is at, as long as somebody waits for them."""
 
-    def stop_if_alone(cell: Cell, number: int, total: int, inside: tuple[int, int] | None, left: float | None) -> None:
-        if not wanted():
+    def stop_if_alone(phase: str, done: int, total: int) -> None:
+        if not parent_is_alive():
             raise KeyboardInterrupt
 
     bench.store.perform(steps_of(bench, studies), stop_if_alone, wait=False)

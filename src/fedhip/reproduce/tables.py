@@ -28,12 +28,16 @@ NOTHING, DIVERGED = "–", "div."
 
 @dataclass(frozen=True)
 class Entry:
-    """One place of a table: accuracies by seed, or a text instead; and what the paper has there (a share)."""
+    """One place of a table: accuracies by seed, or a text instead; and what the paper has there (a share).
+
+    With an `interval` (low, high) that is shown, and not the deviation over seeds.
+    """
 
     values: tuple[float, ...] = ()
     text: str | None = None
     paper: float | None = None
     mark: Mark = ""
+    interval: tuple[float, float] | None = None
 
     @property
     def mean(self) -> float | None:
@@ -56,6 +60,11 @@ class Entry:
     def shown_deviation(self) -> str | None:
         """The deviation in points, two decimals."""
         return None if self.deviation is None else f"{100 * self.deviation:.2f}"
+
+    @property
+    def shown_interval(self) -> str | None:
+        """The interval in percent, one decimal."""
+        return None if self.interval is None else " to ".join(f"{100 * end:.1f}" for end in self.interval)
 
     @property
     def shown_paper(self) -> str | None:
@@ -178,7 +187,9 @@ def to_markdown(table: Table) -> str:
 def _markdown(entry: Entry) -> str:
     text = escape_markdown(entry.shown_mean)
     text = {"best": f"**{text}**", "second": f"<ins>{text}</ins>", "": text}[entry.mark]
-    if entry.shown_deviation is not None:
+    if entry.shown_interval is not None:
+        text += f" ({entry.shown_interval})"
+    elif entry.shown_deviation is not None:
         text += f" ± {entry.shown_deviation}"
     return text if entry.shown_paper is None else f"{text} ({entry.shown_paper})"
 
@@ -245,7 +256,9 @@ def to_latex(table: Table) -> str:
 def _latex(entry: Entry) -> str:
     text = escape_latex(entry.shown_mean)
     text = {"best": rf"\textbf{{{text}}}", "second": rf"\underline{{{text}}}", "": text}[entry.mark]
-    if entry.shown_deviation is not None:
+    if entry.shown_interval is not None:
+        text += rf"{{\scriptsize\,({escape_latex(entry.shown_interval)})}}"
+    elif entry.shown_deviation is not None:
         text += rf"{{\scriptsize\,\(\pm\)\,{entry.shown_deviation}}}"
     return text if entry.shown_paper is None else rf"{text} {{\scriptsize({entry.shown_paper})}}"
 

@@ -7,7 +7,7 @@ from collections.abc import Collection, Iterable
 from pathlib import Path
 from typing import Any
 
-from fedhip.runs.errors import ConfigFileError
+from fedhip.errors import InputError
 from fedhip.utils.nearest import did_you_mean
 from fedhip.utils.toml import Value
 
@@ -20,24 +20,24 @@ def read_config(path: Path, known: Iterable[str], of_numbers: Collection[str] = 
     try:
         content = tomllib.loads(path.read_text(encoding="utf-8"))
     except FileNotFoundError:
-        raise ConfigFileError(f"there is no configuration file {path}; check the path") from None
+        raise InputError(f"there is no configuration file {path}; check the path") from None
     except IsADirectoryError:
-        raise ConfigFileError(f"{path} is a folder; give the file in it, such as {path / 'config.toml'}") from None
+        raise InputError(f"{path} is a folder; give the file in it, such as {path / 'config.toml'}") from None
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
-        raise ConfigFileError(f"{path} is not a TOML file ({error}); correct it") from None
+        raise InputError(f"{path} is not a TOML file ({error}); correct it") from None
     names = sorted(known)
     options: dict[str, Value] = {}
     for key, value in content.items():
         name = key.replace("-", "_")
         if name not in names:
             guess = did_you_mean(name, names, f"; the keys are {', '.join(names)}")
-            raise ConfigFileError(f"{path}: there is no option '{key}'{guess}")
+            raise InputError(f"{path}: there is no option '{key}'{guess}")
         if name in options:
-            raise ConfigFileError(f"{path}: '{key}' is there twice, once with '-' and once with '_'; keep one")
+            raise InputError(f"{path}: '{key}' is there twice, once with '-' and once with '_'; keep one")
         if name in of_numbers and not _is_list_of(value, int, float):
-            raise ConfigFileError(f"{path}: '{key}' must be a list of numbers")
+            raise InputError(f"{path}: '{key}' must be a list of numbers")
         if name not in of_numbers and not _is_value(value):
-            raise ConfigFileError(f"{path}: '{key}' must be a string, a number, true, false or a list of strings")
+            raise InputError(f"{path}: '{key}' must be a string, a number, true, false or a list of strings")
         options[name] = value
     return options
 

@@ -1,11 +1,11 @@
-"""A run on disk.
+"""The run folder: opened as a `Run`, written whole by a `Draft`.
 
     results.json    accuracies, costs, configuration          config.toml     what repeats the run
     details.json    what the report shows of each client      report.html     the report
     models/         each client's model                       global.safetensors
     statistics/     each client's statistics                  total.safetensors
     ledger.jsonl    what happened to the run                   receipts/       its lines, to be given to the clients
-    partition.json  who held which rows
+    partition.json  who held which rows                       columns.toml     what a table's columns hold, of a table
 
 A run is written to a folder beside its place and then takes it, whole. A change is a new version of the folder, in
 which the files that did not change are the same files (hard links): a reader finds the old run or the new one.
@@ -21,7 +21,7 @@ import secrets
 import shutil
 import signal
 import threading
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import replace
 from functools import cached_property
@@ -34,16 +34,15 @@ import torch
 from numpy.typing import ArrayLike, NDArray
 
 from fedhip.core.choice.prior import NO_PRIOR, Prior
-from fedhip.core.errors import FileFormatError
 from fedhip.core.exact.columns import Columns
 from fedhip.core.exact.fixedpoint import GridStatistics
 from fedhip.data import FeatureSet, feature_set
-from fedhip.data.errors import PartitionError
 from fedhip.data.partitions.manifest import stored_split, unpacked
+from fedhip.data.tables import Description, is_table, read_labelled, read_rows
+from fedhip.errors import FileError, InputError, RunChangedError, RunExistsError
 from fedhip.features.lifts.lift import Lift
 from fedhip.heads import HEADS, Head
 from fedhip.heads.model import RIDGE, Model
-from fedhip.runs.errors import NoSpaceError, RunChangedError, RunExistsError, RunFolderError, RunVersionError
 from fedhip.runs.ledger import Ledger
 from fedhip.runs.models import answering, models_digest
 from fedhip.runs.names import file_name, unknown_client
@@ -52,6 +51,7 @@ from fedhip.simulation.encoding import RowEncoding
 from fedhip.simulation.federation import Federation
 from fedhip.simulation.options import RidgeOptions
 from fedhip.utils.files import private_folder, require_folder, write_private
+from fedhip.utils.progress import ReportProgress
 from fedhip.utils.text import json_text
 
 if TYPE_CHECKING:
@@ -60,7 +60,6 @@ if TYPE_CHECKING:
     from fedhip.runs.verify import Check
 
 SCHEMA = 1
-Report = Callable[[str, int, int], None]
 
 _Kinds = Mapping[str, type | UnionType]
 _RESULTS: _Kinds = {
@@ -111,12 +110,12 @@ class Run:
         """The run at this path, if there is one that this version can read."""
         folder = cls(Path(path))
         if not folder.path.is_dir():
-            raise RunFolderError(f"there is no run folder {path}; make one with: fedhip run … --out {path}")
+            raise FileError(f"there is no run folder {path}; make one with: fedhip run … --out {path}")
         if not (folder.path / "results.json").is_file():
-            raise RunFolderError(f"{path} is not a run folder: it has no results.json; give the folder of a run")
+            raise FileError(f"{path} is not a run folder: it has no results.json; give the folder of a run")
         schema = folder.results.get("schema")
         if schema != SCHEMA or isinstance(schema, bool):
-            raise RunVersionError(
+            raise FileError(
                 f"{path} is a run of schema version {str(schema)[:20]}, and this fedhip reads {SCHEMA}; "
                 "use the version that wrote it, or run again"
             )
@@ -125,39 +124,43 @@ class Run:
         for name, method in folder.results["methods"].items():
             _require_shape(method, _METHOD, f"{path}/results.json: {name}")
         if (head := folder.results.get("head", RIDGE)) not in HEADS:
-            raise RunVersionError(
+            raise FileError(
                 f"{path} holds models of a head {str(head)[:20]!r}, and this fedhip knows {', '.join(HEADS)}; "
                 "use the version that wrote it, or run again"
             )
         return folder
 
-    def predict(self, features: ArrayLike, client: str | None = None) -> NDArray[Any]:
-        """The class of each row (N × m) by a client's model, or by the global one; whole numbers if all classes are."""
+    def predict(self, features: Any, client: str | None = None) -> NDArray[Any]:
+        """The class of each row (N × m) by a client's model, or by the global one; whole numbers if all classes are.
+
+        Of a run that was made from a table, `features` may be one too: a frame, or the path of a file.
+        """
         found: NDArray[Any] = np.array(self.class_names)[self._scores(features, client).argmax(dim=1).numpy()]
         return found.astype(np.int64) if all(_is_whole(name) for name in self.class_names) else found
 
-    def proba(self, features: ArrayLike, client: str | None = None) -> NDArray[np.float64]:
+    def proba(self, features: Any, client: str | None = None) -> NDArray[np.float64]:
         """Calibrated probabilities (N × d), in the order of `class_names`."""
         found: NDArray[np.float64] = self.model(client).probabilities_of(self._scores(features, client)).numpy()
         return found
 
-    def _scores(self, features: ArrayLike, client: str | None) -> torch.Tensor:
-        return self.model(client).scores(np.asarray(features, dtype=np.float64))
+    def _scores(self, features: Any, client: str | None) -> torch.Tensor:
+        rows = read_rows(features, self.require_table())[1] if is_table(features) else features
+        return self.model(client).scores(np.asarray(rows, dtype=np.float64))
 
     def join(
         self,
         client: str,
-        features: ArrayLike,
-        labels: ArrayLike,
+        features: Any,
+        labels: ArrayLike | None = None,
         *,
         split: ArrayLike | None = None,
         rows: FeatureSet | None = None,
-        report: Report | None = None,
+        report: ReportProgress | None = None,
     ) -> Change:
         """Add a client: one more term of the sum, and a model for it.
 
         `split` says which rows train (0) and which test (1); without it, eight of ten train. `rows` are those of all
-        other clients, which a logistic head needs.
+        other clients, which a logistic head needs. A table, of a run that was made from one, brings its labels with it.
         """
         from fedhip.runs import life
 
@@ -167,11 +170,11 @@ class Run:
     def update(
         self,
         client: str,
-        features: ArrayLike,
-        labels: ArrayLike,
+        features: Any,
+        labels: ArrayLike | None = None,
         *,
         rows: FeatureSet | None = None,
-        report: Report | None = None,
+        report: ReportProgress | None = None,
     ) -> Change:
         """Add training rows to a client; `rows` as in `join`."""
         from fedhip.runs import life
@@ -179,20 +182,20 @@ class Run:
         more, _ = self._client(client, features, labels, None, test_rows=False)
         return self._changed(life.update(self, more, rows=self._others(rows), report=report))
 
-    def forget(self, client: str, *, rows: FeatureSet | None = None, report: Report | None = None) -> Change:
+    def forget(self, client: str, *, rows: FeatureSet | None = None, report: ReportProgress | None = None) -> Change:
         """Take a client out: every sum, model and picture as if it had never been there; `rows` as in `join`."""
         from fedhip.runs import life
 
         return self._changed(life.forget(self, client, rows=self._others(rows), report=report))
 
-    def personalize(self, rows: FeatureSet, *, report: Report | None = None) -> Change:
+    def personalize(self, rows: FeatureSet, *, report: ReportProgress | None = None) -> Change:
         """Phase 3 again for the clients whose rows these are: α, model, accuracies."""
         from fedhip.runs import life
         from fedhip.runs.rows import clients_in
 
         return self._changed(life.personalize(self, clients_in(self, "what was given", rows), report=report))
 
-    def verify(self, receipts: Sequence[Path] = (), report: Report | None = None) -> list[Check]:
+    def verify(self, receipts: Sequence[Path] = (), report: ReportProgress | None = None) -> list[Check]:
         """Check every file, the sum, the models, the ledger, and receipts that clients hold."""
         from fedhip.runs.verify import verify
 
@@ -209,13 +212,24 @@ class Run:
         return path
 
     def _client(
-        self, name: str, features: ArrayLike, labels: ArrayLike, split: ArrayLike | None, *, test_rows: bool = True
+        self, name: str, features: Any, labels: ArrayLike | None, split: ArrayLike | None, *, test_rows: bool = True
     ) -> tuple[Client, NDArray[np.int8] | None]:
-        from fedhip.runs.rows import divided, in_classes_of
+        from fedhip.runs.rows import client_and_rows, divided, in_classes_of
 
-        rows = feature_set(features, labels, split=split)
-        known = in_classes_of(self, f"what client {name!r} brings", rows, np.ones(len(rows), dtype=bool))
-        return divided(self, name, rows.features.copy(), known, rows.split, test_rows=test_rows)
+        what = f"what client {name!r} brings"
+        if is_table(features):
+            if labels is not None:
+                raise InputError("a table brings its labels with it; leave labels out")
+            rows = read_labelled(features, self.require_table(), name=what)
+            rows = rows if split is None else replace(rows, split=np.asarray(split))
+        elif labels is None:
+            raise InputError(f"{what} needs a label for each row; give labels")
+        else:
+            rows = feature_set(features, labels, split=split)
+        _, chosen = client_and_rows(what, rows, name)
+        known = in_classes_of(self, what, rows, chosen)
+        part = None if rows.split is None else rows.split[chosen]
+        return divided(self, name, rows.features[chosen], known, part, test_rows=test_rows)
 
     def _others(self, rows: FeatureSet | None) -> dict[str, Client]:
         from fedhip.runs.rows import clients_in
@@ -270,7 +284,7 @@ class Run:
     def require_personalized(self) -> None:
         """Refuse a run of other methods: its clients have no models that could follow a change."""
         if self.head.method not in self.results["methods"]:
-            raise RunFolderError(
+            raise FileError(
                 f"{self.path} was run with --methods {','.join(self.results['methods'])}, so its clients have no "
                 "models of their own; run again with fedhip among the methods"
             )
@@ -288,7 +302,7 @@ class Run:
             return replace(self._model("global.safetensors"), temperature=self._temperature("global"))
         model = self._model("models", file_name(self.require_client(client)))
         if model.client != client:
-            raise FileFormatError(
+            raise FileError(
                 f"{self.path}/models/{file_name(client)} is the model of client {model.client!r}, not of {client!r}; "
                 "restore it"
             )
@@ -296,6 +310,20 @@ class Run:
         own = torch.tensor(self.details["clients"][client]["train_counts"])
         everybody = None if prior.is_none else self._class_counts
         return answering(model, self._temperature(self.head.method), prior, own, everybody)
+
+    @cached_property
+    def table(self) -> Description | None:
+        """What turns a table into the features of the run's models; None where they come from something else."""
+        described = self.model(None).table
+        return None if described is None else Description.from_dict(described, f"the model of {self.path}")
+
+    def require_table(self) -> Description:
+        """That description, or an error."""
+        if self.table is None:
+            raise InputError(
+                f"{self.path} was not made from a table, so nobody knows how one becomes its features; give features"
+            )
+        return self.table
 
     @cached_property
     def lift(self) -> Lift | None:
@@ -332,9 +360,7 @@ class Run:
         path = self._file(*parts)
         model = Model.from_file(path)
         if model.head != self.head.name:
-            raise FileFormatError(
-                f"{path} is of the head {model.head!r}, and the run's is {self.head.name!r}; restore it"
-            )
+            raise FileError(f"{path} is of the head {model.head!r}, and the run's is {self.head.name!r}; restore it")
         return model
 
     @cached_property
@@ -366,7 +392,7 @@ class Run:
         if "split" in known:  # of one that joined
             try:
                 return unpacked(known["split"], rows, 2).astype(np.int8)
-            except PartitionError:  # these are other rows
+            except InputError:  # these are other rows
                 return None
         path = self.path / "partition.json"
         found = stored_split(path, client) if path.is_file() else None  # a federation's run has none
@@ -375,7 +401,7 @@ class Run:
     def statistics(self, client: str) -> GridStatistics:
         """A client's statistics."""
         if not (self.path / "statistics").is_dir():
-            raise RunFolderError(
+            raise FileError(
                 f"{self.path} keeps no statistics of clients (a run with --no-statistics, or a site's result of a "
                 "federation), so nobody can come, go or change; run again without it, or take part in another round"
             )
@@ -391,7 +417,7 @@ class Run:
         try:
             return path.read_text(encoding="utf-8")
         except UnicodeDecodeError as error:
-            raise RunFolderError(f"{path} is not readable ({error}); restore it from a copy, or run again") from None
+            raise FileError(f"{path} is not readable ({error}); restore it from a copy, or run again") from None
 
     def record(self, name: str) -> RunRecord:
         """Its files under this name, for a report."""
@@ -402,7 +428,7 @@ class Run:
     def _file(self, *parts: str) -> Path:
         path = self.path.joinpath(*parts)
         if not path.is_file():
-            raise RunFolderError(f"{path} is missing; restore it from a copy, or run again")
+            raise FileError(f"{path} is missing; restore it from a copy, or run again")
         return path
 
     def _json(self, name: str) -> dict[str, Any]:
@@ -410,9 +436,9 @@ class Run:
         try:
             content = json.loads(path.read_text(encoding="utf-8"))
         except (ValueError, RecursionError) as error:
-            raise RunFolderError(f"{path} is not readable ({error}); restore it from a copy, or run again") from None
+            raise FileError(f"{path} is not readable ({error}); restore it from a copy, or run again") from None
         if not isinstance(content, dict):
-            raise RunFolderError(f"{path} holds no JSON object; restore it from a copy, or run again")
+            raise FileError(f"{path} holds no JSON object; restore it from a copy, or run again")
         return content
 
 
@@ -520,7 +546,7 @@ def _require_shape(content: Any, kinds: _Kinds, where: str) -> None:
     """Refuse what lacks a value, or has one of another kind, before it is used."""
     for key, kind in kinds.items():
         if not isinstance(content, dict) or key not in content or not isinstance(content[key], kind):
-            raise RunFolderError(f"{where}: '{key}' is missing or malformed; restore it from a copy, or run again")
+            raise FileError(f"{where}: '{key}' is missing or malformed; restore it from a copy, or run again")
 
 
 def require_place(path: Path, force: bool) -> None:
@@ -554,7 +580,7 @@ def _require_outside(path: Path) -> None:
 def new_run(path: Path, *, force: bool = False) -> Iterator[Draft]:
     """Write a run; it takes its place when the block succeeds, and leaves nothing behind when it does not."""
     require_place(path, force)
-    with beside(path) as temporary:
+    with temporary_folder(path) as temporary:
         yield Draft(temporary)
         require_place(path, force)
         _take_place(temporary, path)
@@ -566,16 +592,16 @@ def changed_run(run: Run) -> Iterator[Draft]:
     _require_outside(run.path)
     for folder in (run.path, *(path for path in run.path.iterdir() if path.is_dir())):
         if not os.access(folder, os.W_OK | os.X_OK):
-            raise RunFolderError(f"{folder} cannot be written to, so the run cannot change; give yourself the right to")
+            raise FileError(f"{folder} cannot be written to, so the run cannot change; give yourself the right to")
     head = run.ledger.head
-    with beside(run.path) as temporary:
+    with temporary_folder(run.path) as temporary:
         _link_tree(run.path, temporary)
         yield Draft(temporary)
         _take_place(temporary, run.path, head)
 
 
 @contextmanager
-def beside(path: Path) -> Iterator[Path]:
+def temporary_folder(path: Path) -> Iterator[Path]:
     """A fresh folder beside the path, removed in the end if it is still there, and so are folders made for it."""
     path = path.resolve()
     made = [parent for parent in path.parents if not parent.exists()]
@@ -586,7 +612,7 @@ def beside(path: Path) -> Iterator[Path]:
         yield temporary
     except OSError as error:
         if error.errno in (errno.ENOSPC, errno.EDQUOT):
-            raise NoSpaceError(
+            raise FileError(
                 f"there is no space left to write {path}; nothing was changed: make room, or choose another disk"
             ) from error
         raise

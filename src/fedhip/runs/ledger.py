@@ -15,7 +15,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from fedhip.runs.errors import LedgerError
+from fedhip.errors import FileError
 
 SCHEMA = 1
 EVENTS = ("run", "join", "update", "forget", "personalize")
@@ -68,9 +68,9 @@ class Ledger:
             lines = path.read_text(encoding="utf-8").splitlines()
             entries = tuple(json.loads(line) for line in lines)
         except FileNotFoundError:
-            raise LedgerError(f"{path} is missing; the run's history cannot be checked: restore it") from None
+            raise FileError(f"{path} is missing; the run's history cannot be checked: restore it") from None
         except (ValueError, RecursionError) as error:
-            raise LedgerError(f"{path} is not a ledger ({error}); restore it from a copy") from None
+            raise FileError(f"{path} is not a ledger ({error}); restore it from a copy") from None
         ledger = cls(entries)
         ledger.require_chain(path)
         return ledger
@@ -81,35 +81,35 @@ class Ledger:
         entry: Any
         for number, entry in enumerate(self.entries):
             if not isinstance(entry, dict) or type(entry.get("schema")) is not int:
-                raise LedgerError(f"{path}: line {number + 1} is not an entry of a ledger; restore it from a copy")
+                raise FileError(f"{path}: line {number + 1} is not an entry of a ledger; restore it from a copy")
             if entry["schema"] != SCHEMA:
-                raise LedgerError(
+                raise FileError(
                     f"{path}: line {number + 1} has schema {entry['schema']}, this version reads {SCHEMA}; "
                     "use the version that wrote it"
                 )
             broken = entry.get("hash") != entry_hash(entry) or entry.get("previous") != previous
             known = entry.get("event") in EVENTS and entry.keys() >= _FIELDS and isinstance(entry["clients"], dict)
             if broken or entry.get("entry") != number or not known:
-                raise LedgerError(
+                raise FileError(
                     f"{path}: line {number + 1} was altered, or a line before it was taken out or put in; "
                     "restore the ledger from a copy"
                 )
             previous = entry["hash"]
         if not self.entries:
-            raise LedgerError(f"{path} is empty; restore it from a copy")
+            raise FileError(f"{path} is empty; restore it from a copy")
 
     def require_receipt(self, receipt: Any, name: str) -> Entry:
         """The entry that a receipt proves, if this ledger has it."""
         entry = receipt.get("entry") if isinstance(receipt, dict) else None
         if not isinstance(entry, dict) or entry.get("hash") != entry_hash(entry):
-            raise LedgerError(f"{name} is not a receipt, or was altered; get a fresh copy")
+            raise FileError(f"{name} is not a receipt, or was altered; get a fresh copy")
         if receipt.get("run") != self.run:
-            raise LedgerError(
+            raise FileError(
                 f"{name} is a receipt of another run ({str(receipt.get('run'))[:12]}…, not {self.run[:12]}…)"
             )
         number = entry.get("entry")
         if not isinstance(number, int) or not 0 <= number < len(self.entries) or self.entries[number] != entry:
-            raise LedgerError(
+            raise FileError(
                 f"{name}: entry {number} ({entry.get('event')}) is not in the ledger: the run was rolled back or its "
                 "history rewritten"
             )

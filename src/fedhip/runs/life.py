@@ -1,4 +1,4 @@
-"""Life after the round: clients join, bring more rows, and leave.
+"""Life after the round: clients join, bring more rows, and are forgotten.
 
 The sum changes by one term, exactly; β follows from the sum, if it was chosen from it. Every other client's model is
 solved anew from its stored statistics with the α it has: none of its rows is touched. What needs a client's rows is
@@ -22,17 +22,15 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from fedhip.core.choice.calibration import common_temperature
-from fedhip.core.choice.prior import NO_PRIOR
-from fedhip.core.errors import DimensionError
+from fedhip.core.choice.prior import NO_PRIOR, PriorChoice
 from fedhip.core.exact.fixedpoint import GridStatistics
 from fedhip.data.partitions.manifest import packed
+from fedhip.errors import InputError
 from fedhip.features.cache import entries
 from fedhip.heads import Head, Ridge
-from fedhip.heads.errors import RowsMissingError
 from fedhip.heads.model import Model
 from fedhip.heads.options import numbers_of, options_of
 from fedhip.heads.task import Task
-from fedhip.runs.errors import ClientJoinedError, ClientRowsError, LastClientError
 from fedhip.runs.folder import Run, changed_run
 from fedhip.runs.models import global_model, personal_model
 from fedhip.runs.results import put_client, refresh, remove_client
@@ -46,9 +44,9 @@ from fedhip.simulation.personalization import Personalization, common_losses
 from fedhip.simulation.priors import choose_client_priors
 from fedhip.simulation.testing import evaluate
 from fedhip.utils.parallel import in_order, one_thread
+from fedhip.utils.progress import ReportProgress
 
 Json = dict[str, Any]
-Report = Callable[[str, int, int], None]
 #: No rows of anybody.
 NOBODY: Mapping[str, Client] = MappingProxyType({})
 
@@ -80,7 +78,7 @@ def forget(
     client: str,
     *,
     rows: Mapping[str, Client] = NOBODY,
-    report: Report | None = None,
+    report: ReportProgress | None = None,
 ) -> Change:
     """Take a client out: every sum, model and picture as if it had never been there.
 
@@ -92,7 +90,7 @@ def forget(
     if client not in run.details["clients"] or client in run.clients:  # who only tests has nothing in the sum
         run.require_client(client)
         if len(run.clients) == 1:
-            raise LastClientError(
+            raise InputError(
                 f"client {client!r} is the last one: without it no row is left to learn from; delete {run.path} instead"
             )
         own = run.statistics(client)
@@ -127,7 +125,7 @@ def join(
     *,
     split: NDArray[np.int8] | None = None,
     rows: Mapping[str, Client] = NOBODY,
-    report: Report | None = None,
+    report: ReportProgress | None = None,
 ) -> Change:
     """Add a client: one more term of the sum, and phase 3 for it; `rows` as in `forget`.
 
@@ -136,19 +134,19 @@ def join(
     """
     run.require_personalized()
     if client.name in run.results.get("sites", ()):
-        raise ClientJoinedError(
+        raise InputError(
             f"{client.name!r} is one of the sites whose sum this is, so its rows are in it; choose another name, if "
             "these are the rows of somebody else"
         )
     if client.name in run.clients:
-        raise ClientJoinedError(
+        raise InputError(
             f"client {client.name!r} is in the run already; add rows to it with: fedhip update, or choose another name"
         )
     client = _lifted(run, client)
     own = _statistics_of(run, client)
     for other in run.clients:
         if run.details["clients"][other]["own"] == own.digest():
-            raise ClientJoinedError(f"these very rows are in the run already, as client {other!r}; nothing was added")
+            raise InputError(f"these very rows are in the run already, as client {other!r}; nothing was added")
     state = _State(run, rows)
     state.grid = state.grid + own
     state.statistics[client.name] = lambda: own
@@ -163,7 +161,7 @@ def update(
     client: Client,
     *,
     rows: Mapping[str, Client] = NOBODY,
-    report: Report | None = None,
+    report: ReportProgress | None = None,
 ) -> Change:
     """Add training rows to a client; its α stays until it re-runs phase 3 on all its rows.
 
@@ -177,7 +175,7 @@ def update(
         if entry["client"] == client.name:
             added = set() if entry["event"] == "forget" else added | {entry["term"]}
     if term.digest() in added or term.digest() == run.details["clients"][client.name]["own"]:
-        raise ClientJoinedError(f"client {client.name!r}: these very rows were added before; nothing was added")
+        raise InputError(f"client {client.name!r}: these very rows were added before; nothing was added")
     own = run.statistics(client.name) + term
     state = _State(run, rows)
     if client.name in state.again:
@@ -200,7 +198,7 @@ def personalize(
     clients: Mapping[str, Client],
     *,
     skip_changed: bool = False,
-    report: Report | None = None,
+    report: ReportProgress | None = None,
 ) -> Change:
     """Phase 3 again for these clients, on their rows: α, model, accuracies.
 
@@ -217,12 +215,12 @@ def personalize(
         if own.digest() == run.details["clients"][name]["own"]:
             state.again[name] = client
         elif not skip_changed:
-            raise ClientRowsError(
+            raise InputError(
                 f"client {name!r}: these are not the {run.statistics(name).num_samples} training rows behind its "
                 f"statistics (there are {own.num_samples} here); give all rows that it trained on, and no other"
             )
     if not state.again:
-        raise ClientRowsError(
+        raise InputError(
             "the run's own data has the training rows of none of these clients; give a client's rows, with --client "
             "and --features or --data"
         )
@@ -249,7 +247,9 @@ class _State:
             lifted = ((name, _lifted(run, client)) for name, client in rows.items())
             self.again = {name: client for name, client in lifted if _are_its_rows(run, client)}
 
-    def commit(self, event: str, client: str | None, term: GridStatistics | None, *, report: Report | None) -> Change:
+    def commit(
+        self, event: str, client: str | None, term: GridStatistics | None, *, report: ReportProgress | None
+    ) -> Change:
         """Solve every model anew, and write the next version of the run."""
         run, tell = self.run, report or (lambda phase, done, total: None)
         before = self.results["beta"]
@@ -272,7 +272,14 @@ class _State:
             if term is not None and event in ("join", "update") and client is not None:
                 draft.write_statistics(client, self.statistics[client]())
             draft.write_model(
-                global_model(federation, run.class_names, self.held.backbone, head=head, lift=self.held.lift)
+                global_model(
+                    federation,
+                    run.class_names,
+                    self.held.backbone,
+                    head=head,
+                    lift=self.held.lift,
+                    table=self.held.table,
+                )
             )
             self.results["beta"], self.details["fold_betas"] = federation.beta, list(federation.fold_betas)
             if run.head is not Ridge:
@@ -309,7 +316,7 @@ class _State:
             head.traffic[0] if run.head.needs_rows and event != "personalize" else 0,
         )
 
-    def _federation(self, event: str, tell: Report) -> Federation:
+    def _federation(self, event: str, tell: ReportProgress) -> Federation:
         """The sum with its β: as it was where it was chosen on rows, for that takes everyone's."""
         run, rule = self.run, beta_rule(self.run)
         found = run.federation(self.grid)
@@ -327,7 +334,7 @@ class _State:
         """Whether all clients re-run phase 3, so that what they choose together is chosen again."""
         return set(self.again) == set(self.statistics)
 
-    def _head(self, federation: Federation, event: str, tell: Report) -> Head:
+    def _head(self, federation: Federation, event: str, tell: ReportProgress) -> Head:
         """The head of the sum as it is now; where rounds are needed, from the model that was there.
 
         Phase 3 of everyone with the sum as it was is a new beginning: it chooses all there is to choose.
@@ -335,7 +342,7 @@ class _State:
         kind = self.run.head
         if kind.needs_rows and event != "personalize" and not self._everyone:
             missing = sorted(set(self.statistics) - set(self.again))
-            raise RowsMissingError(
+            raise InputError(
                 f"a logistic head is fitted to rows, in rounds: those of everybody who is present are needed, and the "
                 f"rows of {_some(missing)} are not in the run's own data; give them with --rows FILE, or run again "
                 "without those clients"
@@ -357,7 +364,7 @@ class _State:
         kept = {name: self.run.priors(name) if name in self.run.clients else {} for name in self.again}
         method = head.method
         owns = head.personalize(
-            None if everyone else {name: priors.get(method, NO_PRIOR) for name, priors in kept.items()},
+            None if everyone else {name: PriorChoice(0, priors.get(method, NO_PRIOR)) for name, priors in kept.items()},
             self._losses_of_others(),
         )
         task, federation = head.task, head.federation
@@ -366,7 +373,7 @@ class _State:
         if everyone and with_priors:
             only_local, everybody = task.only_local_classes, list(self.again.values())
             chosen = choose_client_priors(federation, everybody, beside, "loo", only_local, task.report)
-            kept = {name: {m: prior for m, (_, prior) in found.items()} for name, found in chosen.items()}
+            kept = {name: {m: choice.prior for m, (_, choice) in found.items()} for name, found in chosen.items()}
         results = {}
         alone = {
             name: LocalFit.of(client, task.num_classes, task.ridge, only_local_classes=task.only_local_classes)
@@ -432,7 +439,7 @@ class _State:
         return personal_model(
             head.federation,
             client,
-            head.again(client, own, alpha, lambda: self.run.model(client)) if personal is None else personal.model,
+            head.refit(client, own, alpha, lambda: self.run.model(client)) if personal is None else personal.model,
             alpha,
             own.digest(),
             own.counts > 0,
@@ -441,6 +448,7 @@ class _State:
             backbone=self.held.backbone,
             head=head,
             lift=self.held.lift,
+            table=self.held.table,
         )
 
     def _stale(self, event: str, client: str | None) -> str | None:
@@ -458,7 +466,7 @@ class _State:
         )
 
 
-def task_of(run: Run, clients: Sequence[Client], tell: Report) -> Task:
+def task_of(run: Run, clients: Sequence[Client], tell: ReportProgress) -> Task:
     """What the head of a run is told, of clients whose rows are here."""
     config, head = run.config, run.head
     return Task(
@@ -506,18 +514,18 @@ def _lifted(run: Run, client: Client) -> Client:
         return client
     try:
         return lift_clients(run.lift, [client])[0]
-    except DimensionError as error:
-        raise ClientRowsError(f"client {client.name!r}: {error}; use the backbone of the run") from None
+    except InputError as error:
+        raise InputError(f"client {client.name!r}: {error}; use the backbone of the run") from None
 
 
 def _statistics_of(run: Run, client: Client) -> GridStatistics:
     """The statistics of rows that are to be part of the run, on its grid."""
     width = client.train[0].shape[1]
     if width != run.results["feature_dim"]:
-        raise ClientRowsError(
+        raise InputError(
             f"client {client.name!r}: features are {width} wide, and the run's {run.results['feature_dim']}; "
             "use the backbone of the run"
         )
     if len(client.train[1]) == 0:
-        raise ClientRowsError(f"client {client.name!r} brings no training row; give at least one")
+        raise InputError(f"client {client.name!r} brings no training row; give at least one")
     return run.encoding.statistics(client, run.results["num_classes"])

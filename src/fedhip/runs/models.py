@@ -34,6 +34,7 @@ def personal_model(
     backbone: BackboneReference | None,
     head: Head | None = None,
     lift: Lift | None = None,
+    table: Mapping[str, Any] | None = None,
 ) -> Model:
     """A client's model; `own` is the digest of its statistics. A ridge, unless a head is given."""
     return Model(
@@ -47,6 +48,7 @@ def personal_model(
         total=federation.digest,
         own=own,
         lift=lift,
+        table=table,
         **_solved(federation, model, head),
     )
 
@@ -57,6 +59,7 @@ def global_model(
     backbone: BackboneReference | None,
     head: Head | None = None,
     lift: Lift | None = None,
+    table: Mapping[str, Any] | None = None,
 ) -> Model:
     """The model of a client that nobody knows. A ridge, unless a head is given."""
     return Model(
@@ -69,6 +72,7 @@ def global_model(
         backbone=backbone,
         total=federation.digest,
         lift=lift,
+        table=table,
         **_solved(federation, federation.common if head is None else head.common, head),
     )
 

@@ -4,7 +4,7 @@ import hashlib
 from collections.abc import Iterable
 from urllib.parse import quote
 
-from fedhip.runs.errors import UnknownClientError
+from fedhip.errors import InputError
 from fedhip.utils.nearest import nearest
 
 _LONGEST = 120
@@ -22,14 +22,14 @@ def file_name(client: str) -> str:
     return f"{quoted[:_LONGEST]}-{digest}.safetensors"
 
 
-def unknown_client(client: str, known: Iterable[str]) -> UnknownClientError:
+def unknown_client(client: str, known: Iterable[str]) -> InputError:
     """An error that lists the names nearest to the one given."""
     names = list(known)
     near = near_names(client, names)
     listed = (
         f"; near it: {near}" if near else f"; there are {len(names)}: {', '.join(names[:5])}" + "…" * (len(names) > 5)
     )
-    return UnknownClientError(f"the run has no client {client!r}{listed}")
+    return InputError(f"the run has no client {client!r}{listed}")
 
 
 def near_names(client: str, known: Iterable[str]) -> str:

@@ -6,7 +6,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedhip.data import Dataset, FeatureSet, make_partition, split_of
-from fedhip.runs.errors import ClientRowsError
+from fedhip.errors import InputError
 from fedhip.runs.folder import Run
 from fedhip.simulation.client import Client
 from fedhip.utils.nearest import did_you_mean, nearest
@@ -15,7 +15,7 @@ from fedhip.utils.nearest import did_you_mean, nearest
 def clients_in(run: Run, source: str, data: FeatureSet) -> dict[str, Client]:
     """All clients of rows that say whose they are; `source` is what to call them."""
     if data.clients is None:
-        raise ClientRowsError(f"{source} does not say whose rows these are; it needs 'clients'")
+        raise InputError(f"{source} does not say whose rows these are; it needs 'clients'")
     found = {}
     for name in np.unique(data.clients).tolist():
         chosen = data.clients == name
@@ -52,20 +52,20 @@ def divided(
     return Client(name, (features[train], labels[train]), (features[test], labels[test])), drawn
 
 
-def whose_rows(source: str, data: Dataset | FeatureSet, client: str | None) -> tuple[str, np.ndarray]:
+def client_and_rows(source: str, data: Dataset | FeatureSet, client: str | None) -> tuple[str, np.ndarray]:
     """The client's name, and which rows are its."""
     everything = np.ones(len(data), dtype=bool)
     if data.clients is None:
         if client is None:
-            raise ClientRowsError(f"{source} does not say whose rows these are; name the client with --client")
+            raise InputError(f"{source} does not say whose rows these are; name the client with --client")
         return client, everything
     names = np.unique(data.clients).tolist()
     if client is None and len(names) > 1:
-        raise ClientRowsError(f"{source} holds rows of {len(names)} clients; choose one with --client")
+        raise InputError(f"{source} holds rows of {len(names)} clients; choose one with --client")
     if client is not None and client not in names:
         if len(names) > 1:
             near = nearest(client, names, 3) or names[:3]
-            raise ClientRowsError(f"{source} holds no rows of client {client!r}; it has those of {', '.join(near)}")
+            raise InputError(f"{source} holds no rows of client {client!r}; it has those of {', '.join(near)}")
         return client, everything
     name = names[0] if client is None else client
     return name, data.clients == name
@@ -78,7 +78,7 @@ def in_classes_of(run: Run, source: str, data: Dataset | FeatureSet, chosen: np.
         name = data.class_names[label]
         if name not in numbers:
             guess = did_you_mean(name, numbers)
-            raise ClientRowsError(
+            raise InputError(
                 f"{source} has a class {name!r}, which is none of the run's {len(numbers)} classes{guess}; a new class "
                 "needs a new run"
             )

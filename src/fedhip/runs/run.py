@@ -1,4 +1,4 @@
-"""One round, from features to a run folder."""
+"""What `fedhip run` and `fedhip.run` do: one round, from features to a run folder."""
 
 from __future__ import annotations
 
@@ -31,13 +31,13 @@ from fedhip.data import (
     save_partition,
     split_of,
 )
-from fedhip.data.errors import FeatureFileError
+from fedhip.data.tables import Description, TableRows, is_table, load_table
+from fedhip.errors import InputError
 from fedhip.features import resolve_device
 from fedhip.features.lifts.kinds import LiftKind
 from fedhip.features.lifts.lift import Lift
 from fedhip.features.reference import BackboneReference
 from fedhip.heads import HEADS, Head, Ridge, head_named
-from fedhip.heads.errors import OptionError
 from fedhip.heads.model import RIDGE
 from fedhip.heads.options import options_of
 from fedhip.heads.recommendation import AUTO, compare_with_lda, judge_heads, options_of_heads
@@ -46,26 +46,42 @@ from fedhip.heads.task import Task, check_clients
 from fedhip.methods import METHODS, Protocol, run_method
 from fedhip.methods.engine.closed import row_of
 from fedhip.runs import Ledger, Run, new_run, require_place
-from fedhip.runs.errors import MethodNameError
 from fedhip.runs.folder import Draft
 from fedhip.runs.measures import gains_of, put_gains
 from fedhip.runs.models import global_model, personal_model
 from fedhip.runs.report import RunRecord
 from fedhip.runs.report.findings import read_runs
 from fedhip.runs.results import add_balance, add_lift, details_of, refresh, results_of, rival_entry
-from fedhip.simulation.client import Client, clients_of, silent
+from fedhip.simulation.client import Client, clients_of
 from fedhip.simulation.driver import BALANCED, MAJORITY, RIDGES, simulate
 from fedhip.simulation.lifting import LiftSettings, lift_clients, lifted_grid
 from fedhip.simulation.options import STANDARD, Alpha, Beta, RidgeOptions
 from fedhip.simulation.outcome import Outcome
 from fedhip.simulation.priors import PriorOption
 from fedhip.utils.nearest import did_you_mean
+from fedhip.utils.progress import silent
 from fedhip.utils.stopwatch import Stopwatch
 from fedhip.utils.toml import write_toml
 
 Json = dict[str, Any]
 #: Images shown of each of the worst classes, and their size in pixels.
 EXAMPLES, THUMBNAIL = 2, 64
+
+
+@dataclass(frozen=True)
+class Described:
+    """What turned a table into features, and what was done with each of its columns."""
+
+    description: Description
+    report: list[Json]
+
+    @classmethod
+    def divided(cls, rows: TableRows, partition: Partition) -> tuple[FeatureSet, Described]:
+        """The rows of a table with missing values filled from training rows, and how they came about."""
+        if rows.groups is not None or rows.weights is not None or rows.targets is not None:
+            raise InputError("groups, weights and several or real-valued labels are not used yet; leave them out")
+        features, description = rows.divided(partition)
+        return features, cls(description, rows.report(description))
 
 
 @dataclass(frozen=True)
@@ -97,13 +113,13 @@ class RoundSettings:
         ):
             if value not in words:
                 if isinstance(value, str):
-                    raise OptionError(f"{name} is {value!r}; give {' or '.join(map(repr, words))}, or a number")
+                    raise InputError(f"{name} is {value!r}; give {' or '.join(map(repr, words))}, or a number")
                 check(value)
         if self.prior not in ("none", "client"):
-            raise OptionError(f"prior is {self.prior!r}; give 'client' or 'none'")
+            raise InputError(f"prior is {self.prior!r}; give 'client' or 'none'")
         object.__setattr__(self, "methods", methods_named(self.methods))
         if self.head_options and self.head in (RIDGE, AUTO):
-            raise OptionError(
+            raise InputError(
                 "options of a head (--head-options) are of --head lda and --head logistic; a ridge has --alpha and "
                 "--beta, and --head auto judges every head with the options it has by itself"
             )
@@ -112,17 +128,17 @@ class RoundSettings:
         if not self.ridge.balance:
             return
         if self.head != RIDGE:
-            raise MethodNameError(
+            raise InputError(
                 "balanced classes are for models of the ridge, whose sum is weighted in closed form; "
                 f"leave out --head {self.head}, or --balance"
             )
         if others := [name for name in self.methods if name not in (MAJORITY, *RIDGES)]:
-            raise MethodNameError(
+            raise InputError(
                 f"balanced classes are for the methods {' and '.join(BALANCED)}, whose sum is weighted in closed form; "
                 f"leave out {', '.join(others)}, or --balance"
             )
         if self.prior == "client":
-            raise MethodNameError(
+            raise InputError(
                 "a client's prior corrects for how often the federation has a class, and balanced classes are equally "
                 "frequent by construction; give --balance or --prior client, not both"
             )
@@ -135,8 +151,8 @@ class RoundSettings:
     @property
     def table(self) -> tuple[str, ...]:
         """The methods of the table: beside training alone and the global model stands the majority class."""
-        beside = (MAJORITY,) if {"local", "global"} <= set(self.methods) else ()
-        return tuple(dict.fromkeys((*beside, *self.methods)))
+        with_head_results = (MAJORITY,) if {"local", "global"} <= set(self.methods) else ()
+        return tuple(dict.fromkeys((*with_head_results, *self.methods)))
 
     @property
     def compares_with_lda(self) -> bool:
@@ -153,9 +169,9 @@ def methods_named(names: Sequence[str]) -> tuple[str, ...]:
     for name in names:
         if name not in known and name != "all":
             guess = did_you_mean(name, known)
-            raise MethodNameError(f"there is no method {name!r}; choose among {', '.join(known)}{guess}")
+            raise InputError(f"there is no method {name!r}; choose among {', '.join(known)}{guess}")
     if not names:
-        raise MethodNameError(f"no method given; choose among {', '.join(known)}")
+        raise InputError(f"no method given; choose among {', '.join(known)}")
     return tuple(method for method in ordered if method in names or "all" in names)
 
 
@@ -165,10 +181,15 @@ def open_run(path: str | Path) -> Run:
 
 
 def run(
-    features: ArrayLike | FeatureSet | str | Path,
+    features: Any,
     labels: ArrayLike | None = None,
     clients: ArrayLike | int | None = None,
     *,
+    label: str | Sequence[str] | None = None,
+    client: str | None = None,
+    group: str | None = None,
+    weight: str | None = None,
+    drop: Sequence[str] | None = None,
     split: ArrayLike | None = None,
     class_names: ArrayLike | None = None,
     partition: str | None = None,
@@ -191,7 +212,7 @@ def run(
     only_local_classes: bool = False,
     prior: PriorOption = "none",
     lift: LiftSettings | LiftKind | None = None,
-    columns: str | Path | None = None,
+    columns: str | Path | Description | None = None,
     fraction_bits: int | None = None,
     statistics: bool = True,
     device: str | None = None,
@@ -201,13 +222,22 @@ def run(
 
     Parameters
     ----------
-    features : (N, m) array, FeatureSet, or path of a feature file
-        A FeatureSet and a file bring labels and clients with them.
+    features : (N, m) array, FeatureSet, path of a feature file, or a table
+        A FeatureSet and a file bring labels and clients with them. A table is a frame of pandas or polars, or the path
+        of a .csv, .tsv or .parquet file.
     labels : (N,) whole numbers or strings
     clients : (N,) whole numbers or strings, or int
         Whose row each is; or among how many clients the rows are divided, by the scheme `partition`.
     split : (N,) 0 or 1, optional
         Which rows train and which test; without it, eight of ten train.
+    label, client, group, weight : str, optional
+        Of a table: the columns that say what is to be predicted, whose row it is, which rows belong together, and how
+        much a row counts.
+    drop : sequence of str
+        Of a table: columns to leave out.
+    columns : path or Description, optional
+        Of a table: what its columns hold (`fedhip describe` drafts it; a .toml file). Else the units of the features'
+        columns, as --columns.
     out : path, optional
         The run folder; `runs/rows-DATE-TIME` if none is given. One that is there is replaced with `force` alone.
     device : str, optional
@@ -224,19 +254,40 @@ def run(
     require_place(place, force)
     number, owners = (int(clients), None) if isinstance(clients, int | np.integer) else (None, clients)
     path = Path(features).absolute() if isinstance(features, str | Path) else None
-    if isinstance(features, FeatureSet | str | Path):
+    named = {"label": label, "client": client, "group": group, "weight": weight, "drop": [*(drop or ())] or None}
+    described, units = columns_given(columns)
+    rows: FeatureSet | TableRows
+    if isinstance(features, TableRows):
+        rows = features
+    elif is_table(features):
+        if any(given is not None for given in (labels, owners, split, class_names)):
+            raise InputError(
+                "of a table, label= and client= name columns; leave labels, clients, split and class_names out"
+            )
+        rows = load_table(
+            features, label=label, client=client, group=group, weight=weight, drop=drop or (), description=described
+        )
+    elif described is not None or any(value is not None for value in named.values()):
+        raise InputError(
+            "label, client, group, weight, drop and a description of columns are for tables; give a frame, or the path "
+            "of a .csv, .tsv or .parquet file"
+        )
+    elif isinstance(features, FeatureSet | str | Path):
         rows = features if isinstance(features, FeatureSet) else read_features(features)
         if any(given is not None for given in (labels, owners, split, class_names)):
-            raise FeatureFileError(
+            raise InputError(
                 "a FeatureSet and a feature file have labels, clients, split and class_names of their own; leave them "
                 "out, or give features as an array"
             )
     elif labels is None:
-        raise FeatureFileError("features need a label for each row; give labels, or the path of a feature file")
+        raise InputError("features need a label for each row; give labels, or the path of a feature file")
     else:
         rows = feature_set(features, labels, owners, split=split, class_names=class_names)
     given = {"concentration": concentration, "shards_per_client": shards, "min_rows": min_rows, "seed": seed}
     division = divide_rows(rows.labels, rows.clients, partition, number, **given)
+    table = None
+    if isinstance(rows, TableRows):
+        rows, table = Described.divided(rows, division)
     widened = LiftSettings(lift) if isinstance(lift, str) else lift
     settings = RoundSettings(
         alpha=alpha,
@@ -250,7 +301,7 @@ def run(
             intercept,
             balance,
             fraction_bits,
-            None if columns is None else Columns.from_file(Path(columns)),
+            units,
         ),
         keep_statistics=statistics,
         head=head or RIDGE,
@@ -261,7 +312,8 @@ def run(
     if head in HEADS:
         settings = settings.with_head(str(head))
     options = {
-        "features": path and str(path),
+        "features" if table is None else "data": path and str(path),
+        **named,
         "clients": number,
         "partition": partition,
         "concentration": concentration,
@@ -279,13 +331,13 @@ def run(
         "rounds": rounds,
         "only_local_classes": only_local_classes,
         "prior": prior,
-        "columns": columns and str(Path(columns).absolute()),
+        "columns": None if columns is None or isinstance(columns, Description) else str(Path(columns).absolute()),
         "fraction_bits": fraction_bits,
         "balance": balance or None,
         **({} if widened is None else widened.options),
         "statistics": statistics,
     }
-    made_by = f"given features, {rows.features.shape[1]} wide"
+    made_by = f"{'given features' if table is None else 'a table'}, {rows.features.shape[1]} wide"
     if widened is not None:
         made_by += f", {widened.plan(rows.features.shape[1], rows.num_classes).title}"
     found, _ = run_round(
@@ -295,11 +347,20 @@ def run(
         settings,
         title=f"{'rows' if path is None else path.stem} · {division.title} · {made_by}",
         config={name: value for name, value in options.items() if value is not None},
+        table=table,
         device=resolve_device(device),
         force=force,
         report=report,
     )
     return found
+
+
+def columns_given(columns: str | Path | Description | None) -> tuple[Description | None, Columns | None]:
+    """What is known of columns beforehand: what those of a table hold (a .toml file), or the units of features."""
+    if columns is None or isinstance(columns, Description):
+        return columns, None
+    path = Path(columns)
+    return (Description.from_file(path), None) if path.suffix == ".toml" else (None, Columns.from_file(path))
 
 
 def run_round(
@@ -313,6 +374,7 @@ def run_round(
     images: Dataset | None = None,
     backbone: BackboneReference | None = None,
     seconds: Mapping[str, float] | None = None,
+    table: Described | None = None,
     device: str | torch.device = "cpu",
     force: bool = False,
     report: Callable[[str, int, int], None] | None = None,
@@ -320,7 +382,7 @@ def run_round(
     """Simulate the round, and write everything about it to the folder `out`, whole or not at all.
 
     `config` are the options that repeat it, `seconds` what was spent before, `images` those behind the features, for
-    the report's examples.
+    the report's examples, `table` what made the features of a table.
     """
     clients = clients_of(features, partition)
     lift, lifted, recommendation, watch, ridge = None, None, None, Stopwatch(), settings.ridge
@@ -329,7 +391,7 @@ def run_round(
         plan.require_memory(len(features))
         with watch("lift"):
             lift = plan.draw(clients, device, report)
-            clients, lifted = lift_clients(lift, clients, device), plan.told(lift)
+            clients, lifted = lift_clients(lift, clients, device), plan.to_dict(lift)
         ridge = lifted_grid(clients, ridge)
     protocol = Protocol(
         rounds=settings.rounds,
@@ -385,7 +447,7 @@ def run_round(
         own = outcome
         if head is not Ridge:
             found = run_head(head, task, outcome.federation)
-            fitted, own = found.head, beside(outcome, found)
+            fitted, own = found.head, with_head_results(outcome, found)
             rivals.append(row_of(found))
         if settings.compares_with_lda and recommendation is None:
             with watch("comparison with LDA"):
@@ -397,20 +459,24 @@ def run_round(
         if fitted is not None:
             results |= {"head": head.name, "settings": dict(fitted.settings)}
         if recommendation is not None:
-            results["recommendation"] = recommendation.told
+            results["recommendation"] = recommendation.to_dict()
         if lifted is not None:
             add_lift(results, lifted)
         if ridge.balance:
             add_balance(results, class_weights(outcome.federation.grid.counts).tolist())
         put_gains(results, [gains_of(client.client, client.tested, head.method) for client in own.clients])
         details = details_of(own, features.class_names, head)
+        if table is not None:
+            details["table"] = table.report
+            draft.write_text("columns.toml", table.description.to_toml())
         refresh(results, details)
         if images is not None:
             (findings,) = read_runs([RunRecord("", results, details, "", [])])
             worst = [found.label for found in findings.worst_classes]
             details["examples"] = worst_examples(own, worst, images, _test_rows(features, partition))
         save_partition(draft.path / "partition.json", partition, data_split=features.split)
-        _write_models(draft, own, features.class_names, settings.only_local_classes, backbone, fitted, lift)
+        described = None if table is None else table.description.to_dict()
+        _write_models(draft, own, features.class_names, settings.only_local_classes, backbone, fitted, lift, described)
         draft.record(
             Ledger(),
             "run",
@@ -450,7 +516,7 @@ def _head_task(
     )
 
 
-def beside(outcome: Outcome, found: HeadRound) -> Outcome:
+def with_head_results(outcome: Outcome, found: HeadRound) -> Outcome:
     """The outcome of a round with the models of another head as the clients' own, tested beside the others."""
     clients = [
         replace(
@@ -472,9 +538,10 @@ def _write_models(
     backbone: BackboneReference | None,
     head: Head | None,
     lift: Lift | None,
+    table: Mapping[str, Any] | None,
 ) -> None:
     """Write the global model and every client's own."""
-    models = [global_model(outcome.federation, class_names, backbone, head=head, lift=lift)]
+    models = [global_model(outcome.federation, class_names, backbone, head=head, lift=lift, table=table)]
     for result in outcome.clients:
         if (personal := result.personal) is not None:
             models.append(
@@ -490,6 +557,7 @@ def _write_models(
                     backbone=backbone,
                     head=head,
                     lift=lift,
+                    table=table,
                 )
             )
     for model in models:

@@ -13,10 +13,10 @@ from typing import Any
 import torch
 
 from fedhip.core.affine import AffineModel
-from fedhip.core.errors import FedHiPError
 from fedhip.core.exact.fixedpoint import GridStatistics
+from fedhip.data.tables import Description
+from fedhip.errors import FedHiPError, FileError
 from fedhip.heads.model import RIDGE, Model
-from fedhip.runs.errors import LedgerError, RunFolderError
 from fedhip.runs.folder import Run
 from fedhip.runs.life import task_of
 from fedhip.runs.models import models_digest
@@ -66,11 +66,20 @@ def verify(
     check("the models are those of the last entry", lambda: _models_digest(run))
     for name in ("results", "details"):
         check(f"{name}.json is that of the last entry", lambda name=name: _json_digest(run, name))  # type: ignore[misc]
+    if (run.path / "columns.toml").is_file():
+        check("columns.toml is what the models hold", lambda: _columns(run))
     if "partition" in run.ledger.entries[0]:  # those before it was written down are as good as they were
         check("partition.json is that of the first entry", lambda: _partition_digest(run))
     for path in [*sorted((run.path / "receipts").glob("*.json")), *receipts]:
         check(f"receipt {path.name}", lambda path=path: _receipt(run, path))  # type: ignore[misc]
     return checks
+
+
+def _columns(run: Run) -> str | None:
+    path = run.path / "columns.toml"
+    if run.table is not None and Description.from_file(path) == run.table:
+        return None
+    return f"{path} is not the description that the models were made with; restore it from a copy"
 
 
 def _nothing(_: object) -> None:
@@ -125,7 +134,7 @@ def _sum(run: Run, tell: Callable[[str, int, int], None]) -> str | None:
             path = run.path / "statistics" / file_name(client)
             own = GridStatistics.from_file(path)
             if own.digest() != digest:
-                raise LedgerError(
+                raise FileError(
                     f"client {client!r}: {path.name} has digest {own.digest()[:12]}…, and the ledger says "
                     f"{digest[:12]}…; restore the run from a copy"
                 )
@@ -169,7 +178,7 @@ def _models(run: Run, tell: Callable[[str, int, int], None]) -> str | None:
             own = run.statistics(client)
             if model.own != own.digest() or model.alpha is None:
                 return f"{model.who} was solved from other statistics than those in the run; restore it from a copy"
-            solved = head.again(client, own, model.alpha, partial(run.model, client))
+            solved = head.refit(client, own, model.alpha, partial(run.model, client))
         else:
             continue
         if solved.weights.shape != model.weights.shape:
@@ -209,9 +218,9 @@ def _receipt(run: Run, path: Path) -> None:
     try:
         receipt = json.loads(path.read_text(encoding="utf-8"))
     except (ValueError, RecursionError):
-        raise LedgerError(f"{path} is not a receipt; get a fresh copy") from None
+        raise FileError(f"{path} is not a receipt; get a fresh copy") from None
     entry = run.ledger.require_receipt(receipt, str(path))
     if entry["event"] == "forget" and entry["client"] in run.ledger.entries[-1]["clients"]:
         later = [e for e in run.ledger.entries[entry["entry"] + 1 :] if e["client"] == entry["client"]]
         if not any(e["event"] == "join" for e in later):
-            raise RunFolderError(f"{path}: client {entry['client']!r} was forgotten, and is in the run")
+            raise FileError(f"{path}: client {entry['client']!r} was forgotten, and is in the run")

@@ -10,10 +10,11 @@ from torch import Tensor
 from fedhip.core import LooScore, RegularizationPath, Statistics, default_betas
 from fedhip.core.choice.selection import FOLDS
 from fedhip.core.ridge.path import choose_betas
-from fedhip.simulation.client import Client, Report
+from fedhip.simulation.client import Client
 from fedhip.simulation.federation import Federation
 from fedhip.simulation.options import Alpha
 from fedhip.utils.parallel import in_order, one_thread
+from fedhip.utils.progress import ReportProgress
 
 #: What β is chosen with: a client is scored at the best of these.
 SCORING_ALPHAS: tuple[float, ...] = (0.0, *(10.0 ** (i / 2) for i in range(-2, 7)))
@@ -60,7 +61,7 @@ def choose_beta(
     federation: Federation,
     clients: Sequence[Client],
     alpha: Alpha,
-    tell: Report,
+    tell: ReportProgress,
     alphas: Sequence[float] = SCORING_ALPHAS,
 ) -> Federation:
     """The β of highest smoothed leave-one-out accuracy of the models that clients are given, summed over clients.

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -12,12 +11,7 @@ from numpy.typing import NDArray
 from fedhip.core.exact.columns import Survey
 from fedhip.data import FeatureSet, Partition, client_parts, split_of
 
-Rows = tuple[NDArray[Any], NDArray[np.int64]]
-Report = Callable[[str, int, int], None]
-
-
-def silent(phase: str, done: int, total: int) -> None:
-    """Report nothing."""
+LabelledRows = tuple[NDArray[Any], NDArray[np.int64]]
 
 
 @dataclass(frozen=True)
@@ -25,8 +19,8 @@ class Client:
     """One client's name and its rows (features, labels) to train and to test on."""
 
     name: str
-    train: Rows
-    test: Rows
+    train: LabelledRows
+    test: LabelledRows
 
     def survey(self) -> Survey:
         """Phase 0: what its columns look like."""

@@ -13,13 +13,13 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 import torch
 
 from fedhip.core.choice.calibration import common_temperature
-from fedhip.core.choice.prior import Prior
-from fedhip.core.errors import EmptyClientError, FedHiPError
+from fedhip.core.choice.prior import NO_CHOICE, PriorChoice
 from fedhip.core.exact.columns import Columns
 from fedhip.core.exact.fixedpoint import GridStatistics
+from fedhip.errors import InputError
 from fedhip.simulation.alone import MAJORITY, LocalFit, majority_model
 from fedhip.simulation.beta import SCORING_ALPHAS, choose_beta
-from fedhip.simulation.client import Client, Report, silent
+from fedhip.simulation.client import Client
 from fedhip.simulation.encoding import encoding_of
 from fedhip.simulation.federation import Federation
 from fedhip.simulation.options import STANDARD, Alpha, Beta, RidgeOptions
@@ -28,6 +28,7 @@ from fedhip.simulation.personalization import Personalization, common_losses
 from fedhip.simulation.priors import choose_client_priors, prior_alphas
 from fedhip.simulation.testing import evaluate
 from fedhip.utils.parallel import MEMINFO, in_order, memory_available
+from fedhip.utils.progress import ReportProgress, silent
 from fedhip.utils.stopwatch import Stopwatch
 
 #: The ridges that `simulate` computes side by side.
@@ -53,7 +54,7 @@ def simulate(
     fraction_bits: int | None = None,
     columns: Columns | None = None,
     device: str | torch.device = "cpu",
-    report: Report | None = None,
+    report: ReportProgress | None = None,
     keep_statistics: Callable[[Client, GridStatistics], None] | None = None,
 ) -> Outcome:
     """One round of FedHiP over the clients, beside models of the clients alone and the global one.
@@ -68,13 +69,13 @@ def simulate(
     ridges = tuple(method for method in methods if method != MAJORITY)
     ridge = RidgeOptions(standardize, intercept, balance, fraction_bits, columns)
     if prior and balance:
-        raise BalancedPriorError(
+        raise InputError(
             "a client's prior corrects for how often the federation has a class, and balanced classes are equally "
             "frequent by construction; give one of the two"
         )
     watch, tell = Stopwatch(), report or silent
     training = [client for client in clients if len(client.train[1])]
-    held: dict[str, GridStatistics] = {}
+    uploads: dict[str, GridStatistics] = {}
     federation = federate(
         training,
         num_classes,
@@ -85,12 +86,12 @@ def simulate(
         report=report,
         watch=watch,
         keep_statistics=keep_statistics,
-        held=held if "fedhip" in methods else None,
+        uploads=uploads if "fedhip" in methods else None,
     )
     with watch("aggregation"):
         _ = federation.common  # factored once, before the clients share it
         tell("2 aggregation", len(training), len(training))
-    choices: dict[str, dict[str, tuple[float, Prior]]] = {}
+    choices: dict[str, dict[str, tuple[float, PriorChoice]]] = {}
     if prior:
         with watch("priors"):
             choices = choose_client_priors(federation, training, ridges, alpha, only_local_classes, tell)
@@ -99,9 +100,11 @@ def simulate(
         with watch("personalization"):
 
             def phase3(client: Client) -> Personalization:
-                chosen = choices[client.name]["fedhip"][0] if prior else alpha
-                own = held.pop(client.name, None)
-                return Personalization.of(federation, client, chosen, only_local_classes=only_local_classes, own=own)
+                chosen, choice = choices[client.name]["fedhip"] if prior else (alpha, NO_CHOICE)
+                own = uploads.pop(client.name, None)
+                return Personalization.of(
+                    federation, client, chosen, only_local_classes=only_local_classes, own=own, choice=choice
+                )
 
             for k, (client, found) in enumerate(zip(training, in_order(phase3, training, device), strict=True), 1):
                 personal[client.name] = found
@@ -135,7 +138,7 @@ def simulate(
                 "fedhip": federation.common if own is None else own.model,
             }
             tested = {method: mine[method] for method in methods}
-            priors = {method: found for method, (_, found) in choices.get(client.name, {}).items()}
+            priors = {method: choice.prior for method, (_, choice) in choices.get(client.name, {}).items()}
             everybody = federation.grid.counts
             results.append(
                 evaluate(
@@ -144,10 +147,6 @@ def simulate(
             )
     prior_models = tuple(len(prior_alphas(alpha)[method]) for method in ridges) if prior else ()
     return Outcome(federation, methods, results, watch.seconds, prior_models, temperatures)
-
-
-class BalancedPriorError(FedHiPError, ValueError):
-    """Balanced classes and a client's prior contradict each other."""
 
 
 def federate(
@@ -159,32 +158,32 @@ def federate(
     *,
     alpha: Alpha = "loo",
     alphas: Sequence[float] = SCORING_ALPHAS,
-    report: Report | None = None,
+    report: ReportProgress | None = None,
     watch: Stopwatch | None = None,
     keep_statistics: Callable[[Client, GridStatistics], None] | None = None,
-    held: dict[str, GridStatistics] | None = None,
+    uploads: dict[str, GridStatistics] | None = None,
 ) -> Federation:
     """Phases 1 and 2 of clients with training rows: their sum, and β, which is given or chosen.
 
     β is chosen for models of this α, or of the best of `alphas`. `keep_statistics` is called with each client's upload,
-    and `held` takes them for phase 3, by name, if there is room for all.
+    and `uploads` takes them for phase 3, by name, if there is room for all.
     """
     tell, watch = report or silent, watch or Stopwatch()
     with watch("local training"):
         encoding = encoding_of(clients, num_classes, ridge)
-        room = held is not None and _room(clients, num_classes)
+        room = uploads is not None and _room(clients, num_classes)
 
-        def uploads() -> Iterator[GridStatistics]:
+        def terms() -> Iterator[GridStatistics]:
             found = in_order(lambda client: encoding.statistics(client, num_classes, device), clients, device)
             for k, (client, own) in enumerate(zip(clients, found, strict=True), start=1):
                 if keep_statistics is not None:
                     keep_statistics(client, own)
-                if held is not None and room:
-                    held[client.name] = own
+                if uploads is not None and room:
+                    uploads[client.name] = own
                 yield own
                 tell("1 local training", k, len(clients))
 
-        total = add_up(uploads())
+        total = add_up(terms())
     with watch("aggregation"):
         given = 0.0 if beta == "auto" else beta
         federation = Federation.of(total, given, encoding, standardize=ridge.standardize, intercept=ridge.intercept)
@@ -198,7 +197,7 @@ def add_up(uploads: Iterable[GridStatistics]) -> GridStatistics:
     for own in uploads:
         total = own if total is None else total + own
     if total is None:
-        raise EmptyClientError("no client has training rows, so there is nothing to sum; give at least one some")
+        raise InputError("no client has training rows, so there is nothing to sum; give at least one some")
     return total
 
 

@@ -12,11 +12,11 @@ import torch
 from torch import Tensor
 
 from fedhip.core.balance import class_weights
-from fedhip.core.errors import ColumnError, EmptyClientError
 from fedhip.core.exact.column_sums import ColumnSums
 from fedhip.core.exact.columns import COLUMN_BITS, Columns, Survey, require_same_constants
 from fedhip.core.exact.fixedpoint import GridStatistics, round_features
-from fedhip.simulation.client import Client, Rows
+from fedhip.errors import ColumnError, InputError
+from fedhip.simulation.client import Client, LabelledRows
 from fedhip.simulation.options import STANDARD, RidgeOptions
 from fedhip.utils.parallel import in_order
 
@@ -34,7 +34,7 @@ class RowEncoding:
     scale: Tensor | None = None
     surveyed: bool = False
 
-    def features(self, rows: Rows, device: str | torch.device = "cpu") -> Tensor:
+    def features(self, rows: LabelledRows, device: str | torch.device = "cpu") -> Tensor:
         """Rows in the columns' own units, weighted, float64; not yet rounded."""
         scaled = self.columns.features(torch.as_tensor(np.asarray(rows[0]), device=device).to(torch.float64))
         if self.scale is None:
@@ -51,7 +51,7 @@ class RowEncoding:
             client=client.name,
         )
 
-    def rounded(self, rows: Rows, device: str | torch.device = "cpu") -> Tensor:
+    def rounded(self, rows: LabelledRows, device: str | torch.device = "cpu") -> Tensor:
         """Rows (N, m) as the grid holds them."""
         return round_features(self.features(rows, device), self.fraction_bits)
 
@@ -68,7 +68,7 @@ def encoding_of(
 ) -> RowEncoding:
     """How the clients' rows become whole numbers, from sums over clients alone."""
     if not clients:
-        raise EmptyClientError("no client has training rows, so there is nothing to sum; give at least one some")
+        raise InputError("no client has training rows, so there is nothing to sum; give at least one some")
     columns = ridge.columns or columns_of(clients, centred=ridge.intercept or ridge.standardize)
     bits = COLUMN_BITS if ridge.fraction_bits is None else ridge.fraction_bits
     scale = balancing_scale(clients, num_classes) if ridge.balance else None
@@ -85,7 +85,7 @@ def survey_of(clients: Sequence[Client]) -> Survey:
     """Phase 0: the sum of the clients' surveys."""
     surveys = list(in_order(Client.survey, clients))
     if not surveys:
-        raise EmptyClientError("no client has training rows, so there is nothing to sum; give at least one some")
+        raise InputError("no client has training rows, so there is nothing to sum; give at least one some")
     return reduce(add, surveys)
 
 

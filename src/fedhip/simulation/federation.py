@@ -22,13 +22,13 @@ from fedhip.core import PersonalizationPath, RegularizationPath, Statistics
 from fedhip.core.affine import AffineModel
 from fedhip.core.balance import weighted_statistics
 from fedhip.core.choice.selection import FOLDS
-from fedhip.core.errors import ColumnWarning
 from fedhip.core.exact.columns import Survey
 from fedhip.core.exact.fixedpoint import GridStatistics, decode, decode_weighted
 from fedhip.core.ridge.aggregation import GlobalSystem, global_system
 from fedhip.core.ridge.personalization import require_part
 from fedhip.core.solvers import factorize, require_alpha
 from fedhip.core.standardization import Standardization
+from fedhip.errors import ColumnWarning
 from fedhip.simulation.client import Client
 from fedhip.simulation.encoding import RowEncoding
 from fedhip.utils.parallel import one_thread

@@ -15,13 +15,13 @@ from fedhip.simulation.orders import HOLD_OUT, Order, client_number, client_orde
 HELD_OUT = 0.2
 
 
-def drawn(client: str, rows: int, seed: int) -> Order:
+def hold_out_order(client: str, rows: int, seed: int) -> Order:
     """The order of a client's rows, by its name and the seed, that the first are held out of."""
     return client_order(rows, seed, client, 0, 0, HOLD_OUT)
 
 
 def hold_out(
-    clients: Sequence[Client], seed: int, order: Callable[[str, int, int], NDArray[np.int64]] = drawn
+    clients: Sequence[Client], seed: int, order: Callable[[str, int, int], NDArray[np.int64]] = hold_out_order
 ) -> list[Client]:
     """The clients with a fifth of their training rows to be tested on, and without their test rows.
 
@@ -31,7 +31,7 @@ def hold_out(
     for client in clients:
         rows = len(client.train[1])
         number = min(int(HELD_OUT * rows + 0.5), max(rows - 1, 0))
-        apart.append(set_apart(client, order(client.name, rows, seed)[:number]))
+        apart.append(with_test_rows(client, order(client.name, rows, seed)[:number]))
     return apart
 
 
@@ -42,12 +42,12 @@ def hold_out_fold(client: Client, fold: int, seed: int) -> Client:
     the seed.
     """
     labels = client.train[1]
-    order = drawn(client.name, len(labels), seed)
+    order = hold_out_order(client.name, len(labels), seed)
     by_class = order[labels[order].argsort(kind="stable")]
-    return set_apart(client, by_class[(fold + client_number(client.name)) % FOLDS :: FOLDS])
+    return with_test_rows(client, by_class[(fold + client_number(client.name)) % FOLDS :: FOLDS])
 
 
-def set_apart(client: Client, rows: NDArray[np.int64]) -> Client:
+def with_test_rows(client: Client, rows: NDArray[np.int64]) -> Client:
     """The client with these training rows to be tested on, and without its test rows."""
     features, labels = client.train
     held = np.zeros(len(labels), dtype=bool)

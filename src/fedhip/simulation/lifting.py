@@ -18,10 +18,11 @@ import torch
 
 from fedhip.core.exact.columns import Columns, Survey
 from fedhip.core.exact.fixedpoint import GridStatistics, decode, fraction_bits_for
+from fedhip.errors import InputError
 from fedhip.features.lifts.budget import exchange_bytes, require_memory, upload_bytes, width_for
-from fedhip.features.lifts.kinds import DEFAULT_WIDTH, LiftError, LiftKind
+from fedhip.features.lifts.kinds import DEFAULT_WIDTH, LiftKind
 from fedhip.features.lifts.lift import Lift, require_lift
-from fedhip.simulation.client import Client, Rows
+from fedhip.simulation.client import Client, LabelledRows
 from fedhip.simulation.driver import add_up
 from fedhip.simulation.encoding import RowEncoding, columns_of, survey_of
 from fedhip.simulation.federation import SCORES_BYTES
@@ -42,9 +43,9 @@ class LiftSettings:
     def __post_init__(self) -> None:
         require_lift(self.kind, DEFAULT_WIDTH if self.width is None else self.width, self.seed, self.sigma)
         if self.width is not None and self.budget is not None:
-            raise LiftError("a lift has a width, or the width that a budget allows; give one of them")
+            raise InputError("a lift has a width, or the width that a budget allows; give one of them")
         if self.kind == "relu" and self.bandwidth is not None:
-            raise LiftError("the lift relu has no kernel, and so no bandwidth; leave it out, or choose another lift")
+            raise InputError("the lift relu has no kernel, and so no bandwidth; leave it out, or choose another lift")
 
     @property
     def sigma(self) -> float:
@@ -66,7 +67,7 @@ class LiftSettings:
             before = first + SCORES_BYTES  # β may be chosen on rows
             width = width_for(self.budget - before / 1e6, num_classes) if self.budget * 1e6 > before else 0
             if width < 1:
-                raise LiftError(
+                raise InputError(
                     f"{self.budget:g} MB do not hold the first sum of the lift {self.kind}, {first / 1e6:.3g} MB; "
                     "give more"
                 )
@@ -109,12 +110,12 @@ class LiftPlan:
         )
 
     def require_memory(self, rows: int) -> None:
-        """Raise `LiftError`, with the width that fits, if the memory that is free does not hold it."""
+        """Raise `InputError`, with the width that fits, if the memory that is free does not hold it."""
         free = memory_available(MEMINFO)
         if free is not None:
             require_memory(self.width, free, rows, available_cores())
 
-    def told(self, lift: Lift) -> dict[str, Any]:
+    def to_dict(self, lift: Lift) -> dict[str, Any]:
         """For results.json."""
         return {
             **lift.description,
@@ -182,7 +183,7 @@ def lifted_grid(clients: Iterable[Client], ridge: RidgeOptions = STANDARD) -> Ri
 
 
 def _lifted(lift: Lift, client: Client, device: str | torch.device) -> Client:
-    def lifted(rows: Rows) -> Rows:
+    def lifted(rows: LabelledRows) -> LabelledRows:
         features = np.array(rows[0])  # a copy: the rows may be read-only
         return lift(torch.from_numpy(features).to(device)).cpu().numpy(), rows[1]
 

@@ -1,10 +1,10 @@
 """Small tools with one job each, that know nothing of federated learning. Everybody may import them.
 
-errors     the root of all errors
 files      files written whole and flushed, for everybody or for their owner alone
 late       names of a package that are imported when somebody asks
 nearest    "did you mean"
 parallel   many clients on the cores of one machine
+progress   the callback of everything that takes time
 splitmix   a hash of whole numbers
 style      colours and manners of figures
 text       names and JSON that can be written anywhere

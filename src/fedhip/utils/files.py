@@ -15,7 +15,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import BinaryIO
 
-from fedhip.utils.errors import FedHiPError, OpenPlaceError
+from fedhip.errors import FileError, OpenPlaceError
 
 _FILE, _FOLDER = 0o600, 0o700
 _OTHERS = 0o077
@@ -124,9 +124,9 @@ def require_folder(folder: Path) -> None:
     """An error unless files can be written to the folder, which need not exist yet."""
     standing = next(path for path in (folder, *folder.absolute().parents) if path.exists())
     if not standing.is_dir():
-        raise FedHiPError(f"{standing} is a file, not a folder; choose another place for the output")
+        raise FileError(f"{standing} is a file, not a folder; choose another place for the output")
     if not os.access(standing, os.W_OK | os.X_OK):
-        raise FedHiPError(f"{standing} is a folder that cannot be written to; choose another place for the output")
+        raise FileError(f"{standing} is a folder that cannot be written to; choose another place for the output")
 
 
 def sync_folder(path: Path) -> None:

@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
-from fedhip.utils.errors import MissingExtraError
+from fedhip.errors import MissingExtraError
 
 INK, MUTED, OWN = "#1f2933", "#66727f", "#bf4408"
 #: Dark enough for print, apart from each other; marks and dashes tell them apart without colour.

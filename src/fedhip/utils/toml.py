@@ -6,7 +6,7 @@ import json
 import re
 from collections.abc import Mapping
 
-from fedhip.utils.errors import FedHiPError
+from fedhip.errors import InputError
 from fedhip.utils.text import readable
 
 Value = str | int | float | bool | list[str] | list[float]
@@ -37,7 +37,7 @@ def _value(value: Value) -> str:
         return f"[{', '.join(map(_value, value))}]"
     if isinstance(value, str):
         if readable(value) != value:
-            raise FedHiPError(f"{readable(value)} is not UTF-8, as a configuration file must be; rename it")
+            raise InputError(f"{readable(value)} is not UTF-8, as a configuration file must be; rename it")
         # A JSON string is a TOML string, but for the one control character that JSON leaves as it is.
         return json.dumps(value, ensure_ascii=False).replace("\x7f", "\\u007f")
     return repr(value)

@@ -17,7 +17,7 @@ import pytest
 
 from fedhip.cli.federation.init import with_engine
 from fedhip.cli.main import main
-from fedhip.data.errors import MissingExtraError
+from fedhip.errors import MissingExtraError
 from tests.cli.samples import deepen, done, encoder, image_folder, refused, said
 from tests.runs.samples import feature_file
 

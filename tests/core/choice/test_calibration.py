@@ -9,7 +9,7 @@ from scipy.optimize import minimize_scalar
 from scipy.special import log_softmax, softmax
 
 from fedhip.core.choice.calibration import TEMPERATURES, choose_temperature, fit_temperature, log_losses, probabilities
-from fedhip.core.errors import EmptyClientError
+from fedhip.errors import InputError
 from tests.core.problems import Array
 
 
@@ -95,7 +95,7 @@ def test_probabilities_are_softmax_and_do_not_overflow() -> None:
 
 
 def test_no_rows_is_an_error() -> None:
-    with pytest.raises(EmptyClientError, match="no row to fit a temperature to"):
+    with pytest.raises(InputError, match="no row to fit a temperature to"):
         fit_temperature(torch.zeros(0, 3), torch.zeros(0, dtype=torch.int64))
 
 

@@ -10,9 +10,9 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from fedhip.core.errors import ColumnError, DimensionError, FeaturesError
 from fedhip.core.exact.column_sums import ColumnSums
 from fedhip.core.exact.columns import LIMIT, Columns, Survey, magnitude_of
+from fedhip.errors import ColumnError, InputError
 from fedhip.simulation.client import Client
 from fedhip.simulation.encoding import columns_of, survey_of
 from tests.core.problems import Array
@@ -72,7 +72,7 @@ def units(clients: list[Client], *, centred: bool, exact: bool) -> tuple[list[fl
     return found.offset.tolist(), found.exponent.tolist()
 
 
-@pytest.mark.filterwarnings("ignore::fedhip.core.errors.ColumnWarning")
+@pytest.mark.filterwarnings("ignore::fedhip.errors.ColumnWarning")
 @settings(max_examples=100)
 @given(
     kinds=st.lists(st.sampled_from(KINDS), min_size=1, max_size=6),
@@ -96,7 +96,7 @@ def test_units_are_those_of_the_survey(
     assert units(clients, centred=centred, exact=False) == units(clients, centred=centred, exact=True)
 
 
-@pytest.mark.filterwarnings("ignore::fedhip.core.errors.ColumnWarning")
+@pytest.mark.filterwarnings("ignore::fedhip.errors.ColumnWarning")
 @settings(max_examples=100)
 @given(
     kind=st.sampled_from(["tie", "half", "room", "normal"]),
@@ -144,7 +144,7 @@ def test_sums_add() -> None:
     top = magnitude_of(np.abs(X)) == magnitude_of(np.abs(X).max(axis=0))
     np.testing.assert_array_equal(parted.as_large, top.sum(axis=0))
     np.testing.assert_array_equal(whole.as_large, top.sum(axis=0))
-    with pytest.raises(DimensionError, match="8 columns"):
+    with pytest.raises(InputError, match="8 columns"):
         _ = whole + ColumnSums.of(X[:, :8])
 
 
@@ -162,5 +162,5 @@ def test_a_value_past_all_orders_of_magnitude_is_named_as_the_survey_names_it(va
 def test_a_value_that_is_no_number_is_named() -> None:
     X = np.zeros((20, 3))
     X[11, 2] = np.nan
-    with pytest.raises(FeaturesError, match="column 2 is nan"):
+    with pytest.raises(InputError, match="column 2 is nan"):
         columns_of(parts(X, 0))

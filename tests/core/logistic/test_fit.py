@@ -12,18 +12,17 @@ from sklearn.linear_model import LogisticRegression
 
 from fedhip import Statistics, aggregate
 from fedhip.core import Standardization
-from fedhip.core.errors import DimensionError, FedHiPError, GridOverflowError
-from fedhip.core.logistic.fit import PENALTY_SHAPE, LogisticFit, SeparableError, TemperatureError
+from fedhip.core.logistic.fit import PENALTY_SHAPE, LogisticFit
 from fedhip.core.logistic.lbfgs import Evaluation, best_of, propose
 from fedhip.core.logistic.sums import (
     GridModel,
     LogisticTerm,
-    LossError,
     _exact_product,
     logistic_term,
     residual_bits,
     rounded_features,
 )
+from fedhip.errors import FedHiPError, GridOverflowError, InputError, LossError
 from tests.core.problems import Array, Client, relative_error
 
 WIDTH, CLASSES = 6, 4
@@ -210,7 +209,7 @@ def test_separable_rows_without_a_penalty_are_refused() -> None:
     F, y = rows(20)
     F = F + 100 * np.eye(CLASSES, WIDTH)[y]
     fit = LogisticFit.of(statistics([(F, y)]), penalty=0.0, temperature=1.0)
-    with pytest.raises(SeparableError, match="give a penalty above 0"):
+    with pytest.raises(InputError, match="give a penalty above 0"):
         run(fit, [(F, y)], 10)
 
 
@@ -248,12 +247,12 @@ def test_a_loss_beyond_all_measure_halves_the_step_and_then_names_the_client() -
 def test_bad_input() -> None:
     F, y = rows(30)
     fit = LogisticFit.of(statistics([(F, y)]))
-    with pytest.raises(TemperatureError, match="not known yet"):
+    with pytest.raises(InputError, match="not known yet"):
         fit.ask()
-    with pytest.raises(TemperatureError, match="give a number above 0"):
+    with pytest.raises(InputError, match="give a number above 0"):
         LogisticFit.of(statistics([(F, y)]), temperature=0.0)
     model = GridModel.of(torch.ones(WIDTH + 1, CLASSES).double())
-    with pytest.raises(DimensionError, match="client 'b': features are 3 wide, the model's 6"):
+    with pytest.raises(InputError, match="client 'b': features are 3 wide, the model's 6"):
         logistic_term(F[:, :3], y, model, fit.standardization, rows=30, client="b")
     with pytest.raises(LossError, match="not a finite number"):
         GridModel.of(torch.full((2, 2), torch.nan))

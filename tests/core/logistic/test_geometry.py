@@ -7,8 +7,8 @@ import pytest
 import scipy.linalg
 import torch
 
-from fedhip.core.errors import BetaError
 from fedhip.core.logistic.geometry import Geometry
+from fedhip.errors import InputError
 from tests.core.problems import relative_error
 
 
@@ -27,5 +27,5 @@ def test_metric_and_gram_are_diagonal_with_scipys_eigenvalues(rows: int) -> None
 
 
 def test_a_singular_metric_is_refused() -> None:
-    with pytest.raises(BetaError, match="metric of the penalty is singular"):
+    with pytest.raises(InputError, match="metric of the penalty is singular"):
         Geometry.of(torch.eye(2).double(), torch.ones(2, 2).double())

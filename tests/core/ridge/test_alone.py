@@ -8,8 +8,8 @@ import torch
 from sklearn.linear_model import Ridge, RidgeCV
 
 from fedhip.core import PersonalizationPath, RidgePath, Statistics
-from fedhip.core.errors import BetaError, FedHiPError
 from fedhip.core.ridge.alone import penalty_grid
+from fedhip.errors import FedHiPError, InputError
 from tests.core.problems import Array, relative_error
 
 BETAS = [1e-4, 0.03, 1.0, 20.0, 1e4]
@@ -114,7 +114,7 @@ def test_features_that_are_all_zero_have_a_model_of_zeros() -> None:
 def test_bad_penalties_and_rows_are_refused() -> None:
     F, y = problem((6, 3, 3))
     for beta in (0.0, -1.0, float("nan")):
-        with pytest.raises(BetaError, match=r"give (numbers above 0|a finite number)"):
+        with pytest.raises(InputError, match=r"give (numbers above 0|a finite number)"):
             RidgePath(F, y, 3).loo_accuracy([beta])
     with pytest.raises(FedHiPError, match="'north'"):
         RidgePath(F, y + 9, 3, client="north")

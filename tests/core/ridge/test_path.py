@@ -13,7 +13,7 @@ from sklearn.linear_model import RidgeCV
 
 from fedhip import PersonalizationPath, Statistics, aggregate, personalize, solve_global
 from fedhip.core import DEFAULT_ALPHAS, LooScore, RegularizationPath, default_betas
-from fedhip.core.errors import BetaError, EmptyClientError, FewRowsWarning, LeaveOneOutWarning, SingularSystemWarning
+from fedhip.errors import FedHiPWarning, InputError, NumericalWarning
 from tests.core.problems import Array, Federation, federations, mpmath_oracle, relative_error, ridge_oracle
 
 seeds = st.integers(0, 2**32 - 1)
@@ -165,7 +165,7 @@ def test_a_row_that_nobody_else_can_predict_counts_as_wrong() -> None:
     y = np.array([0, 0, 1, 1, 0])
     for alpha in (0.0, 20.0, 1000.0):
         path = PersonalizationPath(Statistics.from_data(F, y, 2), F, y, beta=0.0)
-        with pytest.warns(LeaveOneOutWarning, match="1 of 5 rows alone determine .*a larger beta helps"):
+        with pytest.warns(NumericalWarning, match="1 of 5 rows alone determine .*a larger beta helps"):
             path.loo_scores(alpha)
         assert path.loo_scores(alpha)[4].tolist() == [0.0, 0.0]
         assert path.loo_accuracy([alpha]).tolist() == [0.8]
@@ -177,7 +177,7 @@ def test_path_with_a_singular_sum_takes_the_minimum_norm_solution() -> None:
     rng = np.random.default_rng(0)
     F, y = rng.normal(size=(12, 3)) @ rng.normal(size=(3, 6)), rng.integers(0, 3, 12)
     total = Statistics.from_data(F, y, 3)
-    with pytest.warns(SingularSystemWarning):
+    with pytest.warns(NumericalWarning, match="minimum norm"):
         path = PersonalizationPath(total, F[:5], y[:5], beta=0.0)
     root = np.ones((12, 1))
     root[:5] = np.sqrt(21.0)
@@ -227,9 +227,9 @@ def test_beta_scores_of_all_clients_are_the_leave_one_out_of_the_pooled_rows() -
     assert score.accuracy.tolist() == pytest.approx(accuracy)
     best = max(b for b, a in zip(betas, accuracy, strict=True) if a == max(accuracy))
     assert path.select(score) == path.select(iter([first, second, third])) == best
-    with pytest.raises(BetaError, match="different grids"):
+    with pytest.raises(InputError, match="different grids"):
         score + RegularizationPath(total_of(federation), [1.0]).score(*federation.clients[0])
-    with pytest.raises(EmptyClientError, match="no client scored"):
+    with pytest.raises(InputError, match="no client scored"):
         path.select([])
 
 
@@ -261,7 +261,7 @@ def test_with_fewer_rows_than_features_gcv_does_not_collapse() -> None:
     y = rng.integers(0, 5, 400)
     X = directions[y] + 3.0 * rng.normal(size=(400, 300))
     path = RegularizationPath(Statistics.from_data(X[:120], y[:120], 5))
-    with pytest.warns(FewRowsWarning, match="120 rows with 300 features"):
+    with pytest.warns(FedHiPWarning, match="120 rows with 300 features"):
         beta = path.minimize_gcv()
     right = {
         at: float(
@@ -373,3 +373,22 @@ def test_default_betas_follow_the_scale_of_the_features() -> None:
     assert len(small) == 15
     mean_square = float(np.square(F).sum(0).mean())
     assert (small[0], small[-1]) == pytest.approx((1e-6 * mean_square, 10 * mean_square))
+
+
+@given(federations(max_clients=3, max_width=6), st.sampled_from([1.0, 20.0]), seeds)
+def test_scores_without_a_fold_equal_refits_without_it(federation: Federation, penalty: float, seed: int) -> None:
+    """scikit-learn's ridge without the rows of a fold of the client, and without the row itself."""
+    k, fold, beta = seed % len(federation.clients), seed % 5, federation.beta(penalty)
+    path = PersonalizationPath(total_of(federation), *federation.clients[k], beta)
+    own = federation.rows_of(k)
+    outside = [i for i in range(own.start, own.stop) if (i - own.start) % 5 != fold]
+    F, Y = federation.features, federation.one_hot(federation.labels)
+    found = path.fold_scores(ALPHAS, fold).numpy()
+    assert found.shape == (len(ALPHAS), len(outside), federation.num_classes)
+    for alpha, scores in zip(ALPHAS, found, strict=True):
+        weights = np.ones(len(F))
+        weights[own] += alpha
+        for i, row in zip(outside, scores, strict=True):
+            kept = np.array([j != i and not (own.start <= j < own.stop and j not in outside) for j in range(len(F))])
+            expected = F[i] @ ridge_oracle(F[kept], Y[kept], beta, weights[kept]) if kept.any() else 0 * Y[i]
+            assert np.abs(row - expected).max() <= 1e-9

@@ -13,9 +13,9 @@ from hypothesis import strategies as st
 from PIL import Image
 
 from fedhip.data import Dataset, ImagePaths, Window, load_dataset
-from fedhip.data.errors import SkippedImagesWarning, WindowError
 from fedhip.data.images.window import Values
 from fedhip.data.sets import folders
+from fedhip.errors import FedHiPWarning, InputError
 from tests.core.problems import Array
 
 RAMP = np.arange(4096, dtype=np.uint16).reshape(64, 64)
@@ -113,7 +113,7 @@ def test_what_lies_outside_is_cut_off_and_every_level_is_as_wide() -> None:
     ],
 )
 def test_windows_that_are_none(low: float, high: float, message: str) -> None:
-    with pytest.raises(WindowError, match=message):
+    with pytest.raises(InputError, match=message):
         Window(low, high)
 
 
@@ -152,7 +152,7 @@ def test_a_window_that_is_given(tmp_path: Path) -> None:
         found = data.read([0, 1], 64)[..., 0]
         np.testing.assert_array_equal(found[0], RAMP.clip(0, 255))
         np.testing.assert_array_equal(found[1], (RAMP.astype(int) - 1000).clip(0, 255))
-    with pytest.raises(WindowError, match="is empty"):
+    with pytest.raises(InputError, match="is empty"):
         load_dataset(tmp_path, window=(255, 0))
 
 
@@ -180,7 +180,7 @@ def test_another_window_is_another_fingerprint(tmp_path: Path) -> None:
 
 def test_damage_is_left_out_of_the_range(tmp_path: Path) -> None:
     put(tmp_path, a0=RAMP.astype(np.float32), a1=RAMP.astype(np.float32), a2=np.full((64, 64), np.nan, np.float32))
-    with pytest.warns(SkippedImagesWarning, match=r"a2\.tiff"):
+    with pytest.warns(FedHiPWarning, match=r"a2\.tiff"):
         data = load_dataset(tmp_path, skip_corrupt=True)
     assert data.window == Window(0, 4095)
     assert len(data) == 2
@@ -190,7 +190,7 @@ def test_images_on_disk_need_their_window(tmp_path: Path) -> None:
     put(tmp_path, a0=RAMP)
     images = ImagePaths(tmp_path, ("a/a0.tiff",))
     data = Dataset("x", images, np.zeros(1, np.int64), ("a",))
-    with pytest.raises(WindowError, match=r"a0\.tiff has more than 8 bits"):
+    with pytest.raises(InputError, match=r"a0\.tiff has more than 8 bits"):
         data.read([0], 64)
     data = Dataset("x", images, np.zeros(1, np.int64), ("a",), window=Window(0, 4095))
     np.testing.assert_array_equal(data.read([0], 64)[0, ..., 0], RAMP >> 4)

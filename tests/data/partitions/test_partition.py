@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 from fedhip.data import Partition, client_parts, list_partitions, make_partition, split_clients, split_of
-from fedhip.data.errors import PartitionError
+from fedhip.errors import InputError
 
 SCHEMES = ("dirichlet", "dirichlet-unbalanced", "shards", "iid", "quantity")
 LABELS = np.repeat(np.arange(20), 150)
@@ -312,13 +312,13 @@ def test_schemes_are_listed() -> None:
 )
 def test_impossible_partitions(options: dict[str, Any], message: str) -> None:
     arguments: dict[str, Any] = {"labels": LABELS[:300], "scheme": "dirichlet", "num_clients": 10, **options}
-    with pytest.raises(PartitionError, match=message):
+    with pytest.raises(InputError, match=message):
         make_partition(**arguments)
 
 
 @pytest.mark.parametrize("fraction", [0.0, 1.0, -0.1, 1.5, float("nan")])
 def test_impossible_splits(fraction: float) -> None:
-    with pytest.raises(PartitionError, match="between 0 and 1"):
+    with pytest.raises(InputError, match="between 0 and 1"):
         split_clients(make_partition(LABELS, "iid", 3), fraction)
 
 
@@ -329,12 +329,12 @@ def test_split_of_the_data_wins() -> None:
     assert split_of(given, partition).dtype == np.int8
     np.testing.assert_array_equal(split_of(None, partition), split_clients(partition))
     for wrong in (given[:-1], given * 2, given - 1):
-        with pytest.raises(PartitionError, match="the data's split is int64"):
+        with pytest.raises(InputError, match="the data's split is int64"):
             split_of(wrong, partition)
 
 
 def test_split_of_another_length() -> None:
-    with pytest.raises(PartitionError, match="split has shape"):
+    with pytest.raises(InputError, match="split has shape"):
         client_parts(make_partition(LABELS, "iid", 3), np.zeros(5, dtype=np.int8))
 
 

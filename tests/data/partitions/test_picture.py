@@ -10,8 +10,8 @@ import pytest
 from PIL import Image
 
 from fedhip.data import draw_partition, make_partition
-from fedhip.data.errors import MissingExtraError, PartitionError
 from fedhip.data.partitions.picture import _round_down
+from fedhip.errors import InputError, MissingExtraError
 
 LABELS = np.arange(400) % 8
 COUNTS = make_partition(LABELS, "dirichlet", 6, concentration=0.2).class_counts(LABELS, 8)
@@ -73,7 +73,7 @@ def test_names_that_are_not_utf_8_can_be_drawn(tmp_path: Path) -> None:
 
 
 def test_unknown_suffix(tmp_path: Path) -> None:
-    with pytest.raises(PartitionError, match=r"not '\.txt'"):
+    with pytest.raises(InputError, match=r"not '\.txt'"):
         draw(tmp_path / "p.txt")
 
 

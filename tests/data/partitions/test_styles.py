@@ -7,7 +7,7 @@ import pytest
 from PIL import Image
 
 from fedhip.data import Dataset, ImagePaths, Style, draw_styles, make_partition, styled
-from fedhip.data.errors import DatasetError
+from fedhip.errors import InputError
 
 
 def image(side: int = 9) -> Image.Image:
@@ -70,8 +70,8 @@ def test_every_row_is_in_its_clients_style() -> None:
 def test_bad_input() -> None:
     data = Dataset("noise", np.zeros((6, 4, 4), np.uint8), np.arange(6) % 2, ("a", "b"))
     partition = make_partition(data.labels, "iid", 2, seed=1)
-    with pytest.raises(DatasetError, match="3 styles for 2 clients"):
+    with pytest.raises(InputError, match="3 styles for 2 clients"):
         styled(data, partition, draw_styles(3, seed=0))
     paths = Dataset("folder", ImagePaths(Path(), tuple("abcdef")), data.labels, ("a", "b"))
-    with pytest.raises(DatasetError, match="images of folder differ in size"):
+    with pytest.raises(InputError, match="images of folder differ in size"):
         styled(paths, partition, draw_styles(2, seed=0))

@@ -5,7 +5,7 @@ import pytest
 from PIL import Image
 
 from fedhip.data import Dataset, ImagePaths
-from fedhip.data.errors import DatasetError
+from fedhip.errors import InputError
 
 RANDOM = np.random.default_rng(0)
 IMAGES = RANDOM.integers(0, 256, (6, 12, 12, 3), dtype=np.uint8)
@@ -123,10 +123,10 @@ def test_fingerprint_of_files_depends_on_their_content(tmp_path: Path) -> None:
 )
 def test_parts_that_do_not_fit(changes: dict[str, object], message: str) -> None:
     fields: dict[str, object] = {"images": IMAGES, "labels": LABELS, "class_names": NAMES, **changes}
-    with pytest.raises(DatasetError, match=message):
+    with pytest.raises(InputError, match=message):
         Dataset("d", **fields)  # type: ignore[arg-type]
 
 
 def test_size_is_positive() -> None:
-    with pytest.raises(DatasetError, match="at least 1 pixel, not 0"):
+    with pytest.raises(InputError, match="at least 1 pixel, not 0"):
         Dataset("d", IMAGES, LABELS, NAMES).read([0], 0)

@@ -8,14 +8,8 @@ import pytest
 from PIL import Image
 
 from fedhip.data import ImagePaths, image_files, is_image_name, load_dataset, make_partition
-from fedhip.data.errors import (
-    CorruptImageError,
-    DataMissingError,
-    FolderLayoutError,
-    SkippedImagesWarning,
-    SmallClassError,
-)
 from fedhip.data.sets import folders
+from fedhip.errors import CorruptImageError, DataMissingError, FedHiPWarning, InputError
 from tests.waiting import PATIENCE
 
 
@@ -150,28 +144,28 @@ def test_corrupt_images_are_skipped_only_if_asked(tmp_path: Path, last: tuple[in
     draw(tmp_path, "b/3.png", size=last)
     for name in ("a/bad.png", "a/0bad.jpg", "b/bad.png"):
         (tmp_path / name).write_bytes(b"not an image")
-    with pytest.warns(SkippedImagesWarning, match=r"left out 3 corrupt of 7 images .*a/0bad\.jpg"):
+    with pytest.warns(FedHiPWarning, match=r"left out 3 corrupt of 7 images .*a/0bad\.jpg"):
         data = load_dataset(tmp_path, skip_corrupt=True)
     assert data.skipped == ("a/0bad.jpg", "a/bad.png", "b/bad.png")
     assert data.labels.tolist() == [0, 0, 1, 1]
     assert data.read([0, 1, 2], 5)[:, 2, 2, 0].tolist() == [0, 1, 2]
 
 
-@pytest.mark.filterwarnings("ignore::fedhip.data.errors.SkippedImagesWarning")
+@pytest.mark.filterwarnings("ignore::fedhip.errors.FedHiPWarning")
 def test_class_that_loses_all_its_images(tmp_path: Path) -> None:
     draw(tmp_path, "a/0.png", "a/1.png", "b/0.png")
     (tmp_path / "b" / "0.png").write_bytes(b"")
-    with pytest.raises(SmallClassError, match=r"class 'b' of .* has no image that can be decoded"):
+    with pytest.raises(InputError, match=r"class 'b' of .* has no image that can be decoded"):
         load_dataset(tmp_path, skip_corrupt=True, allow_single=True)
     for name in ("0.png", "1.png"):
         (tmp_path / "a" / name).write_bytes(b"")
-    with pytest.raises(FolderLayoutError, match="all 3 images are corrupt"):
+    with pytest.raises(InputError, match="all 3 images are corrupt"):
         load_dataset(tmp_path, skip_corrupt=True)
 
 
 def test_class_with_one_image_is_an_error_unless_allowed(tmp_path: Path) -> None:
     draw(tmp_path, "a/0.png", "a/1.png", "rare/0.png")
-    with pytest.raises(SmallClassError, match=r"class 'rare' of .* has 1 image; add .*allow_single=True"):
+    with pytest.raises(InputError, match=r"class 'rare' of .* has 1 image; add .*allow_single=True"):
         load_dataset(tmp_path)
     assert len(load_dataset(tmp_path, allow_single=True)) == 3
 
@@ -186,14 +180,14 @@ def test_class_with_one_image_is_an_error_unless_allowed(tmp_path: Path) -> None
     ],
 )
 def test_folders_of_another_layout(tmp_path: Path, names: tuple[str, ...], message: str) -> None:
-    with pytest.raises(FolderLayoutError, match=message):
+    with pytest.raises(InputError, match=message):
         load_dataset(draw(tmp_path, *names))
 
 
 def test_class_folder_without_images_is_named(tmp_path: Path) -> None:
     draw(tmp_path, "a/0.png", "a/1.png")
     (tmp_path / "empty").mkdir()
-    with pytest.raises(FolderLayoutError, match="empty holds no image"):
+    with pytest.raises(InputError, match="empty holds no image"):
         load_dataset(tmp_path)
 
 

@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 
 from fedhip.data import list_datasets, load_dataset
-from fedhip.data.errors import DataMissingError, DatasetError, DatasetNameError, SmallClassError
 from fedhip.data.sets import registry
+from fedhip.errors import DataMissingError, FileError, InputError
 
 IMAGES = np.zeros((4, 3, 3), dtype=np.uint8)
 
@@ -48,9 +48,9 @@ def test_a_name_wins_over_a_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPat
 
 
 def test_unknown_name_suggests_the_near_one() -> None:
-    with pytest.raises(DatasetNameError, match=r"'cifar-100' is neither .*did you mean 'cifar100'\?"):
+    with pytest.raises(InputError, match=r"'cifar-100' is neither .*did you mean 'cifar100'\?"):
         load_dataset("cifar-100")
-    with pytest.raises(DatasetNameError, match=r"'zzz' is neither a data set \(sketches, cifar100, imagenet-r\)"):
+    with pytest.raises(InputError, match=r"'zzz' is neither a data set \(sketches, cifar100, imagenet-r\)"):
         load_dataset("zzz")
 
 
@@ -71,13 +71,13 @@ def test_class_that_never_occurs_is_kept(tmp_path: Path) -> None:
     np.savez(tmp_path / "mine.npz", images=IMAGES, labels=[0, 2, 0, 2], class_names=names)
     assert load_dataset(tmp_path / "mine.npz").class_names == ("x", "never", "y")
     np.savez(tmp_path / "mine.npz", images=IMAGES, labels=[0, 0, 0, 2], class_names=names)
-    with pytest.raises(SmallClassError, match=r"class 'y' of mine has 1 image; .*allow_single=True \(--allow-single"):
+    with pytest.raises(InputError, match=r"class 'y' of mine has 1 image; .*allow_single=True \(--allow-single"):
         load_dataset(tmp_path / "mine.npz")
     assert load_dataset(tmp_path / "mine.npz", allow_single=True).num_classes == 3
 
 
 def test_name_given_as_a_path_is_told_apart() -> None:
-    with pytest.raises(DatasetNameError, match=r"no folder or file 'cifar100'; .*--dataset cifar100"):
+    with pytest.raises(InputError, match=r"no folder or file 'cifar100'; .*--dataset cifar100"):
         load_dataset(Path("cifar100"))
 
 
@@ -86,14 +86,14 @@ def test_npz_of_something_else(tmp_path: Path) -> None:
     with pytest.raises(DataMissingError, match=r"mine\.npz is not there"):
         load_dataset(path)
     np.savez(path, features=IMAGES[0], labels=[0])
-    with pytest.raises(DatasetError, match=r"mine\.npz has no array 'images'.*it holds features"):
+    with pytest.raises(InputError, match=r"mine\.npz has no array 'images'.*it holds features"):
         load_dataset(path)
     np.savez(path, images=IMAGES, labels=[0.5] * 4)
-    with pytest.raises(DatasetError, match=r"mine\.npz: labels are float64"):
+    with pytest.raises(InputError, match=r"mine\.npz: labels are float64"):
         load_dataset(path)
     np.savez(path, images=IMAGES / 1, labels=[0] * 4)
-    with pytest.raises(DatasetError, match="float64"):
+    with pytest.raises(InputError, match="float64"):
         load_dataset(path)
     path.write_bytes(b"PK half a file")
-    with pytest.raises(DatasetError, match=r"mine\.npz cannot be read"):
+    with pytest.raises(FileError, match=r"mine\.npz cannot be read"):
         load_dataset(path)

@@ -10,9 +10,9 @@ import torch
 from safetensors.torch import save_file
 from torch import Tensor
 
+from fedhip.errors import FileError
 from fedhip.features.encoder.checkpoints import load_encoder, save_encoder
 from fedhip.features.encoder.vit import ViT, ViTConfig
-from fedhip.features.errors import WeightsError
 from tests.features.samples import SMALL, random_encoder
 
 D = SMALL.width
@@ -113,7 +113,7 @@ def test_own_format_brings_its_configuration_and_stores_half_precision(tmp_path:
 )
 def test_own_format_must_be_what_was_asked_for(tmp_path: Path, asked: ViTConfig, named: str) -> None:
     save_encoder(tmp_path / "encoder.safetensors", random_encoder())
-    with pytest.raises(WeightsError, match=named):
+    with pytest.raises(FileError, match=named):
         load_encoder(tmp_path / "encoder.safetensors", asked)
     other = dataclasses.replace(SMALL, layer_norm_eps=1e-12)
     assert load_encoder(tmp_path / "encoder.safetensors", other).config == SMALL
@@ -146,34 +146,34 @@ def test_weights_of_another_architecture_name_the_first_key(tmp_path: Path, spoi
     state = hub_layout(random_encoder())
     spoil(state)  # type: ignore[operator]
     save_file(state, tmp_path / "m.safetensors")
-    with pytest.raises(WeightsError, match=named):
+    with pytest.raises(FileError, match=named):
         load_encoder(tmp_path / "m.safetensors", SMALL)
 
 
 def test_something_else_entirely(tmp_path: Path) -> None:
     save_file({"conv1.weight": torch.zeros(3)}, tmp_path / "resnet.safetensors")
-    with pytest.raises(WeightsError, match="class_token"):
+    with pytest.raises(FileError, match="class_token"):
         load_encoder(tmp_path / "resnet.safetensors", SMALL)
-    with pytest.raises(WeightsError, match="configuration"):
+    with pytest.raises(FileError, match="configuration"):
         load_encoder(tmp_path / "resnet.safetensors")
 
 
 def test_files_that_cannot_be_read(tmp_path: Path) -> None:
-    with pytest.raises(WeightsError, match="no weights file"):
+    with pytest.raises(FileError, match="no weights file"):
         load_encoder(tmp_path / "none.safetensors", SMALL)
     save_encoder(tmp_path / "whole.safetensors", random_encoder())
     half = tmp_path / "half.safetensors"
     half.write_bytes((tmp_path / "whole.safetensors").read_bytes()[:5000])
-    with pytest.raises(WeightsError, match="not a complete safetensors"):
+    with pytest.raises(FileError, match="not a complete safetensors"):
         load_encoder(half)
     (tmp_path / "half.pth").write_bytes(b"PK\x03\x04 not really")
-    with pytest.raises(WeightsError, match=r"half\.pth"):
+    with pytest.raises(FileError, match=r"half\.pth"):
         load_encoder(tmp_path / "half.pth", SMALL)
     torch.save([1, 2], tmp_path / "list.pth")
-    with pytest.raises(WeightsError, match="no dictionary of tensors"):
+    with pytest.raises(FileError, match="no dictionary of tensors"):
         load_encoder(tmp_path / "list.pth", SMALL)
     save_file({"a": torch.zeros(1)}, tmp_path / "bad.safetensors", {"format": "fedhip-vit", "config": "[1"})
-    with pytest.raises(WeightsError, match="configuration"):
+    with pytest.raises(FileError, match="configuration"):
         load_encoder(tmp_path / "bad.safetensors")
 
 
@@ -184,7 +184,7 @@ class Trap:
 
 def test_a_pickle_with_code_in_it_does_not_run(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     torch.save({"model": Trap()}, tmp_path / "trap.pth")
-    with pytest.raises(WeightsError, match=r"trap\.pth"):
+    with pytest.raises(FileError, match=r"trap\.pth"):
         load_encoder(tmp_path / "trap.pth", SMALL)
     assert capsys.readouterr().out == ""
     pickle.load(io.BytesIO(pickle.dumps(Trap())))  # noqa: S301  the trap itself works
@@ -194,6 +194,6 @@ def test_a_pickle_with_code_in_it_does_not_run(tmp_path: Path, capsys: pytest.Ca
 def test_weights_that_overflow_half_precision_are_refused(tmp_path: Path) -> None:
     encoder = random_encoder()
     encoder.norm.weight[0] = 1e6
-    with pytest.raises(WeightsError, match=r"'norm\.weight'"):
+    with pytest.raises(FileError, match=r"'norm\.weight'"):
         save_encoder(tmp_path / "e.safetensors", encoder)
     assert list(tmp_path.glob("*e.safetensors*")) == []

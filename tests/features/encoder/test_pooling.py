@@ -1,8 +1,8 @@
 import pytest
 import torch
 
+from fedhip.errors import InputError
 from fedhip.features.encoder.pooling import Pooling
-from fedhip.features.errors import PoolingError
 from tests.features.samples import random_encoder
 
 
@@ -26,5 +26,5 @@ def test_canonical_name() -> None:
 
 @pytest.mark.parametrize("spec", ["", "max", "mean:", "mean:0", "mean:4", "cls+", "mean:1,1", "mean:-1", "cls+cls:3"])
 def test_bad_specifications(spec: str) -> None:
-    with pytest.raises(PoolingError, match="pooling"):
+    with pytest.raises(InputError, match="pooling"):
         Pooling.parse(spec, 3)

@@ -7,9 +7,9 @@ import pytest
 import torch
 from torch import Tensor
 
+from fedhip.errors import InputError
 from fedhip.features.encoder.checkpoints import load_encoder
 from fedhip.features.encoder.vit import ViTConfig, keep_lowest, num_kept, patchify, sincos_positions
-from fedhip.features.errors import ConfigError
 from tests.features.samples import random_encoder
 
 transformers = pytest.importorskip("transformers")
@@ -116,17 +116,17 @@ def test_the_same_images_give_the_same_bits() -> None:
     ],
 )
 def test_sizes_that_do_not_fit_are_named(fields: dict[str, int], named: str) -> None:
-    with pytest.raises(ConfigError, match=named):
+    with pytest.raises(InputError, match=named):
         ViTConfig(**fields)  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize("ratio", [-0.1, 1.0, 0.99])
 def test_a_mask_that_leaves_nothing_is_an_error(ratio: float) -> None:
-    with pytest.raises(ConfigError, match=str(ratio)):
+    with pytest.raises(InputError, match=str(ratio)):
         num_kept(16, ratio)
 
 
 def test_config_survives_json() -> None:
     assert ViTConfig.from_dict(CONFIG.to_dict()) == CONFIG
-    with pytest.raises(ConfigError, match="'flavour'"):
+    with pytest.raises(InputError, match="'flavour'"):
         ViTConfig.from_dict({"flavour": 1})

@@ -15,10 +15,10 @@ from sklearn.metrics.pairwise import rbf_kernel
 
 from fedhip import Statistics
 from fedhip.core import Standardization
-from fedhip.core.errors import DimensionError
+from fedhip.errors import InputError
 from fedhip.features.lifts import lift as lifts
 from fedhip.features.lifts.budget import exchange_bytes, require_memory, upload_bytes, width_for
-from fedhip.features.lifts.kinds import KINDS, LiftError, LiftKind
+from fedhip.features.lifts.kinds import KINDS, LiftKind
 from fedhip.features.lifts.lift import Lift, _Draw, _repeatable_product
 from tests.core.problems import Array
 
@@ -127,9 +127,9 @@ def test_a_budget_gives_the_widest_lift_within_it() -> None:
         assert upload_bytes(width, 10) <= megabytes * 1e6 < upload_bytes(width + 1, 10)
     # The same number that a client's statistics take.
     assert upload_bytes(1280, 100) == 8 * (1280 * 1281 // 2 + 1280 * 100 + 100)
-    with pytest.raises(LiftError, match=r"give at least 0\.00"):
+    with pytest.raises(InputError, match=r"give at least 0\.00"):
         width_for(1e-6, 100)
-    with pytest.raises(LiftError, match="give a number above 0"):
+    with pytest.raises(InputError, match="give a number above 0"):
         width_for(0.0, 100)
 
 
@@ -141,34 +141,34 @@ def test_the_first_sum_is_small_unless_it_is_nystroems() -> None:
 
 def test_a_lift_too_wide_for_memory_says_the_width_that_fits() -> None:
     require_memory(4096, 2**30)
-    with pytest.raises(LiftError, match=r"width 100000 takes 596\.0 GiB of memory and 1\.0 are free; width 4096 fits"):
+    with pytest.raises(InputError, match=r"width 100000 takes 596\.0 GiB of memory and 1\.0 are free; width 4096 fits"):
         require_memory(100_000, 2**30)
     require_memory(4096, 2**30)
-    with pytest.raises(LiftError, match="width 3344 fits"):
+    with pytest.raises(InputError, match="width 3344 fits"):
         require_memory(4096, 2**30, at_once=2)
-    with pytest.raises(LiftError, match="fits") as refusal:
+    with pytest.raises(InputError, match="fits") as refusal:
         require_memory(4096, 2**30, rows=60_000)
     fits = int(re.search(r"width (\d+) fits", str(refusal.value))[1])  # type: ignore[index]
     require_memory(fits, 2**30, rows=60_000)
-    with pytest.raises(LiftError):
+    with pytest.raises(InputError, match=f"width {fits} fits"):
         require_memory(fits + 1, 2**30, rows=60_000)
-    with pytest.raises(LiftError, match="no width fits"):
+    with pytest.raises(InputError, match="no width fits"):
         require_memory(1, 10)
 
 
 def test_bad_input() -> None:
     F, _, standardization = problem()
-    with pytest.raises(LiftError, match="there are relu, fourier, nystroem"):
+    with pytest.raises(InputError, match="there are relu, fourier, nystroem"):
         Lift("wavelet", 3, 0, standardization)  # type: ignore[arg-type]
-    with pytest.raises(LiftError, match="at least 1"):
+    with pytest.raises(InputError, match="at least 1"):
         Lift("relu", 0, 0, standardization)
-    with pytest.raises(LiftError, match="seed is -1"):
+    with pytest.raises(InputError, match="seed is -1"):
         Lift("relu", 3, -1, standardization)
-    with pytest.raises(LiftError, match="bandwidth"):
+    with pytest.raises(InputError, match="bandwidth"):
         Lift("fourier", 3, 0, standardization, bandwidth=0.0)
-    with pytest.raises(LiftError, match="covariance"):
+    with pytest.raises(InputError, match="covariance"):
         Lift("nystroem", 3, 0, standardization)
-    with pytest.raises(DimensionError, match="5 wide"):
+    with pytest.raises(InputError, match="5 wide"):
         Lift("relu", 3, 0, standardization)(F[:, :2])
 
 

@@ -9,7 +9,7 @@ import torch
 from sklearn.linear_model import Ridge
 from sklearn.preprocessing import StandardScaler
 
-from fedhip.data.errors import ImagesError
+from fedhip.errors import InputError
 from fedhip.features.encoder.pooling import default_concatenation
 from fedhip.features.pretraining.evaluation import LabelledSet, evaluate_encoder, fit_and_score, ridge_accuracy
 from tests.features.samples import random_encoder, waves
@@ -62,10 +62,10 @@ def test_labelled_sets_from_files(tmp_path: Path) -> None:
     assert data.labels.tolist() == [0, 1, 0, 1, 0, 1, 1, 0, 0, 1]
     assert data.split.sum() == 2
     np.savez(tmp_path / "short.npz", images=waves(10), labels=np.arange(9), split=np.zeros(10))
-    with pytest.raises(ImagesError, match="10 images, 9 labels"):
+    with pytest.raises(InputError, match="10 images, 9 labels"):
         LabelledSet.load(tmp_path / "short.npz")
     np.savez(tmp_path / "all.npz", images=waves(4), labels=np.arange(4), split=np.zeros(4))
-    with pytest.raises(ImagesError, match="split"):
+    with pytest.raises(InputError, match="split"):
         LabelledSet.load(tmp_path / "all.npz")
     bad: dict[str, dict[str, Any]] = {
         "labels of .* have shape": {"labels": np.zeros((10, 2), np.int64)},
@@ -77,7 +77,7 @@ def test_labelled_sets_from_files(tmp_path: Path) -> None:
     }
     for named, arrays in bad.items():
         np.savez(tmp_path / "bad.npz", **{"images": waves(10), "labels": np.arange(10), **arrays})
-        with pytest.raises(ImagesError, match=named):
+        with pytest.raises(InputError, match=named):
             LabelledSet.load(tmp_path / "bad.npz")
-    with pytest.raises(ImagesError, match=r"none\.npz"):
+    with pytest.raises(InputError, match=r"none\.npz"):
         LabelledSet.load(tmp_path / "none.npz")

@@ -5,8 +5,8 @@ import pytest
 import torch
 from torch import nn
 
+from fedhip.errors import InputError
 from fedhip.features.encoder.vit import ViTConfig, patchify
-from fedhip.features.errors import ConfigError
 from fedhip.features.pretraining.mae import DecoderConfig, MaskedAutoencoder, crop, draw_boxes, normalise_patches
 from fedhip.features.pretraining.recipe import Recipe
 from tests.features.samples import SMALL, waves
@@ -125,7 +125,7 @@ def test_a_quarter_of_the_image_is_that_quarter() -> None:
     ],
 )
 def test_recipes_that_make_no_sense(fields: dict[str, object], named: str) -> None:
-    with pytest.raises(ConfigError, match=named):
+    with pytest.raises(InputError, match=named):
         Recipe(encoder=ViTConfig(), **fields)  # type: ignore[arg-type]
 
 

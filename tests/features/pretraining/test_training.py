@@ -16,16 +16,16 @@ import torch
 from safetensors import safe_open
 
 from fedhip import FedHiPError
+from fedhip.errors import FileError, InputError, LossError
 from fedhip.features.encoder.checkpoints import load_encoder, save_encoder
 from fedhip.features.encoder.vit import ViTConfig, patchify
-from fedhip.features.errors import CheckpointError, ConfigError, DivergedError
 from fedhip.features.pretraining import training as pretraining
 from fedhip.features.pretraining.card import make_card, render, write_card
 from fedhip.features.pretraining.mae import DecoderConfig, normalise_patches
 from fedhip.features.pretraining.pools import Pool
 from fedhip.features.pretraining.recipe import Recipe
 from fedhip.features.pretraining.state import read_checkpoint, restore
-from fedhip.features.pretraining.training import Outcome, Progress, Run, pretrain
+from fedhip.features.pretraining.training import Outcome, Run, TrainingStatus, pretrain
 from tests.features.samples import waves
 
 TINY = Recipe(
@@ -49,8 +49,8 @@ def weights(outcome: Outcome) -> dict[str, torch.Tensor]:
 def test_training_beats_its_start_and_the_mean_of_each_patch(tmp_path: Path) -> None:
     images = pool(512)
     recipe = dataclasses.replace(TINY, steps=250, batch=64)
-    seen: list[Progress] = []
-    outcome = pretrain(images, recipe, tmp_path, device="cpu", log_every=10, report=seen.append)
+    seen: list[TrainingStatus] = []
+    outcome = pretrain(images, recipe, tmp_path, device="cpu", log_every=10, log=seen.append)
     targets = normalise_patches(patchify(torch.from_numpy(images.images).permute(0, 3, 1, 2).double(), 4))
     predict_the_mean = float((targets**2).mean())
     assert outcome.finished
@@ -121,7 +121,7 @@ def test_a_killed_run_goes_on_from_between_two_points_of_the_curve(
     ],
 )
 def test_intervals_that_make_no_sense(tmp_path: Path, options: dict[str, Any], named: str) -> None:
-    with pytest.raises(ConfigError, match=named):
+    with pytest.raises(InputError, match=named):
         pretrain(pool(), TINY, tmp_path, device="cpu", **options)
 
 
@@ -130,7 +130,7 @@ def test_intervals_that_make_no_sense(tmp_path: Path, options: dict[str, Any], n
     [((32, 1, 0), "heads is 0"), ((32, 0, 2), "depth"), ((30, 1, 2), "of 4"), ((32, 1, 5), "its 5 heads")],
 )
 def test_decoders_that_make_no_sense(sizes: tuple[int, int, int], named: str) -> None:
-    with pytest.raises(ConfigError, match=named):
+    with pytest.raises(InputError, match=named):
         DecoderConfig(*sizes)
 
 
@@ -182,25 +182,25 @@ def test_stop_after_leaves_a_checkpoint_and_resume_keeps_the_clock(tmp_path: Pat
 
 def test_checkpoints_are_not_overwritten_or_mixed_up(tmp_path: Path) -> None:
     pretrain(pool(), TINY, tmp_path, device="cpu")
-    with pytest.raises(CheckpointError, match="resume it, or choose another folder"):
+    with pytest.raises(FileError, match="resume it, or choose another folder"):
         pretrain(pool(), TINY, tmp_path, device="cpu")
-    with pytest.raises(CheckpointError, match="batch was 16 and is now 8"):
+    with pytest.raises(FileError, match="batch was 16 and is now 8"):
         pretrain(pool(), dataclasses.replace(TINY, batch=8), tmp_path, device="cpu", resume=True)
-    with pytest.raises(CheckpointError, match="the pool was"):
+    with pytest.raises(FileError, match="the pool was"):
         pretrain(pool(63), TINY, tmp_path, device="cpu", resume=True)
     path = tmp_path / "checkpoint.safetensors"
     path.write_bytes(path.read_bytes()[:-100])
-    with pytest.raises(CheckpointError, match="not a readable training checkpoint"):
+    with pytest.raises(FileError, match="not a readable training checkpoint"):
         pretrain(pool(), TINY, tmp_path, device="cpu", resume=True)
 
 
 def test_another_model_in_the_checkpoint(tmp_path: Path) -> None:
     pretrain(pool(), TINY, tmp_path, device="cpu")
     wider = dataclasses.replace(TINY, decoder=DecoderConfig(64, 1, 2))
-    with pytest.raises(CheckpointError, match=r"decoder\.width was 32 and is now 64"):
+    with pytest.raises(FileError, match=r"decoder\.width was 32 and is now 64"):
         pretrain(pool(), wider, tmp_path, device="cpu", resume=True)
     run = Run(pool(), wider, tmp_path, CPU, compile_step=False)
-    with pytest.raises(CheckpointError, match="another model: 'mask_token' does not fit"):
+    with pytest.raises(FileError, match="another model: 'mask_token' does not fit"):
         restore(tmp_path, read_checkpoint(tmp_path / "checkpoint.safetensors")[1], run.model, run.optimizer)
 
 
@@ -226,13 +226,13 @@ def test_a_crash_while_saving_keeps_the_old_checkpoint(tmp_path: Path, monkeypat
 
 def test_divergence_is_an_error_and_spares_the_checkpoint(tmp_path: Path) -> None:
     wild = dataclasses.replace(TINY, learning_rate=1e30)
-    with pytest.raises(DivergedError, match=r"lower the learning rate .* and start again$"):
+    with pytest.raises(LossError, match=r"lower the learning rate .* and start again$"):
         pretrain(pool(), wild, tmp_path, device="cpu", log_every=4)
     assert not (tmp_path / "checkpoint.safetensors").exists()
     run = Run(pool(), wild, tmp_path, CPU, compile_step=False)
     run.save()
     run.begin(resume=True)
-    with pytest.raises(DivergedError, match=r"the checkpoint in .* is from before"):
+    with pytest.raises(LossError, match=r"the checkpoint in .* is from before"):
         run.train(1e9, 4, None, None)
 
 

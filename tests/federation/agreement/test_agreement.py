@@ -14,10 +14,10 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fedhip.core.errors import GridOverflowError
 from fedhip.core.exact.columns import Survey
 from fedhip.core.exact.fixedpoint import GridStatistics
 from fedhip.data import Window
+from fedhip.errors import GridOverflowError
 from fedhip.features.reference import BackboneReference
 from fedhip.federation.agreement.agreement import (
     COLUMNS,

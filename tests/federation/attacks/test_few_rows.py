@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from fedhip.federation.errors import RoundError
-from fedhip.privacy.attacks import Upload, every_row
+from fedhip.privacy.attacks import Upload, recover_rows
 from tests.federation.samples import CLASSES, FOUR, Trial, rows_of
 
 pytestmark = pytest.mark.usefixtures("sums_only")
@@ -28,7 +28,7 @@ def few(tmp_path: Path, **settings: Any) -> Trial:
 
 def test_without_a_census_the_server_has_every_row(tmp_path: Path) -> None:
     trial = few(tmp_path)
-    found = every_row(Upload.of(trial.run().total()))
+    found = recover_rows(Upload.of(trial.run().total()))
     assert found is not None
     for site in FOUR:
         row = np.rint(rows_of(site, 3)[0][0] * 2.0 ** (trial.bits // 2))

@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from fedhip.core.errors import StatisticsError
+from fedhip.errors import StatisticsError
 from fedhip.federation.status_codes import SiteCode
 from fedhip.federation.sums.vector import Layout, Vector, digest_of, require_possible_rest
 from fedhip.federation.transport.wire import RoundStep

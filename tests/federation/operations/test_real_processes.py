@@ -25,7 +25,7 @@ from fedhip.federation.operations import background, joining, process_registry, 
 from fedhip.federation.operations.paths import ServerPaths, StatePaths
 from fedhip.federation.site.folder import open_site
 from fedhip.federation.transport import engine
-from fedhip.privacy.attacks import Upload, every_row, single_rows
+from fedhip.privacy.attacks import Upload, recover_rows, single_rows
 from fedhip.runs import Run
 from tests import warm
 from tests.federation.proxy_peers import signed
@@ -63,7 +63,7 @@ def test_four_sites_as_in_the_example(tmp_path: Path) -> None:
         assert open_site(place).name == site
     total = Run.open(places[0] / "state" / "result").total()
     assert total.num_samples > total.num_features
-    assert every_row(Upload.of(total)) is None  # the sum gives no row away
+    assert recover_rows(Upload.of(total)) is None  # the sum gives no row away
     assert len(single_rows(Upload.of(total))) == 0
 
 

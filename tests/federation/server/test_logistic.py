@@ -13,7 +13,7 @@ from flwr.app import RecordDict
 
 from fedhip.core.exact.columns import Columns
 from fedhip.core.logistic.fit import LogisticFit, LogisticHead
-from fedhip.core.logistic.sums import LossError
+from fedhip.errors import LossError
 from fedhip.federation.errors import RoundError
 from fedhip.federation.server.logistic import LogisticSums
 from fedhip.federation.sums.vector import Vector

@@ -271,7 +271,7 @@ def test_an_error_that_nobody_expected_is_a_code_outside_and_a_line_inside(
     def fail(*_: Any, **__: Any) -> None:
         raise RuntimeError("patient 7 has gout")
 
-    monkeypatch.setattr("fedhip.federation.site.site.SiteRows.read", fail)
+    monkeypatch.setattr("fedhip.federation.site.inputs.SiteRows.read", fail)
     answer = table.ask("a", RoundStep.HELLO)
     assert (answer.code, answer.body, answer.arrays) == (SiteCode.INTERNAL, {}, {})
     assert "patient 7 has gout" in table.trial.log("a")

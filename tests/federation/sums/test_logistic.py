@@ -10,9 +10,9 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fedhip.core.errors import StatisticsError
 from fedhip.core.logistic.fit import PENALTY_SHAPE, TEMPERATURES
-from fedhip.core.logistic.sums import GridModel, LogisticTerm, LossError, residual_bits
+from fedhip.core.logistic.sums import GridModel, LogisticTerm, residual_bits
+from fedhip.errors import LossError, StatisticsError
 from fedhip.federation.agreement.agreement import Agreement
 from fedhip.federation.sums.logistic import (
     model_bytes,

@@ -11,8 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fedhip.core.choice.prior import SMOOTHINGS, TEMPERATURES, PriorLosses, deviations, scale_of
-from fedhip.core.errors import StatisticsError
-from fedhip.core.logistic.sums import LossError
+from fedhip.errors import LossError, StatisticsError
 from fedhip.federation.agreement.agreement import Agreement
 from fedhip.federation.sums.priors import (
     prior_losses_of,

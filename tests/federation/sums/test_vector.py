@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 import torch
 
-from fedhip.core.errors import GridOverflowError, StatisticsError
 from fedhip.core.exact.fixedpoint import GridStatistics
 from fedhip.core.statistics import pack
+from fedhip.errors import GridOverflowError, StatisticsError
 from fedhip.federation.errors import MessageError
 from fedhip.federation.sums.vector import Layout, from_vector, require_possible, require_room, to_vector
 

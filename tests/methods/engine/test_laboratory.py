@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from fedhip.methods import GRADIENT, METHODS, CheckedClients, Network, Protocol, run_method
-from fedhip.methods.engine.clients import Placed
+from fedhip.methods.engine.clients import DeviceRows
 from fedhip.methods.engine.laboratory import Laboratory, places, sgd
 from fedhip.methods.engine.recording import Recorded, buffer_like, fill
 from fedhip.simulation.client import Client
@@ -26,7 +26,7 @@ META = torch.device("meta")
 def without_data(protocol: Protocol) -> Laboratory:
     """Clients whose rows are shapes alone: whoever asks for a number of theirs, or mixes devices, is told off."""
     cohort = CheckedClients(federation())
-    placed = cohort.on(CLASSES, torch.device("cpu"), torch.float32)
+    placed = cohort.to_device(CLASSES, torch.device("cpu"), torch.float32)
     for name, value in vars(placed).items():
         if isinstance(value, Tensor):
             setattr(placed, name, value.to(META))
@@ -132,8 +132,11 @@ def test_a_cohort_is_its_clients() -> None:
 
 
 def test_the_rows_of_a_cohort_are_placed_once(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    placed, hashed = mock.Mock(side_effect=Placed.__init__, return_value=None), mock.Mock(wraps=np.ascontiguousarray)
-    monkeypatch.setattr(Placed, "__init__", lambda *args: placed(*args))
+    placed, hashed = (
+        mock.Mock(side_effect=DeviceRows.__init__, return_value=None),
+        mock.Mock(wraps=np.ascontiguousarray),
+    )
+    monkeypatch.setattr(DeviceRows, "__init__", lambda *args: placed(*args))
     monkeypatch.setattr("fedhip.methods.engine.clients.np.ascontiguousarray", hashed)
     cohort = CheckedClients(federation())
     for name in ("fedavg", "ditto", "fedas"):

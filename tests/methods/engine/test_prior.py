@@ -10,9 +10,10 @@ import pytest
 import torch
 from torch import Tensor
 
-from fedhip.core.choice.prior import NO_PRIOR, Prior, PriorLosses, choose_priors, scale_of
+from fedhip.core.choice.prior import NO_CHOICE, NO_PRIOR, Prior, PriorLosses, choose_priors, scale_of
+from fedhip.errors import InputError
 from fedhip.heads.task import Task
-from fedhip.methods import METHODS, MethodError, run_method
+from fedhip.methods import METHODS, run_method
 from fedhip.methods.engine import laboratory as engine
 from fedhip.methods.engine.laboratory import Laboratory
 from fedhip.methods.engine.prior import WithPrior
@@ -47,6 +48,7 @@ def test_the_models_are_those_without_a_prior(name: str, monkeypatch: pytest.Mon
     options = {"alpha": 3.0} if name == "fedhip" else None
     plain = run_method(name, clients, CLASSES, PROTOCOL, options=options)
     monkeypatch.setattr("fedhip.simulation.priors.choose_priors", lambda losses: [(0, NO_PRIOR)] * len(losses))
+    monkeypatch.setattr("fedhip.simulation.priors.choose_every", lambda losses: [NO_CHOICE] * len(losses))
     found = run_method(name, clients, CLASSES, WITH, options=options)
     assert found.accuracy == plain.accuracy
     assert found.priors == [NO_PRIOR] * len(clients)
@@ -195,8 +197,8 @@ def test_only_local_classes_holds_with_a_prior() -> None:
 
 
 def test_there_are_two_priors() -> None:
-    with pytest.raises(MethodError, match="'client' or 'none'"):
+    with pytest.raises(InputError, match="'client' or 'none'"):
         run_method("fedavg", federation(SIZES), CLASSES, replace(PROTOCOL, prior="mine"))  # type: ignore[arg-type]
-    assert "prior" not in PROTOCOL.told
-    assert WITH.told["prior"] == "client"
+    assert "prior" not in PROTOCOL.to_dict()
+    assert WITH.to_dict()["prior"] == "client"
     assert prior_bytes(10) - losses_bytes([1]) == 80

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from fedhip.data.errors import MissingExtraError
+from fedhip.errors import MissingExtraError
 from fedhip.runs.report import RunRecord, render_report
 from fedhip.runs.report.comparison import compare
 from fedhip.runs.report.findings import read_runs, skew, thirds

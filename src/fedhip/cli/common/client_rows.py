@@ -8,20 +8,25 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from fedhip.cli.common.options import add_window, require_deep, tell_window, window_of
-from fedhip.cli.common.progress import ExtractionProgress
+from fedhip.cli.common.options import add_window, print_window, require_deep, window_of
+from fedhip.cli.common.progress import show_progress
 from fedhip.data import Dataset, FeatureSet, Window, load_dataset, read_features
-from fedhip.data.errors import WindowError
+from fedhip.data.tables import is_table, read_labelled
+from fedhip.errors import InputError
 from fedhip.runs import Run
-from fedhip.runs.errors import ClientRowsError
-from fedhip.runs.rows import divided, in_classes_of, whose_rows
+from fedhip.runs.rows import client_and_rows, divided, in_classes_of
 from fedhip.simulation.client import Client
 
 
 def add_client_rows(parser: argparse.ArgumentParser, *, required: bool = True) -> None:
     """Options that name a client's rows."""
     source = parser.add_mutually_exclusive_group(required=required)
-    source.add_argument("--data", type=Path, metavar="PATH", help="an image folder (class/image) or .npz of images")
+    source.add_argument(
+        "--data",
+        type=Path,
+        metavar="PATH",
+        help="an image folder (class/image), an .npz of images, or a table of a run that was made from one",
+    )
     source.add_argument("--features", type=Path, metavar="FILE", help="a feature file of the run's backbone")
     parser.add_argument("--skip-corrupt", action="store_true", help="leave corrupt images out, with a warning")
     add_window(parser, default="that of the run")
@@ -42,14 +47,17 @@ def load_client(run: Run, args: argparse.Namespace, *, test_rows: bool) -> tuple
     """
     source: Path = args.data if args.features is None else args.features
     data: Dataset | FeatureSet
-    if args.features is None:
+    if is_table(args.data):
+        refuse_window(args)
+        data = read_labelled(args.data, run.require_table())
+    elif args.features is None:
         window = known_window(run, args)
         data = load_dataset(source, skip_corrupt=args.skip_corrupt, allow_single=True, window=window)
-        tell_known_window(run, args, data, str(source))
+        print_known_window(run, args, data, str(source))
     else:
         refuse_window(args)
         data = read_features(source)
-    name, chosen = whose_rows(str(source), data, args.client)
+    name, chosen = client_and_rows(str(source), data, args.client)
     labels = in_classes_of(run, str(source), data, chosen)
     features = data.features if isinstance(data, FeatureSet) else extract_for(run, data, args)
     split = None if data.split is None else data.split[chosen]
@@ -63,12 +71,12 @@ def extract_for(run: Run, data: Dataset, args: argparse.Namespace) -> np.ndarray
 
     reference = run.model(None).backbone
     if reference is None:
-        raise ClientRowsError(f"{run.path} was run on given features, so nobody knows their backbone; give --features")
+        raise InputError(f"{run.path} was run on given features, so nobody knows their backbone; give --features")
     backbone = reference.load(weights=args.weights, device=args.device)
     dtype = reference.dtype if backbone.mixed_precision else None
     kept: list[Path] = []
     cache = cache_folder(True) or False
-    features = extract(backbone, data, dtype=dtype, cache=cache, kept=kept, report=ExtractionProgress())
+    features = extract(backbone, data, dtype=dtype, cache=cache, kept=kept, report=show_progress)
     note_run(kept, run.ledger.run, run.path)
     return features
 
@@ -79,20 +87,20 @@ def known_window(run: Run, args: argparse.Namespace) -> Window | None:
     return window_of(args) or (None if reference is None else reference.window)
 
 
-def tell_known_window(run: Run, args: argparse.Namespace, data: Dataset, source: str) -> None:
+def print_known_window(run: Run, args: argparse.Namespace, data: Dataset, source: str) -> None:
     """Say which window was taken. Where none is known, refuse: one found here would not be that of the run's images."""
     require_deep(args, data, source)
     if data.window is None or run.model(None).backbone is None:
         return
     if known_window(run, args) is None:
-        raise WindowError(
+        raise InputError(
             f"{source} has more than 8 bits, and {run.path} knows no window: it was made from images of 8 bits, or by "
             "an older fedhip, which took 0 to 65535; give --window LOW HIGH"
         )
-    tell_window(data, f"as in {run.path}" if args.window is None else "as --window says")
+    print_window(data, f"as in {run.path}" if args.window is None else "as --window says")
 
 
 def refuse_window(args: argparse.Namespace) -> None:
     """Where no images are given."""
     if args.window is not None:
-        raise WindowError("--window is for images, and none are given; leave it out")
+        raise InputError("--window is for images, and none are given; leave it out")

@@ -1,21 +1,21 @@
-"""Tables in the terminal: with rich where it is installed, plain text otherwise."""
+"""Tables in the terminal."""
 
 import sys
 from collections.abc import Mapping, Sequence
 
+from fedhip.cli.common.progress import show_progress
+
 
 def print_table(columns: Sequence[str], rows: Sequence[Sequence[object]], title: str = "") -> None:
     """Print rows under column heads; columns of numbers are aligned right."""
+    from rich import box
+    from rich.console import Console
+    from rich.markup import escape
+    from rich.table import Table
+
+    show_progress.close()
     cells = [[f"{value:,}" if isinstance(value, int) else str(value) for value in row] for row in rows]
     right = [all(_is_number(row[i]) for row in cells) for i in range(len(columns))]
-    try:
-        from rich import box
-        from rich.console import Console
-        from rich.markup import escape
-        from rich.table import Table
-    except ImportError:
-        _print_plain(columns, cells, right, title)
-        return
     table = Table(box=box.SIMPLE_HEAD, title=escape(title) or None, title_justify="left")
     for column, number in zip(columns, right, strict=True):
         table.add_column(column, justify="right" if number else "left")
@@ -33,18 +33,6 @@ def interval_of(found: Mapping[str, float | None]) -> str:
     """The ends of a share's interval; a dash where there is none."""
     low, high = found.get("low"), found.get("high")
     return "–" if low is None or high is None else f"{100 * low:.1f} to {high:.1%}"
-
-
-def _print_plain(columns: Sequence[str], cells: list[list[str]], right: list[bool], title: str) -> None:
-    widths = [max(map(len, column)) for column in zip(columns, *cells, strict=True)]
-    if title:
-        print(title)
-    for row in (list(columns), ["-" * width for width in widths], *cells):
-        aligned = (
-            cell.rjust(width) if number else cell.ljust(width)
-            for cell, width, number in zip(row, widths, right, strict=True)
-        )
-        print("  ".join(aligned).rstrip())
 
 
 def _is_number(cell: str) -> bool:

@@ -5,7 +5,8 @@ from __future__ import annotations
 import argparse
 from typing import TYPE_CHECKING, Any
 
-from fedhip.features.lifts.kinds import DEFAULT_WIDTH, KINDS, LiftError
+from fedhip.errors import InputError
+from fedhip.features.lifts.kinds import DEFAULT_WIDTH, KINDS
 
 if TYPE_CHECKING:
     from fedhip.simulation.lifting import LiftSettings
@@ -34,7 +35,7 @@ def lift_settings(args: argparse.Namespace) -> LiftSettings | None:
     }
     if args.lift is None:
         if given:
-            raise LiftError(f"--lift-{next(iter(given))} needs a lift; add --lift {'|'.join(KINDS)}")
+            raise InputError(f"--lift-{next(iter(given))} needs a lift; add --lift {'|'.join(KINDS)}")
         return None
     from fedhip.simulation.lifting import LiftSettings
 

@@ -7,9 +7,10 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from fedhip.cli.common.progress import ExtractionProgress
+from fedhip.cli.common.progress import show_progress
 from fedhip.data import (
     DEFAULT_CLIENTS,
+    FEDERATIONS,
     Dataset,
     FeatureSet,
     Partition,
@@ -17,15 +18,18 @@ from fedhip.data import (
     divide_rows,
     list_partitions,
     load_dataset,
+    load_federation,
     read_features,
 )
-from fedhip.data.errors import DatasetNameError, WindowError
+from fedhip.data.tables import TableRows, is_table, load_table
+from fedhip.errors import InputError
 from fedhip.utils.text import readable
 
 if TYPE_CHECKING:
     from fedhip.features.reference import BackboneReference
 
 DEFAULT_BACKBONE = "fedhip-vit"
+_OF_TABLES = ("label", "client", "group", "weight", "drop")
 _FLAG = argparse.BooleanOptionalAction  # so that the command line can take back what a configuration file turns on
 
 
@@ -59,9 +63,20 @@ def add_window(group: argparse._ActionsContainer, default: str = "by the bits th
 
 
 def add_rows(parser: argparse.ArgumentParser) -> None:
-    """Options that name images or features."""
+    """Options that name images, features or a table."""
     add_dataset(parser)
     parser.add_argument("--features", metavar="FILE", help="a feature file, instead of a data set")
+    group = parser.add_argument_group("table (--data FILE.csv, .tsv or .parquet)")
+    group.add_argument("--label", metavar="COLUMN", help="what is to be predicted")
+    group.add_argument("--client", metavar="COLUMN", help="whose row it is (default: rows are divided, see clients)")
+    group.add_argument("--group", metavar="COLUMN", help="rows that belong together, such as those of one patient")
+    group.add_argument("--weight", metavar="COLUMN", help="how much a row counts (default: all alike)")
+    group.add_argument("--drop", type=listed_names, metavar="COLUMN,…", help="columns to leave out")
+
+
+def listed_names(text: str) -> list[str]:
+    """Names with commas between them."""
+    return [part.strip() for part in text.split(",") if part.strip()]
 
 
 def add_backbone(parser: argparse.ArgumentParser) -> None:
@@ -76,9 +91,7 @@ def add_backbone(parser: argparse.ArgumentParser) -> None:
     group.add_argument("--mask-seed", type=int, default=0, metavar="N", help="seed of the mask (default: %(default)s)")
     group.add_argument("--device", help="cuda or cpu (default: cuda where there is one)")
     group.add_argument("--batch", type=int, metavar="N", help="images at a time (default: by their size)")
-    group.add_argument(
-        "--precision", choices=["float32", "bfloat16"], help="default: bfloat16 on a GPU, measured on a CPU"
-    )
+    group.add_argument("--precision", choices=["float32", "bfloat16"], help="default: bfloat16 where the device has it")
     group.add_argument(
         "--cache",
         action=argparse.BooleanOptionalAction,
@@ -105,8 +118,8 @@ def add_partition(parser: argparse.ArgumentParser) -> None:
 
 
 def refuse_unused(args: argparse.Namespace) -> None:
-    """Feature files have been through their backbone: options that choose one would do nothing."""
-    if args.features is None:
+    """Feature files have been through their backbone, and tables need none: options of one would do nothing."""
+    if args.features is None and not names_table(args):
         return
     given = {
         "--backbone": args.backbone != DEFAULT_BACKBONE,
@@ -119,7 +132,31 @@ def refuse_unused(args: argparse.Namespace) -> None:
     }
     unused = [option for option, is_given in given.items() if is_given]
     if unused:
-        raise DatasetNameError(f"{', '.join(unused)} has no effect on --features; leave it out")
+        what = "--features" if args.features is not None else "a table"
+        raise InputError(f"{', '.join(unused)} has no effect on {what}; leave it out")
+
+
+def names_table(args: argparse.Namespace) -> bool:
+    """Whether --data or --dataset is a table."""
+    if args.features is not None or isinstance(args.data, list):
+        return False
+    return is_table(args.data) if (name := getattr(args, "dataset", None)) is None else name in FEDERATIONS
+
+
+def load_rows_of_table(args: argparse.Namespace) -> TableRows:
+    """The table that --data names."""
+    from fedhip.runs.run import columns_given
+
+    description, _ = columns_given(getattr(args, "columns", None))
+    return load_table(
+        args.data,
+        label=args.label,
+        client=args.client,
+        group=args.group,
+        weight=args.weight,
+        drop=args.drop or (),
+        description=description,
+    )
 
 
 def load_images(args: argparse.Namespace) -> Dataset:
@@ -135,7 +172,7 @@ def load_images(args: argparse.Namespace) -> Dataset:
     elif args.data is not None:
         dataset = load_dataset(Path(args.data), **options)
     else:
-        raise DatasetNameError("no data given; choose --dataset NAME or --data PATH (see: fedhip list datasets)")
+        raise InputError("no data given; choose --dataset NAME or --data PATH (see: fedhip list datasets)")
     require_deep(args, dataset, readable(dataset.name))
     return dataset
 
@@ -148,10 +185,10 @@ def window_of(args: argparse.Namespace) -> Window | None:
 def require_deep(args: argparse.Namespace, dataset: Dataset, source: str) -> None:
     """Images of 8 bits have been given their range by whoever made them: a window would do nothing."""
     if args.window is not None and dataset.window is None:
-        raise WindowError(f"--window is for images of more than 8 bits, and there is none in {source}; leave it out")
+        raise InputError(f"--window is for images of more than 8 bits, and there is none in {source}; leave it out")
 
 
-def tell_window(dataset: Dataset, why: str = "the bits that they use; --window LOW HIGH for another range") -> None:
+def print_window(dataset: Dataset, why: str = "the bits that they use; --window LOW HIGH for another range") -> None:
     """One line on how images of more than 8 bits came to have 8, if there are any."""
     window, values = dataset.window, dataset.values
     if window is None:
@@ -164,19 +201,30 @@ def tell_window(dataset: Dataset, why: str = "the bits that they use; --window L
     print(f"fedhip: {some} of more than 8 bits: {window} is black to white{seen}, {why}", file=sys.stderr)
 
 
-def load_rows(args: argparse.Namespace) -> tuple[str, Dataset | FeatureSet]:
-    """The rows that the options name, images or features, and what to call them."""
+def load_rows(args: argparse.Namespace) -> tuple[str, Dataset | FeatureSet | TableRows]:
+    """The rows that the options name, images, features or a table, and what to call them."""
+    named = [f"--{name}" for name in _OF_TABLES if getattr(args, name) is not None]
+    if named and args.dataset in FEDERATIONS:
+        raise InputError(f"{args.dataset} has columns and clients of its own; leave {', '.join(named)} out")
+    if named and not names_table(args):
+        raise InputError(
+            f"{', '.join(named)} names columns of a table; give one with --data FILE.csv, .tsv or .parquet"
+        )
     if args.features is not None:
         if args.dataset is not None or args.data is not None:
-            raise DatasetNameError("--features stands alone; leave --dataset and --data out")
+            raise InputError("--features stands alone; leave --dataset and --data out")
         return Path(args.features).stem, read_features(args.features)
     if args.dataset is None and args.data is None:
-        raise DatasetNameError("no data given; choose one of --dataset NAME, --data PATH and --features FILE")
+        raise InputError("no data given; choose one of --dataset NAME, --data PATH and --features FILE")
+    if args.dataset in FEDERATIONS:
+        return args.dataset, load_federation(args.dataset, args.data)
+    if names_table(args):
+        return Path(args.data).stem, load_rows_of_table(args)
     dataset = load_images(args)
     return dataset.name, dataset
 
 
-def divide(args: argparse.Namespace, data: Dataset | FeatureSet) -> Partition:
+def divide(args: argparse.Namespace, data: Dataset | FeatureSet | TableRows) -> Partition:
     """The partition that the options describe."""
     return divide_rows(
         data.labels,
@@ -202,7 +250,7 @@ def extract_features(
     from fedhip.features import cache_folder, choose_dtype, extract, load_backbone
     from fedhip.features.reference import BackboneReference
 
-    tell_window(dataset, *(() if args.window is None else ("as --window says",)))
+    print_window(dataset, *(() if args.window is None else ("as --window says",)))
     backbone = load_backbone(
         args.backbone,
         pooling=args.pooling,
@@ -212,9 +260,9 @@ def extract_features(
         weights=args.weights,
     )
     folder = cache_folder(args.cache)
-    dtype = getattr(torch, args.precision) if args.precision else choose_dtype(backbone, folder, len(dataset))
+    dtype = getattr(torch, args.precision) if args.precision else choose_dtype(backbone)
     features = extract(
-        backbone, dataset, batch=args.batch, dtype=dtype, cache=folder or False, kept=kept, report=ExtractionProgress()
+        backbone, dataset, batch=args.batch, dtype=dtype, cache=folder or False, kept=kept, report=show_progress
     )
     reference = BackboneReference(
         name=backbone.name,

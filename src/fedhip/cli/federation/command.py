@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from fedhip.cli.common.console import print_table
-from fedhip.cli.common.options import tell_window
+from fedhip.cli.common.options import print_window
 from fedhip.cli.federation import init as federation_init
 from fedhip.cli.federation import keys as federation_keys
 from fedhip.cli.federation.init import with_engine
@@ -183,7 +183,7 @@ def site(args: argparse.Namespace) -> int:
     rows: Path = args.data or args.features
     ready = require_ready(opened, rows, out=args.out, weights=args.weights, device=args.device)
     if isinstance(ready.data, Dataset):
-        tell_window(ready.data, "as the agreement says")
+        print_window(ready.data, "as the agreement says")
     allow = None if args.allow is None else Allowance.given(args.allow)
     require_sums(opened, ready, allow)
     settings = {"data": str(rows.absolute())}

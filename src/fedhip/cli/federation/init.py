@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 from fedhip.cli.common.console import print_table
 from fedhip.cli.common.lifts import add_lift, lift_settings
 from fedhip.cli.common.options import add_window, window_of
-from fedhip.data.errors import MissingExtraError
+from fedhip.errors import MissingExtraError
 from fedhip.federation.agreement.agreement import Agreement
 from fedhip.federation.agreement.fields import options_of
 from fedhip.utils.text import json_text

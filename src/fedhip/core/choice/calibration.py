@@ -12,7 +12,7 @@ from collections.abc import Iterable, Sequence
 import torch
 from torch import Tensor
 
-from fedhip.core.errors import EmptyClientError
+from fedhip.errors import InputError
 
 #: Five to the decade, from 0.001 (nearly the highest score alone) to 10 (nearly uniform).
 TEMPERATURES: tuple[float, ...] = tuple(10.0 ** (i / 5) for i in range(-15, 6))
@@ -60,7 +60,7 @@ def common_temperature(
 def fit_temperature(scores: Tensor, labels: Tensor) -> float:
     """The temperature of highest likelihood for scores (N, d) of rows with these labels (N,)."""
     if len(scores) == 0:
-        raise EmptyClientError("there is no row to fit a temperature to; give at least one")
+        raise InputError("there is no row to fit a temperature to; give at least one")
     return choose_temperature(log_losses(scores, labels))
 
 

@@ -24,10 +24,10 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from fedhip.core.errors import DimensionError
 from fedhip.core.exact.columns import (
     LIMIT,
     Columns,
+    allowed_outliers,
     coarser_by,
     is_full,
     least_of,
@@ -35,9 +35,9 @@ from fedhip.core.exact.columns import (
     octave_of,
     offset_near,
     step_of,
-    strays_of,
 )
 from fedhip.core.rows import ArrayLike, Rows
+from fedhip.errors import InputError
 
 _ROWS_AT_ONCE = 256
 _EPS = float(np.finfo(np.float64).eps)
@@ -75,7 +75,7 @@ class ColumnSums:
 
     def __add__(self, other: ColumnSums) -> Self:
         if self.sums.shape != other.sums.shape:
-            raise DimensionError(f"a survey of {len(other.sums)} columns does not add to one of {len(self.sums)}")
+            raise InputError(f"a survey of {len(other.sums)} columns does not add to one of {len(self.sums)}")
         mine, theirs = magnitude_of(self.largest), magnitude_of(other.largest)
         return type(self)(
             self.rows + other.rows,
@@ -93,7 +93,7 @@ class ColumnSums:
     def _columns(self, centred: bool) -> tuple[Columns, NDArray[np.bool_]]:
         N, at = self.rows, magnitude_of(self.largest)
         # Nothing counts as a stray, nothing is too small or too large for the survey.
-        certain = (self.as_large > strays_of(N)) & (at > 0) & (self.largest < LIMIT)
+        certain = (self.as_large > allowed_outliers(N)) & (at > 0) & (self.largest < LIMIT)
         half = step_of(at) / 2.0
         rounding, second = (N + 8) * _EPS, self.squares / N
         mean, mean_error = self.sums / N, rounding * np.sqrt(second) + half  # Σ|x| ≤ √(N Σx²)

@@ -29,9 +29,9 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from fedhip.core.errors import ColumnError, ColumnWarning, DimensionError, StatisticsError
 from fedhip.core.rows import ArrayLike, Rows
 from fedhip.core.standardization import Standardization
+from fedhip.errors import ColumnError, ColumnWarning, InputError, StatisticsError
 
 #: Steps of x' are 2^-16: this is the grid's scale for features in units of their own.
 COLUMN_BITS = 32
@@ -81,7 +81,7 @@ class Survey:
 
     def __add__(self, other: Survey) -> Survey:
         if self.table.shape != other.table.shape:
-            raise DimensionError(f"a survey of {other.width} columns does not add to one of {self.width}")
+            raise InputError(f"a survey of {other.width} columns does not add to one of {self.width}")
         return Survey(self.table + other.table, self.rows + other.rows)
 
     def __radd__(self, other: object) -> Survey:
@@ -185,7 +185,7 @@ def step_of(magnitude: NDArray[np.int64]) -> NDArray[np.float64]:
     return np.asarray(2.0 ** (_BIN * (magnitude + _LEAST + 1) - _DIGITS))
 
 
-def strays_of(rows: int) -> int:
+def allowed_outliers(rows: int) -> int:
     """How many of so many rows may lie out of all proportion."""
     return max(1, math.floor(rows * _STRAY)) if rows >= 8 else 0
 
@@ -264,7 +264,7 @@ class Columns:
             raise ColumnError("there are no rows, and so nothing to say of columns; give at least one row")
         moments = survey.moments()
         # The lowest order of magnitude with nearly all rows and any deviation: the rest is out of all proportion.
-        level = np.asarray(moments.rows >= survey.rows - strays_of(survey.rows), dtype=bool).argmax(axis=0)
+        level = np.asarray(moments.rows >= survey.rows - allowed_outliers(survey.rows), dtype=bool).argmax(axis=0)
         mean, deviation = moments.mean_and_deviation(level)
         whole = np.where(deviation > 0.0, level, _BINS - 1)
         mean, deviation = moments.mean_and_deviation(whole)
@@ -328,7 +328,7 @@ class Columns:
     def features(self, F: Tensor) -> Tensor:
         """x' (n, m) in float64."""
         if F.shape[-1] != self.width:
-            raise DimensionError(f"features are {F.shape[-1]} wide, and there are units of {self.width} columns")
+            raise InputError(f"features are {F.shape[-1]} wide, and there are units of {self.width} columns")
         return self.standardization.features(F)
 
 

@@ -1,4 +1,4 @@
-"""Statistics as whole numbers on a grid: sums that are the same bits in any order.
+"""Rows rounded to a grid, and their statistics as whole numbers: sums that are the same bits in any order.
 
 A value x becomes the int64 round(x · 2^f), f the number of fraction bits. Integer sums are associative, so any
 order of clients, any tree of aggregators, any dropout and return gives identical bits, and forgetting a client
@@ -25,10 +25,10 @@ from typing import ClassVar, Self
 import torch
 from torch import Tensor
 
-from fedhip.core.errors import DimensionError, FileFormatError, GridOverflowError, GridScaleError
 from fedhip.core.rows import ArrayLike, Rows
 from fedhip.core.statistics import AdditiveStatistics, Statistics, mirror_upper, pack, unpack
 from fedhip.core.tensor_file import TensorFile, require_digest
+from fedhip.errors import FileError, GridOverflowError, InputError
 
 #: Steps of 2^-28 (3.7e-9), sums up to 2^35 (3.4e10); features in steps of 2^-14.
 DEFAULT_FRACTION_BITS = 28
@@ -65,10 +65,10 @@ class GridStatistics(AdditiveStatistics):
     def __post_init__(self) -> None:
         tensors = (self.gram, self.cross, self.counts)
         if any(tensor.dtype != torch.int64 for tensor in tensors):
-            raise GridScaleError("statistics on the grid are int64; make them with encode or from_data")
+            raise InputError("statistics on the grid are int64; make them with encode or from_data")
         m, d = self.gram.shape[0], self.counts.shape[0]
         if self.gram.shape != (m, m) or self.cross.shape != (m, d):
-            raise DimensionError(f"gram {tuple(self.gram.shape)} and cross {tuple(self.cross.shape)} do not fit")
+            raise InputError(f"gram {tuple(self.gram.shape)} and cross {tuple(self.cross.shape)} do not fit")
         object.__setattr__(self, "fraction_bits", _checked_bits(self.fraction_bits))
 
     @classmethod
@@ -160,8 +160,8 @@ class GridStatistics(AdditiveStatistics):
         tensors, metadata = _FILE.read(path)
         try:
             grid = cls(unpack(tensors["gram"]), tensors["cross"], tensors["counts"], int(metadata["fraction_bits"]))
-        except (DimensionError, GridScaleError, IndexError, KeyError, ValueError) as error:
-            raise FileFormatError(f"{path} does not hold statistics on a grid ({error}); write it again") from None
+        except (IndexError, KeyError, ValueError) as error:
+            raise FileError(f"{path} does not hold statistics on a grid ({error}); write it again") from None
         require_digest(path, stored=metadata["digest"], computed=grid.digest())
         return grid
 
@@ -173,10 +173,10 @@ class GridStatistics(AdditiveStatistics):
         return type(self)(gram, cross, counts, self.fraction_bits)
 
     def require_same_shape(self, other: AdditiveStatistics, who: str = "") -> None:
-        """Raise unless the two can be added: `DimensionError`, or `GridScaleError` where they differ in scale."""
+        """Raise `InputError` unless the two can be added: as wide, of as many classes, and of the same scale."""
         super().require_same_shape(other, who)
         if isinstance(other, GridStatistics) and self.fraction_bits != other.fraction_bits:
-            raise GridScaleError(
+            raise InputError(
                 f"{who}statistics with {other.fraction_bits} fraction bits do not add to those with "
                 f"{self.fraction_bits}; every client must encode at the same scale"
             )
@@ -205,7 +205,7 @@ def encode(
     """
     fraction_bits = _checked_bits(fraction_bits)
     if isinstance(num_clients, bool) or not isinstance(num_clients, Integral) or num_clients < 1:
-        raise GridScaleError(f"num_clients is {num_clients!r}; give a whole number of at least 1")
+        raise InputError(f"num_clients is {num_clients!r}; give a whole number of at least 1")
     largest = max(float(statistics.gram.abs().max()), float(statistics.cross.abs().max()))
 
     def steps(at: int) -> float:
@@ -356,5 +356,5 @@ def _require_fit(steps: Callable[[int], float], fraction_bits: int, who: str) ->
 def _checked_bits(fraction_bits: object) -> int:
     whole = isinstance(fraction_bits, Integral) and not isinstance(fraction_bits, bool)
     if not whole or not 0 <= (bits := index(fraction_bits)) <= 62:  # type: ignore[arg-type]
-        raise GridScaleError(f"fraction_bits is {fraction_bits!r}; give a whole number from 0 to 62")
+        raise InputError(f"fraction_bits is {fraction_bits!r}; give a whole number from 0 to 62")
     return bits

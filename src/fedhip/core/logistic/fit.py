@@ -34,7 +34,6 @@ from torch import Tensor
 
 from fedhip.core.affine import AffineModel
 from fedhip.core.discriminant import Discriminant
-from fedhip.core.errors import EmptyClientError, FedHiPError
 from fedhip.core.logistic.geometry import Geometry
 from fedhip.core.logistic.lbfgs import Evaluation, best_of, halved, propose
 from fedhip.core.logistic.sums import GridModel, LogisticTerm, rounded_features
@@ -42,6 +41,7 @@ from fedhip.core.rows import ArrayLike, Rows
 from fedhip.core.solvers import require_beta
 from fedhip.core.standardization import Standardization
 from fedhip.core.statistics import Statistics
+from fedhip.errors import FedHiPError, InputError
 
 #: Of LDA's scores: ten to the decade, from as they are to nearly uniform.
 TEMPERATURES: tuple[float, ...] = tuple(10.0 ** (i / 10) for i in range(16))
@@ -57,14 +57,6 @@ FIRST_PENALTY = 10.0
 INTERCEPT_COST = 0.01
 
 _HALVINGS = 5
-
-
-class SeparableError(FedHiPError, ValueError):
-    """Without a penalty, rows that can be told apart without error have no best weights: they grow for ever."""
-
-
-class TemperatureError(FedHiPError, ValueError):
-    """The temperature of the discriminant's scores is not known, or makes no sense."""
 
 
 class LogisticFit:
@@ -100,9 +92,9 @@ class LogisticFit:
         metric: Tensor | None = None,
     ) -> None:
         if statistics.num_samples == 0:
-            raise EmptyClientError("the sum holds no rows; add at least one client's statistics")
+            raise InputError("the sum holds no rows; add at least one client's statistics")
         if temperature is not None and not temperature > 0.0:
-            raise TemperatureError(f"temperature is {temperature!r}; give a number above 0")
+            raise InputError(f"temperature is {temperature!r}; give a number above 0")
         self.standardization, self.statistics = standardization, statistics
         self.penalty = None if penalty is None else require_beta(penalty)
         self.temperature = temperature
@@ -169,7 +161,7 @@ class LogisticFit:
     @property
     def _calm(self) -> float:
         if self.temperature is None:
-            raise TemperatureError("LDA's temperature is not known yet; sum temperature_losses and choose_temperature")
+            raise InputError("LDA's temperature is not known yet; sum temperature_losses and choose_temperature")
         return self.temperature
 
     @property
@@ -261,7 +253,7 @@ class LogisticFit:
             self.notes.append(f"{term.rows} rows took part after {before}: the objective is now that of those present")
             self._terms.clear()
         if self.penalty == 0.0 and int(term.right) == term.rows:
-            raise SeparableError(
+            raise InputError(
                 f"all {term.rows} rows are classified right, so without a penalty the weights grow for ever; "
                 "give a penalty above 0"
             )
@@ -324,20 +316,20 @@ class LogisticFit:
 
     # --- a client's rows ----------------------------------------------------------------------------------------------
 
-    def _client(self, features: ArrayLike, labels: ArrayLike, client: str | None) -> _Client:
+    def _client(self, features: ArrayLike, labels: ArrayLike, client: str | None) -> _ClientRows:
         given = Rows.checked(features, labels, self.statistics.num_classes, client)
         counts = torch.bincount(given.labels, minlength=given.num_classes)
         self.statistics.require_contains(counts, given.who)
         F, Y = (matrix.to(self.statistics.device) for matrix in given.matrices())
-        return _Client(self, rounded_features(F, self.standardization), Y.argmax(dim=1))
+        return _ClientRows(self, rounded_features(F, self.standardization), Y.argmax(dim=1))
 
-    def _centre_moves(self, rows: _Client) -> Tensor:
+    def _centre_moves(self, rows: _ClientRows) -> Tensor:
         """What the centre's not having seen a row does to its scores at the centre."""
         if self._centre is not None:
             return torch.zeros((1, 1)).to(rows.F)
         return (rows.lda_left_out - rows.F @ self.lda) / self._calm
 
-    def _centre_moves_without(self, rows: _Client, gone: Tensor) -> Tensor:
+    def _centre_moves_without(self, rows: _ClientRows, gone: Tensor) -> Tensor:
         """What the centre's not having seen some rows does to all scores, by the classes' means.
 
         For one of these rows, its own part in that is what its leave-one-out says, covariance and all.
@@ -351,7 +343,7 @@ class LogisticFit:
 
 
 @dataclass(frozen=True)
-class _Client:
+class _ClientRows:
     """A client's standardised rows (N_k, m + 1) and labels."""
 
     fit: LogisticFit
@@ -397,14 +389,14 @@ class LogisticHead:
         """For each row of a client its scores without it, to first order (see the module): (N_k, d)."""
         return self.left_out(self.fit._client(features, labels, client))
 
-    def left_out(self, rows: _Client) -> Tensor:
+    def left_out(self, rows: _ClientRows) -> Tensor:
         """The same of a client's standardised rows."""
         Z, delta = self._residuals(rows)
         a = (rows.F @ self.fit.geometry.B).square() @ self.inverse_curvature
         a = a / (1.0 - self.curvature * a).clamp(min=1e-3)
         return Z + a[:, None] * delta + self.centre_share * self.fit._centre_moves(rows)
 
-    def without(self, rows: _Client, gone: Tensor) -> Tensor:
+    def without(self, rows: _ClientRows, gone: Tensor) -> Tensor:
         """Scores (N_k, d) of all of a client's rows by the head without those `gone` (N_k,) bool, to first order.
 
         As for one row, but these leave the curvature together, and of the centre the classes' means. For one row gone,
@@ -418,7 +410,15 @@ class LogisticHead:
         scores: Tensor = Z + K @ pulls + self.centre_share * self.fit._centre_moves_without(rows, gone)
         return scores
 
-    def _residuals(self, rows: _Client) -> tuple[Tensor, Tensor]:
+    def fold_scores(self, features: ArrayLike, labels: ArrayLike, gone: Tensor, *, client: str | None = None) -> Tensor:
+        """Scores (n, d) of a client's other rows, each left out together with those `gone` (N_k,) bool.
+
+        To first order, and as if the row and the others that are gone had nothing to do with each other.
+        """
+        rows = self.fit._client(features, labels, client)
+        return (self.left_out(rows) + self.without(rows, gone) - rows.F @ self.weights)[~gone]
+
+    def _residuals(self, rows: _ClientRows) -> tuple[Tensor, Tensor]:
         """Scores Z (N_k, d) of a client's rows, and softmax(Z) − Y."""
         Z = rows.F @ self.weights
         delta = torch.softmax(Z, dim=1)

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from fedhip.core.errors import BetaError
 from fedhip.core.solvers import cholesky_if_regular
+from fedhip.errors import InputError
 
 
 @dataclass(frozen=True)
@@ -24,7 +24,7 @@ class Geometry:
         """Of a positive definite metric."""
         L = cholesky_if_regular(metric)
         if L is None:
-            raise BetaError("the metric of the penalty is singular; give the discriminant a shrinkage above 0")
+            raise InputError("the metric of the penalty is singular; give the discriminant a shrinkage above 0")
         half = torch.linalg.solve_triangular(L, gram, upper=False)
         whole = torch.linalg.solve_triangular(L, half.mT, upper=False)
         values, V = torch.linalg.eigh((whole + whole.mT) / 2.0)

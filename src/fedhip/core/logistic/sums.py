@@ -23,10 +23,10 @@ import torch
 from torch import Tensor
 
 from fedhip.core.affine import AffineModel
-from fedhip.core.errors import DimensionError, FedHiPError, GridOverflowError, GridScaleError
 from fedhip.core.exact.fixedpoint import _exact_sum
 from fedhip.core.rows import ArrayLike, Rows
 from fedhip.core.standardization import Standardization
+from fedhip.errors import GridOverflowError, InputError, LossError
 
 #: Fraction bits of standardised features.
 FEATURE_BITS = 16
@@ -38,10 +38,6 @@ _EXPONENTIAL_BITS = 40
 _SUM_BITS = 32
 _BLOCK_ROWS = 256
 _EXACT = 2.0**53
-
-
-class LossError(FedHiPError, ArithmeticError):
-    """A client's loss is not a finite number: the step was too long, or its features are not of this scale."""
 
 
 @dataclass(frozen=True)
@@ -92,12 +88,12 @@ class LogisticTerm:
         if not isinstance(other, LogisticTerm):
             return NotImplemented
         if self.gradient.shape != other.gradient.shape:
-            raise DimensionError(
+            raise InputError(
                 f"a gradient of shape {tuple(other.gradient.shape)} does not add to one of "
                 f"{tuple(self.gradient.shape)}; every client must use the same backbone and the same list of classes"
             )
         if self.gradient_bits != other.gradient_bits:
-            raise GridScaleError("gradients on grids of different scale do not add")
+            raise InputError("gradients on grids of different scale do not add")
         gradient, curvature, loss, right, counts = (
             _exact_sum(a, b.to(a.device), self.gradient_bits)
             for a, b in zip(self._tensors(), other._tensors(), strict=True)
@@ -179,7 +175,7 @@ def logistic_term(
     given = Rows.checked(features, labels, d, client)
     m1, device, bits = given.width + 1, given.device, residual_bits(rows)
     if model.steps.shape[0] != m1:
-        raise DimensionError(f"{given.who}features are {given.width} wide, the model's {len(model.steps) - 1}")
+        raise InputError(f"{given.who}features are {given.width} wide, the model's {len(model.steps) - 1}")
     if bits < 8:
         raise GridOverflowError(f"gradients of {rows} rows do not fit the int64 grid")
     weights = model.steps.to(device, torch.float64)

@@ -9,9 +9,9 @@ from functools import cached_property
 import torch
 from torch import Tensor
 
-from fedhip.core.errors import EmptyClientError
 from fedhip.core.solvers import Factor, factorize, rank_tolerance, require_beta
 from fedhip.core.statistics import Statistics
+from fedhip.errors import InputError
 
 
 def aggregate(clients: Iterable[Statistics] | Mapping[str, Statistics]) -> Statistics:
@@ -32,7 +32,7 @@ def aggregate(clients: Iterable[Statistics] | Mapping[str, Statistics]) -> Stati
         total.cross.add_(term.cross)
         total.counts.add_(term.counts)
     if total is None:
-        raise EmptyClientError("no client took part, so there is nothing to sum")
+        raise InputError("no client took part, so there is nothing to sum")
     return total
 
 
@@ -72,7 +72,7 @@ def global_system(total: Statistics, beta: float) -> GlobalSystem:
     """Factor A + βI once for the federation: the last one is remembered with the statistics."""
     beta = require_beta(beta)
     if total.num_samples == 0:
-        raise EmptyClientError("the sum holds no rows; add at least one client's statistics")
+        raise InputError("the sum holds no rows; add at least one client's statistics")
     remembered: tuple[float, GlobalSystem] | None = total._memo.get("system")
     if remembered is None or remembered[0] != beta:
         remembered = beta, GlobalSystem.of(factorize(total.gram.clone, total.penalty(beta)), total.cross)
@@ -89,7 +89,7 @@ def solve_global(total: Statistics, beta: float = 1.0) -> Tensor:
         The sum over clients.
     beta : float
         The ridge penalty, at least 0; none is on the intercept of standardised statistics. At β = 0 with a singular sum
-        the solution of minimum norm is returned, with a `SingularSystemWarning` that names the smallest β that helps.
+        the solution of minimum norm is returned, with a `NumericalWarning` that names the smallest β that helps.
 
     Returns
     -------

@@ -20,10 +20,10 @@ from torch import Tensor
 
 from fedhip.core.affine import AffineModel
 from fedhip.core.choice.selection import margins_of, select
-from fedhip.core.errors import BetaError
 from fedhip.core.rows import ArrayLike, Rows
 from fedhip.core.solvers import rank_tolerance, require_beta
 from fedhip.core.standardization import Standardization, copied_columns
+from fedhip.errors import InputError
 
 
 class RidgePath:
@@ -88,7 +88,7 @@ class RidgePath:
     def loo_scores(self, beta: float) -> Tensor:
         """For each row the scores (N, d) of the model fitted without that row."""
         if not require_beta(beta) > 0.0:
-            raise BetaError(f"beta is {beta!r}; give numbers above 0")
+            raise InputError(f"beta is {beta!r}; give numbers above 0")
         inverse = self._inverse(beta)
         if self._X is None:
             shrinkage = beta * inverse

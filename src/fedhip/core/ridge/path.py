@@ -1,4 +1,4 @@
-"""Every α from one factorisation, with exact leave-one-out; and every β from one eigendecomposition.
+"""The grid of α: every α from one factorisation, with exact leave-one-out; and every β from one eigendecomposition.
 
 In whitened coordinates (A + βI = R Rᵀ, W = F_k R⁻ᵀ, U = R⁻¹B) the client's problem is a ridge path over α:
 
@@ -23,13 +23,13 @@ import torch
 from torch import Tensor
 
 from fedhip.core.choice.selection import FOLDS, margins_of, select, soft_hits, without_fold
-from fedhip.core.errors import AlphaError, BetaError, EmptyClientError, FewRowsWarning, LeaveOneOutWarning
 from fedhip.core.ridge.aggregation import GlobalSystem, global_system
 from fedhip.core.ridge.alone import penalty_grid
 from fedhip.core.ridge.personalization import client_rows
 from fedhip.core.rows import ArrayLike
 from fedhip.core.solvers import EigenFactor, factorize, rank_tolerance, require_alpha, require_beta, truncated
 from fedhip.core.statistics import Statistics
+from fedhip.errors import FedHiPWarning, InputError, NumericalWarning
 
 #: 0 to 1000: zero, four to the decade from 0.1, and the values of the paper's Table II.
 DEFAULT_ALPHAS: tuple[float, ...] = tuple(
@@ -41,7 +41,7 @@ DEFAULT_ALPHAS: tuple[float, ...] = tuple(
 _NO_REASON = 5e-4
 
 #: Up to so many rows of a client, what is chosen for a fold is chosen by models that have not seen it.
-_REFOLDED = 64
+REFOLDED = 64
 
 #: Margins (N, a) of rows left out, those by which a fold's α is chosen, and the mean squared error at an α.
 _Look = tuple[Tensor, Callable[[int], Tensor], Callable[[Sequence[float]], Tensor]]
@@ -152,17 +152,42 @@ class PersonalizationPath:
     def fold_margins(self, alphas: Sequence[float], margins: Tensor, fold: int) -> Tensor:
         """Margins (N_k, a) by which the α for the rows of a fold is chosen, and those rows judged.
 
-        Of all other rows without the fold's, too: what they say must not have learned from what is judged. With
-        S the fold and M = E diag((1 − λ)/(1 + αλ)) Eᵀ, leaving out S and then row j gives
+        Of all other rows without the fold's, too: what they say must not have learned from what is judged. In more than
+        64 rows a few that have seen the fold make no difference: `margins`, from `loo_margins`, are taken.
+        """
+        others = without_fold(len(self._W), fold).to(self._W.device)
+        if not self.refolds or bool(others.all()) or not bool(others.any()):
+            return margins
+        scores, known = self._without_fold(alphas, others)
+        found = margins.clone()
+        without = margins_of(scores.transpose(0, 1).contiguous(), self._labels[others])
+        hidden = torch.isinf(margins[others])  # of classes that the client has no other row of
+        found[others] = without.masked_fill_(~known.mT | hidden, -torch.inf)
+        return found
+
+    def fold_scores(self, alphas: Sequence[float], fold: int) -> Tensor:
+        """Scores (a, n, d) of the rows outside of a fold, each left out together with the fold.
+
+        Zeros where the others say nothing of a row, as in `loo_scores`.
+        """
+        others = without_fold(len(self._W), fold).to(self._W.device)
+        scores, known = self._without_fold(alphas, others)
+        return scores.masked_fill_(~known[:, :, None], 0.0) / self._Y[others].amax(dim=1, keepdim=True)
+
+    @property
+    def refolds(self) -> bool:
+        """Whether what is chosen for a fold must be chosen by models that have not seen it."""
+        return len(self._W) <= REFOLDED
+
+    def _without_fold(self, alphas: Sequence[float], others: Tensor) -> tuple[Tensor, Tensor]:
+        """Scores (a, n, d) of the rows `others` (N_k,) bool without a row itself and all that are not among these.
+
+        With S the fold and M = E diag((1 − λ)/(1 + αλ)) Eᵀ, leaving out S and then row j gives
 
             y_j − score_j = (r_j − M_jS M_SS⁻¹ r_S) / (M_jj − M_jS M_SS⁻¹ M_Sj)         r = y − fit(α)
 
-        In more than 64 rows a few that have seen the fold make no difference: `margins`, from `loo_margins`, are taken.
+        Beside them (a, n), which rows have any.
         """
-        rows = len(self._W)
-        others = without_fold(rows, fold).to(self._W.device)
-        if rows > _REFOLDED or bool(others.all()) or not bool(others.any()):
-            return margins
         at = torch.tensor([require_alpha(alpha) for alpha in alphas], dtype=self._W.dtype, device=self._W.device)
         M = self._spectrum.remainders(at)
         residuals = self._spectrum.residuals(at, self._residuals).transpose(0, 1)
@@ -172,12 +197,7 @@ class PersonalizationPath:
         left = residuals[:, others] - solved @ residuals[:, ~others]
         remainder = M[:, others][:, :, others].diagonal(dim1=1, dim2=2) - (solved * across).sum(dim=2)
         known = remainder > rank_tolerance(max(self._W.shape))
-        scores = self._Y[others] - left / torch.where(known, remainder, 1.0)[:, :, None]
-        found = margins.clone()
-        without = margins_of(scores.transpose(0, 1).contiguous(), self._labels[others])
-        hidden = torch.isinf(margins[others])  # of classes that the client has no other row of
-        found[others] = without.masked_fill_(~known.mT | hidden, -torch.inf)
-        return found
+        return self._Y[others] - left / torch.where(known, remainder, 1.0)[:, :, None], known
 
     def select(self, alphas: Sequence[float] = DEFAULT_ALPHAS, *, only_local_classes: bool = False) -> float:
         """The α of highest smoothed leave-one-out accuracy (`core.choice.selection`); of several, the smallest."""
@@ -210,7 +230,7 @@ class PersonalizationPath:
             warnings.warn(
                 f"{int((~known[:, first]).sum())} of {rows} rows alone determine their own prediction at alpha = "
                 f"{alphas[first]:g}: leave-one-out says nothing of them, and they count as wrong; a larger beta helps",
-                LeaveOneOutWarning,
+                NumericalWarning,
                 stacklevel=4,
             )
         scores = residuals.div_(remainder[:, :, None]).neg_().add_(self._Y[:, None])
@@ -281,7 +301,7 @@ class _Spectrum:
 def _checked_alphas(alphas: Sequence[float] | float) -> list[float]:
     checked = [require_alpha(alpha) for alpha in ([alphas] if isinstance(alphas, float | int) else alphas)]
     if not checked:
-        raise AlphaError("there is no alpha to choose from; give at least one")
+        raise InputError("there is no alpha to choose from; give at least one")
     return checked
 
 
@@ -307,7 +327,7 @@ class LooScore:
 
     def __add__(self, other: LooScore) -> LooScore:
         if self.betas != other.betas:
-            raise BetaError("scores over different grids of beta do not add; every client must score the same grid")
+            raise InputError("scores over different grids of beta do not add; every client must score the same grid")
         return LooScore(
             self.betas,
             self.soft + other.soft,
@@ -357,13 +377,13 @@ class RegularizationPath:
         self, total: Statistics, betas: Sequence[float] | None = None, *, targets: Tensor | None = None
     ) -> None:
         if total.num_samples == 0:
-            raise EmptyClientError("the sum holds no rows; add at least one client's statistics")
+            raise InputError("the sum holds no rows; add at least one client's statistics")
         self._total, self._targets = total, targets
         self._values, self._V, self._penalized = _eigenpairs(total)
         self._rotated_cross = self._V.mT @ total.cross
         self.betas = tuple(sorted(require_beta(beta) for beta in (default_betas(total) if betas is None else betas)))
         if not self.betas:
-            raise BetaError("there is no beta to choose from; give at least one")
+            raise InputError("there is no beta to choose from; give at least one")
 
     def weights(self, beta: float) -> Tensor:
         """Ĝ(β) = V diag(1/(λ + β)) VᵀB, (m, d) float64."""
@@ -385,7 +405,7 @@ class RegularizationPath:
         """
         F, Y = client_rows(self._total, features, labels, client, self._targets)
         ordered = sorted(_checked_alphas(alphas))
-        one_model = len(ordered) == 1 and ordered[0] > 0.0 and len(F) > _REFOLDED
+        one_model = len(ordered) == 1 and ordered[0] > 0.0 and len(F) > REFOLDED
         looks = self._one_model(F, Y, ordered[0]) if one_model else self._whole_paths(F, Y, ordered)
         soft, right, error = [], [], []
         for margins, fold_margins, mean_error in looks:
@@ -445,7 +465,7 @@ class RegularizationPath:
 
         At an N so small that every β interpolates, the largest. With fewer rows than features small values of β fit
         all rows, and generalized cross-validation prefers them for no reason: there β leaves half of the rows' degrees
-        of freedom at least, or is the largest, and a `FewRowsWarning` says so.
+        of freedom at least, or is the largest, and a `FedHiPWarning` says so.
         """
         scores, N = self.gcv(), self._total.num_samples
         m = len(self._values) - self._total.intercept
@@ -457,7 +477,7 @@ class RegularizationPath:
             warnings.warn(
                 f"the sum is of {N} rows with {m} features: generalized cross-validation says little there, and a beta "
                 'was taken that cannot fit them all; choose beta on rows left out ("auto"), or give it',
-                FewRowsWarning,
+                FedHiPWarning,
                 stacklevel=3,
             )
         return self.betas[int((scores == scores.min()).nonzero()[-1])]
@@ -470,7 +490,7 @@ class RegularizationPath:
         """The β of highest smoothed leave-one-out accuracy over all clients' rows; of several, the largest."""
         terms = [scores] if isinstance(scores, LooScore) else list(scores)
         if not terms:
-            raise EmptyClientError("no client scored the grid, so there is nothing to choose beta by")
+            raise InputError("no client scored the grid, so there is nothing to choose beta by")
         return choose_betas(terms[0].betas, reduce(add, terms).soft)[0]
 
     def _factor(self, beta: float) -> EigenFactor:

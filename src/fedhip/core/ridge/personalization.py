@@ -13,11 +13,11 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from fedhip.core.errors import DimensionError, NotInTotalError
 from fedhip.core.ridge.aggregation import GlobalSystem, global_system
 from fedhip.core.rows import ArrayLike, Rows
 from fedhip.core.solvers import factorize, require_alpha, require_beta
 from fedhip.core.statistics import AdditiveStatistics, Statistics, add_upper_gram, mirror_upper
+from fedhip.errors import InputError
 
 
 def personalize(
@@ -94,7 +94,7 @@ def client_rows(
     """
     rows = Rows.checked(features, labels, total.num_classes, client)
     if rows.width != total.num_features:
-        raise DimensionError(
+        raise InputError(
             f"{rows.who}features are {rows.width} wide and the sum's {total.num_features}; "
             "every client must use the same backbone"
         )
@@ -103,7 +103,7 @@ def client_rows(
     squares, diagonal = F.square().sum(dim=0), total.gram.diagonal()
     # Twice, because a sum on the grid is of rounded features; this is for the wrong rows or the wrong sum.
     if bool((squares > 2.0 * diagonal + 1e-3 * diagonal.max()).any()):
-        raise NotInTotalError(
+        raise InputError(
             f"{rows.who}the squares of these features exceed the sum's: these rows are not in the sum; "
             "add the client's statistics first"
         )

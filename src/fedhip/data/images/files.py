@@ -5,8 +5,8 @@ import stat
 from collections.abc import Iterator
 from pathlib import Path, PurePosixPath
 
-from fedhip.data.errors import DataMissingError
 from fedhip.data.images.pixels import SUFFIXES
+from fedhip.errors import DataMissingError
 
 
 def is_image_name(name: str) -> bool:

@@ -14,8 +14,8 @@ import numpy as np
 from numpy.typing import NDArray
 from PIL import Image, ImageOps
 
-from fedhip.data.errors import CorruptImageError, ImagesError, ImageTooLargeError, WindowError
 from fedhip.data.images.window import Deep, Window
+from fedhip.errors import CorruptImageError, InputError
 
 Pixels = NDArray[np.uint8]
 
@@ -28,11 +28,11 @@ def check_images(images: object, what: str = "images") -> Pixels:
     """uint8 of shape (N, H, W), (N, H, W, 1) or (N, H, W, 3), or an error that names what was received."""
     array = np.asanyarray(images)
     if array.dtype != np.uint8:
-        raise ImagesError(f"{what} are {array.dtype} of shape {array.shape}; give uint8 pixels from 0 to 255")
+        raise InputError(f"{what} are {array.dtype} of shape {array.shape}; give uint8 pixels from 0 to 255")
     if array.ndim not in (3, 4) or (array.ndim == 4 and array.shape[3] not in (1, 3)):
-        raise ImagesError(f"{what} have shape {array.shape}; give (N, H, W), (N, H, W, 1) or (N, H, W, 3)")
+        raise InputError(f"{what} have shape {array.shape}; give (N, H, W), (N, H, W, 1) or (N, H, W, 3)")
     if 0 in array.shape:
-        raise ImagesError(f"{what} have shape {array.shape}: there is nothing in them; no side may be 0")
+        raise InputError(f"{what} have shape {array.shape}: there is nothing in them; no side may be 0")
     return array
 
 
@@ -55,7 +55,7 @@ def open_image(source: Path | IO[bytes], name: str | None = None) -> Image.Image
     except (Image.DecompressionBombError, Image.DecompressionBombWarning) as error:
         pixels = re.search(r"\d+", str(error))
         size = f"{int(pixels[0]):,} pixels" if pixels else str(error)
-        raise ImageTooLargeError(
+        raise CorruptImageError(
             f"{name or source} is too large ({size}; Pillow warns above {Image.MAX_IMAGE_PIXELS or 0:,} and refuses "
             f"twice as many); scale it down, raise PIL.Image.MAX_IMAGE_PIXELS, or {leave_out}"
         ) from error
@@ -72,7 +72,7 @@ def in_rgb(image: Image.Image | Deep, window: Window | None, name: str) -> Image
     if isinstance(image, Image.Image):
         return image
     if window is None:
-        raise WindowError(
+        raise InputError(
             f"{name} has more than 8 bits, and nobody says which of its values are black and white; "
             "give a window=(LOW, HIGH) (--window LOW HIGH on the command line)"
         )

@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from fedhip.data.errors import WindowError
+from fedhip.errors import InputError
 
 #: Pixels of more than 8 bits, (H, W): uint16, int32 or float32.
 Deep = NDArray[Any]
@@ -59,11 +59,11 @@ class Window:
         try:
             low, high = float(self.low), float(self.high)
         except (TypeError, ValueError, OverflowError):
-            raise WindowError(f"a window is two numbers, not {self.low!r} and {self.high!r}") from None
+            raise InputError(f"a window is two numbers, not {self.low!r} and {self.high!r}") from None
         if not (math.isfinite(low) and math.isfinite(high) and math.isfinite(high - low)):
-            raise WindowError(f"a window from {low:g} to {high:g} has no end; give two finite numbers")
+            raise InputError(f"a window from {low:g} to {high:g} has no end; give two finite numbers")
         if low >= high:
-            raise WindowError(
+            raise InputError(
                 f"a window from {_shown(low)} to {_shown(high)} is empty; give the lower value first, then the higher"
             )
         object.__setattr__(self, "low", low)

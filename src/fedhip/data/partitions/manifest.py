@@ -26,13 +26,6 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from fedhip.data.errors import (
-    DataMissingError,
-    ManifestError,
-    ManifestMismatchError,
-    ManifestVersionError,
-    PartitionError,
-)
 from fedhip.data.partitions.partition import (
     DEFAULTS,
     TRAIN_FRACTION,
@@ -43,6 +36,7 @@ from fedhip.data.partitions.partition import (
     split_of,
 )
 from fedhip.data.partitions.schemes import natural_clients
+from fedhip.errors import DataMissingError, FileError, InputError
 from fedhip.utils.files import write_text
 from fedhip.utils.text import json_text
 
@@ -124,7 +118,7 @@ def load_partition(
     content = _read(path)
     labels = check_labels(labels)
     if len(labels) != content["num_rows"] or hash_labels(labels) != content["labels_sha256"]:
-        raise ManifestMismatchError(
+        raise FileError(
             f"{path} was made for {content['num_rows']} rows with labels {content['labels_sha256'][:12]}…, "
             f"this data has {len(labels)} with {hash_labels(labels)[:12]}…; give the data it was made for"
         )
@@ -132,9 +126,7 @@ def load_partition(
     if given != (data_split is not None):
         made = "the split that came with the data" if given else f"{content['split']:g} of each client for training"
         now = "brings a split of its own" if data_split is not None else "brings no split"
-        raise ManifestMismatchError(
-            f"{path} was made with {made}, but this data {now}; give the same data, or make it again"
-        )
+        raise FileError(f"{path} was made with {made}, but this data {now}; give the same data, or make it again")
     try:
         if content["schema"] == DRAWN_AGAIN:
             return _drawn_again(path, content, labels, clients, data_split)
@@ -143,8 +135,8 @@ def load_partition(
             _require_clients(path, partition, clients)
         if data_split is not None:
             _require_split(path, content, split_of(data_split, partition))
-    except PartitionError as error:
-        raise ManifestError(f"{path} does not describe a partition of this data: {error}") from error
+    except InputError as error:
+        raise FileError(f"{path} does not describe a partition of this data: {error}") from error
     return partition, split
 
 
@@ -166,36 +158,36 @@ def packed(numbers: NDArray[np.integer[Any]]) -> dict[str, str]:
 
 
 def unpacked(value: object, length: int, below: int) -> NDArray[np.int64]:
-    """So many whole numbers, each below a bound, as `packed` wrote them; a PartitionError if they are not there."""
+    """So many whole numbers, each below a bound, as `packed` wrote them; an `InputError` if they are not there."""
     kind, text = (value.get(key) for key in ("type", "zlib")) if isinstance(value, dict) else (None, None)
     if kind not in _TYPES or not isinstance(text, str):
-        raise PartitionError(f"rows are of type {_shown(kind)}; one of {', '.join(_TYPES)} is expected")
+        raise InputError(f"rows are of type {_shown(kind)}; one of {', '.join(_TYPES)} is expected")
     dtype = np.dtype(str(kind)).newbyteorder("<")
     size = length * dtype.itemsize
     try:
         raw = zlib.decompressobj().decompress(base64.b64decode(text, validate=True), size + 1)
     except (binascii.Error, ValueError, zlib.error) as error:
-        raise PartitionError(f"rows cannot be unpacked ({error})") from error
+        raise InputError(f"rows cannot be unpacked ({error})") from error
     if len(raw) != size:
-        raise PartitionError(f"there are not the {length} rows that it speaks of")
+        raise InputError(f"there are not the {length} rows that it speaks of")
     numbers = np.frombuffer(raw, dtype).astype(np.int64)
     if length and numbers.max() >= below:
-        raise PartitionError(f"a row has number {numbers.max()}, and there are {below} to choose from")
+        raise InputError(f"a row has number {numbers.max()}, and there are {below} to choose from")
     return numbers
 
 
 def _stored(path: Path, content: dict[str, Any]) -> tuple[Partition, NDArray[np.int8]]:
     """The partition and the split that the file holds, as their hashes say."""
     if _hash_content(content) != content["sha256"]:
-        raise ManifestMismatchError(f"{path} does not have the digest that stands in it: it was altered; make it again")
+        raise FileError(f"{path} does not have the digest that stands in it: it was altered; make it again")
     names = tuple(map(str, content["clients"]))
     if len(names) != content["num_clients"]:
-        raise ManifestError(f"{path} names {len(names)} clients of {content['num_clients']}; make it again")
+        raise FileError(f"{path} names {len(names)} clients of {content['num_clients']}; make it again")
     try:
         assignment = unpacked(content["client_of_row"], content["num_rows"], len(names))
         split = unpacked(content["split_of_row"], content["num_rows"], 2).astype(np.int8)
-    except PartitionError as error:
-        raise ManifestError(f"{path}: {error}; make it again") from error
+    except InputError as error:
+        raise FileError(f"{path}: {error}; make it again") from error
     assignment.setflags(write=False)
     partition = Partition(
         content["scheme"],
@@ -207,7 +199,7 @@ def _stored(path: Path, content: dict[str, Any]) -> tuple[Partition, NDArray[np.
     )
     for field, value in (("assignment_sha256", partition.sha256), ("split_sha256", _hash_split(split))):
         if content[field] != value:
-            raise ManifestMismatchError(
+            raise FileError(
                 f"{path} says {field} {content[field][:12]}…, but its rows give {value[:12]}…: it was altered; "
                 "make it again"
             )
@@ -235,7 +227,7 @@ def _drawn_again(
             same = content["numpy"] == np.__version__
             version = "by another version" if same else f"with numpy {content['numpy']}"
             cause = " or the data's clients changed" if natural else ""
-            raise ManifestMismatchError(
+            raise FileError(
                 f"{path} says {field} {content[field][:12]}…, but its own scheme, parameters and seed give "
                 f"{value[:12]}…: it was altered{cause}, or made {version}; make it again"
             )
@@ -248,7 +240,7 @@ def _require_clients(path: Path, partition: Partition, clients: ArrayLike | None
         len(partition.assignment), partition.num_clients, clients, int(partition.parameters["min_rows"])
     )
     if names != partition.clients or not np.array_equal(assignment, partition.assignment):
-        raise ManifestMismatchError(
+        raise FileError(
             f"{path} was made of the clients that came with the data, and the data's clients changed; give the data it "
             "was made for, or make it again"
         )
@@ -257,7 +249,7 @@ def _require_clients(path: Path, partition: Partition, clients: ArrayLike | None
 def _require_split(path: Path, content: dict[str, Any], split: NDArray[np.int8]) -> None:
     """The data's own split must be the one that the partition was made with."""
     if content["split_sha256"] != (found := _hash_split(split)):
-        raise ManifestMismatchError(
+        raise FileError(
             f"{path} says split_sha256 {content['split_sha256'][:12]}…, but the split that comes with this data has "
             f"{found[:12]}…; give the data it was made for, or make it again"
         )
@@ -269,26 +261,26 @@ def _read(path: Path) -> dict[str, Any]:
     except FileNotFoundError as error:
         raise DataMissingError(f"{path} is not there; make it with fedhip partition") from error
     except IsADirectoryError as error:
-        raise ManifestError(f"{path} is a folder; give the file in it, such as {path / 'partition.json'}") from error
+        raise FileError(f"{path} is a folder; give the file in it, such as {path / 'partition.json'}") from error
     except RecursionError as error:
-        raise ManifestError(f"{path} is not a partition manifest (it is nested too deeply); make it again") from error
+        raise FileError(f"{path} is not a partition manifest (it is nested too deeply); make it again") from error
     except ValueError as error:
-        raise ManifestError(f"{path} is not a partition manifest ({error}); make it again") from error
+        raise FileError(f"{path} is not a partition manifest ({error}); make it again") from error
     if not isinstance(content, dict) or "schema" not in content:
-        raise ManifestError(f"{path} is not a partition manifest: it has no 'schema'; make it again")
+        raise FileError(f"{path} is not a partition manifest: it has no 'schema'; make it again")
     if type(content["schema"]) is not int or content["schema"] not in (SCHEMA, DRAWN_AGAIN):
-        raise ManifestVersionError(
+        raise FileError(
             f"{path} has schema {_shown(content['schema'])}, this version reads {DRAWN_AGAIN} and {SCHEMA}; "
             "make it again, or use the version that wrote it"
         )
     fields = _FIELDS if content["schema"] == DRAWN_AGAIN else _FIELDS | _STORED
     for field, kinds in fields.items():
         if type(content.get(field)) not in kinds:
-            raise ManifestError(
+            raise FileError(
                 f"{path}: field '{field}' is missing or malformed ({_shown(content.get(field))}); make it again"
             )
     if isinstance(content["split"], str) and content["split"] != GIVEN:
-        raise ManifestError(f"{path}: field 'split' is '{content['split']}', neither '{GIVEN}' nor a fraction")
+        raise FileError(f"{path}: field 'split' is '{content['split']}', neither '{GIVEN}' nor a fraction")
     _check_parameters(path, content["scheme"], content["parameters"])
     return content
 
@@ -296,16 +288,16 @@ def _read(path: Path) -> dict[str, Any]:
 def _check_parameters(path: Path, scheme: str, parameters: dict[str, Any]) -> None:
     """Exactly the scheme's parameters, each of the type it was written with."""
     if scheme not in DEFAULTS:
-        raise ManifestError(f"{path}: there is no partition scheme '{scheme}'; choose one of {', '.join(DEFAULTS)}")
+        raise FileError(f"{path}: there is no partition scheme '{scheme}'; choose one of {', '.join(DEFAULTS)}")
     expected = DEFAULTS[scheme]
     if parameters.keys() != expected.keys():
-        raise ManifestError(
+        raise FileError(
             f"{path}: scheme '{scheme}' has the parameters {', '.join(expected)}, but the file holds "
             f"{', '.join(parameters) or 'none'}; make it again"
         )
     for name, default in expected.items():
         if type(parameters[name]) is not type(default):
-            raise ManifestError(
+            raise FileError(
                 f"{path}: parameter '{name}' must be of type {type(default).__name__}, "
                 f"not {_shown(parameters[name])}; make it again"
             )

@@ -15,8 +15,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from fedhip.data.errors import PartitionError
-from fedhip.data.partitions.schemes import SCHEMES, Rows, natural_clients, with_minimum
+from fedhip.data.partitions.schemes import SCHEMES, IntArray, natural_clients, with_minimum
+from fedhip.errors import InputError
 
 DEFAULT_CLIENTS = 50  # the paper's
 TRAIN_FRACTION = 0.8  # the paper's 8:2
@@ -53,7 +53,7 @@ class Partition:
     parameters: Mapping[str, float]
     seed: int
     clients: tuple[str, ...]
-    assignment: Rows
+    assignment: IntArray
     labels_sha256: str
 
     @property
@@ -62,12 +62,12 @@ class Partition:
         return len(self.clients)
 
     @cached_property
-    def sizes(self) -> Rows:
+    def sizes(self) -> IntArray:
         """Rows of each client."""
         return np.bincount(self.assignment, minlength=self.num_clients).astype(np.int64)
 
     @cached_property
-    def rows(self) -> tuple[Rows, ...]:
+    def rows(self) -> tuple[IntArray, ...]:
         """The rows of each client, in ascending order."""
         order = np.argsort(self.assignment, kind="stable")
         return tuple(np.split(order, np.cumsum(self.sizes)[:-1]))
@@ -89,7 +89,7 @@ class Partition:
             words.append(f"{self.parameters['shards_per_client']} shards a client")
         return ", ".join([*words, f"seed {self.seed}"])
 
-    def class_counts(self, labels: ArrayLike, num_classes: int) -> Rows:
+    def class_counts(self, labels: ArrayLike, num_classes: int) -> IntArray:
         """Rows of each client (K) in each class (d), as K × d."""
         cell = self.assignment * num_classes + np.asarray(labels)
         size = self.num_clients * num_classes
@@ -121,7 +121,7 @@ def make_partition(
         names, assignment = natural_clients(len(labels), num_clients, clients, int(parameters["min_rows"]))
     else:
         if num_clients is None:
-            raise PartitionError(f"'{scheme}' needs a number of clients; only 'natural' brings its own")
+            raise InputError(f"'{scheme}' needs a number of clients; only 'natural' brings its own")
         _check_clients(num_clients, len(labels), int(parameters["min_rows"]))
         random = np.random.default_rng(seed)
         assignment = SCHEMES[scheme](labels, num_clients, parameters, random)
@@ -159,7 +159,7 @@ def split_clients(
     has no test rows.
     """
     if not 0 < train_fraction < 1:
-        raise PartitionError(f"the training fraction must lie between 0 and 1, not {train_fraction}")
+        raise InputError(f"the training fraction must lie between 0 and 1, not {train_fraction}")
     seed = partition.seed if seed is None else seed
     _check_seed(seed)
     split = np.empty(len(partition.assignment), dtype=np.int8)
@@ -169,7 +169,7 @@ def split_clients(
 
 
 def _split_client(client: str, rows: int, train_fraction: float, seed: int) -> NDArray[np.int8]:
-    """0 or 1 for each of a client's rows, from a stream of its own."""
+    """0 or 1 for each of a client's rows, from a stream of its own: numpy's, as manifests were written with."""
     train = min(max(math.floor(train_fraction * rows + 0.5), 1), max(rows - 1, 1))
     return (client_random(client, seed).permutation(rows) >= train).astype(np.int8)
 
@@ -189,17 +189,17 @@ def split_of(
         return split_clients(partition, train_fraction)
     split = np.asarray(data_split)
     if split.shape != partition.assignment.shape or not np.isin(split, (0, 1)).all():
-        raise PartitionError(
+        raise InputError(
             f"the data's split is {split.dtype} of shape {split.shape}; give 0 (train) or 1 (test) for each of "
             f"the partition's {len(partition.assignment)} rows"
         )
     return split.astype(np.int8)
 
 
-def client_parts(partition: Partition, split: NDArray[np.int8]) -> list[tuple[Rows, Rows]]:
+def client_parts(partition: Partition, split: NDArray[np.int8]) -> list[tuple[IntArray, IntArray]]:
     """Training rows and test rows of each client, in ascending order."""
     if split.shape != partition.assignment.shape:
-        raise PartitionError(f"the split has shape {split.shape}, the partition {partition.assignment.shape}")
+        raise InputError(f"the split has shape {split.shape}, the partition {partition.assignment.shape}")
     return [(rows[split[rows] == 0], rows[split[rows] == 1]) for rows in partition.rows]
 
 
@@ -213,11 +213,11 @@ def hash_labels(labels: ArrayLike) -> str:
     return hashlib.sha256(_bytes(np.asarray(labels))).hexdigest()
 
 
-def check_labels(labels: ArrayLike) -> Rows:
+def check_labels(labels: ArrayLike) -> IntArray:
     """Labels as int64; whole numbers from 0, at least one."""
     array = np.asarray(labels)
     if array.ndim != 1 or array.size == 0 or array.dtype.kind not in "iu" or array.min() < 0:
-        raise PartitionError(
+        raise InputError(
             f"labels are {array.dtype} of shape {array.shape}; give whole numbers from 0, one for each row"
         )
     return array.astype(np.int64)
@@ -226,32 +226,32 @@ def check_labels(labels: ArrayLike) -> Rows:
 def _parameters(scheme: str, given: dict[str, float]) -> dict[str, float]:
     """The scheme's parameters: those given, checked, and its defaults for the others."""
     if scheme not in DEFAULTS:
-        raise PartitionError(f"there is no partition scheme '{scheme}'; choose one of {', '.join(DEFAULTS)}")
+        raise InputError(f"there is no partition scheme '{scheme}'; choose one of {', '.join(DEFAULTS)}")
     for name in given:
         if name not in DEFAULTS[scheme]:
-            raise PartitionError(f"scheme '{scheme}' has no {name} (got {given[name]}); leave it out")
+            raise InputError(f"scheme '{scheme}' has no {name} (got {given[name]}); leave it out")
     parameters: dict[str, float] = {**DEFAULTS[scheme], **given}
     for name, value in parameters.items():
         if isinstance(value, bool) or not isinstance(value, int | float | np.integer | np.floating):
-            raise PartitionError(f"{name} must be a number, not {value!r}")
+            raise InputError(f"{name} must be a number, not {value!r}")
         if name == "concentration":
             if not (math.isfinite(value) and value > 0):
-                raise PartitionError(f"the concentration λ must be a finite number above 0, not {value}")
+                raise InputError(f"the concentration λ must be a finite number above 0, not {value}")
             parameters[name] = float(value)
         else:
             if not (math.isfinite(value) and value == int(value) and value >= 1):
-                raise PartitionError(f"{name} must be a whole number of at least 1, not {value}")
+                raise InputError(f"{name} must be a whole number of at least 1, not {value}")
             parameters[name] = int(value)
     return parameters
 
 
 def _check_clients(clients: Any, rows: int, min_rows: int) -> None:
     if isinstance(clients, bool) or not isinstance(clients, int | np.integer) or clients < 1:
-        raise PartitionError(f"the number of clients must be a whole number of at least 1, not {clients!r}")
+        raise InputError(f"the number of clients must be a whole number of at least 1, not {clients!r}")
     if clients > rows:
-        raise PartitionError(f"{clients} clients cannot share {rows} rows; take at most {rows} clients")
+        raise InputError(f"{clients} clients cannot share {rows} rows; take at most {rows} clients")
     if clients * min_rows > rows:
-        raise PartitionError(
+        raise InputError(
             f"{clients} clients with at least {min_rows} rows each need {clients * min_rows} rows, but there "
             f"are {rows}; take at most {rows // min_rows} clients or lower min_rows (--min-rows) to {rows // clients}"
         )
@@ -259,7 +259,7 @@ def _check_clients(clients: Any, rows: int, min_rows: int) -> None:
 
 def _check_seed(seed: Any) -> None:
     if isinstance(seed, bool) or not isinstance(seed, int | np.integer) or seed < 0:
-        raise PartitionError(f"the seed must be a whole number of at least 0, not {seed!r}")
+        raise InputError(f"the seed must be a whole number of at least 0, not {seed!r}")
 
 
 def _bytes(array: NDArray[Any]) -> bytes:

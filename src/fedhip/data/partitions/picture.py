@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from fedhip.data.errors import PartitionError
+from fedhip.errors import InputError
 from fedhip.utils.files import whole_file
 from fedhip.utils.style import Colours, drawing
 from fedhip.utils.text import readable
@@ -30,7 +30,7 @@ def draw_partition(
     """Draw rows per client and class (K × d) into an .svg, .png or .pdf file; equal input, equal file."""
     path = Path(path)
     if path.suffix not in (".svg", ".png", ".pdf"):
-        raise PartitionError(f"{path}: a picture ends in .svg, .png or .pdf, not '{path.suffix}'")
+        raise InputError(f"{path}: a picture ends in .svg, .png or .pdf, not '{path.suffix}'")
     with drawing():
         figure = partition_figure(counts, class_names=class_names, client_names=client_names, title=title)
         metadata: Any = {".svg": {"Date": None}, ".png": {"Software": None}, ".pdf": {"CreationDate": None}}

@@ -12,10 +12,10 @@ import numpy as np
 from numpy.typing import NDArray
 from PIL import Image, ImageChops, ImageFilter
 
-from fedhip.data.errors import DatasetError
 from fedhip.data.images.pixels import Pixels
 from fedhip.data.partitions.partition import Partition
 from fedhip.data.sets.dataset import Dataset, ImagePaths
+from fedhip.errors import InputError
 
 
 @dataclass(frozen=True)
@@ -87,9 +87,9 @@ def draw_styles(number: int, seed: int) -> tuple[Style, ...]:
 def styled(dataset: Dataset, partition: Partition, styles: tuple[Style, ...]) -> Dataset:
     """The images of each of the partition's clients in its style; the clients are then those of the data."""
     if isinstance(dataset.images, ImagePaths):
-        raise DatasetError(f"the images of {dataset.name} differ in size; styles need images of one size")
+        raise InputError(f"the images of {dataset.name} differ in size; styles need images of one size")
     if len(styles) != partition.num_clients:
-        raise DatasetError(f"there are {len(styles)} styles for {partition.num_clients} clients; give each one")
+        raise InputError(f"there are {len(styles)} styles for {partition.num_clients} clients; give each one")
     images = _styled(dataset.images, partition.assignment, styles)
     clients = np.array(partition.clients)[partition.assignment]
     return replace(dataset, name=f"{dataset.name} in styles", images=images, clients=clients)

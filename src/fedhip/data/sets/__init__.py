@@ -1,1 +1,1 @@
-"""Data sets by name or by path."""
+"""Sets of images: the type, how each kind is read, and which are known by name."""

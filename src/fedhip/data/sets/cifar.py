@@ -11,9 +11,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedhip.data.download import download
-from fedhip.data.errors import DataCorruptError, DataMissingError
 from fedhip.data.sets.dataset import Dataset
 from fedhip.data.sets.pickles import read_pickle
+from fedhip.errors import DataMissingError, FileError
 from fedhip.utils.files import default_cache, sync_folder, whole_file
 
 ADDRESS = "https://www.cs.toronto.edu/~kriz/cifar-100-python.tar.gz"
@@ -41,10 +41,10 @@ def load_cifar100(data_dir: Path | None, cache_dir: Path | None, official_split:
         content = read_pickle(path)
         pixels = _field(path, content, "data")
         if not isinstance(pixels, np.ndarray):
-            raise DataCorruptError(f"{path} holds no array as 'data'; get it again from {ADDRESS}")
+            raise FileError(f"{path} holds no array as 'data'; get it again from {ADDRESS}")
         fine = _labels(path, content)
         if pixels.shape != (rows, 3072) or pixels.dtype != np.uint8 or fine.shape != (rows,):
-            raise DataCorruptError(
+            raise FileError(
                 f"{path} holds {pixels.dtype} data of shape {pixels.shape} and {fine.size} labels, not "
                 f"uint8 ({rows}, 3072) and {rows}; get it again from {ADDRESS}"
             )
@@ -52,7 +52,7 @@ def load_cifar100(data_dir: Path | None, cache_dir: Path | None, official_split:
         labels[start : start + rows] = fine
         start += rows
     if len(class_names) != CLASSES or labels.min() < 0 or labels.max() >= CLASSES:
-        raise DataCorruptError(
+        raise FileError(
             f"{folder} names {len(class_names)} classes with labels from {labels.min()} to {labels.max()}, "
             f"not {CLASSES} classes from 0; get it again from {ADDRESS}"
         )
@@ -91,7 +91,7 @@ def unpack(archive: Path, folder: Path) -> None:
                 member = tar.getmember(f"{FOLDER}/{name}")
                 source = tar.extractfile(member) if member.isreg() else None
                 if source is None or member.size > _LARGEST_FILE:
-                    raise DataCorruptError(f"{archive}: '{member.name}' is a link or too large; get it again")
+                    raise FileError(f"{archive}: '{member.name}' is a link or too large; get it again")
                 with whole_file(temporary / name) as target, target.open("wb") as file:
                     shutil.copyfileobj(source, file)
         temporary.chmod(0o755)
@@ -99,9 +99,7 @@ def unpack(archive: Path, folder: Path) -> None:
             temporary.rename(folder)
             sync_folder(folder.parent)
     except (KeyError, EOFError, tarfile.TarError, zlib.error) as error:
-        raise DataCorruptError(
-            f"{archive} cannot be unpacked ({error}); delete it and get it again from {ADDRESS}"
-        ) from error
+        raise FileError(f"{archive} cannot be unpacked ({error}); delete it and get it again from {ADDRESS}") from error
     finally:
         shutil.rmtree(temporary, ignore_errors=True)
 
@@ -115,7 +113,7 @@ def _names(path: Path) -> tuple[str, ...]:
         problem = "a list of strings"
     except UnicodeDecodeError:
         problem = "UTF-8"
-    raise DataCorruptError(f"{path}: 'fine_label_names' are not {problem}; get it again from {ADDRESS}")
+    raise FileError(f"{path}: 'fine_label_names' are not {problem}; get it again from {ADDRESS}")
 
 
 def _labels(path: Path, content: Any) -> NDArray[np.integer[Any]]:
@@ -127,7 +125,7 @@ def _labels(path: Path, content: Any) -> NDArray[np.integer[Any]]:
     ):
         labels = np.asarray(labels)
     if not isinstance(labels, np.ndarray) or labels.dtype.kind not in "iu":
-        raise DataCorruptError(f"{path}: 'fine_labels' are not whole numbers; get it again from {ADDRESS}")
+        raise FileError(f"{path}: 'fine_labels' are not whole numbers; get it again from {ADDRESS}")
     return labels
 
 
@@ -137,4 +135,4 @@ def _field(path: Path, content: Any, name: str) -> Any:
         for key in (name.encode(), name):
             if key in content:
                 return content[key]
-    raise DataCorruptError(f"{path} has no field '{name}'; get it again from {ADDRESS}")
+    raise FileError(f"{path} has no field '{name}'; get it again from {ADDRESS}")

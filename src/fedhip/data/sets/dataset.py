@@ -11,9 +11,9 @@ import numpy as np
 from numpy.typing import NDArray
 from PIL import Image
 
-from fedhip.data.errors import DatasetError
 from fedhip.data.images.pixels import Pixels, check_images, fit, open_rgb
 from fedhip.data.images.window import Values, Window
+from fedhip.errors import InputError
 
 
 @dataclass(frozen=True)
@@ -54,7 +54,7 @@ class Dataset:
             images = check_images(self.images, f"images of {self.name}")
             images = images[..., None] if images.ndim == 3 else images
             object.__setattr__(self, "images", _frozen(images))
-        set_row_fields(self, len(self.images), DatasetError)
+        set_row_fields(self, len(self.images))
 
     def __len__(self) -> int:
         return len(self.images)
@@ -67,7 +67,7 @@ class Dataset:
     def read(self, rows: Sequence[int] | NDArray[np.integer[Any]], size: int) -> Pixels:
         """The chosen rows as uint8 (B, size, size, 3): central square, bilinear, grey made RGB."""
         if size < 1:
-            raise DatasetError(f"size must be at least 1 pixel, not {size}")
+            raise InputError(f"size must be at least 1 pixel, not {size}")
         if isinstance(self.images, ImagePaths):
             root, names = self.images.root, self.images.names
             decoded = [np.asarray(fit(open_rgb(root / names[row], window=self.window), size)) for row in rows]
@@ -103,22 +103,22 @@ class Dataset:
         return digest.hexdigest()
 
 
-def set_row_fields(target: Any, rows: int, error: type[Exception]) -> None:
+def set_row_fields(target: Any, rows: int) -> None:
     """Check labels, class names, clients and split of a frozen data class, and store them read-only."""
     labels = np.asarray(target.labels)
     if rows == 0:
-        raise error("there are no rows; at least one is needed")
+        raise InputError("there are no rows; at least one is needed")
     if labels.ndim != 1 or labels.dtype.kind not in "iu":
-        raise error(f"labels are {labels.dtype} of shape {labels.shape}; give whole numbers, one for each row")
+        raise InputError(f"labels are {labels.dtype} of shape {labels.shape}; give whole numbers, one for each row")
     classes = len(target.class_names)
     for name in ("labels", "clients", "split"):
         values = getattr(target, name)
         if values is not None and np.shape(values) != (rows,):
-            raise error(f"{name} have shape {np.shape(values)}, but there are {rows} rows; give one for each row")
+            raise InputError(f"{name} have shape {np.shape(values)}, but there are {rows} rows; give one for each row")
     if labels.min() < 0 or labels.max() >= classes:
-        raise error(f"labels run from {labels.min()} to {labels.max()}, but there are {classes} class names")
+        raise InputError(f"labels run from {labels.min()} to {labels.max()}, but there are {classes} class names")
     if len(set(target.class_names)) != classes:
-        raise error("two classes have the same name; give each its own")
+        raise InputError("two classes have the same name; give each its own")
     object.__setattr__(target, "labels", _frozen(labels.astype(np.int64)))
     object.__setattr__(target, "class_names", tuple(str(name) for name in target.class_names))
     if target.clients is not None:
@@ -126,7 +126,9 @@ def set_row_fields(target: Any, rows: int, error: type[Exception]) -> None:
     if target.split is not None:
         split = np.asarray(target.split)
         if not np.isin(split, (0, 1)).all():
-            raise error(f"split holds {np.unique(split)[:5].tolist()}; it must be 0 (train) or 1 (test) for each row")
+            raise InputError(
+                f"split holds {np.unique(split)[:5].tolist()}; it must be 0 (train) or 1 (test) for each row"
+            )
         object.__setattr__(target, "split", _frozen(split.astype(np.int8)))
 
 

@@ -10,17 +10,11 @@ from pathlib import Path
 
 import numpy as np
 
-from fedhip.data.errors import (
-    CorruptImageError,
-    DataMissingError,
-    FolderLayoutError,
-    SkippedImagesWarning,
-    SmallClassError,
-)
 from fedhip.data.images.files import image_files, image_folders
 from fedhip.data.images.pixels import Pixels, open_image
 from fedhip.data.images.window import Deep, Values, Window
 from fedhip.data.sets.dataset import Dataset, ImagePaths
+from fedhip.errors import CorruptImageError, DataMissingError, FedHiPWarning, InputError
 from fedhip.utils.text import readable
 
 IN_MEMORY = 1 << 30  # images of one size are kept in memory up to this many bytes
@@ -49,18 +43,18 @@ def load_folder(
         warnings.warn(
             f"left out {len(corrupt)} corrupt of {len(files)} images in {root}: {named}"
             f"{', …' if len(corrupt) > 3 else ''}",
-            SkippedImagesWarning,
+            FedHiPWarning,
             stacklevel=3,
         )
     class_names = sorted({file.split("/")[-2] for file in files})
     good = tuple(file for file in files if file not in corrupt)
     if not good:
-        raise FolderLayoutError(f"{root}: all {len(files)} images are corrupt; get the data again")
+        raise InputError(f"{root}: all {len(files)} images are corrupt; get the data again")
     position = {label: i for i, label in enumerate(class_names)}
     labels = np.array([position[file.split("/")[-2]] for file in good], np.int64)
     lost = np.flatnonzero(np.bincount(labels, minlength=len(class_names)) == 0)
     if lost.size:
-        raise SmallClassError(
+        raise InputError(
             f"class '{class_names[lost[0]]}' of {root} has no image that can be decoded; "
             "get its images again or remove the class"
         )
@@ -101,7 +95,7 @@ def _class_files(root: Path) -> list[str]:
     found: list[str] = []
     for folder, images, has_folders in image_folders(root):
         if not images and not has_folders and folder != root:
-            raise FolderLayoutError(f"{folder} holds no image; remove the folder or put the class's images in")
+            raise InputError(f"{folder} holds no image; remove the folder or put the class's images in")
         found += images
     return sorted(found)
 
@@ -112,11 +106,9 @@ def _depth(root: Path, files: list[str]) -> int:
     if not files or 0 in example:
         what = f"{example[0]} lies" if 0 in example else "no image lies"
         where = "outside any class folder" if 0 in example else "in any class folder"
-        raise FolderLayoutError(
-            f"{root}: {what} {where}; put each image in a folder named after its class: class/image"
-        )
+        raise InputError(f"{root}: {what} {where}; put each image in a folder named after its class: class/image")
     if len(example) > 1 or max(example) > 2:
-        raise FolderLayoutError(
+        raise InputError(
             f"{root}: {' and '.join(example.values())} lie at depths {sorted(example)}; "
             "use class/image for all, or client/class/image for all"
         )

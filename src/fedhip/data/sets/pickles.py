@@ -15,7 +15,7 @@ from typing import Any, ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
-from fedhip.data.errors import DataCorruptError, UnsafePickleError
+from fedhip.errors import FileError
 
 _NUMBER = re.compile(r"[<>|=]?([biuf])([1248])")
 
@@ -31,13 +31,13 @@ class _Type:
     def __init__(self, code: Any, *_: Any) -> None:
         code = code.decode("ascii") if isinstance(code, bytes) else code
         if not isinstance(code, str) or not _NUMBER.fullmatch(code):
-            raise UnsafePickleError(f"it holds an array of type {_shown(code)}")
+            raise FileError(f"it holds an array of type {_shown(code)}")
         self.dtype = np.dtype(code)
 
     def __setstate__(self, state: Any) -> None:
         order = state[1].decode("ascii") if isinstance(state[1], bytes) else state[1]
         if order not in ("<", ">", "|", "="):
-            raise UnsafePickleError(f"it holds an array of byte order {_shown(order)}")
+            raise FileError(f"it holds an array of byte order {_shown(order)}")
         self.dtype = np.dtype(order + self.dtype.str[1:])
 
 
@@ -50,7 +50,7 @@ class _Array:
     def __setstate__(self, state: Any) -> None:
         _, shape, dtype, fortran, data = state
         if not isinstance(data, bytes) or not isinstance(dtype, _Type):
-            raise UnsafePickleError(f"it holds an array of {type(data).__name__}")
+            raise FileError(f"it holds an array of {type(data).__name__}")
         flat = np.frombuffer(data, dtype.dtype)
         self.array = flat.reshape(shape, order="F" if fortran else "C")
 
@@ -62,7 +62,7 @@ class _Scalar:
         self.array = np.frombuffer(data, dtype.dtype).reshape(())[()]
 
     def __setstate__(self, state: Any) -> None:
-        raise UnsafePickleError("it alters a number")
+        raise FileError("it alters a number")
 
 
 class _Buffer(_Array):
@@ -79,11 +79,11 @@ class _Bytes:
 
     def __new__(cls, text: str = "", encoding: str = "latin1") -> bytes:  # type: ignore[misc]
         if encoding != "latin1":
-            raise UnsafePickleError(f"it encodes a string as {_shown(encoding)}")
+            raise FileError(f"it encodes a string as {_shown(encoding)}")
         return text.encode("latin1")
 
     def __setstate__(self, state: Any) -> None:
-        raise UnsafePickleError("it alters a string")
+        raise FileError("it alters a string")
 
 
 _STAND_INS: dict[tuple[str, str], type] = {
@@ -113,10 +113,10 @@ class _Reader(pickle._Unpickler):
     def set_items(self, target: Any, items: list[Any]) -> None:
         """Put keys and values, one after the other, in a dict."""
         if type(target) is not dict:
-            raise UnsafePickleError(f"it gives keys to a {type(target).__name__}")
+            raise FileError(f"it gives keys to a {type(target).__name__}")
         for key, value in zip(items[::2], items[1::2], strict=True):
             if type(key) not in (bool, int, float, str, bytes):
-                raise UnsafePickleError(f"it holds a dict with a {type(key).__name__} as a key")
+                raise FileError(f"it holds a dict with a {type(key).__name__} as a key")
             target[key] = value
 
     def load_dict(self) -> None:
@@ -137,7 +137,7 @@ class _Reader(pickle._Unpickler):
 
     def load_set(self) -> None:
         """Refuse sets before anything is put in them."""
-        raise UnsafePickleError("it holds a set")
+        raise FileError("it holds a set")
 
     dispatch[pickle.DICT[0]] = load_dict
     dispatch[pickle.SETITEM[0]] = load_setitem
@@ -151,11 +151,11 @@ class _Reader(pickle._Unpickler):
         try:
             return _STAND_INS[module, name]
         except KeyError:
-            raise UnsafePickleError(f"it asks for {module}.{name}") from None
+            raise FileError(f"it asks for {module}.{name}") from None
 
     def persistent_load(self, pid: Any) -> Any:
         """Refuse references to outside objects."""
-        raise UnsafePickleError(f"it refers to an outside object, {_shown(pid)}")
+        raise FileError(f"it refers to an outside object, {_shown(pid)}")
 
 
 def read_pickle(path: Path) -> Any:
@@ -163,8 +163,8 @@ def read_pickle(path: Path) -> Any:
     try:
         with path.open("rb") as file:
             return _plain(_Reader(file, encoding="bytes").load(), {})
-    except UnsafePickleError as error:
-        raise UnsafePickleError(
+    except FileError as error:
+        raise FileError(
             f"{path} was not read: {error}. Only arrays of numbers, lists, dicts, strings, bytes and "
             "numbers are allowed in a pickle; get the file from its official address"
         ) from error
@@ -172,7 +172,7 @@ def read_pickle(path: Path) -> Any:
         raise
     # A damaged pickle can fail in any operation it spells out, so in any way at all.
     except Exception as error:
-        raise DataCorruptError(
+        raise FileError(
             f"{path} is truncated or not a pickle ({type(error).__name__}: {error}); get the file again"
         ) from error
 
@@ -188,10 +188,10 @@ def _plain(value: Any, done: dict[int, Any]) -> Any:
     if value is None or type(value) in (bool, int, float, str, bytes):
         return value
     if type(value) not in (list, tuple, dict):
-        raise UnsafePickleError(f"it holds a {type(value).__name__}")
+        raise FileError(f"it holds a {type(value).__name__}")
     if id(value) in done:
         if done[id(value)] is None:
-            raise UnsafePickleError("it holds a container that contains itself")
+            raise FileError("it holds a container that contains itself")
         return done[id(value)]
     done[id(value)] = None
     result: Any

@@ -1,4 +1,4 @@
-"""Data sets by name or by path."""
+"""Which data sets are known by name, and what a path may be: `load_dataset`."""
 
 from dataclasses import dataclass
 from pathlib import Path
@@ -6,11 +6,12 @@ from pathlib import Path
 import numpy as np
 
 from fedhip.data.array_files import as_text, named_labels, names_in, read_arrays
-from fedhip.data.errors import DatasetError, DatasetNameError, FeatureFileError, SmallClassError
+from fedhip.data.federations import FEDERATIONS
 from fedhip.data.images.window import Window
 from fedhip.data.sets.cifar import load_cifar100
 from fedhip.data.sets.dataset import Dataset
 from fedhip.data.sets.folders import load_folder, load_imagenet_r
+from fedhip.errors import InputError
 from fedhip.utils.nearest import did_you_mean
 
 SKETCHES = Path(__file__).parent / "sketches" / "sketches.npz"
@@ -32,8 +33,8 @@ _NAMED = (
 
 
 def list_datasets() -> tuple[DatasetInfo, ...]:
-    """The data sets that `load_dataset` knows by name; any image folder and .npz of images works by path."""
-    return _NAMED
+    """The data sets that are known by name, to `load_dataset` (images) and `load_federation`; others go by path."""
+    return (*_NAMED, *(DatasetInfo(name, found.description) for name, found in FEDERATIONS.items()))
 
 
 def load_dataset(
@@ -60,6 +61,10 @@ def load_dataset(
     window = Window(*window) if isinstance(window, tuple) else window
     data = None if data_dir is None else Path(data_dir)
     path = Path(source)
+    if isinstance(source, str) and source in FEDERATIONS:
+        raise InputError(
+            f"{source} has no images: fedhip run --dataset {source} takes it, and fedhip.data.load_federation in Python"
+        )
     if source == "sketches":
         dataset = load_npz(SKETCHES, name="sketches")
     elif source == "cifar100":
@@ -71,9 +76,9 @@ def load_dataset(
     elif path.suffix == ".npz":
         dataset = load_npz(path)
     else:
-        raise DatasetNameError(_unknown(str(source)))
+        raise InputError(_unknown(str(source)))
     if official_split and dataset.split is None:
-        raise DatasetError(
+        raise InputError(
             f"{dataset.name} has no official split; leave official_split (--official-split on the command line) out"
         )
     if not allow_single:
@@ -88,7 +93,7 @@ def load_npz(path: Path, name: str | None = None) -> Dataset:
         for key in ("images", "labels"):
             if key not in arrays:
                 hint = "; it holds features: read it as a feature file" if "features" in arrays else ""
-                raise DatasetError(f"{path} has no array '{key}', only {names_in(path)}{hint or '; add it'}")
+                raise InputError(f"{path} has no array '{key}', only {names_in(path)}{hint or '; add it'}")
         labels, class_names = named_labels(arrays["labels"], arrays.get("class_names"))
         clients = arrays.get("clients")
         return Dataset(
@@ -99,8 +104,8 @@ def load_npz(path: Path, name: str | None = None) -> Dataset:
             clients=None if clients is None else as_text(clients, "clients"),
             split=arrays.get("split"),
         )
-    except FeatureFileError as error:
-        raise DatasetError(str(error) if str(path) in str(error) else f"{path}: {error}") from error
+    except InputError as error:
+        raise InputError(str(error) if str(path) in str(error) else f"{path}: {error}") from error
 
 
 def _refuse_single(dataset: Dataset) -> None:
@@ -108,14 +113,14 @@ def _refuse_single(dataset: Dataset) -> None:
     single = np.flatnonzero(counts == 1)
     if single.size:
         more = f", and so have {single.size - 1} other classes" if single.size > 1 else ""
-        raise SmallClassError(
+        raise InputError(
             f"class '{dataset.class_names[single[0]]}' of {dataset.name} has 1 image{more}; add images, remove the "
             "class, or allow it with allow_single=True (--allow-single on the command line)"
         )
 
 
 def _unknown(source: str) -> str:
-    names = [info.name for info in _NAMED]
+    names = [info.name for info in list_datasets()]
     if source in names:
         return f"there is no folder or file '{source}'; the data set of that name is the string (--dataset {source})"
     guess = did_you_mean(source, names)

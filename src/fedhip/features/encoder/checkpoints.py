@@ -18,8 +18,8 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 from torch import Tensor
 
+from fedhip.errors import FileError, InputError
 from fedhip.features.encoder.vit import ViT, ViTConfig
-from fedhip.features.errors import ConfigError, WeightsError
 from fedhip.utils.files import whole_file
 
 FORMAT = "fedhip-vit"
@@ -32,7 +32,7 @@ def save_encoder(path: Path, encoder: ViT, dtype: torch.dtype = torch.float16) -
     state = {key: value.detach().to("cpu", dtype).contiguous() for key, value in encoder.state_dict().items()}
     for key, value in state.items():
         if not torch.isfinite(value).all():
-            raise WeightsError(f"{key!r} does not fit {dtype}; store the encoder as float32")
+            raise FileError(f"{key!r} does not fit {dtype}; store the encoder as float32")
     with whole_file(path) as temporary:
         save_file(state, temporary, {"format": FORMAT, "config": json.dumps(encoder.config.to_dict())})
 
@@ -45,30 +45,30 @@ def load_encoder(path: Path, config: ViTConfig | None = None) -> ViT:
     """
     state, metadata = read_tensors(path)
     if metadata.get("format") == FORMAT:
-        config = agreed(own_config(path, metadata), config, path)
+        config = require_same_architecture(stored_config(path, metadata), config, path)
     elif config is None:
-        raise WeightsError(f"{path} does not say which architecture it is; give its configuration")
+        raise FileError(f"{path} does not say which architecture it is; give its configuration")
     elif ORIGINAL_MARK in state:
         # the original code and the hub's differ in this constant alone
         config = dataclasses.replace(config, layer_norm_eps=1e-6)
     return build(state, config, str(path))
 
 
-def own_config(path: Path, metadata: Mapping[str, str]) -> ViTConfig:
+def stored_config(path: Path, metadata: Mapping[str, str]) -> ViTConfig:
     """The configuration in the metadata of our own format."""
     try:
         return ViTConfig.from_dict(json.loads(metadata["config"]))
-    except (KeyError, AttributeError, TypeError, json.JSONDecodeError, ConfigError) as error:
-        raise WeightsError(f"{path} has no readable encoder configuration in its metadata: {error}") from error
+    except (KeyError, AttributeError, TypeError, json.JSONDecodeError, InputError) as error:
+        raise FileError(f"{path} has no readable encoder configuration in its metadata: {error}") from error
 
 
-def agreed(own: ViTConfig, asked: ViTConfig | None, path: Path) -> ViTConfig:
+def require_same_architecture(own: ViTConfig, asked: ViTConfig | None, path: Path) -> ViTConfig:
     """The file's own configuration, if it is of the architecture that was asked for (where one was)."""
     for field in dataclasses.fields(ViTConfig) if asked is not None else ():
         found, expected = getattr(own, field.name), getattr(asked, field.name)
         # the published files differ among themselves in the norm's constant: the file's own is right
         if field.name != "layer_norm_eps" and found != expected:
-            raise WeightsError(
+            raise FileError(
                 f"{path} has {field.name} {found}, expected {expected}: it is another architecture "
                 f"or another size of this one"
             )
@@ -78,31 +78,31 @@ def agreed(own: ViTConfig, asked: ViTConfig | None, path: Path) -> ViTConfig:
 def read_tensors(path: Path) -> tuple[State, dict[str, str]]:
     """Tensors and metadata of a safetensors file, or the tensors of a .pth file that holds nothing else."""
     if not path.is_file():
-        raise WeightsError(f"there is no weights file {path}; check the path")
+        raise FileError(f"there is no weights file {path}; check the path")
     try:
         if path.suffix in (".pth", ".pt", ".bin"):
             return pth_tensors(torch.load(path, map_location="cpu", weights_only=True), path), {}
         with safe_open(path, framework="pt") as file:
             return {key: file.get_tensor(key) for key in file.keys()}, dict(file.metadata() or {})  # noqa: SIM118
-    except WeightsError:
+    except FileError:
         raise
     except SafetensorError as error:
-        raise WeightsError(f"{path} is not a complete safetensors file: {error}; fetch it again") from error
+        raise FileError(f"{path} is not a complete safetensors file: {error}; fetch it again") from error
     except Exception as error:  # torch.load raises whatever the damaged bytes lead it to
-        raise WeightsError(f"cannot read weights from {path}: {error}") from error
+        raise FileError(f"cannot read weights from {path}: {error}") from error
 
 
 def pth_tensors(content: Any, path: Path) -> State:
     """The state in a .pth file: bare, or under `model` as the original MAE files have it."""
     state = content.get("model", content) if isinstance(content, dict) else None
     if not isinstance(state, dict) or not all(isinstance(value, Tensor) for value in state.values()):
-        raise WeightsError(f"{path} holds no dictionary of tensors")
+        raise FileError(f"{path} holds no dictionary of tensors")
     return state
 
 
 def build(state: Mapping[str, Tensor], config: ViTConfig, source: str) -> ViT:
     """An encoder with these weights, in evaluation mode."""
-    own = to_own_layout(state, config)
+    own = to_fedhip_layout(state, config)
     encoder = ViT(config)
     expected = {key: value.shape for key, value in encoder.state_dict().items()}
     expected["positions"] = encoder.positions.shape
@@ -121,18 +121,18 @@ def check_keys(found: Mapping[str, Tensor], expected: Mapping[str, torch.Size], 
         if key not in found:
             if key == "positions":
                 continue
-            raise WeightsError(f"{source} has no {key!r} of shape {tuple(shape)}: it is another architecture")
+            raise FileError(f"{source} has no {key!r} of shape {tuple(shape)}: it is another architecture")
         if found[key].shape != shape:
-            raise WeightsError(
+            raise FileError(
                 f"{key!r} in {source} has shape {tuple(found[key].shape)}, expected {tuple(shape)}: "
                 f"it is another architecture or another size of this one"
             )
     unexpected = next((key for key in found if key not in expected), None)
     if unexpected is not None:
-        raise WeightsError(f"{source} has an unexpected {unexpected!r}: it is another architecture")
+        raise FileError(f"{source} has an unexpected {unexpected!r}: it is another architecture")
 
 
-def to_own_layout(state: Mapping[str, Tensor], config: ViTConfig) -> State:
+def to_fedhip_layout(state: Mapping[str, Tensor], config: ViTConfig) -> State:
     """Rename a published layout to our own; unknown keys keep their names and fail the check."""
     if any("embeddings.patch_embeddings" in key for key in state):
         return from_hub(state, config)

@@ -5,14 +5,14 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from fedhip.features.errors import ConfigError
+from fedhip.errors import InputError
 from fedhip.utils.splitmix import GAMMA, mix, shifted
 
 
 def check_seed(seed: int, name: str) -> int:
     """The seed, if it fits in 64 bits."""
     if not -(2**63) <= seed < 2**63:
-        raise ConfigError(f"{name} is {seed}; it must fit in 64 bits, from {-(2**63)} to {2**63 - 1}")
+        raise InputError(f"{name} is {seed}; it must fit in 64 bits, from {-(2**63)} to {2**63 - 1}")
     return seed
 
 

@@ -13,8 +13,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from fedhip.errors import InputError
 from fedhip.features.encoder.vit import ViT
-from fedhip.features.errors import PoolingError
 
 PART = re.compile(r"(cls|mean)(?::(\d+(?:,\d+)*))?")
 
@@ -32,7 +32,7 @@ class Pooling:
         for text in spec.replace(" ", "").split("+"):
             match = PART.fullmatch(text)
             if match is None:
-                raise PoolingError(
+                raise InputError(
                     f"cannot read {text!r} in the pooling {spec!r}; write parts such as 'cls', 'mean' or "
                     f"'mean:6,12', joined by '+'"
                 )
@@ -40,9 +40,9 @@ class Pooling:
             parts += [(kind, int(layer)) for layer in (layers.split(",") if layers else [depth])]
         for part in parts:
             if not 1 <= part[1] <= depth:
-                raise PoolingError(f"the pooling {spec!r} names layer {part[1]}; this encoder has layers 1 to {depth}")
+                raise InputError(f"the pooling {spec!r} names layer {part[1]}; this encoder has layers 1 to {depth}")
             if parts.count(part) > 1:
-                raise PoolingError(f"the pooling {spec!r} takes {part[0]} of layer {part[1]} twice")
+                raise InputError(f"the pooling {spec!r} takes {part[0]} of layer {part[1]} twice")
         return cls(tuple(parts))
 
     @property

@@ -16,7 +16,7 @@ import torch
 import torch.nn.functional as functional
 from torch import Tensor, nn
 
-from fedhip.features.errors import ConfigError
+from fedhip.errors import InputError
 
 IMAGENET_MEAN = (0.485, 0.456, 0.406)
 IMAGENET_STD = (0.229, 0.224, 0.225)
@@ -40,18 +40,18 @@ class ViTConfig:
     def __post_init__(self) -> None:
         for name in ("image_size", "patch_size", "width", "depth", "heads", "channels"):
             if getattr(self, name) < 1:
-                raise ConfigError(f"{name} is {getattr(self, name)}; it must be at least 1")
+                raise InputError(f"{name} is {getattr(self, name)}; it must be at least 1")
         if self.image_size % self.patch_size:
-            raise ConfigError(
+            raise InputError(
                 f"images of {self.image_size} pixels cannot be cut into patches of {self.patch_size}; "
                 f"choose a patch size that divides the image size"
             )
         if self.width % self.heads:
-            raise ConfigError(f"width {self.width} is not a multiple of the {self.heads} heads")
+            raise InputError(f"width {self.width} is not a multiple of the {self.heads} heads")
         if self.width % 4:
-            raise ConfigError(f"width {self.width} is not a multiple of 4, which sine-cosine positions need")
+            raise InputError(f"width {self.width} is not a multiple of 4, which sine-cosine positions need")
         if len(self.mean) != self.channels or len(self.std) != self.channels:
-            raise ConfigError(
+            raise InputError(
                 f"{self.channels} channels need as many means and deviations; got {len(self.mean)} and {len(self.std)}"
             )
 
@@ -81,12 +81,12 @@ class ViTConfig:
         known = {field.name for field in dataclasses.fields(cls)}
         unknown = sorted(set(fields) - known)
         if unknown:
-            raise ConfigError(f"unknown field {unknown[0]!r} in an encoder configuration; known: {sorted(known)}")
+            raise InputError(f"unknown field {unknown[0]!r} in an encoder configuration; known: {sorted(known)}")
         try:
             lists = {key: tuple(float(v) for v in fields[key]) for key in ("mean", "std") if key in fields}
             return cls(**{**fields, **lists})
         except TypeError as error:
-            raise ConfigError(f"the encoder configuration {dict(fields)} is malformed: {error}") from error
+            raise InputError(f"the encoder configuration {dict(fields)} is malformed: {error}") from error
 
 
 def sincos_positions(grid: int, width: int) -> Tensor:
@@ -120,10 +120,10 @@ def take(tokens: Tensor, indices: Tensor) -> Tensor:
 def num_kept(num_patches: int, mask_ratio: float) -> int:
     """Patches that stay visible; rounded down, as MAE does."""
     if not 0.0 <= mask_ratio < 1.0:
-        raise ConfigError(f"mask_ratio is {mask_ratio}; it must be at least 0 and below 1")
+        raise InputError(f"mask_ratio is {mask_ratio}; it must be at least 0 and below 1")
     kept = int(num_patches * (1 - mask_ratio))
     if kept < 1:
-        raise ConfigError(f"mask_ratio {mask_ratio} leaves none of {num_patches} patches visible; choose a smaller one")
+        raise InputError(f"mask_ratio {mask_ratio} leaves none of {num_patches} patches visible; choose a smaller one")
     return kept
 
 

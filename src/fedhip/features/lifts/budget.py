@@ -9,7 +9,8 @@ from __future__ import annotations
 import math
 
 from fedhip.core.exact.columns import Survey
-from fedhip.features.lifts.kinds import LiftError, LiftKind
+from fedhip.errors import InputError
+from fedhip.features.lifts.kinds import LiftKind
 
 #: Gram matrices in memory at once: the sum's and its factor's, and those of each client that is worked on. With two
 #: clients at once 11.8 were measured, in a run that was 2048 wide.
@@ -33,7 +34,7 @@ def exchange_bytes(kind: LiftKind, num_features: int) -> int:
 def width_for(megabytes: float, num_classes: int) -> int:
     """The widest features whose upload stays within a budget."""
     if not (math.isfinite(megabytes) and megabytes > 0):
-        raise LiftError(f"the budget is {megabytes!r} MB; give a number above 0")
+        raise InputError(f"the budget is {megabytes!r} MB; give a number above 0")
     entries = megabytes * 1e6 / 8 - num_classes
     half = num_classes + 0.5
     width = int(math.sqrt(half * half + 2.0 * max(entries, 0.0)) - half)
@@ -43,12 +44,12 @@ def width_for(megabytes: float, num_classes: int) -> int:
         width -= 1
     if width < 1:
         least = upload_bytes(1, num_classes) / 1e6
-        raise LiftError(f"{megabytes:g} MB do not hold the statistics of one feature; give at least {least:.3g}")
+        raise InputError(f"{megabytes:g} MB do not hold the statistics of one feature; give at least {least:.3g}")
     return width
 
 
 def require_memory(width: int, memory: int, rows: int = 0, at_once: int = 1) -> None:
-    """Raise `LiftError`, with the width that fits, if lifted rows and the matrices of a round exceed `memory` bytes.
+    """Raise `InputError`, with the width that fits, if lifted rows and the matrices of a round exceed `memory` bytes.
 
     `at_once` is how many clients are worked on at a time.
     """
@@ -60,7 +61,7 @@ def require_memory(width: int, memory: int, rows: int = 0, at_once: int = 1) -> 
         middle = (fits + too_wide) // 2
         fits, too_wide = (middle, too_wide) if _memory(middle, rows, at_once) <= memory else (fits, middle)
     remedy = f"width {fits} fits" if fits else "no width fits: free some memory"
-    raise LiftError(
+    raise InputError(
         f"a lift of width {width} takes {needed / 2**30:.1f} GiB of memory and {memory / 2**30:.1f} are free; {remedy}"
     )
 

@@ -4,12 +4,6 @@ from __future__ import annotations
 
 from typing import Literal, get_args
 
-from fedhip.core.errors import FedHiPError
-
 LiftKind = Literal["relu", "fourier", "nystroem"]
 KINDS: tuple[LiftKind, ...] = get_args(LiftKind)
 DEFAULT_WIDTH = 2048
-
-
-class LiftError(FedHiPError, ValueError):
-    """There is no such lift, or it does not fit the budget or the memory."""

@@ -27,11 +27,11 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from fedhip.core.errors import DimensionError
 from fedhip.core.rows import ArrayLike
 from fedhip.core.standardization import Standardization
 from fedhip.core.statistics import Statistics, pack, unpack
-from fedhip.features.lifts.kinds import KINDS, LiftError, LiftKind
+from fedhip.errors import InputError
+from fedhip.features.lifts.kinds import KINDS, LiftKind
 
 #: The tensors that a lift consists of beside its description; Nyström's alone has a covariance.
 TENSORS: Mapping[str, torch.dtype] = dict.fromkeys(("mean", "scale", "covariance"), torch.float64)
@@ -44,14 +44,14 @@ _BLOCK_ENTRIES = 2**22
 
 
 def require_lift(kind: str, width: int, seed: int, bandwidth: float) -> None:
-    """Raise `LiftError` unless there is such a lift."""
+    """Raise `InputError` unless there is such a lift."""
     if kind not in KINDS:
-        raise LiftError(f"there is no lift {kind!r}; there are {', '.join(KINDS)}")
+        raise InputError(f"there is no lift {kind!r}; there are {', '.join(KINDS)}")
     for name, value, least in (("width", width, 1), ("seed", seed, 0)):
         if isinstance(value, bool) or not isinstance(value, Integral) or value < least:
-            raise LiftError(f"the lift's {name} is {value!r}; give a whole number of at least {least}")
+            raise InputError(f"the lift's {name} is {value!r}; give a whole number of at least {least}")
     if not (math.isfinite(bandwidth) and bandwidth > 0):
-        raise LiftError(f"the lift's bandwidth is {bandwidth!r}; give a number above 0")
+        raise InputError(f"the lift's bandwidth is {bandwidth!r}; give a number above 0")
 
 
 @dataclass(frozen=True, eq=False)
@@ -81,7 +81,7 @@ class Lift:
     def __post_init__(self) -> None:
         require_lift(self.kind, self.width, self.seed, self.bandwidth)
         if self.kind == "nystroem" and self.covariance is None:
-            raise LiftError("Nyström's landmarks are drawn from the federation's sum; give its covariance")
+            raise InputError("Nyström's landmarks are drawn from the federation's sum; give its covariance")
 
     @classmethod
     def of(
@@ -129,7 +129,7 @@ class Lift:
         """(n, width) float32, in blocks of rows."""
         F = torch.as_tensor(features)
         if F.ndim != 2 or F.shape[1] != self.num_features:
-            raise DimensionError(f"features have shape {tuple(F.shape)}; this lift takes rows {self.num_features} wide")
+            raise InputError(f"features have shape {tuple(F.shape)}; this lift takes rows {self.num_features} wide")
         step = max(1, _BLOCK_ENTRIES // max(self.width, self.num_features))
         lifted = torch.empty((len(F), self.width), dtype=torch.float32, device=F.device)
         for start in range(0, len(F), step):

@@ -14,8 +14,8 @@ import torch.nn.functional as functional
 from numpy.typing import NDArray
 from torch import Tensor
 
-from fedhip.data.errors import ImagesError
 from fedhip.data.images.pixels import Pixels, check_images
+from fedhip.errors import InputError
 from fedhip.features.encoder.pooling import Pooling, default_concatenation
 from fedhip.features.encoder.vit import ViT
 from fedhip.features.images import normalise, to_rgb
@@ -38,17 +38,17 @@ class LabelledSet:
         check_images(self.images, f"the images of {self.name}")
         for what, values in (("labels", self.labels), ("split", self.split)):
             if values.ndim != 1:
-                raise ImagesError(f"the {what} of {self.name} have shape {values.shape}; give one for every image")
+                raise InputError(f"the {what} of {self.name} have shape {values.shape}; give one for every image")
         if not len(self.images) == len(self.labels) == len(self.split):
-            raise ImagesError(
+            raise InputError(
                 f"{self.name} has {len(self.images)} images, {len(self.labels)} labels and "
                 f"{len(self.split)} entries in its split; give one of each for every image"
             )
         if set(np.unique(self.split).tolist()) != {0, 1}:
-            raise ImagesError(f"the split of {self.name} must hold 0 (train) and 1 (test), and both of them")
+            raise InputError(f"the split of {self.name} must hold 0 (train) and 1 (test), and both of them")
         train = self.labels[self.split == 0]
         if len(train) < LEAST_TRAIN or len(np.unique(train)) < 2:
-            raise ImagesError(
+            raise InputError(
                 f"{self.name} has {len(train)} training rows of {len(np.unique(train))} classes; "
                 f"a ridge needs at least {LEAST_TRAIN} of 2"
             )
@@ -61,13 +61,13 @@ class LabelledSet:
                 images, names = file["images"], file["labels"]
                 split = file.get("split")
         except (zipfile.BadZipFile, OSError, ValueError, KeyError, TypeError) as error:
-            raise ImagesError(f"cannot read images and labels from {path}: {error}") from error
+            raise InputError(f"cannot read images and labels from {path}: {error}") from error
         if names.ndim != 1:
-            raise ImagesError(f"the labels of {path} have shape {names.shape}; give one for every image")
+            raise InputError(f"the labels of {path} have shape {names.shape}; give one for every image")
         if split is not None and not np.isin(split, (0, 1)).all():
-            raise ImagesError(f"the split of {path} holds {np.unique(split)[:5].tolist()}; give 0 (train) or 1 (test)")
+            raise InputError(f"the split of {path} holds {np.unique(split)[:5].tolist()}; give 0 (train) or 1 (test)")
         labels = np.unique(names, return_inverse=True)[1].astype(np.int64)
-        if split is None:
+        if split is None:  # drawn thus since the published figures of backbones, and of no client: not hold_out's draw
             split = (np.random.default_rng(0).permutation(len(labels)) < len(labels) // 5).astype(np.int64)
         return cls(path.stem, images, labels, split.astype(np.int64))
 
@@ -82,6 +82,7 @@ def ridge_accuracy(
     """
     train = (split == 0).nonzero().flatten()
     test = (split == 1).nonzero().flatten()
+    # Rows of a pool and of no client, on the device: hold_out draws by a client's name.
     shuffled = train[torch.randperm(len(train), generator=torch.Generator().manual_seed(0)).to(train.device)]
     held_out, fitted = shuffled[::5], torch.cat([shuffled[i::5] for i in range(1, 5)])
     classes = int(labels.max()) + 1

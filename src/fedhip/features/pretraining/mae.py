@@ -14,8 +14,8 @@ import torch
 import torch.nn.functional as functional
 from torch import Tensor, nn
 
+from fedhip.errors import InputError
 from fedhip.features.encoder.vit import Block, ViT, ViTConfig, num_kept, patchify, sincos_positions, take
-from fedhip.features.errors import ConfigError
 
 
 @dataclass(frozen=True)
@@ -29,9 +29,9 @@ class DecoderConfig:
     def __post_init__(self) -> None:
         for name in ("width", "depth", "heads"):
             if getattr(self, name) < 1:
-                raise ConfigError(f"decoder {name} is {getattr(self, name)}; it must be at least 1")
+                raise InputError(f"decoder {name} is {getattr(self, name)}; it must be at least 1")
         if self.width % self.heads or self.width % 4:
-            raise ConfigError(f"decoder width {self.width} must be a multiple of 4 and of its {self.heads} heads")
+            raise InputError(f"decoder width {self.width} must be a multiple of 4 and of its {self.heads} heads")
 
 
 class MaskedAutoencoder(nn.Module):

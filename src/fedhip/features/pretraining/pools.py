@@ -14,10 +14,9 @@ from pathlib import Path, PurePath, PurePosixPath
 import numpy as np
 from PIL import Image
 
-from fedhip.data.errors import CorruptImageError, ImagesError
 from fedhip.data.images.pixels import SUFFIXES, Pixels, check_images, fit, in_rgb, open_image
 from fedhip.data.images.window import Deep, Values, Window
-from fedhip.features.errors import PoolError
+from fedhip.errors import CorruptImageError, FileError, InputError
 from fedhip.features.images import resize_uint8
 from fedhip.utils.files import whole_file
 
@@ -33,11 +32,11 @@ class Pool:
 
     def __post_init__(self) -> None:
         if not len(self.names) == len(self.counts) == len(self.weights):
-            raise PoolError(f"{len(self.names)} sources need as many weights; got {len(self.weights)}")
+            raise InputError(f"{len(self.names)} sources need as many weights; got {len(self.weights)}")
         if sum(self.counts) != len(self.images):
-            raise PoolError(f"the sources hold {sum(self.counts)} images, the pool {len(self.images)}")
+            raise InputError(f"the sources hold {sum(self.counts)} images, the pool {len(self.images)}")
         if min(self.weights) < 0 or not 0 < sum(self.weights) < float("inf"):
-            raise PoolError(f"the weights {list(self.weights)} must be non-negative and not all zero")
+            raise InputError(f"the weights {list(self.weights)} must be non-negative and not all zero")
 
     @property
     def digest(self) -> str:
@@ -70,9 +69,9 @@ def load_pool(
     of more than 8 bits has the window that brought these to 8 in its name.
     """
     if not sources:
-        raise PoolError("no source of images was given; name at least one .npz, .zip or folder")
+        raise InputError("no source of images was given; name at least one .npz, .zip or folder")
     if weights is not None and len(weights) != len(sources):
-        raise PoolError(f"{len(sources)} sources need as many weights; got {len(weights)}")
+        raise InputError(f"{len(sources)} sources need as many weights; got {len(weights)}")
     pools = [read_source(Path(source), image_size, skip_corrupt) for source in sources]
     shares = []
     for i, pool in enumerate(pools):
@@ -91,12 +90,12 @@ def read_source(path: Path, image_size: int, skip_corrupt: bool = False) -> Pool
     if path.is_dir():
         return read_folder(path, image_size, skip_corrupt)
     if not path.is_file():
-        raise PoolError(f"there is no file or folder {path}; check the name of the pool")
+        raise InputError(f"there is no file or folder {path}; check the name of the pool")
     if path.suffix == ".npz":
         return read_npz(path, image_size)
     if zipfile.is_zipfile(path):
         return read_zip(path, image_size, skip_corrupt)
-    raise PoolError(f"{path} is neither an .npz file, a zip file nor a folder of images")
+    raise InputError(f"{path} is neither an .npz file, a zip file nor a folder of images")
 
 
 def read_npz(path: Path, image_size: int) -> Pool:
@@ -104,7 +103,7 @@ def read_npz(path: Path, image_size: int) -> Pool:
     try:
         with path.open("rb") as raw, np.load(raw, allow_pickle=False) as file:
             if "images" not in file:
-                raise PoolError(f"{path} holds {sorted(file)}, but no array 'images'")
+                raise InputError(f"{path} holds {sorted(file)}, but no array 'images'")
             images = resize_uint8(check_images(file["images"], f"the images of {path}"), image_size)
             if "counts" not in file:
                 return Pool(images, (path.name,), (len(images),), (1.0,))
@@ -115,9 +114,9 @@ def read_npz(path: Path, image_size: int) -> Pool:
                 tuple(float(weight) for weight in file["weights"]),
             )
     except (zipfile.BadZipFile, OSError, ValueError, KeyError, TypeError) as error:
-        if isinstance(error, ImagesError):
+        if isinstance(error, InputError):
             raise
-        raise PoolError(f"cannot read {path}: {error}; is the file complete?") from error
+        raise FileError(f"cannot read {path}: {error}; is the file complete?") from error
 
 
 def read_folder(path: Path, image_size: int, skip_corrupt: bool) -> Pool:
@@ -180,5 +179,5 @@ def decode(
             name = f"{name} ({window} in 8 bits)"
     images = [image for image in found if isinstance(image, np.ndarray)]
     if not images:
-        raise PoolError(f"{name} holds no readable image; known endings: {', '.join(sorted(SUFFIXES))}")
+        raise InputError(f"{name} holds no readable image; known endings: {', '.join(sorted(SUFFIXES))}")
     return Pool(np.stack(images), (name,), (len(images),), (1.0,))

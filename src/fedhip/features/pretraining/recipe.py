@@ -8,9 +8,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from fedhip.errors import InputError
 from fedhip.features.encoder.masking import check_seed
 from fedhip.features.encoder.vit import ViTConfig, num_kept
-from fedhip.features.errors import ConfigError
 from fedhip.features.pretraining.mae import DecoderConfig
 
 
@@ -37,20 +37,20 @@ class Recipe:
 
     def __post_init__(self) -> None:
         if (self.steps is None) == (self.minutes is None):
-            raise ConfigError(f"give steps or minutes, not both or neither; got {self.steps} and {self.minutes}")
+            raise InputError(f"give steps or minutes, not both or neither; got {self.steps} and {self.minutes}")
         for name in ("steps", "minutes", "batch", "learning_rate"):
             value = getattr(self, name)
             if value is not None and not 0 < value < math.inf:
-                raise ConfigError(f"{name} is {value}; it must be positive")
+                raise InputError(f"{name} is {value}; it must be positive")
         if not 0 <= self.warmup < 1:
-            raise ConfigError(f"warmup is {self.warmup}; it is a share of the run, at least 0 and below 1")
+            raise InputError(f"warmup is {self.warmup}; it is a share of the run, at least 0 and below 1")
         if not 0 < self.crop_area[0] <= self.crop_area[1] <= 1:
-            raise ConfigError(f"crop_area is {self.crop_area}; give two shares of the image, the smaller first")
+            raise InputError(f"crop_area is {self.crop_area}; give two shares of the image, the smaller first")
         if not 0 <= self.weight_decay < math.inf:
-            raise ConfigError(f"weight_decay is {self.weight_decay}; it must be at least 0")
+            raise InputError(f"weight_decay is {self.weight_decay}; it must be at least 0")
         check_seed(self.seed, "seed")
         if num_kept(self.encoder.num_patches, self.mask_ratio) == self.encoder.num_patches:
-            raise ConfigError(f"mask_ratio {self.mask_ratio} masks no patch; there would be nothing to learn")
+            raise InputError(f"mask_ratio {self.mask_ratio} masks no patch; there would be nothing to learn")
 
     @property
     def peak(self) -> float:

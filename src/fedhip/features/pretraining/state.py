@@ -14,7 +14,7 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 from torch import Tensor, nn
 
-from fedhip.features.errors import CheckpointError
+from fedhip.errors import FileError
 from fedhip.utils.files import whole_file
 
 CHECKPOINT = "checkpoint.safetensors"
@@ -43,7 +43,7 @@ def read_checkpoint(path: Path) -> tuple[dict[str, Any], dict[str, Tensor]]:
         for key in ("recipe", "pool", "step", "seconds", "compile_seconds", "curve"):
             state[key]
     except (SafetensorError, KeyError, TypeError, json.JSONDecodeError) as error:
-        raise CheckpointError(f"{path} is not a readable training checkpoint ({error}); remove it") from error
+        raise FileError(f"{path} is not a readable training checkpoint ({error}); remove it") from error
     return state, tensors
 
 
@@ -53,7 +53,7 @@ def restore(path: Path, tensors: dict[str, Tensor], model: nn.Module, optimizer:
     for name, parameter in parameters.items():
         found = tensors.get(f"model/{name}")
         if found is None or found.shape != parameter.shape:
-            raise CheckpointError(f"{path} belongs to another model: {name!r} does not fit; choose another folder")
+            raise FileError(f"{path} belongs to another model: {name!r} does not fit; choose another folder")
     with torch.no_grad():
         for name, parameter in parameters.items():
             parameter.copy_(tensors[f"model/{name}"])

@@ -23,9 +23,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from fedhip.errors import FileError, InputError, LossError
 from fedhip.features.devices import resolve_device
 from fedhip.features.encoder.vit import ViT
-from fedhip.features.errors import CheckpointError, ConfigError, DivergedError
 from fedhip.features.pretraining.mae import MaskedAutoencoder, crop, draw_boxes
 from fedhip.features.pretraining.pools import Pool
 from fedhip.features.pretraining.recipe import Recipe
@@ -34,8 +34,8 @@ from fedhip.utils.files import require_folder, write_text
 
 
 @dataclass(frozen=True)
-class Progress:
-    """What one progress line says."""
+class TrainingStatus:
+    """What one line of the training log says."""
 
     step: int
     loss: float
@@ -76,7 +76,7 @@ def pretrain(
     checkpoint_every: float = 120.0,
     log_every: int = 100,
     stop_after: float | None = None,
-    report: Callable[[Progress], None] | None = None,
+    log: Callable[[TrainingStatus], None] | None = None,
 ) -> Outcome:
     """Train until the schedule ends; checkpoints and the loss curve go to the folder `out`.
 
@@ -90,17 +90,17 @@ def pretrain(
     require_folder(out)
     run = Run(pool, recipe, out, resolve_device(device), compile_step)
     run.begin(resume)
-    return run.train(checkpoint_every, log_every, stop_after, report)
+    return run.train(checkpoint_every, log_every, stop_after, log)
 
 
 def check_intervals(checkpoint_every: float, log_every: int, stop_after: float | None) -> None:
     """Intervals that never come, or come at once, are errors."""
     if log_every < 1:
-        raise ConfigError(f"log_every is {log_every}; it must be at least 1 step")
+        raise InputError(f"log_every is {log_every}; it must be at least 1 step")
     if not checkpoint_every > 0:
-        raise ConfigError(f"checkpoint_every is {checkpoint_every}; it must be a positive number of seconds")
+        raise InputError(f"checkpoint_every is {checkpoint_every}; it must be a positive number of seconds")
     if stop_after is not None and not stop_after > 0:
-        raise ConfigError(f"stop_after is {stop_after}; it must be positive")
+        raise InputError(f"stop_after is {stop_after}; it must be positive")
 
 
 class Run:
@@ -142,13 +142,13 @@ class Run:
         if not path.exists():
             return
         if not resume:
-            raise CheckpointError(f"{path} is the checkpoint of an earlier run; resume it, or choose another folder")
+            raise FileError(f"{path} is the checkpoint of an earlier run; resume it, or choose another folder")
         state, tensors = read_checkpoint(path)
         difference = self.recipe.first_difference(state["recipe"])
         if difference is None and state["pool"] != self.digest:
             difference = f"the pool was {state['pool']} and is now {self.digest}"
         if difference is not None:
-            raise CheckpointError(f"{path} belongs to another run: {difference}; choose another folder")
+            raise FileError(f"{path} belongs to another run: {difference}; choose another folder")
         restore(path, tensors, self.model, self.optimizer)
         total, summed = state.get("window", (0.0, 0))
         self.total, self.summed = torch.tensor(float(total), device=self.device), int(summed)
@@ -204,7 +204,7 @@ class Run:
         checkpoint_every: float,
         log_every: int,
         stop_after: float | None,
-        report: Callable[[Progress], None] | None,
+        log: Callable[[TrainingStatus], None] | None,
     ) -> Outcome:
         """The loop."""
         recipe = self.recipe
@@ -228,7 +228,7 @@ class Run:
                     clock, first = Clock(self.seconds), False
                     window_step = self.step
                 if self.step % log_every == 0 or self.step == recipe.steps:
-                    self.note(clock, window_step, window_start, report)
+                    self.note(clock, window_step, window_start, log)
                     window_start, window_step = self.seconds, self.step
                 if time.monotonic() - saved_at > checkpoint_every:
                     self.synchronize()
@@ -236,7 +236,7 @@ class Run:
                     self.save()
                     saved_at = time.monotonic()
         if self.summed and progress >= 1:
-            self.note(clock, window_step, window_start, report)
+            self.note(clock, window_step, window_start, log)
         elif early and not first:
             self.seconds = clock.seconds
         if not first:
@@ -256,16 +256,16 @@ class Run:
         loss = float(self.total) / self.summed
         if not math.isfinite(loss):
             kept = f"; the checkpoint in {self.out} is from before" if (self.out / CHECKPOINT).exists() else ""
-            raise DivergedError(
+            raise LossError(
                 f"the loss is {loss} at step {self.step}; lower the learning rate (peak {self.recipe.peak:g}) "
                 f"and start again{kept}"
             )
         return loss
 
     def note(
-        self, clock: Clock, window_step: int, window_start: float, report: Callable[[Progress], None] | None
+        self, clock: Clock, window_step: int, window_start: float, log: Callable[[TrainingStatus], None] | None
     ) -> None:
-        """Add a point to the curve and report it."""
+        """Add a point to the curve and to the log."""
         loss = self.read()
         self.total, self.summed = torch.zeros((), device=self.device), 0
         self.seconds = clock.seconds
@@ -273,9 +273,9 @@ class Run:
         progress = min(1.0, self.recipe.progress(self.step, self.seconds))
         rate = self.recipe.rate(progress)
         self.curve.append({"step": self.step, "loss": loss, "learning_rate": rate, "seconds": self.seconds})
-        if report is not None:
+        if log is not None:
             left = (self.seconds * (1 - progress) / progress) if progress else math.inf
-            report(Progress(self.step, loss, rate, images_per_second, self.seconds, left))
+            log(TrainingStatus(self.step, loss, rate, images_per_second, self.seconds, left))
 
     def speed(self, step: int, seconds: float) -> float:
         """Images per second since a step and a time."""

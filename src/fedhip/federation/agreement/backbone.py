@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from fedhip.data.errors import WindowError
 from fedhip.data.images.window import Window
+from fedhip.errors import InputError
 from fedhip.features.reference import BackboneReference
 from fedhip.federation.agreement.fields import require_known, require_number
 from fedhip.federation.agreement.names import shown
@@ -67,5 +67,5 @@ def _window(value: object) -> Window:
         raise SetupError(f"backbone: window is {shown(value)}; give two numbers, [LOW, HIGH]")
     try:
         return Window(*value)
-    except WindowError as error:
+    except InputError as error:
         raise SetupError(f"backbone: {error}") from None

@@ -73,7 +73,7 @@ def make_site_key(path: str | Path) -> bytes:
 def read_private_key(path: str | Path) -> PrivateKey:
     """A site's private key, if nobody else can read it and the engine can use it."""
     path = Path(path)
-    data = _key_bytes(path, private=True)
+    data = _key_bytes(path)
     mode = stat.S_IMODE(path.stat().st_mode)
     if mode & 0o077:
         raise SetupError(f"others can read the private key {path} (mode {mode:04o}); run: chmod 600 {path}")
@@ -91,15 +91,6 @@ def read_private_key(path: str | Path) -> PrivateKey:
     if not isinstance(key, ec.EllipticCurvePrivateKey) or not isinstance(key.curve, ec.SECP384R1):
         raise SetupError(f"the private key {path} is not of the kind EC P-384; {_MAKE}")
     return key
-
-
-def read_public_key(path: str | Path) -> bytes:
-    """A site's public key from its file, without the comment."""
-    path = Path(path)
-    try:
-        return require_public_key(_key_bytes(path, private=False))
-    except SetupError as error:
-        raise SetupError(f"{path}: {error}") from None
 
 
 def require_public_key(text: bytes) -> bytes:
@@ -306,22 +297,21 @@ def write_private(path: Path, data: bytes) -> None:
 _PEM = serialization.Encoding.PEM
 
 
-def _key_bytes(path: Path, *, private: bool) -> bytes:
-    remedy = _MAKE if private else "give the file that ends in .pub"
+def _key_bytes(path: Path) -> bytes:
     try:
         with path.open("rb") as file:
             data = file.read(_LARGEST_KEY + 1)
     except FileNotFoundError:
-        raise SetupError(f"there is no key file {path}; {remedy}") from None
+        raise SetupError(f"there is no key file {path}; {_MAKE}") from None
     except OSError as error:
-        raise SetupError(f"the key file {path} cannot be read ({error.strerror}); {remedy}") from None
+        raise SetupError(f"the key file {path} cannot be read ({error.strerror}); {_MAKE}") from None
     if len(data) > _LARGEST_KEY:
-        raise SetupError(f"{path} is too large for a key; {remedy}")
+        raise SetupError(f"{path} is too large for a key; {_MAKE}")
     return data
 
 
 def _authority_key(path: Path, authority: x509.Certificate) -> PrivateKey:
-    data = _key_bytes(path, private=True)
+    data = _key_bytes(path)
     try:
         key = serialization.load_pem_private_key(data, password=None)
     except (ValueError, TypeError, UnsupportedAlgorithm):

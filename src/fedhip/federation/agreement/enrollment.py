@@ -45,7 +45,7 @@ from fedhip.federation.site.folder import (
     read_connection,
     write_connection,
 )
-from fedhip.runs.folder import beside
+from fedhip.runs.folder import temporary_folder
 from fedhip.utils.files import require_folder
 
 PARCELS = "parcels"
@@ -91,7 +91,7 @@ def accept_first(parcel: Parcel, folder: str | Path) -> Path:
     if folder.is_symlink() or folder.exists():
         raise SetupError(f"{folder} exists; choose another folder with --out: a key is never replaced")
     require_folder(folder.parent)
-    with beside(folder) as draft:
+    with temporary_folder(folder) as draft:
         draft.chmod(0o700)
         make_site_key(draft / KEY)
         unpack(parcel, draft)

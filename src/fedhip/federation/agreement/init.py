@@ -47,7 +47,7 @@ from fedhip.federation.agreement.parcel import Parcel
 from fedhip.federation.agreement.roster import Roster
 from fedhip.federation.operations.paths import command, require_free, take_free_place
 from fedhip.federation.site.folder import AUTHORITY, KEY, format_address, require_port
-from fedhip.runs.folder import beside
+from fedhip.runs.folder import temporary_folder
 from fedhip.utils.files import require_folder
 
 DEFAULT_PORT = 8443
@@ -147,7 +147,7 @@ def init(
     make_keys = here if make_keys is None else make_keys
     address = format_address(hosts[0] if hosts else "127.0.0.1", require_port(port))
     roster = None
-    with beside(directory) as folder:
+    with temporary_folder(directory) as folder:
         folder.chmod(0o700)
         make_authority(folder, agreement.name)
         make_server_certificate(folder, hosts, days)

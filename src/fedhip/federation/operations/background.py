@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from fedhip.core.errors import FedHiPError
+from fedhip.errors import FedHiPError
 from fedhip.federation.operations import joining, serving
 from fedhip.federation.operations.paths import ServerPaths, StatePaths, command
 from fedhip.federation.operations.supervisor import detach

@@ -9,7 +9,7 @@ import time
 from pathlib import Path
 from typing import Any
 
-from fedhip.core.errors import FedHiPError
+from fedhip.errors import FedHiPError
 from fedhip.federation.errors import EngineError, FederationError, RoundError
 from fedhip.federation.operations import process_registry
 from fedhip.federation.operations.paths import ServerPaths, StatePaths, command

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from enum import StrEnum
 
-from fedhip.core.errors import FedHiPError
+from fedhip.errors import FedHiPError
 
 
 class Reason(StrEnum):

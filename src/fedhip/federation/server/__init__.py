@@ -1,1 +1,1 @@
-"""The server's side of the round."""
+"""The server: its side of the round, the sites that answer, checkpoints, what it writes in the end."""

@@ -80,7 +80,7 @@ def write_result(
         made = [{"ask": record.ask, "sites": list(record.sites)} for record in progress.sums]
         results |= {"sums": made, "notes": list(notes)}
     if model.lift is not None:
-        add_lift(results, plan_of(agreement).told(model.lift))
+        add_lift(results, plan_of(agreement).to_dict(model.lift))
     details: dict[str, Any] = {
         "schema": SCHEMA,
         "class_names": list(agreement.classes),

@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from fedhip import __version__
-from fedhip.core.errors import FedHiPError
+from fedhip.errors import FedHiPError
 from fedhip.federation.agreement.agreement import FILE as AGREEMENT_FILE
 from fedhip.federation.agreement.agreement import Agreement
 from fedhip.federation.agreement.credentials import verify

@@ -10,7 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
-from fedhip.core.errors import ColumnError, GridOverflowError, StatisticsError
+from fedhip.errors import ColumnError, GridOverflowError, StatisticsError
 from fedhip.federation.errors import MessageError, RoundError
 from fedhip.federation.secure_sum import Collector
 from fedhip.federation.server.aggregation import CheatedError, NotAgreedError, Wanted, masked_sum, plain_sum, unmasked

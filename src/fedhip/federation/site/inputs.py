@@ -8,7 +8,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from fedhip.core.errors import FedHiPError, GridOverflowError, StatisticsError
+from fedhip.errors import FedHiPError, GridOverflowError, StatisticsError
 from fedhip.federation.agreement.agreement import Agreement
 from fedhip.federation.errors import MessageError
 from fedhip.federation.site.folder import SiteFolder
@@ -101,7 +101,7 @@ class Inputs:
 
 def make_vector(kind: SumKind, inputs: SiteInputs) -> Vector:
     """What this site gives to a sum, checked as nobody can check it under a mask."""
-    from fedhip.core.logistic.sums import LossError
+    from fedhip.errors import LossError
     from fedhip.utils.parallel import one_thread
 
     if kind.stage <= SumStage.STATISTICS:

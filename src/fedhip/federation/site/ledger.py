@@ -1,4 +1,4 @@
-"""The ledger of sums: in which sums this user's rows have been, whatever became of a site's folder.
+"""The ledger of sums: which sums this user's rows have been in, and so which others a site refuses.
 
     sums.jsonl   one line for each event, each bound to the one before by its hash
     sums.head    how many lines there are, and the hash of the last, so that a ledger that was cut off is noticed
@@ -36,10 +36,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from fedhip.errors import OpenPlaceError
 from fedhip.federation.errors import PolicyError
 from fedhip.federation.site.rows import SiteRows
 from fedhip.federation.status_codes import SiteCode, SiteRefusalError
-from fedhip.utils.errors import OpenPlaceError
 from fedhip.utils.files import append_private, private_folder, write_private
 
 SCHEMA = 1

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable
 
-from fedhip.core.errors import StatisticsError
+from fedhip.errors import StatisticsError
 from fedhip.federation.agreement.agreement import Agreement
 from fedhip.federation.agreement.policy import Policy
 from fedhip.federation.errors import MessageError

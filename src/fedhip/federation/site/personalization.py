@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from fedhip.core.errors import FedHiPError
+from fedhip.errors import FedHiPError
 from fedhip.federation.agreement.agreement import LIFT_FIELDS, Agreement
 from fedhip.federation.status_codes import SiteCode, SiteRefusalError
 from fedhip.federation.sums.head import federation_of_sites, fit_head, ridge_of
@@ -114,10 +114,10 @@ def _phase3(
         return head.personalize()[client.name][0], head, {}
     chosen = SitePriors(head, client, agreement).choose(pooled.losses, pooled.scale)
     if agreement.head == "ridge":  # whose α is chosen together with its prior
-        alpha = prior_alphas(agreement.alpha)[own][chosen[own][0]]
+        alpha = prior_alphas(agreement.alpha)[own][chosen[own].model]
         head = fit_head(federation, agreement, [client], known={"alpha": alpha})
-    priors = {method: prior for method, (_, prior) in chosen.items()}
-    return head.personalize({client.name: priors[own]})[client.name][0], head, priors
+    priors = {method: choice.prior for method, choice in chosen.items()}
+    return head.personalize({client.name: chosen[own]})[client.name][0], head, priors
 
 
 def _write(
@@ -163,7 +163,7 @@ def _write(
     if head.name != RIDGE:
         results |= {"head": head.name, "settings": dict(head.settings)}
     if received.lift is not None:
-        add_lift(results, plan_of(agreement).told(received.lift))
+        add_lift(results, plan_of(agreement).to_dict(received.lift))
     details = details_of(outcome, agreement.classes, type(head))
     refresh(results, details)
     models = [

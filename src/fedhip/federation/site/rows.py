@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from fedhip.core.errors import FedHiPError
 from fedhip.data import Dataset, FeatureSet, load_dataset, make_partition, read_features, split_of
 from fedhip.data.sets.dataset import ImagePaths
+from fedhip.errors import FedHiPError
 from fedhip.federation.agreement.agreement import Agreement
 from fedhip.federation.agreement.names import class_positions
 from fedhip.federation.agreement.policy import Policy
@@ -217,8 +217,8 @@ def lost_column(encoding: RowEncoding, client: Client) -> str | None:
     """A column that varies here by less than a step of the grid, in words."""
     import warnings
 
-    from fedhip.core.errors import ColumnWarning
     from fedhip.core.exact.columns import require_same_constants
+    from fedhip.errors import ColumnWarning
 
     with warnings.catch_warnings():
         warnings.simplefilter("error", ColumnWarning)

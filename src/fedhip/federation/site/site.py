@@ -23,7 +23,7 @@ from pathlib import Path
 import numpy as np
 
 from fedhip import __version__
-from fedhip.core.errors import FedHiPError, GridOverflowError, StatisticsError
+from fedhip.errors import FedHiPError, GridOverflowError, StatisticsError
 from fedhip.federation.agreement import credentials
 from fedhip.federation.agreement.agreement import Agreement
 from fedhip.federation.errors import (

@@ -83,10 +83,10 @@ def fit_head(
 
 def known_temperature(fit: LogisticFit) -> float:
     """T₀, once it is chosen."""
-    from fedhip.core.logistic.fit import TemperatureError
+    from fedhip.errors import InputError
 
     if fit.temperature is None:
-        raise TemperatureError("LDA's temperature is not known yet; its losses are summed first")
+        raise InputError("LDA's temperature is not known yet; its losses are summed first")
     return fit.temperature
 
 

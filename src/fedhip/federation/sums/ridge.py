@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Collection
 from typing import TYPE_CHECKING
 
-from fedhip.core.errors import StatisticsError
+from fedhip.errors import StatisticsError
 from fedhip.federation.status_codes import SiteCode, SiteRefusalError
 from fedhip.federation.sums.head import federation_of_sites
 from fedhip.federation.sums.kind import SiteInputs, SumContext

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from fedhip.core.errors import StatisticsError
+from fedhip.errors import StatisticsError
 from fedhip.federation.status_codes import SiteCode, SiteRefusalError
 from fedhip.federation.sums.kind import SiteInputs, SumContext
 from fedhip.federation.sums.vector import (

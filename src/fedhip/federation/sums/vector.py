@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from fedhip.core.errors import GridOverflowError, StatisticsError
+from fedhip.errors import GridOverflowError, StatisticsError
 from fedhip.federation.errors import MessageError
 
 if TYPE_CHECKING:
@@ -140,7 +140,7 @@ def require_room(vector: Vector, sites: int, fraction_bits: int) -> None:
 
 def losses_vector(losses: Tensor, sites: int) -> Vector:
     """Losses on the grid. One too large for a sum of so many sites is as large as that allows: nobody chooses it."""
-    from fedhip.core.logistic.sums import LossError
+    from fedhip.errors import LossError
 
     values = losses.numpy().reshape(-1)
     if not np.isfinite(values).all():

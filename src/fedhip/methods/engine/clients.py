@@ -11,9 +11,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from fedhip.errors import InputError
 from fedhip.heads.task import check_clients
-from fedhip.methods.errors import MethodError
-from fedhip.simulation.client import Client, Rows
+from fedhip.simulation.client import Client, LabelledRows
 from fedhip.simulation.orders import client_number, sorted_rows
 
 #: Orders of rows that are kept on a device, in bytes: the methods of a table all use the same.
@@ -25,7 +25,7 @@ class CheckedClients(Sequence[Client]):
 
     def __init__(self, clients: Sequence[Client]) -> None:
         self._clients = tuple(clients)
-        self._placed: dict[tuple[int, torch.device, torch.dtype], Placed] = {}
+        self._placed: dict[tuple[int, torch.device, torch.dtype], DeviceRows] = {}
         self._digest: bytes | None = None
         #: Numbers of classes that the rows were checked for.
         self._checked: set[int] = set()
@@ -41,7 +41,7 @@ class CheckedClients(Sequence[Client]):
             names = [client.name for client in self]
             if len(set(names)) < len(names):
                 twice = next(name for name in names if names.count(name) > 1)
-                raise MethodError(f"two clients are called {twice!r}; give each a name of its own")
+                raise InputError(f"two clients are called {twice!r}; give each a name of its own")
             check_clients(self, num_classes)
             self._checked.add(num_classes)
 
@@ -74,15 +74,15 @@ class CheckedClients(Sequence[Client]):
             self._digest = sha.digest()
         return self._digest
 
-    def on(self, num_classes: int, device: torch.device, dtype: torch.dtype) -> Placed:
+    def to_device(self, num_classes: int, device: torch.device, dtype: torch.dtype) -> DeviceRows:
         """The rows on a device."""
         key = (num_classes, device, dtype)
         if key not in self._placed:
-            self._placed[key] = Placed(self._clients, num_classes, device, dtype)
+            self._placed[key] = DeviceRows(self._clients, num_classes, device, dtype)
         return self._placed[key]
 
 
-class Placed:
+class DeviceRows:
     """The rows of clients on a device.
 
     Those with training rows are numbered 0 to K − 1; `place[k]` is where client k stands among all.
@@ -131,7 +131,7 @@ class Placed:
                 self._orders[keys[epoch]] = found[epoch]
         return [found[epoch] for epoch in epochs]
 
-    def _stack(self, parts: Sequence[Rows]) -> tuple[Tensor, Tensor]:
+    def _stack(self, parts: Sequence[LabelledRows]) -> tuple[Tensor, Tensor]:
         widths = {part.shape[1] for part, labels in parts if len(labels)}
         features = torch.empty(sum(len(y) for _, y in parts), max(widths, default=0), dtype=self.dtype)
         at = 0

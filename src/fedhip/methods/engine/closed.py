@@ -46,7 +46,7 @@ class ClosedTask(Task):
             return None
         features, labels = self.tensors(client.test)
         found = scores(features)
-        self.look(client, found)
+        self.record_probe(client, found)
         if prior is not None:
             found = prior.apply(found, self.counts(client), self.all_counts)
             temperature = temperature if prior.is_none else 1.0
@@ -55,7 +55,7 @@ class ClosedTask(Task):
         self.tested[client.name] = Tested.of_scores(found, labels.cpu().numpy(), temperature, groups)
         return float((found.argmax(dim=1) == labels).double().mean())
 
-    def look(self, client: Client, scores: Tensor) -> None:
+    def record_probe(self, client: Client, scores: Tensor) -> None:
         """Keep a sketch of the first client's scores, if one is asked for."""
         if self.probe_size and client is self.clients[0]:
             self.probe[:] = sketch(scores, self.probe_size)
@@ -84,7 +84,7 @@ def of_head(kind: type[Head]) -> ClosedMethod:
         first = found.clients[0]
         if first.test:
             model = found.head.common if first.personal is None else first.personal.model
-            task.look(task.clients[0], model.scores(task.tensors(task.clients[0].test)[0]))
+            task.record_probe(task.clients[0], model.scores(task.tensors(task.clients[0].test)[0]))
         return row_of(found)
 
     return run

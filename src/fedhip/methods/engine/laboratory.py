@@ -27,7 +27,7 @@ from fedhip.core.affine import masked
 from fedhip.core.choice.prior import Prior
 from fedhip.core.tested import Tested
 from fedhip.methods.engine import network
-from fedhip.methods.engine.clients import CheckedClients, Placed
+from fedhip.methods.engine.clients import CheckedClients, DeviceRows
 from fedhip.methods.engine.network import Batch, Params
 from fedhip.methods.engine.protocol import Protocol
 from fedhip.methods.engine.recording import Recorded, buffer_like, fill
@@ -99,7 +99,7 @@ class Laboratory:
         self.device = torch.device(device)
         self.together = self.device.type != "cpu" if together is None else together
         self.ahead = 1 if self.device.type == "cpu" else AHEAD
-        self.placed = here = CheckedClients.of(clients).on(num_classes, self.device, dtype)
+        self.placed = here = CheckedClients.of(clients).to_device(num_classes, self.device, dtype)
         self.place, self.rows, self.starts, self.tests = here.place, here.rows, here.starts, here.tests
         self.number = {at: k for k, at in enumerate(self.place)}
         self.features, self.labels, self.class_counts = here.features, here.labels, here.class_counts
@@ -303,7 +303,7 @@ class _Epoch:
     """A pass of k clients over their rows, on buffers of its own."""
 
     def __init__(
-        self, placed: Placed, step: LocalStep, params: Params, fixed: Params, table: Table, rate: float, batch: int
+        self, placed: DeviceRows, step: LocalStep, params: Params, fixed: Params, table: Table, rate: float, batch: int
     ) -> None:
         self.params = tuple(tensor.clone(memory_format=torch.contiguous_format) for tensor in params)
         self.fixed = tuple(map(buffer_like, fixed))
@@ -323,7 +323,7 @@ class _Epoch:
             self.run()
         return tuple(map(torch.clone, self.params))
 
-    def _work(self, placed: Placed, step: LocalStep, slot: Tensor, rate: float, batch: int) -> None:
+    def _work(self, placed: DeviceRows, step: LocalStep, slot: Tensor, rate: float, batch: int) -> None:
         counts, clients = self.counts[:, None], len(self.at)
         real = slot < counts
         there = (counts - slot // batch * batch).clamp_(1, batch).to(placed.dtype)

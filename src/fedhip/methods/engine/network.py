@@ -54,7 +54,7 @@ def affine(x: Tensor, W: Tensor, b: Tensor) -> Tensor:
     return torch.baddbmm(b.unsqueeze(1), x, W)
 
 
-def taken_in(params: Params, x: Tensor, shift: Tensor | None = None) -> list[Tensor]:
+def layer_inputs(params: Params, x: Tensor, shift: Tensor | None = None) -> list[Tensor]:
     """What each layer takes in; `shift` (k, h) is added to what the last one does."""
     inputs = [x] if len(params) == 2 else [x, affine(x, *params[:2]).relu_()]
     if shift is not None:
@@ -64,12 +64,12 @@ def taken_in(params: Params, x: Tensor, shift: Tensor | None = None) -> list[Ten
 
 def scores(params: Params, x: Tensor) -> Tensor:
     """(k, B, d)."""
-    return affine(taken_in(params, x)[-1], *params[-2:])
+    return affine(layer_inputs(params, x)[-1], *params[-2:])
 
 
 def shifted_scores(params: Params, x: Tensor) -> Tensor:
     """(k, B, d) of parameters whose last, (k, h), is added to what the last layer takes in."""
-    return affine(taken_in(params[:-1], x, params[-1])[-1], *params[-3:-1])
+    return affine(layer_inputs(params[:-1], x, params[-1])[-1], *params[-3:-1])
 
 
 def softmax_errors(logits: Tensor, batch: Batch) -> Tensor:
@@ -85,7 +85,7 @@ def hidden_errors(params: Params, hidden: Tensor, delta: Tensor) -> Tensor:
 
 def gradient(params: Params, batch: Batch) -> Factors:
     """(h, δ) of each layer, times the rate."""
-    inputs = taken_in(params, batch.x)
+    inputs = layer_inputs(params, batch.x)
     delta = softmax_errors(affine(inputs[-1], *params[-2:]), batch)
     if len(inputs) == 1:
         return [(inputs[0], delta)]

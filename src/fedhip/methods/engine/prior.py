@@ -25,14 +25,14 @@ from fedhip.simulation.priors import choose_scored_priors, left_out_classes, pri
 
 
 @dataclass(frozen=True)
-class Both:
+class StatePair:
     """The states of a method and of its shadow."""
 
     own: Params
     shadow: Params
 
 
-class WithPrior(Method[Both]):
+class WithPrior(Method[StatePair]):
     """A method whose models are tested with their clients' priors, as its shadow's held-out rows say."""
 
     def __init__(self, method: Method[Any], shadow: Method[Any]) -> None:
@@ -60,21 +60,21 @@ class WithPrior(Method[Both]):
         """The method's."""
         return self.method.note
 
-    def start(self) -> Both:
+    def start(self) -> StatePair:
         """Both before the first round."""
         own, shadow = self._fresh
-        return Both(flat(own), flat(shadow))
+        return StatePair(flat(own), flat(shadow))
 
-    def round(self, state: Both, number: int, present: Sequence[int]) -> tuple[Both, Traffic]:
+    def round(self, state: StatePair, number: int, present: Sequence[int]) -> tuple[StatePair, Traffic]:
         """The same clients in both; the shadow's models travel too."""
         own, shadow = (like(fresh, part) for fresh, part in zip(self._fresh, (state.own, state.shadow), strict=True))
         own, traffic = self.method.round(own, number, present)
         shadow, more = self.shadow.round(shadow, number, present)
         once = prior_bytes(self.lab.num_classes) * len(present) if number == 0 else 0
         traffic = Traffic(traffic.up + more.up + once, traffic.down + more.down + once)
-        return Both(flat(own), flat(shadow)), traffic
+        return StatePair(flat(own), flat(shadow)), traffic
 
-    def models(self, state: Both, number: int) -> Models:
+    def models(self, state: StatePair, number: int) -> Models:
         """The method's, with priors."""
         models = self.method.models(like(self._fresh[0], state.own), number)
         scorers = self.shadow.models(like(self._fresh[1], state.shadow), number)

@@ -9,8 +9,8 @@ from typing import Any, Literal
 
 from fedhip.core.choice.prior import Prior
 from fedhip.core.tested import Tested
+from fedhip.errors import InputError
 from fedhip.heads.options import Option
-from fedhip.methods.errors import MethodError
 from fedhip.simulation.priors import PriorOption
 
 #: What methods that train by gradients put on the features.
@@ -38,8 +38,7 @@ class Protocol:
     only_local_classes: bool = False
     prior: PriorOption = "none"
 
-    @property
-    def told(self) -> dict[str, Any]:
+    def to_dict(self) -> dict[str, Any]:
         """Everything that decides numbers, as plain values; options newer than kept results only where they are set."""
         values = asdict(self)
         if self.prior == "none":
@@ -58,15 +57,15 @@ class Protocol:
         ):
             value = getattr(self, word)
             if not isinstance(value, int) or value < least:
-                raise MethodError(f"{word} is {value!r}; give a whole number of at least {least}")
+                raise InputError(f"{word} is {value!r}; give a whole number of at least {least}")
         if not (math.isfinite(self.learning_rate) and self.learning_rate > 0):
-            raise MethodError(f"learning_rate is {self.learning_rate!r}; give a number above 0")
+            raise InputError(f"learning_rate is {self.learning_rate!r}; give a number above 0")
         if not 0 < self.participation <= 1:
-            raise MethodError(f"participation is {self.participation!r}; give a share above 0 and up to 1")
+            raise InputError(f"participation is {self.participation!r}; give a share above 0 and up to 1")
         if self.prior not in ("none", "client"):
-            raise MethodError(f"prior is {self.prior!r}; give 'client' or 'none'")
+            raise InputError(f"prior is {self.prior!r}; give 'client' or 'none'")
         if self.head not in ("linear", "mlp"):
-            raise MethodError(f"head is {self.head!r}; give 'linear' or 'mlp'")
+            raise InputError(f"head is {self.head!r}; give 'linear' or 'mlp'")
 
 
 @dataclass(frozen=True)

@@ -18,14 +18,15 @@ from torch import Tensor
 
 from fedhip.core.choice.prior import Prior
 from fedhip.core.tested import Tested
+from fedhip.errors import FileError
 from fedhip.methods.engine.clients import CheckedClients
 from fedhip.methods.engine.laboratory import Laboratory, Models, sketch
 from fedhip.methods.engine.method import Method
 from fedhip.methods.engine.protocol import Evaluation, MethodRun, Protocol
-from fedhip.methods.errors import MethodCheckpointError
-from fedhip.simulation.client import Client, Report
+from fedhip.simulation.client import Client
 from fedhip.simulation.orders import participants
 from fedhip.utils.files import whole_file
+from fedhip.utils.progress import ReportProgress
 
 #: Seconds between checkpoints.
 CHECKPOINT_EVERY = 60.0
@@ -47,7 +48,7 @@ def train_method(
     name: str,
     method: Method[Any],
     lab: Laboratory,
-    report: Report,
+    report: ReportProgress,
     checkpoint: Checkpoint | None = None,
     probe_size: int = 0,
 ) -> MethodRun:
@@ -201,7 +202,7 @@ class Checkpoint:
         options: Mapping[str, float],
     ) -> Checkpoint:
         """With the fingerprint of all that decides the numbers."""
-        told = json.dumps([name, num_classes, protocol.told, dict(sorted(options.items()))])
+        told = json.dumps([name, num_classes, protocol.to_dict(), dict(sorted(options.items()))])
         sha = hashlib.sha256(told.encode() + CheckedClients.of(clients).digest)
         return cls(Path(path), sha.hexdigest())
 
@@ -227,11 +228,11 @@ class Checkpoint:
                 metadata = file.metadata() or {}
                 stored = {key: file.get_tensor(key) for key in file.keys()}  # noqa: SIM118
         except (SafetensorError, OSError) as error:
-            raise MethodCheckpointError(f"{self.path} is not a readable checkpoint ({error}); remove it") from None
+            raise FileError(f"{self.path} is not a readable checkpoint ({error}); remove it") from None
         if metadata.get("format") != _FORMAT:
-            raise MethodCheckpointError(f"{self.path} is no checkpoint of a method; choose another path")
+            raise FileError(f"{self.path} is no checkpoint of a method; choose another path")
         if metadata.get("fingerprint") != self.fingerprint:
-            raise MethodCheckpointError(
+            raise FileError(
                 f"{self.path} was written for other clients, another protocol or another method; "
                 "remove it, or choose another path"
             )

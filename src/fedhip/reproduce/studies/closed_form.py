@@ -13,7 +13,7 @@ from fedhip.core import DEFAULT_ALPHAS
 from fedhip.core.affine import AffineModel
 from fedhip.core.choice.selection import CHOSEN_BY
 from fedhip.reproduce.bench import Bench
-from fedhip.reproduce.cells import Cell, Inside, Json
+from fedhip.reproduce.cells import Cell, Json
 from fedhip.reproduce.divisions import divide
 from fedhip.reproduce.settings import Source
 from fedhip.simulation.client import Client
@@ -23,6 +23,7 @@ from fedhip.simulation.metrics import summarize
 from fedhip.simulation.options import PAPER
 from fedhip.simulation.testing import predict
 from fedhip.utils.parallel import in_order
+from fedhip.utils.progress import ReportProgress
 
 #: None stands for leave-one-out (α) and for generalized cross-validation (β).
 Pair = tuple[float | None, float | None]
@@ -40,7 +41,7 @@ def curve_cell(
     """FedHiP with each pair (α, β) on one division, raw features."""
     only = bench.settings.only_local_classes
 
-    def compute(checkpoint: Path, tell: Inside) -> Json:
+    def compute(checkpoint: Path, tell: ReportProgress) -> Json:
         clients = divide(source, num_clients, concentration, seed)
         return curve(clients, source.features.num_classes, pairs, only, bench.device, tell)
 
@@ -62,7 +63,7 @@ def curve(
     pairs: Sequence[Pair],
     only_local_classes: bool,
     device: str,
-    tell: Inside,
+    tell: ReportProgress,
 ) -> Json:
     """Test accuracies of FedHiP with each pair: mean over clients, over rows; and the α and β that were chosen."""
     training = [client for client in clients if len(client.train[1])]

@@ -15,7 +15,7 @@ import numpy as np
 
 from fedhip.reproduce import paper
 from fedhip.reproduce.bench import Bench
-from fedhip.reproduce.cells import Json, Step
+from fedhip.reproduce.cells import Json, PlannedCell
 from fedhip.reproduce.settings import Regime, Source, known_methods
 from fedhip.reproduce.studies import tuning
 from fedhip.reproduce.studies.notes import (
@@ -44,7 +44,7 @@ class Point:
 
 
 @dataclass(frozen=True)
-class Course:
+class TrainingCurve:
     """A method's way through its rounds, mean over seeds; `last` is its end, `arrived` where it is nearly there."""
 
     method: str
@@ -72,9 +72,9 @@ def column_of(bench: Bench, source: Source) -> Column:
     return Column(source, bench.settings.clients[0], bench.settings.concentrations[0])
 
 
-def steps(bench: Bench) -> list[Step]:
+def steps(bench: Bench) -> list[PlannedCell]:
     """The cells."""
-    found: list[Step] = []
+    found: list[PlannedCell] = []
     s = bench.settings
 
     for regime in s.regimes:
@@ -85,7 +85,7 @@ def steps(bench: Bench) -> list[Step]:
     return found
 
 
-def course_of(method: str, title: str, gradient: bool, results: Sequence[Json]) -> Course:
+def training_curve(method: str, title: str, gradient: bool, results: Sequence[Json]) -> TrainingCurve:
     """The means over seeds after each number of rounds that all seeds were tested after."""
     histories = []
     for result in results:
@@ -108,10 +108,10 @@ def course_of(method: str, title: str, gradient: bool, results: Sequence[Json]) 
     diverged = any(result["diverged"] is not None for result in results)
     if not points:  # the seeds diverged at different rounds
         points = [Point(0, None, 0.0, 0.0)]
-    return Course(method, title, gradient, tuple(points), diverged)
+    return TrainingCurve(method, title, gradient, tuple(points), diverged)
 
 
-def courses(bench: Bench, source: Source, regime: Regime) -> list[Course]:
+def training_curves(bench: Bench, source: Source, regime: Regime) -> list[TrainingCurve]:
     """Every method's."""
     known = known_methods()
     found = []
@@ -119,7 +119,7 @@ def courses(bench: Bench, source: Source, regime: Regime) -> list[Course]:
         results = [
             bench.result(cell(bench, column_of(bench, source), method, regime, seed)) for seed in bench.settings.seeds
         ]
-        found.append(course_of(method, known[method].title, known[method].gradient, results))
+        found.append(training_curve(method, known[method].title, known[method].gradient, results))
     return found
 
 
@@ -140,7 +140,7 @@ def name_of(bench: Bench, source: Source, regime: Regime) -> str:
 
 def _table(bench: Bench, source: Source, regime: Regime) -> Table:
     known, column = known_methods(), column_of(bench, source)
-    ways = courses(bench, source, regime)
+    ways = training_curves(bench, source, regime)
     own = next((way for way in ways if way.method == "fedhip" and not way.diverged), None)
     heads = [
         ("", "accuracy"), ("", "rounds"), ("whole run", "seconds"), ("whole run", "MB"),
@@ -218,7 +218,7 @@ def _record(
     bench: Bench,
     source: Source,
     regime: Regime,
-    way: Course,
+    way: TrainingCurve,
     of_all: tuple[float | None, float | None],
     of_that: tuple[float | None, float | None],
     results: Sequence[Json],

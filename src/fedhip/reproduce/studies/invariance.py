@@ -22,7 +22,7 @@ from fedhip.core.affine import AffineModel
 from fedhip.core.choice.prior import Prior
 from fedhip.core.choice.selection import CHOSEN_BY
 from fedhip.reproduce.bench import Bench, Setting, cell_of
-from fedhip.reproduce.cells import Cell, Inside, Json, Step
+from fedhip.reproduce.cells import Cell, Json, PlannedCell
 from fedhip.reproduce.divisions import divide_around, standardize
 from fedhip.reproduce.settings import Regime, Source, known_methods
 from fedhip.reproduce.studies import tuning
@@ -43,6 +43,7 @@ from fedhip.simulation.federation import Federation
 from fedhip.simulation.options import PAPER
 from fedhip.simulation.priors import choose_client_priors
 from fedhip.simulation.testing import evaluate
+from fedhip.utils.progress import ReportProgress
 
 #: Methods whose models are solved here, so that their weights can be compared; of the others scores are.
 SOLVED = ("fedhip", "global", "local")
@@ -55,18 +56,18 @@ def base(bench: Bench, seed: int) -> tuple[int, float, int]:
     return bench.settings.clients[0], bench.settings.concentrations[0], seed
 
 
-def steps(bench: Bench) -> list[Step]:
+def steps(bench: Bench) -> list[PlannedCell]:
     """The cells: for every protocol, data set and seed the solved methods together, the others λ by λ."""
     s = bench.settings
-    found: list[Step] = []
+    found: list[PlannedCell] = []
 
-    def solved(source: Source, regime: Regime, seed: int) -> Step:
+    def solved(source: Source, regime: Regime, seed: int) -> PlannedCell:
         identity = ("solved", source.name, regime, seed)
-        return Step("solved", identity, lambda: solved_cell(bench, source, regime, seed))
+        return PlannedCell("solved", identity, lambda: solved_cell(bench, source, regime, seed))
 
-    def trained(source: Source, regime: Regime, seed: int, moved: float, method: str) -> Step:
+    def trained(source: Source, regime: Regime, seed: int, moved: float, method: str) -> PlannedCell:
         identity = ("around", source.name, regime, seed, moved, method)
-        return Step(method, identity, lambda: trained_cell(bench, source, regime, seed, moved, method))
+        return PlannedCell(method, identity, lambda: trained_cell(bench, source, regime, seed, moved, method))
 
     for regime, source in product(s.regimes, bench.sources):
         for method in s.methods:
@@ -112,7 +113,7 @@ def solved_cell(bench: Bench, source: Source, regime: Regime, seed: int) -> Cell
         if method in bench.settings.methods
     }
 
-    def compute(checkpoint: Path, tell: Inside) -> Json:
+    def compute(checkpoint: Path, tell: ReportProgress) -> Json:
         models: dict[str, list[Any]] = {method: [] for method in SOLVED}
         found: list[Json] = []
         for done, moved in enumerate(grid, start=1):
@@ -178,7 +179,8 @@ def solve(
         every = choose_client_priors(
             federation(method), training, (method,), "loo", only_local_classes, lambda phase, done, total: None
         )
-        chosen, priors[method] = every[fixed.name][method]
+        chosen, choice = every[fixed.name][method]
+        priors[method] = choice.prior
         alpha = chosen if method == "fedhip" else alpha
     models = {
         "fedhip": own.on_raw(path.weights(alpha)),

@@ -10,7 +10,7 @@ from fedhip.reproduce.settings import QUICK_CLASSES, QUICK_ROWS, Regime, Source
 from fedhip.reproduce.studies import tuning
 
 
-def beside(bench: Bench, source: Source, regime: Regime = "paper") -> bool:
+def is_papers_setting(bench: Bench, source: Source, regime: Regime = "paper") -> bool:
     """Whether the setting is the paper's, so that its figures can stand beside ours."""
     s = bench.settings
     return (
@@ -39,7 +39,7 @@ def backbone_notes(bench: Bench, study: str, regime: Regime = "paper") -> list[s
     notes = []
     for source in bench.sources:
         made_by = source.backbone or "given features, of a backbone that is not recorded"
-        if beside(bench, source, regime):
+        if is_papers_setting(bench, source, regime):
             notes.append(
                 f"{source.title}: in parentheses the paper's figures, from {paper.WHERE[study]}; one run each, "
                 f"features of {paper.BACKBONE}."

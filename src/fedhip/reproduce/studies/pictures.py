@@ -10,10 +10,10 @@ import numpy as np
 
 from fedhip.reproduce import figures, paper
 from fedhip.reproduce.bench import Bench
-from fedhip.reproduce.figures import Curve, Dots, Picture, Way
+from fedhip.reproduce.figures import Curve, Dots, EfficiencyCurve, Picture
 from fedhip.reproduce.settings import Regime, Source, known_methods
 from fedhip.reproduce.studies import efficiency, invariance, sensitivity, table1
-from fedhip.reproduce.studies.notes import beside, protocol_name
+from fedhip.reproduce.studies.notes import is_papers_setting, protocol_name
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -66,7 +66,7 @@ def of_sensitivity(bench: Bench, study: str) -> list[Picture]:
                 entries = [sensitivity.entry_of(by_seed) for by_seed in found]
                 published = [
                     paper.sensitivity(study, source.name, s.clients[0], concentration, value)
-                    if beside(bench, source)
+                    if is_papers_setting(bench, source)
                     else None
                     for value in paper.GRID
                 ]
@@ -100,10 +100,10 @@ def of_efficiency(bench: Bench) -> list[Picture]:
 def _ways(bench: Bench, source: Source, regime: Regime) -> Callable[[], Figure]:
     def draw() -> Figure:
         ways = []
-        for course in efficiency.courses(bench, source, regime):
+        for course in efficiency.training_curves(bench, source, regime):
             points = [point for point in course.points if point.accuracy is not None]
             ways.append(
-                Way(
+                EfficiencyCurve(
                     course.method,
                     course.title,
                     [point.round for point in points],

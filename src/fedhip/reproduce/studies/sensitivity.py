@@ -10,10 +10,10 @@ import numpy as np
 
 from fedhip.reproduce import paper
 from fedhip.reproduce.bench import Bench
-from fedhip.reproduce.cells import Cell, Step
+from fedhip.reproduce.cells import Cell, PlannedCell
 from fedhip.reproduce.settings import Source
 from fedhip.reproduce.studies.closed_form import Pair, curve_cell
-from fedhip.reproduce.studies.notes import accuracy_notes, backbone_notes, beside, list_notes, quick_notes
+from fedhip.reproduce.studies.notes import accuracy_notes, backbone_notes, is_papers_setting, list_notes, quick_notes
 from fedhip.reproduce.tables import NOTHING, Entry, Row, Table, rank
 
 PAIRS: dict[str, tuple[Pair, ...]] = {
@@ -25,12 +25,12 @@ PAIRS: dict[str, tuple[Pair, ...]] = {
 LETTERS = {"alpha": "α", "beta": "β"}
 
 
-def steps(bench: Bench, study: str) -> list[Step]:
+def steps(bench: Bench, study: str) -> list[PlannedCell]:
     """The cells: one for each data set, λ and seed."""
 
-    def step(source: Source, concentration: float, seed: int) -> Step:
+    def step(source: Source, concentration: float, seed: int) -> PlannedCell:
         identity = (study, source.name, concentration, seed)
-        return Step("grid", identity, lambda: cell(bench, study, source, concentration, seed))
+        return PlannedCell("grid", identity, lambda: cell(bench, study, source, concentration, seed))
 
     s = bench.settings
     return [step(*parts) for parts in product(bench.sources, s.concentrations, s.seeds)]
@@ -65,7 +65,7 @@ def tables(bench: Bench, study: str) -> list[Table]:
         for (alpha, beta), by_seed in zip(PAIRS[study], found, strict=True):
             value = alpha if study == "alpha" else beta
             published = None
-            if value is not None and beside(bench, source):
+            if value is not None and is_papers_setting(bench, source):
                 published = paper.sensitivity(study, source.name, s.clients[0], concentration, value)
             entries.append(entry_of(by_seed, published))
             records.append(_record(bench, source, concentration, (alpha, beta), by_seed, entries[-1]))

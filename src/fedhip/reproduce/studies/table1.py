@@ -10,14 +10,14 @@ import numpy as np
 
 from fedhip.reproduce import paper
 from fedhip.reproduce.bench import Bench, Setting, method_cell
-from fedhip.reproduce.cells import Cell, Json, Step
+from fedhip.reproduce.cells import Cell, Json, PlannedCell
 from fedhip.reproduce.settings import Regime, Source, known_methods
 from fedhip.reproduce.studies import tuning
 from fedhip.reproduce.studies.closed_form import Pair, curve_cell
 from fedhip.reproduce.studies.notes import (
     accuracy_notes,
     backbone_notes,
-    beside,
+    is_papers_setting,
     list_notes,
     prior_notes,
     protocol_name,
@@ -44,9 +44,9 @@ class Column:
         return self.source.title, f"{self.clients} clients", f"λ = {self.concentration:g}"
 
 
-def steps(bench: Bench) -> list[Step]:
+def steps(bench: Bench) -> list[PlannedCell]:
     """The cells: the search first where there is one, then seed by seed."""
-    found: list[Step] = []
+    found: list[PlannedCell] = []
     for regime in bench.settings.regimes:
         if regime == "tuned":
             s = bench.settings
@@ -81,17 +81,17 @@ def choice_of(bench: Bench, column: Column, method: str) -> tuning.Choice:
     return tuning.choose(bench, column.source, column.concentration, method)
 
 
-def step(bench: Bench, column: Column, method: str, regime: Regime, seed: int) -> Step:
+def step(bench: Bench, column: Column, method: str, regime: Regime, seed: int) -> PlannedCell:
     """The cell to come."""
     identity = (*column.path, method, regime, seed)
-    return Step(method, identity, lambda: cell(bench, column, method, regime, seed))
+    return PlannedCell(method, identity, lambda: cell(bench, column, method, regime, seed))
 
 
-def _hindsight_step(bench: Bench, column: Column, seed: int) -> Step:
+def _hindsight_step(bench: Bench, column: Column, seed: int) -> PlannedCell:
     def make() -> Cell:
         return curve_cell(bench, column.source, "hindsight", HINDSIGHT, column.clients, column.concentration, seed)
 
-    return Step("grid", ("hindsight", *column.path, seed), make)
+    return PlannedCell("grid", ("hindsight", *column.path, seed), make)
 
 
 def tables(bench: Bench) -> list[Table]:
@@ -170,7 +170,7 @@ def sentence(title: str, note: str) -> str:
 
 def published(bench: Bench, column: Column, method: str, regime: Regime) -> float | None:
     """The paper's figure, where the setting is the paper's."""
-    if not beside(bench, column.source, regime):
+    if not is_papers_setting(bench, column.source, regime):
         return None
     return paper.table1(column.source.name, method, column.clients, column.concentration)
 

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from fedhip.reproduce.bench import Bench, Setting, cell_of
-from fedhip.reproduce.cells import Cell, Step
+from fedhip.reproduce.cells import Cell, PlannedCell
 from fedhip.reproduce.divisions import divide, validation_order
 from fedhip.reproduce.settings import Source, known_methods
 from fedhip.simulation.client import Client
@@ -63,17 +63,17 @@ def describe(bench: Bench) -> str:
     )
 
 
-def steps(bench: Bench, source: Source, concentration: float, method: str) -> list[Step]:
+def steps(bench: Bench, source: Source, concentration: float, method: str) -> list[PlannedCell]:
     """The cells of the search; those of the second stage are made when the first is done."""
     first, second = _numbers(bench, method)
 
-    def step(stage: int, place: int) -> Step:
+    def step(stage: int, place: int) -> PlannedCell:
         def make() -> Cell:
             first_stage = _first_stage(source, method, first)
             settings = _second_stage(bench, source, concentration, method) if stage else first_stage
             return tuning_cell(bench, source, concentration, method, settings[place])
 
-        return Step(f"tuning {method}", ("tuning", source.name, concentration, method, stage, place), make)
+        return PlannedCell(f"tuning {method}", ("tuning", source.name, concentration, method, stage, place), make)
 
     return [*(step(0, place) for place in range(first)), *(step(1, place) for place in range(second))]
 

@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedhip.heads import Head
-from fedhip.heads.recommendation import in_words
+from fedhip.heads.recommendation import describe
 from fedhip.runs.folder import head_of
 from fedhip.runs.report.record import RunRecord
 from fedhip.runs.results import title_of
@@ -60,7 +60,7 @@ class ClientRow:
 
 
 @dataclass(frozen=True)
-class Third:
+class ClientThird:
     """The clients between two values of x, and their mean gain."""
 
     low: float
@@ -108,7 +108,7 @@ class Findings:
         return head_of(self.results)
 
     @property
-    def own(self) -> str:
+    def main_method(self) -> str:
         """The method of the run's models."""
         return self.head.method
 
@@ -116,13 +116,30 @@ class Findings:
     def recommendation(self) -> str | None:
         """Which head training rows speak for."""
         told = self.results.get("recommendation")
-        return None if told is None else in_words(told)
+        return None if told is None else describe(told)
+
+    @cached_property
+    def table(self) -> list[dict[str, Any]]:
+        """What was done with each column, of a run that was made from a table."""
+        found = self.record.details.get("table")
+        entries = found if isinstance(found, list) else []
+        return [
+            {
+                "name": str(entry.get("name")),
+                "kind": str(entry.get("kind")),
+                "features": int(number(entry.get("features")) or 0),
+                "missing": int(number(entry.get("missing")) or 0),
+                "done": str(entry.get("done") or ""),
+            }
+            for entry in entries
+            if isinstance(entry, dict)
+        ]
 
     @cached_property
     def methods(self) -> tuple[Method, ...]:
         """The personalized model first, then global and local, then the others as they come."""
         held = self.results.get("methods", {})
-        first = (self.own, "global", "local", "majority")
+        first = (self.main_method, "global", "local", "majority")
         keys = [*(key for key in first if key in held), *(key for key in held if key not in first)]
         return tuple(_method(key, held[key], self.others) for key in keys)
 
@@ -135,7 +152,7 @@ class Findings:
     def baseline(self) -> Method | None:
         """What a gain is a gain over: the global model; where it did not run, the clients alone."""
         found = {method.key: method for method in self.methods}
-        return (found.get("global") or found.get("local")) if self.own in found else None
+        return (found.get("global") or found.get("local")) if self.main_method in found else None
 
     @cached_property
     def tested(self) -> bool:
@@ -199,8 +216,8 @@ class Findings:
             classes=int((counts > 0).sum()) if known else None,
             skew=skew if known else None,
             accuracy=accuracy,
-            gain=difference(accuracy.get(self.own), accuracy.get(self.baseline.key)) if self.baseline else None,
-            alpha=number(rows.get(self.own, {}).get("alpha")),
+            gain=difference(accuracy.get(self.main_method), accuracy.get(self.baseline.key)) if self.baseline else None,
+            alpha=number(rows.get(self.main_method, {}).get("alpha")),
         )
 
     @cached_property
@@ -233,9 +250,7 @@ class Findings:
 
     @cached_property
     def loo_chosen(self) -> float | None:
-        """The same with every client's own α; not with priors, which were chosen on the rows that would be counted."""
-        if (self.results.get("config") or {}).get("prior") == "client":
-            return None
+        """The same with every client's own α and prior, both chosen without the rows that are counted."""
         return number((self.results.get("leave_one_out") or {}).get("chosen"))
 
     @cached_property
@@ -311,7 +326,7 @@ def read_runs(records: Sequence[RunRecord]) -> tuple[Findings, ...]:
     return tuple(Findings(record, others) for record in records)
 
 
-def _look(key: str, others: Sequence[str]) -> tuple[str, str]:
+def _marker_of(key: str, others: Sequence[str]) -> tuple[str, str]:
     """Colour and marker of a method."""
     if key in _MARKERS:
         return "muted" if key == "majority" else key, _MARKERS[key]
@@ -320,7 +335,7 @@ def _look(key: str, others: Sequence[str]) -> tuple[str, str]:
 
 
 def _method(key: str, held: dict[str, Any], others: Sequence[str]) -> Method:
-    colour, marker = _look(key, others)
+    colour, marker = _marker_of(key, others)
     means = {name: number(value) for name, value in (held.get("accuracy") or {}).items()}
     return Method(
         key=key,
@@ -358,7 +373,7 @@ def difference(a: float | None, b: float | None) -> float | None:
     return None if a is None or b is None else a - b
 
 
-def thirds(x: Sequence[float], gains: Sequence[float]) -> list[Third]:
+def thirds(x: Sequence[float], gains: Sequence[float]) -> list[ClientThird]:
     """Clients in order of x, in three parts of equal number; nothing where there are too few or x does not vary."""
     if len(x) < 6 or min(x) == max(x):
         return []
@@ -366,7 +381,8 @@ def thirds(x: Sequence[float], gains: Sequence[float]) -> list[Third]:
     values, gained = np.array(x)[order], np.array(gains)[order]
     parts = np.array_split(np.arange(len(x)), 3)
     return [
-        Third(float(values[part[0]]), float(values[part[-1]]), len(part), float(gained[part].mean())) for part in parts
+        ClientThird(float(values[part[0]]), float(values[part[-1]]), len(part), float(gained[part].mean()))
+        for part in parts
     ]
 
 

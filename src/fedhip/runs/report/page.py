@@ -9,7 +9,7 @@ from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from fedhip.data.errors import MissingExtraError
+from fedhip.errors import MissingExtraError
 from fedhip.runs.measures import TITLES
 from fedhip.runs.report import curves, figures
 from fedhip.runs.report.comparison import Comparison, compare

@@ -1,0 +1,61 @@
+"""`fedhip describe`: draft what the columns of a table hold."""
+
+from __future__ import annotations
+
+import argparse
+import warnings
+from pathlib import Path
+
+from fedhip.cli.common.console import print_table
+from fedhip.cli.common.options import listed_names
+
+
+def register(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+    """Add the command."""
+    parser = subparsers.add_parser(
+        "describe",
+        help="draft what the columns of a table hold: columns.toml",
+        description="Look at a table and write down what each column seems to hold: number, boolean, date or category, "
+        "with the values of categories and where numbers are expected. Correct the file by hand; fedhip run --columns "
+        "and fedhip federation init --columns take it.",
+    )
+    parser.add_argument("table", type=Path, metavar="FILE", help="a .csv, .tsv or .parquet file")
+    parser.add_argument("--label", metavar="COLUMN", help="what is to be predicted")
+    parser.add_argument("--client", metavar="COLUMN", help="whose row it is")
+    parser.add_argument("--group", metavar="COLUMN", help="rows that belong together, such as those of one patient")
+    parser.add_argument("--weight", metavar="COLUMN", help="how much a row counts")
+    parser.add_argument("--drop", type=listed_names, metavar="COLUMN,…", default=[], help="columns to leave out")
+    parser.add_argument("--out", type=Path, metavar="FILE.toml", help="write the description here (default: print it)")
+    parser.add_argument("--force", action="store_true", help="write over a file that is there")
+    parser.set_defaults(handler=run)
+
+
+def run(args: argparse.Namespace) -> int:
+    """Read the table, draft, write or print."""
+    from fedhip.data.tables import draft, read_table
+    from fedhip.data.tables.report import done_with, shown_range
+    from fedhip.errors import ColumnWarning, InputError
+    from fedhip.utils.files import require_folder, write_text
+
+    if args.out is not None:
+        if args.out.suffix != ".toml":
+            raise InputError(f"{args.out}: a description ends in .toml, not '{args.out.suffix}'")
+        if args.out.exists() and not args.force:
+            raise InputError(f"{args.out} is there already; write over it with --force, or choose another name")
+        require_folder(args.out.parent)
+    table = read_table(args.table)
+    found = draft(table, label=args.label, client=args.client, group=args.group, weight=args.weight, drop=args.drop)
+    for question in found.questions:
+        warnings.warn(question, ColumnWarning, stacklevel=1)
+    description = found.description
+    if args.out is None:
+        print(description.to_toml(), end="")
+        return 0
+    write_text(args.out, description.to_toml())
+    rows = [(name, description.role_of(name).removeprefix("the "), "", "") for name in description.roles] + [
+        (column.name, column.kind, shown_range(column), done_with(column, 0, len(table)))
+        for column in description.columns
+    ]
+    print_table(("column", "kind", "expected", "becomes"), rows, f"{args.table}: {len(table):,} rows")
+    print(f"wrote {args.out}: correct it where it is wrong, and give units")
+    return 0

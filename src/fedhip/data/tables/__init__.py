@@ -1,0 +1,25 @@
+"""Tables: files and frames with a label, an owner for each row, and columns of any kind."""
+
+from fedhip.data.tables.description import Column, Description
+from fedhip.data.tables.drafting import Draft, draft
+from fedhip.data.tables.encoder import FillSums, encode, fill
+from fedhip.data.tables.reader import Table, is_table, read_table
+from fedhip.data.tables.rows import TableRows, clients_of_table, load_table, read_labelled, read_rows
+
+__all__ = [
+    "Column",
+    "Description",
+    "Draft",
+    "FillSums",
+    "Table",
+    "TableRows",
+    "clients_of_table",
+    "draft",
+    "encode",
+    "fill",
+    "is_table",
+    "load_table",
+    "read_labelled",
+    "read_rows",
+    "read_table",
+]

@@ -1,0 +1,1 @@
+"""Tables, against pandas and scikit-learn."""
