@@ -92,7 +92,7 @@ def test_rows_of_a_patient_are_not_independent() -> None:
     """Ten rows of each of twelve patients, whose answers hang together: by rows 95 % would be far fewer."""
     rng = np.random.default_rng(2)
     groups = np.repeat(np.arange(12), 10)
-    with_groups, without = list[bool](), list[bool]()
+    with_groups, without = list[Estimate | None](), list[Estimate | None]()
     for _ in range(REPEATS):
         right = rng.uniform(size=120) < np.repeat(rng.beta(4, 1, 12), 10)
         labels, predicted = np.zeros(120, np.int64), 1 - right.astype(np.int64)

@@ -43,7 +43,8 @@ from fedhip.runs.config import read_config
 from fedhip.runs.folder import head_of
 from fedhip.runs.results import metrics_in_words, title_of
 from fedhip.runs.run import Described, RoundSettings, columns_given, methods_named, run_round
-from fedhip.simulation.driver import MAJORITY, RIDGES
+from fedhip.simulation.alone import MAJORITY
+from fedhip.simulation.driver import RIDGES
 from fedhip.simulation.options import RidgeOptions
 from fedhip.utils.text import json_text, readable
 
@@ -258,8 +259,8 @@ def print_results(results: dict[str, Any]) -> None:
     for name, method in results["methods"].items():
         accuracy = method["accuracy"]
         up, down = (_megabytes(method[f"{way}_bytes_per_client"]) for way in ("upload", "download"))
-        means = (percent(accuracy["mean"]), interval_of(accuracy))
-        means += tuple(percent(accuracy[key]) for key in ("weighted", "worst_decile"))
+        shares = [percent(accuracy[key]) for key in ("mean", "weighted", "worst_decile")]
+        means = (shares[0], interval_of(accuracy), *shares[1:])
         rows.append((title_of(name), *means, str(method["rounds"]), up, down, f"{method['seconds']:.1f} s"))
     heads = ("model", "mean over clients", "95 % interval", "over rows", "worst tenth", "rounds", "up", "down", "time")
     print_table(heads, rows, results["title"])
