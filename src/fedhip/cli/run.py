@@ -88,7 +88,7 @@ def register(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) ->
         help="the ridge has an intercept, which is not penalised (default: yes; the paper's has none)",
     )  # fmt: skip
     group.add_argument(
-        "--methods", type=lambda text: methods_named(listed_names(text)), default=RIDGES, metavar="NAME,…",
+        "--methods", type=_methods, default=RIDGES, metavar="NAME,…",
         help=f"any of {', '.join((*METHODS, MAJORITY))}, or all (default: {','.join(RIDGES)})",
     )  # fmt: skip
     group.add_argument(
@@ -304,6 +304,13 @@ def _chosen_without(results: dict[str, Any]) -> str:
     chosen += ["prior"] if config.get("prior") == "client" else []
     words = f"{', '.join(chosen[:-1])} and {chosen[-1]}" if len(chosen) > 1 else "".join(chosen)
     return f", {words} chosen without the row" if chosen else ""
+
+
+def _methods(text: str) -> tuple[str, ...]:
+    try:
+        return methods_named(listed_names(text))
+    except InputError as error:
+        raise argparse.ArgumentTypeError(str(error)) from error
 
 
 def _megabytes(number: int) -> str:
