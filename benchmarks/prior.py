@@ -73,7 +73,7 @@ def of_ridges(name: str, clients: list[Client], classes: int) -> tuple[Score, li
             [evaluate(c, {name: m}, None, classes, False, {name: p}, counts).accuracy[name] for c, m, p in tested]
         )
 
-    return score, [chosen[client.name][name][1] for client in clients], classes**-0.5
+    return score, [chosen[client.name][name][1].prior for client in clients], classes**-0.5
 
 
 def main() -> None:

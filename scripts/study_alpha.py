@@ -1,7 +1,7 @@
 """How well are α and β chosen? Against the best single pair for all clients, chosen with hindsight on the test rows.
 
     python scripts/study_alpha.py FEATURES.npz [--out TABLE.json]
-    python scripts/study_alpha.py --noise
+    python scripts/study_alpha.py --noise [--head HEAD] [--prior client] [--divisions 40]
 
 For each number of clients and each λ, over seeds: the mean test accuracy of the personalized models at every pair of
 α and β of the grids, had all clients used it; the best of these, which nobody can choose without the test rows; and
@@ -19,7 +19,7 @@ and, at the β of the rule in use, with what the clients' curves of it say toget
     pooled 20, 80   a client's own sum, and everybody's mean for a row as if it were that of 20 or 80 rows more
 
 A file with clients of its own is divided by them. Nothing is written but the table. With `--noise`, labels that are
-pure noise: what leave-one-out says of them, nested and as the best of 29 values of α.
+pure noise: what leave-one-out says of them, nested and, where there is a curve, as the best over α.
 """
 
 from __future__ import annotations
@@ -37,10 +37,15 @@ from torch import Tensor
 
 from fedhip.core.choice.selection import soft_hits
 from fedhip.data import FeatureSet, make_partition, read_features
+from fedhip.heads import HEADS
+from fedhip.heads.options import options_of
+from fedhip.heads.round import run_head
+from fedhip.heads.task import Task
 from fedhip.simulation.beta import SCORING_ALPHAS, scoring_betas
 from fedhip.simulation.client import Client, clients_of
-from fedhip.simulation.driver import federate, simulate
+from fedhip.simulation.driver import federate
 from fedhip.simulation.federation import Federation
+from fedhip.simulation.priors import PriorOption
 from fedhip.simulation.testing import predict
 from fedhip.utils.parallel import in_order
 
@@ -144,21 +149,25 @@ def line(name: str, cells: list[dict[str, object]]) -> str:
     return "  ".join(words)
 
 
-def noise(rows: int, seeds: int = 40) -> str:
-    """Four classes, labels that follow from nothing: what is said of them."""
-    estimates, flattering = [], []
-    for seed in range(seeds):
+def noise(rows: int, head: str, prior: PriorOption, divisions: int) -> str:
+    """Four classes, labels that follow from nothing: what is said of them.
+
+    The standard error is that of the means of divisions, whose clients have a sum in common.
+    """
+    kind, estimates, flattering = HEADS[head], [], []
+    for seed in range(divisions):
         rng = np.random.default_rng([rows, seed])
         clients = []
         for k in range(max(200 // rows, 6)):
             F, y = rng.normal(size=(rows, 12)), rng.integers(0, 4, rows)
             clients.append(Client(f"{k:02}", (F, y), (F[:0], y[:0])))
-        for result in simulate(clients, 4, methods=("fedhip",)).clients:
-            if (own := result.personal) is not None and own.curve is not None:
-                estimates.append(own.estimate)
-                flattering.append(max(own.curve))
-    error = np.std(estimates) / len(estimates) ** 0.5
-    return f"{rows} rows  nested {np.mean(estimates):.3f} ± {error:.3f}  best of 29 {np.mean(flattering):.3f}"
+        found = run_head(kind, Task(clients, 4, options_of(kind, "loo", {}), prior=prior)).clients
+        owns = [result.personal for result in found if result.personal is not None]
+        estimates.append(np.mean([own.estimate for own in owns if own.estimate is not None]))
+        flattering += [max(own.curve) for own in owns if own.curve is not None]
+    error = np.std(estimates, ddof=1) / len(estimates) ** 0.5
+    best = f"  best over α {np.mean(flattering):.3f}" if flattering else ""
+    return f"{head}, prior {prior}, {rows} rows  nested {np.mean(estimates):.3f} ± {error:.3f}{best}"
 
 
 def main() -> None:
@@ -166,14 +175,18 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("features", type=Path, nargs="?")
     parser.add_argument("--noise", action="store_true", help="of labels that are pure noise, in place of a file")
+    parser.add_argument("--head", choices=tuple(HEADS), default="ridge", help="with --noise (default: %(default)s)")
+    parser.add_argument("--prior", choices=("none", "client"), default="none", help="with --noise")
+    parser.add_argument("--divisions", type=int, default=40, help="with --noise: how many (default: %(default)s)")
+    parser.add_argument("--rows", type=int, nargs="+", default=[10, 20, 50, 200], help="with --noise: of a client")
     parser.add_argument("--clients", type=int, nargs="+", default=[50, 100])
     parser.add_argument("--concentrations", type=float, nargs="+", default=[0.1, 0.5, 1.0])
     parser.add_argument("--seeds", type=int, nargs="+", default=[0, 1, 2])
     parser.add_argument("--out", type=Path)
     args = parser.parse_args()
     if args.noise:
-        for rows in (10, 20, 50, 200):
-            print(noise(rows), flush=True)
+        for rows in args.rows:
+            print(noise(rows, args.head, args.prior, args.divisions), flush=True)
         return
     if args.features is None:
         parser.error("give a file of features, or --noise")

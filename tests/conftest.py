@@ -51,18 +51,22 @@ def no_power_cuts(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 #: What draws the pictures of a report.
-DRAWN = (
-    *("accuracy_by_client", "alphas_chosen", "confusion", "differences_of_clients", "gain_against", "means_of_runs"),
-    *("leave_one_out_curve", "partition", "seconds_by_phase", "spread_of_methods"),
-)
+DRAWN = {
+    "figures": (
+        *("accuracy_by_client", "alphas_chosen", "confusion", "differences_of_clients", "gain_against"),
+        *("leave_one_out_curve", "means_of_runs", "partition", "seconds_by_phase", "spread_of_methods"),
+    ),
+    "curves": ("gains_by_client", "reliability", "roc"),
+}
 
 
 @pytest.fixture(autouse=True)
 def no_pictures(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
     """Reports whole but for their pictures, which take several times as long as the run; `pictures` has them drawn."""
     if "pictures" not in request.fixturenames:
-        for name in DRAWN:
-            monkeypatch.setattr(f"fedhip.runs.report.figures.{name}", lambda *_: "<svg></svg>")
+        for module, names in DRAWN.items():
+            for name in names:
+                monkeypatch.setattr(f"fedhip.runs.report.{module}.{name}", lambda *_: "<svg></svg>")
 
 
 @pytest.fixture

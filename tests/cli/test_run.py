@@ -73,6 +73,7 @@ def test_run_from_features_prints_the_means_and_what_it_took(
     shown = capsys.readouterr()
     assert "mine · 6 clients, dirichlet, λ = 0.1, seed 3 · given features, 8 wide" in shown.out
     for text in (
+        "majority class",
         "trained alone",
         "global model",
         "personalized",
@@ -546,10 +547,11 @@ def test_the_heads_beyond_the_paper_stand_beside_fedhip(features: Path, capsys: 
     assert main(["run", *words, "--methods", "fedhip,fedhip-lda,fedhip-logistic"]) == 0
     shown = capsys.readouterr().out
     page = Path("beyond/report.html").read_text(encoding="utf-8")
-    # What was chosen on rows is not shown as what they say of it.
-    assert "without the priors, on rows that α was chosen on too" in shown
-    assert "each left out in turn, the personalized models classify" not in page
-    methods = Run.open(Path("beyond")).results["methods"]
+    run = Run.open(Path("beyond"))
+    expected = f"{run.results['leave_one_out']['chosen']:.1%}"
+    assert f"to be expected by leave-one-out, α, β and prior chosen without the row: {expected}\n" in shown
+    assert f"each left out in turn, {expected.replace('%', ' %')} are right, with what was chosen without" in page
+    methods = run.results["methods"]
     assert [methods[name]["rounds"] for name in ("fedhip", "fedhip-lda", "fedhip-logistic")] == [1, 1, 8]
     statistics = 8 * (8 * 9 // 2 + 8 * 5 + 5)
     for name, title in (("fedhip-lda", "FedHiP-LDA"), ("fedhip-logistic", "FedHiP-logistic")):

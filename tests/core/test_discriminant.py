@@ -503,3 +503,37 @@ def test_moves_without_some_rows_are_those_of_the_means_by_hand() -> None:
     for i in range(20):
         left = np.arange(len(labels)) != i
         assert float(alone[i]) == pytest.approx((scores(left) - scores(every_row))[i, y[i]], abs=1e-10)
+
+
+def test_without_rows_the_means_are_those_of_the_others() -> None:
+    """Written out: means and counts of all other rows, the covariance of all of them."""
+    mine, others = gaussians(20, seed=3, shift=1.0, by_class=0.5), gaussians(40, seed=4)
+    federation = Discriminant(summed(mine, others))
+    gone = np.arange(20) % 5 == 2
+    left = (np.concatenate([mine[0][~gone], others[0]]), np.concatenate([mine[1][~gone], others[1]]))
+    means = np.stack([left[0][left[1] == c].mean(axis=0) for c in range(CLASSES)])
+    counts = np.bincount(left[1], minlength=CLASSES)
+    inverse = np.linalg.inv(federation.covariance.numpy())
+    expected = mine[0] @ inverse @ means.T - np.einsum("cm,mn,cn->c", means, inverse, means) / 2
+    expected = expected + np.log(counts / counts.sum())
+    found = federation.personal(*mine).without(torch.from_numpy(gone))
+    assert relative_error(found._federation.scores(mine[0]), expected) <= 1e-9
+    # The client's means in it: those of its other rows, by the definition that test_personal_means has.
+    own = Statistics.from_data(mine[0][~gone], mine[1][~gone], CLASSES)
+    assert relative_error(found.scores(mine[0]), found._federation.personal_affine(own).scores(mine[0])) <= 1e-9
+    assert len(found.loo_scores()) == len(found.common_scores()) == 16
+
+
+def test_a_row_has_no_say_in_the_variances_that_its_fold_is_judged_by() -> None:
+    """Rows of fold 2 are moved a mile: the variances that fold is scored with stay, and others' grow."""
+    mine, others = gaussians(20, seed=3), gaussians(40, seed=4)
+    fold = torch.arange(20) % 5
+    federation = Discriminant(summed(mine, others))
+    personal = federation.personal(*mine)
+    for number in range(5):
+        at = fold == number
+        weights = personal.without(at)._weights
+        plain = replace(personal._weights, shift_variance=weights.shift_variance, class_variance=weights.class_variance)
+        expected = personal._rows.left_out(federation, plain)[at]
+        torch.testing.assert_close(personal.fold_scores(fold)[at], expected)
+    assert not torch.allclose(personal.fold_scores(fold), personal.loo_scores())

@@ -42,7 +42,7 @@ def test_models_are_those_of_fedhip_run(
         own = Run.open(trial.site_folder(site) / "result")
         assert_same(own.model(site), expected.model(site))
         assert not [check for check in verify(own) if check.problem]
-        assert own.results["methods"].keys() == {"local", "global", method}
+        assert own.results["methods"].keys() == {"majority", "local", "global", method}
     assert not [check for check in verify(result) if check.problem]
     accuracy = {e["client"]: e["accuracy"] for e in expected.results["methods"][method]["per_client"]}
     assert {e["client"]: e["accuracy"] for e in result.results["methods"][method]["per_client"]} == accuracy

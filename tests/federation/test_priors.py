@@ -105,6 +105,9 @@ def test_models_and_priors_are_those_of_fedhip_run(tmp_path: Path, settings: dic
             accuracies = [run.results["methods"][name]["per_client"] for run in (own, expected)]
             mine_and_theirs = [next(e for e in found if e["client"] == site)["accuracy"] for found in accuracies]
             assert mine_and_theirs[0] == mine_and_theirs[1]
+        mine, theirs = (run.details["clients"][site]["loo_chosen"] for run in (own, expected))
+        assert mine is not None
+        assert mine == theirs
         assert own.config["prior"] == "client"
         assert not [check for check in verify(own) if check.problem]
     assert chosen >= len(FOUR), "rows as skewed as these have priors"

@@ -35,7 +35,8 @@ def _entries(what: str) -> list[tuple[str, str]]:
     if what == "methods":
         from fedhip.methods import METHODS
 
-        return [(name, method.description) for name, method in METHODS.items()]
+        others = [(name, method.description) for name, method in METHODS.items()]
+        return [*others, ("majority", "each client's own most frequent class: what a model must be better than")]
     # Only here: it brings in the encoder, and the other lists need not wait for it.
     from fedhip.features import list_backbones
 

@@ -3,13 +3,19 @@
 from __future__ import annotations
 
 import argparse
+from collections.abc import Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-from fedhip.cli.common.console import percent, print_table
+from fedhip.cli.common.console import interval_of, percent, print_table
 from fedhip.runs import Run
+from fedhip.runs.measures import metrics_in
 from fedhip.runs.results import title_of
-from fedhip.utils.files import write_private
+from fedhip.utils.files import require_folder, write_private
 from fedhip.utils.text import json_text
+
+if TYPE_CHECKING:
+    from fedhip.runs.report import RunRecord
 
 
 def register(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
@@ -23,6 +29,7 @@ def register(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) ->
     parser.add_argument(
         "--out", type=Path, metavar="FILE", help="the page (default: RUN/report.html, or comparison.html for several)"
     )
+    parser.add_argument("--csv", type=Path, metavar="DIR", help="write every table of the page as CSV into this folder")
     parser.add_argument("--json", action="store_true", help="print JSON instead of a table")
     parser.set_defaults(handler=run)
 
@@ -33,29 +40,52 @@ def run(args: argparse.Namespace) -> int:
 
     folders = [Run.open(path) for path in args.runs]
     names = _names(args.runs)
-    page = render_report([run.record(name) for name, run in zip(names, folders, strict=True)])
+    records = [run.record(name) for name, run in zip(names, folders, strict=True)]
+    if args.csv is not None:
+        require_folder(args.csv)
+    page = render_report(records)
     out = args.out or (args.runs[0] / "report.html" if len(folders) == 1 else Path("comparison.html"))
     out.parent.mkdir(parents=True, exist_ok=True)
     write_private(out, page.encode())  # it shows images of test rows
+    tables = _write_tables(args.csv, records) if args.csv is not None else []
     if args.json:
         summaries = [
-            {"run": name, "methods": {method: m["accuracy"] for method, m in run.results["methods"].items()}}
+            {
+                "run": name,
+                "methods": {method: m["accuracy"] for method, m in run.results["methods"].items()},
+                "metrics": {method: metrics_in(m) for method, m in run.results["methods"].items()},
+            }
             for name, run in zip(names, folders, strict=True)
         ]
-        print(json_text({"runs": summaries, "report": str(out)}))
+        print(json_text({"runs": summaries, "report": str(out), "tables": [str(path) for path in tables]}))
         return 0
     rows = [
         (
             name,
             title_of(method),
-            *(percent(m["accuracy"][key]) for key in ("mean", "weighted", "worst_decile")),
+            percent(m["accuracy"]["mean"]),
+            interval_of(m["accuracy"]),
+            *(percent(m["accuracy"][key]) for key in ("weighted", "worst_decile")),
         )
         for name, run in zip(names, folders, strict=True)
         for method, m in run.results["methods"].items()
     ]
-    print_table(("run", "model", "mean over clients", "over rows", "worst tenth"), rows)
+    print_table(("run", "model", "mean over clients", "95 % interval", "over rows", "worst tenth"), rows)
     print(f"the report: {out}")
+    if tables:
+        print(f"{len(tables)} tables: {', '.join(path.name for path in tables)} in {args.csv}")
     return 0
+
+
+def _write_tables(folder: Path, records: Sequence[RunRecord]) -> list[Path]:
+    from fedhip.runs.report.csv_tables import csv_tables
+
+    folder.mkdir(parents=True, exist_ok=True)
+    written = []
+    for name, text in csv_tables(records).items():
+        write_private(folder / name, text.encode())  # it names clients, and tells of their rows
+        written.append(folder / name)
+    return written
 
 
 def _names(paths: list[Path]) -> list[str]:

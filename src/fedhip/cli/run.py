@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from fedhip.cli.common.console import percent, print_table
+from fedhip.cli.common.console import interval_of, percent, print_table
 from fedhip.cli.common.lifts import add_lift, lift_settings
 from fedhip.cli.common.options import (
     add_backbone,
@@ -41,9 +41,9 @@ from fedhip.methods import METHODS
 from fedhip.runs import require_place
 from fedhip.runs.config import read_config
 from fedhip.runs.folder import head_of
-from fedhip.runs.results import title_of
+from fedhip.runs.results import metrics_in_words, title_of
 from fedhip.runs.run import Described, RoundSettings, columns_given, methods_named, run_round
-from fedhip.simulation.driver import RIDGES
+from fedhip.simulation.driver import MAJORITY, RIDGES
 from fedhip.simulation.options import RidgeOptions
 from fedhip.utils.text import json_text, readable
 
@@ -88,7 +88,7 @@ def register(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) ->
     )  # fmt: skip
     group.add_argument(
         "--methods", type=lambda text: methods_named(listed_names(text)), default=RIDGES, metavar="NAME,…",
-        help=f"any of {', '.join(METHODS)}, or all (default: {','.join(RIDGES)})",
+        help=f"any of {', '.join((*METHODS, MAJORITY))}, or all (default: {','.join(RIDGES)})",
     )  # fmt: skip
     group.add_argument(
         "--head", choices=(*HEADS, AUTO), default=None,
@@ -258,15 +258,18 @@ def print_results(results: dict[str, Any]) -> None:
     for name, method in results["methods"].items():
         accuracy = method["accuracy"]
         up, down = (_megabytes(method[f"{way}_bytes_per_client"]) for way in ("upload", "download"))
-        means = (percent(accuracy[key]) for key in ("mean", "weighted", "worst_decile"))
+        means = (percent(accuracy["mean"]), interval_of(accuracy))
+        means += tuple(percent(accuracy[key]) for key in ("weighted", "worst_decile"))
         rows.append((title_of(name), *means, str(method["rounds"]), up, down, f"{method['seconds']:.1f} s"))
-    heads = ("model", "mean over clients", "over rows", "worst tenth", "rounds", "up", "down", "time")
+    heads = ("model", "mean over clients", "95 % interval", "over rows", "worst tenth", "rounds", "up", "down", "time")
     print_table(heads, rows, results["title"])
     for name, method in results["methods"].items():
         if method.get("diverged"):
             print(f"{title_of(name)} diverged: {method['diverged']}")
         elif method.get("note"):
             print(f"{title_of(name)}: {method['note']}")
+    for line in metrics_in_words(results):
+        print(line)
     if balance := results.get("balance"):
         least, most = (f"{value:.3g}" for value in (min(balance["weights"]), max(balance["weights"])))
         print(f"classes count alike in the sum: a row weighs from {least} to {most}; its counts are one exchange more")
@@ -281,17 +284,25 @@ def print_results(results: dict[str, Any]) -> None:
         settings = "; ".join(f"{name} {value:.3g}" for name, value in results["settings"].items())
         own = sum(alpha > 0 for alpha in alphas)
         print(f"models: {title_of(head.method)}; {settings}; {own} of {len(alphas)} clients with α > 0")
-    elif alphas and (loo := results["leave_one_out"]):
+    elif alphas:
         low, middle, high = (f"{value:.3g}" for value in (min(alphas), np.median(alphas), max(alphas)))
         print(f"β = {results['beta']:.3g}; α from {low} to {high}, median {middle}")
+    if alphas and (loo := results["leave_one_out"]):
         common = f"; {loo['accuracy'][0]:.1%} with the global model" if loo["accuracy"] else ""
-        expected = "to be expected by leave-one-out, α and β chosen without the row"
-        if results["config"].get("prior") == "client":
-            expected = "by leave-one-out, without the priors, on rows that α was chosen on too"
-        print(f"{expected}: {loo['chosen']:.1%}{common}")
+        print(f"to be expected by leave-one-out{_chosen_without(results)}: {loo['chosen']:.1%}{common}")
     if recommendation := results.get("recommendation"):
         print(describe(recommendation))
     print("; ".join(f"{phase}: {seconds:.1f} s" for phase, seconds in results["seconds"].items()))
+
+
+def _chosen_without(results: dict[str, Any]) -> str:
+    """What was chosen on rows, and for each row without it."""
+    config, head = results["config"], head_of(results)
+    chosen = ["α"] if config["alpha"] == "loo" or not any(option.name == "alpha" for option in head.options) else []
+    chosen += ["β"] if head is Ridge and config["beta"] == "auto" else []
+    chosen += ["prior"] if config.get("prior") == "client" else []
+    words = f"{', '.join(chosen[:-1])} and {chosen[-1]}" if len(chosen) > 1 else "".join(chosen)
+    return f", {words} chosen without the row" if chosen else ""
 
 
 def _megabytes(number: int) -> str:

@@ -33,7 +33,8 @@ alike: the federation's. A class that the client alone has keeps its mean, for i
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from copy import copy
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Literal
 
@@ -239,6 +240,10 @@ class _RotatedRows:
         """Of the residuals, by class (d, m)."""
         return torch.zeros((len(self.counts), self.X.shape[1])).to(self.X).index_add_(0, self.labels, self.U)
 
+    def some(self, at: Tensor) -> _RotatedRows:
+        """Those of the rows `at` (N_k,) bool; the counts are still the client's."""
+        return _RotatedRows(self.X[at], self.labels[at], self.U[at], self.counts)
+
     def left_out(self, of: Discriminant, personal: _Weights | None) -> Tensor:
         """Scores (N_k, d) of each row without itself."""
         X, U, c, n = self.X, self.U, self.labels, of._counts
@@ -396,3 +401,31 @@ class PersonalDiscriminant:
         that the row is alone in, in the whole federation, has the score −∞.
         """
         return self._rows.left_out(self._federation, self._weights)
+
+    def fold_scores(self, fold: Tensor) -> Tensor:
+        """The same with variances that know nothing of a row's fold (N_k,) either.
+
+        With few rows the variances follow chance, and what a row gives to them speaks for the row itself.
+        """
+        scores = torch.empty((len(fold), len(self._rows.counts))).to(self._rows.X)
+        for number in set(fold.tolist()):
+            at = fold == number
+            others = self.without(at)._weights
+            own = replace(self._weights, shift_variance=others.shift_variance, class_variance=others.class_variance)
+            scores[at] = self._rows.some(at).left_out(self._federation, own)
+        return scores
+
+    def without(self, gone: Tensor) -> PersonalDiscriminant:
+        """As if there had never been the rows `gone` (N_k,) bool; but for the covariance, which stays."""
+        federation, inside = copy(self._federation), self._rows.some(gone)
+        federation.__dict__.pop("model", None)
+        lost = torch.bincount(inside.labels, minlength=len(inside.counts)).to(inside.counts)
+        federation._counts = self._federation._counts - lost
+        federation._rotated = self._federation._rotated - inside.sums.mT / federation._counts.clamp(min=1.0)
+        X, labels = self._rows.X[~gone], self._rows.labels[~gone]
+        rows = _RotatedRows(X, labels, X - federation._rotated.mT[labels], self._rows.counts - lost)
+        return PersonalDiscriminant(federation, rows)
+
+    def common_scores(self) -> Tensor:
+        """`loo_scores` by the federation's means."""
+        return self._rows.left_out(self._federation, None)

@@ -13,14 +13,16 @@ of everybody who is present.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import ClassVar, Self
 
+import torch
 from torch import Tensor
 
 from fedhip.core.affine import AffineModel, masked
 from fedhip.core.choice.calibration import log_losses
-from fedhip.core.choice.prior import Prior
+from fedhip.core.choice.prior import Prior, PriorChoice
+from fedhip.core.choice.selection import fold_of
 from fedhip.core.exact.fixedpoint import GridStatistics
 from fedhip.heads.model import Model
 from fedhip.heads.options import Option
@@ -29,6 +31,7 @@ from fedhip.simulation.client import Client
 from fedhip.simulation.driver import federate
 from fedhip.simulation.federation import Federation
 from fedhip.simulation.personalization import Personalization
+from fedhip.simulation.priors import LeftOut, left_out_classes
 
 #: A client's model and what is known of it, and the prior that goes with it.
 Personalized = tuple[Personalization, Prior]
@@ -98,7 +101,7 @@ class Head(ABC):
 
     @abstractmethod
     def personalize(
-        self, priors: Mapping[str, Prior] | None = None, others: Tensor | None = None
+        self, priors: Mapping[str, PriorChoice] | None = None, others: Tensor | None = None
     ) -> dict[str, Personalized]:
         """Phase 3 of the task's clients, by name.
 
@@ -107,7 +110,7 @@ class Head(ABC):
         """
 
     @abstractmethod
-    def left_out(self, client: Client) -> dict[str, Iterable[Tensor]]:
+    def left_out(self, client: Client) -> dict[str, LeftOut]:
         """What the client's priors are chosen by: scores (N_k, d) of its rows, each left out.
 
         By the federation's model ("global") and, under the name of the method, by those that its own is chosen among.
@@ -132,10 +135,12 @@ class Head(ABC):
         *,
         common: Tensor,
         own: Tensor,
+        nested: Tensor | None,
         curve: list[float] | None = None,
     ) -> Personalization:
         """A client's model with what scores (N_k, d) of its rows left out say, by the federation's model and its own.
 
+        `nested` are scores by models and priors that were chosen without a row's fold, None where there are none.
         `curve` is the accuracy at each of `alphas`, where it is known.
         """
         statistics = self.statistics(client)
@@ -147,10 +152,30 @@ class Head(ABC):
             statistics.digest(),
             local,
             curve,
-            accuracy(scores, labels),
+            None if nested is None else accuracy(self.local_only(client, nested), labels),
             self.losses(scores, labels),
             self.losses(common, labels),
         )
+
+    def nested(self, client: Client, scores: Sequence[Tensor], priors: Sequence[Prior] | None) -> Tensor | None:
+        """Scores (N_k, d) of the client's rows: of each fold by what was chosen without it, scores and prior."""
+        if priors is None:
+            return None
+        labels, found = self.task.tensors(client.train)[1], torch.empty_like(scores[0])
+        for fold, (part, prior) in enumerate(zip(scores, priors, strict=True)):
+            at = fold_of(len(labels)).to(labels.device) == fold
+            if not prior.is_none and bool(at.any()):
+                shifts = prior.left_out_shifts(labels[at], self.task.counts(client), self.federation.grid.counts)
+                found[at] = part[at] / prior.temperature + shifts.to(part)
+            else:
+                found[at] = part[at]
+        return found
+
+    def local_only(self, client: Client, scores: Tensor) -> Tensor:
+        """Scores (N_k, d) of the client's rows left out, of the classes that it may name without the row."""
+        if not self.task.only_local_classes:
+            return scores
+        return left_out_classes(scores, self.task.tensors(client.train)[1], self.task.counts(client))
 
     def statistics(self, client: Client) -> GridStatistics:
         """The client's part of the sum."""

@@ -7,8 +7,9 @@ phase 3   at each client: its means by empirical Bayes; they are used if leave-o
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Literal, Self
 
 import torch
@@ -17,9 +18,11 @@ from torch import Tensor
 from fedhip.core import Standardization
 from fedhip.core.affine import AffineModel, masked
 from fedhip.core.choice.calibration import choose_temperature, log_losses
-from fedhip.core.choice.prior import NO_PRIOR, Prior
+from fedhip.core.choice.prior import NO_CHOICE, PriorChoice
+from fedhip.core.choice.selection import FOLDS, fold_of
 from fedhip.core.discriminant import Discriminant
 from fedhip.core.exact.fixedpoint import GridStatistics, decode
+from fedhip.core.ridge.path import REFOLDED
 from fedhip.heads.head import Head, Personalized, accuracy
 from fedhip.heads.model import Model
 from fedhip.heads.options import Option
@@ -27,7 +30,7 @@ from fedhip.heads.task import Task
 from fedhip.simulation.client import Client
 from fedhip.simulation.federation import Federation
 from fedhip.simulation.personalization import Personalization
-from fedhip.simulation.priors import SCALE_BYTES, losses_bytes
+from fedhip.simulation.priors import SCALE_BYTES, LeftOut, losses_bytes
 from fedhip.utils.parallel import in_order, one_thread
 
 #: Half as large to forty times as large as the discriminant's scores: LDA of many features is too sure of itself.
@@ -36,16 +39,41 @@ TEMPERATURES: tuple[float, ...] = tuple(10.0 ** (i / 10) for i in range(-3, 17))
 
 @dataclass(frozen=True)
 class LdaChoice:
-    """Scores (N_k, d) of a client's rows left out, by the federation's means and by its own; and whose it takes."""
+    """Scores (N_k, d) of a client's rows left out, by the federation's means and by its own; and whose it takes.
+
+    `without` are whose it takes for the rows of each fold, by the others; `judged` scores by its own means in which
+    nothing is of a row's fold but its mates' part in the means. Of few rows, `refolded` are scores of those outside of
+    each fold without it: by the federation's means, and by its own.
+    """
 
     common: Tensor
     own: Tensor
     personal: bool
+    without: tuple[bool, ...]
+    judged: Tensor
+    refolded: Sequence[tuple[Tensor, Tensor]] = ()
 
     @property
     def loo_scores(self) -> Tensor:
         """Those of its model."""
         return self.own if self.personal else self.common
+
+    @property
+    def left_out(self) -> LeftOut:
+        """What its prior is chosen by."""
+        common, judged = (
+            partial(LeftOut, [scores], self._outside(whose)) for whose, scores in enumerate((self.common, self.judged))
+        )
+        folds = {fold: judged if personal else common for fold, personal in enumerate(self.without)}
+        return LeftOut([self.loo_scores], folds=folds)
+
+    def _outside(self, whose: int) -> Callable[[int], list[Tensor]] | None:
+        return (lambda fold: [self.refolded[fold][whose]]) if self.refolded else None
+
+    @property
+    def fold_scores(self) -> list[Tensor]:
+        """Those by which the rows of each fold are judged."""
+        return [self.judged if personal else self.common for personal in self.without]
 
 
 class LdaFit:
@@ -82,9 +110,22 @@ class LdaFit:
         `common` are the federation's scores (N_k, d) of these rows.
         """
         F, y = self.rows(client)
-        own = self.discriminant.personal(F, y, client=client.name).loo_scores()
-        mine, theirs = (float(self.losses(scores, y, [temperature])[0]) for scores in (own, common))
-        return LdaChoice(common, own, mine < theirs)
+        personal = self.discriminant.personal(F, y, client=client.name)
+        own = personal.loo_scores()
+
+        def takes_own(common: Tensor, own: Tensor, labels: Tensor) -> bool:
+            mine, theirs = (float(self.losses(scores, labels, [temperature])[0]) for scores in (own, common))
+            return mine < theirs
+
+        folds = fold_of(len(y)).to(y.device)
+        if len(y) <= REFOLDED:
+            others = [personal.without(folds == fold) for fold in range(FOLDS)]
+            outside = [(other.common_scores(), other.loo_scores()) for other in others]
+        else:
+            outside = [(common[folds != fold], own[folds != fold]) for fold in range(FOLDS)]
+        without = tuple(takes_own(*pair, y[folds != fold]) for fold, pair in enumerate(outside))
+        refolded = outside if len(y) <= REFOLDED else ()
+        return LdaChoice(common, own, takes_own(common, own, y), without, personal.fold_scores(folds), refolded)
 
     def personal_affine(self, own: GridStatistics) -> AffineModel:
         """The model with a client's means, from its statistics."""
@@ -130,19 +171,24 @@ class Lda(Head):
         return 1, sent + 8 * len(TEMPERATURES) + SCALE_BYTES + losses, sent + losses
 
     def personalize(
-        self, priors: Mapping[str, Prior] | None = None, others: Tensor | None = None
+        self, priors: Mapping[str, PriorChoice] | None = None, others: Tensor | None = None
     ) -> dict[str, Personalized]:
         """The client's own means, if its rows left out say so."""
         training = self.task.training
         choices = self._choices(training, others)
-        chosen = self.task.priors(lambda client: choices[client.name].loo_scores) if priors is None else priors
-        found = in_order(lambda client: self._own(client, choices[client.name]), training, self.task.device)
-        return {c.name: (own, chosen.get(c.name, NO_PRIOR)) for c, own in zip(training, found, strict=True)}
+        chosen = self.task.prior_choices(lambda client: choices[client.name].left_out) if priors is None else priors
 
-    def left_out(self, client: Client) -> dict[str, Iterable[Tensor]]:
+        def own(client: Client) -> Personalized:
+            prior = chosen.get(client.name, NO_CHOICE)
+            return self._own(client, choices[client.name], prior), prior.prior
+
+        found = in_order(own, training, self.task.device)
+        return dict(zip((client.name for client in training), found, strict=True))
+
+    def left_out(self, client: Client) -> dict[str, LeftOut]:
         """By the federation's means, and by those that the client chooses."""
         found = self._choices([client])[client.name]
-        return {"global": [found.common], self.method: [found.loo_scores]}
+        return {"global": LeftOut([found.common]), self.method: found.left_out}
 
     def refit(
         self, client: str, statistics: GridStatistics, alpha: float, previous: Callable[[], Model]
@@ -176,11 +222,14 @@ class Lda(Head):
             self.task.report("personal means", done, len(clients))
         return choices
 
-    def _own(self, client: Client, found: LdaChoice) -> Personalization:
+    def _own(self, client: Client, found: LdaChoice, prior: PriorChoice) -> Personalization:
         # From statistics, as when it is solved again, for the same bits.
         model = self._fit.personal_affine(self.statistics(client)) if found.personal else self.common
         labels = self.task.tensors(client.train)[1]
         only = self.task.counts(client) > 0 if self.task.only_local_classes else None
         curve = [accuracy(masked(scores, only), labels) for scores in (found.common, found.own)]
         alpha = 1.0 if found.personal else 0.0
-        return self.measured(client, alpha, model, common=found.common, own=found.loo_scores, curve=curve)
+        nested = self.nested(client, found.fold_scores, prior.fold_priors)
+        return self.measured(
+            client, alpha, model, common=found.common, own=found.loo_scores, nested=nested, curve=curve
+        )

@@ -12,7 +12,7 @@ T₀ it had, to the optimum of those who are present: their rows are needed, all
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import Self
 
@@ -20,12 +20,14 @@ import torch
 from torch import Tensor
 
 from fedhip.core.affine import AffineModel
-from fedhip.core.choice.prior import NO_PRIOR, Prior
+from fedhip.core.choice.prior import NO_CHOICE, Prior, PriorChoice
+from fedhip.core.choice.selection import fold_of, without_fold
 from fedhip.core.exact.columns import Columns
 from fedhip.core.exact.fixedpoint import GridStatistics, decode
 from fedhip.core.logistic.fit import TEMPERATURES, LogisticFit, LogisticHead
 from fedhip.core.logistic.personal import LOGISTIC_ALPHAS, PersonalLogistic
 from fedhip.core.logistic.sums import GridModel, LogisticTerm, logistic_term
+from fedhip.core.ridge.path import REFOLDED
 from fedhip.errors import InputError, LossError
 from fedhip.heads.head import Head, Personalized
 from fedhip.heads.model import Model
@@ -34,7 +36,7 @@ from fedhip.heads.task import Task
 from fedhip.simulation.client import Client
 from fedhip.simulation.federation import Federation
 from fedhip.simulation.personalization import Personalization
-from fedhip.simulation.priors import SCALE_BYTES, losses_bytes
+from fedhip.simulation.priors import SCALE_BYTES, LeftOut, losses_bytes
 from fedhip.utils.parallel import in_order, one_thread
 
 #: Where rounds go on from a head: at most so many gradients, or until the slope is this short; the objective is then
@@ -111,22 +113,22 @@ class Logistic(Head):
         return self._run.rounds, self._run.up, self._run.down
 
     def personalize(
-        self, priors: Mapping[str, Prior] | None = None, others: Tensor | None = None
+        self, priors: Mapping[str, PriorChoice] | None = None, others: Tensor | None = None
     ) -> dict[str, Personalized]:
         """The step of each client, which knows of its prior."""
         training = self.task.training
         chosen = self._run.priors(self._head) if priors is None else priors
-        found = in_order(lambda c: self._own(c, chosen.get(c.name, NO_PRIOR)), training, self.task.device)
+        found = in_order(lambda c: self._own(c, chosen.get(c.name, NO_CHOICE)), training, self.task.device)
         owns = {}
         for done, (client, own) in enumerate(zip(training, found, strict=True), start=1):
-            owns[client.name] = own, chosen.get(client.name, NO_PRIOR)
+            owns[client.name] = own, chosen.get(client.name, NO_CHOICE).prior
             self.task.report("personal step", done, len(training))
         return owns
 
-    def left_out(self, client: Client) -> dict[str, Iterable[Tensor]]:
+    def left_out(self, client: Client) -> dict[str, LeftOut]:
         """By the federation's model: the client's own step comes after the prior, and knows of it."""
-        scores = [self._head.loo_scores(*self._run.rows(client), client=client.name)]
-        return {"global": scores, self.method: scores}
+        found = self._run.left_out(self._head, client)
+        return {"global": found, self.method: found}
 
     def refit(
         self, client: str, statistics: GridStatistics, alpha: float, previous: Callable[[], Model]
@@ -134,12 +136,40 @@ class Logistic(Head):
         """The federation's for α = 0; else as it is: it would take the client's rows, and the sum is as before."""
         return previous().affine if alpha > 0.0 else self.common
 
-    def _own(self, client: Client, prior: Prior) -> Personalization:
-        step = self._run.step(self._head, client, prior)
+    def _own(self, client: Client, choice: PriorChoice) -> Personalization:
+        step = self._run.step(self._head, client, choice.prior)
         given = self.task.options.get("alpha")
         alpha = step.select() if given is None else given
         model = self._run.on_raw(step.model(alpha)) if alpha > 0.0 else self.common
-        return self.measured(client, alpha, model, common=step.loo_scores(0.0), own=step.loo_scores(alpha))
+        own, nested = step.loo_scores(alpha), self._nested(client, choice, step)
+        return self.measured(client, alpha, model, common=step.loo_scores(0.0), own=own, nested=nested)
+
+    def _nested(self, client: Client, choice: PriorChoice, step: PersonalLogistic) -> Tensor | None:
+        """Scores (N_k, d) with the prior, of each fold by a step without it; α and the prior are of the other rows.
+
+        The folds are not those that α is chosen by, which hold every class alike: of such folds even the most frequent
+        class is right more often than of fresh rows. Up to 64 rows the other rows are judged without the fold, too.
+        """
+        if choice.fold_priors is None:
+            return None
+        rows, given = len(client.train[1]), self.task.options.get("alpha")
+        steps = {choice.prior: step}
+        scores = torch.empty_like(step.loo_scores(0.0))
+        for fold, prior in enumerate(choice.fold_priors):
+            others = without_fold(rows, fold).to(scores.device)
+            if bool(others.all()):
+                continue
+            without = self._run.step(self._head, client, prior, ~others)
+            if given is not None:
+                alpha = given
+            elif rows <= REFOLDED:
+                alpha = without.select()
+            else:
+                if prior not in steps:
+                    steps[prior] = self._run.step(self._head, client, prior)
+                alpha = steps[prior].select(judges=others)
+            scores[~others] = without.gone_scores(alpha) / prior.temperature + without.shift
+        return scores
 
 
 def _require_rows(federation: Federation, task: Task) -> None:
@@ -217,19 +247,32 @@ class LogisticRun:
                 self._count(up=8 * losses.numel(), down=2 * (model.steps.nbytes + term.nbytes))
             self.task.report("gradients", fit.evaluations, number)
 
-    def priors(self, head: LogisticHead) -> dict[str, Prior]:
+    def left_out(self, head: LogisticHead, client: Client) -> LeftOut:
+        """The head's scores of a client's rows left out."""
+        F, y = self.rows(client)
+        folds = fold_of(len(y)).to(y.device)
+
+        def without(fold: int) -> list[Tensor]:
+            return [head.fold_scores(F, y, folds == fold, client=client.name)]
+
+        return LeftOut([head.loo_scores(F, y, client=client.name)], without if len(y) <= REFOLDED else None)
+
+    def priors(self, head: LogisticHead) -> dict[str, PriorChoice]:
         """Every client's prior, if it is asked for, from the head's leave-one-out scores."""
-        found = self.task.priors(lambda client: head.loo_scores(*self.rows(client), client=client.name))
+        found = self.task.prior_choices(lambda client: self.left_out(head, client))
         if found:
             sent = losses_bytes([1] * (1 + len(self.task.beside)))
             # The head is told before either sum, that of the scores' scale and that of the losses.
             self.up, self.down = self.up + SCALE_BYTES + sent, self.down + 2 * 8 * head.weights.numel() + sent
         return found
 
-    def step(self, head: LogisticHead, client: Client, prior: Prior) -> PersonalLogistic:
-        """The client's heads over α."""
+    def step(self, head: LogisticHead, client: Client, prior: Prior, gone: Tensor | None = None) -> PersonalLogistic:
+        """The client's heads over α; as if it did not have the rows `gone` (N_k,) bool."""
         own_counts, everybody = self.task.counts(client), head.fit.statistics.counts
         F, y = self.rows(client)
+        if gone is not None:
+            left = torch.bincount(y[gone], minlength=len(own_counts))
+            own_counts, everybody = own_counts - left, everybody - left.to(everybody)
         return PersonalLogistic(
             head,
             F,
@@ -238,6 +281,7 @@ class LogisticRun:
             shift=prior.shift(own_counts, everybody),
             loo_shift=prior.left_out_shifts(y, own_counts, everybody),
             client=client.name,
+            gone=gone,
         )
 
     def _answers(self, fit: LogisticFit, model: GridModel) -> LogisticTerm:

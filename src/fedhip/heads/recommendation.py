@@ -19,10 +19,7 @@ from typing import Any, Self
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from torch import Tensor
 
-from fedhip.core.affine import masked
-from fedhip.core.choice.prior import NO_PRIOR, Prior
 from fedhip.core.choice.selection import FOLDS
 from fedhip.errors import InputError
 from fedhip.heads import HEADS, Lda, Ridge
@@ -34,7 +31,7 @@ from fedhip.simulation.client import Client
 from fedhip.simulation.hold_out import hold_out_fold
 from fedhip.simulation.options import STANDARD, Alpha, Beta, RidgeOptions
 from fedhip.simulation.outcome import Outcome
-from fedhip.simulation.priors import PriorOption
+from fedhip.simulation.priors import LeftOut, PriorOption
 from fedhip.utils.parallel import in_order
 from fedhip.utils.progress import ReportProgress, silent
 
@@ -209,8 +206,9 @@ def _can_judge(clients: Sequence[Client]) -> bool:
 def compare_with_lda(outcome: Outcome, task: Task) -> Recommendation:
     """The ridges of a round as they are, or the discriminant of its sum with the clients' priors.
 
-    `task` is what the round was told, of the same clients. The discriminant is judged without means of a client's own:
-    they are half of its cost.
+    `task` is what the round was told, of the same clients. Both are counted right on rows that had no part in what was
+    chosen for them, so that more to choose is no lead. The discriminant is judged without means of a client's own: they
+    are half of its cost.
     """
     lda = replace(task, prior="client", options={})
     rows = np.array([len(client.train[1]) for client in task.training])
@@ -222,30 +220,19 @@ def compare_with_lda(outcome: Outcome, task: Task) -> Recommendation:
 
 
 def _ridge_right(outcome: Outcome, task: Task) -> list[int]:
-    federation, results = outcome.federation, {result.client: result for result in outcome.clients}
-
-    def right(client: Client) -> int:
-        own, prior = results[client.name].personal, results[client.name].priors.get(Ridge.method, NO_PRIOR)
-        if own is None:
+    """Of each client's training rows those that may be expected right, by what its model says of itself."""
+    results, right = {result.client: result for result in outcome.clients}, []
+    for client in task.training:
+        own = results[client.name].personal
+        if own is None or own.estimate is None:
             raise InputError(f"client {client.name!r} has training rows, and no ridge of this round")
-        if prior.is_none:
-            return round(own.estimate * len(client.train[1]))
-        return _right(task, client, federation.path(client).loo_scores(own.alpha), prior)
-
-    return list(in_order(right, task.training, task.device))
+        right.append(round(own.estimate * len(client.train[1])))
+    return right
 
 
 def _lda_right(outcome: Outcome, task: Task) -> list[int]:
+    """The same of the federation's discriminant with a prior, which is chosen without the rows that are counted."""
     left_out = in_order(LdaFit(outcome.federation).left_out, task.training, task.device)
-    scores = {client.name: found for client, found in zip(task.training, left_out, strict=True)}
-    priors = task.priors(lambda client: scores[client.name])
-    return [_right(task, client, scores[client.name], priors[client.name]) for client in task.training]
-
-
-def _right(task: Task, client: Client, scores: Tensor, prior: Prior) -> int:
-    """Of a client's training rows those that are right by scores (N_k, d) and a prior that have not seen them."""
-    labels, counts = task.tensors(client.train)[1], task.counts(client)
-    if not prior.is_none:
-        scores = scores / prior.temperature + prior.left_out_shifts(labels, counts, task.all_counts)
-    scores = masked(scores, counts > 0 if task.only_local_classes else None)
-    return int((scores.argmax(dim=1) == labels).sum())
+    scores = {client.name: LeftOut([found]) for client, found in zip(task.training, left_out, strict=True)}
+    choices = task.prior_choices(lambda client: scores[client.name])
+    return [choices[client.name].right or 0 for client in task.training]

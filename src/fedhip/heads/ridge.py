@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from typing import Self
 
 from torch import Tensor
@@ -10,7 +10,7 @@ from torch import Tensor
 from fedhip.core import DEFAULT_ALPHAS
 from fedhip.core.affine import AffineModel
 from fedhip.core.choice.calibration import TEMPERATURES
-from fedhip.core.choice.prior import NO_PRIOR, Prior
+from fedhip.core.choice.prior import NO_CHOICE, PriorChoice
 from fedhip.core.exact.fixedpoint import GridStatistics
 from fedhip.heads.head import Head, Personalized
 from fedhip.heads.model import RIDGE, Model
@@ -21,7 +21,7 @@ from fedhip.simulation.driver import federate
 from fedhip.simulation.federation import Federation
 from fedhip.simulation.options import Alpha, Beta
 from fedhip.simulation.personalization import Personalization
-from fedhip.simulation.priors import choose_client_priors, left_out_scores, prior_alphas, traffic_with_priors
+from fedhip.simulation.priors import LeftOut, choose_client_priors, left_out_scores, prior_alphas, traffic_with_priors
 from fedhip.utils.parallel import in_order
 
 
@@ -73,13 +73,13 @@ class Ridge(Head):
         return prior_alphas(self.task.options.get("alpha", "loo"))
 
     def personalize(
-        self, priors: Mapping[str, Prior] | None = None, others: Tensor | None = None
+        self, priors: Mapping[str, PriorChoice] | None = None, others: Tensor | None = None
     ) -> dict[str, Personalized]:
         """α by leave-one-out accuracy; together with the prior by likelihood, where priors are chosen."""
         task, only_local = self.task, self.task.only_local_classes
         alpha: Alpha = task.options.get("alpha", "loo")
-        kept: dict[str, tuple[Alpha, Prior]] = {
-            client.name: (alpha, (priors or {}).get(client.name, NO_PRIOR)) for client in task.training
+        kept: dict[str, tuple[Alpha, PriorChoice]] = {
+            client.name: (alpha, (priors or {}).get(client.name, NO_CHOICE)) for client in task.training
         }
         if priors is None and task.prior == "client":
             chosen = choose_client_priors(
@@ -88,7 +88,7 @@ class Ridge(Head):
             kept = {name: found[self.method] for name, found in chosen.items()}
 
         def phase3(client: Client) -> Personalized:
-            alpha, prior = kept[client.name]
+            alpha, choice = kept[client.name]
             found = Personalization.of(
                 self.federation,
                 client,
@@ -96,14 +96,15 @@ class Ridge(Head):
                 alphas=task.alphas,
                 only_local_classes=only_local,
                 own=task.uploads.pop(client.name, None),
+                choice=choice,
                 last=task.release and len(task.training) == 1,
             )
-            return found, prior
+            return found, choice.prior
 
         found = in_order(phase3, task.training, task.device)
         return dict(zip((client.name for client in task.training), found, strict=True))
 
-    def left_out(self, client: Client) -> dict[str, Iterable[Tensor]]:
+    def left_out(self, client: Client) -> dict[str, LeftOut]:
         """Over α."""
         alphas = {name: self._prior_alphas[name] for name in ("global", self.method)}
         return left_out_scores(self.federation, client, alphas)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from dataclasses import dataclass
 
+from fedhip.core.choice.calibration import common_temperature
 from fedhip.core.choice.prior import NO_PRIOR, Prior
 from fedhip.heads.head import Head
 from fedhip.heads.task import Task
@@ -47,6 +48,9 @@ def run_head(kind: type[Head], task: Task, federation: Federation | None = None)
     owns = head.personalize()
     seconds = time.perf_counter() - began
     clients = []
+    temperatures = {
+        kind.method: common_temperature((own.log_losses for own, _ in owns.values()), kind.temperatures),
+    }
     for client in task.clients:
         own, prior = owns.get(client.name, (None, NO_PRIOR))
         clients.append(
@@ -59,6 +63,7 @@ def run_head(kind: type[Head], task: Task, federation: Federation | None = None)
                 {kind.method: prior} if own is not None and task.prior == "client" else {},
                 federation.grid.counts,
                 own=kind.method,
+                temperatures=temperatures,
             )
         )
     return HeadRound(head, clients, seconds)

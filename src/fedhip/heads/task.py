@@ -10,12 +10,12 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from fedhip.core.choice.prior import Prior
+from fedhip.core.choice.prior import Prior, PriorChoice
 from fedhip.core.exact.fixedpoint import GridStatistics
 from fedhip.errors import InputError
 from fedhip.simulation.client import Client, LabelledRows
 from fedhip.simulation.options import STANDARD, RidgeOptions
-from fedhip.simulation.priors import PriorOption, choose_scored_priors, left_out_classes
+from fedhip.simulation.priors import LeftOut, PriorOption, choose_left_out, choose_scored_priors, left_out_classes
 from fedhip.utils.progress import ReportProgress, silent
 
 
@@ -82,6 +82,15 @@ class Task:
             scores.append(found)
         chosen = choose_scored_priors(scores, labels, own, self.all_counts)
         return {client.name: prior for client, prior in zip(self.training, chosen, strict=True)}
+
+    def prior_choices(self, left_out: Callable[[Client], LeftOut]) -> dict[str, PriorChoice]:
+        """The same with what may be said of it: every client's choice, and those for the rows of each fold."""
+        if self.prior == "none":
+            return {}
+        training, only_local = self.training, self.only_local_classes
+        labels, own = zip(*((self.tensors(c.train)[1], self.counts(c)) for c in training), strict=True)
+        chosen = choose_left_out([left_out(c) for c in training], labels, own, self.all_counts, only_local)
+        return {client.name: choice for client, choice in zip(training, chosen, strict=True)}
 
     def tensors(self, rows: LabelledRows) -> tuple[Tensor, Tensor]:
         """Copies on the device, features in float64: the rows may be read-only."""

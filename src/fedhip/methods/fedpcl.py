@@ -126,4 +126,5 @@ class FedPCL(Method[FedPCLState]):
         if missing:
             means = self.lab.class_means(embed, take(state.projection, missing), missing)
             (own,) = put((own,), missing, (normalize(means, dim=-1, eps=SHORTEST),))
-        return Models((*state.projection, own, self.lab.class_counts > 0), None, nearest_own)
+        # Nearness is no logarithm of a probability.
+        return Models((*state.projection, own, self.lab.class_counts > 0), None, nearest_own, logits=False)

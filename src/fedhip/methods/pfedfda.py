@@ -168,7 +168,8 @@ def run_pfedfda(task: ClosedTask) -> MethodRun:
     seconds = time.perf_counter() - began
     common = Discriminant.of(everybody, everybody, 0.0, shrinkage)
     accuracy = [
-        task.accuracy(client, models.get(client.name, common).scores, priors.get(client.name))
+        # Scores of Gaussians are logarithms of probabilities.
+        task.accuracy(client, models.get(client.name, common).scores, priors.get(client.name), 1.0)
         for client in task.clients
     ]
     m = len(everybody.covariance)

@@ -7,11 +7,11 @@ from dataclasses import replace
 
 from torch import Tensor
 
-from fedhip.core.affine import AffineModel
+from fedhip.core.choice.calibration import common_temperature
 from fedhip.heads.options import Option
 from fedhip.methods.engine.closed import ClosedTask, closed, one_shot
 from fedhip.methods.engine.protocol import MethodRun
-from fedhip.simulation.alone import local_model, local_path
+from fedhip.simulation.alone import LocalModel, local_model, local_path
 from fedhip.simulation.client import Client
 from fedhip.simulation.driver import simulate
 from fedhip.simulation.priors import prior_bytes
@@ -22,9 +22,11 @@ from fedhip.utils.parallel import in_order
 def run_local(task: ClosedTask) -> MethodRun:
     """The ridge of each client's rows alone."""
     began = time.perf_counter()
-    models: dict[str, AffineModel] = {}
+    models: dict[str, LocalModel] = {}
     found = in_order(
-        lambda client: local_model(client, task.num_classes, task.ridge, task.device), task.training, task.device
+        lambda client: local_model(client, task.num_classes, task.ridge, task.device, task.only_local_classes),
+        task.training,
+        task.device,
     )
     for done, (client, model) in enumerate(zip(task.training, found, strict=True), start=1):
         models[client.name] = model
@@ -36,10 +38,10 @@ def run_local(task: ClosedTask) -> MethodRun:
 
     priors = task.priors(scored)
     seconds = time.perf_counter() - began
-    accuracy = []
+    accuracy, temperature = [], common_temperature(fit.losses for fit in models.values())
     for client in task.clients:
         scores = models[client.name].scores if client.name in models else None
-        accuracy.append(task.accuracy(client, scores, priors.get(client.name)))
+        accuracy.append(task.accuracy(client, scores, priors.get(client.name), temperature))
     sent = prior_bytes(task.num_classes) if priors else 0
     return one_shot("local", task, accuracy, rounds=0, seconds=seconds, up=sent, down=sent, priors=priors)
 
@@ -87,4 +89,5 @@ def _global(task: ClosedTask) -> MethodRun:
         up=up,
         down=down,
         priors={client.client: client.priors["global"] for client in outcome.clients if "global" in client.priors},
+        tested={client.client: client.tested.get("global") for client in outcome.clients},
     )

@@ -11,7 +11,7 @@ who is present, and since these are here then, all clients re-run phase 3 at onc
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from types import MappingProxyType
 from typing import Any
@@ -21,7 +21,8 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from fedhip.core.choice.prior import NO_PRIOR
+from fedhip.core.choice.calibration import common_temperature
+from fedhip.core.choice.prior import NO_PRIOR, PriorChoice
 from fedhip.core.exact.fixedpoint import GridStatistics
 from fedhip.data.partitions.manifest import packed
 from fedhip.errors import InputError
@@ -33,12 +34,13 @@ from fedhip.heads.task import Task
 from fedhip.runs.folder import Run, changed_run
 from fedhip.runs.models import global_model, personal_model
 from fedhip.runs.results import put_client, refresh, remove_client
-from fedhip.simulation.alone import local_model
+from fedhip.simulation.alone import MAJORITY, LocalModel, local_model, majority_model
 from fedhip.simulation.beta import choose_beta
 from fedhip.simulation.client import Client
 from fedhip.simulation.federation import Federation
 from fedhip.simulation.lifting import lift_clients
 from fedhip.simulation.outcome import ClientResult
+from fedhip.simulation.personalization import Personalization, common_losses
 from fedhip.simulation.priors import choose_client_priors
 from fedhip.simulation.testing import evaluate
 from fedhip.utils.parallel import in_order, one_thread
@@ -362,7 +364,7 @@ class _State:
         kept = {name: self.run.priors(name) if name in self.run.clients else {} for name in self.again}
         method = head.method
         owns = head.personalize(
-            None if everyone else {name: priors.get(method, NO_PRIOR) for name, priors in kept.items()},
+            None if everyone else {name: PriorChoice(0, priors.get(method, NO_PRIOR)) for name, priors in kept.items()},
             self._losses_of_others(),
         )
         task, federation = head.task, head.federation
@@ -371,13 +373,21 @@ class _State:
         if everyone and with_priors:
             only_local, everybody = task.only_local_classes, list(self.again.values())
             chosen = choose_client_priors(federation, everybody, beside, "loo", only_local, task.report)
-            kept = {name: {m: prior for m, (_, prior) in found.items()} for name, found in chosen.items()}
+            kept = {name: {m: choice.prior for m, (_, choice) in found.items()} for name, found in chosen.items()}
         results = {}
+        alone = {
+            name: local_model(client, task.num_classes, task.ridge, only_local_classes=task.only_local_classes)
+            for name, client in self.again.items()
+            if "local" in beside
+        }
+        temperatures = self._temperatures(head, {name: own for name, (own, _) in owns.items()}, alone)
         for name, (personal, prior) in owns.items():
             client = self.again[name]
             models = {"global": federation.common, method: personal.model}
-            if "local" in beside:
-                models["local"] = local_model(client, task.num_classes, task.ridge)
+            if (majority := majority_model(client, task.num_classes)) is not None:
+                models[MAJORITY] = majority
+            if name in alone:
+                models["local"] = alone[name]
             results[name] = evaluate(
                 client,
                 {m: models[m] for m in self.results["methods"] if m in models},
@@ -387,8 +397,34 @@ class _State:
                 {**kept[name], method: prior} if with_priors and (everyone or kept[name]) else {},
                 federation.grid.counts,
                 own=method,
+                temperatures=temperatures,
             )
         return results
+
+    def _temperatures(
+        self, head: Head, owns: Mapping[str, Personalization], alone: Mapping[str, LocalModel]
+    ) -> dict[str, float | None]:
+        """What makes probabilities of scores, by method; chosen again by everybody's rows, where these are all here."""
+        methods, others = (
+            self.results["methods"],
+            [k for n, k in self.details["clients"].items() if n not in self.again],
+        )
+
+        def of(kept: str, new: Iterable[list[float]]) -> float | None:
+            return common_temperature([*(known[kept] for known in others), *new], self.details["temperatures"])
+
+        found = {name: methods[name].get("temperature") for name in ("local", "global") if name in methods}
+        if alone and (self._everyone or found["local"] is None):
+            found["local"] = common_temperature(fit.losses for fit in alone.values())
+        if self.run.head is Ridge:
+            found["global"] = of("global_log_losses", (own.global_log_losses for own in owns.values()))
+        elif "global" in methods and (self._everyone or found["global"] is None):
+            # The row of that name is of a ridge, whatever the head.
+            found["global"] = common_temperature(common_losses(head.federation, c) for c in self.again.values())
+        found[head.method] = of("log_losses", (own.log_losses for own in owns.values()))
+        for name in found.keys() & methods.keys():
+            methods[name]["temperature"] = found[name]
+        return found
 
     def _losses_of_others(self) -> Tensor | None:
         """The summed losses of the federation's model, as far as they are known of those who are not here."""

@@ -6,22 +6,35 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
-import torch
 
 from fedhip import __version__
-from fedhip.core.choice.calibration import choose_temperature
+from fedhip.core.choice.calibration import common_temperature
 from fedhip.heads import Head, Ridge
 from fedhip.methods import METHODS, MethodRun
 from fedhip.runs.folder import SCHEMA, head_of
+from fedhip.runs.measures import TITLES as METRICS
+from fedhip.runs.measures import (
+    gains_of,
+    measured,
+    metrics_in,
+    put_gains,
+    refresh_metrics,
+    remove_gains,
+    written,
+)
 from fedhip.simulation.driver import BALANCED
 from fedhip.simulation.metrics import summarize
 from fedhip.simulation.outcome import ClientResult, Outcome
+from fedhip.utils.words import count, listed, points
 
 Json = dict[str, Any]
 
-TITLES = {"local": "trained alone", "global": "global model", "fedhip": "personalized"}
+TITLES = {"majority": "majority class", "local": "trained alone", "global": "global model", "fedhip": "personalized"}
+#: What the models of a run are compared with, in a sentence.
+AGAINST_WORDS = {"local": "training alone", "global": "the global model"}
 #: Which phases a method's time is made of.
-_PHASES = {
+_PHASES: dict[str, tuple[str, ...]] = {
+    "majority": (),
     "local": ("models of one client alone",),
     "global": ("local training", "aggregation"),
     "fedhip": ("local training", "aggregation", "personalization"),
@@ -40,6 +53,7 @@ def results_of(outcome: Outcome, *, config: Json, title: str, seconds: Mapping[s
             "seconds": round(sum(outcome.seconds.get(phase, 0.0) for phase in _PHASES[method]), 3),
             "upload_bytes_per_client": up,
             "download_bytes_per_client": down,
+            "temperature": outcome.temperatures.get(method),
         }
     results: Json = {
         "schema": SCHEMA,
@@ -103,9 +117,17 @@ def details_of(outcome: Outcome, class_names: Sequence[str], head: type[Head] = 
 def rival_entry(run: MethodRun, clients: Sequence[ClientResult]) -> Json:
     """A rival in the shape of the others; `note` and `diverged` say what a table must say of it."""
     alphas = run.alphas or [None] * len(clients)
+    tested = run.tested or [None] * len(clients)
     entries = [
-        {"client": client.client, "train": client.train, "test": client.test, "accuracy": accuracy, "alpha": alpha}
-        for client, accuracy, alpha in zip(clients, run.accuracy, alphas, strict=True)
+        {
+            "client": client.client,
+            "train": client.train,
+            "test": client.test,
+            "accuracy": accuracy,
+            "alpha": alpha,
+            **measured(found),
+        }
+        for client, accuracy, alpha, found in zip(clients, run.accuracy, alphas, tested, strict=True)
     ]
     return {
         "accuracy": {},
@@ -125,6 +147,31 @@ def title_of(method: str) -> str:
     return TITLES.get(method) or (METHODS[method].title if method in METHODS else method)
 
 
+def metrics_in_words(results: Json) -> list[str]:
+    """What the run's own models reach beside accuracy, and who gains by them, a line each."""
+    own, lines = head_of(results).method, []
+    method = results["methods"].get(own, {})
+    found = {name: kept.get("pooled", kept["mean"]) for name, kept in metrics_in(method).items() if name != "accuracy"}
+    if known := {name: value for name, value in found.items() if value is not None}:
+        words = ", ".join(f"{METRICS[name]} {written(name, value)}" for name, value in known.items())
+        lines.append(f"{title_of(own)}: {words}")
+    for other, gain in (results.get("gains") or {}).items():
+        if gain["mean"] is None:
+            continue
+        ends = "" if gain["low"] is None else f" (95 % interval {points(gain['low'])} to {points(gain['high'])})"
+        named = [
+            f"{verb} {listed([repr(name) for name in names[:5]])}{' and others' if len(names) > 5 else ''}"
+            for verb, names in (("gain", gain["gains_beyond_chance"]), ("lose", gain["loses_beyond_chance"]))
+            if names
+        ]
+        lines.append(
+            f"against {AGAINST_WORDS[other]}: {points(gain['mean'])} points{ends}; {gain['better']} of "
+            f"{count(len(gain['per_client']), 'client')} better, {gain['worse']} worse; beyond chance "
+            f"{' and '.join(named) if named else 'nobody'}"
+        )
+    return lines
+
+
 def client_entry(result: ClientResult, method: str, own: str = Ridge.method) -> Json:
     """A client's line in `per_client`; `own` is the method of its own model, which has an α."""
     return {
@@ -133,6 +180,7 @@ def client_entry(result: ClientResult, method: str, own: str = Ridge.method) -> 
         "test": result.test,
         "accuracy": result.accuracy.get(method),  # rivals are not run again for a client that joins
         "alpha": result.alpha if method == own else None,
+        **measured(result.tested.get(method)),
     }
 
 
@@ -164,6 +212,7 @@ def refresh(results: Json, details: Json) -> None:
     for method in results["methods"].values():
         entries = method["per_client"]
         method["accuracy"] = summarize([e["accuracy"] for e in entries], [e["test"] for e in entries])
+    refresh_metrics(results)
     curves = [c["loo_accuracy"] for c in details["clients"].values() if c["loo_accuracy"] is not None]
     chosen = [c["loo_chosen"] for c in details["clients"].values() if c["loo_chosen"] is not None]
     results["leave_one_out"] = (
@@ -183,10 +232,7 @@ def refresh(results: Json, details: Json) -> None:
 
 def _temperature(details: Json, losses: str) -> float | None:
     """One for all clients: to one with a few easy rows its own would be nearly 0, and every answer certain."""
-    known = [client[losses] for client in details["clients"].values() if client[losses] is not None]
-    if not known:
-        return None
-    return choose_temperature(torch.tensor(known, dtype=torch.float64).sum(dim=0), details["temperatures"])
+    return common_temperature((client[losses] for client in details["clients"].values()), details["temperatures"])
 
 
 def remove_client(results: Json, details: Json, client: str) -> None:
@@ -194,6 +240,7 @@ def remove_client(results: Json, details: Json, client: str) -> None:
     results.pop("recommendation", None)  # the client's rows are among those it counts
     for method in results["methods"].values():
         method["per_client"] = [entry for entry in method["per_client"] if entry["client"] != client]
+    remove_gains(results, client)
     details["clients"].pop(client, None)
     details["examples"] = [example for example in details["examples"] if example["client"] != client]
 
@@ -207,9 +254,9 @@ def put_client(results: Json, details: Json, result: ClientResult) -> None:
         places = [i for i, old in enumerate(entry["per_client"]) if old["client"] == result.client]
         if places:
             if method not in result.accuracy:  # nobody ran it again
-                before = entry["per_client"][places[0]]
-                new |= {"accuracy": before["accuracy"], "alpha": before["alpha"]}
+                new = {**entry["per_client"][places[0]], "train": result.train, "test": result.test}
             entry["per_client"][places[0]] = new
         else:
             entry["per_client"].append(new)
+    put_gains(results, [gains_of(result.client, result.tested, own)])
     details["clients"][result.client] = client_details(result)

@@ -47,12 +47,13 @@ from fedhip.methods import METHODS, Protocol, run_method
 from fedhip.methods.engine.closed import row_of
 from fedhip.runs import Ledger, Run, new_run, require_place
 from fedhip.runs.folder import Draft
+from fedhip.runs.measures import gains_of, put_gains
 from fedhip.runs.models import global_model, personal_model
 from fedhip.runs.report import RunRecord
 from fedhip.runs.report.findings import read_runs
 from fedhip.runs.results import add_balance, add_lift, details_of, refresh, results_of, rival_entry
 from fedhip.simulation.client import Client, clients_of
-from fedhip.simulation.driver import BALANCED, RIDGES, simulate
+from fedhip.simulation.driver import BALANCED, MAJORITY, RIDGES, simulate
 from fedhip.simulation.lifting import LiftSettings, lift_clients, lifted_grid
 from fedhip.simulation.options import STANDARD, Alpha, Beta, RidgeOptions
 from fedhip.simulation.outcome import Outcome
@@ -131,7 +132,7 @@ class RoundSettings:
                 "balanced classes are for models of the ridge, whose sum is weighted in closed form; "
                 f"leave out --head {self.head}, or --balance"
             )
-        if others := [name for name in self.methods if name not in RIDGES]:
+        if others := [name for name in self.methods if name not in (MAJORITY, *RIDGES)]:
             raise InputError(
                 f"balanced classes are for the methods {' and '.join(BALANCED)}, whose sum is weighted in closed form; "
                 f"leave out {', '.join(others)}, or --balance"
@@ -148,6 +149,12 @@ class RoundSettings:
         return replace(self, head=name, methods=tuple(dict.fromkeys((*self.methods, method))))
 
     @property
+    def table(self) -> tuple[str, ...]:
+        """The methods of the table: beside training alone and the global model stands the majority class."""
+        with_head_results = (MAJORITY,) if {"local", "global"} <= set(self.methods) else ()
+        return tuple(dict.fromkeys((*with_head_results, *self.methods)))
+
+    @property
     def compares_with_lda(self) -> bool:
         """Whether there are ridges to compare, of rows that all weigh alike."""
         return self.recommend and self.head == RIDGE and Ridge.method in self.methods and not self.ridge.balance
@@ -157,13 +164,14 @@ def methods_named(names: Sequence[str]) -> tuple[str, ...]:
     """The methods of these names, or "all", in the order of tables: ridges first."""
     if isinstance(names, str):
         names = (names,)
+    ordered = (MAJORITY, *RIDGES, *(method for method in METHODS if method not in RIDGES))
+    known = (*METHODS, MAJORITY)
     for name in names:
-        if name not in METHODS and name != "all":
-            guess = did_you_mean(name, METHODS)
-            raise InputError(f"there is no method {name!r}; choose among {', '.join(METHODS)}{guess}")
+        if name not in known and name != "all":
+            guess = did_you_mean(name, known)
+            raise InputError(f"there is no method {name!r}; choose among {', '.join(known)}{guess}")
     if not names:
-        raise InputError(f"no method given; choose among {', '.join(METHODS)}")
-    ordered = (*RIDGES, *(method for method in METHODS if method not in RIDGES))
+        raise InputError(f"no method given; choose among {', '.join(known)}")
     return tuple(method for method in ordered if method in names or "all" in names)
 
 
@@ -422,7 +430,7 @@ def run_round(
             features.num_classes,
             alpha=settings.alpha,
             beta=settings.beta,
-            methods=[name for name in settings.methods if name in RIDGES],
+            methods=[name for name in settings.table if name in (MAJORITY, *RIDGES)],
             only_local_classes=settings.only_local_classes,
             prior=settings.prior == "client",
             **vars(ridge),
@@ -433,7 +441,7 @@ def run_round(
         rivals = [
             run_method(name, clients, features.num_classes, protocol, device=device, report=report, ridge=ridge)
             for name in settings.methods
-            if name not in (*RIDGES, head.method)
+            if name not in (MAJORITY, *RIDGES, head.method)
         ]
         fitted = None
         own = outcome
@@ -456,6 +464,7 @@ def run_round(
             add_lift(results, lifted)
         if ridge.balance:
             add_balance(results, class_weights(outcome.federation.grid.counts).tolist())
+        put_gains(results, [gains_of(client.client, client.tested, head.method) for client in own.clients])
         details = details_of(own, features.class_names, head)
         if table is not None:
             details["table"] = table.report
@@ -510,7 +519,12 @@ def _head_task(
 def with_head_results(outcome: Outcome, found: HeadRound) -> Outcome:
     """The outcome of a round with the models of another head as the clients' own, tested beside the others."""
     clients = [
-        replace(own, accuracy=before.accuracy | own.accuracy, priors=before.priors | own.priors)
+        replace(
+            own,
+            accuracy=before.accuracy | own.accuracy,
+            priors=before.priors | own.priors,
+            tested=before.tested | own.tested,
+        )
         for before, own in zip(outcome.clients, found.clients, strict=True)
     ]
     return replace(outcome, clients=clients)

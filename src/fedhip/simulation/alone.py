@@ -1,13 +1,21 @@
-"""The ridge of one client's rows alone."""
+"""What a client can do alone: the ridge of its own rows, and its most frequent class."""
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
+import numpy as np
 import torch
 
 from fedhip.core import RidgePath
-from fedhip.core.affine import AffineModel
+from fedhip.core.affine import AffineModel, masked
+from fedhip.core.choice.calibration import log_losses
 from fedhip.simulation.client import Client
 from fedhip.simulation.options import STANDARD, RidgeOptions
+from fedhip.simulation.personalization import calibration_rows
+
+#: Every client's own most frequent class, as a model to compare with.
+MAJORITY = "majority"
 
 
 def local_path(
@@ -24,9 +32,35 @@ def local_path(
     )
 
 
+@dataclass(frozen=True)
+class LocalModel(AffineModel):
+    """The ridge of a client's rows alone, and its log-losses over temperatures, of rows left out."""
+
+    losses: list[float]
+
+
 def local_model(
-    client: Client, num_classes: int, ridge: RidgeOptions = STANDARD, device: str | torch.device = "cpu"
-) -> AffineModel:
+    client: Client,
+    num_classes: int,
+    ridge: RidgeOptions = STANDARD,
+    device: str | torch.device = "cpu",
+    only_local_classes: bool = False,
+) -> LocalModel:
     """The ridge of the client's rows alone, its penalty chosen by leave-one-out on them."""
     path = local_path(client, num_classes, ridge.standardize, ridge.intercept, device)
-    return path.model(path.select())
+    chosen = path.select()
+    model, judged = path.model(chosen), calibration_rows(len(client.train[1]))
+    labels = torch.as_tensor(client.train[1])
+    mask = torch.bincount(labels, minlength=num_classes) > 0 if only_local_classes else None
+    losses = log_losses(masked(path.loo_scores(chosen)[judged], mask), labels[judged]).tolist()
+    return LocalModel(model.weights, model.bias, losses)
+
+
+def majority_model(client: Client, num_classes: int) -> AffineModel | None:
+    """A model that answers with the client's most frequent class, the first of several; None without rows."""
+    features, labels = client.train
+    if not len(labels):
+        return None
+    bias = torch.zeros(num_classes, dtype=torch.float64)
+    bias[int(np.bincount(labels, minlength=num_classes).argmax())] = 1.0
+    return AffineModel(torch.zeros((features.shape[1], num_classes), dtype=torch.float64), bias)

@@ -12,19 +12,19 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 
 import torch
 
-from fedhip.core.affine import AffineModel
-from fedhip.core.choice.prior import Prior
+from fedhip.core.choice.calibration import common_temperature
+from fedhip.core.choice.prior import NO_CHOICE, PriorChoice
 from fedhip.core.exact.columns import Columns
 from fedhip.core.exact.fixedpoint import GridStatistics
 from fedhip.errors import InputError
-from fedhip.simulation.alone import local_model
+from fedhip.simulation.alone import MAJORITY, LocalModel, local_model, majority_model
 from fedhip.simulation.beta import SCORING_ALPHAS, choose_beta
 from fedhip.simulation.client import Client
 from fedhip.simulation.encoding import encoding_of
 from fedhip.simulation.federation import Federation
 from fedhip.simulation.options import STANDARD, Alpha, Beta, RidgeOptions
 from fedhip.simulation.outcome import Outcome
-from fedhip.simulation.personalization import Personalization
+from fedhip.simulation.personalization import Personalization, common_losses
 from fedhip.simulation.priors import choose_client_priors, prior_alphas
 from fedhip.simulation.testing import evaluate
 from fedhip.utils.parallel import MEMINFO, in_order, memory_available
@@ -66,6 +66,7 @@ def simulate(
     `RidgeOptions`; where classes count alike in the sum, they do not so in models of one client alone.
     """
     methods = tuple(methods)
+    ridges = tuple(method for method in methods if method != MAJORITY)
     ridge = RidgeOptions(standardize, intercept, balance, fraction_bits, columns)
     if prior and balance:
         raise InputError(
@@ -90,44 +91,61 @@ def simulate(
     with watch("aggregation"):
         _ = federation.common  # factored once, before the clients share it
         tell("2 aggregation", len(training), len(training))
-    choices: dict[str, dict[str, tuple[float, Prior]]] = {}
+    choices: dict[str, dict[str, tuple[float, PriorChoice]]] = {}
     if prior:
         with watch("priors"):
-            choices = choose_client_priors(federation, training, methods, alpha, only_local_classes, tell)
+            choices = choose_client_priors(federation, training, ridges, alpha, only_local_classes, tell)
     personal: dict[str, Personalization] = {}
     if "fedhip" in methods:
         with watch("personalization"):
 
             def phase3(client: Client) -> Personalization:
-                chosen = choices[client.name]["fedhip"][0] if prior else alpha
+                chosen, choice = choices[client.name]["fedhip"] if prior else (alpha, NO_CHOICE)
                 own = uploads.pop(client.name, None)
-                return Personalization.of(federation, client, chosen, only_local_classes=only_local_classes, own=own)
+                return Personalization.of(
+                    federation, client, chosen, only_local_classes=only_local_classes, own=own, choice=choice
+                )
 
             for k, (client, found) in enumerate(zip(training, in_order(phase3, training, device), strict=True), 1):
                 personal[client.name] = found
                 tell("3 personalization", k, len(training))
-    local: dict[str, AffineModel] = {}
+    local: dict[str, LocalModel] = {}
     if "local" in methods:
         with watch("models of one client alone"):
-            models = in_order(lambda client: local_model(client, num_classes, ridge, device), training, device)
-            for k, (client, model) in enumerate(zip(training, models, strict=True), start=1):
-                local[client.name] = model
+            fits = in_order(
+                lambda client: local_model(client, num_classes, ridge, device, only_local_classes), training, device
+            )
+            for k, (client, fit) in enumerate(zip(training, fits, strict=True), start=1):
+                local[client.name] = fit
                 tell("trained alone", k, len(training))
     with watch("tests"):
         results = []
+        common = [own.global_log_losses for own in personal.values()]
+        if "global" in methods and not personal:
+            common = list(in_order(lambda client: common_losses(federation, client), training, device))
+        temperatures = {
+            "local": common_temperature(fit.losses for fit in local.values()),
+            "global": common_temperature(common),
+            "fedhip": common_temperature(own.log_losses for own in personal.values()),
+        }
         for client in clients:
             own = personal.get(client.name)
             mine = {
+                MAJORITY: majority_model(client, num_classes),
                 "local": local.get(client.name),
                 "global": federation.common,
                 "fedhip": federation.common if own is None else own.model,
             }
             tested = {method: mine[method] for method in methods}
-            priors = {method: found for method, (_, found) in choices.get(client.name, {}).items()}
+            priors = {method: choice.prior for method, (_, choice) in choices.get(client.name, {}).items()}
             everybody = federation.grid.counts
-            results.append(evaluate(client, tested, own, num_classes, only_local_classes, priors, everybody))
-    prior_models = tuple(len(prior_alphas(alpha)[method]) for method in methods) if prior else ()
-    return Outcome(federation, methods, results, watch.seconds, prior_models)
+            results.append(
+                evaluate(
+                    client, tested, own, num_classes, only_local_classes, priors, everybody, temperatures=temperatures
+                )
+            )
+    prior_models = tuple(len(prior_alphas(alpha)[method]) for method in ridges) if prior else ()
+    return Outcome(federation, methods, results, watch.seconds, prior_models, temperatures)
 
 
 def federate(

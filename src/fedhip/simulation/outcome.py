@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from fedhip.core.choice.prior import Prior
+from fedhip.core.tested import Tested
+from fedhip.simulation.alone import MAJORITY
 from fedhip.simulation.federation import Federation
 from fedhip.simulation.metrics import summarize
 from fedhip.simulation.personalization import Personalization
@@ -18,7 +21,7 @@ class ClientResult:
     A client without training rows is tested with the global model and has no model of its own; one without test rows
     has no accuracies. `confusions` are (true, predicted, number) of its test rows that its own model gets wrong,
     `mistakes` the places of these rows among its test rows, with what was predicted. `priors` are those that the models
-    were tested with, by method.
+    were tested with, by method; `tested` has all that the tests gave.
     """
 
     client: str
@@ -31,6 +34,7 @@ class ClientResult:
     confusions: list[tuple[int, int, int]]
     mistakes: list[tuple[int, int]]
     priors: dict[str, Prior] = field(default_factory=dict)
+    tested: dict[str, Tested] = field(default_factory=dict)
 
     @property
     def alpha(self) -> float | None:
@@ -40,13 +44,18 @@ class ClientResult:
 
 @dataclass(frozen=True)
 class Outcome:
-    """What a round gave; `prior_models` are how many models of each method its priors were chosen among."""
+    """What a round gave.
+
+    `prior_models` are how many models of each method its priors were chosen among, `temperatures` what made
+    probabilities of scores, by method.
+    """
 
     federation: Federation
     methods: tuple[str, ...]
     clients: list[ClientResult]
     seconds: dict[str, float]
     prior_models: tuple[int, ...] = ()
+    temperatures: Mapping[str, float | None] = field(default_factory=dict)
 
     @property
     def beta(self) -> float:
@@ -55,6 +64,8 @@ class Outcome:
 
     def traffic(self, method: str) -> tuple[int, int, int]:
         """Rounds, and the bytes that one client sends and receives."""
+        if method == MAJORITY:
+            return 0, 0, 0
         return traffic_with_priors(self.federation, method, self.prior_models)
 
     def summary(self, method: str) -> dict[str, float | None]:

@@ -11,7 +11,8 @@ from torch import Tensor
 from fedhip.core import DEFAULT_ALPHAS, PersonalizationPath
 from fedhip.core.affine import AffineModel, masked
 from fedhip.core.choice.calibration import log_losses
-from fedhip.core.choice.selection import FOLDS, nested_hits, select
+from fedhip.core.choice.prior import NO_CHOICE, PriorChoice
+from fedhip.core.choice.selection import FOLDS, fold_of, nested_hits, select
 from fedhip.core.exact.fixedpoint import GridStatistics
 from fedhip.core.ridge.personalization import require_part
 from fedhip.core.rows import one_hot
@@ -29,9 +30,9 @@ class Personalization:
     """Phase 3 at one client: α, the model, and what leave-one-out says of it.
 
     `curve` is the leave-one-out accuracy at each α of the head's grid, where it was looked at. `estimate` is the
-    accuracy that may be expected: that of rows left out, with α (and β) chosen without them. The log-losses over the
-    grid of temperatures are sums over its rows, of its own model and of the global one. Heads other than the ridge have
-    grids of their own (see `fedhip.heads`).
+    accuracy that may be expected: that of rows left out, with α, β and the prior chosen without them; None where a
+    prior was kept that they had a part in. The log-losses over the grid of temperatures are sums over its rows, of its
+    own model and of the global one. Heads other than the ridge have grids of their own (see `fedhip.heads`).
     """
 
     alpha: float
@@ -39,7 +40,7 @@ class Personalization:
     own: str
     local_classes: Tensor
     curve: list[float] | None
-    estimate: float
+    estimate: float | None
     log_losses: list[float]
     global_log_losses: list[float]
 
@@ -53,10 +54,12 @@ class Personalization:
         alphas: Sequence[float] | None = None,
         only_local_classes: bool = False,
         own: GridStatistics | None = None,
+        choice: PriorChoice = NO_CHOICE,
         last: bool = False,
     ) -> Personalization:
         """Choose α on the client's training rows, and solve; `own` are its statistics, where they are at hand.
 
+        `choice` is that of the prior, which says what may be expected where α was chosen together with it.
         After the `last` client nobody needs the federation's factor: it makes room for that client's model.
         """
         grid = federation.grid
@@ -88,17 +91,30 @@ class Personalization:
                 model = federation.on_raw(system.G)
             else:
                 scores, model = common, federation.common
-            estimate = _accuracy(masked(scores, mask), labels[judged])
+            if choice.right is None:
+                nested = masked(_at_fold_betas(federation, own, chosen, (F, targets), judged, scores), mask)
+                estimate = _accuracy(nested, labels[judged])
+        if choice.right is not None:
+            estimate = choice.right / len(labels)
         return cls(
             chosen,
             model,
             own.digest(),
             local_classes,
             curve,
-            estimate,
+            None if choice.fold_priors is None else estimate,
             log_losses(masked(scores, mask), labels[judged]).tolist(),
             log_losses(common, labels[judged]).tolist(),
         )
+
+
+def common_losses(federation: Federation, client: Client) -> list[float]:
+    """The global model's log-losses over temperatures, of the client's rows left out."""
+    judged = calibration_rows(len(client.train[1]))
+    F, targets = _targets(federation, client, judged)
+    scores = federation._system.left_out(F, targets) / targets.amax(dim=1, keepdim=True)
+    found: list[float] = log_losses(scores, torch.as_tensor(client.train[1])[judged]).tolist()
+    return found
 
 
 def _choose_alpha(
@@ -123,6 +139,30 @@ def _choose_alpha(
     chosen = alphas[select(margins)]
     curve = (margins > 0.0).double().mean(dim=0).tolist()
     return chosen, curve, estimate, path.loo_scores(chosen), path.loo_scores(0.0)
+
+
+def _at_fold_betas(
+    federation: Federation,
+    own: GridStatistics,
+    alpha: float,
+    rows: tuple[Tensor, Tensor],
+    judged: Tensor,
+    scores: Tensor,
+) -> Tensor:
+    """Scores (n, d) of `judged` rows left out at this α, those of each fold at the β that is chosen without it.
+
+    `rows` and `scores`, at the β in use, are theirs; where all folds have that β, nothing is solved.
+    """
+    F, targets = rows
+    fold = fold_of(int(judged.max()) + 1)[judged].to(F.device)
+    found = scores
+    for beta in sorted(set(federation.fold_betas) - {federation.beta}):
+        at = torch.isin(fold, torch.tensor([f for f, b in enumerate(federation.fold_betas) if b == beta]).to(fold))
+        if bool(at.any()):
+            system = federation.with_beta(beta).own_system(own, alpha)
+            left_out = system.left_out(F[at], targets[at], 1.0 + alpha) / targets[at].amax(dim=1, keepdim=True)
+            found = found.index_copy(0, at.nonzero()[:, 0], left_out)
+    return found
 
 
 def _targets(federation: Federation, client: Client, at: Tensor) -> tuple[Tensor, Tensor]:

@@ -5,19 +5,33 @@ phase 3a   at each client: log-losses of its rows, each left out, over models (�
 phase 3b   at each client: the α, T and a of least loss, its own and everybody's
 
 A client's choice depends on the others through that sum, and so on how rows are divided among them; its model for an α
-does not.
+does not. What it may expect of it is counted on rows that had no part in the choice (`fedhip.core.choice.prior`).
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Literal
 
 import torch
 from torch import Tensor
 
+from fedhip.core import PersonalizationPath
 from fedhip.core.affine import masked
-from fedhip.core.choice.prior import SMOOTHINGS, TEMPERATURES, Prior, PriorLosses, choose_priors, scale_of
+from fedhip.core.choice.prior import (
+    SMOOTHINGS,
+    TEMPERATURES,
+    FoldLosses,
+    Prior,
+    PriorChoice,
+    PriorLosses,
+    choose_every,
+    choose_priors,
+    scale_of,
+)
+from fedhip.core.choice.selection import without_fold
 from fedhip.simulation.alone import local_path
 from fedhip.simulation.client import Client
 from fedhip.simulation.federation import Federation
@@ -31,6 +45,44 @@ PRIOR_ALPHAS: tuple[float, ...] = (0.0, *(10.0 ** (i / 2) for i in range(-2, 6))
 SCALE_BYTES = 8 * 5
 
 
+@dataclass(frozen=True)
+class LeftOut:
+    """Scores (N_k, d) of a client's rows, each left out, by the models that it chooses among.
+
+    `without` gives scores of the rows outside of a fold by models that have not seen the fold either; None where a few
+    rows that have make no difference. `folds` give other models that a fold's rows are judged by, and that the choice
+    for them is made among: where more is chosen on rows than the prior, that too is chosen without them. They are made
+    one after the other, for each may take as much room as the first.
+    """
+
+    scores: Iterable[Tensor]
+    without: Callable[[int], Iterable[Tensor]] | None = None
+    folds: Mapping[int, Callable[[], LeftOut]] = field(default_factory=dict)
+
+    def losses(
+        self, labels: Tensor, own: Tensor, everybody: Tensor, scale: float, only_local_classes: bool = False
+    ) -> FoldLosses:
+        """Over priors, from everybody's class counts (d,) and the client's; it may know no class but its own."""
+        labels, own = labels.to(everybody.device), own.to(everybody.device)
+        scores, without = self.scores, self.without
+        if only_local_classes:
+            scores = (left_out_classes(part, labels, own) for part in scores)
+            without = without and partial(_local_without, without, labels, own)
+        found = FoldLosses.of(scores, labels, own, everybody, scale, without)
+        tables = {  # several folds may have the same
+            make: make().losses(labels, own, everybody, scale, only_local_classes) for make in set(self.folds.values())
+        }
+        return found.taking({fold: tables[make] for fold, make in self.folds.items()})
+
+
+def _local_without(
+    without: Callable[[int], Iterable[Tensor]], labels: Tensor, own: Tensor, fold: int
+) -> Iterable[Tensor]:
+    kept = without_fold(len(labels), fold).to(labels.device)
+    left = own - torch.bincount(labels[~kept], minlength=len(own))
+    return (left_out_classes(part, labels[kept], left) for part in without(fold))
+
+
 def choose_client_priors(
     federation: Federation,
     clients: Sequence[Client],
@@ -38,13 +90,13 @@ def choose_client_priors(
     alpha: float | Literal["loo"],
     only_local_classes: bool,
     tell: Callable[[str, int, int], None],
-) -> dict[str, dict[str, tuple[float, Prior]]]:
+) -> dict[str, dict[str, tuple[float, PriorChoice]]]:
     """For each client and method its prior, and the α that goes with it (0 but for FedHiP)."""
     grid, methods = federation.grid, tuple(methods)
     alphas = prior_alphas(alpha)
     scales = dict.fromkeys(methods, ridge_scale(grid.num_classes))
 
-    def losses(client: Client) -> dict[str, PriorLosses]:
+    def losses(client: Client) -> dict[str, FoldLosses]:
         scores = left_out_scores(federation, client, {method: alphas[method] for method in methods})
         return prior_losses(scores, client, grid.counts, scales, only_local_classes)
 
@@ -52,9 +104,9 @@ def choose_client_priors(
     for k, part in enumerate(in_order(losses, clients, grid.device), start=1):
         every.append(part)
         tell("3 choosing priors", k, len(clients))
-    chosen = {method: choose_priors([part[method] for part in every]) for method in methods}
+    chosen = {method: choose_every([part[method] for part in every]) for method in methods}
     return {
-        client.name: {method: (alphas[method][chosen[method][k][0]], chosen[method][k][1]) for method in methods}
+        client.name: {method: (alphas[method][chosen[method][k].model], chosen[method][k]) for method in methods}
         for k, client in enumerate(clients)
     }
 
@@ -95,6 +147,28 @@ def choose_scored_priors(
     return [prior for _, prior in choose_priors(losses)]
 
 
+def choose_left_out(
+    left_out: Sequence[LeftOut],
+    labels: Sequence[Tensor],
+    own: Sequence[Tensor],
+    everybody: Tensor,
+    only_local_classes: bool,
+) -> list[PriorChoice]:
+    """Every client's choice by its one model's scores, and those for the rows of each fold."""
+
+    def judged(part: LeftOut, y: Tensor, counts: Tensor) -> Tensor:
+        (scores,) = part.scores
+        return left_out_classes(scores, y, counts) if only_local_classes else scores
+
+    scale = scale_of(judged(*client) for client in zip(left_out, labels, own, strict=True))
+    return choose_every(
+        [
+            part.losses(y, counts, everybody, scale, only_local_classes)
+            for part, y, counts in zip(left_out, labels, own, strict=True)
+        ]
+    )
+
+
 def ridge_scale(num_classes: int) -> float:
     """The scores of a ridge on one-hot rows deviate by about as much as these rows."""
     return float(num_classes**-0.5)
@@ -102,46 +176,55 @@ def ridge_scale(num_classes: int) -> float:
 
 def left_out_scores(
     federation: Federation, client: Client, alphas: Mapping[str, Sequence[float]]
-) -> dict[str, Iterable[Tensor]]:
+) -> dict[str, LeftOut]:
     """Scores (N_k, d) of a client's rows, each left out: for each method, of its ridges over α."""
-    found, path = dict[str, Iterable[Tensor]](), federation.path(client)
+    found, path = dict[str, LeftOut](), federation.path(client)
     for method, values in alphas.items():
         if method == "local":
             found[method] = local_scores(client, federation)
+        elif method == "global":
+            found[method] = LeftOut(map(path.loo_scores, values))
         else:
-            found[method] = map(path.loo_scores, values)
+            others = {
+                beta: partial(_at_beta, federation, beta, client, values)
+                for beta in set(federation.fold_betas) - {federation.beta}
+            }
+            folds = {fold: others[beta] for fold, beta in enumerate(federation.fold_betas) if beta in others}
+            found[method] = replace(_over_alphas(path, values), folds=folds)
     return found
 
 
-def local_scores(client: Client, federation: Federation) -> Iterable[Tensor]:
+def _over_alphas(path: PersonalizationPath, alphas: Sequence[float]) -> LeftOut:
+    """By a client's ridges over α."""
+    without = (lambda fold: path.fold_scores(alphas, fold)) if path.refolds else None
+    return LeftOut(map(path.loo_scores, alphas), without)
+
+
+def _at_beta(federation: Federation, beta: float, client: Client, alphas: Sequence[float]) -> LeftOut:
+    return _over_alphas(federation.with_beta(beta).path(client), alphas)
+
+
+def local_scores(client: Client, federation: Federation) -> LeftOut:
     """The same of the ridge of the client's rows alone."""
     grid = federation.grid
     alone = local_path(client, grid.num_classes, federation.standardize, federation.intercept, grid.device)
-    return [alone.loo_scores(alone.select())]
+    return LeftOut([alone.loo_scores(alone.select())])
 
 
 def prior_losses(
-    scores: Mapping[str, Iterable[Tensor]],
+    scores: Mapping[str, LeftOut],
     client: Client,
     everybody: Tensor,
     scales: Mapping[str, float],
     only_local_classes: bool,
-) -> dict[str, PriorLosses]:
+) -> dict[str, FoldLosses]:
     """Of each method, from scores of the client's rows left out and everybody's class counts (d,)."""
     labels = torch.as_tensor(client.train[1], device=everybody.device)
     own = torch.bincount(labels, minlength=len(everybody))
-    found = {}
-    for method, every in scores.items():
-        parts = local_classes_only(every, client, len(everybody)) if only_local_classes else every
-        found[method] = PriorLosses.of(parts, labels, own, everybody, scales[method])
-    return found
-
-
-def local_classes_only(scores: Iterable[Tensor], client: Client, num_classes: int) -> Iterator[Tensor]:
-    """Scores (N_k, d) of a client's rows left out, in which it knows no class but its own."""
-    for part in scores:
-        labels = torch.as_tensor(client.train[1], device=part.device)
-        yield left_out_classes(part, labels, torch.bincount(labels, minlength=num_classes))
+    return {
+        method: found.losses(labels, own, everybody, scales[method], only_local_classes)
+        for method, found in scores.items()
+    }
 
 
 def left_out_classes(scores: Tensor, labels: Tensor, counts: Tensor) -> Tensor:

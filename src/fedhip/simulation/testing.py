@@ -13,6 +13,7 @@ from torch import Tensor
 
 from fedhip.core.affine import AffineModel, masked
 from fedhip.core.choice.prior import NO_PRIOR, Prior
+from fedhip.core.tested import Tested
 from fedhip.simulation.client import Client
 from fedhip.simulation.outcome import ClientResult
 from fedhip.simulation.personalization import Personalization
@@ -28,24 +29,32 @@ def evaluate(
     everybody: Tensor | None = None,
     *,
     own: str = "fedhip",
+    temperatures: Mapping[str, float | None] = MappingProxyType({}),
 ) -> ClientResult:
     """Test every model on the client's test rows; with its prior, if it has one, among `everybody`'s class counts.
 
-    `own` is the method whose mistakes are kept.
+    `own` is the method whose mistakes are kept; `temperatures` make probabilities of scores, where they are known.
     """
     features, labels = client.test
     train_counts = np.bincount(client.train[1], minlength=num_classes)
     # A client that has seen nothing has no classes of its own to keep to.
     mask = torch.from_numpy(train_counts > 0) if only_local_classes and train_counts.any() else None
     accuracies: dict[str, float | None] = {}
+    tested: dict[str, Tested] = {}
     confusions: list[tuple[int, int, int]] = []
     mistakes: list[tuple[int, int]] = []
     for method, model in models.items():
         prior, counts = priors.get(method, NO_PRIOR), torch.from_numpy(train_counts)
         shift = None if prior.is_none or everybody is None else prior.temperature * prior.shift(counts, everybody)
-        predicted = None if model is None or not len(labels) else predict(model, features, mask, shift)
-        accuracies[method] = None if predicted is None else float((predicted == labels).mean())
-        if method == own and predicted is not None:
+        accuracies[method] = None
+        if model is None or not len(labels):
+            continue
+        temperature = temperatures.get(method) if shift is None else prior.temperature
+        groups = getattr(client, "test_groups", None)
+        tested[method] = Tested.of_scores(scored(model, features, mask, shift), labels, temperature, groups)
+        predicted = tested[method].predicted
+        accuracies[method] = float((predicted == labels).mean())
+        if method == own:
             wrong = np.flatnonzero(predicted != labels)
             pairs, numbers = np.unique(np.stack((labels[wrong], predicted[wrong]), axis=1), axis=0, return_counts=True)
             confusions = [(int(t), int(p), int(n)) for (t, p), n in zip(pairs, numbers, strict=True)]
@@ -61,14 +70,20 @@ def evaluate(
         confusions,
         mistakes,
         dict(priors),
+        tested,
     )
 
 
-def predict(
+def scored(
     model: AffineModel, features: NDArray[Any], classes: Tensor | None = None, shift: Tensor | None = None
-) -> NDArray[np.int64]:
-    """The class of highest score for each row, among `classes` (d,) bool if given; `shift` (d,) is added to scores."""
+) -> Tensor:
+    """Scores (n, d), −∞ but for `classes` (d,) bool if given; `shift` (d,) is added to them."""
     scores = model.scores(features)
     if shift is not None:
         scores += shift.to(scores)
-    return np.asarray(masked(scores, classes).argmax(dim=1).cpu().numpy())
+    return masked(scores, classes)
+
+
+def predict(model: AffineModel, features: NDArray[Any], classes: Tensor | None = None) -> NDArray[np.int64]:
+    """The class of highest score for each row, among `classes` (d,) bool if given."""
+    return np.asarray(scored(model, features, classes).argmax(dim=1).cpu().numpy())

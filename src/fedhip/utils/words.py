@@ -39,6 +39,13 @@ def decimal(value: float | None) -> str:
     return NOTHING if value is None else f"{value:.2f}"
 
 
+def chance(value: float | None) -> str:
+    """A p-value: 0.03, <0.001."""
+    if value is None:
+        return NOTHING
+    return "<0.001" if value < 0.001 else f"{value:.3f}" if value < 0.01 else f"{value:.2f}"
+
+
 def whole(value: float | None) -> str:
     """A count with commas."""
     return NOTHING if value is None else f"{value:,.0f}"

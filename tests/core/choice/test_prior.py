@@ -14,12 +14,16 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from fedhip.core.choice.prior import (
+    NO_CHOICE,
     NO_PRIOR,
     SMOOTHINGS,
     TEMPERATURES,
+    FoldLosses,
     Prior,
+    PriorChoice,
     PriorLosses,
     _lifted,
+    choose_nested,
     choose_prior,
     choose_priors,
     scale_of,
@@ -302,3 +306,50 @@ def test_shifts_without_a_row_are_those_of_counts_without_it() -> None:
         expected.append(((n + 3.0 * pi) / (n.sum() + 3.0) / pi).log())
     assert torch.allclose(found, torch.stack(expected), rtol=0, atol=1e-12)
     assert bool((NO_PRIOR.left_out_shifts(labels, own, everybody) == 0).all())
+
+
+def test_losses_by_fold_are_those_of_the_rows_alone() -> None:
+    scores, labels, own, everybody = problem(rows=23)
+    models = [scores, 2 * scores - 1]
+    found = FoldLosses.of(models, labels, own, everybody, 0.7)
+    fold = torch.arange(23) % 5
+    for number in range(5):
+        for part, at in ((found.inside[number], fold == number), (found.others[number], fold != number)):
+            expected = PriorLosses.of([s[at] for s in models], labels[at], own, everybody, 0.7)
+            torch.testing.assert_close(part.losses, expected.losses)
+            assert torch.equal(part.right, expected.right)
+            assert part.rows == expected.rows == int(at.sum())
+
+
+def test_the_choice_for_a_fold_has_not_seen_it() -> None:
+    """Given scores of the other rows without the fold, and counts less its rows: nothing of its labels is left."""
+    scores, labels, own, everybody = problem(rows=23)
+    fold = torch.arange(23) % 5
+    moved = torch.where(fold == 2, (labels + 1) % 4, labels)
+    chosen = []
+    for y in (labels, moved):
+        counts = everybody - own + counts_of(y, 4)
+
+        def without(number: int, y: Tensor = y) -> list[Tensor]:
+            return [scores[fold != number]]
+
+        found = FoldLosses.of([scores], y, counts_of(y, 4), counts, 0.7, without)
+        rest = PriorLosses.of([scores], labels, own, everybody, 0.7)  # of other clients
+        chosen.append(choose_nested(found, found.every + rest))
+        assert found.others[2].rows == int((fold != 2).sum())
+    assert chosen[0].folds[2] == chosen[1].folds[2]
+
+
+def test_rows_right_are_counted_by_the_choice_of_the_others() -> None:
+    """Two models, of which one is right on the rows of a fold alone, and one on all the others."""
+    _, labels, own, everybody = problem(rows=40)
+    good, bad = (torch.nn.functional.one_hot(y, 4).double() * 9 for y in (labels, (labels + 1) % 4))
+    at = (torch.arange(40) % 5 == 3)[:, None]
+    one, other = torch.where(at, good, bad), torch.where(at, bad, good)
+    found = FoldLosses.of([one, other], labels, own, everybody, 1.0)
+    choice = choose_nested(found, found.every)
+    assert choice.model == 1
+    assert choice.right == 32  # of fold 3 the others choose the model that is wrong on it
+    assert choice.fold_priors is not None
+    assert NO_CHOICE.fold_priors == (NO_PRIOR,) * 5
+    assert PriorChoice(0, Prior(1.0, 5.0)).fold_priors is None

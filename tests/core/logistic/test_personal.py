@@ -270,3 +270,46 @@ def test_the_alpha_chosen_is_that_of_the_losses_by_hand(number: int) -> None:
             assert personal.select(alphas) == (best if sure else 0.0)
             chosen.add(personal.select(alphas))
     assert (chosen == {0.0}) == (number == 1)
+
+
+def test_rows_that_are_gone_are_no_part_of_the_step(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where the federation's head is the same without them, it is the step of the other rows alone."""
+    mine, gone = rows(30, 5, turned=1.0), np.arange(30) % 5 == 1
+    head = fitted(mine, rows(80, 6))
+    left = mine[0][~gone], mine[1][~gone]
+    monkeypatch.setattr(LogisticHead, "without", lambda self, rows, gone: rows.F @ self.weights)
+    found, expected = PersonalLogistic(head, *mine, gone=torch.from_numpy(gone)), PersonalLogistic(head, *left)
+    assert found.select() == expected.select()
+    for alpha in (0.0, 1.0, 30.0):
+        scores = expected.model(alpha).scores(mine[0][gone])
+        # Up to a number for each row: the centre of the scores is no matter.
+        torch.testing.assert_close(
+            torch.log_softmax(found.gone_scores(alpha), dim=1), torch.log_softmax(scores, dim=1), rtol=1e-3, atol=1e-3
+        )
+        torch.testing.assert_close(
+            found.loo_losses(alpha)[torch.from_numpy(~gone)], expected.loo_losses(alpha), rtol=1e-2, atol=1e-2
+        )
+
+
+def test_the_heads_scores_without_a_fold_are_those_of_rows_left_out_one_by_one() -> None:
+    """With nobody else gone they are leave-one-out; with others gone, near `without` of all of them together."""
+    mine = rows(30, 5, turned=1.0)
+    head = fitted(mine, rows(200, 6))
+    nobody, gone = torch.zeros(30, dtype=torch.bool), torch.arange(30) % 5 == 1
+    torch.testing.assert_close(head.fold_scores(*mine, nobody), head.loo_scores(*mine))
+    client = head.fit._client(*mine, None)
+    together = torch.stack(
+        [head.without(client, gone | (torch.arange(30) == row))[row] for row in range(30) if not gone[row]]
+    )
+    found = head.fold_scores(*mine, gone)
+    plain = head.loo_scores(*mine)[~gone]
+    assert float((found - together).abs().max()) < 0.3 * float((plain - together).abs().max())
+
+
+def test_some_rows_may_judge_alone() -> None:
+    mine = rows(40, 5, turned=2.0)
+    step = PersonalLogistic(fitted(mine, rows(80, 6)), *mine)
+    assert step.select(judges=torch.ones(40, dtype=torch.bool)) == step.select() > 0.0
+    nobody = torch.zeros(40, dtype=torch.bool)
+    nobody[3] = True
+    assert step.select(judges=nobody) == 0.0

@@ -373,3 +373,22 @@ def test_default_betas_follow_the_scale_of_the_features() -> None:
     assert len(small) == 15
     mean_square = float(np.square(F).sum(0).mean())
     assert (small[0], small[-1]) == pytest.approx((1e-6 * mean_square, 10 * mean_square))
+
+
+@given(federations(max_clients=3, max_width=6), st.sampled_from([1.0, 20.0]), seeds)
+def test_scores_without_a_fold_equal_refits_without_it(federation: Federation, penalty: float, seed: int) -> None:
+    """scikit-learn's ridge without the rows of a fold of the client, and without the row itself."""
+    k, fold, beta = seed % len(federation.clients), seed % 5, federation.beta(penalty)
+    path = PersonalizationPath(total_of(federation), *federation.clients[k], beta)
+    own = federation.rows_of(k)
+    outside = [i for i in range(own.start, own.stop) if (i - own.start) % 5 != fold]
+    F, Y = federation.features, federation.one_hot(federation.labels)
+    found = path.fold_scores(ALPHAS, fold).numpy()
+    assert found.shape == (len(ALPHAS), len(outside), federation.num_classes)
+    for alpha, scores in zip(ALPHAS, found, strict=True):
+        weights = np.ones(len(F))
+        weights[own] += alpha
+        for i, row in zip(outside, scores, strict=True):
+            kept = np.array([j != i and not (own.start <= j < own.stop and j not in outside) for j in range(len(F))])
+            expected = F[i] @ ridge_oracle(F[kept], Y[kept], beta, weights[kept]) if kept.any() else 0 * Y[i]
+            assert np.abs(row - expected).max() <= 1e-9

@@ -10,7 +10,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from fedhip.core.choice.prior import NO_PRIOR, Prior, PriorLosses, choose_priors, scale_of
+from fedhip.core.choice.prior import NO_CHOICE, NO_PRIOR, Prior, PriorLosses, choose_priors, scale_of
 from fedhip.errors import InputError
 from fedhip.heads.task import Task
 from fedhip.methods import METHODS, run_method
@@ -48,6 +48,7 @@ def test_the_models_are_those_without_a_prior(name: str, monkeypatch: pytest.Mon
     options = {"alpha": 3.0} if name == "fedhip" else None
     plain = run_method(name, clients, CLASSES, PROTOCOL, options=options)
     monkeypatch.setattr("fedhip.simulation.priors.choose_priors", lambda losses: [(0, NO_PRIOR)] * len(losses))
+    monkeypatch.setattr("fedhip.simulation.priors.choose_every", lambda losses: [NO_CHOICE] * len(losses))
     found = run_method(name, clients, CLASSES, WITH, options=options)
     assert found.accuracy == plain.accuracy
     assert found.priors == [NO_PRIOR] * len(clients)

@@ -1,7 +1,7 @@
 """Tables in the terminal."""
 
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from fedhip.cli.common.progress import show_progress
 
@@ -27,6 +27,12 @@ def print_table(columns: Sequence[str], rows: Sequence[Sequence[object]], title:
 def percent(value: float | None) -> str:
     """A share as people read it; a dash where there is none."""
     return "–" if value is None else f"{value:.1%}"
+
+
+def interval_of(found: Mapping[str, float | None]) -> str:
+    """The ends of a share's interval; a dash where there is none."""
+    low, high = found.get("low"), found.get("high")
+    return "–" if low is None or high is None else f"{100 * low:.1f} to {high:.1%}"
 
 
 def _is_number(cell: str) -> bool:

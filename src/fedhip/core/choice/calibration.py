@@ -7,7 +7,7 @@ clients' sums give the temperature of the global model.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 import torch
 from torch import Tensor
@@ -47,6 +47,14 @@ def choose_temperature(losses: Tensor, temperatures: Sequence[float] = TEMPERATU
     offset = 0.5 * (left - right) / bend if bend > 0.0 else 0.0
     ratio = temperatures[best + 1] / temperatures[best]
     return float(temperatures[best] * ratio**offset)
+
+
+def common_temperature(
+    losses: Iterable[Sequence[float] | None], temperatures: Sequence[float] = TEMPERATURES
+) -> float | None:
+    """The T of smallest loss of all clients that have any, from each one's sums over T; None where nobody has."""
+    known = [found for found in losses if found is not None]
+    return choose_temperature(torch.tensor(known, dtype=torch.float64).sum(dim=0), temperatures) if known else None
 
 
 def fit_temperature(scores: Tensor, labels: Tensor) -> float:

@@ -17,13 +17,18 @@ so that a client with few rows does as the others do, and one with many as its o
 where the counts are noise, the scores stay as they are. So they do where the likelihood rises and fewer of these rows
 are classified right, own and everybody's weighed likewise: a model that knows its client's classes already may be
 better calibrated by the prior, and no better.
+
+What was chosen on rows says too much of them. So a client keeps its losses fold by fold (see
+`fedhip.core.choice.selection`): for the rows of a fold it chooses again by everything but them, its own losses and
+everybody's less those of the fold, and counts the rows of the fold that this choice has right. Both are in its hands;
+nothing more is sent.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from functools import reduce
 from operator import add
 from typing import Self
@@ -31,6 +36,7 @@ from typing import Self
 import torch
 from torch import Tensor
 
+from fedhip.core.choice.selection import FOLDS, fold_of
 from fedhip.errors import InputError
 
 #: Five to the decade, in units of the scores' deviation: from nearly the highest score alone to nearly uniform.
@@ -41,6 +47,9 @@ SMOOTHINGS: tuple[float, ...] = (*(10.0 ** (i / 2) for i in range(-2, 7)), math.
 POOLED_ROWS = 50.0
 #: The same for rows classified right, of which one says less than a loss.
 POOLED_HITS = 500.0
+
+#: Models are judged together while their scores are no more numbers than this.
+_AT_ONCE = 2**16
 
 _TINY = torch.finfo(torch.float64).tiny
 
@@ -94,13 +103,54 @@ class PriorLosses:
     scale: float
 
     def __add__(self, other: PriorLosses) -> PriorLosses:
-        if self.scale != other.scale or self.losses.shape != other.losses.shape:
-            raise InputError("losses over different grids do not add; every client must score the same models")
+        self._require_same_grid(other)
         right = self.right + other.right
         return PriorLosses(self.losses + other.losses, right, self.rows + other.rows, self.scale)
 
+    def __sub__(self, other: PriorLosses) -> PriorLosses:
+        self._require_same_grid(other)
+        right = self.right - other.right
+        return PriorLosses(self.losses - other.losses, right, self.rows - other.rows, self.scale)
+
+    def _require_same_grid(self, other: PriorLosses) -> None:
+        if self.scale != other.scale or self.losses.shape != other.losses.shape:
+            raise InputError("losses over different grids do not add; every client must score the same models")
+
     @classmethod
-    def of(cls, scores: Iterable[Tensor], labels: Tensor, own: Tensor, everybody: Tensor, scale: float) -> Self:
+    def of(cls, scores: Iterable[Tensor], labels: Tensor, own: Tensor, everybody: Tensor, scale: float) -> PriorLosses:
+        """Of one client; the parameters are those of `FoldLosses.of`."""
+        return FoldLosses.of(scores, labels, own, everybody, scale).every
+
+    def right_with(self, model: int, prior: Prior) -> float:
+        """The rows right of one of the models with a prior of the grid."""
+        if prior.is_none:
+            return float(self.right[model, 0, -1])  # the same at every temperature
+        wanted = prior.temperature / self.scale
+        temperature = min(range(len(TEMPERATURES)), key=lambda t: abs(math.log(TEMPERATURES[t] / wanted)))
+        return float(self.right[model, temperature, SMOOTHINGS.index(prior.smoothing)])
+
+
+@dataclass(frozen=True)
+class FoldLosses:
+    """A client's losses: of all its rows, of those of each fold, and of those outside of it.
+
+    What is said of a fold's rows is chosen by the `others`, and counted by those `inside`.
+    """
+
+    every: PriorLosses
+    inside: tuple[PriorLosses, ...]
+    others: tuple[PriorLosses, ...]
+
+    @classmethod
+    def of(
+        cls,
+        scores: Iterable[Tensor],
+        labels: Tensor,
+        own: Tensor,
+        everybody: Tensor,
+        scale: float,
+        without: Callable[[int], Iterable[Tensor]] | None = None,
+    ) -> Self:
         """Of one client.
 
         Parameters
@@ -113,53 +163,86 @@ class PriorLosses:
             Numbers of rows by class, of the client and of the federation; these rows are in both.
         scale : float
             What the temperatures are multiples of; see `scale_of`.
+        without : fold to V tensors, optional
+            Scores of the rows outside of a fold by models that have not seen the fold either, where that matters.
         """
         device = everybody.device
         own, everybody, y = own.to(device, torch.float64), everybody.to(torch.float64), labels.to(device)
         # Every row leaves one row out: the sums are less by 1 for all classes, the counts for the row's own alone.
         # Terms of a row that are the same for all classes drop out, and are not written.
         R = _lifted(own, _frequencies(everybody, everybody.sum() - 1.0))
-        without = _lifted(own - 1.0, _frequencies(everybody - 1.0, everybody.sum() - 1.0))[y]
-        added, logs = without - R[y], without.log()
-        losses, right, rows = [], [], 0
-        for part in scores:
-            if part.shape != (len(y), len(own)):
-                raise InputError(
-                    f"scores have shape {tuple(part.shape)}; give ({len(y)}, {len(own)}), for {len(y)} labels of "
-                    f"{len(own)} classes"
-                )
-            S = part.to(device, torch.float64)
-            judged = ~S.gather(1, y[:, None])[:, 0].isneginf()
-            rows = int(judged.sum())
-            loss, hits = _judge(S[judged] / scale, y[judged][:, None], R, added[judged], logs[judged])
-            losses.append(loss)
-            right.append(hits)
-        return cls(torch.stack(losses), torch.stack(right), rows, scale)
+        left_out = _lifted(own - 1.0, _frequencies(everybody - 1.0, everybody.sum() - 1.0))[y]
+        added, logs = left_out - R[y], left_out.log()
+        fold, tables, rows = fold_of(len(y)).to(device), [], torch.zeros(FOLDS + 1)
+        for stack in _batches(scores, len(y), len(own)):
+            S = stack.to(device, torch.float64)
+            judged = ~S[0].gather(1, y[:, None])[:, 0].isneginf()
+            rows = _by_fold(judged[None, :, None], fold)[:, 0, 0]
+            tables.append(_judge(S[:, judged] / scale, y[judged], R, added[judged], logs[judged], fold[judged]))
+        losses, right = (torch.cat(parts, dim=1) for parts in zip(*tables, strict=True))
+        every, *inside = (
+            PriorLosses(loss, hits, int(number), scale)
+            for loss, hits, number in zip(losses, right, rows.tolist(), strict=True)
+        )
+        if without is None:
+            return cls(every, tuple(inside), tuple(every - part for part in inside))
+        others = []
+        for number in range(FOLDS):
+            kept = fold != number
+            gone = torch.bincount(y[~kept], minlength=len(own))
+            others.append(PriorLosses.of(without(number), y[kept], own - gone, everybody - gone, scale))
+        return cls(every, tuple(inside), tuple(others))
 
-    def right_with(self, model: int, prior: Prior) -> float:
-        """The rows right of one of the models with a prior of the grid."""
-        if prior.is_none:
-            return float(self.right[model, 0, -1])  # the same at every temperature
-        wanted = prior.temperature / self.scale
-        temperature = min(range(len(TEMPERATURES)), key=lambda t: abs(math.log(TEMPERATURES[t] / wanted)))
-        return float(self.right[model, temperature, SMOOTHINGS.index(prior.smoothing)])
+    def taking(self, folds: Mapping[int, FoldLosses]) -> FoldLosses:
+        """With what is said of some folds by other models."""
+        at = range(len(self.inside))
+        inside = tuple(folds[f].inside[f] if f in folds else self.inside[f] for f in at)
+        return replace(
+            self, inside=inside, others=tuple(folds[f].others[f] if f in folds else self.others[f] for f in at)
+        )
 
 
-def _judge(S: Tensor, y: Tensor, R: Tensor, added: Tensor, logs: Tensor) -> tuple[Tensor, Tensor]:
-    """(T, A): Σ_i log Σ_y e^{s_iy/T} r_iy(a) − s_i,y_i/T − log r_i,y_i(a), r the ratios without row i; rows right."""
-    S = S - S.amax(dim=1, keepdim=True)
-    others, log_ratios = S.scatter(1, y, -torch.inf), R.log()
+def _batches(scores: Iterable[Tensor], rows: int, classes: int) -> Iterator[Tensor]:
+    """The scores (N, d) of models, as many at a time as are few numbers: (v, N, d)."""
+    waiting: list[Tensor] = []
+    for part in scores:
+        if part.shape != (rows, classes):
+            raise InputError(
+                f"scores have shape {tuple(part.shape)}; give ({rows}, {classes}), for {rows} labels of "
+                f"{classes} classes"
+            )
+        waiting.append(part)
+        if len(waiting) * part.numel() >= _AT_ONCE:
+            yield torch.stack(waiting)
+            waiting = []
+    if waiting:
+        yield torch.stack(waiting)
+
+
+def _judge(S: Tensor, y: Tensor, R: Tensor, added: Tensor, logs: Tensor, fold: Tensor) -> tuple[Tensor, Tensor]:
+    """Σ_i log Σ_y e^{s_iy/T} r_iy(a) − s_i,y_i/T − log r_i,y_i(a), r the ratios without row i; and rows right.
+
+    Of scores S (v, N, d), each (1 + folds, v, T, A): over all rows, and over those of each fold.
+    """
+    at = y[:, None].expand(*S.shape[:-1], 1)
+    S = S - S.amax(dim=-1, keepdim=True)
+    others, log_ratios = S.scatter(-1, at, -torch.inf), R.log()
     losses, right = [], []
     for temperature in TEMPERATURES:
         logits = S / temperature
-        E, own = logits.exp(), logits.gather(1, y) + logs
+        E, own = logits.exp(), logits.gather(-1, at) + logs
         # All a in one product; then the row's own term as it is without the row.
-        sums = E @ R + E.gather(1, y) * added
-        losses.append((sums.clamp(min=_TINY).log() - own).sum(dim=0))
+        sums = E @ R + E.gather(-1, at) * added
+        losses.append(_by_fold(sums.clamp(min=_TINY).log() - own, fold))
         rivals = others / temperature
-        highest = torch.stack([(rivals + ratios).amax(dim=1) for ratios in log_ratios.unbind(1)], dim=1)
-        right.append((own > highest).sum(dim=0))
-    return torch.stack(losses), torch.stack(right).to(torch.float64)
+        highest = torch.stack([(rivals + ratios).amax(dim=-1) for ratios in log_ratios.unbind(1)], dim=-1)
+        right.append(_by_fold(own > highest, fold))
+    return torch.stack(losses, dim=2), torch.stack(right, dim=2).to(torch.float64)
+
+
+def _by_fold(values: Tensor, fold: Tensor) -> Tensor:
+    """Sums (1 + folds, v, …) over all rows of values (v, N, …), and over those of each fold."""
+    return torch.stack([values.sum(dim=1), *(values[:, fold == number].sum(dim=1) for number in range(FOLDS))])
 
 
 def scale_of(scores: Iterable[Tensor]) -> float:
@@ -208,6 +291,46 @@ def choose_prior(
     if without[plain] > right[model, temperature, smoothing]:
         return plain, NO_PRIOR
     return model, Prior(everybody.scale * TEMPERATURES[temperature], SMOOTHINGS[smoothing])
+
+
+@dataclass(frozen=True)
+class PriorChoice:
+    """One of a client's models, and its prior.
+
+    `folds` are what it chooses for the rows of each fold without them, and `right` how many of all its rows are right
+    so; neither is known of a prior that was not chosen now.
+    """
+
+    model: int
+    prior: Prior
+    folds: tuple[tuple[int, Prior], ...] = ()
+    right: int | None = None
+
+    @property
+    def fold_priors(self) -> tuple[Prior, ...] | None:
+        """The prior for the rows of each fold, chosen without them; None where that is not known."""
+        if self.folds or not self.prior.is_none:
+            return tuple(prior for _, prior in self.folds) or None
+        return (NO_PRIOR,) * FOLDS
+
+
+NO_CHOICE = PriorChoice(0, NO_PRIOR)
+
+
+def choose_nested(own: FoldLosses, everybody: PriorLosses) -> PriorChoice:
+    """The choice of `choose_prior`, and what may be said of it: by choices for the rows of each fold without them."""
+    folds = tuple(choose_prior(others, everybody - own.every + others) for others in own.others)
+    right = sum(part.right_with(*choice) for part, choice in zip(own.inside, folds, strict=True))
+    return PriorChoice(*choose_prior(own.every, everybody), folds, round(right))
+
+
+def choose_every(losses: Sequence[FoldLosses | None]) -> list[PriorChoice]:
+    """Every client's `choose_nested`; None for a client without rows, which takes everybody's choice."""
+    known = [part.every for part in losses if part is not None]
+    if not known:
+        return [NO_CHOICE] * len(losses)
+    total = reduce(add, known)
+    return [PriorChoice(*choose_prior(None, total)) if part is None else choose_nested(part, total) for part in losses]
 
 
 def choose_priors(losses: Sequence[PriorLosses | None], pooled_rows: float = POOLED_ROWS) -> list[tuple[int, Prior]]:

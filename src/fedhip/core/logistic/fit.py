@@ -410,6 +410,14 @@ class LogisticHead:
         scores: Tensor = Z + K @ pulls + self.centre_share * self.fit._centre_moves_without(rows, gone)
         return scores
 
+    def fold_scores(self, features: ArrayLike, labels: ArrayLike, gone: Tensor, *, client: str | None = None) -> Tensor:
+        """Scores (n, d) of a client's other rows, each left out together with those `gone` (N_k,) bool.
+
+        To first order, and as if the row and the others that are gone had nothing to do with each other.
+        """
+        rows = self.fit._client(features, labels, client)
+        return (self.left_out(rows) + self.without(rows, gone) - rows.F @ self.weights)[~gone]
+
     def _residuals(self, rows: _ClientRows) -> tuple[Tensor, Tensor]:
         """Scores Z (N_k, d) of a client's rows, and softmax(Z) − Y."""
         Z = rows.F @ self.weights

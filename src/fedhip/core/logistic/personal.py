@@ -83,6 +83,9 @@ class PersonalLogistic:
         The shift as it would be without each row; `shift` if not given.
     client : str, optional
         Named in error messages.
+    gone : Tensor (N_k,) bool, optional
+        Rows that the heads are as if there had never been them: the federation's to first order, the client's exactly.
+        `gone_scores` judges them.
     """
 
     def __init__(
@@ -95,6 +98,7 @@ class PersonalLogistic:
         shift: Tensor | None = None,
         loo_shift: Tensor | None = None,
         client: str | None = None,
+        gone: Tensor | None = None,
     ) -> None:
         if not (math.isfinite(temperature) and temperature > 0.0):
             raise InputError(f"temperature is {temperature!r}; give a number above 0")
@@ -110,11 +114,13 @@ class PersonalLogistic:
                 f"shifts have shapes {tuple(self._shift.shape)} and {tuple(self._loo_shift.shape)}; "
                 f"give ({d},) and ({len(F)}, {d})"
             )
-        self._Z = F @ head.weights
+        self._gone = torch.zeros_like(y, dtype=torch.bool) if gone is None else gone.to(y.device)
+        self._Z = F @ head.weights if gone is None else head.without(self._rows, self._gone)
         self._y = y[:, None]
         # Each class's rows dealt out in turn.
-        self._fold = torch.empty_like(y).index_copy_(
-            0, torch.argsort(y, stable=True), torch.arange(len(y)).to(y) % FOLDS
+        left = (~self._gone).nonzero()[:, 0]
+        self._fold = torch.full_like(y, -1).index_copy_(
+            0, left[torch.argsort(y[left], stable=True)], torch.arange(len(left)).to(y) % FOLDS
         )
         self._found: dict[tuple[int | None, float], Tensor] = {}
 
@@ -146,7 +152,12 @@ class PersonalLogistic:
     @cached_property
     def _without(self) -> list[Tensor]:
         """For each fold the scores (N_k, d) of all rows by the federation's head without it."""
-        return [self._head.without(self._rows, self._fold == fold) for fold in range(FOLDS)]
+        return [self._head.without(self._rows, self._gone | (self._fold == fold)) for fold in range(FOLDS)]
+
+    @property
+    def shift(self) -> Tensor:
+        """The client's prior (d,)."""
+        return self._shift
 
     def weights(self, alpha: float) -> Tensor:
         """P̂_k(α) of standardised features, the intercept last (m + 1, d)."""
@@ -160,7 +171,7 @@ class PersonalLogistic:
     def loo_scores(self, alpha: float) -> Tensor:
         """For each of the client's rows its scores without it (see the module), and without prior: (N_k, d)."""
         alpha = require_alpha(alpha)
-        scores = torch.empty_like(self._Z)
+        scores = self._Z.clone()
         for fold in range(FOLDS):
             at = self._fold == fold
             scores[at] = self._without[fold][at]
@@ -168,17 +179,27 @@ class PersonalLogistic:
                 scores[at] += self._basis[0][at] @ self._change(alpha, fold)
         return scores
 
+    def gone_scores(self, alpha: float) -> Tensor:
+        """Of the rows that are gone, in their order and without prior: (n, d)."""
+        alpha = require_alpha(alpha)
+        scores = self._Z[self._gone]
+        return scores if alpha == 0.0 else scores + self._basis[0][self._gone] @ self._change(alpha)
+
     def loo_losses(self, alpha: float) -> Tensor:
         """The log-losses (N_k,) of the client's rows left out, with its prior."""
         logits = self.loo_scores(alpha) / self._T + self._loo_shift
         return -torch.log_softmax(logits, dim=1).gather(1, self._y)[:, 0]
 
-    def select(self, alphas: Sequence[float] = LOGISTIC_ALPHAS) -> float:
-        """From 0 upwards, each α that lowers the loss on rows left out by more than a standard error of the change."""
-        plain = self.loo_losses(0.0)
+    def select(self, alphas: Sequence[float] = LOGISTIC_ALPHAS, judges: Tensor | None = None) -> float:
+        """From 0 upwards, each α that lowers the loss on rows left out by more than a standard error of the change.
+
+        All rows that are not gone judge, or of these the `judges` (N_k,) bool.
+        """
+        judging = ~self._gone if judges is None else ~self._gone & judges.to(self._gone.device)
+        plain = self.loo_losses(0.0)[judging]
         best, chosen, rows = plain, 0.0, len(plain)
         for alpha in sorted({require_alpha(alpha) for alpha in alphas} - {0.0}):
-            losses = self.loo_losses(alpha)
+            losses = self.loo_losses(alpha)[judging]
             gains = best - losses
             if rows > 1 and float(gains.mean()) > float(gains.std()) / math.sqrt(rows):
                 best, chosen = losses, alpha
@@ -195,10 +216,8 @@ class PersonalLogistic:
         return value, (alpha / self._T) * (S.mT @ residuals @ spread.mT) + theta
 
     def _kept(self, fold: int | None) -> tuple[Tensor, Tensor, Tensor]:
-        if fold is None:
-            return self._basis[0], self._Z, self._y
-        at = self._fold != fold
-        return self._basis[0][at], self._without[fold][at], self._y[at]
+        at = ~self._gone if fold is None else ~self._gone & (self._fold != fold)
+        return self._basis[0][at], (self._Z if fold is None else self._without[fold])[at], self._y[at]
 
     def _change(self, alpha: float, fold: int | None = None) -> Tensor:
         """What is added to the federation's weights, in coordinates of the rows (r, d)."""

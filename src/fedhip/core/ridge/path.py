@@ -41,7 +41,7 @@ DEFAULT_ALPHAS: tuple[float, ...] = tuple(
 _NO_REASON = 5e-4
 
 #: Up to so many rows of a client, what is chosen for a fold is chosen by models that have not seen it.
-_REFOLDED = 64
+REFOLDED = 64
 
 #: Margins (N, a) of rows left out, those by which a fold's α is chosen, and the mean squared error at an α.
 _Look = tuple[Tensor, Callable[[int], Tensor], Callable[[Sequence[float]], Tensor]]
@@ -152,17 +152,42 @@ class PersonalizationPath:
     def fold_margins(self, alphas: Sequence[float], margins: Tensor, fold: int) -> Tensor:
         """Margins (N_k, a) by which the α for the rows of a fold is chosen, and those rows judged.
 
-        Of all other rows without the fold's, too: what they say must not have learned from what is judged. With
-        S the fold and M = E diag((1 − λ)/(1 + αλ)) Eᵀ, leaving out S and then row j gives
+        Of all other rows without the fold's, too: what they say must not have learned from what is judged. In more than
+        64 rows a few that have seen the fold make no difference: `margins`, from `loo_margins`, are taken.
+        """
+        others = without_fold(len(self._W), fold).to(self._W.device)
+        if not self.refolds or bool(others.all()) or not bool(others.any()):
+            return margins
+        scores, known = self._without_fold(alphas, others)
+        found = margins.clone()
+        without = margins_of(scores.transpose(0, 1).contiguous(), self._labels[others])
+        hidden = torch.isinf(margins[others])  # of classes that the client has no other row of
+        found[others] = without.masked_fill_(~known.mT | hidden, -torch.inf)
+        return found
+
+    def fold_scores(self, alphas: Sequence[float], fold: int) -> Tensor:
+        """Scores (a, n, d) of the rows outside of a fold, each left out together with the fold.
+
+        Zeros where the others say nothing of a row, as in `loo_scores`.
+        """
+        others = without_fold(len(self._W), fold).to(self._W.device)
+        scores, known = self._without_fold(alphas, others)
+        return scores.masked_fill_(~known[:, :, None], 0.0) / self._Y[others].amax(dim=1, keepdim=True)
+
+    @property
+    def refolds(self) -> bool:
+        """Whether what is chosen for a fold must be chosen by models that have not seen it."""
+        return len(self._W) <= REFOLDED
+
+    def _without_fold(self, alphas: Sequence[float], others: Tensor) -> tuple[Tensor, Tensor]:
+        """Scores (a, n, d) of the rows `others` (N_k,) bool without a row itself and all that are not among these.
+
+        With S the fold and M = E diag((1 − λ)/(1 + αλ)) Eᵀ, leaving out S and then row j gives
 
             y_j − score_j = (r_j − M_jS M_SS⁻¹ r_S) / (M_jj − M_jS M_SS⁻¹ M_Sj)         r = y − fit(α)
 
-        In more than 64 rows a few that have seen the fold make no difference: `margins`, from `loo_margins`, are taken.
+        Beside them (a, n), which rows have any.
         """
-        rows = len(self._W)
-        others = without_fold(rows, fold).to(self._W.device)
-        if rows > _REFOLDED or bool(others.all()) or not bool(others.any()):
-            return margins
         at = torch.tensor([require_alpha(alpha) for alpha in alphas], dtype=self._W.dtype, device=self._W.device)
         M = self._spectrum.remainders(at)
         residuals = self._spectrum.residuals(at, self._residuals).transpose(0, 1)
@@ -172,12 +197,7 @@ class PersonalizationPath:
         left = residuals[:, others] - solved @ residuals[:, ~others]
         remainder = M[:, others][:, :, others].diagonal(dim1=1, dim2=2) - (solved * across).sum(dim=2)
         known = remainder > rank_tolerance(max(self._W.shape))
-        scores = self._Y[others] - left / torch.where(known, remainder, 1.0)[:, :, None]
-        found = margins.clone()
-        without = margins_of(scores.transpose(0, 1).contiguous(), self._labels[others])
-        hidden = torch.isinf(margins[others])  # of classes that the client has no other row of
-        found[others] = without.masked_fill_(~known.mT | hidden, -torch.inf)
-        return found
+        return self._Y[others] - left / torch.where(known, remainder, 1.0)[:, :, None], known
 
     def select(self, alphas: Sequence[float] = DEFAULT_ALPHAS, *, only_local_classes: bool = False) -> float:
         """The α of highest smoothed leave-one-out accuracy (`core.choice.selection`); of several, the smallest."""
@@ -385,7 +405,7 @@ class RegularizationPath:
         """
         F, Y = client_rows(self._total, features, labels, client, self._targets)
         ordered = sorted(_checked_alphas(alphas))
-        one_model = len(ordered) == 1 and ordered[0] > 0.0 and len(F) > _REFOLDED
+        one_model = len(ordered) == 1 and ordered[0] > 0.0 and len(F) > REFOLDED
         looks = self._one_model(F, Y, ordered[0]) if one_model else self._whole_paths(F, Y, ordered)
         soft, right, error = [], [], []
         for margins, fold_margins, mean_error in looks:

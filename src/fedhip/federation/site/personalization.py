@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -66,7 +66,8 @@ class ReceivedSum:
 
 def personalize(out: Path, client: Client, received: ReceivedSum, agreement: Agreement, data: Path) -> ClientResult:
     """Choose α and priors on the site's own rows, solve its model, and write all to `out`, whole or not at all."""
-    from fedhip.simulation.alone import local_model
+    from fedhip.core.choice.calibration import common_temperature
+    from fedhip.simulation.alone import MAJORITY, local_model, majority_model
     from fedhip.simulation.testing import evaluate
     from fedhip.utils.parallel import one_thread
     from fedhip.utils.stopwatch import Stopwatch
@@ -82,12 +83,18 @@ def personalize(out: Path, client: Client, received: ReceivedSum, agreement: Agr
                 SiteCode.TOTAL, f"the sum that came does not fit this site's rows: {error}"
             ) from error
     with watch("models of one client alone"), one_thread():
-        alone = local_model(client, d, ridge_of(agreement))
+        alone = local_model(client, d, ridge_of(agreement), only_local_classes=only_local)
     local, everybody, own = agreement.methods
-    models = {local: alone, everybody: head.common, own: personal.model}
-    result = evaluate(client, models, personal, d, only_local, priors, federation.grid.counts, own=own)
+    models = {MAJORITY: majority_model(client, d), local: alone, everybody: head.common, own: personal.model}
+    temperatures = {
+        local: common_temperature([alone.losses]),
+        everybody: common_temperature([personal.global_log_losses], head.temperatures),
+        own: common_temperature([personal.log_losses], head.temperatures),
+    }
+    counts = federation.grid.counts
+    result = evaluate(client, models, personal, d, only_local, priors, counts, own=own, temperatures=temperatures)
     try:
-        _write(out, federation, result, head, received, agreement, data, watch.seconds)
+        _write(out, federation, result, head, received, agreement, data, watch.seconds, temperatures)
     except (FedHiPError, OSError) as error:
         raise SiteRefusalError(SiteCode.OUTPUT, str(error)) from error
     return result
@@ -107,10 +114,10 @@ def _phase3(
         return head.personalize()[client.name][0], head, {}
     chosen = SitePriors(head, client, agreement).choose(pooled.losses, pooled.scale)
     if agreement.head == "ridge":  # whose α is chosen together with its prior
-        alpha = prior_alphas(agreement.alpha)[own][chosen[own][0]]
+        alpha = prior_alphas(agreement.alpha)[own][chosen[own].model]
         head = fit_head(federation, agreement, [client], known={"alpha": alpha})
-    priors = {method: prior for method, (_, prior) in chosen.items()}
-    return head.personalize({client.name: priors[own]})[client.name][0], head, priors
+    priors = {method: choice.prior for method, choice in chosen.items()}
+    return head.personalize({client.name: chosen[own]})[client.name][0], head, priors
 
 
 def _write(
@@ -122,11 +129,14 @@ def _write(
     agreement: Agreement,
     data: Path,
     seconds: dict[str, float],
+    temperatures: Mapping[str, float | None],
 ) -> None:
     from fedhip.heads.model import RIDGE
     from fedhip.runs import Ledger, new_run
+    from fedhip.runs.measures import gains_of, put_gains
     from fedhip.runs.models import global_model, personal_model
     from fedhip.runs.results import add_lift, client_entry, details_of, refresh, results_of
+    from fedhip.simulation.alone import MAJORITY
     from fedhip.simulation.outcome import Outcome
     from fedhip.utils.toml import write_toml
 
@@ -141,13 +151,15 @@ def _write(
     results = results_of(outcome, config=config, title=title, seconds={})
     local, everybody, own = agreement.methods
     spent = {local: "models of one client alone", own: "personalization"}
-    for method in (local, everybody, own):
+    for method in (MAJORITY, local, everybody, own):
         results["methods"][method] = {
             "accuracy": {},
             "per_client": [client_entry(result, method, own)],
             "seconds": round(seconds.get(spent.get(method, ""), 0.0), 3),
-            **traffic_of(agreement, method, received.asks),
+            **traffic_of(agreement, local if method == MAJORITY else method, received.asks),
+            "temperature": temperatures.get(method),
         }
+    put_gains(results, [gains_of(result.client, result.tested, own)])
     if head.name != RIDGE:
         results |= {"head": head.name, "settings": dict(head.settings)}
     if received.lift is not None:

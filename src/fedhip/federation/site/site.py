@@ -329,7 +329,9 @@ class Site:
         result = personalize(self.out, client, received, agreement, self.data)
         session.member = None
         self.state.drop_sums()
-        told = {name: value for name, value in result.accuracy.items() if value is not None}
+        # Of what was tested, the agreed methods alone: the majority's accuracy would tell how frequent a class is.
+        tested = {name: result.accuracy.get(name) for name in agreement.methods}
+        told = {name: value for name, value in tested.items() if value is not None}
         if not site.policy.tell_accuracy or not told:
             return {"told": False}, {}
         return {"told": True, "test": result.test, **told}, {}

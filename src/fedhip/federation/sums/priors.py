@@ -14,7 +14,7 @@ rounds too. What a site chooses stays with it: the server learns the sums.
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -29,9 +29,7 @@ from fedhip.federation.sums.ridge import beta_in
 from fedhip.federation.sums.vector import Vector, from_vector, losses_of, losses_vector
 
 if TYPE_CHECKING:
-    from torch import Tensor
-
-    from fedhip.core.choice.prior import Prior, PriorLosses
+    from fedhip.core.choice.prior import FoldLosses, PriorChoice, PriorLosses
     from fedhip.federation.agreement.agreement import Agreement
     from fedhip.federation.site.state import Session
     from fedhip.federation.transport.wire import Letter
@@ -88,7 +86,7 @@ def lda_losses(inputs: SiteInputs) -> Vector:
     import torch
 
     priors = _site_priors(inputs, None)
-    (scores,) = priors.head.left_out(priors.client)["global"]
+    (scores,) = priors.head.left_out(priors.client)["global"].scores
     losses = priors.head.losses(scores, torch.as_tensor(priors.client.train[1]))
     return losses_vector(torch.tensor(losses, dtype=torch.float64), len(inputs.agreement.sites))
 
@@ -133,31 +131,28 @@ class SitePriors:
     def scale(self) -> Vector:
         """The two sums behind the scale of the site's own scores."""
         from fedhip.core.choice.prior import deviations
-        from fedhip.simulation.priors import local_classes_only
 
-        (scores,) = self.head.left_out(self.client)[self.agreement.methods[-1]]
-        if self.agreement.only_local_classes:
-            (scores,) = local_classes_only([scores], self.client, len(self.agreement.classes))
-        return scale_vector(*deviations(scores))
+        (scores,) = self.head.left_out(self.client)[self.agreement.methods[-1]].scores
+        return scale_vector(*deviations(self.head.local_only(self.client, scores)))
 
     def losses(self, scale: float | None) -> Vector:
         """Losses and rows right of all methods, at temperatures that are multiples of the scale."""
-        return prior_vector(self._losses(scale), len(self.agreement.sites))
+        sent = {method: found.every for method, found in self._losses(scale).items()}
+        return prior_vector(sent, len(self.agreement.sites))
 
-    def choose(self, pooled: Vector, scale: float | None) -> dict[str, tuple[int, Prior]]:
+    def choose(self, pooled: Vector, scale: float | None) -> dict[str, PriorChoice]:
         """For each method which of its models, and the prior: by the site's own losses and everybody's."""
-        from fedhip.core.choice.prior import choose_prior
+        from fedhip.core.choice.prior import choose_nested
 
         everybody = prior_losses_of(pooled, self.agreement, scale)
         own = self._losses(scale)
-        return {method: choose_prior(own[method], everybody[method]) for method in self.agreement.methods}
+        return {method: choose_nested(own[method], everybody[method]) for method in self.agreement.methods}
 
-    def _losses(self, scale: float | None) -> dict[str, PriorLosses]:
+    def _losses(self, scale: float | None) -> dict[str, FoldLosses]:
         from fedhip.simulation.priors import local_scores, prior_losses
 
         agreement, counts = self.agreement, self.head.federation.grid.counts
-        scores: dict[str, Iterable[Tensor]] = {"local": local_scores(self.client, self.head.federation)}
-        scores |= self.head.left_out(self.client)
+        scores = {"local": local_scores(self.client, self.head.federation), **self.head.left_out(self.client)}
         return prior_losses(scores, self.client, counts, scales_of(agreement, scale), agreement.only_local_classes)
 
 

@@ -10,6 +10,7 @@ from torch import Tensor
 
 from fedhip.core.affine import masked
 from fedhip.core.choice.prior import Prior
+from fedhip.core.tested import Tested
 from fedhip.heads import Head
 from fedhip.heads.options import Option
 from fedhip.heads.round import HeadRound, run_head
@@ -21,15 +22,26 @@ from fedhip.simulation.client import Client
 
 @dataclass(frozen=True)
 class ClosedTask(Task):
-    """What a method in closed form is given; `probe_size` is how many numbers are kept of the first client's scores."""
+    """What a method in closed form is given; `probe_size` is how many numbers are kept of the first client's scores.
+
+    `tested` has what tests gave, by client.
+    """
 
     probe_size: int = 0
     probe: list[float] = field(default_factory=list)
+    tested: dict[str, Tested] = field(default_factory=dict)
 
     def accuracy(
-        self, client: Client, scores: Callable[[Tensor], Tensor] | None, prior: Prior | None = None
+        self,
+        client: Client,
+        scores: Callable[[Tensor], Tensor] | None,
+        prior: Prior | None = None,
+        temperature: float | None = None,
     ) -> float | None:
-        """On the client's test rows, of scores (n, d) from features (n, m) in float64."""
+        """On the client's test rows, of scores (n, d) from features (n, m) in float64.
+
+        `temperature` makes probabilities of them; without one there are none, unless the prior has one.
+        """
         if scores is None or not len(client.test[1]):
             return None
         features, labels = self.tensors(client.test)
@@ -37,8 +49,11 @@ class ClosedTask(Task):
         self.record_probe(client, found)
         if prior is not None:
             found = prior.apply(found, self.counts(client), self.all_counts)
-        predicted = masked(found, self.local_classes(client)).argmax(dim=1)
-        return float((predicted == labels).double().mean())
+            temperature = temperature if prior.is_none else 1.0
+        found = masked(found, self.local_classes(client))
+        groups = getattr(client, "test_groups", None)
+        self.tested[client.name] = Tested.of_scores(found, labels.cpu().numpy(), temperature, groups)
+        return float((found.argmax(dim=1) == labels).double().mean())
 
     def record_probe(self, client: Client, scores: Tensor) -> None:
         """Keep a sketch of the first client's scores, if one is asked for."""
@@ -88,6 +103,7 @@ def row_of(found: HeadRound) -> MethodRun:
         down=down,
         alphas=[client.alpha for client in found.clients],
         priors=found.priors,
+        tested={client.client: client.tested.get(found.head.method) for client in found.clients},
     )
 
 
@@ -102,8 +118,11 @@ def one_shot(
     down: int,
     alphas: list[float | None] | None = None,
     priors: Mapping[str, Prior] | None = None,
+    tested: Mapping[str, Tested | None] | None = None,
 ) -> MethodRun:
-    """A run whose history is its end."""
+    """A run whose history is its end; `tested` is what the task's own tests gave, where it is not given."""
+    if tested is None:
+        tested = task.tested if isinstance(task, ClosedTask) else {}
     known = [value for value in accuracy if value is not None]
     end = Evaluation(rounds, float(np.mean(known)) if known else None, seconds, up, down)
     every = [priors.get(client.name) for client in task.clients] if priors else None
@@ -119,4 +138,5 @@ def one_shot(
         [end],
         priors=every,
         probe=(task.probe or None) if isinstance(task, ClosedTask) else None,
+        tested=[tested.get(client.name) for client in task.clients],
     )

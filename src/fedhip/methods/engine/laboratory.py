@@ -25,6 +25,7 @@ from torch import Tensor
 
 from fedhip.core.affine import masked
 from fedhip.core.choice.prior import Prior
+from fedhip.core.tested import Tested
 from fedhip.methods.engine import network
 from fedhip.methods.engine.clients import CheckedClients, DeviceRows
 from fedhip.methods.engine.network import Batch, Params
@@ -68,12 +69,14 @@ class Models:
     """Whom to test with what: (K, ...) of the clients with training rows, (1, ...) for those without, if there is one.
 
     `scores(params, x)` gives (k, B, d). `priors` are those of the clients with training rows, if they are asked for.
+    Probabilities are the softmax of scores that are `logits`; of others there are none.
     """
 
     personal: Params
     common: Params | None = None
     scores: Callable[[Params, Tensor], Tensor] = network.scores
     priors: list[Prior] | None = None
+    logits: bool = True
 
 
 class Laboratory:
@@ -187,18 +190,31 @@ class Laboratory:
 
     def accuracies(self, models: Models) -> list[float | None]:
         """The accuracy of each client's model on its test rows; None without rows or without a model."""
-        everybody = self.class_counts.sum(dim=0)
         right: dict[int, Tensor] = {}
+        for at, found, _ in self._answers(models):
+            right[at] = (found.argmax(dim=1) == self.labels_tested(at)).sum()
+        counted = dict(zip(right, torch.stack(list(right.values())).tolist() if right else [], strict=True))
+        return [counted[at] / rows if at in counted else None for at, (rows, _) in enumerate(self.tests)]
+
+    def tested(self, models: Models) -> list[Tested | None]:
+        """All metrics of each client's model on its test rows."""
+        every: list[Tested | None] = [None] * len(self.tests)
+        for at, found, temperature in self._answers(models):
+            every[at] = Tested.of_scores(found, self.labels_tested(at).cpu().numpy(), temperature)
+        return every
+
+    def _answers(self, models: Models) -> Iterator[tuple[int, Tensor, float | None]]:
+        """(client, scores with its prior and its classes, what makes probabilities of them), of those tested."""
+        everybody = self.class_counts.sum(dim=0)
         for at, found in enumerate(self.test_scores(models)):
             if found is None:
                 continue
-            k = self.number.get(at)
+            k, temperature = self.number.get(at), 1.0 if models.logits else None
             if k is not None and models.priors is not None:
                 found = models.priors[k].apply(found, self.class_counts[k], everybody)
+                temperature = temperature if models.priors[k].is_none else 1.0
             keep = self.class_counts[k] > 0 if k is not None and self.protocol.only_local_classes else None
-            right[at] = (masked(found, keep).argmax(dim=1) == self.labels_tested(at)).sum()
-        counted = dict(zip(right, torch.stack(list(right.values())).tolist() if right else [], strict=True))
-        return [counted[at] / rows if at in counted else None for at, (rows, _) in enumerate(self.tests)]
+            yield at, masked(found, keep), temperature
 
     def test_scores(self, models: Models) -> Iterator[Tensor | None]:
         """The scores (n, d) of each client's test rows; None without rows or without a model."""

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any, Literal
 
 from fedhip.core.choice.prior import Prior
+from fedhip.core.tested import Tested
 from fedhip.errors import InputError
 from fedhip.heads.options import Option
 from fedhip.simulation.priors import PriorOption
@@ -106,7 +107,7 @@ class MethodRun:
     `accuracy` holds None for a client without test rows. `diverged` says at which round and learning rate the loss was
     no longer a number; there are no accuracies then. `note` is for the table: that a method degenerates, say. `priors`
     are the clients', where they were asked for; None for one without training rows. `probe` are scores of the first
-    client's model, where they were asked for (see `sketch`).
+    client's model, where they were asked for (see `sketch`). `tested` has all metrics, client by client.
     """
 
     name: str
@@ -122,3 +123,4 @@ class MethodRun:
     note: str | None = None
     priors: list[Prior | None] | None = None
     probe: list[float] | None = None
+    tested: Sequence[Tested | None] = ()

@@ -17,6 +17,7 @@ from safetensors.torch import save_file
 from torch import Tensor
 
 from fedhip.core.choice.prior import Prior
+from fedhip.core.tested import Tested
 from fedhip.errors import FileError
 from fedhip.methods.engine.clients import CheckedClients
 from fedhip.methods.engine.laboratory import Laboratory, Models, sketch
@@ -89,12 +90,12 @@ def train_method(
             progress.up, progress.down = progress.up + traffic.up, progress.down + traffic.down
             unseen.append((finite(state), replace(progress)))
             every, done = protocol.evaluate_every, progress.round == protocol.rounds
-            tested = bool(every) and progress.round % every == 0 and not done
+            evaluated = bool(every) and progress.round % every == 0 and not done
             written = checkpoint is not None and checkpoint.due
-            if done or tested or written or len(unseen) >= lab.ahead:
+            if done or evaluated or written or len(unseen) >= lab.ahead:
                 diverged = settle()
             progress.seconds += time.perf_counter() - began
-            if tested and diverged is None:
+            if evaluated and diverged is None:
                 evaluate(method.models(state, progress.round))
             if checkpoint is not None and written:
                 checkpoint.write(state, progress)
@@ -107,13 +108,14 @@ def train_method(
     if checkpoint is not None:
         checkpoint.write(state, progress)
     priors: list[Prior | None] | None = None
+    tested: list[Tested | None] = []
     if diverged is None:
         began = time.perf_counter()
         models = method.models(state, progress.round)
         diverged = None if all_finite(models) else _divergence(progress.round, protocol)
         progress.seconds += time.perf_counter() - began  # fine-tuning is part of a method
         if diverged is None:
-            accuracy = evaluate(models)
+            accuracy, tested = evaluate(models), lab.tested(models)
             if probe_size and (found := next(lab.test_scores(models))) is not None:
                 probe = sketch(found, probe_size)
             if models.priors is not None:
@@ -132,6 +134,7 @@ def train_method(
         note=method.note,
         priors=priors,
         probe=probe,
+        tested=tested,
     )
 
 

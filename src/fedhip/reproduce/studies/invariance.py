@@ -179,7 +179,8 @@ def solve(
         every = choose_client_priors(
             federation(method), training, (method,), "loo", only_local_classes, lambda phase, done, total: None
         )
-        chosen, priors[method] = every[fixed.name][method]
+        chosen, choice = every[fixed.name][method]
+        priors[method] = choice.prior
         alpha = chosen if method == "fedhip" else alpha
     models = {
         "fedhip": own.on_raw(path.weights(alpha)),

@@ -2,9 +2,12 @@
 
 record.py      a run as its files hold it
 findings.py    what the page says, as numbers: rows of the table, skew, thirds, worst classes
+measured.py    metrics beside accuracy, and who gains against whom
 figures.py     the pictures, with matplotlib
+curves.py      those of metrics: gains, reliability, ROC
 svg.py         a picture as part of a page: its colours follow the page's
 page.py        all of it put into the templates
+csv_tables.py  the tables alone, as CSV
 """
 
 from fedhip.runs.report.page import render_report

@@ -38,7 +38,7 @@ def style() -> Any:
 
 def accuracy_by_client(findings: Findings, width: int) -> str:
     """Accuracy of each client by method, clients in order of the first method's; curves where there are many."""
-    figure, axes = _axes(width, 380 if width == WIDE else 340)
+    figure, axes = axes_of(width, 380 if width == WIDE else 340)
     methods = findings.methods[:_SHOWN_METHODS]
     rows = [row for row in findings.clients if row.accuracy[methods[0].key] is not None]
     rows.sort(key=lambda row: (row.accuracy[methods[0].key] or 0.0, row.name))
@@ -51,7 +51,7 @@ def accuracy_by_client(findings: Findings, width: int) -> str:
             axes.plot(np.linspace(0, len(rows) - 1, len(values)), values, color=colour(method.colour), linewidth=2.2)
         axes.set_xlabel(f"{len(rows):,} clients, each curve in its own order")
     axes.set(xlim=(-0.8, len(rows) - 0.2), xticks=[])
-    _percent_axis(axes)
+    percent_axis(axes)
     if width == WIDE:
         _label_means(axes, methods)
     else:
@@ -107,37 +107,33 @@ def _label_means(axes: Axes, methods: Sequence[Method]) -> None:
 
 
 def spread_of_methods(findings: Findings, width: int) -> str:
-    """Mean of each method, with the range of all but the lowest and the highest tenth of the clients."""
+    """Mean of each method with its 95 % interval; behind it, all but the lowest and the highest tenth of clients."""
     methods = sorted((m for m in findings.methods if m.mean is not None), key=lambda m: (m.mean or 0.0, m.key))
-    figure, axes = _axes(width, 90 + 26 * len(methods))
+    figure, axes = axes_of(width, 90 + 30 * len(methods))
     for place, method in enumerate(methods):
+        ink, mean = colour(method.colour), method.mean or 0.0
         values = [v for row in findings.clients if (v := row.accuracy[method.key]) is not None]
-        if values:
-            axes.plot(
-                np.quantile(values, (0.1, 0.9)), [place, place], color=colour(method.colour), linewidth=5, alpha=0.3
-            )
-        mean = method.mean or 0.0
-        axes.scatter([mean], [place], s=70, color=colour(method.colour), marker=method.marker, linewidths=0)
+        if len(values) > 2:
+            ends = np.quantile(values, (0.1, 0.9))
+            axes.plot(ends, [place, place], color=ink, linewidth=9, alpha=0.16, solid_capstyle="butt")
+        if method.low is not None and method.high is not None:
+            axes.plot([method.low, method.high], [place, place], color=ink, linewidth=2.4)
+        axes.scatter([mean], [place], s=70, color=ink, marker=method.marker, linewidths=0, zorder=3)
         axes.annotate(
-            percent(mean),
-            (mean, place),
-            (0, 8),
-            textcoords="offset points",
-            ha="center",
-            color=colour("ink"),
+            percent(mean), (mean, place), (0, 9), textcoords="offset points", ha="center", color=colour("ink"),
             fontsize=10,
-        )
+        )  # fmt: skip
     axes.set_yticks(range(len(methods)), [short(m.title, width // 28) for m in methods])
     axes.set_ylim(-0.6, len(methods) - 0.3)
     axes.grid(visible=False, axis="y")
-    _percent_axis(axes, axis="x")
+    percent_axis(axes, axis="x")
     axes.set_xlabel("accuracy")
     return inline(figure, f"spread-{width}")
 
 
 def gain_against(findings: Findings, what: str) -> str:
     """The gain of each client against its training rows (`train`) or its skew (`skew`), with the mean of each third."""
-    figure, axes = _axes(PANEL, 300)
+    figure, axes = axes_of(PANEL, 300)
     pairs = gain_pairs(findings, what)
     x, gains = [a for a, _ in pairs], [b for _, b in pairs]
     axes.axhline(0, color=colour("muted"), linewidth=1)
@@ -173,7 +169,7 @@ def alphas_chosen(findings: Findings) -> str:
     """How many clients have an α of about each size, a quarter of a decade to a bar."""
     from matplotlib.ticker import MaxNLocator
 
-    figure, axes = _axes(PANEL, 300)
+    figure, axes = axes_of(PANEL, 300)
     places, numbers = np.unique([_quarter(alpha) for alpha in findings.alphas], return_counts=True)
     axes.bar(places, numbers, width=0.21, color=colour("fedhip"), linewidth=0)
     _alpha_axis(axes, findings)
@@ -185,7 +181,7 @@ def alphas_chosen(findings: Findings) -> str:
 
 def leave_one_out_curve(findings: Findings) -> str:
     """Mean leave-one-out accuracy had every client used one α, its spread over clients, and that of their own α."""
-    figure, axes = _axes(PANEL, 300)
+    figure, axes = axes_of(PANEL, 300)
     places = [_place(alpha) for alpha in findings.grid]
     if len(findings.loo_clients) > 2:
         low, high = np.quantile(findings.loo_clients, (0.1, 0.9), axis=0)
@@ -198,7 +194,7 @@ def leave_one_out_curve(findings: Findings) -> str:
             textcoords="offset points", color=colour("ink"), fontsize=11,
         )  # fmt: skip
     _alpha_axis(axes, findings)
-    _percent_axis(axes)
+    percent_axis(axes)
     return inline(figure, "loo")
 
 
@@ -240,7 +236,7 @@ def _shades(counts: NDArray[np.int64]) -> str:
     pixels = np.empty((*counts.shape, 4), dtype=np.uint8)
     pixels[..., :3] = _HEAT
     pixels[..., 3] = np.round(255 * np.sqrt(shares[order] / shares.max()))
-    figure, axes = _axes(WIDE, 560)
+    figure, axes = axes_of(WIDE, 560)
     axes.grid(visible=False)
     axes.imshow(pixels, aspect="auto", interpolation="none")
     axes.set(xlabel="class", ylabel="clients, by their largest class", yticks=[])
@@ -252,7 +248,7 @@ def confusion(findings: Findings) -> str:
     from matplotlib.patches import Rectangle
 
     worst, columns = findings.worst_classes, findings.confused_with
-    figure, axes = _axes(210 + 46 * len(columns), 130 + 30 * len(worst))
+    figure, axes = axes_of(210 + 46 * len(columns), 130 + 30 * len(worst))
     for i, row in enumerate(worst):
         for j, label in enumerate(columns):
             errors = row.right if label == row.label else row.taken_for.get(label, 0)
@@ -277,7 +273,7 @@ def confusion(findings: Findings) -> str:
 def seconds_by_phase(findings: Findings) -> str:
     """Seconds of each phase, in the order they were taken."""
     phases = list(findings.seconds.items())
-    figure, axes = _axes(PANEL, 30 + 32 * len(phases))
+    figure, axes = axes_of(PANEL, 30 + 32 * len(phases))
     places = range(len(phases))
     longest = max(value for _, value in phases) or 1.0
     axes.barh(places, [value for _, value in phases], height=0.55, color=colour("bubble"), linewidth=0)
@@ -298,15 +294,18 @@ def seconds_by_phase(findings: Findings) -> str:
     return inline(figure, "seconds")
 
 
-def means_of_runs(names: Sequence[str], runs: Sequence[Sequence[Method]], width: int) -> str:
-    """Mean accuracy of every method in every run, a line for each run."""
+def means_of_runs(names: Sequence[str], runs: Sequence[Sequence[Method]], common: str | None, width: int) -> str:
+    """Mean accuracy of every method in every run, a line for each run; of the common one the interval too."""
     shown = list(dict.fromkeys((m.key, short(m.title, 20), m.colour, m.marker) for methods in runs for m in methods))
     columns = max(1, int(width / (34 + 7.5 * max(len(title) for _, title, *_ in shown))))
-    figure, axes = _axes(width, 60 + 20 * -(-len(shown) // columns) + 34 * len(runs))
+    figure, axes = axes_of(width, 60 + 20 * -(-len(shown) // columns) + 34 * len(runs))
     for place, methods in enumerate(runs):
         means = [m.mean for m in methods if m.mean is not None]
         if means:
             axes.plot([min(means), max(means)], [place, place], color=colour("grid"), linewidth=3, zorder=1)
+        for m in methods:
+            if m.key == common and m.low is not None and m.high is not None:
+                axes.plot([m.low, m.high], [place, place], color=colour(m.colour), linewidth=1.6, zorder=2)
     for key, title, ink, marker in reversed(shown):
         found = [(m.mean, i) for i, methods in enumerate(runs) for m in methods if m.key == key and m.mean is not None]
         axes.scatter(
@@ -321,14 +320,14 @@ def means_of_runs(names: Sequence[str], runs: Sequence[Sequence[Method]], width:
         labelcolor=colour("ink"), reverse=True, handletextpad=0.2, columnspacing=1.2,
     )  # fmt: skip
     axes.grid(visible=False, axis="y")
-    _percent_axis(axes, axis="x")
+    percent_axis(axes, axis="x")
     axes.set_xlabel("accuracy, mean over clients")
     return inline(figure, f"means-{width}")
 
 
 def differences_of_clients(names: Sequence[str], differences: Sequence[Sequence[float]], width: int) -> str:
     """For each run the difference of each client to the first run, and their mean."""
-    figure, axes = _axes(width, 70 + 70 * len(names))
+    figure, axes = axes_of(width, 70 + 70 * len(names))
     axes.axvline(0, color=colour("muted"), linewidth=1)
     for place, values in enumerate(differences):
         heights = _stacked(values)
@@ -352,7 +351,8 @@ def _stacked(values: Sequence[float]) -> NDArray[np.float64]:
     return floors * min(0.1, 0.7 / max(1.0, float(floors.max(initial=0.0))))
 
 
-def _axes(width: int, height: int) -> tuple[Figure, Axes]:
+def axes_of(width: int, height: int) -> tuple[Figure, Axes]:
+    """An empty picture, so large on the page."""
     from matplotlib.figure import Figure
 
     figure = Figure(figsize=(width / 72, height / 72), layout="constrained")
@@ -368,7 +368,8 @@ def _axes(width: int, height: int) -> tuple[Figure, Axes]:
     return figure, axes
 
 
-def _percent_axis(axes: Axes, axis: str = "y") -> None:
+def percent_axis(axes: Axes, axis: str = "y") -> None:
+    """Shares as percentages."""
     chosen = axes.yaxis if axis == "y" else axes.xaxis
     chosen.set_major_formatter(lambda value, _: f"{100 * value:.0f}%" if -1e-9 <= value <= 1 + 1e-9 else "")
 

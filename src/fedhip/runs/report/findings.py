@@ -18,7 +18,7 @@ from fedhip.runs.results import title_of
 from fedhip.utils.text import plain
 from fedhip.utils.words import number
 
-_MARKERS = {"fedhip": "o", "global": "D", "local": "v"}
+_MARKERS = {"fedhip": "o", "global": "D", "local": "v", "majority": "s"}
 _WORST_CLASSES = 10
 _FEW_TEST_ROWS = 5  # a class with fewer says little
 _MOST_CONFUSED = 12
@@ -34,6 +34,8 @@ class Method:
     colour: str  # of the page's colours; with the marker, the same on all of the page
     marker: str
     mean: float | None
+    low: float | None  # of the mean's 95 % interval
+    high: float | None
     weighted: float | None
     std: float | None
     worst_decile: float | None
@@ -137,7 +139,7 @@ class Findings:
     def methods(self) -> tuple[Method, ...]:
         """The personalized model first, then global and local, then the others as they come."""
         held = self.results.get("methods", {})
-        first = (self.main_method, "global", "local")
+        first = (self.main_method, "global", "local", "majority")
         keys = [*(key for key in first if key in held), *(key for key in held if key not in first)]
         return tuple(_method(key, held[key], self.others) for key in keys)
 
@@ -248,9 +250,7 @@ class Findings:
 
     @cached_property
     def loo_chosen(self) -> float | None:
-        """The same with every client's own α; not with priors, which were chosen on the rows that would be counted."""
-        if (self.results.get("config") or {}).get("prior") == "client":
-            return None
+        """The same with every client's own α and prior, both chosen without the rows that are counted."""
         return number((self.results.get("leave_one_out") or {}).get("chosen"))
 
     @cached_property
@@ -329,7 +329,7 @@ def read_runs(records: Sequence[RunRecord]) -> tuple[Findings, ...]:
 def _marker_of(key: str, others: Sequence[str]) -> tuple[str, str]:
     """Colour and marker of a method."""
     if key in _MARKERS:
-        return key, _MARKERS[key]
+        return "muted" if key == "majority" else key, _MARKERS[key]
     place = others.index(key)
     return f"other-{place % 5 + 1}", "s^PX"[place // 5 % 4]
 
@@ -343,6 +343,8 @@ def _method(key: str, held: dict[str, Any], others: Sequence[str]) -> Method:
         colour=colour,
         marker=marker,
         mean=means.get("mean"),
+        low=means.get("low"),
+        high=means.get("high"),
         weighted=means.get("weighted"),
         std=means.get("std"),
         worst_decile=means.get("worst_decile"),

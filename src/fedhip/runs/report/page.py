@@ -10,9 +10,18 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from fedhip.errors import MissingExtraError
-from fedhip.runs.report import figures
+from fedhip.runs.measures import TITLES
+from fedhip.runs.report import curves, figures
 from fedhip.runs.report.comparison import Comparison, compare
-from fedhip.runs.report.findings import Findings, read_runs, standard_error, thirds
+from fedhip.runs.report.findings import Findings, Method, read_runs, standard_error, thirds
+from fedhip.runs.report.measured import (
+    Gain,
+    gains_of_run,
+    metrics_of,
+    reliability_curves,
+    roc_curves,
+    values_of,
+)
 from fedhip.runs.report.record import RunRecord
 from fedhip.utils import text, words
 
@@ -28,19 +37,36 @@ def render_report(runs: Sequence[RunRecord]) -> str:
         raise ValueError("there is no run to report on; give at least one")
     read = read_runs(runs)
     if len(read) == 1:
-        return _render("run.html.j2", run=read[0], pictures=run_pictures(read[0]), thirds=_thirds(read[0]))
+        run, gains = read[0], gains_of_run(read[0])
+        return _render(
+            "run.html.j2",
+            run=run,
+            pictures=run_pictures(run, gains),
+            thirds=_thirds(run),
+            gains=gains,
+            metrics=[(name, TITLES[name]) for name in metrics_of(run)],
+            values=values_of(run),
+            reliability=reliability_curves(run),
+            roc=roc_curves(run),
+        )
     comparison = compare(read)
     return _render("comparison.html.j2", comparison=comparison, pictures=comparison_pictures(comparison))
 
 
-def run_pictures(run: Findings) -> dict[str, str | tuple[str, str]]:
+def run_pictures(run: Findings, gains: Sequence[Gain] = ()) -> dict[str, str | tuple[str, str]]:
     """The pictures that the run has data for, by name."""
     with figures.style():
         drawn: dict[str, str | tuple[str, str]] = {}
         if run.hero and any(row.accuracy[run.hero.key] is not None for row in run.clients):
             drawn["accuracy"] = _twice(figures.accuracy_by_client, run)
-        if run.tested and len(run.methods) > 3:
+        if run.tested and len(run.methods) > 1:
             drawn["spread"] = _twice(figures.spread_of_methods, run)
+        for gain in gains:
+            drawn[f"gains_{gain.key}"] = _twice(curves.gains_by_client, gain)
+        if found := reliability_curves(run):
+            drawn["reliability"] = curves.reliability(found)
+        if found := roc_curves(run):
+            drawn["roc"] = curves.roc(found)
         for what in ("train", "skew"):
             if figures.gain_pairs(run, what):
                 drawn[f"gain_{what}"] = figures.gain_against(run, what)
@@ -63,7 +89,7 @@ def comparison_pictures(comparison: Comparison) -> dict[str, tuple[str, str]]:
         drawn = {}
         if any(run.tested for run in comparison.runs):
             methods = [run.methods for run in comparison.runs]
-            drawn["means"] = _twice(figures.means_of_runs, comparison.names, methods)
+            drawn["means"] = _twice(figures.means_of_runs, comparison.names, methods, comparison.key)
         if comparison.same_clients and any(comparison.differences):
             names = comparison.names[1:]
             drawn["differences"] = _twice(figures.differences_of_clients, names, comparison.differences)
@@ -113,10 +139,17 @@ def _templates() -> Environment:
         for word in (
             *(words.number, words.percent, words.points, words.weight, words.decimal, words.whole, words.size),
             *(words.duration, words.count, words.listed, text.plain, text.short, text.verbatim, text.readable),
-            standard_error,
+            *(words.chance, interval, standard_error),
         )
     }
     return environment
+
+
+def interval(method: Method) -> str:
+    """A method's 95 % interval as 81.2 to 84.0%."""
+    if method.low is None or method.high is None:
+        return words.NOTHING
+    return f"{100 * method.low:.1f} to {words.percent(method.high)}"
 
 
 def _text(name: str) -> str:
