@@ -78,7 +78,7 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _write_tables(folder: Path, records: Sequence[RunRecord]) -> list[Path]:
-    from fedhip.runs.tables import csv_tables
+    from fedhip.runs.report.csv_tables import csv_tables
 
     folder.mkdir(parents=True, exist_ok=True)
     written = []
