@@ -40,7 +40,8 @@ def measured(clients: Sequence[Client], classes: int, kind: str, device: str) ->
     ridge, beta = KINDS[kind]
     outcome = simulate(clients, classes, beta=beta, device=device, **vars(ridge))
     means = [outcome.summary(method)["mean"] or 0.0 for method in RIDGES]
-    expected = [result.personal.estimate for result in outcome.clients if result.personal is not None and result.test]
+    owns = [result.personal for result in outcome.clients if result.personal is not None and result.test]
+    expected = [own.estimate for own in owns if own.estimate is not None]
     return [*means, float(np.mean(expected)), outcome.beta / outcome.federation.grid.num_samples]
 
 

@@ -50,7 +50,7 @@ def main() -> None:
     run.gradients(fit, 5)
     head = fit.head()
     common = run.on_raw(head.model)
-    priors = run.priors(head)
+    priors = {name: choice.prior for name, choice in run.priors(head).items()}
     without, with_step, chosen = [], [], []
     alphas = [0.0, *(10.0 ** (i / 2) for i in range(round(2 * math.log10(args.largest)) + 1))]
     for client in task.training:

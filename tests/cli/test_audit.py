@@ -93,7 +93,7 @@ def test_an_interrupted_audit_leaves_no_page(
     def interrupt(*_: object, **__: object) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("fedhip.privacy.audit.every_row", interrupt)
+    monkeypatch.setattr("fedhip.privacy.audit.recover_rows", interrupt)
     words = ["audit", "--features", str(feature_file(tmp_path / "site.npz")), "--out", str(tmp_path / "page.html")]
     assert main(words) == 130
     assert not (tmp_path / "page.html").exists()

@@ -82,4 +82,4 @@ def test_errors_are_compared_as_minus_themselves() -> None:
     assert found.better > found.worse
     assert found.low is not None
     t = stats.ttest_rel(first, second).confidence_interval(0.95)
-    assert (found.low, found.high) == (pytest.approx(t.low), pytest.approx(t.high))
+    assert [found.low, found.high] == pytest.approx([t.low, t.high])

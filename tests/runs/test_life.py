@@ -287,7 +287,7 @@ def test_two_clients_with_the_same_rows_are_two(tmp_path: Path) -> None:
     assert is_well(tmp_path / "run")
     left = Run.open(tmp_path / "run")
     assert left.total() == left.statistics("twin-2")
-    with pytest.raises(InputError, match="last client"):
+    with pytest.raises(InputError, match="is the last one"):
         forget(tmp_path / "run", "twin-2")
 
 

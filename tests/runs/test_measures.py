@@ -21,8 +21,8 @@ from fedhip.data import FeatureSet
 from fedhip.runs import Run, life
 from fedhip.runs.measures import metrics_in
 from fedhip.runs.report import render_report
+from fedhip.runs.report.csv_tables import csv_tables
 from fedhip.runs.results import metrics_in_words
-from fedhip.runs.tables import csv_tables
 from tests.runs.samples import NAMES, make_run, the_client
 
 Json = dict[str, Any]

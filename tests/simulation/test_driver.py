@@ -83,13 +83,13 @@ def test_no_model_sees_a_test_row(monkeypatch: pytest.MonkeyPatch, prior: bool) 
     noise = [Client(c.name, c.train, (rng.normal(size=c.test[0].shape), rng.permutation(c.test[1]))) for c in clients]
     models: list[Array] = []
 
-    def predict(
+    def scored(
         model: AffineModel, features: Array, classes: Tensor | None = None, shift: Tensor | None = None
-    ) -> Array:
+    ) -> Tensor:
         models.append(np.concatenate((model.weights.numpy(), model.bias.numpy()[None])))
-        return np.zeros(len(features), dtype=np.int64)
+        return torch.zeros((len(features), 6), dtype=torch.float64)
 
-    monkeypatch.setattr(testing, "predict", predict)
+    monkeypatch.setattr(testing, "scored", scored)
     before = simulate(clients, 6, prior=prior)
     after = simulate(noise, 6, prior=prior)
     assert before.beta == after.beta

@@ -86,7 +86,7 @@ def _print_accuracies(names: Sequence[str], folders: Sequence[Run]) -> None:
 
 
 def _write_tables(folder: Path, records: Sequence[RunRecord]) -> list[Path]:
-    from fedhip.runs.tables import csv_tables
+    from fedhip.runs.report.csv_tables import csv_tables
 
     folder.mkdir(parents=True, exist_ok=True)
     written = []

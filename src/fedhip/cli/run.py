@@ -43,7 +43,8 @@ from fedhip.runs.config import read_config
 from fedhip.runs.folder import head_of
 from fedhip.runs.results import metrics_in_words, title_of
 from fedhip.runs.run import Described, RoundSettings, columns_given, methods_named, run_round
-from fedhip.simulation.driver import MAJORITY, RIDGES
+from fedhip.simulation.alone import MAJORITY
+from fedhip.simulation.driver import RIDGES
 from fedhip.simulation.options import RidgeOptions
 from fedhip.simulation.tasks import METRICS, TASKS
 from fedhip.utils.text import json_text, readable
@@ -92,7 +93,7 @@ def register(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) ->
         help="the ridge has an intercept, which is not penalised (default: yes; the paper's has none)",
     )  # fmt: skip
     group.add_argument(
-        "--methods", type=lambda text: methods_named(listed_names(text)), default=RIDGES, metavar="NAME,…",
+        "--methods", type=_methods, default=RIDGES, metavar="NAME,…",
         help=f"any of {', '.join((*METHODS, MAJORITY))}, or all (default: {','.join(RIDGES)})",
     )  # fmt: skip
     group.add_argument(
@@ -268,8 +269,8 @@ def print_results(results: dict[str, Any]) -> None:
     for name, method in results["methods"].items():
         accuracy = method["accuracy"]
         up, down = (_megabytes(method[f"{way}_bytes_per_client"]) for way in ("upload", "download"))
-        means = (percent(accuracy["mean"]), interval_of(accuracy))
-        means += tuple(percent(accuracy[key]) for key in ("weighted", "worst_decile"))
+        shares = [percent(accuracy[key]) for key in ("mean", "weighted", "worst_decile")]
+        means = (shares[0], interval_of(accuracy), *shares[1:])
         rows.append((title_of(name), *means, str(method["rounds"]), up, down, f"{method['seconds']:.1f} s"))
     heads = ("model", "mean over clients", "95 % interval", "over rows", "worst tenth", "rounds", "up", "down", "time")
     print_table(heads, rows, results["title"])
@@ -335,6 +336,13 @@ def _chosen_without(results: dict[str, Any]) -> str:
     chosen += ["prior"] if config.get("prior") == "client" else []
     words = f"{', '.join(chosen[:-1])} and {chosen[-1]}" if len(chosen) > 1 else "".join(chosen)
     return f", {words} chosen without the row" if chosen else ""
+
+
+def _methods(text: str) -> tuple[str, ...]:
+    try:
+        return methods_named(listed_names(text))
+    except InputError as error:
+        raise argparse.ArgumentTypeError(str(error)) from error
 
 
 def _megabytes(number: int) -> str:

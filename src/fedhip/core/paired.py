@@ -44,7 +44,7 @@ def compare_rows(
     low, high = None, None
     if groups is not None:
         _, at, sizes = np.unique(groups, return_inverse=True, return_counts=True)
-        apart = np.bincount(at.reshape(-1), weights=apart)
+        apart = np.bincount(at.reshape(-1), weights=apart).astype(np.float64)
         if len(apart) > 1:
             centred = apart - difference * sizes
             deviation = math.sqrt(float(centred @ centred) * len(apart) / (len(apart) - 1)) / rows

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import numpy as np
 from torch import Tensor
 
@@ -11,7 +9,6 @@ from fedhip.core.intervals import Estimate
 from fedhip.core.metrics import Floats, Ints, classification_metrics, reliability, roc, softmax
 
 
-@dataclass(frozen=True, eq=False)
 class Tested:
     """What came out, row by row and in all.
 
@@ -20,12 +17,25 @@ class Tested:
     are those of the rows, where they have any.
     """
 
-    predicted: Ints
-    metrics: dict[str, Estimate | None]
-    gain: Floats
-    bins: Floats | None = None
-    roc: Floats | None = None
-    groups: Ints | None = None
+    def __init__(
+        self,
+        predicted: Ints,
+        metrics: dict[str, Estimate | None],
+        gain: Floats,
+        bins: Floats | None = None,
+        roc: Floats | None = None,
+        groups: Ints | None = None,
+    ) -> None:
+        self.predicted, self.metrics, self.gain, self.bins, self.roc = predicted, metrics, gain, bins, roc
+        self.groups = groups
+
+    def __eq__(self, other: object) -> bool:
+        """The same answers with the same metrics."""
+        if not isinstance(other, Tested):
+            return NotImplemented
+        return self.metrics == other.metrics and np.array_equal(self.predicted, other.predicted)
+
+    __hash__ = None  # type: ignore[assignment]
 
     @classmethod
     def of_scores(cls, scores: Tensor, labels: Ints, temperature: float | None, groups: Ints | None = None) -> Tested:

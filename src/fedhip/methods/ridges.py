@@ -11,7 +11,7 @@ from fedhip.core.choice.calibration import common_temperature
 from fedhip.heads.options import Option
 from fedhip.methods.engine.closed import ClosedTask, closed, one_shot
 from fedhip.methods.engine.protocol import MethodRun
-from fedhip.simulation.alone import LocalFit, local_path
+from fedhip.simulation.alone import LocalModel, local_model, local_path
 from fedhip.simulation.client import Client
 from fedhip.simulation.driver import simulate
 from fedhip.simulation.priors import prior_bytes
@@ -22,9 +22,9 @@ from fedhip.utils.parallel import in_order
 def run_local(task: ClosedTask) -> MethodRun:
     """The ridge of each client's rows alone."""
     began = time.perf_counter()
-    models: dict[str, LocalFit] = {}
+    models: dict[str, LocalModel] = {}
     found = in_order(
-        lambda client: LocalFit.of(client, task.num_classes, task.ridge, task.device, task.only_local_classes),
+        lambda client: local_model(client, task.num_classes, task.ridge, task.device, task.only_local_classes),
         task.training,
         task.device,
     )
@@ -40,7 +40,7 @@ def run_local(task: ClosedTask) -> MethodRun:
     seconds = time.perf_counter() - began
     accuracy, temperature = [], common_temperature(fit.losses for fit in models.values())
     for client in task.clients:
-        scores = models[client.name].model.scores if client.name in models else None
+        scores = models[client.name].scores if client.name in models else None
         accuracy.append(task.accuracy(client, scores, priors.get(client.name), temperature))
     sent = prior_bytes(task.num_classes) if priors else 0
     return one_shot("local", task, accuracy, rounds=0, seconds=seconds, up=sent, down=sent, priors=priors)

@@ -49,6 +49,7 @@ from fedhip.heads.model import RIDGE, Model
 from fedhip.runs.ledger import Ledger
 from fedhip.runs.models import answering, models_digest
 from fedhip.runs.names import file_name, unknown_client
+from fedhip.simulation.alone import MAJORITY
 from fedhip.simulation.client import Client
 from fedhip.simulation.encoding import RowEncoding
 from fedhip.simulation.federation import Federation
@@ -349,8 +350,9 @@ class Run:
     def require_personalized(self) -> None:
         """Refuse a run of other methods: its clients have no models that could follow a change."""
         if self.head.method not in self.results["methods"]:
+            named = [name for name in self.results["methods"] if name != MAJORITY]
             raise FileError(
-                f"{self.path} was run with --methods {','.join(self.results['methods'])}, so its clients have no "
+                f"{self.path} was run with --methods {','.join(named)}, so its clients have no "
                 "models of their own; run again with fedhip among the methods"
             )
 

@@ -34,7 +34,7 @@ from fedhip.heads.task import Task
 from fedhip.runs.folder import Run, changed_run
 from fedhip.runs.models import global_model, personal_model
 from fedhip.runs.results import put_client, refresh, remove_client
-from fedhip.simulation.alone import MAJORITY, LocalFit, majority_model
+from fedhip.simulation.alone import MAJORITY, LocalModel, local_model, majority_model
 from fedhip.simulation.beta import choose_beta
 from fedhip.simulation.client import Client
 from fedhip.simulation.federation import Federation
@@ -377,7 +377,7 @@ class _State:
             kept = {name: {m: choice.prior for m, (_, choice) in found.items()} for name, found in chosen.items()}
         results = {}
         alone = {
-            name: LocalFit.of(client, task.num_classes, task.ridge, only_local_classes=task.only_local_classes)
+            name: local_model(client, task.num_classes, task.ridge, only_local_classes=task.only_local_classes)
             for name, client in self.again.items()
             if "local" in beside
         }
@@ -388,7 +388,7 @@ class _State:
             if (majority := majority_model(client, task.num_classes)) is not None:
                 models[MAJORITY] = majority
             if name in alone:
-                models["local"] = alone[name].model
+                models["local"] = alone[name]
             results[name] = evaluate(
                 client,
                 {m: models[m] for m in self.results["methods"] if m in models},
@@ -403,7 +403,7 @@ class _State:
         return results
 
     def _temperatures(
-        self, head: Head, owns: Mapping[str, Personalization], alone: Mapping[str, LocalFit]
+        self, head: Head, owns: Mapping[str, Personalization], alone: Mapping[str, LocalModel]
     ) -> dict[str, float | None]:
         """What makes probabilities of scores, by method; chosen again by everybody's rows, where these are all here."""
         methods, others = (

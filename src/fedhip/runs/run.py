@@ -52,8 +52,9 @@ from fedhip.runs.repeats import warn_of_repeats
 from fedhip.runs.report import RunRecord
 from fedhip.runs.report.findings import read_runs
 from fedhip.runs.results import add_balance, add_lift, details_of, refresh, results_of, rival_entry
+from fedhip.simulation.alone import MAJORITY
 from fedhip.simulation.client import Client, clients_of
-from fedhip.simulation.driver import BALANCED, MAJORITY, RIDGES, simulate
+from fedhip.simulation.driver import BALANCED, RIDGES, simulate
 from fedhip.simulation.lifting import LiftSettings, lift_clients, lifted_grid
 from fedhip.simulation.options import STANDARD, Alpha, Beta, RidgeOptions
 from fedhip.simulation.outcome import Outcome

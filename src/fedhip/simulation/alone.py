@@ -48,39 +48,30 @@ def local_path(
     )
 
 
-def local_model(
-    client: Client, num_classes: int, ridge: RidgeOptions = STANDARD, device: str | torch.device = "cpu"
-) -> AffineModel:
-    """The ridge of the client's rows alone, its penalty chosen by leave-one-out on them."""
-    return LocalFit.of(client, num_classes, ridge, device).model
-
-
 @dataclass(frozen=True)
-class LocalFit:
+class LocalModel(AffineModel):
     """The ridge of a client's rows alone, and its log-losses over temperatures of rows left out; [] of real targets."""
 
-    model: AffineModel
     losses: list[float]
 
-    @classmethod
-    def of(
-        cls,
-        client: Client,
-        num_classes: int,
-        ridge: RidgeOptions = STANDARD,
-        device: str | torch.device = "cpu",
-        only_local_classes: bool = False,
-    ) -> LocalFit:
-        """With the penalty chosen by leave-one-out."""
-        path = local_path(client, num_classes, ridge.standardize, ridge.intercept, device)
-        chosen = path.select()
-        if client.train[1].ndim == 2:
-            return cls(path.model(chosen), [])
-        judged = calibration_rows(len(client.train[1]))
-        labels = torch.as_tensor(client.train[1])
-        mask = torch.bincount(labels, minlength=num_classes) > 0 if only_local_classes else None
-        losses = log_losses(masked(path.loo_scores(chosen)[judged], mask), labels[judged]).tolist()
-        return cls(path.model(chosen), losses)
+
+def local_model(
+    client: Client,
+    num_classes: int,
+    ridge: RidgeOptions = STANDARD,
+    device: str | torch.device = "cpu",
+    only_local_classes: bool = False,
+) -> LocalModel:
+    """The ridge of the client's rows alone, its penalty chosen by leave-one-out on them."""
+    path = local_path(client, num_classes, ridge.standardize, ridge.intercept, device)
+    chosen = path.select()
+    model, judged = path.model(chosen), calibration_rows(len(client.train[1]))
+    if client.train[1].ndim == 2:
+        return LocalModel(model.weights, model.bias, [])
+    labels = torch.as_tensor(client.train[1])
+    mask = torch.bincount(labels, minlength=num_classes) > 0 if only_local_classes else None
+    losses = log_losses(masked(path.loo_scores(chosen)[judged], mask), labels[judged]).tolist()
+    return LocalModel(model.weights, model.bias, losses)
 
 
 def majority_model(client: Client, num_classes: int) -> AffineModel | None:

@@ -17,7 +17,7 @@ from fedhip.core.choice.prior import NO_CHOICE, PriorChoice
 from fedhip.core.exact.columns import Columns
 from fedhip.core.exact.fixedpoint import GridStatistics
 from fedhip.errors import InputError
-from fedhip.simulation.alone import MAJORITY, LocalFit, majority_model
+from fedhip.simulation.alone import MAJORITY, LocalModel, local_model, majority_model
 from fedhip.simulation.beta import SCORING_ALPHAS, choose_beta
 from fedhip.simulation.client import Client
 from fedhip.simulation.encoding import encoding_of
@@ -109,11 +109,11 @@ def simulate(
             for k, (client, found) in enumerate(zip(training, in_order(phase3, training, device), strict=True), 1):
                 personal[client.name] = found
                 tell("3 personalization", k, len(training))
-    local: dict[str, LocalFit] = {}
+    local: dict[str, LocalModel] = {}
     if "local" in methods:
         with watch("models of one client alone"):
             fits = in_order(
-                lambda client: LocalFit.of(client, num_classes, ridge, device, only_local_classes), training, device
+                lambda client: local_model(client, num_classes, ridge, device, only_local_classes), training, device
             )
             for k, (client, fit) in enumerate(zip(training, fits, strict=True), start=1):
                 local[client.name] = fit
@@ -130,10 +130,9 @@ def simulate(
         }
         for client in clients:
             own = personal.get(client.name)
-            alone = local.get(client.name)
             mine = {
                 MAJORITY: majority_model(client, num_classes),
-                "local": None if alone is None else alone.model,
+                "local": local.get(client.name),
                 "global": federation.common,
                 "fedhip": federation.common if own is None else own.model,
             }

@@ -36,7 +36,15 @@ def test_sketches_are_small_and_attributed() -> None:
 
 
 def test_names_are_listed() -> None:
-    assert [info.name for info in list_datasets()] == ["sketches", "cifar100", "imagenet-r"]
+    assert [info.name for info in list_datasets()] == [
+        "sketches",
+        "cifar100",
+        "imagenet-r",
+        "heart",
+        "wrist",
+        "schools",
+        "districts",
+    ]
 
 
 def test_a_name_wins_over_a_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -50,7 +58,7 @@ def test_a_name_wins_over_a_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPat
 def test_unknown_name_suggests_the_near_one() -> None:
     with pytest.raises(InputError, match=r"'cifar-100' is neither .*did you mean 'cifar100'\?"):
         load_dataset("cifar-100")
-    with pytest.raises(InputError, match=r"'zzz' is neither a data set \(sketches, cifar100, imagenet-r\)"):
+    with pytest.raises(InputError, match=r"'zzz' is neither a data set \(sketches, cifar100, imagenet-r, heart, "):
         load_dataset("zzz")
 
 

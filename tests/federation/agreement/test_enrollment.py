@@ -15,6 +15,7 @@ from typing import Any
 
 import pytest
 
+from fedhip.errors import FileError
 from fedhip.federation.agreement import enrollment
 from fedhip.federation.agreement.credentials import make_site_key, read_private_key, write_private
 from fedhip.federation.agreement.fingerprint import fingerprint_of, require_fingerprint
@@ -232,7 +233,7 @@ def test_a_parcel_that_was_accepted(enrolled: Path, tmp_path: Path, capsys: Capt
 
 def test_a_failure_leaves_nothing(fed: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(enrollment, "take_free_place", lambda *_: (_ for _ in ()).throw(OSError(28, "No space")))
-    with pytest.raises(OSError, match="no space left"):
+    with pytest.raises(FileError, match="no space left"):
         enrollment.accept_first(Parcel.read(fed / "parcels/a-1.json"), tmp_path / "new" / "site-a")
     assert [path.name for path in tmp_path.iterdir()] == ["fed"]
 

@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from fedhip import FedHiPError
+from fedhip.errors import FileError
 from fedhip.features.reference import BackboneReference
 from fedhip.federation.agreement import init as setup
 from fedhip.federation.agreement.agreement import Agreement
@@ -222,7 +223,7 @@ def test_a_failure_at_any_file_leaves_nothing(tmp_path: Path, monkeypatch: pytes
         real(descriptor)
 
     monkeypatch.setattr(os, "fsync", full)
-    with pytest.raises(OSError, match="no space left to write"):
+    with pytest.raises(FileError, match="no space left to write"):
         init(tmp_path / "new" / "study", **settings())
     assert list(tmp_path.iterdir()) == []
 

@@ -67,7 +67,7 @@ class ReceivedSum:
 def personalize(out: Path, client: Client, received: ReceivedSum, agreement: Agreement, data: Path) -> ClientResult:
     """Choose α and priors on the site's own rows, solve its model, and write all to `out`, whole or not at all."""
     from fedhip.core.choice.calibration import common_temperature
-    from fedhip.simulation.alone import MAJORITY, LocalFit, majority_model
+    from fedhip.simulation.alone import MAJORITY, local_model, majority_model
     from fedhip.simulation.testing import evaluate
     from fedhip.utils.parallel import one_thread
     from fedhip.utils.stopwatch import Stopwatch
@@ -83,9 +83,9 @@ def personalize(out: Path, client: Client, received: ReceivedSum, agreement: Agr
                 SiteCode.TOTAL, f"the sum that came does not fit this site's rows: {error}"
             ) from error
     with watch("models of one client alone"), one_thread():
-        alone = LocalFit.of(client, d, ridge_of(agreement), only_local_classes=only_local)
+        alone = local_model(client, d, ridge_of(agreement), only_local_classes=only_local)
     local, everybody, own = agreement.methods
-    models = {MAJORITY: majority_model(client, d), local: alone.model, everybody: head.common, own: personal.model}
+    models = {MAJORITY: majority_model(client, d), local: alone, everybody: head.common, own: personal.model}
     temperatures = {
         local: common_temperature([alone.losses]),
         everybody: common_temperature([personal.global_log_losses], head.temperatures),

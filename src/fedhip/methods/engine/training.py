@@ -90,12 +90,12 @@ def train_method(
             progress.up, progress.down = progress.up + traffic.up, progress.down + traffic.down
             unseen.append((finite(state), replace(progress)))
             every, done = protocol.evaluate_every, progress.round == protocol.rounds
-            tested = bool(every) and progress.round % every == 0 and not done
+            evaluated = bool(every) and progress.round % every == 0 and not done
             written = checkpoint is not None and checkpoint.due
-            if done or tested or written or len(unseen) >= lab.ahead:
+            if done or evaluated or written or len(unseen) >= lab.ahead:
                 diverged = settle()
             progress.seconds += time.perf_counter() - began
-            if tested and diverged is None:
+            if evaluated and diverged is None:
                 evaluate(method.models(state, progress.round))
             if checkpoint is not None and written:
                 checkpoint.write(state, progress)

@@ -292,7 +292,7 @@ def table(bench: NaturalBench) -> Table:
         notes.append(
             f"Methods that train by gradients: {bench.settings.rounds} rounds on standardised features, the learning "
             f"rate among {', '.join(f'{rate:g}' for rate in RATES)} by accuracy on a fifth of the training rows, held "
-            "out, of the first seed."
+            "out, of the first seed; some of these are test rows of other seeds."
         )
     columns = tuple((natural.title,) for natural in bench.federations)
     title = "Real federations: accuracy, mean over clients"

@@ -7,6 +7,7 @@ figures.py     the pictures, with matplotlib
 curves.py      those of metrics: gains, reliability, ROC
 svg.py         a picture as part of a page: its colours follow the page's
 page.py        all of it put into the templates
+csv_tables.py  the tables alone, as CSV
 """
 
 from fedhip.runs.report.page import render_report

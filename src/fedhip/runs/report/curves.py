@@ -29,7 +29,8 @@ def gains_by_client(gain: Gain, width: int) -> str:
         found = [(at, line.difference) for at, line in enumerate(lines) if line.beyond == beyond]
         if found:
             size = 30 if len(lines) <= 60 else 14
-            axes.scatter(*zip(*found, strict=True), s=size, color=colour(ink), linewidths=0, zorder=3)
+            at, difference = zip(*found, strict=True)
+            axes.scatter(at, difference, s=size, color=colour(ink), linewidths=0, zorder=3)
     if len(lines) <= (_NAMED if width == WIDE else 10):
         axes.set_xticks(range(len(lines)), [short(line.client, 14) for line in lines], rotation=45, ha="right")
     else:

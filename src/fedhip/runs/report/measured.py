@@ -70,7 +70,8 @@ def _read(method: dict[str, Any], metric: str) -> Value:
     summary = _summary(method, metric)
     if metric == "calibration_error":  # over clients of few rows its mean is mostly chance
         return Value(metric, number(summary.get("pooled")), None, None)
-    return Value(metric, *(number(summary.get(key)) for key in ("mean", "low", "high")))
+    mean, low, high = (number(summary.get(key)) for key in ("mean", "low", "high"))
+    return Value(metric, mean, low, high)
 
 
 def _summary(method: dict[str, Any], metric: str) -> dict[str, Any]:

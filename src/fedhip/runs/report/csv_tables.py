@@ -89,7 +89,7 @@ def _clients(run: Findings) -> Iterator[Line]:
 def _gains(run: Findings) -> Iterator[Line]:
     for other, gain in (run.results.get("gains") or {}).items():
         for line in gain["per_client"]:
-            yield {"method": run.own, "against": other, **line}
+            yield {"method": run.main_method, "against": other, **line}
 
 
 def _rows(run: Findings) -> Iterator[Line]:
@@ -104,7 +104,7 @@ def _errors(run: Findings) -> Iterator[Line]:
     for name, known in (run.record.details.get("clients") or {}).items():
         for true, predicted, rows in known.get("confusions") or []:
             names = {"class": run.class_names[true], "taken_for": run.class_names[predicted]}
-            yield {"client": name, "method": run.own, **names, "rows": rows}
+            yield {"client": name, "method": run.main_method, **names, "rows": rows}
 
 
 def _reliability(run: Findings) -> Iterator[Line]:
