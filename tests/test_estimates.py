@@ -85,7 +85,7 @@ def test_with_alpha_given_a_fold_is_judged_at_the_beta_that_the_others_choose(al
     """Refits without each row, at the β of its fold."""
     client, *others = federation((23, 40), test=2)
     summed = federate([client, *others], CLASSES, 0.5)
-    betas = (0.5, 80.0, 0.5, 400.0, 80.0)
+    betas = (0.5, 8e4, 0.5, 4e5, 8e4)
     found = Personalization.of(summed.with_beta(0.5, betas), client, alpha)
     y = client.train[1]
     right = 0
@@ -130,8 +130,8 @@ def by_hand(clients: list[Client], k: int, fold_betas: tuple[float, ...], beta: 
 
 @pytest.mark.parametrize("auto", [True, False])
 def test_with_priors_the_estimate_is_that_of_choices_without_the_fold(auto: bool) -> None:
-    """More than 64 rows: a row's scores are those of leave-one-out, whichever fold is judged."""
-    clients = federation((90, 70, 80), seed=3)
+    """More than 256 rows: a row's scores are those of leave-one-out, whichever fold is judged."""
+    clients = federation((290, 270, 280), seed=3)
     outcome = simulate(clients, CLASSES, prior=True, beta="auto" if auto else 5.0)
     fold_betas = outcome.federation.fold_betas or (outcome.beta,) * 5
     for k, (client, result) in enumerate(zip(clients, outcome.clients, strict=True)):
