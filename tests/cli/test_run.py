@@ -550,7 +550,7 @@ def test_the_heads_beyond_the_paper_stand_beside_fedhip(features: Path, capsys: 
     run = Run.open(Path("beyond"))
     expected = f"{run.results['leave_one_out']['chosen']:.1%}"
     assert f"to be expected by leave-one-out, α, β and prior chosen without the row: {expected}\n" in shown
-    assert f"each left out in turn, {expected.replace('%', ' %')} are right, with what was chosen without" in page
+    assert f"each left out in turn, {expected} are right, with what was chosen without" in page
     methods = run.results["methods"]
     assert [methods[name]["rounds"] for name in ("fedhip", "fedhip-lda", "fedhip-logistic")] == [1, 1, 8]
     statistics = 8 * (8 * 9 // 2 + 8 * 5 + 5)

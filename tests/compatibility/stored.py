@@ -125,7 +125,7 @@ def assert_same_run(found: Path, expected: Path, folder: Path, without: Collecti
     names = [_names(path).difference(without) for path in (found, expected)]
     assert names[0] - NOT_COMPARED == names[1]
     rounded, tolerance = expected.name in ROUNDED_SUMS, tolerance_of(expected)
-    also = {"loo_chosen"} if {*NESTED_SINCE} & {*expected.parts} else set[str]()
+    also = {"loo_chosen", "chosen"} if {*NESTED_SINCE} & {*expected.parts} else set[str]()
     for name in sorted(names[1]):
         own, other = found / name, expected / name
         if name.endswith(".safetensors"):

@@ -152,7 +152,7 @@ class Logistic(Head):
         """Scores (N_k, d) with the prior, of each fold by a step without it; α and the prior are of the other rows.
 
         The folds are not those that α is chosen by, which hold every class alike: of such folds even the most frequent
-        class is right more often than of fresh rows. Up to 64 rows the other rows are judged without the fold, too.
+        class is right more often than of fresh rows. Up to 256 rows the other rows are judged without the fold, too.
         """
         if choice.fold_priors is None:
             return None

@@ -46,7 +46,7 @@ DEFAULT_ALPHAS: tuple[float, ...] = tuple(
 _NO_REASON = 5e-4
 
 #: Up to so many rows of a client, what is chosen for a fold is chosen by models that have not seen it.
-REFOLDED = 64
+REFOLDED = 256
 
 #: A table (N, a) of rows left out, that by which a fold's α is chosen, and the mean squared error at an α.
 #: And what rows count in a choice.
@@ -195,7 +195,7 @@ class PersonalizationPath:
         """Margins (N_k, a) by which the α for the rows of a fold is chosen, and those rows judged.
 
         Of all other rows without the fold's, too: what they say must not have learned from what is judged. In more than
-        64 rows a few that have seen the fold make no difference: `margins`, from `loo_margins`, are taken.
+        256 rows a few that have seen the fold make no difference: `margins`, from `loo_margins`, are taken.
         """
         others = without_fold(len(self._W), fold, self._groups).to(self._W.device)
         if not self.refolds or bool(others.all()) or not bool(others.any()):
