@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from datetime import datetime
 from pathlib import Path
 from typing import Any
@@ -42,7 +42,7 @@ from fedhip.runs import require_place
 from fedhip.runs.config import read_config
 from fedhip.runs.folder import head_of
 from fedhip.runs.results import metrics_in_words, title_of
-from fedhip.runs.run import Described, RoundSettings, columns_given, methods_named, run_round
+from fedhip.runs.run import Described, RoundSettings, columns_given, run_round
 from fedhip.simulation.alone import MAJORITY
 from fedhip.simulation.driver import RIDGES
 from fedhip.simulation.options import RidgeOptions
@@ -93,7 +93,7 @@ def register(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) ->
         help="the ridge has an intercept, which is not penalised (default: yes; the paper's has none)",
     )  # fmt: skip
     group.add_argument(
-        "--methods", type=_methods, default=RIDGES, metavar="NAME,…",
+        "--methods", type=listed_names, default=RIDGES, metavar="NAME,…",
         help=f"any of {', '.join((*METHODS, MAJORITY))}, or all (default: {','.join(RIDGES)})",
     )  # fmt: skip
     group.add_argument(
@@ -225,7 +225,7 @@ def run(args: argparse.Namespace) -> int:
         partition,
         settings,
         title=f"{readable(name)} · {partition.title} · {made_by}",
-        config=configuration(args, None if backbone is None else backbone.precision),
+        config=configuration(args, settings.methods, None if backbone is None else backbone.precision),
         images=data if isinstance(data, Dataset) else None,
         backbone=backbone,
         table=table,
@@ -246,7 +246,7 @@ def run(args: argparse.Namespace) -> int:
     return 0
 
 
-def configuration(args: argparse.Namespace, precision: str | None) -> dict[str, Any]:
+def configuration(args: argparse.Namespace, methods: Sequence[str], precision: str | None) -> dict[str, Any]:
     """The options that repeat the run from any folder: paths made absolute, measured choices as they fell."""
     config = {name: value for name, value in vars(args).items() if name not in _NOT_CONFIGURATION and value is not None}
     for name in ("data", "features", "weights", "columns"):
@@ -254,7 +254,7 @@ def configuration(args: argparse.Namespace, precision: str | None) -> dict[str, 
             config[name] = str(Path(config[name]).absolute())
     if precision is not None:
         config["precision"] = precision
-    config["methods"] = list(args.methods)
+    config["methods"] = list(methods)
     if config["task"] == "classification":  # as in runs from before there were others
         del config["task"]
     return config
@@ -336,13 +336,6 @@ def _chosen_without(results: dict[str, Any]) -> str:
     chosen += ["prior"] if config.get("prior") == "client" else []
     words = f"{', '.join(chosen[:-1])} and {chosen[-1]}" if len(chosen) > 1 else "".join(chosen)
     return f", {words} chosen without the row" if chosen else ""
-
-
-def _methods(text: str) -> tuple[str, ...]:
-    try:
-        return methods_named(listed_names(text))
-    except InputError as error:
-        raise argparse.ArgumentTypeError(str(error)) from error
 
 
 def _megabytes(number: int) -> str:
