@@ -20,8 +20,8 @@ from fedhip.simulation.personalization import Personalization
 from fedhip.simulation.priors import PRIOR_ALPHAS, ridge_scale
 from tests.methods.problems import CLASSES, federation
 
-#: As many as make the old estimates stand out: they said up to .31.
-SEEDS = {"ridge": 8, "lda": 8, "logistic": 8}
+#: Federations, as many as make the old estimates stand out: they said up to .31.
+SEEDS = 8
 
 
 def noise(rows: int, seed: int) -> list[Client]:
@@ -42,15 +42,22 @@ def estimates_of(clients: list[Client], head: str, prior: Any, alpha: Any = "loo
     return [own.estimate for own in found if own is not None and own.estimate is not None]
 
 
-@pytest.mark.parametrize("rows", [10, 20, 50, 200])
 @pytest.mark.parametrize(
     ("head", "prior"), [("ridge", "client"), ("lda", "client"), ("logistic", "client"), ("lda", "none")]
 )
-def test_on_noise_every_head_expects_what_chance_gives(head: str, prior: str, rows: int) -> None:
-    """Chance is .25. By the rows that everything was chosen on, with 10 rows: ridge .30, LDA .27, logistic .31."""
-    # Clients of one federation share their sum, so that only means of federations are independent of one another.
-    means = [np.mean(estimates_of(noise(rows, seed), head, prior)) for seed in range(SEEDS[head])]
-    assert abs(np.mean(means) - 0.25) <= 2.0 * np.std(means, ddof=1) / len(means) ** 0.5
+def test_on_noise_every_head_expects_what_chance_gives(head: str, prior: str) -> None:
+    """Chance is .25. By the rows that everything was chosen on, with 10 rows: ridge .30, LDA .27, logistic .31.
+
+    Of sixteen means one beyond two standard errors is to be expected: each is held to three, those of a head to two.
+    """
+    means, errors = [], []
+    for rows in (10, 20, 50, 200):
+        # Clients of one federation share their sum: only means of federations are independent of one another.
+        found = [np.mean(estimates_of(noise(rows, seed), head, prior)) for seed in range(SEEDS)]
+        means.append(np.mean(found))
+        errors.append(np.std(found, ddof=1) / SEEDS**0.5)
+    assert (np.abs(np.subtract(means, 0.25)) <= 3.0 * np.array(errors)).all(), means
+    assert abs(np.mean(means) - 0.25) <= 2.0 * np.linalg.norm(errors) / len(errors), means
 
 
 def test_on_noise_no_head_is_ahead_for_what_it_may_choose() -> None:

@@ -119,6 +119,7 @@ class PersonalizationPath:
         self._labels = Y.new_zeros(len(Y), dtype=torch.int64) if rows.labels is None else rows.labels
         self._real = rows.labels is None
         self._residuals = Y - W @ system.U
+        self._folded: tuple[tuple[float, ...], Tensor, Tensor] | None = None
 
     @cached_property
     def _spectrum(self) -> _Spectrum:
@@ -237,22 +238,28 @@ class PersonalizationPath:
 
         Beside them (a, n), which rows have any.
         """
-        at = torch.tensor([require_alpha(alpha) for alpha in alphas], dtype=self._W.dtype, device=self._W.device)
-        M = self._spectrum.remainders(at)
-        residuals = self._spectrum.residuals(at, self._residuals).transpose(0, 1)
-        inside, across = M[:, ~others][:, :, ~others], M[:, others][:, :, ~others]
-        # A fold that alone spans a direction leaves nothing to predict it by.
-        solved = across @ torch.linalg.pinv(inside, hermitian=True)
+        M, residuals = self._remainders(tuple(require_alpha(alpha) for alpha in alphas))
+        columns = M[:, :, ~others]
+        inside, across = columns[:, ~others], columns[:, others]
+        solved = _right_solve(across, inside)
         left = residuals[:, others] - solved @ residuals[:, ~others]
         tolerance = rank_tolerance(max(self._W.shape))
         if self._groups is None:
-            remainder = M[:, others][:, :, others].diagonal(dim1=1, dim2=2) - (solved * across).sum(dim=2)
+            remainder = M.diagonal(dim1=1, dim2=2)[:, others] - torch.einsum("ajs,ajs->aj", solved, across)
             known = remainder > tolerance
             return self._Y[others] - left / torch.where(known, remainder, 1.0)[:, :, None], known
         among = M[:, others][:, :, others] - solved @ across.mT
         groups = self._groups[others.cpu()]
         errors, found = left_out_residuals(groups, left.transpose(0, 1).contiguous(), _blocks_of(among), tolerance)
         return self._Y[others] - errors.transpose(0, 1), found.mT
+
+    def _remainders(self, alphas: tuple[float, ...]) -> tuple[Tensor, Tensor]:
+        """M (a, N_k, N_k) and r (a, N_k, d) of these α: the same for every fold, and made once for all of them."""
+        if self._folded is None or self._folded[0] != alphas:
+            at = torch.tensor(alphas, dtype=self._W.dtype, device=self._W.device)
+            residuals = self._spectrum.residuals(at, self._residuals).transpose(0, 1)
+            self._folded = alphas, self._spectrum.remainders(at), residuals
+        return self._folded[1:]
 
     def select(self, alphas: Sequence[float] = DEFAULT_ALPHAS, *, only_local_classes: bool = False) -> float:
         """The α of highest smoothed leave-one-out accuracy (`core.choice.selection`); of several, the smallest."""
@@ -375,6 +382,18 @@ class _Spectrum:
     def _growth(self, at: Tensor) -> Tensor:
         """1 + αλ (r, a)."""
         return 1.0 + self.values[:, None] * at
+
+
+def _right_solve(across: Tensor, inside: Tensor) -> Tensor:
+    """`across` (a, n, s) times the inverses of `inside` (a, s, s), which are symmetric.
+
+    Times the pseudo-inverse, where a fold alone spans a direction: nothing is left to predict it by.
+    """
+    factor, info = torch.linalg.cholesky_ex(inside)
+    fine = (info == 0) & (factor.diagonal(dim1=1, dim2=2) > 1e-4).all(dim=1)  # of numbers up to 1
+    if bool(fine.all()):
+        return torch.cholesky_solve(across.mT, factor).mT
+    return across @ torch.linalg.pinv(inside, hermitian=True)
 
 
 def _blocks_of(M: Tensor) -> Callable[[Tensor], tuple[Tensor, Tensor]]:
