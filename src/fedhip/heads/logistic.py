@@ -154,7 +154,7 @@ class Logistic(Head):
         The folds are not those that α is chosen by, which hold every class alike: of such folds even the most frequent
         class is right more often than of fresh rows. Up to 256 rows the other rows are judged without the fold, too.
         """
-        if choice.fold_priors is None:
+        if choice.fold_priors is None or not self.task.estimates:
             return None
         rows, given = len(client.train[1]), self.task.options.get("alpha")
         steps = {choice.prior: step}

@@ -185,6 +185,7 @@ def judge_heads(
                 only_local_classes=only_local_classes,
                 prior=prior,
                 seed=seed,
+                estimates=False,
             )
             found = HeadScore.of(parts, run_head(HEADS[name], task).accuracy)
             judged[name] = judged[name] + found if name in judged else found

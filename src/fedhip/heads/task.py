@@ -27,7 +27,8 @@ class Task:
     not the default. `ridge` is what ridges are of, and how rows become part of the sum. `seed` is that of draws, if
     there are any. `beside` are methods whose priors are chosen beside the head's: their losses travel too. `uploads`
     are clients' statistics, where they are at hand. With `release` the federation's factor makes room for the model of
-    the only client: a site has no other use for it.
+    the only client: a site has no other use for it. Without `estimates` nobody asks what may be expected of the models,
+    and heads need not find out.
     """
 
     clients: Sequence[Client]
@@ -43,6 +44,7 @@ class Task:
     beside: tuple[str, ...] = ()
     uploads: dict[str, GridStatistics] = field(default_factory=dict)
     release: bool = False
+    estimates: bool = True
 
     @property
     def training(self) -> list[Client]:
