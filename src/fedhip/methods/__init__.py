@@ -122,6 +122,7 @@ def run_method(
                 prior=protocol.prior,
                 seed=protocol.seed,
                 probe_size=probe,
+                estimates=False,
             )
         )
     saved = None if checkpoint is None else Checkpoint.of(checkpoint, name, checked, num_classes, protocol, chosen)
