@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 import torch
 
 from fedhip.core.choice.conformal import class_misses, classes_within, target_misses, threshold
@@ -40,6 +41,7 @@ def constructed(clients: int, rows: int, seed: int, regression: bool, differing:
     for k in range(clients):
         n = rows + test
         noise = rng.uniform(1.0 - differing, 1.0 + differing)
+        Y: NDArray[Any]
         if regression:
             F = rng.normal(size=(n, width))
             own = weights + 0.5 * rng.normal(size=(width, 1))
@@ -59,8 +61,8 @@ def divided(path: Path, clients: int, rows: int, seed: int) -> list[Client]:
     for name, own in zip(partition.clients, partition.rows, strict=True):
         order = rng.permutation(own)
         train, test = order[:rows], order[rows:]
-        parts = ((data.features[at], data.labels[at]) for at in (train, test))
-        found.append(Client(name, *parts))
+        parts = [(data.features[at], data.labels[at]) for at in (train, test)]
+        found.append(Client(name, parts[0], parts[1]))
     return found
 
 
@@ -129,8 +131,9 @@ def main() -> None:
     parser.add_argument("--seeds", type=int, default=3)
     parser.add_argument("--out", type=Path)
     args = parser.parse_args()
-    kinds = ("classes", "target", "classes, noise differs", "target, noise differs")
-    kinds = kinds if args.features is None else (args.features.stem,)
+    kinds = ["classes", "target", "classes, noise differs", "target, noise differs"]
+    if args.features is not None:
+        kinds = [args.features.stem]
     results: dict[str, Any] = {}
     for kind in kinds:
         for rows in ROWS:

@@ -1,5 +1,7 @@
 """Rows of one group are left out together: against refits without the group, by scikit-learn's splitters."""
 
+from typing import Any
+
 import numpy as np
 import pytest
 import torch
@@ -126,7 +128,7 @@ def test_a_client_alone_is_refitted_without_the_group(rows: int, width: int, int
 
 
 @pytest.mark.parametrize("shrinkage", ["oas", 0.3])
-def test_the_discriminant_is_refitted_without_the_group(shrinkage: float | str) -> None:
+def test_the_discriminant_is_refitted_without_the_group(shrinkage: Any) -> None:
     F, y, groups = problem(45, 6)
     total = Statistics.from_data(F, y, CLASSES) + Statistics.from_data(*problem(40, 6, seed=1)[:2], CLASSES)
     found = Discriminant(total, shrinkage).loo_scores(F, y, groups=groups)

@@ -230,10 +230,9 @@ def test_targets_groups_and_weights_come_with_the_rows() -> None:
         }
     )
     rows, description = load_table(frame, label=["y", "z"], group="who", weight="w", task="regression").features()
-    assert rows.targets is not None
     assert rows.groups is not None
     assert rows.weights is not None
-    np.testing.assert_array_equal(rows.targets, [[0.5, 1], [1.5, 0], [2.5, 1], [9, 1]])
-    assert (rows.target_names, description.names) == (("y", "z"), ("x",))
+    np.testing.assert_array_equal(rows.labels, [[0.5, 1], [1.5, 0], [2.5, 1], [9, 1]])
+    assert (tuple(rows.class_names), description.names) == (("y", "z"), ("x",))
     assert rows.groups.tolist() == ["7", "7", "8", "8"]
     assert rows.weights.tolist() == [1, 2, 0, 1]

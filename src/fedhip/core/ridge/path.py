@@ -391,9 +391,12 @@ def _right_solve(across: Tensor, inside: Tensor) -> Tensor:
     """
     factor, info = torch.linalg.cholesky_ex(inside)
     fine = (info == 0) & (factor.diagonal(dim1=1, dim2=2) > 1e-4).all(dim=1)  # of numbers up to 1
+    solved: Tensor
     if bool(fine.all()):
-        return torch.cholesky_solve(across.mT, factor).mT
-    return across @ torch.linalg.pinv(inside, hermitian=True)
+        solved = torch.cholesky_solve(across.mT, factor).mT
+    else:
+        solved = across @ torch.linalg.pinv(inside, hermitian=True)
+    return solved
 
 
 def _blocks_of(M: Tensor) -> Callable[[Tensor], tuple[Tensor, Tensor]]:
