@@ -17,8 +17,8 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 import torch
+from numpy.typing import NDArray
 
 from fedhip.core.choice.conformal import class_misses, classes_within, target_misses, threshold
 from fedhip.data import make_partition, read_features
