@@ -320,7 +320,7 @@ def test_an_out_folder_that_exists_needs_force(features: Path, capsys: pytest.Ca
 
 PHASES = {
     "reading": "fedhip.cli.common.options.read_features",
-    "partition": "fedhip.cli.common.options.divide_rows",
+    "partition": "fedhip.simulation.tasks.divide_rows",
     "phase 1": "fedhip.core.exact.fixedpoint.GridStatistics.from_data",
     "aggregation": "fedhip.simulation.federation.Federation.of",
     "phase 3": "fedhip.simulation.personalization.Personalization.of",

@@ -121,6 +121,7 @@ def test_8_bits_are_as_they_were_and_nothing_is_said(
         assert not file.is_file() or b"window" not in file.read_bytes() or file.name == "report.html"
 
 
+@pytest.mark.filterwarnings("ignore:client .* nearly the same")
 def test_a_window_is_in_the_configuration_and_repeats_the_run(made: Path, tmp_path: Path) -> None:
     done("run", "--data", made / "deep", "--window", "-100", "3000", *options(made), "--out", tmp_path / "one")
     assert tomllib.loads((tmp_path / "one" / "config.toml").read_text())["window"] == [-100.0, 3000.0]

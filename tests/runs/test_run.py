@@ -68,7 +68,7 @@ def test_the_defaults_are_those_of_the_command() -> None:
     )
     command = {action.dest: action.default for action in parser._actions}
     # The command has them differently: an array of owners, words with numbers, and no callback.
-    ours = {"features", "labels", "clients", "split", "class_names", "report", "balance"}
+    ours = {"features", "labels", "clients", "split", "class_names", "groups", "weights", "report", "balance"}
     for name, parameter in inspect.signature(fedhip.run).parameters.items():
         if name not in ours:
             assert command[name] == parameter.default, name

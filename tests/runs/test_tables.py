@@ -219,7 +219,7 @@ def test_what_is_not_for_tables_and_what_is(patients: Path, tmp_path: Path, caps
     assert "was not made from a table" in refused(capsys, "predict", tmp_path / "plain", patients)
     assert "was not made from a table" in refused(capsys, "join", tmp_path / "plain", "--data", patients)
     run = fedhip.run(patients, **NAMED, out=tmp_path / "run")
-    with pytest.raises(InputError, match="a table brings its labels with it"):
+    with pytest.raises(InputError, match="a table brings labels, groups and weights with it"):
         run.join("east", patients, ["ill"])
     with pytest.raises(fedhip.FedHiPError, match="label= and client= name columns"):
         fedhip.run(patients, ["ill"] * 90, out=tmp_path / "other")

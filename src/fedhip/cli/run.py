@@ -42,7 +42,7 @@ from fedhip.runs import require_place
 from fedhip.runs.config import read_config
 from fedhip.runs.folder import head_of
 from fedhip.runs.results import metrics_in_words, title_of
-from fedhip.runs.run import Described, RoundSettings, columns_given, run_round
+from fedhip.runs.run import Described, RoundSettings, columns_given, methods_named, run_round
 from fedhip.simulation.alone import MAJORITY
 from fedhip.simulation.driver import RIDGES
 from fedhip.simulation.options import RidgeOptions
@@ -225,7 +225,7 @@ def run(args: argparse.Namespace) -> int:
         partition,
         settings,
         title=f"{readable(name)} · {partition.title} · {made_by}",
-        config=configuration(args, settings.methods, None if backbone is None else backbone.precision),
+        config=configuration(args, methods_named(args.methods), None if backbone is None else backbone.precision),
         images=data if isinstance(data, Dataset) else None,
         backbone=backbone,
         table=table,
