@@ -221,7 +221,7 @@ def test_what_is_not_for_tables_and_what_is(patients: Path, tmp_path: Path, caps
     run = fedhip.run(patients, **NAMED, out=tmp_path / "run")
     with pytest.raises(InputError, match="a table brings labels, groups and weights with it"):
         run.join("east", patients, ["ill"])
-    with pytest.raises(fedhip.FedHiPError, match="label= and client= name columns"):
+    with pytest.raises(fedhip.FedHiPError, match="weight= name columns"):
         fedhip.run(patients, ["ill"] * 90, out=tmp_path / "other")
     told = refused(capsys, "predict", run.path, patients, "--out", tmp_path / "a.txt")
     assert "answers are written as .csv" in told
