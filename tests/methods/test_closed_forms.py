@@ -16,7 +16,7 @@ from sklearn.preprocessing import StandardScaler
 
 from fedhip.core import DEFAULT_ALPHAS
 from fedhip.methods import run_method
-from fedhip.methods.pfedfda import BETAS, Discriminant, Gaussians, choose_beta
+from fedhip.methods.one_round.pfedfda import BETAS, Discriminant, Gaussians, choose_beta
 from fedhip.simulation.client import Client, LabelledRows
 from fedhip.simulation.driver import simulate
 from fedhip.simulation.options import PAPER, STANDARD, RidgeOptions

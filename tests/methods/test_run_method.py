@@ -13,7 +13,7 @@ from safetensors.torch import save_file
 from fedhip.errors import FedHiPError, FileError, InputError
 from fedhip.methods import METHODS, MethodRun, Network, Protocol, run_method
 from fedhip.methods.engine.laboratory import Laboratory
-from fedhip.methods.fedas import trace_weights
+from fedhip.methods.trained.fedas import trace_weights
 from fedhip.simulation.client import Client
 from fedhip.simulation.orders import participants
 from tests.methods import oracle

@@ -18,7 +18,7 @@ from fedhip.methods.engine import laboratory as engine
 from fedhip.methods.engine.laboratory import Laboratory
 from fedhip.methods.engine.prior import WithPrior
 from fedhip.methods.engine.training import flat
-from fedhip.methods.fedavg import FedAvg
+from fedhip.methods.trained.fedavg import FedAvg
 from fedhip.simulation.client import Client
 from fedhip.simulation.hold_out import hold_out
 from fedhip.simulation.options import PAPER, STANDARD, RidgeOptions
