@@ -72,7 +72,7 @@ def closed(
 ) -> Callable[[Callable[[ClosedTask], MethodRun]], ClosedMethod]:
     """Declare a method: what it is called, and the options that it takes.
 
-    `told_by` is whose docstring says how it differs from its paper, where that is not the function.
+    `told_by` is whose docstring says how it differs from its paper, where that is not the function's.
     """
     return lambda run: ClosedMethod(
         name,

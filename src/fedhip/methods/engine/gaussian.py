@@ -13,6 +13,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from fedhip.core.solvers import rank_tolerance
 from fedhip.methods.engine.closed import ClosedTask
 from fedhip.methods.engine.laboratory import nbytes
 
@@ -45,6 +46,11 @@ class Sums:
     def nbytes(self) -> int:
         """What they take on the wire; of the products, the lower triangle."""
         return nbytes(self.counts, self.sums) + triangle(len(self.products))
+
+    @property
+    def rounding(self) -> float:
+        """Below this, a difference of the products is their rounding."""
+        return rank_tolerance(len(self.products)) * float(self.products.diagonal().max())
 
     @property
     def means(self) -> Tensor:
@@ -96,22 +102,17 @@ class LinearScores:
     singular: bool = False
 
     @classmethod
-    def of(cls, covariance: Tensor, means: Tensor, log_prior: Tensor) -> LinearScores:
-        """The discriminant of one covariance (m, m), class means (d, m) and log π (d,)."""
-        factor, failed = torch.linalg.cholesky_ex(covariance)
-        singular = bool(failed) or is_singular(factor)
-        if singular:
-            W = torch.linalg.pinv(covariance, hermitian=True) @ means.mT
-        else:
-            W = torch.cholesky_solve(means.mT.contiguous(), factor)
-        return cls(W, log_prior - (means * W.mT).sum(dim=1) / 2, singular)
+    def of(cls, covariance: Tensor, means: Tensor, log_prior: Tensor, rounding: float = 0.0) -> LinearScores:
+        """The discriminant of one covariance (m, m), class means (d, m) and log π (d,).
+
+        Directions whose variance is no more than `rounding`, or than that of an eigendecomposition, are left out.
+        """
+        values, V = torch.linalg.eigh(covariance)
+        kept = values > max(rounding, rank_tolerance(len(values)) * float(values.max()))
+        V, values = V[:, kept], values[kept]
+        W = V @ (V.mT @ means.mT / values[:, None])
+        return cls(W, log_prior - (means * W.mT).sum(dim=1) / 2, not bool(kept.all()))
 
     def __call__(self, x: Tensor) -> Tensor:
         """(n, d)."""
         return x @ self.W + self.b
-
-
-def is_singular(factor: Tensor) -> bool:
-    """Whether a Cholesky factor is one of a matrix of full rank by rounding alone."""
-    diagonal = factor.diagonal()
-    return bool(diagonal.min() <= diagonal.max() * (len(factor) * torch.finfo(factor.dtype).eps) ** 0.5)

@@ -17,8 +17,8 @@ from torch import Tensor
 from fedhip.core.choice.prior import Prior
 from fedhip.core.standardization import Standardization
 from fedhip.heads.options import Option
-from fedhip.methods.engine.closed import ClosedMethod, ClosedTask, closed, one_shot
-from fedhip.methods.engine.protocol import MethodRun
+from fedhip.methods.engine.closed import ClosedMethod, ClosedTask, one_shot
+from fedhip.methods.engine.protocol import MethodRun, differs_from_paper
 from fedhip.simulation.client import Client
 from fedhip.simulation.hold_out import hold_out
 from fedhip.simulation.priors import choose_scored_priors, left_out_classes, losses_bytes, prior_bytes
@@ -47,13 +47,19 @@ class Fitted:
     note: str | None = None
 
 
+@dataclass(frozen=True)
+class OneRound(ClosedMethod):
+    """A rival of one round, as the table of methods holds it."""
+
+    fit: Callable[[ClosedTask], Fitted]
+
+
 def one_round(
     name: str, title: str, description: str, *options: Option
-) -> Callable[[Callable[[ClosedTask], Fitted]], ClosedMethod]:
+) -> Callable[[Callable[[ClosedTask], Fitted]], OneRound]:
     """Declare a rival: what it is called, and the options that it takes."""
 
-    def declare(fit: Callable[[ClosedTask], Fitted]) -> ClosedMethod:
-        @closed(name, title, description, *options, told_by=fit)
+    def declare(fit: Callable[[ClosedTask], Fitted]) -> OneRound:
         def run(task: ClosedTask) -> MethodRun:
             began = time.perf_counter()
             fitted = fit(task)
@@ -70,7 +76,8 @@ def one_round(
                 down=fitted.down + down, priors=priors, note=fitted.note,
             )  # fmt: skip
 
-        return run
+        differs = differs_from_paper(fit)
+        return OneRound(name, title, description, options, gradient=False, differs=differs, run=run, fit=fit)
 
     return declare
 
@@ -105,14 +112,14 @@ def _priors(task: ClosedTask, fit: Callable[[ClosedTask], Fitted], fitted: Fitte
     return priors, up + shadow.up, down + shadow.down
 
 
-def standardize(task: ClosedTask) -> Standardization:
+def standardize(task: ClosedTask, *, intercept: bool = False) -> Standardization:
     """Features less mean, over deviation, of all clients' training rows: from their sums."""
     rows, sums, squares = 0, torch.zeros(()), torch.zeros(())
     for client in task.training:
         x, y = task.tensors(client.train)
         rows += len(y)
         sums, squares = sums.to(x) + x.sum(dim=0), squares.to(x) + x.square().sum(dim=0)
-    return Standardization.of_sums(rows, sums, squares, intercept=False)
+    return Standardization.of_sums(rows, sums, squares, intercept=intercept)
 
 
 def standardization_bytes(m: int) -> tuple[int, int]:

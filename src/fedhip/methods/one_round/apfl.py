@@ -1,10 +1,12 @@
 """APFL (Fan et al., 2025), reconstructed: a shared stream by least squares, and each client's own on what it leaves.
 
 Differs from the paper: a reconstruction. Only its abstract can be read: two streams, both in closed form, the second
-each client's own. Features, targets, penalties and mixing here are those of DS-AL (Zhuang et al., 2024), a relative.
+each client's own. What the second fits, and how both are mixed, is here as in DS-AL (Zhuang et al., 2024), a relative;
+by default both are linear in the features.
 
-Φ = relu(F A + a),   Ψ = tanh(F A + a),   A and a drawn by the seed;   with `width` 0, Φ = Ψ = F
-server   W = (Σ Φ_kᵀΦ_k + βI)⁻¹ Σ Φ_kᵀY_k
+F        the features, standardised, and a column of ones
+Φ, Ψ     relu(F A + a) and tanh(F A + a), A and a drawn by the seed;   with `width` 0, the default, Φ = Ψ = F
+server   W = (Σ Φ_kᵀΦ_k + βI)⁻¹ Σ Φ_kᵀY_k,   β by the clients' rows left out
 client   Z_k = (Ψ_kᵀΨ_k + γI)⁻¹ Ψ_kᵀ(Y_k − Φ_kW),   scores ΦW + C ΨZ_k
 
 Each client chooses γ and C, and whether it has a Z_k at all, by its rows left out of both streams. With Φ = Ψ, C = 1,
@@ -21,6 +23,7 @@ from torch.nn.functional import one_hot
 
 from fedhip.core.choice.selection import margins_of, select
 from fedhip.core.groups import members
+from fedhip.core.solvers import rank_tolerance
 from fedhip.heads.options import Option
 from fedhip.methods.engine import network
 from fedhip.methods.engine.closed import ClosedTask
@@ -50,7 +53,9 @@ class Refinement:
 
     def weights(self, targets: Tensor, gamma: float) -> Tensor:
         """Z (w, d) = Ψᵀ(ΨΨᵀ + γI)⁻¹R."""
-        return self.psi.mT @ (self.vectors / (self.values + gamma) @ (self.vectors.mT @ targets))
+        some = self.values > rank_tolerance(len(self.values)) * float(self.values.max())
+        V, values = self.vectors[:, some], self.values[some]  # Ψᵀ makes nothing of the others
+        return self.psi.mT @ (V / (values + gamma) @ (V.mT @ targets))
 
     def left_out(self, targets: Tensor, gamma: float, groups: Tensor | None = None) -> Tensor:
         """(N_k, d): what it says of each row when fitted without it, or without its group."""
@@ -60,7 +65,7 @@ class Refinement:
             return targets - rest / (1 - smoother.diagonal())[:, None]
         found = torch.empty_like(targets)
         for S in members(groups):
-            at = S.to(targets.device).nonzero()[:, 0]
+            at = S.to(targets.device)
             own = torch.eye(len(at)).to(smoother) - smoother[at][:, at]
             found[at] = targets[at] - torch.linalg.solve(own, rest[at])
         return found
@@ -70,16 +75,16 @@ class Refinement:
     "apfl",
     "APFL (reconstructed)",
     "the ridge of all rows on random features, and each client's own ridge on what that leaves of its rows",
-    Option("width", 2048.0),
+    Option("width", 0.0),
     Option("beta"),
     Option("gamma", positive=True),
     Option("share", most=1.0),
 )
 def fit_apfl(task: ClosedTask) -> Fitted:
     """Every client sends the sums of the first stream, and receives W."""
-    shared, width, d = standardize(task), int(task.options["width"]), task.num_classes
+    shared, width, d = standardize(task, intercept=True), int(task.options["width"]), task.num_classes
     m = len(shared.mean)
-    layer = network.initial((m, max(width, 1)), task.seed, torch.float64, torch.device(task.device))
+    layer = network.initial((m + 1, max(width, 1)), task.seed, torch.float64, torch.device(task.device))
 
     def streams(x: Tensor) -> tuple[Tensor, Tensor]:
         F = shared.features(x)
@@ -93,7 +98,7 @@ def fit_apfl(task: ClosedTask) -> Fitted:
         return Client(client.name, (phi, client.train[1]), (phi[:0], client.train[1][:0]), client.groups)
 
     training = [lifted(client) for client in task.training]
-    beta: Beta = task.options.get("beta", "gcv")
+    beta: Beta = task.options.get("beta", "auto")
     federation = federate(training, d, beta, PAPER, task.device, alpha=0.0, report=task.report)
     first = federation.common
 

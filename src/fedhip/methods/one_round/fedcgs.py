@@ -29,7 +29,8 @@ from fedhip.methods.engine.one_round import Fitted, one_round
 def fit_fedcgs(task: ClosedTask) -> Fitted:
     """Every client sends its sums, and receives the head."""
     sums = Sums.of_all(task)
-    covariance = sums.total / max(int(sums.counts.sum()) - 1, 1)
-    head = LinearScores.of(shrunk(covariance, task.options["shrinkage"]), sums.means, log_shares(sums.counts))
+    freedom = max(int(sums.counts.sum()) - 1, 1)
+    covariance = shrunk(sums.total / freedom, task.options["shrinkage"])
+    head = LinearScores.of(covariance, sums.means, log_shares(sums.counts), sums.rounding / freedom)
     note = "the covariance of all rows has no inverse, and its pseudo-inverse was taken" if head.singular else None
     return Fitted(head, sums.nbytes, nbytes(head.W, head.b), logits=True, note=note)

@@ -1,6 +1,6 @@
 """FedCOF (Goswami et al., 2025): covariances from the spread of the clients' class means.
 
-Differs from the paper: a pseudo-inverse only where Ĝ has no Cholesky factor, in float64; nothing is fine-tuned after.
+Differs from the paper: in float64, where its code has float32; nothing is fine-tuned afterwards.
 
 client   μ_kc, n_kc of its own classes; with `parts` M > 1, of at most M parts of a class's rows, of 2 rows or more each
 server   Σ̂_c = 1/(K_c − 1) Σ_k n_kc (μ_kc − μ_c)(μ_kc − μ_c)ᵀ + γI,   K_c the number of means of class c
@@ -19,9 +19,9 @@ import torch
 from torch import Tensor
 from torch.nn.functional import normalize
 
+from fedhip.core.solvers import rank_tolerance
 from fedhip.heads.options import Option
 from fedhip.methods.engine.closed import ClosedTask
-from fedhip.methods.engine.gaussian import is_singular
 from fedhip.methods.engine.laboratory import nbytes
 from fedhip.methods.engine.one_round import Fitted, one_round
 from fedhip.simulation.client import Client
@@ -67,10 +67,9 @@ def gram_and_sums(of: Means, num_classes: int, gamma: float) -> tuple[Tensor, Te
 
 def normalised_solution(G: Tensor, H: Tensor) -> Tensor:
     """G⁻¹H with columns of length 1; a pseudo-inverse where G is singular."""
-    factor, failed = torch.linalg.cholesky_ex(G)
-    if bool(failed) or is_singular(factor):
-        return normalize(torch.linalg.pinv(G, hermitian=True) @ H, dim=0)
-    return normalize(torch.cholesky_solve(H, factor), dim=0)
+    values, V = torch.linalg.eigh(G)
+    kept = values > rank_tolerance(len(values)) * float(values.max())
+    return normalize(V[:, kept] @ (V[:, kept].mT @ H / values[kept, None]), dim=0)
 
 
 @one_round(

@@ -22,8 +22,8 @@ from torch import Tensor
 from fedhip.core.choice.calibration import common_temperature, probabilities
 from fedhip.heads import Head, Lda, Ridge
 from fedhip.heads.options import Option
-from fedhip.methods.engine.closed import ClosedMethod, ClosedTask
-from fedhip.methods.engine.one_round import Fitted, Scores, one_round
+from fedhip.methods.engine.closed import ClosedTask
+from fedhip.methods.engine.one_round import Fitted, OneRound, Scores, one_round
 from fedhip.simulation.client import Client
 from fedhip.utils.parallel import in_order, one_thread
 
@@ -59,6 +59,11 @@ class Memory:
         together = torch.arange(len(self.labels)) if groups is None else groups
         same = (together[:, None] == together[None, :]).to(self.rows.device)
         return self.squared_distances(self.rows).masked_fill(same, torch.inf)
+
+
+def logs(probabilities: Tensor) -> Tensor:
+    """log p, of at least the smallest number."""
+    return probabilities.clamp(min=_TINY).log()
 
 
 def mean_nearest(distances: Tensor, neighbours: int) -> float:
@@ -98,13 +103,13 @@ def choose(
             mixed = torch.lerp(common, near, mix)
             likelihood = float(mixed.gather(1, y)[judges].log().sum())
             if best is None or likelihood > highest + 1e-9 * len(y):
-                best, highest = Choice(k, length, mix, mixed.log()), likelihood
+                best, highest = Choice(k, length, mix, logs(mixed)), likelihood
     if best is None:
         raise ValueError("there is nothing to choose among")
     return best
 
 
-def knn_per(name: str, title: str, base: type[Head], told: str) -> ClosedMethod:
+def knn_per(name: str, title: str, base: type[Head], told: str) -> OneRound:
     """The method on a head's global model."""
 
     @one_round(
@@ -154,7 +159,7 @@ def knn_per(name: str, title: str, base: type[Head], told: str) -> ClosedMethod:
             task.report("memories", done, len(training))
         rounds, up, down = head.traffic
         return Fitted(
-            lambda x: common(x).log(),
+            lambda x: logs(common(x)),
             up + 8 * len(base.temperatures),
             down + 8,
             rounds,
@@ -171,7 +176,7 @@ def mixture(memory: Memory, choice: Choice, common: Callable[[Tensor], Tensor]) 
 
     def scores(x: Tensor) -> Tensor:
         near = memory.shares(memory.squared_distances(x), choice.neighbours, choice.length)
-        return torch.lerp(common(x), near, choice.mix).log()
+        return logs(torch.lerp(common(x), near, choice.mix))
 
     return scores
 

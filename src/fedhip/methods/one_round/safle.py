@@ -48,7 +48,7 @@ def indicators(cells: Tensor, group: int) -> Tensor:
     Option("thresholds", 7.0, whole=True),
     Option("group", 5.0, whole=True, most=12.0),
     Option("cells", 4096.0, whole=True),
-    Option("beta", 0.1, positive=True),
+    Option("penalty", 0.1, positive=True),
 )
 def fit_safle(task: ClosedTask) -> Fitted:
     """Every client sends sums for the standardisation, then counts of cells, alone, in pairs and by class."""
@@ -76,7 +76,7 @@ def fit_safle(task: ClosedTask) -> Fitted:
         cross.addmm_(phi.mT, one_hot(y, d).float())
         task.report("cells", done, len(task.training))
     G, N = gram.double(), int(task.all_counts.sum())
-    G.diagonal().add_(task.options["beta"] * N / 2**g)
+    G.diagonal().add_(task.options["penalty"] * N / 2**g)
     W = torch.cholesky_solve(cross.double(), torch.linalg.cholesky(G)).float()
     up, down = standardization_bytes(m)
     # Counts take four bytes each.
