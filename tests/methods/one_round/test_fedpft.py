@@ -124,14 +124,15 @@ def test_training_is_adamw() -> None:
     start = torch.zeros(3, 2) + 0.1, torch.zeros(2)
     W, b = train_head(x, y, start, 2, 0.05, 6, task_of("fedpft", [], 2))
     theirs = [part.double() for part in start]
-    moments, step, generator = [[0.0, 0.0], [0.0, 0.0]], 0, torch.Generator().manual_seed(6)
+    moments = [(torch.zeros_like(part), torch.zeros_like(part)) for part in theirs]
+    step, generator = 0, torch.Generator().manual_seed(6)
     for _ in range(2):
         for rows in torch.split(torch.randperm(70, generator=generator), 32):
             leaves = [part.clone().requires_grad_() for part in theirs]
             loss = torch.nn.functional.cross_entropy(x[rows].double() @ leaves[0] + leaves[1], y[rows])
             slopes, step = torch.autograd.grad(loss, leaves), step + 1
             for i, g in enumerate(slopes):
-                moments[i] = [0.9 * moments[i][0] + 0.1 * g, 0.999 * moments[i][1] + 0.001 * g**2]
+                moments[i] = 0.9 * moments[i][0] + 0.1 * g, 0.999 * moments[i][1] + 0.001 * g**2
                 mean, square = moments[i][0] / (1 - 0.9**step), moments[i][1] / (1 - 0.999**step)
                 theirs[i] = theirs[i] - 0.05 * (mean / (square**0.5 + 1e-8) + 0.01 * theirs[i])
     assert W.numpy() == pytest.approx(theirs[0].numpy(), abs=1e-5)

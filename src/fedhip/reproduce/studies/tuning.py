@@ -77,11 +77,8 @@ CLOSED: Mapping[str, tuple[Mapping[str, float], ...]] = {
         {"penalty": 0.1, "thresholds": 1.0, "group": 4.0},
     ),
     "apfl": (
-        {},
+        *_each("beta", None, 1e-3, 1e-2, 1e-1),
         {"width": 2048.0},
-        *_each("beta", 1e-3, 1e-2, 1e-1),
-        {"width": 2048.0, "beta": 1e-3},
-        {"width": 2048.0, "beta": 1e-2},
     ),
 }
 
