@@ -43,7 +43,7 @@ class Fault:
 
     silent: the message never arrives; lost: the site answers and dies; both are gone for good afterwards.
     late: the answer is there after the deadline. gone: the engine says that the node is gone.
-    away, unheard: the same, and it is back after `seconds`; it has got no question, or has answered it. Once.
+    away: the same, and it is back after `seconds`. unheard: so it is, and it has answered, and that was lost. Once.
     raises: the app breaks off. twice, at-once: the message arrives twice, in turn or together.
     changed: the answer is what `change` makes of it. asked: the question is.
     With `round`, in that sum alone.
@@ -126,7 +126,7 @@ class LocalGrid(Grid):
             self.away[node] = self.clock.now + fault.seconds
             if kind == "unheard":
                 self._answer(_copy(message))
-            self._keep(number, _error(message, 5, ENGINE))
+            self._keep(number, _error(message, 5 if kind == "away" else 3, ENGINE))
             return number
         if kind == "raises":
             self._keep(number, _error(message, 2, node))

@@ -2,9 +2,9 @@
 
 Answers are taken one at a time, as they come, and each question has one: the first. The deadline is our own, since
 the engine says nothing of an answer that comes too late. Until then nobody counts as gone: the engine gives a node up
-after a minute without a word, which may be the network's fault, so a node that is back is asked the same again. An
-answer belongs to the question for which the engine hands it over, whatever it says of itself: that was written by the
-site, while the engine knows who sent it.
+after a minute without a word, and loses an answer that was cut off, which may be the network's fault; so who is there
+is asked the same again. An answer belongs to the question for which the engine hands it over, whatever it says of
+itself: that was written by the site, while the engine knows who sent it.
 """
 
 from __future__ import annotations
@@ -22,8 +22,8 @@ from fedhip.federation.status_codes import ServerCode, SiteCode
 from fedhip.federation.transport.bounds import TooLargeError
 from fedhip.federation.transport.wire import Letter, ProtocolError, from_message, to_records
 
-#: What the engine reports of a node that is gone.
-_NODE_UNAVAILABLE = 5
+#: What the engine reports where no answer came through: a message or a reply that it has lost, a node that is gone.
+_NOT_THROUGH = (3, 4, 5)
 #: A site should not begin to work on a question that nobody waits for; clocks differ by less than this.
 _SLACK = 60.0
 #: What the engine and we raise over an answer that is no message: the engine looks at little more than its length.
@@ -151,8 +151,7 @@ def _read(question: SiteQuestion, message: Message) -> SiteReply:
         return SiteReply(question.site, question.node, None, code)
 
     if message.has_error():
-        gone = message.error.code == _NODE_UNAVAILABLE
-        return dropped(ServerCode.GONE if gone else ServerCode.CRASHED)
+        return dropped(ServerCode.GONE if message.error.code in _NOT_THROUGH else ServerCode.CRASHED)
     if message.metadata.src_node_id != question.node:
         return dropped(ServerCode.GARBAGE)
     letter = from_message(message)
