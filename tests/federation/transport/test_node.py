@@ -146,9 +146,8 @@ def test_a_node_outlives_a_network_that_breaks(engine: Any) -> None:
     engine_gives_up = engine.make_simple_http_retry_invoker().should_giveup
     outlive_a_broken_network()
     gives_up = engine.make_simple_http_retry_invoker().should_giveup
-    with socket.create_server(("127.0.0.1", 0)) as silent:
-        with pytest.raises(httpx.TransportError) as timed_out:
-            httpx.get(f"https://127.0.0.1:{silent.getsockname()[1]}", timeout=0.2)
+    with socket.create_server(("127.0.0.1", 0)) as silent, pytest.raises(httpx.TransportError) as timed_out:
+        httpx.get(f"https://127.0.0.1:{silent.getsockname()[1]}", timeout=0.2)
     assert engine_gives_up(timed_out.value)  # or else there is nothing to mend any more
     assert not gives_up(timed_out.value)
     cut_off = httpx.ConnectError("[SSL: UNEXPECTED_EOF_WHILE_READING] EOF occurred in violation of protocol")
