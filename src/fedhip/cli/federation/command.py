@@ -207,10 +207,18 @@ def run(args: argparse.Namespace) -> int:
     """Start the round."""
     from fedhip.federation.operations import background, round_control
     from fedhip.federation.operations.paths import ServerPaths
+    from fedhip.federation.server.cohort import HAND_OUT
+    from fedhip.runs import Run
 
     result = round_control.run(ServerPaths.open(args.directory), say=background.say)
-    print(json_text({"result": str(result)}) if args.json else f"the round is finished; the result is in {result}")
-    return 0
+    waiting: list[str] = Run.open(result).results.get("without_model", [])
+    if args.json:
+        print(json_text({"result": str(result), "without_model": waiting}))
+    else:
+        print(f"the round is finished; the result is in {result}")
+        if waiting:
+            print(f"without a model yet: {', '.join(waiting)}; {HAND_OUT}")
+    return 1 if waiting else 0
 
 
 def status(args: argparse.Namespace) -> int:
