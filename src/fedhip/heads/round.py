@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 from fedhip.core.choice.calibration import common_temperature
 from fedhip.core.choice.prior import NO_PRIOR, Prior
-from fedhip.heads.head import Head
+from fedhip.heads.head import Head, Personalized
 from fedhip.heads.task import Task
 from fedhip.simulation.federation import Federation
 from fedhip.simulation.outcome import ClientResult
@@ -46,7 +47,12 @@ def run_head(kind: type[Head], task: Task, federation: Federation | None = None)
     with one_thread():
         head = kind.fit(federation, task)
     owns = head.personalize()
-    seconds = time.perf_counter() - began
+    return tested(head, owns, time.perf_counter() - began)
+
+
+def tested(head: Head, owns: Mapping[str, Personalized], seconds: float) -> HeadRound:
+    """Every client of the head's task tested with its model, or with the federation's."""
+    kind, task, federation = type(head), head.task, head.federation
     clients = []
     temperatures = {
         kind.method: common_temperature((own.log_losses for own, _ in owns.values()), kind.temperatures),

@@ -22,7 +22,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from fedhip.core.choice.calibration import common_temperature
-from fedhip.core.choice.prior import NO_PRIOR, PriorChoice
+from fedhip.core.choice.prior import NO_PRIOR, Prior, PriorChoice
 from fedhip.core.exact.fixedpoint import GridStatistics
 from fedhip.data.partitions.manifest import packed
 from fedhip.errors import InputError
@@ -365,7 +365,7 @@ class _State:
         kept = {name: self.run.priors(name) if name in self.run.clients else {} for name in self.again}
         method = head.method
         owns = head.personalize(
-            None if everyone else {name: PriorChoice(0, priors.get(method, NO_PRIOR)) for name, priors in kept.items()},
+            None if everyone else {name: self._kept(head, name, priors) for name, priors in kept.items()},
             self._losses_of_others(),
         )
         task, federation = head.task, head.federation
@@ -433,6 +433,11 @@ class _State:
         others = [clients[name]["global_log_losses"] for name in self.statistics if name not in self.again]
         return torch.tensor(others, dtype=torch.float64).sum(dim=0) if others else None
 
+    def _kept(self, head: Head, client: str, priors: Mapping[str, Prior]) -> PriorChoice:
+        """What a client keeps that was chosen by everybody's rows."""
+        known = self.run.details["clients"].get(client, {})
+        return head.kept(known, PriorChoice(0, priors.get(head.method, NO_PRIOR)))
+
     def _model(self, head: Head, client: str, result: ClientResult | None) -> Model:
         own = self.statistics[client]()
         alpha = self.details["clients"][client]["alpha"]
@@ -451,6 +456,11 @@ class _State:
             lift=self.held.lift,
             task=self.run.task,
             table=self.held.table,
+            settings=(
+                head.settings_after(lambda: self.run.model(client))
+                if personal is None or personal.choice is None
+                else personal.choice.settings
+            ),
         )
 
     def _stale(self, event: str, client: str | None) -> str | None:

@@ -56,6 +56,7 @@ def simulate(
     device: str | torch.device = "cpu",
     report: ReportProgress | None = None,
     keep_statistics: Callable[[Client, GridStatistics], None] | None = None,
+    keep_looked: bool = False,
 ) -> Outcome:
     """One round of FedHiP over the clients, beside models of the clients alone and the global one.
 
@@ -63,7 +64,8 @@ def simulate(
     and no parameter sees a test row. With `prior` every client's class frequencies are part of its models' answers,
     where that is likelier than not by leave-one-out (see `fedhip.core.choice.prior`); a personalized model's α is
     chosen together with it. `standardize`, `intercept`, `balance`, `fraction_bits` and `columns` are those of
-    `RidgeOptions`; where classes count alike in the sum, they do not so in models of one client alone.
+    `RidgeOptions`; where classes count alike in the sum, they do not so in models of one client alone. With
+    `keep_looked` clients keep what their α was chosen by.
     """
     methods = tuple(methods)
     ridges = tuple(method for method in methods if method != MAJORITY)
@@ -103,7 +105,13 @@ def simulate(
                 chosen, choice = choices[client.name]["fedhip"] if prior else (alpha, NO_CHOICE)
                 own = uploads.pop(client.name, None)
                 return Personalization.of(
-                    federation, client, chosen, only_local_classes=only_local_classes, own=own, choice=choice
+                    federation,
+                    client,
+                    chosen,
+                    only_local_classes=only_local_classes,
+                    own=own,
+                    choice=choice,
+                    keep=keep_looked,
                 )
 
             for k, (client, found) in enumerate(zip(training, in_order(phase3, training, device), strict=True), 1):

@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedhip.heads import Head
-from fedhip.heads.recommendation import describe
+from fedhip.heads.choice import describe
 from fedhip.runs.folder import head_of
 from fedhip.runs.report.record import RunRecord
 from fedhip.runs.results import title_of
@@ -113,10 +113,10 @@ class Findings:
         return self.head.method
 
     @property
-    def recommendation(self) -> str | None:
-        """Which head training rows speak for."""
-        told = self.results.get("recommendation")
-        return None if told is None else describe(told)
+    def choice(self) -> str | None:
+        """What training rows spoke for, in words; None of a run without a choice, or after a change."""
+        told = self.results.get("choice")
+        return None if not told or "candidates" not in told else describe(told)
 
     @cached_property
     def table(self) -> list[dict[str, Any]]:
