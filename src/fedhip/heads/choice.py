@@ -158,7 +158,9 @@ def choose(task: Task, federation: Federation | None = None, *, wider: bool = Tr
         plan = LiftSettings(KIND, min(WIDTH, rows)).plan(width, task.num_classes)
         lift = plan.draw(task.clients, task.device, task.report)
         clients = lift_clients(lift, task.clients, task.device)
-        lifted = replace(task, clients=clients, ridge=lifted_grid(clients, task.ridge), uploads={}, looked={})
+        # Whatever grid was asked for is that of columns in units of their own.
+        grid = lifted_grid(clients, replace(task.ridge, fraction_bits=None))
+        lifted = replace(task, clients=clients, ridge=grid, uploads={}, looked={})
         found = _try(Auto, lifted)
         tried.append(replace(found, plan=plan, lift=lift, seconds=time.perf_counter() - began))
     if max_rounds >= LOGISTIC_ROUNDS and not any(client.groups is not None for client in task.clients):

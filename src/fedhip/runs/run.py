@@ -564,7 +564,7 @@ def run_round(
         draft.record(
             Ledger(),
             "run",
-            outcome.federation,
+            own.federation,
             results,
             details,
             write_toml(config, f"{title}\nrepeat this run with: fedhip run config.toml --out FOLDER"),
