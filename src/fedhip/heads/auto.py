@@ -148,7 +148,7 @@ class Auto(Head):
     @property
     def traffic(self) -> tuple[int, int, int]:
         """The ridge's own, and what was chosen by: losses over temperatures and priors, and shares of rows right."""
-        rounds, up, down = self.federation.traffic(Ridge.method)
+        rounds, up, _ = self.federation.traffic(Ridge.method)
         losses = 8 * sum(map(len, _GRIDS.values())) + 8 * 2 * len(CANDIDATES)
         if self.task.prior == "client":
             losses += losses_bytes([1] * (len(CANDIDATES) - 1))

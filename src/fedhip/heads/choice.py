@@ -215,7 +215,8 @@ def describe(stored: Mapping[str, Any]) -> str:
         f"{entry['clients']} {in_words(entry['model'])}" for entry in of if entry.get("clients") and entry is not own
     ]
     if others:
-        words += f". Of {sum(entry.get('clients', 0) for entry in of)} clients some have their own reason to differ: {', '.join(others)}"
+        clients = sum(entry.get("clients", 0) for entry in of)
+        words += f". Of {clients} clients some have their own reason to differ: {', '.join(others)}"
     elsewhere = {name: mean for name, mean in stored["expected"].items() if name != features}
     if elsewhere:
         told = ", ".join(f"{name} {mean:.1%}" for name, mean in elsewhere.items())

@@ -416,9 +416,7 @@ class _State:
                     self.came.get(name, client), {"local": alone[name]}, None, task.num_classes,
                     task.only_local_classes, temperatures=temperatures,
                 )  # fmt: skip
-                found = replace(
-                    found, accuracy=found.accuracy | plain.accuracy, tested=found.tested | plain.tested
-                )
+                found = replace(found, accuracy=found.accuracy | plain.accuracy, tested=found.tested | plain.tested)
             results[name] = found
         return results
 

@@ -92,10 +92,10 @@ class RoundSettings:
     """What the three phases are told, checked.
 
     `head` is whose models the run folder holds; its method is in the table, named or not. "auto" has them chosen on
-    training rows (`fedhip.heads.choice`), and is what is taken where nothing else is asked for: no head, no `methods`,
-    and nothing that is a ridge's alone. `head_options` are of the head's method (see `fedhip.methods.METHODS`). Without
-    a `prior` named, the choice has clients' priors among what it chooses, and nothing else has one. `max_rounds` is what
-    the choice may take.
+    training rows (`fedhip.heads.choice`), and is taken where nothing else is asked for: no head, no `methods`,
+    and nothing that is a ridge's alone. `head_options` are of the head's method (see `fedhip.methods.METHODS`). Where
+    no `prior` is named, the choice has clients' priors among what it chooses, and nothing else has one. `max_rounds` is
+    what the choice may take.
     """
 
     alpha: Alpha = "loo"
@@ -179,7 +179,7 @@ class RoundSettings:
 
 @dataclass(frozen=True)
 class Resolved:
-    """What follows from `RoundSettings`: whose models, the methods of the table, and the prior that all of them have."""
+    """What follows from `RoundSettings`: whose models, the methods of the table, and the prior that all have."""
 
     head: str
     methods: tuple[str, ...]
