@@ -12,7 +12,7 @@ phase 2   at the server: their sum; β and the members' temperatures, by sums of
 phase 3a  at each client: for every candidate its prior, and the rows right that are judged by what others chose
           at the server: the mean over clients of the share right; the best candidate is everybody's
 phase 3b  at each client: everybody's candidate, or a single member or its most frequent class, where its own rows speak
-          for that by more than a standard error
+          for that by more than two standard errors
 
 Of a row that is judged nothing is known to what judges it: not to the model (it is left out), nor to α, means, penalty
 and prior (they are chosen by rows of other folds). For given choices of the federation, a client's model is a function
@@ -274,7 +274,8 @@ class Auto(Head):
 
     def _leaves(self, client: Client, hits: Tensor, usual: int, anybody: int) -> int:
         """The client's candidate; one without rows to judge by takes the federation's model."""
-        if len(client.train[1]) < _LEAST_ROWS:
+        groups = client.group_tensor
+        if (len(client.train[1]) if groups is None else len(groups.unique())) < _LEAST_ROWS:
             return anybody
         return leaves_for(hits, usual, client.group_tensor, _CORNERS)
 

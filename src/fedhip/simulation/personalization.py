@@ -45,7 +45,7 @@ class Chosen:
 
 @dataclass(frozen=True, eq=False)
 class Looked:
-    """What choosing an α of the ridge found: scores (N_k, d) of rows left out, at α, of the global model, and nested."""
+    """What choosing α of a ridge found: scores (N_k, d) of rows left out, at α, of the global model, and nested."""
 
     alpha: float
     curve: list[float]
