@@ -275,7 +275,7 @@ class Auto(Head):
     def _leaves(self, client: Client, hits: Tensor, usual: int, anybody: int) -> int:
         """The client's candidate; one without rows to judge by takes the federation's model."""
         groups = client.group_tensor
-        if (len(client.train[1]) if groups is None else len(groups.unique())) < _LEAST_ROWS:
+        if (len(client.train[1]) if groups is None else len(set(groups.tolist()))) < _LEAST_ROWS:
             return anybody
         return leaves_for(hits, usual, client.group_tensor, _CORNERS)
 
