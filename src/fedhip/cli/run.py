@@ -41,7 +41,7 @@ from fedhip.runs import require_place
 from fedhip.runs.config import read_config
 from fedhip.runs.folder import head_of
 from fedhip.runs.results import metrics_in_words, title_of
-from fedhip.runs.run import Described, RoundSettings, columns_given, run_round
+from fedhip.runs.run import LEFT_OPEN, Described, RoundSettings, columns_given, run_round
 from fedhip.simulation.alone import MAJORITY
 from fedhip.simulation.driver import RIDGES
 from fedhip.simulation.options import RidgeOptions
@@ -251,7 +251,8 @@ def run(args: argparse.Namespace) -> int:
 
 def configuration(args: argparse.Namespace, precision: str | None) -> dict[str, Any]:
     """The options that repeat the run from any folder: paths made absolute, measured choices as they fell."""
-    config = {name: value for name, value in vars(args).items() if name not in _NOT_CONFIGURATION and value is not None}
+    told = {name: value for name, value in vars(args).items() if name not in _NOT_CONFIGURATION}
+    config = {name: value for name, value in told.items() if value is not None or name in LEFT_OPEN}
     for name in ("data", "features", "weights", "columns"):
         if name in config:
             config[name] = str(Path(config[name]).absolute())

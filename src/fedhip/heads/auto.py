@@ -33,7 +33,7 @@ from fedhip.core.affine import AffineModel
 from fedhip.core.choice import calibration
 from fedhip.core.choice.calibration import choose_temperature
 from fedhip.core.choice.candidates import HeldOut, leaves_for, nested_right
-from fedhip.core.choice.prior import NO_CHOICE, NO_PRIOR, FoldLosses, PriorChoice, choose_every, scale_of
+from fedhip.core.choice.prior import NO_CHOICE, NO_PRIOR, PriorChoice
 from fedhip.core.choice.selection import FOLDS, fold_of, pick, without_fold
 from fedhip.core.exact.fixedpoint import GridStatistics
 from fedhip.heads.head import Head, Personalized
@@ -48,7 +48,7 @@ from fedhip.simulation.client import Client
 from fedhip.simulation.federation import Federation
 from fedhip.simulation.options import Alpha
 from fedhip.simulation.personalization import Chosen, choose_alpha
-from fedhip.simulation.priors import LeftOut, losses_bytes
+from fedhip.simulation.priors import LeftOut, choose_left_out, losses_bytes
 from fedhip.utils.parallel import in_order
 
 RIDGE, GLOBAL, LDA, ALONE, MAJORITY = "ridge", "global", "lda", "alone", "majority"
@@ -309,19 +309,11 @@ class Auto(Head):
         if task.prior == "none" or CANDIDATES[candidate] == (MAJORITY,):
             return {}
 
-        def scored(client: Client) -> Tensor:
-            return self._scores(self._members[client.name], candidate, judged=True)
-
-        scale = scale_of(self.local_only(client, scored(client)) for client in training)
+        labels, own = zip(*((task.tensors(c.train)[1], task.counts(c)) for c in training), strict=True)
+        scores = [LeftOut([self._scores(self._members[c.name], candidate, judged=True)]) for c in training]
+        groups = [client.group_tensor for client in training]
         everybody = self.federation.grid.counts
-
-        def losses(client: Client) -> FoldLosses:
-            labels, own = task.tensors(client.train)[1], task.counts(client)
-            return LeftOut([scored(client)]).losses(
-                labels, own, everybody, scale, task.only_local_classes, client.group_tensor
-            )
-
-        chosen = choose_every(list(in_order(losses, training, task.device)))
+        chosen = choose_left_out(scores, labels, own, everybody, task.only_local_classes, groups)
         self.task.report("priors of candidates", candidate + 1, len(CANDIDATES))
         return {client.name: choice for client, choice in zip(training, chosen, strict=True)}
 

@@ -69,6 +69,8 @@ from fedhip.utils.stopwatch import Stopwatch
 from fedhip.utils.toml import write_toml
 
 Json = dict[str, Any]
+#: Options that follow from the others where they are left out.
+LEFT_OPEN = ("methods", "prior")
 #: Images shown of each of the worst classes, and their size in pixels.
 EXAMPLES, THUMBNAIL = 2, 64
 
@@ -375,6 +377,7 @@ def run(
         "standardize": standardize,
         "intercept": intercept,
         "task": None if rows.task == "classification" else rows.task,
+        "methods": None,
         "head": head,
         "head_options": [f"{name}={value}" for name, value in (head_options or {}).items()] or None,
         "max_rounds": max_rounds if max_rounds > 1 else None,
@@ -396,7 +399,7 @@ def run(
         division,
         settings,
         title=f"{'rows' if path is None else path.stem} · {division.title} · {made_by}",
-        config={name: value for name, value in options.items() if value is not None},
+        config={name: value for name, value in options.items() if value is not None or name in LEFT_OPEN},
         table=table,
         device=resolve_device(device),
         force=force,
@@ -522,7 +525,7 @@ def run_round(
             found = run_head(head, task, outcome.federation)
             fitted, own = found.head, with_head_results(outcome, found)
             rivals.append(row_of(found))
-        config = {**config, "methods": list(told.methods), "fraction_bits": outcome.federation.grid.fraction_bits}
+        config = _filled(config, settings, told) | {"fraction_bits": outcome.federation.grid.fraction_bits}
         results = results_of(outcome, config=config, title=title, seconds={**(seconds or {}), **watch.seconds})
         for rival in rivals:
             results["methods"][rival.name] = rival_entry(rival, outcome.clients)
@@ -598,6 +601,15 @@ def _head_task(
         seed=protocol.seed,
         beside=("local", "global"),
     )
+
+
+def _filled(config: Json, settings: RoundSettings, told: Resolved) -> Json:
+    """The options that repeat the run, with what follows from those that were left out."""
+    if told.head == AUTO:
+        found = {**config, "methods": list(told.methods)}
+    else:
+        found = {**config, "methods": list(settings.methods or RIDGES), "prior": told.prior}
+    return {name: value for name, value in found.items() if value is not None}
 
 
 def _looked(outcome: Outcome) -> dict[str, Looked]:
