@@ -94,8 +94,8 @@ class RoundSettings:
     """What the three phases are told, checked.
 
     `head` is whose models the run folder holds; its method is in the table, named or not. "auto" has them chosen on
-    training rows (`fedhip.heads.choice`), and is taken where nothing else is asked for: no head, no `methods`,
-    and nothing that is a ridge's alone. `head_options` are of the head's method (see `fedhip.methods.METHODS`). Where
+    training rows (`fedhip.heads.choice`). Where a door leaves it open (None), it is "auto" unless something else is
+    asked for: `methods` without it, or what is a ridge's alone. `head_options` are of the head's method (see `fedhip.methods.METHODS`). Where
     no `prior` is named, the choice has clients' priors among what it chooses, and nothing else has one. `max_rounds` is
     what the choice may take.
     """
@@ -108,7 +108,7 @@ class RoundSettings:
     prior: PriorOption | None = None
     ridge: RidgeOptions = STANDARD
     keep_statistics: bool = True
-    head: str | None = None
+    head: str | None = RIDGE
     head_options: Mapping[str, float] = field(default_factory=dict)
     lift: LiftSettings | None = None
     max_rounds: int = 1
