@@ -95,9 +95,9 @@ class RoundSettings:
 
     `head` is whose models the run folder holds; its method is in the table, named or not. "auto" has them chosen on
     training rows (`fedhip.heads.choice`). Where a door leaves it open (None), it is "auto" unless something else is
-    asked for: `methods` without it, or what is a ridge's alone. `head_options` are of the head's method (see `fedhip.methods.METHODS`). Where
-    no `prior` is named, the choice has clients' priors among what it chooses, and nothing else has one. `max_rounds` is
-    what the choice may take.
+    asked for: `methods` without it, or what is a ridge's alone. `head_options` are of the head's method (see
+    `fedhip.methods.METHODS`). Where no `prior` is named, the choice has clients' priors among what it chooses, and
+    nothing else has one. `max_rounds` is what the choice may take.
     """
 
     alpha: Alpha = "loo"
