@@ -13,8 +13,8 @@ from fedhip.core import PersonalizationPath, Statistics, personalize, personaliz
 from fedhip.core.choice.selection import nested_hits
 from fedhip.core.exact.columns import Columns, Survey
 from fedhip.errors import ColumnError, ColumnWarning, InputError
+from fedhip.heads.round import RIDGES, simulate
 from fedhip.simulation.client import Client
-from fedhip.simulation.driver import RIDGES, simulate
 from tests.core.problems import Array, relative_error
 
 

@@ -10,10 +10,10 @@ from torch import Tensor
 
 from fedhip.core.affine import AffineModel
 from fedhip.errors import InputError
+from fedhip.heads.round import RIDGES, simulate
 from fedhip.simulation import testing
 from fedhip.simulation.alone import local_model
 from fedhip.simulation.client import Client
-from fedhip.simulation.driver import RIDGES, simulate
 from fedhip.simulation.federation import Federation
 from fedhip.simulation.options import Alpha
 from fedhip.simulation.personalization import Personalization
