@@ -173,7 +173,7 @@ def simulate(
         for client in clients:
             own = personal.get(client.name)
             mine = {
-                MAJORITY: majority_model(client, num_classes),
+                MAJORITY: majority_model(client, num_classes) if MAJORITY in methods else None,
                 "local": local.get(client.name),
                 "global": head.common,
                 "fedhip": head.common if own is None else own.model,
