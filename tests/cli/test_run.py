@@ -326,12 +326,12 @@ PHASES = {
     "phase 3": "fedhip.simulation.personalization.Personalization.of",
     "models of one client": "fedhip.heads.round.local_model",
     "tests": "fedhip.heads.round.evaluate",
-    "statistics writing": "fedhip.runs.folder.Draft.write_statistics",
-    "model writing": "fedhip.runs.folder.Draft.write_model",
-    "results writing": "fedhip.runs.folder.Draft.write_json",
+    "statistics writing": "fedhip.runs.draft.Draft.write_statistics",
+    "model writing": "fedhip.runs.draft.Draft.write_model",
+    "results writing": "fedhip.runs.draft.Draft.write_json",
     "ledger writing": "fedhip.runs.ledger.Ledger.to_text",
     "report rendering": "fedhip.runs.report.render_report",
-    "taking the place": "fedhip.runs.folder._take_place",
+    "taking the place": "fedhip.runs.draft._take_place",
 }
 
 

@@ -45,7 +45,7 @@ from fedhip.heads.task import Task, check_clients
 from fedhip.methods import METHODS, Protocol, run_method
 from fedhip.methods.engine.closed import row_of
 from fedhip.runs import Ledger, Run, new_run, require_place
-from fedhip.runs.folder import Draft
+from fedhip.runs.draft import Draft
 from fedhip.runs.measures import gains_of, put_gains
 from fedhip.runs.models import global_model, personal_model
 from fedhip.runs.repeats import warn_of_repeats
