@@ -324,14 +324,14 @@ PHASES = {
     "phase 1": "fedhip.core.exact.fixedpoint.GridStatistics.from_data",
     "aggregation": "fedhip.simulation.federation.Federation.of",
     "phase 3": "fedhip.simulation.personalization.Personalization.of",
-    "models of one client": "fedhip.simulation.driver.local_model",
-    "tests": "fedhip.simulation.driver.evaluate",
-    "statistics writing": "fedhip.runs.folder.Draft.write_statistics",
-    "model writing": "fedhip.runs.folder.Draft.write_model",
-    "results writing": "fedhip.runs.folder.Draft.write_json",
+    "models of one client": "fedhip.heads.round.local_model",
+    "tests": "fedhip.heads.round.evaluate",
+    "statistics writing": "fedhip.runs.draft.Draft.write_statistics",
+    "model writing": "fedhip.runs.draft.Draft.write_model",
+    "results writing": "fedhip.runs.draft.Draft.write_json",
     "ledger writing": "fedhip.runs.ledger.Ledger.to_text",
     "report rendering": "fedhip.runs.report.render_report",
-    "taking the place": "fedhip.runs.folder._take_place",
+    "taking the place": "fedhip.runs.draft._take_place",
 }
 
 

@@ -13,6 +13,7 @@ import pytest
 
 import fedhip
 from fedhip.errors import InputError
+from fedhip.heads.round import simulate
 from fedhip.methods.engine.protocol import Evaluation, MethodRun
 from fedhip.reproduce import Source, paper, reproduce
 from fedhip.reproduce.bench import plain
@@ -20,7 +21,6 @@ from fedhip.reproduce.divisions import divide, divide_around
 from fedhip.reproduce.studies import efficiency, invariance, sensitivity, table1
 from fedhip.reproduce.studies.closed_form import curve
 from fedhip.reproduce.tables import Table, to_markdown
-from fedhip.simulation.driver import simulate
 from fedhip.simulation.options import PAPER
 from tests.reproduce.fakes import bench_of, pretend, rows
 

@@ -37,6 +37,7 @@ from fedhip.heads import HEADS, Ridge
 from fedhip.heads.model import RIDGE
 from fedhip.heads.options import numbers_of
 from fedhip.heads.recommendation import AUTO, describe
+from fedhip.heads.round import RIDGES
 from fedhip.methods import METHODS
 from fedhip.runs import require_place
 from fedhip.runs.config import read_config
@@ -44,7 +45,6 @@ from fedhip.runs.folder import head_of
 from fedhip.runs.results import metrics_in_words, title_of
 from fedhip.runs.run import Described, RoundSettings, columns_given, methods_named, run_round
 from fedhip.simulation.alone import MAJORITY
-from fedhip.simulation.driver import RIDGES
 from fedhip.simulation.options import RidgeOptions
 from fedhip.simulation.tasks import METRICS, TASKS
 from fedhip.utils.text import json_text, readable

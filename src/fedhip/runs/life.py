@@ -31,7 +31,8 @@ from fedhip.heads import Head, Ridge
 from fedhip.heads.model import Model
 from fedhip.heads.options import numbers_of, options_of
 from fedhip.heads.task import Task
-from fedhip.runs.folder import Run, changed_run
+from fedhip.runs.draft import changed_run
+from fedhip.runs.folder import Run
 from fedhip.runs.models import global_model, personal_model
 from fedhip.runs.results import put_client, refresh, remove_client
 from fedhip.simulation.alone import MAJORITY, LocalModel, local_model, majority_model

@@ -40,12 +40,12 @@ from fedhip.heads import HEADS, Head, Ridge, head_named
 from fedhip.heads.model import RIDGE
 from fedhip.heads.options import options_of
 from fedhip.heads.recommendation import AUTO, compare_with_lda, judge_heads, options_of_heads
-from fedhip.heads.round import HeadRound, run_head
+from fedhip.heads.round import BALANCED, RIDGES, HeadRound, run_head, simulate
 from fedhip.heads.task import Task, check_clients
 from fedhip.methods import METHODS, Protocol, run_method
 from fedhip.methods.engine.closed import row_of
 from fedhip.runs import Ledger, Run, new_run, require_place
-from fedhip.runs.folder import Draft
+from fedhip.runs.draft import Draft
 from fedhip.runs.measures import gains_of, put_gains
 from fedhip.runs.models import global_model, personal_model
 from fedhip.runs.repeats import warn_of_repeats
@@ -54,7 +54,6 @@ from fedhip.runs.report.findings import read_runs
 from fedhip.runs.results import add_balance, add_lift, details_of, refresh, results_of, rival_entry
 from fedhip.simulation.alone import MAJORITY
 from fedhip.simulation.client import Client, clients_of
-from fedhip.simulation.driver import BALANCED, RIDGES, simulate
 from fedhip.simulation.lifting import LiftSettings, lift_clients, lifted_grid
 from fedhip.simulation.options import STANDARD, Alpha, Beta, RidgeOptions
 from fedhip.simulation.outcome import Outcome
