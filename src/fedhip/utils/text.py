@@ -38,6 +38,17 @@ def plain(name: object) -> str:
     return re.sub(r"\s+", " ", text).strip() or "–"
 
 
+def fault_of_name(name: str) -> str | None:
+    """Why nobody can be called so, or None: names are printed, compared by eye, and become those of files."""
+    if not name.strip():
+        return "is empty"
+    if re.search(f"[{_NO_LETTERS}\t\n]", name):
+        return "has a line break or another control character in it"
+    if any(part in ("", ".", "..") for part in re.split(r"[/\\]", name)):
+        return "reads as a path"
+    return None
+
+
 def short(name: object, longest: int = 40) -> str:
     """A plain name, with its middle left out where it is too long."""
     text = plain(name)

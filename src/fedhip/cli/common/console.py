@@ -24,6 +24,12 @@ def print_table(columns: Sequence[str], rows: Sequence[Sequence[object]], title:
     Console(width=None if sys.stdout.isatty() else 120).print(table)  # a pipe has no width of its own
 
 
+def note(text: str) -> None:
+    """A line on standard error for whoever watches; none with --quiet."""
+    if not show_progress.silent:
+        print(f"fedhip: {text}", file=sys.stderr, flush=True)
+
+
 def percent(value: float | None) -> str:
     """A share as people read it; a dash where there is none."""
     return "–" if value is None else f"{value:.1%}"

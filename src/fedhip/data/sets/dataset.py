@@ -14,6 +14,7 @@ from PIL import Image
 from fedhip.data.images.pixels import Pixels, check_images, fit, open_rgb
 from fedhip.data.images.window import Values, Window
 from fedhip.errors import InputError
+from fedhip.utils.text import fault_of_name
 
 
 @dataclass(frozen=True)
@@ -126,6 +127,10 @@ def set_row_fields(target: Any, rows: int) -> None:
             raise InputError(f"{name} have shape {np.shape(values)}, but there are {rows} rows; give one for each row")
     if task == CLASSIFICATION and (labels.min() < 0 or labels.max() >= classes):
         raise InputError(f"labels run from {labels.min()} to {labels.max()}, but there are {classes} class names")
+    if task == CLASSIFICATION and (empty := [n for n, name in enumerate(target.class_names) if not str(name).strip()]):
+        where = np.flatnonzero(np.isin(labels, empty))
+        which = f"row {int(where[0])} has an empty label" if len(where) else "a class has an empty name"
+        raise InputError(f"{which}; say which class it is, or leave such rows out")
     if len(set(target.class_names)) != classes:
         raise InputError("two classes have the same name; give each its own")
     kind = np.int64 if task == CLASSIFICATION else np.float64
@@ -134,6 +139,10 @@ def set_row_fields(target: Any, rows: int) -> None:
     for name in ("clients", "groups"):
         if getattr(target, name) is not None:
             object.__setattr__(target, name, _frozen(np.asarray(getattr(target, name)).astype(np.str_)))
+    for name in () if target.clients is None else np.unique(target.clients).tolist():
+        if fault := fault_of_name(name):
+            row = int((target.clients == name).argmax())
+            raise InputError(f"the client of row {row} is {name!r}, which {fault}; give clients other names")
     if target.split is not None:
         split = np.asarray(target.split)
         if not np.isin(split, (0, 1)).all():
