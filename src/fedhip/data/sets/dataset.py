@@ -14,7 +14,6 @@ from PIL import Image
 from fedhip.data.images.pixels import Pixels, check_images, fit, open_rgb
 from fedhip.data.images.window import Values, Window
 from fedhip.errors import InputError
-from fedhip.utils.text import fault_of_name
 
 
 @dataclass(frozen=True)
@@ -139,10 +138,6 @@ def set_row_fields(target: Any, rows: int) -> None:
     for name in ("clients", "groups"):
         if getattr(target, name) is not None:
             object.__setattr__(target, name, _frozen(np.asarray(getattr(target, name)).astype(np.str_)))
-    for name in () if target.clients is None else np.unique(target.clients).tolist():
-        if fault := fault_of_name(name):
-            row = int((target.clients == name).argmax())
-            raise InputError(f"the client of row {row} is {name!r}, which {fault}; give clients other names")
     if target.split is not None:
         split = np.asarray(target.split)
         if not np.isin(split, (0, 1)).all():
