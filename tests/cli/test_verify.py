@@ -37,7 +37,7 @@ def test_an_altered_run_is_1_with_what_is_wrong_and_no_traceback(run: Path, caps
     wrong = [line for line in shown.out.splitlines() if line.startswith("WRONG")]
     assert len(wrong) == 2
     assert all("north.safetensors was altered" in line for line in wrong)
-    assert shown.out.splitlines()[-1].endswith("2 of 11 checks failed")
+    assert shown.out.splitlines()[-1].endswith("2 of 12 checks failed")
 
 
 def test_json(run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -54,7 +54,9 @@ def register(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) ->
         "--rows-of-others", type=int, metavar="N",
         help="training rows of the other sites together (default: as many for each as this site has)",
     )  # fmt: skip
-    cohort.add_argument("-s", "--seed", type=int, default=0, help="the federation's, which chooses test rows (default: 0)")
+    cohort.add_argument(
+        "-s", "--seed", type=int, default=0, help="the federation's, which chooses test rows (default: 0)"
+    )
     cohort.add_argument(
         "--fraction-bits", type=int, metavar="N", help="the federation's grid (default: by the largest feature)"
     )

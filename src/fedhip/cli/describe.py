@@ -26,7 +26,9 @@ def register(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) ->
     parser.add_argument("--group", metavar="COLUMN", help="rows that belong together, such as those of one patient")
     parser.add_argument("--weight", metavar="COLUMN", help="how much a row counts")
     parser.add_argument("--drop", type=listed_names, metavar="COLUMN,…", default=[], help="columns to leave out")
-    parser.add_argument("-o", "--out", type=Path, metavar="FILE.toml", help="write the description here (default: print it)")
+    parser.add_argument(
+        "-o", "--out", type=Path, metavar="FILE.toml", help="write the description here (default: print it)"
+    )
     parser.add_argument("--force", action="store_true", help="write over a file that is there")
     parser.add_argument("--json", action="store_true", help="print JSON instead of words")
     parser.set_defaults(handler=run)

@@ -19,6 +19,7 @@ from fedhip.cli.common.exit_codes import DONE, FAILED, INTERRUPTED
 from fedhip.cli.common.parser import Parser, commands_of, subparser
 from fedhip.cli.common.progress import show_progress
 from fedhip.utils.nearest import did_you_mean
+from fedhip.utils.text import one_line
 
 
 class Command(NamedTuple):
@@ -84,7 +85,9 @@ def _empty_parser() -> tuple[Parser, argparse._SubParsersAction[Parser]]:
 def _add_manners(parser: argparse.ArgumentParser) -> None:
     """What every command can be told about how it speaks."""
     group = parser.add_argument_group("manners")
-    group.add_argument("-q", "--quiet", action="store_true", help="no progress, notes or warnings, and no words on success")
+    group.add_argument(
+        "-q", "--quiet", action="store_true", help="no progress, notes or warnings, and no words on success"
+    )
     group.add_argument("-v", "--verbose", action="store_true", help="with an error, where in the code it was raised")
 
 
@@ -123,7 +126,7 @@ def parse(words: Sequence[str]) -> argparse.Namespace:
 
 def show_warning(message: Warning | str, *_: object, **__: object) -> None:
     """A warning as one line, without the line of source that raised it."""
-    print(f"fedhip: warning: {message}", file=sys.stderr)
+    print(f"fedhip: warning: {one_line(str(message))}", file=sys.stderr)
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -132,7 +135,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     if not words:
         print(overview().format_help(), end="")
         return DONE
-    verbose = False
+    verbose, args = False, argparse.Namespace()
     try:
         args = parse(words)
         verbose = args.verbose
@@ -146,7 +149,13 @@ def main(argv: Sequence[str] | None = None) -> int:
         show_progress.close()
         if verbose:
             traceback.print_exc()
-        print(f"fedhip: {error}", file=sys.stderr)
+        print(f"fedhip: {one_line(str(error))}", file=sys.stderr)
+        return FAILED
+    except Exception:
+        # A run that somebody altered may hold anything; what else fails in this way is a bug, and shows where.
+        if (altered := _altered(args)) is None:
+            raise
+        print(f"fedhip: {altered} was altered, and cannot be read; restore the run from a copy", file=sys.stderr)
         return FAILED
     except KeyboardInterrupt:
         show_progress.close()
@@ -155,6 +164,17 @@ def main(argv: Sequence[str] | None = None) -> int:
     finally:
         show_progress.close()
         show_progress.silent = False
+
+
+def _altered(args: argparse.Namespace) -> Path | None:
+    """The file of the command's run that is not what the run's ledger says, if there is one."""
+    runs = [getattr(args, "run", None), *getattr(args, "runs", ())]
+    if not any(isinstance(run, str | Path) for run in runs):
+        return None
+    from fedhip.runs.verify import altered_file
+
+    found = (altered_file(Path(run)) for run in runs if run is not None)
+    return next((path for path in found if path is not None), None)
 
 
 def _run(args: argparse.Namespace, words: Sequence[str]) -> int:

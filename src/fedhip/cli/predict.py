@@ -63,7 +63,9 @@ def register(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) ->
         "--coverage", type=float, metavar="SHARE",
         help="for each row, the set of classes (of a regression, the interval) that holds the truth so often: 0.9, say",
     )  # fmt: skip
-    parser.add_argument("--top", type=at_least(1), default=3, metavar="N", help="classes shown for each row (default: 3)")
+    parser.add_argument(
+        "--top", type=at_least(1), default=3, metavar="N", help="classes shown for each row (default: 3)"
+    )
     parser.add_argument("-o", "--out", type=Path, metavar="FILE.csv", help="write answers and probabilities as CSV")
     parser.add_argument("--force", action="store_true", help="write over a file that is there")
     add_window(parser, default="that of the run")
@@ -129,12 +131,20 @@ def run(args: argparse.Namespace) -> int:
         print(f"fedhip: no probabilities, only scores: the model has no temperature; {NO_TEMPERATURE}", file=sys.stderr)
     if args.out is not None:
         write_private(args.out, _as_csv(rows, answers).encode())
-        print(f"{len(rows.names):,} rows answered by {who}: {args.out}")
+        _print_written(args, len(rows.names), client, rows, who)
     elif args.json:
         print(json_text(_as_json(rows, answers, client, args.top)))
     else:
         _show(rows, answers, who, args.top)
     return 0
+
+
+def _print_written(args: argparse.Namespace, count: int, client: str | None, rows: Rows, who: str) -> None:
+    if args.json:
+        model = "global" if client is None and rows.clients is None else "personalized"
+        print(json_text({"file": str(args.out), "rows": count, "model": model, "client": client}))
+    else:
+        print(f"{count:,} rows answered by {who}: {args.out}")
 
 
 def _require_known(folder: Run, client: str) -> str:
@@ -193,7 +203,7 @@ def _targets(folder: Run, rows: Rows, answers: Answers, who: str, client: str | 
     whose: list[list[str]] = (
         [[]] * len(values) if rows.clients is None else [[readable(str(name))] for name in rows.clients]
     )
-    if args.json:
+    if args.json and args.out is None:
         told = []
         for row, name in enumerate(rows.names):
             entry: dict[str, Any] = {"row": name, **({"client": whose[row][0]} if owner else {})}
@@ -219,7 +229,7 @@ def _targets(folder: Run, rows: Rows, answers: Answers, who: str, client: str | 
         text = io.StringIO(newline="")
         csv.writer(text, lineterminator="\n").writerows([heads, *table])
         write_private(args.out, text.getvalue().encode())
-        print(f"{len(table):,} rows answered by {who}: {args.out}")
+        _print_written(args, len(table), client, rows, who)
         return 0
     print_table(heads, table[:_MOST_ROWS], who)
     if len(table) > _MOST_ROWS:
@@ -300,7 +310,9 @@ def _rows(folder: Run, args: argparse.Namespace) -> Rows:
             raise InputError("one table at a time; predict from the others by themselves")
         refuse_window(args)
         table, features = read_rows(args.images[0], folder.require_table())
-        clients = clients_of_table(table, folder.require_table()) if args.client is None and not args.by_global else None
+        clients = (
+            clients_of_table(table, folder.require_table()) if args.client is None and not args.by_global else None
+        )
         return Rows([str(table.number(row)) for row in range(len(table))], features, clients, "row")
     paths: list[Path] = []
     for path in args.images:

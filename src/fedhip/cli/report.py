@@ -29,7 +29,11 @@ def register(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) ->
     )
     parser.add_argument("runs", nargs="+", type=Path, metavar="RUN", help="run folders")
     parser.add_argument(
-        "-o", "--out", type=Path, metavar="FILE", help="the page (default: RUN/report.html, or comparison.html for several)"
+        "-o",
+        "--out",
+        type=Path,
+        metavar="FILE",
+        help="the page (default: RUN/report.html, or comparison.html for several)",
     )
     parser.add_argument("--csv", type=Path, metavar="DIR", help="write every table of the page as CSV into this folder")
     parser.add_argument(

@@ -47,13 +47,16 @@ from fedhip.simulation.alone import MAJORITY
 from fedhip.simulation.driver import RIDGES
 from fedhip.simulation.options import RidgeOptions
 from fedhip.simulation.tasks import METRICS, TASKS, require_classes
+from fedhip.utils.bounds import LARGEST
 from fedhip.utils.text import json_text, readable
 
 #: Options that say where the answer goes, and not what it is.
 _NOT_CONFIGURATION = ("config", "out", "force", "json", "quiet", "verbose", "handler")
 #: What most people need; --help-all shows the rest.
-_COMMON = ("--dataset", "--data", "--features", "--label", "--client", "--clients", "--task", "--head", "--methods")
-_COMMON += ("--seed", "--out", "--force")
+_COMMON = (
+    *("--dataset", "--data", "--features", "--label", "--client", "--clients"),
+    *("--task", "--head", "--methods", "--seed", "--out", "--force"),
+)
 
 
 def register(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
@@ -164,7 +167,11 @@ def options_from(path: Path, parser: argparse.ArgumentParser) -> list[str]:
     for name, value in read_config(path, known, several).items():
         option = next(string for string in actions[name].option_strings if string.startswith("--"))
         if isinstance(value, bool):
-            words += [option] if value else [f"--no-{name.replace('_', '-')}"] * isinstance(actions[name], argparse.BooleanOptionalAction)
+            words += (
+                [option]
+                if value
+                else [f"--no-{name.replace('_', '-')}"] * isinstance(actions[name], argparse.BooleanOptionalAction)
+            )
         elif name in several and isinstance(value, list):
             words += [option, *map(str, value)]
         else:
@@ -358,6 +365,8 @@ def _number_or(words: tuple[str, ...], check: Callable[[float], float]) -> Calla
             return check(float(text))
         except ValueError as error:
             known = " nor ".join(map(repr, words))
-            raise argparse.ArgumentTypeError(f"{text!r} is neither {known} nor a number of at least 0") from error
+            raise argparse.ArgumentTypeError(
+                f"{text!r} is neither {known} nor a number from 0 to {LARGEST:g}"
+            ) from error
 
     return parse

@@ -29,8 +29,9 @@ def run(args: argparse.Namespace) -> int:
     if args.json:
         print(json_text(folder.results, indent=1))
         return 0
+    models = len(folder.clients)  # before anything is printed: a damaged run is refused in one line
     print_results(folder.results)
     if stale := folder.results["stale"]:
         print(stale)
-    print(f"{len(folder.clients):,} models in {args.run / 'models'}; the report: {args.run / 'report.html'}")
+    print(f"{models:,} models in {args.run / 'models'}; the report: {args.run / 'report.html'}")
     return 0

@@ -18,8 +18,8 @@ def register(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) ->
         "verify",
         help="check a run's files, sum, models, ledger and receipts",
         description="Check every file against its digest, the sum against the clients' statistics, the models against "
-        "the sum, the ledger's chain, and receipts. Exit code 0 if all is well, 1 if something is wrong, 3 if there is no "
-        "run to check.",
+        "the sum, the ledger's chain, and receipts. Exit code 0 if all is well, 1 if something is wrong, 3 if there is "
+        "no run to check.",
     )
     parser.add_argument("run", type=Path, metavar="RUN", help="a run folder")
     parser.add_argument("--receipt", type=Path, action="append", default=[], metavar="FILE", help="a receipt you hold")

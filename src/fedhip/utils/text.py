@@ -27,6 +27,11 @@ def verbatim(text: str) -> str:
     return re.sub(f"[{_NO_LETTERS}{_DIRECTIONS}]", lambda found: f"\\u{ord(found[0]):04x}", readable(text))
 
 
+def one_line(text: str) -> str:
+    r"""A message as one line: a line break in a name that it quotes is shown as \n."""
+    return "\\n".join(verbatim(text).splitlines()) or "–"
+
+
 def plain(name: object) -> str:
     """A name as one line of text that leaves the text around it alone.
 

@@ -129,7 +129,11 @@ def add_partition(parser: argparse.ArgumentParser) -> None:
     """Options that divide rows among clients."""
     group = parser.add_argument_group("clients")
     group.add_argument(
-        "-k", "--clients", type=int, metavar="K", help=f"number of clients (default: {DEFAULT_CLIENTS}, as in the paper)"
+        "-k",
+        "--clients",
+        type=int,
+        metavar="K",
+        help=f"number of clients (default: {DEFAULT_CLIENTS}, as in the paper)",
     )
     group.add_argument(
         "--partition",

@@ -8,6 +8,7 @@ from typing import Any, NoReturn
 
 from fedhip.cli.common.exit_codes import USAGE
 from fedhip.utils.nearest import did_you_mean
+from fedhip.utils.text import one_line
 
 
 class Parser(argparse.ArgumentParser):
@@ -22,7 +23,13 @@ class Parser(argparse.ArgumentParser):
 
     def error(self, message: str) -> NoReturn:
         """Say what is wrong, and where help is."""
-        self.exit(USAGE, f"{self.prog}: {message} (see: {self.prog} --help)\n")
+        self.exit(USAGE, f"{self.prog}: {one_line(message)} (see: {self.prog} --help)\n")
+
+    def _get_values(self, action: argparse.Action, arg_strings: list[str]) -> Any:
+        """As argparse's, which takes the value of `--option=--` away and leaves a list where a value belongs."""
+        if action.option_strings and arg_strings == ["--"]:
+            self.error(f"argument {'/'.join(action.option_strings)}: '--' is no value")
+        return super()._get_values(action, arg_strings)
 
     def show_first(self, *options: str) -> None:
         """These options alone in `--help`; `--help-all` shows them all."""
@@ -53,7 +60,9 @@ class Parser(argparse.ArgumentParser):
                 action.help = help_
         return f"{text}\n{len(hidden)} options more: {self.prog} --help-all\n"
 
-    def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:
+    def parse_known_args(  # type: ignore[override]
+        self, args: Sequence[str] | None = None, namespace: argparse.Namespace | None = None
+    ) -> tuple[argparse.Namespace, list[str]]:
         """As argparse's, but for a command that there is not: its error would list all of them."""
         for action in self._actions:
             if isinstance(action, argparse._SubParsersAction):
