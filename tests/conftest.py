@@ -50,6 +50,14 @@ def pytest_report_header() -> str:
     return f"problems are drawn by the day's seed: FEDHIP_SEED={daily_seed()} draws them again"
 
 
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    """What was not tested is said where nobody overlooks it."""
+    skipped = [report for report in terminalreporter.stats.get("skipped", []) if "test_in_browser" in report.nodeid]
+    if skipped:
+        terminalreporter.section("THE REPORT WAS NOT TESTED IN A BROWSER", sep="!", red=True, bold=True)
+        terminalreporter.line(f"{len(skipped)} tests were skipped: apt install chromium chromium-driver, and run again")
+
+
 #: Files that take a minute and more, the longest first. Begun last, one of them would keep the others waiting.
 LONG = ("test_real_processes.py", "test_examples.py", "test_pages.py")
 

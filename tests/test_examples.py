@@ -15,6 +15,8 @@ from tests import warm
 
 EXAMPLES = Path(__file__).parent.parent / "examples"
 
+pytestmark = pytest.mark.slow
+
 
 def test_the_tour(tmp_path: Path) -> None:
     """Every command of the README's tour on a real run folder, with the embedded backbone."""

@@ -74,7 +74,8 @@ def _add_fields(group: argparse._ArgumentGroup, table: str) -> None:
             group.add_argument(flag, choices=option.words, **more)
         else:
             kind = _number_or(*option.words) if option.words else option.kind
-            group.add_argument(flag, type=kind, metavar=option.metavar, **more)
+            short = ("-s",) if flag == "--seed" else ()
+            group.add_argument(*short, flag, type=kind, metavar=option.metavar, **more)
 
 
 def with_engine(handler: Callable[[argparse.Namespace], int]) -> Callable[[argparse.Namespace], int]:
