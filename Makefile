@@ -32,6 +32,7 @@ $(READY): $(USER)
 
 demo: $(USER) ## sketches, 50 clients, three phases: a model for every client, and a report
 	@$(BIN)/fedhip run --dataset sketches --clients 50 --out runs/demo --force
+	@$(BIN)/python examples/new_site.py runs
 
 test: $(READY) ## the tests, but for those that are slow for a reason (about four minutes on two cores)
 	$(PYTEST) -m "not slow"
