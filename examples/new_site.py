@@ -19,11 +19,12 @@ from fedhip.data import load_dataset
 def main(folder: Path, classes: int = 10, each: int = 12) -> None:
     """Write FOLDER/new-site/CLASS/N.png and FOLDER/drawing.png."""
     drawings = load_dataset("sketches")
+    pixels = np.asarray(drawings.images)
     for number in range(classes):
         place = folder / "new-site" / drawings.class_names[number]
         place.mkdir(parents=True, exist_ok=True)
         for row in np.flatnonzero(drawings.labels == number)[:each]:
-            image = Image.fromarray(drawings.images[row][:, ::-1, 0])
+            image = Image.fromarray(pixels[row][:, ::-1, 0])
             image.save(place / f"{row}.png")
             image.save(folder / "drawing.png")
 

@@ -23,7 +23,7 @@ def test_the_tour(tmp_path: Path) -> None:
     drawings = load_dataset("sketches")
     few = np.flatnonzero((drawings.labels < 10) & (np.arange(len(drawings)) % 100 < 40))
     names = np.array(drawings.class_names)[drawings.labels[few]]
-    np.savez(tmp_path / "drawings.npz", images=drawings.images[few], labels=names)
+    np.savez(tmp_path / "drawings.npz", images=np.asarray(drawings.images)[few], labels=names)
     (tmp_path / ".venv" / "bin").mkdir(parents=True)
     (tmp_path / ".venv" / "bin" / "activate").touch()
     new_site = f"python {EXAMPLES / 'new_site.py'} runs"
