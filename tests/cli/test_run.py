@@ -133,7 +133,7 @@ def test_natural_clients_and_a_given_split_are_kept(tmp_path: Path, capsys: pyte
 
 def test_options_that_would_do_nothing_are_refused(features: Path, capsys: pytest.CaptureFixture[str]) -> None:
     arguments = ["run", "--features", str(features), "--clients", "4", "--pooling", "cls", "--mask-ratio", "0.75"]
-    assert main(arguments) == 2
+    assert main(arguments) == 3
     assert "--pooling, --mask-ratio has no effect on --features" in capsys.readouterr().err
 
 

@@ -59,7 +59,7 @@ from fedhip.simulation.options import STANDARD, Alpha, Beta, RidgeOptions
 from fedhip.simulation.outcome import Outcome
 from fedhip.simulation.priors import PriorOption
 from fedhip.simulation.tasks import Task as TaskName
-from fedhip.simulation.tasks import divide, require_ridge, task_named
+from fedhip.simulation.tasks import divide, require_classes, require_ridge, task_named
 from fedhip.utils.nearest import did_you_mean
 from fedhip.utils.progress import silent
 from fedhip.utils.stopwatch import Stopwatch
@@ -416,6 +416,7 @@ def run_round(
         only_local_classes=settings.only_local_classes,
         balance=settings.ridge.balance,
     )
+    require_classes(features)
     clients = clients_of(features, partition)
     warn_of_repeats(clients)
     lift, lifted, recommendation, watch, ridge = None, None, None, Stopwatch(), settings.ridge
