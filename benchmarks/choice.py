@@ -27,10 +27,9 @@ from fedhip.data.federations.named import load_federation
 from fedhip.data.tables import TableRows
 from fedhip.heads import Head, Lda, Ridge
 from fedhip.heads.choice import NARROW, choose
-from fedhip.heads.round import run_head, tested
+from fedhip.heads.round import run_head, simulate, tested
 from fedhip.heads.task import Task
 from fedhip.simulation.client import Client, clients_of
-from fedhip.simulation.driver import simulate
 from fedhip.simulation.federation import Federation
 from fedhip.simulation.lifting import LiftSettings, lift_clients, lifted_grid
 from fedhip.simulation.options import STANDARD, RidgeOptions
@@ -116,7 +115,7 @@ def measure(cell: Cell) -> Iterator[dict[str, object]]:
     width = cell.rows.features.shape[1]
     if width <= NARROW:
         for kind in ("nystroem", "relu"):
-            lift = LiftSettings(kind, LIFT_WIDTH).plan(width, d).draw(cell.clients)  # type: ignore[arg-type]
+            lift = LiftSettings(kind, LIFT_WIDTH).plan(width, d).draw(cell.clients)
             clients = lift_clients(lift, cell.clients)
             wide.append((f" on {kind}", clients, lifted_grid(clients), None))
     for on, clients, ridge_of, summed in wide:

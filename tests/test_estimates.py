@@ -11,10 +11,10 @@ import torch
 from fedhip.core.choice.prior import NO_PRIOR, Prior, PriorChoice, PriorLosses, choose_prior
 from fedhip.heads import HEADS, Auto
 from fedhip.heads.options import options_of
-from fedhip.heads.round import run_head
+from fedhip.heads.round import run_head, simulate
 from fedhip.heads.task import Task
 from fedhip.simulation.client import Client
-from fedhip.simulation.driver import federate, simulate
+from fedhip.simulation.driver import federate
 from fedhip.simulation.personalization import Personalization
 from fedhip.simulation.priors import PRIOR_ALPHAS, ridge_scale
 from tests.methods.problems import CLASSES, federation

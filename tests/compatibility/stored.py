@@ -139,11 +139,11 @@ def assert_same_run(found: Path, expected: Path, folder: Path, without: Collecti
             else:
                 assert_same_tensors(own, other, rounded, tolerance)
         elif name.endswith(".toml"):
-            here, there = (
+            mine, theirs = (
                 [line for line in path.read_text().splitlines() if line.partition(" = ")[0] not in GONE]
                 for path in (own, other)
             )
-            assert [line.replace(str(folder), FOLDER) for line in here] == there, name
+            assert [line.replace(str(folder), FOLDER) for line in mine] == theirs, name
         else:
             here, there = (path.read_text() for path in (own, other))
             if rounded:

@@ -119,7 +119,7 @@ def test_on_noise_nothing_is_expected_beyond_chance() -> None:
             clients.append(Client(f"{k}", (F, y), (F[:0], y[:0])))
         found = personal(clients, 4).values()
         plain = np.mean([list(own.choice.right.values()) for own in found if own.choice is not None]) / 25
-        gaps.append(np.mean([own.estimate for own in found]) - plain)
+        gaps.append(float(np.mean([own.estimate or 0.0 for own in found])) - float(plain))
     assert abs(np.mean(gaps)) <= 0.03, gaps
 
 

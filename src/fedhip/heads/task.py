@@ -29,7 +29,8 @@ class Task:
     there are any. `beside` are methods whose priors are chosen beside the head's: their losses travel too. `uploads`
     are clients' statistics, where they are at hand. With `release` the federation's factor makes room for the model of
     the only client: a site has no other use for it. Without `estimates` nobody asks what may be expected of the models,
-    and heads need not find out. `looked` is what the ridges' α were chosen by, where that is known of the same sum.
+    and heads need not find out. `looked` is what the ridges' α were chosen by, where that is known of the same sum;
+    with `keep_looked` it is kept.
     """
 
     clients: Sequence[Client]
@@ -47,6 +48,7 @@ class Task:
     release: bool = False
     estimates: bool = True
     looked: Mapping[str, Looked] = field(default_factory=dict)
+    keep_looked: bool = False
 
     @property
     def training(self) -> list[Client]:

@@ -39,7 +39,7 @@ from fedhip.simulation.beta import SCORING_ALPHAS
 from fedhip.sklearn import FedHiPClassifier
 
 Array = npt.NDArray[Any]
-ROOT = Path(__file__).parent.parent
+ROOT = Path(__file__).parents[2]
 SITES = ("east", "north", "south")
 PAPER: dict[str, Any] = {"standardize": False, "fit_intercept": False}
 both = pytest.mark.parametrize("paper", [False, True])
