@@ -220,7 +220,7 @@ def test_a_way_of_compression_or_a_password_that_nobody_has(tmp_path: Path, at: 
         while (place := content.find(head, place + 1)) >= 0:
             content[place + offset] = value
     path.write_bytes(content)
-    with pytest.raises(FileError, match="cannot be read as .npz"):
+    with pytest.raises(FileError, match=r"cannot be read as \.npz"):
         read_features(path)
 
 
