@@ -150,6 +150,10 @@ def test_file_that_does_not_fit_in_memory(tmp_path: Path, monkeypatch: pytest.Mo
         ({"features": X[:3]}, r"labels have shape \(4,\), but there are 3 rows"),
         ({"features": X.astype(complex)}, "complex"),
         ({"features": np.where(np.arange(4)[:, None] == 2, np.nan, X)}, "row 2 hold NaN or infinity; remove this row"),
+        (
+            {"features": np.where(np.arange(X.shape[1]) == 1, np.nan, X)},
+            "column 1 of the features holds NaN or infinity in 4 of 4 rows, first in row 0; remove the column",
+        ),
         ({"features": np.where(np.arange(4)[:, None] > 1, np.inf, X)}, "row 2 .* 1 other row; remove these rows"),
         ({"features": np.where(np.arange(4)[:, None] > 0, np.inf, X)}, "row 1 .* 2 other rows"),
         ({"features": X[:0], "labels": Y[:0]}, r"shape \(0, 3\)"),
@@ -203,6 +207,21 @@ def test_truncated_file_is_named(tmp_path: Path, suffix: str) -> None:
         path.write_bytes(whole[:keep])
         with pytest.raises(FileError, match=rf"f{suffix} cannot be read"):
             read_features(path)
+
+
+@pytest.mark.parametrize(("at", "value"), [(10, 97), (8, 1)])
+def test_a_way_of_compression_or_a_password_that_nobody_has(tmp_path: Path, at: int, value: int) -> None:
+    """One byte of the zip's directory and of its entry: the kind of compression, or the flag of a password."""
+    path = tmp_path / "f.npz"
+    write_features(path, FeatureSet(X, Y, ("x", "y", "z")))
+    content = bytearray(path.read_bytes())
+    for head, offset in ((b"PK\x01\x02", at), (b"PK\x03\x04", at - 2)):
+        place = -1
+        while (place := content.find(head, place + 1)) >= 0:
+            content[place + offset] = value
+    path.write_bytes(content)
+    with pytest.raises(FileError, match=r"cannot be read as \.npz"):
+        read_features(path)
 
 
 def test_pickle_in_npz_clothing_is_not_run(tmp_path: Path) -> None:

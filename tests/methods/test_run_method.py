@@ -42,7 +42,7 @@ def test_every_method_has_a_name() -> None:
         "fedavg fedavg-ft fedprox fedprox-ft ditto fedala feddbe fedas fedpcl fedselect fedhip local local-sgd global"
     )
     one_round = "fedcof fedcgs gh-nb gh-lda gh-qda fedpft deepafl safle apfl knn-per knn-per-lda fedncm pfedfda"
-    assert set(METHODS) == {*names.split(), *one_round.split(), "global-oll", "fedhip-lda", "fedhip-logistic"}
+    assert set(METHODS) == {*names.split(), *one_round.split(), "global-oll", "fedhip-lda", "fedhip-logistic", "auto"}
     assert all(info.name == name and info.title and info.description for name, info in METHODS.items())
     assert METHODS["fedprox"].defaults["mu"] == 0.01
     assert METHODS["ditto"].defaults["mu"] == 1

@@ -344,7 +344,7 @@ def test_init_leaves_all_or_nothing(trouble: BaseException, tmp_path: Path, monk
 
     monkeypatch.setattr("fedhip.federation.operations.serving.write_endpoint", broken)
     code = main(["federation", "init", str(tmp_path / "fed"), "--name", "demo", *SITES, *ROWS])
-    assert code == (130 if isinstance(trouble, KeyboardInterrupt) else 2)
+    assert code == (130 if isinstance(trouble, KeyboardInterrupt) else 3)
     assert list(tmp_path.iterdir()) == []
 
 

@@ -33,7 +33,7 @@ from tests.federation.samples import CLASSES, FOUR, ONE_SUM, WIDTH, sum_of, writ
 from tests.waiting import PATIENCE
 
 #: The engine's libraries warn one another.
-pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning")
+pytestmark = [pytest.mark.slow, pytest.mark.filterwarnings("ignore::DeprecationWarning")]
 
 EXAMPLE = Path(__file__).parents[3] / "examples" / "four-sites.sh"
 SITES = ("north", "east", "south", "west")

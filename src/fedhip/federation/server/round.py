@@ -242,7 +242,7 @@ class Round:
 
     def _choose_beta(self) -> tuple[float, tuple[float, ...]]:
         """β, and those without each fold: by the sites' sum over the grid, where that is agreed on."""
-        from fedhip.core.ridge.path import choose_betas
+        from fedhip.core.ridge.regularization import choose_betas
         from fedhip.simulation.beta import scoring_betas
         from fedhip.utils.parallel import one_thread
 
