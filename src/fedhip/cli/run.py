@@ -42,7 +42,7 @@ from fedhip.runs import require_place
 from fedhip.runs.config import read_config
 from fedhip.runs.folder import head_of
 from fedhip.runs.results import metrics_in_words, title_of
-from fedhip.runs.run import LEFT_OPEN, Described, RoundSettings, columns_given, run_round
+from fedhip.runs.run import LEFT_OPEN, Described, RoundSettings, columns_given, methods_beside, run_round
 from fedhip.simulation.alone import MAJORITY
 from fedhip.simulation.options import RidgeOptions
 from fedhip.simulation.tasks import METRICS, TASKS, require_classes
@@ -193,7 +193,7 @@ def run(args: argparse.Namespace) -> int:
     settings = RoundSettings(
         alpha=args.alpha,
         beta=args.beta,
-        methods=args.methods,
+        methods=methods_beside(args.methods, args.head),
         rounds=args.rounds,
         only_local_classes=args.only_local_classes,
         prior=args.prior,

@@ -208,6 +208,14 @@ def methods_named(names: Sequence[str]) -> tuple[str, ...]:
     return tuple(method for method in ordered if method in names or "all" in names)
 
 
+def methods_beside(methods: Sequence[str] | None, head: str | None) -> tuple[str, ...] | None:
+    """The methods that are asked for, with that of a head that is asked for; None where they are left open."""
+    if methods is None:
+        return None
+    named = methods_named(methods)
+    return named if head is None else methods_named((*named, head_named(head).method))
+
+
 def open_run(path: str | Path) -> Run:
     """The run in this folder."""
     return Run.open(path)
@@ -345,7 +353,7 @@ def run(
     settings = RoundSettings(
         alpha=alpha,
         beta=beta,
-        methods=None if methods is None else methods_named(methods),
+        methods=methods_beside(methods, head),
         rounds=rounds,
         only_local_classes=only_local_classes,
         prior=prior,
