@@ -15,6 +15,7 @@ import numpy as np
 from fedhip.cli.common.console import interval_of, percent, print_table
 from fedhip.cli.common.lifts import add_lift, lift_settings
 from fedhip.cli.common.options import (
+    DEFAULT_BACKBONE,
     add_backbone,
     add_partition,
     add_rows,
@@ -33,6 +34,7 @@ from fedhip.data.tables.report import summary
 from fedhip.errors import InputError
 from fedhip.features import resolve_device
 from fedhip.features.cache import note_run
+from fedhip.features.text_columns import DEFAULT_TEXT_BACKBONE, TextColumns
 from fedhip.heads import HEADS, Ridge
 from fedhip.heads.model import RIDGE
 from fedhip.heads.options import numbers_of
@@ -170,6 +172,7 @@ def options_from(path: Path, parser: argparse.ArgumentParser) -> list[str]:
 def run(args: argparse.Namespace) -> int:
     """Load, divide, extract, run the round, write, print."""
     refuse_unused(args)
+    args.backbone = args.backbone or (DEFAULT_TEXT_BACKBONE if args.text else DEFAULT_BACKBONE)
     described, units = columns_given(args.columns)
     if described is not None and not names_table(args):
         raise InputError(f"{args.columns} describes a table, and none is given; name one with --data FILE.csv")
@@ -197,14 +200,22 @@ def run(args: argparse.Namespace) -> int:
         settings = settings.with_head(args.head)
     if args.out is not None:
         require_place(args.out, args.force)
-    name, data = load_rows(args)
+    begin = time.perf_counter()
+    kept: list[Path] = []
+    texts = TextColumns(
+        args.backbone,
+        pooling=args.pooling,
+        device=args.device,
+        cache=args.cache,
+        kept=kept,
+        report=show_progress,
+    )
+    name, data = load_rows(args, texts)
     # Divided before any feature is computed: a wrong number of clients is not worth a minute's wait.
     partition = divide(args, data)
     out = args.out or Path("runs") / f"{name}-{datetime.now().strftime('%Y%m%d-%H%M%S')}"
     require_place(out, args.force)
     device = resolve_device(args.device)
-    begin = time.perf_counter()
-    kept: list[Path] = []
     backbone, table = None, None
     if isinstance(data, Dataset):
         backbone, features = extract_features(args, data, kept)
@@ -212,7 +223,7 @@ def run(args: argparse.Namespace) -> int:
         features, table = Described.divided(data, partition)
     else:
         features = data
-    made_by = str(backbone) if backbone is not None else "given features" if table is None else "a table"
+    made_by = str(backbone) if backbone is not None else "given features" if table is None else table.title
     made_by += f", {features.features.shape[1]} wide"
     if settings.lift is not None:
         plan = settings.lift.plan(features.features.shape[1], features.num_classes)

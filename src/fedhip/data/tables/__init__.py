@@ -5,6 +5,7 @@ from fedhip.data.tables.drafting import Draft, draft
 from fedhip.data.tables.encoder import FillSums, encode, fill
 from fedhip.data.tables.reader import Table, is_table, read_table
 from fedhip.data.tables.rows import TableRows, clients_of_table, load_table, read_labelled, read_rows
+from fedhip.data.tables.text import TextEncoder
 
 __all__ = [
     "Column",
@@ -13,6 +14,7 @@ __all__ = [
     "FillSums",
     "Table",
     "TableRows",
+    "TextEncoder",
     "clients_of_table",
     "draft",
     "encode",

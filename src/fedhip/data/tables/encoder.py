@@ -19,6 +19,7 @@ from numpy.typing import NDArray
 from fedhip.data.tables.cells import Floats, parse_text, present, values_of
 from fedhip.data.tables.description import Column, Description
 from fedhip.data.tables.reader import Table, no_column
+from fedhip.data.tables.text import TextEncoder, require_encoder
 from fedhip.errors import ColumnWarning, InputError
 from fedhip.utils.words import listed
 
@@ -40,8 +41,10 @@ class Encoded:
     missing: Mapping[str, int]
 
 
-def encode(table: Table, description: Description, *, expect: bool = False) -> Encoded:
-    """The features of a table.
+def encode(
+    table: Table, description: Description, *, expect: bool = False, texts: TextEncoder | None = None
+) -> Encoded:
+    """The features of a table; `texts` makes those of text.
 
     With `expect`, for a table that the description was not drafted from, whatever is not as described is told in
     warnings: values out of the agreed range, missing ones where none were, and values that are not listed.
@@ -56,6 +59,8 @@ def encode(table: Table, description: Description, *, expect: bool = False) -> E
         part = matrix[:, place : place + len(column.features)]
         if column.is_value:
             part[:, 0] = values_of(table, column, cells)
+        elif column.kind == "text":
+            _encode_texts(part, column, cells, table.source, require_encoder(column, texts))
         else:
             notes += _one_hot(part, column, cells)
         if gone := cells.null_count():
@@ -81,6 +86,14 @@ def _require_columns(table: Table, description: Description) -> None:
     raise InputError(f"{first}{more}; the description asks for it: add it, with empty cells where nothing is known")
 
 
+def _encode_texts(part: Floats, column: Column, cells: pl.Series, source: str, texts: TextEncoder) -> None:
+    """Write the features of each text; those of one that is missing stay 0."""
+    there = cells.is_not_null()
+    if there.any():
+        found = texts.encode(column, parse_text(cells.filter(there)).to_list(), f"{source}, column {column.name!r}")
+        part[there.to_numpy(), : column.width] = found
+
+
 def _one_hot(part: Floats, column: Column, cells: pl.Series) -> list[str]:
     """Write one for the value of each row; what is no listed value is in the place after them."""
     import polars as pl
@@ -104,7 +117,10 @@ def _one_hot(part: Floats, column: Column, cells: pl.Series) -> list[str]:
 
 
 def _unexpected(column: Column, missing: int, rows: int) -> str:
-    filled = "are filled with the federation's mean" if column.is_value else "count as other"
+    if column.kind == "text":
+        filled = "are 0 in every feature"
+    else:
+        filled = "are filled with the federation's mean" if column.is_value else "count as other"
     return (
         f"column {column.name!r}: {missing:,} of {rows:,} values are missing, and none was when it was described; they "
         f"{filled}"
