@@ -1,4 +1,4 @@
-"""Columns of text: described, encoded beside others, missing, refused. The encoder is one that a reader can do by hand."""
+"""Columns of text: described, encoded beside others, missing, refused. The encoder can be done by hand."""
 
 from __future__ import annotations
 
@@ -118,7 +118,7 @@ def test_a_column_without_text_is_refused() -> None:
     ("entry", "line"),
     [
         ({"kind": "text"}, "is text without 'backbone', which makes features of it; name one, such as minilm"),
-        ({"kind": "number", "backbone": "minilm"}, "is a number, which has no 'backbone'; leave it out, or make it text"),
+        ({"kind": "number", "backbone": "minilm"}, "is a number, which has no 'backbone'; leave it out"),
         ({"kind": "text", "backbone": "minilm", "width": -1}, "width is -1; give a whole number, or leave it out"),
         ({"kind": "text", "backbone": "minilm", "width": 1e3}, "width is 1000.0; give a whole number"),
     ],

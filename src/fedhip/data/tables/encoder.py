@@ -20,7 +20,7 @@ from fedhip.data.tables.cells import Floats, parse_text, present, values_of
 from fedhip.data.tables.description import Column, Description
 from fedhip.data.tables.reader import Table, no_column
 from fedhip.data.tables.text import TextEncoder, require_encoder
-from fedhip.errors import ColumnWarning, InputError
+from fedhip.errors import ColumnWarning, InputError, StatisticsError
 from fedhip.utils.words import listed
 
 if TYPE_CHECKING:
@@ -198,12 +198,21 @@ class FillSums:
         return np.concatenate((self.survey.to_vector(), self.present))
 
     @classmethod
-    def from_vector(cls, vector: NDArray[np.int64], description: Description) -> FillSums:
-        """What `to_vector` gave, of all columns."""
+    def from_vector(
+        cls, vector: NDArray[np.int64], description: Description, only: Sequence[str] | None = None
+    ) -> FillSums:
+        """What `to_vector` gave, of all columns, or `only` some."""
         from fedhip.core.exact.columns import Survey
 
-        width = len(description.values)
+        width = len(_fillable(description, only))
         return cls(Survey.from_vector(vector[: len(vector) - width], width), vector[len(vector) - width :])
+
+    def require_possible(self, most_rows: int) -> None:
+        """Raise `StatisticsError` where no so many rows have these sums."""
+        self.survey.require_possible(most_rows)
+        other_than_zero = self.survey.table[:, 0].sum(axis=0)
+        if (self.present < other_than_zero).any() or int(self.present.max(initial=0)) > self.survey.rows:
+            raise StatisticsError("a column has more values than there are rows, or fewer than are not 0")
 
 
 def _fillable(description: Description, only: Sequence[str] | None) -> list[str]:

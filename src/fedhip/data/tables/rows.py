@@ -153,6 +153,19 @@ def read_labelled(
 
     `expect` and `texts` as in `encode`.
     """
+    return read_described(source, description, task=task, name=name, expect=expect, texts=texts).features()[0]
+
+
+def read_described(
+    source: Any,
+    description: Description,
+    *,
+    task: Task = "classification",
+    name: str | None = None,
+    expect: bool = True,
+    texts: TextEncoder | None = None,
+) -> TableRows:
+    """The same before missing values are filled."""
     table = read_table(source, name)
     optional: dict[str, Any] = {
         role: None if (column := getattr(description, role)) is None or column not in table.names else column
@@ -160,7 +173,7 @@ def read_labelled(
     }
     known = replace(description, **optional)
     _require_roles(table, known)
-    return _labelled(table, known, task, expect=expect, texts=texts).features()[0]
+    return _labelled(table, known, task, expect=expect, texts=texts)
 
 
 def clients_of_table(table: Table, description: Description) -> NDArray[np.str_] | None:
