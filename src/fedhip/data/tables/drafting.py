@@ -156,7 +156,7 @@ def _column(table: Table, name: str, missing: tuple[str, ...]) -> tuple[Column, 
     if kind == "boolean":
         return Column(name, kind, missing=any_missing), question
     low, high = (None, None) if kind == "date" else expected_range(_floats(parse_numbers(cells, table.decimal)))
-    note = _identifier(cells) if kind == "number" else ""
+    note = _identifier(table, cells) if kind == "number" else ""
     return Column(name, kind, missing=any_missing, low=low, high=high, format=form, note=note), question
 
 
@@ -209,11 +209,11 @@ def _category(table: Table, name: str, cells: pl.Series, missing: bool) -> tuple
     )
 
 
-def _identifier(cells: pl.Series) -> str:
+def _identifier(table: Table, cells: pl.Series) -> str:
     """A note on whole numbers that rise from row to row."""
     if len(cells) < 20 or cells.null_count():
         return ""
-    numbers = _floats(parse_numbers(cells))
+    numbers = _floats(parse_numbers(cells, table.decimal))
     steps = np.diff(numbers)
     rising = bool((steps > 0).all() and (numbers == np.rint(numbers)).all())
     return "whole numbers that rise from row to row: an identifier, to be dropped?" if rising else ""

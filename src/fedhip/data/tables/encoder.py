@@ -49,7 +49,7 @@ def encode(
     With `expect`, for a table that the description was not drafted from, whatever is not as described is told in
     warnings: values out of the agreed range, missing ones where none were, and values that are not listed.
     """
-    _require_columns(table, description)
+    require_columns(table, description)
     matrix = np.zeros((len(table), description.width))
     notes: list[str] = []
     missing: dict[str, int] = {}
@@ -76,7 +76,8 @@ def encode(
     return Encoded(matrix, missing)
 
 
-def _require_columns(table: Table, description: Description) -> None:
+def require_columns(table: Table, description: Description) -> None:
+    """Refuse a table that lacks a column which is to become features."""
     lacking = [column for column in description.used if column.name not in table.names]
     if not lacking:
         return

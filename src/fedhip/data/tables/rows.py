@@ -16,7 +16,7 @@ from fedhip.data.partitions.partition import Partition, split_of
 from fedhip.data.tables.cells import Floats, parse_numbers, parse_text, present, require_all, values_of
 from fedhip.data.tables.description import Column, Description
 from fedhip.data.tables.drafting import draft, text_column
-from fedhip.data.tables.encoder import encode, fill, fill_from
+from fedhip.data.tables.encoder import encode, fill, fill_from, require_columns
 from fedhip.data.tables.reader import Table, no_column, read_table
 from fedhip.data.tables.report import column_report
 from fedhip.data.tables.text import TextEncoder, with_backbones
@@ -228,6 +228,7 @@ def _require_roles(table: Table, description: Description) -> None:
     for name in description.roles:
         if name not in table.names:
             raise no_column(table.source, name, table.names, f", which is to say {description.role_of(name)}")
+    require_columns(table, description)
     for name in table.names:
         if name not in description.roles and name not in {column.name for column in description.columns}:
             warnings.warn(
@@ -289,12 +290,12 @@ def _classes(table: Table, column: str, missing: tuple[str, ...]) -> tuple[NDArr
 def _target(table: Table, name: str, missing: tuple[str, ...], task: Task) -> Floats:
     cells = require_all(table, name, present(table, name, missing), "the label")
     kind = "number" if task == "regression" else "boolean"
-    return values_of(table, Column(name, kind), cells)
+    return values_of(table, Column(name, kind), cells, "--label")
 
 
 def _weights(table: Table, name: str, missing: tuple[str, ...]) -> Floats:
     cells = require_all(table, name, present(table, name, missing), "the weight")
-    found = values_of(table, Column(name, "number"), cells)
+    found = values_of(table, Column(name, "number"), cells, "--weight")
     if (found < 0).any():
         row = int((found < 0).argmax())
         raise InputError(f"{table.at(row, name)}: the weight is {found[row]:g}; give numbers of at least 0")
