@@ -43,7 +43,7 @@ from fedhip.methods import METHODS
 from fedhip.runs import require_place
 from fedhip.runs.config import read_config
 from fedhip.runs.folder import head_of
-from fedhip.runs.results import metrics_in_words, title_of
+from fedhip.runs.results import gains_in_words, metrics_in_words, title_of
 from fedhip.runs.run import Described, RoundSettings, columns_given, methods_named, run_round
 from fedhip.simulation.alone import MAJORITY
 from fedhip.simulation.driver import RIDGES
@@ -327,6 +327,8 @@ def print_targets(results: dict[str, Any], task: str) -> None:
         rows.append((title_of(name), *shown, str(method["rounds"]), up, down, f"{method['seconds']:.1f} s"))
     print_table(("model", *METRICS[task], "rounds", "up", "down", "time"), rows, results["title"])
     print("means over clients, on their test rows")
+    for line in gains_in_words(results):
+        print(line)
     own = results["methods"].get(Ridge.method, {"per_client": []})["per_client"]
     alphas = [entry["alpha"] for entry in own if entry["alpha"] is not None]
     if alphas and (left := results.get("leave_one_out_error")):
