@@ -143,8 +143,8 @@ CASES: dict[str, tuple[Make, dict[str, Any], str]] = {
     ),
     "a target that is text": (
         changed(), LABELLED | {"task": "regression"},
-        r"row 1, column 'diagnosis': '\w+' is not a number \(nor is .* other rows\); correct it, or name another column "
-        "with --label",
+        r"row 1, column 'diagnosis': '\w+' is not a number \(nor is .* other rows\); correct it, or name another "
+        "column with --label",
     ),
     "no weights but 0": (changed(w=[0] * 60), LABELLED | {"weight": "w"}, r"column 'w': every weight is 0"),
     "a cell of megabytes": (
@@ -284,3 +284,12 @@ def test_a_column_that_is_missing_is_told_before_those_that_are_too_many(tmp_pat
         warnings.simplefilter("error")
         with pytest.raises(InputError, match=r"t\.csv has no column 'weight'; did you mean 'weigth'"):
             load_table(text("weigth,b,y\n1,2,u\n3,4,v\n")(tmp_path), description=described)
+
+
+def test_numbers_that_never_come_twice_do_not_say_the_label() -> None:
+    """Each goes with one target, as any column of such numbers does; but a column that is the target is refused."""
+    random = np.random.default_rng(0)
+    frame = pl.DataFrame({"x": random.normal(size=40), "cost": random.normal(size=40), "site": ["n", "s"] * 20})
+    load_table(frame, label="cost", client="site", task="regression")  # a warning would be an error here
+    with pytest.raises(InputError, match="column 'copy' is the label 'cost' in every row"):
+        load_table(frame.with_columns(copy="cost"), label="cost", client="site", task="regression")
