@@ -7,7 +7,8 @@ import warnings
 from pathlib import Path
 
 from fedhip.cli.common.console import print_table
-from fedhip.cli.common.options import add_text, listed_names
+from fedhip.cli.common.options import add_text, listed_names, require_new
+from fedhip.utils.text import json_text
 
 
 def register(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
@@ -30,8 +31,11 @@ def register(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) ->
         "--backbone", metavar="NAME", help="of --text: what makes features of it (default: minilm; or hf:NAME)"
     )
     parser.add_argument("--pooling", metavar="SPEC", help="of --text with hf:NAME: cls or mean")
-    parser.add_argument("--out", type=Path, metavar="FILE.toml", help="write the description here (default: print it)")
+    parser.add_argument(
+        "-o", "--out", type=Path, metavar="FILE.toml", help="write the description here (default: print it)"
+    )
     parser.add_argument("--force", action="store_true", help="write over a file that is there")
+    parser.add_argument("--json", action="store_true", help="print JSON instead of words")
     parser.set_defaults(handler=run)
 
 
@@ -41,14 +45,12 @@ def run(args: argparse.Namespace) -> int:
     from fedhip.data.tables.report import done_with, shown_range
     from fedhip.errors import ColumnWarning, InputError
     from fedhip.features.text_columns import DEFAULT_TEXT_BACKBONE, TextColumns
-    from fedhip.utils.files import require_folder, write_text
+    from fedhip.utils.files import write_text
 
     if args.out is not None:
         if args.out.suffix != ".toml":
             raise InputError(f"{args.out}: a description ends in .toml, not '{args.out.suffix}'")
-        if args.out.exists() and not args.force:
-            raise InputError(f"{args.out} is there already; write over it with --force, or choose another name")
-        require_folder(args.out.parent)
+        require_new(args.out, args.force)
     table = read_table(args.table)
     if (args.backbone is not None or args.pooling is not None) and not args.text:
         raise InputError("--backbone and --pooling are of text; name its columns with --text, or leave them out")
@@ -65,10 +67,15 @@ def run(args: argparse.Namespace) -> int:
     for question in found.questions:
         warnings.warn(question, ColumnWarning, stacklevel=1)
     description = found.description
+    if args.out is not None:
+        write_text(args.out, description.to_toml())
+    if args.json:
+        told = {"table": str(args.table), "rows": len(table), "file": None if args.out is None else str(args.out)}
+        print(json_text({**told, "description": description.to_dict(), "questions": list(found.questions)}))
+        return 0
     if args.out is None:
         print(description.to_toml(), end="")
         return 0
-    write_text(args.out, description.to_toml())
     rows = [(name, description.role_of(name).removeprefix("the "), "", "") for name in description.roles] + [
         (column.name, column.kind, shown_range(column), done_with(column, 0, len(table)))
         for column in description.columns
