@@ -137,7 +137,9 @@ def _clients_of_the_data(run: Run, args: argparse.Namespace, wanted: Collection[
         named = load_federation(config["dataset"], config.get("data"), description=run.table)
         rows = named if isinstance(named, FeatureSet) else named.features()[0]
     elif run.table is not None and "data" in config:
-        rows = read_labelled(config["data"], run.table, expect=False, task=run.task)
+        rows = read_labelled(
+            config["data"], run.table, expect=False, task=run.task, texts=run.text_encoder(args.device, show_progress)
+        )
     elif "data" not in config and "dataset" not in config:
         raise InputError(
             f"{run.path} was made in Python, from rows that no file is named of; give a client's rows, with --client "

@@ -14,6 +14,7 @@ import numpy as np
 from fedhip.cli.common.console import interval_of, note, percent, print_table
 from fedhip.cli.common.lifts import add_lift, lift_settings
 from fedhip.cli.common.options import (
+    DEFAULT_BACKBONE,
     add_backbone,
     add_partition,
     add_rows,
@@ -33,6 +34,7 @@ from fedhip.data.tables.report import summary
 from fedhip.errors import InputError
 from fedhip.features import resolve_device
 from fedhip.features.cache import note_run
+from fedhip.features.text_columns import DEFAULT_TEXT_BACKBONE, TextColumns
 from fedhip.heads import HEADS, Auto, Ridge
 from fedhip.heads.choice import describe
 from fedhip.heads.options import numbers_of
@@ -41,8 +43,8 @@ from fedhip.methods import METHODS
 from fedhip.runs import require_place
 from fedhip.runs.config import read_config
 from fedhip.runs.folder import head_of
-from fedhip.runs.results import metrics_in_words, title_of
-from fedhip.runs.run import LEFT_OPEN, Described, RoundSettings, columns_given, run_round
+from fedhip.runs.results import gains_in_words, metrics_in_words, title_of
+from fedhip.runs.run import LEFT_OPEN, Described, RoundSettings, columns_given, methods_beside, run_round
 from fedhip.simulation.alone import MAJORITY
 from fedhip.simulation.options import RidgeOptions
 from fedhip.simulation.tasks import METRICS, TASKS, require_classes
@@ -187,13 +189,14 @@ def options_from(path: Path, parser: argparse.ArgumentParser) -> list[str]:
 def run(args: argparse.Namespace) -> int:
     """Load, divide, extract, run the round, write, print."""
     refuse_unused(args)
+    args.backbone = args.backbone or (DEFAULT_TEXT_BACKBONE if args.text else DEFAULT_BACKBONE)
     described, units = columns_given(args.columns)
     if described is not None and not names_table(args):
         raise InputError(f"{args.columns} describes a table, and none is given; name one with --data FILE.csv")
     settings = RoundSettings(
         alpha=args.alpha,
         beta=args.beta,
-        methods=args.methods,
+        methods=methods_beside(args.methods, args.head),
         rounds=args.rounds,
         only_local_classes=args.only_local_classes,
         prior=args.prior,
@@ -212,15 +215,23 @@ def run(args: argparse.Namespace) -> int:
     )
     if args.out is not None:
         require_place(args.out, args.force)
-    name, data = load_rows(args)
+    begin = time.perf_counter()
+    kept: list[Path] = []
+    texts = TextColumns(
+        args.backbone,
+        pooling=args.pooling,
+        device=args.device,
+        cache=args.cache,
+        kept=kept,
+        report=show_progress,
+    )
+    name, data = load_rows(args, texts)
     require_classes(data)
     # Divided before any feature is computed: a wrong number of clients is not worth a minute's wait.
     partition = divide(args, data)
     out = args.out or Path("runs") / f"{name}-{datetime.now().strftime('%Y%m%d-%H%M%S')}"
     require_place(out, args.force)
     device = resolve_device(args.device)
-    begin = time.perf_counter()
-    kept: list[Path] = []
     backbone, table = None, None
     if isinstance(data, Dataset):
         backbone, features = extract_features(args, data, kept)
@@ -228,7 +239,7 @@ def run(args: argparse.Namespace) -> int:
         features, table = Described.divided(data, partition)
     else:
         features = data
-    made_by = str(backbone) if backbone is not None else "given features" if table is None else "a table"
+    made_by = str(backbone) if backbone is not None else "given features" if table is None else table.title
     made_by += f", {features.features.shape[1]} wide"
     if settings.lift is not None:
         plan = settings.lift.plan(features.features.shape[1], features.num_classes)
@@ -338,6 +349,8 @@ def print_targets(results: dict[str, Any], task: str) -> None:
         rows.append((title_of(name), *shown, str(method["rounds"]), up, down, f"{method['seconds']:.1f} s"))
     print_table(("model", *METRICS[task], "rounds", "up", "down", "time"), rows, results["title"])
     print("means over clients, on their test rows")
+    for line in gains_in_words(results):
+        print(line)
     own = results["methods"].get(Ridge.method, {"per_client": []})["per_client"]
     alphas = [entry["alpha"] for entry in own if entry["alpha"] is not None]
     if alphas and (left := results.get("leave_one_out_error")):

@@ -33,6 +33,7 @@ from fedhip.data.partitions.manifest import stored_split, unpacked
 from fedhip.data.tables import Description, is_table, read_labelled, read_rows
 from fedhip.errors import FileError, InputError
 from fedhip.features.lifts.lift import Lift
+from fedhip.features.text_columns import TextColumns
 from fedhip.heads import HEADS, Head
 from fedhip.heads.model import RIDGE, Model
 from fedhip.runs.ledger import Ledger
@@ -177,7 +178,9 @@ class Run:
         return thresholds_of(self.details["clients"], client, coverage)
 
     def _scores(self, features: Any, client: str | None) -> torch.Tensor:
-        rows = read_rows(features, self.require_table())[1] if is_table(features) else features
+        rows = (
+            read_rows(features, self.require_table(), texts=self.text_encoder())[1] if is_table(features) else features
+        )
         return self.model(client).scores(np.asarray(rows, dtype=np.float64))
 
     def join(
@@ -265,7 +268,7 @@ class Run:
         if is_table(features):
             if labels is not None or groups is not None or weights is not None:
                 raise InputError("a table brings labels, groups and weights with it; leave them out")
-            rows = read_labelled(features, self.require_table(), name=what, task=self.task)
+            rows = read_labelled(features, self.require_table(), name=what, task=self.task, texts=self.text_encoder())
             rows = rows if split is None else replace(rows, split=np.asarray(split))
         elif labels is None:
             raise InputError(f"{what} needs a label for each row; give labels")
@@ -393,6 +396,10 @@ class Run:
                 f"{self.path} was not made from a table, so nobody knows how one becomes its features; give features"
             )
         return self.table
+
+    def text_encoder(self, device: str | None = None, report: ReportProgress | None = None) -> TextColumns:
+        """What makes features of text, in tables that come to the run."""
+        return TextColumns(device=device, run=(self.ledger.run, self.path), report=report)
 
     @cached_property
     def lift(self) -> Lift | None:

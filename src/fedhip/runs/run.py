@@ -33,9 +33,11 @@ from fedhip.data import (
 from fedhip.data.tables import Description, TableRows, is_table, load_table
 from fedhip.errors import InputError
 from fedhip.features import resolve_device
+from fedhip.features.cache import note_run
 from fedhip.features.lifts.kinds import LiftKind
 from fedhip.features.lifts.lift import Lift
 from fedhip.features.reference import BackboneReference
+from fedhip.features.text_columns import DEFAULT_TEXT_BACKBONE, TextColumns
 from fedhip.heads import Auto, Head, Ridge, head_named
 from fedhip.heads.choice import AUTO, Choice, choose
 from fedhip.heads.model import RIDGE
@@ -66,6 +68,7 @@ from fedhip.utils.nearest import did_you_mean
 from fedhip.utils.progress import silent
 from fedhip.utils.stopwatch import Stopwatch
 from fedhip.utils.toml import write_toml
+from fedhip.utils.words import listed
 
 Json = dict[str, Any]
 #: Options that follow from the others where they are left out.
@@ -86,6 +89,12 @@ class Described:
         """The rows of a table with missing values filled from training rows, and how they came about."""
         features, description = rows.divided(partition)
         return features, cls(description, rows.report(description))
+
+    @property
+    def title(self) -> str:
+        """What the features were made from, for the title of a run."""
+        names = dict.fromkeys(column.backbone for column in self.description.texts)
+        return f"a table with text by {listed([*names])}" if names else "a table"
 
 
 @dataclass(frozen=True)
@@ -208,6 +217,14 @@ def methods_named(names: Sequence[str]) -> tuple[str, ...]:
     return tuple(method for method in ordered if method in names or "all" in names)
 
 
+def methods_beside(methods: Sequence[str] | None, head: str | None) -> tuple[str, ...] | None:
+    """The methods that are asked for, with that of a head that is asked for; None where they are left open."""
+    if methods is None:
+        return None
+    named = methods_named(methods)
+    return named if head is None else methods_named((*named, head_named(head).method))
+
+
 def open_run(path: str | Path) -> Run:
     """The run in this folder."""
     return Run.open(path)
@@ -223,6 +240,10 @@ def run(
     group: str | None = None,
     weight: str | None = None,
     drop: Sequence[str] | None = None,
+    text: str | Sequence[str] | None = None,
+    backbone: str | None = None,
+    pooling: str | None = None,
+    cache: bool = True,
     split: ArrayLike | None = None,
     class_names: ArrayLike | None = None,
     groups: ArrayLike | None = None,
@@ -278,6 +299,12 @@ def run(
         much a row counts.
     drop : sequence of str
         Of a table: columns to leave out.
+    text : str or sequence of str
+        Of a table: columns of text.
+    backbone, pooling : str, optional
+        What makes features of text: "minilm" (default) or "hf:NAME", and how (--pooling).
+    cache : bool
+        Whether features of text are kept, and those used that were kept.
     columns : path or Description, optional
         Of a table: what its columns hold (`fedhip describe` drafts it; a .toml file). Else the units of the features'
         columns, as --columns.
@@ -297,7 +324,21 @@ def run(
     require_place(place, force)
     number, owners = (int(clients), None) if isinstance(clients, int | np.integer) else (None, clients)
     path = Path(features).absolute() if isinstance(features, str | Path) else None
-    named = {"label": label, "client": client, "group": group, "weight": weight, "drop": [*(drop or ())] or None}
+    read = [text] if isinstance(text, str) else [*(text or ())]
+    named = {
+        "label": label,
+        "client": client,
+        "group": group,
+        "weight": weight,
+        "drop": [*(drop or ())] or None,
+        "text": read or None,
+    }
+    if (backbone is not None or pooling is not None) and not read:
+        raise InputError("backbone and pooling are of text; name its columns with text=, or leave them out")
+    where, kept = resolve_device(device), list[Path]()
+    texts = TextColumns(
+        backbone or DEFAULT_TEXT_BACKBONE, pooling=pooling, device=str(where), cache=cache, kept=kept, report=report
+    )
     described, units = columns_given(columns)
     rows: FeatureSet | TableRows
     if isinstance(features, TableRows):
@@ -317,11 +358,13 @@ def run(
             drop=drop or (),
             description=described,
             task=task,
+            text=read,
+            texts=texts,
         )
     elif described is not None or any(value is not None for value in named.values()):
         raise InputError(
-            "label, client, group, weight, drop and a description of columns are for tables; give a frame, or the path "
-            "of a .csv, .tsv or .parquet file"
+            "label, client, group, weight, drop, text and a description of columns are for tables; give a frame, or "
+            "the path of a .csv, .tsv or .parquet file"
         )
     elif isinstance(features, FeatureSet | str | Path):
         rows = features if isinstance(features, FeatureSet) else read_features(features, task=task)
@@ -345,7 +388,7 @@ def run(
     settings = RoundSettings(
         alpha=alpha,
         beta=beta,
-        methods=None if methods is None else methods_named(methods),
+        methods=methods_beside(methods, head),
         rounds=rounds,
         only_local_classes=only_local_classes,
         prior=prior,
@@ -383,13 +426,15 @@ def run(
         "rounds": rounds,
         "only_local_classes": only_local_classes,
         "prior": prior,
+        "backbone": (backbone or DEFAULT_TEXT_BACKBONE) if read else None,
+        "pooling": pooling,
         "columns": None if columns is None or isinstance(columns, Description) else str(Path(columns).absolute()),
         "fraction_bits": fraction_bits,
         "balance": balance or None,
         **({} if widened is None else widened.options),
         "statistics": statistics,
     }
-    made_by = f"{'given features' if table is None else 'a table'}, {rows.features.shape[1]} wide"
+    made_by = f"{'given features' if table is None else table.title}, {rows.features.shape[1]} wide"
     if widened is not None:
         made_by += f", {widened.plan(rows.features.shape[1], rows.num_classes).title}"
     found, _ = run_round(
@@ -400,10 +445,12 @@ def run(
         title=f"{'rows' if path is None else path.stem} · {division.title} · {made_by}",
         config={name: value for name, value in options.items() if value is not None or name in LEFT_OPEN},
         table=table,
-        device=resolve_device(device),
+        device=where,
         force=force,
         report=report,
     )
+    if kept:
+        note_run(kept, found.ledger.run, found.path)
     return found
 
 
