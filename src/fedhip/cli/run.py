@@ -32,15 +32,18 @@ from fedhip.data.tables import TableRows
 from fedhip.data.tables.report import summary
 from fedhip.errors import InputError
 from fedhip.features import resolve_device
+from fedhip.features.backbones import EMBEDDED
 from fedhip.features.cache import note_run
 from fedhip.heads import HEADS, Ridge
 from fedhip.heads.model import RIDGE
 from fedhip.heads.options import numbers_of
 from fedhip.heads.recommendation import AUTO, describe
 from fedhip.methods import METHODS
+from fedhip.privacy.mechanism import DEFAULT_DELTA, UNITS
 from fedhip.runs import require_place
 from fedhip.runs.config import read_config
 from fedhip.runs.folder import head_of
+from fedhip.runs.privacy import PrivacySettings, with_public_fills
 from fedhip.runs.results import metrics_in_words, title_of
 from fedhip.runs.run import Described, RoundSettings, columns_given, methods_named, run_round
 from fedhip.simulation.alone import MAJORITY
@@ -139,6 +142,7 @@ def register(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) ->
         help="classes count alike in the federation's sum, by weights from summed counts (default: rows do)",
     )  # fmt: skip
     add_lift(parser)
+    add_privacy(parser)
     output = parser.add_argument_group("output")
     output.add_argument("--out", type=Path, metavar="DIR", help="the run folder (default: runs/DATA-DATE-TIME)")
     output.add_argument("--force", action="store_true", help="replace the run that is there")
@@ -148,6 +152,33 @@ def register(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) ->
     )  # fmt: skip
     output.add_argument("--json", action="store_true", help="print results.json instead of tables")
     parser.set_defaults(handler=run)
+
+
+def add_privacy(parser: argparse.ArgumentParser) -> None:
+    """Options of differential privacy, all of which say nothing without --epsilon."""
+    group = parser.add_argument_group("differential privacy (docs/howto/with-differential-privacy.md)")
+    group.add_argument(
+        "--epsilon", type=float, metavar="E",
+        help="noise in the clients' sum, so that it says almost nothing of any one row; less is more private, and 1 is "
+        "a usual choice (default: no noise)",
+    )  # fmt: skip
+    group.add_argument(
+        "--delta", type=float, metavar="D",
+        help=f"the chance that epsilon does not hold, below 1/rows (default: {DEFAULT_DELTA:g})",
+    )  # fmt: skip
+    group.add_argument("--unit", choices=UNITS, help="what is protected: one row (default), a group, or a client")
+    group.add_argument(
+        "--unit-rows", type=int, metavar="N", help="how many rows of a group or a client count, at most"
+    )
+    group.add_argument(
+        "--clip", type=float, metavar="LENGTH",
+        help="the length that rows of features are cut to; it must not come from private rows",
+    )  # fmt: skip
+    group.add_argument(
+        "--public", metavar="FILE",
+        help="a feature file of public rows, of the same backbone, by which private ones are scaled and clipped; or "
+        f"{EMBEDDED}, for features of the embedded backbone (default for images)",
+    )  # fmt: skip
 
 
 def options_from(path: Path, parser: argparse.ArgumentParser) -> list[str]:
@@ -192,6 +223,9 @@ def run(args: argparse.Namespace) -> int:
         head_options=numbers_of(args.head_options or ()),
         lift=lift_settings(args),
         recommend=args.recommend,
+        privacy=PrivacySettings.of(
+            args.epsilon, {name: getattr(args, name) for name in ("delta", "unit", "unit_rows", "clip", "public")}
+        ),
     )
     if args.head in HEADS:
         settings = settings.with_head(args.head)
@@ -209,6 +243,7 @@ def run(args: argparse.Namespace) -> int:
     if isinstance(data, Dataset):
         backbone, features = extract_features(args, data, kept)
     elif isinstance(data, TableRows):
+        data = data if settings.privacy is None else with_public_fills(data)
         features, table = Described.divided(data, partition)
     else:
         features = data
@@ -240,7 +275,7 @@ def run(args: argparse.Namespace) -> int:
         print(json_text(folder.results, indent=1))
     else:
         print_results(folder.results)
-        if table is not None:
+        if table is not None and settings.privacy is None:
             print(f"columns: {summary(table.description, table.report)}; see {out / 'columns.toml'}")
         print(f"{len(folder.clients):,} models in {out / 'models'}; the report: {out / 'report.html'}")
     return 0
@@ -249,8 +284,8 @@ def run(args: argparse.Namespace) -> int:
 def configuration(args: argparse.Namespace, methods: Sequence[str], precision: str | None) -> dict[str, Any]:
     """The options that repeat the run from any folder: paths made absolute, measured choices as they fell."""
     config = {name: value for name, value in vars(args).items() if name not in _NOT_CONFIGURATION and value is not None}
-    for name in ("data", "features", "weights", "columns"):
-        if name in config:
+    for name in ("data", "features", "weights", "columns", "public"):
+        if name in config and config[name] != EMBEDDED:
             config[name] = str(Path(config[name]).absolute())
     if precision is not None:
         config["precision"] = precision
@@ -281,6 +316,8 @@ def print_results(results: dict[str, Any]) -> None:
             print(f"{title_of(name)}: {method['note']}")
     for line in metrics_in_words(results):
         print(line)
+    if privacy := results.get("privacy"):
+        print(privacy["guarantee"])
     if balance := results.get("balance"):
         least, most = (f"{value:.3g}" for value in (min(balance["weights"]), max(balance["weights"])))
         print(f"classes count alike in the sum: a row weighs from {least} to {most}; its counts are one exchange more")

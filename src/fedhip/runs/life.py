@@ -84,6 +84,7 @@ def forget(
 
     `rows` are the others', where the head needs them.
     """
+    run.require_exact()
     run.require_personalized()
     state = _State(run, rows)
     own = None
@@ -132,6 +133,7 @@ def join(
     `split` says which of its rows, in the order in which it has them, were drawn for testing. It is kept, so that the
     same rows are divided alike when they are given again.
     """
+    run.require_exact()
     run.require_personalized()
     if client.name in run.results.get("sites", ()):
         raise InputError(
@@ -167,6 +169,7 @@ def update(
 
     `rows` as in `forget`, and the rows that the client had: the new ones are added to them.
     """
+    run.require_exact()
     run.require_client(client.name)
     client = _lifted(run, client)
     term = _statistics_of(run, client)
@@ -204,6 +207,7 @@ def personalize(
 
     With `skip_changed` a client whose rows are no longer these is passed over.
     """
+    run.require_exact()
     run.require_personalized()
     state = _State(run)
     for name, client in clients.items():

@@ -80,7 +80,7 @@ class Personalization:
         # A group is left out whole, and so looked at whole.
         judged = calibration_rows(len(labels)) if groups is None else torch.arange(len(labels))
         if alpha == "loo":
-            looked = _choose_alpha(
+            looked = choose_alpha(
                 federation, client, sorted(DEFAULT_ALPHAS if alphas is None else alphas), only_local_classes
             )
             chosen, curve, estimate = looked[:3]
@@ -137,7 +137,7 @@ class Personalization:
         """The same of real targets, and of rows that have weights."""
         grid, given = federation.grid, alpha != "loo"
         tried = [require_alpha(float(alpha))] if given else sorted(DEFAULT_ALPHAS if alphas is None else alphas)
-        chosen, curve, estimate, scores, common, by_others = _choose_alpha(
+        chosen, curve, estimate, scores, common, by_others = choose_alpha(
             federation, client, tried, only_local_classes
         )
         own = own or federation.encoding.statistics(client, grid.num_classes, grid.device)
@@ -181,7 +181,7 @@ def common_losses(federation: Federation, client: Client) -> list[float]:
     return found
 
 
-def _choose_alpha(
+def choose_alpha(
     federation: Federation, client: Client, alphas: Sequence[float], only_local_classes: bool
 ) -> tuple[float, list[float], float, Tensor, Tensor, Tensor]:
     """α, the curve, the nested estimate, and scores of the rows left out: at α, of the global model, and nested."""

@@ -49,6 +49,8 @@ class TableRows:
     targets: Floats | None = None
     split: NDArray[np.int8] | None = None
     task: str = "classification"
+    #: Whether the description was drafted from these very rows, and not agreed before.
+    drafted: bool = False
 
     def __len__(self) -> int:
         return len(self.matrix)
@@ -120,7 +122,7 @@ def load_table(
     else:
         found, expect = _with_roles(table, description, drop=drop, **given), True
     _require_roles(table, found)
-    rows = _labelled(table, found, task, expect=expect)
+    rows = replace(_labelled(table, found, task, expect=expect), drafted=not expect)
     _require_federation(table, found, rows)
     _require_no_giveaway(table, found, rows)
     return rows
