@@ -167,9 +167,7 @@ def add_privacy(parser: argparse.ArgumentParser) -> None:
         help=f"the chance that epsilon does not hold, below 1/rows (default: {DEFAULT_DELTA:g})",
     )  # fmt: skip
     group.add_argument("--unit", choices=UNITS, help="what is protected: one row (default), a group, or a client")
-    group.add_argument(
-        "--unit-rows", type=int, metavar="N", help="how many rows of a group or a client count, at most"
-    )
+    group.add_argument("--unit-rows", type=int, metavar="N", help="how many rows of a group or a client count, at most")
     group.add_argument(
         "--clip", type=float, metavar="LENGTH",
         help="the length that rows of features are cut to; it must not come from private rows",

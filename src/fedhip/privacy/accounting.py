@@ -31,8 +31,8 @@ def require_delta(delta: object, rows: int | None = None) -> float:
         raise InputError(f"delta is {delta!r}; give a number above 0 and below 1/rows, such as 1e-5")
     if rows is not None and delta * rows >= 1.0:
         raise InputError(
-            f"delta is {delta:g}, and there are {rows:,} rows to protect: at 1/{rows:,} = {1.0 / rows:.1e} or more, one "
-            f"of them may be published whole; give a smaller one, such as {10.0 ** -math.ceil(math.log10(10 * rows)):g}"
+            f"delta is {delta:g}, and there are {rows:,} rows to protect: at 1/{rows:,} = {1.0 / rows:.1e} or more, "
+            f"one may be published whole; give a smaller one, such as {10.0 ** -math.ceil(math.log10(10 * rows)):g}"
         )
     return float(delta)
 

@@ -85,7 +85,7 @@ class Mechanism:
         require_delta(self.delta)
         if self.unit not in UNITS:
             raise InputError(f"unit is {self.unit!r}; give one of {', '.join(UNITS)}")
-        if isinstance(self.unit_rows, bool) or not isinstance(self.unit_rows, int) or self.unit_rows < 1:
+        if self.unit_rows < 1:
             raise InputError(f"unit_rows is {self.unit_rows!r}; give a whole number of at least 1")
         if self.honest < 1:
             raise InputError(
@@ -94,8 +94,8 @@ class Mechanism:
             )
         if self.fraction_bits < _FEWEST_BITS:
             raise InputError(
-                f"epsilon is {self.epsilon:g}: noise of {self.sigma:,.0f} rows would bury all that the sum says; give a "
-                f"larger epsilon{'' if self.unit == 'row' else f', or fewer rows of a {self.unit}'}"
+                f"epsilon is {self.epsilon:g}: noise of {self.sigma:,.0f} rows would bury all that the sum says; give "
+                f"a larger epsilon{'' if self.unit == 'row' else f', or fewer rows of a {self.unit}'}"
             )
 
     @property
@@ -149,9 +149,7 @@ class Mechanism:
         rows = Rows.checked(features, labels, num_classes, client)
         parts = [self.placed(public, F) for F, _ in rows.blocks(4096)]
         q = torch.cat(parts) if parts else torch.zeros((0, self.width + 1), dtype=torch.float64)
-        found = GridStatistics.from_data(
-            q, rows.labels, num_classes, fraction_bits=self.fraction_bits, client=client
-        )
+        found = GridStatistics.from_data(q, rows.labels, num_classes, fraction_bits=self.fraction_bits, client=client)
         return GridStatistics(found.gram, found.cross, torch.zeros_like(found.counts), self.fraction_bits)
 
     def placed(self, public: PublicMap, rows: Tensor) -> Tensor:
@@ -184,8 +182,8 @@ class Mechanism:
         return (
             f"({self.epsilon:g}, {self.delta:g})-differential privacy protects {_PROTECTS[self.unit]}{capped} from "
             f"{others}: all that leaves a client is its part of one sum, with discrete Gaussian noise of σ = "
-            f"{self.sigma:.3g} over {self.width:,} directions of rows of length 1; not covered are a client's own model, "
-            "which is made of its own rows and stays with it, test rows, and figures measured on either."
+            f"{self.sigma:.3g} over {self.width:,} directions of rows of length 1; not covered are a client's own "
+            "model, which is made of its own rows and stays with it, test rows, and figures measured on either."
         )
 
     def to_dict(self) -> dict[str, Any]:

@@ -15,6 +15,7 @@ from __future__ import annotations
 import math
 import os
 from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -32,7 +33,7 @@ _AT_ONCE = 1 << 18
 
 def discrete_gaussian(sigma: int, size: int, randomness: Bytes = os.urandom) -> Whole:
     """`size` independent draws of P(x) ∝ exp(−x²/2σ²) on the whole numbers."""
-    if isinstance(sigma, bool) or not isinstance(sigma, int) or not 1 <= sigma <= MOST_SIGMA:
+    if not 1 <= sigma <= MOST_SIGMA:
         raise InputError(f"sigma is {sigma!r}; give a whole number of steps from 1 to 2^24")
     found, have = np.empty(size, np.int64), 0
     while have < size:
@@ -113,8 +114,9 @@ def _below(bound: int, size: int, randomness: Bytes) -> Whole:
     bits = (bound - 1).bit_length()
     if bits == 0:
         return np.zeros(size, np.int64)
-    kind = next(kind for kind in (np.uint8, np.uint16, np.uint32, np.uint64) if np.dtype(kind).itemsize * 8 >= bits)
-    width, mask = np.dtype(kind).itemsize, kind((1 << bits) - 1)
+    width = next(width for width in (1, 2, 4, 8) if 8 * width >= bits)
+    kind: np.dtype[np.unsignedinteger[Any]] = np.dtype(f"u{width}")
+    mask = kind.type((1 << bits) - 1)
     found, have = np.empty(size, np.int64), 0
     while have < size:
         wanted = size - have

@@ -125,7 +125,7 @@ class PublicMap:
     @classmethod
     def of_length(cls, width: int, clip: float) -> PublicMap:
         """Rows as they are, clipped to a declared length."""
-        if isinstance(clip, bool) or not isinstance(clip, int | float) or not 0.0 < clip < float("inf"):
+        if not 0.0 < clip < float("inf"):
             raise InputError(f"clip is {clip!r}; give the length that rows are cut to, a number above 0")
         eye = torch.eye(width, dtype=torch.float64) / float(clip)
         return cls(torch.zeros(width, dtype=torch.float64), eye, 0.0, f"a declared length of {clip:g}")
@@ -146,14 +146,14 @@ class PublicMap:
         """Refuse features of another backbone."""
         if width != len(self.mean):
             raise InputError(
-                f"features are {width} wide, and what is public of them ({self.source}) is of {len(self.mean)}: it must "
-                "be of the same backbone and pooling"
+                f"features are {width} wide, and what is public of them ({self.source}) is of {len(self.mean)}: it "
+                "must be of the same backbone and pooling"
             )
 
     def clipped(self, rows: Tensor) -> Tensor:
         """z (n, w), of length at most 1 but for rounding."""
         z = (rows.to(torch.float64) - self.mean) @ self.directions
-        return z / torch.linalg.vector_norm(z, dim=1, keepdim=True).clamp(min=1.0)
+        return z.div_(torch.linalg.vector_norm(z, dim=1, keepdim=True).clamp(min=1.0))
 
     def full(self, rows: Tensor) -> Tensor:
         """Rows in all directions (n, m'), the w first, and not clipped."""

@@ -366,7 +366,7 @@ class Run:
         """Refuse to change a run with differential privacy: its sum was released once, and what it cost is spent."""
         if privacy := self.results.get("privacy"):
             raise FileError(
-                f"{self.path} was run with epsilon = {privacy['epsilon']:g}: its sum was released once, with noise, and "
+                f"{self.path} was run with epsilon = {privacy['epsilon']:g}: its sum was released once, with noise; "
                 "nobody's part can be added, taken out or looked at again; run again, which costs as much once more"
             )
 

@@ -53,6 +53,12 @@ class PrivacySettings:
                 name = next(iter(said)).replace("_", "-")
                 raise InputError(f"--{name} is of differential privacy; give --epsilon too, or leave it out")
             return None
+        return cls.asked(epsilon, said)
+
+    @classmethod
+    def asked(cls, epsilon: float, given: Mapping[str, Any]) -> PrivacySettings:
+        """The same where ε is given."""
+        said = {name: value for name, value in given.items() if value is not None}
         require_epsilon(epsilon)
         if "delta" in said:
             require_delta(said["delta"])
@@ -111,8 +117,8 @@ def with_public_fills(rows: TableRows) -> TableRows:
     if rows.drafted:
         raise InputError(
             f"{rows.source}: what its columns hold was read off its rows, which differential privacy is to protect; "
-            "agree on a description with 'low' and 'high' (fedhip describe drafts one to be corrected) and give it with "
-            "--columns columns.toml"
+            "agree on a description with 'low' and 'high' (fedhip describe drafts one to be corrected) and give it "
+            "with --columns columns.toml"
         )
     fills = {}
     for column in rows.description.values:

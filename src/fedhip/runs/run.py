@@ -44,8 +44,8 @@ from fedhip.heads.round import HeadRound, run_head
 from fedhip.heads.task import Task, check_clients
 from fedhip.methods import METHODS, Protocol, run_method
 from fedhip.methods.engine.closed import row_of
-from fedhip.runs import Ledger, Run, new_run, require_place
 from fedhip.privacy.mechanism import Unit
+from fedhip.runs import Ledger, Run, new_run, require_place
 from fedhip.runs.folder import PUBLIC, Draft
 from fedhip.runs.measures import gains_of, put_gains
 from fedhip.runs.models import global_model, personal_model
@@ -61,7 +61,7 @@ from fedhip.simulation.lifting import LiftSettings, lift_clients, lifted_grid
 from fedhip.simulation.options import STANDARD, Alpha, Beta, RidgeOptions
 from fedhip.simulation.outcome import Outcome
 from fedhip.simulation.priors import PriorOption
-from fedhip.simulation.private import simulate_privately
+from fedhip.simulation.private import require_own_groups, simulate_privately
 from fedhip.simulation.tasks import Task as TaskName
 from fedhip.simulation.tasks import divide, require_ridge, task_named
 from fedhip.utils.nearest import did_you_mean
@@ -606,8 +606,12 @@ def _run_privately(
     """The round with differential privacy. The folder keeps the noisy sum, and nobody's own statistics."""
     if features.task != "classification" or features.weights is not None:
         what = f"--task {features.task}" if features.task != "classification" else "rows with weights"
-        raise InputError(f"--epsilon is for classes of rows that count alike, and not for {what}: leave one of them out")
+        raise InputError(
+            f"--epsilon is for classes of rows that count alike, and not for {what}: leave one of them out"
+        )
     check_clients(clients, features.num_classes)
+    if privacy.unit == "group":
+        require_own_groups(clients)
     described = None if table is None else table.description
     width = features.features.shape[1]
     options = privacy.with_public(width, table=described, backbone=backbone)

@@ -137,9 +137,7 @@ class Personalization:
         """The same of real targets, and of rows that have weights."""
         grid, given = federation.grid, alpha != "loo"
         tried = [require_alpha(float(alpha))] if given else sorted(DEFAULT_ALPHAS if alphas is None else alphas)
-        chosen, curve, estimate, scores, common, by_others = choose_alpha(
-            federation, client, tried, only_local_classes
-        )
+        chosen, curve, estimate, scores, common, by_others = choose_alpha(federation, client, tried, only_local_classes)
         own = own or federation.encoding.statistics(client, grid.num_classes, grid.device)
         model = federation.model(own, chosen, client=client.name)
         judged = calibration_rows(len(scores))
