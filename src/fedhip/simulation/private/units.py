@@ -14,7 +14,7 @@ from fedhip.privacy.mechanism import DEFAULT_DELTA, UNITS, Mechanism, Unit
 from fedhip.privacy.public import PublicMap
 from fedhip.simulation.client import Client
 
-#: In which order a unit's rows are taken where it has too many: no row decides it.
+#: What a unit's rows are drawn by where it has too many.
 _ORDER = 0
 
 
@@ -70,14 +70,17 @@ def shared_group(first: str, second: str) -> InputError:
 
 
 def counted_rows(client: Client, mechanism: Mechanism) -> NDArray[np.intp]:
-    """The places of the training rows that go into the sum: of each unit as many as are agreed, in a fixed order."""
+    """The places of the training rows that go into the sum: of each unit as many as are agreed.
+
+    Which ones depends on the unit alone: were it on other rows, one unit more would change what is there of the others.
+    """
     rows = len(client.train[1])
     if mechanism.unit == "row":
         return np.arange(rows)
     unit = np.zeros(rows, np.int64) if mechanism.unit == "client" or client.groups is None else client.groups
-    order = np.random.default_rng(_ORDER).permutation(rows)
-    # The how-manieth of its unit each row is, in that order.
-    sorted_ = order[np.argsort(unit[order], kind="stable")]
-    first = np.flatnonzero(np.r_[True, np.diff(unit[sorted_]) != 0])
-    rank = np.arange(rows) - np.repeat(first, np.diff(np.r_[first, rows]))
-    return np.sort(sorted_[rank < mechanism.unit_rows])
+    order = np.argsort(unit, kind="stable")
+    ends = np.flatnonzero(np.diff(unit[order], append=unit[order[-1:]] + 1)) + 1
+    of_units = np.split(order, ends[:-1])
+    # At random, for rows may be sorted by class.
+    drawn = (np.random.default_rng(_ORDER).permutation(at)[: mechanism.unit_rows] for at in of_units)
+    return np.sort(np.concatenate(list(drawn)))
