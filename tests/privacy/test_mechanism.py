@@ -233,7 +233,7 @@ def test_public_rows_that_say_nothing_are_refused(rows: Real, message: str) -> N
 
 
 def test_features_of_another_backbone_are_refused() -> None:
-    with pytest.raises(InputError, match="features are 5 wide, and what is public of them .* is of 3"):
+    with pytest.raises(InputError, match=r"features are 5 wide, and what is public of them .* is of 3"):
         PUBLIC.require_width(5)
     with pytest.raises(InputError, match="clip is -1"):
         PublicMap.of_length(3, -1.0)
