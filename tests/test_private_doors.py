@@ -1,10 +1,11 @@
-"""Differential privacy through every door: the command, `fedhip.run`, the estimator; the folder, and what is refused."""
+"""Differential privacy through every door: the command, `fedhip.run`, the estimator; what is refused."""
 
 from __future__ import annotations
 
 import json
 import shutil
 import tomllib
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -90,12 +91,13 @@ def test_it_answers_with_a_clients_own_temperature(private: Run) -> None:
 def test_a_change_would_be_a_second_release_and_is_refused(private: Run) -> None:
     X, y = rows_of("east", 30)
     labels = np.array(["ape", "bee", "cat"])[y]
-    for change in (
+    changes: list[Callable[[], object]] = [
         lambda: private.join("east", X, labels),
         lambda: private.update("north", X, labels),
         lambda: private.forget("north"),
         lambda: private.personalize(feature_set(rows=ROWS)),
-    ):
+    ]
+    for change in changes:
         with pytest.raises(FedHiPError, match="was run with epsilon = 2: its sum was released once"):
             change()
 
