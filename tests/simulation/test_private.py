@@ -221,3 +221,46 @@ def test_no_warning_of_arithmetic_under_heavy_noise() -> None:
         federation, sent = federate_privately(clients, 3, PrivacyOptions(0.4, public_of()), **source())  # type: ignore[arg-type]
         found = personalize_privately(federation, clients[0], sent=sent["c0"])
     assert bool(found.model.weights.isfinite().all())
+
+
+def test_clients_with_one_row_or_none_take_part_as_they_can() -> None:
+    full, (F, y) = clients_of(rows=150), clients_of(seed=5)[0].train
+    one, none = Client("one", (F[:1], y[:1]), (F[1:9], y[1:9])), Client("none", (F[:0], y[:0]), (F[9:20], y[9:20]))
+    silent = Client("silent", (F[20:40], y[20:40]), (F[:0], y[:0]))
+    methods = ("majority", "local", "global", "fedhip")
+    outcome, sent = simulate_privately(
+        [*full, one, none, silent],
+        3,
+        PrivacyOptions(4.0, public_of()),
+        methods=methods,
+        **source(),  # type: ignore[arg-type]
+    )
+    assert set(sent) == {"c0", "c1", "c2", "one", "silent"}
+    assert outcome.federation.mechanism.clients == 5  # type: ignore[attr-defined]
+    found = {client.client: client for client in outcome.clients}
+    assert found["none"].alpha is None
+    assert found["none"].accuracy["fedhip"] == found["none"].accuracy["global"]
+    assert found["one"].accuracy["fedhip"] is not None
+    assert found["silent"].accuracy["fedhip"] is None
+
+
+@pytest.mark.parametrize("alpha", [0.0, 2.5])
+def test_an_alpha_that_is_given_is_used_by_all(alpha: float) -> None:
+    outcome, _ = simulate_privately(
+        clients_of(rows=100),
+        3,
+        PrivacyOptions(4.0, public_of()),
+        alpha=alpha,
+        methods=("global", "fedhip"),
+        only_local_classes=True,
+        **source(),  # type: ignore[arg-type]
+    )
+    assert {client.alpha for client in outcome.clients} == {alpha}
+
+
+def test_a_client_that_is_a_unit_counts_with_as_many_rows_as_agreed() -> None:
+    clients = clients_of(rows=40, clients=80)
+    options = PrivacyOptions(8.0, public_of(), unit="client", unit_rows=2)
+    federation, _ = federate_privately(clients, 3, options, **source())  # type: ignore[arg-type]
+    assert federation.mechanism.honest == 78
+    assert abs(int(federation.grid.counts.sum()) - 160) < 60

@@ -94,10 +94,7 @@ class PrivateFederation(Federation):
     def total(self) -> Statistics:
         """The sum as the ridge sees it: as near to the released one as a matrix of rows can be."""
         G, H = self.sums
-        counts = self.grid.counts.clone()
-        if int(counts.sum()) == 0:
-            counts[0] = 1
-        return Statistics._of(positive(G), H, counts, intercept=True)
+        return Statistics._of(positive(G), H, self.grid.counts, intercept=True)
 
     @property
     def is_regression(self) -> bool:
