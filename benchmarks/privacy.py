@@ -75,20 +75,20 @@ def dp_fedavg(
     def placed(rows: np.ndarray[Any, Any], clip: bool) -> Tensor:
         F = torch.from_numpy(np.asarray(rows, np.float64))
         z = public.clipped(F) if clip else (F - public.mean) @ public.directions
-        return torch.cat((z, torch.full_like(z[:, :1], 0.5)), dim=1)
+        return torch.cat((z, torch.full_like(z[:, :1], 0.5)), dim=1).float()
 
     training = [client for client in clients if len(client.train[1])]
     Z = torch.cat([placed(client.train[0], clip=True) for client in training])
-    Y = torch.eye(classes, dtype=torch.float64)[np.concatenate([client.train[1] for client in training])]
+    Y = torch.eye(classes)[np.concatenate([client.train[1] for client in training])]
     # Gradients of all rounds together cost ρ; shares as in FedHiP's sum.
     sigma = math.sqrt(rounds / (2.0 * rho_of(epsilon, DELTA))) * math.sqrt(len(training) / (len(training) - 1))
-    W = torch.zeros((Z.shape[1], classes), dtype=torch.float64)
+    W = torch.zeros((Z.shape[1], classes))
     generator = torch.Generator().manual_seed(rounds)
     lengths = torch.linalg.vector_norm(Z, dim=1, keepdim=True)
     for _ in range(rounds):
         E = torch.softmax(Z @ W, dim=1) - Y
         size = lengths * torch.linalg.vector_norm(E, dim=1, keepdim=True)
-        noise = torch.randn(W.shape, generator=generator, dtype=torch.float64) * sigma
+        noise = torch.randn(W.shape, generator=generator) * sigma
         W -= rate * (Z.mT @ (E / size.clamp(min=1.0)) + noise) / len(Z) * 10.0
     found = [
         float(((placed(c.test[0], clip=False) @ W).argmax(dim=1).numpy() == c.test[1]).mean())

@@ -86,7 +86,15 @@ def test_the_tutorial_on_a_table(tmp_path: Path) -> None:
     assert "mm" in (tmp_path / "described" / "columns.toml").read_text(encoding="utf-8")
 
 
-@pytest.mark.parametrize("page", ["quickstart.md", "howto/choose-alpha-and-beta.md", "howto/use-python.md"])
+@pytest.mark.parametrize(
+    "page",
+    [
+        "quickstart.md",
+        "howto/choose-alpha-and-beta.md",
+        "howto/use-python.md",
+        "howto/with-differential-privacy.md",
+    ],
+)
 @pytest.mark.usefixtures("no_report")
 def test_python_of_a_page_runs(
     page: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]

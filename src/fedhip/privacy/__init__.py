@@ -1,4 +1,4 @@
-"""What statistics, sums and models give away of the rows behind them, found by carrying the attacks out."""
+"""What statistics, sums and models give away of the rows behind them, by attacks carried out; and noise against them."""
 
 from fedhip.privacy.audit import Audit, AuditedSite, Finding, SitesInSum, audit_site
 
