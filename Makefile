@@ -1,7 +1,9 @@
 # Every target sets up what it needs: a virtual environment in .venv, made once and
-# refreshed only when pyproject.toml or constraints.txt change.
+# refreshed only when pyproject.toml or constraints.txt change. The demo needs what a user needs; all else, what
+# tests, types and pages need.
 PYTHON ?= python3
 BIN := .venv/bin
+USER := .venv/.user
 READY := .venv/.ready
 # Of the thousands of modules installed, few are ever imported: each is compiled then, and kept, not all in advance.
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check --no-compile
@@ -14,23 +16,34 @@ ROOM := $(shell df --output=avail -k /dev/shm 2>/dev/null | awk 'NR > 1 && $$1 >
 PYTEST := $(ROOM) OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --dist loadfile --no-loadscope-reorder
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test coverage lint docs notebooks pictures wheel format benchmark clean
+.PHONY: help demo test test-all fuzz coverage lint docs notebooks pictures wheel format benchmark clean
 
 help: ## show this list
-	@grep -E '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | sort
+	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | sort
 
-$(READY): pyproject.toml constraints.txt
+$(USER): pyproject.toml constraints.txt
 	test -x $(BIN)/python || $(PYTHON) -m venv .venv
+	$(PIP) -c constraints.txt -e .
+	@touch $@
+
+$(READY): $(USER)
 	$(PIP) -c constraints.txt -e ".[dev,docs]"
 	@touch $@
 
-demo: $(READY) ## sketches, 50 clients, three phases: a model for every client, and a report
+demo: $(USER) ## sketches, 50 clients, three phases: a model for every client, and a report
 	@$(BIN)/fedhip run --dataset sketches --clients 50 --out runs/demo --force
+	@$(BIN)/python examples/new_site.py runs
 
-test: $(READY) ## the tests
+test: $(READY) ## the tests, but for those that are slow for a reason (about four minutes on two cores)
+	$(PYTEST) -m "not slow"
+
+test-all: $(READY) ## every test: real processes, tutorials, notebooks and the paper's studies too
 	$(PYTEST)
 
-coverage: $(READY) ## the tests, and at least 90 % of the lines of core, federation and methods
+fuzz: $(READY) ## a minute of odd input to every command, file format and message
+	$(BIN)/python -W ignore -m scripts.fuzz --seconds 60
+
+coverage: $(READY) ## every test, and at least 90 % of the lines of core, federation and methods
 	$(PYTEST) --cov --cov-report=
 	@for part in core federation methods; do \
 	  $(BIN)/python -m coverage report --include="src/fedhip/$$part/*" --skip-covered --fail-under=90 || exit 1; \

@@ -21,8 +21,8 @@ from collections.abc import Sequence
 import numpy as np
 
 from fedhip.data import FeatureSet, make_partition, read_features
+from fedhip.heads.round import RIDGES, simulate
 from fedhip.simulation.client import Client, clients_of
-from fedhip.simulation.driver import RIDGES, simulate
 from fedhip.simulation.options import PAPER, STANDARD, Beta, RidgeOptions
 
 KINDS: dict[str, tuple[RidgeOptions, Beta]] = {"paper": (PAPER, "gcv"), "default": (STANDARD, "auto")}

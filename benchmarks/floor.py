@@ -20,8 +20,8 @@ from benchmarks.measure import Setup, best_seconds, synthetic_rows
 from benchmarks.table import Line, share
 from fedhip.core import DEFAULT_ALPHAS, PersonalizationPath, Statistics, aggregate, solve_global
 from fedhip.core.rows import one_hot
+from fedhip.heads.round import simulate
 from fedhip.simulation.client import Client
-from fedhip.simulation.driver import simulate
 from fedhip.simulation.personalization import calibration_rows
 from fedhip.utils.parallel import in_order
 

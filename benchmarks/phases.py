@@ -16,7 +16,7 @@ from benchmarks.table import Line, faster, left_out
 from fedhip import PersonalizationPath, Statistics, aggregate, personalize, solve_global
 from fedhip.core import DEFAULT_ALPHAS, RegularizationPath, RidgePath, default_betas, paper
 from fedhip.core.rows import one_hot
-from fedhip.simulation.driver import simulate
+from fedhip.heads.round import simulate
 
 PAPER_ALPHAS = tuple(5.0 * i for i in range(13))
 BETA, ALPHA = 1.0, 20.0

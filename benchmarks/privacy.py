@@ -29,11 +29,11 @@ from fedhip.data import read_features
 from fedhip.data.federations.heart import load_heart
 from fedhip.errors import InputError
 from fedhip.features.backbones import EMBEDDED, embedded_moments
+from fedhip.heads.round import simulate
 from fedhip.privacy.accounting import rho_of
 from fedhip.privacy.public import PublicMap, PublicMoments
 from fedhip.runs.privacy import map_of_table, with_public_fills
 from fedhip.simulation.client import Client, clients_of
-from fedhip.simulation.driver import simulate
 from fedhip.simulation.private import PrivacyOptions, simulate_privately
 from fedhip.simulation.tasks import divide
 

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Callable, Sequence
-from functools import partial
 from html import escape
 from pathlib import Path
 from typing import Any
@@ -153,27 +152,9 @@ def draw_sum() -> str:
     return art.svg()
 
 
-def draw_badge(what: str, fact: str) -> str:
-    """Two words side by side, for the head of the README."""
-    left, right = 7 * len(what) + 14, 7 * len(fact) + 14
-    art = Drawing(left + right, 22, f"{what}: {fact}")
-    for x, width, colour, words in ((0, left, INK, what), (left, right, CLIENTS[2], fact)):
-        art.parts.append(f'<rect x="{x}" width="{width}" height="22" fill="{colour}"/>')
-        art.text(x + width / 2, 15, words, size=12, colour=PAPER)
-    return art.svg()
-
-
-#: Each stands for something that `.ci/run` fails without.
-BADGES = {
-    "python": ("python", "3.11 or later"),
-    "types": ("types", "mypy strict"),
-    "docs": ("docs", "no warnings, pages executed"),
-    "wheel": ("wheel", "run in an empty folder"),
-}
 SCHEMES: dict[str, Callable[[], str]] = {
     "round.svg": draw_round,
     "sum.svg": draw_sum,
-    **{f"badge-{name}.svg": partial(draw_badge, *words) for name, words in BADGES.items()},
 }
 
 

@@ -1,8 +1,12 @@
-"""Hypothesis draws the same problems on every run; HYPOTHESIS_PROFILE=explore draws many new ones, mutants few."""
+"""Hypothesis draws other problems each day; HYPOTHESIS_PROFILE=explore draws many, mutants few and the same.
+
+The day's seed is printed at the top of a run of the tests; FEDHIP_SEED repeats another day's.
+"""
 
 import os
 import signal
 from collections.abc import Iterator
+from datetime import UTC, datetime
 
 import pytest
 import torch
@@ -16,7 +20,7 @@ torch.set_num_threads(1)
 # A shell starts what it runs in the background with Ctrl-C ignored, and tests that press it would wait for nothing.
 signal.signal(signal.SIGINT, signal.default_int_handler)
 
-settings.register_profile("default", deadline=None, derandomize=True, max_examples=60, database=None)
+settings.register_profile("default", deadline=None, max_examples=60, database=None, print_blob=True)
 settings.register_profile("explore", deadline=None, max_examples=2000)
 # A mutant needs one example that fails, not the smallest.
 settings.register_profile(
@@ -28,6 +32,31 @@ settings.register_profile(
     phases=(Phase.explicit, Phase.generate),
 )
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "default"))
+
+
+def daily_seed() -> int:
+    """What tests that draw draw by: another each day (UTC), the same all day long."""
+    return int(os.environ.get("FEDHIP_SEED") or datetime.now(UTC).strftime("%Y%m%d"))
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Hypothesis' own option: given on the command line, that counts."""
+    if getattr(config.option, "hypothesis_seed", None) is None and os.environ.get("HYPOTHESIS_PROFILE") is None:
+        config.option.hypothesis_seed = str(daily_seed())
+
+
+def pytest_report_header() -> str:
+    """Where a failure of another day can be had again."""
+    return f"problems are drawn by the day's seed: FEDHIP_SEED={daily_seed()} draws them again"
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    """What was not tested is said where nobody overlooks it."""
+    skipped = [report for report in terminalreporter.stats.get("skipped", []) if "test_in_browser" in report.nodeid]
+    if skipped:
+        terminalreporter.section("THE REPORT WAS NOT TESTED IN A BROWSER", sep="!", red=True, bold=True)
+        terminalreporter.line(f"{len(skipped)} tests were skipped: apt install chromium chromium-driver, and run again")
+
 
 #: Files that take a minute and more, the longest first. Begun last, one of them would keep the others waiting.
 LONG = ("test_real_processes.py", "test_examples.py", "test_pages.py")

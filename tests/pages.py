@@ -21,13 +21,15 @@ def blocks(page: Path, kind: str) -> list[str]:
     return [text for found, text in _FENCED.findall(page.read_text(encoding="utf-8")) if found == kind]
 
 
-def follow(page: Path, folder: Path, **environment: str) -> str:
-    """Do in `folder` what the page says; what its commands print.
+def follow(page: Path, folder: Path, *, kinds: tuple[str, ...] = ("python", "diff", "sh"), **environment: str) -> str:
+    """Do in `folder` what the page says in blocks of these kinds; what its commands print.
 
     A `python` block whose first line is `# NAME.py` is a file to save, a `diff` a patch, `sh` commands to type.
     """
     told = ""
     for kind, text in _FENCED.findall(page.read_text(encoding="utf-8")):
+        if kind not in kinds:
+            continue
         name = _FILE_NAME.match(text)
         if kind == "python" and name:
             path = folder / name[1]

@@ -138,6 +138,17 @@ def test_a_package_that_is_too_old(monkeypatch: pytest.MonkeyPatch) -> None:
     assert found.remedy == "pip install --upgrade 'torch>=2.5'"
 
 
+def test_another_engine_than_the_one_that_federations_are_tested_with(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Newer ones too: flwr is pinned, since its inside is used."""
+    version = metadata.version
+    for other in ("1.42.0", "1.40.0"):
+        monkeypatch.setattr(metadata, "version", lambda name, other=other: other if name == "flwr" else version(name))
+        found = named("flwr")
+        assert (found.state, found.fatal) == ("broken", False)
+        assert found.detail.startswith(f"{other} is another version than 1.41.0")
+        assert found.remedy == "pip install 'flwr==1.41.0'"
+
+
 def test_bounds_are_compared_as_numbers() -> None:
     assert doctor.numbers("2.13.0+cpu") > doctor.numbers("2.5")
     assert doctor.numbers("2.5.0rc1") > doctor.numbers("2.5") > doctor.numbers("2.4.9")
@@ -151,7 +162,7 @@ def test_a_copy_that_is_not_installed(monkeypatch: pytest.MonkeyPatch) -> None:
         raise metadata.PackageNotFoundError(name)
 
     monkeypatch.setattr(metadata, "requires", absent)
-    assert doctor.least_versions() == {}
+    assert doctor.declared_versions() == {}
     assert named("torch").state == "ok"
 
 

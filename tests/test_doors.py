@@ -9,10 +9,10 @@ import numpy as np
 import pytest
 import torch
 
+from fedhip.heads.round import simulate
 from fedhip.methods import Protocol, run_method
 from fedhip.runs import Run
 from fedhip.simulation.client import Client
-from fedhip.simulation.driver import simulate
 from fedhip.sklearn import FedHiPClassifier
 from tests.cli.samples import done
 from tests.core.problems import Array

@@ -12,10 +12,10 @@ from fedhip.core.choice.prior import NO_PRIOR, Prior, PriorChoice, PriorLosses, 
 from fedhip.heads import HEADS
 from fedhip.heads.options import options_of
 from fedhip.heads.recommendation import compare_with_lda
-from fedhip.heads.round import run_head
+from fedhip.heads.round import run_head, simulate
 from fedhip.heads.task import Task
 from fedhip.simulation.client import Client
-from fedhip.simulation.driver import federate, simulate
+from fedhip.simulation.driver import federate
 from fedhip.simulation.personalization import Personalization
 from fedhip.simulation.priors import PRIOR_ALPHAS, ridge_scale
 from tests.methods.problems import CLASSES, federation

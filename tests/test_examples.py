@@ -2,33 +2,41 @@
 
 from __future__ import annotations
 
-import json
-import os
+import re
 import runpy
-import subprocess
 from pathlib import Path
 
+import numpy as np
 import pytest
 
+from fedhip.data import load_dataset
 from scripts.run_notebooks import executed, printed, read
-from tests import warm
+from tests.pages import follow, run
 
 EXAMPLES = Path(__file__).parent.parent / "examples"
 
+pytestmark = pytest.mark.slow
+
 
 def test_the_tour(tmp_path: Path) -> None:
-    """Every command of the README's tour on a real run folder, with the embedded backbone."""
-    environment = {**os.environ, "PATH": warm.path(), "FEDHIP_CACHE": str(tmp_path / "cache"), "OMP_NUM_THREADS": "1"}
-    command = [EXAMPLES / "tour.sh", tmp_path / "tour"]
-    done = subprocess.run(command, capture_output=True, text=True, env=environment)  # noqa: S603
-    assert done.returncode == 0, done.stderr
-    assert "all is well" in done.stdout
-    for text in ("the report: first/report.html", "client '3' is forgotten", "phase 3 again for 4 of 5 clients"):
-        assert text in done.stdout
-    results = json.loads((tmp_path / "tour" / "first" / "results.json").read_text())
-    assert results["num_clients"] == 5
-    for name in ("model.onnx", "comparison.html", "second/report.html"):
-        assert (tmp_path / "tour" / name).is_file()
+    """Every command of the README's tour, as typed, in a folder like the one that `make demo` leaves, but smaller."""
+    drawings = load_dataset("sketches")
+    few = np.flatnonzero((drawings.labels < 10) & (np.arange(len(drawings)) % 100 < 40))
+    names = np.array(drawings.class_names)[drawings.labels[few]]
+    np.savez(tmp_path / "drawings.npz", images=np.asarray(drawings.images)[few], labels=names)
+    (tmp_path / ".venv" / "bin").mkdir(parents=True)
+    (tmp_path / ".venv" / "bin" / "activate").touch()
+    new_site = f"python {EXAMPLES / 'new_site.py'} runs"
+    (recipe,) = re.findall(r"^demo:.*\n((?:\t.*\n)+)", (EXAMPLES.parent / "Makefile").read_text(), re.MULTILINE)
+    assert "run --dataset sketches --clients 50 --out runs/demo" in recipe
+    assert "python examples/new_site.py runs" in recipe
+    environment = {"FEDHIP_CACHE": str(tmp_path / "cache")}
+    demo = f"fedhip run --data drawings.npz --clients 9 --concentration 0.5 --out runs/demo --quiet; {new_site}"
+    run(["bash", "-euc", demo], tmp_path, environment)
+    told = follow(EXAMPLES.parent / "README.md", tmp_path, kinds=("sh",), **environment)
+    for text in ("'new-site' joined", "the model of client 'new-site'", "client '7' is forgotten", "all is well"):
+        assert text in told
+    assert (tmp_path / "runs" / "comparison.html").is_file()
 
 
 def test_digits(capsys: pytest.CaptureFixture[str]) -> None:

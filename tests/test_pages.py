@@ -33,19 +33,23 @@ def follow_in(sources: Path, page: str) -> str:
     return follow(DOCS / "maintain" / page, sources, PYTHONPATH="src", FEDHIP_CACHE=str(sources / "cache"))
 
 
+@pytest.mark.slow
 def test_how_to_add_a_method(sources: Path) -> None:
     assert "1 passed" in follow_in(sources, "add-a-method.md")
 
 
+@pytest.mark.slow
 def test_how_to_add_a_data_set(sources: Path) -> None:
     assert "comes with scikit-learn" in follow_in(sources, "add-a-data-set.md")
     assert (sources / "divided" / "partition.json").is_file()
 
 
+@pytest.mark.slow
 def test_how_to_add_a_backbone(sources: Path) -> None:
     assert "pixels:16" in follow_in(sources, "add-a-backbone.md")
 
 
+@pytest.mark.slow
 def test_the_tutorial_on_images(tmp_path: Path) -> None:
     told = follow(DOCS / "tutorials" / "images.md", tmp_path, FEDHIP_CACHE=str(tmp_path / "cache"))
     for text in (
@@ -61,12 +65,14 @@ def test_the_tutorial_on_images(tmp_path: Path) -> None:
     assert run([sys.executable, "-c", served], tmp_path, {}).strip() == "digit-0"
 
 
+@pytest.mark.slow
 def test_the_tutorial_on_embeddings(tmp_path: Path) -> None:
     told = follow(DOCS / "tutorials" / "embeddings.md", tmp_path)
     for text in ("paragraphs of 20 modules", "20 clients, natural", "client 'newcomer' joined", "all is well"):
         assert text in told
 
 
+@pytest.mark.slow
 def test_the_tutorial_on_a_table(tmp_path: Path) -> None:
     page = DOCS / "tutorials" / "table.md"
     told = follow(page, tmp_path)
@@ -101,7 +107,9 @@ def test_python_of_a_page_runs(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     names: dict[str, object] = {}
-    for block in blocks(DOCS / page, "python"):
+    found = blocks(DOCS / page, "python")
+    assert found
+    for block in found:
         exec(compile(block, page, "exec"), names)  # noqa: S102
     for line in capsys.readouterr().out.splitlines():
         assert line in (DOCS / page).read_text(encoding="utf-8")

@@ -12,12 +12,36 @@ from fedhip.methods import METHODS
 ROOT = Path(__file__).parent.parent
 
 
-@pytest.mark.parametrize("page", ["README.md", "docs/methods.md"])
-def test_python_examples_run(page: str) -> None:
-    blocks = re.findall(r"```python\n(.*?)```", (ROOT / page).read_text(encoding="utf-8"), re.DOTALL)
+@pytest.mark.usefixtures("no_report")
+@pytest.mark.parametrize("page", ["README.md", "docs/methods.md", "docs/explanation/in-short.md"])
+def test_python_examples_run(
+    page: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """And those of the README print what it shows."""
+    monkeypatch.chdir(tmp_path)
+    text = (ROOT / page).read_text(encoding="utf-8")
+    blocks = re.findall(r"```python\n(.*?)```", text, re.DOTALL)
     assert blocks
     for block in blocks:
         exec(compile(block, page, "exec"), {})  # noqa: S102
+    for line in capsys.readouterr().out.splitlines() if page == "README.md" else ():
+        assert line in text
+
+
+def test_the_readme_begins_with_words_that_need_no_other_page() -> None:
+    """What it is, how it is installed and what it prints, before any symbol; and no sentence that runs on."""
+    text = (ROOT / "README.md").read_text(encoding="utf-8")
+    screen = text.split("## Two commands")[0]
+    assert not re.search("[αβλ]|N_k|F_k", text.split("## Where to read on")[0])
+    for shown in ("pip install", "Python 3.11", "fedhip run --data", "```python", "round.svg", "quickstart.md"):
+        assert shown in screen
+    assert "badge" not in text
+    prose = re.sub(
+        r"```.*?```|^    .*?$|^\|.*?$", "", text.split("## Where to read on")[0], flags=re.DOTALL | re.MULTILINE
+    )
+    words = re.sub(r"!?\[([^]]*)\]\([^)]*\)", r"\1", prose)
+    for sentence in re.split(r"[.:;?](?=\s)|\n\n", words):
+        assert len(sentence.split()) <= 25, sentence
 
 
 def test_every_method_is_in_the_docs_with_its_options() -> None:
@@ -36,3 +60,24 @@ def test_links_lead_somewhere() -> None:
     for page in [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *(ROOT / "docs").rglob("*.md")]:
         for link in re.findall(r"\]\((?!http)([^)#]+)", page.read_text(encoding="utf-8")):
             assert (page.parent / link).exists(), f"{page.name} links to {link}"
+
+
+def anchors(page: Path) -> set[str]:
+    """What can stand behind # in a link to this page: headings as words with dashes, and targets `(x)=`."""
+    text = re.sub(r"^```.*?^```$", "", page.read_text(encoding="utf-8"), flags=re.DOTALL | re.MULTILINE)
+    headings = re.findall(r"^#+ (.*)$", text, re.MULTILINE)
+    plain = [re.sub(r"\[([^]]*)\]\([^)]*\)", r"\1", heading).lower() for heading in headings]
+    targets = re.findall(r"^\(([\w-]+)\)=$", text, re.MULTILINE)
+    github = {re.sub(r"[^\w\- ]", "", heading).strip().replace(" ", "-") for heading in plain}
+    return github | {re.sub(r"[^a-z0-9]+", "-", heading).strip("-") for heading in plain} | set(targets)
+
+
+def test_links_to_headings_lead_to_one() -> None:
+    seen = 0
+    for page in [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *(ROOT / "docs").rglob("*.md")]:
+        for target, anchor in re.findall(r"\]\((?!http)([^)#]*)#([^)]+)\)", page.read_text(encoding="utf-8")):
+            other = page.parent / target if target else page
+            if other.suffix == ".md":
+                seen += 1
+                assert anchor in anchors(other), f"{page.name} links to {target}#{anchor}, and there is no such heading"
+    assert seen > 20

@@ -9,8 +9,9 @@ from sklearn.model_selection import LeaveOneGroupOut, LeaveOneOut
 
 from fedhip.core import RidgePath
 from fedhip.core.targets import TargetRows
+from fedhip.heads.round import simulate
 from fedhip.simulation.client import Client
-from fedhip.simulation.driver import federate, simulate
+from fedhip.simulation.driver import federate
 from fedhip.simulation.options import PAPER, RidgeOptions
 from fedhip.simulation.personalization import Personalization
 from fedhip.simulation.tasks import regression_metrics

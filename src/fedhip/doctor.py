@@ -131,14 +131,14 @@ def versions() -> Iterator[Finding]:
 
 def packages() -> Iterator[Finding]:
     """Every dependency, of the package and of its extras."""
-    least = least_versions()
+    declared = declared_versions()
     for package in PACKAGES:
-        yield check_package(package, least.get(package.name, ""))
+        yield check_package(package, declared.get(package.name, ""))
 
 
-def check_package(package: Package, least: str) -> Finding:
-    """Whether a package is there, new enough, and can be imported."""
-    wanted = f"{package.name}>={least}" if least else package.name
+def check_package(package: Package, declared: str) -> Finding:
+    """Whether a package is there, of the version declared (">=2.5", "==1.41.0"), and can be imported."""
+    wanted = f"{package.name}{declared}"
     install = f"pip install 'fedhip[{package.extra}]'" if package.extra else f"pip install '{wanted}'"
 
     def found(state: State, detail: str, remedy: str = "") -> Finding:
@@ -155,18 +155,21 @@ def check_package(package: Package, least: str) -> Finding:
     except Exception as error:  # a package that is half there fails in ways of its own
         again = f"pip install --force-reinstall '{wanted}'"
         return found("broken", f"{version} cannot be imported: {one_line(error)}", again)
-    if numbers(version) < numbers(least):
+    if declared.startswith("==") and numbers(version) != numbers(declared[2:]):
+        wrong = f"{version} is another version than {declared[2:]}, the only one that is tested"
+        return found("broken", wrong, f"pip install '{wanted}'")
+    if numbers(version) < numbers(declared[2:]):
         return found("broken", f"{version} is too old", f"pip install --upgrade '{wanted}'")
     return found("ok", version)
 
 
-def least_versions() -> dict[str, str]:
-    """The lower bounds that the package itself declares; none where it runs without being installed."""
+def declared_versions() -> dict[str, str]:
+    """The versions that the package itself declares; none where it runs without being installed."""
     try:
         declared = metadata.requires("fedhip") or []
     except metadata.PackageNotFoundError:
         return {}
-    bounds = (re.match(r"([\w.-]+)>=([\d.]+)", text) for text in declared)
+    bounds = (re.match(r"([\w.-]+)((?:>=|==)[\d.]+)", text) for text in declared)
     return {bound[1]: bound[2] for bound in bounds if bound}
 
 

@@ -9,6 +9,7 @@ import pytest
 import torch
 from PIL import Image
 
+from fedhip.cli.common.exit_codes import FAILED
 from fedhip.cli.main import main
 from fedhip.features import ViT, ViTConfig, save_encoder
 from tests.core.problems import Array
@@ -22,9 +23,9 @@ def said(capsys: pytest.CaptureFixture[str]) -> list[str]:
 
 
 def refused(capsys: pytest.CaptureFixture[str], *words: object) -> str:
-    """Run a command that must fail with code 2 and one line; the line."""
+    """Run a command that must be refused with one line; the line."""
     capsys.readouterr()
-    assert main([str(word) for word in words]) == 2
+    assert main([str(word) for word in words]) == FAILED
     lines = said(capsys)
     assert len(lines) == 1, lines
     assert lines[0].startswith("fedhip: ")

@@ -68,7 +68,7 @@ def test_a_cache_of_somebody_else_is_refused(
     if owner == 0:  # what the superuser owns is nobody's trap
         os.chown(tmp_path / "cache", 54321, 54321)
     for words in (["cache", "list"], ["run", "--data", str(images), "--partition", "natural"]):
-        assert main([*words]) == 2
+        assert main([*words]) == 3
         (line,) = [line for line in capsys.readouterr().err.splitlines() if "cache" in line]
         assert "belongs to somebody else" in line
         assert "set FEDHIP_CACHE" in line

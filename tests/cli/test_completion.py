@@ -109,5 +109,5 @@ def test_help_says_how_to_install(capsys: pytest.CaptureFixture[str]) -> None:
 
 def test_without_shtab(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     monkeypatch.setitem(sys.modules, "shtab", None)
-    assert main(["completion", "bash"]) == 2
+    assert main(["completion", "bash"]) == 3
     assert capsys.readouterr().err == "fedhip: completion needs shtab; pip install shtab\n"

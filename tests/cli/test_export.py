@@ -75,7 +75,7 @@ def test_whose_model_is_written(
 def test_a_file_that_is_there_is_kept_unless_forced(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     out = tmp_path / "model.onnx"
     out.write_text("mine")
-    assert main(["export", "run", str(out), "--head-only"]) == 2
+    assert main(["export", "run", str(out), "--head-only"]) == 3
     assert "is there already; write over it with --force" in capsys.readouterr().err
     assert out.read_text() == "mine"
     assert main(["export", "run", str(out), "--head-only", "--force"]) == 0
@@ -96,7 +96,7 @@ def test_refusals_are_one_line(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], arguments: list[str], message: str
 ) -> None:
     (tmp_path / "file").touch()
-    assert main(["export", *(word.format(tmp_path) for word in arguments)]) == 2
+    assert main(["export", *(word.format(tmp_path) for word in arguments)]) == 3
     shown = capsys.readouterr()
     assert message in shown.err
     assert (shown.out, shown.err.count("\n")) == ("", 1)

@@ -13,7 +13,8 @@ import pytest
 
 import fedhip
 from fedhip.cli import list as list_command
-from fedhip.cli.main import COMMANDS, build_parser, main, subparser
+from fedhip.cli.common.parser import commands_of, subparser
+from fedhip.cli.main import COMMANDS, build_parser, main, overview
 
 
 def test_help_names_every_command(capsys: pytest.CaptureFixture[str]) -> None:
@@ -47,10 +48,10 @@ def test_version(capsys: pytest.CaptureFixture[str]) -> None:
         (["partition", "--dataset", "sketches", "--clients", "0"], "fedhip: "),
     ],
 )
-def test_a_failure_is_one_line_and_exit_code_2(
+def test_a_failure_is_one_line_and_exit_code_3(
     arguments: list[str], message: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert main(arguments) == 2
+    assert main(arguments) == 3
     shown = capsys.readouterr()
     assert shown.out == ""
     assert message in shown.err
@@ -72,7 +73,7 @@ def test_a_reader_that_leaves_early_is_no_traceback(words: str) -> None:
     command = f"set -o pipefail; {sys.executable} -m fedhip {words} | true"
     done = subprocess.run(["bash", "-c", command], capture_output=True, text=True, check=False)  # noqa: S603, S607
     assert done.stderr == ""
-    assert done.returncode in (0, 1, 2)
+    assert done.returncode in (0, 3)
 
 
 @pytest.mark.filterwarnings("default")
@@ -86,8 +87,28 @@ def test_a_warning_is_one_line(tmp_path: Path, capsys: pytest.CaptureFixture[str
 
 
 def test_every_command_has_a_handler() -> None:
-    parser = build_parser()
-    assert callable(parser.parse_args(["list", "datasets"]).handler)
+    commands = list(commands_of(build_parser()))
+    assert len(commands) > len(COMMANDS)  # those of `federation` and `cache` too
+    for parser in commands:
+        assert callable(parser.get_default("handler")), parser.prog
+
+
+def test_the_overview_is_what_the_commands_say_themselves() -> None:
+    """It is written down apart from them, so that help need not import them."""
+    assert overview().format_help() == build_parser().format_help()
+
+
+def test_fedhip_alone_is_help(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main([]) == 0
+    alone = capsys.readouterr().out
+    with pytest.raises(SystemExit) as stop:
+        main(["--help"])
+    assert stop.value.code == 0
+    assert capsys.readouterr().out == alone
+
+
+def test_no_option_is_abbreviated() -> None:
+    assert [parser.prog for parser in commands_of(build_parser()) if parser.allow_abbrev] == []
 
 
 def test_every_command_is_found_in_its_module() -> None:
@@ -103,6 +124,8 @@ def test_every_command_is_found_in_its_module() -> None:
 @pytest.mark.parametrize(
     ("words", "light"),
     [
+        ("", True),
+        ("--help", True),
         ("--version", True),
         ("list datasets", True),
         ("federation serve --help", True),
@@ -120,3 +143,14 @@ def test_what_needs_no_torch_does_not_wait_for_it(words: str, light: bool) -> No
     done = subprocess.run(command, capture_output=True, text=True, check=True)  # noqa: S603
     assert done.stdout
     assert done.stderr.split() == [str(not light)]
+
+
+def test_a_mistyped_command_does_not_wait_for_torch_either() -> None:
+    program = (
+        "import sys, contextlib, fedhip.cli.main as m\n"
+        "with contextlib.suppress(SystemExit): m.main(['rn'])\n"
+        "print({'torch', 'numpy', 'rich'} & set(sys.modules))"
+    )
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)  # noqa: S603
+    assert done.stdout == "set()\n"
+    assert "did you mean 'run'?" in done.stderr

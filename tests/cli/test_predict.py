@@ -12,6 +12,7 @@ from PIL import Image
 from scipy.special import softmax
 
 from fedhip.cli.main import main
+from fedhip.errors import InputError
 from fedhip.runs import Run
 from tests.cli.samples import done, encoder, image_folder, refused, said
 from tests.runs.samples import CLASSES, NAMES, feature_file, make_run, rows_of
@@ -62,23 +63,28 @@ def test_scores_and_probabilities_are_those_of_the_model(
     assert found["class_names"] == list(CLASSES)
 
 
-def test_a_client_never_seen_gets_the_global_model_and_is_told(
+def test_a_client_never_seen_is_an_error_and_the_global_model_answers_whoever_means_it(
     run: Path, rows: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
+    """Else a name mistyped would silently get another model."""
     found = answers(capsys, run, "--features", rows)
-    done("predict", run, "--features", rows, "--client", "nroth", "--json")
-    shown = capsys.readouterr()
-    assert json.loads(shown.out) == found
-    assert shown.err == "fedhip: no client 'nroth' in this run (near it: 'north', 'south'): the global model answers\n"
-    done("predict", run, "--features", rows, "--client", "zzz")
-    assert said(capsys) == ["fedhip: no client 'zzz' in this run: the global model answers"]
+    near = "fedhip: the run has no client {!r}; near it: 'north', 'south'; for the global model, give --global"
+    assert refused(capsys, "predict", run, "--features", rows, "--client", "nroth") == near.format("nroth")
+    for name in ("zzz", "", "North "):
+        line = refused(capsys, "predict", run, "--features", rows, "--client", name)
+        assert f"the run has no client {name!r}" in line
+        assert line.endswith("; for the global model, give --global")
+    done("predict", run, "--features", rows, "--global", "--json")
+    assert json.loads(capsys.readouterr().out) == found
+    with pytest.raises(InputError, match="the run has no client 'zzz'"):
+        Run.open(run).predict(np.load(rows)["features"], client="zzz")
 
 
 def test_the_table_names_classes_from_the_most_likely(
     run: Path, rows: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     found = answers(capsys, run, "--features", rows, "--client", "north")
-    for top, expected in ((1, 1), (2, 2), (99, 3), (0, 1), (-1, 1)):
+    for top, expected in ((1, 1), (2, 2), (99, 3)):
         done("predict", run, "--features", rows, "--client", "north", f"--top={top}")
         shown = capsys.readouterr()
         assert shown.err == ""

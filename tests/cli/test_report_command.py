@@ -83,6 +83,6 @@ def test_a_fault_while_writing_leaves_the_old_page(
         raise error
 
     monkeypatch.setattr("os.fsync", fails)
-    assert main(["report", str(run)]) == (130 if isinstance(error, KeyboardInterrupt) else 2)
+    assert main(["report", str(run)]) == (130 if isinstance(error, KeyboardInterrupt) else 3)
     assert len(said(capsys)) == 1
     assert digest(run) == before

@@ -133,7 +133,7 @@ def test_natural_clients_and_a_given_split_are_kept(tmp_path: Path, capsys: pyte
 
 def test_options_that_would_do_nothing_are_refused(features: Path, capsys: pytest.CaptureFixture[str]) -> None:
     arguments = ["run", "--features", str(features), "--clients", "4", "--pooling", "cls", "--mask-ratio", "0.75"]
-    assert main(arguments) == 2
+    assert main(arguments) == 3
     assert "--pooling, --mask-ratio has no effect on --features" in capsys.readouterr().err
 
 
@@ -324,14 +324,14 @@ PHASES = {
     "phase 1": "fedhip.core.exact.fixedpoint.GridStatistics.from_data",
     "aggregation": "fedhip.simulation.federation.Federation.of",
     "phase 3": "fedhip.simulation.personalization.Personalization.of",
-    "models of one client": "fedhip.simulation.driver.local_model",
-    "tests": "fedhip.simulation.driver.evaluate",
-    "statistics writing": "fedhip.runs.folder.Draft.write_statistics",
-    "model writing": "fedhip.runs.folder.Draft.write_model",
-    "results writing": "fedhip.runs.folder.Draft.write_json",
+    "models of one client": "fedhip.heads.round.local_model",
+    "tests": "fedhip.heads.round.evaluate",
+    "statistics writing": "fedhip.runs.draft.Draft.write_statistics",
+    "model writing": "fedhip.runs.draft.Draft.write_model",
+    "results writing": "fedhip.runs.draft.Draft.write_json",
     "ledger writing": "fedhip.runs.ledger.Ledger.to_text",
     "report rendering": "fedhip.runs.report.render_report",
-    "taking the place": "fedhip.runs.folder._take_place",
+    "taking the place": "fedhip.runs.draft._take_place",
 }
 
 

@@ -28,16 +28,16 @@ def test_a_good_run(run: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert [line.split()[0] for line in shown.err.splitlines()] == ["statistics", "models"]
 
 
-def test_an_altered_run_is_2_with_what_is_wrong_and_no_traceback(run: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_an_altered_run_is_1_with_what_is_wrong_and_no_traceback(run: Path, capsys: pytest.CaptureFixture[str]) -> None:
     content = bytearray((run / "models" / "north.safetensors").read_bytes())
     content[-9] ^= 1
     (run / "models" / "north.safetensors").write_bytes(content)
-    assert main(["verify", str(run)]) == 2
+    assert main(["verify", str(run)]) == 1
     shown = capsys.readouterr()
     wrong = [line for line in shown.out.splitlines() if line.startswith("WRONG")]
     assert len(wrong) == 2
     assert all("north.safetensors was altered" in line for line in wrong)
-    assert shown.out.splitlines()[-1].endswith("2 of 11 checks failed")
+    assert shown.out.splitlines()[-1].endswith("2 of 12 checks failed")
 
 
 def test_json(run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -46,7 +46,7 @@ def test_json(run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> 
     checks = json.loads(capsys.readouterr().out)
     assert checks[-1] == {"check": "receipt mine.json", "problem": None}
     (tmp_path / "mine.json").write_text("{}")
-    assert main(["verify", str(run), "--receipt", str(tmp_path / "mine.json"), "--json"]) == 2
+    assert main(["verify", str(run), "--receipt", str(tmp_path / "mine.json"), "--json"]) == 1
     assert "not a receipt" in json.loads(capsys.readouterr().out)[-1]["problem"]
 
 
@@ -56,7 +56,7 @@ def test_a_rolled_back_run_is_found_by_a_receipt(run: Path, tmp_path: Path, caps
     receipt = run / "receipts" / "0001-forget.json"
     done("verify", run, "--receipt", receipt)
     done("verify", tmp_path / "old")
-    assert main(["verify", str(tmp_path / "old"), "--receipt", str(receipt)]) == 2
+    assert main(["verify", str(tmp_path / "old"), "--receipt", str(receipt)]) == 1
     assert "rolled back" in capsys.readouterr().out
 
 

@@ -16,7 +16,7 @@ from sklearn.discriminant_analysis import LinearDiscriminantAnalysis
 
 from fedhip import Statistics, aggregate
 from fedhip.core import Standardization
-from fedhip.core.discriminant import Discriminant, PersonalDiscriminant
+from fedhip.core.discriminant import Discriminant
 from fedhip.errors import InputError
 from tests.core.problems import Array, Client, relative_error
 
@@ -339,15 +339,6 @@ def test_bad_input() -> None:
         discriminant.personal(mine[0], np.zeros(20), client="mine")
     with pytest.raises(InputError, match="no rows"):
         Discriminant(Statistics.zeros(3, 2))
-
-
-def test_every_shrinkage_from_one_decomposition() -> None:
-    F, y = gaussians(30)
-    total = summed((F, y))
-    one = Discriminant(total, 0.5)
-    _ = one.model  # must not be carried over
-    assert torch.equal(one.with_shrinkage(0.1).scores(F), Discriminant(total, 0.1).scores(F))
-    assert isinstance(one.personal(F, y), PersonalDiscriminant)
 
 
 def test_any_partition_gives_the_same_model() -> None:

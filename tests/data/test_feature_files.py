@@ -150,6 +150,10 @@ def test_file_that_does_not_fit_in_memory(tmp_path: Path, monkeypatch: pytest.Mo
         ({"features": X[:3]}, r"labels have shape \(4,\), but there are 3 rows"),
         ({"features": X.astype(complex)}, "complex"),
         ({"features": np.where(np.arange(4)[:, None] == 2, np.nan, X)}, "row 2 hold NaN or infinity; remove this row"),
+        (
+            {"features": np.where(np.arange(X.shape[1]) == 1, np.nan, X)},
+            "column 1 of the features holds NaN or infinity in 4 of 4 rows, first in row 0; remove the column",
+        ),
         ({"features": np.where(np.arange(4)[:, None] > 1, np.inf, X)}, "row 2 .* 1 other row; remove these rows"),
         ({"features": np.where(np.arange(4)[:, None] > 0, np.inf, X)}, "row 1 .* 2 other rows"),
         ({"features": X[:0], "labels": Y[:0]}, r"shape \(0, 3\)"),

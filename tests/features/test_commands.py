@@ -46,7 +46,7 @@ def pool(tmp_path: Path) -> Path:
 
 def test_pretrain_writes_encoder_card_and_curve(pool: Path, capsys: pytest.CaptureFixture[str]) -> None:
     out = pool.parent / "out"
-    words = ["pretrain", "--pool", pool, pool, "--weights", 1, 2, "--out", out, "--steps", 4, *SIZES]
+    words = ["pretrain", "--pool", pool, pool, "--shares", 1, 2, "--out", out, "--steps", 4, *SIZES]
     assert fedhip(*words, "--evaluate", pool.parent / "labelled.npz", "--save-pool", out / "both.npz") == 0
     printed = capsys.readouterr()
     assert "80 images from pool.npz, pool.npz" in printed.err
@@ -70,7 +70,7 @@ def test_pretrain_writes_encoder_card_and_curve(pool: Path, capsys: pytest.Captu
 def test_pretrain_stops_and_resumes(pool: Path, capsys: pytest.CaptureFixture[str]) -> None:
     out = pool.parent / "out"
     words = ["pretrain", "--pool", pool, "--out", out, "--minutes", 0.03, *SIZES]
-    assert fedhip(*words, "--stop-after", 0.005) == 1
+    assert fedhip(*words, "--stop-after", 0.005) == 3
     assert "go on with --resume" in capsys.readouterr().err
     assert not (out / "encoder.safetensors").exists()
     assert fedhip(*words, "--resume") == 0

@@ -43,6 +43,7 @@ class Fault:
 
     silent: the message never arrives; lost: the site answers and dies; both are gone for good afterwards.
     late: the answer is there after the deadline. gone: the engine says that the node is gone.
+    away: the same, and it is back after `seconds`. unheard: so it is, and it has answered, and that was lost. Once.
     raises: the app breaks off. twice, at-once: the message arrives twice, in turn or together.
     changed: the answer is what `change` makes of it. asked: the question is.
     With `round`, in that sum alone.
@@ -53,6 +54,7 @@ class Fault:
     step: str
     change: Callable[[RecordDict], RecordDict] | None = None
     round: int | None = None
+    seconds: float = 40.0
 
 
 @dataclass
@@ -69,8 +71,9 @@ class LocalGrid(Grid):
         TaskIdentity.run_id, TaskIdentity.node_id, TaskIdentity.task_id = 7, ENGINE, 1
         self.replies: dict[str, tuple[float, Message]] = {}
         self.dead: set[int] = set()
+        self.away: dict[int, float] = {}  # until when
         self.wire: list[tuple[int, str, bytes]] = []  # node, step, bytes
-        self.second: list[Message] = []  # answers to messages that came twice
+        self.doubled: list[tuple[Message, Message]] = []  # both answers to messages that came twice
         self.asked: list[tuple[int, str]] = []
 
     def set_run(self, run: Run) -> None:
@@ -86,7 +89,8 @@ class LocalGrid(Grid):
         return Message(content, dst_node_id, message_type, group_id=group_id, ttl=ttl)
 
     def get_node_ids(self) -> Iterable[int]:
-        return [node for node in self.nodes if node not in self.dead]
+        now = self.clock.now
+        return [node for node in self.nodes if node not in self.dead and self.away.get(node, now) <= now]
 
     def push_messages(self, messages: Iterable[Message]) -> Iterable[str]:
         return [self._deliver(message) for message in messages]
@@ -117,6 +121,13 @@ class LocalGrid(Grid):
             self.dead.add(node)
             self._keep(number, _error(message, 5, ENGINE))
             return number
+        if fault is not None and kind in ("away", "unheard"):
+            self.faults.remove(fault)
+            self.away[node] = self.clock.now + fault.seconds
+            if kind == "unheard":
+                self._answer(_copy(message))
+            self._keep(number, _error(message, 5 if kind == "away" else 3, ENGINE))
+            return number
         if kind == "raises":
             self._keep(number, _error(message, 2, node))
             return number
@@ -125,7 +136,7 @@ class LocalGrid(Grid):
             arrived.append(_copy(message))
         answers = self._at_once(arrived) if kind == "at-once" else [self._answer(one) for one in arrived]
         reply, *more = [self._carry(node, step, answer) for answer in answers]
-        self.second += more
+        self.doubled += [(_copy(reply), second) for second in more]
         if fault is not None and kind == "changed":
             reply.content = cast(Callable[[RecordDict], RecordDict], fault.change)(reply.content)
         if kind == "lost":

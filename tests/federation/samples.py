@@ -163,8 +163,16 @@ class Trial:
         few = "allow_few_rows = true\n" if self.agreement.few_rows else ""
         (self.site_folder(site) / "site.toml").write_text(few + text)
 
-    def fault(self, kind: str, site: str, step: str, change: Any = None, round: int | None = None) -> None:  # noqa: A002
-        self.grid.faults.append(Fault(kind, self.node(site), step, change, round))
+    def fault(
+        self,
+        kind: str,
+        site: str,
+        step: str,
+        change: Any = None,
+        round: int | None = None,  # noqa: A002
+        seconds: float = 40.0,
+    ) -> None:
+        self.grid.faults.append(Fault(kind, self.node(site), step, change, round, seconds))
 
     def lie(
         self,

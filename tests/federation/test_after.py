@@ -61,7 +61,7 @@ def test_a_sum_that_is_not_the_that_of_the_round_and_who_joined_is_found_out(
     capsys.readouterr()
     from fedhip.cli.main import main
 
-    assert main(["verify", str(trial.result)]) == 2
+    assert main(["verify", str(trial.result)]) == 1
     assert "WRONG  the sum is the sum of the round's, and the statistics of who joined" in capsys.readouterr().out
 
 

@@ -29,11 +29,10 @@ from fedhip.heads.recommendation import (
     describe,
     judge_heads,
 )
-from fedhip.heads.round import HeadRound, run_head
+from fedhip.heads.round import HeadRound, run_head, simulate
 from fedhip.heads.task import Task
 from fedhip.methods import Protocol, run_method
 from fedhip.simulation.client import Client, LabelledRows
-from fedhip.simulation.driver import simulate
 from fedhip.simulation.federation import Federation
 from fedhip.simulation.hold_out import hold_out_fold
 from fedhip.simulation.options import PAPER, STANDARD, RidgeOptions

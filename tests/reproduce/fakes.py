@@ -12,10 +12,10 @@ import numpy as np
 import pytest
 
 from fedhip.data import FeatureSet
+from fedhip.heads.round import simulate
 from fedhip.methods.engine.protocol import Evaluation, MethodRun, Protocol
 from fedhip.reproduce import Bench, Settings, Source, Store
 from fedhip.simulation.client import Client
-from fedhip.simulation.driver import simulate
 from fedhip.simulation.options import PAPER, RidgeOptions
 
 #: The pretended training does best with this learning rate.

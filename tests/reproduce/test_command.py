@@ -58,7 +58,7 @@ def test_all_writes_everything_and_prints_the_tables(
         (["table1", "--features", "mine.npz", "--methods", "fedagv"], "did you mean 'fedavg'?"),
         (["table1", "--features", "mine.npz", "--methods", ","], "no method given"),
         (["table1", "--features", "mine.npz", "--protocol", "tunned"], "did you mean 'tuned'?"),
-        (["table1", "--features", "mine.npz", "--head", "deep"], "there is no head 'deep'"),
+        (["table1", "--features", "mine.npz", "--network", "deep"], "there is no network 'deep'"),
         (["table1"], "no data given"),
         (["table1", "--features", "mine.npz", "--data", "x"], "--features stands alone"),
         (["table1", "--features", "mine.npz", "mine.npz"], "the same name"),
@@ -75,10 +75,10 @@ def test_all_writes_everything_and_prints_the_tables(
         (["table1", "--features", "mine.npz", "--clients", "4", "--device", "abacus"], "there is no device 'abacus'"),
     ],
 )
-def test_bad_input_is_one_line_and_exit_code_2(
+def test_bad_input_is_one_line_and_exit_code_3(
     features: str, methods: Methods, words: list[str], message: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert main(["reproduce", *words]) == 2
+    assert main(["reproduce", *words]) == 3
     shown = capsys.readouterr()
     assert message in shown.err
     assert shown.err.count("\n") == 1

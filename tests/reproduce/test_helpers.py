@@ -166,5 +166,5 @@ def test_an_interrupt_ends_all_of_them(tmp_path: Path) -> None:
 
 
 def test_no_job_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(words(tmp_path, "out", "--jobs", "0")) == 2
+    assert main(words(tmp_path, "out", "--jobs", "0")) == 3
     assert "the number of jobs must be at least 1, not 0" in capsys.readouterr().err

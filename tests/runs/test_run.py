@@ -181,7 +181,7 @@ def test_a_lift_that_does_not_fit_in_memory_is_refused(tmp_path: Path, monkeypat
 def test_a_command_says_that_rows_were_in_memory(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     rng = np.random.default_rng(0)
     fedhip.run(rng.normal(size=(60, 4)), rng.integers(0, 3, 60), 3, partition="iid", out=tmp_path / "run")
-    assert main(["personalize", str(tmp_path / "run")]) == 2
+    assert main(["personalize", str(tmp_path / "run")]) == 3
     assert "was made in Python" in capsys.readouterr().err
 
 

@@ -65,7 +65,30 @@ def rechained(path: Path, change: Callable[[list[dict[str, Any]]], None]) -> Non
 def test_a_run_as_it_was_written_is_well(run: Path) -> None:
     checks = verify(Run.open(run), [run / "receipts" / "0002-forget.json"])
     assert [check.problem for check in checks] == [None] * len(checks)
-    assert len(checks) == 14
+    assert len(checks) == 15
+
+
+def test_a_configuration_is_that_of_the_run(copy: Path) -> None:
+    content = (copy / "config.toml").read_text()
+    for altered in (content.replace("seed = 0", "seed = 1"), content + "more = 1\n", "nonsense"):
+        (copy / "config.toml").write_text(altered)
+        assert [*problems(copy)] == ["config.toml is what results.json says"]
+
+
+def test_values_of_another_kind_are_a_problem_and_no_traceback(copy: Path) -> None:
+    """As somebody leaves them who edits by hand: the file is named, and what hangs on it is said to be unknown."""
+    details = json.loads((copy / "details.json").read_text())
+    for key, value in (("columns", {"offset": [0.0], "exponent": ["x"]}), ("temperature", {"global": []})):
+        (copy / "details.json").write_text(json.dumps({**details, key: value}))
+        assert "details.json is that of the last entry" in problems(copy)
+
+
+def test_a_receipt_says_which_schema_it_is_of(run: Path, tmp_path: Path) -> None:
+    receipt = json.loads((run / "receipts" / "0002-forget.json").read_text())
+    del receipt["schema"]
+    (tmp_path / "mine.json").write_text(json.dumps(receipt))
+    checks = verify(Run.open(run), [tmp_path / "mine.json"])
+    assert "says schema None, not 1: it was altered" in str(checks[-1].problem)
 
 
 def test_a_partition_is_that_of_the_run(copy: Path) -> None:

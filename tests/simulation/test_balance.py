@@ -14,9 +14,9 @@ from fedhip.core import PersonalizationPath, RegularizationPath, Statistics
 from fedhip.core.balance import class_weights, weighted_statistics
 from fedhip.errors import InputError
 from fedhip.features.lifts.budget import upload_bytes
+from fedhip.heads.round import simulate
 from fedhip.runs import Run, life, verify
 from fedhip.simulation.client import Client
-from fedhip.simulation.driver import simulate
 from tests.cli.samples import done, refused
 from tests.core.problems import Array, relative_error
 from tests.runs.samples import CLASSES, EXACT, NAMES, WIDTH, contents, feature_file, make_run, the_client

@@ -15,10 +15,10 @@ from hypothesis import strategies as st
 from fedhip.core.affine import AffineModel
 from fedhip.errors import ColumnError
 from fedhip.features.lifts.kinds import LiftKind
+from fedhip.heads.round import simulate
 from fedhip.methods import run_method
 from fedhip.simulation.alone import local_model
 from fedhip.simulation.client import Client
-from fedhip.simulation.driver import simulate
 from fedhip.simulation.outcome import Outcome
 from fedhip.sklearn import FedHiPClassifier
 from tests.core.problems import Array

@@ -11,7 +11,15 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from fedhip.cli.common.console import print_table
-from fedhip.cli.common.options import add_backbone, add_window, extract_features, refuse_unused, require_deep, window_of
+from fedhip.cli.common.options import (
+    add_backbone,
+    add_window,
+    extract_features,
+    refuse_unused,
+    require_deep,
+    require_new,
+    window_of,
+)
 from fedhip.cli.common.progress import show_progress
 from fedhip.data import Dataset, FeatureSet, image_files, load_dataset, make_partition, read_features, split_of
 from fedhip.runs.rows import client_and_rows
@@ -46,7 +54,9 @@ def register(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) ->
         "--rows-of-others", type=int, metavar="N",
         help="training rows of the other sites together (default: as many for each as this site has)",
     )  # fmt: skip
-    cohort.add_argument("--seed", type=int, default=0, help="the federation's, which chooses test rows (default: 0)")
+    cohort.add_argument(
+        "-s", "--seed", type=int, default=0, help="the federation's, which chooses test rows (default: 0)"
+    )
     cohort.add_argument(
         "--fraction-bits", type=int, metavar="N", help="the federation's grid (default: by the largest feature)"
     )
@@ -56,7 +66,8 @@ def register(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) ->
         help="patience with each search for single rows (default: %(default)s)",
     )  # fmt: skip
     output = parser.add_argument_group("output")
-    output.add_argument("--out", type=Path, metavar="FILE.html", help="a page, with the images of recovered rows")
+    output.add_argument("-o", "--out", type=Path, metavar="FILE.html", help="a page, with the images of recovered rows")
+    output.add_argument("--force", action="store_true", help="write over a page that is there")
     output.add_argument("--json", action="store_true", help="print JSON instead of words")
     parser.set_defaults(handler=run, official_split=False)
 
@@ -71,6 +82,8 @@ def run(args: argparse.Namespace) -> int:
         raise InputError(f"--seconds {args.seconds:g} is no time to search in; give a number above 0")
     if args.out is not None and args.out.suffix != ".html":
         raise InputError(f"--out {args.out} is a page; give it a name that ends in .html")
+    if args.out is not None:
+        require_new(args.out, args.force)
     site, pictured, numbers = _site(args)
     rows, assumed = args.rows_of_others, args.rows_of_others is None
     cohort = SitesInSum(args.sites, len(site.features) * (args.sites - 1) if rows is None else rows, assumed)

@@ -30,6 +30,7 @@ def register(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) ->
     )
     clearing.add_argument("--run", type=Path, metavar="RUN", help="those that this run used")
     clearing.add_argument("--older-than", type=_days, metavar="DAYS", help="those written more days ago")
+    clearing.add_argument("--json", action="store_true", help="print JSON instead of words")
     clearing.set_defaults(handler=clear)
     for command in (listing, clearing):
         command.add_argument("--site", type=Path, metavar="FOLDER", help="the cache of a federation's site")
@@ -79,7 +80,10 @@ def clear(args: argparse.Namespace) -> int:
     size = sum(entry.size for entry in found)
     for entry in found:
         entry.remove()
-    print(f"{len(found)} sets of features removed, {in_words(size)}")
+    if args.json:
+        print(json_text({"cache": str(_root(args)), "removed": len(found), "bytes": size}))
+    else:
+        print(f"{len(found)} sets of features removed, {in_words(size)}")
     return 0
 
 

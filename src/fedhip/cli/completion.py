@@ -6,6 +6,7 @@ import argparse
 from collections.abc import Iterator
 
 from fedhip.errors import MissingExtraError
+from fedhip.utils.text import json_text
 
 SHELLS = ("bash", "zsh", "tcsh")
 #: What the words that stand for paths in the usage are completed with.
@@ -30,6 +31,7 @@ def register(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) ->
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.add_argument("shell", choices=SHELLS)
+    parser.add_argument("--json", action="store_true", help="print JSON instead of the script alone")
     parser.set_defaults(handler=run)
 
 
@@ -37,7 +39,8 @@ def run(args: argparse.Namespace) -> int:
     """Print the script."""
     from fedhip.cli.main import build_parser
 
-    print(script(build_parser(), args.shell))
+    text = script(build_parser(), args.shell)
+    print(json_text({"shell": args.shell, "script": text}) if args.json else text)
     return 0
 
 

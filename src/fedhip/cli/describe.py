@@ -7,7 +7,8 @@ import warnings
 from pathlib import Path
 
 from fedhip.cli.common.console import print_table
-from fedhip.cli.common.options import listed_names
+from fedhip.cli.common.options import listed_names, require_new
+from fedhip.utils.text import json_text
 
 
 def register(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
@@ -25,8 +26,11 @@ def register(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) ->
     parser.add_argument("--group", metavar="COLUMN", help="rows that belong together, such as those of one patient")
     parser.add_argument("--weight", metavar="COLUMN", help="how much a row counts")
     parser.add_argument("--drop", type=listed_names, metavar="COLUMN,…", default=[], help="columns to leave out")
-    parser.add_argument("--out", type=Path, metavar="FILE.toml", help="write the description here (default: print it)")
+    parser.add_argument(
+        "-o", "--out", type=Path, metavar="FILE.toml", help="write the description here (default: print it)"
+    )
     parser.add_argument("--force", action="store_true", help="write over a file that is there")
+    parser.add_argument("--json", action="store_true", help="print JSON instead of words")
     parser.set_defaults(handler=run)
 
 
@@ -35,23 +39,26 @@ def run(args: argparse.Namespace) -> int:
     from fedhip.data.tables import draft, read_table
     from fedhip.data.tables.report import done_with, shown_range
     from fedhip.errors import ColumnWarning, InputError
-    from fedhip.utils.files import require_folder, write_text
+    from fedhip.utils.files import write_text
 
     if args.out is not None:
         if args.out.suffix != ".toml":
             raise InputError(f"{args.out}: a description ends in .toml, not '{args.out.suffix}'")
-        if args.out.exists() and not args.force:
-            raise InputError(f"{args.out} is there already; write over it with --force, or choose another name")
-        require_folder(args.out.parent)
+        require_new(args.out, args.force)
     table = read_table(args.table)
     found = draft(table, label=args.label, client=args.client, group=args.group, weight=args.weight, drop=args.drop)
     for question in found.questions:
         warnings.warn(question, ColumnWarning, stacklevel=1)
     description = found.description
+    if args.out is not None:
+        write_text(args.out, description.to_toml())
+    if args.json:
+        told = {"table": str(args.table), "rows": len(table), "file": None if args.out is None else str(args.out)}
+        print(json_text({**told, "description": description.to_dict(), "questions": list(found.questions)}))
+        return 0
     if args.out is None:
         print(description.to_toml(), end="")
         return 0
-    write_text(args.out, description.to_toml())
     rows = [(name, description.role_of(name).removeprefix("the "), "", "") for name in description.roles] + [
         (column.name, column.kind, shown_range(column), done_with(column, 0, len(table)))
         for column in description.columns

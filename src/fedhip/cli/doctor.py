@@ -7,9 +7,9 @@ import dataclasses
 import json
 
 from fedhip.cli.common.console import print_table
+from fedhip.cli.common.exit_codes import DONE, FOUND
 
 MARKS = {"ok": "✓", "missing": "–", "broken": "✗"}
-BROKEN = 1
 
 
 def register(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
@@ -37,4 +37,4 @@ def run(args: argparse.Namespace) -> int:
         rows = [(MARKS[f.state], f.name, f.detail, f.remedy) for f in findings]
         print_table(("", "what", "found", "what to do"), rows)
         print(f"fedhip run cannot work: {', '.join(fatal)}" if fatal else "fedhip run can work")
-    return BROKEN if fatal else 0
+    return FOUND if fatal else DONE

@@ -7,6 +7,7 @@ import warnings
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from fedhip.utils.text import json_text
 from fedhip.utils.words import size
 
 if TYPE_CHECKING:
@@ -28,40 +29,56 @@ def register(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) ->
     parser.add_argument("--head-only", action="store_true", help="without the backbone: from features to probabilities")
     parser.add_argument("--weights", type=Path, metavar="PATH", help="the backbone's weights, if they were moved")
     parser.add_argument("--force", action="store_true", help="write over a file that is there")
+    parser.add_argument("--json", action="store_true", help="print JSON instead of words")
     parser.set_defaults(handler=run)
 
 
 def run(args: argparse.Namespace) -> int:
     """Read the model, write and check the file."""
+    from fedhip.cli.common.options import require_new
     from fedhip.data.tables import Description
     from fedhip.errors import InputError
     from fedhip.export import export_onnx
     from fedhip.runs import Run
-    from fedhip.utils.files import require_folder, write_text
+    from fedhip.utils.files import write_text
 
     # before the work, not after it: a place that the file cannot be written to
     if args.out.suffix != ".onnx":
         raise InputError(f"{args.out}: an ONNX file ends in .onnx, not '{args.out.suffix}'")
-    if args.out.is_file() and not args.force:
-        raise InputError(f"{args.out} is there already; write over it with --force, or choose another name")
-    require_folder(args.out.parent)
+    require_new(args.out, args.force)
     model = Run.open(Path(args.run)).model(args.client)
     export = export_onnx(model, args.out, head_only=args.head_only, weights=args.weights)
     if export.difference is None:
         warnings.warn(
             f"{export.path} was not checked: onnxruntime is not installed; pip install 'fedhip[onnx]'", stacklevel=1
         )
-    print("\n".join(describe(export, model)))
+    beside = None
     if model.table is not None:
         description = Description.from_dict(model.table)
         beside = args.out.with_suffix(".columns.toml")
         write_text(beside, description.to_toml())
+    if args.json:
+        print(json_text(in_json(export, beside)))
+        return 0
+    print("\n".join(describe(export, model)))
+    if model.table is not None:
         few = ", ".join(description.names[:4]) + ", …" * (description.width > 4)
         print(
             f"the features are columns of a table, already encoded ({few}); {beside} says how: missing numbers filled, "
             "dates in days, one for each value of a category (docs/tables.md)"
         )
     return 0
+
+
+def in_json(export: Export, columns: Path | None) -> dict[str, object]:
+    """The same for machines."""
+    return {
+        "file": str(export.path),
+        "bytes": export.bytes,
+        "difference": export.difference,
+        "input": {"name": export.input_name, "type": export.input_type, "shape": ["batch", *export.input_shape]},
+        "columns": None if columns is None else str(columns),
+    }
 
 
 def describe(export: Export, model: Model) -> list[str]:

@@ -5,9 +5,18 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
-from fedhip.cli.common.options import add_backbone, add_dataset, add_partition, divide, extract_features, load_images
+from fedhip.cli.common.options import (
+    add_backbone,
+    add_dataset,
+    add_partition,
+    divide,
+    extract_features,
+    load_images,
+    require_new,
+)
 from fedhip.data import Dataset, draw_styles, styled, write_features
 from fedhip.errors import InputError
+from fedhip.utils.text import json_text
 
 
 def register(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
@@ -26,24 +35,25 @@ def register(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) ->
         "by --seed; the file then holds the clients",
     )
     add_partition(parser)
-    parser.add_argument("--out", type=Path, required=True, metavar="FILE", help=".npz or .safetensors")
+    parser.add_argument("-o", "--out", type=Path, required=True, metavar="FILE", help=".npz or .safetensors")
+    parser.add_argument("--force", action="store_true", help="write over what is there")
+    parser.add_argument("--json", action="store_true", help="print JSON instead of words")
     parser.set_defaults(handler=run)
 
 
 def run(args: argparse.Namespace) -> int:
     """Load, extract, write."""
-    from fedhip.utils.files import require_folder
-
     # before the work, not after it: a place that the features cannot be written to
     if args.out.suffix not in (".npz", ".safetensors"):
         raise InputError(f"{args.out}: a feature file ends in .npz or .safetensors, not '{args.out.suffix}'")
-    if args.out.is_dir():
-        raise InputError(f"{args.out} is a folder; give the name of a file")
-    require_folder(args.out.parent)
+    require_new(args.out, args.force)
     backbone, features = extract_features(args, images_of(args))
     write_features(args.out, features)
     rows, width = features.features.shape
-    print(f"{rows:,} × {width} features of {backbone}, written to {args.out}")
+    if args.json:
+        print(json_text({"file": str(args.out), "rows": rows, "width": width, "backbone": str(backbone)}))
+    else:
+        print(f"{rows:,} × {width} features of {backbone}, written to {args.out}")
     return 0
 
 

@@ -3,70 +3,106 @@
 from __future__ import annotations
 
 import argparse
+import io
 import os
 import sys
+import traceback
 import warnings
 from collections.abc import Iterable, Sequence
+from contextlib import ExitStack, redirect_stdout
 from importlib import import_module
 from pathlib import Path
-from typing import NoReturn
+from typing import NamedTuple
 
 from fedhip import FedHiPError, __version__
+from fedhip.cli.common.exit_codes import DONE, FAILED, INTERRUPTED
+from fedhip.cli.common.parser import Parser, commands_of, subparser
 from fedhip.cli.common.progress import show_progress
 from fedhip.utils.nearest import did_you_mean
+from fedhip.utils.text import one_line
 
-#: Each command's module, in the order of a user's way through them. A module is imported when one of its commands is
-#: asked for, or all are: with torch that takes seconds, which `fedhip --version` should not.
+
+class Command(NamedTuple):
+    """Where a command is, and its line in the list of all: the same as in its module, which need not be imported."""
+
+    module: str
+    line: str
+
+
+#: The commands, in the order of a user's way through them. A module is imported when one of its commands is asked for:
+#: with torch that takes seconds, which `fedhip --help` should not.
 COMMANDS = {
-    "run": "run",
-    "describe": "describe",
-    "report": "report",
-    "predict": "predict",
-    "export": "export",
-    "join": "life",
-    "update": "life",
-    "forget": "life",
-    "personalize": "life",
-    "verify": "verify",
-    "audit": "audit",
-    "federation": "federation.command",
-    "reproduce": "reproduce",
-    "partition": "partition",
-    "extract": "extract",
-    "pretrain": "pretrain",
-    "list": "list",
-    "cache": "cache",
-    "doctor": "doctor",
-    "completion": "completion",
+    "run": Command("run", "one round of FedHiP: a model for every client, and a report"),
+    "show": Command("show", "the table of a run again"),
+    "describe": Command("describe", "draft what the columns of a table hold: columns.toml"),
+    "report": Command("report", "the report of a run, or several runs side by side"),
+    "predict": Command("predict", "classify images, features or the rows of a table with a client's model"),
+    "export": Command("export", "write a model as one ONNX file, from pixels to probabilities"),
+    "join": Command("life", "add a client to a run"),
+    "update": Command("life", "add rows to a client of a run"),
+    "forget": Command("life", "remove a client from a run, exactly"),
+    "personalize": Command("life", "phase 3 again: choose α and measure on the clients' rows"),
+    "verify": Command("verify", "check a run's files, sum, models, ledger and receipts"),
+    "audit": Command("audit", "what a site would give away, before it takes part"),
+    "federation": Command("federation.command", "one round over the network, with sites that keep their rows"),
+    "reproduce": Command("reproduce", "every table and figure of the paper"),
+    "partition": Command("partition", "divide a data set among clients: table, partition.json and picture"),
+    "extract": Command("extract", "turn a data set of images into a feature file"),
+    "pretrain": Command("pretrain", "train a backbone on unlabelled images by masked auto-encoding"),
+    "list": Command("list", "data sets, partitions, backbones and methods by name"),
+    "cache": Command("cache", "list or empty the cache of features"),
+    "doctor": Command("doctor", "look at the installation: versions, device, cache, data"),
+    "completion": Command("completion", "a completion script for bash, zsh or tcsh"),
 }
 
-FAILED, INTERRUPTED = 2, 130
+#: Commands that say what they did: with --quiet they say nothing. What others print is what they were asked for.
+_TELLING = frozenset(
+    ("run", "report", "export", "join", "update", "forget", "personalize", "reproduce", "partition", "extract")
+) | {"pretrain", "cache clear", "federation run", "federation stop", "federation renew", "federation accept"}
 
 
-class Parser(argparse.ArgumentParser):
-    """One whose errors are one line; the usage of a command with thirty options would bury it."""
-
-    def error(self, message: str) -> NoReturn:
-        """Say what is wrong, and where help is."""
-        self.exit(FAILED, f"{self.prog}: {message} (see: {self.prog} --help)\n")
-
-
-def build_parser(names: Iterable[str] = tuple(COMMANDS)) -> argparse.ArgumentParser:
+def build_parser(names: Iterable[str] = tuple(COMMANDS)) -> Parser:
     """The parser with these commands, and with what else their modules hold."""
-    parser = Parser(prog="fedhip", description="Personalized federated learning in one round and closed form.")
-    parser.add_argument("--version", action="version", version=f"fedhip {__version__}")
-    subparsers = parser.add_subparsers(title="commands", metavar="COMMAND", required=True)
-    for module in dict.fromkeys(COMMANDS[name] for name in names):
+    parser, subparsers = _empty_parser()
+    for module in dict.fromkeys(COMMANDS[name].module for name in names):
         import_module(f"fedhip.cli.{module}").register(subparsers)
+    for command in commands_of(parser):
+        _add_manners(command)
     return parser
 
 
-def parser_for(words: Sequence[str]) -> argparse.ArgumentParser:
-    """The parser with no more commands than these words need: one; all, where help or an error is to name them."""
+def _empty_parser() -> tuple[Parser, argparse._SubParsersAction[Parser]]:
+    parser = Parser(
+        prog="fedhip",
+        description="Personalized federated learning in one round and closed form.",
+        epilog="fedhip COMMAND --help says more. Exit codes: 0 done, 1 something wrong was found, 2 wrong usage, "
+        "3 refused or failed, 130 interrupted.",
+    )
+    parser.add_argument("--version", action="version", version=f"fedhip {__version__}")
+    return parser, parser.add_subparsers(title="commands", metavar="COMMAND", required=True)
+
+
+def _add_manners(parser: argparse.ArgumentParser) -> None:
+    """What every command can be told about how it speaks."""
+    group = parser.add_argument_group("manners")
+    group.add_argument(
+        "-q", "--quiet", action="store_true", help="no progress, notes or warnings, and no words on success"
+    )
+    group.add_argument("-v", "--verbose", action="store_true", help="with an error, where in the code it was raised")
+
+
+def overview() -> Parser:
+    """The parser that knows every command's name and line, and no more: for help and for what is mistyped."""
+    parser, subparsers = _empty_parser()
+    for name, command in COMMANDS.items():
+        subparsers.add_parser(name, help=command.line)
+    return parser
+
+
+def parser_for(words: Sequence[str]) -> Parser:
+    """The parser with no more than these words need: one command, or the names of all."""
     first = words[0] if words else ""
-    if first in COMMANDS:
-        return build_parser([first])
-    return build_parser([]) if first == "--version" else build_parser()
+    return build_parser([first]) if first in COMMANDS else overview()
 
 
 def parse(words: Sequence[str]) -> argparse.Namespace:
@@ -88,28 +124,22 @@ def parse(words: Sequence[str]) -> argparse.Namespace:
     return parser.parse_args([words[0], *run.options_from(config, subparser(parser, words[0])), *words[1:]])
 
 
-def subparser(parser: argparse.ArgumentParser, *words: str) -> argparse.ArgumentParser:
-    """The parser of one command, or of a command of a command."""
-    for word in words:
-        choices = [action.choices for action in parser._actions if isinstance(action, argparse._SubParsersAction)]
-        if choices and word in choices[0]:
-            parser = choices[0][word]
-    return parser
-
-
 def show_warning(message: Warning | str, *_: object, **__: object) -> None:
     """A warning as one line, without the line of source that raised it."""
-    print(f"fedhip: warning: {message}", file=sys.stderr)
+    print(f"fedhip: warning: {one_line(str(message))}", file=sys.stderr)
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run a command: 0 if it succeeded, 2 with one line of reason if not, 130 if it was interrupted."""
+    """Run a command, and answer with its exit code (`fedhip.cli.common.exit_codes`); a failure is one line."""
     words = [*(sys.argv[1:] if argv is None else argv)]
+    if not words:
+        print(overview().format_help(), end="")
+        return DONE
+    verbose, args = False, argparse.Namespace()
     try:
         args = parse(words)
-        with warnings.catch_warnings():
-            warnings.showwarning = show_warning
-            code = int(args.handler(args))
+        verbose = args.verbose
+        code = _run(args, words)
         sys.stdout.flush()
         return code
     except BrokenPipeError:  # the reader of our output has gone, as with `| head`
@@ -117,7 +147,15 @@ def main(argv: Sequence[str] | None = None) -> int:
         return FAILED
     except (FedHiPError, OSError) as error:
         show_progress.close()
-        print(f"fedhip: {error}", file=sys.stderr)
+        if verbose:
+            traceback.print_exc()
+        print(f"fedhip: {one_line(str(error))}", file=sys.stderr)
+        return FAILED
+    except Exception:
+        # A run that somebody altered may hold anything; what else fails in this way is a bug, and shows where.
+        if (altered := _altered(args)) is None:
+            raise
+        print(f"fedhip: {altered} was altered, and cannot be read; restore the run from a copy", file=sys.stderr)
         return FAILED
     except KeyboardInterrupt:
         show_progress.close()
@@ -125,3 +163,27 @@ def main(argv: Sequence[str] | None = None) -> int:
         return INTERRUPTED
     finally:
         show_progress.close()
+        show_progress.silent = False
+
+
+def _altered(args: argparse.Namespace) -> Path | None:
+    """The file of the command's run that is not what the run's ledger says, if there is one."""
+    runs = [getattr(args, "run", None), *getattr(args, "runs", ())]
+    if not any(isinstance(run, str | Path) for run in runs):
+        return None
+    from fedhip.runs.verify import altered_file
+
+    found = (altered_file(Path(run)) for run in runs if run is not None)
+    return next((path for path in found if path is not None), None)
+
+
+def _run(args: argparse.Namespace, words: Sequence[str]) -> int:
+    """The command itself; a quiet one with nothing but errors and what it was asked for."""
+    with warnings.catch_warnings(), ExitStack() as stack:
+        warnings.showwarning = show_warning
+        if args.quiet:
+            warnings.simplefilter("ignore")
+            show_progress.silent = True
+            if not getattr(args, "json", False) and {words[0], " ".join(words[:2])} & _TELLING:
+                stack.enter_context(redirect_stdout(io.StringIO()))
+        return int(args.handler(args))

@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedhip.cli.common.console import print_table
-from fedhip.cli.common.options import add_partition, add_rows, divide, load_rows
+from fedhip.cli.common.options import add_partition, add_rows, divide, load_rows, require_new
 from fedhip.data import Partition, draw_partition, save_partition, split_of
 
 _MOST_ROWS = 100  # a longer table is cut in the terminal; --json holds all of it
@@ -22,13 +22,17 @@ def register(subparsers: "argparse._SubParsersAction[argparse.ArgumentParser]") 
     )
     add_rows(parser)
     add_partition(parser)
-    parser.add_argument("--out", type=Path, metavar="DIR", help="write partition.json and partition.svg here")
+    parser.add_argument("-o", "--out", type=Path, metavar="DIR", help="write partition.json and partition.svg here")
+    parser.add_argument("--force", action="store_true", help="write over what is there")
     parser.add_argument("--json", action="store_true", help="print JSON instead of a table")
     parser.set_defaults(handler=run)
 
 
 def run(args: argparse.Namespace) -> int:
     """Divide, print, and write what was asked for."""
+    if args.out is not None:
+        for file in ("partition.json", "partition.svg"):
+            require_new(args.out / file, args.force)
     name, data = load_rows(args)
     partition = divide(args, data)
     counts = partition.class_counts(data.labels, data.num_classes)

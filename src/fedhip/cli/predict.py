@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from fedhip.cli.common.client_rows import extract_for, known_window, print_known_window, refuse_window
 from fedhip.cli.common.console import print_table
-from fedhip.cli.common.options import add_window
+from fedhip.cli.common.options import add_window, at_least, require_new
 from fedhip.core.choice.conformal import classes_within, require_coverage
 from fedhip.data import Dataset, ImagePaths, image_files, read_features
 from fedhip.data.images.pixels import has_more_bits
@@ -24,9 +24,9 @@ from fedhip.data.tables import clients_of_table, is_table, read_rows
 from fedhip.errors import CorruptImageError, DataMissingError, InputError
 from fedhip.heads.model import NO_TEMPERATURE
 from fedhip.runs import Run
-from fedhip.runs.names import near_names
+from fedhip.runs.names import unknown_client
 from fedhip.simulation.tasks import targets_of_scores
-from fedhip.utils.files import require_folder, write_private
+from fedhip.utils.files import write_private
 from fedhip.utils.text import json_text, readable
 
 _MOST_ROWS = 1000  # a longer table is cut in the terminal; --json holds all of it
@@ -38,9 +38,9 @@ def register(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) ->
         "predict",
         help="classify images, features or the rows of a table with a client's model",
         description="Classify images, folders of images, a feature file, or a table like the one that the run was made "
-        "from, without the label. Probabilities are calibrated on scores of training rows that were left out. Without "
-        "--client, and for a client never seen, the global model answers; the rows of a table that says whose they are "
-        "are answered by their clients' own models.",
+        "from, without the label. Probabilities are calibrated on scores of training rows that were left out. Each row "
+        "of a table that says whose it is gets its client's own model. Otherwise --client says whose model answers; "
+        "without it, the global model does.",
     )
     parser.add_argument("run", type=Path, metavar="RUN", help="a run folder")
     parser.add_argument(
@@ -50,7 +50,12 @@ def register(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) ->
         metavar="FILE",
         help="image files or folders of them; or a .csv, .tsv or .parquet",
     )
-    parser.add_argument("--client", metavar="ID", help="whose model")
+    whose = parser.add_mutually_exclusive_group()
+    whose.add_argument("--client", metavar="ID", help="whose model; a name that the run does not know is an error")
+    whose.add_argument(
+        "--global", dest="by_global", action="store_true",
+        help="the global model, also for rows of clients that the run does not know",
+    )  # fmt: skip
     parser.add_argument(
         "--features", type=Path, metavar="FILE", help="a feature file, labels or none, instead of images"
     )
@@ -58,8 +63,11 @@ def register(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) ->
         "--coverage", type=float, metavar="SHARE",
         help="for each row, the set of classes (of a regression, the interval) that holds the truth so often: 0.9, say",
     )  # fmt: skip
-    parser.add_argument("--top", type=int, default=3, metavar="N", help="classes shown for each row (default: 3)")
-    parser.add_argument("--out", type=Path, metavar="FILE.csv", help="write answers and probabilities as CSV")
+    parser.add_argument(
+        "--top", type=at_least(1), default=3, metavar="N", help="classes shown for each row (default: 3)"
+    )
+    parser.add_argument("-o", "--out", type=Path, metavar="FILE.csv", help="write answers and probabilities as CSV")
+    parser.add_argument("--force", action="store_true", help="write over a file that is there")
     add_window(parser, default="that of the run")
     parser.add_argument("--weights", type=Path, metavar="PATH", help="weights of the run's backbone, if they moved")
     parser.add_argument("--device", help="cuda or cpu (default: cuda where there is one)")
@@ -90,7 +98,7 @@ class Answers:
     def order(self, top: int) -> np.ndarray:
         """The likeliest classes of each row."""
         by = self.scores if self.probabilities is None else self.probabilities
-        return np.argsort(-by, axis=1, kind="stable")[:, : max(1, top)]
+        return np.argsort(-by, axis=1, kind="stable")[:, :top]
 
     def held(self, row: int) -> list[str]:
         """The classes of a row's set, the likeliest first."""
@@ -106,8 +114,8 @@ def run(args: argparse.Namespace) -> int:
     if args.out is not None:
         if args.out.suffix != ".csv":
             raise InputError(f"{args.out}: answers are written as .csv, not '{args.out.suffix}'")
-        require_folder(args.out.parent)
-    client = None if args.client is None else _known(folder, args.client)
+        require_new(args.out, args.force)
+    client = None if args.client is None else _require_known(folder, args.client)
     if args.coverage is not None:
         require_coverage(args.coverage)
     if folder.task == "classification" and folder.model(client).temperature is None:
@@ -123,7 +131,7 @@ def run(args: argparse.Namespace) -> int:
         print(f"fedhip: no probabilities, only scores: the model has no temperature; {NO_TEMPERATURE}", file=sys.stderr)
     if args.out is not None:
         write_private(args.out, _as_csv(rows, answers).encode())
-        print(f"{len(rows.names):,} rows answered by {who}: {args.out}")
+        _print_written(args, len(rows.names), client, rows, who)
     elif args.json:
         print(json_text(_as_json(rows, answers, client, args.top)))
     else:
@@ -131,14 +139,19 @@ def run(args: argparse.Namespace) -> int:
     return 0
 
 
-def _known(folder: Run, client: str) -> str | None:
-    """The client's name, or None with a line that says so."""
-    if client in folder.clients:
-        return client
-    near = near_names(client, folder.clients)
-    hint = f" (near it: {near})" if near else ""
-    print(f"fedhip: no client {client!r} in this run{hint}: the global model answers", file=sys.stderr)
-    return None
+def _print_written(args: argparse.Namespace, count: int, client: str | None, rows: Rows, who: str) -> None:
+    if args.json:
+        model = "global" if client is None and rows.clients is None else "personalized"
+        print(json_text({"file": str(args.out), "rows": count, "model": model, "client": client}))
+    else:
+        print(f"{count:,} rows answered by {who}: {args.out}")
+
+
+def _require_known(folder: Run, client: str) -> str:
+    """The client's name; another's model would be a wrong answer that nobody sees."""
+    if client not in folder.clients:
+        raise InputError(f"{unknown_client(client, folder.clients)}; for the global model, give --global")
+    return client
 
 
 def _answers(folder: Run, client: str | None, features: np.ndarray, coverage: float | None) -> Answers:
@@ -168,7 +181,7 @@ def _by_owner(folder: Run, rows: Rows, coverage: float | None) -> Answers:
     parts, places = [], []
     for owner in np.unique(rows.clients).tolist():
         mine = np.flatnonzero(rows.clients == owner)
-        parts.append(_answers(folder, _known(folder, owner), rows.features[mine], coverage))
+        parts.append(_answers(folder, _require_known(folder, owner), rows.features[mine], coverage))
         places.append(mine)
     back = np.argsort(np.concatenate(places))
     scores = np.concatenate([part.scores for part in parts])[back]
@@ -190,7 +203,7 @@ def _targets(folder: Run, rows: Rows, answers: Answers, who: str, client: str | 
     whose: list[list[str]] = (
         [[]] * len(values) if rows.clients is None else [[readable(str(name))] for name in rows.clients]
     )
-    if args.json:
+    if args.json and args.out is None:
         told = []
         for row, name in enumerate(rows.names):
             entry: dict[str, Any] = {"row": name, **({"client": whose[row][0]} if owner else {})}
@@ -216,7 +229,7 @@ def _targets(folder: Run, rows: Rows, answers: Answers, who: str, client: str | 
         text = io.StringIO(newline="")
         csv.writer(text, lineterminator="\n").writerows([heads, *table])
         write_private(args.out, text.getvalue().encode())
-        print(f"{len(table):,} rows answered by {who}: {args.out}")
+        _print_written(args, len(table), client, rows, who)
         return 0
     print_table(heads, table[:_MOST_ROWS], who)
     if len(table) > _MOST_ROWS:
@@ -297,7 +310,9 @@ def _rows(folder: Run, args: argparse.Namespace) -> Rows:
             raise InputError("one table at a time; predict from the others by themselves")
         refuse_window(args)
         table, features = read_rows(args.images[0], folder.require_table())
-        clients = clients_of_table(table, folder.require_table()) if args.client is None else None
+        clients = (
+            clients_of_table(table, folder.require_table()) if args.client is None and not args.by_global else None
+        )
         return Rows([str(table.number(row)) for row in range(len(table))], features, clients, "row")
     paths: list[Path] = []
     for path in args.images:

@@ -7,11 +7,12 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from fedhip.cli.common.console import note
+from fedhip.cli.common.exit_codes import FAILED, INTERRUPTED
+from fedhip.utils.text import json_text
+
 if TYPE_CHECKING:
     from fedhip.features.pretraining.recipe import Recipe
-
-
-UNFINISHED, INTERRUPTED = 1, 130
 
 
 def register(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
@@ -31,7 +32,7 @@ def register(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) ->
         help=".npz with 'images', .zip or folder of images",
     )
     add(
-        "--weights",
+        "--shares",
         nargs="+",
         type=float,
         metavar="W",
@@ -39,7 +40,7 @@ def register(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) ->
     )
     add("--skip-corrupt", action="store_true", help="leave unreadable images out instead of stopping")
     add("--save-pool", type=Path, metavar="FILE", help="also write the resized pool as one .npz")
-    add("--out", type=Path, required=True, metavar="DIR", help="output folder")
+    add("-o", "--out", type=Path, required=True, metavar="DIR", help="output folder")
     length = parser.add_mutually_exclusive_group(required=True)
     length.add_argument("--steps", type=int, help="length of the schedule in steps")
     length.add_argument("--minutes", type=float, help="length of the schedule in minutes, without compilation")
@@ -67,7 +68,7 @@ def register(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) ->
     add("--batch", type=int, default=4096, help="default: %(default)s")
     add("--lr", type=float, help="peak learning rate (default: 1.5e-4 for each 256 images of the batch)")
     add("--weight-decay", type=float, default=0.05, help="default: %(default)s")
-    add("--seed", type=int, default=0, help="default: %(default)s")
+    add("-s", "--seed", type=int, default=0, help="default: %(default)s")
     add("--device", help="cuda or cpu (default: cuda where there is one)")
     add("--compile", action=argparse.BooleanOptionalAction, help="compile the step (default: on cuda)")
     add("--log-every", type=int, default=100, metavar="STEPS", help="default: %(default)s")
@@ -79,6 +80,8 @@ def register(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) ->
         metavar="FILE",
         help=".npz with 'images', 'labels' and optionally 'split': ridge accuracy for the card",
     )
+    add("--force", action="store_true", help="begin anew where an encoder or a checkpoint is already")
+    add("--json", action="store_true", help="print JSON instead of words")
     parser.set_defaults(handler=run)
 
 
@@ -103,6 +106,7 @@ def recipe_of(args: argparse.Namespace) -> Recipe:
 
 def run(args: argparse.Namespace) -> int:
     """Train, write, evaluate."""
+    from fedhip.errors import InputError
     from fedhip.features.devices import resolve_device
     from fedhip.features.encoder.checkpoints import save_encoder
     from fedhip.features.pretraining.card import make_card, write_card
@@ -118,9 +122,15 @@ def run(args: argparse.Namespace) -> int:
     device = resolve_device(args.device)
     for folder in [args.out, *([args.save_pool.parent] if args.save_pool else [])]:
         require_folder(folder)
+    there = [name for name in ("encoder.safetensors", "checkpoint.safetensors") if (args.out / name).exists()]
+    if there and not args.resume and not args.force:
+        raise InputError(
+            f"{args.out / there[0]} is there already; go on from it with --resume, begin anew with --force, or choose "
+            "another --out"
+        )
     labelled = [LabelledSet.load(path) for path in args.evaluate]
-    pool = load_pool(args.pool, recipe.encoder.image_size, args.weights, args.skip_corrupt)
-    print(f"{len(pool.images):,} images from {', '.join(pool.names)}", file=sys.stderr, flush=True)
+    pool = load_pool(args.pool, recipe.encoder.image_size, args.shares, args.skip_corrupt)
+    note(f"{len(pool.images):,} images from {', '.join(pool.names)}")
     if args.save_pool:
         pool.save(args.save_pool)
     outcome = pretrain(
@@ -133,20 +143,23 @@ def run(args: argparse.Namespace) -> int:
         checkpoint_every=args.checkpoint_every,
         log_every=args.log_every,
         stop_after=stop_after,
-        log=lambda status: print(status, file=sys.stderr, flush=True),
+        log=lambda status: note(str(status)),
     )
     if not outcome.finished:
-        print(f"stopped at step {outcome.step}; go on with --resume", file=sys.stderr)
-        return INTERRUPTED if outcome.interrupted else UNFINISHED
+        print(f"fedhip: stopped at step {outcome.step}; go on with --resume", file=sys.stderr)
+        return INTERRUPTED if outcome.interrupted else FAILED
     save_encoder(args.out / "encoder.safetensors", outcome.encoder)
     accuracy: dict[str, dict[str, dict[str, float]]] = {}
     # with and without accuracies, so that an evaluation that fails loses nothing
     write_card(args.out, make_card(pool, recipe, outcome, str(device), accuracy))
     for data in labelled:
         accuracy[data.name] = evaluate_encoder(outcome.encoder, data, device=device)
-        for spec, result in accuracy[data.name].items():
+        for spec, result in () if args.json else accuracy[data.name].items():
             print(f"{data.name}  {spec:<24} {result['accuracy']:.2%}", flush=True)
     if accuracy:
         write_card(args.out, make_card(pool, recipe, outcome, str(device), accuracy))
-    print(f"encoder and card in {args.out}")
+    if args.json:
+        print(json_text({"out": str(args.out), "step": outcome.step, "accuracy": accuracy}))
+    else:
+        print(f"encoder and card in {args.out}")
     return 0

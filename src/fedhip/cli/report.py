@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from fedhip.cli.common.console import interval_of, percent, print_table
+from fedhip.cli.common.options import require_new
 from fedhip.cli.run import print_targets
 from fedhip.runs import Run
 from fedhip.runs.measures import metrics_in
@@ -28,9 +29,16 @@ def register(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) ->
     )
     parser.add_argument("runs", nargs="+", type=Path, metavar="RUN", help="run folders")
     parser.add_argument(
-        "--out", type=Path, metavar="FILE", help="the page (default: RUN/report.html, or comparison.html for several)"
+        "-o",
+        "--out",
+        type=Path,
+        metavar="FILE",
+        help="the page (default: RUN/report.html, or comparison.html for several)",
     )
     parser.add_argument("--csv", type=Path, metavar="DIR", help="write every table of the page as CSV into this folder")
+    parser.add_argument(
+        "--force", action="store_true", help="write over what is there; RUN/report.html is always drawn anew"
+    )
     parser.add_argument("--json", action="store_true", help="print JSON instead of a table")
     parser.set_defaults(handler=run)
 
@@ -38,14 +46,19 @@ def register(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) ->
 def run(args: argparse.Namespace) -> int:
     """Read, render, write, print."""
     from fedhip.runs.report import render_report
+    from fedhip.runs.report.csv_tables import csv_tables
 
     folders = [Run.open(path) for path in args.runs]
     names = _names(args.runs)
     records = [run.record(name) for name, run in zip(names, folders, strict=True)]
+    own = args.runs[0] / "report.html" if len(folders) == 1 else None
+    out = args.out or own or Path("comparison.html")
+    require_new(out, args.force or out == own)
     if args.csv is not None:
         require_folder(args.csv)
+        for name in csv_tables(records):
+            require_new(args.csv / name, args.force)
     page = render_report(records)
-    out = args.out or (args.runs[0] / "report.html" if len(folders) == 1 else Path("comparison.html"))
     out.parent.mkdir(parents=True, exist_ok=True)
     write_private(out, page.encode())  # it shows images of test rows
     tables = _write_tables(args.csv, records) if args.csv is not None else []

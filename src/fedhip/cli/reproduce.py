@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import argparse
-import sys
 from dataclasses import replace
 from itertools import product
 from pathlib import Path
 from typing import Any
 
-from fedhip.cli.common.console import print_table
+from fedhip.cli.common.console import note, print_table
 from fedhip.cli.common.lifts import add_lift, lift_settings
 from fedhip.cli.common.options import (
     DEFAULT_BACKBONE,
@@ -37,8 +36,9 @@ from fedhip.reproduce import (
 from fedhip.reproduce.tables import Entry, Table
 from fedhip.simulation.lifting import LiftSettings
 from fedhip.utils.files import require_folder
+from fedhip.utils.text import json_text
 
-HEADS = ("linear", "mlp")
+NETWORKS = ("linear", "mlp")
 NATURAL = "natural"
 MOST_COLUMNS = 8  # of a table in the terminal
 DESCRIPTION = """\
@@ -78,7 +78,7 @@ def register(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) ->
     add_backbone(parser)
     group = parser.add_argument_group("experiments")
     group.add_argument("--methods", default="all", metavar="NAME,…", help="methods, or all (default)")
-    group.add_argument("--clients", nargs="+", type=int, metavar="K", help="numbers of clients (default: 50 100)")
+    group.add_argument("-k", "--clients", nargs="+", type=int, metavar="K", help="numbers of clients (default: 50 100)")
     group.add_argument("--concentrations", nargs="+", type=float, metavar="λ", help="default: 0.1 0.5 1.0")
     group.add_argument("--seeds", nargs="+", type=int, metavar="N", help="default: 0 1 2")
     group.add_argument(
@@ -87,7 +87,7 @@ def register(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) ->
         "on a part of the training rows; default: paper, with --quick both",
     )  # fmt: skip
     group.add_argument("--rounds", type=int, metavar="N", help="of methods that train by gradients (default: 200)")
-    group.add_argument("--head", default="linear", metavar="linear|mlp", help="of these methods (default: linear)")
+    group.add_argument("--network", default="linear", metavar="linear|mlp", help="of these methods (default: linear)")
     group.add_argument("--only-local-classes", action="store_true", help="no model names a class its client lacks")
     group.add_argument(
         "--prior", choices=("client", "none"), default="none",
@@ -98,7 +98,8 @@ def register(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) ->
     )
     group.add_argument("--jobs", type=int, default=1, metavar="N", help="processes that share the cells (default: 1)")
     add_lift(parser)
-    parser.add_argument("--out", type=Path, metavar="DIR", help="where to write (default: reproduce/DATA)")
+    parser.add_argument("-o", "--out", type=Path, metavar="DIR", help="where to write (default: reproduce/DATA)")
+    parser.add_argument("--json", action="store_true", help="print JSON instead of tables")
     parser.set_defaults(handler=run)
 
 
@@ -126,6 +127,9 @@ def run(args: argparse.Namespace) -> int:
     bench = Bench(sources, settings, Store(out / "cells"), device)
     before = bench.store.size
     tables, files = reproduce(bench, studies, out, show_progress, jobs=args.jobs)
+    if args.json:
+        print(json_text({"out": str(out), "files": list(map(str, files)), "cells": bench.store.size - before}))
+        return 0
     for table in tables:
         show_table(table)
     kinds = sorted({path.suffix.removeprefix(".") for path in files})
@@ -146,12 +150,16 @@ def run_natural(args: argparse.Namespace) -> int:
         raise InputError(f"{folder} is no folder; give the one in which heart/, wrist.zip and others lie")
     found, left = at_hand(folder, [Path(file) for file in args.features or ()], args.dataset or ())
     for line in left:
-        print(f"fedhip: left out {line}", file=sys.stderr)
+        note(f"left out {line}")
     out = args.out or Path("reproduce") / NATURAL
     require_folder(out)
     (out / "cells").mkdir(parents=True, exist_ok=True)
     bench = NaturalBench(tuple(found), settings, Store(out / "cells"), str(resolve_device(args.device)))
+    before = bench.store.size
     table, files = reproduce_natural(bench, out, show_progress)
+    if args.json:
+        print(json_text({"out": str(out), "files": list(map(str, files)), "cells": bench.store.size - before}))
+        return 0
     show_table(table)
     print(f"{len(files)} files in {out}")
     return 0
@@ -166,9 +174,9 @@ def settings_of(args: argparse.Namespace) -> Settings:
             settings, clients=(5, 10), concentrations=(0.1, 1.0), seeds=(0, 1), rounds=6, budget=4, tuning_rounds=4,
             moved_concentrations=(0.1, 1.0, 100.0), regimes=("paper", "tuned"),
         )  # fmt: skip
-    if args.head not in HEADS:
-        raise InputError(f"there is no head {args.head!r}; choose linear or mlp")
-    settings = replace(settings, head=args.head)
+    if args.network not in NETWORKS:
+        raise InputError(f"there is no network {args.network!r}; choose linear or mlp")
+    settings = replace(settings, head=args.network)
     if args.protocol is not None:
         settings = replace(settings, regimes=choose_regimes(args.protocol))
     for name in ("clients", "concentrations", "seeds"):
@@ -227,7 +235,7 @@ def source_of(
         return source
     plan = lift.plan(source.features.features.shape[1], source.features.num_classes)
     plan.require_memory(2 * len(source.features))  # two divisions are kept
-    print(f"fedhip: {name}: {plan.price}", file=sys.stderr)
+    note(f"{name}: {plan.price}")
     return replace(source, lift=plan)
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import sys
 import time
 from collections.abc import Callable, Sequence
 from datetime import datetime
@@ -12,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from fedhip.cli.common.console import interval_of, percent, print_table
+from fedhip.cli.common.console import interval_of, note, percent, print_table
 from fedhip.cli.common.lifts import add_lift, lift_settings
 from fedhip.cli.common.options import (
     add_backbone,
@@ -25,6 +24,7 @@ from fedhip.cli.common.options import (
     names_table,
     refuse_unused,
 )
+from fedhip.cli.common.parser import Parser
 from fedhip.cli.common.progress import show_progress
 from fedhip.core.solvers import require_alpha, require_beta
 from fedhip.data import Dataset
@@ -38,6 +38,7 @@ from fedhip.heads import HEADS, Ridge
 from fedhip.heads.model import RIDGE
 from fedhip.heads.options import numbers_of
 from fedhip.heads.recommendation import AUTO, describe
+from fedhip.heads.round import RIDGES
 from fedhip.methods import METHODS
 from fedhip.privacy.mechanism import DEFAULT_DELTA, UNITS
 from fedhip.runs import require_place
@@ -47,13 +48,18 @@ from fedhip.runs.privacy import PrivacySettings, with_public_fills
 from fedhip.runs.results import metrics_in_words, title_of
 from fedhip.runs.run import Described, RoundSettings, columns_given, methods_named, run_round
 from fedhip.simulation.alone import MAJORITY
-from fedhip.simulation.driver import RIDGES
 from fedhip.simulation.options import RidgeOptions
-from fedhip.simulation.tasks import METRICS, TASKS
+from fedhip.simulation.tasks import METRICS, TASKS, require_classes
+from fedhip.utils.bounds import LARGEST
 from fedhip.utils.text import json_text, readable
 
 #: Options that say where the answer goes, and not what it is.
-_NOT_CONFIGURATION = ("config", "out", "force", "json", "handler")
+_NOT_CONFIGURATION = ("config", "out", "force", "json", "quiet", "verbose", "handler")
+#: What most people need; --help-all shows the rest.
+_COMMON = (
+    *("--dataset", "--data", "--features", "--label", "--client", "--clients"),
+    *("--task", "--head", "--methods", "--seed", "--out", "--force"),
+)
 
 
 def register(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
@@ -144,13 +150,15 @@ def register(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) ->
     add_lift(parser)
     add_privacy(parser)
     output = parser.add_argument_group("output")
-    output.add_argument("--out", type=Path, metavar="DIR", help="the run folder (default: runs/DATA-DATE-TIME)")
+    output.add_argument("-o", "--out", type=Path, metavar="DIR", help="the run folder (default: runs/DATA-DATE-TIME)")
     output.add_argument("--force", action="store_true", help="replace the run that is there")
     output.add_argument(
         "--statistics", action=argparse.BooleanOptionalAction, default=True,
         help="keep each client's statistics, with which it can be changed and forgotten later",
     )  # fmt: skip
     output.add_argument("--json", action="store_true", help="print results.json instead of tables")
+    if isinstance(parser, Parser):
+        parser.show_first(*_COMMON)
     parser.set_defaults(handler=run)
 
 
@@ -186,9 +194,13 @@ def options_from(path: Path, parser: argparse.ArgumentParser) -> list[str]:
     words: list[str] = []
     several = {name for name, action in actions.items() if isinstance(action.nargs, int) and action.nargs > 1}
     for name, value in read_config(path, known, several).items():
-        option = actions[name].option_strings[0]
+        option = next(string for string in actions[name].option_strings if string.startswith("--"))
         if isinstance(value, bool):
-            words += [option] if value else [f"--no-{name.replace('_', '-')}"] * (len(actions[name].option_strings) > 1)
+            words += (
+                [option]
+                if value
+                else [f"--no-{name.replace('_', '-')}"] * isinstance(actions[name], argparse.BooleanOptionalAction)
+            )
         elif name in several and isinstance(value, list):
             words += [option, *map(str, value)]
         else:
@@ -230,6 +242,7 @@ def run(args: argparse.Namespace) -> int:
     if args.out is not None:
         require_place(args.out, args.force)
     name, data = load_rows(args)
+    require_classes(data)
     # Divided before any feature is computed: a wrong number of clients is not worth a minute's wait.
     partition = divide(args, data)
     out = args.out or Path("runs") / f"{name}-{datetime.now().strftime('%Y%m%d-%H%M%S')}"
@@ -250,7 +263,7 @@ def run(args: argparse.Namespace) -> int:
     if settings.lift is not None:
         plan = settings.lift.plan(features.features.shape[1], features.num_classes)
         plan.require_memory(len(features))  # before the price: what does not fit says so in one line
-        print(f"fedhip: {plan.price}", file=sys.stderr)
+        note(plan.price)
         made_by += f", {plan.title}"
     folder, _ = run_round(
         out,
@@ -387,6 +400,8 @@ def _number_or(words: tuple[str, ...], check: Callable[[float], float]) -> Calla
             return check(float(text))
         except ValueError as error:
             known = " nor ".join(map(repr, words))
-            raise argparse.ArgumentTypeError(f"{text!r} is neither {known} nor a number of at least 0") from error
+            raise argparse.ArgumentTypeError(
+                f"{text!r} is neither {known} nor a number from 0 to {LARGEST:g}"
+            ) from error
 
     return parse

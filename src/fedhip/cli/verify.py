@@ -5,12 +5,11 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
+from fedhip.cli.common.exit_codes import DONE, FOUND
 from fedhip.cli.common.progress import show_progress
 from fedhip.runs import Run
 from fedhip.runs.verify import verify
 from fedhip.utils.text import json_text
-
-_WRONG = 2
 
 
 def register(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
@@ -19,7 +18,8 @@ def register(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) ->
         "verify",
         help="check a run's files, sum, models, ledger and receipts",
         description="Check every file against its digest, the sum against the clients' statistics, the models against "
-        "the sum, the ledger's chain, and receipts. Exit code 0 if all is well, 2 if not.",
+        "the sum, the ledger's chain, and receipts. Exit code 0 if all is well, 1 if something is wrong, 3 if there is "
+        "no run to check.",
     )
     parser.add_argument("run", type=Path, metavar="RUN", help="a run folder")
     parser.add_argument("--receipt", type=Path, action="append", default=[], metavar="FILE", help="a receipt you hold")
@@ -37,4 +37,4 @@ def run(args: argparse.Namespace) -> int:
         for check in checks:
             print(f"ok     {check.what}" if check.problem is None else f"WRONG  {check.what}: {check.problem}")
         print(f"{args.run}: {'all is well' if not wrong else f'{len(wrong)} of {len(checks)} checks failed'}")
-    return _WRONG if wrong else 0
+    return FOUND if wrong else DONE

@@ -13,8 +13,9 @@ from fedhip.utils.late import late
 if TYPE_CHECKING:
     from fedhip.core.ridge.aggregation import aggregate, solve_global
     from fedhip.core.ridge.alone import RidgePath
-    from fedhip.core.ridge.path import DEFAULT_ALPHAS, LooScore, PersonalizationPath, RegularizationPath, default_betas
+    from fedhip.core.ridge.path import DEFAULT_ALPHAS, PersonalizationPath
     from fedhip.core.ridge.personalization import personalize, personalize_from_statistics
+    from fedhip.core.ridge.regularization import LooScore, RegularizationPath, default_betas
     from fedhip.core.standardization import Standardization
     from fedhip.core.statistics import Statistics
 else:
@@ -25,8 +26,9 @@ else:
         **{
             "ridge.aggregation": "aggregate solve_global",
             "ridge.alone": "RidgePath",
-            "ridge.path": "DEFAULT_ALPHAS LooScore PersonalizationPath RegularizationPath default_betas",
+            "ridge.path": "DEFAULT_ALPHAS PersonalizationPath",
             "ridge.personalization": "personalize personalize_from_statistics",
+            "ridge.regularization": "LooScore RegularizationPath default_betas",
         },
     )
 

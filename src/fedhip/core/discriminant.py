@@ -110,13 +110,6 @@ class Discriminant:
         V[self._live] = of_live
         return values, V
 
-    def with_shrinkage(self, shrinkage: float) -> Discriminant:
-        """The same statistics with another s, without another eigendecomposition."""
-        other = object.__new__(Discriminant)
-        other.__dict__.update({k: v for k, v in self.__dict__.items() if k != "model"})
-        other.shrinkage, other._chosen_anew = self._chosen(shrinkage), False
-        return other
-
     @cached_property
     def model(self) -> AffineModel:
         """Weights Σ⁻¹μ_c and the scores' constants."""

@@ -22,6 +22,7 @@ import torch
 from torch import Tensor
 
 from fedhip.errors import InputError, NumericalWarning
+from fedhip.utils.bounds import LARGEST
 
 _EPS = torch.finfo(torch.float64).eps
 
@@ -223,15 +224,15 @@ def _rounded_up(beta: float) -> float:
 
 def require_beta(beta: float) -> float:
     """β as a float, if it is one that makes sense."""
-    if not _is_finite_number(beta) or beta < 0:
-        raise InputError(f"beta is {beta!r}; give a finite number of at least 0 (0 means no regularization)")
+    if not _is_finite_number(beta) or not 0 <= beta <= LARGEST:
+        raise InputError(f"beta is {beta!r}; give a number from 0 to {LARGEST:g} (0 means no regularization)")
     return float(beta)
 
 
 def require_alpha(alpha: float) -> float:
     """α as a float, if it is one that makes sense."""
-    if not _is_finite_number(alpha) or alpha < 0:
-        raise InputError(f"alpha is {alpha!r}; give a finite number of at least 0 (0 is the global model)")
+    if not _is_finite_number(alpha) or not 0 <= alpha <= LARGEST:
+        raise InputError(f"alpha is {alpha!r}; give a number from 0 to {LARGEST:g} (0 is the global model)")
     return float(alpha)
 
 

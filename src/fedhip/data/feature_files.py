@@ -54,11 +54,17 @@ class FeatureSet:
             features = features.astype(_native(features.dtype), copy=False)
         finite = np.isfinite(features).all(axis=1)
         if not finite.all():
-            others = int((~finite).sum()) - 1
-            also = f", and so do those of {others} other row{'s' * (others > 1)}" if others else ""
+            row, number = int(finite.argmin()), int((~finite).sum())
+            columns = np.flatnonzero(~np.isfinite(features[~finite]).all(axis=0))
+            if number > 1 and len(columns) == 1:
+                raise InputError(
+                    f"column {columns[0]} of the features holds NaN or infinity in {number} of {len(features)} rows, "
+                    f"first in row {row}; remove the column or these rows, or repair the extraction"
+                )
+            also = f", and so do those of {number - 1} other row{'s' * (number > 2)}" if number > 1 else ""
             raise InputError(
-                f"features of row {int(finite.argmin())} hold NaN or infinity{also}; "
-                f"remove {'these rows' if others else 'this row'} or repair the extraction"
+                f"features of row {row} hold NaN or infinity{also}; "
+                f"remove {'these rows' if number > 1 else 'this row'} or repair the extraction"
             )
         view = features.view()
         view.setflags(write=False)

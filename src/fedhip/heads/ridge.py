@@ -76,33 +76,41 @@ class Ridge(Head):
         self, priors: Mapping[str, PriorChoice] | None = None, others: Tensor | None = None
     ) -> dict[str, Personalized]:
         """α by leave-one-out accuracy; together with the prior by likelihood, where priors are chosen."""
-        task, only_local = self.task, self.task.only_local_classes
+        task = self.task
         alpha: Alpha = task.options.get("alpha", "loo")
-        kept: dict[str, tuple[Alpha, PriorChoice]] = {
-            client.name: (alpha, (priors or {}).get(client.name, NO_CHOICE)) for client in task.training
-        }
+        kept: dict[str, tuple[Alpha, PriorChoice]] = {name: (alpha, choice) for name, choice in (priors or {}).items()}
         if priors is None and task.prior == "client":
             chosen = choose_client_priors(
-                self.federation, task.training, (self.method,), alpha, only_local, task.report
+                self.federation, task.training, (self.method,), alpha, task.only_local_classes, task.report
             )
             kept = {name: found[self.method] for name, found in chosen.items()}
+        return self.solve(kept)
+
+    def solve(self, kept: Mapping[str, tuple[Alpha, PriorChoice]]) -> dict[str, Personalized]:
+        """Phase 3 with the priors that are known, and the α that goes with each; others have none, and the task's α."""
+        task = self.task
+        given: Alpha = task.options.get("alpha", "loo")
 
         def phase3(client: Client) -> Personalized:
-            alpha, choice = kept[client.name]
+            alpha, choice = kept.get(client.name, (given, NO_CHOICE))
             found = Personalization.of(
                 self.federation,
                 client,
                 alpha,
                 alphas=task.alphas,
-                only_local_classes=only_local,
+                only_local_classes=task.only_local_classes,
                 own=task.uploads.pop(client.name, None),
                 choice=choice,
                 last=task.release and len(task.training) == 1,
             )
             return found, choice.prior
 
-        found = in_order(phase3, task.training, task.device)
-        return dict(zip((client.name for client in task.training), found, strict=True))
+        found: dict[str, Personalized] = {}
+        training = task.training
+        for client, own in zip(training, in_order(phase3, training, task.device), strict=True):
+            found[client.name] = own
+            task.report("3 personalization", len(found), len(training))
+        return found
 
     def left_out(self, client: Client) -> dict[str, LeftOut]:
         """Over α."""

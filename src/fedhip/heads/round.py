@@ -1,18 +1,38 @@
-"""A round of any head in one process: fit, personalize, test. A run and a comparison of methods do the same."""
+"""A round in one process: fit, personalize, test; of any head, and of the ridge beside models of one client alone."""
 
 from __future__ import annotations
 
 import time
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
+import torch
+
 from fedhip.core.choice.calibration import common_temperature
-from fedhip.core.choice.prior import NO_PRIOR, Prior
+from fedhip.core.choice.prior import NO_PRIOR, Prior, PriorChoice
+from fedhip.core.exact.columns import Columns
+from fedhip.core.exact.fixedpoint import GridStatistics
+from fedhip.errors import InputError
 from fedhip.heads.head import Head
+from fedhip.heads.ridge import Ridge
 from fedhip.heads.task import Task
+from fedhip.simulation.alone import MAJORITY, LocalModel, local_model, majority_model
+from fedhip.simulation.client import Client
+from fedhip.simulation.driver import federate
 from fedhip.simulation.federation import Federation
-from fedhip.simulation.outcome import ClientResult
+from fedhip.simulation.options import Alpha, Beta, RidgeOptions
+from fedhip.simulation.outcome import ClientResult, Outcome
+from fedhip.simulation.personalization import Personalization, common_losses
+from fedhip.simulation.priors import choose_client_priors, prior_alphas
 from fedhip.simulation.testing import evaluate
-from fedhip.utils.parallel import one_thread
+from fedhip.utils.parallel import in_order, one_thread
+from fedhip.utils.progress import ReportProgress, silent
+from fedhip.utils.stopwatch import Stopwatch
+
+#: The ridges that `simulate` computes side by side.
+RIDGES = ("local", "global", "fedhip")
+#: Those that classes may count alike in.
+BALANCED = ("global", "fedhip")
 
 
 @dataclass(frozen=True)
@@ -67,3 +87,104 @@ def run_head(kind: type[Head], task: Task, federation: Federation | None = None)
             )
         )
     return HeadRound(head, clients, seconds)
+
+
+def simulate(
+    clients: Sequence[Client],
+    num_classes: int,
+    *,
+    alpha: Alpha = "loo",
+    beta: Beta = "auto",
+    methods: Iterable[str] = RIDGES,
+    only_local_classes: bool = False,
+    prior: bool = False,
+    standardize: bool = True,
+    intercept: bool = True,
+    balance: bool = False,
+    fraction_bits: int | None = None,
+    columns: Columns | None = None,
+    device: str | torch.device = "cpu",
+    report: ReportProgress | None = None,
+    keep_statistics: Callable[[Client, GridStatistics], None] | None = None,
+) -> Outcome:
+    """One round of FedHiP over the clients, beside models of the clients alone and the global one.
+
+    `report(phase, done, total)` is called as the clients go by, `keep_statistics` with each client's upload. No model
+    and no parameter sees a test row. With `prior` every client's class frequencies are part of its models' answers,
+    where that is likelier than not by leave-one-out (see `fedhip.core.choice.prior`); a personalized model's α is
+    chosen together with it. `standardize`, `intercept`, `balance`, `fraction_bits` and `columns` are those of
+    `RidgeOptions`; where classes count alike in the sum, they do not so in models of one client alone.
+    """
+    methods = tuple(methods)
+    ridges = tuple(method for method in methods if method != MAJORITY)
+    ridge = RidgeOptions(standardize, intercept, balance, fraction_bits, columns)
+    if prior and balance:
+        raise InputError(
+            "a client's prior corrects for how often the federation has a class, and balanced classes are equally "
+            "frequent by construction; give one of the two"
+        )
+    watch, tell = Stopwatch(), report or silent
+    options = {} if alpha == "loo" else {"alpha": alpha}
+    task = Task(clients, num_classes, options, device, tell, ridge, only_local_classes=only_local_classes)
+    training = task.training
+    federation = federate(
+        training,
+        num_classes,
+        beta,
+        ridge,
+        device,
+        alpha=alpha if "fedhip" in methods else 0.0,
+        report=report,
+        watch=watch,
+        keep_statistics=keep_statistics,
+        uploads=task.uploads if "fedhip" in methods else None,
+    )
+    with watch("aggregation"):
+        head = Ridge.fit(federation, task)
+        tell("2 aggregation", len(training), len(training))
+    choices: dict[str, dict[str, tuple[float, PriorChoice]]] = {}
+    if prior:
+        with watch("priors"):
+            choices = choose_client_priors(federation, training, ridges, alpha, only_local_classes, tell)
+    personal: dict[str, Personalization] = {}
+    if "fedhip" in methods:
+        with watch("personalization"):
+            chosen = {name: found["fedhip"] for name, found in choices.items()}
+            personal = {name: own for name, (own, _) in head.solve(chosen).items()}
+    local: dict[str, LocalModel] = {}
+    if "local" in methods:
+        with watch("models of one client alone"):
+            fits = in_order(
+                lambda client: local_model(client, num_classes, ridge, device, only_local_classes), training, device
+            )
+            for k, (client, fit) in enumerate(zip(training, fits, strict=True), start=1):
+                local[client.name] = fit
+                tell("trained alone", k, len(training))
+    with watch("tests"):
+        results = []
+        common = [own.global_log_losses for own in personal.values()]
+        if "global" in methods and not personal:
+            common = list(in_order(lambda client: common_losses(federation, client), training, device))
+        temperatures = {
+            "local": common_temperature(fit.losses for fit in local.values()),
+            "global": common_temperature(common),
+            "fedhip": common_temperature(own.log_losses for own in personal.values()),
+        }
+        for client in clients:
+            own = personal.get(client.name)
+            mine = {
+                MAJORITY: majority_model(client, num_classes) if MAJORITY in methods else None,
+                "local": local.get(client.name),
+                "global": head.common,
+                "fedhip": head.common if own is None else own.model,
+            }
+            tested = {method: mine[method] for method in methods}
+            priors = {method: choice.prior for method, (_, choice) in choices.get(client.name, {}).items()}
+            everybody = federation.grid.counts
+            results.append(
+                evaluate(
+                    client, tested, own, num_classes, only_local_classes, priors, everybody, temperatures=temperatures
+                )
+            )
+    prior_models = tuple(len(prior_alphas(alpha)[method]) for method in ridges) if prior else ()
+    return Outcome(federation, methods, results, watch.seconds, prior_models, temperatures)

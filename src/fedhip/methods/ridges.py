@@ -9,11 +9,11 @@ from torch import Tensor
 
 from fedhip.core.choice.calibration import common_temperature
 from fedhip.heads.options import Option
+from fedhip.heads.round import simulate
 from fedhip.methods.engine.closed import ClosedTask, closed, one_shot
 from fedhip.methods.engine.protocol import MethodRun
 from fedhip.simulation.alone import LocalModel, local_model, local_path
 from fedhip.simulation.client import Client
-from fedhip.simulation.driver import simulate
 from fedhip.simulation.priors import prior_bytes
 from fedhip.utils.parallel import in_order
 

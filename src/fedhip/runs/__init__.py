@@ -7,14 +7,16 @@ from typing import TYPE_CHECKING
 from fedhip.utils.late import late
 
 if TYPE_CHECKING:
-    from fedhip.runs.folder import Run, changed_run, new_run, require_place
+    from fedhip.runs.draft import changed_run, new_run, require_place
+    from fedhip.runs.folder import Run
     from fedhip.runs.ledger import Ledger
     from fedhip.runs.life import Change, forget, join, personalize, update
     from fedhip.runs.verify import Check, verify
 else:
     __getattr__ = late(
         __name__,
-        folder="Run changed_run new_run require_place",
+        draft="changed_run new_run require_place",
+        folder="Run",
         ledger="Ledger",
         life="Change forget join personalize update",
         verify="Check verify",

@@ -113,6 +113,8 @@ class Ledger:
                 f"{name}: entry {number} ({entry.get('event')}) is not in the ledger: the run was rolled back or its "
                 "history rewritten"
             )
+        if receipt.get("schema") != SCHEMA:
+            raise FileError(f"{name} says schema {str(receipt.get('schema'))[:20]}, not {SCHEMA}: it was altered")
         return entry
 
 

@@ -31,7 +31,8 @@ from fedhip.heads import Head, Ridge
 from fedhip.heads.model import Model
 from fedhip.heads.options import numbers_of, options_of
 from fedhip.heads.task import Task
-from fedhip.runs.folder import Run, changed_run
+from fedhip.runs.draft import changed_run
+from fedhip.runs.folder import Run
 from fedhip.runs.models import global_model, personal_model
 from fedhip.runs.results import put_client, refresh, remove_client
 from fedhip.simulation.alone import MAJORITY, LocalModel, local_model, majority_model
@@ -45,6 +46,7 @@ from fedhip.simulation.priors import choose_client_priors
 from fedhip.simulation.testing import evaluate
 from fedhip.utils.parallel import in_order, one_thread
 from fedhip.utils.progress import ReportProgress
+from fedhip.utils.text import fault_of_name
 
 Json = dict[str, Any]
 #: No rows of anybody.
@@ -135,6 +137,8 @@ def join(
     """
     run.require_exact()
     run.require_personalized()
+    if fault := fault_of_name(client.name):
+        raise InputError(f"the name {client.name!r} {fault}; give the client another")
     if client.name in run.results.get("sites", ()):
         raise InputError(
             f"{client.name!r} is one of the sites whose sum this is, so its rows are in it; choose another name, if "

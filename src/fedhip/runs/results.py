@@ -11,6 +11,7 @@ import numpy as np
 from fedhip import __version__
 from fedhip.core.choice.calibration import common_temperature
 from fedhip.heads import Head, Ridge
+from fedhip.heads.round import BALANCED
 from fedhip.methods import METHODS, MethodRun
 from fedhip.runs.folder import SCHEMA, head_of
 from fedhip.runs.measures import TITLES as METRICS
@@ -23,7 +24,6 @@ from fedhip.runs.measures import (
     remove_gains,
     written,
 )
-from fedhip.simulation.driver import BALANCED
 from fedhip.simulation.metrics import summarize
 from fedhip.simulation.outcome import ClientResult, Outcome
 from fedhip.simulation.private import PRIVATE_ALPHAS

@@ -40,13 +40,14 @@ from fedhip.heads import HEADS, Head, Ridge, head_named
 from fedhip.heads.model import RIDGE
 from fedhip.heads.options import options_of
 from fedhip.heads.recommendation import AUTO, compare_with_lda, judge_heads, options_of_heads
-from fedhip.heads.round import HeadRound, run_head
+from fedhip.heads.round import BALANCED, RIDGES, HeadRound, run_head, simulate
 from fedhip.heads.task import Task, check_clients
 from fedhip.methods import METHODS, Protocol, run_method
 from fedhip.methods.engine.closed import row_of
 from fedhip.privacy.mechanism import Unit
 from fedhip.runs import Ledger, Run, new_run, require_place
-from fedhip.runs.folder import PUBLIC, Draft
+from fedhip.runs.draft import Draft
+from fedhip.runs.folder import PUBLIC
 from fedhip.runs.measures import gains_of, put_gains
 from fedhip.runs.models import global_model, personal_model
 from fedhip.runs.privacy import PrivacySettings, with_public_fills
@@ -56,14 +57,13 @@ from fedhip.runs.report.findings import read_runs
 from fedhip.runs.results import add_balance, add_lift, add_privacy, details_of, refresh, results_of, rival_entry
 from fedhip.simulation.alone import MAJORITY
 from fedhip.simulation.client import Client, clients_of
-from fedhip.simulation.driver import BALANCED, RIDGES, simulate
 from fedhip.simulation.lifting import LiftSettings, lift_clients, lifted_grid
 from fedhip.simulation.options import STANDARD, Alpha, Beta, RidgeOptions
 from fedhip.simulation.outcome import Outcome
 from fedhip.simulation.priors import PriorOption
 from fedhip.simulation.private import require_own_groups, simulate_privately
 from fedhip.simulation.tasks import Task as TaskName
-from fedhip.simulation.tasks import divide, require_ridge, task_named
+from fedhip.simulation.tasks import divide, require_classes, require_ridge, task_named
 from fedhip.utils.nearest import did_you_mean
 from fedhip.utils.progress import silent
 from fedhip.utils.stopwatch import Stopwatch
@@ -461,6 +461,7 @@ def run_round(
         only_local_classes=settings.only_local_classes,
         balance=settings.ridge.balance,
     )
+    require_classes(features)
     clients = clients_of(features, partition)
     if settings.privacy is not None:
         return _run_privately(

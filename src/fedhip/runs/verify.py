@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import tomllib
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -18,11 +19,15 @@ from fedhip.data.tables import Description
 from fedhip.errors import FedHiPError, FileError
 from fedhip.heads.model import RIDGE, Model
 from fedhip.runs.folder import Run
+from fedhip.runs.ledger import Ledger
 from fedhip.runs.life import task_of
 from fedhip.runs.models import models_digest
 from fedhip.runs.names import file_name
 from fedhip.simulation.driver import add_up
+from fedhip.utils.toml import write_toml
 
+#: What comes of values of another kind than a run's files hold.
+DAMAGE = (TypeError, ValueError, LookupError, AttributeError, ArithmeticError, RuntimeError)
 #: Models are solved again to compare; another machine's linear algebra rounds differently.
 SOLVE_TOLERANCE = 1e-9
 
@@ -47,6 +52,8 @@ def verify(
             problem = look()
         except (FedHiPError, OSError) as error:
             problem = str(error)
+        except DAMAGE as error:  # what is written there is not even of the right kind
+            problem = f"it cannot be checked, since a file was altered ({type(error).__name__}); restore the run"
         checks.append(Check(what, problem))
         return problem is None
 
@@ -66,6 +73,7 @@ def verify(
     check("the models are those of the last entry", lambda: _models_digest(run))
     for name in ("results", "details"):
         check(f"{name}.json is that of the last entry", lambda name=name: _json_digest(run, name))  # type: ignore[misc]
+    check("config.toml is what results.json says", lambda: _config(run))
     if (run.path / "columns.toml").is_file():
         check("columns.toml is what the models hold", lambda: _columns(run))
     if "partition" in run.ledger.entries[0]:  # those before it was written down are as good as they were
@@ -73,6 +81,28 @@ def verify(
     for path in [*sorted((run.path / "receipts").glob("*.json")), *receipts]:
         check(f"receipt {path.name}", lambda path=path: _receipt(run, path))  # type: ignore[misc]
     return checks
+
+
+def altered_file(folder: Path) -> Path | None:
+    """A file of a run that is not what its ledger says; None if there is none, or no ledger to ask."""
+    try:
+        last = Ledger.read(folder / "ledger.jsonl").entries[-1]
+        for name in ("results", "details"):
+            path = folder / f"{name}.json"
+            if name in last and hashlib.sha256(path.read_bytes()).hexdigest() != last[name]:
+                return path
+    except (FedHiPError, OSError):
+        return folder / "ledger.jsonl" if (folder / "results.json").is_file() else None
+    return None
+
+
+def _config(run: Run) -> str | None:
+    try:
+        if tomllib.loads(run.config_text()) == tomllib.loads(write_toml(run.config)):
+            return None
+    except tomllib.TOMLDecodeError:
+        pass
+    return f"{run.path / 'config.toml'} would not repeat this run: it was altered; restore it from a copy"
 
 
 def _columns(run: Run) -> str | None:

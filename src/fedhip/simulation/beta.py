@@ -11,7 +11,7 @@ from torch import Tensor
 
 from fedhip.core import LooScore, RegularizationPath, Statistics, default_betas
 from fedhip.core.choice.selection import FOLDS
-from fedhip.core.ridge.path import choose_betas
+from fedhip.core.ridge.regularization import choose_betas
 from fedhip.simulation.client import Client
 from fedhip.simulation.federation import Federation
 from fedhip.simulation.options import Alpha

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -19,11 +18,6 @@ from fedhip.utils.groups import group_numbers
 
 #: Features (N, m), and labels (N,) or real targets (N, t).
 LabelledRows = tuple[NDArray[Any], NDArray[Any]]
-Report = Callable[[str, int, int], None]
-
-
-def silent(phase: str, done: int, total: int) -> None:
-    """Report nothing."""
 
 
 @dataclass(frozen=True)

@@ -64,6 +64,15 @@ def divide(
     return divide_rows(dealt, data.clients, scheme, num_clients, groups=data.groups, **parameters)
 
 
+def require_classes(data: FeatureSet | Dataset | TableRows) -> None:
+    """Refuse rows that are all of one class: whatever answers is right every time, and has learned nothing."""
+    if (isinstance(data, Dataset) or data.task == "classification") and len(found := np.unique(data.labels)) < 2:
+        raise InputError(
+            f"all rows are of one class, {data.class_names[int(found[0])]!r}, so there is nothing to tell apart; give "
+            "rows of at least two classes"
+        )
+
+
 def has_real_targets(rows: LabelledRows) -> bool:
     """Whether rows have targets (N, t) and not labels (N,)."""
     return rows[1].ndim == 2

@@ -14,12 +14,14 @@ from torch import Tensor
 
 from fedhip.core.solvers import require_alpha, require_beta
 from fedhip.errors import InputError
+from fedhip.heads import Ridge
 from fedhip.heads.model import Model
+from fedhip.heads.options import options_of
+from fedhip.heads.task import Task
 from fedhip.runs.models import global_model, personal_model
 from fedhip.simulation.beta import SCORING_ALPHAS
 from fedhip.simulation.driver import federate
 from fedhip.simulation.options import RidgeOptions
-from fedhip.simulation.personalization import Personalization
 from fedhip.simulation.tasks import thresholds_of
 from fedhip.sklearn.rows import (
     ONLY_CLIENT,
@@ -231,15 +233,19 @@ class FedHiPRegressor(MultiOutputMixin, RegressorMixin, BaseEstimator):  # type:
         alpha, beta = self._given()
         t = next(iter(rows.values())).y.shape[1]
         sites = {client: site(str(client), _tensor(part.X), part.y, part) for client, part in rows.items()}
+        ridge = RidgeOptions(bool(self.standardize), bool(self.fit_intercept))
+        task = Task(list(sites.values()), t, options_of(Ridge, alpha, {}), ridge=ridge, alphas=self.alphas)
         federation = federate(
-            list(sites.values()),
+            task.training,
             t,
             beta,
-            RidgeOptions(bool(self.standardize), bool(self.fit_intercept)),
+            ridge,
             alpha=alpha,
             alphas=SCORING_ALPHAS if self.alphas is None else self.alphas,
+            uploads=task.uploads,
         )
-        owns = {client: Personalization.of(federation, one, alpha, alphas=self.alphas) for client, one in sites.items()}
+        found = Ridge.fit(federation, task).personalize()
+        owns = {client: found[str(client)][0] for client in sites}
         names = ("target",) if t == 1 else tuple(f"target {number + 1}" for number in range(t))
         self.models_ = {
             client: personal_model(

@@ -1,5 +1,6 @@
 """Small tools with one job each, that know nothing of federated learning. Everybody may import them.
 
+bounds     numbers beyond which no option makes sense
 files      files written whole and flushed, for everybody or for their owner alone
 groups     names of groups as numbers
 late       names of a package that are imported when somebody asks

@@ -27,6 +27,11 @@ def verbatim(text: str) -> str:
     return re.sub(f"[{_NO_LETTERS}{_DIRECTIONS}]", lambda found: f"\\u{ord(found[0]):04x}", readable(text))
 
 
+def one_line(text: str) -> str:
+    r"""A message as one line: a line break in a name that it quotes is shown as \n."""
+    return "\\n".join(verbatim(text).splitlines()) or "–"
+
+
 def plain(name: object) -> str:
     """A name as one line of text that leaves the text around it alone.
 
@@ -36,6 +41,17 @@ def plain(name: object) -> str:
     text = re.sub(f"[{_NO_LETTERS}]", " ", readable(str(name)))
     text = re.sub(f"[{_DIRECTIONS}]", "", text)
     return re.sub(r"\s+", " ", text).strip() or "–"
+
+
+def fault_of_name(name: str) -> str | None:
+    """Why nobody can be called so, or None: names are printed, compared by eye, and become those of files."""
+    if not name.strip():
+        return "is empty"
+    if re.search(f"[{_NO_LETTERS}\t\n]", name):
+        return "has a line break or another control character in it"
+    if any(part in ("", ".", "..") for part in re.split(r"[/\\]", name)):
+        return "reads as a path"
+    return None
 
 
 def short(name: object, longest: int = 40) -> str:

@@ -276,6 +276,25 @@ def test_run_and_status_and_stop_without_a_server(fed: Path, capsys: pytest.Capt
     assert "nothing ran" in capsys.readouterr().out
 
 
+@pytest.mark.parametrize("waiting", [[], ["b", "c"]])
+def test_a_round_says_who_has_no_model_yet(
+    fed: Path, waiting: list[str], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    from fedhip.federation.operations import round_control
+
+    done("run", "--features", feature_file(fed / "rows.npz"), "--out", fed / "result", "--methods", "fedhip")
+    results = fed / "result" / "results.json"
+    results.write_text(json.dumps({**json.loads(results.read_text()), "without_model": waiting}))
+    monkeypatch.setattr(round_control, "run", lambda place, say: fed / "result")
+    capsys.readouterr()
+    assert main(["federation", "run", str(fed)]) == (1 if waiting else 0)
+    last = capsys.readouterr().out.splitlines()[-1]
+    expected = "without a model yet: b, c; start the round again when they are back, and they get the same sum"
+    assert last == (expected if waiting else f"the round is finished; the result is in {fed / 'result'}")
+    assert main(["federation", "run", str(fed), "--json"]) == (1 if waiting else 0)
+    assert json.loads(capsys.readouterr().out)["without_model"] == waiting
+
+
 def test_nginx_is_printed(fed: Path, capsys: pytest.CaptureFixture[str]) -> None:
     done("federation", "serve", fed, "--print-nginx")
     printed = capsys.readouterr().out
@@ -325,7 +344,7 @@ def test_init_leaves_all_or_nothing(trouble: BaseException, tmp_path: Path, monk
 
     monkeypatch.setattr("fedhip.federation.operations.serving.write_endpoint", broken)
     code = main(["federation", "init", str(tmp_path / "fed"), "--name", "demo", *SITES, *ROWS])
-    assert code == (130 if isinstance(trouble, KeyboardInterrupt) else 2)
+    assert code == (130 if isinstance(trouble, KeyboardInterrupt) else 3)
     assert list(tmp_path.iterdir()) == []
 
 

@@ -8,8 +8,7 @@ import torch
 from scipy.optimize import minimize_scalar
 from scipy.special import log_softmax, softmax
 
-from fedhip.core.choice.calibration import TEMPERATURES, choose_temperature, fit_temperature, log_losses, probabilities
-from fedhip.errors import InputError
+from fedhip.core.choice.calibration import TEMPERATURES, choose_temperature, log_losses, probabilities
 from tests.core.problems import Array
 
 
@@ -36,7 +35,7 @@ def test_the_losses_are_those_of_scipy() -> None:
 def test_the_temperature_is_that_of_a_fine_search(scale: float, seed: int) -> None:
     """Nearly: a parabola through three of the grid stands for the curve. What is lost is a thousandth of the loss."""
     scores, labels = problem(400, 5, scale, seed)
-    found = fit_temperature(torch.from_numpy(scores), torch.from_numpy(labels))
+    found = choose_temperature(log_losses(torch.from_numpy(scores), torch.from_numpy(labels)))
     best = minimize_scalar(lambda t: loss(scores, labels, 10.0**t), bounds=(-3.0, 1.0), method="bounded")
     assert abs(np.log10(found) - best.x) < 0.02  # a tenth of a step
     assert loss(scores, labels, found) <= best.fun * (1.0 + 1e-3)
@@ -57,14 +56,14 @@ def test_losses_of_clients_add_to_the_temperature_of_all() -> None:
     summed = torch.stack([log_losses(torch.from_numpy(s), torch.from_numpy(y)) for s, y in parts]).sum(dim=0)
     scores, labels = (torch.from_numpy(np.concatenate(both)) for both in zip(*parts, strict=True))
     np.testing.assert_allclose(summed, log_losses(scores, labels), rtol=1e-12)
-    assert choose_temperature(summed) == pytest.approx(fit_temperature(scores, labels), rel=1e-9)
+    assert choose_temperature(summed) == pytest.approx(choose_temperature(log_losses(scores, labels)), rel=1e-9)
 
 
 def test_certain_and_useless_scores_are_at_the_ends_of_the_grid() -> None:
     labels = torch.arange(40) % 4
     certain = torch.eye(4, dtype=torch.float64)[labels]
-    assert fit_temperature(certain, labels) == TEMPERATURES[0] == pytest.approx(1e-3)
-    assert fit_temperature(1.0 - certain, labels) == TEMPERATURES[-1] == pytest.approx(10.0)
+    assert choose_temperature(log_losses(certain, labels)) == TEMPERATURES[0] == pytest.approx(1e-3)
+    assert choose_temperature(log_losses(1.0 - certain, labels)) == TEMPERATURES[-1] == pytest.approx(10.0)
 
 
 def test_the_lowest_point_of_a_parabola_is_found_exactly() -> None:
@@ -92,11 +91,6 @@ def test_probabilities_are_softmax_and_do_not_overflow() -> None:
         found = probabilities(torch.from_numpy(scores), temperature).numpy()
         np.testing.assert_allclose(found, softmax(scores / temperature, axis=1), atol=1e-15)
         np.testing.assert_allclose(found.sum(1), 1.0)
-
-
-def test_no_rows_is_an_error() -> None:
-    with pytest.raises(InputError, match="no row to fit a temperature to"):
-        fit_temperature(torch.zeros(0, 3), torch.zeros(0, dtype=torch.int64))
 
 
 @pytest.mark.parametrize("bend", [1e-6, 0.1, 1e3])

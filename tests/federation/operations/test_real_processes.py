@@ -33,7 +33,7 @@ from tests.federation.samples import CLASSES, FOUR, ONE_SUM, WIDTH, sum_of, writ
 from tests.waiting import PATIENCE
 
 #: The engine's libraries warn one another.
-pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning")
+pytestmark = [pytest.mark.slow, pytest.mark.filterwarnings("ignore::DeprecationWarning")]
 
 EXAMPLE = Path(__file__).parents[3] / "examples" / "four-sites.sh"
 SITES = ("north", "east", "south", "west")
@@ -80,7 +80,7 @@ class Demo:
             width=WIDTH,
             port=engine.free_port(),
             quorum=3,
-            deadline=600,  # who is gone is found out before; who is slow is not to be left out
+            deadline=120,  # who is slow is not to be left out; who is gone costs as much
             **ONE_SUM,
         )
         serving.write_endpoint(self.folder, made.address)

@@ -146,7 +146,7 @@ def test_a_command_started_apart_says_when_it_is_ready(tmp_path: Path) -> None:
 
 def test_the_program_apart_tells_its_reason_in_one_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     settings = {"folder": str(tmp_path), "bind": None, "port": None, "proxy": True}
-    assert background.main("serve", json.dumps(settings)) == 2
+    assert background.main("serve", json.dumps(settings)) == 3
     assert "is no folder of a federation; make one" in capsys.readouterr().err
 
 

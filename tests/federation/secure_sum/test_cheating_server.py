@@ -42,7 +42,7 @@ class Thief:
             kind[dealer][self.terms.index[site]] = share
 
     def combine(self, shares: Mapping[int, bytes]) -> bytes | None:
-        chosen = sorted(shares)[: self.terms.threshold]
+        chosen = tuple(sorted(shares)[: self.terms.threshold])
         return combine(weights_at_zero(chosen), shares) if len(chosen) == self.terms.threshold else None
 
     def strip(self, masked: Mapping[str, Vector]) -> Vector | None:

@@ -33,7 +33,7 @@ def test_published_example() -> None:
 
 
 def test_weights_against_rational_arithmetic() -> None:
-    points = [2, 3, 7, 50]
+    points = (2, 3, 7, 50)
     for x, weight in weights_at_zero(points).items():
         exact = prod((Fraction(other, other - x) for other in points if other != x), start=Fraction(1))
         assert weight * exact.denominator % PRIME == exact.numerator % PRIME

@@ -11,7 +11,7 @@ import pytest
 
 from fedhip.federation.errors import SetupError
 from fedhip.federation.server.checkpoint import RoundCheckpoint, RoundProgress, SumRecord, SumState
-from fedhip.simulation.driver import simulate
+from fedhip.heads.round import simulate
 from tests.federation.grid import ServerKilled
 from tests.federation.samples import CLASSES, FOUR, ONE_SUM, Trial, clients, sum_of, survey_of
 

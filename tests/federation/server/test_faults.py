@@ -6,16 +6,17 @@ import json
 import shutil
 from collections.abc import Callable
 from pathlib import Path
-from typing import cast
+from typing import Any, cast
 
 import numpy as np
 import pytest
-from flwr.app import ArrayRecord, ConfigRecord, Context, RecordDict
+from flwr.app import ArrayRecord, ConfigRecord, Context, Message, RecordDict
 
 from fedhip.federation.errors import RoundError
 from fedhip.federation.status_codes import ServerCode, SiteCode
 from fedhip.federation.sums.vector import Layout, Vector
 from fedhip.federation.transport.wire import from_records, to_records
+from fedhip.runs import Run
 from tests.federation.grid import array_record
 from tests.federation.samples import CLASSES, FOUR, ONE_SUM, WIDTH, Trial, sum_of
 
@@ -205,29 +206,98 @@ def test_a_plain_survey_that_no_rows_have(tmp_path: Path, monkeypatch: pytest.Mo
     assert trial.codes() == {"c": ServerCode.GARBAGE}
 
 
+def require_same(answers: tuple[Message, Message]) -> None:
+    """Both messages were answered, and alike: whoever asks twice learns nothing more."""
+    before, after = (from_records(message.content) for message in answers)
+    assert before.code is after.code is SiteCode.OK
+    assert (before.body, before.arrays.keys()) == (after.body, after.arrays.keys())
+    assert all((before.arrays[name] == after.arrays[name]).all() for name in before.arrays)
+
+
+@pytest.mark.parametrize("kind", ["away", "unheard"])
+@pytest.mark.parametrize("step", STEPS)
+def test_a_network_that_breaks_for_less_than_the_deadline(tmp_path: Path, step: str, kind: str) -> None:
+    """It takes the question or the answer with it, of every site: nobody is left out, and nothing else is summed."""
+    trial = Trial.make(tmp_path, **ONE_SUM)
+    for site in FOUR:
+        trial.fault(kind, site, step)
+    assert trial.run().total() == sum_of(FOUR, trial.agreement)
+    assert trial.codes() == {}
+    assert [asked for _, asked in trial.grid.asked].count(step) == 8
+    assert trial.grid.clock.now <= 60
+    assert Run.open(trial.result).results["without_model"] == []
+
+
+@pytest.mark.parametrize("kind", ["away", "unheard"])
+@pytest.mark.parametrize("number", [1, 2, 3])
+@pytest.mark.parametrize("step", ["keys", "share", "mask", "unmask"])
+def test_a_network_that_breaks_in_any_of_three_sums(tmp_path: Path, step: str, number: int, kind: str) -> None:
+    trial = Trial.make(tmp_path)
+    for site in "bc":
+        trial.fault(kind, site, step, round=number)
+    assert trial.run().total() == sum_of(FOUR, trial.agreement)
+    assert trial.codes() == {}
+
+
+def test_a_network_that_breaks_before_plain_vectors(tmp_path: Path) -> None:
+    trial = Trial.make(tmp_path, secure_sum=False, **ONE_SUM)
+    for site in FOUR:
+        trial.policy(site, "require_secure_sum = false")
+        trial.fault("unheard", site, "mask")
+    assert trial.run().total() == sum_of(FOUR, trial.agreement)
+    assert trial.codes() == {}
+
+
+def test_a_network_that_breaks_for_longer(tmp_path: Path) -> None:
+    trial = Trial.make(tmp_path, quorum=3, threshold=3, **ONE_SUM)
+    trial.fault("away", "c", "mask", seconds=1000.0)
+    assert trial.run().total() == sum_of(THREE, trial.agreement)
+    assert trial.codes() == {"c": ServerCode.GONE}
+
+
+@pytest.mark.parametrize("settings", [ONE_SUM, {}, {"head": "lda", "prior": "client"}], ids=["one", "three", "lda"])
+@pytest.mark.parametrize("kind", ["away", "lost"])
+def test_a_finished_round_hands_its_sum_out_until_all_have_it(
+    tmp_path: Path, kind: str, settings: dict[str, Any]
+) -> None:
+    """Two of four get no answer through: the round is run again for these two alone, and about the same sum."""
+    trial = Trial.make(tmp_path, **settings)
+    for site in "bc":
+        trial.fault(kind, site, "personalize", seconds=1000.0)
+    first = trial.run()
+    assert first.results["without_model"] == ["b", "c"]
+    assert "without a model yet: b, c; start the round again" in trial.events()[-1]["text"]
+    trial.again()
+    trial.grid.dead = {trial.node("c")}
+    assert trial.run().results["without_model"] == ["c"]
+    assert set(trial.grid.asked) == {(trial.node("b"), "personalize")}
+    trial.again()
+    last = trial.run()
+    assert set(trial.grid.asked) == {(trial.node("c"), "personalize")}
+    assert last.results["without_model"] == []
+    assert (last.total(), last.results["beta"]) == (first.total(), first.results["beta"])
+    assert not [check for check in last.verify() if check.problem]
+    with pytest.raises(RoundError, match="this round is finished"):
+        trial.run()
+
+
 @pytest.mark.parametrize("number", [1, 2, 3])
 @pytest.mark.parametrize("step", ["keys", "share", "mask", "unmask"])
 def test_a_message_that_comes_twice_in_any_of_three_sums(tmp_path: Path, step: str, number: int) -> None:
     trial = Trial.make(tmp_path)
     trial.fault("twice", "c", step, round=number)
     assert trial.run().total() == sum_of(FOUR, trial.agreement)
-    (second,) = trial.grid.second
-    letter = from_records(second.content)
-    assert not letter.arrays
-    assert letter.code is (SiteCode.OK if step == "unmask" else SiteCode.ANSWERED)
+    require_same(*trial.grid.doubled)
 
 
 @pytest.mark.parametrize("kind", ["twice", "at-once"])
 @pytest.mark.parametrize("step", STEPS)
 def test_a_message_that_comes_twice(tmp_path: Path, step: str, kind: str) -> None:
-    """One answer, and for the other a refusal or the very same answer; the sum is what it was."""
+    """One answer, and for the other the very same, to the bit; the sum is what it was."""
     trial = Trial.make(tmp_path, **ONE_SUM)
     trial.fault(kind, "c", step)
     assert trial.run().total() == sum_of(FOUR, trial.agreement)
-    (second,) = trial.grid.second
-    letter = from_records(second.content)
-    assert not letter.arrays
-    assert letter.code is (SiteCode.OK if step in ("unmask", "personalize") else SiteCode.ANSWERED)
+    require_same(*trial.grid.doubled)
 
 
 @pytest.mark.parametrize("step", STEPS)

@@ -105,7 +105,7 @@ def test_a_reason_on_the_command_line_reaches_the_ledger(
     monkeypatch.setattr(background, "site", lambda folder, settings: started.update({folder: settings}))
     for site in trial.sites:
         words = ["federation", "site", str(trial.site_folder(site)), "--features", str(trial.data(site))]
-        assert main(words) == 2
+        assert main(words) == 3
         assert "differs from it only by d" in capsys.readouterr().err
         assert main([*words, "--allow", "d has  withdrawn"]) == 0
         trial.grid.nodes[trial.node(site)].node_config.update(started[str(trial.site_folder(site))])

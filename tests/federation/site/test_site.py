@@ -133,14 +133,45 @@ def test_a_key_that_is_not_in_the_roster(table: Table) -> None:
 def test_another_session_another_order_and_again(table: Table) -> None:
     assert table.code("a", RoundStep.KEYS) is SiteCode.SESSION
     table.until(RoundStep.HELLO)
-    assert table.code("a", RoundStep.HELLO) is SiteCode.ANSWERED
+    assert table.ask("a", RoundStep.HELLO).body == table.ask("a", RoundStep.HELLO).body != {}
+    assert table.code("a", RoundStep.HELLO, attempt=2) is SiteCode.ANSWERED
+    assert table.code("a", RoundStep.HELLO, {"more": 1}) is SiteCode.ANSWERED
     assert table.code("a", RoundStep.KEYS, session=b"x" * 32) is SiteCode.SESSION
     for step in (RoundStep.SHARE, RoundStep.MASK, RoundStep.AGREE, RoundStep.UNMASK, RoundStep.PERSONALIZE):
         assert table.code("a", step) is SiteCode.ORDER
     assert table.code("a", RoundStep.ENCODER) is SiteCode.ORDER
-    assert table.code("a", RoundStep.KEYS) is SiteCode.OK
-    assert table.code("a", RoundStep.KEYS) is SiteCode.ANSWERED
+    assert table.ask("a", RoundStep.KEYS).body == table.ask("a", RoundStep.KEYS).body != {}
+    assert table.code("a", RoundStep.KEYS, {"more": 1}) is SiteCode.ANSWERED
+    assert table.code("a", RoundStep.HELLO) is SiteCode.ANSWERED  # the latest step alone is answered again
     assert table.code("a", RoundStep.SHARE, {"keys": b"garbage"}) is SiteCode.MALFORMED
+
+
+def test_other_shares_after_the_vector_was_masked(table: Table) -> None:
+    """The difference of two masked vectors, one with a site's pair mask and one without, is that mask."""
+    table.until(RoundStep.SHARE)
+    dealt = table.collector.dealt_to("a")
+    first = table.ask("a", RoundStep.MASK, {"secure": True, **by_site("shares", dealt)})
+    again = table.ask("a", RoundStep.MASK, {"secure": True, **by_site("shares", dealt)})
+    assert first.body == again.body
+    assert (first.array("vector") == again.array("vector")).all()
+    del dealt["d"]
+    assert table.code("a", RoundStep.MASK, {"secure": True, **by_site("shares", dealt)}) is SiteCode.ANSWERED
+    assert table.code("a", RoundStep.SHARE, by_site("keys", table.collector.cohort())) is SiteCode.ANSWERED
+    assert table.code("a", RoundStep.UNMASK, table.unmask("a", "b", "c")) is SiteCode.SECURE_SUM
+
+
+def test_what_was_sent_is_kept_until_the_server_goes_on(table: Table) -> None:
+    sent = table.trial.site_folder("a") / "state" / "sent.bin"
+    table.until(RoundStep.SHARE)
+    assert not sent.exists()
+    vector = table.ask("a", RoundStep.MASK, table.dealt("a")).array("vector")
+    assert sent.read_bytes() == vector.astype("<u8").tobytes()
+    assert sent.stat().st_mode & 0o777 == 0o600
+    for site in "bcd":
+        answer = table.ask(site, RoundStep.MASK, table.dealt(site))
+        table.collector.add(site, answer.array("vector"), answer.data("signature"))
+    assert table.code("a", RoundStep.UNMASK, table.unmask(*FOUR)) is SiteCode.OK
+    assert not sent.exists()
 
 
 def save(trial: Trial, **more: Any) -> None:

@@ -14,9 +14,8 @@ from fedhip.federation.sums.traffic import traffic_of
 from fedhip.federation.sums.vector import losses_vector, to_vector
 from fedhip.heads import head_named
 from fedhip.heads.options import options_of
-from fedhip.heads.round import run_head
+from fedhip.heads.round import run_head, simulate
 from fedhip.heads.task import Task
-from fedhip.simulation.driver import simulate
 from tests.federation.samples import CLASSES, FOUR, WIDTH, clients, ridge_options
 
 UP, DOWN = "upload_bytes_per_client", "download_bytes_per_client"

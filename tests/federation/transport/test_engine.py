@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib.metadata
 import socket
 import sys
+from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
@@ -83,8 +84,14 @@ def test_without_the_engine_the_extra_is_named(monkeypatch: pytest.MonkeyPatch) 
 
 
 def test_a_free_port_is_free() -> None:
-    with socket.create_server(("127.0.0.1", engine.free_port())):
-        pass
+    """Those that somebody listens at are passed over: so many are asked for that a constant would be found out."""
+    with ExitStack() as stack:
+        taken = set()
+        for _ in range(20):
+            port = engine.free_port()
+            assert port not in taken
+            taken.add(port)
+            stack.enter_context(socket.create_server(("127.0.0.1", port)))
 
 
 def test_logs_lose_colours_and_blanks() -> None:

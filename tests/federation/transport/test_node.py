@@ -3,18 +3,22 @@
 from __future__ import annotations
 
 import io
+import socket
+import ssl
 import tracemalloc
 import zipfile
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+import httpx
 import pytest
 from flwr.cli.build import build_fab_from_disk
+from flwr.supercore.retry import make_simple_http_retry_invoker
 from flwr.supercore.run import RunNotRunningException
 from flwr.supernode.fleet_http_client import FleetHttpClient
 
-from fedhip.federation.transport.node import OTHER_APP, guard, same_app
+from fedhip.federation.transport.node import OTHER_APP, guard, outlive_a_broken_network, same_app
 from tests.federation.tiny import write_app
 
 #: The engine's libraries warn one another.
@@ -126,3 +130,38 @@ def test_a_reply_of_a_stopped_run_does_not_take_the_place_of_the_next(monkeypatc
     loop._push_messages(state=state)  # type: ignore[call-arg, arg-type]
     assert sent == [2]
     assert not waiting
+
+
+@pytest.fixture
+def engine(monkeypatch: pytest.MonkeyPatch) -> Any:
+    """The engine's module in which a node's calls are tried again."""
+    from flwr.supernode import fleet_http_connection as connection
+
+    monkeypatch.setitem(vars(connection), "make_simple_http_retry_invoker", make_simple_http_retry_invoker)
+    return connection
+
+
+def test_a_node_outlives_a_network_that_breaks(engine: Any) -> None:
+    """Somebody listens and never answers the handshake: the engine alone takes that for a wrong certificate."""
+    engine_gives_up = engine.make_simple_http_retry_invoker().should_giveup
+    outlive_a_broken_network()
+    gives_up = engine.make_simple_http_retry_invoker().should_giveup
+    with socket.create_server(("127.0.0.1", 0)) as silent, pytest.raises(httpx.TransportError) as timed_out:
+        httpx.get(f"https://127.0.0.1:{silent.getsockname()[1]}", timeout=0.2)
+    assert engine_gives_up(timed_out.value)  # or else there is nothing to mend any more
+    assert not gives_up(timed_out.value)
+    cut_off = httpx.ConnectError("[SSL: UNEXPECTED_EOF_WHILE_READING] EOF occurred in violation of protocol")
+    cut_off.__context__ = ssl.SSLEOFError(8, "EOF occurred in violation of protocol")
+    assert not gives_up(cut_off)
+    assert not gives_up(httpx.ReadError("connection reset"))
+
+
+def test_a_node_gives_up_on_a_certificate_that_is_wrong(engine: Any) -> None:
+    outlive_a_broken_network()
+    gives_up = engine.make_simple_http_retry_invoker().should_giveup
+    wrong = httpx.ConnectError("certificate verify failed")
+    wrong.__cause__ = ssl.SSLCertVerificationError("self-signed certificate")
+    wrong.__cause__.__context__ = TimeoutError()
+    assert gives_up(wrong)
+    refused = httpx.Response(412, request=httpx.Request("POST", "https://127.0.0.1"))
+    assert gives_up(httpx.HTTPStatusError("no", request=refused.request, response=refused))

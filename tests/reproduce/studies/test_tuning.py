@@ -118,8 +118,10 @@ def test_standardised_divisions_are_not_mixed_up(tmp_path: Path, monkeypatch: py
     methods = pretend(monkeypatch)
     bench = bench_of(tmp_path, regimes=("tuned",))
     reproduce(bench, ("table1",), tmp_path / "out")
+    looked = 0
     for call in methods.calls:
         if call["protocol"].evaluate_every or call["name"] in ("global", "fedhip"):
+            looked += 1
             s = call["protocol"].seed
             width = 9 if call["name"] in ("global", "fedhip") else 8
             matches = [
@@ -130,6 +132,7 @@ def test_standardised_divisions_are_not_mixed_up(tmp_path: Path, monkeypatch: py
                 for made in [standardize(division, intercept=width == 9)]
             ]
             assert sum(matches) == 1
+    assert looked > 8
 
 
 def test_methods_are_run_as_the_search_chose(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -21,7 +21,16 @@ def print_table(columns: Sequence[str], rows: Sequence[Sequence[object]], title:
         table.add_column(column, justify="right" if number else "left")
     for row in cells:
         table.add_row(*(escape(cell) for cell in row))
-    Console(width=None if sys.stdout.isatty() else 120).print(table)  # a pipe has no width of its own
+    try:
+        Console(width=None if sys.stdout.isatty() else 120).print(table)  # a pipe has no width of its own
+    except SystemExit as error:  # what rich does when nobody reads any more
+        raise BrokenPipeError from error
+
+
+def note(text: str) -> None:
+    """A line on standard error for whoever watches; none with --quiet."""
+    if not show_progress.silent:
+        print(f"fedhip: {text}", file=sys.stderr, flush=True)
 
 
 def percent(value: float | None) -> str:

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import argparse
-import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from fedhip.cli.common.console import note
 from fedhip.cli.common.progress import show_progress
 from fedhip.data import (
     DEFAULT_CLIENTS,
@@ -22,6 +23,7 @@ from fedhip.data import (
 )
 from fedhip.data.tables import TableRows, is_table, load_table
 from fedhip.errors import InputError
+from fedhip.utils.files import require_folder
 from fedhip.utils.text import readable
 
 if TYPE_CHECKING:
@@ -73,6 +75,30 @@ def add_rows(parser: argparse.ArgumentParser) -> None:
     group.add_argument("--drop", type=listed_names, metavar="COLUMN,…", help="columns to leave out")
 
 
+def require_new(path: Path, force: bool) -> None:
+    """Before the work: a place where a file can be written, and none is lost."""
+    if path.is_dir():
+        raise InputError(f"{path} is a folder; give the name of a file")
+    if path.exists() and not force:
+        raise InputError(f"{path} is there already; write over it with --force, or choose another name")
+    require_folder(path.parent)
+
+
+def at_least(least: int) -> Callable[[str], int]:
+    """A parser of whole numbers from here on."""
+
+    def parse(text: str) -> int:
+        try:
+            number = int(text)
+        except ValueError:
+            number = least - 1
+        if number < least:
+            raise argparse.ArgumentTypeError(f"{text!r} is no whole number of at least {least}")
+        return number
+
+    return parse
+
+
 def listed_names(text: str) -> list[str]:
     """Names with commas between them."""
     return [part.strip() for part in text.split(",") if part.strip()]
@@ -103,7 +129,11 @@ def add_partition(parser: argparse.ArgumentParser) -> None:
     """Options that divide rows among clients."""
     group = parser.add_argument_group("clients")
     group.add_argument(
-        "--clients", type=int, metavar="K", help=f"number of clients (default: {DEFAULT_CLIENTS}, as in the paper)"
+        "-k",
+        "--clients",
+        type=int,
+        metavar="K",
+        help=f"number of clients (default: {DEFAULT_CLIENTS}, as in the paper)",
     )
     group.add_argument(
         "--partition",
@@ -113,7 +143,7 @@ def add_partition(parser: argparse.ArgumentParser) -> None:
     group.add_argument("--concentration", type=float, metavar="λ", help="of the Dirichlet schemes (default: 0.1)")
     group.add_argument("--shards", type=int, metavar="S", help="shards for each client (default: 2)")
     group.add_argument("--min-rows", type=int, default=1, metavar="N", help="every client's least rows (default: 1)")
-    group.add_argument("--seed", type=int, default=0, help="of partition and split (default: 0)")
+    group.add_argument("-s", "--seed", type=int, default=0, help="of partition and split (default: 0)")
 
 
 def refuse_unused(args: argparse.Namespace) -> None:
@@ -198,7 +228,7 @@ def print_window(dataset: Dataset, why: str = "the bits that they use; --window 
         some = "1 image" if values.images == 1 else f"{values.images:,} images"
         outside = "" if window.holds(values) else "; what lies outside is cut off"
         seen = f" (their values: {values}{outside})"
-    print(f"fedhip: {some} of more than 8 bits: {window} is black to white{seen}, {why}", file=sys.stderr)
+    note(f"{some} of more than 8 bits: {window} is black to white{seen}, {why}")
 
 
 def load_rows(args: argparse.Namespace) -> tuple[str, Dataset | FeatureSet | TableRows]:

@@ -25,9 +25,13 @@ class ProgressDisplay:
         self._phase = ""
         self._bar: Progress | None = None
         self._first, self._begin, self._line = 0, 0.0, 0.0
+        #: Nothing is shown, and no note either (`fedhip.cli.common.console.note`).
+        self.silent = False
 
     def __call__(self, phase: str, done: int, total: int) -> None:
         """Show where the work is. What stands behind a colon in `phase` is shown behind the numbers."""
+        if self.silent:
+            return
         name, _, detail = phase.partition(": ")
         if name != self._phase:
             self.close()

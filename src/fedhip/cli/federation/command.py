@@ -13,6 +13,7 @@ from fedhip.cli.federation import init as federation_init
 from fedhip.cli.federation import keys as federation_keys
 from fedhip.cli.federation.init import with_engine
 from fedhip.data import Dataset
+from fedhip.errors import InputError
 from fedhip.utils.text import json_text
 
 if TYPE_CHECKING:
@@ -54,6 +55,7 @@ def _add_serve(commands: argparse._SubParsersAction[argparse.ArgumentParser]) ->
     parser.add_argument("--background", action="store_true", help="return when the server is ready")
     parser.add_argument("--proxy", action=_FLAG, default=True, help="the proxy; without it put nginx in front")
     parser.add_argument("--print-nginx", action="store_true", help="print a configuration of nginx, and do nothing")
+    parser.add_argument("--json", action="store_true", help="with --background: print JSON instead of words")
     parser.set_defaults(handler=with_engine(serve))
 
 
@@ -68,7 +70,7 @@ def _add_site(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> 
     rows = parser.add_mutually_exclusive_group(required=True)
     rows.add_argument("--data", type=Path, metavar="PATH", help="an image folder or .npz")
     rows.add_argument("--features", type=Path, metavar="FILE", help="a feature file")
-    parser.add_argument("--out", type=Path, metavar="DIR", help="where the result goes (default: FOLDER/result)")
+    parser.add_argument("-o", "--out", type=Path, metavar="DIR", help="where the result goes (default: FOLDER/result)")
     parser.add_argument("--name", help="the site's name, to be sure that this is its folder")
     parser.add_argument("--weights", type=Path, metavar="PATH", help="the agreed encoder, if it lies elsewhere")
     parser.add_argument("--device", help="cuda or cpu (default: cuda where there is one)")
@@ -77,6 +79,7 @@ def _add_site(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> 
         help="take part once in a sum that the ledger of sums would refuse; the reason is written down there",
     )  # fmt: skip
     parser.add_argument("--background", action="store_true", help="return when the site is connected")
+    parser.add_argument("--json", action="store_true", help="with --background: print JSON instead of words")
     parser.set_defaults(handler=with_engine(site))
 
 
@@ -108,6 +111,7 @@ def _add_stop(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> 
         "sites' folders in it. Nothing else is touched.",
     )
     parser.add_argument("directory", type=Path, metavar="DIR", help="the federation's folder, or a site's")
+    parser.add_argument("--json", action="store_true", help="print JSON instead of words")
     parser.set_defaults(handler=with_engine(stop))
 
 
@@ -123,6 +127,7 @@ def _add_renew(commands: argparse._SubParsersAction[argparse.ArgumentParser]) ->
         "--host", action="append", default=[], metavar="NAME", help="by which sites reach it (default: as before)"
     )
     parser.add_argument("--days", type=int, metavar="N", help="its life (default: a year)")
+    parser.add_argument("--json", action="store_true", help="print JSON instead of words")
     parser.set_defaults(handler=with_engine(renew))
 
 
@@ -131,16 +136,27 @@ def serve(args: argparse.Namespace) -> int:
     from fedhip.federation.operations import background, serving
     from fedhip.federation.operations.paths import ServerPaths
 
+    _require_background(args)
     paths = ServerPaths.open(args.directory)
     endpoint = serving.endpoint_of(paths, args.bind, args.port)
     if args.print_nginx:
         return _print_nginx(paths, endpoint)
     settings = {"folder": str(paths.path), "bind": args.bind, "port": args.port, "proxy": args.proxy}
     if args.background:
-        print(background.apart("serve", settings))
+        _print_ready(args, background.apart("serve", settings))
     else:
         background.serve(**settings)
     return 0
+
+
+def _require_background(args: argparse.Namespace) -> None:
+    """What goes on until Ctrl-C has no last word that could be JSON."""
+    if args.json and not args.background:
+        raise InputError("--json is for --background: what runs in the terminal only ends when it is stopped")
+
+
+def _print_ready(args: argparse.Namespace, said: str) -> None:
+    print(json_text({"ready": said}) if args.json else said)
 
 
 def _print_nginx(paths: ServerPaths, endpoint: Any) -> int:
@@ -177,6 +193,7 @@ def site(args: argparse.Namespace) -> int:
     from fedhip.federation.site.preflight import require_ready
     from fedhip.federation.site.session_ledger import require_sums
 
+    _require_background(args)
     opened = open_site(args.folder)
     if args.name not in (None, opened.name):
         raise SetupError(f"{args.folder} is the folder of site {opened.name!r}, not of {args.name!r}")
@@ -197,7 +214,7 @@ def site(args: argparse.Namespace) -> int:
     for warning in opened.warnings:
         print(f"fedhip: warning: {warning}", file=sys.stderr)
     if args.background:
-        print(background.apart("site", {"folder": str(opened.path), "settings": settings}))
+        _print_ready(args, background.apart("site", {"folder": str(opened.path), "settings": settings}))
     else:
         background.site(str(opened.path), settings)
     return 0
@@ -207,10 +224,18 @@ def run(args: argparse.Namespace) -> int:
     """Start the round."""
     from fedhip.federation.operations import background, round_control
     from fedhip.federation.operations.paths import ServerPaths
+    from fedhip.federation.server.cohort import HAND_OUT
+    from fedhip.runs import Run
 
     result = round_control.run(ServerPaths.open(args.directory), say=background.say)
-    print(json_text({"result": str(result)}) if args.json else f"the round is finished; the result is in {result}")
-    return 0
+    waiting: list[str] = Run.open(result).results.get("without_model", [])
+    if args.json:
+        print(json_text({"result": str(result), "without_model": waiting}))
+    else:
+        print(f"the round is finished; the result is in {result}")
+        if waiting:
+            print(f"without a model yet: {', '.join(waiting)}; {HAND_OUT}")
+    return 1 if waiting else 0
 
 
 def status(args: argparse.Namespace) -> int:
@@ -267,6 +292,9 @@ def stop(args: argparse.Namespace) -> int:
     if not args.directory.is_dir():
         raise FederationError(f"there is no folder {args.directory}; check the path")
     ended = round_control.stop(args.directory.absolute())
+    if args.json:
+        print(json_text({"ended": ended}))
+        return 0
     for what in ended:
         print(f"ended {what}")
     if not ended:
@@ -281,5 +309,8 @@ def renew(args: argparse.Namespace) -> int:
 
     paths = ServerPaths.open(args.directory)
     until = renew_server_certificate(paths.path, args.host, SERVER_DAYS if args.days is None else args.days)
+    if args.json:
+        print(json_text({"certificate": str(paths.certificate), "valid_until": f"{until:%Y-%m-%d}"}))
+        return 0
     print(f"{paths.certificate} is valid until {until:%Y-%m-%d}; stop and serve again to use it")
     return 0

@@ -9,7 +9,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from fedhip.cli.common.console import print_table
+from fedhip.cli.common.console import note, print_table
 from fedhip.cli.common.lifts import add_lift, lift_settings
 from fedhip.cli.common.options import add_window, window_of
 from fedhip.errors import MissingExtraError
@@ -74,7 +74,8 @@ def _add_fields(group: argparse._ArgumentGroup, table: str) -> None:
             group.add_argument(flag, choices=option.words, **more)
         else:
             kind = _number_or(*option.words) if option.words else option.kind
-            group.add_argument(flag, type=kind, metavar=option.metavar, **more)
+            short = ("-s",) if flag == "--seed" else ()
+            group.add_argument(*short, flag, type=kind, metavar=option.metavar, **more)
 
 
 def with_engine(handler: Callable[[argparse.Namespace], int]) -> Callable[[argparse.Namespace], int]:
@@ -166,7 +167,7 @@ def _lift(args: argparse.Namespace, settings: dict[str, Any]) -> dict[str, Any]:
         return {}
     plan = wanted.plan(settings["width"], len(settings["classes"]))
     plan.require_memory(0)  # of the server
-    print(f"fedhip: {plan.price}", file=sys.stderr)
+    note(plan.price)
     sigma = None if wanted.kind == "relu" else wanted.sigma
     return {"lift": wanted.kind, "lift_width": plan.width, "lift_seed": wanted.seed, "lift_bandwidth": sigma}
 

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 from fedhip.cli.common.console import print_table
 from fedhip.cli.federation.init import with_engine
+from fedhip.utils.text import json_text
 
 if TYPE_CHECKING:
     from fedhip.federation.agreement.parcel import Parcel
@@ -31,9 +32,10 @@ def _add_accept(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -
         "the fingerprint is the one that another site reads aloud.",
     )
     parser.add_argument("parcel", type=Path, metavar="PARCEL", help="the file that the coordinator sent")
-    parser.add_argument("--out", type=Path, metavar="DIR", help="the site's folder (default: site-NAME, here)")
+    parser.add_argument("-o", "--out", type=Path, metavar="DIR", help="the site's folder (default: site-NAME, here)")
     parser.add_argument("--name", help="the site's name, to be sure that this is its parcel")
     parser.add_argument("--fingerprint", metavar="DIGITS", help="as another site tells it (default: it is asked for)")
+    parser.add_argument("--json", action="store_true", help="print JSON instead of words")
     parser.set_defaults(handler=with_engine(accept))
 
 
@@ -45,6 +47,7 @@ def _add_enroll(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -
     )
     parser.add_argument("directory", type=Path, metavar="DIR", help="the federation's folder")
     parser.add_argument("replies", type=Path, nargs="+", metavar="FILE", help="the reply of each site")
+    parser.add_argument("--json", action="store_true", help="print JSON instead of words")
     parser.set_defaults(handler=with_engine(enroll))
 
 
@@ -58,6 +61,7 @@ def _add_fingerprint(commands: argparse._SubParsersAction[argparse.ArgumentParse
     parser.add_argument(
         "place", type=Path, metavar="PATH", help="a site's folder, the coordinator's, or a second parcel"
     )
+    parser.add_argument("--json", action="store_true", help="print JSON instead of words")
     parser.set_defaults(handler=with_engine(fingerprint))
 
 
@@ -76,16 +80,23 @@ def accept(args: argparse.Namespace) -> int:
         if args.fingerprint is not None:
             raise SetupError(f"{args.parcel} is a first parcel, which has no fingerprint: leave --fingerprint out")
         reply = accept_first(parcel, folder)
+        if args.json:
+            print(json_text({"folder": str(folder), "reply": str(reply)}))
+            return 0
         _describe(parcel, safe_policy(parcel.agreement))
         print(f"{folder} is this site's folder; its private key stays there, and its policy is {folder / FILE}")
         print(f"for the coordinator: {reply}")
         return 0
 
     def read_aloud() -> str:
-        _describe(parcel, Policy.read(folder / FILE))
+        if not args.json:
+            _describe(parcel, Policy.read(folder / FILE))
         return args.fingerprint if args.fingerprint is not None else _ask(parcel, args.parcel)
 
     accept_second(parcel, folder, read_aloud)
+    if args.json:
+        print(json_text({"folder": str(folder), "reply": None}))
+        return 0
     print(f"the fingerprint is the same: fedhip federation site {folder} --data DATA")
     return 0
 
@@ -128,6 +139,10 @@ def enroll(args: argparse.Namespace) -> int:
 
     made = make(args.directory, args.replies)
     directory = args.directory.absolute()
+    if args.json:
+        parcels = {name: str(path) for name, path in made.parcels.items()}
+        print(json_text({"parcels": parcels, "fingerprint": made.fingerprint}))
+        return 0
     rows = [
         (name, str(path.relative_to(directory)), key_fingerprint(made.roster.keys[name]))
         for name, path in made.parcels.items()
@@ -143,5 +158,6 @@ def fingerprint(args: argparse.Namespace) -> int:
     """Print the fingerprint."""
     from fedhip.federation.agreement.enrollment import fingerprint_at
 
-    print(fingerprint_at(args.place))
+    found = fingerprint_at(args.place)
+    print(json_text({"fingerprint": found}) if args.json else found)
     return 0

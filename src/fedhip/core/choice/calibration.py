@@ -12,8 +12,6 @@ from collections.abc import Iterable, Sequence
 import torch
 from torch import Tensor
 
-from fedhip.errors import InputError
-
 #: Five to the decade, from 0.001 (nearly the highest score alone) to 10 (nearly uniform).
 TEMPERATURES: tuple[float, ...] = tuple(10.0 ** (i / 5) for i in range(-15, 6))
 
@@ -55,13 +53,6 @@ def common_temperature(
     """The T of smallest loss of all clients that have any, from each one's sums over T; None where nobody has."""
     known = [found for found in losses if found is not None and len(found)]
     return choose_temperature(torch.tensor(known, dtype=torch.float64).sum(dim=0), temperatures) if known else None
-
-
-def fit_temperature(scores: Tensor, labels: Tensor) -> float:
-    """The temperature of highest likelihood for scores (N, d) of rows with these labels (N,)."""
-    if len(scores) == 0:
-        raise InputError("there is no row to fit a temperature to; give at least one")
-    return choose_temperature(log_losses(scores, labels))
 
 
 def probabilities(scores: Tensor, temperature: float) -> Tensor:

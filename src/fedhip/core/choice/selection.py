@@ -79,8 +79,3 @@ def nested(outcomes: Sequence[Tensor], credit: Sequence[Tensor], groups: Tensor 
         others = without_fold(len(table), fold, groups).to(table.device)
         found[~others] = table[~others, pick(counts[others])]
     return found
-
-
-def nested_hits(margins: Sequence[Tensor], groups: Tensor | None = None) -> int:
-    """Rows right where those of each fold are judged by the model that the others choose."""
-    return int((nested(margins, [soft_hits(table) for table in margins], groups) > 0.0).sum())

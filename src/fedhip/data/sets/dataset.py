@@ -126,6 +126,10 @@ def set_row_fields(target: Any, rows: int) -> None:
             raise InputError(f"{name} have shape {np.shape(values)}, but there are {rows} rows; give one for each row")
     if task == CLASSIFICATION and (labels.min() < 0 or labels.max() >= classes):
         raise InputError(f"labels run from {labels.min()} to {labels.max()}, but there are {classes} class names")
+    if task == CLASSIFICATION and (empty := [n for n, name in enumerate(target.class_names) if not str(name).strip()]):
+        where = np.flatnonzero(np.isin(labels, empty))
+        which = f"row {int(where[0])} has an empty label" if len(where) else "a class has an empty name"
+        raise InputError(f"{which}; say which class it is, or leave such rows out")
     if len(set(target.class_names)) != classes:
         raise InputError("two classes have the same name; give each its own")
     kind = np.int64 if task == CLASSIFICATION else np.float64

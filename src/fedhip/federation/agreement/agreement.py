@@ -36,6 +36,7 @@ from fedhip.federation.agreement.names import (
 )
 from fedhip.federation.errors import SetupError
 from fedhip.federation.sums.vector import Layout
+from fedhip.utils.bounds import LARGEST
 from fedhip.utils.toml import Table, write_toml
 
 if TYPE_CHECKING:
@@ -160,10 +161,10 @@ class Agreement:
         "for a ridge, two for the logistic head, three for lda (default: none)",
     )  # fmt: skip
     alpha: float | Literal["loo"] = declare(
-        "round", number("loo"), default="loo", help="a number, or loo (default)", metavar="α"
+        "round", number("loo", most=LARGEST), default="loo", help="a number, or loo (default)", metavar="α"
     )
     beta: float | Literal["auto", "gcv"] = declare(
-        "round", number("auto", "gcv"), default="auto", metavar="β",
+        "round", number("auto", "gcv", most=LARGEST), default="auto", metavar="β",
         help="a number; auto, by the sites' rows left out, one sum more (default); gcv, from the sum alone",
     )  # fmt: skip
     standardize: bool = declare(

@@ -45,7 +45,7 @@ from fedhip.federation.site.folder import (
     read_connection,
     write_connection,
 )
-from fedhip.runs.folder import temporary_folder
+from fedhip.runs.draft import temporary_folder
 from fedhip.utils.files import require_folder
 
 PARCELS = "parcels"

@@ -177,11 +177,14 @@ def require_whole(field: str, value: object, least: int, most: int = LIMIT - 1, 
     return value
 
 
-def require_number(field: str, value: object, *, above: float | None = None, word: str | None = None) -> float:
-    """The value, if it is finite and not negative; `above` excludes itself, `word` is named as the alternative."""
+def require_number(
+    field: str, value: object, *, above: float | None = None, word: str | None = None, most: float | None = None
+) -> float:
+    """The value, if it is finite, not negative and not above `most`; `above` excludes itself, `word` will do too."""
     finite = isinstance(value, int | float) and not isinstance(value, bool) and abs(value) < math.inf
-    if not finite or value < 0.0 or value == above:  # type: ignore[operator]
+    if not finite or value < 0.0 or value == above or (most is not None and value > most):  # type: ignore[operator]
         span = "of at least 0" if above is None else f"above {above:g}"
+        span += "" if most is None else f" and at most {most:g}"
         other = f"'{word}' or " if word else ""
         raise SetupError(f"{field} is {shown(value)}; give {other}a finite number {span}")
     try:
@@ -195,13 +198,13 @@ def whole(least: int, most: int = LIMIT - 1) -> Check:
     return lambda name, value: require_whole(name, value, least, most)
 
 
-def number(*words: str, above: float | None = None) -> Check:
-    """One of these words, or a finite number of at least 0, or above one."""
+def number(*words: str, above: float | None = None, most: float | None = None) -> Check:
+    """One of these words, or a finite number of at least 0, or above one, and at most another."""
 
     def check(name: str, value: Any) -> Any:
         if isinstance(value, str) and value in words:
             return value
-        return require_number(name, value, above=above, word="' or '".join(words) or None)
+        return require_number(name, value, above=above, word="' or '".join(words) or None, most=most)
 
     return check
 

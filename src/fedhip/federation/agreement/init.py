@@ -47,7 +47,7 @@ from fedhip.federation.agreement.parcel import Parcel
 from fedhip.federation.agreement.roster import Roster
 from fedhip.federation.operations.paths import command, require_free, take_free_place
 from fedhip.federation.site.folder import AUTHORITY, KEY, format_address, require_port
-from fedhip.runs.folder import temporary_folder
+from fedhip.runs.draft import temporary_folder
 from fedhip.utils.files import require_folder
 
 DEFAULT_PORT = 8443

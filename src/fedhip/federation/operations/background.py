@@ -20,7 +20,8 @@ from fedhip.federation.operations.paths import ServerPaths, StatePaths, command
 from fedhip.federation.operations.supervisor import detach
 from fedhip.federation.transport.engine import module
 
-FAILED = 2
+#: As of the command line (`fedhip.cli.common.exit_codes`): refused or failed.
+FAILED = 3
 #: How long it may take until a program started apart is ready. A site may have to wait for the server.
 _READY = {"serve": 180.0, "site": 300.0}
 

@@ -40,7 +40,7 @@ def endpoint_of(paths: ServerPaths, bind: str | None = None, port: int | None = 
     try:
         kept = json.loads(paths.endpoint.read_text(encoding="utf-8"))
         host, usual = parse_address(kept["address"])
-    except (OSError, ValueError, KeyError, TypeError):
+    except (OSError, ValueError, KeyError, TypeError, AttributeError):  # the last: an address that is no text
         raise FederationError(f"{paths.endpoint} is missing or damaged; make the federation again") from None
     if bind is None:
         bind = engine.LOOPBACK if host in {"127.0.0.1", "localhost", "::1"} else "0.0.0.0"  # noqa: S104

@@ -86,7 +86,7 @@ class Deal:
     def recover(self, terms: Terms, kind: bytes, shares: Mapping[str, bytes]) -> bytes | None:
         """What `threshold` shares yield; nothing where it is not what the dealer announced."""
         index = terms.index
-        weights = weights_at_zero([index[site] for site in shares])
+        weights = weights_at_zero(tuple(index[site] for site in shares))
         secret = combine(weights, {index[site]: share for site, share in shares.items()})
         if secret is None:
             return None

@@ -12,6 +12,8 @@ from __future__ import annotations
 
 import secrets
 from collections.abc import Iterable, Mapping, Sequence
+from functools import lru_cache
+from types import MappingProxyType
 
 from fedhip.federation.secure_sum.errors import Reason, require
 
@@ -34,8 +36,12 @@ def evaluate(coefficients: Sequence[int], x: int) -> int:
     return value
 
 
-def weights_at_zero(points: Sequence[int]) -> dict[int, int]:
-    """λⱼ = ∏ₘ xₘ / (xₘ − xⱼ) over the other points m, so that f(0) = Σ λⱼ f(xⱼ)."""
+@lru_cache(maxsize=4)
+def weights_at_zero(points: tuple[int, ...]) -> Mapping[int, int]:
+    """λⱼ = ∏ₘ xₘ / (xₘ − xⱼ) over the other points m, so that f(0) = Σ λⱼ f(xⱼ).
+
+    Kept, for all dealers of a sum have the same points: at 200 sites to find them takes longer than all the rest.
+    """
     weights = {}
     for x_j in points:
         numerator = denominator = 1
@@ -44,7 +50,7 @@ def weights_at_zero(points: Sequence[int]) -> dict[int, int]:
                 numerator = numerator * x_m % PRIME
                 denominator = denominator * (x_m - x_j) % PRIME
         weights[x_j] = numerator * pow(denominator, -1, PRIME) % PRIME
-    return weights
+    return MappingProxyType(weights)
 
 
 def combine(weights: Mapping[int, int], shares: Mapping[int, bytes]) -> bytes | None:

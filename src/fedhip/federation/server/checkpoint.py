@@ -6,6 +6,7 @@
                                     sum-N, model-N: another sum, and the weights it was asked about
     state/checkpoint/again.json     where a site is proven to have cheated: the proof, and who begins again without it
 
+It stays until every site of the sum has its model: a round that is run again hands the same sum out to the others.
 Before the masked vectors of all sites are in, there is nothing worth keeping: the sites begin a new session, or a later
 round again. There is no site's plain statistics in it, as there is none at the server.
 """
@@ -73,6 +74,11 @@ class RoundProgress:
     def summed(self) -> list[str]:
         """The sites in the sum of the statistics."""
         return next((record.sites for record in self.sums if record.ask == STATISTICS.name), [])
+
+    @property
+    def without_model(self) -> list[str]:
+        """The sites in the sum of the statistics that have not said that they have their model."""
+        return [site for site in self.summed if site not in self.answers]
 
     @property
     def latest(self) -> list[str]:

@@ -20,6 +20,8 @@ from fedhip.federation.transport.wire import Arrays, Body, Envelope, Letter, Rou
 
 #: What to do where what there is of a round was kept.
 GO_ON = "start the round again when the sites are back, and it goes on from here"
+#: What to do where sites of a finished sum were away when it was handed out.
+HAND_OUT = "start the round again when they are back, and they get the same sum"
 
 #: What is asked of each site, by its name.
 Asked = Callable[[str], tuple[Body, Arrays]]

@@ -73,6 +73,7 @@ def write_result(
         "stale": None,
         "sites": list(sites),
         "dropped": dict(dropped),
+        "without_model": progress.without_model,
     }
     if agreement.head != "ridge":
         results |= {"head": agreement.head, "settings": dict(model.settings)}
@@ -94,7 +95,7 @@ def write_result(
     }
     refresh(results, details)
     results["num_clients"] = len(sites)
-    with new_run(out) as draft:
+    with new_run(out, force=True) as draft:  # once more, where the sum was handed out to sites that had not got it
         draft.write_model(model)
         draft.record(
             Ledger(),

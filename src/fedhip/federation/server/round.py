@@ -28,7 +28,7 @@ from fedhip.federation.agreement.roster import Roster
 from fedhip.federation.errors import MessageError, RoundError
 from fedhip.federation.server.aggregation import CheatedError
 from fedhip.federation.server.checkpoint import Restart, RoundCheckpoint, RoundProgress, SumState
-from fedhip.federation.server.cohort import SiteCohort, always
+from fedhip.federation.server.cohort import HAND_OUT, SiteCohort, always
 from fedhip.federation.server.logistic import LogisticSums
 from fedhip.federation.server.result import accuracies_in, write_result
 from fedhip.federation.server.sums import RoundSums
@@ -116,16 +116,16 @@ class Round:
 
     def _run(self) -> Path:
         progress = self.checkpoint.read(*self.cohort.digests)
-        if self.out.exists():
-            if progress is not None:  # killed with its work done
-                self.checkpoint.clear()
-                return self.out
+        if self.out.exists() and progress is None:
             raise RoundError(
                 f"this round is finished, and {self.out} holds its result; another sum of the same sites may reveal "
                 "one of them: make a new federation for it"
             )
         if progress is None:
             progress = self._new_session()
+        elif self.out.exists() and not progress.without_model:  # killed with its work done
+            self.checkpoint.clear()
+            return self.out
         else:
             self._resume(progress)
         self.sums = RoundSums(self.cohort, self.checkpoint, progress)
@@ -144,8 +144,11 @@ class Round:
         if sums_follow(self.agreement):
             self.cohort.gather(progress.summed, RoundStep.PERSONALIZE, wait=False)  # also who left, if it is back
         self._personalize(progress, fitted, message, notes)
-        self.checkpoint.clear()
         self.events.write("finished", f"the sum of {len(progress.summed)} sites and the global model are in {self.out}")
+        if waiting := progress.without_model:
+            self.events.write("finished", f"without a model yet: {', '.join(waiting)}; {HAND_OUT}")
+        else:
+            self.checkpoint.clear()
         return self.out
 
     def _new_session(self) -> RoundProgress:
@@ -165,6 +168,10 @@ class Round:
         session, number = bytes.fromhex(progress.session), len(progress.sums)
         cohort.envelope = replace(cohort.envelope, session=session, attempt=progress.attempt, round=number)
         cohort.dropped = dict(progress.dropped)
+        if self.out.exists():
+            self.events.write("resumed", f"handing out the sum again, to {', '.join(progress.without_model)}")
+            cohort.gather(progress.without_model, "resumed")
+            return
         self.events.write("resumed", f"going on with the {progress.stage} vectors of {len(progress.latest)} sites")
         cohort.gather(progress.latest, "resumed")
 
@@ -235,7 +242,7 @@ class Round:
 
     def _choose_beta(self) -> tuple[float, tuple[float, ...]]:
         """β, and those without each fold: by the sites' sum over the grid, where that is agreed on."""
-        from fedhip.core.ridge.path import choose_betas
+        from fedhip.core.ridge.regularization import choose_betas
         from fedhip.simulation.beta import scoring_betas
         from fedhip.utils.parallel import one_thread
 
@@ -285,7 +292,7 @@ class Round:
     def _personalize(
         self, progress: RoundProgress, fitted: Model | None, message: tuple[Body, Arrays], notes: list[str]
     ) -> None:
-        """The sum or the head to every site that is in it; the result once all have answered or are late."""
+        """The sum or the head to the sites in it that have no model; the result once they have answered or are late."""
         cohort, methods = self.cohort, self.agreement.methods
         with cohort.timed("aggregation"):
             federation, model = self._aggregate(fitted)
@@ -307,7 +314,7 @@ class Round:
         for site in progress.summed:
             if site not in cohort.nodes:
                 cohort.dropped.setdefault(site, str(ServerCode.NEVER_CAME))
-        waiting = [site for site in progress.summed if site in cohort.nodes and site not in progress.answers]
+        waiting = [site for site in progress.without_model if site in cohort.nodes]
         with cohort.timed("personalization"):
             cohort.fold(RoundStep.PERSONALIZE, waiting, always(body, arrays), answered)
         arrays.clear()

@@ -26,7 +26,7 @@ def require_ready(
 def _require_out(site: SiteFolder, out: Path) -> None:
     """A free place, or the result of this very agreement: the site may have been started again meanwhile."""
     from fedhip.runs import Run
-    from fedhip.runs.folder import require_place
+    from fedhip.runs.draft import require_place
 
     require_place(out, force=True)
     if not out.is_dir() or not any(out.iterdir()):

@@ -1,4 +1,4 @@
-"""A site's side of the round: questions in, answers out, each step once.
+"""A site's side of the round: questions in, answers out, each step once; the same question gets the same answer.
 
     hello         who this is, signed; do agreement and roster agree, are there rows, is the encoder here?
     encoder       a piece of the encoder, for a site that lacks it
@@ -73,7 +73,8 @@ _AFTER = {
     RoundStep.UNMASK: RoundStep.MASK,
     RoundStep.PERSONALIZE: RoundStep.MASK,
 }
-#: The same question gets the same answer again, for a server that was started anew; any other question does not.
+#: The same question gets the same answer again, also in another attempt, for a server that was started anew. Of other
+#: steps the latest does, in the same attempt, for an answer that was lost on its way. Any other question does not.
 _AGAIN = (RoundStep.AGREE, RoundStep.UNMASK, RoundStep.PERSONALIZE)
 
 
@@ -142,15 +143,19 @@ class Site:
             )
         if envelope.step is RoundStep.ENCODER:
             return self._encoder(site, session, question)
+        digest = (without_proofs(question) if envelope.step is RoundStep.KEYS else question).digest()
+        if (answer := self._same_answer(session, question, digest)) is not None:
+            return answer
         later = envelope.round > first_number(site.agreement)
         later = later or (site.agreement.secure_sum and envelope.attempt > session.attempt)
         if later and envelope.step is (RoundStep.KEYS if site.agreement.secure_sum else RoundStep.MASK):
             self._begin_sum(site, session, question)
         elif envelope.round != session.round and envelope.step is not RoundStep.PERSONALIZE:
             raise SiteRefusalError(SiteCode.ORDER, f"{envelope.step} of sum {envelope.round} is not its turn")
-        digest = (without_proofs(question) if envelope.step is RoundStep.KEYS else question).digest()
-        if envelope.step in session.answers and (body := _same_answer(session, envelope.step, digest)) is not None:
-            return body, {}
+        if envelope.step in session.answers and (
+            envelope.step not in _AGAIN or session.answers[envelope.step] != (digest, None)  # broken off on the way
+        ):
+            raise SiteRefusalError(SiteCode.ANSWERED, f"{envelope.step} was answered already, and is answered once")
         needed = (
             RoundStep.HELLO
             if envelope.step is RoundStep.MASK and not site.agreement.secure_sum
@@ -169,16 +174,34 @@ class Site:
         }
         session.answers[envelope.step] = (digest, None)
         body, arrays = handlers[envelope.step](site, session, question)
-        session.answers[envelope.step] = (digest, body if envelope.step in _AGAIN else None)
+        session.answers[envelope.step] = (digest, body)
+        self.state.keep_sent(arrays.get("vector"))
         self.state.keep(session)  # before the answer leaves: what is not on disk could be done twice
         return body, arrays
+
+    def _same_answer(self, session: Session, question: Letter, digest: str) -> Answer | None:
+        """The answer that this very question got, if it may be given again: to the bit, so that nobody learns more.
+
+        Where the network broke, nobody knows whether an answer arrived, and the server asks again.
+        """
+        step, attempt = question.envelope.step, question.envelope.attempt
+        before, body = session.answers.get(step, ("", None))
+        is_latest = attempt == session.attempt and step == next(reversed(session.answers), None)
+        if body is None or before != digest or not (step in _AGAIN or is_latest):
+            return None
+        if step is not RoundStep.MASK:
+            return body, {}
+        sent = self.state.sent()
+        return None if sent is None else (body, {"vector": sent})
 
     def _hello(self, site: SiteFolder, question: Letter, node: int) -> Answer:
         envelope = question.envelope
         if (upgrade := which_to_upgrade(question.text("version"), __version__)) is not None:
             raise SiteRefusalError(SiteCode.PROTOCOL, upgrade)
-        before = self.state.session()
+        before, digest = self.state.session(), f"{question.digest()} at {node}"  # the answer is signed for a node
         if before is not None and before.session == envelope.session:
+            if (answer := self._same_answer(before, question, digest)) is not None:
+                return answer
             raise SiteRefusalError(SiteCode.ANSWERED, "this session has begun already")
         session = Session(envelope.session, envelope.agreement, envelope.roster)
         sums = self._sums(site, session)
@@ -208,10 +231,11 @@ class Site:
                 f"{site.policy.smallest_class} here (smallest_class in site.toml)",
             )
         session.round, session.ask = first_number(site.agreement), next(iter(sums_of(site.agreement))).name
-        session.answers[RoundStep.HELLO] = (question.digest(), None)
+        body: Body = {"site": site.name, "version": __version__, "encoder": found.value, "signature": signature}
+        session.answers[RoundStep.HELLO] = (digest, body)
         sums.begin(rows)
         self.state.begin(session)
-        return {"site": site.name, "version": __version__, "encoder": found.value, "signature": signature}, {}
+        return body, {}
 
     def _take_proofs(self, site: SiteFolder, session: Session, proofs: Mapping[str, bytes]) -> None:
         """Write down who is proven to have spoilt the latest sum of a session: only then is it made again."""
@@ -409,14 +433,6 @@ def _pooled(session: Session, question: Letter, agreement: Agreement) -> PooledL
     check_same_head(question, session, agreement)
     losses = require_length(question.array("priors"), PRIOR.length(agreement))
     return PooledLosses(losses, scale_in(question, agreement), temperature_in(question, agreement))
-
-
-def _same_answer(session: Session, step: RoundStep, digest: str) -> Body | None:
-    """The answer that was given, if it may be given again and the question is the very same; None if it got none."""
-    before, body = session.answers[step]
-    if step not in _AGAIN or before != digest:
-        raise SiteRefusalError(SiteCode.ANSWERED, f"{step} was answered already, and is answered once")
-    return body
 
 
 def _signer(site: SiteFolder) -> Callable[[bytes], bytes]:

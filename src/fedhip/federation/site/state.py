@@ -3,6 +3,7 @@
     state/lock            one question at a time, whatever the engine does
     state/session.bin     the session: which steps were answered, and the site's part in the secure sum
     state/vector.bin      what this site gives to a sum, from when it is computed until it is masked
+    state/sent.bin        that as it was sent, until the server goes on: the answer may have been lost on its way
     state/moments.bin     the sums that came back, by the names that the table of sums shares them under, until the
     state/total.bin       model is made
     state/sum.json        the digest of the sum of the statistics, and its sites, to be compared
@@ -47,13 +48,13 @@ _RECEIVED = [kind.shared_as for kind in TABLE if kind.shared_as is not None and 
 class Session:
     """One session of one agreement.
 
-    `answers` holds, for each step that was answered, the digest of the question and, for steps whose answer may be
-    given again, the answer; it is of the latest sum. `cohort` are the sites that were in the sum before, as this site
-    knows it. `ask` is the row of the table of sums that is under way, in which `round` (the number of the sum) and
-    `attempt`; `done` are those before. `received` are the digests of the sums that came back, by the name that they are
-    shared under, `weights` those of the weights that were asked about, with the round, and `head` that of the head that
-    priors are chosen for. `data` is that of the rows in the ledger of sums, and `unmasked` that of the question of the
-    sum under way, once it was unmasked.
+    `answers` holds, for each step that was answered, the digest of the question and the answer, but for its vector,
+    or None where the site was broken off; it is of the latest sum. `cohort` are the sites that were in the sum
+    before, as this site knows it. `ask` is the row of the table of sums that is under way, in which `round` (the
+    number of the sum) and `attempt`; `done` are those before. `received` are the digests of the sums that came
+    back, by the name that they are shared under, `weights` those of the weights that were asked about, with the
+    round, and `head` that of the head that priors are chosen for. `data` is that of the rows in the ledger of sums,
+    and `unmasked` that of the question of the sum under way, once it was unmasked.
     """
 
     session: bytes
@@ -160,6 +161,7 @@ class SiteState:
     def begin(self, session: Session) -> None:
         """A new session: nothing of the last one stays, not even what a process was killed over."""
         self.drop_vector()
+        self.keep_sent(None)
         self.drop_sums()
         for half in self.folder.glob(".*-*"):
             half.unlink()
@@ -176,6 +178,17 @@ class SiteState:
     def drop_vector(self) -> None:
         """Forget it."""
         (self.folder / "vector.bin").unlink(missing_ok=True)
+
+    def keep_sent(self, vector: Vector | None) -> None:
+        """Write what leaves with the latest answer, in place of what left before."""
+        if vector is None:
+            (self.folder / "sent.bin").unlink(missing_ok=True)
+        else:
+            write_private(self.folder / "sent.bin", as_bytes(vector))
+
+    def sent(self) -> Vector | None:
+        """What left with the latest answer."""
+        return self._read("sent.bin")
 
     def keep_received(self, name: str, total: Vector) -> None:
         """Write a sum that came back, by the name that it is shared under."""
@@ -229,19 +242,21 @@ class SiteState:
         write_private(self.folder / "finished.json", json.dumps(content, indent=1).encode())
 
 
-def _dump(body: dict[str, Any] | None) -> Any:
-    if body is None:
-        return None
-    return {
-        name: {"bytes": base64.b64encode(value).decode()} if isinstance(value, bytes) else value
-        for name, value in body.items()
-    }
+def _dump(value: Any) -> Any:
+    """A body as JSON can hold it."""
+    if isinstance(value, bytes):
+        return {"bytes": base64.b64encode(value).decode()}
+    if isinstance(value, list):
+        return [_dump(item) for item in value]
+    return {name: _dump(item) for name, item in value.items()} if isinstance(value, dict) else value
 
 
-def _load(body: Any) -> dict[str, Any] | None:
-    if body is None:
-        return None
-    return {
-        name: base64.b64decode(value["bytes"], validate=True) if isinstance(value, dict) else value
-        for name, value in body.items()
-    }
+def _load(value: Any) -> Any:
+    """What `_dump` was given."""
+    if isinstance(value, list):
+        return [_load(item) for item in value]
+    if not isinstance(value, dict):
+        return value
+    if value.keys() == {"bytes"} and isinstance(value["bytes"], str):
+        return base64.b64decode(value["bytes"], validate=True)
+    return {name: _load(item) for name, item in value.items()}

@@ -1,8 +1,10 @@
 """Questions to the sites and their answers, over the engine's grid.
 
 Answers are taken one at a time, as they come, and each question has one: the first. The deadline is our own, since
-the engine says nothing of an answer that comes too late. An answer belongs to the question for which the engine hands
-it over, whatever it says of itself: that was written by the site, while the engine knows who sent it.
+the engine says nothing of an answer that comes too late. Until then nobody counts as gone: the engine gives a node up
+after a minute without a word, and loses an answer that was cut off, which may be the network's fault; so who is there
+is asked the same again. An answer belongs to the question for which the engine hands it over, whatever it says of
+itself: that was written by the site, while the engine knows who sent it.
 """
 
 from __future__ import annotations
@@ -20,8 +22,8 @@ from fedhip.federation.status_codes import ServerCode, SiteCode
 from fedhip.federation.transport.bounds import TooLargeError
 from fedhip.federation.transport.wire import Letter, ProtocolError, from_message, to_records
 
-#: What the engine reports of a node that is gone.
-_NODE_UNAVAILABLE = 5
+#: What the engine reports where no answer came through: a message or a reply that it has lost, a node that is gone.
+_NOT_THROUGH = (3, 4, 5)
 #: A site should not begin to work on a question that nobody waits for; clocks differ by less than this.
 _SLACK = 60.0
 #: What the engine and we raise over an answer that is no message: the engine looks at little more than its length.
@@ -80,30 +82,50 @@ class Exchange:
         return set(nodes) & set(self.grid.get_node_ids())
 
     def ask(self, questions: Iterable[SiteQuestion]) -> Iterator[SiteReply]:
-        """Send the questions, one message at a time; then the replies in the order in which they come."""
+        """Send the questions, one message at a time; then the replies in the order in which they come.
+
+        A node that is gone is asked again if it is back before the deadline.
+        """
         waiting: dict[str, SiteQuestion] = {}
+        away: list[SiteQuestion] = []
         for question in questions:
-            step = question.letter.envelope.step
-            message = Message(to_records(question.letter), question.node, step.message_type, ttl=self.deadline + _SLACK)
-            sent = list(self.grid.push_messages([message]))
-            if not sent or not sent[0]:
-                yield SiteReply(question.site, question.node, None, ServerCode.GONE)
-            else:
-                waiting[sent[0]] = question
+            self._push(question, self.deadline, waiting, away)
         end = self._clock() + self.deadline
-        while waiting:
+        while True:
             for number in list(waiting):
                 # One number at a time: the engine would hand over all answers at once, and hold them in memory.
-                if (reply := self._pull(number, waiting[number])) is not None:
-                    del waiting[number]
+                if (reply := self._pull(number, waiting[number])) is None:
+                    continue
+                question = waiting.pop(number)
+                if reply.code is ServerCode.GONE:
+                    away.append(question)
+                else:
                     yield reply
-            if not waiting:
-                return
-            if self._clock() >= end:
+            left = end - self._clock()
+            if left <= 0 or not (waiting or away):
                 break
             self._sleep(self._pause)
+            back = self.connected(question.node for question in away) if away else set()
+            returned = [question for question in away if question.node in back]
+            away = [question for question in away if question.node not in back]
+            for question in returned:
+                self._push(question, left, waiting, away)
         for question in waiting.values():
             yield SiteReply(question.site, question.node, None, ServerCode.LATE)
+        for question in away:
+            yield SiteReply(question.site, question.node, None, ServerCode.GONE)
+
+    def _push(
+        self, question: SiteQuestion, seconds: float, waiting: dict[str, SiteQuestion], away: list[SiteQuestion]
+    ) -> None:
+        """Send a question that is to be answered in so many seconds: it waits for its answer, or is away."""
+        step = question.letter.envelope.step
+        message = Message(to_records(question.letter), question.node, step.message_type, ttl=seconds + _SLACK)
+        sent = list(self.grid.push_messages([message]))
+        if sent and sent[0]:
+            waiting[sent[0]] = question
+        else:
+            away.append(question)
 
     def _pull(self, number: str, question: SiteQuestion) -> SiteReply | None:
         """The answer to one question, if it has come."""
@@ -129,8 +151,7 @@ def _read(question: SiteQuestion, message: Message) -> SiteReply:
         return SiteReply(question.site, question.node, None, code)
 
     if message.has_error():
-        gone = message.error.code == _NODE_UNAVAILABLE
-        return dropped(ServerCode.GONE if gone else ServerCode.CRASHED)
+        return dropped(ServerCode.GONE if message.error.code in _NOT_THROUGH else ServerCode.CRASHED)
     if message.metadata.src_node_id != question.node:
         return dropped(ServerCode.GARBAGE)
     letter = from_message(message)

@@ -9,13 +9,17 @@ from __future__ import annotations
 
 import io
 import logging
+import ssl
 import sys
 import zipfile
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+import httpx
+
 from fedhip.federation.errors import EngineError
+from fedhip.federation.transport.bounds import of_engine
 
 #: Said in the node's log, for `status` and for people.
 OTHER_APP = "the server sent another app than the one installed here; its messages are passed over"
@@ -101,6 +105,36 @@ def drop_stale_replies() -> None:
     loop._pull_and_store_message, loop._push_messages = pulled, pushed  # type: ignore[assignment]
 
 
+def is_broken(error: BaseException) -> bool:
+    """Whether a call failed because nobody answered, or the line was cut: not by a certificate that is wrong."""
+    chain: list[BaseException] = []
+    while error not in chain:
+        chain.append(error)
+        error = error.__cause__ or error.__context__ or error
+    if any(isinstance(each, ssl.SSLCertVerificationError) for each in chain):
+        return False
+    return any(isinstance(each, httpx.TimeoutException | TimeoutError | ssl.SSLEOFError) for each in chain)
+
+
+def outlive_a_broken_network() -> None:
+    """From here on, this process's node tries again until the network is back.
+
+    The engine takes every error that names TLS for a wrong certificate, and ends with the answer that it was to send;
+    a handshake that takes too long is one.
+    """
+    from flwr.supernode import fleet_http_connection as connection
+
+    inner = of_engine(connection, "make_simple_http_retry_invoker")
+
+    def patient() -> Any:
+        invoker = inner()
+        usual = invoker.should_giveup
+        invoker.should_giveup = lambda error: not is_broken(error) and (usual is None or usual(error))
+        return invoker
+
+    vars(connection)["make_simple_http_retry_invoker"] = patient
+
+
 def main(words: Sequence[str]) -> int:
     """`APP OPTION…`: run a node with the engine's options, for the app in a folder."""
     from flwr.cli.build import build_fab_from_disk
@@ -109,6 +143,7 @@ def main(words: Sequence[str]) -> int:
     app, *options = words
     guard(build_fab_from_disk(Path(app)))
     drop_stale_replies()
+    outlive_a_broken_network()
     sys.argv = ["flower-supernode", *options]
     flower_supernode()
     return 0

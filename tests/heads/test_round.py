@@ -9,11 +9,12 @@ from sklearn.linear_model import Ridge
 from torch import Tensor
 
 from fedhip.core.affine import AffineModel
+from fedhip.core.exact.fixedpoint import GridStatistics
 from fedhip.errors import InputError
+from fedhip.heads.round import RIDGES, simulate
 from fedhip.simulation import testing
 from fedhip.simulation.alone import local_model
 from fedhip.simulation.client import Client
-from fedhip.simulation.driver import RIDGES, simulate
 from fedhip.simulation.federation import Federation
 from fedhip.simulation.options import Alpha
 from fedhip.simulation.personalization import Personalization
@@ -99,6 +100,31 @@ def test_no_model_sees_a_test_row(monkeypatch: pytest.MonkeyPatch, prior: bool) 
     half = len(models) // 2
     assert half == 3 * len(clients)
     assert all(np.array_equal(a, b) for a, b in zip(models[:half], models[half:], strict=True))
+
+
+def test_a_fixed_alpha_pays_for_no_search(monkeypatch: pytest.MonkeyPatch) -> None:
+    """No eigendecomposition, no curve, and each client's statistics once: leave-one-out takes one for each client."""
+    clients = federation()
+    summed: list[str] = []
+    taken: list[int] = []
+    eigh, from_data = torch.linalg.eigh, GridStatistics.from_data
+
+    def decomposed(matrix: Tensor) -> object:
+        taken.append(len(matrix))
+        return eigh(matrix)
+
+    def once(*args: object, **options: object) -> GridStatistics:
+        summed.append(str(options["client"]))
+        return from_data(*args, **options)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(torch.linalg, "eigh", decomposed)
+    monkeypatch.setattr(GridStatistics, "from_data", once)
+    outcome = simulate(clients, 6, alpha=20.0, beta=2.0, methods=("global", "fedhip"))
+    assert [result.personal and result.personal.curve for result in outcome.clients] == [None] * len(clients)
+    assert sorted(summed) == [client.name for client in clients]
+    assert not taken
+    simulate(clients, 6, beta=2.0, methods=("global", "fedhip"))
+    assert len(taken) >= len(clients)
 
 
 @pytest.mark.parametrize("alpha", ["loo", 0.0, 20.0])

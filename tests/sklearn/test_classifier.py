@@ -42,7 +42,7 @@ from fedhip.simulation.hold_out import hold_out_fold
 from fedhip.sklearn import FedHiPClassifier
 
 Array = npt.NDArray[Any]
-ROOT = Path(__file__).parent.parent
+ROOT = Path(__file__).parents[2]
 SITES = ("east", "north", "south")
 PAPER: dict[str, Any] = {"standardize": False, "fit_intercept": False}
 both = pytest.mark.parametrize("paper", [False, True])
