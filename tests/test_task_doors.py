@@ -140,7 +140,6 @@ def test_groups_at_two_clients_are_warned_of(tmp_path: Path) -> None:
             rows.clients,
             groups=np.full(len(rows), "p"),
             out=tmp_path / "run",
-            recommend=False,
         )
 
 

@@ -9,7 +9,6 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from fedhip.heads import HEADS
 from fedhip.runs import Run
 from tests.cli.samples import done, refused
 from tests.runs.samples import CLASSES, EXACT, contents, feature_file, rows_of
@@ -59,32 +58,99 @@ def test_a_run_of_another_head_from_its_table_to_its_life(
     done("verify", "run")
 
 
-def test_a_head_chosen_on_training_rows_is_said_and_repeated(sites: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    done("run", "--features", sites, "--head", "auto", "--methods", "global", "--out", "run")
-    told = Run.open("run").results["recommendation"]
-    head = told["head"]
-    said = f"The head {head} was chosen by training rows held out; right of {told['rows']:,}"
+def test_a_run_without_options_is_chosen_on_training_rows_said_and_repeated(
+    sites: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    done("run", "--features", sites, "--out", "run")
+    run = Run.open("run")
+    told = run.results["choice"]
+    said = f"Chosen by {told['rows']:,} training rows, each held out in turn:"
     assert said in " ".join(capsys.readouterr().out.split())
     assert said in Path("run/report.html").read_text(encoding="utf-8")
-    assert list(told["heads"]) == list(HEADS)
-    assert Run.open("run").head.name == head
-    assert list(Run.open("run").results["methods"]) == ["global", HEADS[head].method]
-    assert tomllib.loads(Path("run/config.toml").read_text())["head"] == head
+    assert "What was chosen, and why" in Path("run/report.html").read_text(encoding="utf-8")
+    assert run.head.name == "auto"
+    assert list(run.results["methods"]) == ["auto", "majority", "local", "global", "fedhip"]
+    assert {told["features"], told["model"]} <= {
+        entry[key] for entry in told["candidates"] for key in ("features", "model")
+    }
     done("run", "run/config.toml", "--out", "again")
     assert contents(Path("run"), EXACT) == contents(Path("again"), EXACT)
+    assert Run.open("again").results["choice"] == told
     done("verify", "run")
 
 
-def test_a_run_compares_its_ridges_with_lda_unless_told_not_to(sites: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_ridges_beside_a_choice_are_those_of_a_run_of_ridges(sites: Path) -> None:
     done("run", "--features", sites, "--out", "run")
-    said = "Leave-one-out on training rows, mean over clients:"
-    assert said in capsys.readouterr().out
-    assert said in Path("run/report.html").read_text(encoding="utf-8")
-    assert Run.open("run").results["recommendation"]["by"] == "left out"
-    for words in (("--no-recommend",), ("--balance", "--methods", "fedhip"), ("--methods", "global")):
-        done("run", "--features", sites, *words, "--out", "other", "--force")
-        assert said not in capsys.readouterr().out
-        assert "recommendation" not in Run.open("other").results
+    done("run", "--features", sites, "--methods", "local,global,fedhip", "--out", "ridges")
+    chosen, ridges = (Run.open(name).results["methods"] for name in ("run", "ridges"))
+    for method in ("majority", "local", "global", "fedhip"):
+        for mine, theirs in zip(chosen[method]["per_client"], ridges[method]["per_client"], strict=True):
+            assert mine == theirs
+    assert Run.open("ridges").head.name == "ridge"
+    assert "choice" not in Run.open("ridges").results
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ("--head", "ridge"),
+        ("--methods", "fedhip"),
+        ("--beta", "3"),
+        ("--no-standardize",),
+        ("--no-intercept",),
+        ("--balance",),
+        ("--head", "ridge", "--no-recommend"),
+    ],
+    ids=" ".join,
+)
+def test_what_is_a_ridges_alone_asks_for_one(sites: Path, words: tuple[str, ...]) -> None:
+    done("run", "--features", sites, *words, "--out", "run")
+    assert Run.open("run").head.name == "ridge"
+    assert "choice" not in Run.open("run").results
+
+
+def test_parts_of_the_choice_are_pinned(sites: Path) -> None:
+    done(
+        "run",
+        "--features",
+        sites,
+        "--alpha",
+        "2",
+        "--prior",
+        "none",
+        "--lift",
+        "relu",
+        "--lift-width",
+        "9",
+        "--out",
+        "run",
+    )
+    run = Run.open("run")
+    assert run.head.name == "auto"
+    assert run.lift is not None
+    assert run.lift.width == 9
+    assert {entry["features"] for entry in run.results["choice"]["candidates"]} == {"as they are"}
+    for client in run.clients:
+        assert run.model(client).alpha in (0.0, 2.0)
+        assert all(prior.is_none for prior in run.priors(client).values())
+    done("verify", "run")
+
+
+@pytest.mark.parametrize(
+    ("words", "line"),
+    [
+        (("--max-rounds", "0"), "max_rounds is 0; give a whole number of at least 1"),
+        (("--max-rounds", "8", "--head", "lda"), "--max-rounds is what the choice may take"),
+        (("--head-options", "shrinkage=0.1"), "options of a head (--head-options) are of"),
+        (("--balance", "--head", "auto"), "leave out --head auto, or --balance"),
+    ],
+    ids=lambda given: " ".join(given) if isinstance(given, tuple) else "",
+)
+def test_what_contradicts_the_choice_is_refused_in_one_line(
+    sites: Path, capsys: pytest.CaptureFixture[str], words: tuple[str, ...], line: str
+) -> None:
+    assert line in refused(capsys, "run", "--features", sites, *words, "--out", "run")
+    assert not Path("run").exists()
 
 
 def test_rows_of_a_client_that_joined_are_given_by_file(sites: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -209,6 +209,21 @@ def test_truncated_file_is_named(tmp_path: Path, suffix: str) -> None:
             read_features(path)
 
 
+@pytest.mark.parametrize(("at", "value"), [(10, 97), (8, 1)])
+def test_a_way_of_compression_or_a_password_that_nobody_has(tmp_path: Path, at: int, value: int) -> None:
+    """One byte of the zip's directory and of its entry: the kind of compression, or the flag of a password."""
+    path = tmp_path / "f.npz"
+    write_features(path, FeatureSet(X, Y, ("x", "y", "z")))
+    content = bytearray(path.read_bytes())
+    for head, offset in ((b"PK\x01\x02", at), (b"PK\x03\x04", at - 2)):
+        place = -1
+        while (place := content.find(head, place + 1)) >= 0:
+            content[place + offset] = value
+    path.write_bytes(content)
+    with pytest.raises(FileError, match=r"cannot be read as \.npz"):
+        read_features(path)
+
+
 def test_pickle_in_npz_clothing_is_not_run(tmp_path: Path) -> None:
     (tmp_path / "f.npz").write_bytes(pickle.dumps({"features": 1}))
     with pytest.raises(FileError, match="cannot be read"):

@@ -40,7 +40,7 @@ def test_every_method_has_a_name() -> None:
     names = (
         "fedavg fedavg-ft fedprox fedprox-ft ditto fedala feddbe fedas fedpcl fedselect fedhip local local-sgd global"
     )
-    assert set(METHODS) == {*names.split(), "global-oll", "fedncm", "pfedfda", "fedhip-lda", "fedhip-logistic"}
+    assert set(METHODS) == {*names.split(), "global-oll", "fedncm", "pfedfda", "fedhip-lda", "fedhip-logistic", "auto"}
     assert all(info.name == name and info.title and info.description for name, info in METHODS.items())
     assert METHODS["fedprox"].defaults["mu"] == 0.01
     assert METHODS["ditto"].defaults["mu"] == 1

@@ -21,7 +21,6 @@ from fedhip.data import FeatureSet, make_partition
 from fedhip.errors import FileError, InputError
 from fedhip.heads import HEADS
 from fedhip.heads.model import Model
-from fedhip.heads.recommendation import AUTO
 from fedhip.runs import Run, life, verify
 from fedhip.runs.run import RoundSettings, run_round
 from fedhip.simulation.client import Client
@@ -49,7 +48,7 @@ def make(
     data = data if isinstance(data, FeatureSet) else feature_set(data, ROWS)
     settings = RoundSettings(
         head=head, prior=prior, only_local_classes=only_local_classes, head_options=options, ridge=one_grid(),
-        methods=("local", "global", "fedhip"), recommend=True, beta=beta,
+        methods=("local", "global", "fedhip"), beta=beta,
     )  # fmt: skip
     if paper:
         settings = replace(settings, ridge=replace(settings.ridge, standardize=False, intercept=False))
@@ -169,7 +168,7 @@ def test_models_answer_as_they_were_tested(tmp_path: Path, head: str, prior: str
 # --- no test row ------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("head", [*HEADS, AUTO])
+@pytest.mark.parametrize("head", [*HEADS])
 @priors
 def test_other_test_labels_change_no_model_file_and_nothing_that_was_chosen(
     tmp_path: Path, head: str, prior: str
@@ -182,8 +181,8 @@ def test_other_test_labels_change_no_model_file_and_nothing_that_was_chosen(
     other = make(tmp_path / "other", replace(data, labels=shuffled, split=split), head=head, prior=prior)
     assert contents(one.path, EXACT) == contents(other.path, EXACT)
     assert one.details["temperature"] == other.details["temperature"]
-    assert one.results.get("recommendation") == other.results.get("recommendation")
-    assert ("recommendation" in one.results) == (head in ("ridge", AUTO))
+    assert one.results.get("choice") == other.results.get("choice")
+    assert ("choice" in one.results) == (head == "auto")
     for name in NAMES:
         first, second = (run.details["clients"][name] for run in (one, other))
         for key in ("alpha", "priors", "loo_accuracy", "loo_chosen", "log_losses", "global_log_losses"):
@@ -240,16 +239,17 @@ def test_forget_then_personalize_equals_never_joined_bit_exact(
 
 
 @pytest.mark.parametrize("event", ["forget", "join", "personalize"])
-def test_a_recommendation_goes_with_the_rows_it_counts(tmp_path: Path, event: str) -> None:
-    run = make(tmp_path / "run", head="ridge")
-    assert run.results["recommendation"]["rows"] == 72
+def test_what_candidates_reached_goes_with_the_rows_it_counts(tmp_path: Path, event: str) -> None:
+    run = make(tmp_path / "run", head="auto")
+    assert run.results["choice"]["rows"] == 72
+    chosen = run.results["choice"]["model"]
     if event == "forget":
         forget(run.path, "west", {})
     elif event == "join":
         life.join(run, the_client("east", ROWS), rows={})
     else:
         personalize(run.path, *NAMES)
-    assert "recommendation" not in Run.open(run.path).results
+    assert Run.open(run.path).results["choice"] == {"features": "as they are", "model": chosen, "head": "auto"}
 
 
 @heads

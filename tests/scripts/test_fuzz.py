@@ -11,7 +11,7 @@ from scripts import fuzz
 from tests.conftest import daily_seed
 
 #: Of each run of the tests; the seed says which inputs.
-SECONDS, MOST = 15.0, 400
+SECONDS, MOST = 10.0, 400
 
 
 @pytest.mark.filterwarnings("ignore")

@@ -33,12 +33,9 @@ import fedhip.sklearn.classifier
 import fedhip.sklearn.regressor
 from fedhip import Statistics
 from fedhip.core import RegularizationPath, default_betas
-from fedhip.core.choice.selection import FOLDS
 from fedhip.errors import ColumnError, FedHiPError, InputError
 from fedhip.heads.model import Model
 from fedhip.simulation.beta import SCORING_ALPHAS
-from fedhip.simulation.client import Client
-from fedhip.simulation.hold_out import hold_out_fold
 from fedhip.sklearn import FedHiPClassifier
 
 Array = npt.NDArray[Any]
@@ -51,6 +48,11 @@ ridges = pytest.mark.parametrize(
     [{"standardize": s, "fit_intercept": i} for s, i in itertools.product((True, False), repeat=2)],
     ids=lambda options: "-".join(name for name, on in options.items() if on) or "paper",
 )
+
+
+def of_ridge(**options: Any) -> FedHiPClassifier:
+    """An estimator of ridges, unless another head is asked for."""
+    return FedHiPClassifier(**{"head": "ridge", **options})
 
 
 def problem(seed: int = 0, rows: int = 60, width: int = 5, classes: int = 3) -> tuple[Array, Array, Array]:
@@ -149,14 +151,15 @@ def what_weights_cannot_be(estimator: Any) -> dict[str, str]:
 @parametrize_with_checks(  # type: ignore[untyped-decorator]
     [
         FedHiPClassifier(),
-        FedHiPClassifier(beta=1.0, **PAPER),
-        FedHiPClassifier(alpha=3.0, only_local_classes=True),
-        FedHiPClassifier(prior="client"),
-        FedHiPClassifier(head="lda"),
-        FedHiPClassifier(head="logistic", prior="client"),
-        FedHiPClassifier(head="auto", prior="client"),
-        FedHiPClassifier(lift="fourier", lift_width=8),
-        FedHiPClassifier(head="lda", lift="relu", lift_width=8),
+        of_ridge(),
+        of_ridge(beta=1.0, **PAPER),
+        of_ridge(alpha=3.0, only_local_classes=True),
+        of_ridge(prior="client"),
+        of_ridge(head="lda"),
+        of_ridge(head="logistic", prior="client"),
+        of_ridge(head="auto", prior="client"),
+        of_ridge(lift="fourier", lift_width=8),
+        of_ridge(head="lda", lift="relu", lift_width=8),
     ],
     expected_failed_checks=what_weights_cannot_be,
 )
@@ -172,7 +175,7 @@ def test_theorem_2_a_clients_scores_are_those_of_weighted_ridge(
 ) -> None:
     X, y, groups = problem()
     new = np.random.default_rng(9).normal(size=(11, X.shape[1]))
-    clf = FedHiPClassifier(alpha=alpha, beta=beta, **options).fit(X, y, groups=groups)
+    clf = of_ridge(alpha=alpha, beta=beta, **options).fit(X, y, groups=groups)
     for site in SITES:
         expected = ridge_scores(X, y, np.where(groups == site, 1.0 + alpha, 1.0), beta, new, **options)
         assert np.abs(clf.decision_function(new, groups=[site] * 11) - expected).max() <= 1e-9
@@ -187,7 +190,7 @@ def test_features_are_rounded_to_a_small_part_of_their_deviation(options: dict[s
     X, y, groups = problem()
     X = X + np.random.default_rng(3).uniform(-1 / 512, 1 / 512, X.shape)
     units = np.array([1e-3, 1.0, 1.0, 1e4, 3.0]) if options["standardize"] else 1.0
-    clf = FedHiPClassifier(alpha=4.0, beta=2.0, **options).fit(units * X, y, groups=groups)
+    clf = of_ridge(alpha=4.0, beta=2.0, **options).fit(units * X, y, groups=groups)
     expected = ridge_scores(X, y, np.where(groups == "east", 5.0, 1.0), 2.0, X, **options)
     assert np.abs(clf.decision_function(units * X, groups=["east"] * len(X)) - expected).max() <= 2e-5
 
@@ -195,7 +198,7 @@ def test_features_are_rounded_to_a_small_part_of_their_deviation(options: dict[s
 @ridges
 def test_every_row_is_answered_by_the_model_of_its_own_client(options: dict[str, Any]) -> None:
     X, y, groups = problem()
-    clf = FedHiPClassifier(alpha=5.0, beta=1.0, **options).fit(X, y, groups=groups)
+    clf = of_ridge(alpha=5.0, beta=1.0, **options).fit(X, y, groups=groups)
     mixed = clf.decision_function(X, groups=groups)
     for site in SITES:
         alone = ridge_scores(X, y, np.where(groups == site, 6.0, 1.0), 1.0, X[groups == site], **options)
@@ -206,10 +209,10 @@ def test_every_row_is_answered_by_the_model_of_its_own_client(options: dict[str,
 def test_theorem_1_without_groups_and_for_unseen_clients_it_is_the_ridge_of_all_rows(options: dict[str, Any]) -> None:
     X, y, groups = problem()
     expected = ridge_scores(X, y, np.ones(len(X)), 1.0, X, **options)
-    clf = FedHiPClassifier(alpha=20.0, beta=1.0, **options).fit(X, y, groups=groups)
+    clf = of_ridge(alpha=20.0, beta=1.0, **options).fit(X, y, groups=groups)
     assert np.abs(clf.decision_function(X) - expected).max() <= 1e-9
     assert np.abs(clf.decision_function(X, groups=["west"] * len(X)) - expected).max() <= 1e-9
-    assert np.abs(FedHiPClassifier(beta=1.0, **options).fit(X, y).decision_function(X) - expected).max() <= 1e-9
+    assert np.abs(of_ridge(beta=1.0, **options).fit(X, y).decision_function(X) - expected).max() <= 1e-9
     assert np.array_equal(clf.predict_proba(X, groups=["west"] * len(X)), clf.predict_proba(X))
     known_and_not = np.where(groups == "north", "west", groups)
     assert (
@@ -220,7 +223,7 @@ def test_theorem_1_without_groups_and_for_unseen_clients_it_is_the_ridge_of_all_
 @ridges
 def test_two_classes_give_the_decision_function_of_ridge_classifier(options: dict[str, Any]) -> None:
     X, y, groups = problem(classes=2)
-    clf = FedHiPClassifier(alpha=4.0, beta=2.0, **options).fit(X, y, groups=groups)
+    clf = of_ridge(alpha=4.0, beta=2.0, **options).fit(X, y, groups=groups)
     Z = seen(X, X, options["standardize"])
     oracle = RidgeClassifier(alpha=2.0, fit_intercept=options["fit_intercept"])
     oracle.fit(Z, y, np.where(groups == "south", 5.0, 1.0))
@@ -233,7 +236,7 @@ def test_two_classes_give_the_decision_function_of_ridge_classifier(options: dic
 def test_an_intercept_is_not_penalised() -> None:
     """Of a penalty that leaves no weight, the frequencies of classes remain."""
     X, y, groups = problem()
-    clf = FedHiPClassifier(alpha=3.0, beta=1e12).fit(X + 50.0, y, groups=groups)
+    clf = of_ridge(alpha=3.0, beta=1e12).fit(X + 50.0, y, groups=groups)
     weights = np.where(groups == "east", 4.0, 1.0)
     frequencies = np.bincount(y, weights) / weights.sum()
     assert np.abs(clf.decision_function(X + 50.0, groups=["east"] * len(X)) - frequencies).max() <= 1e-9
@@ -251,9 +254,9 @@ def test_loo_chooses_the_alpha_of_brute_force(paper: bool) -> None:
         soft = [soft_hits(leave_one_out(X, y, groups, site, alpha, 1.0, **options), own) for alpha in grid]
         best[site] = grid[int(np.argmax(soft))]
     assert len(set(best.values())) > 1  # or the test could not tell a constant from a choice
-    clf = FedHiPClassifier(alphas=grid[::-1], beta=1.0, **options).fit(X, y, groups=groups)
+    clf = of_ridge(alphas=grid[::-1], beta=1.0, **options).fit(X, y, groups=groups)
     assert clf.alphas_ == best
-    fixed = {site: FedHiPClassifier(alpha=best[site], beta=1.0, **options).fit(X, y, groups=groups) for site in SITES}
+    fixed = {site: of_ridge(alpha=best[site], beta=1.0, **options).fit(X, y, groups=groups) for site in SITES}
     for site in SITES:
         of_site = [site] * len(X)
         assert np.array_equal(clf.decision_function(X, of_site), fixed[site].decision_function(X, of_site))
@@ -291,17 +294,17 @@ def test_beta_auto_is_that_of_brute_force(options: dict[str, Any], alpha: Any) -
             )
         soft.append(found)
     best = max(beta for beta, found in zip(betas, soft, strict=True) if found >= max(soft) * (1 - 5e-4))
-    clf = FedHiPClassifier(alpha=alpha, **options).fit(X, y, groups=groups)
+    clf = of_ridge(alpha=alpha, **options).fit(X, y, groups=groups)
     assert clf.beta_ == pytest.approx(best, rel=1e-9)
     assert clf.beta_ is not None
     assert min(betas) < clf.beta_ < max(betas) * (1 - 1e-9)
-    fixed = FedHiPClassifier(alpha=alpha, beta=clf.beta_, **options).fit(X, y, groups=groups)
+    fixed = of_ridge(alpha=alpha, beta=clf.beta_, **options).fit(X, y, groups=groups)
     assert same(clf, fixed, X, groups) == 0.0
 
 
 def test_beta_auto_takes_the_largest_of_equals() -> None:
     X = np.zeros((6, 2))  # whatever beta is, nothing can be explained
-    clf = FedHiPClassifier(beta="auto").fit(X, [0, 1, 0, 1, 0, 1])
+    clf = of_ridge(beta="auto").fit(X, [0, 1, 0, 1, 0, 1])
     assert clf.beta_ == max(default_betas(Statistics.from_data(X, [0, 1, 0, 1, 0, 1], 2)))
 
 
@@ -315,8 +318,8 @@ def test_theorem_3_how_others_share_their_rows_changes_nothing(seed: int, paper:
     dealt = groups.copy()
     dealt[others] = rng.choice(["a", "b", "c", "d"], others.sum(), p=[0.7, 0.1, 0.1, 0.1])
     options = PAPER if paper else {}
-    before = FedHiPClassifier(beta=1.0, **options).fit(X, y, groups=groups)
-    after = FedHiPClassifier(beta=1.0, **options).fit(X, y, groups=dealt)
+    before = of_ridge(beta=1.0, **options).fit(X, y, groups=groups)
+    after = of_ridge(beta=1.0, **options).fit(X, y, groups=dealt)
     north = ["north"] * len(X)
     assert after.alphas_["north"] == before.alphas_["north"]
     assert np.array_equal(after.decision_function(X, north), before.decision_function(X, north))
@@ -330,16 +333,16 @@ def test_partial_fit_equals_fit_on_all_rows(parameters: dict[str, Any]) -> None:
     late = groups == "east"  # a client that joins, though first by name
     more = ~late & (np.arange(len(X)) % 3 == 0)  # more rows of known clients
     last = more | late
-    together = FedHiPClassifier(**parameters).fit(
+    together = of_ridge(**parameters).fit(
         np.concatenate((X[~last], X[last])),
         np.concatenate((y[~last], y[last])),
         np.concatenate((groups[~last], groups[last])),
     )
-    grown = FedHiPClassifier(**parameters).partial_fit(X[~last], y[~last], groups[~last])
+    grown = of_ridge(**parameters).partial_fit(X[~last], y[~last], groups[~last])
     grown.partial_fit(X[last], y[last], groups[last])
     assert same(grown, together, X, groups) <= 1e-9
     assert grown.beta_ == pytest.approx(together.beta_, rel=1e-9)
-    one_by_one = FedHiPClassifier(**parameters).fit(X[~last], y[~last], groups[~last])
+    one_by_one = of_ridge(**parameters).fit(X[~last], y[~last], groups[~last])
     for site in SITES:
         rows = last & (groups == site)
         one_by_one.partial_fit(X[rows], y[rows], groups[rows])
@@ -350,24 +353,24 @@ def test_partial_fit_takes_new_labels() -> None:
     X, y, groups = problem()
     names = np.array(["a", "long name", "b"])[y]
     two = y != 1
-    grown = FedHiPClassifier().partial_fit(X[two], names[two], groups[two])
+    grown = of_ridge().partial_fit(X[two], names[two], groups[two])
     assert grown.classes_.tolist() == ["a", "b"]
     grown.partial_fit(X[~two], names[~two], groups[~two])
     order = np.concatenate((np.flatnonzero(two), np.flatnonzero(~two)))
-    assert same(grown, FedHiPClassifier().fit(X[order], names[order], groups[order]), X, groups) <= 1e-9
+    assert same(grown, of_ridge().fit(X[order], names[order], groups[order]), X, groups) <= 1e-9
 
 
 def test_partial_fit_takes_the_parameters_of_now() -> None:
     X, y, groups = problem()
-    grown = FedHiPClassifier(alpha=1.0).fit(X[:40], y[:40], groups[:40])
+    grown = of_ridge(alpha=1.0).fit(X[:40], y[:40], groups[:40])
     grown.set_params(alpha=3.0, fit_intercept=False).partial_fit(X[40:], y[40:], groups[40:])
-    assert same(grown, FedHiPClassifier(alpha=3.0, fit_intercept=False).fit(X, y, groups), X, groups) <= 1e-9
+    assert same(grown, of_ridge(alpha=3.0, fit_intercept=False).fit(X, y, groups), X, groups) <= 1e-9
 
 
 def test_declared_classes_are_there_from_the_first_call() -> None:
     X, y, groups = problem()
     two = y != 2
-    clf = FedHiPClassifier().partial_fit(X[two], y[two], groups[two], classes=[2, 1, 0])
+    clf = of_ridge().partial_fit(X[two], y[two], groups[two], classes=[2, 1, 0])
     assert clf.classes_.tolist() == [0, 1, 2]
     assert clf.decision_function(X).shape == (len(X), 3)
     with pytest.raises(ValueError, match=r"label 5, which is not among the declared classes \[0, 1, 2\]"):
@@ -380,7 +383,7 @@ def test_declared_classes_are_there_from_the_first_call() -> None:
 
 def test_a_partial_fit_that_fails_changes_nothing() -> None:
     X, y, groups = problem()
-    clf = FedHiPClassifier(alpha=2.0, beta=1.0).fit(X, y, groups=groups)
+    clf = of_ridge(alpha=2.0, beta=1.0).fit(X, y, groups=groups)
     before = clf.decision_function(X, groups)
     clf.set_params(beta=-1.0)
     with pytest.raises(ValueError, match=r"beta is -1\.0"):
@@ -389,7 +392,7 @@ def test_a_partial_fit_that_fails_changes_nothing() -> None:
     assert np.array_equal(clf.decision_function(X, groups), before)
     clf.partial_fit(X[:9], y[:9], groups[:9])
     twice = np.concatenate((np.arange(len(X)), np.arange(9)))
-    assert same(clf, FedHiPClassifier(alpha=2.0, beta=1.0).fit(X[twice], y[twice], groups[twice]), X, groups) <= 1e-9
+    assert same(clf, of_ridge(alpha=2.0, beta=1.0).fit(X[twice], y[twice], groups[twice]), X, groups) <= 1e-9
 
 
 def test_forget_equals_never_fitted_bit_exact() -> None:
@@ -397,8 +400,8 @@ def test_forget_equals_never_fitted_bit_exact() -> None:
     y[(groups != "north") & (y == 3)] = 0  # only north has class 3
     assert (y[groups == "north"] == 3).any()
     rest = groups != "north"
-    never = FedHiPClassifier(beta="auto").fit(X[rest], y[rest], groups[rest])
-    forgotten = FedHiPClassifier(beta="auto").fit(X, y, groups=groups).forget("north")
+    never = of_ridge(beta="auto").fit(X[rest], y[rest], groups[rest])
+    forgotten = of_ridge(beta="auto").fit(X, y, groups=groups).forget("north")
     assert forgotten.classes_.tolist() == [0, 1, 2]
     assert list(forgotten.alphas_) == ["east", "south"]
     assert forgotten.beta_ == never.beta_
@@ -410,8 +413,8 @@ def test_forget_leaves_no_rounding_of_large_rows_nor_of_the_order_of_joining() -
     clients = np.arange(80) % 8
     X[clients == 3] *= 1e5  # a difference would leave 1e-6 of it
     rest = clients != 3
-    never = FedHiPClassifier().fit(X[rest], y[rest], clients[rest])
-    clf = FedHiPClassifier()
+    never = of_ridge().fit(X[rest], y[rest], clients[rest])
+    clf = of_ridge()
     for client in (5, 3, 7, 0, 2, 6, 4, 1):
         clf.partial_fit(X[clients == client], y[clients == client], clients[clients == client], classes=[0, 1, 2])
     clf.forget(3)
@@ -420,7 +423,7 @@ def test_forget_leaves_no_rounding_of_large_rows_nor_of_the_order_of_joining() -
 
 def test_forget_refuses_the_last_client_and_strangers() -> None:
     X, y, groups = problem()
-    clf = FedHiPClassifier().fit(X, y, groups=groups)
+    clf = of_ridge().fit(X, y, groups=groups)
     with pytest.raises(InputError, match="client 'west' is not in the federation; its clients are 'east', 'north'"):
         clf.forget("west")
     clf.forget("east").forget("north")
@@ -428,15 +431,15 @@ def test_forget_refuses_the_last_client_and_strangers() -> None:
         clf.forget("south")
     assert clf.predict(X, ["south"] * len(X)).shape == (len(X),)
     with pytest.raises(NotFittedError):
-        FedHiPClassifier().forget("east")
+        of_ridge().forget("east")
 
 
 @pytest.mark.parametrize("dtype", [str, object])
 def test_labels_and_clients_may_be_strings_or_numbers(dtype: type) -> None:
     X, y, groups = problem()
     names, numbers = np.array(["ant", "bee", "cow"]), np.searchsorted(SITES, groups)
-    by_number = FedHiPClassifier().fit(X, y, groups=numbers)
-    by_name = FedHiPClassifier().fit(X, names[y].astype(dtype), groups=groups.astype(dtype))
+    by_number = of_ridge().fit(X, y, groups=numbers)
+    by_name = of_ridge().fit(X, names[y].astype(dtype), groups=groups.astype(dtype))
     assert by_name.classes_.tolist() == names.tolist()
     assert list(by_name.alphas_) == list(SITES)
     assert list(by_number.alphas_) == [0, 1, 2]
@@ -446,7 +449,7 @@ def test_labels_and_clients_may_be_strings_or_numbers(dtype: type) -> None:
 
 def test_probabilities_sum_to_one_and_agree_with_predict() -> None:
     X, y, groups = problem()
-    clf = FedHiPClassifier(alpha=5.0).fit(X, y, groups=groups)
+    clf = of_ridge(alpha=5.0).fit(X, y, groups=groups)
     for g in (None, groups):
         P = clf.predict_proba(X, g)
         assert np.abs(P.sum(axis=1) - 1.0).max() <= 1e-12
@@ -461,7 +464,7 @@ def test_probabilities_sum_to_one_and_agree_with_predict() -> None:
 def test_the_temperature_is_that_of_highest_likelihood_on_refitted_scores(alpha: float, paper: bool) -> None:
     X, y, groups = problem(seed=1, rows=50)
     options = PAPER if paper else {}
-    clf = FedHiPClassifier(alpha=alpha, beta=1.0, **options).fit(X, y, groups=groups)
+    clf = of_ridge(alpha=alpha, beta=1.0, **options).fit(X, y, groups=groups)
     parts = [leave_one_out(X, y, groups, site, alpha, 1.0, **options) for site in SITES]
     labels = [y[groups == site] for site in SITES]
     common = leave_one_out(X, y, groups, None, 0.0, 1.0, **options)
@@ -484,8 +487,8 @@ def test_only_local_classes_leaves_the_others_out() -> None:
     X, y, groups = problem()
     y[(groups == "east") & (y == 1)] = 0
     y[groups == "south"] = 2
-    free = FedHiPClassifier(alpha=0.1, beta=0.1).fit(X, y, groups=groups)
-    clf = FedHiPClassifier(alpha=0.1, beta=0.1, only_local_classes=True).fit(X, y, groups=groups)
+    free = of_ridge(alpha=0.1, beta=0.1).fit(X, y, groups=groups)
+    clf = of_ridge(alpha=0.1, beta=0.1, only_local_classes=True).fit(X, y, groups=groups)
     for site, seen in (("east", [0, 2]), ("south", [2]), ("north", [0, 1, 2]), ("west", [0, 1, 2]), (None, [0, 1, 2])):
         at = None if site is None else [site] * len(X)
         scores, P = clf.decision_function(X, at), clf.predict_proba(X, at)
@@ -519,8 +522,8 @@ def test_only_local_classes_leaves_the_others_out() -> None:
 def test_groups_must_name_the_client_of_each_row(groups: Any, message: str) -> None:
     X, y, sites = problem()
     with pytest.raises(InputError, match=message):
-        FedHiPClassifier().fit(X, y, groups=groups)
-    clf = FedHiPClassifier().fit(X, y, groups=sites)
+        of_ridge().fit(X, y, groups=groups)
+    clf = of_ridge().fit(X, y, groups=sites)
     for method in (clf.predict, clf.predict_proba, clf.decision_function):
         with pytest.raises(InputError, match=message):
             method(X, groups=groups)
@@ -531,23 +534,23 @@ def test_groups_must_name_the_client_of_each_row(groups: Any, message: str) -> N
 def test_a_number_is_not_taken_for_a_name() -> None:
     X, y, groups = problem()
     numbers = np.searchsorted(SITES, groups)
-    clf = FedHiPClassifier().fit(X, y, groups=numbers)
+    clf = of_ridge().fit(X, y, groups=numbers)
     with pytest.raises(InputError, match="groups holds strings such as '0', and the clients are 0, 1, 2"):
         clf.predict(X[:1], groups=["0"])
     with pytest.raises(InputError, match="groups holds strings"):
         clf.partial_fit(X, y, groups=numbers.astype(str))
-    named = FedHiPClassifier().fit(X, y, groups=groups)
+    named = of_ridge().fit(X, y, groups=groups)
     with pytest.raises(InputError, match="groups holds numbers such as 7"):
         named.predict(X[:1], groups=[7])
 
 
 def test_rows_without_a_client_are_added_only_where_there_is_just_one() -> None:
     X, y, groups = problem()
-    alone = FedHiPClassifier().fit(X[:40], y[:40]).partial_fit(X[40:], y[40:])
+    alone = of_ridge().fit(X[:40], y[:40]).partial_fit(X[40:], y[40:])
     assert list(alone.alphas_) == [0]
-    assert same(alone, FedHiPClassifier().fit(X, y), X, np.zeros(len(X), dtype=int)) <= 1e-9
+    assert same(alone, of_ridge().fit(X, y), X, np.zeros(len(X), dtype=int)) <= 1e-9
     for clients in (groups, np.searchsorted(SITES, groups)):
-        clf = FedHiPClassifier().fit(X, y, groups=clients)
+        clf = of_ridge().fit(X, y, groups=clients)
         with pytest.raises(InputError, match="groups is None, and there are clients"):
             clf.partial_fit(X, y)
 
@@ -569,7 +572,7 @@ def test_rows_without_a_client_are_added_only_where_there_is_just_one() -> None:
 def test_parameters_that_make_no_sense(parameters: dict[str, Any], message: str) -> None:
     X, y, groups = problem()
     with pytest.raises(ValueError, match=message):
-        FedHiPClassifier(**parameters).fit(X, y, groups=groups)
+        of_ridge(**parameters).fit(X, y, groups=groups)
 
 
 def test_errors_of_the_core_name_the_client() -> None:
@@ -579,13 +582,13 @@ def test_errors_of_the_core_name_the_client() -> None:
     with pytest.raises(
         ColumnError, match=r"client 'south': the feature in row 0, column 0 is .*e\+199; features may be"
     ):
-        FedHiPClassifier().fit(huge, y, groups=groups)
+        of_ridge().fit(huge, y, groups=groups)
     stray = X.copy()
     row = np.flatnonzero(groups == "north")[2]
     stray[row, 3] = -1e12
     message = r"client 'north', training row 2: column 3 holds a value of about -1e\+12.*repair or drop the row"
     with pytest.raises(ColumnError, match=message):
-        FedHiPClassifier().fit(stray, y, groups=groups)
+        of_ridge().fit(stray, y, groups=groups)
 
 
 def accuracy_by_fold(folds: Any, X: Array, y: Array, groups: Array, alpha: float) -> list[float]:
@@ -604,7 +607,7 @@ def test_cross_validation_across_rows_routes_groups_to_fit_and_score() -> None:
     X, y, groups = problem(rows=90)
     cv = KFold(3, shuffle=True, random_state=0)
     with config_context(enable_metadata_routing=True):
-        clf = FedHiPClassifier(alpha=20.0, beta=1.0).set_fit_request(groups=True).set_score_request(groups=True)
+        clf = of_ridge(alpha=20.0, beta=1.0).set_fit_request(groups=True).set_score_request(groups=True)
         found = cross_val_score(clf, X, y, cv=cv, params={"groups": groups})
     expected = accuracy_by_fold(cv.split(X), X, y, groups, 20.0)
     assert found.tolist() == pytest.approx(expected)
@@ -614,10 +617,10 @@ def test_cross_validation_across_rows_routes_groups_to_fit_and_score() -> None:
 def test_cross_validation_across_clients_needs_no_routing() -> None:
     X, y, groups = problem(rows=90)
     cv = GroupKFold(3)
-    plain = cross_val_score(FedHiPClassifier(alpha=20.0, beta=1.0), X, y, groups=groups, cv=cv)
+    plain = cross_val_score(of_ridge(alpha=20.0, beta=1.0), X, y, groups=groups, cv=cv)
     assert plain.tolist() == pytest.approx(accuracy_by_fold(cv.split(X, y, groups), X, y, groups, 0.0))
     with config_context(enable_metadata_routing=True):
-        clf = FedHiPClassifier(alpha=20.0, beta=1.0).set_fit_request(groups=True).set_score_request(groups=True)
+        clf = of_ridge(alpha=20.0, beta=1.0).set_fit_request(groups=True).set_score_request(groups=True)
         routed = cross_val_score(clf, X, y, cv=cv, params={"groups": groups})
     assert np.array_equal(plain, routed)
 
@@ -627,12 +630,12 @@ def test_in_a_pipeline_with_and_without_routing() -> None:
     X = 100.0 * X + 7.0
     expected = ridge_scores(X, y, np.where(groups == "east", 21.0, 1.0), 1.0, X)
     east = groups == "east"
-    plain = make_pipeline(StandardScaler(), FedHiPClassifier(alpha=20.0, beta=1.0))
+    plain = make_pipeline(StandardScaler(), of_ridge(alpha=20.0, beta=1.0))
     plain.fit(X, y, fedhipclassifier__groups=groups)
     assert np.array_equal(plain.predict(X, groups=groups)[east], expected[east].argmax(axis=1))
     with config_context(enable_metadata_routing=True):
         for again in (True, False):  # what is standardised is not changed by doing it again
-            clf = FedHiPClassifier(alpha=20.0, beta=1.0, standardize=again).set_fit_request(groups=True)
+            clf = of_ridge(alpha=20.0, beta=1.0, standardize=again).set_fit_request(groups=True)
             routed = make_pipeline(StandardScaler(), clf.set_decision_function_request(groups=True))
             found = routed.fit(X, y, groups=groups).decision_function(X, groups=groups)
             assert np.abs(found[east] - expected[east]).max() <= 2e-5  # the scaler's rows do not lie on the grid
@@ -642,7 +645,7 @@ def test_grid_search_over_alpha_and_beta() -> None:
     X, y, groups = problem(rows=90)
     cv = KFold(3, shuffle=True, random_state=0)
     with config_context(enable_metadata_routing=True):
-        clf = FedHiPClassifier().set_fit_request(groups=True).set_score_request(groups=True)
+        clf = of_ridge().set_fit_request(groups=True).set_score_request(groups=True)
         search = GridSearchCV(clf, {"alpha": [0.0, 20.0, "loo"], "beta": [1.0, "auto"]}, cv=cv)
         search.fit(X, y, groups=groups)
     for i, alpha in ((0, 0.0), (2, 20.0)):
@@ -653,7 +656,7 @@ def test_grid_search_over_alpha_and_beta() -> None:
 
 def test_clone_and_pickle(tmp_path: Path) -> None:
     X, y, groups = problem()
-    clf = FedHiPClassifier(alphas=[0.0, 2.0], beta=3.0, fit_intercept=False, only_local_classes=True)
+    clf = of_ridge(alphas=[0.0, 2.0], beta=3.0, fit_intercept=False, only_local_classes=True)
     assert clone(clf).get_params() == clf.get_params()
     clf.fit(X, y, groups=groups)
     assert not hasattr(clone(clf), "classes_")
@@ -666,7 +669,7 @@ def test_clone_and_pickle(tmp_path: Path) -> None:
 def test_a_clients_model_can_be_saved_without_anybodys_rows(tmp_path: Path) -> None:
     X, y, groups = problem()
     of_numpy: dict[str, Any] = {"alpha": np.float32(2.0), "beta": np.int64(1)}
-    clf = FedHiPClassifier(**of_numpy).fit(X, y, groups=groups)
+    clf = of_ridge(**of_numpy).fit(X, y, groups=groups)
     clf.models_["north"].to_file(tmp_path / "north.safetensors")
     model = Model.from_file(tmp_path / "north.safetensors")
     assert (model.client, model.class_names, model.alpha, model.beta) == ("north", ("0", "1", "2"), 2.0, 1.0)
@@ -677,8 +680,8 @@ def test_a_clients_model_can_be_saved_without_anybodys_rows(tmp_path: Path) -> N
 
 def test_the_estimator_keeps_its_own_copy_of_the_rows() -> None:
     X, y, groups = problem()
-    clf = FedHiPClassifier().fit(X, y, groups=groups)
-    expected = FedHiPClassifier().fit(X, y, groups=groups).forget("east").decision_function(X, groups)
+    clf = of_ridge().fit(X, y, groups=groups)
+    expected = of_ridge().fit(X, y, groups=groups).forget("east").decision_function(X, groups)
     at = X.copy()
     X *= 0.0
     y[:] = 0
@@ -701,7 +704,7 @@ def test_feature_names_are_kept_and_checked(monkeypatch: pytest.MonkeyPatch) -> 
 
     monkeypatch.setattr("sklearn.utils.validation._get_feature_names", names_of)
     X, y, groups = problem(width=2)
-    clf = FedHiPClassifier().fit(table(X, "length", "weight"), y, groups=groups)
+    clf = of_ridge().fit(table(X, "length", "weight"), y, groups=groups)
     assert clf.feature_names_in_.tolist() == ["length", "weight"]
     assert clf.n_features_in_ == 2
     with pytest.raises(ValueError, match="feature names should match"):
@@ -756,7 +759,7 @@ KINDS = [
 
 def test_the_global_lda_is_scikit_learns_with_its_shrinkage() -> None:
     X, y, groups = problem(rows=90)
-    clf = FedHiPClassifier(head="lda").fit(X, y, groups=groups)
+    clf = of_ridge(head="lda").fit(X, y, groups=groups)
     scaler = StandardScaler().fit(X)
     theirs = LinearDiscriminantAnalysis(solver="lsqr", shrinkage=clf.settings_["shrinkage"])
     expected = theirs.fit(scaler.transform(X), y).decision_function(scaler.transform(X))
@@ -769,7 +772,7 @@ def test_the_global_lda_is_scikit_learns_with_its_shrinkage() -> None:
 @pytest.mark.parametrize("parameters", KINDS)
 def test_every_row_is_answered_by_its_clients_model_of_the_head(parameters: dict[str, Any]) -> None:
     X, y, groups = problem(rows=120)
-    clf = FedHiPClassifier(**parameters).fit(X, y, groups=groups)
+    clf = of_ridge(**parameters).fit(X, y, groups=groups)
     assert set(clf.models_) == set(SITES)
     assert parameters.get("head", "ridge") in (clf.head_, "auto")
     scores = clf.decision_function(X, groups)
@@ -790,11 +793,11 @@ def test_every_row_is_answered_by_its_clients_model_of_the_head(parameters: dict
 def test_forget_and_partial_fit_of_the_head_are_fits_of_the_rows_there_are(parameters: dict[str, Any]) -> None:
     X, y, groups = problem(rows=90)
     rest = groups != "north"
-    never = FedHiPClassifier(**parameters).fit(X[rest], y[rest], groups=groups[rest])
-    forgotten = FedHiPClassifier(**parameters).fit(X, y, groups=groups).forget("north")
+    never = of_ridge(**parameters).fit(X[rest], y[rest], groups=groups[rest])
+    forgotten = of_ridge(**parameters).fit(X, y, groups=groups).forget("north")
     assert same(forgotten, never, X, groups) == 0.0
     joined = never.partial_fit(X[~rest], y[~rest], groups=groups[~rest])
-    assert same(joined, FedHiPClassifier(**parameters).fit(X, y, groups=groups), X, groups) == 0.0
+    assert same(joined, of_ridge(**parameters).fit(X, y, groups=groups), X, groups) == 0.0
 
 
 @pytest.mark.parametrize("rows", [1, 2, 3])
@@ -806,9 +809,9 @@ def test_clients_of_one_row_each_are_served(parameters: dict[str, Any], rows: in
     X, y, clients = problem(rows=3)[0][:rows], np.arange(rows), np.arange(rows)
     if rows == 1 and parameters.get("head") == "auto":
         with pytest.raises(FedHiPError, match="too few training rows to judge heads by"):
-            FedHiPClassifier(**parameters).fit(X, y, groups=clients)
+            of_ridge(**parameters).fit(X, y, groups=clients)
         return
-    clf = FedHiPClassifier(**parameters).fit(X, y, groups=clients)
+    clf = of_ridge(**parameters).fit(X, y, groups=clients)
     for groups in (None, clients):
         chances = clf.predict_proba(X, groups)
         assert chances.shape == (rows, rows)
@@ -824,7 +827,7 @@ def test_priors_help_where_sites_have_their_own_classes() -> None:
     train = np.arange(400) < 250
     for head in ("ridge", "lda", "logistic"):
         scores = {
-            prior: FedHiPClassifier(head=head, prior=prior)
+            prior: of_ridge(head=head, prior=prior)
             .fit(X[train], y[train], groups=sites[train])
             .score(X[~train], y[~train], groups=sites[~train])
             for prior in ("none", "client")
@@ -850,48 +853,46 @@ def opposite_rules() -> tuple[Array, Array, Array]:
     return X, y, groups
 
 
-@pytest.mark.parametrize(("rows", "head"), [(gaussian_classes, "lda"), (opposite_rules, "ridge")])
-def test_auto_is_the_head_that_rows_held_out_speak_for(
-    rows: Callable[[], tuple[Array, Array, Array]], head: str
+@pytest.mark.parametrize(
+    ("rows", "members"), [(gaussian_classes, {"lda"}), (opposite_rules, {"ridge", "alone"})], ids=["lda", "own"]
+)
+def test_without_arguments_models_are_those_that_rows_held_out_speak_for(
+    rows: Callable[[], tuple[Array, Array, Array]], members: set[str]
 ) -> None:
     X, y, groups = rows()
-    clf = FedHiPClassifier(head="auto").fit(X, y, groups=groups)
-    assert clf.head_ == head
-    assert clf.head == "auto", "parameters stay as they were given"
-    assert same(clf, FedHiPClassifier(head=head).fit(X, y, groups=groups), X, groups) == 0.0
-    assert clf.recommendation_ is not None
-    assert clf.recommendation_.rows == len(X)
-    assert clf.set_params(head=head).fit(X, y, groups=groups).recommendation_ is None
+    clf = FedHiPClassifier().fit(X, y, groups=groups)
+    assert clf.head_ == "auto"
+    assert clf.head is None, "parameters stay as they were given"
+    assert clf.choice_ is not None
+    assert clf.choice_["rows"] == len(X)
+    assert members & set(clf.choice_["model"].split("+"))
+    assert same(clf, FedHiPClassifier(head="auto", prior="client").fit(X, y, groups=groups), X, groups) == 0.0
+    assert clf.set_params(head="lda").fit(X, y, groups=groups).choice_ is None
 
 
-@ridges
-def test_auto_judges_with_the_ridge_that_is_asked_for(options: dict[str, Any]) -> None:
-    """With α = 0 every client has that of all rows but the fold's."""
+@pytest.mark.parametrize("intercept", [True, False])
+def test_the_choice_judges_the_ridge_that_is_asked_for(intercept: bool) -> None:
+    """With α = 0 and no prior, the ridge is judged by refits without each row."""
     X, y, groups = problem(rows=90)
-    sites = [Client(site, (X[groups == site], y[groups == site]), (X[:0], y[:0])) for site in SITES]
-    right = 0
-    for fold in range(FOLDS):
-        parts = [hold_out_fold(site, fold, seed=0) for site in sites]
-        (F, labels), (T, t) = (
-            [np.concatenate([getattr(part, kind)[i] for part in parts]) for i in (0, 1)] for kind in ("train", "test")
-        )
-        right += (ridge_scores(F, labels, np.ones(len(F)), 7.0, T, **options).argmax(axis=1) == t).sum()
-    parameters: dict[str, Any] = {"head": "auto", "alpha": 0.0, "beta": 7.0}
-    found = FedHiPClassifier(**parameters, **options).fit(X, y, groups=groups).recommendation_
-    usual = FedHiPClassifier(**parameters).fit(X, y, groups=groups).recommendation_
-    assert found is not None
-    assert usual is not None
-    assert found.rows == len(X), "all folds were judged"
-    assert found.right["ridge"] == right
-    assert (found.right["ridge"] == usual.right["ridge"]) == all(options.values()), "it is another ridge"
-    assert found.right["lda"] == usual.right["lda"], "LDA has an intercept anyway"
+    options: dict[str, Any] = {"standardize": False, "fit_intercept": intercept}
+    right = np.zeros(len(X), bool)
+    for row in range(len(X)):
+        others = np.arange(len(X)) != row
+        scores = ridge_scores(X[others], y[others], np.ones(len(X) - 1), 7.0, X[row : row + 1], **options)
+        right[row] = scores[0].argmax() == y[row]
+    found = FedHiPClassifier(head="auto", alpha=0.0, beta=7.0, prior="none", **options).fit(X, y, groups=groups)
+    assert found.choice_ is not None
+    told = {(entry["features"], entry["model"]): entry["held_out"] for entry in found.choice_["candidates"]}
+    expected = np.mean([right[groups == site].mean() for site in SITES])
+    assert told["as they are", "ridge"] == pytest.approx(expected)
+    assert told["as they are", "global"] == pytest.approx(expected)
 
 
 @beyond
 def test_what_the_ridge_is_of_says_nothing_to_other_heads(head: str) -> None:
     X, y, groups = problem(rows=90)
     X = X + 1e5  # no grid holds it without moving it
-    usual, paper = (FedHiPClassifier(head=head, **options).fit(X, y, groups=groups) for options in ({}, PAPER))
+    usual, paper = (of_ridge(head=head, **options).fit(X, y, groups=groups) for options in ({}, PAPER))
     assert same(usual, paper, X, groups) == 0.0
 
 
@@ -907,13 +908,13 @@ def test_what_the_ridge_is_of_says_nothing_to_other_heads(head: str) -> None:
 def test_heads_and_priors_that_there_are_not(parameters: dict[str, Any], message: str) -> None:
     X, y, groups = problem()
     with pytest.raises(FedHiPError, match=message):
-        FedHiPClassifier(**parameters).fit(X, y, groups=groups)
+        of_ridge(**parameters).fit(X, y, groups=groups)
 
 
 @beyond
 def test_a_clone_with_a_head_is_the_same_estimator(head: str, tmp_path: Path) -> None:
     X, y, groups = problem()
-    clf = FedHiPClassifier(head=head, prior="client", only_local_classes=True).fit(X, y, groups=groups)
+    clf = of_ridge(head=head, prior="client", only_local_classes=True).fit(X, y, groups=groups)
     assert clone(clf).get_params() == clf.get_params()
     joblib.dump(clf, tmp_path / "clf")
     assert same(joblib.load(tmp_path / "clf"), clf, X, groups) == 0.0
@@ -934,5 +935,5 @@ def test_beta_is_chosen_for_models_of_the_alphas_that_are_given(monkeypatch: pyt
     X, y, groups = rng.normal(size=(60, 4)), rng.integers(0, 3, 60), np.repeat(["a", "b", "c"], 20)
     for given, expected in (((0.0, 3.0), (0.0, 3.0)), (None, SCORING_ALPHAS)):
         asked.clear()
-        FedHiPClassifier(alphas=given).fit(X, y, groups=groups)
+        of_ridge(alphas=given).fit(X, y, groups=groups)
         assert set(asked) == {expected}

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from datetime import datetime
 from pathlib import Path
 from typing import Any
@@ -34,10 +34,9 @@ from fedhip.errors import InputError
 from fedhip.features import resolve_device
 from fedhip.features.backbones import EMBEDDED
 from fedhip.features.cache import note_run
-from fedhip.heads import HEADS, Ridge
-from fedhip.heads.model import RIDGE
+from fedhip.heads import HEADS, Auto, Ridge
+from fedhip.heads.choice import describe
 from fedhip.heads.options import numbers_of
-from fedhip.heads.recommendation import AUTO, describe
 from fedhip.heads.round import RIDGES
 from fedhip.methods import METHODS
 from fedhip.privacy.mechanism import DEFAULT_DELTA, UNITS
@@ -46,7 +45,7 @@ from fedhip.runs.config import read_config
 from fedhip.runs.folder import head_of
 from fedhip.runs.privacy import PrivacySettings, with_public_fills
 from fedhip.runs.results import metrics_in_words, title_of
-from fedhip.runs.run import Described, RoundSettings, columns_given, methods_named, run_round
+from fedhip.runs.run import LEFT_OPEN, Described, RoundSettings, columns_given, run_round
 from fedhip.simulation.alone import MAJORITY
 from fedhip.simulation.options import RidgeOptions
 from fedhip.simulation.tasks import METRICS, TASKS, require_classes
@@ -102,22 +101,28 @@ def register(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) ->
         help="the ridge has an intercept, which is not penalised (default: yes; the paper's has none)",
     )  # fmt: skip
     group.add_argument(
-        "--methods", type=listed_names, default=RIDGES, metavar="NAME,…",
-        help=f"any of {', '.join((*METHODS, MAJORITY))}, or all (default: {','.join(RIDGES)})",
+        "--methods", type=listed_names, metavar="NAME,…",
+        help=f"any of {', '.join((*METHODS, MAJORITY))}, or all (default: {','.join((Auto.method, *RIDGES))}; "
+        "without auto among those named, the models are of the ridge)",
     )  # fmt: skip
     group.add_argument(
-        "--head", choices=(*HEADS, AUTO), default=None,
-        help="whose models the run folder holds: ridge (FedHiP's own, default), lda or logistic; auto: the one of most "
-        "training rows right when they are held out (trains each head up to five times); its method is in the table, "
-        "named or not",
+        "--head", choices=tuple(HEADS), default=None,
+        help="whose models the run folder holds: auto (default), for each client what its training rows speak for when "
+        "they are held out, of all that one sum can give; or ridge (FedHiP's own), lda, logistic; its method is in the "
+        "table, named or not. What is a ridge's alone (--beta, --no-standardize, --no-intercept, --balance) asks for "
+        "ridge",
     )  # fmt: skip
     group.add_argument(
         "--head-options", type=listed_names, metavar="NAME=NUMBER,…",
         help="options of the head's method, such as shrinkage=0.1 (lda), penalty=50,gradient_rounds=20 (logistic)",
     )  # fmt: skip
     group.add_argument(
-        "--recommend", action=argparse.BooleanOptionalAction, default=True,
-        help="compare a run's ridges with LDA by leave-one-out on training rows, and say what is better (default: yes)",
+        "--max-rounds", type=int, default=1, metavar="N",
+        help="what the choice may take: from 8 on, the logistic head competes (default: %(default)s)",
+    )  # fmt: skip
+    # In configuration files of before there was a choice; it says nothing any more.
+    group.add_argument(
+        "--recommend", action=argparse.BooleanOptionalAction, default=None, help=argparse.SUPPRESS,
     )  # fmt: skip
     group.add_argument(
         "--rounds", type=int, default=200, metavar="N",
@@ -128,9 +133,9 @@ def register(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) ->
         help="no model names a class that the client has no training row of",
     )  # fmt: skip
     group.add_argument(
-        "--prior", choices=("client", "none"), default="none",
+        "--prior", choices=("client", "none"), default=None,
         help="client: answers weigh how often the client has a class, as far as its training rows bear it out; all "
-        "methods alike (default: none)",
+        "methods alike (default: for auto alone)",
     )  # fmt: skip
     group.add_argument(
         "--columns", type=Path, metavar="FILE",
@@ -229,16 +234,14 @@ def run(args: argparse.Namespace) -> int:
             units,
         ),
         keep_statistics=args.statistics,
-        head=args.head or RIDGE,
+        head=args.head,
         head_options=numbers_of(args.head_options or ()),
         lift=lift_settings(args),
-        recommend=args.recommend,
+        max_rounds=args.max_rounds,
         privacy=PrivacySettings.of(
             args.epsilon, {name: getattr(args, name) for name in ("delta", "unit", "unit_rows", "clip", "public")}
         ),
     )
-    if args.head in HEADS:
-        settings = settings.with_head(args.head)
     if args.out is not None:
         require_place(args.out, args.force)
     name, data = load_rows(args)
@@ -271,7 +274,7 @@ def run(args: argparse.Namespace) -> int:
         partition,
         settings,
         title=f"{readable(name)} · {partition.title} · {made_by}",
-        config=configuration(args, methods_named(args.methods), None if backbone is None else backbone.precision),
+        config=configuration(args, None if backbone is None else backbone.precision),
         images=data if isinstance(data, Dataset) else None,
         backbone=backbone,
         table=table,
@@ -292,15 +295,18 @@ def run(args: argparse.Namespace) -> int:
     return 0
 
 
-def configuration(args: argparse.Namespace, methods: Sequence[str], precision: str | None) -> dict[str, Any]:
+def configuration(args: argparse.Namespace, precision: str | None) -> dict[str, Any]:
     """The options that repeat the run from any folder: paths made absolute, measured choices as they fell."""
-    config = {name: value for name, value in vars(args).items() if name not in _NOT_CONFIGURATION and value is not None}
+    told = {name: value for name, value in vars(args).items() if name not in _NOT_CONFIGURATION}
+    config = {name: value for name, value in told.items() if value is not None or name in LEFT_OPEN}
     for name in ("data", "features", "weights", "columns", "public"):
         if name in config and config[name] != EMBEDDED:
             config[name] = str(Path(config[name]).absolute())
     if precision is not None:
         config["precision"] = precision
-    config["methods"] = list(methods)
+    config.pop("recommend", None)
+    if config["max_rounds"] == 1:  # as in runs from before there was a choice
+        del config["max_rounds"]
     if config["task"] == "classification":  # as in runs from before there were others
         del config["task"]
     return config
@@ -335,11 +341,16 @@ def print_results(results: dict[str, Any]) -> None:
     if lift := results.get("lift"):
         words = f"{lift['kind']}, {lift['from']:,} → {lift['width']:,} wide, seed {lift['seed']}"
         sent = f"{lift['upload_bytes_per_client'] / 1e6:.3g} MB"
-        print(f"lift: {words}; its first sum is one exchange more, {sent} each way, counted in the bytes above")
+        whose = " of the models chosen" if "choice" in results and "lift" not in results["config"] else ""
+        print(f"lift{whose}: {words}; its first sum is one exchange more, {sent} each way, counted in the bytes above")
+    if (choice := results.get("choice")) and "candidates" in choice:
+        print(describe(choice))
     head = head_of(results)
     chosen = [entry["alpha"] for entry in results["methods"].get(head.method, {"per_client": []})["per_client"]]
     alphas = [alpha for alpha in chosen if alpha is not None]
-    if head is not Ridge:
+    if head is Auto:
+        pass
+    elif head is not Ridge:
         settings = "; ".join(f"{name} {value:.3g}" for name, value in results["settings"].items())
         own = sum(alpha > 0 for alpha in alphas)
         print(f"models: {title_of(head.method)}; {settings}; {own} of {len(alphas)} clients with α > 0")
@@ -349,8 +360,6 @@ def print_results(results: dict[str, Any]) -> None:
     if alphas and (loo := results["leave_one_out"]):
         common = f"; {loo['accuracy'][0]:.1%} with the global model" if loo["accuracy"] else ""
         print(f"to be expected by leave-one-out{_chosen_without(results)}: {loo['chosen']:.1%}{common}")
-    if recommendation := results.get("recommendation"):
-        print(describe(recommendation))
     print("; ".join(f"{phase}: {seconds:.1f} s" for phase, seconds in results["seconds"].items()))
 
 
@@ -382,6 +391,8 @@ def _chosen_without(results: dict[str, Any]) -> str:
     chosen = ["α"] if config["alpha"] == "loo" or not any(option.name == "alpha" for option in head.options) else []
     chosen += ["β"] if head is Ridge and config["beta"] == "auto" else []
     chosen += ["prior"] if config.get("prior") == "client" else []
+    if head is Auto:
+        return ", everything chosen without the row"
     words = f"{', '.join(chosen[:-1])} and {chosen[-1]}" if len(chosen) > 1 else "".join(chosen)
     return f", {words} chosen without the row" if chosen else ""
 

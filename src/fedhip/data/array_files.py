@@ -2,6 +2,8 @@
 
 import json
 import math
+import struct
+import tokenize
 import zipfile
 import zlib
 from pathlib import Path
@@ -15,7 +17,11 @@ from fedhip.errors import DataMissingError, FileError, InputError
 
 Arrays = dict[str, NDArray[Any]]
 _KNOWN = {"features", "images", "labels", "clients", "split", "class_names", "groups", "weights"}
-_UNREADABLE = (OSError, EOFError, ValueError, KeyError, zipfile.BadZipFile, zlib.error, SafetensorError)
+#: RuntimeError: a way of compression that there is not, or a password; TokenError: a header that is no Python.
+_UNREADABLE = (
+    *(OSError, EOFError, ValueError, KeyError, RuntimeError, SyntaxError),
+    *(zipfile.BadZipFile, zlib.error, struct.error, tokenize.TokenError, SafetensorError),
+)
 
 
 def read_arrays(path: Path) -> Arrays:

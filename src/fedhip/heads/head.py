@@ -123,6 +123,14 @@ class Head(ABC):
     ) -> AffineModel:
         """A client's model of this α, from its statistics; of a head that needs rows, the model it holds."""
 
+    def kept(self, known: Mapping[str, object], prior: PriorChoice) -> PriorChoice:
+        """What a client keeps while others change: its prior; `known` is what details.json says of it."""
+        return prior
+
+    def settings_after(self, previous: Callable[[], Model]) -> Mapping[str, float]:
+        """What a client's model was solved with that is solved anew; `previous` is the one it holds."""
+        return self.settings
+
     def losses(self, scores: Tensor, labels: Tensor) -> list[float]:
         """Log-losses of rows left out, over `temperatures`."""
         found: list[float] = log_losses(scores, labels, self.temperatures).tolist()
@@ -138,16 +146,19 @@ class Head(ABC):
         own: Tensor,
         nested: Tensor | None,
         curve: list[float] | None = None,
+        answers: Tensor | None = None,
     ) -> Personalization:
         """A client's model with what scores (N_k, d) of its rows left out say, by the federation's model and its own.
 
         `nested` are scores by models and priors that were chosen without a row's fold, None where there are none.
-        `curve` is the accuracy at each of `alphas`, where it is known.
+        `curve` is the accuracy at each of `alphas`, where it is known. `answers` (N_k, d) are scores as the model
+        answers, prior and all, where prediction sets are to hold with it.
         """
         statistics = self.statistics(client)
         local, labels = statistics.counts > 0, self.task.tensors(client.train)[1]
         scores = masked(own, local if self.task.only_local_classes else None)
-        judged = calibration_rows(len(labels))
+        judged, told = calibration_rows(len(labels)), own if answers is None else answers
+        missed = scores if answers is None else masked(answers, local if self.task.only_local_classes else None)
         return Personalization(
             alpha,
             model,
@@ -157,8 +168,8 @@ class Head(ABC):
             None if nested is None else accuracy(self.local_only(client, nested), labels),
             self.losses(scores, labels),
             self.losses(common, labels),
-            [class_misses(scores, labels)[judged].tolist()],
-            score_scale(own),
+            [class_misses(missed, labels)[judged].tolist()],
+            score_scale(told),
             [class_misses(common, labels)[judged].tolist()],
         )
 

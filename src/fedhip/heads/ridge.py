@@ -102,6 +102,7 @@ class Ridge(Head):
                 own=task.uploads.pop(client.name, None),
                 choice=choice,
                 last=task.release and len(task.training) == 1,
+                keep=task.keep_looked,
             )
             return found, choice.prior
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -13,7 +13,7 @@ from fedhip.core.choice.prior import NO_PRIOR, Prior, PriorChoice
 from fedhip.core.exact.columns import Columns
 from fedhip.core.exact.fixedpoint import GridStatistics
 from fedhip.errors import InputError
-from fedhip.heads.head import Head
+from fedhip.heads.head import Head, Personalized
 from fedhip.heads.ridge import Ridge
 from fedhip.heads.task import Task
 from fedhip.simulation.alone import MAJORITY, LocalModel, local_model, majority_model
@@ -66,7 +66,12 @@ def run_head(kind: type[Head], task: Task, federation: Federation | None = None)
     with one_thread():
         head = kind.fit(federation, task)
     owns = head.personalize()
-    seconds = time.perf_counter() - began
+    return tested(head, owns, time.perf_counter() - began)
+
+
+def tested(head: Head, owns: Mapping[str, Personalized], seconds: float) -> HeadRound:
+    """Every client of the head's task tested with its model, or with the federation's."""
+    kind, task, federation = type(head), head.task, head.federation
     clients = []
     temperatures = {
         kind.method: common_temperature((own.log_losses for own, _ in owns.values()), kind.temperatures),
@@ -106,6 +111,7 @@ def simulate(
     device: str | torch.device = "cpu",
     report: ReportProgress | None = None,
     keep_statistics: Callable[[Client, GridStatistics], None] | None = None,
+    keep_looked: bool = False,
 ) -> Outcome:
     """One round of FedHiP over the clients, beside models of the clients alone and the global one.
 
@@ -113,7 +119,8 @@ def simulate(
     and no parameter sees a test row. With `prior` every client's class frequencies are part of its models' answers,
     where that is likelier than not by leave-one-out (see `fedhip.core.choice.prior`); a personalized model's α is
     chosen together with it. `standardize`, `intercept`, `balance`, `fraction_bits` and `columns` are those of
-    `RidgeOptions`; where classes count alike in the sum, they do not so in models of one client alone.
+    `RidgeOptions`; where classes count alike in the sum, they do not so in models of one client alone. With
+    `keep_looked` clients keep what their α was chosen by.
     """
     methods = tuple(methods)
     ridges = tuple(method for method in methods if method != MAJORITY)
@@ -125,7 +132,10 @@ def simulate(
         )
     watch, tell = Stopwatch(), report or silent
     options = {} if alpha == "loo" else {"alpha": alpha}
-    task = Task(clients, num_classes, options, device, tell, ridge, only_local_classes=only_local_classes)
+    task = Task(
+        clients, num_classes, options, device, tell, ridge, only_local_classes=only_local_classes,
+        keep_looked=keep_looked,
+    )  # fmt: skip
     training = task.training
     federation = federate(
         training,

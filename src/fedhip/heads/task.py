@@ -15,6 +15,7 @@ from fedhip.core.exact.fixedpoint import GridStatistics
 from fedhip.errors import InputError
 from fedhip.simulation.client import Client, LabelledRows
 from fedhip.simulation.options import STANDARD, RidgeOptions
+from fedhip.simulation.personalization import Looked
 from fedhip.simulation.priors import LeftOut, PriorOption, choose_left_out, choose_scored_priors, left_out_classes
 from fedhip.utils.progress import ReportProgress, silent
 
@@ -28,7 +29,8 @@ class Task:
     there are any. `beside` are methods whose priors are chosen beside the head's: their losses travel too. `uploads`
     are clients' statistics, where they are at hand. With `release` the federation's factor makes room for the model of
     the only client: a site has no other use for it. Without `estimates` nobody asks what may be expected of the models,
-    and heads need not find out.
+    and heads need not find out. `looked` is what the ridges' α were chosen by, where that is known of the same sum;
+    with `keep_looked` it is kept.
     """
 
     clients: Sequence[Client]
@@ -45,6 +47,8 @@ class Task:
     uploads: dict[str, GridStatistics] = field(default_factory=dict)
     release: bool = False
     estimates: bool = True
+    looked: Mapping[str, Looked] = field(default_factory=dict)
+    keep_looked: bool = False
 
     @property
     def training(self) -> list[Client]:

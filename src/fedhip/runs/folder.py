@@ -174,7 +174,8 @@ class Run:
         """
         if client is not None:
             self.require_client(client)
-            if not self.priors(client).get(self.head.method, NO_PRIOR).is_none:
+            chosen = "choice" in self.details["clients"][client]  # its rows left out were scored with the prior
+            if not chosen and not self.priors(client).get(self.head.method, NO_PRIOR).is_none:
                 raise InputError(
                     f"client {client!r} answers with a prior, and rows left out were scored without it: there are no "
                     "sets; run without --prior client"

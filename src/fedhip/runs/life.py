@@ -22,7 +22,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from fedhip.core.choice.calibration import common_temperature
-from fedhip.core.choice.prior import NO_PRIOR, PriorChoice
+from fedhip.core.choice.prior import NO_PRIOR, Prior, PriorChoice
 from fedhip.core.exact.fixedpoint import GridStatistics
 from fedhip.data.partitions.manifest import packed
 from fedhip.errors import InputError
@@ -148,7 +148,7 @@ def join(
         raise InputError(
             f"client {client.name!r} is in the run already; add rows to it with: fedhip update, or choose another name"
         )
-    client = _lifted(run, client)
+    came, client = client, _lifted(run, client)
     own = _statistics_of(run, client)
     for other in run.clients:
         if run.details["clients"][other]["own"] == own.digest():
@@ -156,7 +156,7 @@ def join(
     state = _State(run, rows)
     state.grid = state.grid + own
     state.statistics[client.name] = lambda: own
-    state.again[client.name] = client
+    state.again[client.name], state.came[client.name] = client, came
     if split is not None:
         state.splits[client.name] = packed(split)
     return state.commit("join", client.name, own, report=report)
@@ -218,10 +218,10 @@ def personalize(
         run.require_client(name)
         if skip_changed and len(client.train[1]) == 0:
             continue
-        client = _lifted(run, client)
+        came, client = client, _lifted(run, client)
         own = _statistics_of(run, client)
         if own.digest() == run.details["clients"][name]["own"]:
-            state.again[name] = client
+            state.again[name], state.came[name] = client, came
         elif not skip_changed:
             raise InputError(
                 f"client {name!r}: these are not the {run.statistics(name).num_samples} training rows behind its "
@@ -249,8 +249,9 @@ class _State:
         self.held = run.model(None)
         #: How the rows of those who joined were divided.
         self.splits = {name: known["split"] for name, known in self.details["clients"].items() if "split" in known}
-        #: Who re-runs phase 3, with its rows.
+        #: Who re-runs phase 3, with its rows; and with those that came, where the run's models see others.
         self.again: dict[str, Client] = {}
+        self.came: dict[str, Client] = {}
         if run.head.needs_rows:
             lifted = ((name, _lifted(run, client)) for name, client in rows.items())
             self.again = {name: client for name, client in lifted if _are_its_rows(run, client)}
@@ -334,7 +335,7 @@ class _State:
         if rule != "auto":
             return found.with_beta(float(rule))
         if event == "personalize" and self._everyone and not self.results.get("sites"):
-            alpha = run.config["alpha"] if Ridge.method in self.results["methods"] else 0.0
+            alpha = run.config["alpha"] if {Ridge.method, run.head.method} & {*self.results["methods"]} else 0.0
             return choose_beta(found, list(self.again.values()), alpha, tell)
         return found
 
@@ -373,31 +374,41 @@ class _State:
         kept = {name: self.run.priors(name) if name in self.run.clients else {} for name in self.again}
         method = head.method
         owns = head.personalize(
-            None if everyone else {name: PriorChoice(0, priors.get(method, NO_PRIOR)) for name, priors in kept.items()},
+            None if everyone else {name: self._kept(head, name, priors) for name, priors in kept.items()},
             self._losses_of_others(),
         )
         task, federation = head.task, head.federation
         beside = [name for name in ("local", "global") if name in self.results["methods"]]
+        if self._beside_plain:  # of the others' features as they came there is no sum
+            beside = [name for name in beside if name == "local"]
         with_priors = task.prior == "client"
-        if everyone and with_priors:
+        beside_priors = self.run.config.get("prior") == "client"
+        if everyone and beside_priors:
             only_local, everybody = task.only_local_classes, list(self.again.values())
             chosen = choose_client_priors(federation, everybody, beside, "loo", only_local, task.report)
             kept = {name: {m: choice.prior for m, (_, choice) in found.items()} for name, found in chosen.items()}
         results = {}
         alone = {
-            name: local_model(client, task.num_classes, task.ridge, only_local_classes=task.only_local_classes)
+            name: local_model(
+                self.came.get(name, client) if self._beside_plain else client,
+                task.num_classes,
+                task.ridge,
+                only_local_classes=task.only_local_classes,
+            )
             for name, client in self.again.items()
             if "local" in beside
         }
         temperatures = self._temperatures(head, {name: own for name, (own, _) in owns.items()}, alone)
         for name, (personal, prior) in owns.items():
             client = self.again[name]
-            models = {"global": federation.common, method: personal.model}
+            models = {method: personal.model}
+            if "global" in beside:
+                models["global"] = federation.common
             if (majority := majority_model(client, task.num_classes)) is not None:
                 models[MAJORITY] = majority
-            if name in alone:
+            if name in alone and not self._beside_plain:
                 models["local"] = alone[name]
-            results[name] = evaluate(
+            found = evaluate(
                 client,
                 {m: models[m] for m in self.results["methods"] if m in models},
                 personal,
@@ -408,7 +419,19 @@ class _State:
                 own=method,
                 temperatures=temperatures,
             )
+            if name in alone and self._beside_plain:
+                plain = evaluate(
+                    self.came.get(name, client), {"local": alone[name]}, None, task.num_classes,
+                    task.only_local_classes, temperatures=temperatures,
+                )  # fmt: skip
+                found = replace(found, accuracy=found.accuracy | plain.accuracy, tested=found.tested | plain.tested)
+            results[name] = found
         return results
+
+    @property
+    def _beside_plain(self) -> bool:
+        """Whether what stands beside the run's models is of features as they came: a lift was chosen, not asked for."""
+        return self.run.lift is not None and "lift" not in self.run.config
 
     def _temperatures(
         self, head: Head, owns: Mapping[str, Personalization], alone: Mapping[str, LocalModel]
@@ -427,7 +450,7 @@ class _State:
             found["local"] = common_temperature(fit.losses for fit in alone.values())
         if self.run.head is Ridge:
             found["global"] = of("global_log_losses", (own.global_log_losses for own in owns.values()))
-        elif "global" in methods and (self._everyone or found["global"] is None):
+        elif "global" in methods and not self._beside_plain and (self._everyone or found["global"] is None):
             # The row of that name is of a ridge, whatever the head.
             found["global"] = common_temperature(common_losses(head.federation, c) for c in self.again.values())
         found[head.method] = of("log_losses", (own.log_losses for own in owns.values()))
@@ -440,6 +463,11 @@ class _State:
         clients = self.details["clients"]
         others = [clients[name]["global_log_losses"] for name in self.statistics if name not in self.again]
         return torch.tensor(others, dtype=torch.float64).sum(dim=0) if others else None
+
+    def _kept(self, head: Head, client: str, priors: Mapping[str, Prior]) -> PriorChoice:
+        """What a client keeps that was chosen by everybody's rows."""
+        known = self.run.details["clients"].get(client, {})
+        return head.kept(known, PriorChoice(0, priors.get(head.method, NO_PRIOR)))
 
     def _model(self, head: Head, client: str, result: ClientResult | None) -> Model:
         own = self.statistics[client]()
@@ -459,6 +487,11 @@ class _State:
             lift=self.held.lift,
             task=self.run.task,
             table=self.held.table,
+            settings=(
+                head.settings_after(lambda: self.run.model(client))
+                if personal is None or personal.choice is None
+                else personal.choice.settings
+            ),
         )
 
     def _stale(self, event: str, client: str | None) -> str | None:
@@ -486,7 +519,7 @@ def task_of(run: Run, clients: Sequence[Client], tell: ReportProgress) -> Task:
         report=tell,
         ridge=run.ridge,
         only_local_classes=bool(config.get("only_local_classes")),
-        prior=config.get("prior", "none"),
+        prior=config.get("prior", "client" if "choice" in run.results else "none"),
         seed=config["seed"],
     )
 

@@ -36,8 +36,12 @@ def personal_model(
     lift: Lift | None = None,
     task: str = "classification",
     table: Mapping[str, Any] | None = None,
+    settings: Mapping[str, float] | None = None,
 ) -> Model:
-    """A client's model; `own` is the digest of its statistics. A ridge, unless a head is given."""
+    """A client's model; `own` is the digest of its statistics. A ridge, unless a head is given.
+
+    `settings` are what it was solved with, where that is not the same for all clients.
+    """
     return Model(
         client=client,
         class_names=class_names,
@@ -51,7 +55,7 @@ def personal_model(
         lift=lift,
         task=task,
         table=table,
-        **_solved(federation, model, head),
+        **_solved(federation, model, head, settings),
     )
 
 
@@ -81,9 +85,11 @@ def global_model(
     )
 
 
-def _solved(federation: Federation, model: AffineModel, head: Head | None) -> dict[str, Any]:
+def _solved(
+    federation: Federation, model: AffineModel, head: Head | None, settings: Mapping[str, float] | None = None
+) -> dict[str, Any]:
     """The numbers of a model, and what they were solved with."""
-    kind = {} if head is None else {"head": head.name, "settings": dict(head.settings)}
+    kind = {} if head is None else {"head": head.name, "settings": dict(settings or head.settings)}
     is_ridge = head is None or head.name == RIDGE
     # The paper's ridge has no intercept, and its file says nothing of one.
     intercept = None if is_ridge and not model.bias.any() else model.bias.cpu()

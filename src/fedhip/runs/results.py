@@ -33,7 +33,13 @@ from fedhip.utils.words import count, listed, points
 
 Json = dict[str, Any]
 
-TITLES = {"majority": "majority class", "local": "trained alone", "global": "global model", "fedhip": "personalized"}
+TITLES = {
+    "auto": "chosen for each",
+    "majority": "majority class",
+    "local": "trained alone",
+    "global": "global model",
+    "fedhip": "personalized",
+}
 #: What the models of a run are compared with, in a sentence.
 AGAINST_WORDS = {"local": "training alone", "global": "the global model"}
 #: Which phases a method's time is made of.
@@ -224,6 +230,7 @@ def client_details(result: ClientResult) -> Json:
         "misses": [] if personal is None else [_short(part) for part in personal.misses],
         "miss_scale": 1.0 if personal is None else personal.miss_scale,
         "global_misses": [] if personal is None else [_short(part) for part in personal.global_misses],
+        **({} if personal is None or personal.choice is None else {"choice": personal.choice.to_dict()}),
     }
 
 
@@ -275,7 +282,7 @@ def _temperature(details: Json, losses: str) -> float | None:
 
 def remove_client(results: Json, details: Json, client: str) -> None:
     """Leave nothing of a client."""
-    results.pop("recommendation", None)  # the client's rows are among those it counts
+    _drop_choice(results)  # the client's rows are among those it counts
     for method in results["methods"].values():
         method["per_client"] = [entry for entry in method["per_client"] if entry["client"] != client]
     remove_gains(results, client)
@@ -283,9 +290,16 @@ def remove_client(results: Json, details: Json, client: str) -> None:
     details["examples"] = [example for example in details["examples"] if example["client"] != client]
 
 
+def _drop_choice(results: Json) -> None:
+    """Forget what candidates reached: the numbers are of other clients than are there now. What was chosen stays."""
+    results.pop("recommendation", None)  # of runs from before there were choices
+    if "choice" in results:
+        results["choice"] = {name: results["choice"][name] for name in ("features", "model", "head")}
+
+
 def put_client(results: Json, details: Json, result: ClientResult) -> None:
     """Add a client, or replace what is known of it."""
-    results.pop("recommendation", None)  # it knew the client otherwise, or not at all
+    _drop_choice(results)  # it knew the client otherwise, or not at all
     own = head_of(results).method
     for method, entry in results["methods"].items():
         new = client_entry(result, method, own)

@@ -36,11 +36,11 @@ from fedhip.features import resolve_device
 from fedhip.features.lifts.kinds import LiftKind
 from fedhip.features.lifts.lift import Lift
 from fedhip.features.reference import BackboneReference
-from fedhip.heads import HEADS, Head, Ridge, head_named
+from fedhip.heads import Auto, Head, Ridge, head_named
+from fedhip.heads.choice import AUTO, Choice, choose
 from fedhip.heads.model import RIDGE
 from fedhip.heads.options import options_of
-from fedhip.heads.recommendation import AUTO, compare_with_lda, judge_heads, options_of_heads
-from fedhip.heads.round import BALANCED, RIDGES, HeadRound, run_head, simulate
+from fedhip.heads.round import BALANCED, RIDGES, HeadRound, run_head, simulate, tested
 from fedhip.heads.task import Task, check_clients
 from fedhip.methods import METHODS, Protocol, run_method
 from fedhip.methods.engine.closed import row_of
@@ -57,9 +57,11 @@ from fedhip.runs.report.findings import read_runs
 from fedhip.runs.results import add_balance, add_lift, add_privacy, details_of, refresh, results_of, rival_entry
 from fedhip.simulation.alone import MAJORITY
 from fedhip.simulation.client import Client, clients_of
+from fedhip.simulation.federation import Federation
 from fedhip.simulation.lifting import LiftSettings, lift_clients, lifted_grid
 from fedhip.simulation.options import STANDARD, Alpha, Beta, RidgeOptions
 from fedhip.simulation.outcome import Outcome
+from fedhip.simulation.personalization import Looked
 from fedhip.simulation.priors import PriorOption
 from fedhip.simulation.private import require_own_groups, simulate_privately
 from fedhip.simulation.tasks import Task as TaskName
@@ -70,6 +72,8 @@ from fedhip.utils.stopwatch import Stopwatch
 from fedhip.utils.toml import write_toml
 
 Json = dict[str, Any]
+#: Options that follow from the others where they are left out.
+LEFT_OPEN = ("methods", "prior")
 #: Images shown of each of the worst classes, and their size in pixels.
 EXAMPLES, THUMBNAIL = 2, 64
 
@@ -92,23 +96,25 @@ class Described:
 class RoundSettings:
     """What the three phases are told, checked.
 
-    `head` is whose models the run folder holds; its method is in the table, named or not. "auto" has it chosen on
-    training rows (`fedhip.heads.recommendation`). `head_options` are that method's (see `fedhip.methods.METHODS`). With
-    `recommend` ridges are compared with LDA by leave-one-out.
+    `head` is whose models the run folder holds; its method is in the table, named or not. "auto" has them chosen on
+    training rows (`fedhip.heads.choice`). Where a door leaves it open (None), it is "auto" unless something else is
+    asked for: `methods` without it, or what is a ridge's alone. `head_options` are of the head's method (see
+    `fedhip.methods.METHODS`). Where no `prior` is named, the choice has clients' priors among what it chooses, and
+    nothing else has one. `max_rounds` is what the choice may take.
     """
 
     alpha: Alpha = "loo"
     beta: Beta = "auto"
-    methods: tuple[str, ...] = RIDGES
+    methods: tuple[str, ...] | None = None
     rounds: int = 200
     only_local_classes: bool = False
-    prior: PriorOption = "none"
+    prior: PriorOption | None = None
     ridge: RidgeOptions = STANDARD
     keep_statistics: bool = True
-    head: str = RIDGE
+    head: str | None = RIDGE
     head_options: Mapping[str, float] = field(default_factory=dict)
     lift: LiftSettings | None = None
-    recommend: bool = False
+    max_rounds: int = 1
     privacy: PrivacySettings | None = None
 
     def __post_init__(self) -> None:
@@ -120,26 +126,33 @@ class RoundSettings:
                 if isinstance(value, str):
                     raise InputError(f"{name} is {value!r}; give {' or '.join(map(repr, words))}, or a number")
                 check(value)
-        if self.prior not in ("none", "client"):
+        if self.prior not in (None, "none", "client"):
             raise InputError(f"prior is {self.prior!r}; give 'client' or 'none'")
-        object.__setattr__(self, "methods", methods_named(self.methods))
-        if self.head_options and self.head in (RIDGE, AUTO):
+        if self.methods is not None:
+            object.__setattr__(self, "methods", methods_named(self.methods))
+        if self.head_options and self.head in (None, RIDGE, AUTO):
             raise InputError(
                 "options of a head (--head-options) are of --head lda and --head logistic; a ridge has --alpha and "
-                "--beta, and --head auto judges every head with the options it has by itself"
+                "--beta, and --head auto finds its own"
             )
-        if self.head != AUTO:
-            options_of(head_named(self.head), self.alpha, self.head_options)
+        if self.max_rounds < 1:
+            raise InputError(f"max_rounds is {self.max_rounds!r}; give a whole number of at least 1")
+        if self.max_rounds > 1 and self._head != AUTO:
+            raise InputError(
+                f"--max-rounds is what the choice may take, and these models are of the head {self._head!r}; leave it "
+                "out, or choose with --head auto"
+            )
+        options_of(head_named(self._head), self.alpha, self.head_options)
         if self.privacy is not None:
             self._require_private()
         if not self.ridge.balance:
             return
-        if self.head != RIDGE:
+        if self.head not in (None, RIDGE):
             raise InputError(
                 "balanced classes are for models of the ridge, whose sum is weighted in closed form; "
                 f"leave out --head {self.head}, or --balance"
             )
-        if others := [name for name in self.methods if name not in (MAJORITY, *RIDGES)]:
+        if others := [name for name in self.methods or () if name not in (MAJORITY, *RIDGES)]:
             raise InputError(
                 f"balanced classes are for the methods {' and '.join(BALANCED)}, whose sum is weighted in closed form; "
                 f"leave out {', '.join(others)}, or --balance"
@@ -152,11 +165,11 @@ class RoundSettings:
 
     def _require_private(self) -> None:
         """Refuse what takes sums beside the one that has noise."""
-        others = [name for name in self.methods if name not in (MAJORITY, *RIDGES)]
+        others = [name for name in self.methods or () if name not in (MAJORITY, *RIDGES)]
         for given, name in (
-            (self.head != RIDGE, f"--head {self.head}"),
+            (self.head not in (None, RIDGE), f"--head {self.head}"),
             (bool(others), f"the method {', '.join(others)}"),
-            (self.prior != "none", "--prior client"),
+            (self.prior == "client", "--prior client"),
             (self.ridge.balance, "--balance"),
             (self.lift is not None, "--lift"),
             (self.ridge.columns is not None, "--columns with units"),
@@ -170,22 +183,43 @@ class RoundSettings:
                     f"it; leave out {name}"
                 )
 
-    def with_head(self, name: str) -> RoundSettings:
-        """With models of this head; its method is one of the table's."""
-        method = head_named(name).method
-        return replace(self, head=name, methods=tuple(dict.fromkeys((*self.methods, method))))
+    @property
+    def _head(self) -> str:
+        """The head, of classes and rows that all weigh alike."""
+        if self.head is not None:
+            return self.head
+        if self.privacy is not None:
+            return RIDGE
+        if self.methods is not None and Auto.method not in self.methods:
+            return RIDGE
+        ridge = self.ridge
+        ridges_own = ridge.balance or not (ridge.standardize and ridge.intercept) or self.beta != "auto"
+        return RIDGE if ridges_own and self.methods is None else AUTO
+
+    def resolved(self, task: str = "classification", *, weighted: bool = False) -> Resolved:
+        """What is done: of real targets and of rows with weights the ridge, unless another head was named."""
+        only_ridge = self.head is None and (task != "classification" or weighted)
+        head = RIDGE if only_ridge else self._head
+        named = RIDGES if self.methods is None else self.methods
+        if only_ridge:
+            named = tuple(name for name in named if name != Auto.method)
+        methods = dict.fromkeys((*named, *(() if head == RIDGE else (head_named(head).method,))))
+        return Resolved(head, methods_named(tuple(methods)), self.prior or "none")
+
+
+@dataclass(frozen=True)
+class Resolved:
+    """What follows from `RoundSettings`: whose models, the methods of the table, and the prior that all have."""
+
+    head: str
+    methods: tuple[str, ...]
+    prior: PriorOption
 
     @property
     def table(self) -> tuple[str, ...]:
         """The methods of the table: beside training alone and the global model stands the majority class."""
         with_head_results = (MAJORITY,) if {"local", "global"} <= set(self.methods) else ()
         return tuple(dict.fromkeys((*with_head_results, *self.methods)))
-
-    @property
-    def compares_with_lda(self) -> bool:
-        """Whether there are ridges to compare, of rows that all weigh alike."""
-        ridges = self.head == RIDGE and Ridge.method in self.methods and not self.ridge.balance
-        return self.recommend and ridges and self.privacy is None
 
 
 def methods_named(names: Sequence[str]) -> tuple[str, ...]:
@@ -235,13 +269,13 @@ def run(
     standardize: bool = True,
     intercept: bool = True,
     balance: bool = False,
-    methods: Sequence[str] = RIDGES,
+    methods: Sequence[str] | None = None,
     rounds: int = 200,
     head: str | None = None,
     head_options: Mapping[str, float] | None = None,
-    recommend: bool = True,
+    max_rounds: int = 1,
     only_local_classes: bool = False,
-    prior: PriorOption = "none",
+    prior: PriorOption | None = None,
     lift: LiftSettings | LiftKind | None = None,
     columns: str | Path | Description | None = None,
     fraction_bits: int | None = None,
@@ -355,7 +389,7 @@ def run(
     settings = RoundSettings(
         alpha=alpha,
         beta=beta,
-        methods=methods_named(methods),
+        methods=None if methods is None else methods_named(methods),
         rounds=rounds,
         only_local_classes=only_local_classes,
         prior=prior,
@@ -367,14 +401,12 @@ def run(
             units,
         ),
         keep_statistics=statistics,
-        head=head or RIDGE,
+        head=head,
         head_options=head_options or {},
         lift=widened,
-        recommend=recommend,
+        max_rounds=max_rounds,
         privacy=privacy,
     )
-    if head in HEADS:
-        settings = settings.with_head(str(head))
     options = {
         "features" if table is None else "data": path and str(path),
         **named,
@@ -389,10 +421,10 @@ def run(
         "standardize": standardize,
         "intercept": intercept,
         "task": None if rows.task == "classification" else rows.task,
-        "methods": list(methods_named(methods)),
+        "methods": None,
         "head": head,
         "head_options": [f"{name}={value}" for name, value in (head_options or {}).items()] or None,
-        "recommend": recommend,
+        "max_rounds": max_rounds if max_rounds > 1 else None,
         "rounds": rounds,
         "only_local_classes": only_local_classes,
         "prior": prior,
@@ -412,7 +444,7 @@ def run(
         division,
         settings,
         title=f"{'rows' if path is None else path.stem} · {division.title} · {made_by}",
-        config={name: value for name, value in options.items() if value is not None},
+        config={name: value for name, value in options.items() if value is not None or name in LEFT_OPEN},
         table=table,
         device=resolve_device(device),
         force=force,
@@ -451,13 +483,14 @@ def run_round(
     the report's examples, `table` what made the features of a table.
     """
     ridges = (MAJORITY, *RIDGES) if features.task == "classification" else RIDGES
+    told = settings.resolved(features.task, weighted=features.weights is not None)
     require_ridge(
         task_named(features.task),
         features.weights is not None,
-        head=settings.head,
-        methods=settings.methods,
+        head=told.head,
+        methods=told.methods,
         ridges=ridges,
-        prior=settings.prior,
+        prior=told.prior,
         only_local_classes=settings.only_local_classes,
         balance=settings.ridge.balance,
     )
@@ -465,11 +498,11 @@ def run_round(
     clients = clients_of(features, partition)
     if settings.privacy is not None:
         return _run_privately(
-            out, features, partition, settings, settings.privacy, clients,
+            out, features, partition, settings, settings.privacy, clients, told,
             title=title, config=config, backbone=backbone, seconds=seconds, table=table, force=force, report=report,
         )  # fmt: skip
     warn_of_repeats(clients)
-    lift, lifted, recommendation, watch, ridge = None, None, None, Stopwatch(), settings.ridge
+    lift, lifted, choice, watch, ridge = None, None, None, Stopwatch(), settings.ridge
     if settings.lift is not None:
         plan = settings.lift.plan(features.features.shape[1], features.num_classes)
         plan.require_memory(len(features))
@@ -481,25 +514,9 @@ def run_round(
         rounds=settings.rounds,
         seed=config["seed"],
         only_local_classes=settings.only_local_classes,
-        prior=settings.prior,
+        prior=told.prior,
     )
-    if settings.head == AUTO:
-        with watch("choosing the head"):
-            options = options_of_heads(settings.alpha, settings.beta)
-            recommendation = judge_heads(
-                clients,
-                features.num_classes,
-                seed=protocol.seed,
-                prior=protocol.prior,
-                only_local_classes=protocol.only_local_classes,
-                options=options,
-                ridge=ridge,
-                device=device,
-                report=report,
-            )
-        settings = settings.with_head(recommendation.head)
-        config = {**config, "head": settings.head}
-    head = head_named(settings.head)
+    head = head_named(told.head)
     task = _head_task(head, clients, features.num_classes, protocol, settings, device, report, ridge)
     with new_run(out, force=force) as draft:
         terms: dict[str, str] = {}
@@ -514,39 +531,63 @@ def run_round(
             features.num_classes,
             alpha=settings.alpha,
             beta=settings.beta,
-            methods=[name for name in settings.table if name in ridges],
+            methods=[name for name in told.table if name in ridges],
             only_local_classes=settings.only_local_classes,
-            prior=settings.prior == "client",
+            prior=told.prior == "client",
             **vars(ridge),
             device=device,
             report=report,
             keep_statistics=keep,
+            keep_looked=head is Auto,
         )
         rivals = [
             run_method(name, clients, features.num_classes, protocol, device=device, report=report, ridge=ridge)
-            for name in settings.methods
+            for name in told.methods
             if name not in (MAJORITY, *RIDGES, head.method)
         ]
         fitted = None
         own = outcome
-        if head is not Ridge:
+        if head is Auto:
+            with watch("choice"):
+                choice = choose(
+                    replace(task, looked=_looked(outcome), prior=settings.prior or "client"),
+                    outcome.federation,
+                    wider=settings.lift is None and settings.ridge.columns is None,
+                    max_rounds=settings.max_rounds,
+                )
+            best = choice.best
+            found = tested(best.head, best.owns, sum(each.seconds for each in choice.tried))
+            fitted, own = found.head, with_head_results(outcome, found)
+            rounds, up, down = choice.traffic
+            row = row_of(found)
+            rivals.append(
+                replace(
+                    row, name=Auto.method, rounds=rounds, upload_bytes_per_client=up, download_bytes_per_client=down
+                )
+            )
+            head = type(fitted)
+            if head is not Auto:  # its row goes on when clients come and go
+                rivals.append(row)
+            if best.plan is not None and best.lift is not None:
+                lift, lifted = best.lift, best.plan.to_dict(best.lift)
+                for client in fitted.task.training:
+                    keep(client, fitted.statistics(client))
+        elif head is not Ridge:
             found = run_head(head, task, outcome.federation)
             fitted, own = found.head, with_head_results(outcome, found)
             rivals.append(row_of(found))
-        plain = outcome.federation.encoding.targets is None
-        if settings.compares_with_lda and recommendation is None and plain:
-            with watch("comparison with LDA"):
-                recommendation = compare_with_lda(outcome, task)
-        config = {**config, "fraction_bits": outcome.federation.grid.fraction_bits}
+        config = _filled(config, settings, told) | {"fraction_bits": outcome.federation.grid.fraction_bits}
         results = results_of(outcome, config=config, title=title, seconds={**(seconds or {}), **watch.seconds})
         for rival in rivals:
             results["methods"][rival.name] = rival_entry(rival, outcome.clients)
         if fitted is not None:
             results |= {"head": head.name, "settings": dict(fitted.settings)}
-        if recommendation is not None:
-            results["recommendation"] = recommendation.to_dict()
+        if choice is not None:
+            put_choice(results, choice, own.federation)
         if lifted is not None:
-            add_lift(results, lifted)
+            results["lift"] = lifted
+            if settings.lift is not None:
+                add_lift(results, lifted)
         if ridge.balance:
             add_balance(results, class_weights(outcome.federation.grid.counts).tolist())
         if features.task != "classification":
@@ -577,7 +618,7 @@ def run_round(
         draft.record(
             Ledger(),
             "run",
-            outcome.federation,
+            own.federation,
             results,
             details,
             write_toml(config, f"{title}\nrepeat this run with: fedhip run config.toml --out FOLDER"),
@@ -595,6 +636,7 @@ def _run_privately(
     settings: RoundSettings,
     privacy: PrivacySettings,
     clients: Sequence[Client],
+    told: Resolved,
     *,
     title: str,
     config: Json,
@@ -623,12 +665,12 @@ def _run_privately(
             options,
             alpha=settings.alpha,
             beta=settings.beta,
-            methods=settings.table,
+            methods=told.table,
             only_local_classes=settings.only_local_classes,
             report=report,
         )
         federation = outcome.federation
-        config = {**config, "statistics": False}
+        config = _filled(config, settings, told) | {"statistics": False}
         results = results_of(outcome, config=config, title=title, seconds=seconds or {})
         results |= {"feature_dim": width, "privacy": options.mechanism(_training(clients)).to_dict()}
         put_gains(results, [gains_of(client.client, client.tested, Ridge.method) for client in outcome.clients])
@@ -693,6 +735,36 @@ def _head_task(
     )
 
 
+def _filled(config: Json, settings: RoundSettings, told: Resolved) -> Json:
+    """The options that repeat the run, with what follows from those that were left out."""
+    if told.head == AUTO:
+        found = {**config, "methods": list(told.methods)}
+    else:
+        found = {**config, "methods": list(settings.methods or RIDGES), "prior": told.prior}
+    return {name: value for name, value in found.items() if value is not None}
+
+
+def _looked(outcome: Outcome) -> dict[str, Looked]:
+    """What the ridges' α were chosen by, by client."""
+    return {
+        result.client: result.personal.looked
+        for result in outcome.clients
+        if result.personal is not None and result.personal.looked is not None
+    }
+
+
+def put_choice(results: Json, choice: Choice, federation: Federation) -> None:
+    """The choice, its row first; and what of the folder's models is of the features that were chosen."""
+    results["choice"] = choice.to_dict()
+    methods = results["methods"]
+    results["methods"] = {Auto.method: methods.pop(Auto.method), **methods}
+    results |= {
+        "feature_dim": federation.grid.num_features,
+        "beta": federation.beta,
+        "fraction_bits": federation.grid.fraction_bits,
+    }
+
+
 def with_head_results(outcome: Outcome, found: HeadRound) -> Outcome:
     """The outcome of a round with the models of another head as the clients' own, tested beside the others."""
     clients = [
@@ -705,7 +777,7 @@ def with_head_results(outcome: Outcome, found: HeadRound) -> Outcome:
         )
         for before, own in zip(outcome.clients, found.clients, strict=True)
     ]
-    return replace(outcome, clients=clients)
+    return replace(outcome, clients=clients, federation=found.head.federation)
 
 
 def _write_models(
@@ -738,6 +810,7 @@ def _write_models(
                     lift=lift,
                     task=task,
                     table=table,
+                    settings=None if personal.choice is None else personal.choice.settings,
                 )
             )
     for model in models:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -25,6 +25,34 @@ from fedhip.simulation.options import Alpha
 
 #: Probabilities are calibrated on so many rows of a client at most.
 CALIBRATION_ROWS = 256
+
+
+@dataclass(frozen=True)
+class Chosen:
+    """Which candidate a client took (`fedhip.heads.auto`), what its model is made of, and what spoke for it.
+
+    `right` are the rows held out that each candidate has right; nothing where they were not looked at.
+    """
+
+    name: str
+    settings: Mapping[str, float]
+    right: Mapping[str, int]
+
+    def to_dict(self) -> dict[str, object]:
+        """For details.json."""
+        return {"model": self.name, "right": dict(self.right)}
+
+
+@dataclass(frozen=True, eq=False)
+class Looked:
+    """What choosing α of a ridge found: scores (N_k, d) of rows left out, at α, of the global model, and nested."""
+
+    alpha: float
+    curve: list[float]
+    estimate: float
+    scores: Tensor
+    common: Tensor
+    by_others: Tensor
 
 
 @dataclass(frozen=True, eq=False)
@@ -51,6 +79,10 @@ class Personalization:
     misses: list[list[float]] = field(default_factory=list)
     miss_scale: float = 1.0
     global_misses: list[list[float]] = field(default_factory=list)
+    #: Of a model that was chosen among candidates.
+    choice: Chosen | None = None
+    #: What its α was chosen by, where somebody has use for it.
+    looked: Looked | None = None
 
     @classmethod
     def of(
@@ -64,8 +96,11 @@ class Personalization:
         own: GridStatistics | None = None,
         choice: PriorChoice = NO_CHOICE,
         last: bool = False,
+        keep: bool = False,
     ) -> Personalization:
         """Choose α on the client's training rows, and solve; `own` are its statistics, where they are at hand.
+
+        With `keep`, what α was chosen by is kept.
 
         `choice` is that of the prior, which says what may be expected where α was chosen together with it.
         After the `last` client nobody needs the federation's factor: it makes room for that client's model.
@@ -80,14 +115,15 @@ class Personalization:
         # A group is left out whole, and so looked at whole.
         judged = calibration_rows(len(labels)) if groups is None else torch.arange(len(labels))
         if alpha == "loo":
-            looked = choose_alpha(
+            found = choose_alpha(
                 federation, client, sorted(DEFAULT_ALPHAS if alphas is None else alphas), only_local_classes
             )
-            chosen, curve, estimate = looked[:3]
-            scores, common, by_others = (part[judged] for part in looked[3:])
-            del looked
+            chosen, curve, estimate = found.alpha, found.curve, found.estimate
+            scores, common, by_others = (part[judged] for part in (found.scores, found.common, found.by_others))
+            looked = found if keep else None
+            del found
         else:
-            chosen, curve = require_alpha(alpha), None
+            chosen, curve, looked = require_alpha(alpha), None, None
             F, targets = _targets(federation, client, judged)
             common = federation._system.left_out(F, targets, groups=groups) / targets.amax(dim=1, keepdim=True)
         if last:
@@ -122,6 +158,7 @@ class Personalization:
             [class_misses(masked(by_others, mask), labels[judged]).tolist()],
             score_scale(scores),
             [class_misses(common, labels[judged]).tolist()],
+            looked=looked,
         )
 
     @classmethod
@@ -137,7 +174,8 @@ class Personalization:
         """The same of real targets, and of rows that have weights."""
         grid, given = federation.grid, alpha != "loo"
         tried = [require_alpha(float(alpha))] if given else sorted(DEFAULT_ALPHAS if alphas is None else alphas)
-        chosen, curve, estimate, scores, common, by_others = choose_alpha(federation, client, tried, only_local_classes)
+        looked = choose_alpha(federation, client, tried, only_local_classes)
+        chosen, scores, common, by_others = looked.alpha, looked.scores, looked.common, looked.by_others
         own = own or federation.encoding.statistics(client, grid.num_classes, grid.device)
         model = federation.model(own, chosen, client=client.name)
         judged = calibration_rows(len(scores))
@@ -158,7 +196,7 @@ class Personalization:
         scale = 1.0 if federation.is_regression else score_scale(scores)
         own_misses, common_misses = misses
         return cls(
-            chosen, model, own.digest(), local, None if given else curve, estimate, *losses,
+            chosen, model, own.digest(), local, None if given else looked.curve, looked.estimate, *losses,
             own_misses, scale, common_misses,
         )  # fmt: skip
 
@@ -180,9 +218,9 @@ def common_losses(federation: Federation, client: Client) -> list[float]:
 
 
 def choose_alpha(
-    federation: Federation, client: Client, alphas: Sequence[float], only_local_classes: bool
-) -> tuple[float, list[float], float, Tensor, Tensor, Tensor]:
-    """α, the curve, the nested estimate, and scores of the rows left out: at α, of the global model, and nested."""
+    federation: Federation, client: Client, alphas: Sequence[float], only_local_classes: bool = False
+) -> Looked:
+    """α by leave-one-out on the client's training rows; scores `by_others` are of α that other folds choose."""
     fold_betas = federation.fold_betas or (federation.beta,) * FOLDS
     folds: dict[int, tuple[Tensor, Tensor]] = {}
 
@@ -206,9 +244,10 @@ def choose_alpha(
     by_others = _by_others(path, alphas, credit, client.group_tensor, {0.0: common, chosen: scores}, chosen, sized)
     if federation.is_regression:
         t = federation.grid.num_classes
-        return chosen, (-table.mean(dim=0) / t).tolist(), float(-outcome.mean() / t), scores, common, by_others
+        errors = (-table.mean(dim=0) / t).tolist()
+        return Looked(chosen, errors, float(-outcome.mean() / t), scores, common, by_others)
     curve = (table > 0.0).double().mean(dim=0).tolist()
-    return chosen, curve, int((outcome > 0.0).sum()) / len(table), scores, common, by_others
+    return Looked(chosen, curve, int((outcome > 0.0).sum()) / len(table), scores, common, by_others)
 
 
 def _by_others(

@@ -184,9 +184,12 @@ def choose_left_out(
     together = [None] * len(left_out) if groups is None else groups
     clients = list(zip(left_out, labels, own, together, strict=True))
     scale = scale_of(judged(*client) for client in clients)
-    return choose_every(
-        [part.losses(y, counts, everybody, scale, only_local_classes, of) for part, y, counts, of in clients]
-    )
+
+    def losses(client: tuple[LeftOut, Tensor, Tensor, Tensor | None]) -> FoldLosses:
+        part, y, counts, of = client
+        return part.losses(y, counts, everybody, scale, only_local_classes, of)
+
+    return choose_every(list(in_order(losses, clients, everybody.device)))
 
 
 def ridge_scale(num_classes: int) -> float:

@@ -18,7 +18,7 @@ from typing import Any, Literal, Self
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from sklearn.base import BaseEstimator, ClassifierMixin, clone
+from sklearn.base import BaseEstimator, ClassifierMixin
 from sklearn.metrics import accuracy_score
 from sklearn.utils.multiclass import check_classification_targets, unique_labels
 from sklearn.utils.validation import check_is_fitted, validate_data
@@ -31,10 +31,10 @@ from fedhip.core.solvers import require_alpha, require_beta
 from fedhip.errors import InputError
 from fedhip.features.lifts.kinds import DEFAULT_WIDTH, LiftKind
 from fedhip.features.lifts.lift import Lift
-from fedhip.heads import Ridge, head_named
+from fedhip.heads import Auto, Ridge, head_named
+from fedhip.heads.choice import AUTO, choose
 from fedhip.heads.model import RIDGE, Model
 from fedhip.heads.options import options_of
-from fedhip.heads.recommendation import AUTO, Recommendation, judge_heads, options_of_heads
 from fedhip.heads.task import Task
 from fedhip.privacy.mechanism import DEFAULT_DELTA, Unit
 from fedhip.runs.models import answering, global_model, personal_model
@@ -44,6 +44,7 @@ from fedhip.simulation.client import Client
 from fedhip.simulation.driver import federate
 from fedhip.simulation.lifting import LiftSettings, lifted_grid
 from fedhip.simulation.options import STANDARD, RidgeOptions
+from fedhip.simulation.priors import PriorOption
 from fedhip.simulation.private import federate_privately, personalize_privately, shared_group
 from fedhip.simulation.tasks import require_ridge, thresholds_of
 from fedhip.sklearn.rows import (
@@ -60,21 +61,24 @@ from fedhip.sklearn.rows import (
 
 
 class FedHiPClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]  # scikit-learn has no types
-    """Personalized federated learning in closed form: a ridge classifier for each client, or a better one.
+    """Personalized federated learning in closed form: for each client the model that its rows speak for.
 
-    With the default head, the model of client k is the ridge classifier of all clients' rows in which its own rows
-    weigh 1 + alpha. The global model is that of alpha = 0. Both come from sums over clients, without gradients and in
-    one round.
+    By default a client's model is chosen, on training rows held out, among all that one sum over clients can give. With
+    head="ridge" it is the paper's: the ridge classifier of all clients' rows in which the client's own weigh 1 + alpha.
+    The global model is that of alpha = 0. All come from sums over clients, without gradients and in one round.
 
     Parameters
     ----------
-    head : "ridge", "lda", "logistic" or "auto", default="ridge"
-        What kind the models are: the paper's ridge; the linear discriminant of all rows, with a client's own class
-        means where these are better; logistic regression of all rows in a few rounds, with a step of each client's own.
-        The latter two standardise features and have an intercept. "auto" takes the one that training rows held out
-        speak for, by up to fifteen fits more: the three heads in up to five folds.
-    prior : "none" or "client", default="none"
+    head : "auto", "ridge", "lda", "logistic" or None, default=None
+        What kind the models are. "auto": for each client the ridge, the discriminant, the ridge of its rows alone, an
+        average of these or its most frequent class, whichever training rows held out speak for, on X as it is or, where
+        X is narrow, on a lift of it. "ridge": the paper's. "lda": the linear discriminant of all rows, with a client's
+        own class means where these are better. "logistic": logistic regression of all rows in a few rounds, with a step
+        of each client's own. The latter two standardise features and have an intercept. None: "auto", unless something
+        is given that a ridge alone has (beta, standardize, fit_intercept, alphas, or weights in `fit`).
+    prior : "none", "client" or None, default=None
         "client": a client's model weighs how often the client has a class, as far as its rows left out bear it out.
+        None: so with "auto", and not with other heads.
     alpha : "loo" or float >= 0, default="loo"
         Additional weight of a client's own rows in its model. "loo" chooses for each client the one of highest smoothed
         leave-one-out accuracy on its own training rows; of several, the smallest. Of the ridge and the logistic head;
@@ -104,6 +108,8 @@ class FedHiPClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]  #
     lift_bandwidth : float, default=1.0
         Of the Gaussian kernel behind "fourier" and "nystroem"; two standardised rows are about the square root of 2
         apart.
+    max_rounds : int, default=1
+        What head="auto" may take: from 8 on, logistic regression competes.
     epsilon : float > 0 or None, default=None
         Differential privacy of the sum, by noise in it; None for none. The ridge alone, without a lift and priors. Rows
         are clipped by what is known of them beforehand: `public` or `clip`. A fit is one release: `partial_fit` and
@@ -127,8 +133,8 @@ class FedHiPClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]  #
         The alpha of each client's model; of LDA, 1 for a client with means of its own and 0 for the others.
     head_ : str
         The head in use.
-    recommendation_ : fedhip.heads.recommendation.Recommendation or None
-        With head="auto", what each head reached on the training rows held out.
+    choice_ : dict or None
+        With head="auto", what each candidate reached on training rows held out, and what was chosen.
     beta_ : float or None
         The ridge penalty in use; None for other heads.
     settings_ : dict of str to float
@@ -174,8 +180,8 @@ class FedHiPClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]  #
     def __init__(
         self,
         *,
-        head: str = RIDGE,
-        prior: Literal["none", "client"] = "none",
+        head: str | None = None,
+        prior: Literal["none", "client"] | None = None,
         alpha: float | Literal["loo"] = "loo",
         beta: float | Literal["auto"] = "auto",
         standardize: bool = True,
@@ -186,6 +192,7 @@ class FedHiPClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]  #
         lift_width: int = DEFAULT_WIDTH,
         lift_seed: int = 0,
         lift_bandwidth: float = 1.0,
+        max_rounds: int = 1,
         epsilon: float | None = None,
         delta: float = DEFAULT_DELTA,
         unit: Unit = "row",
@@ -205,6 +212,7 @@ class FedHiPClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]  #
         self.lift_width = lift_width
         self.lift_seed = lift_seed
         self.lift_bandwidth = lift_bandwidth
+        self.max_rounds = max_rounds
         self.epsilon = epsilon
         self.delta = delta
         self.unit = unit
@@ -362,7 +370,8 @@ class FedHiPClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]  #
         ndarray of shape (n_samples, n_classes), bool
             True for the classes of the set, in the order of `classes_`; never none of a row.
         """
-        if self.prior != "none":
+        check_is_fitted(self)
+        if self.head_ != AUTO and self._prior(self.head_) != "none":
             raise InputError("rows left out were scored without priors, so there are no sets with them: prior='none'")
 
         def held(model: Model, F: Tensor) -> Tensor:
@@ -394,49 +403,34 @@ class FedHiPClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]  #
     def _learn(self, rows: Mapping[ClientName, Part], classes: Array, declared: bool) -> Self:
         """The three phases. Nothing changes unless all of it succeeds."""
         weighted = any(part.weights is not None for part in rows.values())
+        if self.epsilon is not None:
+            return self._learn_privately(dict(sorted(rows.items())), classes, declared, self.epsilon)
         only_local = bool(self.only_local_classes)
-        require_ridge("classification", weighted, head=self.head, prior=self.prior, only_local_classes=only_local)
+        head = self._head(weighted)
+        require_ridge("classification", weighted, head=head, prior=self._prior(head), only_local_classes=only_local)
         # In the order of their names, so that sums do not depend on the order in which clients joined.
         rows = dict(sorted(rows.items()))
-        if self.epsilon is not None:
-            return self._learn_privately(rows, classes, declared, self.epsilon)
-        if self.head == AUTO:
-            return self._learn_best(rows, classes, declared)
         lift = self._drawn_lift(rows, len(classes))
-        return self._learn_head(rows, classes, declared, lift)
+        return self._learn_head(head, rows, classes, declared, lift)
 
-    @property
-    def _ridge(self) -> RidgeOptions:
+    def _head(self, weighted: bool) -> str:
+        """The head that is asked for, as `fedhip run` finds it."""
+        if self.head is not None:
+            return self.head
+        ridges_own = not (self.standardize and self.fit_intercept) or self.beta != "auto" or self.alphas is not None
+        return RIDGE if weighted or ridges_own else AUTO
+
+    def _prior(self, head: str) -> PriorOption:
+        """What holds for priors with this head."""
+        if self.prior not in (None, "none", "client"):
+            raise InputError(f"prior is {self.prior!r}; give 'client' or 'none'")
+        return self.prior or ("client" if head == AUTO else "none")
+
+    def _ridge(self, head: str) -> RidgeOptions:
         """What the ridge is of; nothing of it is said to the other heads."""
-        if self.head not in (RIDGE, AUTO):
+        if head not in (RIDGE, AUTO):
             return STANDARD
         return RidgeOptions(bool(self.standardize), bool(self.fit_intercept))
-
-    @property
-    def _chooses_from_alphas(self) -> bool:
-        """Whether α is chosen from a grid of the user's."""
-        return self.alphas is not None and self.head == RIDGE and self.prior == "none" and self.alpha == "loo"
-
-    @property
-    def _asked(self) -> dict[str, Any]:
-        """What holds for every head."""
-        if self.prior not in ("none", "client"):
-            raise InputError(f"prior is {self.prior!r}; give 'client' or 'none'")
-        return {"only_local_classes": bool(self.only_local_classes), "prior": self.prior}
-
-    def _learn_best(self, rows: dict[ClientName, Part], classes: Array, declared: bool) -> Self:
-        """With the head that training rows held out speak for."""
-        alpha, beta = self._fixed_alpha(), self._fixed_beta()
-        lift = self._drawn_lift(rows, len(classes))
-        sites = self._sites(rows, classes, lift)
-        ridge = self._ridge if lift is None else lifted_grid(sites, self._ridge)
-        options = options_of_heads("loo" if alpha is None else alpha, "auto" if beta is None else beta)
-        found = judge_heads(sites, len(classes), options=options, ridge=ridge, **self._asked)
-        best = clone(self).set_params(head=found.head)._learn(rows, classes, declared)
-        for name in set(vars(best)) - set(self.get_params()):
-            setattr(self, name, getattr(best, name))
-        self.recommendation_: Recommendation | None = found
-        return self
 
     def _require_exact(self, what: str) -> None:
         if self.epsilon is not None:
@@ -449,11 +443,12 @@ class FedHiPClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]  #
         """The three phases with noise in the sum; see `fedhip.simulation.private`."""
         weighted = any(part.weights is not None for part in rows.values())
         for given, name in (
-            (self.head != RIDGE, f"head={self.head!r}"),
-            (self.prior != "none", f"prior={self.prior!r}"),
+            (self.head not in (None, RIDGE), f"head={self.head!r}"),
+            (self.prior not in (None, "none"), f"prior={self.prior!r}"),
             (self.lift is not None, f"lift={self.lift!r}"),
             (weighted, "sample_weight"),
             (self.alphas is not None, "alphas"),
+            (self.max_rounds != 1, "max_rounds"),
             (not (self.standardize and self.fit_intercept), "standardize=False or fit_intercept=False"),
         ):
             if given:
@@ -490,7 +485,7 @@ class FedHiPClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]  #
         }  # fmt: skip
         self.global_model_ = global_model(federation, class_names, None)
         self.alphas_ = {client: found.alpha for client, found in owns.items()}
-        self.head_, self.recommendation_ = self.head, None
+        self.head_, self.choice_ = RIDGE, None
         self.lift_: Lift | None = None
         self.beta_: float | None = federation.beta
         self.settings_: dict[str, float] = {}
@@ -500,28 +495,38 @@ class FedHiPClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]  #
         self.privacy_: dict[str, Any] | None = federation.mechanism.to_dict()
         return self
 
-    def _learn_head(self, rows: dict[ClientName, Part], classes: Array, declared: bool, lift: Lift | None) -> Self:
+    def _learn_head(
+        self, name: str, rows: dict[ClientName, Part], classes: Array, declared: bool, lift: Lift | None
+    ) -> Self:
         """The three phases of any head, with priors or without; see `fedhip.heads`."""
-        kind, alpha, beta = head_named(self.head), self._fixed_alpha(), self._fixed_beta()
-        names, d = {str(client): client for client in rows}, len(classes)
-        clients, only_local, ridge = self._sites(rows, classes, lift), bool(self.only_local_classes), self._ridge
+        kind, alpha, beta = head_named(name), self._fixed_alpha(), self._fixed_beta()
+        names, d, prior_of = {str(client): client for client in rows}, len(classes), self._prior(name)
+        clients, only_local, ridge = self._sites(rows, classes, lift), bool(self.only_local_classes), self._ridge(name)
         if lift is not None:
             ridge = lifted_grid(clients, ridge)
         weight: float | Literal["loo"] = "loo" if alpha is None else alpha
-        alphas = self.alphas if self._chooses_from_alphas else None
+        # Of a grid of the user's α is chosen by the ridge without priors.
+        alphas = self.alphas if kind is Ridge and prior_of == "none" and weight == "loo" else None
         options = options_of(kind, weight, {})
-        task = Task(clients, d, options, ridge=ridge, alphas=alphas, **self._asked)
+        task = Task(clients, d, options, ridge=ridge, alphas=alphas, only_local_classes=only_local, prior=prior_of)
         federation = federate(
             clients,
             d,
-            beta if beta is not None else "auto" if kind is Ridge else 0.0,
+            beta if beta is not None else "auto" if kind in (Ridge, Auto) else 0.0,
             ridge,
             alpha=weight,
             alphas=SCORING_ALPHAS if alphas is None else alphas,
             uploads=task.uploads,
         )
-        head = kind.fit(federation, task)
-        owns = {names[name]: own for name, own in head.personalize().items()}
+        if kind is Auto:
+            choice = choose(task, federation, wider=self.lift is None, max_rounds=self.max_rounds)
+            best, chosen = choice.best, choice.to_dict()
+            head, found_for, lift = best.head, best.owns, best.lift or lift
+            federation, kind = head.federation, type(head)
+        else:
+            chosen, head = None, kind.fit(federation, task)
+            found_for = head.personalize()
+        owns = {names[client]: own for client, own in found_for.items()}
         grid, solved_beta = federation.grid, federation.beta if kind is Ridge else None
 
         class_names = tuple(str(label) for label in classes)
@@ -539,6 +544,7 @@ class FedHiPClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]  #
                 personal_model(
                     federation, str(client), found.model, found.alpha, found.own, found.local_classes,
                     class_names=class_names, only_local_classes=only_local, backbone=None, head=head, lift=lift,
+                    settings=None if found.choice is None else found.choice.settings,
                 ),
                 own, prior, counts[client], grid.counts,
             )
@@ -546,8 +552,7 @@ class FedHiPClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]  #
         }  # fmt: skip
         self.global_model_ = answering(global_model(federation, class_names, None, head=head, lift=lift), common)
         self.alphas_ = {client: found.alpha for client, (found, _) in owns.items()}
-        self.head_ = self.head
-        self.recommendation_ = None
+        self.head_, self.choice_ = head.name, chosen
         self.beta_, self.lift_, self.settings_ = solved_beta, lift, dict(head.settings)
         self.priors_ = {client: prior for client, (_, prior) in owns.items() if not prior.is_none}
         self.classes_, self._rows, self._declared, self.privacy_ = classes, rows, declared, None

@@ -165,18 +165,19 @@ class RidgePath:
 
     def select(self, betas: Sequence[float] | None = None) -> float:
         """The β of highest smoothed leave-one-out accuracy (`core.choice.selection`); of several, the largest."""
-        ordered = sorted(self._grid() if betas is None else betas, reverse=True)
-        return ordered[pick(self._credit(ordered))]
+        ordered = self.penalties() if betas is None else sorted(betas, reverse=True)
+        return ordered[pick(self.credit(ordered))]
 
-    def _grid(self) -> tuple[float, ...]:
+    def penalties(self) -> list[float]:
+        """What β is chosen among, the largest first."""
         squares = self._F.square().sum(dim=0)
-        return penalty_grid(float(squares.sum() / (squares > 0.0).sum().clamp(min=1)))
+        return sorted(penalty_grid(float(squares.sum() / (squares > 0.0).sum().clamp(min=1))), reverse=True)
 
     def _margins(self, betas: Sequence[float]) -> Tensor:
         labels = self._Y.argmax(dim=1)
         return torch.stack([margins_of(self.loo_scores(beta), labels) for beta in betas], dim=1)
 
-    def _credit(self, betas: Sequence[float]) -> Tensor:
+    def credit(self, betas: Sequence[float]) -> Tensor:
         """What each row counts for each β (N, B): real targets less their squared errors, in their deviations."""
         if self._labels is not None:
             counted = soft_hits(self._margins(betas))

@@ -60,7 +60,7 @@ class LabelledSet:
             with path.open("rb") as raw, np.load(raw, allow_pickle=False) as file:
                 images, names = file["images"], file["labels"]
                 split = file.get("split")
-        except (zipfile.BadZipFile, OSError, ValueError, KeyError, TypeError) as error:
+        except (zipfile.BadZipFile, OSError, ValueError, KeyError, TypeError, RuntimeError) as error:
             raise InputError(f"cannot read images and labels from {path}: {error}") from error
         if names.ndim != 1:
             raise InputError(f"the labels of {path} have shape {names.shape}; give one for every image")

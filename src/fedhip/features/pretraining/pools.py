@@ -113,7 +113,7 @@ def read_npz(path: Path, image_size: int) -> Pool:
                 tuple(int(count) for count in file["counts"]),
                 tuple(float(weight) for weight in file["weights"]),
             )
-    except (zipfile.BadZipFile, OSError, ValueError, KeyError, TypeError) as error:
+    except (zipfile.BadZipFile, OSError, ValueError, KeyError, TypeError, RuntimeError) as error:
         if isinstance(error, InputError):
             raise
         raise FileError(f"cannot read {path}: {error}; is the file complete?") from error

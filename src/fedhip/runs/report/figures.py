@@ -131,6 +131,28 @@ def spread_of_methods(findings: Findings, width: int) -> str:
     return inline(figure, f"spread-{width}")
 
 
+def candidates(findings: Findings, width: int) -> str:
+    """What each candidate had right of the rows held out, with its standard error; in colour what was chosen."""
+    found = sorted(findings.candidates, key=lambda candidate: candidate.held_out)
+    figure, axes = axes_of(width, 90 + 26 * len(found))
+    for place, candidate in enumerate(found):
+        ink, value = colour("fedhip" if candidate.chosen else "bubble"), candidate.held_out
+        if candidate.error is not None:
+            ends = [value - candidate.error, value + candidate.error]
+            axes.plot(ends, [place, place], color=ink, linewidth=2.4)
+        axes.scatter([value], [place], s=60, color=ink, linewidths=0, zorder=3)
+        axes.annotate(
+            percent(value), (value, place), (0, 7), textcoords="offset points", ha="center", color=colour("ink"),
+            fontsize=9,
+        )  # fmt: skip
+    axes.set_yticks(range(len(found)), [short(candidate.title, width // 18) for candidate in found])
+    axes.set_ylim(-0.6, len(found) - 0.2)
+    axes.grid(visible=False, axis="y")
+    percent_axis(axes, axis="x")
+    axes.set_xlabel("training rows right, held out")
+    return inline(figure, f"candidates-{width}")
+
+
 def gain_against(findings: Findings, what: str) -> str:
     """The gain of each client against its training rows (`train`) or its skew (`skew`), with the mean of each third."""
     figure, axes = axes_of(PANEL, 300)

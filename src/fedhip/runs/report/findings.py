@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedhip.heads import Head
-from fedhip.heads.recommendation import describe
+from fedhip.heads.choice import describe
 from fedhip.runs.folder import head_of
 from fedhip.runs.report.record import RunRecord
 from fedhip.runs.results import title_of
@@ -81,6 +81,17 @@ class WorstClass:
 
 
 @dataclass(frozen=True)
+class Candidate:
+    """One that was tried: the share of training rows right, held out, with its standard error over clients."""
+
+    title: str
+    held_out: float
+    error: float | None
+    clients: int | None
+    chosen: bool
+
+
+@dataclass(frozen=True)
 class Example:
     """A test image the personalized model got wrong."""
 
@@ -113,10 +124,26 @@ class Findings:
         return self.head.method
 
     @property
-    def recommendation(self) -> str | None:
-        """Which head training rows speak for."""
-        told = self.results.get("recommendation")
-        return None if told is None else describe(told)
+    def choice(self) -> str | None:
+        """What training rows spoke for, in words; None of a run without a choice, or after a change."""
+        told = self.results.get("choice")
+        return None if not told or "candidates" not in told else describe(told)
+
+    @cached_property
+    def candidates(self) -> tuple[Candidate, ...]:
+        """What was tried, in the order from the simplest."""
+        told = self.results.get("choice") or {}
+        several = len({str(entry.get("features")) for entry in told.get("candidates", ())}) > 1
+        found = []
+        for entry in told.get("candidates", ()):
+            if (held_out := number(entry.get("held_out"))) is None:
+                continue
+            features, model, clients = str(entry.get("features")), str(entry.get("model")), number(entry.get("clients"))
+            chosen = features == told.get("features") and model == told.get("model")
+            title = f"{model.replace('+', ' + ')}{', features ' + features if several else ''}"
+            whole = None if clients is None else int(clients)
+            found.append(Candidate(title, held_out, number(entry.get("error")), whole, chosen))
+        return tuple(found)
 
     @cached_property
     def table(self) -> list[dict[str, Any]]:

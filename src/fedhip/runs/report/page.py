@@ -75,6 +75,8 @@ def run_pictures(run: Findings, gains: Sequence[Gain] = ()) -> dict[str, str | t
             drawn["accuracy"] = _twice(figures.accuracy_by_client, run)
         if run.tested and len(run.methods) > 1:
             drawn["spread"] = _twice(figures.spread_of_methods, run)
+        if run.candidates:
+            drawn["candidates"] = _twice(figures.candidates, run)
         for gain in gains:
             drawn[f"gains_{gain.key}"] = _twice(curves.gains_by_client, gain)
         if found := reliability_curves(run):

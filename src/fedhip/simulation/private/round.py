@@ -95,19 +95,19 @@ def personalize_privately(
     path = federation.path(client)
     at = _AtClient(**{name: getattr(federation, name) for name in federation.__dataclass_fields__}, known=path)
     tried = PRIVATE_ALPHAS if alpha == "loo" else (float(alpha),)
-    chosen, curve, estimate, scores, common, _ = choose_alpha(at, client, tried, only_local_classes)
+    found = choose_alpha(at, client, tried, only_local_classes)
     labels = torch.as_tensor(np.asarray(client.train[1]))
     local = torch.bincount(labels, minlength=federation.grid.num_classes) > 0
     judged = calibration_rows(len(labels)) if client.groups is None else torch.arange(len(labels))
     return Personalization(
-        chosen,
-        federation.on_raw(path.weights(chosen)),
+        found.alpha,
+        federation.on_raw(path.weights(found.alpha)),
         sent,
         local,
-        curve if alpha == "loo" else None,
-        estimate,
-        log_losses(masked(scores, local if only_local_classes else None)[judged], labels[judged]).tolist(),
-        log_losses(common[judged], labels[judged]).tolist(),
+        found.curve if alpha == "loo" else None,
+        found.estimate,
+        log_losses(masked(found.scores, local if only_local_classes else None)[judged], labels[judged]).tolist(),
+        log_losses(found.common[judged], labels[judged]).tolist(),
     )
 
 

@@ -1,0 +1,218 @@
+"""The choice on training rows against every single configuration of one round, in hindsight: docs/choice.md.
+
+    python -m benchmarks.choice --data DIR --features sketches.npz --out docs/results/choice.csv
+
+DIR holds `heart/`, `wrist.zip` and `spoken-digits.npz`, as for `fedhip reproduce natural`; a feature file is divided
+among clients by Dirichlet(λ). For each federation and seed: `auto` as `fedhip run` has it, and each configuration that
+somebody could have asked for instead, on the same rows. *Best in hindsight* is the configuration of highest test
+accuracy in the mean over seeds, which nobody knows beforehand. A client is *below alone* where the 95 % interval of
+auto less alone, on its test rows, is below 0. Cells that are in the file already are not computed again.
+"""
+
+from __future__ import annotations
+
+import argparse
+import csv
+import time
+from collections import defaultdict
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import numpy as np
+
+from fedhip.core.paired import compare_rows
+from fedhip.data import FeatureSet, feature_set, read_features
+from fedhip.data.federations.named import load_federation
+from fedhip.data.tables import TableRows
+from fedhip.heads import Head, Lda, Ridge
+from fedhip.heads.choice import NARROW, choose
+from fedhip.heads.round import run_head, simulate, tested
+from fedhip.heads.task import Task
+from fedhip.simulation.client import Client, clients_of
+from fedhip.simulation.federation import Federation
+from fedhip.simulation.lifting import LiftSettings, lift_clients, lifted_grid
+from fedhip.simulation.options import STANDARD, RidgeOptions
+from fedhip.simulation.tasks import divide
+
+FIELDS = ("federation", "clients", "seed", "configuration", "accuracy", "below_alone", "seconds")
+#: Rows of each speaker in "spoken digits, 100 each".
+FEW = 100
+LIFT_WIDTH = 1024
+
+
+@dataclass(frozen=True)
+class Cell:
+    """A federation and a seed."""
+
+    name: str
+    seed: int
+    rows: FeatureSet
+    clients: list[Client]
+
+
+def natural(data: Path, seeds: Sequence[int]) -> Iterator[tuple[str, int]]:
+    """The federations that DIR holds."""
+    for name, file in (("heart", "heart"), ("wrist", "wrist.zip"), ("spoken digits", "spoken-digits.npz")):
+        if (data / file).exists():
+            names = (name, f"{name}, {FEW} each") if name == "spoken digits" else (name,)
+            yield from ((each, seed) for each in names for seed in seeds)
+
+
+def load(name: str, seed: int, data: Path) -> Cell:
+    """A natural federation, or a divided feature file: "FILE K λ"."""
+    given = {"concentration": None, "shards_per_client": None, "min_rows": 1, "seed": seed}
+    rows: FeatureSet | TableRows
+    if name.endswith("each"):
+        rows = _few(read_features(data / "spoken-digits.npz"))
+    elif name == "spoken digits":
+        rows = read_features(data / "spoken-digits.npz")
+    elif name in ("heart", "wrist"):
+        rows = load_federation(name, data / {"heart": "heart", "wrist": "wrist.zip"}[name])
+    else:
+        path, clients, concentration = name.rsplit(" ", 2)
+        rows = read_features(path)
+        division = divide(rows, "dirichlet", int(clients), **{**given, "concentration": float(concentration)})
+        return Cell(f"{Path(path).stem}, K = {clients}, λ = {concentration}", seed, rows, clients_of(rows, division))
+    division = divide(rows, None, None, **given)
+    if isinstance(rows, TableRows):
+        rows, _ = rows.divided(division)
+    return Cell(name, seed, rows, clients_of(rows, division))
+
+
+def _few(rows: FeatureSet) -> FeatureSet:
+    """So many rows of each client, drawn once."""
+    owners = np.asarray(rows.clients)
+    rng = np.random.default_rng(0)
+    kept = np.concatenate([np.sort(rng.permutation(np.flatnonzero(owners == c))[:FEW]) for c in np.unique(owners)])
+    return feature_set(rows.features[kept], rows.labels[kept], owners[kept], class_names=rows.class_names)
+
+
+def measure(cell: Cell) -> Iterator[dict[str, object]]:
+    """A line for every configuration."""
+    d = cell.rows.num_classes
+    began = time.perf_counter()
+    outcome = simulate(cell.clients, d, methods=("majority", "local", "global", "fedhip"), keep_looked=True)
+    looked = {r.client: r.personal.looked for r in outcome.clients if r.personal and r.personal.looked}
+    plain = time.perf_counter() - began
+    task = Task(cell.clients, d, prior="client")
+    began = time.perf_counter()
+    best = choose(replace(task, looked=looked), outcome.federation).best
+    found = tested(best.head, best.owns, 0.0)
+    seconds = time.perf_counter() - began
+    below = 0
+    for ridge, auto in zip(outcome.clients, found.clients, strict=True):
+        if "local" in ridge.tested and found.head.method in auto.tested:
+            high = compare_rows(auto.tested[found.head.method].gain, ridge.tested["local"].gain).high
+            below += high is not None and high < 0.0
+    yield _line(cell, "auto", found.accuracy, plain + seconds, below)
+    for method in outcome.methods:
+        name = {"local": "alone", "fedhip": "ridge"}.get(method, method)
+        yield _line(cell, name, [r.accuracy[method] for r in outcome.clients], plain)
+    wide: list[tuple[str, list[Client], RidgeOptions, Federation | None]] = [
+        ("", cell.clients, STANDARD, outcome.federation)
+    ]
+    width = cell.rows.features.shape[1]
+    if width <= NARROW:
+        for kind in ("nystroem", "relu"):
+            lift = LiftSettings(kind, LIFT_WIDTH).plan(width, d).draw(cell.clients)
+            clients = lift_clients(lift, cell.clients)
+            wide.append((f" on {kind}", clients, lifted_grid(clients), None))
+    for on, clients, ridge_of, summed in wide:
+        common = Task(clients, d, ridge=ridge_of)
+        federation = summed or Ridge.federate(common)
+        heads: tuple[tuple[type[Head], str], ...] = ((Ridge, "ridge"), (Lda, "lda"))
+        for kind_of, name in heads:
+            for prior in ("none", "client"):
+                if (name, prior, on) == ("ridge", "none", ""):
+                    continue
+                began = time.perf_counter()
+                # What may be expected is not asked for, and nothing is kept of one for the next.
+                run = run_head(kind_of, replace(common, prior=prior, uploads={}, estimates=False), federation)
+                told = f"{name}{' + prior' if prior == 'client' else ''}{on}"
+                yield _line(cell, told, run.accuracy, time.perf_counter() - began)
+
+
+def _line(
+    cell: Cell, name: str, accuracy: Sequence[float | None], seconds: float, below: int | None = None
+) -> dict[str, object]:
+    known = [value for value in accuracy if value is not None]
+    return {
+        "federation": cell.name,
+        "clients": len(known),
+        "seed": cell.seed,
+        "configuration": name,
+        "accuracy": round(100.0 * float(np.mean(known)), 3),
+        "below_alone": "" if below is None else below,
+        "seconds": round(seconds, 1),
+    }
+
+
+def table(lines: Sequence[dict[str, str]]) -> list[str]:
+    """Markdown: a line for each federation, means over its seeds."""
+    values: dict[str, dict[str, list[float]]] = defaultdict(lambda: defaultdict(list))
+    below: dict[str, list[int]] = defaultdict(lambda: [0, 0])
+    for line in lines:
+        values[line["federation"]][line["configuration"]].append(float(line["accuracy"]))
+        if line["below_alone"]:
+            below[line["federation"]][0] += int(line["below_alone"])
+            below[line["federation"]][1] += int(line["clients"])
+    shown = [
+        "| federation | seeds | majority | alone | global | FedHiP | best in hindsight | auto | against the best | "
+        "clients below alone |",
+        "|---|---:|---:|---:|---:|---:|---|---:|---:|---:|",
+    ]
+    gaps = []
+    for name, found in values.items():
+        means = {configuration: float(np.mean(every)) for configuration, every in found.items()}
+        single = {configuration: mean for configuration, mean in means.items() if configuration != "auto"}
+        best = max(single, key=lambda configuration: single[configuration])
+        gaps.append(means["auto"] - single[best])
+        numbers = " | ".join(f"{means[key]:.1f}" for key in ("majority", "alone", "global", "ridge"))
+        lost, all_of = below[name]
+        shown.append(
+            f"| {name} | {len(found['auto'])} | {numbers} | {single[best]:.1f} ({best}) | **{means['auto']:.1f}** | "
+            f"{gaps[-1]:+.1f} | {lost} of {all_of} |"
+        )
+    shown.append(f"\nMean of auto against the best in hindsight: {np.mean(gaps):+.2f} points.")
+    return shown
+
+
+def main() -> None:
+    """Measure what is asked for, and print the table of all that is in the file."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--data", type=Path, help="where the natural federations lie")
+    parser.add_argument("--features", type=Path, nargs="*", default=[], help="feature files to divide")
+    parser.add_argument("--clients", type=int, nargs="*", default=[50])
+    parser.add_argument("--concentrations", type=float, nargs="*", default=[0.1, 0.5, 1.0])
+    parser.add_argument("--seeds", type=int, nargs="*", default=[0, 1, 2])
+    parser.add_argument("--out", type=Path, required=True, help="a CSV file; what it has is not computed again")
+    args = parser.parse_args()
+    asked = [] if args.data is None else list(natural(args.data, args.seeds))
+    asked += [
+        (f"{path} {clients} {concentration:g}", seed)
+        for path in args.features
+        for clients in args.clients
+        for concentration in args.concentrations
+        for seed in args.seeds
+    ]
+    lines: list[dict[str, str]] = []
+    if args.out.exists():
+        with args.out.open(newline="", encoding="utf-8") as file:
+            lines = list(csv.DictReader(file))
+    for name, seed in asked:
+        cell = load(name, seed, args.data)
+        if any(line["federation"] == cell.name and int(line["seed"]) == seed for line in lines):
+            continue
+        for line in measure(cell):
+            lines.append({key: str(value) for key, value in line.items()})
+            print(*line.values(), sep=", ", flush=True)
+        with args.out.open("w", newline="", encoding="utf-8") as file:
+            writer = csv.DictWriter(file, FIELDS, lineterminator="\n")
+            writer.writeheader()
+            writer.writerows(lines)
+    print("\n".join(table(lines)))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,273 @@
+"""The whole choice: on which features, and then which model of theirs for each client (`fedhip.heads.auto`).
+
+Where features are narrow, wider ones compete with them: Nyström's lift, which needs the sum of their products before
+the round. Both are judged by the same training rows held out, and the plain ones are taken unless the lift is ahead.
+With enough rounds the logistic head competes with what is best in one. Its leave-one-out is of first order and promises
+too much, so both are then trained without a fold of the training rows and counted right on the fold, five times; the
+logistic head is taken where it is ahead by more than a standard error of the clients' differences.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fedhip.core.choice.selection import FOLDS
+from fedhip.errors import InputError
+from fedhip.features.lifts.kinds import LiftKind
+from fedhip.features.lifts.lift import Lift
+from fedhip.heads.auto import CANDIDATES, Auto, name_of
+from fedhip.heads.head import Head, Personalized
+from fedhip.heads.logistic import Logistic
+from fedhip.heads.options import options_of
+from fedhip.heads.round import run_head
+from fedhip.heads.task import Task
+from fedhip.simulation.federation import Federation
+from fedhip.simulation.hold_out import hold_out_fold
+from fedhip.simulation.lifting import LiftPlan, LiftSettings, lift_clients, lifted_grid
+from fedhip.simulation.options import Alpha
+from fedhip.utils.parallel import one_thread
+
+#: What `--head` takes for the choice.
+AUTO = Auto.name
+#: Up to so many features a lift competes; wider ones are as wide as it would make them.
+NARROW = 256
+#: The lift that competes, and how wide it is at most: no wider than there are training rows.
+KIND: LiftKind = "nystroem"
+WIDTH = 1024
+#: What the logistic head takes.
+LOGISTIC_ROUNDS = 8
+#: How candidates' features are called that are as they came.
+PLAIN = "as they are"
+
+
+@dataclass(frozen=True, eq=False)
+class Tried:
+    """A head on the features as they are, or on a lift of them, with every client's model."""
+
+    head: Head
+    owns: Mapping[str, Personalized]
+    seconds: float
+    plan: LiftPlan | None = None
+    lift: Lift | None = None
+    #: The same share (K,) by models that were trained without folds, where the logistic head competes.
+    judged: NDArray[np.float64] | None = None
+
+    @property
+    def features(self) -> str:
+        """What its features are called."""
+        return PLAIN if self.plan is None else f"{self.plan.settings.kind} {self.plan.width}"
+
+    @property
+    def shares(self) -> NDArray[np.float64]:
+        """Of each client the share of rows held out that are expected right (K,)."""
+        return np.array([np.nan if own.estimate is None else own.estimate for own, _ in self.owns.values()])
+
+    @property
+    def mean(self) -> float:
+        """Over the clients of which something may be expected; −∞ where there are none."""
+        known = self.shares[np.isfinite(self.shares)]
+        return float(known.mean()) if len(known) else float("-inf")
+
+    @property
+    def title(self) -> str:
+        """Its features, and its head where that is another."""
+        return self.features if self.head.name == AUTO else f"{self.features}, {self.head.name}"
+
+    @property
+    def expected(self) -> float | None:
+        """What may be expected in the mean over clients, by folds where there are any; None where nothing is known."""
+        found = self.mean if self.judged is None else float(np.nanmean(self.judged))
+        return found if np.isfinite(found) else None
+
+    @property
+    def traffic(self) -> tuple[int, int, int]:
+        """Rounds and bytes, the lift's exchange among them."""
+        rounds, up, down = self.head.traffic
+        first = 0 if self.plan is None else self.plan.exchange
+        return rounds, up + first, down + first
+
+
+@dataclass(frozen=True, eq=False)
+class Choice:
+    """What was tried, in the order from the simplest, and what is best of it by rows held out."""
+
+    tried: Sequence[Tried]
+
+    @property
+    def best(self) -> Tried:
+        """The one of highest mean over clients; of equals the first. The logistic head where it is clearly ahead."""
+        one_round = [found for found in self.tried if found.head.name == AUTO]
+        best = max(one_round, key=lambda found: found.mean)
+        for other in self.tried:
+            if other.head.name != AUTO and other.judged is not None and best.judged is not None:
+                gaps = other.judged - best.judged
+                gaps = gaps[np.isfinite(gaps)]
+                error = gaps.std(ddof=1) / len(gaps) ** 0.5 if len(gaps) > 1 else 0.0
+                if len(gaps) and gaps.mean() > error:
+                    return other
+        return best
+
+    @property
+    def traffic(self) -> tuple[int, int, int]:
+        """Rounds of what is taken, and bytes of everything that was tried."""
+        up, down = (sum(found.traffic[way] for found in self.tried) for way in (1, 2))
+        return self.best.traffic[0], up, down
+
+    def to_dict(self) -> dict[str, Any]:
+        """For results.json."""
+        best = self.best
+        entries: list[dict[str, Any]] = []
+        for found in self.tried:
+            taken = [own.choice.name for own, _ in found.owns.values() if own.choice is not None]
+            if not isinstance(found.head, Auto) or found.head.held_out is None:
+                shares = found.shares if found.judged is None else found.judged
+                entries.append({"features": found.features, "model": found.head.name, **_mean_and_error(shares)})
+                continue
+            held, usual = found.head.held_out, found.head.held_out.best()
+            for at in range(len(CANDIDATES)):
+                clients = {"clients": taken.count(name_of(at))} if found is best else {}
+                shares = held.shares[:, at].numpy()
+                usual_one = {"usual": True} if at == usual else {}
+                entries.append(
+                    {
+                        "features": found.features,
+                        "model": name_of(at),
+                        **_mean_and_error(shares),
+                        **usual_one,
+                        **clients,
+                    }
+                )
+        of_choice = [found.traffic for found in self.tried if found is not best]
+        return {
+            "features": best.features,
+            "model": _usual_of(best),
+            "head": best.head.name,
+            "expected": {found.title: found.expected for found in self.tried},
+            "rows": sum(len(client.train[1]) for client in best.head.task.training),
+            "candidates": entries,
+            "rounds": best.traffic[0],
+            "upload_bytes_per_client": sum(up for _, up, _ in of_choice),
+            "download_bytes_per_client": sum(down for *_, down in of_choice),
+        }  # fmt: skip
+
+
+def _usual_of(found: Tried) -> str:
+    """Everybody's candidate."""
+    if isinstance(found.head, Auto) and found.head.held_out is not None:
+        return name_of(found.head.held_out.best())
+    return found.head.name
+
+
+def _mean_and_error(shares: NDArray[np.float64]) -> dict[str, float | None]:
+    """Of the share right, the mean over clients and its standard error."""
+    known = shares[np.isfinite(shares)]
+    error = float(known.std(ddof=1) / len(known) ** 0.5) if len(known) > 1 else None
+    return {"held_out": float(known.mean()) if len(known) else None, "error": error}
+
+
+def choose(task: Task, federation: Federation | None = None, *, wider: bool = True, max_rounds: int = 1) -> Choice:
+    """Try everything that is in reach for the task's clients; `federation` is their sum, where it is known.
+
+    With `wider`, a lift competes where features are narrow. From 8 rounds on, so does the logistic head.
+    """
+    if max_rounds < 1:
+        raise InputError(f"the rounds are {max_rounds!r}; give a whole number of at least 1 (--max-rounds)")
+    tried = [_try(Auto, task, federation)]
+    width = task.clients[0].train[0].shape[1]
+    rows = sum(len(client.train[1]) for client in task.training)
+    if wider and width <= NARROW and rows > width:
+        began = time.perf_counter()
+        plan = LiftSettings(KIND, min(WIDTH, rows)).plan(width, task.num_classes)
+        lift = plan.draw(task.clients, task.device, task.report)
+        clients = lift_clients(lift, task.clients, task.device)
+        # Whatever grid was asked for is that of columns in units of their own.
+        grid = lifted_grid(clients, replace(task.ridge, fraction_bits=None))
+        lifted = replace(task, clients=clients, ridge=grid, uploads={}, looked={})
+        found = _try(Auto, lifted)
+        tried.append(replace(found, plan=plan, lift=lift, seconds=time.perf_counter() - began))
+    # The logistic head leaves rows out one by one, and so knows no groups.
+    if max_rounds >= LOGISTIC_ROUNDS and not any(client.groups is not None for client in task.clients):
+        best = Choice(tried).best
+        alpha: Alpha = task.options.get("alpha", "loo")
+        of = replace(best.head.task, options=options_of(Logistic, alpha, {}), uploads={}, looked={})
+        ours, theirs = (_by_folds(kind, told) for kind, told in ((Auto, best.head.task), (Logistic, of)))
+        found = replace(_try(Logistic, of, best.head.federation), plan=best.plan, lift=best.lift)
+        tried = [replace(each, judged=ours) if each is best else each for each in tried]
+        tried.append(replace(found, judged=theirs))
+    return Choice(tried)
+
+
+def _by_folds(kind: type[Head], task: Task) -> NDArray[np.float64]:
+    """Of each client with training rows the share right (K,) of all its folds, by models trained without the fold."""
+    right, rows = np.zeros(len(task.clients)), np.zeros(len(task.clients))
+    for fold in range(FOLDS):
+        parts = [hold_out_fold(client, fold, task.seed) for client in task.clients]
+        if not any(len(part.train[1]) for part in parts):
+            continue
+        held = replace(task, clients=parts, uploads={}, looked={}, estimates=False)
+        for k, share in enumerate(run_head(kind, held).accuracy):
+            number = len(parts[k].test[1])
+            right[k], rows[k] = right[k] + number * (share or 0.0), rows[k] + number
+        task.report(f"{kind.name} by folds", fold + 1, FOLDS)
+    known = np.array([len(client.train[1]) > 0 for client in task.clients])
+    found: NDArray[np.float64] = np.where(rows > 0, right / np.maximum(rows, 1), np.nan)[known]
+    return found
+
+
+def _try(kind: type[Head], task: Task, federation: Federation | None = None) -> Tried:
+    began = time.perf_counter()
+    if federation is None:
+        federation = kind.federate(task)
+    with one_thread():
+        head = kind.fit(federation, task)
+    owns = head.personalize()
+    return Tried(head, owns, time.perf_counter() - began)
+
+
+#: Candidates in words.
+_WORDS = {
+    "ridge": "its personalized ridge",
+    "global": "the global ridge",
+    "lda": "LDA",
+    "alone": "its own ridge alone",
+    "majority": "its most frequent class",
+    "logistic": "the logistic head",
+}
+
+
+def in_words(model: str) -> str:
+    """A candidate's name in a sentence."""
+    parts = [_WORDS.get(part, part) for part in model.split("+")]
+    return parts[0] if len(parts) == 1 else f"the average of {', '.join(parts[:-1])} and {parts[-1]}"
+
+
+def describe(stored: Mapping[str, Any]) -> str:
+    """What `Choice.to_dict` says, in sentences."""
+    features, model = stored["features"], stored["model"]
+    of = [entry for entry in stored["candidates"] if entry["features"] == features]
+    (own, *_) = [entry for entry in of if entry["model"] == model]
+    rest = [entry for entry in of if entry is not own and entry["held_out"] is not None]
+    words = f"Chosen by {stored['rows']:,} training rows, each held out in turn: {in_words(model)}"
+    words += "" if features == PLAIN else f", on features widened by {features}"
+    words += "" if own["held_out"] is None else f", {own['held_out']:.1%} right"
+    if rest:
+        second = max(rest, key=lambda entry: entry["held_out"])
+        words += f" (next: {in_words(second['model'])}, {second['held_out']:.1%})"
+    others = [
+        f"{entry['clients']} {in_words(entry['model'])}" for entry in of if entry.get("clients") and entry is not own
+    ]
+    if others:
+        clients = sum(entry.get("clients", 0) for entry in of)
+        words += f". Of {clients} clients some have their own reason to differ: {', '.join(others)}"
+    title = features if stored["head"] == AUTO else f"{features}, {stored['head']}"
+    elsewhere = {name: mean for name, mean in stored["expected"].items() if name != title and mean is not None}
+    if elsewhere and stored["expected"][title] is not None:
+        told = ", ".join(f"{name} {mean:.1%}" for name, mean in elsewhere.items())
+        words += f". Features {title}: {stored['expected'][title]:.1%} to be expected; also tried: {told}"
+    return words + "."
