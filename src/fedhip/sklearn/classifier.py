@@ -485,7 +485,8 @@ class FedHiPClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]  #
         }  # fmt: skip
         self.global_model_ = global_model(federation, class_names, None)
         self.alphas_ = {client: found.alpha for client, found in owns.items()}
-        self.head_, self.choice_ = RIDGE, None
+        self.head_ = RIDGE
+        self.choice_: dict[str, Any] | None = None
         self.lift_: Lift | None = None
         self.beta_: float | None = federation.beta
         self.settings_: dict[str, float] = {}
