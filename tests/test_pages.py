@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import shutil
 import sys
@@ -92,7 +93,30 @@ def test_the_tutorial_on_a_table(tmp_path: Path) -> None:
     assert "mm" in (tmp_path / "described" / "columns.toml").read_text(encoding="utf-8")
 
 
-@pytest.mark.parametrize("page", ["quickstart.md", "howto/choose-alpha-and-beta.md", "howto/use-python.md"])
+def test_the_tutorial_on_text(tmp_path: Path) -> None:
+    page = DOCS / "tutorials" / "text.md"
+    told = follow(page, tmp_path, FEDHIP_CACHE=str(tmp_path / "cache"))
+    for text in (
+        "tickets · 4 clients, natural, seed 0 · a table with text by minilm, 385 wide",
+        "columns: 1 number and 1 text → 385 features; see run/columns.toml",
+        "20 rows answered by each client's own model: answers.csv",
+        "berlin delivery\nmadrid repair\n",
+    ):
+        assert text in told
+    methods = json.loads((tmp_path / "run" / "results.json").read_text(encoding="utf-8"))["methods"]
+    global_model, own = (methods[name]["accuracy"]["mean"] for name in ("global", "fedhip"))
+    assert own > global_model + 0.05
+
+
+@pytest.mark.parametrize(
+    "page",
+    [
+        "quickstart.md",
+        "howto/choose-alpha-and-beta.md",
+        "howto/use-python.md",
+        "howto/with-differential-privacy.md",
+    ],
+)
 @pytest.mark.usefixtures("no_report")
 def test_python_of_a_page_runs(
     page: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]

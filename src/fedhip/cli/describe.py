@@ -7,7 +7,7 @@ import warnings
 from pathlib import Path
 
 from fedhip.cli.common.console import print_table
-from fedhip.cli.common.options import listed_names, require_new
+from fedhip.cli.common.options import add_text, listed_names, require_new
 from fedhip.utils.text import json_text
 
 
@@ -26,6 +26,11 @@ def register(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) ->
     parser.add_argument("--group", metavar="COLUMN", help="rows that belong together, such as those of one patient")
     parser.add_argument("--weight", metavar="COLUMN", help="how much a row counts")
     parser.add_argument("--drop", type=listed_names, metavar="COLUMN,…", default=[], help="columns to leave out")
+    add_text(parser)
+    parser.add_argument(
+        "--backbone", metavar="NAME", help="of --text: what makes features of it (default: minilm; or hf:NAME)"
+    )
+    parser.add_argument("--pooling", metavar="SPEC", help="of --text with hf:NAME: cls or mean")
     parser.add_argument(
         "-o", "--out", type=Path, metavar="FILE.toml", help="write the description here (default: print it)"
     )
@@ -39,6 +44,7 @@ def run(args: argparse.Namespace) -> int:
     from fedhip.data.tables import draft, read_table
     from fedhip.data.tables.report import done_with, shown_range
     from fedhip.errors import ColumnWarning, InputError
+    from fedhip.features.text_columns import DEFAULT_TEXT_BACKBONE, TextColumns
     from fedhip.utils.files import write_text
 
     if args.out is not None:
@@ -46,7 +52,18 @@ def run(args: argparse.Namespace) -> int:
             raise InputError(f"{args.out}: a description ends in .toml, not '{args.out.suffix}'")
         require_new(args.out, args.force)
     table = read_table(args.table)
-    found = draft(table, label=args.label, client=args.client, group=args.group, weight=args.weight, drop=args.drop)
+    if (args.backbone is not None or args.pooling is not None) and not args.text:
+        raise InputError("--backbone and --pooling are of text; name its columns with --text, or leave them out")
+    found = draft(
+        table,
+        label=args.label,
+        client=args.client,
+        group=args.group,
+        weight=args.weight,
+        drop=args.drop,
+        text=args.text or (),
+        texts=TextColumns(args.backbone or DEFAULT_TEXT_BACKBONE, pooling=args.pooling, device="cpu"),
+    )
     for question in found.questions:
         warnings.warn(question, ColumnWarning, stacklevel=1)
     description = found.description

@@ -65,7 +65,7 @@ def run(args: argparse.Namespace) -> int:
         few = ", ".join(description.names[:4]) + ", …" * (description.width > 4)
         print(
             f"the features are columns of a table, already encoded ({few}); {beside} says how: missing numbers filled, "
-            "dates in days, one for each value of a category (docs/tables.md)"
+            "dates in days, one for each value of a category, text through its backbone (docs/tables.md)"
         )
     return 0
 

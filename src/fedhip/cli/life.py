@@ -70,6 +70,7 @@ def _command(
 def join(args: argparse.Namespace) -> int:
     """Add a client."""
     run = Run.open(args.run)
+    run.require_exact()
     client, split = load_client(run, args, test_rows=True)
     rows = _everybodys_rows(run, args)
     return _print_change(args, life.join(run, client, split=split, rows=rows, report=show_progress))
@@ -78,6 +79,7 @@ def join(args: argparse.Namespace) -> int:
 def update(args: argparse.Namespace) -> int:
     """Add rows to a client."""
     run = Run.open(args.run)
+    run.require_exact()
     run.require_client(args.client)
     client, _ = load_client(run, args, test_rows=False)
     rows = _everybodys_rows(run, args)
@@ -87,6 +89,7 @@ def update(args: argparse.Namespace) -> int:
 def forget(args: argparse.Namespace) -> int:
     """Remove a client."""
     run = Run.open(args.run)
+    run.require_exact()
     rows = _everybodys_rows(run, args)
     return _print_change(args, life.forget(run, args.client, rows=rows, report=show_progress))
 
@@ -94,6 +97,7 @@ def forget(args: argparse.Namespace) -> int:
 def personalize(args: argparse.Namespace) -> int:
     """Phase 3 again."""
     run = Run.open(args.run)
+    run.require_exact()
     run.require_personalized()
     if args.client is not None:
         run.require_client(args.client)
@@ -137,7 +141,9 @@ def _clients_of_the_data(run: Run, args: argparse.Namespace, wanted: Collection[
         named = load_federation(config["dataset"], config.get("data"), description=run.table)
         rows = named if isinstance(named, FeatureSet) else named.features()[0]
     elif run.table is not None and "data" in config:
-        rows = read_labelled(config["data"], run.table, expect=False, task=run.task)
+        rows = read_labelled(
+            config["data"], run.table, expect=False, task=run.task, texts=run.text_encoder(args.device, show_progress)
+        )
     elif "data" not in config and "dataset" not in config:
         raise InputError(
             f"{run.path} was made in Python, from rows that no file is named of; give a client's rows, with --client "

@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 from fedhip.cli.common.console import print_table
 from fedhip.cli.common.options import add_partition, add_rows, divide, load_rows, require_new
 from fedhip.data import Partition, draw_partition, save_partition, split_of
+from fedhip.data.tables.text import Unread
 
 _MOST_ROWS = 100  # a longer table is cut in the terminal; --json holds all of it
 _COLUMNS = ("client", "rows", "train", "test", "classes", "largest class")
@@ -33,7 +34,7 @@ def run(args: argparse.Namespace) -> int:
     if args.out is not None:
         for file in ("partition.json", "partition.svg"):
             require_new(args.out / file, args.force)
-    name, data = load_rows(args)
+    name, data = load_rows(args, Unread())
     partition = divide(args, data)
     counts = partition.class_counts(data.labels, data.num_classes)
     table = _table(partition, counts, split_of(data.split, partition))

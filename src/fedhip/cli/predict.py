@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 from fedhip.cli.common.client_rows import extract_for, known_window, print_known_window, refuse_window
 from fedhip.cli.common.console import print_table
 from fedhip.cli.common.options import add_window, at_least, require_new
+from fedhip.cli.common.progress import show_progress
 from fedhip.core.choice.conformal import classes_within, require_coverage
 from fedhip.data import Dataset, ImagePaths, image_files, read_features
 from fedhip.data.images.pixels import has_more_bits
@@ -309,7 +310,9 @@ def _rows(folder: Run, args: argparse.Namespace) -> Rows:
         if len(args.images) > 1:
             raise InputError("one table at a time; predict from the others by themselves")
         refuse_window(args)
-        table, features = read_rows(args.images[0], folder.require_table())
+        table, features = read_rows(
+            args.images[0], folder.require_table(), texts=folder.text_encoder(args.device, show_progress)
+        )
         clients = (
             clients_of_table(table, folder.require_table()) if args.client is None and not args.by_global else None
         )

@@ -121,7 +121,7 @@ def run(args: argparse.Namespace) -> int:
     require_folder(out)
     device = str(resolve_device(args.device))
     (out / "cells").mkdir(parents=True, exist_ok=True)
-    if args.quick and args.pooling is None and args.features is None and args.backbone == DEFAULT_BACKBONE:
+    if args.quick and args.pooling is None and args.features is None and args.backbone in (None, DEFAULT_BACKBONE):
         args.pooling = "mean"  # a fifth of the features, and a small part of the time
     sources = tuple(source_of(args, name, rows, lift) for name, rows in named)
     bench = Bench(sources, settings, Store(out / "cells"), device)

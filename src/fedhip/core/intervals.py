@@ -99,8 +99,8 @@ def estimate(measure: Measure, scale: Scale, groups: NDArray[np.int64] | None = 
 def over_clients(estimates: Sequence[Estimate], scale: Scale) -> dict[str, float | None]:
     """The unweighted mean over clients, with the interval of such a mean over clients like these.
 
-    One client's interval is its own. The mean is never more certain than the clients' own intervals allow: clients that
-    agree by chance prove nothing.
+    One client's interval is its own. The mean is never more certain than the clients' own intervals allow (of errors,
+    that of the middle client): clients that agree by chance prove nothing.
     """
     if not estimates:
         return {"mean": None, "low": None, "high": None}
@@ -117,7 +117,8 @@ def over_clients(estimates: Sequence[Estimate], scale: Scale) -> dict[str, float
         low, high = wilson(mean, min(worth), quantile) if worth else (None, None)
     else:
         halves = np.array([(f.high - f.low) / (2.0 * Z) for f in known if f.low is not None and f.high is not None])
-        within = float(halves @ halves) / max(len(halves), 1) / number
+        # Of the middle client: two rows give an interval of any width, and say nothing of the other clients.
+        within = float(np.median(halves)) ** 2 / number if len(halves) else 0.0
         if between == 0.0 and len(known) < number:
             return {"mean": mean, "low": None, "high": None}
         low, high = around(mean, math.sqrt(max(between, within)), quantile, scale)

@@ -12,7 +12,8 @@ from fedhip.core.metrics import Floats, Ints, classification_metrics, reliabilit
 class Tested:
     """What came out, row by row and in all.
 
-    `gain` (n,) is what the model makes of each row, more being better: 1 where it is right. `bins` (15, 3) are those of
+    `gain` (n,) is what the model makes of each row, more being better: 1 where it is right; of real targets minus the
+    absolute error, of several labels the share that is right, the mean over these. `bins` (15, 3) are those of
     the reliability curve, without probabilities None; `roc` is the curve of two classes on `ROC_GRID`. `groups` (n,)
     are those of the rows, where they have any.
     """
@@ -36,6 +37,13 @@ class Tested:
         return self.metrics == other.metrics and np.array_equal(self.predicted, other.predicted)
 
     __hash__ = None  # type: ignore[assignment]
+
+    @classmethod
+    def of_targets(cls, predicted: Floats, truth: Floats, labels: bool, groups: Ints | None = None) -> Tested:
+        """Of real targets (n, t), or of several `labels` of 0 and 1: the gain of each row alone."""
+        f, y = (np.asarray(part, np.float64).reshape(len(truth), -1) for part in (predicted, truth))
+        gain = ((f >= 0.5) == (y >= 0.5)).mean(axis=1) if labels else -np.abs(f - y).mean(axis=1)
+        return cls(np.zeros(0, np.int64), {}, gain, groups=groups)
 
     @classmethod
     def of_scores(cls, scores: Tensor, labels: Ints, temperature: float | None, groups: Ints | None = None) -> Tested:

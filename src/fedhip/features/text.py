@@ -38,6 +38,8 @@ MINILM_FILES = {
 }
 #: Tokens that go through the encoder at once, on a CPU and on a GPU.
 BATCH_TOKENS = {"cpu": 4096, "cuda": 2**17}
+#: What is smaller than this part of a text's largest feature is 0.
+NOTHING = 1e-12
 #: Rows that are written to the cache at once.
 CHUNK = 1024
 
@@ -108,7 +110,8 @@ class TextBackbone:
                 if self.unit:
                     pooled = torch.nn.functional.normalize(pooled, dim=1)
                 out[part] = pooled.float().cpu()
-        return out
+        # An output that training has switched off is 1e-33 in MiniLM: that is rounding, and no feature.
+        return torch.where(out.abs() < NOTHING * out.abs().amax(dim=1, keepdim=True), 0.0, out)
 
     def __call__(self, texts: Sequence[str]) -> Tensor:
         """Features (N, m) in float32 of texts."""

@@ -3,12 +3,14 @@
 A client's line in `per_client` has its value of every metric, and the ends of their intervals under `low` and `high`,
 and what curves over clients are drawn by under `curves`.
 A method has `mean`, `low` and `high` of each. `gains` compares the run's own models with those of the clients alone and
-with the global one, client by client, on the same test rows. All that is over clients follows from what is kept of each
+with the global one, client by client, on the same test rows: by accuracy, or by the absolute error of real targets that
+is saved. All that is over clients follows from what is kept of each
 of them, so that one who leaves takes its part along. Runs of before there were metrics have accuracies alone.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Mapping
 from typing import Any
 
@@ -45,11 +47,13 @@ TITLES = {
 _PERCENT = ("accuracy", "balanced_accuracy", "f1", "sensitivity", "specificity", "label_accuracy")
 
 _DIFFERENCE = Scale(bottom=-1.0, top=1.0, more_is_better=True)
+#: Of absolute errors, in the targets' units.
+_ERROR_SAVED = Scale(bottom=-math.inf, more_is_better=True)
 
 
 def measured(tested: Tested | None) -> Json:
     """What a client's line says beside its accuracy; nothing of one without test rows."""
-    if tested is None:
+    if tested is None or not tested.metrics:
         return {}
     ends: dict[str, dict[str, float]] = {"low": {}, "high": {}}
     for name, found in tested.metrics.items():
@@ -110,8 +114,9 @@ def refresh_metrics(results: Json) -> None:
                 bins = pooled_bins(entries)
                 found["pooled"] = None if bins is None else expected_error(bins)
             method[metric] = found
+    scale = _ERROR_SAVED if results.get("task") == "regression" else _DIFFERENCE
     for gain in (results.get("gains") or {}).values():
-        _sum_up(gain)
+        _sum_up(gain, scale)
 
 
 def metrics_in(method: Json) -> Json:
@@ -176,12 +181,12 @@ def remove_gains(results: Json, client: str) -> None:
         gain["per_client"] = [line for line in gain["per_client"] if line["client"] != client]
 
 
-def _sum_up(gain: Json) -> None:
+def _sum_up(gain: Json, scale: Scale) -> None:
     """Means and lists, from the clients' lines; p-values are corrected for the number of clients by Holm's method."""
     lines = gain["per_client"]
     for line, adjusted in zip(lines, holm([line["p"] for line in lines]), strict=True):
         line["p_adjusted"] = adjusted
-    gain |= over_clients([Estimate(line["difference"], line["low"], line["high"]) for line in lines], _DIFFERENCE)
+    gain |= over_clients([Estimate(line["difference"], line["low"], line["high"]) for line in lines], scale)
     gain["better"] = sum(line["difference"] > 0 for line in lines)
     gain["worse"] = sum(line["difference"] < 0 for line in lines)
     beyond = [line for line in lines if line["p_adjusted"] <= LEVEL]

@@ -26,6 +26,7 @@ from fedhip.runs.measures import (
 )
 from fedhip.simulation.metrics import summarize
 from fedhip.simulation.outcome import ClientResult, Outcome
+from fedhip.simulation.private import PRIVATE_ALPHAS
 from fedhip.simulation.tasks import METRICS as TASK_METRICS
 from fedhip.simulation.tasks import summarize_metrics
 from fedhip.utils.words import count, listed, points
@@ -124,6 +125,15 @@ def details_of(outcome: Outcome, class_names: Sequence[str], head: type[Head] = 
     }
 
 
+def add_privacy(details: Json) -> None:
+    """With differential privacy nothing is summed over clients: each has a temperature of its own, and no sets."""
+    details["alphas"] = list(PRIVATE_ALPHAS)
+    for client in details["clients"].values():
+        losses = {"global": client.pop("global_log_losses"), Ridge.method: client.pop("log_losses")}
+        client["temperature"] = {method: common_temperature([found]) for method, found in losses.items()}
+        client |= {"log_losses": None, "global_log_losses": None}
+
+
 def rival_entry(run: MethodRun, clients: Sequence[ClientResult]) -> Json:
     """A rival in the shape of the others; `note` and `diverged` say what a table must say of it."""
     alphas = run.alphas or [None] * len(clients)
@@ -165,21 +175,33 @@ def metrics_in_words(results: Json) -> list[str]:
     if known := {name: value for name, value in found.items() if value is not None}:
         words = ", ".join(f"{METRICS[name]} {written(name, value)}" for name, value in known.items())
         lines.append(f"{title_of(own)}: {words}")
+    return lines + gains_in_words(results)
+
+
+def gains_in_words(results: Json) -> list[str]:
+    """Who gains by the run's own models against training alone and the global model, a line each."""
+    lines, real = [], results.get("task") == "regression"
+    shown, unit = (saved, "of absolute error saved") if real else (points, "points")
     for other, gain in (results.get("gains") or {}).items():
         if gain["mean"] is None:
             continue
-        ends = "" if gain["low"] is None else f" (95 % interval {points(gain['low'])} to {points(gain['high'])})"
+        ends = "" if gain["low"] is None else f" (95 % interval {shown(gain['low'])} to {shown(gain['high'])})"
         named = [
             f"{verb} {listed([repr(name) for name in names[:5]])}{' and others' if len(names) > 5 else ''}"
             for verb, names in (("gain", gain["gains_beyond_chance"]), ("lose", gain["loses_beyond_chance"]))
             if names
         ]
         lines.append(
-            f"against {AGAINST_WORDS[other]}: {points(gain['mean'])} points{ends}; {gain['better']} of "
+            f"against {AGAINST_WORDS[other]}: {shown(gain['mean'])} {unit}{ends}; {gain['better']} of "
             f"{count(len(gain['per_client']), 'client')} better, {gain['worse']} worse; beyond chance "
             f"{' and '.join(named) if named else 'nobody'}"
         )
     return lines
+
+
+def saved(value: float) -> str:
+    """An error that is saved, in the target's units, with its sign."""
+    return f"{value:+.3g}".replace("-", "−") if value else "0"
 
 
 def client_entry(result: ClientResult, method: str, own: str = Ridge.method) -> Json:

@@ -33,9 +33,11 @@ from fedhip.data import (
 from fedhip.data.tables import Description, TableRows, is_table, load_table
 from fedhip.errors import InputError
 from fedhip.features import resolve_device
+from fedhip.features.cache import note_run
 from fedhip.features.lifts.kinds import LiftKind
 from fedhip.features.lifts.lift import Lift
 from fedhip.features.reference import BackboneReference
+from fedhip.features.text_columns import DEFAULT_TEXT_BACKBONE, TextColumns
 from fedhip.heads import Auto, Head, Ridge, head_named
 from fedhip.heads.choice import AUTO, Choice, choose
 from fedhip.heads.model import RIDGE
@@ -44,14 +46,17 @@ from fedhip.heads.round import BALANCED, RIDGES, HeadRound, run_head, simulate, 
 from fedhip.heads.task import Task, check_clients
 from fedhip.methods import METHODS, Protocol, run_method
 from fedhip.methods.engine.closed import row_of
+from fedhip.privacy.mechanism import Unit
 from fedhip.runs import Ledger, Run, new_run, require_place
 from fedhip.runs.draft import Draft
+from fedhip.runs.folder import PUBLIC
 from fedhip.runs.measures import gains_of, put_gains
 from fedhip.runs.models import global_model, personal_model
+from fedhip.runs.privacy import PrivacySettings, with_public_fills
 from fedhip.runs.repeats import warn_of_repeats
 from fedhip.runs.report import RunRecord
 from fedhip.runs.report.findings import read_runs
-from fedhip.runs.results import add_balance, add_lift, details_of, refresh, results_of, rival_entry
+from fedhip.runs.results import add_balance, add_lift, add_privacy, details_of, refresh, results_of, rival_entry
 from fedhip.simulation.alone import MAJORITY
 from fedhip.simulation.client import Client, clients_of
 from fedhip.simulation.federation import Federation
@@ -60,12 +65,14 @@ from fedhip.simulation.options import STANDARD, Alpha, Beta, RidgeOptions
 from fedhip.simulation.outcome import Outcome
 from fedhip.simulation.personalization import Looked
 from fedhip.simulation.priors import PriorOption
+from fedhip.simulation.private import require_own_groups, simulate_privately
 from fedhip.simulation.tasks import Task as TaskName
 from fedhip.simulation.tasks import divide, require_classes, require_ridge, task_named
 from fedhip.utils.nearest import did_you_mean
 from fedhip.utils.progress import silent
 from fedhip.utils.stopwatch import Stopwatch
 from fedhip.utils.toml import write_toml
+from fedhip.utils.words import listed
 
 Json = dict[str, Any]
 #: Options that follow from the others where they are left out.
@@ -86,6 +93,12 @@ class Described:
         """The rows of a table with missing values filled from training rows, and how they came about."""
         features, description = rows.divided(partition)
         return features, cls(description, rows.report(description))
+
+    @property
+    def title(self) -> str:
+        """What the features were made from, for the title of a run."""
+        names = dict.fromkeys(column.backbone for column in self.description.texts)
+        return f"a table with text by {listed([*names])}" if names else "a table"
 
 
 @dataclass(frozen=True)
@@ -111,6 +124,7 @@ class RoundSettings:
     head_options: Mapping[str, float] = field(default_factory=dict)
     lift: LiftSettings | None = None
     max_rounds: int = 1
+    privacy: PrivacySettings | None = None
 
     def __post_init__(self) -> None:
         for name, value, words, check in (
@@ -138,6 +152,8 @@ class RoundSettings:
                 "out, or choose with --head auto"
             )
         options_of(head_named(self._head), self.alpha, self.head_options)
+        if self.privacy is not None:
+            self._require_private()
         if not self.ridge.balance:
             return
         if self.head not in (None, RIDGE):
@@ -156,11 +172,33 @@ class RoundSettings:
                 "frequent by construction; give --balance or --prior client, not both"
             )
 
+    def _require_private(self) -> None:
+        """Refuse what takes sums beside the one that has noise."""
+        others = [name for name in self.methods or () if name not in (MAJORITY, *RIDGES)]
+        for given, name in (
+            (self.head not in (None, RIDGE), f"--head {self.head}"),
+            (bool(others), f"the method {', '.join(others)}"),
+            (self.prior == "client", "--prior client"),
+            (self.ridge.balance, "--balance"),
+            (self.lift is not None, "--lift"),
+            (self.ridge.columns is not None, "--columns with units"),
+            (self.ridge.fraction_bits is not None, "--fraction-bits"),
+            (not (self.ridge.standardize and self.ridge.intercept), "--no-standardize or --no-intercept"),
+            (self.beta == "gcv", "--beta gcv"),
+        ):
+            if given:
+                raise InputError(
+                    f"with --epsilon there is one sum, with noise, of rows as they are agreed on, and the ridge from "
+                    f"it; leave out {name}"
+                )
+
     @property
     def _head(self) -> str:
         """The head, of classes and rows that all weigh alike."""
         if self.head is not None:
             return self.head
+        if self.privacy is not None:
+            return RIDGE
         if self.methods is not None and Auto.method not in self.methods:
             return RIDGE
         ridge = self.ridge
@@ -231,6 +269,10 @@ def run(
     group: str | None = None,
     weight: str | None = None,
     drop: Sequence[str] | None = None,
+    text: str | Sequence[str] | None = None,
+    backbone: str | None = None,
+    pooling: str | None = None,
+    cache: bool = True,
     split: ArrayLike | None = None,
     class_names: ArrayLike | None = None,
     groups: ArrayLike | None = None,
@@ -259,6 +301,12 @@ def run(
     columns: str | Path | Description | None = None,
     fraction_bits: int | None = None,
     statistics: bool = True,
+    epsilon: float | None = None,
+    delta: float | None = None,
+    unit: Unit | None = None,
+    unit_rows: int | None = None,
+    clip: float | None = None,
+    public: str | Path | ArrayLike | None = None,
     device: str | None = None,
     report: Callable[[str, int, int], None] | None = None,
 ) -> Run:
@@ -286,9 +334,21 @@ def run(
         much a row counts.
     drop : sequence of str
         Of a table: columns to leave out.
+    text : str or sequence of str
+        Of a table: columns of text.
+    backbone, pooling : str, optional
+        What makes features of text: "minilm" (default) or "hf:NAME", and how (--pooling).
+    cache : bool
+        Whether features of text are kept, and those used that were kept.
     columns : path or Description, optional
         Of a table: what its columns hold (`fedhip describe` drafts it; a .toml file). Else the units of the features'
         columns, as --columns.
+    epsilon, delta : float, optional
+        Differential privacy of the sum, off without `epsilon`; δ is 1e-5. `unit` is what is protected ("row", "group"
+        or "client"), `unit_rows` how many rows of a group or client count.
+    public : path of a feature file, or (n, m) array, optional
+        With `epsilon`: rows that are public, by which private ones are scaled and clipped; `clip` is the length that
+        they are cut to where there are none.
     out : path, optional
         The run folder; `runs/rows-DATE-TIME` if none is given. One that is there is replaced with `force` alone.
     device : str, optional
@@ -305,7 +365,21 @@ def run(
     require_place(place, force)
     number, owners = (int(clients), None) if isinstance(clients, int | np.integer) else (None, clients)
     path = Path(features).absolute() if isinstance(features, str | Path) else None
-    named = {"label": label, "client": client, "group": group, "weight": weight, "drop": [*(drop or ())] or None}
+    read = [text] if isinstance(text, str) else [*(text or ())]
+    named = {
+        "label": label,
+        "client": client,
+        "group": group,
+        "weight": weight,
+        "drop": [*(drop or ())] or None,
+        "text": read or None,
+    }
+    if (backbone is not None or pooling is not None) and not read:
+        raise InputError("backbone and pooling are of text; name its columns with text=, or leave them out")
+    where, kept = resolve_device(device), list[Path]()
+    texts = TextColumns(
+        backbone or DEFAULT_TEXT_BACKBONE, pooling=pooling, device=str(where), cache=cache, kept=kept, report=report
+    )
     described, units = columns_given(columns)
     rows: FeatureSet | TableRows
     if isinstance(features, TableRows):
@@ -325,11 +399,13 @@ def run(
             drop=drop or (),
             description=described,
             task=task,
+            text=read,
+            texts=texts,
         )
     elif described is not None or any(value is not None for value in named.values()):
         raise InputError(
-            "label, client, group, weight, drop and a description of columns are for tables; give a frame, or the path "
-            "of a .csv, .tsv or .parquet file"
+            "label, client, group, weight, drop, text and a description of columns are for tables; give a frame, or "
+            "the path of a .csv, .tsv or .parquet file"
         )
     elif isinstance(features, FeatureSet | str | Path):
         rows = features if isinstance(features, FeatureSet) else read_features(features, task=task)
@@ -345,9 +421,12 @@ def run(
             features, labels, owners, split=split, class_names=class_names, groups=groups, weights=weights, task=task
         )
     given = {"concentration": concentration, "shards_per_client": shards, "min_rows": min_rows, "seed": seed}
+    beside = {"delta": delta, "unit": unit, "unit_rows": unit_rows, "clip": clip, "public": public}
+    privacy = PrivacySettings.of(epsilon, beside)
     division = divide(rows, partition, number, **given)
     table = None
     if isinstance(rows, TableRows):
+        rows = rows if privacy is None else with_public_fills(rows)
         rows, table = Described.divided(rows, division)
     widened = LiftSettings(lift) if isinstance(lift, str) else lift
     settings = RoundSettings(
@@ -369,6 +448,7 @@ def run(
         head_options=head_options or {},
         lift=widened,
         max_rounds=max_rounds,
+        privacy=privacy,
     )
     options = {
         "features" if table is None else "data": path and str(path),
@@ -391,13 +471,16 @@ def run(
         "rounds": rounds,
         "only_local_classes": only_local_classes,
         "prior": prior,
+        "backbone": (backbone or DEFAULT_TEXT_BACKBONE) if read else None,
+        "pooling": pooling,
         "columns": None if columns is None or isinstance(columns, Description) else str(Path(columns).absolute()),
         "fraction_bits": fraction_bits,
         "balance": balance or None,
         **({} if widened is None else widened.options),
         "statistics": statistics,
+        **({} if privacy is None else privacy.options),
     }
-    made_by = f"{'given features' if table is None else 'a table'}, {rows.features.shape[1]} wide"
+    made_by = f"{'given features' if table is None else table.title}, {rows.features.shape[1]} wide"
     if widened is not None:
         made_by += f", {widened.plan(rows.features.shape[1], rows.num_classes).title}"
     found, _ = run_round(
@@ -408,10 +491,12 @@ def run(
         title=f"{'rows' if path is None else path.stem} · {division.title} · {made_by}",
         config={name: value for name, value in options.items() if value is not None or name in LEFT_OPEN},
         table=table,
-        device=resolve_device(device),
+        device=where,
         force=force,
         report=report,
     )
+    if kept:
+        note_run(kept, found.ledger.run, found.path)
     return found
 
 
@@ -458,6 +543,11 @@ def run_round(
     )
     require_classes(features)
     clients = clients_of(features, partition)
+    if settings.privacy is not None:
+        return _run_privately(
+            out, features, partition, settings, settings.privacy, clients, told,
+            title=title, config=config, backbone=backbone, seconds=seconds, table=table, force=force, report=report,
+        )  # fmt: skip
     warn_of_repeats(clients)
     lift, lifted, choice, watch, ridge = None, None, None, Stopwatch(), settings.ridge
     if settings.lift is not None:
@@ -584,6 +674,87 @@ def run_round(
         )
         draft.write_report(out)
     return Run.open(out), own
+
+
+def _run_privately(
+    out: Path,
+    features: FeatureSet,
+    partition: Partition,
+    settings: RoundSettings,
+    privacy: PrivacySettings,
+    clients: Sequence[Client],
+    told: Resolved,
+    *,
+    title: str,
+    config: Json,
+    backbone: BackboneReference | None,
+    seconds: Mapping[str, float] | None,
+    table: Described | None,
+    force: bool,
+    report: Callable[[str, int, int], None] | None,
+) -> tuple[Run, Outcome]:
+    """The round with differential privacy. The folder keeps the noisy sum, and nobody's own statistics."""
+    if features.task != "classification" or features.weights is not None:
+        what = f"--task {features.task}" if features.task != "classification" else "rows with weights"
+        raise InputError(
+            f"--epsilon is for classes of rows that count alike, and not for {what}: leave one of them out"
+        )
+    check_clients(clients, features.num_classes)
+    if privacy.unit == "group":
+        require_own_groups(clients)
+    described = None if table is None else table.description
+    width = features.features.shape[1]
+    options = privacy.with_public(width, table=described, backbone=backbone)
+    with new_run(out, force=force) as draft:
+        outcome, sent = simulate_privately(
+            clients,
+            features.num_classes,
+            options,
+            alpha=settings.alpha,
+            beta=settings.beta,
+            methods=told.table,
+            only_local_classes=settings.only_local_classes,
+            report=report,
+        )
+        federation = outcome.federation
+        config = _filled(config, settings, told) | {"statistics": False}
+        results = results_of(outcome, config=config, title=title, seconds=seconds or {})
+        results |= {"feature_dim": width, "privacy": options.mechanism(_training(clients)).to_dict()}
+        put_gains(results, [gains_of(client.client, client.tested, Ridge.method) for client in outcome.clients])
+        details = details_of(outcome, features.class_names, Ridge)
+        add_privacy(details)
+        if table is not None:
+            draft.write_text("columns.toml", table.description.to_toml())
+        refresh(results, details)
+        save_partition(draft.path / "partition.json", partition, data_split=features.split)
+        options.public.to_file(draft.path / PUBLIC)
+        _write_models(
+            draft,
+            outcome,
+            features.class_names,
+            settings.only_local_classes,
+            backbone,
+            None,
+            None,
+            features.task,
+            None if described is None else described.to_dict(),
+        )
+        draft.record(
+            Ledger(),
+            "run",
+            federation,
+            results,
+            details,
+            write_toml(config, f"{title}\nrepeat this run with: fedhip run config.toml --out FOLDER"),
+            clients=sent,
+            partition=hashlib.sha256((draft.path / "partition.json").read_bytes()).hexdigest(),
+        )
+        draft.write_report(out)
+    return Run.open(out), outcome
+
+
+def _training(clients: Sequence[Client]) -> list[Client]:
+    return [client for client in clients if len(client.train[1])]
 
 
 def _head_task(

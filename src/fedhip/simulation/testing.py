@@ -85,9 +85,11 @@ def _evaluate_targets(
     """Every model on the client's test rows, of real targets."""
     (features, truth), train = client.test, len(client.train[1])
     metrics: dict[str, dict[str, Any]] = {}
+    tested: dict[str, Tested] = {}
     for method, model in models.items():
         if model is not None and len(truth):
             predicted, values = model.scores(features).cpu().numpy(), np.asarray(truth, np.float64)
+            tested[method] = Tested.of_targets(predicted, values, client.multilabel, client.test_groups)
             if client.multilabel:
                 metrics[method] = label_metrics(predicted, values)
             else:
@@ -96,7 +98,7 @@ def _evaluate_targets(
     counts = [train], [len(truth)]
     nothing: dict[str, float | None] = dict.fromkeys(models)
     return ClientResult(
-        client.name, train, len(truth), *counts, nothing, personal, [], [],
+        client.name, train, len(truth), *counts, nothing, personal, [], [], tested=tested,
         metrics=metrics, is_regression=True, group_counts=client.group_counts,
     )  # fmt: skip
 

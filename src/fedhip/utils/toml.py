@@ -5,11 +5,12 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Mapping
+from typing import Any
 
 from fedhip.errors import InputError
 from fedhip.utils.text import readable
 
-Value = str | int | float | bool | list[str] | list[float]
+Value = str | int | float | bool | list[str] | list[float] | list[Mapping[str, Any]]
 Table = Mapping[str, "Value | Table"]
 
 _BARE = re.compile(r"[A-Za-z0-9_-]+")
@@ -30,11 +31,16 @@ def _key(name: str) -> str:
     return name if _BARE.fullmatch(name) else _value(name)
 
 
-def _value(value: Value) -> str:
+def _value(value: Any) -> str:
     if isinstance(value, bool):
         return "true" if value else "false"
+    if isinstance(value, list) and value and isinstance(value[0], Mapping):  # tables in an order of their own
+        lines = "".join(f"    {_value(table)},\n" for table in value)
+        return f"[\n{lines}]"
     if isinstance(value, list):
         return f"[{', '.join(map(_value, value))}]"
+    if isinstance(value, Mapping):
+        return f"{{ {', '.join(f'{_key(name)} = {_value(part)}' for name, part in value.items())} }}"
     if isinstance(value, str):
         if readable(value) != value:
             raise InputError(f"{readable(value)} is not UTF-8, as a configuration file must be; rename it")

@@ -137,6 +137,15 @@ CASES: dict[str, tuple[Make, dict[str, Any], str]] = {
     "a negative weight": (
         changed(w=[1] * 9 + [-2] + [1] * 50), LABELLED | {"weight": "w"}, r"row 10, column 'w': the weight is -2",
     ),
+    "a number that no grid holds": (
+        changed(age=[1e300 if i == 4 else 30 + i for i in range(60)]), LABELLED,
+        r"t\.csv, row 5, column 'age': '1e\+300' is larger than 2e\+19 in size; correct it, write NA",
+    ),
+    "a target that is text": (
+        changed(), LABELLED | {"task": "regression"},
+        r"row 1, column 'diagnosis': '\w+' is not a number \(nor is .* other rows\); correct it, or name another "
+        "column with --label",
+    ),
     "no weights but 0": (changed(w=[0] * 60), LABELLED | {"weight": "w"}, r"column 'w': every weight is 0"),
     "a cell of megabytes": (
         text("a,b,y\n" + "1,f,u\n" * 9 + f"1,{'x' * 3_000_000},v\n"), Y,
@@ -260,3 +269,27 @@ def test_a_draft_tells_what_is_to_be_decided_and_goes_on(tmp_path: Path) -> None
     found = draft(read_table(write_csv(tmp_path / "t.csv")), label="diagnosis")
     assert re.search("column 'id' is text with 60 different values", found.questions[0])
     assert next(column for column in found.description.columns if column.name == "id").kind == "dropped"
+
+
+def test_decimal_commas_are_no_identifiers(tmp_path: Path) -> None:
+    """Whole numbers that rise are; numbers with a comma do not, and nor does one value."""
+    lines = "".join(f"{20 + i},5;130,5;{'uv'[i % 2]}\n" for i in range(30))
+    found = draft(read_table(text(f"age;bp;y\n{lines}")(tmp_path)), label="y").description
+    assert [(column.kind, column.note) for column in found.columns] == [("number", ""), ("number", "")]
+
+
+def test_a_column_that_is_missing_is_told_before_those_that_are_too_many(tmp_path: Path) -> None:
+    described = Description((Column("weight", "number"),), labels=("y",))
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        with pytest.raises(InputError, match=r"t\.csv has no column 'weight'; did you mean 'weigth'"):
+            load_table(text("weigth,b,y\n1,2,u\n3,4,v\n")(tmp_path), description=described)
+
+
+def test_numbers_that_never_come_twice_do_not_say_the_label() -> None:
+    """Each goes with one target, as any column of such numbers does; but a column that is the target is refused."""
+    random = np.random.default_rng(0)
+    frame = pl.DataFrame({"x": random.normal(size=40), "cost": random.normal(size=40), "site": ["n", "s"] * 20})
+    load_table(frame, label="cost", client="site", task="regression")  # a warning would be an error here
+    with pytest.raises(InputError, match="column 'copy' is the label 'cost' in every row"):
+        load_table(frame.with_columns(copy="cost"), label="cost", client="site", task="regression")

@@ -10,6 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from fedhip.data.tables import Column, Description
 from fedhip.federation.agreement.agreement import Agreement
 from fedhip.federation.agreement.init import draft
 from fedhip.federation.site.inputs import make_vector
@@ -25,6 +26,11 @@ SETTINGS: list[dict[str, Any]] = [
     for columns in ("sum", "plain")
     for few_rows in (False, True)
 ]
+TABLE_OF_ROWS = Description(
+    (Column("age", "number"), Column("sex", "category", ("f", "m")), Column("dose", "number", fill=1.0, missing=True)),
+    labels=("class",),
+)
+SETTINGS += [{**SETTINGS[number], "table": TABLE_OF_ROWS} for number in (0, 1, 6)]
 
 
 def agreement(settings: dict[str, Any]) -> Agreement:
@@ -37,10 +43,12 @@ def written_out(done: list[str], agreed: Agreement) -> dict[str, bool]:
     summed, fitted = "statistics" in done, "scale" in done or "prior" in done
     ready = summed and ("beta" in done or not agreed.chooses_beta)
     first = summed and not fitted and "temperature" not in done and gradients == 0
+    filled = agreed.table is None or "fills" in done
     turns = {
         "census": False,  # it is the first, and not asked for by name
-        "moments": done == ["census"] and agreed.surveys_columns,
-        "statistics": not summed and ("moments" in done) == agreed.surveys_columns,
+        "fills": done == ["census"] and agreed.table is not None,
+        "moments": agreed.surveys_columns and not summed and "moments" not in done and filled,
+        "statistics": not summed and ("moments" in done) == agreed.surveys_columns and filled,
         "beta": agreed.chooses_beta and summed and not fitted and "beta" not in done,
         "temperature": first and (head == "logistic" or (head == "lda" and agreed.prior == "client")),
         "gradient": "temperature" in done and not fitted and gradients < (agreed.gradient_rounds or 0),

@@ -49,7 +49,9 @@ def load_client(run: Run, args: argparse.Namespace, *, test_rows: bool) -> tuple
     data: Dataset | FeatureSet
     if is_table(args.data):
         refuse_window(args)
-        data = read_labelled(args.data, run.require_table())
+        data = read_labelled(
+            args.data, run.require_table(), task=run.task, texts=run.text_encoder(args.device, show_progress)
+        )
     elif args.features is None:
         window = known_window(run, args)
         data = load_dataset(source, skip_corrupt=args.skip_corrupt, allow_single=True, window=window)

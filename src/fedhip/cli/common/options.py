@@ -21,8 +21,9 @@ from fedhip.data import (
     load_federation,
     read_features,
 )
-from fedhip.data.tables import TableRows, is_table, load_table
+from fedhip.data.tables import TableRows, TextEncoder, is_table, load_table
 from fedhip.errors import InputError
+from fedhip.features.text_columns import DEFAULT_TEXT_BACKBONE
 from fedhip.utils.files import require_folder
 from fedhip.utils.text import readable
 
@@ -30,7 +31,7 @@ if TYPE_CHECKING:
     from fedhip.features.reference import BackboneReference
 
 DEFAULT_BACKBONE = "fedhip-vit"
-_OF_TABLES = ("label", "client", "group", "weight", "drop")
+_OF_TABLES = ("label", "client", "group", "weight", "drop", "text")
 _FLAG = argparse.BooleanOptionalAction  # so that the command line can take back what a configuration file turns on
 
 
@@ -73,6 +74,14 @@ def add_rows(parser: argparse.ArgumentParser) -> None:
     group.add_argument("--group", metavar="COLUMN", help="rows that belong together, such as those of one patient")
     group.add_argument("--weight", metavar="COLUMN", help="how much a row counts (default: all alike)")
     group.add_argument("--drop", type=listed_names, metavar="COLUMN,…", help="columns to leave out")
+    add_text(group)
+
+
+def add_text(group: argparse._ActionsContainer) -> None:
+    """The option that names columns of text."""
+    group.add_argument(
+        "--text", type=listed_names, metavar="COLUMN,…", help="columns of text, which a backbone makes features of"
+    )
 
 
 def require_new(path: Path, force: bool) -> None:
@@ -107,7 +116,10 @@ def listed_names(text: str) -> list[str]:
 def add_backbone(parser: argparse.ArgumentParser) -> None:
     """Options that choose a backbone and how it runs."""
     group = parser.add_argument_group("backbone")
-    group.add_argument("--backbone", default=DEFAULT_BACKBONE, metavar="NAME", help="default: %(default)s")
+    group.add_argument(
+        "--backbone", metavar="NAME",
+        help=f"default: {DEFAULT_BACKBONE} for images, {DEFAULT_TEXT_BACKBONE} for --text; see: fedhip list backbones",
+    )  # fmt: skip
     group.add_argument("--weights", type=Path, metavar="PATH", help="weights to use instead of the usual ones")
     group.add_argument("--pooling", metavar="SPEC", help="cls, mean, or layers such as mean:6,8,10,12+cls")
     group.add_argument(
@@ -147,13 +159,18 @@ def add_partition(parser: argparse.ArgumentParser) -> None:
 
 
 def refuse_unused(args: argparse.Namespace) -> None:
-    """Feature files have been through their backbone, and tables need none: options of one would do nothing."""
+    """Feature files have been through their backbone, and tables without text need none: its options would do nothing.
+
+    The backbone of text that a file of columns describes stands there.
+    """
     if args.features is None and not names_table(args):
         return
+    text = bool(getattr(args, "text", None))
     given = {
-        "--backbone": args.backbone != DEFAULT_BACKBONE,
+        # the configuration of a run names the usual one
+        "--backbone": args.backbone not in (None, DEFAULT_BACKBONE) and not text,
         "--weights": args.weights is not None,
-        "--pooling": args.pooling is not None,
+        "--pooling": args.pooling is not None and not text,
         "--mask-ratio": args.mask_ratio != 0.0,
         "--official-split": args.official_split,
         "--skip-corrupt": args.skip_corrupt,
@@ -172,7 +189,7 @@ def names_table(args: argparse.Namespace) -> bool:
     return is_table(args.data) if (name := getattr(args, "dataset", None)) is None else name in FEDERATIONS
 
 
-def load_rows_of_table(args: argparse.Namespace) -> TableRows:
+def load_rows_of_table(args: argparse.Namespace, texts: TextEncoder) -> TableRows:
     """The table that --data names."""
     from fedhip.runs.run import columns_given
 
@@ -186,6 +203,8 @@ def load_rows_of_table(args: argparse.Namespace) -> TableRows:
         drop=args.drop or (),
         description=description,
         task=getattr(args, "task", "classification"),
+        text=args.text or (),
+        texts=texts,
     )
 
 
@@ -231,8 +250,8 @@ def print_window(dataset: Dataset, why: str = "the bits that they use; --window 
     note(f"{some} of more than 8 bits: {window} is black to white{seen}, {why}")
 
 
-def load_rows(args: argparse.Namespace) -> tuple[str, Dataset | FeatureSet | TableRows]:
-    """The rows that the options name, images, features or a table, and what to call them."""
+def load_rows(args: argparse.Namespace, texts: TextEncoder) -> tuple[str, Dataset | FeatureSet | TableRows]:
+    """The rows that the options name, images, features or a table, and what to call them; `texts` reads text."""
     named = [f"--{name}" for name in _OF_TABLES if getattr(args, name) is not None]
     if named and args.dataset in FEDERATIONS:
         raise InputError(f"{args.dataset} has columns and clients of its own; leave {', '.join(named)} out")
@@ -249,7 +268,7 @@ def load_rows(args: argparse.Namespace) -> tuple[str, Dataset | FeatureSet | Tab
     if args.dataset in FEDERATIONS:
         return args.dataset, load_federation(args.dataset, args.data)
     if names_table(args):
-        return Path(args.data).stem, load_rows_of_table(args)
+        return Path(args.data).stem, load_rows_of_table(args, texts)
     dataset = load_images(args)
     return dataset.name, dataset
 
@@ -283,7 +302,7 @@ def extract_features(
 
     print_window(dataset, *(() if args.window is None else ("as --window says",)))
     backbone = load_backbone(
-        args.backbone,
+        args.backbone or DEFAULT_BACKBONE,
         pooling=args.pooling,
         device=args.device,
         mask_ratio=args.mask_ratio,

@@ -68,7 +68,7 @@ def _add_site(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> 
     )
     parser.add_argument("folder", type=Path, metavar="FOLDER", help="the site's folder, which accept made")
     rows = parser.add_mutually_exclusive_group(required=True)
-    rows.add_argument("--data", type=Path, metavar="PATH", help="an image folder or .npz")
+    rows.add_argument("--data", type=Path, metavar="PATH", help="an image folder, .npz, or table")
     rows.add_argument("--features", type=Path, metavar="FILE", help="a feature file")
     parser.add_argument("-o", "--out", type=Path, metavar="DIR", help="where the result goes (default: FOLDER/result)")
     parser.add_argument("--name", help="the site's name, to be sure that this is its folder")
@@ -201,6 +201,8 @@ def site(args: argparse.Namespace) -> int:
     ready = require_ready(opened, rows, out=args.out, weights=args.weights, device=args.device)
     if isinstance(ready.data, Dataset):
         print_window(ready.data, "as the agreement says")
+    for note in ready.notes:
+        print(f"fedhip: warning: {note}", file=sys.stderr)
     allow = None if args.allow is None else Allowance.given(args.allow)
     require_sums(opened, ready, allow)
     settings = {"data": str(rows.absolute())}

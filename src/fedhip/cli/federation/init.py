@@ -55,7 +55,8 @@ def register(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> N
     add_window(what, default="such images are refused")
     what.add_argument(
         "--columns", metavar="sum|plain|FILE",
-        help="the units of the features' columns: by a first sum over the sites (sum, default); as in a JSON file with "
+        help="where sites bring tables: columns.toml, which says what their columns hold (fedhip describe drafts it); "
+        "else the units of the features' columns: by a first sum over the sites (sum, default); as in a JSON file with "
         "offset and exponent of each, or as a feature file's rows ask for; or all the same (plain)",
     )  # fmt: skip
     _add_fields(parser.add_argument_group("round"), "round")
@@ -174,6 +175,8 @@ def _lift(args: argparse.Namespace, settings: dict[str, Any]) -> dict[str, Any]:
 
 def _columns(args: argparse.Namespace) -> dict[str, Any]:
     """The units of the columns, where they are agreed on by hand."""
+    if _describes_tables(args):
+        return {}
     if args.columns in (None, "sum", "plain"):
         return {} if args.columns is None else {"columns": args.columns}
     from fedhip.core.exact.columns import Columns, Survey
@@ -191,11 +194,30 @@ def _columns(args: argparse.Namespace) -> dict[str, Any]:
     return {"columns": "given", "column_offsets": content["offset"], "column_exponents": content["exponent"]}
 
 
+def _describes_tables(args: argparse.Namespace) -> bool:
+    return args.columns is not None and Path(args.columns).suffix == ".toml"
+
+
+def _table(args: argparse.Namespace) -> dict[str, Any]:
+    """The description of tables, with the backbones of text looked up, and how wide its features are."""
+    from fedhip.data.tables import Description
+    from fedhip.data.tables.text import with_backbones
+    from fedhip.features.text_columns import TextColumns
+
+    described = with_backbones(Description.from_file(args.columns), TextColumns(device="cpu"))
+    return {"table": described, "width": described.width}
+
+
 def _agreed(args: argparse.Namespace) -> dict[str, Any]:
-    """Classes, width and backbone, from the options that describe them."""
+    """Classes, width, and backbone or tables, from the options that describe them."""
     from fedhip.federation.errors import SetupError
 
-    found: dict[str, Any] = {}
+    found: dict[str, Any] = _table(args) if _describes_tables(args) else {}
+    if found and (args.features is not None or args.backbone is not None):
+        raise SetupError(
+            f"{args.columns} describes tables, which need no --features and no --backbone; leave them out, and name "
+            "the classes with --classes"
+        )
     given = [option for option in ("classes", "features", "dataset") if getattr(args, option) is not None]
     if len(given) != 1:
         raise SetupError("the classes are needed, once: give one of --classes, --features and --dataset")
@@ -213,7 +235,8 @@ def _agreed(args: argparse.Namespace) -> dict[str, Any]:
         sample = read_features(args.features)
         found |= {"classes": sample.class_names, "width": sample.features.shape[1]}
     if args.width is not None and found.setdefault("width", args.width) != args.width:
-        raise SetupError(f"--width is {args.width}, and the features in {args.features} are {found['width']} wide")
+        what = args.features or args.columns
+        raise SetupError(f"--width is {args.width}, and the features of {what} are {found['width']} wide")
     if args.backbone is not None:
         made = _backbone(args)
         if found.get("width", made["width"]) != made["width"]:
@@ -225,7 +248,9 @@ def _agreed(args: argparse.Namespace) -> dict[str, Any]:
     elif args.weights is not None or args.pooling is not None or args.window is not None:
         raise SetupError("--weights, --pooling and --window are of a backbone; name it with --backbone")
     if "width" not in found:
-        raise SetupError("the width of the features is needed: give --features, --width or --backbone")
+        raise SetupError(
+            "the width of the features is needed: give --features, --width, --backbone or --columns columns.toml"
+        )
     return found
 
 

@@ -282,7 +282,8 @@ class Columns:
         if tiny.any():
             raise ColumnError(
                 f"column {int(tiny.argmax())} holds nothing but zeros and numbers below {2.0 ** (_BIN * _LEAST):.0e} "
-                "in size; multiply the column by a constant at all clients"
+                "in size; multiply the column by a constant at all clients, or set it to 0 if it is an output that its "
+                "encoder does not use"
             )
         return cls(torch.from_numpy(offset), torch.from_numpy(exponent))
 

@@ -18,6 +18,8 @@ if TYPE_CHECKING:
 Floats = NDArray[np.float64]
 
 TRUE, FALSE = ("true", "t", "yes", "y", "1"), ("false", "f", "no", "n", "0")
+#: No feature is larger in size (`fedhip.core.exact.columns`).
+LARGEST = 2.0**64
 #: No cell of a table that people keep is longer, in bytes.
 LONGEST = 1 << 16
 
@@ -108,8 +110,11 @@ def parse_text(cells: pl.Series) -> pl.Series:
     return cells.str.replace(_WHOLE, "$1")
 
 
-def values_of(table: Table, column: Column, cells: pl.Series) -> Floats:
-    """The values (N,) of a number, a boolean or a date, NaN where none is; an error where a cell is something else."""
+def values_of(table: Table, column: Column, cells: pl.Series, role: str = "") -> Floats:
+    """The values (N,) of a number, a boolean or a date, NaN where none is; an error where a cell is something else.
+
+    `role` is the option that names the column, where it is no feature.
+    """
     if column.kind == "number":
         found, what = parse_numbers(cells, table.decimal), "a number"
     elif column.kind == "boolean":
@@ -118,7 +123,9 @@ def values_of(table: Table, column: Column, cells: pl.Series) -> Floats:
         found, what = parse_dates(cells, column.format), f"a date like {column.format}" if column.format else "a date"
     wrong = found.is_null() & cells.is_not_null()
     if wrong.any():
-        raise _stray(table, column.name, cells, wrong, what)
+        raise _stray(table, column.name, cells, wrong, f"is not {what}", "nor is", role)
+    if column.kind == "number" and (huge := (found.abs() >= LARGEST).fill_null(False)).any():
+        raise _stray(table, column.name, cells, huge, f"is larger than {LARGEST:.0e} in size", "so is", role)
     values: Floats = found.cast(_float64()).to_numpy(allow_copy=True)
     return np.where(found.is_null().to_numpy(), np.nan, values) if found.null_count() else values
 
@@ -129,14 +136,20 @@ def _float64() -> Any:
     return pl.Float64
 
 
-def _stray(table: Table, name: str, cells: pl.Series, wrong: pl.Series, what: str) -> InputError:
+def _stray(
+    table: Table, name: str, cells: pl.Series, wrong: pl.Series, what: str, and_so: str, role: str
+) -> InputError:
     row = int(wrong.arg_max() or 0)
     others = int(wrong.sum()) - 1
-    also = "" if not others else f" (nor is that of {others:,} other row{'s' * (others > 1)})"
-    return InputError(
-        f"{table.at(row, name)}: {short(cells[row], 60)!r} is not {what}{also}; correct it, write NA where nothing is "
-        f"known, drop the column (--drop {name}), or say what it holds with fedhip describe and --columns"
-    )
+    also = "" if not others else f" ({and_so} that of {others:,} other row{'s' * (others > 1)})"
+    if role:
+        remedy = f"correct it, or name another column with {role}"
+    else:
+        remedy = (
+            f"correct it, write NA where nothing is known, drop the column (--drop {name}), or say what it holds with "
+            "fedhip describe and --columns"
+        )
+    return InputError(f"{table.at(row, name)}: {short(str(cells[row]), 60)!r} {what}{also}; {remedy}")
 
 
 def require_all(table: Table, name: str, cells: pl.Series, what: str) -> pl.Series:

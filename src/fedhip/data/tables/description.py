@@ -9,6 +9,10 @@
 A number, a boolean and a date (in days) are one feature each, a category one for each of its values and one for all
 others. `missing = true` adds one that says where a value is missing. `low` and `high` are where values are expected.
 `fill` stands in for missing values: the federation's mean, which is known once the clients' sums are.
+
+    [columns.note]
+    kind = "text"                       as many features as its backbone makes (`width`), by weights and tokenizer of
+    backbone = "minilm"                 one digest (`identity`); where these two are not said, they are looked up
 """
 
 from __future__ import annotations
@@ -17,7 +21,7 @@ import hashlib
 import json
 import math
 import tomllib
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
@@ -31,15 +35,21 @@ from fedhip.utils.toml import write_toml
 SCHEMA = 1
 #: What a cell without a value holds, where the description does not say otherwise; case does not matter.
 MISSING = ("", "NA", "N/A", "#N/A", "<NA>", "NaN", "null", "None", "?")
-KINDS = ("number", "boolean", "date", "category", "dropped")
+KINDS = ("number", "boolean", "date", "category", "text", "dropped")
 #: More values than this are no category.
 MOST_VALUES = 10_000
 OTHER, ABSENT = "(other)", "(missing)"
 
 _HEADING = """What turns the table into features. Everybody who takes part uses the same file, and it is kept with the
 models: it holds no rows, but lists the values of categories and where numbers are expected.
-kind: number, boolean, date (in days; format as in strftime), category (values), dropped
+kind: number, boolean, date (in days; format as in strftime), category (values), text (backbone), dropped
 missing: true adds a feature that says where a value is missing; low, high, unit: what is expected"""
+
+
+_OF_TEXT = ("backbone", "pooling", "width", "identity")
+_OPTIONAL = ("unit", "low", "high", "format", "missing", "fill", "note", "backbone", "pooling", "identity")
+#: No encoder of text is wider.
+_WIDEST = 1 << 16
 
 
 @dataclass(frozen=True)
@@ -49,7 +59,7 @@ class Column:
     Parameters
     ----------
     name : str
-    kind : "number", "boolean", "date", "category" or "dropped"
+    kind : "number", "boolean", "date", "category", "text" or "dropped"
     values : tuple of str
         Of a category; any other value is one feature of its own.
     missing : bool
@@ -64,6 +74,10 @@ class Column:
         What stands in for a missing number, boolean or date; None until the sums are known.
     note : str
         For people, such as why it is dropped.
+    backbone, pooling, identity : str
+        Of text: the name of what makes features of it, how (as --pooling), and the digest of its weights and tokenizer.
+    width : int
+        Of text: how many features that makes; 0 until it is looked up.
     """
 
     name: str
@@ -76,6 +90,10 @@ class Column:
     format: str = ""
     fill: float | None = None
     note: str = ""
+    backbone: str = ""
+    pooling: str = ""
+    width: int = 0
+    identity: str = ""
 
     @property
     def is_value(self) -> bool:
@@ -87,7 +105,12 @@ class Column:
         """The names of what it becomes."""
         if self.kind == "dropped":
             return ()
-        own = (self.name,) if self.is_value else tuple(f"{self.name}={value}" for value in (*self.values, OTHER))
+        if self.is_value:
+            own: tuple[str, ...] = (self.name,)
+        elif self.kind == "text":
+            own = tuple(f"{self.name}[{number}]" for number in range(1, self.width + 1))
+        else:
+            own = tuple(f"{self.name}={value}" for value in (*self.values, OTHER))
         return (*own, f"{self.name}={ABSENT}") if self.missing else own
 
     def to_dict(self) -> dict[str, Any]:
@@ -95,7 +118,9 @@ class Column:
         found: dict[str, Any] = {"name": self.name, "kind": self.kind}
         if self.kind == "category":
             found["values"] = list(self.values)
-        for name in ("unit", "low", "high", "format", "missing", "fill", "note"):
+        if self.width:
+            found["width"] = self.width
+        for name in _OPTIONAL:
             if (value := getattr(self, name)) is not None and value != "" and value is not False:
                 found[name] = value
         return found
@@ -129,7 +154,7 @@ class Description:
                     f"column {column.name!r} is {self.role_of(column.name)} and a feature too; leave it out of "
                     "[columns], or it would give itself away"
                 )
-        if not self.names:
+        if not self.used:
             raise InputError("no column is left to predict from; describe one that is not dropped")
 
     @property
@@ -171,12 +196,21 @@ class Description:
         """The used columns whose first feature is a value that can be missing."""
         return tuple(column for column in self.used if column.is_value)
 
+    @cached_property
+    def texts(self) -> tuple[Column, ...]:
+        """The columns of text."""
+        return tuple(column for column in self.columns if column.kind == "text")
+
+    def with_columns(self, changed: Iterable[Column]) -> Description:
+        """With these columns in the places of those of their names."""
+        by_name = {column.name: column for column in changed}
+        return replace(self, columns=tuple(by_name.get(column.name, column) for column in self.columns))
+
     def with_fills(self, fills: Mapping[str, float]) -> Description:
         """With what stands in for missing values, by column."""
-        columns = tuple(
-            replace(column, fill=fills[column.name]) if column.name in fills else column for column in self.columns
+        return self.with_columns(
+            replace(column, fill=fills[column.name]) for column in self.columns if column.name in fills
         )
-        return replace(self, columns=columns)
 
     def to_dict(self) -> dict[str, Any]:
         """As plain values; the columns are a list, for their order is that of the features, and JSON may lose it."""
@@ -254,7 +288,7 @@ def _entries(columns: object, where: str) -> list[tuple[str, Any]]:
 
 
 def _column(name: str, entry: Mapping[str, Any], where: str) -> Column:
-    _known(entry, ("kind", "values", "missing", "low", "high", "unit", "format", "fill", "note"), where)
+    _known(entry, ("kind", "values", "missing", "low", "high", "unit", "format", "fill", "note", *_OF_TEXT), where)
     kind = entry.get("kind")
     if kind not in KINDS:
         guess = did_you_mean(str(kind), KINDS)
@@ -278,7 +312,17 @@ def _column(name: str, entry: Mapping[str, Any], where: str) -> Column:
     if low is not None and high is not None and low > high:
         raise InputError(f"{where}: low is {low:g} and high is {high:g}; give the smaller one as low")
     unit, form, note = (_text(entry.get(key), f"{where}: {key}") or "" for key in ("unit", "format", "note"))
-    return Column(name, kind, values, missing, low, high, unit, form, fill, note)
+    backbone, pooling, identity = (
+        _text(entry.get(key), f"{where}: {key}") or "" for key in ("backbone", "pooling", "identity")
+    )
+    if kind != "text" and (given := [key for key in _OF_TEXT if key in entry]):
+        raise InputError(f"{where} is a {kind}, which has no {given[0]!r}; leave it out, or make it text")
+    if kind == "text" and not backbone:
+        raise InputError(f"{where} is text without 'backbone', which makes features of it; name one, such as minilm")
+    width = entry.get("width", 0)
+    if type(width) is not int or not 0 <= width <= _WIDEST:
+        raise InputError(f"{where}: width is {width!r}; give a whole number, or leave it out")
+    return Column(name, kind, values, missing, low, high, unit, form, fill, note, backbone, pooling, width, identity)
 
 
 def _known(content: Mapping[str, Any], keys: tuple[str, ...], where: str) -> None:

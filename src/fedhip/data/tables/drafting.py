@@ -20,6 +20,7 @@ from fedhip.data.tables.cells import (
 )
 from fedhip.data.tables.description import MISSING, Column, Description
 from fedhip.data.tables.reader import UNNAMED, Table, no_column
+from fedhip.data.tables.text import TextEncoder, require_encoder
 from fedhip.errors import InputError
 
 if TYPE_CHECKING:
@@ -72,9 +73,11 @@ def draft(
     group: str | None = None,
     weight: str | None = None,
     drop: Iterable[str] = (),
+    text: Iterable[str] = (),
+    texts: TextEncoder | None = None,
     missing: tuple[str, ...] = MISSING,
 ) -> Draft:
-    """What the columns of a table seem to hold."""
+    """What the columns of a table seem to hold; those that `text` names are text, of which `texts` makes features."""
     labels = () if label is None else (label,) if isinstance(label, str) else tuple(label)
     named: dict[str | None, str] = {
         **dict.fromkeys(labels, "label"),
@@ -91,12 +94,21 @@ def draft(
             raise no_column(table.source, name, table.names, ", which --drop names")
         if name in named:
             raise InputError(f"column {name!r} of {table.source} is dropped and is the {named[name]}; choose one")
+    read = dict.fromkeys(text)
+    for name in read:
+        if name not in table.names:
+            raise no_column(table.source, name, table.names, ", which --text names")
+        if name in named or name in dropped:
+            role = f"is the {named[name]}" if name in named else "is dropped"
+            raise InputError(f"column {name!r} of {table.source} is to be read as text and {role}; choose one")
     columns, questions = [], []
     for name in table.names:
         if name in named:
             continue
         if name in dropped:
             columns.append(Column(name, "dropped", note="as asked"))
+        elif name in read:
+            columns.append(text_column(table, name, missing, texts))
         elif name == UNNAMED:
             columns.append(Column(name, "dropped", note="it has no name: row numbers, most likely"))
         else:
@@ -107,6 +119,22 @@ def draft(
         return Draft(Description(tuple(columns), labels, client, group, weight, missing), tuple(questions))
     except InputError as error:
         raise InputError(questions[0] if questions else f"{table.source}: {error}") from None
+
+
+def text_column(table: Table, name: str, missing: tuple[str, ...], texts: TextEncoder | None) -> Column:
+    """A column of text."""
+    if not is_supported(table.frame.get_column(name)):
+        raise InputError(
+            f"{table.source}, column {name!r} holds {table.frame.get_column(name).dtype}, which is no text; drop it "
+            f"(--drop {name})"
+        )
+    gone = present(table, name, missing).null_count()
+    if gone == len(table):
+        raise InputError(
+            f"{table.source}, column {name!r} is to be read as text, and has none; drop it (--drop {name})"
+        )
+    column = Column(name, "text", missing=gone > 0)
+    return require_encoder(column, texts).describe(column)
 
 
 def _column(table: Table, name: str, missing: tuple[str, ...]) -> tuple[Column, str]:
@@ -128,7 +156,7 @@ def _column(table: Table, name: str, missing: tuple[str, ...]) -> tuple[Column, 
     if kind == "boolean":
         return Column(name, kind, missing=any_missing), question
     low, high = (None, None) if kind == "date" else expected_range(_floats(parse_numbers(cells, table.decimal)))
-    note = _identifier(cells) if kind == "number" else ""
+    note = _identifier(table, cells) if kind == "number" else ""
     return Column(name, kind, missing=any_missing, low=low, high=high, format=form, note=note), question
 
 
@@ -176,15 +204,16 @@ def _category(table: Table, name: str, cells: pl.Series, missing: bool) -> tuple
     many = f"it has {len(values):,} different values in {rows:,} rows"
     return Column(name, "dropped", note=many), (
         f"{table.source}, column {name!r} is text with {len(values):,} different values in {rows:,} rows, and each "
-        f"would be a feature; drop it (--drop {name}), or list those that count with fedhip describe and --columns"
+        f"would be a feature; drop it (--drop {name}), read it as text (--text {name}), or list those that count with "
+        "fedhip describe and --columns"
     )
 
 
-def _identifier(cells: pl.Series) -> str:
+def _identifier(table: Table, cells: pl.Series) -> str:
     """A note on whole numbers that rise from row to row."""
     if len(cells) < 20 or cells.null_count():
         return ""
-    numbers = _floats(parse_numbers(cells))
+    numbers = _floats(parse_numbers(cells, table.decimal))
     steps = np.diff(numbers)
     rising = bool((steps > 0).all() and (numbers == np.rint(numbers)).all())
     return "whole numbers that rise from row to row: an identifier, to be dropped?" if rising else ""

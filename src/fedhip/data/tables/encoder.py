@@ -19,7 +19,8 @@ from numpy.typing import NDArray
 from fedhip.data.tables.cells import Floats, parse_text, present, values_of
 from fedhip.data.tables.description import Column, Description
 from fedhip.data.tables.reader import Table, no_column
-from fedhip.errors import ColumnWarning, InputError
+from fedhip.data.tables.text import TextEncoder, require_encoder
+from fedhip.errors import ColumnWarning, InputError, StatisticsError
 from fedhip.utils.words import listed
 
 if TYPE_CHECKING:
@@ -40,13 +41,15 @@ class Encoded:
     missing: Mapping[str, int]
 
 
-def encode(table: Table, description: Description, *, expect: bool = False) -> Encoded:
-    """The features of a table.
+def encode(
+    table: Table, description: Description, *, expect: bool = False, texts: TextEncoder | None = None
+) -> Encoded:
+    """The features of a table; `texts` makes those of text.
 
     With `expect`, for a table that the description was not drafted from, whatever is not as described is told in
     warnings: values out of the agreed range, missing ones where none were, and values that are not listed.
     """
-    _require_columns(table, description)
+    require_columns(table, description)
     matrix = np.zeros((len(table), description.width))
     notes: list[str] = []
     missing: dict[str, int] = {}
@@ -56,6 +59,8 @@ def encode(table: Table, description: Description, *, expect: bool = False) -> E
         part = matrix[:, place : place + len(column.features)]
         if column.is_value:
             part[:, 0] = values_of(table, column, cells)
+        elif column.kind == "text":
+            _encode_texts(part, column, cells, table.source, require_encoder(column, texts))
         else:
             notes += _one_hot(part, column, cells)
         if gone := cells.null_count():
@@ -71,7 +76,8 @@ def encode(table: Table, description: Description, *, expect: bool = False) -> E
     return Encoded(matrix, missing)
 
 
-def _require_columns(table: Table, description: Description) -> None:
+def require_columns(table: Table, description: Description) -> None:
+    """Refuse a table that lacks a column which is to become features."""
     lacking = [column for column in description.used if column.name not in table.names]
     if not lacking:
         return
@@ -79,6 +85,14 @@ def _require_columns(table: Table, description: Description) -> None:
     others = [repr(column.name) for column in lacking[1:6]]
     more = f", nor {listed(others)}" if others else ""
     raise InputError(f"{first}{more}; the description asks for it: add it, with empty cells where nothing is known")
+
+
+def _encode_texts(part: Floats, column: Column, cells: pl.Series, source: str, texts: TextEncoder) -> None:
+    """Write the features of each text; those of one that is missing stay 0."""
+    there = cells.is_not_null()
+    if there.any():
+        found = texts.encode(column, parse_text(cells.filter(there)).to_list(), f"{source}, column {column.name!r}")
+        part[there.to_numpy(), : column.width] = found
 
 
 def _one_hot(part: Floats, column: Column, cells: pl.Series) -> list[str]:
@@ -104,7 +118,10 @@ def _one_hot(part: Floats, column: Column, cells: pl.Series) -> list[str]:
 
 
 def _unexpected(column: Column, missing: int, rows: int) -> str:
-    filled = "are filled with the federation's mean" if column.is_value else "count as other"
+    if column.kind == "text":
+        filled = "are 0 in every feature"
+    else:
+        filled = "are filled with the federation's mean" if column.is_value else "count as other"
     return (
         f"column {column.name!r}: {missing:,} of {rows:,} values are missing, and none was when it was described; they "
         f"{filled}"
@@ -182,12 +199,21 @@ class FillSums:
         return np.concatenate((self.survey.to_vector(), self.present))
 
     @classmethod
-    def from_vector(cls, vector: NDArray[np.int64], description: Description) -> FillSums:
-        """What `to_vector` gave, of all columns."""
+    def from_vector(
+        cls, vector: NDArray[np.int64], description: Description, only: Sequence[str] | None = None
+    ) -> FillSums:
+        """What `to_vector` gave, of all columns, or `only` some."""
         from fedhip.core.exact.columns import Survey
 
-        width = len(description.values)
+        width = len(_fillable(description, only))
         return cls(Survey.from_vector(vector[: len(vector) - width], width), vector[len(vector) - width :])
+
+    def require_possible(self, most_rows: int) -> None:
+        """Raise `StatisticsError` where no so many rows have these sums."""
+        self.survey.require_possible(most_rows)
+        other_than_zero = self.survey.table[:, 0].sum(axis=0)
+        if (self.present < other_than_zero).any() or int(self.present.max(initial=0)) > self.survey.rows:
+            raise StatisticsError("a column has more values than there are rows, or fewer than are not 0")
 
 
 def _fillable(description: Description, only: Sequence[str] | None) -> list[str]:

@@ -38,6 +38,7 @@ def done_with(column: Column, missing: int, rows: int) -> str:
             "boolean": "1 for true, 0 for false",
             "date": "days since 1970-01-01",
             "category": f"{count(len(column.values), 'value')}, a feature each, and one for any other",
+            "text": f"{count(column.width, 'feature')} by {column.backbone}",
         }[column.kind]
     ]
     if column.unit:
@@ -54,11 +55,11 @@ def done_with(column: Column, missing: int, rows: int) -> str:
 
 def summary(description: Description, entries: Sequence[Mapping[str, Any]]) -> str:
     """One line: how many columns became how many features, and what was left out or filled."""
-    plural = {"category": "categories"}
+    plural = {"category": "categories", "text": "texts"}
     kinds = [entry["kind"] for entry in entries]
     used = [
         count(kinds.count(kind), kind, plural.get(kind))
-        for kind in ("number", "boolean", "date", "category")
+        for kind in ("number", "boolean", "date", "category", "text")
         if kind in kinds
     ]
     dropped = [entry["name"] for entry in entries if entry["kind"] == "dropped"]
@@ -77,6 +78,8 @@ def _few(names: list[str]) -> str:
 
 def shown_range(column: Column) -> str:
     """Where numbers are expected, or which values."""
+    if column.kind == "text":
+        return column.backbone
     if column.kind == "category":
         return ", ".join(column.values[:4]) + ", …" * (len(column.values) > 4)
     if column.low is None or column.high is None:

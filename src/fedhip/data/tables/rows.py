@@ -15,10 +15,11 @@ from fedhip.data.feature_files import FeatureSet
 from fedhip.data.partitions.partition import Partition, split_of
 from fedhip.data.tables.cells import Floats, parse_numbers, parse_text, present, require_all, values_of
 from fedhip.data.tables.description import Column, Description
-from fedhip.data.tables.drafting import draft
-from fedhip.data.tables.encoder import encode, fill, fill_from
+from fedhip.data.tables.drafting import draft, text_column
+from fedhip.data.tables.encoder import encode, fill, fill_from, require_columns
 from fedhip.data.tables.reader import Table, no_column, read_table
 from fedhip.data.tables.report import column_report
+from fedhip.data.tables.text import TextEncoder, with_backbones
 from fedhip.errors import ColumnWarning, InputError
 
 if TYPE_CHECKING:
@@ -49,6 +50,8 @@ class TableRows:
     targets: Floats | None = None
     split: NDArray[np.int8] | None = None
     task: str = "classification"
+    #: Whether the description was drafted from these very rows, and not agreed before.
+    drafted: bool = False
 
     def __len__(self) -> int:
         return len(self.matrix)
@@ -100,10 +103,13 @@ def load_table(
     description: Description | None = None,
     task: Task = "classification",
     name: str | None = None,
+    text: Iterable[str] = (),
+    texts: TextEncoder | None = None,
 ) -> TableRows:
     """The rows of a table, by a description or by one that is drafted from the table itself.
 
-    Label, client, group and weight are columns of it; those that are not given are the description's.
+    Label, client, group and weight are columns of it; those that are not given are the description's. `text` names
+    columns to be read as text, `texts` is what makes features of these.
     """
     table = read_table(source, name)
     if isinstance(label, str) and label not in table.names and "," in label:
@@ -112,24 +118,27 @@ def load_table(
     if description is None:
         if label is None:
             raise InputError(f"{table.source} needs a column that says what is to be predicted; name it with --label")
-        found = draft(table, **given, drop=drop).certain()
+        found = draft(table, **given, drop=drop, text=text, texts=texts).certain()
         for column in found.columns:
             if column.note and column.kind == "number":
                 warnings.warn(f"{table.source}, column {column.name!r}: {column.note}", ColumnWarning, stacklevel=2)
         expect = False
     else:
         found, expect = _with_roles(table, description, drop=drop, **given), True
+        found = with_backbones(_with_texts(table, found, text, texts), texts)
     _require_roles(table, found)
-    rows = _labelled(table, found, task, expect=expect)
+    rows = replace(_labelled(table, found, task, expect=expect, texts=texts), drafted=not expect)
     _require_federation(table, found, rows)
     _require_no_giveaway(table, found, rows)
     return rows
 
 
-def read_rows(source: Any, description: Description, *, name: str | None = None) -> tuple[Table, Floats]:
+def read_rows(
+    source: Any, description: Description, *, name: str | None = None, texts: TextEncoder | None = None
+) -> tuple[Table, Floats]:
     """The features (N, m) of a table that need not say labels, missing values filled as the description says."""
     table = read_table(source, name)
-    matrix = encode(table, description, expect=True).matrix
+    matrix = encode(table, description, expect=True, texts=texts).matrix
     return table, fill(matrix, description, table.source)
 
 
@@ -140,11 +149,25 @@ def read_labelled(
     task: Task = "classification",
     name: str | None = None,
     expect: bool = True,
+    texts: TextEncoder | None = None,
 ) -> FeatureSet:
     """Rows of a table for a run that is there: by its description, filled as it says; with clients if the table has.
 
-    `expect` as in `encode`.
+    `expect` and `texts` as in `encode`.
     """
+    return read_described(source, description, task=task, name=name, expect=expect, texts=texts).features()[0]
+
+
+def read_described(
+    source: Any,
+    description: Description,
+    *,
+    task: Task = "classification",
+    name: str | None = None,
+    expect: bool = True,
+    texts: TextEncoder | None = None,
+) -> TableRows:
+    """The same before missing values are filled."""
     table = read_table(source, name)
     optional: dict[str, Any] = {
         role: None if (column := getattr(description, role)) is None or column not in table.names else column
@@ -152,7 +175,7 @@ def read_labelled(
     }
     known = replace(description, **optional)
     _require_roles(table, known)
-    return _labelled(table, known, task, expect=expect).features()[0]
+    return _labelled(table, known, task, expect=expect, texts=texts)
 
 
 def clients_of_table(table: Table, description: Description) -> NDArray[np.str_] | None:
@@ -194,10 +217,20 @@ def _with_roles(
     return replace(description, columns=columns, labels=labels, **roles)
 
 
+def _with_texts(table: Table, description: Description, text: Iterable[str], texts: TextEncoder | None) -> Description:
+    """The description with these of its columns read as text."""
+    names = {column.name for column in description.columns}
+    for name in (wanted := tuple(text)):
+        if name not in names or name not in table.names:
+            raise no_column(table.source, name, names & {*table.names}, ", which --text names")
+    return description.with_columns(text_column(table, name, description.missing, texts) for name in wanted)
+
+
 def _require_roles(table: Table, description: Description) -> None:
     for name in description.roles:
         if name not in table.names:
             raise no_column(table.source, name, table.names, f", which is to say {description.role_of(name)}")
+    require_columns(table, description)
     for name in table.names:
         if name not in description.roles and name not in {column.name for column in description.columns}:
             warnings.warn(
@@ -205,7 +238,9 @@ def _require_roles(table: Table, description: Description) -> None:
             )
 
 
-def _labelled(table: Table, description: Description, task: Task, *, expect: bool) -> TableRows:
+def _labelled(
+    table: Table, description: Description, task: Task, *, expect: bool, texts: TextEncoder | None
+) -> TableRows:
     missing = description.missing
     clients = None if description.client is None else _names(table, description.client, missing, "the client")
     targets = None
@@ -215,7 +250,7 @@ def _labelled(table: Table, description: Description, task: Task, *, expect: boo
         labels, class_names = np.zeros(len(table), np.int64), description.labels
     else:
         labels, class_names = _classes(table, description.labels[0], missing)
-    encoded = encode(table, description, expect=expect)
+    encoded = encode(table, description, expect=expect, texts=texts)
     return TableRows(
         source=table.source,
         matrix=encoded.matrix,
@@ -257,12 +292,12 @@ def _classes(table: Table, column: str, missing: tuple[str, ...]) -> tuple[NDArr
 def _target(table: Table, name: str, missing: tuple[str, ...], task: Task) -> Floats:
     cells = require_all(table, name, present(table, name, missing), "the label")
     kind = "number" if task == "regression" else "boolean"
-    return values_of(table, Column(name, kind), cells)
+    return values_of(table, Column(name, kind), cells, "--label")
 
 
 def _weights(table: Table, name: str, missing: tuple[str, ...]) -> Floats:
     cells = require_all(table, name, present(table, name, missing), "the weight")
-    found = values_of(table, Column(name, "number"), cells)
+    found = values_of(table, Column(name, "number"), cells, "--weight")
     if (found < 0).any():
         row = int((found < 0).argmax())
         raise InputError(f"{table.at(row, name)}: the weight is {found[row]:g}; give numbers of at least 0")
@@ -312,7 +347,8 @@ def _require_no_giveaway(table: Table, description: Description, rows: TableRows
             told = f"{table.source}, column {column.name!r} {'is' if same else 'says'} the label {label!r} in every row"
             if same:
                 raise InputError(f"{told}, so that nothing would be predicted; drop it (--drop {column.name})")
-            if len(table) >= 20:
+            # Values that hardly ever come twice are one for each label by themselves: nothing is said by that.
+            if len(table) >= 20 and classes <= len(table) / 2:
                 warnings.warn(
                     f"{told}: if it is not known before the label is, drop it (--drop {column.name})",
                     ColumnWarning,

@@ -13,9 +13,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, Self, get_args
 
+from fedhip.data.tables.description import Description
 from fedhip.features.reference import BackboneReference
 from fedhip.federation.agreement import fields
 from fedhip.federation.agreement.backbone import backbone_reference, require_reference, to_table
+from fedhip.federation.agreement.columns import require_description
 from fedhip.federation.agreement.fields import (
     check_fields,
     choice,
@@ -111,6 +113,8 @@ class Agreement:
     wrap round the grid, where under masks nobody would notice. A site checks both before it sends, and in any case the
     room that its own numbers leave to the others'.
 
+    `table` says how the tables that sites bring become features (`fedhip.data.tables`).
+
     `standardize` and `intercept` are of the ridge; an agreement that says nothing of them is of before there were any.
 
     `width` is that of the features that sites bring. Where these are lifted, the statistics are of `lift_width`, and
@@ -146,6 +150,9 @@ class Agreement:
     encoder_size: int | None = declare("features", whole(1, LARGEST_ENCODER), default=None, absent=None)
     backbone: BackboneReference | None = declare(
         "features", require_reference, default=None, absent=None, dump=to_table
+    )
+    table: Description | None = declare(
+        "features", require_description, default=None, absent=None, dump=Description.to_dict
     )
 
     head: HeadOption = declare(
@@ -202,6 +209,7 @@ class Agreement:
         self._check_lift()
         self._check_columns()
         self._check_encoder()
+        self._check_table()
         self._check_head()
         self._check_counts()
         self._check_room()
@@ -251,6 +259,27 @@ class Agreement:
             raise SetupError("encoder_size is given without an encoder_digest; give both or neither")
         if self.encoder_digest is not None and self.backbone is None:
             raise SetupError("encoder_digest is given without a backbone; name the backbone it belongs to")
+
+    def _check_table(self) -> None:
+        """The description of tables, where sites bring these."""
+        if self.table is None:
+            return
+        if self.backbone is not None:
+            raise SetupError("backbone is of images, and table of tables; agree on one of them")
+        if len(self.table.labels) != 1:
+            raise SetupError(
+                f"table names {len(self.table.labels)} labels, and a federation sums classes of one; name one label"
+            )
+        if self.table.weight is not None:
+            raise SetupError(
+                f"table has the weight {self.table.weight!r}, and rows of a federation weigh alike; leave it out"
+            )
+        if unknown := [column.name for column in self.table.texts if not (column.width and column.identity)]:
+            raise SetupError(
+                f"table: the text {unknown[0]!r} has no width or no identity; draft it with init --columns"
+            )
+        if self.table.width != self.width:
+            raise SetupError(f"width is {self.width}, and the columns of table make {self.table.width} features")
 
     def _check_head(self) -> None:
         """The head, and what belongs to some heads only."""
@@ -322,6 +351,12 @@ class Agreement:
     def methods(self) -> tuple[str, str, str]:
         """What a site tests: its rows alone, the federation's model, its own model by the name of the agreed head."""
         return "local", "global", "fedhip" if self.head == "ridge" else f"fedhip-{self.head}"
+
+    @property
+    def open_fills(self) -> tuple[str, ...]:
+        """The columns of tables whose means, for missing values, are found by a sum."""
+        values = () if self.table is None else self.table.values
+        return tuple(column.name for column in values if column.fill is None)
 
     @property
     def has_census(self) -> bool:

@@ -11,6 +11,8 @@ def in_words(agreement: Agreement, policy: Policy, site: str) -> list[str]:
     """Who takes part, what is fitted, how many sums, and how many sites each needs."""
     n, sums = len(agreement.sites), sums_of(agreement)
     backbone = "" if agreement.backbone is None else f" of {agreement.backbone.name}"
+    if agreement.table is not None:
+        backbone = f" of {len(agreement.table.used)} columns of a table"
     listed = ", ".join(kind.title if count == 1 else f"{count} of {kind.title}" for kind, count in sums.items())
     said = [
         f"federation: {agreement.name}; this site is {site!r}",
@@ -18,6 +20,9 @@ def in_words(agreement: Agreement, policy: Policy, site: str) -> list[str]:
         f"head: {agreement.head}, {len(agreement.classes)} classes, {agreement.width} features{backbone}",
         f"sums: {'up to ' if GRADIENT in sums else ''}{sum(sums.values())} ({listed})",
     ]
+    if agreement.table is not None:
+        names = ", ".join(f"{column.name} ({column.kind})" for column in agreement.table.used)
+        said.append(f"columns: {names}; predicted: {agreement.table.labels[0]}")
     if not agreement.secure_sum:
         return [*said, "masks: none; the server sees what each site sends"]
     return [

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from fedhip import __version__
+from fedhip.data.tables.description import Description
 from fedhip.federation.agreement.agreement import Agreement
 from fedhip.federation.errors import MessageError
 from fedhip.federation.server.checkpoint import RoundProgress
@@ -97,6 +98,8 @@ def write_result(
     results["num_clients"] = len(sites)
     with new_run(out, force=True) as draft:  # once more, where the sum was handed out to sites that had not got it
         draft.write_model(model)
+        if model.table is not None:
+            draft.write_text("columns.toml", Description.from_dict(model.table).to_toml())
         draft.record(
             Ledger(),
             "run",

@@ -42,6 +42,7 @@ from fedhip.federation.sums.statistics import encoding_of, lift_of
 from fedhip.federation.sums.table import (
     BETA,
     CENSUS,
+    FILLS,
     MOMENTS,
     PRIOR,
     SCALE,
@@ -50,6 +51,7 @@ from fedhip.federation.sums.table import (
     sums_before_head,
     sums_follow,
 )
+from fedhip.federation.sums.tables import filled_table
 from fedhip.federation.sums.vector import Vector, from_vector, losses_of
 from fedhip.federation.transport.exchange import Exchange
 from fedhip.federation.transport.wire import (
@@ -336,10 +338,12 @@ class Round:
         agreement = self.agreement
         lift = None if agreement.lift == "none" else lift_of(self._sum(MOMENTS, {}, {}), agreement)
         federation = self._federation(*self._beta)
+        described = filled_table(agreement, self._sum(FILLS, {}, {}) if FILLS.count(agreement) else None)
+        table = None if described is None else described.to_dict()
         if fitted is not None:
-            return federation, replace(fitted, lift=lift)
+            return federation, replace(fitted, lift=lift, table=table)
         head = fit_head(federation, agreement)
-        model = global_model(federation, agreement.classes, agreement.backbone, head, lift)
+        model = global_model(federation, agreement.classes, agreement.backbone, head, lift, table=table)
         if agreement.head == "ridge":  # in a wide federation the sum in float64 is 200 MB, and not needed any more
             federation.release()
         return federation, model

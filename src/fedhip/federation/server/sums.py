@@ -19,7 +19,7 @@ from fedhip.federation.server.cohort import SiteCohort
 from fedhip.federation.status_codes import ServerCode
 from fedhip.federation.sums.kind import SumContext, SumKind
 from fedhip.federation.sums.logistic import model_bytes
-from fedhip.federation.sums.table import KINDS, MOMENTS, STATISTICS
+from fedhip.federation.sums.table import FILLS, KINDS, MOMENTS, STATISTICS
 from fedhip.federation.sums.vector import Vector, as_bytes, digest_of, from_bytes, require_length
 from fedhip.federation.transport.wire import Arrays, Body, by_site
 
@@ -84,6 +84,10 @@ class RoundSums:
         """A line in the log of events."""
         self.cohort.events.write("fit", text)
 
+    def _about(self) -> str:
+        """Which sum the next is about, by its digest: the latest of those that all others depend on."""
+        return next((found for kind in (STATISTICS, MOMENTS, FILLS) if (found := self.digest(kind)) is not None), "")
+
     def _wanted(self, kind: SumKind, body: Body, arrays: Arrays) -> Wanted:
         """The question of a sum, with the sum before where that is shared."""
         progress, agreement = self.progress, self.cohort.agreement
@@ -91,7 +95,7 @@ class RoundSums:
             latest = KINDS[progress.asks[-1]]
             if latest.shared_as is not None:
                 arrays = {**arrays, latest.shared_as: self.kept(len(progress.sums))}
-            body = {**body, "ask": kind.name, "sum": self.digest(STATISTICS) or self.digest(MOMENTS) or ""}
+            body = {**body, "ask": kind.name, "sum": self._about()}
         elif self._unkept is not None:
             latest, total = self._unkept
             body, arrays = {**body, "ask": kind.name}, {**arrays, str(latest.shared_as): total}

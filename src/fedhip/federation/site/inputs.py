@@ -17,11 +17,13 @@ from fedhip.federation.site.state import Session, SiteState
 from fedhip.federation.status_codes import SiteCode, SiteRefusalError
 from fedhip.federation.sums.kind import SiteInputs, SumKind, SumStage
 from fedhip.federation.sums.statistics import encoding_of, lift_of
-from fedhip.federation.sums.table import MOMENTS, STATISTICS
+from fedhip.federation.sums.table import FILLS, MOMENTS, STATISTICS
+from fedhip.federation.sums.tables import filled_table
 from fedhip.federation.sums.vector import Vector, digest_of
 from fedhip.federation.transport.wire import Letter
 
 if TYPE_CHECKING:
+    from fedhip.data.tables import Description
     from fedhip.features.lifts.lift import Lift
     from fedhip.simulation.client import Client
     from fedhip.simulation.encoding import RowEncoding
@@ -51,14 +53,23 @@ class Inputs:
     @cached_property
     def rows(self) -> SiteRows:
         """The rows, as they lie on the disk."""
-        return SiteRows.read(self.data, self.site.name, self.agreement, self.site.policy)
+        site, cache = self.site, self.state.cache
+        return SiteRows.read(self.data, site.name, self.agreement, site.policy, cache=cache, device=self.device)
 
     @cached_property
     def raw_client(self) -> Client:
         """The rows as features, before a lift."""
-        client = self.rows.client(self.agreement, cache=self.state.cache, weights=self.weights, device=self.device)
+        client = self.rows.client(
+            self.agreement, cache=self.state.cache, weights=self.weights, device=self.device, table=self.table
+        )
         require_size(client.train[0], self.agreement)
         return client
+
+    @property
+    def table(self) -> Description | None:
+        """What turns tables into features, and what fills missing values, where sites bring tables."""
+        fills = self.received(FILLS) if FILLS.count(self.agreement) else None
+        return filled_table(self.agreement, fills)
 
     @cached_property
     def client(self) -> Client:

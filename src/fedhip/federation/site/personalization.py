@@ -18,6 +18,7 @@ from fedhip.federation.sums.vector import Vector
 if TYPE_CHECKING:
     from fedhip.core.choice.prior import Prior
     from fedhip.core.exact.fixedpoint import GridStatistics
+    from fedhip.data.tables import Description
     from fedhip.features.lifts.lift import Lift
     from fedhip.heads import Head
     from fedhip.heads.model import Model
@@ -50,7 +51,8 @@ class ReceivedSum:
     """What the server sends at last: the sum, its β, whose sum it is, and how rows became part of it.
 
     Where the sum alone does not give the head, also the head that is held; what the later sums were of; those that
-    priors are chosen by; and what the rows behind the sum were lifted by.
+    priors are chosen by; and what the rows behind the sum were lifted by. Where sites bring tables, what turned them
+    into features, and what was done with each column of the one here.
     """
 
     grid: GridStatistics
@@ -62,6 +64,8 @@ class ReceivedSum:
     asks: Sequence[str] = ()
     pooled: PooledLosses | None = None
     lift: Lift | None = None
+    table: Description | None = None
+    columns: Sequence[dict[str, Any]] = ()
 
 
 def personalize(out: Path, client: Client, received: ReceivedSum, agreement: Agreement, data: Path) -> ClientResult:
@@ -165,9 +169,12 @@ def _write(
     if received.lift is not None:
         add_lift(results, plan_of(agreement).to_dict(received.lift))
     details = details_of(outcome, agreement.classes, type(head))
+    table = None if received.table is None else received.table.to_dict()
+    if received.table is not None:
+        details["table"] = list(received.columns)
     refresh(results, details)
     models = [
-        global_model(federation, agreement.classes, agreement.backbone, head, received.lift),
+        global_model(federation, agreement.classes, agreement.backbone, head, received.lift, table=table),
         personal_model(
             federation,
             result.client,
@@ -180,9 +187,12 @@ def _write(
             backbone=agreement.backbone,
             head=head,
             lift=received.lift,
+            table=table,
         ),
     ]
     with new_run(out, force=True) as draft:
+        if received.table is not None:
+            draft.write_text("columns.toml", received.table.to_toml())
         for model in models:
             draft.write_model(model)
         draft.record(

@@ -7,6 +7,7 @@ from pathlib import Path
 from fedhip.federation.errors import SetupError
 from fedhip.federation.site.folder import SiteFolder
 from fedhip.federation.site.rows import SiteRows
+from fedhip.federation.site.state import SiteState
 
 
 def require_ready(
@@ -20,7 +21,8 @@ def require_ready(
             raise SetupError(f"there is no {path}; check the path")
     _require_out(site, site.path / "result" if out is None else out)
     resolve_device(device)
-    return SiteRows.read(data, site.name, site.agreement, site.policy)
+    cache = SiteState(site.path).cache
+    return SiteRows.read(data, site.name, site.agreement, site.policy, cache=cache, device=device)
 
 
 def _require_out(site: SiteFolder, out: Path) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,7 +13,8 @@ from numpy.typing import NDArray
 
 from fedhip.data import Dataset, FeatureSet, load_dataset, make_partition, read_features, split_of
 from fedhip.data.sets.dataset import ImagePaths
-from fedhip.errors import FedHiPError
+from fedhip.data.tables import Description, TableRows, fill, is_table, read_described
+from fedhip.errors import FedHiPError, FedHiPWarning, InputError
 from fedhip.federation.agreement.agreement import Agreement
 from fedhip.federation.agreement.names import class_positions
 from fedhip.federation.agreement.policy import Policy
@@ -30,21 +32,40 @@ _LARGEST = 2.0**64
 
 @dataclass(frozen=True)
 class SiteRows:
-    """Images or features of one site; `labels` are numbers of the agreed classes.
+    """Images, features or a table of one site; `labels` are numbers of the agreed classes.
 
     `split` is 0 (train), 1 (test), or 2: a training row of a class of which there are too few here (`smallest_class`).
+    `notes` are what the site's people should know: columns that are not as the agreement describes them.
     """
 
     site: str
-    data: Dataset | FeatureSet
+    data: Dataset | FeatureSet | TableRows
     chosen: NDArray[np.bool_]
     labels: NDArray[np.int64]
     split: NDArray[np.int8]
+    notes: tuple[str, ...] = ()
 
     @classmethod
-    def read(cls, source: Path, site: str, agreement: Agreement, policy: Policy) -> SiteRows:
-        """The rows at `source`: a feature file, an image folder or an .npz of images; refused if they do not fit."""
-        data = _load(source, agreement)
+    def read(
+        cls,
+        source: Path,
+        site: str,
+        agreement: Agreement,
+        policy: Policy,
+        *,
+        cache: Path | None = None,
+        device: str | None = None,
+    ) -> SiteRows:
+        """The rows at `source`: a feature file, an image folder or an .npz of images; refused if they do not fit.
+
+        Of an agreement on tables, a table; features of text are kept in `cache`.
+        """
+        notes: list[str] = []
+        data = (
+            _load(source, agreement)
+            if agreement.table is None
+            else _load_table(source, agreement, cache, device, notes)
+        )
         chosen = _rows_of(site, data, source)
         labels = _agreed_labels(data, chosen, agreement, policy.class_names)
         if data.split is None:
@@ -57,7 +78,7 @@ class SiteRows:
             split = data.split[chosen].copy()
         counts = np.bincount(labels[split == 0], minlength=len(agreement.classes))
         split[(split == 0) & (counts < policy.smallest_class)[labels]] = 2
-        rows = cls(site, data, chosen, labels, split)
+        rows = cls(site, data, chosen, labels, split, tuple(notes))
         rows._require(agreement, source)
         return rows
 
@@ -81,7 +102,9 @@ class SiteRows:
                 f"{source} has {train} training rows, and the agreement allows {agreement.max_rows} a site (max_rows); "
                 "take fewer, or agree on more",
             )
-        if isinstance(self.data, FeatureSet):
+        if isinstance(self.data, TableRows):
+            require_size(np.nan_to_num(self.unfilled), agreement)
+        elif isinstance(self.data, FeatureSet):
             _require_width(self.data.features.shape[1], agreement, source)
             require_size(self.data.features[self.chosen][self.split == 0], agreement)
         elif agreement.backbone is None:
@@ -90,12 +113,19 @@ class SiteRows:
                 f"{source} holds images, and the agreement names no backbone: every site brings a feature file",
             )
 
+    @property
+    def unfilled(self) -> NDArray[np.float64]:
+        """The training rows of a table, NaN where values are missing."""
+        assert isinstance(self.data, TableRows)  # noqa: S101  (who asks has looked)
+        found: NDArray[np.float64] = self.data.matrix[self.chosen][self.split == 0]
+        return found
+
     def contents(self) -> tuple[str, Iterator[bytes]]:
         """What the training rows are, whatever becomes of them: bytes for each, and of which kind."""
         rows = np.flatnonzero(self.chosen)[self.split == 0]
-        if isinstance(self.data, FeatureSet):
+        if not isinstance(self.data, Dataset):
             # In float32, as half of all files are: else a copy of the same rows would be other rows.
-            features = self.data.features
+            features = self.data.matrix if isinstance(self.data, TableRows) else self.data.features
             kind = f"{features.shape[1]} features"
             return kind, (features[row].astype("<f4").tobytes() for row in rows)
         images = self.data.images
@@ -104,13 +134,25 @@ class SiteRows:
         return "pixels", (np.ascontiguousarray(images[row]).tobytes() for row in rows)
 
     def client(
-        self, agreement: Agreement, *, cache: Path, weights: Path | None = None, device: str | None = None
+        self,
+        agreement: Agreement,
+        *,
+        cache: Path,
+        weights: Path | None = None,
+        device: str | None = None,
+        table: Description | None = None,
     ) -> Client:
-        """Its rows as features, through the agreed backbone where they are images; these are kept in `cache`."""
+        """Its rows as features, through the agreed backbone where they are images; these are kept in `cache`.
+
+        `table` says what missing values of a table are filled with.
+        """
         from fedhip.simulation.client import Client
 
-        if isinstance(self.data, FeatureSet):
-            features: NDArray[Any] = self.data.features
+        if isinstance(self.data, TableRows):
+            assert table is not None  # noqa: S101  (the agreement describes it)
+            features: NDArray[Any] = fill(self.data.matrix.copy(), table, self.data.source)
+        elif isinstance(self.data, FeatureSet):
+            features = self.data.features
         else:
             features = _extract(self.data, agreement, cache, weights, device)
         rows = features if self.chosen.all() else features[self.chosen]
@@ -131,6 +173,10 @@ def _load(source: Path, agreement: Agreement) -> Dataset | FeatureSet:
     try:
         if source.suffix == ".safetensors" or (source.suffix == ".npz" and _holds_features(source)):
             return read_features(source)
+        if is_table(source):
+            raise InputError(
+                f"{source} is a table, and the agreement describes none; agree on one (init --columns columns.toml)"
+            )
         data = load_dataset(source, allow_single=True, window=window)
     except (FedHiPError, OSError, ValueError) as error:
         raise SiteRefusalError(SiteCode.DATA, str(error)) from error
@@ -143,12 +189,34 @@ def _load(source: Path, agreement: Agreement) -> Dataset | FeatureSet:
     return data
 
 
+def _load_table(
+    source: Path, agreement: Agreement, cache: Path | None, device: str | None, notes: list[str]
+) -> TableRows:
+    """A table by the agreed description; `notes` gets what is not as it says."""
+    from fedhip.features.text_columns import TextColumns
+
+    assert agreement.table is not None  # noqa: S101  (who asks has looked)
+    if not is_table(source):
+        raise SiteRefusalError(
+            SiteCode.DATA, f"{source} is no table, and the agreement describes one; give a .csv, .tsv or .parquet file"
+        )
+    texts = TextColumns(device=device, cache=cache or False)
+    try:
+        with warnings.catch_warnings(record=True) as told:
+            warnings.simplefilter("always")
+            found = read_described(source, agreement.table, texts=texts)
+    except (FedHiPError, OSError, ValueError) as error:
+        raise SiteRefusalError(SiteCode.DATA, str(error)) from error
+    notes += [str(warning.message) for warning in told if issubclass(warning.category, FedHiPWarning)]
+    return found
+
+
 def _holds_features(source: Path) -> bool:
     with np.load(source, allow_pickle=False) as arrays:
         return "images" not in arrays.files
 
 
-def _rows_of(site: str, data: Dataset | FeatureSet, source: Path) -> NDArray[np.bool_]:
+def _rows_of(site: str, data: Dataset | FeatureSet | TableRows, source: Path) -> NDArray[np.bool_]:
     """Which rows are this site's; a file of several clients has those of its name."""
     everything = np.ones(len(data), dtype=bool)
     if data.clients is None:
@@ -164,7 +232,10 @@ def _rows_of(site: str, data: Dataset | FeatureSet, source: Path) -> NDArray[np.
 
 
 def _agreed_labels(
-    data: Dataset | FeatureSet, chosen: NDArray[np.bool_], agreement: Agreement, class_names: Mapping[str, str]
+    data: Dataset | FeatureSet | TableRows,
+    chosen: NDArray[np.bool_],
+    agreement: Agreement,
+    class_names: Mapping[str, str],
 ) -> NDArray[np.int64]:
     """Labels by the agreed numbers; a class that occurs here and nowhere in the agreement is refused by name."""
     labels = data.labels[chosen]
@@ -225,8 +296,6 @@ def require_agreed_units(encoding: RowEncoding, client: Client) -> None:
 
 def lost_column(encoding: RowEncoding, client: Client) -> str | None:
     """A column that varies here by less than a step of the grid, in words."""
-    import warnings
-
     from fedhip.core.exact.columns import require_same_constants
     from fedhip.errors import ColumnWarning
 

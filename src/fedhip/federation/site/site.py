@@ -23,6 +23,7 @@ from pathlib import Path
 import numpy as np
 
 from fedhip import __version__
+from fedhip.data.tables import TableRows
 from fedhip.errors import FedHiPError, GridOverflowError, StatisticsError
 from fedhip.federation.agreement import credentials
 from fedhip.federation.agreement.agreement import Agreement
@@ -45,7 +46,17 @@ from fedhip.federation.sums.head import head_from_message
 from fedhip.federation.sums.priors import check_same_head, scale_in, temperature_in
 from fedhip.federation.sums.ridge import beta_in, fold_betas_in
 from fedhip.federation.sums.statistics import plan_of
-from fedhip.federation.sums.table import CENSUS, KINDS, MOMENTS, PRIOR, STATISTICS, first_number, sums_follow, sums_of
+from fedhip.federation.sums.table import (
+    CENSUS,
+    FILLS,
+    KINDS,
+    MOMENTS,
+    PRIOR,
+    STATISTICS,
+    first_number,
+    sums_follow,
+    sums_of,
+)
 from fedhip.federation.sums.traffic import after_statistics
 from fedhip.federation.sums.vector import Vector, digest_of, from_vector, require_length
 from fedhip.federation.transport.wire import (
@@ -224,6 +235,8 @@ class Site:
         for warning in site.warnings:
             self._log(logging.WARNING, warning)
         signature = credentials.sign(site.key, hello_statement(envelope, site.name, node))
+        for note in rows.notes:
+            self._log(logging.WARNING, note)
         if rows.left_out:
             self._log(
                 logging.WARNING,
@@ -347,8 +360,10 @@ class Site:
         held = head_from_message(question, agreement, grid.digest()) if agreement.head == "logistic" else None
         pooled = _pooled(session, question, agreement) if agreement.prior == "client" else None
         asks = after_statistics([*session.done, session.ask])
-        received = ReceivedSum(grid, beta, sites, encoding, folds, held, asks, pooled, inputs.lift)
-        del total, inputs
+        table, data = inputs.table, inputs.rows.data
+        columns = data.report(table) if table is not None and isinstance(data, TableRows) else []
+        received = ReceivedSum(grid, beta, sites, encoding, folds, held, asks, pooled, inputs.lift, table, columns)
+        del total, inputs, data
         question.arrays.clear()  # a wide federation's sum is 100 MB, and the model needs the room
         result = personalize(self.out, client, received, agreement, self.data)
         session.member = None
@@ -374,9 +389,10 @@ class Site:
         if came is not None and kind is not None and kind.is_kept:
             self.state.finish(session)  # one total for an agreement: see `_personalize`
             self.state.keep_received(str(kind.shared_as), came)
-            if kind is MOMENTS:
-                of = ", ".join(sorted(session.cohort))
-                self._log(logging.INFO, f"the first sum, of {of}, has digest {digest_of(came)}")
+            if kind in (FILLS, MOMENTS):
+                of, first = ", ".join(sorted(session.cohort)), kind is MOMENTS
+                what = "first sum" if first else "sum of values, for the means that fill missing ones"
+                self._log(logging.INFO, f"the {what}, of {of}, has digest {digest_of(came)}")
         self.state.keep(session)
 
     def _vector(self, site: SiteFolder, session: Session, question: Letter) -> Vector:

@@ -41,6 +41,8 @@ SCHEMA = 1
 
 #: As session.bin holds them; a session of a version before there were several sums lacks them.
 _LATER = ("round", "attempt", "ask", "done", "cohort", "weights", "head", "data", "unmasked")
+#: Sums that a session of before there was a table of them names, whether they came or not.
+_OLDEST = ("moments", "total")
 _RECEIVED = [kind.shared_as for kind in TABLE if kind.shared_as is not None and kind.is_kept]
 
 
@@ -88,7 +90,7 @@ class Session:
             "member": None if self.member is None else base64.b64encode(self.member).decode(),
             "answers": {step: [digest, _dump(body)] for step, (digest, body) in self.answers.items()},
             **{name: getattr(self, name) for name in _LATER},
-            **{name: self.received.get(name) for name in _RECEIVED},
+            **{name: self.received.get(name) for name in _RECEIVED if name in (*_OLDEST, *self.received)},
         }
         return json.dumps(content).encode()
 

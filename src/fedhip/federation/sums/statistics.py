@@ -53,7 +53,7 @@ def check_census_rest(rest: Vector, inputs: SiteInputs) -> None:
         f"by the census the others have {rows} training rows, and with this site's all have {everybody}: compare "
         "both with other sites"
     )
-    _require_enough(agreement, rows)
+    require_enough(agreement, rows)
 
 
 def check_census(total: Vector, context: SumContext) -> None:
@@ -85,7 +85,7 @@ def check_moments_rest(rest: Vector, inputs: SiteInputs) -> None:
     """Refuse moments that the others' rows cannot have, and, after a census, too few of them."""
     agreement = inputs.agreement
     if agreement.has_census:  # a site may have left since
-        _require_enough(agreement, rows_in(rest))
+        require_enough(agreement, rows_in(rest))
     require_possible_moments(rest, agreement, (len(agreement.sites) - 1) * agreement.max_rows)
 
 
@@ -133,7 +133,8 @@ def check_statistics(total: Vector, context: SumContext) -> None:
     require_possible(total, agreement.layout, agreement.fraction_bits, most)
 
 
-def _require_enough(agreement: Agreement, rows: int) -> None:
+def require_enough(agreement: Agreement, rows: int) -> None:
+    """Refuse a sum of others who have fewer rows than there are features."""
     m = agreement.layout.m
     if rows < m:
         raise SiteRefusalError(

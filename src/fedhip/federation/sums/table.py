@@ -13,7 +13,7 @@ from collections import Counter
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from fedhip.federation.sums import logistic, priors, ridge, statistics
+from fedhip.federation.sums import logistic, priors, ridge, statistics, tables
 from fedhip.federation.sums.kind import SumKind, SumStage
 
 if TYPE_CHECKING:
@@ -32,11 +32,26 @@ TABLE = (
         shared_as="census",
         is_kept=False,
     ),
+    FILLS := SumKind(
+        name="fills",
+        title="the means that fill missing values",
+        stage=SumStage.BEFORE,
+        needs=("census",),
+        count=lambda agreed: int(bool(agreed.open_fills)),
+        length=tables.fills_length,
+        vector=tables.fills_vector,
+        check_own=lambda vector, site: tables.check_fills_part(vector, site.agreement),
+        check_shared=tables.check_fills,
+        check_rest=tables.check_fills_rest,
+        check_part=tables.check_fills_part,
+        check_sum=tables.check_fills_sum,
+        shared_as="fills",
+    ),
     MOMENTS := SumKind(
         name="moments",
         title="what the columns are like",
         stage=SumStage.BEFORE,
-        needs=("census",),
+        needs=("census", "fills"),
         count=lambda agreed: int(agreed.surveys_columns),
         length=statistics.moments_length,
         vector=lambda site: statistics.moments_vector(site.raw_client, site.agreement),
@@ -51,7 +66,7 @@ TABLE = (
         name="statistics",
         title="the statistics",
         stage=SumStage.STATISTICS,
-        needs=("census", "moments"),
+        needs=("census", "fills", "moments"),
         count=lambda _: 1,
         length=lambda agreed: agreed.layout.size,
         vector=statistics.statistics_vector,

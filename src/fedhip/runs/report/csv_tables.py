@@ -7,6 +7,7 @@ rows.csv         a line for each client and class: training and test rows
 errors.csv       a line for each client, class and class that it is taken for: test rows that are wrong
 reliability.csv  a line for each method and bin: the mean probability of answers, and the share that is right
 roc.csv          a line for each method and share of false positives, of two classes
+columns.csv      a line for each column of the table that the run was made from: what was done with it
 seconds.csv      a line for each phase
 ledger.csv       a line for each entry
 
@@ -41,6 +42,7 @@ def csv_tables(records: Sequence[RunRecord]) -> dict[str, str]:
         "errors.csv": _errors,
         "reliability.csv": _reliability,
         "roc.csv": _roc,
+        "columns.csv": _columns,
         "seconds.csv": _seconds,
         "ledger.csv": _ledger,
     }
@@ -121,6 +123,11 @@ def _roc(run: Findings) -> Iterator[Line]:
     for curve in roc_curves(run):
         for x, y in zip(ROC_GRID.tolist(), curve.y.tolist(), strict=True):
             yield {"method": curve.method.key, "false_positives": x, "true_positives": y}
+
+
+def _columns(run: Findings) -> Iterable[Line]:
+    names = {"name": "column", "kind": "kind", "features": "features", "missing": "missing", "done": "done"}
+    return ({title: entry[name] for name, title in names.items()} for entry in run.table)
 
 
 def _seconds(run: Findings) -> Iterable[Line]:

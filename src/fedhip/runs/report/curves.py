@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from fedhip.runs.report.figures import PANEL, WIDE, axes_of, percent_axis
 from fedhip.runs.report.measured import Curve, Gain
@@ -16,7 +16,9 @@ _FEW = 0.01
 _NAMED = 30
 
 
-def gains_by_client(gain: Gain, width: int) -> str:
+def gains_by_client(
+    gain: Gain, width: int, label: str = "gain in points", shown: Callable[[float], str] = points
+) -> str:
     """The difference of each client with its 95 % interval, most first; filled where it is beyond chance."""
     lines = gain.lines
     figure, axes = axes_of(width, 340 if width == WIDE else 300)
@@ -37,8 +39,8 @@ def gains_by_client(gain: Gain, width: int) -> str:
         axes.set(xticks=[], xlabel=f"{len(lines):,} clients, by their gain")
     axes.set_xlim(-0.8, len(lines) - 0.2)
     axes.grid(visible=False, axis="x")
-    axes.set_ylabel("gain in points")
-    axes.yaxis.set_major_formatter(lambda value, _: points(value).removesuffix(".0"))
+    axes.set_ylabel(label)
+    axes.yaxis.set_major_formatter(lambda value, _: shown(value).removesuffix(".0"))
     return inline(figure, f"gains-{gain.key}-{width}")
 
 

@@ -60,11 +60,12 @@ def render_report(runs: Sequence[RunRecord]) -> str:
 
 def _target_page(run: Findings) -> str:
     """Of real targets, or of several labels."""
-    page, picture = TargetPage(run), None
-    if any(row.values.get(run.main_method) is not None for row in page.clients):
-        with figures.style():
+    page, picture, gains = TargetPage(run), None, gains_of_run(run)
+    with figures.style():
+        if any(row.values.get(run.main_method) is not None for row in page.clients):
             picture = _twice(page.picture)
-    return _render("regression.html.j2", run=run, page=page, picture=picture)
+        drawn = {gain.key: _twice(page.gain_picture, gain) for gain in gains if len(gain.lines) > 1}
+    return _render("regression.html.j2", run=run, page=page, picture=picture, gains=gains, drawn=drawn)
 
 
 def run_pictures(run: Findings, gains: Sequence[Gain] = ()) -> dict[str, str | tuple[str, str]]:

@@ -11,14 +11,18 @@ import numpy as np
 
 from fedhip.errors import InputError
 from fedhip.runs.report import figures
+from fedhip.runs.report.curves import gains_by_client
 from fedhip.runs.report.findings import Findings
+from fedhip.runs.report.measured import Gain
 from fedhip.runs.report.svg import colour, inline
+from fedhip.runs.results import saved
 from fedhip.simulation.tasks import METRICS, thresholds_of
 from fedhip.utils.text import plain, short
-from fedhip.utils.words import count
+from fedhip.utils.words import count, points
 
 _TITLES = {"r2": "R²", "rmse": "RMSE", "mae": "MAE", "label_accuracy": "labels right", "f1": "F1 over labels"}
 _WORDS = {"regression": "regression", "multilabel": "several labels"}
+_BESIDE = {"global": "with the global model", "local": "trained alone"}
 #: What is drawn lies between these: a client whose R² is far below 0 would hide the others.
 _LOWEST = -0.5
 
@@ -71,8 +75,33 @@ class TargetPage:
 
     @staticmethod
     def shown(value: float | None) -> str:
-        """Four digits, whatever the units."""
-        return "–" if value is None else f"{value:.4g}"
+        """Three digits at least, whatever the units."""
+        if value is None:
+            return "–"
+        digits = 3 if abs(value) < 1 else 2 if abs(value) < 100 else 1
+        text = f"{value:,.{digits}f}" if 1e-2 <= abs(value) < 1e6 or value == 0 else f"{value:.3g}"
+        return text.replace("-", "−")
+
+    def ends(self, method: str, metric: str) -> str:
+        """The 95 % interval over clients, as 0.51 to 0.80; nothing where there is none."""
+        found = self._results["methods"][method].get(metric, {})
+        if found.get("low") is None or found.get("high") is None:
+            return ""
+        return f"{self.shown(found['low'])} to {self.shown(found['high'])}"
+
+    def saved(self, value: float) -> str:
+        """A gain: what is saved of the absolute error, or labels in points."""
+        return saved(value) if self._results["task"] == "regression" else f"{points(value)} points"
+
+    @property
+    def gained(self) -> str:
+        """What a gain is of."""
+        return "absolute error saved" if self._results["task"] == "regression" else "gain in labels right"
+
+    def gain_picture(self, gain: Gain, width: int) -> str:
+        """The gain of each client with its interval."""
+        real = self._results["task"] == "regression"
+        return gains_by_client(gain, width, self.gained, saved if real else points)
 
     @property
     def lead(self) -> str:
@@ -82,7 +111,7 @@ class TargetPage:
         if value is None:
             return "No client has test rows enough, so there are no errors to report."
         others = [
-            f"{self.shown(self.mean(method.key, first))} with {short(method.title, 24)}"
+            f"{self.shown(self.mean(method.key, first))} {_BESIDE.get(method.key) or f'with {short(method.title, 24)}'}"
             for method in self.run.methods
             if method.key != own
         ]
@@ -138,10 +167,9 @@ class TargetPage:
     @property
     def caption(self) -> str:
         """How to read the picture."""
-        return (
-            f"Every client’s {_TITLES[self.metrics[0]]} on its test rows, in order of its own model’s; 1 is perfect. "
-            f"What lies below {_LOWEST:g} is drawn there."
-        )
+        values = [value for row in self.clients for value in row.values.values() if value is not None]
+        below = f" What lies below {self.shown(_LOWEST)} is drawn there." if min(values, default=0.0) < _LOWEST else ""
+        return f"Every client’s {_TITLES[self.metrics[0]]} on its test rows, by its own model’s; 1 is perfect.{below}"
 
     def picture(self, width: int) -> str:
         """A dot for each client and method."""
