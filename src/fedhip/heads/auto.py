@@ -314,7 +314,7 @@ class Auto(Head):
         groups = [client.group_tensor for client in training]
         everybody = self.federation.grid.counts
         chosen = choose_left_out(scores, labels, own, everybody, task.only_local_classes, groups)
-        self.task.report("priors of candidates", candidate + 1, len(CANDIDATES))
+        self.task.report("priors of candidates", candidate + 1, len(CANDIDATES) - 1)
         return {client.name: choice for client, choice in zip(training, chosen, strict=True)}
 
     def _hits(self, training: Sequence[Client], priors: Sequence[Mapping[str, PriorChoice]]) -> list[Tensor]:
