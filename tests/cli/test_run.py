@@ -435,7 +435,7 @@ def fill(disk: Path, left: int) -> None:
 
 
 def test_a_disk_that_is_really_full(disk: Path, features: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    run = ("run", "--features", features, "--clients", "3", "--out", disk / "run")
+    run = ("run", "--features", features, "--clients", "3", "--head", "ridge", "--out", disk / "run")
     for left in (0, 8192, 32768):
         fill(disk, left)
         line = refused(capsys, *run)
