@@ -15,7 +15,7 @@ from benchmarks.measure import Setup, best_seconds
 from benchmarks.table import Line, faster, share
 from fedhip.methods import GRADIENT, METHODS, Network, Protocol
 from fedhip.methods.engine.laboratory import Laboratory, weighted_mean
-from fedhip.methods.fedavg import FedAvg
+from fedhip.methods.trained.fedavg import FedAvg
 from fedhip.simulation.client import Client
 from fedhip.utils.parallel import one_thread
 

@@ -21,10 +21,11 @@ def section(setup: Setup) -> Iterator[Line]:
     """
     m, d, counted = setup.pick(toy=(8, 3, 2), quick=(768, 100, 4), full=(768, 100, 20))
     cohort, protocol = CheckedClients(federation(2, 2 * d, m, d)), Protocol(rounds=counted, epochs=1)
+    options: dict[str, dict[str, float]] = setup.pick(toy={"deepafl": {"blocks": 2, "width": 8}}, quick={}, full={})
     literal = 8 * (m * m + m * d)
     against = f"the paper's C and L, {literal / 1e6:.2f} MB, m = {m}, d = {d}"
     for name, info in METHODS.items():
-        run = run_method(name, cohort, d, protocol, device=setup.device)
+        run = run_method(name, cohort, d, protocol, options=options.get(name), device=setup.device)
         if run.rounds == 0:
             continue
         rounds, times = (ROUNDS, ROUNDS / counted) if info.gradient else (run.rounds, 1.0)

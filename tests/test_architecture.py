@@ -17,7 +17,7 @@ ORDER = {part.name: number for number, part in enumerate(PARTS)}
 #: Modules in one folder, `__init__.py` not counted: what fits on a screen.
 ROOM = 16
 #: Folders that grow by one file for each method or command: their names are the index.
-ONE_FILE_EACH = {"methods", "cli"}
+ONE_FILE_EACH = {"cli"}
 
 
 @pytest.fixture(scope="module")

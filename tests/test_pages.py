@@ -108,7 +108,15 @@ def test_the_tutorial_on_text(tmp_path: Path) -> None:
     assert own > global_model + 0.05
 
 
-@pytest.mark.parametrize("page", ["quickstart.md", "howto/choose-alpha-and-beta.md", "howto/use-python.md"])
+@pytest.mark.parametrize(
+    "page",
+    [
+        "quickstart.md",
+        "howto/choose-alpha-and-beta.md",
+        "howto/use-python.md",
+        "howto/with-differential-privacy.md",
+    ],
+)
 @pytest.mark.usefixtures("no_report")
 def test_python_of_a_page_runs(
     page: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]

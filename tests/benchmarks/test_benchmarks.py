@@ -11,11 +11,13 @@ import pytest
 import torch
 
 from benchmarks import __main__ as command
-from benchmarks import floor, phases, scale, tree, uploads
+from benchmarks import floor, phases, privacy, scale, tree, uploads
 from benchmarks.measure import Setup, best_seconds, peak_memory, slope
 from benchmarks.table import Line, faster, machine, share
 from fedhip import Statistics
 from fedhip.core.statistics import pack
+from fedhip.privacy.public import PublicMap
+from tests.methods.problems import CLASSES, federation
 
 TOY = Setup("toy", torch.device("cpu"))
 
@@ -167,3 +169,29 @@ def test_readable_units() -> None:
 def test_a_table_says_where_it_was_measured() -> None:
     assert "toy sizes" in machine(TOY)
     assert torch.__version__ in machine(TOY)
+
+
+def test_accuracy_against_epsilon_is_measured_and_drawn(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    clients = federation((120, 120, 120), seed=1)
+    public = PublicMap.of_length(clients[0].train[0].shape[1], 4.0)
+    lines = [
+        {"cell": "toy", "seed": 0, **line} for line in privacy.measured((clients, CLASSES, public), [3.0, 0.001], True)
+    ]
+    exact, some, little = lines
+    assert exact["epsilon"] is None
+    assert exact["personal"] > 50.0
+    assert {"alone", "global", "personal", "dp_fedavg"} <= set(some)
+    assert "epsilon is 0.001" in little["refused"]
+    privacy.print_table(lines)
+    assert "| toy | 0.001 |" in capsys.readouterr().out
+    privacy.draw(lines, tmp_path / "picture.svg")
+    assert (tmp_path / "picture.svg").stat().st_size > 1000
+
+
+def test_the_rival_learns_where_there_is_hardly_any_noise() -> None:
+    clients = federation((120, 120, 120), seed=1)
+    public = PublicMap.of_length(clients[0].train[0].shape[1], 4.0)
+    right, accuracy = privacy.dp_fedavg(clients, CLASSES, public, 1e6, 100, 4.0)
+    exact = next(privacy.measured((clients, CLASSES, public), [], False))
+    assert accuracy > exact["global"] - 10.0
+    assert right > privacy.dp_fedavg(clients, CLASSES, public, 0.01, 100, 4.0)[0]

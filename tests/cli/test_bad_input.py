@@ -38,6 +38,7 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
     }
     for name, arrays in files.items():
         np.savez(folder / f"{name}.npz", **arrays)
+    np.savez(folder / "huge.npz", features=features, labels=np.where(np.arange(ROWS) == 3, 1e308, 1.0))
     (folder / "torn.npz").write_bytes((folder / "f.npz").read_bytes()[:300])
     (folder / "text.npz").write_text("features\n")
     ages = [int(age) for age in rng.integers(20, 80, 30)]
@@ -76,6 +77,7 @@ REFUSED = {
     "run --features texts.npz": "give real numbers of shape (N, m)",
     "run --features single.npz": "all rows are of one class, 'x', so there is nothing to tell apart",
     "run --features empty-label.npz": "row 5 has an empty label; say which class it is, or leave such rows out",
+    "run --features huge.npz --task regression --clients 2": "of row 3 is 1e+308; give finite numbers up to 1e+30",
     "run --features f.npz --out f.npz": "f.npz",
     "run --features f.npz --out run": "run",
     "run --features f.npz --methods fedhop": "there is no method 'fedhop'",

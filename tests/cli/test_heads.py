@@ -186,7 +186,7 @@ def test_where_no_rows_are_needed_none_are_taken(sites: Path, capsys: pytest.Cap
         (("--head", "lda", "--head-options", "shrinkage=2"), "give a number of at most 1"),
         (("--head", "logistic", "--head-options", "gradient_rounds=0"), "give a whole number of at least 1"),
         (("--head-options", "penalty=1"), "(--head-options) are of --head lda and --head logistic"),
-        (("--head", "auto", "--head-options", "penalty=1"), "--head auto judges every head with the options it has"),
+        (("--head", "auto", "--head-options", "penalty=1"), "and --head auto finds its own"),
         (("--head", "auto", "--balance"), "leave out --head auto, or --balance"),
     ],
 )

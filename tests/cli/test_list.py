@@ -30,8 +30,12 @@ def test_partitions_as_json(capsys: pytest.CaptureFixture[str]) -> None:
 
 def test_methods(capsys: pytest.CaptureFixture[str]) -> None:
     assert run("methods", "--json") == 0
-    names = {entry["name"] for entry in json.loads(capsys.readouterr().out)}
-    assert {"fedavg", "ditto", "fedhip", "local", "global"} <= names
+    entries = {entry["name"]: entry for entry in json.loads(capsys.readouterr().out)}
+    assert {"fedavg", "ditto", "fedhip", "local", "global", "fedcof", "majority"} <= entries.keys()
+    assert "weighs all alike" in entries["ditto"]["differs"]
+    assert entries["fedavg"]["differs"] == "Nothing known."
+    assert run("methods") == 0
+    assert "differs from its paper" in capsys.readouterr().out
 
 
 def test_backbones_come_from_the_features_package(

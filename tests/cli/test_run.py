@@ -83,7 +83,11 @@ def test_run_from_features_prints_the_means_and_what_it_took(
         "report",
     ):
         assert text in shown.out
-    assert [line.split()[0] for line in shown.err.splitlines()] == ["1", "2", "2", "3", "trained"]
+    # The ridges; then the choice on the features as they are, and on a lift of them.
+    choice = ["personal", "candidates", "priors"]
+    assert [line.split()[0] for line in shown.err.splitlines()] == [
+        *("1", "2", "2", "3", "trained"), *choice, *("0", "1", "2"), *choice,
+    ]  # fmt: skip
 
 
 def test_the_same_seed_gives_the_same_numbers(features: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -431,7 +435,7 @@ def fill(disk: Path, left: int) -> None:
 
 
 def test_a_disk_that_is_really_full(disk: Path, features: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    run = ("run", "--features", features, "--clients", "3", "--out", disk / "run")
+    run = ("run", "--features", features, "--clients", "3", "--head", "ridge", "--out", disk / "run")
     for left in (0, 8192, 32768):
         fill(disk, left)
         line = refused(capsys, *run)

@@ -16,7 +16,7 @@ from fedhip.methods import GRADIENT, METHODS, Protocol
 from fedhip.methods.engine import network
 from fedhip.methods.engine.laboratory import Laboratory, Models, for_each, sgd
 from fedhip.methods.engine.protocol import Network
-from fedhip.methods.fedpcl import PROJECTION
+from fedhip.methods.trained.fedpcl import PROJECTION
 from fedhip.simulation.orders import participants
 from tests.methods import oracle
 from tests.methods.problems import CLASSES, PROTOCOL, federation

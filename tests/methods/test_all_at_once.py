@@ -7,8 +7,8 @@ import torch
 
 from fedhip.methods.engine import laboratory as engine
 from fedhip.methods.engine.laboratory import Laboratory, mean_by_class, slice_of, take
-from fedhip.methods.fedpcl import embed
-from fedhip.methods.fedselect import choose
+from fedhip.methods.trained.fedpcl import embed
+from fedhip.methods.trained.fedselect import choose
 from tests.methods.problems import CLASSES, PROTOCOL, WIDTH, federation
 
 

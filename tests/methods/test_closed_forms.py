@@ -17,7 +17,7 @@ from sklearn.preprocessing import StandardScaler
 from fedhip.core import DEFAULT_ALPHAS
 from fedhip.heads.round import simulate
 from fedhip.methods import run_method
-from fedhip.methods.pfedfda import BETAS, Discriminant, Gaussians, choose_beta
+from fedhip.methods.one_round.pfedfda import BETAS, Discriminant, Gaussians, choose_beta
 from fedhip.simulation.client import Client, LabelledRows
 from fedhip.simulation.options import PAPER, STANDARD, RidgeOptions
 from fedhip.simulation.orders import client_order

@@ -13,10 +13,11 @@ from safetensors.torch import save_file
 from fedhip.errors import FedHiPError, FileError, InputError
 from fedhip.methods import METHODS, MethodRun, Network, Protocol, run_method
 from fedhip.methods.engine.laboratory import Laboratory
-from fedhip.methods.fedas import trace_weights
+from fedhip.methods.trained.fedas import trace_weights
 from fedhip.simulation.client import Client
 from fedhip.simulation.orders import participants
 from tests.methods import oracle
+from tests.methods.one_round.rounds import SMALL
 from tests.methods.problems import CLASSES, PROTOCOL, WIDTH, federation, rows
 
 GRADIENT = [name for name, info in METHODS.items() if info.gradient]
@@ -40,7 +41,8 @@ def test_every_method_has_a_name() -> None:
     names = (
         "fedavg fedavg-ft fedprox fedprox-ft ditto fedala feddbe fedas fedpcl fedselect fedhip local local-sgd global"
     )
-    assert set(METHODS) == {*names.split(), "global-oll", "fedncm", "pfedfda", "fedhip-lda", "fedhip-logistic", "auto"}
+    one_round = "fedcof fedcgs gh-nb gh-lda gh-qda fedpft deepafl safle apfl knn-per knn-per-lda fedncm pfedfda"
+    assert set(METHODS) == {*names.split(), *one_round.split(), "global-oll", "fedhip-lda", "fedhip-logistic", "auto"}
     assert all(info.name == name and info.title and info.description for name, info in METHODS.items())
     assert METHODS["fedprox"].defaults["mu"] == 0.01
     assert METHODS["ditto"].defaults["mu"] == 1
@@ -50,7 +52,7 @@ def test_every_method_has_a_name() -> None:
 @pytest.mark.parametrize("name", METHODS)
 def test_every_method_learns(name: str, head: Network) -> None:
     protocol = Protocol(rounds=12, epochs=2, learning_rate=0.1, head=head, hidden=16)
-    options = {"kappa": 1.0} if name == "feddbe" else None
+    options = {"kappa": 1.0} if name == "feddbe" else SMALL.get(name)
     run = run_method(name, federation((60, 70, 80)), CLASSES, protocol, options=options)
     known = [value for value in run.accuracy if value is not None]
     assert len(known) == 3
@@ -136,6 +138,12 @@ def test_a_client_that_was_not_drawn_keeps_its_model() -> None:
         ("fedhip", LINEAR, SURVEY + STATISTICS + 8 * 48, SURVEY + STATISTICS),
         ("global", LINEAR, SURVEY + STATISTICS + 8 * 48, SURVEY + STATISTICS),
         ("fedhip-lda", LINEAR, SURVEY + STATISTICS, SURVEY + STATISTICS),
+        ("fedcgs", LINEAR, 8 * (28 + WIDTH * CLASSES + CLASSES), 8 * (WIDTH + 1) * CLASSES),
+        ("gh-nb", LINEAR, 8 * (2 * WIDTH * CLASSES + CLASSES), 8 * (2 * WIDTH + 1) * CLASSES),
+        ("gh-lda", LINEAR, 8 * (28 + WIDTH * CLASSES + CLASSES), 8 * (WIDTH + 1) * CLASSES),
+        ("gh-qda", LINEAR, 8 * (28 + WIDTH + 1) * CLASSES, 8 * (28 + WIDTH + 1) * CLASSES),
+        # the base's, losses over 21 temperatures and the temperature
+        ("knn-per", LINEAR, SURVEY + STATISTICS + 8 * (48 + 21), SURVEY + STATISTICS + 8),
         ("pfedfda", LINEAR, 8 * (28 + WIDTH * CLASSES + CLASSES), 8 * (28 + WIDTH * CLASSES + CLASSES)),
         # masks of one bit an entry; nothing is personal yet
         ("fedselect", replace(LINEAR, rounds=2), 2 * (HEAD + 4), 2 * HEAD),
@@ -295,7 +303,7 @@ def test_odd_clients(name: str, head: Network) -> None:
     untested = replace(federation((20,), test=0, seed=3)[0], name="untested")
     clients = [without_rows(), *federation((1, 4, 40)), untested]
     protocol = replace(LINEAR, head=head, learning_rate=0.05)
-    run = run_method(name, clients, CLASSES, protocol)
+    run = run_method(name, clients, CLASSES, protocol, options=SMALL.get(name))
     assert run.diverged is None
     assert run.accuracy[4] is None
     assert all(value is not None for value in run.accuracy[1:4])
@@ -309,7 +317,7 @@ def test_features_of_float32_and_float16_are_taken(name: str) -> None:
         Client(c.name, (c.train[0].astype(t), c.train[1]), (c.test[0].astype(t), c.test[1]))
         for c, t in zip(federation((30, 40)), ("f4", "f2"), strict=True)
     ]
-    assert run_method(name, clients, CLASSES, LINEAR).diverged is None
+    assert run_method(name, clients, CLASSES, LINEAR, options=SMALL.get(name)).diverged is None
 
 
 @pytest.mark.parametrize("name", ["fedavg", "fedncm", "pfedfda"])
@@ -325,9 +333,11 @@ def test_rows_that_cannot_be_written_to_are_taken(name: str) -> None:
 def test_only_local_classes(name: str) -> None:
     """A client of one class whose test rows are of it cannot be wrong."""
     clients = federation((5, 60, 60))
-    run = run_method(name, clients, CLASSES, replace(LINEAR, rounds=1, only_local_classes=True))
+    run = run_method(
+        name, clients, CLASSES, replace(LINEAR, rounds=1, only_local_classes=True), options=SMALL.get(name)
+    )
     assert run.accuracy[0] == 1
-    free = run_method(name, clients, CLASSES, replace(LINEAR, rounds=1))
+    free = run_method(name, clients, CLASSES, replace(LINEAR, rounds=1), options=SMALL.get(name))
     if name in ("fedavg", "fedncm", "global", "ditto"):
         assert free.accuracy[0] != 1
 

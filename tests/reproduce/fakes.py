@@ -29,6 +29,7 @@ class Info:
     description: str
     defaults: Mapping[str, float]
     gradient: bool
+    differs: str = ""
 
 
 METHODS = {

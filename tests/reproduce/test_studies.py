@@ -22,6 +22,7 @@ from fedhip.reproduce.studies import efficiency, invariance, sensitivity, table1
 from fedhip.reproduce.studies.closed_form import curve
 from fedhip.reproduce.tables import Table, to_markdown
 from fedhip.simulation.options import PAPER
+from tests.reproduce import fakes
 from tests.reproduce.fakes import bench_of, pretend, rows
 
 
@@ -60,6 +61,17 @@ def test_table_1_holds_the_means_of_its_cells(tmp_path: Path, monkeypatch: pytes
                                                         "fedhip": "FedHiP"}[line["method"]])  # fmt: skip
         place = table.columns.index(("mine", f"{line['clients']} clients", f"λ = {float(line['concentration']):g}"))
         assert row.entries[place].shown_mean == shown
+
+
+def test_tables_say_how_methods_differ_from_their_papers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    pretend(monkeypatch)
+    told = {"ditto": "weighs by rows.", "fedavg": "Nothing known."}
+    known = {name: replace(info, differs=told.get(name, "")) for name, info in fakes.METHODS.items()}
+    monkeypatch.setattr("fedhip.methods.METHODS", known)
+    bench = bench_of(tmp_path, seeds=(3,), clients=(4,), concentrations=(0.1,))
+    (table,), _ = reproduce(bench, ("table1",), tmp_path / "out")
+    assert table.footnotes == ("Ditto differs from its paper: weighs by rows.",)
+    assert {row.label: row.footnotes for row in table.rows if row.footnotes} == {"Ditto": (0,)}
 
 
 def test_fedhip_in_the_table_is_that_of_a_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

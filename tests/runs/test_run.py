@@ -155,7 +155,7 @@ def test_what_is_refused(tmp_path: Path) -> None:
         ({"beta": "best"}, "beta is 'best'; give 'auto' or 'gcv', or a number"),
         ({"head": "ldaa"}, "did you mean 'lda'"),
         ({"head_options": {"shrinkage": 0.1}}, "are of --head lda and --head logistic"),
-        ({"lift": "relu", "head": "auto", "head_options": {"penalty": 1.0}}, "judges every head"),
+        ({"lift": "relu", "head": "auto", "head_options": {"penalty": 1.0}}, "finds its own"),
     ],
 )
 def test_options_are_checked_as_on_the_command_line(options: dict[str, Any], says: str, tmp_path: Path) -> None:

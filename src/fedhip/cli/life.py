@@ -70,6 +70,7 @@ def _command(
 def join(args: argparse.Namespace) -> int:
     """Add a client."""
     run = Run.open(args.run)
+    run.require_exact()
     client, split = load_client(run, args, test_rows=True)
     rows = _everybodys_rows(run, args)
     return _print_change(args, life.join(run, client, split=split, rows=rows, report=show_progress))
@@ -78,6 +79,7 @@ def join(args: argparse.Namespace) -> int:
 def update(args: argparse.Namespace) -> int:
     """Add rows to a client."""
     run = Run.open(args.run)
+    run.require_exact()
     run.require_client(args.client)
     client, _ = load_client(run, args, test_rows=False)
     rows = _everybodys_rows(run, args)
@@ -87,6 +89,7 @@ def update(args: argparse.Namespace) -> int:
 def forget(args: argparse.Namespace) -> int:
     """Remove a client."""
     run = Run.open(args.run)
+    run.require_exact()
     rows = _everybodys_rows(run, args)
     return _print_change(args, life.forget(run, args.client, rows=rows, report=show_progress))
 
@@ -94,6 +97,7 @@ def forget(args: argparse.Namespace) -> int:
 def personalize(args: argparse.Namespace) -> int:
     """Phase 3 again."""
     run = Run.open(args.run)
+    run.require_exact()
     run.require_personalized()
     if args.client is not None:
         run.require_client(args.client)

@@ -2,6 +2,7 @@
 
 import argparse
 import json
+from collections.abc import Sequence
 
 from fedhip.cli.common.console import print_table
 from fedhip.data import list_datasets, list_partitions
@@ -18,16 +19,18 @@ def register(subparsers: "argparse._SubParsersAction[argparse.ArgumentParser]") 
 def run(args: argparse.Namespace) -> int:
     """Print names and descriptions."""
     entries = _entries(args.what)
+    columns = ("name", "description", "differs from its paper")[: len(entries[0])]
     if args.json:
-        print(json.dumps([{"name": name, "description": text} for name, text in entries], ensure_ascii=False))
+        keys = ("name", "description", "differs")
+        print(json.dumps([dict(zip(keys, entry, strict=False)) for entry in entries], ensure_ascii=False))
     else:
-        print_table(("name", "description"), entries)
+        print_table(columns, entries)
         if args.what == "datasets":
             print("Any image folder (class/image or client/class/image), .npz of images and table: --data PATH.")
     return 0
 
 
-def _entries(what: str) -> list[tuple[str, str]]:
+def _entries(what: str) -> Sequence[tuple[str, ...]]:
     if what == "datasets":
         return [(info.name, info.description) for info in list_datasets()]
     if what == "partitions":
@@ -35,8 +38,8 @@ def _entries(what: str) -> list[tuple[str, str]]:
     if what == "methods":
         from fedhip.methods import METHODS
 
-        others = [(name, method.description) for name, method in METHODS.items()]
-        return [*others, ("majority", "each client's own most frequent class: what a model must be better than")]
+        others = [(name, method.description, method.differs) for name, method in METHODS.items()]
+        return [*others, ("majority", "each client's own most frequent class: what a model must be better than", "")]
     # Only here: it brings in the encoder, and the other lists need not wait for it.
     from fedhip.features import list_backbones
 

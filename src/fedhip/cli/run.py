@@ -33,6 +33,7 @@ from fedhip.data.tables import TableRows
 from fedhip.data.tables.report import summary
 from fedhip.errors import InputError
 from fedhip.features import resolve_device
+from fedhip.features.backbones import EMBEDDED
 from fedhip.features.cache import note_run
 from fedhip.features.text_columns import DEFAULT_TEXT_BACKBONE, TextColumns
 from fedhip.heads import HEADS, Auto, Ridge
@@ -40,11 +41,13 @@ from fedhip.heads.choice import describe
 from fedhip.heads.options import numbers_of
 from fedhip.heads.round import RIDGES
 from fedhip.methods import METHODS
+from fedhip.privacy.mechanism import DEFAULT_DELTA, UNITS
 from fedhip.runs import require_place
 from fedhip.runs.config import read_config
 from fedhip.runs.folder import head_of
+from fedhip.runs.privacy import PrivacySettings, with_public_fills
 from fedhip.runs.results import gains_in_words, metrics_in_words, title_of
-from fedhip.runs.run import LEFT_OPEN, Described, RoundSettings, columns_given, run_round
+from fedhip.runs.run import LEFT_OPEN, Described, RoundSettings, columns_given, methods_beside, run_round
 from fedhip.simulation.alone import MAJORITY
 from fedhip.simulation.options import RidgeOptions
 from fedhip.simulation.tasks import METRICS, TASKS, require_classes
@@ -152,6 +155,7 @@ def register(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) ->
         help="classes count alike in the federation's sum, by weights from summed counts (default: rows do)",
     )  # fmt: skip
     add_lift(parser)
+    add_privacy(parser)
     output = parser.add_argument_group("output")
     output.add_argument("-o", "--out", type=Path, metavar="DIR", help="the run folder (default: runs/DATA-DATE-TIME)")
     output.add_argument("--force", action="store_true", help="replace the run that is there")
@@ -163,6 +167,31 @@ def register(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) ->
     if isinstance(parser, Parser):
         parser.show_first(*_COMMON)
     parser.set_defaults(handler=run)
+
+
+def add_privacy(parser: argparse.ArgumentParser) -> None:
+    """Options of differential privacy, all of which say nothing without --epsilon."""
+    group = parser.add_argument_group("differential privacy (docs/howto/with-differential-privacy.md)")
+    group.add_argument(
+        "--epsilon", type=float, metavar="E",
+        help="noise in the clients' sum, so that it says almost nothing of any one row; less is more private, and 1 is "
+        "a usual choice (default: no noise)",
+    )  # fmt: skip
+    group.add_argument(
+        "--delta", type=float, metavar="D",
+        help=f"the chance that epsilon does not hold, below 1/rows (default: {DEFAULT_DELTA:g})",
+    )  # fmt: skip
+    group.add_argument("--unit", choices=UNITS, help="what is protected: one row (default), a group, or a client")
+    group.add_argument("--unit-rows", type=int, metavar="N", help="how many rows of a group or a client count, at most")
+    group.add_argument(
+        "--clip", type=float, metavar="LENGTH",
+        help="the length that rows of features are cut to; it must not come from private rows",
+    )  # fmt: skip
+    group.add_argument(
+        "--public", metavar="FILE",
+        help="a feature file of public rows, of the same backbone, by which private ones are scaled and clipped; or "
+        f"{EMBEDDED}, for features of the embedded backbone (default for images)",
+    )  # fmt: skip
 
 
 def options_from(path: Path, parser: argparse.ArgumentParser) -> list[str]:
@@ -196,7 +225,7 @@ def run(args: argparse.Namespace) -> int:
     settings = RoundSettings(
         alpha=args.alpha,
         beta=args.beta,
-        methods=args.methods,
+        methods=methods_beside(args.methods, args.head),
         rounds=args.rounds,
         only_local_classes=args.only_local_classes,
         prior=args.prior,
@@ -212,6 +241,9 @@ def run(args: argparse.Namespace) -> int:
         head_options=numbers_of(args.head_options or ()),
         lift=lift_settings(args),
         max_rounds=args.max_rounds,
+        privacy=PrivacySettings.of(
+            args.epsilon, {name: getattr(args, name) for name in ("delta", "unit", "unit_rows", "clip", "public")}
+        ),
     )
     if args.out is not None:
         require_place(args.out, args.force)
@@ -236,6 +268,7 @@ def run(args: argparse.Namespace) -> int:
     if isinstance(data, Dataset):
         backbone, features = extract_features(args, data, kept)
     elif isinstance(data, TableRows):
+        data = data if settings.privacy is None else with_public_fills(data)
         features, table = Described.divided(data, partition)
     else:
         features = data
@@ -267,7 +300,7 @@ def run(args: argparse.Namespace) -> int:
         print(json_text(folder.results, indent=1))
     else:
         print_results(folder.results)
-        if table is not None:
+        if table is not None and settings.privacy is None:
             print(f"columns: {summary(table.description, table.report)}; see {out / 'columns.toml'}")
         print(f"{len(folder.clients):,} models in {out / 'models'}; the report: {out / 'report.html'}")
     return 0
@@ -277,8 +310,8 @@ def configuration(args: argparse.Namespace, precision: str | None) -> dict[str, 
     """The options that repeat the run from any folder: paths made absolute, measured choices as they fell."""
     told = {name: value for name, value in vars(args).items() if name not in _NOT_CONFIGURATION}
     config = {name: value for name, value in told.items() if value is not None or name in LEFT_OPEN}
-    for name in ("data", "features", "weights", "columns"):
-        if name in config:
+    for name in ("data", "features", "weights", "columns", "public"):
+        if name in config and config[name] != EMBEDDED:
             config[name] = str(Path(config[name]).absolute())
     if precision is not None:
         config["precision"] = precision
@@ -311,6 +344,8 @@ def print_results(results: dict[str, Any]) -> None:
             print(f"{title_of(name)}: {method['note']}")
     for line in metrics_in_words(results):
         print(line)
+    if privacy := results.get("privacy"):
+        print(privacy["guarantee"])
     if balance := results.get("balance"):
         least, most = (f"{value:.3g}" for value in (min(balance["weights"]), max(balance["weights"])))
         print(f"classes count alike in the sum: a row weighs from {least} to {most}; its counts are one exchange more")

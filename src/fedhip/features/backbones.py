@@ -120,6 +120,11 @@ def embedded_weights() -> Path:
     return Path(__file__).parent / "weights" / f"{EMBEDDED}.safetensors"
 
 
+def embedded_moments() -> Path:
+    """What is public of their features: mean and main directions over the images they were learned from."""
+    return Path(__file__).parent / "weights" / f"{EMBEDDED}.public.safetensors"
+
+
 def load_backbone(
     name: str | Callable[[Any], Any],
     *,

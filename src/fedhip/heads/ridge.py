@@ -26,7 +26,11 @@ from fedhip.utils.parallel import in_order
 
 
 class Ridge(Head):
-    """A function of the sum and of a client's statistics."""
+    """A function of the sum and of a client's statistics.
+
+    Differs from the paper: each client's α by leave-one-out, where the paper has one for all, the best on test rows; β
+    by generalized cross-validation of the sum, or by rows left out where features are standardised.
+    """
 
     name, method, title = RIDGE, "fedhip", "FedHiP"
     description = "each client's own: the ridge of all rows in which its own weigh 1 + α"

@@ -12,25 +12,33 @@ import torch
 from fedhip.errors import InputError
 from fedhip.heads import HEADS
 from fedhip.heads.options import checked_options
-from fedhip.methods.ditto import Ditto
 from fedhip.methods.engine.clients import CheckedClients
 from fedhip.methods.engine.closed import ClosedMethod, ClosedTask, of_head
 from fedhip.methods.engine.laboratory import Laboratory
 from fedhip.methods.engine.method import Method
 from fedhip.methods.engine.prior import WithPrior
-from fedhip.methods.engine.protocol import Evaluation, MethodInfo, MethodRun, Network, Protocol
+from fedhip.methods.engine.protocol import Evaluation, MethodInfo, MethodRun, Network, Protocol, differs_from_paper
 from fedhip.methods.engine.training import Checkpoint, train_method
-from fedhip.methods.fedala import FedALA
-from fedhip.methods.fedas import FedAS
-from fedhip.methods.fedavg import FedAvg, FedAvgFT
-from fedhip.methods.feddbe import FedDBE
-from fedhip.methods.fedncm import run_fedncm
-from fedhip.methods.fedpcl import FedPCL
-from fedhip.methods.fedprox import FedProx, FedProxFT
-from fedhip.methods.fedselect import FedSelect
-from fedhip.methods.local_sgd import LocalSGD
-from fedhip.methods.pfedfda import run_pfedfda
-from fedhip.methods.ridges import run_global, run_global_local_classes, run_local
+from fedhip.methods.one_round.apfl import fit_apfl
+from fedhip.methods.one_round.deepafl import fit_deepafl
+from fedhip.methods.one_round.fedcgs import fit_fedcgs
+from fedhip.methods.one_round.fedcof import fit_fedcof
+from fedhip.methods.one_round.fedncm import fit_fedncm
+from fedhip.methods.one_round.fedpft import fit_fedpft
+from fedhip.methods.one_round.gh_ofl import fit_lda, fit_nb, fit_qda
+from fedhip.methods.one_round.knn_per import knn_per_lda, knn_per_ridge
+from fedhip.methods.one_round.pfedfda import run_pfedfda
+from fedhip.methods.one_round.ridges import run_global, run_global_local_classes, run_local
+from fedhip.methods.one_round.safle import fit_safle
+from fedhip.methods.trained.ditto import Ditto
+from fedhip.methods.trained.fedala import FedALA
+from fedhip.methods.trained.fedas import FedAS
+from fedhip.methods.trained.fedavg import FedAvg, FedAvgFT
+from fedhip.methods.trained.feddbe import FedDBE
+from fedhip.methods.trained.fedpcl import FedPCL
+from fedhip.methods.trained.fedprox import FedProx, FedProxFT
+from fedhip.methods.trained.fedselect import FedSelect
+from fedhip.methods.trained.local_sgd import LocalSGD
 from fedhip.simulation.client import Client
 from fedhip.simulation.options import STANDARD, RidgeOptions
 from fedhip.utils.nearest import did_you_mean
@@ -66,15 +74,31 @@ _CLOSED: tuple[ClosedMethod, ...] = (
     run_local,
     run_global,
     run_global_local_classes,
-    run_fedncm,
+    fit_fedncm,
+    fit_fedcof,
+    fit_fedcgs,
+    fit_nb,
+    fit_lda,
+    fit_qda,
     run_pfedfda,
+    fit_fedpft,
+    fit_deepafl,
+    fit_safle,
+    fit_apfl,
+    knn_per_ridge,
+    knn_per_lda,
 )
 
 #: The methods that train by gradients, by name.
 GRADIENT: Mapping[str, type[Method[Any]]] = MappingProxyType({kind.name: kind for kind in _TRAINED})
 #: Every method by name.
 METHODS: Mapping[str, MethodInfo] = MappingProxyType(
-    {kind.name: MethodInfo(kind.name, kind.title, kind.description, kind.declared, gradient=True) for kind in _TRAINED}
+    {
+        kind.name: MethodInfo(
+            kind.name, kind.title, kind.description, kind.declared, gradient=True, differs=differs_from_paper(kind)
+        )
+        for kind in _TRAINED
+    }
     | {method.name: method for method in _CLOSED}
 )
 

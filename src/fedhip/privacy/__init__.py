@@ -1,4 +1,4 @@
-"""What statistics, sums and models give away of the rows behind them, found by carrying the attacks out."""
+"""What statistics, sums and models give away of the rows behind them, by trying the attacks; and noise against it."""
 
 from fedhip.privacy.audit import Audit, AuditedSite, Finding, SitesInSum, audit_site
 

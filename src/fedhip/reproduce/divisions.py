@@ -18,7 +18,7 @@ from fedhip.simulation.client import Client, LabelledRows, clients_of
 from fedhip.simulation.lifting import lift_clients
 
 #: Ridge regressions have no bias of their own: with standardised features they get a column of ones.
-WITH_INTERCEPT = ("fedhip", "global", "global-oll", "local")
+WITH_INTERCEPT = ("fedhip", "global", "global-oll", "local", "knn-per")
 
 
 @lru_cache(maxsize=2)

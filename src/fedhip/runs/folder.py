@@ -6,6 +6,7 @@ models/         each client's model                       global.safetensors
 statistics/     each client's statistics                  total.safetensors
 ledger.jsonl    what happened to the run                   receipts/       its lines, to be given to the clients
 partition.json  who held which rows                       columns.toml     what a table's columns hold, of a table
+public.safetensors  with differential privacy: what is public of rows
 """
 
 from __future__ import annotations
@@ -36,6 +37,8 @@ from fedhip.features.lifts.lift import Lift
 from fedhip.features.text_columns import TextColumns
 from fedhip.heads import HEADS, Head
 from fedhip.heads.model import RIDGE, Model
+from fedhip.privacy.mechanism import Mechanism
+from fedhip.privacy.public import PublicMap
 from fedhip.runs.ledger import Ledger
 from fedhip.runs.models import answering
 from fedhip.runs.names import file_name, unknown_client
@@ -44,6 +47,7 @@ from fedhip.simulation.client import Client
 from fedhip.simulation.encoding import RowEncoding
 from fedhip.simulation.federation import Federation
 from fedhip.simulation.options import RidgeOptions
+from fedhip.simulation.private import PrivateFederation
 from fedhip.simulation.tasks import Task, targets_of_scores, task_named, thresholds_of
 from fedhip.utils.files import write_private
 from fedhip.utils.progress import ReportProgress
@@ -54,6 +58,8 @@ if TYPE_CHECKING:
     from fedhip.runs.verify import Check
 
 SCHEMA = 1
+#: What is public of rows, in a run with differential privacy.
+PUBLIC = "public.safetensors"
 #: Coverages whose thresholds go with a model.
 EXPORTED_COVERAGES = (0.8, 0.9, 0.95, 0.99)
 
@@ -348,6 +354,14 @@ class Run:
                 "models of their own; run again with fedhip among the methods"
             )
 
+    def require_exact(self) -> None:
+        """Refuse to change a run with differential privacy: its sum was released once, and what it cost is spent."""
+        if privacy := self.results.get("privacy"):
+            raise FileError(
+                f"{self.path} was run with epsilon = {privacy['epsilon']:g}: its sum was released once, with noise; "
+                "nobody's part can be added, taken out or looked at again; run again, which costs as much once more"
+            )
+
     def require_client(self, client: str) -> str:
         """The name, if a client has it."""
         self.require_personalized()
@@ -372,7 +386,7 @@ class Run:
         prior = self.priors(client).get(self.head.method, NO_PRIOR)
         own = torch.tensor(self.details["clients"][client]["train_counts"])
         everybody = None if prior.is_none else self._class_counts
-        answers = answering(model, self._temperature(self.head.method), prior, own, everybody)
+        answers = answering(model, self._temperature(self.head.method, client), prior, own, everybody)
         return replace(answers, thresholds=self._stored_thresholds(client))
 
     def _stored_thresholds(self, client: str | None) -> dict[str, list[float | None]]:
@@ -425,6 +439,14 @@ class Run:
 
     def federation(self, grid: GridStatistics | None = None, beta: float | None = None) -> Federation:
         """The run's sum, or another one on its grid, with the run's β or another one."""
+        if "privacy" in self.results:
+            return PrivateFederation(
+                self.total() if grid is None else grid,
+                float(self.results["beta"] if beta is None else beta),
+                self.encoding,
+                mechanism=Mechanism.from_dict(self.results["privacy"]),
+                public=PublicMap.from_file(self._file(PUBLIC)),
+            )
         return Federation(
             self.total() if grid is None else grid,
             float(self.results["beta"] if beta is None else beta),
@@ -459,8 +481,10 @@ class Run:
         """Of the file of a model, in which there is no temperature."""
         return replace(self.model(client), temperature=None).digest()
 
-    def _temperature(self, method: str) -> float | None:
-        temperature = self.details.get("temperature", {}).get(method)
+    def _temperature(self, method: str, client: str | None = None) -> float | None:
+        """One for all clients; with differential privacy a client's own."""
+        known = self.details if client is None else self.details["clients"][client]
+        temperature = known.get("temperature", self.details.get("temperature", {})).get(method)
         return None if temperature is None else float(temperature)
 
     def split(self, client: str, rows: int) -> NDArray[np.int8] | None:

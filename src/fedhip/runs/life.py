@@ -86,6 +86,7 @@ def forget(
 
     `rows` are the others', where the head needs them.
     """
+    run.require_exact()
     run.require_personalized()
     state = _State(run, rows)
     own = None
@@ -134,6 +135,7 @@ def join(
     `split` says which of its rows, in the order in which it has them, were drawn for testing. It is kept, so that the
     same rows are divided alike when they are given again.
     """
+    run.require_exact()
     run.require_personalized()
     if fault := fault_of_name(client.name):
         raise InputError(f"the name {client.name!r} {fault}; give the client another")
@@ -171,6 +173,7 @@ def update(
 
     `rows` as in `forget`, and the rows that the client had: the new ones are added to them.
     """
+    run.require_exact()
     run.require_client(client.name)
     client = _lifted(run, client)
     term = _statistics_of(run, client)
@@ -208,6 +211,7 @@ def personalize(
 
     With `skip_changed` a client whose rows are no longer these is passed over.
     """
+    run.require_exact()
     run.require_personalized()
     state = _State(run)
     for name, client in clients.items():

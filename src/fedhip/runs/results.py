@@ -26,6 +26,7 @@ from fedhip.runs.measures import (
 )
 from fedhip.simulation.metrics import summarize
 from fedhip.simulation.outcome import ClientResult, Outcome
+from fedhip.simulation.private import PRIVATE_ALPHAS
 from fedhip.simulation.tasks import METRICS as TASK_METRICS
 from fedhip.simulation.tasks import summarize_metrics
 from fedhip.utils.words import count, listed, points
@@ -122,6 +123,15 @@ def details_of(outcome: Outcome, class_names: Sequence[str], head: type[Head] = 
         "examples": [],
         "stale": [],
     }
+
+
+def add_privacy(details: Json) -> None:
+    """With differential privacy nothing is summed over clients: each has a temperature of its own, and no sets."""
+    details["alphas"] = list(PRIVATE_ALPHAS)
+    for client in details["clients"].values():
+        losses = {"global": client.pop("global_log_losses"), Ridge.method: client.pop("log_losses")}
+        client["temperature"] = {method: common_temperature([found]) for method, found in losses.items()}
+        client |= {"log_losses": None, "global_log_losses": None}
 
 
 def rival_entry(run: MethodRun, clients: Sequence[ClientResult]) -> Json:

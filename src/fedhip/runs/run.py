@@ -46,14 +46,17 @@ from fedhip.heads.round import BALANCED, RIDGES, HeadRound, run_head, simulate, 
 from fedhip.heads.task import Task, check_clients
 from fedhip.methods import METHODS, Protocol, run_method
 from fedhip.methods.engine.closed import row_of
+from fedhip.privacy.mechanism import Unit
 from fedhip.runs import Ledger, Run, new_run, require_place
 from fedhip.runs.draft import Draft
+from fedhip.runs.folder import PUBLIC
 from fedhip.runs.measures import gains_of, put_gains
 from fedhip.runs.models import global_model, personal_model
+from fedhip.runs.privacy import PrivacySettings, with_public_fills
 from fedhip.runs.repeats import warn_of_repeats
 from fedhip.runs.report import RunRecord
 from fedhip.runs.report.findings import read_runs
-from fedhip.runs.results import add_balance, add_lift, details_of, refresh, results_of, rival_entry
+from fedhip.runs.results import add_balance, add_lift, add_privacy, details_of, refresh, results_of, rival_entry
 from fedhip.simulation.alone import MAJORITY
 from fedhip.simulation.client import Client, clients_of
 from fedhip.simulation.federation import Federation
@@ -62,6 +65,7 @@ from fedhip.simulation.options import STANDARD, Alpha, Beta, RidgeOptions
 from fedhip.simulation.outcome import Outcome
 from fedhip.simulation.personalization import Looked
 from fedhip.simulation.priors import PriorOption
+from fedhip.simulation.private import require_own_groups, simulate_privately
 from fedhip.simulation.tasks import Task as TaskName
 from fedhip.simulation.tasks import divide, require_classes, require_ridge, task_named
 from fedhip.utils.nearest import did_you_mean
@@ -120,6 +124,7 @@ class RoundSettings:
     head_options: Mapping[str, float] = field(default_factory=dict)
     lift: LiftSettings | None = None
     max_rounds: int = 1
+    privacy: PrivacySettings | None = None
 
     def __post_init__(self) -> None:
         for name, value, words, check in (
@@ -147,6 +152,8 @@ class RoundSettings:
                 "out, or choose with --head auto"
             )
         options_of(head_named(self._head), self.alpha, self.head_options)
+        if self.privacy is not None:
+            self._require_private()
         if not self.ridge.balance:
             return
         if self.head not in (None, RIDGE):
@@ -165,11 +172,33 @@ class RoundSettings:
                 "frequent by construction; give --balance or --prior client, not both"
             )
 
+    def _require_private(self) -> None:
+        """Refuse what takes sums beside the one that has noise."""
+        others = [name for name in self.methods or () if name not in (MAJORITY, *RIDGES)]
+        for given, name in (
+            (self.head not in (None, RIDGE), f"--head {self.head}"),
+            (bool(others), f"the method {', '.join(others)}"),
+            (self.prior == "client", "--prior client"),
+            (self.ridge.balance, "--balance"),
+            (self.lift is not None, "--lift"),
+            (self.ridge.columns is not None, "--columns with units"),
+            (self.ridge.fraction_bits is not None, "--fraction-bits"),
+            (not (self.ridge.standardize and self.ridge.intercept), "--no-standardize or --no-intercept"),
+            (self.beta == "gcv", "--beta gcv"),
+        ):
+            if given:
+                raise InputError(
+                    f"with --epsilon there is one sum, with noise, of rows as they are agreed on, and the ridge from "
+                    f"it; leave out {name}"
+                )
+
     @property
     def _head(self) -> str:
         """The head, of classes and rows that all weigh alike."""
         if self.head is not None:
             return self.head
+        if self.privacy is not None:
+            return RIDGE
         if self.methods is not None and Auto.method not in self.methods:
             return RIDGE
         ridge = self.ridge
@@ -215,6 +244,14 @@ def methods_named(names: Sequence[str]) -> tuple[str, ...]:
     if not names:
         raise InputError(f"no method given; choose among {', '.join(known)}")
     return tuple(method for method in ordered if method in names or "all" in names)
+
+
+def methods_beside(methods: Sequence[str] | None, head: str | None) -> tuple[str, ...] | None:
+    """The methods that are asked for, with that of a head that is asked for; None where they are left open."""
+    if methods is None:
+        return None
+    named = methods_named(methods)
+    return named if head is None else methods_named((*named, head_named(head).method))
 
 
 def open_run(path: str | Path) -> Run:
@@ -264,6 +301,12 @@ def run(
     columns: str | Path | Description | None = None,
     fraction_bits: int | None = None,
     statistics: bool = True,
+    epsilon: float | None = None,
+    delta: float | None = None,
+    unit: Unit | None = None,
+    unit_rows: int | None = None,
+    clip: float | None = None,
+    public: str | Path | ArrayLike | None = None,
     device: str | None = None,
     report: Callable[[str, int, int], None] | None = None,
 ) -> Run:
@@ -300,6 +343,12 @@ def run(
     columns : path or Description, optional
         Of a table: what its columns hold (`fedhip describe` drafts it; a .toml file). Else the units of the features'
         columns, as --columns.
+    epsilon, delta : float, optional
+        Differential privacy of the sum, off without `epsilon`; δ is 1e-5. `unit` is what is protected ("row", "group"
+        or "client"), `unit_rows` how many rows of a group or client count.
+    public : path of a feature file, or (n, m) array, optional
+        With `epsilon`: rows that are public, by which private ones are scaled and clipped; `clip` is the length that
+        they are cut to where there are none.
     out : path, optional
         The run folder; `runs/rows-DATE-TIME` if none is given. One that is there is replaced with `force` alone.
     device : str, optional
@@ -372,15 +421,18 @@ def run(
             features, labels, owners, split=split, class_names=class_names, groups=groups, weights=weights, task=task
         )
     given = {"concentration": concentration, "shards_per_client": shards, "min_rows": min_rows, "seed": seed}
+    beside = {"delta": delta, "unit": unit, "unit_rows": unit_rows, "clip": clip, "public": public}
+    privacy = PrivacySettings.of(epsilon, beside)
     division = divide(rows, partition, number, **given)
     table = None
     if isinstance(rows, TableRows):
+        rows = rows if privacy is None else with_public_fills(rows)
         rows, table = Described.divided(rows, division)
     widened = LiftSettings(lift) if isinstance(lift, str) else lift
     settings = RoundSettings(
         alpha=alpha,
         beta=beta,
-        methods=None if methods is None else methods_named(methods),
+        methods=methods_beside(methods, head),
         rounds=rounds,
         only_local_classes=only_local_classes,
         prior=prior,
@@ -396,6 +448,7 @@ def run(
         head_options=head_options or {},
         lift=widened,
         max_rounds=max_rounds,
+        privacy=privacy,
     )
     options = {
         "features" if table is None else "data": path and str(path),
@@ -425,6 +478,7 @@ def run(
         "balance": balance or None,
         **({} if widened is None else widened.options),
         "statistics": statistics,
+        **({} if privacy is None else privacy.options),
     }
     made_by = f"{'given features' if table is None else table.title}, {rows.features.shape[1]} wide"
     if widened is not None:
@@ -489,6 +543,11 @@ def run_round(
     )
     require_classes(features)
     clients = clients_of(features, partition)
+    if settings.privacy is not None:
+        return _run_privately(
+            out, features, partition, settings, settings.privacy, clients, told,
+            title=title, config=config, backbone=backbone, seconds=seconds, table=table, force=force, report=report,
+        )  # fmt: skip
     warn_of_repeats(clients)
     lift, lifted, choice, watch, ridge = None, None, None, Stopwatch(), settings.ridge
     if settings.lift is not None:
@@ -615,6 +674,87 @@ def run_round(
         )
         draft.write_report(out)
     return Run.open(out), own
+
+
+def _run_privately(
+    out: Path,
+    features: FeatureSet,
+    partition: Partition,
+    settings: RoundSettings,
+    privacy: PrivacySettings,
+    clients: Sequence[Client],
+    told: Resolved,
+    *,
+    title: str,
+    config: Json,
+    backbone: BackboneReference | None,
+    seconds: Mapping[str, float] | None,
+    table: Described | None,
+    force: bool,
+    report: Callable[[str, int, int], None] | None,
+) -> tuple[Run, Outcome]:
+    """The round with differential privacy. The folder keeps the noisy sum, and nobody's own statistics."""
+    if features.task != "classification" or features.weights is not None:
+        what = f"--task {features.task}" if features.task != "classification" else "rows with weights"
+        raise InputError(
+            f"--epsilon is for classes of rows that count alike, and not for {what}: leave one of them out"
+        )
+    check_clients(clients, features.num_classes)
+    if privacy.unit == "group":
+        require_own_groups(clients)
+    described = None if table is None else table.description
+    width = features.features.shape[1]
+    options = privacy.with_public(width, table=described, backbone=backbone)
+    with new_run(out, force=force) as draft:
+        outcome, sent = simulate_privately(
+            clients,
+            features.num_classes,
+            options,
+            alpha=settings.alpha,
+            beta=settings.beta,
+            methods=told.table,
+            only_local_classes=settings.only_local_classes,
+            report=report,
+        )
+        federation = outcome.federation
+        config = _filled(config, settings, told) | {"statistics": False}
+        results = results_of(outcome, config=config, title=title, seconds=seconds or {})
+        results |= {"feature_dim": width, "privacy": options.mechanism(_training(clients)).to_dict()}
+        put_gains(results, [gains_of(client.client, client.tested, Ridge.method) for client in outcome.clients])
+        details = details_of(outcome, features.class_names, Ridge)
+        add_privacy(details)
+        if table is not None:
+            draft.write_text("columns.toml", table.description.to_toml())
+        refresh(results, details)
+        save_partition(draft.path / "partition.json", partition, data_split=features.split)
+        options.public.to_file(draft.path / PUBLIC)
+        _write_models(
+            draft,
+            outcome,
+            features.class_names,
+            settings.only_local_classes,
+            backbone,
+            None,
+            None,
+            features.task,
+            None if described is None else described.to_dict(),
+        )
+        draft.record(
+            Ledger(),
+            "run",
+            federation,
+            results,
+            details,
+            write_toml(config, f"{title}\nrepeat this run with: fedhip run config.toml --out FOLDER"),
+            clients=sent,
+            partition=hashlib.sha256((draft.path / "partition.json").read_bytes()).hexdigest(),
+        )
+        draft.write_report(out)
+    return Run.open(out), outcome
+
+
+def _training(clients: Sequence[Client]) -> list[Client]:
+    return [client for client in clients if len(client.train[1])]
 
 
 def _head_task(

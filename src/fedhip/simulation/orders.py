@@ -25,7 +25,7 @@ from fedhip.utils.splitmix import GAMMA, Numbers, mix, signed
 
 Order = NDArray[np.int64]
 
-SHUFFLE, SAMPLE, SLICE, ALIGN, TRACE, WARM_UP, HOLD_OUT = range(7)
+SHUFFLE, SAMPLE, SLICE, ALIGN, TRACE, WARM_UP, HOLD_OUT, PARTS, MIXTURE, SYNTHETIC, CELLS = range(11)
 
 
 _LAST = 2**63 - 1

@@ -26,6 +26,7 @@ from torch import Tensor
 
 from fedhip.core.choice.calibration import choose_temperature
 from fedhip.core.choice.conformal import classes_within
+from fedhip.core.choice.prior import Prior
 from fedhip.core.solvers import require_alpha, require_beta
 from fedhip.errors import InputError
 from fedhip.features.lifts.kinds import DEFAULT_WIDTH, LiftKind
@@ -35,13 +36,16 @@ from fedhip.heads.choice import AUTO, choose
 from fedhip.heads.model import RIDGE, Model
 from fedhip.heads.options import options_of
 from fedhip.heads.task import Task
+from fedhip.privacy.mechanism import DEFAULT_DELTA, Unit
 from fedhip.runs.models import answering, global_model, personal_model
+from fedhip.runs.privacy import PrivacySettings
 from fedhip.simulation.beta import SCORING_ALPHAS
 from fedhip.simulation.client import Client
 from fedhip.simulation.driver import federate
 from fedhip.simulation.lifting import LiftSettings, lifted_grid
 from fedhip.simulation.options import STANDARD, RidgeOptions
 from fedhip.simulation.priors import PriorOption
+from fedhip.simulation.private import federate_privately, personalize_privately, shared_group
 from fedhip.simulation.tasks import require_ridge, thresholds_of
 from fedhip.sklearn.rows import (
     ONLY_CLIENT,
@@ -106,6 +110,20 @@ class FedHiPClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]  #
         apart.
     max_rounds : int, default=1
         What head="auto" may take: from 8 on, logistic regression competes.
+    epsilon : float > 0 or None, default=None
+        Differential privacy of the sum, by noise in it; None for none. The ridge alone, without a lift and priors. Rows
+        are clipped by what is known of them beforehand: `public` or `clip`. A fit is one release: `partial_fit` and
+        `forget` would be further ones, and are refused.
+    delta : float, default=1e-5
+        The chance that epsilon does not hold; below 1/n_samples.
+    unit : "row", "group" or "client", default="row"
+        What is protected: a row, a client's rows of one of the `blocks`, or all of a client's.
+    unit_rows : int or None, default=None
+        How many rows of a group or a client count, at most.
+    clip : float or None, default=None
+        The length that rows are cut to.
+    public : array-like of shape (n, n_features), path of a feature file or None, default=None
+        Rows that are public and of the same kind, by which private ones are scaled and clipped.
 
     Attributes
     ----------
@@ -134,6 +152,9 @@ class FedHiPClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]  #
         The number of features seen during fit.
     feature_names_in_ : ndarray of shape (n_features_in_,)
         Their names, where X had names that are all strings.
+    privacy_ : dict or None
+        With epsilon, what is guaranteed: "epsilon", "delta", "unit", "mechanism", "sigma", "width" and, as a sentence,
+        "guarantee".
 
     Notes
     -----
@@ -172,6 +193,12 @@ class FedHiPClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]  #
         lift_seed: int = 0,
         lift_bandwidth: float = 1.0,
         max_rounds: int = 1,
+        epsilon: float | None = None,
+        delta: float = DEFAULT_DELTA,
+        unit: Unit = "row",
+        unit_rows: int | None = None,
+        clip: float | None = None,
+        public: Any = None,
     ) -> None:
         self.head = head
         self.prior = prior
@@ -186,6 +213,12 @@ class FedHiPClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]  #
         self.lift_seed = lift_seed
         self.lift_bandwidth = lift_bandwidth
         self.max_rounds = max_rounds
+        self.epsilon = epsilon
+        self.delta = delta
+        self.unit = unit
+        self.unit_rows = unit_rows
+        self.clip = clip
+        self.public = public
 
     def fit(self, X: Any, y: Any, groups: Any = None, *, blocks: Any = None, sample_weight: Any = None) -> Self:
         """Fit the global model and one for each client.
@@ -241,6 +274,8 @@ class FedHiPClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]  #
         self
         """
         first = not self.__sklearn_is_fitted__()
+        if not first:
+            self._require_exact("partial_fit")
         X, y = validate_data(self, X, y, reset=first)
         check_classification_targets(y)
         known: dict[ClientName, Part] = {} if first else self._rows
@@ -269,6 +304,7 @@ class FedHiPClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]  #
         self
         """
         check_is_fitted(self)
+        self._require_exact("forget")
         if client not in self._rows:
             raise InputError(f"client {client!r} is not in the federation; its clients are {some(self._rows)}")
         if len(self._rows) == 1:
@@ -367,6 +403,8 @@ class FedHiPClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]  #
     def _learn(self, rows: Mapping[ClientName, Part], classes: Array, declared: bool) -> Self:
         """The three phases. Nothing changes unless all of it succeeds."""
         weighted = any(part.weights is not None for part in rows.values())
+        if self.epsilon is not None:
+            return self._learn_privately(dict(sorted(rows.items())), classes, declared, self.epsilon)
         only_local = bool(self.only_local_classes)
         head = self._head(weighted)
         require_ridge("classification", weighted, head=head, prior=self._prior(head), only_local_classes=only_local)
@@ -393,6 +431,70 @@ class FedHiPClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]  #
         if head not in (RIDGE, AUTO):
             return STANDARD
         return RidgeOptions(bool(self.standardize), bool(self.fit_intercept))
+
+    def _require_exact(self, what: str) -> None:
+        if self.epsilon is not None:
+            raise InputError(
+                f"{what} would release a second sum of the same rows, which costs epsilon once more; fit anew, and "
+                "count both"
+            )
+
+    def _learn_privately(self, rows: dict[ClientName, Part], classes: Array, declared: bool, epsilon: float) -> Self:
+        """The three phases with noise in the sum; see `fedhip.simulation.private`."""
+        weighted = any(part.weights is not None for part in rows.values())
+        for given, name in (
+            (self.head not in (None, RIDGE), f"head={self.head!r}"),
+            (self.prior not in (None, "none"), f"prior={self.prior!r}"),
+            (self.lift is not None, f"lift={self.lift!r}"),
+            (weighted, "sample_weight"),
+            (self.alphas is not None, "alphas"),
+            (self.max_rounds != 1, "max_rounds"),
+            (not (self.standardize and self.fit_intercept), "standardize=False or fit_intercept=False"),
+        ):
+            if given:
+                raise InputError(f"with epsilon there is one sum, with noise, and the ridge from it; leave out {name}")
+        beside = {name: getattr(self, name) for name in ("delta", "unit", "unit_rows", "clip", "public")}
+        settings = PrivacySettings.asked(epsilon, beside)
+        if self.unit == "group":
+            _require_own_blocks(rows)
+        names, d = {str(client): client for client in rows}, len(classes)
+        clients, only_local = self._sites(rows, classes, None), bool(self.only_local_classes)
+        beta, alpha = self._fixed_beta(), self._fixed_alpha()
+        options = settings.with_public(clients[0].train[0].shape[1])
+        federation, sent = federate_privately(clients, d, options, "auto" if beta is None else beta)
+        owns = {
+            names[client.name]: personalize_privately(
+                federation,
+                client,
+                "loo" if alpha is None else alpha,
+                sent[client.name],
+                only_local_classes=only_local,
+            )
+            for client in clients
+        }
+        class_names = tuple(str(label) for label in classes)
+        self.models_ = {
+            client: answering(
+                personal_model(
+                    federation, str(client), found.model, found.alpha, found.own, found.local_classes,
+                    class_names=class_names, only_local_classes=only_local, backbone=None,
+                ),
+                choose_temperature(torch.tensor(found.log_losses, dtype=torch.float64)),
+            )
+            for client, found in owns.items()
+        }  # fmt: skip
+        self.global_model_ = global_model(federation, class_names, None)
+        self.alphas_ = {client: found.alpha for client, found in owns.items()}
+        self.head_ = RIDGE
+        self.choice_: dict[str, Any] | None = None
+        self.lift_: Lift | None = None
+        self.beta_: float | None = federation.beta
+        self.settings_: dict[str, float] = {}
+        self.priors_: dict[ClientName, Prior] = {}
+        self._misses: dict[str, dict[str, Any]] = {}
+        self.classes_, self._rows, self._declared = classes, rows, declared
+        self.privacy_: dict[str, Any] | None = federation.mechanism.to_dict()
+        return self
 
     def _learn_head(
         self, name: str, rows: dict[ClientName, Part], classes: Array, declared: bool, lift: Lift | None
@@ -454,7 +556,7 @@ class FedHiPClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]  #
         self.head_, self.choice_ = head.name, chosen
         self.beta_, self.lift_, self.settings_ = solved_beta, lift, dict(head.settings)
         self.priors_ = {client: prior for client, (_, prior) in owns.items() if not prior.is_none}
-        self.classes_, self._rows, self._declared = classes, rows, declared
+        self.classes_, self._rows, self._declared, self.privacy_ = classes, rows, declared, None
         self._misses = {
             str(client): {"misses": found.misses, "miss_scale": found.miss_scale, "global_misses": found.global_misses}
             for client, (found, _) in owns.items()
@@ -530,6 +632,15 @@ class FedHiPClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]  #
                 f"{declared.tolist()}; declare it in the first call of partial_fit"
             )
         return declared, True
+
+
+def _require_own_blocks(rows: Mapping[ClientName, Part]) -> None:
+    """Refuse a block that several clients have rows of, where blocks are protected."""
+    owner: dict[str, ClientName] = {}
+    for client, part in rows.items():
+        for block in [] if part.blocks is None else np.unique(part.blocks).tolist():
+            if owner.setdefault(block, client) != client:
+                raise shared_group(str(owner[block]), str(client))
 
 
 def _numbers(y: Array, classes: Array) -> NDArray[np.int64]:

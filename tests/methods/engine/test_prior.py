@@ -8,6 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from sklearn.naive_bayes import GaussianNB
 from torch import Tensor
 
 from fedhip.core.choice.prior import NO_CHOICE, NO_PRIOR, Prior, PriorLosses, choose_priors, scale_of
@@ -18,11 +19,12 @@ from fedhip.methods.engine import laboratory as engine
 from fedhip.methods.engine.laboratory import Laboratory
 from fedhip.methods.engine.prior import WithPrior
 from fedhip.methods.engine.training import flat
-from fedhip.methods.fedavg import FedAvg
+from fedhip.methods.trained.fedavg import FedAvg
 from fedhip.simulation.client import Client
 from fedhip.simulation.hold_out import hold_out
 from fedhip.simulation.options import PAPER, STANDARD, RidgeOptions
 from fedhip.simulation.priors import PRIOR_ALPHAS, left_out_classes, losses_bytes, prior_bytes
+from tests.methods.one_round.rounds import SMALL
 from tests.methods.problems import CLASSES, PROTOCOL, federation
 
 WITH = replace(PROTOCOL, prior="client")
@@ -33,7 +35,7 @@ SIZES = (30, 45, 20, 1)
 def test_no_prior_sees_a_test_row(name: str) -> None:
     clients, rng = federation(SIZES), np.random.default_rng(3)
     noise = [Client(c.name, c.train, (rng.normal(size=c.test[0].shape), rng.permutation(c.test[1]))) for c in clients]
-    before, after = (run_method(name, given, CLASSES, WITH) for given in (clients, noise))
+    before, after = (run_method(name, given, CLASSES, WITH, options=SMALL.get(name)) for given in (clients, noise))
     assert before.priors is not None
     assert before.priors == after.priors
     assert before.alphas == after.alphas
@@ -45,7 +47,7 @@ def test_no_prior_sees_a_test_row(name: str) -> None:
 def test_the_models_are_those_without_a_prior(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Where no client takes one, accuracies are the same; α stays where it is given."""
     clients = federation(SIZES)
-    options = {"alpha": 3.0} if name == "fedhip" else None
+    options = {"alpha": 3.0} if name == "fedhip" else SMALL.get(name)
     plain = run_method(name, clients, CLASSES, PROTOCOL, options=options)
     monkeypatch.setattr("fedhip.simulation.priors.choose_priors", lambda losses: [(0, NO_PRIOR)] * len(losses))
     monkeypatch.setattr("fedhip.simulation.priors.choose_every", lambda losses: [NO_CHOICE] * len(losses))
@@ -202,3 +204,26 @@ def test_there_are_two_priors() -> None:
     assert "prior" not in PROTOCOL.to_dict()
     assert WITH.to_dict()["prior"] == "client"
     assert prior_bytes(10) - losses_bytes([1]) == 80
+
+
+def test_a_one_round_rival_chooses_by_rows_its_shadow_has_not_seen() -> None:
+    """By hand: naive Bayes of four fifths of the rows scores the last fifth; its sums are sent twice."""
+    clients = federation((60, 80, 45), test=200)
+    apart = hold_out(clients, WITH.seed)
+    x, y = (np.concatenate([c.train[i] for c in apart]) for i in (0, 1))
+    theirs = GaussianNB(var_smoothing=0.0).fit(x, y)
+    scores = [torch.from_numpy(theirs.predict_joint_log_proba(c.test[0])) for c in apart]
+    own = [torch.bincount(torch.from_numpy(c.train[1]), minlength=CLASSES) for c in clients]
+    everybody, scale = torch.stack(own).sum(dim=0), scale_of(scores)
+    losses = [
+        PriorLosses.of([part], torch.from_numpy(client.test[1]), counts, everybody, scale)
+        for part, client, counts in zip(scores, apart, own, strict=True)
+    ]
+    plain, found = (run_method("gh-nb", clients, CLASSES, protocol) for protocol in (PROTOCOL, WITH))
+    assert found.priors is not None
+    for prior, (_, expected) in zip(found.priors, choose_priors(losses), strict=True):
+        assert prior is not None
+        assert prior.smoothing == expected.smoothing
+        assert prior.temperature == pytest.approx(expected.temperature)
+    more = found.upload_bytes_per_client - plain.upload_bytes_per_client
+    assert more == plain.upload_bytes_per_client + losses_bytes([1])

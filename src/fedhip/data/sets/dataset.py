@@ -14,6 +14,7 @@ from PIL import Image
 from fedhip.data.images.pixels import Pixels, check_images, fit, open_rgb
 from fedhip.data.images.window import Values, Window
 from fedhip.errors import InputError
+from fedhip.utils.bounds import LARGEST
 
 
 @dataclass(frozen=True)
@@ -155,10 +156,11 @@ def _targets(values: NDArray[Any], rows: int, task: str, names: tuple[str, ...])
             "a column for each name"
         )
     values = values.astype(np.float64)
-    bad = ~np.isfinite(values) if task == "regression" else ~np.isin(values, (0.0, 1.0))
+    # Squares of larger ones overflow, and so would every measure of how good a model is.
+    bad = ~(np.abs(values) <= LARGEST) if task == "regression" else ~np.isin(values, (0.0, 1.0))
     if bad.any():
         row, column = np.argwhere(bad)[0].tolist()
-        wanted = "finite numbers; repair or drop such rows" if task == "regression" else "0 or 1"
+        wanted = f"finite numbers up to {LARGEST:g}; repair or drop such rows" if task == "regression" else "0 or 1"
         raise InputError(f"{names[column]!r} of row {row} is {values[row, column]}; give {wanted}")
     return values
 

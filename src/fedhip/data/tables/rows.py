@@ -50,6 +50,8 @@ class TableRows:
     targets: Floats | None = None
     split: NDArray[np.int8] | None = None
     task: str = "classification"
+    #: Whether the description was drafted from these very rows, and not agreed before.
+    drafted: bool = False
 
     def __len__(self) -> int:
         return len(self.matrix)
@@ -125,7 +127,7 @@ def load_table(
         found, expect = _with_roles(table, description, drop=drop, **given), True
         found = with_backbones(_with_texts(table, found, text, texts), texts)
     _require_roles(table, found)
-    rows = _labelled(table, found, task, expect=expect, texts=texts)
+    rows = replace(_labelled(table, found, task, expect=expect, texts=texts), drafted=not expect)
     _require_federation(table, found, rows)
     _require_no_giveaway(table, found, rows)
     return rows

@@ -16,7 +16,7 @@ from fedhip.heads.options import Option
 from fedhip.heads.round import HeadRound, run_head
 from fedhip.heads.task import Task
 from fedhip.methods.engine.laboratory import sketch
-from fedhip.methods.engine.protocol import Evaluation, MethodInfo, MethodRun
+from fedhip.methods.engine.protocol import Evaluation, MethodInfo, MethodRun, differs_from_paper
 from fedhip.simulation.client import Client
 
 
@@ -68,16 +68,27 @@ class ClosedMethod(MethodInfo):
 
 
 def closed(
-    name: str, title: str, description: str, *options: Option
+    name: str, title: str, description: str, *options: Option, told_by: object = None
 ) -> Callable[[Callable[[ClosedTask], MethodRun]], ClosedMethod]:
-    """Declare a method: what it is called, and the options that it takes."""
-    return lambda run: ClosedMethod(name, title, description, options, gradient=False, run=run)
+    """Declare a method: what it is called, and the options that it takes.
+
+    `told_by` is whose docstring says how it differs from its paper, where that is not the function's.
+    """
+    return lambda run: ClosedMethod(
+        name,
+        title,
+        description,
+        options,
+        gradient=False,
+        differs=differs_from_paper(run if told_by is None else told_by),
+        run=run,
+    )
 
 
 def of_head(kind: type[Head]) -> ClosedMethod:
     """The method of a head: its round, over clients of the method's own."""
 
-    @closed(kind.method, kind.title, kind.description, *kind.options)
+    @closed(kind.method, kind.title, kind.description, *kind.options, told_by=kind)
     def run(task: ClosedTask) -> MethodRun:
         found = run_head(kind, task)
         first = found.clients[0]
@@ -118,6 +129,7 @@ def one_shot(
     alphas: list[float | None] | None = None,
     priors: Mapping[str, Prior] | None = None,
     tested: Mapping[str, Tested | None] | None = None,
+    note: str | None = None,
 ) -> MethodRun:
     """A run whose history is its end; `tested` is what the task's own tests gave, where it is not given."""
     if tested is None:
@@ -135,6 +147,7 @@ def one_shot(
         dict(task.options),
         alphas,
         [end],
+        note=note,
         priors=every,
         probe=(task.probe or None) if isinstance(task, ClosedTask) else None,
         tested=[tested.get(client.name) for client in task.clients],

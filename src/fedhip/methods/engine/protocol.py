@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import inspect
 import math
+import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any, Literal
@@ -15,6 +17,8 @@ from fedhip.simulation.priors import PriorOption
 
 #: What methods that train by gradients put on the features.
 Network = Literal["linear", "mlp"]
+#: What a docstring says of a method and its paper begins so; NOTHING_KNOWN is all it says where they agree.
+DIFFERS, NOTHING_KNOWN = "Differs from the paper:", "Nothing known."
 
 
 @dataclass(frozen=True)
@@ -70,13 +74,17 @@ class Protocol:
 
 @dataclass(frozen=True)
 class MethodInfo:
-    """A method by name: its title in tables, a line about it, its options, whether it trains by gradients."""
+    """A method by name: its title in tables, a line about it, its options, whether it trains by gradients.
+
+    `differs` is what it does otherwise than its paper, for footnotes; "" where it has no paper but this package's.
+    """
 
     name: str
     title: str
     description: str
     options: tuple[Option, ...]
     gradient: bool
+    differs: str
 
     @property
     def defaults(self) -> dict[str, float]:
@@ -87,6 +95,16 @@ class MethodInfo:
     def optional(self) -> tuple[str, ...]:
         """Options without a default: what they set is chosen from the data unless they are given."""
         return tuple(option.name for option in self.options if option.default is None)
+
+
+def differs_from_paper(method: object) -> str:
+    """The paragraph "Differs from the paper: ..." of a method's docstring, or else of its file's; "" without one."""
+    module = sys.modules.get(getattr(method, "__module__", ""))
+    for text in (method.__doc__, getattr(module, "__doc__", None)):
+        for paragraph in inspect.cleandoc(text or "").split("\n\n"):
+            if paragraph.startswith(DIFFERS):
+                return " ".join(paragraph.removeprefix(DIFFERS).split())
+    return ""
 
 
 @dataclass(frozen=True)

@@ -25,7 +25,7 @@ from fedhip.reproduce.cells import Cell, Json, PlannedCell, Store
 from fedhip.reproduce.divisions import standardize, validation_order
 from fedhip.reproduce.figures import Bars, Picture, federations, write_pictures
 from fedhip.reproduce.settings import Settings, known_methods
-from fedhip.reproduce.studies.table1 import entry_of, numbered, remarks_on
+from fedhip.reproduce.studies.table1 import differences, entry_of, numbered, remarks_on
 from fedhip.reproduce.tables import Entry, Row, Table, rank_columns, to_markdown, write_table
 from fedhip.simulation.client import Client, clients_of
 from fedhip.simulation.hold_out import hold_out
@@ -275,6 +275,8 @@ def table(bench: NaturalBench) -> Table:
             entries.append(entry)
             remarks += remarks_on(results, seeds, natural.name, titles[method])
             records.append(_record(bench, natural, method, results, entry))
+        if method in known:
+            remarks += differences(method)
         rows.append(
             Row(titles[method], tuple(entries), numbered(footnotes, remarks), rule=method in ("fedhip", "local"))
         )

@@ -91,8 +91,8 @@ def prior_notes(bench: Bench) -> list[str]:
     return [
         "All methods with the client's prior: calibrated scores plus the log of its smoothed class frequencies over "
         "the federation's; temperature, smoothing and prior-or-none by likelihood on training rows that the model "
-        "has not seen (closed forms: leave-one-out; gradients: a second training without a fifth of the rows, counted "
-        "in seconds and bytes)."
+        "has not seen (ridges, FedHiP's heads, FedNCM, kNN-Per and APFL: leave-one-out; pFedFDA: its halves; others: a "
+        "second fit without a fifth of the rows, counted in seconds and bytes)."
     ]
 
 

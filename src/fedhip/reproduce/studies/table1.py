@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+from fedhip.methods.engine.protocol import NOTHING_KNOWN
 from fedhip.reproduce import paper
 from fedhip.reproduce.bench import Bench, Setting, method_cell
 from fedhip.reproduce.cells import Cell, Json, PlannedCell
@@ -113,6 +114,7 @@ def _table(bench: Bench, regime: Regime) -> Table:
             entries.append(entry)
             remarks += remarks_on(results, bench.settings.seeds, " ".join(column.path[1:]), known[method].title)
             records.append(record_of(bench, column, method, regime, results, entry))
+        remarks += differences(method)
         if regime == "tuned":
             remarks += [f"{known[method].title}: {chosen(bench, source, method)}" for source in bench.sources]
         rows.append(Row(known[method].title, tuple(entries), numbered(footnotes, remarks)))
@@ -161,6 +163,12 @@ def remarks_on(results: list[Json], seeds: tuple[int, ...], where: str, title: s
         if result["diverged"] is not None
     ]
     return remarks + list(dict.fromkeys(sentence(title, result["note"]) for result in results if result["note"]))
+
+
+def differences(method: str) -> list[str]:
+    """How the method differs from its paper, as a footnote; nothing where no difference is known."""
+    info = known_methods()[method]
+    return [f"{info.title} differs from its paper: {info.differs}"] if info.differs not in ("", NOTHING_KNOWN) else []
 
 
 def sentence(title: str, note: str) -> str:

@@ -7,6 +7,7 @@ are not there. First the learning rate (for closed forms the penalty β), then, 
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -31,12 +32,54 @@ OWN: dict[str, tuple[str, tuple[float, ...]]] = {
     "fedpcl": ("temperature", (0.2, 1.0)),
     "fedselect": ("percent", (5.0, 50.0)),
 }
-#: A closed form's parameter; None is its own choice or default. A β is a share of the number of rows.
-CLOSED: dict[str, tuple[str, tuple[float | None, ...]]] = {
-    "fedhip": ("beta", (None, 1e-3, 1e-4, 1e-2, 1e-5, 3e-3, 3e-4, 3e-2, 3e-5, 1e-1, 1e-6, 3e-1)),
-    "global": ("beta", (None, 1e-3, 1e-4, 1e-2, 1e-5, 3e-3, 3e-4, 3e-2, 3e-5, 1e-1, 1e-6, 3e-1)),
-    "global-oll": ("beta", (None, 1e-3, 1e-4, 1e-2, 1e-5, 3e-3, 3e-4, 3e-2, 3e-5, 1e-1, 1e-6, 3e-1)),
-    "pfedfda": ("shrinkage", (None, 1e-3, 1e-2, 1e-5, 1e-1, 3e-3, 3e-2, 3e-4, 1e-6, 3e-1)),
+
+
+def _each(option: str, *values: float | None) -> tuple[Mapping[str, float], ...]:
+    """Settings of one option; None is the method's own choice or default."""
+    return tuple({} if value is None else {option: value} for value in values)
+
+
+_BETAS = _each("beta", None, 1e-3, 1e-4, 1e-2, 1e-5, 3e-3, 3e-4, 3e-2, 3e-5, 1e-1, 1e-6, 3e-1)
+#: What is tried of a method in closed form, in this order. A β is a share of the number of rows.
+CLOSED: Mapping[str, tuple[Mapping[str, float], ...]] = {
+    "fedhip": _BETAS,
+    "global": _BETAS,
+    "global-oll": _BETAS,
+    "pfedfda": _each("shrinkage", None, 1e-3, 1e-2, 1e-5, 1e-1, 3e-3, 3e-2, 3e-4, 1e-6, 3e-1),
+    "fedcof": (
+        *_each("gamma", None, 0.1, 0.01, 10.0, 0.0),
+        *({"gamma": gamma, "parts": parts} for gamma, parts in ((0.1, 2.0), (0.1, 4.0), (0.01, 4.0))),
+    ),
+    "fedcgs": _each("shrinkage", None, 1e-2, 1e-3, 0.1, 1e-4, 0.3, 0.5),
+    "gh-nb": _each("floor", None, 0.01, 0.1, 1.0, 10.0, 1e-3),
+    "gh-lda": _each("shrinkage", None, 0.01, 0.1, 0.3, 0.5, 1e-3),
+    "gh-qda": _each("shrinkage", None, 0.3, 0.5, 0.8, 0.05, 0.01),
+    "fedpft": (
+        *_each("rate", None, 1e-3, 1e-2),
+        {"rate": 1e-3, "components": 5.0},
+        {"rate": 1e-3, "diagonal": 1.0},
+        {"rate": 1e-2, "diagonal": 1.0},
+        {"rate": 1e-3, "epochs": 200.0},
+    ),
+    "deepafl": (
+        *_each("blocks", None, 5.0, 1.0),
+        {"blocks": 5.0, "penalty": 100.0},
+        {"blocks": 1.0, "penalty": 100.0},
+        {"penalty": 100.0},
+        {"blocks": 5.0, "block_penalty": 1.0},
+        {"blocks": 5.0, "width": 2048.0},
+    ),
+    "safle": (
+        *_each("penalty", None, 1.0, 10.0, 0.01),
+        {"penalty": 1.0, "thresholds": 1.0, "group": 4.0},
+        {"penalty": 1.0, "thresholds": 2.0, "group": 4.0},
+        {"penalty": 1.0, "group": 6.0},
+        {"penalty": 0.1, "thresholds": 1.0, "group": 4.0},
+    ),
+    "apfl": (
+        *_each("beta", None, 1e-3, 1e-2, 1e-1),
+        {"width": 2048.0},
+    ),
 }
 
 
@@ -95,7 +138,8 @@ def choose(bench: Bench, source: Source, concentration: float, method: str) -> C
 
 
 def _closed(method: str) -> str:
-    return CLOSED.get(method, ("", ()))[0]
+    """The first option that is tried of a method in closed form."""
+    return next((name for setting in CLOSED.get(method, ()) for name in setting), "")
 
 
 def tuning_cell(bench: Bench, source: Source, concentration: float, method: str, setting: Setting) -> Cell:
@@ -118,7 +162,7 @@ def _numbers(bench: Bench, method: str) -> tuple[int, int]:
     """How many settings each stage tries."""
     info, budget = known_methods()[method], bench.settings.budget
     if not info.gradient:
-        return (min(budget, len(CLOSED[method][1])) if method in CLOSED else 1), 0
+        return min(budget, len(CLOSED.get(method, ({},)))), 0
     own = len(_own(info))
     second = min(own, budget // 3)
     return budget - second, second
@@ -135,13 +179,13 @@ def _own(info: Any) -> tuple[float, ...]:
 def _first_stage(source: Source, method: str, number: int) -> list[Setting]:
     if known_methods()[method].gradient:
         return [Setting(rate) for rate in RATES[:number]]
-    if method not in CLOSED:
-        return [Setting(None)]
-    name, values = CLOSED[method]
-    scale = len(source.features) if name == "beta" else 1
+    rows = len(source.features)
     return [
-        Setting(None) if value is None else Setting(None, ((name, float(f"{value * scale:.3g}")),))
-        for value in values[:number]
+        Setting(
+            None,
+            tuple((name, float(f"{value * rows:.3g}") if name == "beta" else value) for name, value in options.items()),
+        )
+        for options in CLOSED.get(method, ({},))[:number]
     ]
 
 

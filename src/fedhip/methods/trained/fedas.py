@@ -1,5 +1,7 @@
 """FedAS (Yang et al., 2024): a shared base and a personal head, aligned before training and weighed after it.
 
+Differs from the paper: the base is a layer on frozen features, and on a linear head there is none: local training.
+
 align    g ← g − 0.01 ∇ Σ_c MSE(g(x_c), p_c) from the base received, p_c the class means under the client's old base
 train    E passes of SGD on base and head
 server   base = Σ_k (trace_k / Σ trace) base_k,   trace_k = Σ_batches ‖∇ CE(batch)‖²
@@ -21,7 +23,7 @@ from fedhip.methods.engine import network
 from fedhip.methods.engine.laboratory import Laboratory, Models, for_each, nbytes, put, sgd, take, weighted_mean
 from fedhip.methods.engine.method import Method, Traffic
 from fedhip.methods.engine.network import Batch, Params
-from fedhip.methods.local_sgd import LocalSGD
+from fedhip.methods.trained.local_sgd import LocalSGD
 from fedhip.simulation.orders import ALIGN, TRACE
 
 

@@ -1,5 +1,8 @@
 """FedPCL (Tan et al., 2022): clients exchange class prototypes, not weights.
 
+Differs from the paper: its losses as cross-entropies over all classes of one view of a row, where the paper leaves the
+own class out of the denominator and its code contrasts two; prototypes are normalised again after the mean; plain SGD.
+
 z = relu(x U_k + c_k) / ‖·‖,   C_k[c] = the normalised mean of z over the client's rows of class c
 min CE(z·C̄ / τ) + (1/K) Σ_p CE(z·C_p / τ),   C̄ the normalised mean of the C_p, which fills in what a C_p lacks
 

@@ -1,5 +1,8 @@
 """FedSelect (Tamirisa et al., 2024): which entries are personal is found out on the way.
 
+Differs from the paper: weights are chosen by how far they have drifted since the last choice, the server's mean among
+it, as in its code; the paper goes by the local update of the round.
+
 personal pass   θ_k ← θ_k − η M_k ⊙ ∇CE
 shared pass     θ_k ← θ_k − η (1 − M_k) ⊙ ∇CE
 server          θ = Σ_k (1 − M_k) ⊙ θ_k / Σ_k (1 − M_k), written into the entries that client k shares

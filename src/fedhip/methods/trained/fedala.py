@@ -1,5 +1,8 @@
 """FedALA (Zhang et al., 2023): adaptive local aggregation.
 
+Differs from the paper: a threshold of 0.1 ends the first learning of the weights, as in its code (0.01 in the paper),
+and 50 passes at the latest.
+
 Θ̂_k = Θ_k + (Θ − Θ_k) ⊙ A_k,   A_k ← clip(A_k − η_A ∇_Θ̂ CE ⊙ (Θ − Θ_k), 0, 1)
 
 with Θ the server's model, Θ_k what the client trained last and A_k its weights, entry by entry, for the last tensors

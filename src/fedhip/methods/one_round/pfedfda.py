@@ -1,5 +1,7 @@
 """pFedFDA (McLaughlin and Su, 2024) on frozen features, in one round.
 
+Differs from the paper: the network is not trained, so that one round takes the place of many.
+
 scores_c(x) = x·Σ⁻¹μ_c − ½ μ_c·Σ⁻¹μ_c + log π_c,   μ = β μ_k + (1 − β) μ_all,   Σ = β Σ_k + (1 − β) Σ_all
 
 with π the client's own class frequencies, Σ the covariance within classes, shrunk to (1 − s) Σ + s (tr Σ / m) I, and β
@@ -19,6 +21,7 @@ from torch import Tensor
 
 from fedhip.heads.options import Option
 from fedhip.methods.engine.closed import ClosedTask, closed, one_shot
+from fedhip.methods.engine.gaussian import shrunk, triangle
 from fedhip.methods.engine.laboratory import mean_by_class, nbytes
 from fedhip.methods.engine.protocol import MethodRun
 from fedhip.simulation.client import Client
@@ -83,15 +86,10 @@ class Discriminant:
         held = (own.counts > 0)[:, None]
         means = torch.where(held, everybody.means.lerp(own.means, beta), everybody.means)
         covariance = everybody.covariance.lerp(own.covariance, beta)
-        m = len(covariance)
-        scale = covariance.trace() / m
-        # Rows that are all alike have no covariance; any multiple of the identity then gives the nearest mean.
-        scale = torch.where(scale > 0, scale, 1.0)
-        covariance = (1 - shrinkage) * covariance + shrinkage * scale * torch.eye(m).to(covariance)
+        covariance = shrunk(covariance, shrinkage)
         factor, failed = torch.linalg.cholesky_ex(covariance)
         if int(failed):
-            covariance += torch.finfo(covariance.dtype).eps * m * scale * torch.eye(m).to(covariance)
-            factor = torch.linalg.cholesky(covariance)
+            factor = torch.linalg.cholesky(shrunk(covariance, torch.finfo(covariance.dtype).eps * len(covariance)))
         W = torch.cholesky_solve(means.mT.contiguous(), factor)
         b = log_priors(own.counts) - (means * W.mT).sum(dim=1) / 2
         return cls(W, b.masked_fill(everybody.counts == 0, -torch.inf))
@@ -172,8 +170,6 @@ def run_pfedfda(task: ClosedTask) -> MethodRun:
         task.accuracy(client, models.get(client.name, common).scores, priors.get(client.name), 1.0)
         for client in task.clients
     ]
-    m = len(everybody.covariance)
-    # A symmetric matrix travels as its lower triangle.
-    sent = nbytes(everybody.means, everybody.counts) + m * (m + 1) // 2 * everybody.covariance.element_size()
+    sent = nbytes(everybody.means, everybody.counts) + triangle(len(everybody.covariance))
     sent += losses_bytes([1]) if priors else 0
     return one_shot("pfedfda", task, accuracy, rounds=1, seconds=seconds, up=sent, down=sent, priors=priors)

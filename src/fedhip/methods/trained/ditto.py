@@ -1,5 +1,8 @@
 """Ditto (Li et al., 2021).
 
+Differs from the paper: the server's mean weighs clients by their rows, where Ditto's own code weighs all alike; both
+models are trained in whole passes one after the other, there step by step; μ is one number, not chosen by each client.
+
 v_k ← v_k − η (∇CE(v_k) + μ (v_k − w^t)),   w^t the model received this round, itself trained by FedAvg
 """
 

@@ -1,5 +1,7 @@
 """FedProx (Li et al., 2020), and its fine-tuning.
 
+Differs from the paper: no stragglers. Every client does all of its epochs, where the paper takes in unfinished work.
+
 θ_k ← θ_k − η (∇CE(θ_k) + μ (θ_k − θ^t)),   θ^t the model received this round; the server's mean as in FedAvg
 """
 
@@ -9,7 +11,7 @@ from typing import ClassVar
 
 from fedhip.heads.options import Option
 from fedhip.methods.engine.laboratory import LocalStep, ProximalSGD
-from fedhip.methods.fedavg import FedAvg, FedAvgFT
+from fedhip.methods.trained.fedavg import FedAvg, FedAvgFT
 
 
 class FedProx(FedAvg):
@@ -25,7 +27,10 @@ class FedProx(FedAvg):
 
 
 class FedProxFT(FedProx, FedAvgFT):
-    """FedProx, and then every client trains its copy on: plainly, or held near it where `finetune_mu` > 0."""
+    """FedProx, and then every client trains its copy on: plainly, or held near it where `finetune_mu` > 0.
+
+    Differs from the paper: no stragglers; and no paper says how long to fine-tune: as many epochs as a round has.
+    """
 
     name, title = "fedprox-ft", "FedProx+FT"
     description = "FedProx's model, trained on by each client for itself in the end"

@@ -1,5 +1,7 @@
 """FedAvg (McMahan et al., 2017), and its fine-tuning.
 
+Differs from the paper: Nothing known.
+
 θ^{t+1} = Σ_k (n_k / Σ n) θ_k,   θ_k = E passes of SGD from θ^t over the rows of client k
 """
 
@@ -48,7 +50,10 @@ class FedAvg(Method[Shared]):
 
 
 class FedAvgFT(FedAvg):
-    """FedAvg, and then every client trains its copy of the last model on."""
+    """FedAvg, and then every client trains its copy of the last model on.
+
+    Differs from the paper: no paper says how long to fine-tune; here as many epochs as a round has, at its rate.
+    """
 
     name, title = "fedavg-ft", "FedAvg+FT"
     description = "FedAvg's model, trained on by each client for itself in the end"

@@ -1,5 +1,7 @@
 """FedDBE (Zhang et al., 2023): FedAvg with a domain bias eliminator.
 
+Differs from the paper: features are frozen, so that on a linear head its mean term has no gradient and is left out.
+
 min CE(h(g(x) + z_k), y) + κ · mean(½ (r_k − r̄)²)
 
 with h the last layer, z_k an offset that stays with its client, r_k the running mean of what the client's rows are

@@ -1,0 +1,1 @@
+"""Methods that train by gradients, round after round: one file each."""
