@@ -82,7 +82,7 @@ def test_a_bad_table_is_one_line_and_nothing_is_written(
 def test_a_new_hospital_in_other_units_is_told_and_one_that_lacks_a_column_refused(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    done("run", "--data", "t.csv", *NAMED, "--out", "run")
+    done("run", "--data", "t.csv", *NAMED, "--head", "ridge", "--out", "run")
     new = people(1).with_columns(hospital=pl.lit("east"))
     new.drop("pressure").write_csv("east.csv")
     for command in (("join", "run", "--data", "east.csv"), ("predict", "run", "east.csv")):
