@@ -59,7 +59,7 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
 
 
 #: Files that take a minute and more, the longest first. Begun last, one of them would keep the others waiting.
-LONG = ("test_real_processes.py", "test_examples.py", "test_pages.py")
+LONG = ("test_real_processes.py", "test_examples.py", "test_pages.py", "test_classifier.py")
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

@@ -319,7 +319,7 @@ def test_a_folder_that_may_not_be_written_to_is_left_as_it_is(monkeypatch: pytes
             f"sys.exit(main(['forget', {str(place / 'run')!r}, '--client', 'west']))"
         )
         done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd="/", check=False)  # noqa: S603
-        assert (done.returncode, len(done.stderr.splitlines())) == (2, 1), done.stderr
+        assert (done.returncode, len(done.stderr.splitlines())) == (3, 1), done.stderr
         assert "cannot be written to, so the run cannot change" in done.stderr
         assert digest(place) == before
 

@@ -386,7 +386,7 @@ def test_the_receipt_is_that_of_the_entry(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    "name", ["global", "total", "..", ".x", "a/b", "a b", "名前", "x" * 300, "", "\u2028", "\udcff"]
+    "name", ["global", "total", ".x", "a/b", "a b", "名前", "x" * 300, "\udcff"]
 )
 def test_awkward_names_live_like_others(tmp_path: Path, name: str) -> None:
     path = make_run(tmp_path / "run", **FIXED).path
@@ -399,6 +399,15 @@ def test_awkward_names_live_like_others(tmp_path: Path, name: str) -> None:
     forget(path, name)
     assert exact(path) == before
     assert is_well(path)
+
+
+@pytest.mark.parametrize("name", ["..", "", " ", "\u2028", "a\nb"])
+def test_names_that_are_none_do_not_join(tmp_path: Path, name: str) -> None:
+    path = make_run(tmp_path / "run", **FIXED).path
+    before = exact(path)
+    with pytest.raises(InputError, match="give the client another"):
+        join(path, name)
+    assert exact(path) == before
 
 
 def test_upper_and_lower_case_are_two_clients(tmp_path: Path) -> None:

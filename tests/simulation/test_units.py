@@ -25,13 +25,13 @@ from tests.core.problems import Array
 
 WIDTH, CLASSES, SITES, TRAIN, ROWS = 4, 3, 3, 60, 110
 HEADS: tuple[dict[str, Any], ...] = (
-    {},
-    {"prior": "client"},
+    {"head": "ridge"},
+    {"head": "ridge", "prior": "client"},
     {"fit_intercept": False},
     {"head": "lda"},
     {"head": "logistic"},
 )
-heads = pytest.mark.parametrize("options", HEADS, ids=lambda options: "-".join(map(str, options.values())) or "ridge")
+heads = pytest.mark.parametrize("options", HEADS, ids=lambda options: "-".join(map(str, options.values())))
 #: The grid rounds a feature to less than 2^-16 of its deviation, and other units to other numbers.
 ROUNDED, EXACT = 1e-4, 1e-9
 #: In rounds of gradients weights travel with 24 bits.

@@ -114,7 +114,7 @@ def test_features_that_are_all_zero_have_a_model_of_zeros() -> None:
 def test_bad_penalties_and_rows_are_refused() -> None:
     F, y = problem((6, 3, 3))
     for beta in (0.0, -1.0, float("nan")):
-        with pytest.raises(InputError, match=r"give (numbers above 0|a finite number)"):
+        with pytest.raises(InputError, match=r"give (numbers above 0|a number from 0)"):
             RidgePath(F, y, 3).loo_accuracy([beta])
     with pytest.raises(FedHiPError, match="'north'"):
         RidgePath(F, y + 9, 3, client="north")
