@@ -290,6 +290,15 @@ def test_update_equals_a_run_with_all_rows(tmp_path: Path, head: str) -> None:
     if fixed:
         fixed["gradient_rounds"] = 60
     always = make(tmp_path / "always", together, head=head, beta="gcv", **fixed)
+    if head == "auto":  # what everybody takes stays until everybody chooses again
+        before = run.model(None).settings
+        assert {name: Run.open(run.path).model(None).settings[name] for name in ("global", "lda")} == {
+            name: before[name] for name in ("global", "lda")
+        }
+        rows = everyone(*NAMES)
+        north = rows["north"]
+        train = np.concatenate((north.train[0], F)), np.concatenate((north.train[1], y))
+        life.personalize(Run.open(run.path), {**rows, "north": replace(north, train=train)})
     updated = Run.open(run.path)
     assert updated.total().digest() == always.total().digest()
     mine, theirs = updated.model(None), always.model(None)

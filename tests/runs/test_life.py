@@ -385,9 +385,7 @@ def test_the_receipt_is_that_of_the_entry(tmp_path: Path) -> None:
     assert [entry["event"] for entry in ledger.entries] == ["run", "forget"]
 
 
-@pytest.mark.parametrize(
-    "name", ["global", "total", ".x", "a/b", "a b", "名前", "x" * 300, "\udcff"]
-)
+@pytest.mark.parametrize("name", ["global", "total", ".x", "a/b", "a b", "名前", "x" * 300, "\udcff"])
 def test_awkward_names_live_like_others(tmp_path: Path, name: str) -> None:
     path = make_run(tmp_path / "run", **FIXED).path
     before = exact(path)

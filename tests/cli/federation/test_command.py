@@ -239,7 +239,10 @@ def test_a_backbone_comes_with_its_encoder(tmp_path: Path) -> None:
     ("words", "reason"),
     [
         (["init", "DIR/x", "--name", "d", *SITES, "--width", "4"], "give one of --classes, --features and --dataset"),
-        (["init", "DIR/x", "--name", "d", *SITES, "--classes", "x,y"], "give --features, --width, --backbone or --columns columns.toml"),
+        (
+            ["init", "DIR/x", "--name", "d", *SITES, "--classes", "x,y"],
+            "give --features, --width, --backbone or --columns columns.toml",
+        ),
         (["init", "DIR/x", "--name", "d", "--site", "a", "--classes", "x,y", "--width", "4"], "at least two"),
         (["init", "DIR/x", "--name", "d", *SITES, *ROWS, "--pooling", "cls"], "name it with --backbone"),
         (["init", "DIR/x", "--name", "d", *SITES, *ROWS, "--window", "0", "9"], "name it with --backbone"),

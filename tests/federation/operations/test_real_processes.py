@@ -80,7 +80,7 @@ class Demo:
             width=WIDTH,
             port=engine.free_port(),
             quorum=3,
-            deadline=120,  # who is slow is not to be left out; who is gone costs as much
+            deadline=90,  # who is slow is not to be left out; who is gone costs as much
             **ONE_SUM,
         )
         serving.write_endpoint(self.folder, made.address)
