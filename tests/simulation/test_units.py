@@ -153,6 +153,21 @@ def test_the_estimator_is_the_same_to_rounding_where_the_grid_holds_the_same_num
     require_same_estimator(seed, change, options, tolerance)
 
 
+@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize(
+    "change",
+    [
+        Change(scale=(1e-6, 1e3, 10.0, 1e6)),
+        Change(shift=(1000.0, -3.0, 0.0, 5.0)),
+        Change(constants=((1e15, 0), (0.0, 2))),
+    ],
+    ids=["units", "shifts", "constants"],
+)
+def test_the_choice_does_not_see_units_shifts_nor_constants(change: Change, seed: int) -> None:
+    """Of their order, and of copies, a lift does see something: it draws by column."""
+    require_same_estimator(seed, change, {}, ROUNDED)
+
+
 @settings(max_examples=12)
 @given(seed=seeds, change=st.builds(Change, whole=whole_shifts, order=orders, constants=constants))
 def test_an_intercept_alone_takes_out_shifts_and_constants(seed: int, change: Change) -> None:
