@@ -223,6 +223,7 @@ BASE = {
     "update": "update run --client north --features east.npz",
     "forget": "forget run --client north",
     "personalize": "personalize run",
+    "influence": "influence run --json",
     "verify": "verify run --json",
     "audit": "audit --features east.npz --seconds 0.2 --json",
     "reproduce": "reproduce table1 --features f.npz --quick --methods none",

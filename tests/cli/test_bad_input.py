@@ -128,6 +128,7 @@ REFUSED = {
     "update run --client nort --features new.npz": "the run has no client 'nort'; near it: 'north'",
     "forget run --client zzz": "the run has no client 'zzz'",
     "personalize run --client zzz": "the run has no client 'zzz'",
+    "influence nothing": "there is no run folder nothing",
     "verify nothing": "there is no run folder nothing",
     "audit --features nothing.npz": "nothing.npz is not there",
     "audit --features new.npz --sites 1": "1",

@@ -106,7 +106,7 @@ def personalize(args: argparse.Namespace) -> int:
         clients = {client.name: client}
     else:
         refuse_window(args)
-        clients = _clients_of_the_data(run, args, run.clients if args.client is None else [args.client])
+        clients = clients_of_the_data(run, args, run.clients if args.client is None else [args.client])
     everyone = args.client is None and args.data is None and args.features is None
     change = life.personalize(run, clients, skip_changed=everyone, report=show_progress)
     return _print_change(args, change)
@@ -124,10 +124,10 @@ def _everybodys_rows(run: Run, args: argparse.Namespace) -> dict[str, Client]:
         for name, client in clients_in(run, str(source), read_features(source)).items()
     }
     rest = set(run.clients) - set(given)
-    return {**_clients_of_the_data(run, args, rest), **given} if rest else given
+    return {**clients_of_the_data(run, args, rest), **given} if rest else given
 
 
-def _clients_of_the_data(run: Run, args: argparse.Namespace, wanted: Collection[str]) -> dict[str, Client]:
+def clients_of_the_data(run: Run, args: argparse.Namespace, wanted: Collection[str]) -> dict[str, Client]:
     """Those of the clients wanted whose rows are in the data set that the run was made from."""
     config = run.config
     if "federation" in config:

@@ -42,6 +42,7 @@ COMMANDS = {
     "update": Command("life", "add rows to a client of a run"),
     "forget": Command("life", "remove a client from a run, exactly"),
     "personalize": Command("life", "phase 3 again: choose α and measure on the clients' rows"),
+    "influence": Command("influence", "what each client's rows do to all others: who contributes, who harms"),
     "verify": Command("verify", "check a run's files, sum, models, ledger and receipts"),
     "audit": Command("audit", "what a site would give away, before it takes part"),
     "federation": Command("federation.command", "one round over the network, with sites that keep their rows"),

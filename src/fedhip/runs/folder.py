@@ -53,6 +53,7 @@ from fedhip.utils.files import write_private
 from fedhip.utils.progress import ReportProgress
 
 if TYPE_CHECKING:
+    from fedhip.runs.influence import Influence
     from fedhip.runs.life import Change
     from fedhip.runs.report import RunRecord
     from fedhip.runs.verify import Check
@@ -240,6 +241,13 @@ class Run:
         from fedhip.runs.rows import clients_in
 
         return self._changed(life.personalize(self, clients_in(self, "what was given", rows), report=report))
+
+    def influence(self, rows: FeatureSet, *, report: ReportProgress | None = None) -> list[Influence]:
+        """What each client's rows do to all others: `rows` are those of the run, with `clients`."""
+        from fedhip.runs.influence import influence_in
+        from fedhip.runs.rows import clients_in
+
+        return influence_in(self, clients_in(self, "what was given", rows), report)
 
     def verify(self, receipts: Sequence[Path] = (), report: ReportProgress | None = None) -> list[Check]:
         """Check every file, the sum, the models, the ledger, and receipts that clients hold."""
