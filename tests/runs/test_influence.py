@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 import numpy as np
 import pytest
 
+from fedhip.core.exact.fixedpoint import GridStatistics
 from fedhip.errors import InputError
 from fedhip.runs.influence import Influence, influences, left_out_hits
 from fedhip.simulation.client import Client
@@ -24,9 +27,9 @@ def client_of(name: str, rows: int, *, seed: int, flipped: bool = False, groups:
 
 
 def measured(clients: list[Client]) -> dict[str, Influence]:
-    uploads: dict = {}
+    uploads: dict[str, GridStatistics] = {}
     federation = federate(clients, CLASSES, BETA, uploads=uploads)
-    found = influences(federation, clients, {name: lambda name=name: uploads[name] for name in uploads})
+    found = influences(federation, clients, {name: partial(uploads.__getitem__, name) for name in uploads})
     return {each.client: each for each in found}
 
 
