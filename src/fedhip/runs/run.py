@@ -529,7 +529,7 @@ def run_round(
     `config` are the options that repeat it, `seconds` what was spent before, `images` those behind the features, for
     the report's examples, `table` what made the features of a table.
     """
-    ridges = (MAJORITY, *RIDGES) if features.task == "classification" else RIDGES
+    ridges = (MAJORITY, *RIDGES)
     told = settings.resolved(features.task, weighted=features.weights is not None)
     require_ridge(
         task_named(features.task),
