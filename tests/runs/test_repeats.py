@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import polars as pl
@@ -44,7 +45,7 @@ def test_a_run_says_so(tmp_path: Path) -> None:
         ill=pl.Series(np.where(rows[:, 0] + random.normal(0, 5, 60) > 60, "yes", "no")),
     )
     twice = pl.concat([frame, frame])
-    given = {"label": "ill", "client": "clinic", "head": "ridge"}
+    given: dict[str, Any] = {"label": "ill", "client": "clinic", "head": "ridge"}
     with pytest.warns(FedHiPWarning, match=r"client 'a': \d+ of \d+ training rows are nearly the same as another"):
         fedhip.run(twice, drop=["patient"], out=tmp_path / "run", **given)
     fedhip.run(twice, group="patient", out=tmp_path / "grouped", **given)  # warnings are errors here
