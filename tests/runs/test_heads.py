@@ -22,7 +22,8 @@ from fedhip.errors import FileError, InputError
 from fedhip.heads import HEADS
 from fedhip.heads.model import Model
 from fedhip.runs import Run, life, verify
-from fedhip.runs.run import RoundSettings, run_round
+from fedhip.runs.round.settings import RoundSettings
+from fedhip.runs.run import run_round
 from fedhip.simulation.client import Client
 from tests.core.problems import Array
 from tests.runs.samples import CLASSES, EXACT, NAMES, contents, feature_set, one_grid, rows_of, the_client

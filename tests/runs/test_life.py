@@ -273,7 +273,8 @@ def test_rows_that_left_with_a_client_may_come_back(tmp_path: Path) -> None:
 
 def test_two_clients_with_the_same_rows_are_two(tmp_path: Path) -> None:
     from fedhip.data import FeatureSet, make_partition
-    from fedhip.runs.run import RoundSettings, run_round
+    from fedhip.runs.round.settings import RoundSettings
+    from fedhip.runs.run import run_round
 
     F, y = rows_of("north")
     who = np.repeat(["twin-1", "twin-2"], len(y))
@@ -333,7 +334,8 @@ def test_a_run_of_other_methods_has_no_models_to_keep_up(tmp_path: Path, methods
 def with_a_tester(path: Path) -> Path:
     """Two clients, and one without training rows."""
     from fedhip.data import FeatureSet, make_partition
-    from fedhip.runs.run import RoundSettings, run_round
+    from fedhip.runs.round.settings import RoundSettings
+    from fedhip.runs.run import run_round
 
     parts = [rows_of(name) for name in NAMES]
     data = FeatureSet(

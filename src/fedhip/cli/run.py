@@ -47,7 +47,9 @@ from fedhip.runs.config import read_config
 from fedhip.runs.folder import head_of
 from fedhip.runs.privacy import PrivacySettings, with_public_fills
 from fedhip.runs.results import gains_in_words, metrics_in_words, title_of
-from fedhip.runs.run import LEFT_OPEN, Described, RoundSettings, columns_given, methods_beside, run_round
+from fedhip.runs.round.prepare import Described, columns_given
+from fedhip.runs.round.settings import LEFT_OPEN, RoundSettings, methods_beside
+from fedhip.runs.run import run_round
 from fedhip.simulation.alone import MAJORITY
 from fedhip.simulation.options import RidgeOptions
 from fedhip.simulation.tasks import METRICS, TASKS, require_classes
