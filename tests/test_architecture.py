@@ -16,8 +16,6 @@ PARTS = draw_architecture.parts_of((ROOT / PAGE).read_text(encoding="utf-8"))
 ORDER = {part.name: number for number, part in enumerate(PARTS)}
 #: Modules in one folder, `__init__.py` not counted: what fits on a screen.
 ROOM = 16
-#: Folders that grow by one file for each method or command: their names are the index.
-ONE_FILE_EACH = {"cli"}
 
 
 @pytest.fixture(scope="module")
@@ -96,7 +94,7 @@ def test_no_folder_is_crowded() -> None:
         for folder, number in Counter(
             path.parent.relative_to(PACKAGE).as_posix() for path in PACKAGE.rglob("*.py") if path.stem != "__init__"
         ).items()
-        if number > ROOM and folder not in ONE_FILE_EACH
+        if number > ROOM
     }
     assert not crowded, f"give the modules of these folders rooms of their own: {crowded}"
 
