@@ -172,7 +172,7 @@ class Run:
     def thresholds(self, client: str | None = None, coverage: float = 0.9) -> list[float]:
         """What an answer of this coverage holds: all that is missed by no more, of classes or of each target.
 
-        See `fedhip.core.conformal`. An infinite one says that there are too few rows to leave anything out.
+        See `fedhip.core.choice.conformal`. An infinite one says that there are too few rows to leave anything out.
         """
         if client is not None:
             self.require_client(client)

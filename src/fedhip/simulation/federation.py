@@ -56,7 +56,8 @@ class Federation:
         Whether the ridge is on standardised features, and whether it has an intercept, which is not penalised. With
         neither it is the paper's.
     fold_betas : five numbers or none
-        The β that is chosen without the rows of each fold, where it was chosen on rows; see `fedhip.core.selection`.
+        The β that is chosen without the rows of each fold, where it was chosen on rows; see
+        `fedhip.core.choice.selection`.
     """
 
     grid: GridStatistics
@@ -213,7 +214,7 @@ class Federation:
             )
 
     def traffic(self, method: str) -> tuple[int, int, int]:
-        """Rounds, and the bytes that one client sends and receives, as `fedhip.federation.server.traffic` counts them.
+        """Rounds, and the bytes that one client sends and receives, as `fedhip.federation.sums.traffic` counts them.
 
         What tells the columns' units and what β is chosen by are counted, and are no rounds.
         """
