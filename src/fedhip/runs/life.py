@@ -529,10 +529,10 @@ def beta_rule(run: Run) -> float | str:
 
     Runs of before there were units of columns said "auto" where they meant the sum, and "loo" where they meant rows.
     """
-    told: float | str = run.config["beta"]
-    if "columns" not in run.details and told == "auto":
+    given: float | str = run.config["beta"]
+    if "columns" not in run.details and given == "auto":
         return "gcv"
-    return "auto" if told == "loo" else told
+    return "auto" if given == "loo" else given
 
 
 def _are_its_rows(run: Run, client: Client) -> bool:

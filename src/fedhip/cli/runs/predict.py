@@ -207,7 +207,7 @@ def _targets(
         [[]] * len(values) if rows.clients is None else [[readable(str(name))] for name in rows.clients]
     )
     if args.json and args.out is None:
-        told = []
+        entries = []
         for row, name in enumerate(rows.names):
             entry: dict[str, Any] = {"row": name, **({"client": whose[row][0]} if owner else {})}
             entry["targets"] = dict(zip(names, values[row].tolist(), strict=True))
@@ -215,9 +215,9 @@ def _targets(
                 ends = np.stack((values[row] - half[row], values[row] + half[row]), axis=1).tolist()
                 found = [[None if np.isinf(end) else end for end in pair] for pair in ends]
                 entry["intervals"] = dict(zip(names, found, strict=True))
-            told.append(entry)
+            entries.append(entry)
         model = "global" if client is None and rows.clients is None else "personalized"
-        print(json_text({"model": model, "client": client, "task": folder.task, "rows": told}))
+        print(json_text({"model": model, "client": client, "task": folder.task, "rows": entries}))
         return 0
     heads, table = [rows.kind, *owner], [[name, *own] for name, own in zip(rows.names, whose, strict=True)]
     for at, name in enumerate(map(readable, names)):

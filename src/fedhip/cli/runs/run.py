@@ -310,8 +310,8 @@ def run(args: argparse.Namespace) -> int:
 
 def configuration(args: argparse.Namespace, precision: str | None) -> dict[str, Any]:
     """The options that repeat the run from any folder: paths made absolute, measured choices as they fell."""
-    told = {name: value for name, value in vars(args).items() if name not in _NOT_CONFIGURATION}
-    config = {name: value for name, value in told.items() if value is not None or name in LEFT_OPEN}
+    options = {name: value for name, value in vars(args).items() if name not in _NOT_CONFIGURATION}
+    config = {name: value for name, value in options.items() if value is not None or name in LEFT_OPEN}
     for name in ("data", "features", "weights", "columns", "public"):
         if name in config and config[name] != EMBEDDED:
             config[name] = str(Path(config[name]).absolute())

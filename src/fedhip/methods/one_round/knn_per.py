@@ -109,13 +109,13 @@ def choose(
     return best
 
 
-def knn_per(name: str, title: str, base: type[Head], told: str) -> OneRound:
+def knn_per(name: str, title: str, base: type[Head], summary: str) -> OneRound:
     """The method on a head's global model."""
 
     @one_round(
         name,
         title,
-        f"{told}, mixed with each client's own nearest rows",
+        f"{summary}, mixed with each client's own nearest rows",
         Option("neighbours", whole=True),
         Option("length", positive=True),
         Option("mix", most=1.0),
