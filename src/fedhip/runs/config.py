@@ -16,7 +16,7 @@ def read_config(path: Path, known: Iterable[str], of_numbers: Collection[str] = 
 
     Lists are of strings, but for the options `of_numbers`, which are lists of numbers.
     """
-    content = read_toml(path, "check the path", what="configuration file")
+    content = read_toml(path, "check the path", what="configuration file", name="config.toml")
     names = sorted(known)
     options: dict[str, Value] = {}
     for key, value in content.items():

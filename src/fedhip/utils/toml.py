@@ -23,12 +23,14 @@ def read_toml(
     missing: str,
     *,
     what: str = "file",
+    name: str = "",
     largest: int | None = None,
     error: type[FedHiPError] = InputError,
 ) -> dict[str, Any]:
     """The content of a file; `missing` says what to do where there is none, `what` what it should be.
 
-    A file of more than `largest` bytes is refused.
+    `name` is what such files are called, for somebody who gives the folder instead. A file of more than `largest` bytes
+    is refused.
     """
     try:
         if largest is not None and path.stat().st_size > largest:
@@ -37,7 +39,8 @@ def read_toml(
     except FileNotFoundError:
         raise error(f"there is no {what} {path}; {missing}") from None
     except IsADirectoryError:
-        raise error(f"{path} is a folder; give the file in it") from None
+        such_as = f", such as {path / name}" if name else ""
+        raise error(f"{path} is a folder; give the file in it{such_as}") from None
     except OSError as problem:
         raise error(f"{path} cannot be read ({problem.strerror}); {missing}") from None
     except UnicodeDecodeError as problem:
