@@ -53,8 +53,8 @@ from fedhip.utils.files import write_private
 from fedhip.utils.progress import ReportProgress
 
 if TYPE_CHECKING:
+    from fedhip.runs.change import Change
     from fedhip.runs.influence import Influence
-    from fedhip.runs.life import Change
     from fedhip.runs.report import RunRecord
     from fedhip.runs.verify import Check
 

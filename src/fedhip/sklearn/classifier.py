@@ -17,7 +17,6 @@ from typing import Any, Literal, Self
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 from sklearn.base import ClassifierMixin
 from sklearn.metrics import accuracy_score
 from sklearn.utils.multiclass import check_classification_targets, unique_labels
@@ -44,10 +43,19 @@ from fedhip.simulation.driver import federate
 from fedhip.simulation.lifting import LiftSettings, lifted_grid
 from fedhip.simulation.options import STANDARD, RidgeOptions
 from fedhip.simulation.priors import PriorOption
-from fedhip.simulation.private import federate_privately, personalize_privately, shared_group
+from fedhip.simulation.private import federate_privately, personalize_privately
 from fedhip.simulation.tasks import require_ridge, thresholds_of
 from fedhip.sklearn.estimator import FederatedEstimator, as_tensor, misses_of
-from fedhip.sklearn.rows import Array, ClientName, Part, by_client, clients_of, site
+from fedhip.sklearn.rows import (
+    Array,
+    ClientName,
+    Part,
+    by_client,
+    class_numbers,
+    clients_of,
+    require_own_blocks,
+    site,
+)
 
 
 class FedHiPClassifier(ClassifierMixin, FederatedEstimator):  # type: ignore[misc]  # scikit-learn has no types
@@ -431,7 +439,7 @@ class FedHiPClassifier(ClassifierMixin, FederatedEstimator):  # type: ignore[mis
         beside = {name: getattr(self, name) for name in ("delta", "unit", "unit_rows", "clip", "public")}
         settings = PrivacySettings.asked(epsilon, beside)
         if self.unit == "group":
-            _require_own_blocks(rows)
+            require_own_blocks(rows)
         names, d = {str(client): client for client in rows}, len(classes)
         clients, only_local = self._sites(rows, classes, None), bool(self.only_local_classes)
         beta, alpha = self._checked_beta(), self._checked_alpha()
@@ -511,7 +519,7 @@ class FedHiPClassifier(ClassifierMixin, FederatedEstimator):  # type: ignore[mis
             for losses in ([p.global_log_losses for p in personals], [p.log_losses for p in personals])
         )
         counts = {
-            client: torch.from_numpy(np.bincount(_numbers(part.y, classes), minlength=d))
+            client: torch.from_numpy(np.bincount(class_numbers(part.y, classes), minlength=d))
             for client, part in rows.items()
         }
         self.models_ = {
@@ -539,7 +547,7 @@ class FedHiPClassifier(ClassifierMixin, FederatedEstimator):  # type: ignore[mis
             site(
                 str(client),
                 as_tensor(part.X) if lift is None else lift(as_tensor(part.X)),
-                _numbers(part.y, classes),
+                class_numbers(part.y, classes),
                 part,
             )
             for client, part in rows.items()
@@ -572,17 +580,3 @@ class FedHiPClassifier(ClassifierMixin, FederatedEstimator):  # type: ignore[mis
                 f"{declared.tolist()}; declare it in the first call of partial_fit"
             )
         return declared, True
-
-
-def _require_own_blocks(rows: Mapping[ClientName, Part]) -> None:
-    """Refuse a block that several clients have rows of, where blocks are protected."""
-    owner: dict[str, ClientName] = {}
-    for client, part in rows.items():
-        for block in [] if part.blocks is None else np.unique(part.blocks).tolist():
-            if owner.setdefault(block, client) != client:
-                raise shared_group(str(owner[block]), str(client))
-
-
-def _numbers(y: Array, classes: Array) -> NDArray[np.int64]:
-    """Labels as class numbers."""
-    return np.searchsorted(classes, y).astype(np.int64)
