@@ -237,6 +237,6 @@ class Checkpoint:
                 "remove it, or choose another path"
             )
         state = like(fresh, [stored[name].to(old.device) for name, old in tensors_of(fresh)])
-        stored = json.loads(metadata["progress"])
-        history = [Evaluation(**entry) for entry in stored.pop("history")]
-        return state, TrainingProgress(**stored, history=history)
+        fields = json.loads(metadata["progress"])
+        history = [Evaluation(**entry) for entry in fields.pop("history")]
+        return state, TrainingProgress(**fields, history=history)
