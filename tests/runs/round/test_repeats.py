@@ -11,7 +11,7 @@ import pytest
 
 import fedhip
 from fedhip.errors import FedHiPWarning
-from fedhip.runs.repeats import near_pairs
+from fedhip.runs.round.repeats import near_pairs
 
 
 def table(n: int, random: np.random.Generator, digits: int = 1) -> np.ndarray:
