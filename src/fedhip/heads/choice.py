@@ -264,10 +264,10 @@ def describe(stored: Mapping[str, Any]) -> str:
     ]
     if others:
         clients = sum(entry.get("clients", 0) for entry in of)
-        words += f". Of {clients} clients some have their own reason to differ: {', '.join(others)}"
+        words += f". Of {clients} clients some are better served otherwise: {', '.join(others)}"
     title = features if stored["head"] == AUTO else f"{features}, {stored['head']}"
     elsewhere = {name: mean for name, mean in stored["expected"].items() if name != title and mean is not None}
     if elsewhere and stored["expected"][title] is not None:
         told = ", ".join(f"{name} {mean:.1%}" for name, mean in elsewhere.items())
-        words += f". Features {title}: {stored['expected'][title]:.1%} to be expected; also tried: {told}"
+        words += f". Expected of features {title}: {stored['expected'][title]:.1%}; {told}"
     return words + "."
