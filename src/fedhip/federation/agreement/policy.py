@@ -11,7 +11,16 @@ from pathlib import Path
 from typing import Any, Self
 
 from fedhip.federation.agreement.agreement import Agreement
-from fedhip.federation.agreement.fields import check_fields, declarations, declare, flag, from_tables, read_toml, whole
+from fedhip.federation.agreement.fields import (
+    check_fields,
+    declarations,
+    declare,
+    flag,
+    from_tables,
+    number,
+    read_toml,
+    whole,
+)
 from fedhip.federation.agreement.limits import least_threshold
 from fedhip.federation.agreement.names import class_positions, same_class, shown
 from fedhip.federation.errors import PolicyError, SetupError
@@ -74,6 +83,16 @@ class Policy:
         "", flag, default=False, absent=False,
         help="Go on when a site has left between two sums: their difference tells of its rows.",
     )  # fmt: skip
+    require_noise: bool = declare(
+        "", flag, default=False, absent=False,
+        help="Refuse a federation without differential privacy (epsilon): its sums are exact.",
+    )  # fmt: skip
+    max_epsilon: float = declare(
+        "", number(above=0.0), default=8.0, absent=8.0,
+        help="With differential privacy: refuse a sum by which all that had rows of this site would be at more than "
+        "this ε, at max_delta, together.",
+    )  # fmt: skip
+    max_delta: float = declare("", number(above=0.0, most=0.5), default=1e-5, absent=1e-5, help="At this δ.")
     class_names: Mapping[str, str] = declare(
         "", _mapping, default={}, absent={},
         help='Classes that have another name here than in federation.toml: "name here" = "agreed name".',
@@ -109,6 +128,11 @@ class Policy:
 
     def require_agreement(self, agreement: Agreement) -> None:
         """Refuse, before anything is computed, an agreement that this site does not permit."""
+        if self.require_noise and agreement.epsilon is None:
+            raise PolicyError(
+                "the agreement has no epsilon, and this site requires differential privacy (require_noise); ask the "
+                "coordinator for it, or, if exact sums may be known, set require_noise = false in site.toml"
+            )
         if self.require_secure_sum and not agreement.secure_sum:
             raise PolicyError(
                 "the agreement has secure_sum = false, and this site requires the secure sum; ask the coordinator for "
