@@ -452,6 +452,13 @@ def test_a_site_may_require_noise() -> None:
     Policy(require_noise=True).require_agreement(agreed())
 
 
+def test_a_site_that_fears_more_sites_than_the_noise_holds_against_refuses() -> None:
+    agreement = agreed(sites=EIGHT, dishonest_sites=1, quorum=8, threshold=8)
+    Policy(dishonest_sites=1).require_agreement(agreement)
+    with pytest.raises(PolicyError, match="noise holds against a server with 1 other sites, and this site's policy"):
+        Policy(dishonest_sites=4).require_agreement(agreement)
+
+
 def test_sums_that_clipped_rows_cannot_have_are_refused() -> None:
     agreement = agreed(max_rows=1000)
     layout = agreement.layout

@@ -23,6 +23,7 @@ from fedhip.federation.agreement.fields import (
 )
 from fedhip.federation.agreement.limits import least_threshold
 from fedhip.federation.agreement.names import class_positions, same_class, shown
+from fedhip.federation.agreement.privacy import colluders
 from fedhip.federation.errors import PolicyError, SetupError
 from fedhip.federation.status_codes import SiteRefusalError
 from fedhip.utils.toml import write_toml
@@ -154,6 +155,13 @@ class Policy:
                 f"the agreement's threshold is {agreement.threshold} of {len(agreement.sites)} sites, and against a "
                 f"server with {self.dishonest_sites} dishonest sites (dishonest_sites) {least} are needed; ask the "
                 "coordinator for more, or lower it in site.toml if you trust the others"
+            )
+        known = colluders(len(agreement.sites), agreement.dishonest_sites)
+        if agreement.epsilon is not None and agreement.secure_sum and known < self.dishonest_sites:
+            raise PolicyError(
+                f"the agreement's noise holds against a server with {known} other sites, and this site's policy wants "
+                f"{self.dishonest_sites} (dishonest_sites); ask the coordinator for more (--dishonest-sites), or lower "
+                "it in site.toml if you trust the others"
             )
         for own, agreed in self.class_names.items():
             try:
