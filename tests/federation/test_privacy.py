@@ -42,6 +42,7 @@ from fedhip.privacy.accounting import epsilon_of, rho_of
 from fedhip.privacy.attacks import Upload, recover_rows, single_rows
 from fedhip.privacy.public import PublicMap
 from fedhip.runs import Run
+from fedhip.runs.report import render_report
 from tests.federation.samples import CLASSES, EIGHT, FOUR, WIDTH, Trial, rows_of, write_rows
 from tests.federation.table import Table
 
@@ -136,6 +137,7 @@ def test_a_sites_model_is_that_of_one_process_from_the_same_sum(tmp_path: Path) 
     assert federation.beta == pytest.approx(federation.mechanism.edge)
     assert at_site.results["privacy"]["epsilon"] == 8.0
     assert at_site.results["config"]["epsilon"] == 8.0
+    assert "(8, 1e-05)-differential privacy protects" in render_report([at_site.record("b")])
     assert [check.what for check in at_site.verify() if check.problem] == []
     assert len(at_site.predict(rows_of("b")[0], "b")) == len(rows_of("b")[0])
 
@@ -450,6 +452,13 @@ def test_a_site_may_require_noise() -> None:
     with pytest.raises(PolicyError, match="this site requires differential privacy"):
         Policy(require_noise=True).require_agreement(agreed(epsilon=None, clip=None))
     Policy(require_noise=True).require_agreement(agreed())
+
+
+def test_a_second_sum_of_the_same_noise_cannot_be_allowed() -> None:
+    """Its difference from the first would be a site's numbers with its share of the noise, and not with all of it."""
+    with pytest.raises(PolicyError, match="set allow_other_sums = false"):
+        Policy(allow_other_sums=True).require_agreement(agreed())
+    Policy(allow_other_sums=True).require_agreement(agreed(epsilon=None, clip=None))
 
 
 def test_a_site_that_fears_more_sites_than_the_noise_holds_against_refuses() -> None:

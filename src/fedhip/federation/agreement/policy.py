@@ -163,6 +163,11 @@ class Policy:
                 f"{self.dishonest_sites} (dishonest_sites); ask the coordinator for more (--dishonest-sites), or lower "
                 "it in site.toml if you trust the others"
             )
+        if agreement.epsilon is not None and agreement.secure_sum and self.allow_other_sums:
+            raise PolicyError(
+                "allow_other_sums is true, and the agreement has epsilon: of two sums with the same noise, the "
+                "difference is one site's numbers with its own share alone; set allow_other_sums = false in site.toml"
+            )
         for own, agreed in self.class_names.items():
             try:
                 class_positions([agreed], agreement.classes, {})

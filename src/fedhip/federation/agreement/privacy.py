@@ -152,6 +152,7 @@ def draft_privacy(given: Mapping[str, Any], sites: int, threshold: int) -> dict[
         "epsilon": epsilon,
         "delta": delta,
         "unit": unit,
+        "head": given.get("head", "ridge"),
         "columns": "plain",
         "largest_feature": 1.0,
         "directions": public.width,
@@ -178,14 +179,14 @@ def require_unit_rows(unit: str, unit_rows: int | None) -> None:
 
 def check_privacy(agreement: Agreement) -> None:
     """Refuse what takes a sum without noise, and noise that does not protect, or buries everything."""
-    from fedhip.privacy.accounting import require_delta, require_epsilon
-
     if agreement.epsilon is None:
         given = [name for name in BESIDE if getattr(agreement, name) is not None]
         if given or agreement.local_noise:
             name = given[0] if given else "local_noise"
             raise SetupError(f"{name} is of differential privacy; give epsilon too (--epsilon), or leave it out")
         return
+    from fedhip.privacy.accounting import require_delta, require_epsilon
+
     for found, name in (
         (agreement.head != "ridge", f"the head {agreement.head!r}"),
         (agreement.prior != "none", "prior = 'client'"),
