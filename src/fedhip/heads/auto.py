@@ -186,6 +186,16 @@ class Auto(Head):
         name = chosen.get("model") if isinstance(chosen, dict) else None
         return replace(prior, model=names.index(name) if name in names else -1)
 
+    def taken(self, client: str) -> int:
+        """The candidate that a client has taken; everybody's, of one that had no rows to choose by."""
+        found = self._choose()
+        assert self.held_out is not None  # noqa: S101  (all have chosen)
+        return found.chosen.get(client, self.held_out.best())
+
+    def right(self, client: str) -> Tensor:
+        """Of a client's rows (N_k, C) those that each candidate has right, a row left out."""
+        return self._choose().hits[client]
+
     # --- choosing
 
     @cached_property
