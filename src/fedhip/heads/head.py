@@ -132,8 +132,10 @@ class Head(ABC):
         return self.settings
 
     def losses(self, scores: Tensor, labels: Tensor) -> list[float]:
-        """Log-losses of rows left out, over `temperatures`."""
-        found: list[float] = log_losses(scores, labels, self.temperatures).tolist()
+        """Log-losses of rows left out, over `temperatures`. Rows whose class nobody else has judge nothing."""
+        y = labels.to(scores.device)
+        judges = ~scores.gather(1, y[:, None])[:, 0].isneginf()
+        found: list[float] = log_losses(scores[judges], y[judges], self.temperatures).tolist()
         return found
 
     def measured(
