@@ -36,6 +36,8 @@ from fedhip.simulation.priors import LeftOut, left_out_classes
 
 #: A client's model and what is known of it, and the prior that goes with it.
 Personalized = tuple[Personalization, Prior]
+#: Clients' models that may wait, for each core, until one before them is there: they are small beside a client's work.
+AHEAD = 4
 
 
 class Head(ABC):
