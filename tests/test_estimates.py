@@ -112,7 +112,7 @@ def test_what_is_expected_of_a_choice_is_what_the_other_half_chose(monkeypatch: 
         assert isinstance(best.head, Auto)
         assert isinstance(of, Auto)
         for name in right:
-            right[name] += int(of.right(name)[1 - half :: 2, best.head.taken(name)].sum())
+            right[name] += int(of.right(name, best.head.taken(name))[1 - half :: 2].sum())
     assert {name: own.estimate for name, (own, _) in found.best.owns.items()} == {n: r / 20 for n, r in right.items()}
     monkeypatch.setattr(choice_module, "HALVED", 79)
     assert [own.estimate for own, _ in choose(task).best.owns.values()] == found.best.shares.tolist()

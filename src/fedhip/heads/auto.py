@@ -186,15 +186,15 @@ class Auto(Head):
         name = chosen.get("model") if isinstance(chosen, dict) else None
         return replace(prior, model=names.index(name) if name in names else -1)
 
-    def taken(self, client: str) -> int:
+    def taken(self, client: str) -> str:
         """The candidate that a client has taken; everybody's, of one that had no rows to choose by."""
         found = self._choose()
         assert self.held_out is not None  # noqa: S101  (all have chosen)
-        return found.chosen.get(client, self.held_out.best())
+        return name_of(found.chosen.get(client, self.held_out.best()))
 
-    def right(self, client: str) -> Tensor:
-        """Of a client's rows (N_k, C) those that each candidate has right, a row left out."""
-        return self._choose().hits[client]
+    def right(self, client: str, candidate: str) -> Tensor:
+        """Which of a client's rows (N_k,) a candidate has right, a row left out."""
+        return self._choose().hits[client][:, [name_of(at) for at in range(len(CANDIDATES))].index(candidate)]
 
     # --- choosing
 

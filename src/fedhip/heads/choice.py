@@ -237,8 +237,7 @@ def _by_halves(task: Task, tried: Sequence[Tried]) -> dict[str, Personalized]:
         of = next(each for each in tried if (each.plan is None) == (found.plan is None))
         assert isinstance(of.head, Auto) and isinstance(found.head, Auto)  # noqa: S101, PT018  (of one round)
         for name in right:
-            hits = of.head.right(name)[torch.from_numpy(others[name])]
-            right[name] += int(hits[:, found.head.taken(name)].sum())
+            right[name] += int(of.head.right(name, found.head.taken(name))[torch.from_numpy(others[name])].sum())
         task.report("expected, by halves", half + 1, 2)
     rows = {client.name: len(client.train[1]) for client in task.training}
     return {name: (replace(own, estimate=right[name] / rows[name]), prior) for name, (own, prior) in owns.items()}
