@@ -180,7 +180,7 @@ def test_the_papers_ridge_does_depend_on_units() -> None:
 
 
 @pytest.mark.parametrize("head", ["ridge", "lda"])
-@pytest.mark.parametrize("kind", ["relu", "fourier", "nystroem"])
+@pytest.mark.parametrize("kind", ["relu", "fourier", "nystroem", "nystroem-axes"])
 @settings(max_examples=8)
 @given(seed=seeds, change=st.builds(Change, scale=units, shift=shifts, constants=constants))
 def test_lifts_do_not_see_units(kind: LiftKind, head: str, seed: int, change: Change) -> None:
@@ -347,7 +347,7 @@ def test_a_column_in_dollars_and_an_outlier_cost_nobody_anything(kind: str) -> N
     assert clf.score(X[~train], y[~train], groups=sites[~train]) >= 0.99
 
 
-@pytest.mark.parametrize("lift", ["relu", "fourier", "nystroem"])
+@pytest.mark.parametrize("lift", ["relu", "fourier", "nystroem", "nystroem-axes"])
 @pytest.mark.parametrize("kind", ["dollars", "outlier"])
 def test_nor_does_a_lift_see_them(kind: str, lift: LiftKind) -> None:
     X, y, sites = shares()

@@ -18,6 +18,7 @@ from fedhip.core.exact.columns import Survey
 from fedhip.core.exact.fixedpoint import GridStatistics
 from fedhip.data import Window
 from fedhip.errors import GridOverflowError
+from fedhip.features.lifts.kinds import LANDMARKS
 from fedhip.features.reference import BackboneReference
 from fedhip.federation.agreement.agreement import (
     COLUMNS,
@@ -83,7 +84,7 @@ def agreements(draw: st.DrawFn) -> Agreement:
     if lift not in ("none", "relu"):
         lifted["lift_bandwidth"] = draw(st.floats(1e-3, 1e3))
     width, standardize, intercept = draw(st.integers(1, 5000)), draw(st.booleans()), draw(st.booleans())
-    units: Any = {"columns": draw(st.sampled_from([c for c in COLUMNS if c != "sum" or lift != "nystroem"]))}
+    units: Any = {"columns": draw(st.sampled_from([c for c in COLUMNS if c != "sum" or lift not in LANDMARKS]))}
     if units["columns"] == "given":
         width = draw(st.integers(1, 9))
         offsets = (
