@@ -129,7 +129,12 @@ def _landmarks_of(phi: Lift) -> torch.Tensor:
     """Without their kernel, which is of (w, w)."""
     small = Lift(phi.kind, phi.width, phi.seed, phi.standardization, phi.bandwidth, phi.covariance)
     found: list[torch.Tensor] = []
-    object.__setattr__(small, "_kernel", lambda Z, _: found.append(Z) or torch.eye(1, dtype=torch.float64))
+
+    def kernel(Z: torch.Tensor, _: torch.Tensor) -> torch.Tensor:
+        found.append(Z)
+        return torch.eye(1, dtype=torch.float64)
+
+    object.__setattr__(small, "_kernel", kernel)
     _ = small.landmarks
     return found[0]
 

@@ -402,7 +402,7 @@ WRONG: list[tuple[str, Any, str]] = [
     ("largest_feature", float("inf"), "largest_feature is inf"),
     ("largest_feature", -1, "largest_feature is -1"),
     ("largest_feature", 10**400, "largest_feature is"),
-    ("lift", "rff", "lift is 'rff'; give none, relu, fourier or nystroem"),
+    ("lift", "rff", "lift is 'rff'; give none, relu, fourier, nystroem or nystroem-axes"),
     ("alpha", -0.1, "alpha is -0.1; give 'loo' or a finite number of at least 0"),
     ("alpha", "auto", "alpha is 'auto'; give 'loo' or"),
     ("alpha", True, "alpha is True"),

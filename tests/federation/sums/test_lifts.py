@@ -247,15 +247,15 @@ def test_the_lift_of_a_sum_is_that_of_the_rows(kind: Any) -> None:
 
 def test_kinds_and_scales() -> None:
     assert ("none", *KINDS) == LIFTS
-    assert [agreement(kind).columns for kind in KINDS] == ["sum", "sum", "plain"]
-    assert [agreement(kind, lift_width=2048).fraction_bits for kind in KINDS] == [40, 48, 40]
+    assert [agreement(kind).columns for kind in KINDS] == ["sum", "sum", "plain", "plain"]
+    assert [agreement(kind, lift_width=2048).fraction_bits for kind in KINDS] == [40, 48, 40, 40]
     assert agreement().layout.m == W
 
 
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
-        ({"lift": "cubic"}, "lift is 'cubic'; give none, relu, fourier or nystroem"),
+        ({"lift": "cubic"}, "lift is 'cubic'; give none, relu, fourier, nystroem or nystroem-axes"),
         ({"lift": "none"}, "lift_width is given, and there is no lift"),
         ({"lift_width": 0}, "lift_width is 0; give a whole number from 1"),
         ({"lift_width": None}, "lift_width is None"),
