@@ -62,10 +62,11 @@ def near_pairs(features: NDArray[np.floating]) -> list[tuple[int, int]]:
     # Of the columns' first values a few dozen tell whether they take many.
     some = F[:64]
     many = np.array([len(np.unique(column)) > len(some) / 2 for column in some.T])
+    varied = F[:, many]
+    varied = varied / np.abs(varied).max(axis=0, initial=0.0)  # not 0, or else of one value
     if many.sum() < _FEWEST_COLUMNS:
-        return _same_pairs(F, F[:, many])
-    F = F[:, many]
-    F = F / np.abs(F).max(axis=0)  # not 0, or else of one value
+        return _same_pairs(F, varied)
+    F = varied
     scale = F.std(axis=0)
     F = (F - F.mean(axis=0)) / np.where(scale > 0.0, scale, 1.0)
     limit = _NEAR**2 * F.shape[1]
