@@ -2,7 +2,7 @@
 
     census       training rows of each class, so that nobody goes on where the sum could be taken apart into rows
     moments      a survey of the columns (`fedhip.core.exact.columns`), 52 whole numbers for each, and the number of
-                 rows; of the lift nystroem all products instead, as statistics of one class
+                 rows; of a lift with landmarks all products instead, as statistics of one class
     statistics   what the model follows from (`fedhip.core.statistics`); with differential privacy the only sum, with
                  noise in it (`private.py`)
 
@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from fedhip.errors import StatisticsError
+from fedhip.features.lifts.kinds import LANDMARKS
 from fedhip.federation.status_codes import SiteCode, SiteRefusalError
 from fedhip.federation.sums.kind import SiteInputs, SumContext
 from fedhip.federation.sums.private import check_noisy_part, check_noisy_sum, noisy_statistics
@@ -221,7 +222,7 @@ def require_possible_moments(vector: Vector, agreement: Agreement, most_rows: in
 
 
 def _is_products(agreement: Agreement) -> bool:
-    return agreement.lift == "nystroem"
+    return agreement.lift in LANDMARKS
 
 
 def _products_encoding(agreement: Agreement) -> RowEncoding:
