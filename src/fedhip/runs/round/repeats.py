@@ -25,6 +25,8 @@ _NEAR = 0.01
 _FEWEST_COLUMNS = 8
 #: Rows that agree in all columns: so many pairs, so many times what chance makes, and no copies of one column.
 _FEWEST_PAIRS, _BEYOND_CHANCE, _COPY = 3, 10.0, 0.99
+#: Features may be no larger (`fedhip.core.exact`), and none that is can be compared.
+_LARGEST = 2.0**64
 #: Neighbours that are compared.
 _NEIGHBOURS = 2
 
@@ -54,14 +56,17 @@ def warn_of_repeats(clients: Sequence[Client]) -> None:
 def near_pairs(features: NDArray[np.floating]) -> list[tuple[int, int]]:
     """Pairs of rows that are nearly the same."""
     F = np.asarray(features, np.float64)
-    if len(F) < 2:
+    # What no square holds is refused elsewhere, with its column.
+    if len(F) < 2 or float(np.abs(F).max()) > _LARGEST:
         return []
     # Of the columns' first values a few dozen tell whether they take many.
     some = F[:64]
     many = np.array([len(np.unique(column)) > len(some) / 2 for column in some.T])
+    varied = F[:, many]
+    varied = varied / np.abs(varied).max(axis=0, initial=0.0)  # not 0, or else of one value
     if many.sum() < _FEWEST_COLUMNS:
-        return _same_pairs(F, F[:, many])
-    F = F[:, many]
+        return _same_pairs(F, varied)
+    F = varied
     scale = F.std(axis=0)
     F = (F - F.mean(axis=0)) / np.where(scale > 0.0, scale, 1.0)
     limit = _NEAR**2 * F.shape[1]
