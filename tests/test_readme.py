@@ -13,6 +13,7 @@ ROOT = Path(__file__).parent.parent
 #: Pages that people read first, or in a hurry.
 PLAIN = (
     "quickstart.md",
+    "tutorials/federation.md",
     "runs.md",
     "cli.md",
     *(
