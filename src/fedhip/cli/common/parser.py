@@ -39,7 +39,7 @@ class Parser(argparse.ArgumentParser):
 
     def respell(self, action: argparse.Action, *old: str) -> None:
         """Let `old`, as this option or argument was spelled once, stand for it: not shown, and told of at the end."""
-        self.add_argument(*old, dest=f"old_{action.dest}", type=action.type, help=argparse.SUPPRESS)
+        self.add_argument(*old, dest=f"old_{action.dest}", type=action.type or str, help=argparse.SUPPRESS)
         self._respelled.append((action, old[-1], action.required and not str(action.metavar).startswith("[")))
         action.required = False
 
