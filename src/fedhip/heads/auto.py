@@ -59,9 +59,20 @@ from fedhip.simulation.federation import Federation
 from fedhip.simulation.options import Alpha
 from fedhip.simulation.personalization import Chosen, choose_alpha
 from fedhip.simulation.priors import SCALE_BYTES, LeftOut, losses_bytes
+from fedhip.utils.candidates import (
+    ALONE,
+    CANDIDATES,
+    GLOBAL,
+    LDA,
+    MAJORITY,
+    RIDGE,
+    corners,
+    for_anybody,
+    name_of,
+    with_prior,
+)
 from fedhip.utils.parallel import in_order
 
-RIDGE, GLOBAL, LDA, ALONE, MAJORITY = "ridge", "global", "lda", "alone", "majority"
 #: What scores are made log-probabilities of with, by member.
 _GRIDS = {
     RIDGE: calibration.TEMPERATURES,
@@ -69,39 +80,12 @@ _GRIDS = {
     LDA: LDA_TEMPERATURES,
     ALONE: calibration.TEMPERATURES,
 }
-#: The candidates, from the simplest: of equals the first is taken.
-CANDIDATES: tuple[tuple[str, ...], ...] = (
-    (RIDGE,), (GLOBAL,), (LDA,), (ALONE,),
-    (RIDGE, LDA), (GLOBAL, LDA), (RIDGE, ALONE), (GLOBAL, ALONE), (LDA, ALONE),
-    (RIDGE, LDA, ALONE), (GLOBAL, LDA, ALONE),
-    (MAJORITY,),
-)  # fmt: skip
 #: A client with a single row has none to judge by.
 _LEAST_ROWS = 2
 #: Of a client's scores over temperatures, member by member.
 MEMBER_LOSSES = sum(map(len, _GRIDS.values()))
 
 T = TypeVar("T")
-
-
-def name_of(candidate: int, candidates: Sequence[tuple[str, ...]] = CANDIDATES) -> str:
-    """What a candidate is called in results.json."""
-    return "+".join(candidates[candidate])
-
-
-def with_prior(candidates: Sequence[tuple[str, ...]]) -> list[int]:
-    """The candidates to whose scores a prior can be added."""
-    return [at for at, members in enumerate(candidates) if members != (MAJORITY,)]
-
-
-def for_anybody(candidates: Sequence[tuple[str, ...]]) -> list[int]:
-    """Those that a client without rows can have."""
-    return [at for at, members in enumerate(candidates) if set(members) <= {GLOBAL, LDA}]
-
-
-def corners(candidates: Sequence[tuple[str, ...]]) -> list[int]:
-    """Those that a client leaves everybody's for: what it could have by itself, or from the sum as it is."""
-    return [at for at, members in enumerate(candidates) if members in ((RIDGE,), (GLOBAL,), (ALONE,), (MAJORITY,))]
 
 
 @dataclass(frozen=True, eq=False)
@@ -339,6 +323,11 @@ class Auto(Head):
             found.append(self.local_only(client, scores).argmax(dim=1) == labels)
         return torch.stack(found, dim=1)
 
+    def shares(self, client: Client) -> HeldOut:
+        """What it tells of its rows right."""
+        _ = self._members, self._temperatures, self._priors
+        return HeldOut.of_client(self.hits(client))
+
     def _judged(self, client: Client) -> Iterator[Tensor]:
         """Scores (N_k, d) of every candidate that can have a prior."""
         members = self._members[client.name]
@@ -356,8 +345,9 @@ class Auto(Head):
         if self._settings is not None:
             return {name: self._settings[f"{name}_temperature"] for name in _GRIDS}
         _ = self._members  # once, before clients are looked at side by side; so below
-        losses = self._everybodys(self._sums.members, self.member_losses).split([len(grid) for grid in _GRIDS.values()])
-        return {name: choose_temperature(part, grid) for part, (name, grid) in zip(losses, _GRIDS.items(), strict=True)}
+        losses = self._everybodys(self._sums.members, self.member_losses)
+        parts = torch.split(losses, [len(grid) for grid in _GRIDS.values()])
+        return {name: choose_temperature(part, grid) for part, (name, grid) in zip(parts, _GRIDS.items(), strict=True)}
 
     @cached_property
     def _scales(self) -> list[float]:
@@ -379,7 +369,7 @@ class Auto(Head):
         if pooled is None:
             pooled = [reduce(add, (part[at].every for part in own)) for at in range(len(places))]
         return {
-            client.name: {at: choose_nested(*each) for at, *each in zip(places, part, pooled, strict=True)}
+            client.name: {at: choose_nested(one, every) for at, one, every in zip(places, part, pooled, strict=True)}
             for client, part in zip(training, own, strict=True)
         }
 

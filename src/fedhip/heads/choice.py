@@ -21,7 +21,7 @@ from fedhip.core.choice.selection import FOLDS
 from fedhip.errors import InputError
 from fedhip.features.lifts.kinds import LiftKind
 from fedhip.features.lifts.lift import Lift
-from fedhip.heads.auto import Auto, name_of
+from fedhip.heads.auto import Auto
 from fedhip.heads.head import Head, Personalized
 from fedhip.heads.logistic import Logistic
 from fedhip.heads.options import options_of
@@ -31,6 +31,7 @@ from fedhip.simulation.federation import Federation
 from fedhip.simulation.hold_out import hold_out_fold
 from fedhip.simulation.lifting import LiftPlan, LiftSettings, lift_clients, lifted_grid
 from fedhip.simulation.options import Alpha
+from fedhip.utils.candidates import name_of
 from fedhip.utils.parallel import one_thread
 
 #: What `--head` takes for the choice.
@@ -271,6 +272,8 @@ def describe(stored: Mapping[str, Any]) -> str:
     if others:
         clients = sum(entry.get("clients", 0) for entry in of)
         words += f". Of {clients} clients some have their own reason to differ: {', '.join(others)}"
+    if (taken := stored.get("taken")) not in (None, model):
+        words += f". The rows of this site speak for another: {in_words(taken)}"
     title = features if stored["head"] == AUTO else f"{features}, {stored['head']}"
     elsewhere = {name: mean for name, mean in stored["expected"].items() if name != title and mean is not None}
     if elsewhere and stored["expected"][title] is not None:
