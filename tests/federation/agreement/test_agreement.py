@@ -34,6 +34,7 @@ from fedhip.federation.errors import (
     SetupError,
 )
 from fedhip.federation.sums.table import sums_follow
+from fedhip.utils.candidates import CANDIDATES
 from fedhip.utils.toml import write_toml
 
 BACKBONE = BackboneReference("fedhip-vit", "ab" * 32, "float32", pooling="mean")
@@ -61,6 +62,10 @@ class_names = st.lists(
 )
 
 
+NAMES = tuple(map("+".join, CANDIDATES))
+chosen_among = st.sets(st.sampled_from(NAMES)).map(lambda some: tuple(n for n in NAMES if n in {*some, "global"}))
+
+
 @st.composite
 def agreements(draw: st.DrawFn) -> Agreement:
     sites = draw(st.integers(2, 9))
@@ -74,7 +79,9 @@ def agreements(draw: st.DrawFn) -> Agreement:
     head: Any = draw(st.sampled_from(HEADS))
     alpha: Any = "loo" if head == "lda" else draw(st.just("loo") | st.floats(0, 1e30))
     beta: Any = (
-        draw(st.sampled_from(["auto", "gcv"]) | st.floats(0, 1e30) | st.integers(0, 9)) if head == "ridge" else "auto"
+        draw(st.sampled_from(["auto", "gcv"]) | st.floats(0, 1e30) | st.integers(0, 9))
+        if head in ("ridge", "auto")
+        else "auto"
     )
     lift: Any = draw(st.sampled_from(LIFTS))
     lifted: Any = {"lift": lift}
@@ -104,6 +111,7 @@ def agreements(draw: st.DrawFn) -> Agreement:
         encoder_digest=None if backbone is None else draw(st.none() | st.just("0" * 64)),
         largest_feature=largest,
         head=head,
+        candidates=draw(chosen_among) if head == "auto" else None,
         gradient_rounds=draw(st.none() | st.integers(1, 100)) if head == "logistic" else None,
         prior=draw(st.sampled_from(PRIORS)),
         alpha=alpha,
@@ -344,7 +352,7 @@ def test_the_number_of_gradients_is_agreed_on_and_digested() -> None:
 @pytest.mark.parametrize(
     ("fields", "message"),
     [
-        ({"head": "svm"}, "head is 'svm'; give ridge, lda or logistic"),
+        ({"head": "svm"}, "head is 'svm'; give ridge, lda, logistic or auto"),
         ({"head": ["lda"]}, "head is"),
         ({"prior": "site"}, "prior is 'site'; give none or client"),
         ({"prior": True}, "prior is True; give none or client"),
