@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import torch
@@ -34,7 +34,7 @@ from fedhip.data.tables import Description, TableRows, is_table, load_table
 from fedhip.errors import InputError
 from fedhip.features import resolve_device
 from fedhip.features.cache import note_run
-from fedhip.features.lifts.kinds import LiftKind
+from fedhip.features.lifts.kinds import NO_LIFT, LiftKind
 from fedhip.features.lifts.lift import Lift
 from fedhip.features.reference import BackboneReference
 from fedhip.features.text_columns import DEFAULT_TEXT_BACKBONE, TextColumns
@@ -109,7 +109,8 @@ class RoundSettings:
     training rows (`fedhip.heads.choice`). Where a door leaves it open (None), it is "auto" unless something else is
     asked for: `methods` without it, or what is a ridge's alone. `head_options` are of the head's method (see
     `fedhip.methods.METHODS`). Where no `prior` is named, the choice has clients' priors among what it chooses, and
-    nothing else has one. `max_rounds` is what the choice may take.
+    nothing else has one. Where no `lift` is named, the choice has one among what it tries, unless it is not to try
+    `wider` features. `max_rounds` is what the choice may take.
     """
 
     alpha: Alpha = "loo"
@@ -123,6 +124,7 @@ class RoundSettings:
     head: str | None = RIDGE
     head_options: Mapping[str, float] = field(default_factory=dict)
     lift: LiftSettings | None = None
+    wider: bool = True
     max_rounds: int = 1
     privacy: PrivacySettings | None = None
 
@@ -297,7 +299,7 @@ def run(
     max_rounds: int = 1,
     only_local_classes: bool = False,
     prior: PriorOption | None = None,
-    lift: LiftSettings | LiftKind | None = None,
+    lift: LiftSettings | LiftKind | Literal["none"] | None = None,
     columns: str | Path | Description | None = None,
     fraction_bits: int | None = None,
     statistics: bool = True,
@@ -428,7 +430,8 @@ def run(
     if isinstance(rows, TableRows):
         rows = rows if privacy is None else with_public_fills(rows)
         rows, table = Described.divided(rows, division)
-    widened = LiftSettings(lift) if isinstance(lift, str) else lift
+    wider = lift != NO_LIFT
+    widened = None if lift is None or lift == NO_LIFT else LiftSettings(lift) if isinstance(lift, str) else lift
     settings = RoundSettings(
         alpha=alpha,
         beta=beta,
@@ -447,6 +450,7 @@ def run(
         head=head,
         head_options=head_options or {},
         lift=widened,
+        wider=wider,
         max_rounds=max_rounds,
         privacy=privacy,
     )
@@ -476,6 +480,7 @@ def run(
         "columns": None if columns is None or isinstance(columns, Description) else str(Path(columns).absolute()),
         "fraction_bits": fraction_bits,
         "balance": balance or None,
+        "lift": None if wider else NO_LIFT,
         **({} if widened is None else widened.options),
         "statistics": statistics,
         **({} if privacy is None else privacy.options),
@@ -599,7 +604,7 @@ def run_round(
                 choice = choose(
                     replace(task, looked=_looked(outcome), prior=settings.prior or "client"),
                     outcome.federation,
-                    wider=settings.lift is None and settings.ridge.columns is None,
+                    wider=settings.wider and settings.lift is None and settings.ridge.columns is None,
                     max_rounds=settings.max_rounds,
                 )
             best = choice.best

@@ -6,4 +6,6 @@ from typing import Literal, get_args
 
 LiftKind = Literal["relu", "fourier", "nystroem"]
 KINDS: tuple[LiftKind, ...] = get_args(LiftKind)
+#: What says that no lift is to compete, where models are chosen.
+NO_LIFT = "none"
 DEFAULT_WIDTH = 2048
