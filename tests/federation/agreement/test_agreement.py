@@ -342,6 +342,13 @@ def test_an_agreement_on_a_ridge_is_what_it_was_before_there_were_other_heads() 
     assert "gradient_rounds" not in replace(AGREEMENT, head="lda").to_text()
 
 
+def test_candidates_are_agreed_on_and_digested() -> None:
+    every, fewer = (replace(AGREEMENT, head="auto", candidates=names) for names in (NAMES, NAMES[:3]))
+    assert 'candidates = ["ridge", "global", "lda"' in every.to_text()
+    assert every.digest() != fewer.digest()
+    assert every.methods == ("local", "global", "fedhip", "auto")
+
+
 def test_the_number_of_gradients_is_agreed_on_and_digested() -> None:
     usual, more = (replace(AGREEMENT, head="logistic", gradient_rounds=number) for number in (None, 9))
     assert usual.gradient_rounds == 5
@@ -362,6 +369,16 @@ def test_the_number_of_gradients_is_agreed_on_and_digested() -> None:
         ({"head": "logistic", "gradient_rounds": 2.0}, "gradient_rounds is 2.0"),
         ({"head": "lda", "alpha": 1.0}, "alpha is 1.0, and the head 'lda' has no α"),
         ({"head": "logistic", "beta": 1.0}, "beta is 1.0, and the head 'logistic' has no β"),
+        ({"candidates": NAMES}, "candidates are given, and the head is 'ridge', which chooses nothing"),
+        ({"head": "auto"}, "candidates is None, and the head 'auto' chooses among some"),
+        ({"head": "auto", "candidates": ()}, "the head 'auto' chooses among some"),
+        ({"head": "auto", "candidates": "global"}, "candidates is 'global'"),
+        ({"head": "auto", "candidates": ("global", "svm")}, "'svm', which this fedhip does not know"),
+        ({"head": "auto", "candidates": ("global", "lda+global")}, "'lda\\+global', which this fedhip does not know"),
+        ({"head": "auto", "candidates": ("lda", "global")}, "not from the simplest"),
+        ({"head": "auto", "candidates": ("global", "global")}, "a name twice"),
+        ({"head": "auto", "candidates": ("ridge", "alone")}, "none that a site without rows could have"),
+        ({"head": "auto", "candidates": ("global", 3)}, "candidates has 3"),
     ],
 )
 def test_heads_that_are_none_and_what_does_not_belong_to_one(fields: dict[str, Any], message: str) -> None:

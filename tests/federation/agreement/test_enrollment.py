@@ -432,7 +432,7 @@ def test_a_first_parcel_is_no_second(fed: Path, tmp_path: Path) -> None:
     [
         ({"beta": "gcv", "columns": "plain"}, f"sums: 2 ({_CENSUS}, the statistics)"),
         (
-            {"prior": "client"},
+            {"head": "ridge", "prior": "client"},
             f"sums: 5 ({_CENSUS}, what the columns are like, the statistics, which β is best, priors)",
         ),
         ({"head": "lda"}, f"sums: 3 ({_CENSUS}, what the columns are like, the statistics)"),

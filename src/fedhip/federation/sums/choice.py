@@ -243,14 +243,12 @@ def _scales(total: Vector) -> list[tuple[float, int]]:
     return [deviations_of(part) for part in np.split(total, len(total) // SCALE_LENGTH)]
 
 
-def told(head: Auto, agreement: Agreement, owns: Mapping[str, Personalized] = MappingProxyType({})) -> dict[str, Any]:
+def told(head: Auto, owns: Mapping[str, Personalized] = MappingProxyType({})) -> dict[str, Any]:
     """For results.json: how candidates did, in the mean over sites; and what a site with this model took."""
-    from fedhip.federation.sums.statistics import plan_of
     from fedhip.heads.choice import Choice, Tried
 
     _ = head.settings  # chosen by now
-    plan = None if agreement.lift == "none" else plan_of(agreement)
-    found = Choice([Tried(head, owns, 0.0, plan)]).to_dict() | {"rows": head.federation.grid.num_samples}
+    found = Choice([Tried(head, owns, 0.0)]).to_dict() | {"rows": head.federation.grid.num_samples}
     for entry in found["candidates"]:
         del entry["clients"]  # what others took, nobody knows
     taken = [own.choice.name for own, _ in owns.values() if own.choice is not None]
