@@ -31,7 +31,8 @@ from fedhip.federation.transport.wire import Arrays, Body, Envelope, Letter, Rou
 from fedhip.heads.auto import ChoiceSums
 from fedhip.heads.choice import describe
 from fedhip.runs import Run, verify
-from fedhip.runs.run import RoundSettings, run_round
+from fedhip.runs.round.settings import RoundSettings
+from fedhip.runs.run import run_round
 from fedhip.simulation.client import clients_of
 from fedhip.simulation.lifting import LiftSettings
 from fedhip.utils.candidates import CANDIDATES
@@ -128,7 +129,8 @@ def test_models_choices_and_results_are_those_of_fedhip_run(
         mine, theirs = (run.priors(site).get("auto") for run in (own, expected))
         assert (mine is None) == (theirs is None) == (settings.get("prior") == "none")
         if mine is not None and theirs is not None:
-            assert (mine.smoothing, mine.temperature) == (theirs.smoothing, pytest.approx(theirs.temperature, rel=1e-9))
+            assert mine.smoothing == theirs.smoothing
+            assert mine.temperature == pytest.approx(theirs.temperature, rel=1e-9)
         chosen = own.results["choice"]
         assert (chosen["model"], chosen["features"]) == (told["model"], told["features"])
         assert chosen["taken"] == own.details["clients"][site]["choice"]["model"]
@@ -290,11 +292,10 @@ def told_otherwise(change: Callable[[Vector], Vector]) -> Callable[[RecordDict],
     """A question whose sums of the choice are others."""
 
     def changed(content: RecordDict) -> RecordDict:
-        arrays = content["arrays"]
-        told = np.frombuffer(arrays[choice.ARRAY].data, "<u8").copy()  # type: ignore[index, union-attr]
-        made_up = change(told)
-        sent = Sent(dtype="uint64", shape=made_up.shape, stype=arrays[choice.ARRAY].stype, data=made_up.tobytes())  # type: ignore[index, union-attr]
-        arrays[choice.ARRAY] = sent  # type: ignore[index]
+        arrays = content.array_records["arrays"]
+        sent = arrays[choice.ARRAY]
+        made_up = change(np.frombuffer(sent.data, "<u8").copy())
+        arrays[choice.ARRAY] = Sent(dtype="uint64", shape=made_up.shape, stype=sent.stype, data=made_up.tobytes())
         return content
 
     return changed

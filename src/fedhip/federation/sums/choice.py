@@ -14,7 +14,7 @@ sums for itself: the server says nothing of what is best.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Mapping
 from itertools import accumulate
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
@@ -205,7 +205,7 @@ def check_sum(ask: str, total: Vector, context: SumContext) -> None:
     _CHECKS[ask](total, context.agreement, context.rows, context.sites)
 
 
-def _check_losses(total: Vector, *_: object) -> None:
+def _check_losses(total: Vector, _agreement: Agreement, _rows: int, _sites: int | None) -> None:
     require_losses(total)
 
 
@@ -229,7 +229,7 @@ def _check_candidates(total: Vector, agreement: Agreement, _: int, sites: int | 
         raise StatisticsError("more rows right than there are")
 
 
-_CHECKS = {
+_CHECKS: dict[str, Callable[[Vector, Agreement, int, int | None], None]] = {
     MEANS: _check_losses,
     MEMBERS: _check_losses,
     SCALES: _check_scales,
