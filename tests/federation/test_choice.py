@@ -108,6 +108,7 @@ def test_models_choices_and_results_are_those_of_fedhip_run(
     tmp_path: Path, settings: dict[str, Any], agreed: dict[str, Any]
 ) -> None:
     trial = choosing(tmp_path, head="auto", **settings, **agreed)
+    trial.grid.carry = True  # through the engine's own bytes
     result, expected = trial.run(), fedhip_run(tmp_path / "run", trial.agreement, **settings)
     assert result.total() == expected.total()
     sums = [found["ask"] for found in result.results["sums"]]
