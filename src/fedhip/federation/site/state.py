@@ -40,7 +40,7 @@ from fedhip.utils.files import append_private, write_private
 SCHEMA = 1
 
 #: As session.bin holds them; a session of a version before there were several sums lacks them.
-_LATER = ("round", "attempt", "ask", "done", "cohort", "weights", "head", "data", "unmasked", "choice")
+_LATER = ("round", "attempt", "ask", "done", "cohort", "weights", "head", "data", "unmasked")
 #: Sums that a session of before there was a table of them names, whether they came or not.
 _OLDEST = ("moments", "total")
 _RECEIVED = [kind.shared_as for kind in TABLE if kind.shared_as is not None and kind.is_kept]
@@ -93,6 +93,7 @@ class Session:
             "answers": {step: [digest, _dump(body)] for step, (digest, body) in self.answers.items()},
             **{name: getattr(self, name) for name in _LATER},
             **{name: self.received.get(name) for name in _RECEIVED if name in (*_OLDEST, *self.received)},
+            **({"choice": self.choice} if self.choice else {}),
         }
         return json.dumps(content).encode()
 
@@ -111,6 +112,7 @@ class Session:
             {step: (digest, _load(body)) for step, (digest, body) in content["answers"].items()},
             **{name: content[name] for name in _LATER if name in content},
             received={name: content[name] for name in _RECEIVED if content.get(name) is not None},
+            choice=dict(content.get("choice", {})),
         )
 
 
