@@ -93,7 +93,8 @@ def test_init_with_a_lift(tmp_path: Path, capsys: pytest.CaptureFixture[str]) ->
 def test_init_with_priors(tmp_path: Path) -> None:
     from fedhip.federation.agreement.agreement import Agreement
 
-    done("federation", "init", tmp_path / "fed", "--name", "demo", *SITES, *ROWS, "--head", "ridge", "--prior", "client")
+    usual = ("federation", "init", tmp_path / "fed", "--name", "demo", *SITES, *ROWS)
+    done(*usual, "--head", "ridge", "--prior", "client")
     agreement = Agreement.read(tmp_path / "fed" / "federation.toml")
     assert (agreement.head, agreement.prior) == ("ridge", "client")
 
