@@ -15,7 +15,7 @@ import argparse
 import csv
 import time
 from collections import defaultdict
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Sequence, Set
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -32,7 +32,8 @@ from fedhip.heads.task import Task
 from fedhip.simulation.client import Client, clients_of
 from fedhip.simulation.federation import Federation
 from fedhip.simulation.lifting import LiftSettings, lift_clients, lifted_grid
-from fedhip.simulation.options import STANDARD, RidgeOptions
+from fedhip.simulation.options import STANDARD
+from fedhip.simulation.outcome import Outcome
 from fedhip.simulation.tasks import divide
 
 FIELDS = ("federation", "clients", "seed", "configuration", "accuracy", "below_alone", "seconds")
@@ -88,16 +89,54 @@ def _few(rows: FeatureSet) -> FeatureSet:
     return feature_set(rows.features[kept], rows.labels[kept], owners[kept], class_names=rows.class_names)
 
 
-def measure(cell: Cell) -> Iterator[dict[str, object]]:
-    """A line for every configuration."""
+def measure(cell: Cell, known: Set[str] = frozenset(), auto: bool = True) -> Iterator[dict[str, object]]:
+    """A line for every configuration that is not known; with `auto`, the choice first."""
     d = cell.rows.num_classes
-    began = time.perf_counter()
-    outcome = simulate(cell.clients, d, methods=("majority", "local", "global", "fedhip"), keep_looked=True)
+    corners = {"majority": "majority", "alone": "local", "global": "global", "ridge": "fedhip"}
+    federation: Federation | None = None
+    if (auto and "auto" not in known) or not known >= set(corners):
+        began = time.perf_counter()
+        outcome = simulate(cell.clients, d, methods=tuple(corners.values()), keep_looked=auto)
+        plain, federation = time.perf_counter() - began, outcome.federation
+        if auto and "auto" not in known:
+            yield _auto(cell, outcome, plain)
+        for name, method in corners.items():
+            if name not in known:
+                yield _line(cell, name, [r.accuracy[method] for r in outcome.clients], plain)
+        del outcome
+    width = cell.rows.features.shape[1]
+    for lift_kind in (None, "nystroem", "relu") if width <= NARROW else (None,):
+        on = "" if lift_kind is None else f" on {lift_kind}"
+        heads: tuple[tuple[type[Head], str], ...] = ((Ridge, "ridge"), (Lda, "lda"))
+        asked = [
+            (kind, prior, f"{name}{' + prior' if prior == 'client' else ''}{on}")
+            for kind, name in heads
+            for prior in ("none", "client")
+        ]
+        if known >= {told for *_, told in asked}:
+            continue
+        clients, options = cell.clients, STANDARD
+        if lift_kind is not None:
+            lift = LiftSettings(lift_kind, LIFT_WIDTH).plan(width, d).draw(cell.clients)
+            clients = lift_clients(lift, cell.clients)
+            options, federation = lifted_grid(clients), None
+        common = Task(clients, d, ridge=options)
+        federation = federation or Ridge.federate(common)
+        for kind_of, prior, told in asked:
+            if told in known or told == "ridge":
+                continue
+            began = time.perf_counter()
+            # What may be expected is not asked for, and nothing is kept of one for the next.
+            run = run_head(kind_of, replace(common, prior=prior, uploads={}, estimates=False), federation)
+            yield _line(cell, told, run.accuracy, time.perf_counter() - began)
+
+
+def _auto(cell: Cell, outcome: Outcome, plain: float) -> dict[str, object]:
+    """The choice, beside what every client is compared with."""
     looked = {r.client: r.personal.looked for r in outcome.clients if r.personal and r.personal.looked}
-    plain = time.perf_counter() - began
-    task = Task(cell.clients, d, prior="client")
     began = time.perf_counter()
-    best = choose(replace(task, looked=looked), outcome.federation).best
+    task = Task(cell.clients, cell.rows.num_classes, prior="client", looked=looked)
+    best = choose(task, outcome.federation).best
     found = tested(best.head, best.owns, 0.0)
     seconds = time.perf_counter() - began
     below = 0
@@ -105,32 +144,7 @@ def measure(cell: Cell) -> Iterator[dict[str, object]]:
         if "local" in ridge.tested and found.head.method in auto.tested:
             high = compare_rows(auto.tested[found.head.method].gain, ridge.tested["local"].gain).high
             below += high is not None and high < 0.0
-    yield _line(cell, "auto", found.accuracy, plain + seconds, below)
-    for method in outcome.methods:
-        name = {"local": "alone", "fedhip": "ridge"}.get(method, method)
-        yield _line(cell, name, [r.accuracy[method] for r in outcome.clients], plain)
-    wide: list[tuple[str, list[Client], RidgeOptions, Federation | None]] = [
-        ("", cell.clients, STANDARD, outcome.federation)
-    ]
-    width = cell.rows.features.shape[1]
-    if width <= NARROW:
-        for kind in ("nystroem", "relu"):
-            lift = LiftSettings(kind, LIFT_WIDTH).plan(width, d).draw(cell.clients)
-            clients = lift_clients(lift, cell.clients)
-            wide.append((f" on {kind}", clients, lifted_grid(clients), None))
-    for on, clients, ridge_of, summed in wide:
-        common = Task(clients, d, ridge=ridge_of)
-        federation = summed or Ridge.federate(common)
-        heads: tuple[tuple[type[Head], str], ...] = ((Ridge, "ridge"), (Lda, "lda"))
-        for kind_of, name in heads:
-            for prior in ("none", "client"):
-                if (name, prior, on) == ("ridge", "none", ""):
-                    continue
-                began = time.perf_counter()
-                # What may be expected is not asked for, and nothing is kept of one for the next.
-                run = run_head(kind_of, replace(common, prior=prior, uploads={}, estimates=False), federation)
-                told = f"{name}{' + prior' if prior == 'client' else ''}{on}"
-                yield _line(cell, told, run.accuracy, time.perf_counter() - began)
+    return _line(cell, "auto", found.accuracy, plain + seconds, below)
 
 
 def _line(
@@ -165,6 +179,8 @@ def table(lines: Sequence[dict[str, str]]) -> list[str]:
     gaps = []
     for name, found in values.items():
         means = {configuration: float(np.mean(every)) for configuration, every in found.items()}
+        if "auto" not in means:
+            continue
         single = {configuration: mean for configuration, mean in means.items() if configuration != "auto"}
         best = max(single, key=lambda configuration: single[configuration])
         gaps.append(means["auto"] - single[best])
@@ -186,6 +202,7 @@ def main() -> None:
     parser.add_argument("--clients", type=int, nargs="*", default=[50])
     parser.add_argument("--concentrations", type=float, nargs="*", default=[0.1, 0.5, 1.0])
     parser.add_argument("--seeds", type=int, nargs="*", default=[0, 1, 2])
+    parser.add_argument("--rivals-only", action="store_true", help="leave the choice itself for another run")
     parser.add_argument("--out", type=Path, required=True, help="a CSV file; what it has is not computed again")
     args = parser.parse_args()
     asked = [] if args.data is None else list(natural(args.data, args.seeds))
@@ -202,15 +219,14 @@ def main() -> None:
             lines = list(csv.DictReader(file))
     for name, seed in asked:
         cell = load(name, seed, args.data)
-        if any(line["federation"] == cell.name and int(line["seed"]) == seed for line in lines):
-            continue
-        for line in measure(cell):
+        known = {x["configuration"] for x in lines if x["federation"] == cell.name and int(x["seed"]) == seed}
+        for line in measure(cell, known, not args.rivals_only):
             lines.append({key: str(value) for key, value in line.items()})
             print(*line.values(), sep=", ", flush=True)
-        with args.out.open("w", newline="", encoding="utf-8") as file:
-            writer = csv.DictWriter(file, FIELDS, lineterminator="\n")
-            writer.writeheader()
-            writer.writerows(lines)
+            with args.out.open("w", newline="", encoding="utf-8") as file:
+                writer = csv.DictWriter(file, FIELDS, lineterminator="\n")
+                writer.writeheader()
+                writer.writerows(lines)
     print("\n".join(table(lines)))
 
 
