@@ -21,7 +21,7 @@ from fedhip.core.choice.selection import FOLDS
 from fedhip.errors import InputError
 from fedhip.features.lifts.kinds import LiftKind
 from fedhip.features.lifts.lift import Lift
-from fedhip.heads.auto import CANDIDATES, Auto, name_of
+from fedhip.heads.auto import Auto, name_of
 from fedhip.heads.head import Head, Personalized
 from fedhip.heads.logistic import Logistic
 from fedhip.heads.options import options_of
@@ -130,15 +130,21 @@ class Choice:
                 entries.append({"features": found.features, "model": found.head.name, **_mean_and_error(shares)})
                 continue
             held, usual = found.head.held_out, found.head.held_out.best()
-            for at in range(len(CANDIDATES)):
-                clients = {"clients": taken.count(name_of(at))} if found is best else {}
-                shares = held.shares[:, at].numpy()
+            for at, mean in enumerate(held.means.tolist()):
+                name = name_of(at, found.head.candidates)
+                clients = {"clients": taken.count(name)} if found is best else {}
+                # The others' shares are not known where each is at a place of its own.
+                told = (
+                    {"held_out": mean, "error": None}
+                    if held.shares is None
+                    else _mean_and_error(held.shares[:, at].numpy())
+                )
                 usual_one = {"usual": True} if at == usual else {}
                 entries.append(
                     {
                         "features": found.features,
-                        "model": name_of(at),
-                        **_mean_and_error(shares),
+                        "model": name,
+                        **told,
                         **usual_one,
                         **clients,
                     }
@@ -160,7 +166,7 @@ class Choice:
 def _usual_of(found: Tried) -> str:
     """Everybody's candidate."""
     if isinstance(found.head, Auto) and found.head.held_out is not None:
-        return name_of(found.head.held_out.best())
+        return name_of(found.head.held_out.best(), found.head.candidates)
     return found.head.name
 
 

@@ -36,6 +36,7 @@ from typing import Self
 import torch
 from torch import Tensor
 
+from fedhip.core.choice.calibration import on_grid
 from fedhip.core.choice.selection import FOLDS, fold_of
 from fedhip.core.groups import members
 from fedhip.errors import InputError
@@ -139,6 +140,10 @@ class PriorLosses:
         """Of one client; the parameters are those of `FoldLosses.of`."""
         return FoldLosses.of(scores, labels, own, everybody, scale, groups=groups).every
 
+    def on_grid(self) -> PriorLosses:
+        """As they are summed: losses in whole steps."""
+        return replace(self, losses=on_grid(self.losses))
+
     def right_with(self, model: int, prior: Prior) -> float:
         """The rows right of one of the models with a prior of the grid."""
         if prior.is_none:
@@ -215,6 +220,11 @@ class FoldLosses:
             left = None if groups is None else groups.to(device)[kept]
             others.append(PriorLosses.of(without(number), y[kept], own - gone, everybody - gone, scale, left))
         return cls(every, tuple(inside), tuple(others))
+
+    def on_grid(self) -> FoldLosses:
+        """As they are summed: losses in whole steps, so that whatever is chosen by sums is the same everywhere."""
+        inside, others = (tuple(part.on_grid() for part in parts) for parts in (self.inside, self.others))
+        return FoldLosses(self.every.on_grid(), inside, others)
 
     def taking(self, folds: Mapping[int, FoldLosses]) -> FoldLosses:
         """With what is said of some folds by other models."""
