@@ -23,7 +23,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property, reduce
+from functools import cached_property, partial, reduce
 from operator import add, or_
 from typing import Self, TypeVar
 
@@ -48,23 +48,7 @@ from fedhip.core.choice.selection import FOLDS
 from fedhip.core.exact.fixedpoint import GridStatistics
 from fedhip.heads.head import Head, Personalized
 from fedhip.heads.lda import TEMPERATURES as LDA_TEMPERATURES
-from fedhip.heads.members import (
-    CANDIDATES,
-    GLOBAL,
-    GRIDS,
-    LDA,
-    MAJORITY,
-    RIDGE,
-    WIDE,
-    WIDE_CANDIDATES,
-    Members,
-    Part,
-    corners,
-    for_anybody,
-    kept_federation,
-    name_of,
-    with_prior,
-)
+from fedhip.heads.members import GRIDS, Members, Part, kept_federation
 from fedhip.heads.model import Model
 from fedhip.heads.options import Option
 from fedhip.heads.ridge import Ridge
@@ -73,6 +57,20 @@ from fedhip.simulation.client import Client
 from fedhip.simulation.federation import SCORES_BYTES, Federation
 from fedhip.simulation.personalization import Chosen
 from fedhip.simulation.priors import SCALE_BYTES, LeftOut, losses_bytes
+from fedhip.utils.candidates import (
+    CANDIDATES,
+    GLOBAL,
+    LDA,
+    MAJORITY,
+    RIDGE,
+    WIDE,
+    WIDE_CANDIDATES,
+    corners,
+    for_anybody,
+    name_of,
+    presumed,
+    with_prior,
+)
 from fedhip.utils.parallel import in_order
 
 #: A client with a single row has none to judge by.
@@ -271,6 +269,11 @@ class Auto(Head):
             found.append(self.local_only(client, scores).argmax(dim=1) == labels)
         return torch.stack(found, dim=1)
 
+    def shares(self, client: Client) -> HeldOut:
+        """What it tells of its rows right."""
+        _ = self._members, self._temperatures, self._priors
+        return HeldOut.of_client(self.hits(client))
+
     def _judged(self, client: Client) -> Iterator[Tensor]:
         """Scores (N_k, d) of every candidate that can have a prior."""
         members = self._members[client.name]
@@ -314,7 +317,7 @@ class Auto(Head):
         if pooled is None:
             pooled = [reduce(add, (part[at].every for part in own)) for at in range(len(places))]
         return {
-            client.name: {at: choose_nested(*each) for at, *each in zip(places, part, pooled, strict=True)}
+            client.name: {at: choose_nested(one, every) for at, one, every in zip(places, part, pooled, strict=True)}
             for client, part in zip(training, own, strict=True)
         }
 
@@ -330,12 +333,26 @@ class Auto(Head):
         found = in_order(self.hits, training, self.task.device)
         hits = dict(zip((client.name for client in training), found, strict=True))
         self.held_out = every = self._sums.held_out or HeldOut.of(list(hits.values()))
-        usual, anybody = every.best(), every.best(for_anybody(self.candidates))
+        usual, anybody = self.usual, self._best(for_anybody(self.candidates))
         chosen = {client.name: self._leaves(client, hits[client.name], usual, anybody) for client in training}
         priors = {client.name: self._priors[client.name].get(chosen[client.name], NO_CHOICE) for client in training}
         corner = corners(self.candidates)
-        expected = {c.name: nested_right_of(hits[c.name], c.group_tensor, every, corner) for c in training}
+        best = partial(self._best, None)
+        expected = {c.name: nested_right_of(hits[c.name], c.group_tensor, every, best, corner) for c in training}
         return _Choice(self._members, chosen, priors, hits, expected, self._federation_settings(anybody))
+
+    @property
+    def usual(self) -> int:
+        """Everybody's candidate, once it is chosen."""
+        return self._best(None)
+
+    def _best(self, among: Sequence[int] | None, held_out: HeldOut | None = None) -> int:
+        """Everybody's candidate of some: the presumed one, unless another is ahead by more than chance."""
+        told = held_out or self.held_out
+        assert told is not None  # noqa: S101  (everybody has told)
+        places = list(range(len(self.candidates)) if among is None else among)
+        rows = max(int(self.federation.grid.counts.sum()), 1)
+        return told.best(places, presumed(self.candidates, places), rows)
 
     def _leaves(self, client: Client, hits: Tensor, usual: int, anybody: int) -> int:
         """The client's candidate; one without rows to judge by takes the federation's model."""

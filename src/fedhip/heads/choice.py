@@ -1,7 +1,8 @@
 """The whole choice: on which features, and then which model of theirs for each client (`fedhip.heads.auto`).
 
-Where features are narrow, wider ones compete with them: Nyström's lift, which needs the sum of their products before
-the round. Both are judged by the same training rows held out, and the plain ones are taken unless the lift is ahead.
+Where features are narrow, a lift of them is put beside them: Nyström's, which needs the sum of their products before
+the round. One upload is of both, and candidates are of the features alone or of both. Where the features alone are
+taken, a second upload is of them as they came, and nobody has a lift.
 With enough rounds the logistic head competes with what is best in one. Its leave-one-out is of first order and promises
 too much, so both are then trained without a fold of the training rows and counted right on the fold, five times; the
 logistic head is taken where it is ahead by more than a standard error of the clients' differences.
@@ -21,7 +22,7 @@ from fedhip.core.choice.selection import FOLDS
 from fedhip.errors import InputError
 from fedhip.features.lifts.kinds import LiftKind
 from fedhip.features.lifts.lift import Lift
-from fedhip.heads.auto import Auto, name_of
+from fedhip.heads.auto import Auto
 from fedhip.heads.head import Head, Personalized
 from fedhip.heads.logistic import Logistic
 from fedhip.heads.options import options_of
@@ -31,6 +32,7 @@ from fedhip.simulation.federation import Federation
 from fedhip.simulation.hold_out import hold_out_fold
 from fedhip.simulation.lifting import LiftPlan, LiftSettings, lift_clients, lifted_grid
 from fedhip.simulation.options import Alpha
+from fedhip.utils.candidates import WIDE, is_wide, name_of
 from fedhip.utils.parallel import one_thread
 
 #: What `--head` takes for the choice.
@@ -95,15 +97,14 @@ class Tried:
 
 @dataclass(frozen=True, eq=False)
 class Choice:
-    """What was tried, in the order from the simplest, and what is best of it by rows held out."""
+    """What was tried, one after the other, and what is best of it by rows held out."""
 
     tried: Sequence[Tried]
 
     @property
     def best(self) -> Tried:
-        """The one of highest mean over clients; of equals the first. The logistic head where it is clearly ahead."""
-        one_round = [found for found in self.tried if found.head.name == AUTO]
-        best = max(one_round, key=lambda found: found.mean)
+        """The last of one round: what was tried before it spoke for it. The logistic head where it is clearly ahead."""
+        best = [found for found in self.tried if found.head.name == AUTO][-1]
         for other in self.tried:
             if other.head.name != AUTO and other.judged is not None and best.judged is not None:
                 gaps = other.judged - best.judged
@@ -129,7 +130,7 @@ class Choice:
                 shares = found.shares if found.judged is None else found.judged
                 entries.append({"features": found.features, "model": found.head.name, **_mean_and_error(shares)})
                 continue
-            held, usual = found.head.held_out, found.head.held_out.best()
+            held, usual = found.head.held_out, found.head.usual
             for at, mean in enumerate(held.means.tolist()):
                 name = name_of(at, found.head.candidates)
                 clients = {"clients": taken.count(name)} if found is best else {}
@@ -166,7 +167,7 @@ class Choice:
 def _usual_of(found: Tried) -> str:
     """Everybody's candidate."""
     if isinstance(found.head, Auto) and found.head.held_out is not None:
-        return name_of(found.head.held_out.best(), found.head.candidates)
+        return name_of(found.head.usual, found.head.candidates)
     return found.head.name
 
 
@@ -184,19 +185,20 @@ def choose(task: Task, federation: Federation | None = None, *, wider: bool = Tr
     """
     if max_rounds < 1:
         raise InputError(f"the rounds are {max_rounds!r}; give a whole number of at least 1 (--max-rounds)")
-    tried = [_try(Auto, task, federation)]
+    tried: list[Tried] = []
     width = task.clients[0].train[0].shape[1]
     rows = sum(len(client.train[1]) for client in task.training)
     if wider and width <= NARROW and rows > width:
         began = time.perf_counter()
-        plan = LiftSettings(KIND, min(WIDTH, rows)).plan(width, task.num_classes)
+        plan = LiftSettings(KIND, min(WIDTH, rows), keeps=True).plan(width, task.num_classes)
         lift = plan.draw(task.clients, task.device, task.report)
         clients = lift_clients(lift, task.clients, task.device)
         # Whatever grid was asked for is that of columns in units of their own.
         grid = lifted_grid(clients, replace(task.ridge, fraction_bits=None))
-        lifted = replace(task, clients=clients, ridge=grid, uploads={}, looked={})
-        found = _try(Auto, lifted)
-        tried.append(replace(found, plan=plan, lift=lift, seconds=time.perf_counter() - began))
+        both = _try(Auto, replace(task, clients=clients, ridge=grid, uploads={}, looked={}, kept=width))
+        tried.append(replace(both, plan=plan, lift=lift, seconds=time.perf_counter() - began))
+    if not tried or not any(is_wide(own.choice.name.split("+")) for own, _ in tried[0].owns.values() if own.choice):
+        tried.append(_try(Auto, task, federation))
     # The logistic head leaves rows out one by one, and so knows no groups.
     if max_rounds >= LOGISTIC_ROUNDS and not any(client.groups is not None for client in task.clients):
         best = Choice(tried).best
@@ -249,8 +251,10 @@ _WORDS = {
 
 def in_words(model: str) -> str:
     """A candidate's name in a sentence."""
-    parts = [_WORDS.get(part, part) for part in model.split("+")]
-    return parts[0] if len(parts) == 1 else f"the average of {', '.join(parts[:-1])} and {parts[-1]}"
+    names = model.split("+")
+    parts = [_WORDS.get(name, name) for name in names if not name.startswith(WIDE)]
+    words = parts[0] if len(parts) == 1 else f"the average of {', '.join(parts[:-1])} and {parts[-1]}"
+    return f"{words}, on features and lift" if is_wide(names) else words
 
 
 def describe(stored: Mapping[str, Any]) -> str:
@@ -271,6 +275,8 @@ def describe(stored: Mapping[str, Any]) -> str:
     if others:
         clients = sum(entry.get("clients", 0) for entry in of)
         words += f". Of {clients} clients some have their own reason to differ: {', '.join(others)}"
+    if (taken := stored.get("taken")) not in (None, model):
+        words += f". The rows of this site speak for another: {in_words(taken)}"
     title = features if stored["head"] == AUTO else f"{features}, {stored['head']}"
     elsewhere = {name: mean for name, mean in stored["expected"].items() if name != title and mean is not None}
     if elsewhere and stored["expected"][title] is not None:

@@ -1,4 +1,4 @@
-"""What the choice chooses among: members of one sum on some of its columns, and candidates made of them.
+"""The members that candidates are made of: models of one sum, on all of its columns or on some.
 
 A *part* is four members on the same columns. Features that are not lifted are one part; those that are kept beside a
 lift of them are one, and all columns, lift and features, are the other, "wide" one. Their sums are pieces of one sum.
@@ -28,11 +28,9 @@ from fedhip.simulation.client import Client, LabelledRows
 from fedhip.simulation.federation import Federation
 from fedhip.simulation.options import Alpha
 from fedhip.simulation.personalization import choose_alpha
+from fedhip.utils.candidates import ALONE, GLOBAL, LDA, RIDGE
 from fedhip.utils.parallel import in_order
 
-RIDGE, GLOBAL, LDA, ALONE, MAJORITY = "ridge", "global", "lda", "alone", "majority"
-#: What the names of members begin with that are of a lift and of the features beside it.
-WIDE = "wide_"
 #: What scores are made log-probabilities of with, by member.
 GRIDS: Mapping[str, Sequence[float]] = {
     RIDGE: calibration.TEMPERATURES,
@@ -40,46 +38,6 @@ GRIDS: Mapping[str, Sequence[float]] = {
     LDA: LDA_TEMPERATURES,
     ALONE: calibration.TEMPERATURES,
 }
-_SINGLES = ((RIDGE,), (GLOBAL,), (LDA,), (ALONE,))
-_AVERAGES = (
-    (RIDGE, LDA), (GLOBAL, LDA), (RIDGE, ALONE), (GLOBAL, ALONE), (LDA, ALONE),
-    (RIDGE, LDA, ALONE), (GLOBAL, LDA, ALONE),
-)  # fmt: skip
-#: The candidates on features as they are, from the simplest: of equals the first is taken.
-CANDIDATES: tuple[tuple[str, ...], ...] = (*_SINGLES, *_AVERAGES, (MAJORITY,))
-#: With a lift beside the features: the same, and each once more with all its members on both.
-WIDE_CANDIDATES: tuple[tuple[str, ...], ...] = (
-    *_SINGLES,
-    *_AVERAGES,
-    *((*members, *(WIDE + name for name in members)) for members in (*_SINGLES, *_AVERAGES)),
-    (MAJORITY,),
-)
-
-
-def name_of(candidate: int, candidates: Sequence[tuple[str, ...]] = CANDIDATES) -> str:
-    """What a candidate is called in results.json."""
-    return "+".join(candidates[candidate])
-
-
-def is_wide(members: Sequence[str]) -> bool:
-    """Whether a candidate has members on a lift."""
-    return any(name.startswith(WIDE) for name in members)
-
-
-def with_prior(candidates: Sequence[tuple[str, ...]]) -> list[int]:
-    """The candidates to whose scores a prior can be added."""
-    return [at for at, members in enumerate(candidates) if members != (MAJORITY,)]
-
-
-def for_anybody(candidates: Sequence[tuple[str, ...]]) -> list[int]:
-    """Those that a client without rows can have."""
-    names = {GLOBAL, LDA, WIDE + GLOBAL, WIDE + LDA}
-    return [at for at, members in enumerate(candidates) if set(members) <= names]
-
-
-def corners(candidates: Sequence[tuple[str, ...]]) -> list[int]:
-    """Those that a client leaves everybody's for: what it could have by itself, or from the sum as it is."""
-    return [at for at, members in enumerate(candidates) if members in ((RIDGE,), (GLOBAL,), (ALONE,), (MAJORITY,))]
 
 
 @dataclass(frozen=True, eq=False)

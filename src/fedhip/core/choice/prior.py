@@ -45,6 +45,8 @@ from fedhip.errors import InputError
 TEMPERATURES: tuple[float, ...] = tuple(10.0 ** (i / 5) for i in range(-8, 5))
 #: Rows lent to a client: two to the decade, and none of its own prior at all.
 SMOOTHINGS: tuple[float, ...] = (*(10.0 ** (i / 2) for i in range(-2, 7)), math.inf)
+#: How many places there are to choose among.
+PLACES = len(TEMPERATURES) * len(SMOOTHINGS)
 #: n₀, the rows' worth of everybody's losses in a client's choice.
 POOLED_ROWS = 50.0
 #: The same for rows classified right, of which one says less than a loss.

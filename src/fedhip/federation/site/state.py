@@ -40,7 +40,7 @@ from fedhip.utils.files import append_private, write_private
 SCHEMA = 1
 
 #: As session.bin holds them; a session of a version before there were several sums lacks them.
-_LATER = ("round", "attempt", "ask", "done", "cohort", "weights", "head", "data", "unmasked")
+_LATER = ("round", "attempt", "ask", "done", "cohort", "weights", "head", "data", "unmasked", "choice")
 #: Sums that a session of before there was a table of them names, whether they came or not.
 _OLDEST = ("moments", "total")
 _RECEIVED = [kind.shared_as for kind in TABLE if kind.shared_as is not None and kind.is_kept]
@@ -56,7 +56,8 @@ class Session:
     number of the sum) and `attempt`; `done` are those before. `received` are the digests of the sums that came
     back, by the name that they are shared under, `weights` those of the weights that were asked about, with the
     round, and `head` that of the head that priors are chosen for. `data` is that of the rows in the ledger of sums,
-    and `unmasked` that of the question of the sum under way, once it was unmasked.
+    and `unmasked` that of the question of the sum under way, once it was unmasked. `choice` are those of the sums that
+    models are chosen by, as they came with later questions.
     """
 
     session: bytes
@@ -74,6 +75,7 @@ class Session:
     head: str | None = None
     data: str | None = None
     unmasked: str | None = None
+    choice: dict[str, str] = field(default_factory=dict)
 
     @property
     def has_total(self) -> bool:
