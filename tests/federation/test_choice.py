@@ -6,7 +6,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import pytest
 
 from fedhip.data import FeatureSet, make_partition
 from fedhip.federation.agreement.agreement import Agreement

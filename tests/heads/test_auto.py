@@ -156,6 +156,37 @@ def test_a_client_of_one_row_takes_the_federations_model() -> None:
     assert set(own.choice.name.split("+")) <= {"global", "lda"}
     if own.choice.settings.get("means", 0.0) == 0.0:
         assert torch.equal(own.model.weights, head.common.weights)
+    assert head.unjudged == ["client-0"]
+    told = choose(task, wider=False).to_dict()
+    assert told["unjudged"] == ["client-0"]
+    assert "Client client-0 with a single training row took the federation's model" in describe(told)
+    assert "unjudged" not in choose(Task(clients[1:], CLASSES), wider=False).to_dict()
+
+
+def test_rows_of_one_group_are_nothing_to_judge_by() -> None:
+    first, *others = federation((6, 50, 60))
+    task = Task([replace(first, groups=np.zeros(6, np.int64)), *others], CLASSES)
+    head = Auto.fit(Auto.federate(task), task)
+    own, _ = head.personalize()["client-0"]
+    assert own.choice is not None
+    assert set(own.choice.name.split("+")) <= {"global", "lda"}
+    assert head.unjudged == ["client-0"]
+
+
+@pytest.mark.parametrize("width", [1, 3])
+def test_features_that_say_nothing_are_no_error(width: int) -> None:
+    """Every member is singular: all rows are the same point, or copies of one column."""
+    rng = np.random.default_rng(0)
+    for make in (lambda n: np.ones((n, width)), lambda n: np.repeat(rng.normal(size=(n, 1)), width, axis=1)):
+        clients = []
+        for k in range(3):
+            y = rng.permutation(np.arange(30) % 3)
+            clients.append(Client(f"{k}", (make(30), y), (make(3), y[:3])))
+        found = choose(Task(clients, 3, prior="client"))
+        for own, _ in found.best.owns.values():
+            assert bool(torch.isfinite(own.model.weights).all())
+            assert bool(torch.isfinite(own.model.bias).all())
+        assert describe(found.to_dict()).endswith(".")
 
 
 @pytest.mark.parametrize(("groups", "kept"), [(False, 0), (True, 0), (False, 4)])

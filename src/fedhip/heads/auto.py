@@ -2,7 +2,8 @@
 
 A *member* answers with scores: the ridge with the client's α, the global ridge, the discriminant of the same sum, the
 ridge of the client's rows alone with a penalty of its own. A *candidate* is one of them, the average of several, or the
-client's most frequent class. All members are linear in the same features, so an average is linear too:
+client's most frequent class. All members are linear in the same features, so an average is linear too. With a lift that
+keeps the features as columns there are four members of these and four of all columns (`fedhip.heads.members`):
 
     model = Σ members / temperature        with one temperature of each member for the whole federation, which makes
                                            logarithms of probabilities of its scores
@@ -10,7 +11,8 @@ client's most frequent class. All members are linear in the same features, so an
 phase 1   at each client: statistics of its own training rows, on the grid (the ridge's own upload)
 phase 2   at the server: their sum; β and the members' temperatures, by sums of what clients found on rows left out
 phase 3a  at each client: for every candidate its prior, and the rows right that are judged by what others chose
-          at the server: the mean over clients of the share right; the best candidate is everybody's
+          at the server: the mean over clients of the share right; everybody takes the ridge and LDA together, unless
+          another candidate is ahead of it by more than chance
 phase 3b  at each client: everybody's candidate, or a single member or its most frequent class, where its own rows speak
           for that by more than two standard errors
 
@@ -354,10 +356,14 @@ class Auto(Head):
         rows = max(int(self.federation.grid.counts.sum()), 1)
         return told.best(places, presumed(self.candidates, places), rows)
 
+    @property
+    def unjudged(self) -> list[str]:
+        """The clients with a single row, or a single group of rows: they take the federation's model."""
+        return [client.name for client in self.task.training if _judges(client) < _LEAST_ROWS]
+
     def _leaves(self, client: Client, hits: Tensor, usual: int, anybody: int) -> int:
         """The client's candidate; one without rows to judge by takes the federation's model."""
-        groups = client.group_tensor
-        if (len(client.train[1]) if groups is None else len(set(groups.tolist()))) < _LEAST_ROWS:
+        if _judges(client) < _LEAST_ROWS:
             return anybody
         return leaves_for(hits, usual, client.group_tensor, corners(self.candidates))
 
@@ -484,6 +490,12 @@ class _Choice:
     hits: Mapping[str, Tensor]
     expected: Mapping[str, int]
     settings: Mapping[str, float]
+
+
+def _judges(client: Client) -> int:
+    """How many rows, or groups of rows, a client has to judge by."""
+    groups = client.group_tensor
+    return len(client.train[1]) if groups is None else len(set(groups.tolist()))
 
 
 def _common_names(parts: Iterable[Part]) -> list[str]:

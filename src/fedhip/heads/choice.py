@@ -150,6 +150,7 @@ class Choice:
                         **clients,
                     }
                 )
+        unjudged = best.head.unjudged if isinstance(best.head, Auto) else []
         of_choice = [found.traffic for found in self.tried if found is not best]
         return {
             "features": best.features,
@@ -158,6 +159,7 @@ class Choice:
             "expected": {found.title: found.expected for found in self.tried},
             "rows": sum(len(client.train[1]) for client in best.head.task.training),
             "candidates": entries,
+            **({"unjudged": unjudged} if unjudged else {}),
             "rounds": best.traffic[0],
             "upload_bytes_per_client": sum(up for _, up, _ in of_choice),
             "download_bytes_per_client": sum(down for *_, down in of_choice),
@@ -277,6 +279,9 @@ def describe(stored: Mapping[str, Any]) -> str:
         words += f". Of {clients} clients some have their own reason to differ: {', '.join(others)}"
     if (taken := stored.get("taken")) not in (None, model):
         words += f". The rows of this site speak for another: {in_words(taken)}"
+    if unjudged := stored.get("unjudged", ()):
+        who = f"Client {unjudged[0]}" if len(unjudged) == 1 else f"{len(unjudged)} clients, {unjudged[0]} the first,"
+        words += f". {who} with a single training row took the federation's model"
     title = features if stored["head"] == AUTO else f"{features}, {stored['head']}"
     elsewhere = {name: mean for name, mean in stored["expected"].items() if name != title and mean is not None}
     if elsewhere and stored["expected"][title] is not None:
