@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from typing import Literal, get_args
+from typing import Final, Literal, get_args
 
 LiftKind = Literal["relu", "fourier", "nystroem"]
 KINDS: tuple[LiftKind, ...] = get_args(LiftKind)
+#: What says that no lift is to compete, where models are chosen.
+NO_LIFT: Final = "none"
 DEFAULT_WIDTH = 2048

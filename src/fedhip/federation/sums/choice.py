@@ -14,7 +14,7 @@ sums for itself: the server says nothing of what is best.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Mapping
 from itertools import accumulate
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
@@ -205,7 +205,7 @@ def check_sum(ask: str, total: Vector, context: SumContext) -> None:
     _CHECKS[ask](total, context.agreement, context.rows, context.sites)
 
 
-def _check_losses(total: Vector, *_: object) -> None:
+def _check_losses(total: Vector, _agreement: Agreement, _rows: int, _sites: int | None) -> None:
     require_losses(total)
 
 
@@ -229,7 +229,7 @@ def _check_candidates(total: Vector, agreement: Agreement, _: int, sites: int | 
         raise StatisticsError("more rows right than there are")
 
 
-_CHECKS = {
+_CHECKS: dict[str, Callable[[Vector, Agreement, int, int | None], None]] = {
     MEANS: _check_losses,
     MEMBERS: _check_losses,
     SCALES: _check_scales,
@@ -243,14 +243,12 @@ def _scales(total: Vector) -> list[tuple[float, int]]:
     return [deviations_of(part) for part in np.split(total, len(total) // SCALE_LENGTH)]
 
 
-def told(head: Auto, agreement: Agreement, owns: Mapping[str, Personalized] = MappingProxyType({})) -> dict[str, Any]:
+def told(head: Auto, owns: Mapping[str, Personalized] = MappingProxyType({})) -> dict[str, Any]:
     """For results.json: how candidates did, in the mean over sites; and what a site with this model took."""
-    from fedhip.federation.sums.statistics import plan_of
     from fedhip.heads.choice import Choice, Tried
 
     _ = head.settings  # chosen by now
-    plan = None if agreement.lift == "none" else plan_of(agreement)
-    found = Choice([Tried(head, owns, 0.0, plan)]).to_dict() | {"rows": head.federation.grid.num_samples}
+    found = Choice([Tried(head, owns, 0.0)]).to_dict() | {"rows": head.federation.grid.num_samples}
     for entry in found["candidates"]:
         del entry["clients"]  # what others took, nobody knows
     taken = [own.choice.name for own, _ in owns.values() if own.choice is not None]
