@@ -36,6 +36,7 @@ from fedhip.simulation.federation import Federation
 from fedhip.simulation.lifting import LiftSettings, lift_clients, lifted_grid
 from fedhip.simulation.options import STANDARD
 from fedhip.simulation.outcome import Outcome
+from fedhip.simulation.priors import PriorOption
 from fedhip.simulation.tasks import divide
 
 FIELDS = ("federation", "clients", "seed", "configuration", "accuracy", "below_alone", "seconds")
@@ -147,10 +148,11 @@ def measure(cell: Cell, known: Set[str] = frozenset(), auto: bool = True) -> Ite
     for lift_kind in (None, "nystroem", "relu") if width <= NARROW else (None,):
         on = "" if lift_kind is None else f" on {lift_kind}"
         heads: tuple[tuple[type[Head], str], ...] = ((Ridge, "ridge"), (Lda, "lda"))
+        priors: tuple[PriorOption, ...] = ("none", "client")
         asked = [
             (kind, prior, f"{name}{' + prior' if prior == 'client' else ''}{on}")
             for kind, name in heads
-            for prior in ("none", "client")
+            for prior in priors
         ]
         if known >= {told for *_, told in asked}:
             continue

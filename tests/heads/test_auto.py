@@ -177,11 +177,11 @@ def test_rows_of_one_group_are_nothing_to_judge_by() -> None:
 def test_features_that_say_nothing_are_no_error(width: int) -> None:
     """Every member is singular: all rows are the same point, or copies of one column."""
     rng = np.random.default_rng(0)
-    for make in (lambda n: np.ones((n, width)), lambda n: np.repeat(rng.normal(size=(n, 1)), width, axis=1)):
-        clients = []
+    for column in (np.ones((30, 1)), rng.normal(size=(30, 1))):
+        F, clients = np.repeat(column, width, axis=1), []
         for k in range(3):
             y = rng.permutation(np.arange(30) % 3)
-            clients.append(Client(f"{k}", (make(30), y), (make(3), y[:3])))
+            clients.append(Client(f"{k}", (F, y), (F[:3], y[:3])))
         found = choose(Task(clients, 3, prior="client"))
         for own, _ in found.best.owns.values():
             assert bool(torch.isfinite(own.model.weights).all())

@@ -127,15 +127,16 @@ class Auto(Head):
         if settings is not None:
             temperatures = [settings.get(f"{prefix}{LDA}_temperature") for prefix in ("", WIDE)]
         elif self._sums.discriminant is not None:
-            every = self._sums.discriminant.split(len(LDA_TEMPERATURES))
+            every = torch.split(self._sums.discriminant, len(LDA_TEMPERATURES))
             temperatures = [choose_temperature(losses, LDA_TEMPERATURES) for losses in every]
+        parts: tuple[Part, ...]
         if task.kept:
             plain = kept_federation(federation, task, None if settings is None else settings["plain_beta"])
             before = federation.grid.num_features - task.kept
             parts = (Part(plain, task, "", before, temperatures[0]), Part(federation, task, WIDE, 0, temperatures[1]))
         else:
             parts = (Part(federation, task, temperature=temperatures[0]),)
-        self._parts: tuple[Part, ...] = parts
+        self._parts = parts
         #: What every member's scores are made log-probabilities of with.
         self._grids = {part.prefix + name: grid for part in parts for name, grid in GRIDS.items()}
         #: What the federation has chosen; None until it has.
@@ -294,7 +295,7 @@ class Auto(Head):
             return {name: self._settings[f"{name}_temperature"] for name in self._grids}
         _ = self._members  # once, before clients are looked at side by side; so below
         losses = self._everybodys(self._sums.members, self.member_losses)
-        every = losses.split([len(grid) for grid in self._grids.values()])
+        every = torch.split(losses, [len(grid) for grid in self._grids.values()])
         return {
             name: choose_temperature(part, grid) for part, (name, grid) in zip(every, self._grids.items(), strict=True)
         }
