@@ -251,8 +251,8 @@ def test_where_no_line_parts_the_classes_a_lift_is_taken_and_said() -> None:
     assert found.best.plan is not None
     assert found.best.plan.width == 322, "no wider than there are training rows, and the two features beside it"
     stored = found.to_dict()
-    assert stored["features"] == "nystroem 320"
-    assert "widened by nystroem 320" in describe(stored)
+    assert stored["features"] == "nystroem-axes 320"
+    assert "widened by nystroem-axes 320" in describe(stored)
     held_out = {entry["model"]: entry["held_out"] for entry in stored["candidates"]}
     assert held_out["lda+wide_lda"] > 0.95 > 0.8 > held_out["lda"]
     assert WIDE in stored["model"]
@@ -269,7 +269,7 @@ def test_where_a_line_parts_them_nobody_has_a_lift() -> None:
         clients.append(client_of(f"{k}", F, (F.sum(axis=1) > 0).astype(np.int64)))
     found = choose(Task(clients, 2, prior="client"))
     if found.best.lift is None:
-        assert [each.features for each in found.tried] == ["nystroem 360", PLAIN]
+        assert [each.features for each in found.tried] == ["nystroem-axes 360", PLAIN]
         assert found.best.head.federation.grid.num_features == 12
         assert found.to_dict()["features"] == PLAIN
         assert found.to_dict()["upload_bytes_per_client"] == found.tried[0].traffic[1]

@@ -246,7 +246,7 @@ def test_a_chosen_lift_keeps_the_features_all_a_runs_life_long(tmp_path: Path) -
     lift = lift_of(run)
     assert (lift.keeps, lift.drawn, lift.kept) == (True, 144, 2)
     assert run.results["lift"]["keeps"] is True
-    assert run.results["choice"]["features"] == "nystroem 144"
+    assert run.results["choice"]["features"] == "nystroem-axes 144"
     auto, ridge = (
         np.mean([entry["accuracy"] for entry in run.results["methods"][method]["per_client"]])
         for method in ("auto", "fedhip")

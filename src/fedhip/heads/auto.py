@@ -48,7 +48,7 @@ from fedhip.core.choice.prior import (
 )
 from fedhip.core.choice.selection import FOLDS
 from fedhip.core.exact.fixedpoint import GridStatistics
-from fedhip.heads.head import Head, Personalized
+from fedhip.heads.head import AHEAD, Head, Personalized
 from fedhip.heads.lda import TEMPERATURES as LDA_TEMPERATURES
 from fedhip.heads.members import GRIDS, Members, Part, kept_federation
 from fedhip.heads.model import Model
@@ -183,7 +183,7 @@ class Auto(Head):
     ) -> dict[str, Personalized]:
         """Everybody's candidate, or the client's own; with `priors`, the candidates and priors that clients have."""
         found = self._choose() if priors is None else self._keep(priors)
-        owns = in_order(lambda client: self._own(client, found), self.task.training, self.task.device)
+        owns = in_order(lambda client: self._own(client, found), self.task.training, self.task.device, AHEAD)
         return dict(zip((client.name for client in self.task.training), owns, strict=True))
 
     def left_out(self, client: Client) -> dict[str, LeftOut]:
@@ -209,6 +209,15 @@ class Auto(Head):
         chosen = known.get("choice")
         name = chosen.get("model") if isinstance(chosen, dict) else None
         return replace(prior, model=names.index(name) if name in names else -1)
+
+    def taken(self, client: str) -> str:
+        """The candidate that a client has taken; everybody's, of one that had no rows to choose by."""
+        found = self._choose()
+        return name_of(found.chosen.get(client, self.usual), self.candidates)
+
+    def right(self, client: str, candidate: str) -> Tensor:
+        """Which of a client's rows (N_k,) a candidate has right, a row left out."""
+        return self._choose().hits[client][:, self.candidates.index(tuple(candidate.split("+")))]
 
     # --- choosing
 

@@ -17,6 +17,7 @@ from fedhip.core.choice import calibration
 from fedhip.core.choice.selection import FOLDS, fold_of, pick, without_fold
 from fedhip.core.exact.columns import Columns
 from fedhip.core.exact.fixedpoint import GridStatistics
+from fedhip.heads.head import AHEAD
 from fedhip.heads.lda import TEMPERATURES as LDA_TEMPERATURES
 from fedhip.heads.lda import Lda, LdaChoice
 from fedhip.heads.model import Model
@@ -109,7 +110,9 @@ class Part:
         """Every client's, by its name."""
         training = self.task.training
         choices = self.lda._choices(training)
-        found = in_order(lambda client: self._members_of(client, choices[client.name]), training, self.task.device)
+        found = in_order(
+            lambda client: self._members_of(client, choices[client.name]), training, self.task.device, AHEAD
+        )
         every = {}
         for done, (client, members) in enumerate(zip(training, found, strict=True), start=1):
             every[client.name] = members

@@ -248,7 +248,8 @@ def told(head: Auto, owns: Mapping[str, Personalized] = MappingProxyType({})) ->
     from fedhip.heads.choice import Choice, Tried
 
     _ = head.settings  # chosen by now
-    found = Choice([Tried(head, owns, 0.0)]).to_dict() | {"rows": head.federation.grid.num_samples}
+    shares = np.array([np.nan if own.estimate is None else own.estimate for own, _ in owns.values()])
+    found = Choice([Tried(head, owns, 0.0, shares)]).to_dict() | {"rows": head.federation.grid.num_samples}
     for entry in found["candidates"]:
         del entry["clients"]  # what others took, nobody knows
     taken = [own.choice.name for own, _ in owns.values() if own.choice is not None]
