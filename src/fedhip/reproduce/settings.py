@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
-from typing import Any, Literal
+from typing import Any, Literal, TypeVar
 
 import numpy as np
 
@@ -17,6 +17,7 @@ from fedhip.simulation.lifting import LiftPlan
 from fedhip.simulation.priors import PriorOption
 from fedhip.utils.nearest import did_you_mean
 
+Rows = TypeVar("Rows", Dataset, FeatureSet)
 Regime = Literal["paper", "tuned"]
 REGIMES: tuple[Regime, ...] = ("paper", "tuned")
 STUDIES = ("table1", "alpha", "beta", "efficiency", "invariance")
@@ -85,10 +86,10 @@ class Settings:
         return replace(self.protocol(seed), rounds=min(self.tuning_rounds, self.rounds), evaluate_every=0)
 
 
-def subset(rows: Dataset | FeatureSet) -> Dataset | FeatureSet:
-    """The rows of the small version: the first of the first classes, in their order, the classes numbered anew."""
-    first = np.unique(rows.labels)[:QUICK_CLASSES]
-    kept = np.sort(np.concatenate([np.flatnonzero(rows.labels == label)[:QUICK_ROWS] for label in first]))
+def subset(rows: Rows, classes: int = QUICK_CLASSES, per_class: int = QUICK_ROWS) -> Rows:
+    """The rows of a small version: the first of the first classes, in their order, the classes numbered anew."""
+    first = np.unique(rows.labels)[:classes]
+    kept = np.sort(np.concatenate([np.flatnonzero(rows.labels == label)[:per_class] for label in first]))
     common: dict[str, Any] = {
         "labels": np.searchsorted(first, rows.labels[kept]),
         "class_names": tuple(rows.class_names[label] for label in first),
