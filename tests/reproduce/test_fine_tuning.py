@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -60,13 +61,15 @@ def by_hand(name: str, images: np.ndarray, labels: np.ndarray, recipe: Recipe) -
     for number in range(recipe.rounds):
         slow = [p for place, p in network.named_parameters() if not place.startswith("head")]
         fast = [network.head.weight, network.head.bias]
-        steps = torch.optim.AdamW([{"params": slow}, {"params": fast, "lr": HEAD_RATE * recipe.rate}], lr=recipe.rate)
+        groups: list[dict[str, Any]] = [{"params": slow}, {"params": fast, "lr": HEAD_RATE * recipe.rate}]
+        steps = torch.optim.AdamW(groups, lr=recipe.rate)
         for epoch in range(recipe.epochs):
             order = client_order(len(labels), recipe.seed, name, number, epoch)
             for at in range(0, len(order), recipe.batch):
                 rows = order[at : at + recipe.batch]
                 steps.zero_grad()
-                cross_entropy(network(torch.from_numpy(images[rows])), torch.from_numpy(labels[rows])).backward()
+                loss = cross_entropy(network(torch.from_numpy(images[rows])), torch.from_numpy(labels[rows]))
+                loss.backward()  # type: ignore[no-untyped-call]
                 steps.step()
     return {place: parameter.detach() for place, parameter in network.named_parameters()}
 
@@ -185,7 +188,7 @@ def test_clients_without_rows(name: str) -> None:
     nothing = (np.empty((0, SIDE, SIDE, 3), np.uint8), np.empty(0, np.int64))
     parts = [*CLIENTS[:2], Client("untrained", nothing, pictures(5, 9)), Client("untested", pictures(6, 8), nothing)]
     for prior in ("none", "client"):
-        run = train_backbone(name, *tiny(), parts, CLASSES, Recipe(1, 1e-3), prior=prior)  # type: ignore[arg-type]
+        run = train_backbone(name, *tiny(), parts, CLASSES, Recipe(1, 1e-3), prior=prior)
         assert run.accuracy[3] is None
         assert all(value is not None for value in run.accuracy[:3])
 

@@ -191,13 +191,14 @@ def run_fine_tuning(args: argparse.Namespace) -> int:
     rounds = fine_tuning.QUICK_ROUNDS if args.quick else fine_tuning.ROUNDS
     settings = replace(settings, rounds=args.rounds or rounds)
     if args.quick:
-        settings = replace(settings, clients=(args.clients or [3])[:1], concentrations=(1.0,), seeds=(0,))
+        settings = replace(settings, clients=tuple(args.clients or (3,)), concentrations=(1.0,), seeds=(0,))
     part = args.part or (fine_tuning.QUICK_PART if args.quick else None)
     sources = []
     for name, rows in load(args, small=False):
-        if not isinstance(rows, Dataset):
+        taken = rows if part is None else subset(rows, *part)
+        if not isinstance(taken, Dataset):
             raise InputError("networks are trained on images; give --dataset or --data, and not --features")
-        sources.append(fine_tuning.Pictured(name, rows if part is None else subset(rows, *part), args.styles))
+        sources.append(fine_tuning.Pictured(name, taken, args.styles))
     for source, clients, concentration in product(sources, settings.clients, settings.concentrations):
         labels = source.dataset.labels
         make_partition(labels, "dirichlet", clients, seed=settings.seeds[0], concentration=concentration)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
-from typing import Any, Literal, TypeVar
+from typing import Any, Literal
 
 import numpy as np
 
@@ -17,7 +17,6 @@ from fedhip.simulation.lifting import LiftPlan
 from fedhip.simulation.priors import PriorOption
 from fedhip.utils.nearest import did_you_mean
 
-Rows = TypeVar("Rows", Dataset, FeatureSet)
 Regime = Literal["paper", "tuned"]
 REGIMES: tuple[Regime, ...] = ("paper", "tuned")
 STUDIES = ("table1", "alpha", "beta", "efficiency", "invariance")
@@ -86,7 +85,9 @@ class Settings:
         return replace(self.protocol(seed), rounds=min(self.tuning_rounds, self.rounds), evaluate_every=0)
 
 
-def subset(rows: Rows, classes: int = QUICK_CLASSES, per_class: int = QUICK_ROWS) -> Rows:
+def subset(
+    rows: Dataset | FeatureSet, classes: int = QUICK_CLASSES, per_class: int = QUICK_ROWS
+) -> Dataset | FeatureSet:
     """The rows of a small version: the first of the first classes, in their order, the classes numbered anew."""
     first = np.unique(rows.labels)[:classes]
     kept = np.sort(np.concatenate([np.flatnonzero(rows.labels == label)[:per_class] for label in first]))

@@ -271,7 +271,8 @@ def table(bench: FineTuningBench) -> Table:
     """A row for each network and head; accuracy, rounds, megabytes and seconds for each column."""
     titles, columns = titles_of(bench), columns_of(bench)
     footnotes: list[str] = []
-    rows, records = [], []
+    rows: list[Row] = []
+    records: list[Json] = []
     for method, title in titles.items():
         entries, remarks = [], []
         for column in columns:
