@@ -328,7 +328,10 @@ def trade_off(panels: Sequence[tuple[str, Sequence[TradeOff]]], heading: str) ->
     names = list(dict.fromkeys(way.method for _, ways in panels for way in ways))
     figure = _figure(_WIDTH if columns > 1 else 5.2, 2.7 * lines + 0.35 + 0.16 * -(-len(names) // 4))
     axes = figure.subplots(lines, columns, squeeze=False)
-    colours = {name: (OWN, *OTHERS)[place % (1 + len(OTHERS))] for place, name in enumerate(names)}
+    frozen = {way.method for _, ways in panels for way in ways if way.frozen}
+    colours = _in_turn([name for name in names if name not in frozen], OTHERS[:5])
+    # The last is the tool's own.
+    colours |= _in_turn([name for name in reversed(names) if name in frozen], (OWN, *OTHERS[5:], INK, MUTED))
     marks = dict(zip(names, (_MARKS[place % len(_MARKS)] for place in range(len(names))), strict=True))
     handles: dict[str, Any] = {}
     for (title, ways), ax in zip(panels, axes.flat, strict=False):
@@ -336,6 +339,8 @@ def trade_off(panels: Sequence[tuple[str, Sequence[TradeOff]]], heading: str) ->
         for way in ways:
             colour, mark = colours[way.method], "*" if way.frozen else marks[way.method]
             pairs = [(sent / 1e6, accuracy) for sent, accuracy in way.points if sent > 0]
+            if pairs and pairs[0][0] == pairs[-1][0]:  # nothing more is sent after the first round
+                pairs = pairs[-1:]
             if pairs:
                 ax.plot(*zip(*pairs, strict=True), color=colour, linewidth=1.2, alpha=0.9)
                 ax.scatter(
@@ -451,6 +456,10 @@ def _end_labels(axes: Axes, ends: Sequence[tuple[float, str, str]]) -> None:
             text, (1.0, place), (4, 0), xycoords=("axes fraction", "data"), textcoords="offset points", va="center",
             color=colour, fontweight="bold", annotation_clip=False,
         )  # fmt: skip
+
+
+def _in_turn(names: Sequence[str], colours: Sequence[str]) -> dict[str, str]:
+    return {name: colours[place % len(colours)] for place, name in enumerate(names)}
 
 
 def _mixed(colour: str, share: float) -> str:
