@@ -78,11 +78,11 @@ def register(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) ->
     data.add_argument("--official-split", action="store_true", help="keep the data sets' own test rows; else 8:2")
     data.add_argument("--skip-corrupt", action="store_true", help="leave corrupt images out, with a warning")
     data.add_argument("--allow-single", action="store_true", help="allow classes with a single image")
-    data.add_argument("--styles", action="store_true", help="fine-tuning: every client's images in a style of its own")
     data.add_argument(
-        "--part", nargs=2, type=at_least(1), metavar=("CLASSES", "IMAGES"),
-        help="fine-tuning: the first so many classes, and images of each, alone",
+        "--part", nargs=2, type=at_least(1), metavar=("CLASSES", "ROWS"),
+        help="of the rows only the first so many classes, and so many rows of each",
     )  # fmt: skip
+    data.add_argument("--styles", action="store_true", help="fine-tuning: every client's images in a style of its own")
     add_window(data)
     add_backbone(parser)
     group = parser.add_argument_group("experiments")
@@ -121,15 +121,15 @@ def run(args: argparse.Namespace) -> int:
     """Check everything, make the features, run what is not there yet, write, print."""
     if args.study == FINE_TUNING:
         return run_fine_tuning(args)
-    if args.styles or args.part is not None:
-        raise InputError("--styles and --part are for fine-tuning alone; leave them out")
+    if args.styles:
+        raise InputError("--styles is for fine-tuning alone; leave it out")
     if args.study == NATURAL:
         return run_natural(args)
     studies = choose_studies(args.study)
     settings, lift = settings_of(args), lift_settings(args)
     if args.jobs < 1:
         raise InputError(f"the number of jobs must be at least 1, not {args.jobs}")
-    named = load(args)
+    named = parts_of(args)
     # Divided before any feature is computed: a wrong number of clients is not worth a minute's wait.
     for (_, rows), clients, concentration in product(named, settings.clients, settings.concentrations):
         make_partition(rows.labels, "dirichlet", clients, seed=settings.seeds[0], concentration=concentration)
@@ -160,6 +160,8 @@ def run_natural(args: argparse.Namespace) -> int:
     """Every method on the real federations that are at hand."""
     from fedhip.reproduce.studies.natural import NaturalBench, at_hand, reproduce_natural
 
+    if args.part is not None:
+        raise InputError("--part has no effect on natural; leave it out")
     if args.data is not None and len(args.data) > 1:
         raise InputError("natural looks for its federations in one folder; give one with --data DIR")
     settings = settings_of(args)
@@ -194,7 +196,7 @@ def run_fine_tuning(args: argparse.Namespace) -> int:
         settings = replace(settings, clients=tuple(args.clients or (3,)), concentrations=(1.0,), seeds=(0,))
     part = args.part or (fine_tuning.QUICK_PART if args.quick else None)
     sources = []
-    for name, rows in load(args, small=False):
+    for name, rows in load(args):
         taken = rows if part is None else subset(rows, *part)
         if not isinstance(taken, Dataset):
             raise InputError("networks are trained on images; give --dataset or --data, and not --features")
@@ -281,8 +283,8 @@ def settings_of(args: argparse.Namespace, methods: tuple[str, ...] | None = None
     return settings
 
 
-def load(args: argparse.Namespace, small: bool = True) -> list[tuple[str, Dataset | FeatureSet]]:
-    """The rows that the options name; a few of them for the small version, where `small` is not for the caller."""
+def load(args: argparse.Namespace) -> list[tuple[str, Dataset | FeatureSet]]:
+    """The rows that the options name; all of them, whatever part is to be taken."""
     named: list[tuple[str, Dataset | FeatureSet]] = []
     if args.features is not None:
         if args.dataset is not None or args.data is not None:
@@ -306,7 +308,16 @@ def load(args: argparse.Namespace, small: bool = True) -> list[tuple[str, Datase
         )
     if len({name for name, _ in named}) < len(named):
         raise InputError("two data sets have the same name; rename one of the files")
-    return [(name, subset(rows)) for name, rows in named] if args.quick and small else named
+    return named
+
+
+def parts_of(args: argparse.Namespace) -> list[tuple[str, Dataset | FeatureSet]]:
+    """The rows that the options name, or the part of them that they ask for, which has a name of its own."""
+    named = load(args)
+    if args.part is not None:
+        classes, rows = args.part
+        return [(f"{name}-{classes}x{rows}", subset(all_rows, classes, rows)) for name, all_rows in named]
+    return [(name, subset(rows)) for name, rows in named] if args.quick else named
 
 
 def source_of(
