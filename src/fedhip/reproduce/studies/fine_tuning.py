@@ -12,14 +12,13 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from itertools import product
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import torch
 
 from fedhip import methods
 from fedhip.core.choice.selection import CHOSEN_BY
-from fedhip.data import Dataset, FeatureSet, client_parts, draw_styles, make_partition, split_of, styled
+from fedhip.data import Dataset, FeatureSet, Partition, client_parts, draw_styles, make_partition, split_of, styled
 from fedhip.data.sets.dataset import ImagePaths
 from fedhip.errors import InputError
 from fedhip.features import extract
@@ -104,14 +103,15 @@ class FineTuningBench:
     store: Store
     dtype: torch.dtype = torch.float32
     cache: bool | Path = True
-    _divided: dict[tuple[object, ...], tuple[Dataset, list[Client], Any]] = field(default_factory=dict)
+    _divided: dict[tuple[object, ...], tuple[Dataset, list[Client], Partition]] = field(default_factory=dict)
+    _featured: dict[tuple[object, ...], list[Client]] = field(default_factory=dict)
 
     @property
     def rates(self) -> tuple[float, ...]:
         """What is compared."""
         return RATES[1:] if self.settings.quick else RATES
 
-    def divided(self, column: Column, seed: int) -> tuple[Dataset, list[Client], Any]:
+    def divided(self, column: Column, seed: int) -> tuple[Dataset, list[Client], Partition]:
         """The images as the clients have them, every client's own, and the partition; the last division is kept."""
         key = (column.path, seed)
         if key not in self._divided:
@@ -129,6 +129,17 @@ class FineTuningBench:
             ]
             self._divided[key] = data, clients, partition
         return self._divided[key]
+
+    def featured(self, column: Column, seed: int) -> list[Client]:
+        """The same clients with the frozen features of their images; of the last division they are kept."""
+        key = (column.path, seed)
+        if key not in self._featured:
+            self._featured.clear()
+            data, _, partition = self.divided(column, seed)
+            found = extract(self.backbone, data, dtype=self.dtype, cache=self.cache)
+            rows = FeatureSet(found, data.labels, data.class_names, split=data.split)
+            self._featured[key] = clients_of(rows, partition)
+        return self._featured[key]
 
     def _read(self, data: Dataset, rows: np.ndarray) -> np.ndarray:
         """uint8 (n, H, W, 3): as they are, or as large as the backbone sees them where they lie on disk."""
@@ -159,13 +170,10 @@ def head_cell(bench: FineTuningBench, column: Column, method: str, seed: int) ->
     s = bench.settings
 
     def compute(checkpoint: Path, tell: ReportProgress) -> Json:
-        data, _, partition = bench.divided(column, seed)
-        found = extract(bench.backbone, data, dtype=bench.dtype, cache=bench.cache)
-        clients = clients_of(FeatureSet(found, data.labels, data.class_names, split=data.split), partition)
+        clients, number = bench.featured(column, seed), column.source.dataset.num_classes
         run = methods.run_method(
-            method, clients, data.num_classes, s.protocol(seed), device=bench.backbone.device, report=tell,
-            ridge=STANDARD,
-        )  # fmt: skip
+            method, clients, number, s.protocol(seed), device=bench.backbone.device, report=tell, ridge=STANDARD
+        )
         return {**plain(run, [len(client.test[1]) for client in clients]), "device": str(bench.backbone.device)}
 
     told = {"prior": s.prior, "chosen_by": CHOSEN_BY}
