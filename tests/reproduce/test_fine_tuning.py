@@ -17,7 +17,14 @@ from fedhip.data import Dataset
 from fedhip.features import Pooling, ViT, ViTConfig, load_backbone
 from fedhip.features.backbones import ViTBackbone
 from fedhip.reproduce import Settings, Store, fine_tuning
-from fedhip.reproduce.fine_tuning import HEAD_RATE, TRAINED, Federation, Network, Recipe, train_backbone
+from fedhip.reproduce.fine_tuning import (
+    HEAD_RATE,
+    TRAINED,
+    BackboneTraining,
+    TrainedNetwork,
+    TrainingRecipe,
+    train_backbone,
+)
 from fedhip.reproduce.studies import fine_tuning as study
 from fedhip.simulation.client import Client
 from fedhip.simulation.orders import client_order
@@ -51,13 +58,16 @@ def client(name: str, rows: int, seed: int, test: int = 20) -> Client:
 CLIENTS = [client("a", 10, 0), client("b", 20, 1), client("c", 15, 2)]
 
 
-def federation(name: str, clients: list[Client], recipe: Recipe = Recipe(2, 1e-3, batch=8)) -> Federation:  # noqa: B008
-    return Federation(TRAINED[name], *tiny(), clients, CLASSES, recipe, CPU)
+RECIPE = TrainingRecipe(2, 1e-3, batch=8)
 
 
-def by_hand(name: str, images: np.ndarray, labels: np.ndarray, recipe: Recipe) -> dict[str, torch.Tensor]:
+def federation(name: str, clients: list[Client], recipe: TrainingRecipe = RECIPE) -> BackboneTraining:
+    return BackboneTraining(TRAINED[name], *tiny(), clients, CLASSES, recipe, CPU)
+
+
+def by_hand(name: str, images: np.ndarray, labels: np.ndarray, recipe: TrainingRecipe) -> dict[str, torch.Tensor]:
     """A plain loop: one network, AdamW made anew for every round, batches in the client's order."""
-    network = Network(*tiny(), CLASSES)
+    network = TrainedNetwork(*tiny(), CLASSES)
     for number in range(recipe.rounds):
         slow = [p for place, p in network.named_parameters() if not place.startswith("head")]
         fast = [network.head.weight, network.head.bias]
@@ -83,21 +93,21 @@ def same(found: dict[str, torch.Tensor], wanted: dict[str, torch.Tensor]) -> Non
 @pytest.mark.parametrize("name", ["fedavg-full", "fedbn", "fedper", "fine-tune-alone"])
 def test_one_client_is_plain_training(name: str) -> None:
     one = CLIENTS[1]
-    recipe = Recipe(3, 1e-3, epochs=2, batch=8, seed=5)
+    recipe = TrainingRecipe(3, 1e-3, epochs=2, batch=8, seed=5)
     state, diverged = federation(name, [one], recipe).train()
     assert diverged is None
     same(dict(sorted((state.shared | state.own[0]).items())), dict(sorted(by_hand("b", *one.train, recipe).items())))
 
 
 def test_images_at_one_place_are_plain_training_on_all_of_them() -> None:
-    recipe = Recipe(2, 1e-3, batch=8)
+    recipe = TrainingRecipe(2, 1e-3, batch=8)
     images, labels = (np.concatenate([c.train[part] for c in CLIENTS]) for part in (0, 1))
     state, _ = federation("fine-tune", CLIENTS, recipe).train()
     same(state.shared, by_hand("", images, labels, recipe))
 
 
 def test_the_mean_of_a_round_is_weighted_by_rows() -> None:
-    recipe = Recipe(1, 1e-3, batch=8)
+    recipe = TrainingRecipe(1, 1e-3, batch=8)
     alone = [by_hand(c.name, *c.train, recipe) for c in CLIENTS]
     state, _ = federation("fedavg-full", CLIENTS, recipe).train()
     for name, tensor in state.shared.items():
@@ -111,7 +121,7 @@ def test_the_mean_of_a_round_is_weighted_by_rows() -> None:
 )
 def test_what_stays_with_a_client(name: str, mine: object) -> None:
     assert callable(mine)
-    recipe = Recipe(1, 1e-3, batch=8)
+    recipe = TrainingRecipe(1, 1e-3, batch=8)
     alone = [by_hand(c.name, *c.train, recipe) for c in CLIENTS]
     whole = federation(name, CLIENTS, recipe)
     state, _ = whole.train()
@@ -146,21 +156,21 @@ def test_a_round_changes_nothing_of_the_one_before(name: str) -> None:
 @every
 def test_it_learns(name: str) -> None:
     clients = [client(n, 60, seed, test=30) for seed, n in enumerate("ab")]
-    run = train_backbone(name, *tiny(), clients, CLASSES, Recipe(8, 3e-3, batch=8))
+    run = train_backbone(name, *tiny(), clients, CLASSES, TrainingRecipe(8, 3e-3, batch=8))
     assert run.accuracy == pytest.approx([1.0, 1.0], abs=0.11)
 
 
 def test_bytes_are_those_of_the_tensors_that_travel() -> None:
-    numbers = {name: p.numel() for name, p in Network(*tiny(), CLASSES).named_parameters()}
+    numbers = {name: p.numel() for name, p in TrainedNetwork(*tiny(), CLASSES).named_parameters()}
     norms = sum(n for name, n in numbers.items() if "norm" in name)
     head = 32 * CLASSES + CLASSES
     every = sum(numbers.values())
     for name, shared in {"fedavg-full": every, "fedbn": every - norms, "fedper": every - head}.items():
-        run = train_backbone(name, *tiny(), CLIENTS, CLASSES, Recipe(2, 1e-3))
+        run = train_backbone(name, *tiny(), CLIENTS, CLASSES, TrainingRecipe(2, 1e-3))
         assert (run.upload_bytes_per_client, run.download_bytes_per_client) == (8 * shared, 8 * shared), name
-    alone = train_backbone("fine-tune-alone", *tiny(), CLIENTS, CLASSES, Recipe(2, 1e-3))
+    alone = train_backbone("fine-tune-alone", *tiny(), CLIENTS, CLASSES, TrainingRecipe(2, 1e-3))
     assert (alone.upload_bytes_per_client, alone.download_bytes_per_client) == (0, 0)
-    together = train_backbone("fine-tune", *tiny(), CLIENTS, CLASSES, Recipe(2, 1e-3))
+    together = train_backbone("fine-tune", *tiny(), CLIENTS, CLASSES, TrainingRecipe(2, 1e-3))
     assert together.upload_bytes_per_client == 15 * (SIDE * SIDE * 3 + 8)
     assert together.download_bytes_per_client == 4 * every
 
@@ -172,7 +182,7 @@ def test_a_prior_takes_a_second_training_and_helps_those_with_few_classes() -> N
     for k in range(2):
         mine = np.flatnonzero(labels == k)
         parts.append(Client(str(k), (noisy[mine[:50]], labels[mine[:50]]), (noisy[mine[50:]], labels[mine[50:]])))
-    recipe = Recipe(2, 1e-3)
+    recipe = TrainingRecipe(2, 1e-3)
     without = train_backbone("fedavg-full", *tiny(), parts, CLASSES, recipe)
     given = train_backbone("fedavg-full", *tiny(), parts, CLASSES, recipe, prior="client")
     assert given.accuracy == [1.0, 1.0]  # each has one class alone
@@ -188,13 +198,13 @@ def test_clients_without_rows(name: str) -> None:
     nothing = (np.empty((0, SIDE, SIDE, 3), np.uint8), np.empty(0, np.int64))
     parts = [*CLIENTS[:2], Client("untrained", nothing, pictures(5, 9)), Client("untested", pictures(6, 8), nothing)]
     for prior in ("none", "client"):
-        run = train_backbone(name, *tiny(), parts, CLASSES, Recipe(1, 1e-3), prior=prior)
+        run = train_backbone(name, *tiny(), parts, CLASSES, TrainingRecipe(1, 1e-3), prior=prior)
         assert run.accuracy[3] is None
         assert all(value is not None for value in run.accuracy[:3])
 
 
 def test_one_that_diverges_says_where() -> None:
-    run = train_backbone("fedavg-full", *tiny(), CLIENTS, CLASSES, Recipe(3, 1e30))
+    run = train_backbone("fedavg-full", *tiny(), CLIENTS, CLASSES, TrainingRecipe(3, 1e30))
     assert run.diverged == "round 2, learning rate 1e+30"
     assert run.accuracy == [None] * 3
 
@@ -204,7 +214,7 @@ def test_an_interrupted_training_goes_on_to_the_same_numbers(
     name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(fine_tuning, "CHECKPOINT_EVERY", -1.0)
-    recipe, path = Recipe(3, 1e-3, batch=8), tmp_path / "cell.safetensors"
+    recipe, path = TrainingRecipe(3, 1e-3, batch=8), tmp_path / "cell.safetensors"
     whole, _ = federation(name, CLIENTS, recipe).train(1)
 
     def stop(phase: str, done: int, total: int) -> None:

@@ -58,7 +58,7 @@ _FORMAT = "fedhip.fine-tuning/1"
 Tensors = dict[str, Tensor]
 
 
-class Network(nn.Module):
+class TrainedNetwork(nn.Module):
     """uint8 images (B, H, W, 3) → scores (B, d): the encoder, its pooling, and a linear head at zero."""
 
     def __init__(self, encoder: ViT, pooling: Pooling, num_classes: int) -> None:
@@ -94,7 +94,7 @@ class TrainedMethod:
     name: str
     title: str
     description: str
-    own: Callable[[Network, str], bool]
+    own: Callable[[TrainedNetwork, str], bool]
     differs: str = ""
     central: bool = False
 
@@ -133,7 +133,7 @@ TRAINED: Mapping[str, TrainedMethod] = MappingProxyType(
 
 
 @dataclass(frozen=True)
-class Recipe:
+class TrainingRecipe:
     """How long and how fast: rounds of so many passes over a client's images, in mini-batches."""
 
     rounds: int
@@ -154,7 +154,7 @@ class TrainingState:
     history: list[Evaluation] = field(default_factory=list)
 
 
-class Federation:
+class BackboneTraining:
     """One method on the clients' images: rounds, tests, and what travels."""
 
     def __init__(
@@ -164,12 +164,12 @@ class Federation:
         pooling: Pooling,
         clients: Sequence[Client],
         num_classes: int,
-        recipe: Recipe,
+        recipe: TrainingRecipe,
         device: torch.device,
         dtype: torch.dtype = torch.float32,
     ) -> None:
         self.method, self.clients, self.recipe, self.device, self.dtype = method, clients, recipe, device, dtype
-        self.network = Network(encoder, pooling, num_classes).to(device)
+        self.network = TrainedNetwork(encoder, pooling, num_classes).to(device)
         self.start = {name: tensor.detach().clone() for name, tensor in self.network.named_parameters()}
         self.owned = {name for name in self.start if method.own(self.network, name)}
         self.training = [(k, client) for k, client in enumerate(clients) if len(client.train[1])]
@@ -358,7 +358,7 @@ def train_backbone(
     pooling: Pooling,
     clients: Sequence[Client],
     num_classes: int,
-    recipe: Recipe,
+    recipe: TrainingRecipe,
     *,
     device: str | torch.device = "cpu",
     dtype: torch.dtype = torch.float32,
@@ -374,8 +374,8 @@ def train_backbone(
     """
     where = torch.device(device)
 
-    def federation(parts: Sequence[Client]) -> Federation:
-        return Federation(TRAINED[name], encoder, pooling, parts, num_classes, recipe, where, dtype)
+    def federation(parts: Sequence[Client]) -> BackboneTraining:
+        return BackboneTraining(TRAINED[name], encoder, pooling, parts, num_classes, recipe, where, dtype)
 
     own = federation(clients)
     state, diverged = own.train(evaluate_every, checkpoint, report)
@@ -403,7 +403,7 @@ def train_backbone(
     )  # fmt: skip
 
 
-def _priors(own: Federation, shadow: Federation, state: TrainingState) -> list[Prior]:
+def _priors(own: BackboneTraining, shadow: BackboneTraining, state: TrainingState) -> list[Prior]:
     """Every client's, by the images that the second training has not seen."""
     scores = [shadow.scores(state, at) for at in range(len(shadow.clients))]
     held = [None if part is None else part.cpu() for part in scores]

@@ -28,7 +28,7 @@ from fedhip.reproduce.bench import plain
 from fedhip.reproduce.cells import Cell, Json, PlannedCell, Store
 from fedhip.reproduce.divisions import validation_order
 from fedhip.reproduce.figures import Picture, TradeOff, trade_off, write_pictures
-from fedhip.reproduce.fine_tuning import HEAD_RATE, TRAINED, WEIGHT_DECAY, Recipe, train_backbone
+from fedhip.reproduce.fine_tuning import HEAD_RATE, TRAINED, WEIGHT_DECAY, TrainingRecipe, train_backbone
 from fedhip.reproduce.settings import Settings, known_methods, require_known
 from fedhip.reproduce.studies.table1 import differences, entry_of, numbered, remarks_on
 from fedhip.reproduce.tables import NOTHING, Entry, Row, Table, rank_columns, to_markdown, write_table
@@ -80,7 +80,7 @@ class Pictured:
 
 
 @dataclass(frozen=True)
-class Column:
+class FineTuningColumn:
     """A data set, a number of clients, a λ."""
 
     source: Pictured
@@ -111,7 +111,7 @@ class FineTuningBench:
         """What is compared."""
         return RATES[1:] if self.settings.quick else RATES
 
-    def divided(self, column: Column, seed: int) -> tuple[Dataset, list[Client], Partition]:
+    def divided(self, column: FineTuningColumn, seed: int) -> tuple[Dataset, list[Client], Partition]:
         """The images as the clients have them, every client's own, and the partition; the last division is kept."""
         key = (column.path, seed)
         if key not in self._divided:
@@ -130,7 +130,7 @@ class FineTuningBench:
             self._divided[key] = data, clients, partition
         return self._divided[key]
 
-    def featured(self, column: Column, seed: int) -> list[Client]:
+    def featured(self, column: FineTuningColumn, seed: int) -> list[Client]:
         """The same clients with the frozen features of their images; of the last division they are kept."""
         key = (column.path, seed)
         if key not in self._featured:
@@ -148,16 +148,16 @@ class FineTuningBench:
         return to_rgb(data.images[rows])
 
 
-def columns_of(bench: FineTuningBench) -> list[Column]:
+def columns_of(bench: FineTuningBench) -> list[FineTuningColumn]:
     """In the order of the table."""
     s = bench.settings
-    return [Column(*parts) for parts in product(bench.sources, s.clients, s.concentrations)]
+    return [FineTuningColumn(*parts) for parts in product(bench.sources, s.clients, s.concentrations)]
 
 
 # --- cells
 
 
-def cell(bench: FineTuningBench, column: Column, method: str, seed: int) -> Cell:
+def cell(bench: FineTuningBench, column: FineTuningColumn, method: str, seed: int) -> Cell:
     """A head, or a network with what was chosen for it, on one division."""
     if method not in TRAINED:
         return head_cell(bench, column, method, seed)
@@ -165,7 +165,7 @@ def cell(bench: FineTuningBench, column: Column, method: str, seed: int) -> Cell
     return network_cell(bench, column, method, seed, rate, rounds)
 
 
-def head_cell(bench: FineTuningBench, column: Column, method: str, seed: int) -> Cell:
+def head_cell(bench: FineTuningBench, column: FineTuningColumn, method: str, seed: int) -> Cell:
     """A head on the features of the backbone as it is."""
     s = bench.settings
 
@@ -182,7 +182,7 @@ def head_cell(bench: FineTuningBench, column: Column, method: str, seed: int) ->
 
 def network_cell(
     bench: FineTuningBench,
-    column: Column,
+    column: FineTuningColumn,
     method: str,
     seed: int,
     rate: float,
@@ -191,7 +191,7 @@ def network_cell(
 ) -> Cell:
     """A network on all training images; or on four fifths of them, tested after each round on those held out."""
     prior = "none" if held_out else bench.settings.prior
-    recipe = Recipe(rounds, rate, seed=seed)
+    recipe = TrainingRecipe(rounds, rate, seed=seed)
 
     def compute(checkpoint: Path, tell: ReportProgress) -> Json:
         data, clients, _ = bench.divided(column, seed)
@@ -211,12 +211,12 @@ def network_cell(
     return Cell(label, method, key, compute)
 
 
-def _label(column: Column, method: str, seed: int) -> str:
+def _label(column: FineTuningColumn, method: str, seed: int) -> str:
     styles = " in styles" if column.source.styles else ""
     return f"{column.source.name}{styles} K={column.clients} λ={column.concentration:g} seed {seed} {method}"
 
 
-def _key(bench: FineTuningBench, column: Column, method: str, seed: int, told: Json) -> Json:
+def _key(bench: FineTuningBench, column: FineTuningColumn, method: str, seed: int, told: Json) -> Json:
     return {
         "study": NAME,
         "images": column.source.dataset.fingerprint,
@@ -232,14 +232,14 @@ def _key(bench: FineTuningBench, column: Column, method: str, seed: int, told: J
 # --- the search
 
 
-def tuning_cell(bench: FineTuningBench, column: Column, method: str, rate: float) -> Cell:
+def tuning_cell(bench: FineTuningBench, column: FineTuningColumn, method: str, rate: float) -> Cell:
     """All rounds at one learning rate, without a fifth of the training images."""
     s = bench.settings
     first = replace(column, clients=s.clients[0])
     return network_cell(bench, first, method, s.seeds[0], rate, s.rounds, held_out=True)
 
 
-def choose(bench: FineTuningBench, column: Column, method: str) -> tuple[float, int]:
+def choose(bench: FineTuningBench, column: FineTuningColumn, method: str) -> tuple[float, int]:
     """Learning rate and number of rounds of highest accuracy on the images held out; of equals the first."""
     best, found = -1.0, (bench.rates[0], 1)
     for rate in bench.rates:
@@ -270,7 +270,7 @@ def titles_of(bench: FineTuningBench) -> dict[str, str]:
     return {name: TRAINED[name].title if name in TRAINED else known[name].title for name in bench.settings.methods}
 
 
-def results_of(bench: FineTuningBench, column: Column, method: str) -> list[Json]:
+def results_of(bench: FineTuningBench, column: FineTuningColumn, method: str) -> list[Json]:
     """Seed by seed."""
     return [bench.store.obtain(cell(bench, column, method, seed)) for seed in bench.settings.seeds]
 
@@ -309,7 +309,7 @@ def _costs(results: Sequence[Json]) -> list[Entry]:
     return [Entry(text=rounds), Entry(text=f"{sent:,.1f}" if sent else NOTHING), Entry(text=f"{seconds:,.1f}")]
 
 
-def _chosen(bench: FineTuningBench, column: Column, method: str) -> list[str]:
+def _chosen(bench: FineTuningBench, column: FineTuningColumn, method: str) -> list[str]:
     if method not in TRAINED:
         return []
     rate, rounds = choose(bench, column, method)
@@ -354,7 +354,9 @@ def _notes(bench: FineTuningBench) -> tuple[str, ...]:
     return tuple(notes)
 
 
-def _record(bench: FineTuningBench, column: Column, method: str, results: Sequence[Json], entry: Entry) -> Json:
+def _record(
+    bench: FineTuningBench, column: FineTuningColumn, method: str, results: Sequence[Json], entry: Entry
+) -> Json:
     trained = method in TRAINED
     rate, _ = choose(bench, column, method) if trained else (None, None)
     return {
