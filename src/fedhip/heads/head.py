@@ -36,6 +36,8 @@ from fedhip.simulation.priors import LeftOut, left_out_classes
 
 #: A client's model and what is known of it, and the prior that goes with it.
 Personalized = tuple[Personalization, Prior]
+#: Clients' models that may wait, for each core, until one before them is there: they are small beside a client's work.
+AHEAD = 4
 
 
 class Head(ABC):
@@ -132,8 +134,10 @@ class Head(ABC):
         return self.settings
 
     def losses(self, scores: Tensor, labels: Tensor) -> list[float]:
-        """Log-losses of rows left out, over `temperatures`."""
-        found: list[float] = log_losses(scores, labels, self.temperatures).tolist()
+        """Log-losses of rows left out, over `temperatures`. Rows whose class nobody else has judge nothing."""
+        y = labels.to(scores.device)
+        judges = ~scores.gather(1, y[:, None])[:, 0].isneginf()
+        found: list[float] = log_losses(scores[judges], y[judges], self.temperatures).tolist()
         return found
 
     def measured(
@@ -157,7 +161,7 @@ class Head(ABC):
         statistics = self.statistics(client)
         local, labels = statistics.counts > 0, self.task.tensors(client.train)[1]
         scores = masked(own, local if self.task.only_local_classes else None)
-        judged, told = calibration_rows(len(labels)), own if answers is None else answers
+        judged, answered = calibration_rows(len(labels)), own if answers is None else answers
         missed = scores if answers is None else masked(answers, local if self.task.only_local_classes else None)
         return Personalization(
             alpha,
@@ -169,7 +173,7 @@ class Head(ABC):
             self.losses(scores, labels),
             self.losses(common, labels),
             [class_misses(missed, labels)[judged].tolist()],
-            score_scale(told),
+            score_scale(answered),
             [class_misses(common, labels)[judged].tolist()],
         )
 

@@ -49,7 +49,7 @@ from torch import Tensor
 
 from fedhip.core.affine import AffineModel
 from fedhip.core.logistic.fit import LogisticHead
-from fedhip.core.logistic.lbfgs import Evaluation, best_of, propose
+from fedhip.core.logistic.lbfgs import Point, best_of, propose
 from fedhip.core.rows import ArrayLike
 from fedhip.core.solvers import rank_tolerance, require_alpha
 from fedhip.errors import InputError, NumericalWarning
@@ -232,11 +232,11 @@ class PersonalLogistic:
         start = self._found[fold, max(smaller)] if smaller else torch.zeros((len(values), self._Z.shape[1])).to(S)
         scale = (1.0 + alpha * self._head.curvature * torch.outer(values, self._spread[0].square())).sqrt()
         tolerance = _TOLERANCE if fold is None else _JUDGES_TOLERANCE
-        history: list[Evaluation] = []
+        history: list[Point] = []
         point = scale * start
         for _ in range(_STEPS):
             value, gradient = self.objective(alpha, point / scale, fold)
-            history.append(Evaluation(point, value, gradient / scale))
+            history.append(Point(point, value, gradient / scale))
             history = history[-12:] if best_of(history) in history[-12:] else history
             best = best_of(history)
             slope, enough = float(best.gradient.norm()), tolerance * max(1.0, math.sqrt(max(best.value, 0.0)))

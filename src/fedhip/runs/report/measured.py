@@ -18,6 +18,8 @@ from fedhip.utils.words import number
 
 #: Methods whose curves are drawn.
 _CURVES = 3
+#: Of so many clients a picture may end before the longest intervals do.
+_MANY = 10
 
 
 @dataclass(frozen=True)
@@ -86,7 +88,7 @@ def _best(metric: str, values: list[Value]) -> float | None:
 
 
 @dataclass(frozen=True)
-class Curve:
+class MethodCurve:
     """A method's curve, and one number that sums it up."""
 
     method: Method
@@ -96,7 +98,7 @@ class Curve:
     summary: float
 
 
-def reliability_curves(run: Findings) -> list[Curve]:
+def reliability_curves(run: Findings) -> list[MethodCurve]:
     """Of the run's own models and those beside them: share right against probability, all clients weighing the same."""
     found = []
     for method in run.methods[:_CURVES]:
@@ -104,11 +106,11 @@ def reliability_curves(run: Findings) -> list[Curve]:
         if bins is not None:
             there = bins[:, 0] > 0
             rows, sure, right = bins[there].T
-            found.append(Curve(method, sure / rows, right / rows, rows / rows.sum(), expected_error(bins)))
+            found.append(MethodCurve(method, sure / rows, right / rows, rows / rows.sum(), expected_error(bins)))
     return found
 
 
-def roc_curves(run: Findings) -> list[Curve]:
+def roc_curves(run: Findings) -> list[MethodCurve]:
     """Of two classes: the mean over clients of their curves."""
     found = []
     for method in run.methods[:_CURVES]:
@@ -117,7 +119,7 @@ def roc_curves(run: Findings) -> list[Curve]:
         area = number(_summary(held, "auc").get("mean"))
         if heights and area is not None:
             mean = np.mean(heights, axis=0)
-            found.append(Curve(method, ROC_GRID, mean, np.ones(len(mean)), area))
+            found.append(MethodCurve(method, ROC_GRID, mean, np.ones(len(mean)), area))
     return found
 
 
@@ -158,6 +160,17 @@ class Gain:
     def losing(self) -> tuple[GainLine, ...]:
         """Who loses, most first."""
         return tuple(line for line in reversed(self.lines) if line.difference < 0)
+
+    @property
+    def edge(self) -> float | None:
+        """Where the picture ends, if a few intervals, of clients with two or three rows, would hide all others."""
+        ends = sorted(
+            max(abs(line.low), abs(line.high)) for line in self.lines if line.low is not None and line.high is not None
+        )
+        if len(ends) < _MANY:
+            return None
+        usual = max(ends[(9 * len(ends)) // 10 - 1], *(abs(line.difference) for line in self.lines))
+        return 1.2 * usual if ends[-1] > 3.0 * usual > 0.0 else None
 
     def beyond(self, sign: int) -> tuple[GainLine, ...]:
         """Who gains (1) or loses (−1) beyond chance."""
