@@ -1,14 +1,16 @@
-"""The engine's SuperExec has a warm process fork for an app; where that is gone, and for all else, it starts programs."""
+"""The engine's SuperExec has a warm process fork for an app; where that is gone, and for all else, it starts others."""
 
 from __future__ import annotations
 
 import subprocess
 import sys
+import time
 from collections.abc import Callable, Sequence
 from typing import Any
 
 import pytest
 from flwr.supercore.constant import TaskType
+from flwr.supercore.superexec import run_superexec
 from flwr.supercore.superexec.executor import subprocess_executor
 from flwr.supercore.superexec.executor.types import ExecutionSpec
 from flwr.superlink.cli.flwr_serverapp import _parse_args_run_flwr_serverapp
@@ -38,6 +40,7 @@ def popened(monkeypatch: pytest.MonkeyPatch) -> list[list[str]]:
     """What is started as a program; it is not, here."""
     found: list[list[str]] = []
     monkeypatch.setattr(subprocess_executor, "subprocess", subprocess)  # restored at the end
+    monkeypatch.setattr(run_superexec, "time", time)
     monkeypatch.setattr("flwr.supercore.cli.flower_superexec", lambda: None)
     monkeypatch.setattr("sys.argv", [])
     monkeypatch.setattr(executor, "WarmProcess", Warm)
@@ -102,9 +105,8 @@ def test_another_s_app_is_the_engine_s_own_program(popened: list[list[str]]) -> 
 
 
 def run(code: str) -> str:
-    return subprocess.run(
-        [sys.executable, "-W", "ignore", "-c", code], capture_output=True, text=True, check=True
-    ).stdout  # noqa: S603
+    words = [sys.executable, "-W", "ignore", "-c", code]
+    return subprocess.run(words, capture_output=True, text=True, check=True).stdout  # noqa: S603
 
 
 def test_the_app_loads_neither_database_nor_torch() -> None:

@@ -58,7 +58,6 @@ def environment(home: Path, around: Mapping[str, str] | None = None) -> dict[str
         "FLWR_TELEMETRY_ENABLED": "0",
         "FLWR_DISABLE_UPDATE_CHECK": "1",
         "FLWR_DISABLE_RUNTIME_DEPENDENCY_INSTALLATION": "1",
-        "FLWR_SUPEREXEC_TASK_POLL_INTERVAL": "0.5",  # each of a round's messages waits for it; the engine's own is 1 s
         "RAY_USAGE_STATS_ENABLED": "0",
         "PYTHONUNBUFFERED": "1",
         "NO_PROXY": no_proxy,

@@ -17,6 +17,7 @@ from typing import Any
 
 from fedhip.federation.transport.bounds import of_engine
 from fedhip.federation.transport.engine import CLIENT_APP, EXECUTOR, SERVER_APP, module
+from fedhip.federation.transport.pace import Pace, keep_pace
 from fedhip.federation.transport.warm import WarmProcess
 
 #: By the engine's name for it: the program of an app, the neighbours in its package that it does not need, our app,
@@ -63,6 +64,7 @@ def superexec(program: str, options: Sequence[str]) -> None:
     place, neighbours, own, computing = _APPS[program]
     _leave_out([*neighbours, *_NEIGHBOURS])
     from flwr.supercore.cli import flower_superexec
+    from flwr.supercore.superexec import run_superexec
     from flwr.supercore.superexec.executor import subprocess_executor
 
     of_engine(subprocess_executor, "subprocess")
@@ -72,8 +74,12 @@ def superexec(program: str, options: Sequence[str]) -> None:
     else:
         warm = WarmProcess(_quiet, [place, own, *computing])
 
+    pace = Pace(longest=0.5)  # it asks a process on this machine
+    keep_pace(run_superexec, pace)
+
     def start(command: Sequence[str], **given: Any) -> subprocess.Popen[Any] | None:
         """What the engine starts; of an app that is known, by the warm process or, where that is gone, anew."""
+        pace.came()
         if command[0] != program:
             return subprocess.Popen(command, **given)  # noqa: S603 - commands are the engine's
         if warm.start(["quiet" if given.get("stdout") == subprocess.DEVNULL else "", *command]):
