@@ -55,5 +55,5 @@ def test_a_module_of_the_engine_pauses_at_our_pace() -> None:
         keep_pace(module, Pace(clock=clock, sleep=clock.sleep))
     module.time = None  # type: ignore[attr-defined]
     keep_pace(module, Pace(clock=clock, sleep=clock.sleep))
-    module.time.sleep(3)  # type: ignore[attr-defined]
+    module.time.sleep(3)
     assert clock.now == SHORTEST
