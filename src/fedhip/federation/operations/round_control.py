@@ -21,8 +21,8 @@ from fedhip.federation.transport import engine
 from fedhip.federation.transport.callers import public_pem
 from fedhip.federation.transport.control import Control, EngineRun
 from fedhip.federation.transport.node import OTHER_APP
-from fedhip.federation.transport.pace import Pace
 
+_POLL = 1.0
 #: How long a server may be away, to be started again, before a run that was followed is given up.
 _PATIENCE = 120.0
 _STATES = {"registered": "never came", "online": "connected", "offline": "gone"}
@@ -54,7 +54,7 @@ def run(paths: ServerPaths, *, say: Say, app: Path = engine.APP, result: Path | 
 
 
 def _follow(control: Control, number: int, paths: ServerPaths, mark: int, say: Say) -> EngineRun:
-    patience, pace = time.monotonic() + _PATIENCE, Pace()
+    patience = time.monotonic() + _PATIENCE
     while True:
         try:
             (current,) = control.runs(number)
@@ -62,14 +62,12 @@ def _follow(control: Control, number: int, paths: ServerPaths, mark: int, say: S
         except EngineError:  # the server is being started again
             if time.monotonic() > patience:
                 raise
-            pace.rest()
+            time.sleep(_POLL)
             continue
-        before, mark = mark, _tell_progress(paths.progress, mark, say)
+        mark = _tell_progress(paths.progress, mark, say)
         if current.is_over:
             return current
-        if mark != before:
-            pace.came()
-        pace.rest()
+        time.sleep(_POLL)
 
 
 def _tell_progress(path: Path, mark: int, say: Say) -> int:
