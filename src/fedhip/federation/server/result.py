@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -18,6 +19,7 @@ from fedhip.federation.transport.wire import Letter
 
 if TYPE_CHECKING:
     from fedhip.heads.model import Model
+    from fedhip.simulation.doubt import Verdict
     from fedhip.simulation.federation import Federation
 
 
@@ -30,6 +32,7 @@ def write_result(
     *,
     dropped: Mapping[str, str],
     notes: Sequence[str],
+    verdict: Verdict | None = None,
     seconds: Mapping[str, float],
 ) -> None:
     """A run folder without any site's statistics; whole or not at all."""
@@ -81,6 +84,8 @@ def write_result(
     if len(progress.sums) > 1:
         made = [{"ask": record.ask, "sites": list(record.sites)} for record in progress.sums]
         results |= {"sums": made, "notes": list(notes)}
+    if verdict is not None:
+        results["verdict"] = asdict(verdict)
     if model.lift is not None:
         add_lift(results, plan_of(agreement).to_dict(model.lift))
     details: dict[str, Any] = {

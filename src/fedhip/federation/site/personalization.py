@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -12,8 +12,11 @@ from fedhip.federation.agreement.agreement import LIFT_FIELDS, Agreement
 from fedhip.federation.status_codes import SiteCode, SiteRefusalError
 from fedhip.federation.sums.head import federation_of_sites, fit_head, ridge_of
 from fedhip.federation.sums.statistics import plan_of
+from fedhip.federation.sums.table import VETO
 from fedhip.federation.sums.traffic import traffic_of
 from fedhip.federation.sums.vector import Vector
+from fedhip.federation.sums.veto import doubt_in
+from fedhip.utils.bounds import LARGEST
 
 if TYPE_CHECKING:
     from fedhip.core.choice.prior import Prior
@@ -22,11 +25,15 @@ if TYPE_CHECKING:
     from fedhip.features.lifts.lift import Lift
     from fedhip.heads import Head
     from fedhip.heads.model import Model
+    from fedhip.simulation.alone import LocalModel
     from fedhip.simulation.client import Client
     from fedhip.simulation.encoding import RowEncoding
     from fedhip.simulation.federation import Federation
     from fedhip.simulation.outcome import ClientResult
     from fedhip.simulation.personalization import Personalization
+
+#: α of a site that does not take the sum: all but its own rows counts nothing.
+ALONE = LARGEST
 
 
 @dataclass(frozen=True)
@@ -88,6 +95,8 @@ def personalize(out: Path, client: Client, received: ReceivedSum, agreement: Agr
             ) from error
     with watch("models of one client alone"), one_thread():
         alone = local_model(client, d, ridge_of(agreement), only_local_classes=only_local)
+        if VETO.count(agreement):
+            personal, priors = _or_alone(personal, priors, alone, client, received, agreement)
     local, everybody, own = agreement.methods
     models = {MAJORITY: majority_model(client, d), local: alone, everybody: head.common, own: personal.model}
     temperatures = {
@@ -102,6 +111,29 @@ def personalize(out: Path, client: Client, received: ReceivedSum, agreement: Agr
     except (FedHiPError, OSError) as error:
         raise SiteRefusalError(SiteCode.OUTPUT, str(error)) from error
     return result
+
+
+def _or_alone(
+    personal: Personalization,
+    priors: dict[str, Prior],
+    alone: LocalModel,
+    client: Client,
+    received: ReceivedSum,
+    agreement: Agreement,
+) -> tuple[Personalization, dict[str, Prior]]:
+    """The model of the site's rows alone, where it has a veto and its own model is worse than that on rows left out.
+
+    α is then so large that nothing but these rows counts.
+    """
+    from fedhip.core.affine import AffineModel
+
+    doubt = doubt_in(received.grid, received.encoding, client, agreement)
+    expected = doubt.right_alone / doubt.rows
+    if not doubt.vetoes or (personal.estimate is not None and personal.estimate >= expected):
+        return personal, priors
+    model = AffineModel(alone.weights, alone.bias)
+    kept = {method: prior for method, prior in priors.items() if method != agreement.methods[-1]}
+    return replace(personal, model=model, alpha=ALONE, estimate=expected, log_losses=alone.losses), kept
 
 
 def _phase3(

@@ -13,7 +13,7 @@ from collections import Counter
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from fedhip.federation.sums import logistic, priors, ridge, statistics, tables
+from fedhip.federation.sums import logistic, priors, ridge, statistics, tables, veto
 from fedhip.federation.sums.kind import SumKind, SumStage
 
 if TYPE_CHECKING:
@@ -75,6 +75,17 @@ TABLE = (
         check_part=statistics.check_statistics_part,
         check_sum=statistics.check_statistics,
         shared_as="total",
+    ),
+    VETO := SumKind(
+        name="veto",
+        title="who finds the sum worse than being alone",
+        stage=SumStage.HEAD,
+        needs=("statistics",),
+        count=lambda agreed: int(agreed.veto_share is not None),
+        length=veto.veto_length,
+        vector=veto.veto_vector,
+        check_part=veto.check_veto_part,
+        check_sum=veto.check_vetoes,
     ),
     BETA := SumKind(
         name="beta",
