@@ -3,10 +3,10 @@
 Each round is of ten clients with 60 rows of four classes. Liars flip labels, shuffle the columns of their features,
 send statistics times 100, or have a backdoor: a feature far out that goes with the first class.
 
-A round is noticed by the clients (`fedhip.simulation.doubt`) where more than a quarter of them have a veto, one is odd, or
-the sum is askew. A liar may answer as its own rows say, or hide: have no veto, and say the same as the median of the others. What
-honest clients lose is on 200 test rows of each: their personalized model, or the one alone that their veto leaves them
-with, less the ridge of their rows alone.
+A round is noticed by the clients (`fedhip.simulation.doubt`) where more than a quarter of them have a veto, one is odd,
+or the sum is askew. A liar may answer as its own rows say, or hide: have no veto, and say the same as the median of the
+others. What honest clients lose is on 200 test rows of each: their personalized model, or the one alone that their veto
+leaves them with, less the ridge of their rows alone.
 
 With `--influence`: are the liars named by their influence (`fedhip.runs.influence`)? A round is noticed where a client
 is said to harm, and the liar is named where it is one of those.
@@ -33,6 +33,7 @@ from fedhip.simulation.personalization import Personalization
 from fedhip.utils.parallel import one_thread
 
 CLIENTS, ROWS, TEST, WIDTH, CLASSES = 10, 60, 200, 10, 4
+MEASURED = ("calibration", "leverage", "shape")
 LIES = ("flipped labels", "shuffled features", "statistics x 100", "backdoor")
 
 
@@ -78,10 +79,8 @@ def round_of(seed: int, liars: int = 0, lie: str = "") -> tuple[Federation, list
 def verdict_of(doubts: Sequence[Doubt], hidden: int = 0) -> Verdict:
     """What all say, where some of the first hide."""
     honest = doubts[hidden:]
-    calm = Doubt(
-        "calm", ROWS, ROWS, 0, 1.0,
-        float(np.median([each.calibration for each in honest])), float(np.median([each.leverage for each in honest])),
-    )  # fmt: skip
+    median = {name: float(np.median([getattr(each, name) for each in honest])) for name in MEASURED}
+    calm = Doubt("calm", ROWS, ROWS, 0, 1.0, **median)
     return Verdict.of(np.sum([each.to_vector() for each in (*honest, *[calm] * hidden)], axis=0))
 
 

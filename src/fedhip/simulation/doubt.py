@@ -1,4 +1,4 @@
-"""What a client finds of the sum on its own rows, before it takes the sum: is it worse than being alone, is it odd?
+"""What a client finds of the sum on its own rows, before it takes it: is it worse than being alone, is a part odd.
 
     veto          on its rows left out the federation's ridge has fewer right than the ridge of its rows alone, beyond
                   chance: the exact sign test on rows, or groups of rows, at 1 %
@@ -7,8 +7,10 @@
     leverage      how far its rows lie from the middle of all rows, less how far all do, in standard errors of normal
                   rows. Rows that have an effect of their own, as those of a backdoor, are far above 0
     strangeness   both in one: (leverage − calibration)/√2
+    shape         how far the products of its features are from everybody's, ‖N/n F_kᵀF_k − I‖ where all rows have I,
+                  over what chance would make it. Rows with other columns are far above 0
 
-Both are mean values over rows whose sum over all rows of the federation the sum of the statistics tells: residuals of a
+The first two are mean values over rows whose sum over all rows of the federation the sum of the statistics tells: residuals of a
 ridge are at right angles to what it predicts, but for β‖Ĝ‖², and leverages add up to the degrees of freedom. So at
 honest clients they are about 0. A liar's stands out, and where it hides what it is, the others' are all on the other
 side of 0: then the sum is *askew*. Clients differ without any lie; so a client is *odd* only if it is far from the
@@ -41,15 +43,17 @@ VETO_SHARE = 0.25
 #: An odd client is so many spreads from the median.
 ODD = 4.5
 #: A sum is askew where the mean over clients is so many of its own standard errors on the side of the honest.
-ASKEW = 2.5
+ASKEW = 2.25
+#: Who is so many spreads above the median does not count in that: it may be the liar.
+_SUSPECT = 3.0
 #: Of fewer clients nobody can say so.
-_LEAST_CLIENTS = 5
+_LEAST_CLIENTS = 4
 #: Standard errors, in whole numbers, up to which a histogram tells clients apart; those beyond are in its last bins.
 MOST_ERRORS = 20
 #: A histogram's bins: from −20 or less to 20 or more.
 BINS = 2 * MOST_ERRORS + 1
 #: What there is a histogram of.
-MEASURES = ("calibration", "leverage", "strangeness")
+MEASURES = ("calibration", "leverage", "strangeness", "shape")
 #: Numbers of a sum over clients: vetoes, and the histograms.
 VERDICT_LENGTH = 1 + len(MEASURES) * BINS
 #: A spread of fewer standard errors is chance.
@@ -69,6 +73,7 @@ class Doubt:
     p: float
     calibration: float
     leverage: float
+    shape: float
 
     @property
     def vetoes(self) -> bool:
@@ -96,6 +101,7 @@ class Verdict:
     miscalibrated: int
     far_out: int
     strange: int
+    misshapen: int
     askew: bool
 
     @classmethod
@@ -105,13 +111,13 @@ class Verdict:
         clients = int(bins[0].sum())
         if int(total.min()) < 0 or vetoes > clients or any(int(part.sum()) != clients for part in bins):
             raise StatisticsError("the vetoes are those of no clients: more than there are, or of other clients")
-        above = np.stack((bins[0][::-1], bins[1], bins[2]))  # what is suspicious is above
-        return cls(clients, vetoes, *(_odd(part) for part in above), any(_is_askew(part) for part in above))
+        above = [_values(part) for part in (bins[0][::-1], *bins[1:])]  # what is suspicious is above
+        return cls(clients, vetoes, *(_odd(part) for part in above), any(_is_askew(part) for part in above[:3]))
 
     @property
     def odd(self) -> int:
         """How many clients are odd, at least."""
-        return max(self.miscalibrated, self.far_out, self.strange)
+        return max(self.miscalibrated, self.far_out, self.strange, self.misshapen)
 
     @property
     def is_suspicious(self) -> bool:
@@ -123,7 +129,9 @@ class Verdict:
         return self.vetoes > share * self.clients
 
     def __str__(self) -> str:
-        parts = f"{self.miscalibrated} by labels, {self.far_out} by features, {self.strange} by both"
+        parts = (
+            f"{self.miscalibrated} by labels, {max(self.far_out, self.misshapen)} by features, {self.strange} by both"
+        )
         askew = "; the sum is askew" if self.askew else ""
         return f"of {self.clients}, {self.vetoes} find the sum worse than their own rows alone; odd: {parts}{askew}"
 
@@ -161,23 +169,29 @@ def _bin_of(error: float) -> int:
     return round(min(max(error, -MOST_ERRORS), MOST_ERRORS)) + MOST_ERRORS
 
 
-def _is_askew(bins: NDArray[np.int64]) -> bool:
-    """Whether the numbers of a histogram are below 0 by more than chance, all together."""
-    values = np.repeat(np.arange(-MOST_ERRORS, MOST_ERRORS + 1, dtype=np.float64), bins)
+def _values(bins: NDArray[np.int64]) -> NDArray[np.float64]:
+    """The numbers of a histogram, in order."""
+    return np.repeat(np.arange(-MOST_ERRORS, MOST_ERRORS + 1, dtype=np.float64), bins)
+
+
+def _above(values: NDArray[np.float64]) -> NDArray[np.float64]:
+    """How far numbers are above their median, in the spread that they have."""
+    middle = float(np.median(values))
+    return (values - middle) / max(float(np.median(np.abs(values - middle))) / _MAD, _LEAST_SPREAD)
+
+
+def _odd(values: NDArray[np.float64]) -> int:
+    """How many of these numbers are so far above the median that it is no chance."""
+    return int((_above(values) > ODD).sum()) if len(values) >= _LEAST_CLIENTS else 0
+
+
+def _is_askew(values: NDArray[np.float64]) -> bool:
+    """Whether numbers are below 0 by more than chance, all together but for those that are suspect."""
     if len(values) < _LEAST_CLIENTS:
         return False
-    error = max(float(values.std(ddof=1)), 1.0) / math.sqrt(len(values))
-    return float(values.mean()) < -ASKEW * error
-
-
-def _odd(bins: NDArray[np.int64]) -> int:
-    """How many of a histogram are so far above the median that it is no chance."""
-    values = np.repeat(np.arange(BINS, dtype=np.float64), bins)
-    if len(values) < 3:
-        return 0
-    middle = float(np.median(values))
-    spread = max(float(np.median(np.abs(values - middle))) / _MAD, _LEAST_SPREAD)
-    return int((values - middle > ODD * spread).sum())
+    kept = values[_above(values) <= _SUSPECT]
+    error = max(float(kept.std(ddof=1)), 1.0) / math.sqrt(len(kept))
+    return float(kept.mean()) < -ASKEW * error
 
 
 def _alone_hits(federation: Federation, client: Client) -> NDArray[np.bool_]:
@@ -193,8 +207,8 @@ def _alone_hits(federation: Federation, client: Client) -> NDArray[np.bool_]:
     return hits
 
 
-def _measures(federation: Federation, client: Client) -> tuple[float, float]:
-    """Calibration and leverage."""
+def _measures(federation: Federation, client: Client) -> tuple[float, float, float]:
+    """Calibration, leverage and shape."""
     total, system, rows = federation.total, federation._system, federation.grid.num_samples
     F, labels = federation.rows(client)
     W, counts = system.factor.whiten(F), federation.grid.counts.to(F)
@@ -204,5 +218,10 @@ def _measures(federation: Federation, client: Client) -> tuple[float, float]:
     deviation = float(agreed.std(correction=0))
     calibration = math.sqrt(len(F)) * (float(agreed.mean()) - everybody) / deviation if deviation > 0.0 else 0.0
     freedom = float(system.factor.whiten(system.factor.whiten(total.gram).mT).diagonal().sum())
+    freedom = max(freedom, 1.0)
     lengths = W.square().sum(dim=1) * rows
-    return calibration, math.sqrt(len(F)) * (float(lengths.mean()) - freedom) / math.sqrt(2.0 * max(freedom, 1.0))
+    leverage = math.sqrt(len(F)) * (float(lengths.mean()) - freedom) / math.sqrt(2.0 * freedom)
+    products = (W @ W.mT if len(W) < W.shape[1] else W.mT @ W) * (rows / len(F))
+    apart = float(products.square().sum() - 2.0 * products.diagonal().sum()) + freedom
+    shape = (math.sqrt(max(apart, 0.0) * len(F) / (freedom * (freedom + 1.0))) - 1.0) * (freedom + 1.0)
+    return calibration, leverage, shape

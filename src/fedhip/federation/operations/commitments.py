@@ -48,9 +48,8 @@ def open_commitment(folder: Path, ask: str, out: Path) -> Opening:
     if agreement.auditor is None:
         raise SetupError(f"the agreement of {folder} names no auditor, so nothing was kept that could be shown")
     if ask not in KINDS or KINDS[ask] not in sums_of(agreement):
-        raise SetupError(
-            f"there is no sum {ask!r} in this agreement; give one of {', '.join(map(str, _names(agreement)))}"
-        )
+        names = ", ".join(kind.name for kind in sums_of(agreement))
+        raise SetupError(f"there is no sum {ask!r} in this agreement; give one of {names}")
     found = sorted(SiteState(folder).openings.glob(f"*-{ask}.opening"), key=lambda path: path.stat().st_mtime_ns)
     if not found:
         raise SetupError(f"{folder} has masked nothing for a sum {ask!r} yet")
@@ -87,10 +86,6 @@ def verify_commitment(opening: Path, commitment: Path, federation: Path) -> Audi
             impossible = str(error)
     session = signed.terms.session.hex()
     return Audited(signed.site, session, agreement, opened.vector.view(np.uint64), sums, rows, impossible)
-
-
-def _names(agreement: Agreement) -> list[str]:
-    return [kind.name for kind in sums_of(agreement)]
 
 
 def _read(path: Path) -> bytes:

@@ -60,6 +60,7 @@ from fedhip.federation.sums.table import (
 )
 from fedhip.federation.sums.traffic import after_statistics
 from fedhip.federation.sums.vector import Vector, digest_of, from_vector, require_length
+from fedhip.federation.sums.veto import ARRAY as VETOES
 from fedhip.federation.sums.veto import verdict_in
 from fedhip.federation.transport.wire import (
     Arrays,
@@ -357,7 +358,7 @@ class Site:
         self.state.finish(session)
         self.state.keep(session)
         if VETO.count(agreement):
-            self._log(logging.INFO, f"of the sites: {verdict_in(question, agreement)}; compare it with other sites'")
+            self._take_vetoes(session, inputs, question.array(VETOES))
         client, encoding = inputs.client, inputs.encoding
         if not later:
             require_others(STATISTICS, total, inputs)
@@ -382,6 +383,17 @@ class Site:
         if not site.policy.tell_accuracy or not told:
             return {"told": False}, {}
         return {"told": True, "test": result.test, **told}, {}
+
+    def _take_vetoes(self, session: Session, inputs: Inputs, vetoes: Vector) -> None:
+        """What all sites find of the sum, this one included if it was in; refused where too many have a veto."""
+        verdict = verdict_in(vetoes, inputs.agreement)
+        last = RoundStep.UNMASK if inputs.agreement.secure_sum else RoundStep.MASK
+        if VETO.name in session.done or (session.ask == VETO.name and last in session.answers):
+            require_others(VETO, vetoes, inputs)
+        self._log(
+            logging.WARNING if verdict.is_suspicious else logging.INFO,
+            f"of the sites: {verdict}; compare it with other sites'",
+        )
 
     def _begin_sum(self, site: SiteFolder, session: Session, question: Letter) -> None:
         """The next sum, or one again: kept before anything is computed, so that the next question finds it."""

@@ -84,6 +84,7 @@ TABLE = (
         count=lambda agreed: int(agreed.veto_share is not None),
         length=veto.veto_length,
         vector=veto.veto_vector,
+        check_rest=veto.check_other_vetoes,
         check_part=veto.check_veto_part,
         check_sum=veto.check_vetoes,
     ),

@@ -20,7 +20,6 @@ from fedhip.federation.sums.vector import Vector, from_vector, require_length
 if TYPE_CHECKING:
     from fedhip.core.exact.fixedpoint import GridStatistics
     from fedhip.federation.agreement.agreement import Agreement
-    from fedhip.federation.transport.wire import Letter
     from fedhip.simulation.client import Client
     from fedhip.simulation.doubt import Doubt, Verdict
     from fedhip.simulation.encoding import RowEncoding
@@ -78,10 +77,16 @@ def verdict_of(total: Vector) -> Verdict:
     return Verdict.of(total.view(np.int64))
 
 
-def verdict_in(question: Letter, agreement: Agreement) -> Verdict:
-    """What the server says that the sites find; refused where more of them have a veto than was agreed on."""
+def check_other_vetoes(rest: Vector, inputs: SiteInputs) -> None:
+    """Refuse a sum that does not hold this site's own."""
+    if not verdict_of(rest).clients < len(inputs.agreement.sites):
+        raise StatisticsError("the vetoes are those of more sites than there are")
+
+
+def verdict_in(total: Vector, agreement: Agreement) -> Verdict:
+    """What the sites find, as the server tells it; refused where more of them have a veto than was agreed on."""
     try:
-        found = verdict_of(require_length(question.array(ARRAY), veto_length(agreement)))
+        found = verdict_of(require_length(total, veto_length(agreement)))
     except StatisticsError as error:
         raise SiteRefusalError(SiteCode.TOTAL, str(error)) from error
     if is_stopped(found, agreement):
