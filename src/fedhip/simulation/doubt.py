@@ -10,7 +10,7 @@
     shape         how far the products of its features are from everybody's, ‖N/n F_kᵀF_k − I‖ where all rows have I,
                   over what chance would make it. Rows with other columns are far above 0
 
-The first two are mean values over rows whose sum over all rows of the federation the sum of the statistics tells: residuals of a
+The first two are mean values over rows, and the sum of the statistics tells what they are over all rows: residuals of a
 ridge are at right angles to what it predicts, but for β‖Ĝ‖², and leverages add up to the degrees of freedom. So at
 honest clients they are about 0. A liar's stands out, and where it hides what it is, the others' are all on the other
 side of 0: then the sum is *askew*. Clients differ without any lie; so a client is *odd* only if it is far from the

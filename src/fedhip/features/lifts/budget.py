@@ -10,7 +10,7 @@ import math
 
 from fedhip.core.exact.columns import Survey
 from fedhip.errors import InputError
-from fedhip.features.lifts.kinds import LiftKind
+from fedhip.features.lifts.kinds import LANDMARKS, LiftKind
 
 #: Gram matrices in memory at once: the sum's and its factor's, and those of each client that is worked on. With two
 #: clients at once 11.8 were measured, in a run that was 2048 wide.
@@ -23,12 +23,12 @@ def upload_bytes(width: int, num_classes: int) -> int:
 
 
 def exchange_bytes(kind: LiftKind, num_features: int) -> int:
-    """What one client sends before round one: a survey of its columns; for Nyström's, all products and sums instead.
+    """What one client sends before round one: a survey of its columns; for landmarks, all products and sums instead.
 
     These are of columns whose units a federation has agreed on, so that no survey is sent.
     """
     m = num_features
-    return 8 * (m * (m + 1) // 2 + m + 1 if kind == "nystroem" else Survey.size(m))
+    return 8 * (m * (m + 1) // 2 + m + 1 if kind in LANDMARKS else Survey.size(m))
 
 
 def width_for(megabytes: float, num_classes: int) -> int:

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, Self, get_args
 
 from fedhip.data.tables.description import Description
+from fedhip.features.lifts.kinds import KINDS, LANDMARKS, LiftKind
 from fedhip.features.reference import BackboneReference
 from fedhip.federation.agreement import fields
 from fedhip.federation.agreement.backbone import backbone_reference, require_reference, to_table
@@ -36,6 +37,7 @@ from fedhip.federation.agreement.names import (
     require_site_names,
     shown,
 )
+from fedhip.federation.agreement.privacy import check_privacy, guarantee_of
 from fedhip.federation.errors import SetupError
 from fedhip.federation.sums.vector import Layout
 from fedhip.utils.bounds import LARGEST
@@ -51,14 +53,17 @@ _HEADING = """The agreement of this federation, the same for the server and ever
 A changed value changes the digest that everybody compares, and the round is refused."""
 
 HeadOption = Literal["ridge", "lda", "logistic"]
-LiftOption = Literal["none", "relu", "fourier", "nystroem"]
+LiftOption = Literal["none"] | LiftKind
 #: How the units of the columns are known: by a first sum, as they are written here, or all the same.
 ColumnsOption = Literal["sum", "given", "plain"]
 PriorOption = Literal["none", "client"]
+#: What differential privacy protects.
+UnitOption = Literal["row", "group", "client"]
 HEADS: tuple[HeadOption, ...] = get_args(HeadOption)
-LIFTS: tuple[LiftOption, ...] = get_args(LiftOption)
+LIFTS: tuple[LiftOption, ...] = ("none", *KINDS)
 COLUMNS: tuple[ColumnsOption, ...] = get_args(ColumnsOption)
 PRIORS: tuple[PriorOption, ...] = get_args(PriorOption)
+UNITS: tuple[UnitOption, ...] = get_args(UnitOption)
 LIFT_FIELDS = ("lift", "lift_width", "lift_seed", "lift_bandwidth")
 
 #: As many as `fedhip run` asks of the logistic head.
@@ -137,6 +142,10 @@ class Agreement:
 
     `veto_share` is which share of sites may find the sum worse than their own rows alone; more stop the round. An
     `auditor` is to whom a site may be asked to show what it masked: sites then sign a commitment to it.
+
+    With `epsilon` there is one sum, which has noise in it (`fedhip.federation.agreement.privacy`): no census, no survey
+    and no sum for β. `clip` or `public` say what rows are clipped by, where neither the table nor the backbone does;
+    `directions` is how many features are left, `clipping` the digest of how.
     """
 
     name: str = declare("federation", lambda _, value: require_federation_name(value))
@@ -163,6 +172,38 @@ class Agreement:
     table: Description | None = declare(
         "features", require_description, default=None, absent=None, dump=Description.to_dict
     )
+
+    clip: float | None = declare(
+        "features", number(above=0.0), default=None, absent=None, metavar="LENGTH",
+        help="with --epsilon: the length that rows are cut to; it must not come from private rows",
+    )  # fmt: skip
+    public: Literal["fedhip-vit"] | None = declare(
+        "features", choice("fedhip-vit"), default=None, absent=None,
+        help="with --epsilon, where sites bring feature files: the backbone whose public moments come with fedhip",
+    )  # fmt: skip
+    directions: int | None = declare("features", whole(1, 1 << 20), default=None, absent=None)
+    clipping: str | None = declare("features", _sha256, default=None, absent=None)
+
+    epsilon: float | None = declare(
+        "round", number(above=0.0), default=None, absent=None, metavar="ε",
+        help="differential privacy: noise in the sum, so that it says almost nothing of any one row; less is more "
+        "private, and 1 is a usual choice (docs/howto/with-differential-privacy.md; default: none)",
+    )  # fmt: skip
+    delta: float | None = declare(
+        "round", number(above=0.0), default=None, absent=None, metavar="δ",
+        help="with --epsilon: how often the promise may fail, below 1/rows of all sites (default: 1e-5)",
+    )  # fmt: skip
+    unit: UnitOption | None = declare(
+        "round", choice(*UNITS), default=None, absent=None, help="with --epsilon: what is protected (default: row)"
+    )
+    unit_rows: int | None = declare(
+        "round", whole(1), default=None, absent=None, metavar="N",
+        help="with --unit group or client: how many rows of one count",
+    )  # fmt: skip
+    local_noise: bool = declare(
+        "round", flag, default=False, absent=False,
+        help="with --epsilon and --no-secure-sum: each site adds all of the noise (default: no)",
+    )  # fmt: skip
 
     head: HeadOption = declare(
         "round", choice(*HEADS), default="ridge", absent="ridge", help="what is fitted (default: ridge)"
@@ -227,6 +268,7 @@ class Agreement:
         self._check_table()
         self._check_head()
         self._check_counts()
+        check_privacy(self)
         self._check_room()
 
     def _check_lift(self) -> None:
@@ -263,9 +305,9 @@ class Agreement:
                 "column_offsets are not all 0, and the ridge has no intercept and is not on standardised features; "
                 "give zeros, or agree on one of the two"
             )
-        if self.columns == "sum" and self.lift == "nystroem":
+        if self.columns == "sum" and self.lift in LANDMARKS:
             raise SetupError(
-                "the first sum of the lift 'nystroem' is of products, for which the columns' units must be known: "
+                f"the first sum of the lift {self.lift!r} is of products, for which the columns' units must be known: "
                 "agree on columns = 'given', or 'plain' where all are alike"
             )
 
@@ -359,7 +401,9 @@ class Agreement:
 
     @property
     def layout(self) -> Layout:
-        """Of the statistics."""
+        """Of the statistics; with noise, of what rows are projected to and of a constant."""
+        if self.directions is not None:
+            return Layout(self.directions + 1, len(self.classes))
         return Layout(self.lift_width or self.width, len(self.classes))
 
     @property
@@ -375,8 +419,8 @@ class Agreement:
 
     @property
     def has_census(self) -> bool:
-        """Whether a sum of the rows of each class comes before all others."""
-        return self.secure_sum and not self.few_rows
+        """Whether a sum of the rows of each class comes before all others: not where noise protects few rows, too."""
+        return self.secure_sum and not self.few_rows and self.epsilon is None
 
     @property
     def surveys_columns(self) -> bool:
@@ -394,11 +438,13 @@ class Agreement:
     @property
     def chooses_beta(self) -> bool:
         """Whether the sites' rows say what β is."""
-        return self.head == "ridge" and self.beta == "auto"
+        return self.head == "ridge" and self.beta == "auto" and self.epsilon is None
 
     @property
     def warnings(self) -> tuple[str, ...]:
         """What is allowed, and yet should be known to everybody who takes part."""
+        if self.epsilon is not None:
+            return ()  # these are of what exact sums tell
         if not self.secure_sum:
             return (
                 "the secure sum is off (secure_sum = false): the server sees the statistics of each site, from which "
@@ -450,7 +496,8 @@ class Agreement:
 
     def to_text(self) -> str:
         """federation.toml."""
-        return write_toml(self._content(), _HEADING)
+        promised = guarantee_of(self)
+        return write_toml(self._content(), _HEADING if promised is None else f"{_HEADING}\n{promised}")
 
     def digest(self) -> str:
         """SHA-256 of the values, in one form whatever the file looks like."""

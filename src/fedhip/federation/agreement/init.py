@@ -24,6 +24,7 @@ from cryptography.x509 import Certificate
 
 from fedhip.core.exact.columns import COLUMN_BITS
 from fedhip.core.exact.fixedpoint import fraction_bits_for
+from fedhip.features.lifts.kinds import LANDMARKS
 from fedhip.federation.agreement import agreement as agreement_file
 from fedhip.federation.agreement import roster as roster_file
 from fedhip.federation.agreement.agreement import LIFTS, Agreement
@@ -44,6 +45,7 @@ from fedhip.federation.agreement.fingerprint import fingerprint_of
 from fedhip.federation.agreement.limits import largest_lifted, least_threshold, rows_that_fit
 from fedhip.federation.agreement.names import require_class_names, require_site_names, same_class
 from fedhip.federation.agreement.parcel import Parcel
+from fedhip.federation.agreement.privacy import draft_privacy
 from fedhip.federation.agreement.roster import Roster
 from fedhip.federation.operations.paths import command, require_free, take_free_place
 from fedhip.federation.site.folder import AUTHORITY, KEY, format_address, require_port
@@ -77,17 +79,19 @@ def draft(**values: Any) -> Agreement:
         quorum = usual if threshold is None else max(usual, require_whole("threshold", threshold, 1, n))
     if threshold is None:
         threshold = min(usual, require_whole("quorum", quorum, 1, n))
+    if "backbone" in given:
+        given["backbone"] = backbone_reference(given["backbone"])
+    if "epsilon" in given:
+        given |= draft_privacy(given, n, threshold)
     largest = require_number("largest_feature", given.get("largest_feature", Agreement.largest_feature), above=0.0)
     summed = largest if lift == "none" else largest_lifted(lift, given.get("lift_width") or given["width"])
-    columns = given.get("columns") or ("plain" if lift == "nystroem" else Agreement.columns)
+    columns = given.get("columns") or ("plain" if lift in LANDMARKS else Agreement.columns)
     in_units = columns != "plain" and lift == "none"
     bits = given.get("fraction_bits", COLUMN_BITS if in_units else fraction_bits_for(summed))
     rows = given.get("max_rows", DEFAULT_MAX_ROWS)
     if "max_rows" not in given and not in_units:
         rows = max(1, min(rows, rows_that_fit(summed, require_whole("fraction_bits", bits, 0, 62)) // n))
     derived = {"columns": columns, "fraction_bits": bits, "quorum": quorum, "threshold": threshold, "max_rows": rows}
-    if "backbone" in given:
-        derived["backbone"] = backbone_reference(given["backbone"])
     classes = tuple(map(same_class, require_class_names(given["classes"])))
     return Agreement(**{**given, **derived, "sites": sites, "classes": classes})
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from fedhip.federation.agreement.agreement import Agreement
 from fedhip.federation.agreement.policy import Policy
+from fedhip.federation.agreement.privacy import costs_in_words, guarantee_of
 from fedhip.federation.sums.table import GRADIENT, sums_of
 
 
@@ -27,6 +28,8 @@ def in_words(agreement: Agreement, policy: Policy, site: str) -> list[str]:
         said.append(f"veto: the round stops where more than {agreement.veto_share:g} of the sites find the sum worse")
     if agreement.auditor is not None:
         said.append(f"auditor: {agreement.auditor}, to whom this site may be asked to show what it masked")
+    if agreement.epsilon is not None:
+        said += [f"privacy: {guarantee_of(agreement)}", f"noise: {costs_in_words(agreement)}"]
     if not agreement.secure_sum:
         return [*said, "masks: none; the server sees what each site sends"]
     return [

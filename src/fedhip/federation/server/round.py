@@ -23,6 +23,7 @@ from fedhip.errors import FedHiPError
 from fedhip.federation.agreement.agreement import FILE as AGREEMENT_FILE
 from fedhip.federation.agreement.agreement import Agreement
 from fedhip.federation.agreement.credentials import verify
+from fedhip.federation.agreement.privacy import public_of
 from fedhip.federation.agreement.roster import FILE as ROSTER_FILE
 from fedhip.federation.agreement.roster import Roster
 from fedhip.federation.errors import MessageError, RoundError
@@ -37,6 +38,7 @@ from fedhip.federation.status_codes import ServerCode, SiteCode, meaning
 from fedhip.federation.sums.head import federation_of_sites, fit_head, head_to_message, logistic_model
 from fedhip.federation.sums.kind import SumKind
 from fedhip.federation.sums.priors import scale_of_sum
+from fedhip.federation.sums.private import released
 from fedhip.federation.sums.ridge import beta_shape
 from fedhip.federation.sums.statistics import encoding_of, lift_of
 from fedhip.federation.sums.table import (
@@ -268,6 +270,8 @@ class Round:
         from fedhip.utils.parallel import one_thread
 
         agreement = self.agreement
+        if agreement.epsilon is not None:
+            return self._federation(0.0).beta, ()
         if not agreement.chooses_beta:
             if agreement.head != "ridge":
                 return 0.0, ()
@@ -378,4 +382,6 @@ class Round:
         return from_vector(self._total(), self.layout, self.agreement.fraction_bits)
 
     def _federation(self, beta: float, fold_betas: tuple[float, ...] = ()) -> Federation:
+        if self.agreement.epsilon is not None:  # β follows from the noise
+            return released(self.agreement, self._summed(), len(self.sums.progress.summed), public_of(self.agreement))
         return federation_of_sites(self.agreement, self._summed(), beta, self._encoding, fold_betas)

@@ -9,8 +9,10 @@ from typing import TYPE_CHECKING, Any
 
 from fedhip.errors import FedHiPError
 from fedhip.federation.agreement.agreement import LIFT_FIELDS, Agreement
+from fedhip.federation.agreement.privacy import mechanism_of
 from fedhip.federation.status_codes import SiteCode, SiteRefusalError
 from fedhip.federation.sums.head import federation_of_sites, fit_head, ridge_of
+from fedhip.federation.sums.private import released
 from fedhip.federation.sums.statistics import plan_of
 from fedhip.federation.sums.table import VETO
 from fedhip.federation.sums.traffic import traffic_of
@@ -25,6 +27,7 @@ if TYPE_CHECKING:
     from fedhip.features.lifts.lift import Lift
     from fedhip.heads import Head
     from fedhip.heads.model import Model
+    from fedhip.privacy.public import PublicMap
     from fedhip.simulation.alone import LocalModel
     from fedhip.simulation.client import Client
     from fedhip.simulation.encoding import RowEncoding
@@ -59,7 +62,8 @@ class ReceivedSum:
 
     Where the sum alone does not give the head, also the head that is held; what the later sums were of; those that
     priors are chosen by; and what the rows behind the sum were lifted by. Where sites bring tables, what turned them
-    into features, and what was done with each column of the one here.
+    into features, and what was done with each column of the one here. With differential privacy, what is public of
+    rows, and the digest of what this site sent.
     """
 
     grid: GridStatistics
@@ -73,6 +77,14 @@ class ReceivedSum:
     lift: Lift | None = None
     table: Description | None = None
     columns: Sequence[dict[str, Any]] = ()
+    public: PublicMap | None = None
+    sent: str = ""
+
+    def federation(self, agreement: Agreement) -> Federation:
+        """The sum as the ridge sees it."""
+        if self.public is not None:
+            return released(agreement, self.grid, len(self.sites), self.public)
+        return federation_of_sites(agreement, self.grid, self.beta, self.encoding, self.fold_betas)
 
 
 def personalize(out: Path, client: Client, received: ReceivedSum, agreement: Agreement, data: Path) -> ClientResult:
@@ -84,7 +96,7 @@ def personalize(out: Path, client: Client, received: ReceivedSum, agreement: Agr
     from fedhip.utils.stopwatch import Stopwatch
 
     watch = Stopwatch()
-    federation = federation_of_sites(agreement, received.grid, received.beta, received.encoding, received.fold_betas)
+    federation = _federation(received, agreement)
     d, only_local = len(agreement.classes), agreement.only_local_classes
     with watch("personalization"), one_thread():
         try:
@@ -136,16 +148,29 @@ def _or_alone(
     return replace(personal, model=model, alpha=ALONE, estimate=expected, log_losses=alone.losses), kept
 
 
+def _federation(received: ReceivedSum, agreement: Agreement) -> Federation:
+    try:
+        return received.federation(agreement)
+    except FedHiPError as error:
+        raise SiteRefusalError(SiteCode.TOTAL, str(error)) from error
+
+
 def _phase3(
     federation: Federation, client: Client, agreement: Agreement, received: ReceivedSum
 ) -> tuple[Personalization, Head, dict[str, Prior]]:
     """The site's model with what is known of it, the head, and priors by method, where they are agreed on."""
     from fedhip.federation.sums.priors import SitePriors
     from fedhip.simulation.priors import prior_alphas
+    from fedhip.simulation.private import PrivateFederation, personalize_privately
 
     pooled, own = received.pooled, agreement.methods[-1]
     options = {} if pooled is None else pooled.options
     head = fit_head(federation, agreement, [client], received.held, options)
+    if isinstance(federation, PrivateFederation):
+        found = personalize_privately(
+            federation, client, agreement.alpha, received.sent, only_local_classes=agreement.only_local_classes
+        )
+        return found, head, {}
     if pooled is None:
         return head.personalize()[client.name][0], head, {}
     chosen = SitePriors(head, client, agreement).choose(pooled.losses, pooled.scale)
@@ -169,9 +194,10 @@ def _write(
 ) -> None:
     from fedhip.heads.model import RIDGE
     from fedhip.runs import Ledger, new_run
+    from fedhip.runs.folder import PUBLIC
     from fedhip.runs.measures import gains_of, put_gains
     from fedhip.runs.models import global_model, personal_model
-    from fedhip.runs.results import add_lift, client_entry, details_of, refresh, results_of
+    from fedhip.runs.results import add_lift, add_privacy, client_entry, details_of, refresh, results_of
     from fedhip.simulation.alone import MAJORITY
     from fedhip.simulation.outcome import Outcome
     from fedhip.utils.toml import write_toml
@@ -201,6 +227,9 @@ def _write(
     if received.lift is not None:
         add_lift(results, plan_of(agreement).to_dict(received.lift))
     details = details_of(outcome, agreement.classes, type(head))
+    if received.public is not None:
+        results |= privacy_of(agreement, len(sites))
+        add_privacy(details)
     table = None if received.table is None else received.table.to_dict()
     if received.table is not None:
         details["table"] = list(received.columns)
@@ -223,6 +252,8 @@ def _write(
         ),
     ]
     with new_run(out, force=True) as draft:
+        if received.public is not None:
+            received.public.to_file(draft.path / PUBLIC)
         if received.table is not None:
             draft.write_text("columns.toml", received.table.to_toml())
         for model in models:
@@ -240,6 +271,12 @@ def _write(
         draft.write_report(out)
 
 
+def privacy_of(agreement: Agreement, sites: int) -> dict[str, Any]:
+    """What results.json says of a sum of so many sites that has noise in it."""
+    found = mechanism_of(agreement).of_survivors(sites)
+    return {"feature_dim": agreement.width, "privacy": {**found.to_dict(), "guarantee": found.sentence("site")}}
+
+
 def configuration(agreement: Agreement) -> dict[str, Any]:
     """What a run folder says of the agreement."""
     logistic = {} if agreement.gradient_rounds is None else {"gradient_rounds": agreement.gradient_rounds}
@@ -247,6 +284,8 @@ def configuration(agreement: Agreement) -> dict[str, Any]:
     prior = {} if agreement.prior == "none" else {"prior": agreement.prior}
     lift = {} if agreement.lift == "none" else {name: getattr(agreement, name) for name in LIFT_FIELDS}
     lift = {name: value for name, value in lift.items() if value is not None}
+    names = ("epsilon", "delta", "unit", "unit_rows", "clip", "public", "local_noise")
+    privacy = {} if agreement.epsilon is None else {name: getattr(agreement, name) for name in names}
     return {
         "federation": agreement.name,
         "agreement": agreement.digest(),
@@ -262,5 +301,6 @@ def configuration(agreement: Agreement) -> dict[str, Any]:
         **head,
         **prior,
         **lift,
+        **{name: value for name, value in privacy.items() if value not in (None, False)},
         "statistics": False,  # nobody's are in the folder
     }

@@ -18,6 +18,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -44,6 +45,7 @@ from fedhip.federation.site.state import Session, SiteState
 from fedhip.federation.status_codes import SiteCode, SiteRefusalError
 from fedhip.federation.sums.head import head_from_message
 from fedhip.federation.sums.priors import check_same_head, scale_in, temperature_in
+from fedhip.federation.sums.private import check_noisy_sum
 from fedhip.federation.sums.ridge import beta_in, fold_betas_in
 from fedhip.federation.sums.statistics import plan_of
 from fedhip.federation.sums.table import (
@@ -360,7 +362,12 @@ class Site:
         if VETO.count(agreement):
             self._take_vetoes(session, inputs, question.array(VETOES))
         client, encoding = inputs.client, inputs.encoding
-        if not later:
+        sent = ""
+        if agreement.epsilon is not None:
+            check_noisy_sum(total, agreement)
+            own = STATISTICS.vector(inputs)  # as it was sent, to the bit
+            sent = from_vector(own, agreement.layout, agreement.fraction_bits).digest()
+        elif not later:
             require_others(STATISTICS, total, inputs)
         grid = from_vector(total, agreement.layout, agreement.fraction_bits)
         self._tell_sum(STATISTICS.name, grid.digest(), sorted(sites))
@@ -370,6 +377,8 @@ class Site:
         table, data = inputs.table, inputs.rows.data
         columns = data.report(table) if table is not None and isinstance(data, TableRows) else []
         received = ReceivedSum(grid, beta, sites, encoding, folds, held, asks, pooled, inputs.lift, table, columns)
+        if agreement.epsilon is not None:
+            received = replace(received, public=inputs.public, sent=sent)
         del total, inputs, data
         question.arrays.clear()  # a wide federation's sum is 100 MB, and the model needs the room
         result = personalize(self.out, client, received, agreement, self.data)
@@ -380,7 +389,8 @@ class Site:
         # Of what was tested, the agreed methods alone: the majority's accuracy would tell how frequent a class is.
         tested = {name: result.accuracy.get(name) for name in agreement.methods}
         told = {name: value for name, value in tested.items() if value is not None}
-        if not site.policy.tell_accuracy or not told:
+        # With differential privacy it would be told without noise.
+        if not site.policy.tell_accuracy or not told or agreement.epsilon is not None:
             return {"told": False}, {}
         return {"told": True, "test": result.test, **told}, {}
 

@@ -57,7 +57,8 @@ class Session:
     number of the sum) and `attempt`; `done` are those before. `received` are the digests of the sums that came
     back, by the name that they are shared under, `weights` those of the weights that were asked about, with the
     round, and `head` that of the head that priors are chosen for. `data` is that of the rows in the ledger of sums,
-    and `unmasked` that of the question of the sum under way, once it was unmasked.
+    and `unmasked` that of the question of the sum under way, once it was unmasked. `release` is which noisy numbers are
+    given, with differential privacy.
     """
 
     session: bytes
@@ -75,6 +76,7 @@ class Session:
     head: str | None = None
     data: str | None = None
     unmasked: str | None = None
+    release: str | None = None
 
     @property
     def has_total(self) -> bool:
@@ -91,6 +93,7 @@ class Session:
             "member": None if self.member is None else base64.b64encode(self.member).decode(),
             "answers": {step: [digest, _dump(body)] for step, (digest, body) in self.answers.items()},
             **{name: getattr(self, name) for name in _LATER},
+            **({} if self.release is None else {"release": self.release}),
             **{name: self.received.get(name) for name in _RECEIVED if name in (*_OLDEST, *self.received)},
         }
         return json.dumps(content).encode()
@@ -108,7 +111,7 @@ class Session:
             content["roster"],
             None if member is None else base64.b64decode(member, validate=True),
             {step: (digest, _load(body)) for step, (digest, body) in content["answers"].items()},
-            **{name: content[name] for name in _LATER if name in content},
+            **{name: content[name] for name in (*_LATER, "release") if name in content},
             received={name: content[name] for name in _RECEIVED if content.get(name) is not None},
         )
 

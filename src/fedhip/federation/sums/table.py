@@ -75,6 +75,7 @@ TABLE = (
         check_part=statistics.check_statistics_part,
         check_sum=statistics.check_statistics,
         shared_as="total",
+        has_noise=True,
     ),
     VETO := SumKind(
         name="veto",
