@@ -40,12 +40,11 @@ from fedhip.simulation.federation import Federation
 VETO_LEVEL = 0.01
 #: More than this share of clients must refuse before a round is said to be noticed, where nothing else is agreed on.
 VETO_SHARE = 0.25
-#: An odd client is so many spreads from the median.
-ODD = 4.5
-#: A sum is askew where the mean over clients is so many of its own standard errors on the side of the honest.
-ASKEW = 2.25
-#: Who is so many spreads above the median does not count in that: it may be the liar.
-_SUSPECT = 3.0
+#: An odd client is so many spreads above the median.
+ODD = 4.0
+#: A sum is askew where the mean over clients is so many of its own standard errors on the side of the honest: over all,
+#: of which it is about 0 in honest rounds, or over all but those that are suspect, so many spreads above the median.
+ASKEW, ASKEW_BUT_SUSPECTS, _SUSPECT = 1.5, 2.1, 2.75
 #: Of fewer clients nobody can say so.
 _LEAST_CLIENTS = 4
 #: Standard errors, in whole numbers, up to which a histogram tells clients apart; those beyond are in its last bins.
@@ -56,8 +55,8 @@ BINS = 2 * MOST_ERRORS + 1
 MEASURES = ("calibration", "leverage", "strangeness", "shape")
 #: Numbers of a sum over clients: vetoes, and the histograms.
 VERDICT_LENGTH = 1 + len(MEASURES) * BINS
-#: A spread of fewer standard errors is chance.
-_LEAST_SPREAD = 1.25
+#: A spread of fewer standard errors is chance; and of shapes, whose errors are those of normal rows.
+_LEAST_SPREAD, _LEAST_OF_SHAPES = 1.25, 2.75
 #: A median absolute deviation of normal numbers in their standard deviations.
 _MAD = 0.6745
 
@@ -111,8 +110,14 @@ class Verdict:
         clients = int(bins[0].sum())
         if int(total.min()) < 0 or vetoes > clients or any(int(part.sum()) != clients for part in bins):
             raise StatisticsError("the vetoes are those of no clients: more than there are, or of other clients")
-        above = [_values(part) for part in (bins[0][::-1], *bins[1:])]  # what is suspicious is above
-        return cls(clients, vetoes, *(_odd(part) for part in above), any(_is_askew(part) for part in above[:3]))
+        *means, shapes = (_values(part) for part in (bins[0][::-1], *bins[1:]))  # what is suspicious is above
+        return cls(
+            clients,
+            vetoes,
+            *(_odd(part, _LEAST_SPREAD) for part in means),
+            _odd(shapes, _LEAST_OF_SHAPES),
+            any(_is_askew(part) for part in means),
+        )
 
     @property
     def odd(self) -> int:
@@ -174,24 +179,29 @@ def _values(bins: NDArray[np.int64]) -> NDArray[np.float64]:
     return np.repeat(np.arange(-MOST_ERRORS, MOST_ERRORS + 1, dtype=np.float64), bins)
 
 
-def _above(values: NDArray[np.float64]) -> NDArray[np.float64]:
-    """How far numbers are above their median, in the spread that they have."""
+def _above(values: NDArray[np.float64], least: float) -> NDArray[np.float64]:
+    """How far numbers are above their median, in the spread that they have, or in `least`."""
     middle = float(np.median(values))
-    return (values - middle) / max(float(np.median(np.abs(values - middle))) / _MAD, _LEAST_SPREAD)
+    found: NDArray[np.float64] = (values - middle) / max(float(np.median(np.abs(values - middle))) / _MAD, least)
+    return found
 
 
-def _odd(values: NDArray[np.float64]) -> int:
+def _odd(values: NDArray[np.float64], least: float) -> int:
     """How many of these numbers are so far above the median that it is no chance."""
-    return int((_above(values) > ODD).sum()) if len(values) >= _LEAST_CLIENTS else 0
+    return int((_above(values, least) > ODD).sum()) if len(values) >= _LEAST_CLIENTS else 0
 
 
 def _is_askew(values: NDArray[np.float64]) -> bool:
-    """Whether numbers are below 0 by more than chance, all together but for those that are suspect."""
+    """Whether numbers are below 0 by more than chance, all together."""
     if len(values) < _LEAST_CLIENTS:
         return False
-    kept = values[_above(values) <= _SUSPECT]
-    error = max(float(kept.std(ddof=1)), 1.0) / math.sqrt(len(kept))
-    return float(kept.mean()) < -ASKEW * error
+    kept = values[_above(values, _LEAST_SPREAD) <= _SUSPECT]
+    return _errors(values) < -ASKEW or _errors(kept) < -ASKEW_BUT_SUSPECTS
+
+
+def _errors(values: NDArray[np.float64]) -> float:
+    """How many of its standard errors a mean is above 0."""
+    return math.sqrt(len(values)) * float(values.mean()) / max(float(values.std(ddof=1)), 1.0)
 
 
 def _alone_hits(federation: Federation, client: Client) -> NDArray[np.bool_]:

@@ -382,7 +382,7 @@ class Site:
         del total, inputs, data
         question.arrays.clear()  # a wide federation's sum is 100 MB, and the model needs the room
         result = personalize(self.out, client, received, agreement, self.data)
-        if result.personal is not None and result.personal.alpha == ALONE:
+        if VETO.count(agreement) and result.personal is not None and result.personal.alpha == ALONE:
             self._log(logging.WARNING, "the sum is worse than this site's rows alone: the model is of these alone")
         session.member = None
         self.state.drop_sums()
