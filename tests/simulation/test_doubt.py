@@ -27,7 +27,9 @@ def test_rows_right_are_those_of_refits() -> None:
     for row in range(12):
         others = np.arange(len(F)) != 12 + row
         model = Ridge(alpha=2.0).fit(F[others], Y[others])
-        assert scores[row].numpy() == pytest.approx(model.predict(F[12 + row : 13 + row])[0], abs=1e-6)
+        assert scores[row].numpy() == pytest.approx(
+            model.predict(F[12 + row : 13 + row])[0], abs=1e-5
+        )  # rows are rounded
         hits.append(int(model.predict(F[12 + row : 13 + row])[0].argmax() == client.train[1][row]))
     doubt = doubt_of(federation, client)
     assert (doubt.rows, doubt.right) == (12, sum(hits))
