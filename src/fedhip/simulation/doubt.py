@@ -111,13 +111,9 @@ class Verdict:
         if int(total.min()) < 0 or vetoes > clients or any(int(part.sum()) != clients for part in bins):
             raise StatisticsError("the vetoes are those of no clients: more than there are, or of other clients")
         *means, shapes = (_values(part) for part in (bins[0][::-1], *bins[1:]))  # what is suspicious is above
-        return cls(
-            clients,
-            vetoes,
-            *(_odd(part, _LEAST_SPREAD) for part in means),
-            _odd(shapes, _LEAST_OF_SHAPES),
-            any(_is_askew(part) for part in means),
-        )
+        calibrations, leverages, both = (_odd(part, _LEAST_SPREAD) for part in means)
+        askew = any(_is_askew(part) for part in means)
+        return cls(clients, vetoes, calibrations, leverages, both, _odd(shapes, _LEAST_OF_SHAPES), askew)
 
     @property
     def odd(self) -> int:

@@ -53,9 +53,14 @@ def doubt_in(grid: GridStatistics, encoding: RowEncoding, client: Client, agreem
     from fedhip.simulation.doubt import doubt_of
     from fedhip.simulation.federation import Federation
 
-    beta = "gcv" if isinstance(agreement.beta, str) else agreement.beta
-    ridge = {"standardize": agreement.standardize, "intercept": agreement.intercept}
-    return doubt_of(Federation.of(grid, beta, encoding, **ridge), client)
+    federation = Federation.of(
+        grid,
+        "gcv" if isinstance(agreement.beta, str) else agreement.beta,
+        encoding,
+        standardize=agreement.standardize,
+        intercept=agreement.intercept,
+    )
+    return doubt_of(federation, client)
 
 
 def check_veto_part(vector: Vector, _: Agreement) -> None:
