@@ -12,7 +12,6 @@ from sklearn.linear_model import Ridge as TheirRidge
 from sklearn.preprocessing import StandardScaler
 
 from fedhip.heads import Auto, Lda
-from fedhip.heads.auto import CANDIDATES, name_of
 from fedhip.heads.choice import NARROW, PLAIN, choose, describe, in_words
 from fedhip.heads.lda import LdaFit
 from fedhip.heads.model import Model
@@ -21,6 +20,7 @@ from fedhip.heads.task import Task
 from fedhip.runs.models import global_model
 from fedhip.simulation.client import Client
 from fedhip.simulation.personalization import Personalization
+from fedhip.utils.candidates import CANDIDATES, name_of
 from tests.core.problems import Array
 from tests.methods.problems import CLASSES, federation
 

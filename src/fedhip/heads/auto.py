@@ -21,10 +21,11 @@ of the sum and of its own rows, however the other rows are divided.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property
-from typing import Self
+from functools import cached_property, reduce
+from operator import add
+from typing import Self, TypeVar
 
 import torch
 from torch import Tensor
@@ -32,8 +33,17 @@ from torch import Tensor
 from fedhip.core.affine import AffineModel
 from fedhip.core.choice import calibration
 from fedhip.core.choice.calibration import choose_temperature
-from fedhip.core.choice.candidates import HeldOut, leaves_for, nested_right
-from fedhip.core.choice.prior import NO_CHOICE, NO_PRIOR, PriorChoice
+from fedhip.core.choice.candidates import HeldOut, leaves_for, nested_right_of
+from fedhip.core.choice.prior import (
+    NO_CHOICE,
+    NO_PRIOR,
+    FoldLosses,
+    PriorChoice,
+    PriorLosses,
+    choose_nested,
+    deviations,
+    scale_from,
+)
 from fedhip.core.choice.selection import FOLDS, fold_of, pick, without_fold
 from fedhip.core.exact.fixedpoint import GridStatistics
 from fedhip.heads.head import AHEAD, Head, Personalized
@@ -48,10 +58,21 @@ from fedhip.simulation.client import Client
 from fedhip.simulation.federation import Federation
 from fedhip.simulation.options import Alpha
 from fedhip.simulation.personalization import Chosen, choose_alpha
-from fedhip.simulation.priors import LeftOut, choose_left_out, losses_bytes
+from fedhip.simulation.priors import SCALE_BYTES, LeftOut, losses_bytes
+from fedhip.utils.candidates import (
+    ALONE,
+    CANDIDATES,
+    GLOBAL,
+    LDA,
+    MAJORITY,
+    RIDGE,
+    corners,
+    for_anybody,
+    name_of,
+    with_prior,
+)
 from fedhip.utils.parallel import in_order
 
-RIDGE, GLOBAL, LDA, ALONE, MAJORITY = "ridge", "global", "lda", "alone", "majority"
 #: What scores are made log-probabilities of with, by member.
 _GRIDS = {
     RIDGE: calibration.TEMPERATURES,
@@ -59,24 +80,12 @@ _GRIDS = {
     LDA: LDA_TEMPERATURES,
     ALONE: calibration.TEMPERATURES,
 }
-#: The candidates, from the simplest: of equals the first is taken.
-CANDIDATES: tuple[tuple[str, ...], ...] = (
-    (RIDGE,), (GLOBAL,), (LDA,), (ALONE,),
-    (RIDGE, LDA), (GLOBAL, LDA), (RIDGE, ALONE), (GLOBAL, ALONE), (LDA, ALONE),
-    (RIDGE, LDA, ALONE), (GLOBAL, LDA, ALONE),
-    (MAJORITY,),
-)  # fmt: skip
-#: Those that a client without rows can have.
-_FOR_ANYBODY = tuple(at for at, members in enumerate(CANDIDATES) if set(members) <= {GLOBAL, LDA})
-#: Those that a client leaves everybody's for: what it could have by itself, or from the sum as it is.
-_CORNERS = tuple(CANDIDATES.index((name,)) for name in (RIDGE, GLOBAL, ALONE, MAJORITY))
 #: A client with a single row has none to judge by.
 _LEAST_ROWS = 2
+#: Of a client's scores over temperatures, member by member.
+MEMBER_LOSSES = sum(map(len, _GRIDS.values()))
 
-
-def name_of(candidate: int) -> str:
-    """What a candidate is called in results.json."""
-    return "+".join(CANDIDATES[candidate])
+T = TypeVar("T")
 
 
 @dataclass(frozen=True, eq=False)
@@ -101,6 +110,23 @@ class Members:
     common: Mapping[str, Tensor]
 
 
+@dataclass(frozen=True, eq=False)
+class ChoiceSums:
+    """What all clients together say, each sum decided on before the next is made; None of one that is not known yet.
+
+    `discriminant` are losses of LDA's scores, over its temperatures: by them clients judge whose means they take.
+    `members` are losses (MEMBER_LOSSES,) over the temperatures of every member. Of every candidate that can have a
+    prior, `scales` (C, 2) are squared deviations of its scores and how many they are, and `priors` losses and rows
+    right over priors. `held_out` are the shares right of all candidates.
+    """
+
+    discriminant: Tensor | None = None
+    members: Tensor | None = None
+    scales: Tensor | None = None
+    priors: Sequence[PriorLosses] | None = None
+    held_out: HeldOut | None = None
+
+
 class Auto(Head):
     """For each client the candidate that its training rows speak for: members of one sum, or their average."""
 
@@ -112,11 +138,23 @@ class Auto(Head):
     #: Scores are logarithms of probabilities, and near the mark.
     temperatures = tuple(10.0 ** (i / 10) for i in range(-8, 9))
 
-    def __init__(self, federation: Federation, task: Task, settings: Mapping[str, float] | None = None) -> None:
+    def __init__(
+        self,
+        federation: Federation,
+        task: Task,
+        settings: Mapping[str, float] | None = None,
+        sums: ChoiceSums | None = None,
+        candidates: Sequence[tuple[str, ...]] = CANDIDATES,
+    ) -> None:
+        """With `settings`, what the federation has chosen before; with `sums`, what clients elsewhere are part of."""
         super().__init__(federation, task)
+        self.candidates, self._sums = tuple(candidates), ChoiceSums() if sums is None else sums
         plain = replace(task, prior="none", options={})
         if settings is not None:
             plain = replace(plain, options={"temperature": settings[f"{LDA}_temperature"]})
+        elif self._sums.discriminant is not None:
+            temperature = choose_temperature(self._sums.discriminant, LDA_TEMPERATURES)
+            plain = replace(plain, options={"temperature": temperature})
         self._lda = Lda.fit(federation, plain)
         #: What the federation has chosen; None until it has.
         self._settings = None if settings is None else {**settings, **self._lda.settings}
@@ -149,9 +187,10 @@ class Auto(Head):
     def traffic(self) -> tuple[int, int, int]:
         """The ridge's own, and what was chosen by: losses over temperatures and priors, and shares of rows right."""
         rounds, up, _ = self.federation.traffic(Ridge.method)
-        losses = 8 * sum(map(len, _GRIDS.values())) + 8 * 2 * len(CANDIDATES)
+        losses = 8 * (len(LDA_TEMPERATURES) + MEMBER_LOSSES + len(self.candidates) + 1)
         if self.task.prior == "client":
-            losses += losses_bytes([1] * (len(CANDIDATES) - 1))
+            models = [1] * len(with_prior(self.candidates))
+            losses += SCALE_BYTES * len(models) + losses_bytes(models)
         return rounds, up + losses, self.federation.survey_bytes + self.federation.statistics_bytes + losses
 
     def personalize(
@@ -181,7 +220,7 @@ class Auto(Head):
 
     def kept(self, known: Mapping[str, object], prior: PriorChoice) -> PriorChoice:
         """With the candidate that the client has; of one that is new, none."""
-        names = [name_of(at) for at in range(len(CANDIDATES))]
+        names = [name_of(at, self.candidates) for at in range(len(self.candidates))]
         chosen = known.get("choice")
         name = chosen.get("model") if isinstance(chosen, dict) else None
         return replace(prior, model=names.index(name) if name in names else -1)
@@ -190,11 +229,11 @@ class Auto(Head):
         """The candidate that a client has taken; everybody's, of one that had no rows to choose by."""
         found = self._choose()
         assert self.held_out is not None  # noqa: S101  (all have chosen)
-        return name_of(found.chosen.get(client, self.held_out.best()))
+        return name_of(found.chosen.get(client, self.held_out.best()), self.candidates)
 
     def right(self, client: str, candidate: str) -> Tensor:
         """Which of a client's rows (N_k,) a candidate has right, a row left out."""
-        return self._choose().hits[client][:, [name_of(at) for at in range(len(CANDIDATES))].index(candidate)]
+        return self._choose().hits[client][:, self.candidates.index(tuple(candidate.split("+")))]
 
     # --- choosing
 
@@ -251,19 +290,100 @@ class Auto(Head):
             judged[~others] = known[penalty][~others]
         return Member(known[chosen], judged, {"penalty": chosen})
 
+    # --- what a client computes, with what all clients have said before
+
+    def discriminant_losses(self, client: Client) -> Tensor:
+        """Of LDA's scores of its rows left out, over LDA's temperatures."""
+        (scores,) = self._lda.left_out(client)["global"].scores
+        return torch.tensor(self._lda.losses(scores, torch.tensor(client.train[1])), dtype=torch.float64)
+
+    def member_losses(self, client: Client) -> Tensor:
+        """(MEMBER_LOSSES,) of its members' scores of rows left out, over the temperatures of each."""
+        labels, found = self.task.tensors(client.train)[1], []
+        for name, member in self._members[client.name].found.items():
+            known = ~member.scores.gather(1, labels[:, None])[:, 0].isneginf()
+            found.append(calibration.log_losses(member.scores[known], labels[known], _GRIDS[name]).cpu())
+        return calibration.on_grid(torch.cat(found))
+
+    def deviations(self, client: Client) -> Tensor:
+        """(C, 2) of every candidate that can have a prior: squared deviations of its scores, and how many they are."""
+        found = [deviations(self.local_only(client, scores)) for scores in self._judged(client)]
+        return torch.tensor(found, dtype=torch.float64)
+
+    def prior_losses(self, client: Client) -> list[FoldLosses]:
+        """Of every candidate that can have a prior, by scores that were judged by what others chose."""
+        task, everybody = self.task, self.federation.grid.counts
+        labels, own, groups = task.tensors(client.train)[1], task.counts(client), client.group_tensor
+        return [
+            LeftOut([scores]).losses(labels, own, everybody, scale, task.only_local_classes, groups).on_grid()
+            for scores, scale in zip(self._judged(client), self._scales, strict=True)
+        ]
+
+    def hits(self, client: Client) -> Tensor:
+        """(N_k, C) of its rows those that each candidate has right, with its prior."""
+        labels, members = self.task.tensors(client.train)[1], self._members[client.name]
+        found = []
+        for at, of in enumerate(self.candidates):
+            if of == (MAJORITY,):
+                found.append(self._majority_hits(client, labels))
+                continue
+            choice = self._priors[client.name].get(at, NO_CHOICE)
+            scores = self.nested(
+                client, [self._scores(members, at, judged=True)] * FOLDS, choice.fold_priors or (NO_PRIOR,) * FOLDS
+            )
+            assert scores is not None  # noqa: S101  (priors of folds are there)
+            found.append(self.local_only(client, scores).argmax(dim=1) == labels)
+        return torch.stack(found, dim=1)
+
+    def shares(self, client: Client) -> HeldOut:
+        """What it tells of its rows right."""
+        _ = self._members, self._temperatures, self._priors
+        return HeldOut.of_client(self.hits(client))
+
+    def _judged(self, client: Client) -> Iterator[Tensor]:
+        """Scores (N_k, d) of every candidate that can have a prior."""
+        members = self._members[client.name]
+        return (self._scores(members, at, judged=True) for at in with_prior(self.candidates))
+
+    # --- what is decided from everybody's sums
+
+    def _everybodys(self, known: T | None, of: Callable[[Client], T], added: Callable[[T, T], T] = add) -> T:
+        """A sum over all clients: as it came, or of the task's."""
+        return known if known is not None else reduce(added, in_order(of, self.task.training, self.task.device))
+
     @cached_property
     def _temperatures(self) -> dict[str, float]:
         """One of each member, by everybody's losses on rows left out."""
         if self._settings is not None:
             return {name: self._settings[f"{name}_temperature"] for name in _GRIDS}
-        sums = {name: torch.zeros(len(grid), dtype=torch.float64) for name, grid in _GRIDS.items()}
-        for client in self.task.training:
-            labels = self.task.tensors(client.train)[1]
-            for name, member in self._members[client.name].found.items():
-                known = ~member.scores.gather(1, labels[:, None])[:, 0].isneginf()
-                losses = calibration.log_losses(member.scores[known], labels[known], _GRIDS[name])
-                sums[name] += losses.cpu()
-        return {name: choose_temperature(sums[name], grid) for name, grid in _GRIDS.items()}
+        _ = self._members  # once, before clients are looked at side by side; so below
+        losses = self._everybodys(self._sums.members, self.member_losses)
+        parts = torch.split(losses, [len(grid) for grid in _GRIDS.values()])
+        return {name: choose_temperature(part, grid) for part, (name, grid) in zip(parts, _GRIDS.items(), strict=True)}
+
+    @cached_property
+    def _scales(self) -> list[float]:
+        """What the temperatures of priors are multiples of, of every candidate that can have one."""
+        _ = self._members, self._temperatures
+        return [scale_from(*found) for found in self._everybodys(self._sums.scales, self.deviations).tolist()]
+
+    @cached_property
+    def _priors(self) -> dict[str, dict[int, PriorChoice]]:
+        """Every client's prior with each candidate, by its own losses and everybody's; none where nobody asks."""
+        training = self.task.training
+        if self.task.prior == "none" or not training:
+            return {client.name: {} for client in training}
+        own, _ = [], self._scales
+        for done, part in enumerate(in_order(self.prior_losses, training, self.task.device), start=1):
+            own.append(part)
+            self.task.report("priors of candidates", done, len(training))
+        places, pooled = with_prior(self.candidates), self._sums.priors
+        if pooled is None:
+            pooled = [reduce(add, (part[at].every for part in own)) for at in range(len(places))]
+        return {
+            client.name: {at: choose_nested(one, every) for at, one, every in zip(places, part, pooled, strict=True)}
+            for client, part in zip(training, own, strict=True)
+        }
 
     def _choose(self) -> _Choice:
         """Every client's candidate and prior, by everybody's rows."""
@@ -273,30 +393,31 @@ class Auto(Head):
 
     def _chosen_by_all(self) -> _Choice:
         training = self.task.training
-        priors = [self._priors(at) for at in range(len(CANDIDATES))]
-        hits = dict(zip((c.name for c in training), self._hits(training, priors), strict=True))
-        self.held_out = found = HeldOut.of(list(hits.values()))
-        usual, anybody = found.best(), found.best(_FOR_ANYBODY)
+        _ = self._members, self._temperatures, self._priors
+        found = in_order(self.hits, training, self.task.device)
+        hits = dict(zip((client.name for client in training), found, strict=True))
+        self.held_out = every = self._sums.held_out or HeldOut.of(list(hits.values()))
+        usual, anybody = every.best(), every.best(for_anybody(self.candidates))
         chosen = {client.name: self._leaves(client, hits[client.name], usual, anybody) for client in training}
-        mine = {client.name: priors[chosen[client.name]].get(client.name, NO_CHOICE) for client in training}
-        groups = [client.group_tensor for client in training]
-        right = nested_right(list(hits.values()), groups, _CORNERS)
-        expected = {client.name: number for client, number in zip(training, right, strict=True)}
-        return _Choice(self._members, chosen, mine, hits, expected, self._federation_settings(anybody))
+        priors = {client.name: self._priors[client.name].get(chosen[client.name], NO_CHOICE) for client in training}
+        corner = corners(self.candidates)
+        expected = {c.name: nested_right_of(hits[c.name], c.group_tensor, every, corner) for c in training}
+        return _Choice(self._members, chosen, priors, hits, expected, self._federation_settings(anybody))
 
     def _leaves(self, client: Client, hits: Tensor, usual: int, anybody: int) -> int:
         """The client's candidate; one without rows to judge by takes the federation's model."""
         groups = client.group_tensor
         if (len(client.train[1]) if groups is None else len(set(groups.tolist()))) < _LEAST_ROWS:
             return anybody
-        return leaves_for(hits, usual, client.group_tensor, _CORNERS)
+        return leaves_for(hits, usual, client.group_tensor, corners(self.candidates))
 
     def _keep(self, priors: Mapping[str, PriorChoice]) -> _Choice:
         """Every client's candidate and prior as they are; a new one has no prior, and chooses by its own rows."""
         training = self.task.training
         usual = self._usual
-        fresh = [dict.fromkeys((c.name for c in training), NO_CHOICE)] * len(CANDIDATES)
-        hits = dict(zip((c.name for c in training), self._hits(training, fresh), strict=True))
+        self._priors = {client.name: {} for client in training}
+        _ = self._members, self._temperatures
+        hits = dict(zip((c.name for c in training), in_order(self.hits, training, self.task.device), strict=True))
         chosen, mine = {}, {}
         for client in training:
             kept = priors.get(client.name, replace(NO_CHOICE, model=-1))
@@ -308,46 +429,12 @@ class Auto(Head):
     @property
     def _usual(self) -> int:
         """The candidate of the federation's model."""
-        return CANDIDATES.index(tuple(name for name in (GLOBAL, LDA) if self.settings[name]))
+        return self.candidates.index(tuple(name for name in (GLOBAL, LDA) if self.settings[name]))
 
     def _federation_settings(self, candidate: int) -> dict[str, float]:
-        weights = {name: float(name in CANDIDATES[candidate]) for name in (GLOBAL, LDA)}
+        weights = {name: float(name in self.candidates[candidate]) for name in (GLOBAL, LDA)}
         temperatures = {f"{name}_temperature": value for name, value in self._temperatures.items()}
         return {**weights, **temperatures, **self._lda.settings}
-
-    def _priors(self, candidate: int) -> dict[str, PriorChoice]:
-        """Every client's prior with a candidate, by scores that were judged by what others chose."""
-        training, task = self.task.training, self.task
-        if task.prior == "none" or CANDIDATES[candidate] == (MAJORITY,):
-            return {}
-
-        labels, own = zip(*((task.tensors(c.train)[1], task.counts(c)) for c in training), strict=True)
-        scores = [LeftOut([self._scores(self._members[c.name], candidate, judged=True)]) for c in training]
-        groups = [client.group_tensor for client in training]
-        everybody = self.federation.grid.counts
-        chosen = choose_left_out(scores, labels, own, everybody, task.only_local_classes, groups)
-        self.task.report("priors of candidates", candidate + 1, len(CANDIDATES) - 1)
-        return {client.name: choice for client, choice in zip(training, chosen, strict=True)}
-
-    def _hits(self, training: Sequence[Client], priors: Sequence[Mapping[str, PriorChoice]]) -> list[Tensor]:
-        """Of each client's rows (N_k, C) those that each candidate has right."""
-
-        def one(client: Client) -> Tensor:
-            labels, members = self.task.tensors(client.train)[1], self._members[client.name]
-            found = []
-            for at, of in enumerate(CANDIDATES):
-                if of == (MAJORITY,):
-                    found.append(self._majority_hits(client, labels))
-                    continue
-                choice = priors[at].get(client.name, NO_CHOICE)
-                scores = self.nested(
-                    client, [self._scores(members, at, judged=True)] * FOLDS, choice.fold_priors or (NO_PRIOR,) * FOLDS
-                )
-                assert scores is not None  # noqa: S101  (priors of folds are there)
-                found.append(self.local_only(client, scores).argmax(dim=1) == labels)
-            return torch.stack(found, dim=1)
-
-        return list(in_order(one, training, self.task.device))
 
     def _majority_hits(self, client: Client, labels: Tensor) -> Tensor:
         """Which rows are of the class that is most frequent among the client's others."""
@@ -365,7 +452,7 @@ class Auto(Head):
         """Scores (N_k, d) of a client's rows left out, by one of its candidates."""
         parts = [
             (member.judged if judged else member.scores) / self._temperatures[name]
-            for name in CANDIDATES[candidate]
+            for name in self.candidates[candidate]
             for member in (members.found[name],)
         ]
         return torch.stack(parts).sum(dim=0) if len(parts) > 1 else parts[0]
@@ -380,7 +467,7 @@ class Auto(Head):
         members, candidate = found.members[client.name], found.chosen[client.name]
         prior, statistics = found.priors[client.name], self.statistics(client)
         self._settings = dict(found.settings)
-        of = CANDIDATES[candidate]
+        of = self.candidates[candidate]
         labels = self.task.tensors(client.train)[1]
         made = {name: float(name in of) for name in (*_GRIDS, MAJORITY)}
         for name in of:
@@ -396,10 +483,11 @@ class Auto(Head):
             curve=members.curve, answers=self._with_prior(client, judged, prior),
         )  # fmt: skip
         hits = found.hits.get(client.name)
-        right = {} if hits is None else {name_of(at): int(number) for at, number in enumerate(hits.sum(dim=0))}
+        names = [name_of(at, self.candidates) for at in range(len(self.candidates))]
+        right = {} if hits is None else {name: int(n) for name, n in zip(names, hits.sum(dim=0), strict=True)}
         expected = found.expected.get(client.name)
         estimate = None if expected is None else expected / len(labels)
-        return replace(personal, estimate=estimate, choice=Chosen(name_of(candidate), settings, right)), prior.prior
+        return replace(personal, estimate=estimate, choice=Chosen(names[candidate], settings, right)), prior.prior
 
     def _with_prior(self, client: Client, scores: Tensor, choice: PriorChoice) -> Tensor:
         """Scores (N_k, d) of rows left out as the client's model answers, with its prior, without each row."""

@@ -29,7 +29,7 @@ from fedhip.core.choice.selection import FOLDS
 from fedhip.errors import InputError
 from fedhip.features.lifts.kinds import LiftKind
 from fedhip.features.lifts.lift import Lift
-from fedhip.heads.auto import CANDIDATES, Auto, name_of
+from fedhip.heads.auto import Auto
 from fedhip.heads.head import Head, Personalized
 from fedhip.heads.logistic import Logistic
 from fedhip.heads.options import options_of
@@ -40,6 +40,7 @@ from fedhip.simulation.federation import Federation
 from fedhip.simulation.hold_out import hold_out_fold
 from fedhip.simulation.lifting import LiftPlan, LiftSettings, lift_clients, lifted_grid
 from fedhip.simulation.options import Alpha
+from fedhip.utils.candidates import name_of
 from fedhip.utils.parallel import one_thread
 from fedhip.utils.progress import silent
 
@@ -139,15 +140,21 @@ class Choice:
                 entries.append({"features": found.features, "model": found.head.name, **_mean_and_error(shares)})
                 continue
             held, usual = found.head.held_out, found.head.held_out.best()
-            for at in range(len(CANDIDATES)):
-                clients = {"clients": taken.count(name_of(at))} if found is best else {}
-                shares = held.shares[:, at].numpy()
+            for at, mean in enumerate(held.means.tolist()):
+                name = name_of(at, found.head.candidates)
+                clients = {"clients": taken.count(name)} if found is best else {}
+                # The others' shares are not known where each is at a place of its own.
+                told = (
+                    {"held_out": mean, "error": None}
+                    if held.shares is None
+                    else _mean_and_error(held.shares[:, at].numpy())
+                )
                 usual_one = {"usual": True} if at == usual else {}
                 entries.append(
                     {
                         "features": found.features,
-                        "model": name_of(at),
-                        **_mean_and_error(shares),
+                        "model": name,
+                        **told,
                         **usual_one,
                         **clients,
                     }
@@ -169,7 +176,7 @@ class Choice:
 def _usual_of(found: Tried) -> str:
     """Everybody's candidate."""
     if isinstance(found.head, Auto) and found.head.held_out is not None:
-        return name_of(found.head.held_out.best())
+        return name_of(found.head.held_out.best(), found.head.candidates)
     return found.head.name
 
 
@@ -314,6 +321,8 @@ def describe(stored: Mapping[str, Any]) -> str:
     if others:
         clients = sum(entry.get("clients", 0) for entry in of)
         words += f". Of {clients} clients some have their own reason to differ: {', '.join(others)}"
+    if (taken := stored.get("taken")) not in (None, model):
+        words += f". The rows of this site speak for another: {in_words(taken)}"
     title = features if stored["head"] == AUTO else f"{features}, {stored['head']}"
     elsewhere = {name: mean for name, mean in stored["expected"].items() if name != title and mean is not None}
     if elsewhere and stored["expected"][title] is not None:

@@ -41,6 +41,7 @@ from fedhip.federation.agreement.privacy import check_privacy, guarantee_of
 from fedhip.federation.errors import SetupError
 from fedhip.federation.sums.vector import Layout
 from fedhip.utils.bounds import LARGEST
+from fedhip.utils.candidates import CANDIDATES, for_anybody
 from fedhip.utils.toml import Table, write_toml
 
 if TYPE_CHECKING:
@@ -52,7 +53,7 @@ FILE = "federation.toml"
 _HEADING = """The agreement of this federation, the same for the server and every site.
 A changed value changes the digest that everybody compares, and the round is refused."""
 
-HeadOption = Literal["ridge", "lda", "logistic"]
+HeadOption = Literal["ridge", "lda", "logistic", "auto"]
 LiftOption = Literal["none"] | LiftKind
 #: How the units of the columns are known: by a first sum, as they are written here, or all the same.
 ColumnsOption = Literal["sum", "given", "plain"]
@@ -137,6 +138,8 @@ class Agreement:
     `few_rows` leaves out the census, a sum of the rows of each class before any other: by it a site goes on only if the
     others have at least as many rows as there are features, for of fewer a sum can be taken apart.
 
+    `candidates` are what the head "auto" chooses among, by name (`fedhip.utils.candidates`), from the simplest.
+
     `gradient_rounds` is how many sums of gradients a site gives at most; only the logistic head has any. An agreement
     on a ridge says nothing of heads, as it did before there were others, and one without priors nothing of these.
 
@@ -206,8 +209,11 @@ class Agreement:
     )  # fmt: skip
 
     head: HeadOption = declare(
-        "round", choice(*HEADS), default="ridge", absent="ridge", help="what is fitted (default: ridge)"
-    )
+        "round", choice(*HEADS), default="ridge", absent="ridge",
+        help="what is fitted: auto has each site's model chosen by rows held out, ridge and LDA and averages of them, "
+        "in five sums more (default: auto, or ridge with --beta, --epsilon, --no-standardize or --no-intercept)",
+    )  # fmt: skip
+    candidates: tuple[str, ...] | None = declare("round", _listed, default=None, absent=None)
     gradient_rounds: int | None = declare(
         "round", default=None, absent=None,
         help="sums of gradients, of the logistic head (default: 5)", metavar="N",
@@ -215,7 +221,8 @@ class Agreement:
     prior: PriorOption = declare(
         "round", choice(*PRIORS), default="none", absent="none",
         help="client: each site's class frequencies are part of its answers, where rows left out say so; one sum more "
-        "for a ridge, two for the logistic head, three for lda (default: none)",
+        "for a ridge, two for the logistic head, three for lda, two of those of auto (default: client with auto, else "
+        "none)",
     )  # fmt: skip
     alpha: float | Literal["loo"] = declare(
         "round", number("loo", most=LARGEST), default="loo", help="a number, or loo (default)", metavar="α"
@@ -351,8 +358,32 @@ class Agreement:
             )
         if self.head == "lda" and self.alpha != "loo":
             raise SetupError(f"alpha is {shown(self.alpha)}, and the head 'lda' has no α; leave it out")
-        if self.head != "ridge" and self.beta != "auto":
+        if self.head in ("lda", "logistic") and self.beta != "auto":
             raise SetupError(f"beta is {shown(self.beta)}, and the head {self.head!r} has no β; leave it out")
+        self._check_candidates()
+
+    def _check_candidates(self) -> None:
+        """What is chosen among, of an agreement that chooses: in their order, known here, one of them for anybody."""
+        if self.head != "auto":
+            if self.candidates is not None:
+                raise SetupError(
+                    f"candidates are given, and the head is {self.head!r}, which chooses nothing; leave them out, or "
+                    "agree on the head 'auto'"
+                )
+            return
+        known, named = list(map("+".join, CANDIDATES)), self.candidates
+        if not isinstance(named, tuple) or not named:
+            raise SetupError(f"candidates is {shown(named)}, and the head 'auto' chooses among some; restore the list")
+        for name in named:
+            if name not in known:
+                raise SetupError(
+                    f"candidates has {shown(name)}, which this fedhip does not know{near(str(name), known)}; use the "
+                    "version that wrote it, or make a new agreement"
+                )
+        if [name for name in known if name in named] != list(named):
+            raise SetupError("candidates has a name twice, or not from the simplest; restore the list")
+        if not for_anybody(self.members_of_candidates):
+            raise SetupError("candidates has none that a site without rows could have; add 'global' or 'lda'")
 
     def _check_counts(self) -> None:
         """threshold ≤ quorum ≤ number of sites, and under masks as many as `least_threshold` says."""
@@ -407,9 +438,19 @@ class Agreement:
         return Layout(self.lift_width or self.width, len(self.classes))
 
     @property
-    def methods(self) -> tuple[str, str, str]:
-        """What a site tests: its rows alone, the federation's model, its own model by the name of the agreed head."""
+    def methods(self) -> tuple[str, ...]:
+        """What a site tests: its rows alone, the federation's model, its own model by the name of the agreed head.
+
+        Where models are chosen, the global ridge and the personalized one, and then what was chosen.
+        """
+        if self.head == "auto":
+            return "local", "global", "fedhip", "auto"
         return "local", "global", "fedhip" if self.head == "ridge" else f"fedhip-{self.head}"
+
+    @property
+    def members_of_candidates(self) -> tuple[tuple[str, ...], ...]:
+        """What each candidate is made of."""
+        return tuple(tuple(name.split("+")) for name in self.candidates or ())
 
     @property
     def open_fills(self) -> tuple[str, ...]:
@@ -438,7 +479,7 @@ class Agreement:
     @property
     def chooses_beta(self) -> bool:
         """Whether the sites' rows say what β is."""
-        return self.head == "ridge" and self.beta == "auto" and self.epsilon is None
+        return self.head in ("ridge", "auto") and self.beta == "auto" and self.epsilon is None
 
     @property
     def warnings(self) -> tuple[str, ...]:

@@ -50,6 +50,7 @@ from fedhip.federation.agreement.roster import Roster
 from fedhip.federation.operations.paths import command, require_free, take_free_place
 from fedhip.federation.site.folder import AUTHORITY, KEY, format_address, require_port
 from fedhip.runs.draft import temporary_folder
+from fedhip.utils.candidates import CANDIDATES
 from fedhip.utils.files import require_folder
 
 DEFAULT_PORT = 8443
@@ -69,7 +70,8 @@ def draft(**values: Any) -> Agreement:
     The units of the columns are found by a first sum unless they are given (`column_offsets`, `column_exponents`); the
     scale is then that of `fedhip run`. With columns="plain" all have the same, and `largest_feature` decides the scale:
     16 is about twice what the packaged encoder gives on sketches. A site with a larger feature is refused before it
-    sends anything.
+    sends anything. Models are chosen (`head="auto"`), as in `fedhip run`, unless a head is named, or what only a ridge
+    has.
     """
     given = {name: value for name, value in values.items() if value is not None}
     sites, lift = require_site_names(given["sites"]), choice(*LIFTS)("lift", given.get("lift", "none"))
@@ -91,6 +93,13 @@ def draft(**values: Any) -> Agreement:
     rows = given.get("max_rows", DEFAULT_MAX_ROWS)
     if "max_rows" not in given and not in_units:
         rows = max(1, min(rows, rows_that_fit(summed, require_whole("fraction_bits", bits, 0, 62)) // n))
+    head, names = given.get("head"), tuple(map("+".join, CANDIDATES))
+    if head is None:  # as in `fedhip run`: what a ridge alone has asks for one
+        ridges_own = not (given.get("standardize", True) and given.get("intercept", True))
+        ridges_own |= given.get("beta", "auto") != "auto" or "epsilon" in given
+        head = "ridge" if ridges_own else "auto"
+    chosen = {"prior": "client", "candidates": names} if head == "auto" else {}
+    given = {**chosen, **given, "head": head}
     derived = {"columns": columns, "fraction_bits": bits, "quorum": quorum, "threshold": threshold, "max_rows": rows}
     classes = tuple(map(same_class, require_class_names(given["classes"])))
     return Agreement(**{**given, **derived, "sites": sites, "classes": classes})

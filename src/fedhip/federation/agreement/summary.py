@@ -21,6 +21,8 @@ def in_words(agreement: Agreement, policy: Policy, site: str) -> list[str]:
         f"head: {agreement.head}, {len(agreement.classes)} classes, {agreement.width} features{backbone}",
         f"sums: {'up to ' if GRADIENT in sums else ''}{sum(sums.values())} ({listed})",
     ]
+    if agreement.candidates is not None:
+        said.append(f"models are chosen among: {', '.join(agreement.candidates)}")
     if agreement.table is not None:
         names = ", ".join(f"{column.name} ({column.kind})" for column in agreement.table.used)
         said.append(f"columns: {names}; predicted: {agreement.table.labels[0]}")

@@ -35,6 +35,7 @@ def write_result(
     notes: Sequence[str],
     verdict: Verdict | None = None,
     seconds: Mapping[str, float],
+    chosen: dict[str, Any] | None = None,
 ) -> None:
     """A run folder without any site's statistics; whole or not at all."""
     from fedhip.heads import head_named
@@ -84,6 +85,8 @@ def write_result(
         results |= privacy_of(agreement, len(sites))
     if agreement.head != "ridge":
         results |= {"head": agreement.head, "settings": dict(model.settings)}
+    if chosen is not None:
+        results["choice"] = chosen
     if len(progress.sums) > 1:
         made = [{"ask": record.ask, "sites": list(record.sites)} for record in progress.sums]
         results |= {"sums": made, "notes": list(notes)}

@@ -11,7 +11,7 @@ from fedhip.errors import FedHiPError
 from fedhip.federation.agreement.agreement import LIFT_FIELDS, Agreement
 from fedhip.federation.agreement.privacy import mechanism_of
 from fedhip.federation.status_codes import SiteCode, SiteRefusalError
-from fedhip.federation.sums.head import federation_of_sites, fit_head, ridge_of
+from fedhip.federation.sums.head import federation_of_sites, fit_choice, fit_head, ridge_of
 from fedhip.federation.sums.private import released
 from fedhip.federation.sums.statistics import plan_of
 from fedhip.federation.sums.table import VETO
@@ -21,11 +21,13 @@ from fedhip.federation.sums.veto import doubt_in
 from fedhip.utils.bounds import LARGEST
 
 if TYPE_CHECKING:
+    from fedhip.core.affine import AffineModel
     from fedhip.core.choice.prior import Prior
     from fedhip.core.exact.fixedpoint import GridStatistics
     from fedhip.data.tables import Description
     from fedhip.features.lifts.lift import Lift
     from fedhip.heads import Head
+    from fedhip.heads.auto import ChoiceSums
     from fedhip.heads.model import Model
     from fedhip.privacy.public import PublicMap
     from fedhip.simulation.alone import LocalModel
@@ -61,9 +63,10 @@ class ReceivedSum:
     """What the server sends at last: the sum, its β, whose sum it is, and how rows became part of it.
 
     Where the sum alone does not give the head, also the head that is held; what the later sums were of; those that
-    priors are chosen by; and what the rows behind the sum were lifted by. Where sites bring tables, what turned them
-    into features, and what was done with each column of the one here. With differential privacy, what is public of
-    rows, and the digest of what this site sent.
+    priors are chosen by, or models (`choice`, with whether this site `is_judge` among those whose shares it has); and
+    what the rows behind the sum were lifted by. Where sites bring tables, what turned them into features, and what was
+    done with each column of the one here. With differential privacy, what is public of rows, and the digest of what
+    this site sent.
     """
 
     grid: GridStatistics
@@ -74,9 +77,11 @@ class ReceivedSum:
     held: Model | None = None
     asks: Sequence[str] = ()
     pooled: PooledLosses | None = None
+    choice: ChoiceSums | None = None
     lift: Lift | None = None
     table: Description | None = None
     columns: Sequence[dict[str, Any]] = ()
+    is_judge: bool = False
     public: PublicMap | None = None
     sent: str = ""
 
@@ -100,52 +105,47 @@ def personalize(out: Path, client: Client, received: ReceivedSum, agreement: Agr
     d, only_local = len(agreement.classes), agreement.only_local_classes
     with watch("personalization"), one_thread():
         try:
-            personal, head, priors = _phase3(federation, client, agreement, received)
+            made = _phase3(federation, client, agreement, received)
         except FedHiPError as error:
             raise SiteRefusalError(
                 SiteCode.TOTAL, f"the sum that came does not fit this site's rows: {error}"
             ) from error
     with watch("models of one client alone"), one_thread():
         alone = local_model(client, d, ridge_of(agreement), only_local_classes=only_local)
-        if VETO.count(agreement):
-            personal, priors = _or_alone(personal, priors, alone, client, received, agreement)
-    local, everybody, own = agreement.methods
-    models = {MAJORITY: majority_model(client, d), local: alone, everybody: head.common, own: personal.model}
+        if VETO.count(agreement) and made.chosen is None:  # who chooses may choose to be alone
+            made = _or_alone(made, alone, client, received, agreement)
+    local, own = agreement.methods[0], agreement.methods[-1]
+    head, personal = made.head, made.personal
+    models = {MAJORITY: majority_model(client, d), local: alone, **made.beside, own: personal.model}
     temperatures = {
         local: common_temperature([alone.losses]),
-        everybody: common_temperature([personal.global_log_losses], head.temperatures),
+        **made.temperatures,
         own: common_temperature([personal.log_losses], head.temperatures),
     }
     counts = federation.grid.counts
-    result = evaluate(client, models, personal, d, only_local, priors, counts, own=own, temperatures=temperatures)
+    result = evaluate(client, models, personal, d, only_local, made.priors, counts, own=own, temperatures=temperatures)
     try:
-        _write(out, federation, result, head, received, agreement, data, watch.seconds, temperatures)
+        _write(out, federation, result, made, received, agreement, data, watch.seconds, temperatures)
     except (FedHiPError, OSError) as error:
         raise SiteRefusalError(SiteCode.OUTPUT, str(error)) from error
     return result
 
 
-def _or_alone(
-    personal: Personalization,
-    priors: dict[str, Prior],
-    alone: LocalModel,
-    client: Client,
-    received: ReceivedSum,
-    agreement: Agreement,
-) -> tuple[Personalization, dict[str, Prior]]:
+def _or_alone(made: _Made, alone: LocalModel, client: Client, received: ReceivedSum, agreement: Agreement) -> _Made:
     """The model of the site's rows alone, where it has a veto and its own model is worse than that on rows left out.
 
     α is then so large that nothing but these rows counts.
     """
     from fedhip.core.affine import AffineModel
 
-    doubt = doubt_in(received.grid, received.encoding, client, agreement)
+    personal, doubt = made.personal, doubt_in(received.grid, received.encoding, client, agreement)
     expected = doubt.right_alone / doubt.rows
     if not doubt.vetoes or (personal.estimate is not None and personal.estimate >= expected):
-        return personal, priors
+        return made
     model = AffineModel(alone.weights, alone.bias)
-    kept = {method: prior for method, prior in priors.items() if method != agreement.methods[-1]}
-    return replace(personal, model=model, alpha=ALONE, estimate=expected, log_losses=alone.losses), kept
+    kept = {method: prior for method, prior in made.priors.items() if method != agreement.methods[-1]}
+    taken = replace(personal, model=model, alpha=ALONE, estimate=expected, log_losses=alone.losses)
+    return replace(made, personal=taken, priors=kept)
 
 
 def _federation(received: ReceivedSum, agreement: Agreement) -> Federation:
@@ -155,7 +155,60 @@ def _federation(received: ReceivedSum, agreement: Agreement) -> Federation:
         raise SiteRefusalError(SiteCode.TOTAL, str(error)) from error
 
 
-def _phase3(
+@dataclass(frozen=True)
+class _Made:
+    """A site's model with what is known of it, and the head.
+
+    `beside` are the other models of the agreed methods, but for that of its rows alone, with the temperatures that make
+    probabilities of their scores; `priors` are by method, where they are agreed on. `chosen` is what results.json says
+    of a choice.
+    """
+
+    head: Head
+    personal: Personalization
+    beside: Mapping[str, AffineModel]
+    temperatures: Mapping[str, float | None]
+    priors: dict[str, Prior]
+    chosen: dict[str, Any] | None = None
+
+
+def _phase3(federation: Federation, client: Client, agreement: Agreement, received: ReceivedSum) -> _Made:
+    from fedhip.core.choice.calibration import common_temperature
+
+    if received.choice is not None:
+        return _chosen(federation, client, agreement, received.choice, received.is_judge)
+    personal, head, priors = _of_head(federation, client, agreement, received)
+    everybody = agreement.methods[1]
+    temperature = common_temperature([personal.global_log_losses], head.temperatures)
+    return _Made(head, personal, {everybody: head.common}, {everybody: temperature}, priors)
+
+
+def _chosen(federation: Federation, client: Client, agreement: Agreement, sums: ChoiceSums, is_judge: bool) -> _Made:
+    """The model that is chosen, beside the global ridge and the personalized one: all as in `fedhip run`."""
+    from fedhip.core.choice.calibration import common_temperature
+    from fedhip.federation.sums import choice
+    from fedhip.simulation.personalization import Personalization
+
+    ridge = Personalization.of(
+        federation, client, agreement.alpha, only_local_classes=agreement.only_local_classes, keep=True
+    )
+    looked = {} if ridge.looked is None else {client.name: ridge.looked}
+    head = fit_choice(federation, agreement, [client], sums, looked)
+    owns = head.personalize()
+    if is_judge:
+        choice.require_others(sums, choice.vector_of(choice.SHARES, head, client, agreement))
+    personal, prior = owns[client.name]
+    _, everybody, paper, own = agreement.methods
+    beside = {everybody: federation.common, paper: ridge.model}
+    temperatures = {
+        everybody: common_temperature([ridge.global_log_losses]),
+        paper: common_temperature([ridge.log_losses]),
+    }
+    priors = {own: prior} if agreement.prior == "client" else {}
+    return _Made(head, personal, beside, temperatures, priors, choice.told(head, owns))
+
+
+def _of_head(
     federation: Federation, client: Client, agreement: Agreement, received: ReceivedSum
 ) -> tuple[Personalization, Head, dict[str, Prior]]:
     """The site's model with what is known of it, the head, and priors by method, where they are agreed on."""
@@ -185,7 +238,7 @@ def _write(
     out: Path,
     federation: Federation,
     result: ClientResult,
-    head: Head,
+    made: _Made,
     received: ReceivedSum,
     agreement: Agreement,
     data: Path,
@@ -202,7 +255,7 @@ def _write(
     from fedhip.simulation.outcome import Outcome
     from fedhip.utils.toml import write_toml
 
-    personal = result.personal
+    personal, head = result.personal, made.head
     if personal is None:
         raise SiteRefusalError(SiteCode.NO_ROWS, "there is no row to train on")
     outcome = Outcome(federation, (), [result], seconds)
@@ -211,9 +264,9 @@ def _write(
     config |= {"sum": federation.digest, "sum_of": sites}
     title = f"{agreement.name} · site {result.client}, one of {len(sites)} · {federation.grid.num_features} wide"
     results = results_of(outcome, config=config, title=title, seconds={})
-    local, everybody, own = agreement.methods
+    local, own = agreement.methods[0], agreement.methods[-1]
     spent = {local: "models of one client alone", own: "personalization"}
-    for method in (MAJORITY, local, everybody, own):
+    for method in (MAJORITY, *agreement.methods):
         results["methods"][method] = {
             "accuracy": {},
             "per_client": [client_entry(result, method, own)],
@@ -224,6 +277,9 @@ def _write(
     put_gains(results, [gains_of(result.client, result.tested, own)])
     if head.name != RIDGE:
         results |= {"head": head.name, "settings": dict(head.settings)}
+    if made.chosen is not None:
+        results["choice"] = made.chosen
+        results["methods"] = {own: results["methods"].pop(own), **results["methods"]}
     if received.lift is not None:
         add_lift(results, plan_of(agreement).to_dict(received.lift))
     details = details_of(outcome, agreement.classes, type(head))
@@ -249,6 +305,7 @@ def _write(
             head=head,
             lift=received.lift,
             table=table,
+            settings=None if personal.choice is None else personal.choice.settings,
         ),
     ]
     with new_run(out, force=True) as draft:

@@ -20,6 +20,7 @@ import logging
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -43,6 +44,7 @@ from fedhip.federation.site.personalization import ALONE, PooledLosses, Received
 from fedhip.federation.site.session_ledger import SessionLedger
 from fedhip.federation.site.state import Session, SiteState
 from fedhip.federation.status_codes import SiteCode, SiteRefusalError
+from fedhip.federation.sums import choice
 from fedhip.federation.sums.head import head_from_message
 from fedhip.federation.sums.priors import check_same_head, scale_in, temperature_in
 from fedhip.federation.sums.private import check_noisy_sum
@@ -76,6 +78,9 @@ from fedhip.federation.transport.wire import (
     which_to_upgrade,
     without_proofs,
 )
+
+if TYPE_CHECKING:
+    from fedhip.heads.auto import ChoiceSums
 
 Answer = tuple[Body, Arrays]
 
@@ -372,11 +377,16 @@ class Site:
         grid = from_vector(total, agreement.layout, agreement.fraction_bits)
         self._tell_sum(STATISTICS.name, grid.digest(), sorted(sites))
         held = head_from_message(question, agreement, grid.digest()) if agreement.head == "logistic" else None
-        pooled = _pooled(session, question, agreement) if agreement.prior == "client" else None
+        chooses = agreement.head == "auto"
+        pooled = _pooled(session, question, agreement) if agreement.prior == "client" and not chooses else None
+        chosen = self._choice(session, question, agreement) if chooses else None
         asks = after_statistics([*session.done, session.ask])
         table, data = inputs.table, inputs.rows.data
         columns = data.report(table) if table is not None and isinstance(data, TableRows) else []
-        received = ReceivedSum(grid, beta, sites, encoding, folds, held, asks, pooled, inputs.lift, table, columns)
+        received = ReceivedSum(
+            grid, beta, sites, encoding, folds, held, asks, pooled, chosen, inputs.lift, table, columns,
+            choice.is_in(session, agreement),
+        )  # fmt: skip
         if agreement.epsilon is not None:
             received = replace(received, public=inputs.public, sent=sent)
         del total, inputs, data
@@ -431,6 +441,14 @@ class Site:
         if kind is not None and kind.shared_as in question.arrays:
             require_others(kind, question.array(str(kind.shared_as)), inputs)
         return make_vector(KINDS[session.ask], inputs)
+
+    def _choice(self, session: Session, question: Letter, agreement: Agreement) -> ChoiceSums:
+        """What models are chosen by; the last of these sums has come with no other question, so it is told."""
+        choice.check_choice("", question, session, agreement)
+        parts = choice.parts_in(question, agreement)
+        digest = digest_of(np.concatenate(list(parts.values())))
+        self._log(logging.INFO, f"the sums of the choice have digest {digest}: compare it with other sites'")
+        return choice.sums_in(parts, agreement)
 
     def _tell_sum(self, ask: str, digest: str, sites: Sequence[str]) -> None:
         """Which sum came, and whose it is said to be: everybody must have got the same."""

@@ -34,6 +34,7 @@ class SumStage(IntEnum):
     STATISTICS = 1
     HEAD = 2
     PRIOR = 3
+    CHOICE = 4
 
 
 class SiteInputs(Protocol):
@@ -86,12 +87,13 @@ class SiteInputs(Protocol):
 class SumContext:
     """What the server knows when it checks a sum: the class counts of the statistics, if these are summed.
 
-    `complete` says whether every site of the statistics is in this sum.
+    `complete` says whether every site of the statistics is in this sum, `sites` how many are, where that is known.
     """
 
     agreement: Agreement
     counts: NDArray[np.int64] | None = None
     complete: bool = True
+    sites: int | None = None
 
     @property
     def rows(self) -> int:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
+from fedhip.federation.sums.choice import known_bytes
 from fedhip.federation.sums.priors import head_bytes
 from fedhip.federation.sums.table import KINDS, MOMENTS, PRIOR, STATISTICS, VETO, sums_before_head
 
@@ -33,6 +34,8 @@ def traffic_of(agreement: Agreement, method: str, asks: Sequence[str] = ()) -> d
         down += 8 * PRIOR.length(agreement)
     if VETO in kinds:
         down += 8 * VETO.length(agreement)
+    if agreement.head == "auto" and kinds:
+        down += known_bytes("", agreement)
     if asks and kinds:
         down += head_bytes(agreement)
     elif method == "global":  # the federation's model alone would do

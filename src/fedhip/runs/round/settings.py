@@ -32,7 +32,8 @@ class RoundSettings:
     training rows (`fedhip.heads.choice`). Where a door leaves it open (None), it is "auto" unless something else is
     asked for: `methods` without it, or what is a ridge's alone. `head_options` are of the head's method (see
     `fedhip.methods.METHODS`). Where no `prior` is named, the choice has clients' priors among what it chooses, and
-    nothing else has one. `max_rounds` is what the choice may take.
+    nothing else has one. Where no `lift` is named, the choice has one among what it tries, unless it is not to try
+    `wider` features. `max_rounds` is what the choice may take.
     """
 
     alpha: Alpha = "loo"
@@ -46,6 +47,7 @@ class RoundSettings:
     head: str | None = RIDGE
     head_options: Mapping[str, float] = field(default_factory=dict)
     lift: LiftSettings | None = None
+    wider: bool = True
     max_rounds: int = 1
     privacy: PrivacySettings | None = None
 
