@@ -3,7 +3,7 @@
 Each round is of ten clients with 60 rows of four classes. Liars flip labels, shuffle the columns of their features,
 send statistics times 100, or have a backdoor: a feature far out that goes with the first class.
 
-A round is noticed by the clients (`fedhip.simulation.doubt`) where more than a quarter of them have a veto, one is odd,
+A round is noticed by the clients (`fedhip.simulation.trust.doubt`) where more than a quarter have a veto, one is odd,
 or the sum is askew. A liar may answer as its own rows say, or hide: have no veto, and say the same as the median of the
 others. What honest clients lose is on 200 test rows of each: their personalized model, or the one alone that their veto
 leaves them with, less the ridge of their rows alone.
@@ -26,10 +26,10 @@ from fedhip.core.exact.fixedpoint import GridStatistics
 from fedhip.runs.influence import influences
 from fedhip.simulation.alone import local_model
 from fedhip.simulation.client import Client
-from fedhip.simulation.doubt import VETO_SHARE, Doubt, Verdict, doubt_of
 from fedhip.simulation.driver import federate
 from fedhip.simulation.federation import Federation
 from fedhip.simulation.personalization import Personalization
+from fedhip.simulation.trust.doubt import VETO_SHARE, Doubt, Verdict, doubt_of
 from fedhip.utils.parallel import one_thread
 
 CLIENTS, ROWS, TEST, WIDTH, CLASSES = 10, 60, 200, 10, 4

@@ -22,8 +22,8 @@ from fedhip.errors import InputError
 from fedhip.runs.change import are_its_rows, lift_client
 from fedhip.runs.folder import Run
 from fedhip.simulation.client import Client
-from fedhip.simulation.doubt import left_out_scores
 from fedhip.simulation.federation import Federation
+from fedhip.simulation.trust.doubt import left_out_scores
 from fedhip.utils.parallel import one_thread
 from fedhip.utils.progress import ReportProgress, silent
 

@@ -20,8 +20,8 @@ from fedhip.federation.transport.wire import Letter
 
 if TYPE_CHECKING:
     from fedhip.heads.model import Model
-    from fedhip.simulation.doubt import Verdict
     from fedhip.simulation.federation import Federation
+    from fedhip.simulation.trust.doubt import Verdict
 
 
 def write_result(

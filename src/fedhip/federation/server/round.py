@@ -79,8 +79,8 @@ if TYPE_CHECKING:
     from fedhip.core.exact.fixedpoint import GridStatistics
     from fedhip.heads import Head
     from fedhip.heads.model import Model
-    from fedhip.simulation.doubt import Verdict
     from fedhip.simulation.federation import Federation
+    from fedhip.simulation.trust.doubt import Verdict
 
 #: Beside federation.toml, for sites that lack it.
 ENCODER_FILE = "encoder.safetensors"

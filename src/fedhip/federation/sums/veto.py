@@ -2,8 +2,8 @@
 
     veto   1 where the sum is worse than the site's rows alone ‖ histograms of how odd sites are, one bin of each
 
-`fedhip.simulation.doubt` says what is found. It is of the federation's ridge, whatever the head: at the agreed β, or at
-the one of generalized cross-validation, so that it follows from the sum alone and the server chooses nothing.
+`fedhip.simulation.trust.doubt` says what is found. It is of the federation's ridge, whatever the head: at the agreed β
+or that of generalized cross-validation, so that it follows from the sum alone and the server chooses nothing.
 """
 
 from __future__ import annotations
@@ -21,8 +21,8 @@ if TYPE_CHECKING:
     from fedhip.core.exact.fixedpoint import GridStatistics
     from fedhip.federation.agreement.agreement import Agreement
     from fedhip.simulation.client import Client
-    from fedhip.simulation.doubt import Doubt, Verdict
     from fedhip.simulation.encoding import RowEncoding
+    from fedhip.simulation.trust.doubt import Doubt, Verdict
 
 #: The array of the last question that holds the sum.
 ARRAY = "vetoes"
@@ -30,7 +30,7 @@ ARRAY = "vetoes"
 
 def veto_length(_: Agreement) -> int:
     """Numbers that a site gives."""
-    from fedhip.simulation.doubt import VERDICT_LENGTH
+    from fedhip.simulation.trust.doubt import VERDICT_LENGTH
 
     return VERDICT_LENGTH
 
@@ -50,8 +50,8 @@ def veto_vector(inputs: SiteInputs) -> Vector:
 
 def doubt_in(grid: GridStatistics, encoding: RowEncoding, client: Client, agreement: Agreement) -> Doubt:
     """What a site finds of the sum."""
-    from fedhip.simulation.doubt import doubt_of
     from fedhip.simulation.federation import Federation
+    from fedhip.simulation.trust.doubt import doubt_of
 
     federation = Federation.of(
         grid,
@@ -77,7 +77,7 @@ def check_vetoes(total: Vector, context: SumContext) -> None:
 
 def verdict_of(total: Vector) -> Verdict:
     """What the sites find together."""
-    from fedhip.simulation.doubt import Verdict
+    from fedhip.simulation.trust.doubt import Verdict
 
     return Verdict.of(total.view(np.int64))
 

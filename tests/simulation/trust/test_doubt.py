@@ -9,9 +9,9 @@ from sklearn.linear_model import Ridge
 from benchmarks.lies import LIES, federation_of, is_noticed, round_of, verdict_of
 from fedhip.errors import StatisticsError
 from fedhip.simulation.client import Client
-from fedhip.simulation.doubt import BINS, VERDICT_LENGTH, Verdict, doubt_of, left_out_scores
 from fedhip.simulation.driver import federate
 from fedhip.simulation.options import RidgeOptions
+from fedhip.simulation.trust.doubt import BINS, VERDICT_LENGTH, Verdict, doubt_of, left_out_scores
 
 
 def test_rows_right_are_those_of_refits() -> None:
