@@ -2,7 +2,8 @@
 
 A *member* answers with scores: the ridge with the client's α, the global ridge, the discriminant of the same sum, the
 ridge of the client's rows alone with a penalty of its own. A *candidate* is one of them, the average of several, or the
-client's most frequent class. All members are linear in the same features, so an average is linear too:
+client's most frequent class. All members are linear in the same features, so an average is linear too. With a lift that
+keeps the features as columns there are four members of these and four of all columns (`fedhip.heads.members`):
 
     model = Σ members / temperature        with one temperature of each member for the whole federation, which makes
                                            logarithms of probabilities of its scores
@@ -10,7 +11,8 @@ client's most frequent class. All members are linear in the same features, so an
 phase 1   at each client: statistics of its own training rows, on the grid (the ridge's own upload)
 phase 2   at the server: their sum; β and the members' temperatures, by sums of what clients found on rows left out
 phase 3a  at each client: for every candidate its prior, and the rows right that are judged by what others chose
-          at the server: the mean over clients of the share right; the best candidate is everybody's
+          at the server: the mean over clients of the share right; everybody takes the ridge and LDA together, unless
+          another candidate is ahead of it by more than chance
 phase 3b  at each client: everybody's candidate, or a single member or its most frequent class, where its own rows speak
           for that by more than two standard errors
 
@@ -21,10 +23,10 @@ of the sum and of its own rows, however the other rows are divided.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property, reduce
-from operator import add
+from functools import cached_property, partial, reduce
+from operator import add, or_
 from typing import Self, TypeVar
 
 import torch
@@ -44,70 +46,41 @@ from fedhip.core.choice.prior import (
     deviations,
     scale_from,
 )
-from fedhip.core.choice.selection import FOLDS, fold_of, pick, without_fold
+from fedhip.core.choice.selection import FOLDS
 from fedhip.core.exact.fixedpoint import GridStatistics
 from fedhip.heads.head import AHEAD, Head, Personalized
 from fedhip.heads.lda import TEMPERATURES as LDA_TEMPERATURES
-from fedhip.heads.lda import Lda, LdaChoice
+from fedhip.heads.members import GRIDS, Members, Part, kept_federation
 from fedhip.heads.model import Model
 from fedhip.heads.options import Option
 from fedhip.heads.ridge import Ridge
 from fedhip.heads.task import Task
-from fedhip.simulation.alone import local_path
 from fedhip.simulation.client import Client
-from fedhip.simulation.federation import Federation
-from fedhip.simulation.options import Alpha
-from fedhip.simulation.personalization import Chosen, choose_alpha
+from fedhip.simulation.federation import SCORES_BYTES, Federation
+from fedhip.simulation.personalization import Chosen
 from fedhip.simulation.priors import SCALE_BYTES, LeftOut, losses_bytes
 from fedhip.utils.candidates import (
-    ALONE,
     CANDIDATES,
     GLOBAL,
     LDA,
     MAJORITY,
     RIDGE,
+    WIDE,
+    WIDE_CANDIDATES,
     corners,
     for_anybody,
     name_of,
+    presumed,
     with_prior,
 )
 from fedhip.utils.parallel import in_order
 
-#: What scores are made log-probabilities of with, by member.
-_GRIDS = {
-    RIDGE: calibration.TEMPERATURES,
-    GLOBAL: calibration.TEMPERATURES,
-    LDA: LDA_TEMPERATURES,
-    ALONE: calibration.TEMPERATURES,
-}
 #: A client with a single row has none to judge by.
 _LEAST_ROWS = 2
-#: Of a client's scores over temperatures, member by member.
-MEMBER_LOSSES = sum(map(len, _GRIDS.values()))
+#: Of a client's scores over temperatures, member by member of one part.
+MEMBER_LOSSES = sum(map(len, GRIDS.values()))
 
 T = TypeVar("T")
-
-
-@dataclass(frozen=True, eq=False)
-class Member:
-    """A client's model of one kind: scores (N_k, d) of its rows left out, and what the model is solved with.
-
-    `judged` are scores in which nothing that was chosen, α, means or penalty, was chosen by rows of the same fold.
-    """
-
-    scores: Tensor
-    judged: Tensor
-    settings: Mapping[str, float]
-
-
-@dataclass(frozen=True, eq=False)
-class Members:
-    """A client's, by name; with the ridge's α, its curve over α, and scores (N_k, d) by the federation's own."""
-
-    alpha: float
-    curve: list[float] | None
-    found: Mapping[str, Member]
-    common: Mapping[str, Tensor]
 
 
 @dataclass(frozen=True, eq=False)
@@ -144,20 +117,30 @@ class Auto(Head):
         task: Task,
         settings: Mapping[str, float] | None = None,
         sums: ChoiceSums | None = None,
-        candidates: Sequence[tuple[str, ...]] = CANDIDATES,
+        candidates: Sequence[tuple[str, ...]] | None = None,
     ) -> None:
         """With `settings`, what the federation has chosen before; with `sums`, what clients elsewhere are part of."""
         super().__init__(federation, task)
-        self.candidates, self._sums = tuple(candidates), ChoiceSums() if sums is None else sums
-        plain = replace(task, prior="none", options={})
+        usual = WIDE_CANDIDATES if task.kept else CANDIDATES
+        self.candidates, self._sums = tuple(candidates or usual), ChoiceSums() if sums is None else sums
+        temperatures: Sequence[float | None] = (None, None)
         if settings is not None:
-            plain = replace(plain, options={"temperature": settings[f"{LDA}_temperature"]})
+            temperatures = [settings.get(f"{prefix}{LDA}_temperature") for prefix in ("", WIDE)]
         elif self._sums.discriminant is not None:
-            temperature = choose_temperature(self._sums.discriminant, LDA_TEMPERATURES)
-            plain = replace(plain, options={"temperature": temperature})
-        self._lda = Lda.fit(federation, plain)
+            every = torch.split(self._sums.discriminant, len(LDA_TEMPERATURES))
+            temperatures = [choose_temperature(losses, LDA_TEMPERATURES) for losses in every]
+        parts: tuple[Part, ...]
+        if task.kept:
+            plain = kept_federation(federation, task, None if settings is None else settings["plain_beta"])
+            before = federation.grid.num_features - task.kept
+            parts = (Part(plain, task, "", before, temperatures[0]), Part(federation, task, WIDE, 0, temperatures[1]))
+        else:
+            parts = (Part(federation, task, temperature=temperatures[0]),)
+        self._parts = parts
+        #: What every member's scores are made log-probabilities of with.
+        self._grids = {part.prefix + name: grid for part in parts for name, grid in GRIDS.items()}
         #: What the federation has chosen; None until it has.
-        self._settings = None if settings is None else {**settings, **self._lda.settings}
+        self._settings = None if settings is None else {**settings, **self._solved_with}
         self.held_out: HeldOut | None = None
 
     @classmethod
@@ -174,7 +157,7 @@ class Auto(Head):
     @property
     def common(self) -> AffineModel:
         """Everybody's candidate, of the members that need no rows of a client."""
-        return self._mixed({GLOBAL: self.federation.common, LDA: self._lda.common}, self.settings)
+        return self._mixed(self._all_of(part.common for part in self._parts), self.settings)
 
     @property
     def settings(self) -> Mapping[str, float]:
@@ -187,7 +170,9 @@ class Auto(Head):
     def traffic(self) -> tuple[int, int, int]:
         """The ridge's own, and what was chosen by: losses over temperatures and priors, and shares of rows right."""
         rounds, up, _ = self.federation.traffic(Ridge.method)
-        losses = 8 * (len(LDA_TEMPERATURES) + MEMBER_LOSSES + len(self.candidates) + 1)
+        number = len(self._parts)
+        losses = 8 * (number * (len(LDA_TEMPERATURES) + MEMBER_LOSSES) + len(self.candidates) + 1)
+        losses += sum(SCORES_BYTES for part in self._parts[:-1] if part.federation.fold_betas)
         if self.task.prior == "client":
             models = [1] * len(with_prior(self.candidates))
             losses += SCALE_BYTES * len(models) + losses_bytes(models)
@@ -216,7 +201,7 @@ class Auto(Head):
 
     def settings_after(self, previous: Callable[[], Model]) -> Mapping[str, float]:
         """What its model is made of stays; the shrinkage is that of the sum."""
-        return {**previous().settings, **self._lda.settings}
+        return {**previous().settings, **self._solved_with}
 
     def kept(self, known: Mapping[str, object], prior: PriorChoice) -> PriorChoice:
         """With the candidate that the client has; of one that is new, none."""
@@ -228,8 +213,7 @@ class Auto(Head):
     def taken(self, client: str) -> str:
         """The candidate that a client has taken; everybody's, of one that had no rows to choose by."""
         found = self._choose()
-        assert self.held_out is not None  # noqa: S101  (all have chosen)
-        return name_of(found.chosen.get(client, self.held_out.best()), self.candidates)
+        return name_of(found.chosen.get(client, self.usual), self.candidates)
 
     def right(self, client: str, candidate: str) -> Tensor:
         """Which of a client's rows (N_k,) a candidate has right, a row left out."""
@@ -237,72 +221,34 @@ class Auto(Head):
 
     # --- choosing
 
+    @property
+    def _solved_with(self) -> dict[str, float]:
+        """What follows from the sum: LDA's shrinkage, and the β of features beside a lift."""
+        plain_beta = {"plain_beta": self._parts[0].federation.beta} if self.task.kept else {}
+        return {**self._all_of(part.settings for part in self._parts), **plain_beta}
+
+    @staticmethod
+    def _all_of(parts: Iterable[Mapping[str, T]]) -> dict[str, T]:
+        return {name: value for part in parts for name, value in part.items()}
+
     @cached_property
     def _members(self) -> dict[str, Members]:
         """Every client's members, by name."""
-        training = self.task.training
-        choices = self._lda._choices(training)
-        found = in_order(
-            lambda client: self._members_of(client, choices[client.name]), training, self.task.device, AHEAD
-        )
-        every = {}
-        for done, (client, members) in enumerate(zip(training, found, strict=True), start=1):
-            every[client.name] = members
-            self.task.report("candidates", done, len(training))
-        return every
-
-    def _members_of(self, client: Client, discriminant: LdaChoice) -> Members:
-        groups, task = client.group_tensor, self.task
-        alpha: Alpha = task.options.get("alpha", "loo")
-        tried = sorted(Ridge.alphas if task.alphas is None else task.alphas) if alpha == "loo" else [float(alpha)]
-        looked = task.looked.get(client.name) or choose_alpha(self.federation, client, tried, task.only_local_classes)
-        fold = fold_of(len(looked.scores), groups).to(looked.scores.device)
-        by_fold = torch.stack(discriminant.fold_scores)[fold, torch.arange(len(fold), device=fold.device)]
-        means = {"means": 1.0 if discriminant.personal else 0.0}
-        return Members(
-            looked.alpha,
-            looked.curve if alpha == "loo" and task.alphas is None else None,
-            {
-                RIDGE: Member(looked.scores, looked.by_others, {}),
-                GLOBAL: Member(looked.common, looked.common, {}),
-                LDA: Member(discriminant.loo_scores, by_fold, means),
-                ALONE: self._alone(client),
-            },
-            {GLOBAL: looked.common, LDA: discriminant.common},
-        )
-
-    def _alone(self, client: Client) -> Member:
-        """The ridge of the client's rows alone, its penalty by leave-one-out on them."""
-        federation, groups = self.federation, client.group_tensor
-        path = local_path(
-            client, federation.grid.num_classes, federation.standardize, federation.intercept, federation.grid.device
-        )
-        penalties = path.penalties()
-        credit = path.credit(penalties)
-        chosen = penalties[pick(credit)]
-        known = {chosen: path.loo_scores(chosen)}
-        judged = known[chosen].clone()
-        for fold in range(FOLDS):
-            others = without_fold(len(credit), fold, groups).to(credit.device)
-            penalty = penalties[pick(credit[others])]
-            if penalty not in known:
-                known[penalty] = path.loo_scores(penalty)
-            judged[~others] = known[penalty][~others]
-        return Member(known[chosen], judged, {"penalty": chosen})
+        first, *rest = (part.members() for part in self._parts)
+        return {name: reduce(or_, (part[name] for part in rest), found) for name, found in first.items()}
 
     # --- what a client computes, with what all clients have said before
 
     def discriminant_losses(self, client: Client) -> Tensor:
         """Of LDA's scores of its rows left out, over LDA's temperatures."""
-        (scores,) = self._lda.left_out(client)["global"].scores
-        return torch.tensor(self._lda.losses(scores, torch.tensor(client.train[1])), dtype=torch.float64)
+        return torch.cat([part.discriminant_losses(client) for part in self._parts])
 
     def member_losses(self, client: Client) -> Tensor:
         """(MEMBER_LOSSES,) of its members' scores of rows left out, over the temperatures of each."""
         labels, found = self.task.tensors(client.train)[1], []
         for name, member in self._members[client.name].found.items():
             known = ~member.scores.gather(1, labels[:, None])[:, 0].isneginf()
-            found.append(calibration.log_losses(member.scores[known], labels[known], _GRIDS[name]).cpu())
+            found.append(calibration.log_losses(member.scores[known], labels[known], self._grids[name]).cpu())
         return calibration.on_grid(torch.cat(found))
 
     def deviations(self, client: Client) -> Tensor:
@@ -355,11 +301,13 @@ class Auto(Head):
     def _temperatures(self) -> dict[str, float]:
         """One of each member, by everybody's losses on rows left out."""
         if self._settings is not None:
-            return {name: self._settings[f"{name}_temperature"] for name in _GRIDS}
+            return {name: self._settings[f"{name}_temperature"] for name in self._grids}
         _ = self._members  # once, before clients are looked at side by side; so below
         losses = self._everybodys(self._sums.members, self.member_losses)
-        parts = torch.split(losses, [len(grid) for grid in _GRIDS.values()])
-        return {name: choose_temperature(part, grid) for part, (name, grid) in zip(parts, _GRIDS.items(), strict=True)}
+        every = torch.split(losses, [len(grid) for grid in self._grids.values()])
+        return {
+            name: choose_temperature(part, grid) for part, (name, grid) in zip(every, self._grids.items(), strict=True)
+        }
 
     @cached_property
     def _scales(self) -> list[float]:
@@ -397,17 +345,35 @@ class Auto(Head):
         found = in_order(self.hits, training, self.task.device)
         hits = dict(zip((client.name for client in training), found, strict=True))
         self.held_out = every = self._sums.held_out or HeldOut.of(list(hits.values()))
-        usual, anybody = every.best(), every.best(for_anybody(self.candidates))
+        usual, anybody = self.usual, self._best(for_anybody(self.candidates))
         chosen = {client.name: self._leaves(client, hits[client.name], usual, anybody) for client in training}
         priors = {client.name: self._priors[client.name].get(chosen[client.name], NO_CHOICE) for client in training}
         corner = corners(self.candidates)
-        expected = {c.name: nested_right_of(hits[c.name], c.group_tensor, every, corner) for c in training}
+        best = partial(self._best, None)
+        expected = {c.name: nested_right_of(hits[c.name], c.group_tensor, every, best, corner) for c in training}
         return _Choice(self._members, chosen, priors, hits, expected, self._federation_settings(anybody))
+
+    @property
+    def usual(self) -> int:
+        """Everybody's candidate, once it is chosen."""
+        return self._best(None)
+
+    def _best(self, among: Sequence[int] | None, held_out: HeldOut | None = None) -> int:
+        """Everybody's candidate of some: the presumed one, unless another is ahead by more than chance."""
+        told = held_out or self.held_out
+        assert told is not None  # noqa: S101  (everybody has told)
+        places = list(range(len(self.candidates)) if among is None else among)
+        rows = max(int(self.federation.grid.counts.sum()), 1)
+        return told.best(places, presumed(self.candidates, places), rows)
+
+    @property
+    def unjudged(self) -> list[str]:
+        """The clients with a single row, or a single group of rows: they take the federation's model."""
+        return [client.name for client in self.task.training if _judges(client) < _LEAST_ROWS]
 
     def _leaves(self, client: Client, hits: Tensor, usual: int, anybody: int) -> int:
         """The client's candidate; one without rows to judge by takes the federation's model."""
-        groups = client.group_tensor
-        if (len(client.train[1]) if groups is None else len(set(groups.tolist()))) < _LEAST_ROWS:
+        if _judges(client) < _LEAST_ROWS:
             return anybody
         return leaves_for(hits, usual, client.group_tensor, corners(self.candidates))
 
@@ -429,12 +395,17 @@ class Auto(Head):
     @property
     def _usual(self) -> int:
         """The candidate of the federation's model."""
-        return self.candidates.index(tuple(name for name in (GLOBAL, LDA) if self.settings[name]))
+        return self.candidates.index(self._of_everybody)
+
+    @property
+    def _of_everybody(self) -> tuple[str, ...]:
+        """The members of the federation's model."""
+        return tuple(name for name in _common_names(self._parts) if self.settings[name])
 
     def _federation_settings(self, candidate: int) -> dict[str, float]:
-        weights = {name: float(name in self.candidates[candidate]) for name in (GLOBAL, LDA)}
+        weights = {name: float(name in self.candidates[candidate]) for name in _common_names(self._parts)}
         temperatures = {f"{name}_temperature": value for name, value in self._temperatures.items()}
-        return {**weights, **temperatures, **self._lda.settings}
+        return {**weights, **temperatures, **self._solved_with}
 
     def _majority_hits(self, client: Client, labels: Tensor) -> Tensor:
         """Which rows are of the class that is most frequent among the client's others."""
@@ -459,8 +430,8 @@ class Auto(Head):
 
     def _common_scores(self, members: Members) -> Tensor:
         """The same by the federation's model."""
-        names = [name for name in (GLOBAL, LDA) if self.settings[name]]
-        return torch.stack([members.common[name] / self._temperatures[name] for name in names]).sum(dim=0)
+        scores = [members.common[name] / self._temperatures[name] for name in self._of_everybody]
+        return torch.stack(scores).sum(dim=0)
 
     def _own(self, client: Client, found: _Choice) -> Personalized:
         """A client's model of its candidate, and what its rows left out say of it."""
@@ -469,7 +440,7 @@ class Auto(Head):
         self._settings = dict(found.settings)
         of = self.candidates[candidate]
         labels = self.task.tensors(client.train)[1]
-        made = {name: float(name in of) for name in (*_GRIDS, MAJORITY)}
+        made = {name: float(name in of) for name in (*self._grids, MAJORITY)}
         for name in of:
             made |= members.found[name].settings if name in members.found else {}
         alpha, settings = members.alpha if RIDGE in of else 0.0, {**found.settings, **made}
@@ -501,21 +472,13 @@ class Auto(Head):
         self, client: str, statistics: GridStatistics, alpha: float, settings: Mapping[str, float]
     ) -> AffineModel:
         """A client's model, from its statistics and what it is made of."""
-        federation, grid = self.federation, self.federation.grid
+        grid = self.federation.grid
         if settings.get(MAJORITY):
             n = statistics.counts.to(torch.float64)
             weights = torch.zeros((grid.num_features, grid.num_classes), dtype=torch.float64, device=n.device)
             return AffineModel(weights, n / n.sum().clamp(min=1.0))
-        parts: dict[str, AffineModel] = {}
-        if settings[RIDGE]:
-            parts[RIDGE] = federation.model(statistics, alpha, client=client)
-        if settings[GLOBAL]:
-            parts[GLOBAL] = federation.common
-        if settings[LDA]:
-            parts[LDA] = self._lda.refit(client, statistics, settings["means"], _nobody)
-        if settings.get(ALONE):
-            parts[ALONE] = replace(federation, grid=statistics, beta=settings["penalty"], fold_betas=()).common
-        return self._mixed(parts, settings)
+        found = (part.models(client, statistics, alpha, settings) for part in self._parts)
+        return self._mixed(self._all_of(found), settings)
 
     def _mixed(self, parts: Mapping[str, AffineModel], settings: Mapping[str, float]) -> AffineModel:
         """The sum of members over their temperatures."""
@@ -539,5 +502,12 @@ class _Choice:
     settings: Mapping[str, float]
 
 
-def _nobody() -> Model:
-    raise AssertionError("a discriminant is solved from statistics")
+def _judges(client: Client) -> int:
+    """How many rows, or groups of rows, a client has to judge by."""
+    groups = client.group_tensor
+    return len(client.train[1]) if groups is None else len(set(groups.tolist()))
+
+
+def _common_names(parts: Iterable[Part]) -> list[str]:
+    """The members that need no rows of a client."""
+    return [part.prefix + name for part in parts for name in (GLOBAL, LDA)]

@@ -51,8 +51,9 @@ def test_the_engine_understands_the_node_s_command(tmp_path: Path) -> None:
 @pytest.mark.parametrize("authority", [None, Path("/x/ca.crt")])
 def test_the_engine_understands_the_superexec_s_command(authority: Path | None) -> None:
     command = engine.superexec(port=5, secret=Path("/x/s"), authority=authority)
-    assert command[:4] == [sys.executable, "-P", "-m", "fedhip.federation.transport.executor"]
-    args = parse_superexec().parse_args(command[4:])
+    program = "flwr-clientapp" if authority is None else "flwr-serverapp"
+    assert command[:5] == [sys.executable, "-P", "-m", "fedhip.federation.transport.executor", program]
+    args = parse_superexec().parse_args(command[5:])
     assert args.runtime_api_address == "127.0.0.1:5"
     assert args.insecure == (authority is None)
     assert not args.runtime_dependency_install

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from typing import Any
 
+import numpy as np
 import pytest
 from flwr.app import Array, ArrayRecord, Message, RecordDict
 from google.protobuf.message import DecodeError  # type: ignore[import-untyped]
@@ -103,3 +104,53 @@ def test_an_array_of_an_odd_shape_is_garbage(shape: Any) -> None:
         )
 
     assert ask(odd)["a"].code is ServerCode.GARBAGE
+
+
+def test_questions_go_out_at_once_and_large_ones_as_memory_allows(monkeypatch: pytest.MonkeyPatch) -> None:
+    sent: list[list[int]] = []
+
+    class Watched(Engine):
+        def push_messages(self, messages: Iterable[Message]) -> Iterable[str]:
+            held = list(messages)
+            sent.append([message.metadata.dst_node_id for message in held])
+            return super().push_messages(held)
+
+    def asked(size: int) -> list[list[int]]:
+        sent.clear()
+        clock = Clock()
+        grid = Watched(dict.fromkeys(range(11, 16), honest))
+        letter = Letter(ENVELOPE, {}, {"vector": np.zeros(size, dtype=np.uint64)})
+        exchange = Exchange(grid, 5.0, clock=clock, sleep=clock.sleep)
+        replies = list(exchange.ask(SiteQuestion(f"s{node}", node, letter) for node in grid.answers))
+        assert sorted(reply.node for reply in replies) == list(grid.answers)
+        return list(sent)
+
+    assert asked(1) == [[11, 12, 13, 14, 15]]
+    monkeypatch.setattr("fedhip.federation.transport.exchange._AT_ONCE", 8000)
+    assert asked(600) == [[11, 12], [13, 14], [15]]
+    assert asked(2000) == [[11], [12], [13], [14], [15]]
+
+
+@pytest.mark.parametrize("refused", [[], ["question 11", None]])
+def test_questions_that_the_engine_does_not_take_are_asked_again(refused: list[str | None]) -> None:
+    """It takes none of a call that is too large, and leaves a gap for a message that it finds malformed."""
+
+    class Refusing(Engine):
+        pushes = 0
+
+        def push_messages(self, messages: Iterable[Message]) -> Iterable[str]:
+            self.pushes += 1
+            held = list(messages)
+            if self.pushes == 1:
+                self._deliver(held[0])
+                return refused  # type: ignore[return-value]
+            return super().push_messages(held)
+
+        def get_node_ids(self) -> Iterable[int]:
+            return [11, 12]
+
+    clock = Clock()
+    exchange = Exchange(Refusing({11: honest, 12: honest}), 5.0, clock=clock, sleep=clock.sleep)
+    replies = list(exchange.ask(SiteQuestion(site, node, Letter(ENVELOPE)) for site, node in (("a", 11), ("b", 12))))
+    assert sorted(reply.site for reply in replies) == ["a", "b"]
+    assert {reply.code for reply in replies} == {SiteCode.OK}

@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import socket
 import ssl
+import time
 import tracemalloc
 import zipfile
 from pathlib import Path
@@ -19,6 +20,8 @@ from flwr.supercore.run import RunNotRunningException
 from flwr.supernode.fleet_http_client import FleetHttpClient
 
 from fedhip.federation.transport.node import OTHER_APP, guard, outlive_a_broken_network, same_app
+from fedhip.federation.transport.pace import SHORTEST, Pace
+from tests.federation.grid import Clock
 from tests.federation.tiny import write_app
 
 #: The engine's libraries warn one another.
@@ -125,11 +128,18 @@ def test_a_reply_of_a_stopped_run_does_not_take_the_place_of_the_next(monkeypatc
 
     monkeypatch.setattr(loop, "_pull_and_store_message", lambda state: 2)
     monkeypatch.setattr(loop, "_push_messages", push)
-    drop_stale_replies()
+    monkeypatch.setattr(loop, "time", time)  # restored at the end
+    clock = Clock()
+    pace = Pace(clock=clock, sleep=clock.sleep)
+    clock.sleep(100.0)
+    drop_stale_replies(pace)
     loop._pull_and_store_message(state=state)  # type: ignore[call-arg, arg-type]
     loop._push_messages(state=state)  # type: ignore[call-arg, arg-type]
     assert sent == [2]
     assert not waiting
+    begin = clock.now
+    vars(loop)["time"].sleep(3)
+    assert clock.now - begin == pytest.approx(SHORTEST)  # since a message has come
 
 
 @pytest.fixture

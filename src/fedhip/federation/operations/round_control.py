@@ -21,8 +21,8 @@ from fedhip.federation.transport import engine
 from fedhip.federation.transport.callers import public_pem
 from fedhip.federation.transport.control import Control, EngineRun
 from fedhip.federation.transport.node import OTHER_APP
+from fedhip.federation.transport.pace import Pace
 
-_POLL = 1.0
 #: How long a server may be away, to be started again, before a run that was followed is given up.
 _PATIENCE = 120.0
 _STATES = {"registered": "never came", "online": "connected", "offline": "gone"}
@@ -54,7 +54,7 @@ def run(paths: ServerPaths, *, say: Say, app: Path = engine.APP, result: Path | 
 
 
 def _follow(control: Control, number: int, paths: ServerPaths, mark: int, say: Say) -> EngineRun:
-    patience = time.monotonic() + _PATIENCE
+    patience, pace = time.monotonic() + _PATIENCE, Pace()
     while True:
         try:
             (current,) = control.runs(number)
@@ -62,12 +62,14 @@ def _follow(control: Control, number: int, paths: ServerPaths, mark: int, say: S
         except EngineError:  # the server is being started again
             if time.monotonic() > patience:
                 raise
-            time.sleep(_POLL)
+            pace.rest()
             continue
-        mark = _tell_progress(paths.progress, mark, say)
+        before, mark = mark, _tell_progress(paths.progress, mark, say)
         if current.is_over:
             return current
-        time.sleep(_POLL)
+        if mark != before:
+            pace.came()
+        pace.rest()
 
 
 def _tell_progress(path: Path, mark: int, say: Say) -> int:

@@ -23,7 +23,9 @@ APP = Path(__file__).parents[1] / "app"
 #: Our program around the engine's SuperExec.
 EXECUTOR = "fedhip.federation.transport.executor"
 
-_PROGRAMS = ("flower-superlink", "flower-superexec", "flwr-serverapp", "flwr-clientapp")
+#: The engine's programs for the apps of a server and a site.
+SERVER_APP, CLIENT_APP = "flwr-serverapp", "flwr-clientapp"
+_PROGRAMS = ("flower-superlink", "flower-superexec", SERVER_APP, CLIENT_APP)
 
 
 def require_engine() -> None:
@@ -56,7 +58,6 @@ def environment(home: Path, around: Mapping[str, str] | None = None) -> dict[str
         "FLWR_TELEMETRY_ENABLED": "0",
         "FLWR_DISABLE_UPDATE_CHECK": "1",
         "FLWR_DISABLE_RUNTIME_DEPENDENCY_INSTALLATION": "1",
-        "FLWR_SUPEREXEC_TASK_POLL_INTERVAL": "0.5",  # each of a round's messages waits for it; the engine's own is 1 s
         "RAY_USAGE_STATS_ENABLED": "0",
         "PYTHONUNBUFFERED": "1",
         "NO_PROXY": no_proxy,
@@ -89,14 +90,14 @@ def superlink(
 
 
 def superexec(*, port: int, secret: Path, authority: Path | None, parent: int | None = None) -> list[str]:
-    """Starts the apps, for the server or a node, which know it by a secret; without an authority over plain HTTP.
+    """Starts the apps, for the server or a node, which know it by a secret; without an authority, over plain HTTP.
 
-    It runs inside our own program, by which a site's app starts in less time.
+    A node's is the one without. It runs inside our own program, by which apps start in less time.
     """
     trust = ["--insecure"] if authority is None else ["--root-certificates", str(authority)]
     until = [] if parent is None else ["--parent-pid", str(parent)]
     return [
-        *module(EXECUTOR),
+        *module(EXECUTOR, CLIENT_APP if authority is None else SERVER_APP),
         *("--runtime-api-address", f"{LOOPBACK}:{port}"),
         *trust,
         *("--superexec-auth-secret-file", str(secret)),

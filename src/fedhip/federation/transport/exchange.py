@@ -12,6 +12,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
+from itertools import zip_longest
 
 from flwr.app import Message
 from flwr.serverapp import Grid
@@ -20,12 +21,15 @@ from google.protobuf.message import DecodeError  # type: ignore[import-untyped]
 from fedhip.federation.errors import MessageError
 from fedhip.federation.status_codes import ServerCode, SiteCode
 from fedhip.federation.transport.bounds import TooLargeError
+from fedhip.federation.transport.pace import LONGEST, SHORTEST, Pace
 from fedhip.federation.transport.wire import Letter, ProtocolError, from_message, to_records
 
 #: What the engine reports where no answer came through: a message or a reply that it has lost, a node that is gone.
 _NOT_THROUGH = (3, 4, 5)
 #: A site should not begin to work on a question that nobody waits for; clocks differ by less than this.
 _SLACK = 60.0
+#: Bytes of questions that are held at once, before they are sent.
+_AT_ONCE = 16 << 20
 #: What the engine and we raise over an answer that is no message: the engine looks at little more than its length.
 _UNREADABLE = (
     *(ArithmeticError, AttributeError, LookupError, RecursionError, TypeError, ValueError),
@@ -61,35 +65,38 @@ class Exchange:
         grid: Grid,
         deadline: float,
         *,
-        pause: float = 0.3,
+        pause: float = SHORTEST,
         clock: Callable[[], float] = time.monotonic,
         sleep: Callable[[float], None] = time.sleep,
     ) -> None:
         self.grid, self.deadline = grid, deadline
-        self._pause, self._clock, self._sleep = pause, clock, sleep
+        self._clock = clock
+        self._pace = Pace(shortest=pause, longest=max(pause, LONGEST), clock=clock, sleep=sleep)
 
     def wait_for(self, nodes: Iterable[int]) -> set[int]:
         """Those of these nodes that are connected; waits for all of them until the deadline."""
         wanted, end = set(nodes), self._clock() + self.deadline
+        self._pace.came()
         while True:
             here = self.connected(wanted)
             if here == wanted or self._clock() >= end:
                 return here
-            self._sleep(self._pause)
+            self._pace.rest()
 
     def connected(self, nodes: Iterable[int]) -> set[int]:
         """Those of these nodes that are connected now."""
         return set(nodes) & set(self.grid.get_node_ids())
 
     def ask(self, questions: Iterable[SiteQuestion]) -> Iterator[SiteReply]:
-        """Send the questions, one message at a time; then the replies in the order in which they come.
+        """Send the questions, as many at once as memory allows; then the replies in the order in which they come.
 
         A node that is gone is asked again if it is back before the deadline.
         """
         waiting: dict[str, SiteQuestion] = {}
         away: list[SiteQuestion] = []
-        for question in questions:
-            self._push(question, self.deadline, waiting, away)
+        for several in _batches(questions):
+            self._push(several, self.deadline, waiting, away)
+        self._pace.came()
         end = self._clock() + self.deadline
         while True:
             for number in list(waiting):
@@ -97,6 +104,7 @@ class Exchange:
                 if (reply := self._pull(number, waiting[number])) is None:
                     continue
                 question = waiting.pop(number)
+                self._pace.came()
                 if reply.code is ServerCode.GONE:
                     away.append(question)
                 else:
@@ -104,28 +112,31 @@ class Exchange:
             left = end - self._clock()
             if left <= 0 or not (waiting or away):
                 break
-            self._sleep(self._pause)
+            self._pace.rest()
             back = self.connected(question.node for question in away) if away else set()
             returned = [question for question in away if question.node in back]
             away = [question for question in away if question.node not in back]
-            for question in returned:
-                self._push(question, left, waiting, away)
+            for several in _batches(returned):
+                self._push(several, left, waiting, away)
         for question in waiting.values():
             yield SiteReply(question.site, question.node, None, ServerCode.LATE)
         for question in away:
             yield SiteReply(question.site, question.node, None, ServerCode.GONE)
 
     def _push(
-        self, question: SiteQuestion, seconds: float, waiting: dict[str, SiteQuestion], away: list[SiteQuestion]
+        self, questions: list[SiteQuestion], seconds: float, waiting: dict[str, SiteQuestion], away: list[SiteQuestion]
     ) -> None:
-        """Send a question that is to be answered in so many seconds: it waits for its answer, or is away."""
-        step = question.letter.envelope.step
-        message = Message(to_records(question.letter), question.node, step.message_type, ttl=seconds + _SLACK)
-        sent = list(self.grid.push_messages([message]))
-        if sent and sent[0]:
-            waiting[sent[0]] = question
-        else:
-            away.append(question)
+        """Send questions that are to be answered in so many seconds: each waits for its answer, or is away."""
+        messages = []
+        for question in questions:
+            kind = question.letter.envelope.step.message_type
+            messages.append(Message(to_records(question.letter), question.node, kind, ttl=seconds + _SLACK))
+        sent = self.grid.push_messages(messages)
+        for question, number in zip_longest(questions, sent):  # none were sent where the engine refuses them all
+            if number:
+                waiting[number] = question
+            else:
+                away.append(question)
 
     def _pull(self, number: str, question: SiteQuestion) -> SiteReply | None:
         """The answer to one question, if it has come."""
@@ -142,6 +153,20 @@ class Exchange:
             return SiteReply(question.site, question.node, None, ServerCode.TOO_LARGE)
         except _UNREADABLE:
             return SiteReply(question.site, question.node, None, ServerCode.GARBAGE)
+
+
+def _batches(questions: Iterable[SiteQuestion]) -> Iterator[list[SiteQuestion]]:
+    """Questions that are sent at once: all that are small, and of large ones so many as memory is to hold."""
+    several: list[SiteQuestion] = []
+    size = 0
+    for question in questions:
+        several.append(question)
+        size += sum(array.nbytes for array in question.letter.arrays.values())
+        if size > _AT_ONCE:
+            yield several
+            several, size = [], 0
+    if several:
+        yield several
 
 
 def _read(question: SiteQuestion, message: Message) -> SiteReply:

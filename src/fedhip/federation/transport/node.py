@@ -20,6 +20,7 @@ import httpx
 
 from fedhip.federation.errors import EngineError
 from fedhip.federation.transport.bounds import of_engine
+from fedhip.federation.transport.pace import Pace, keep_pace
 
 #: Said in the node's log, for `status` and for people.
 OTHER_APP = "the server sent another app than the one installed here; its messages are passed over"
@@ -87,8 +88,8 @@ class OfRun:
         return [m for m in self._state.get_messages_legacy(**which) if m.metadata.run_id == self._run]
 
 
-def drop_stale_replies() -> None:
-    """From here on, this process's node answers each message with a reply of its run."""
+def drop_stale_replies(pace: Pace) -> None:
+    """From here on, this process's node answers each message with a reply of its run, and looks for more at a pace."""
     from flwr.supernode import start_client_internal as loop
 
     pull, push = loop._pull_and_store_message, loop._push_messages
@@ -97,12 +98,15 @@ def drop_stale_replies() -> None:
     def pulled(**given: Any) -> int | None:
         run = pull(**given)
         latest[:] = [] if run is None else [run]
+        if run is not None:
+            pace.came()
         return run
 
     def pushed(*, state: Any, **given: Any) -> None:
         push(state=OfRun(state, latest[0]), **given)  # type: ignore[arg-type]
 
     loop._pull_and_store_message, loop._push_messages = pulled, pushed  # type: ignore[assignment]
+    keep_pace(loop, pace)
 
 
 def is_broken(error: BaseException) -> bool:
@@ -142,7 +146,7 @@ def main(words: Sequence[str]) -> int:
 
     app, *options = words
     guard(build_fab_from_disk(Path(app)))
-    drop_stale_replies()
+    drop_stale_replies(Pace())
     outlive_a_broken_network()
     sys.argv = ["flower-supernode", *options]
     flower_supernode()
