@@ -47,6 +47,7 @@ COMMANDS = {
     "verify": Command("runs.verify", "check a run's files, sum, models, ledger and receipts"),
     "audit": Command("audit", "what a site would give away, before it takes part"),
     "federation": Command("federation.command", "one round over the network, with sites that keep their rows"),
+    "verify-commitment": Command("federation.commitments", "for an auditor: did a site mask what it shows?"),
     "reproduce": Command("reproduce", "every table and figure of the paper"),
     "partition": Command("partition", "divide a data set among clients: table, partition.json and picture"),
     "extract": Command("extract", "turn a data set of images into a feature file"),

@@ -42,6 +42,7 @@ class SiteCode(StrEnum):
     OVERFLOW = "overflow"
     ENCODER = "encoder"
     TOTAL = "total"
+    VETO = "veto"
     OUTPUT = "output"
     INTERNAL = "internal"
 
@@ -94,6 +95,7 @@ _MEANINGS: dict[SiteCode | ServerCode, str] = {
     SiteCode.OVERFLOW: "has values too large for the agreed grid; agree on fewer fraction bits",
     SiteCode.ENCODER: "lacks the agreed encoder, or received another",
     SiteCode.TOTAL: "found the sum not to hold its own statistics",
+    SiteCode.VETO: "refuses the sum: more sites than agreed find it worse than their own rows alone",
     SiteCode.OUTPUT: "cannot write its results; see its log",
     SiteCode.INTERNAL: "met an error it did not expect; see its log",
     ServerCode.NEVER_CAME: "did not come before the deadline",

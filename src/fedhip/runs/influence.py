@@ -23,7 +23,7 @@ from fedhip.runs.change import are_its_rows, lift_client
 from fedhip.runs.folder import Run
 from fedhip.simulation.client import Client
 from fedhip.simulation.federation import Federation
-from fedhip.simulation.personalization import _targets
+from fedhip.simulation.trust.doubt import left_out_scores
 from fedhip.utils.parallel import one_thread
 from fedhip.utils.progress import ReportProgress, silent
 
@@ -61,14 +61,8 @@ class Influence:
 
 def left_out_hits(federation: Federation, client: Client) -> NDArray[np.bool_]:
     """Whether the federation's ridge without a row is right about it (N,), of a client's training rows."""
-    if federation.encoding.targets is not None:  # rows have weights
-        scores = federation.path(client).loo_scores(0.0)
-    else:
-        F, targets = _targets(federation, client, torch.arange(len(client.train[1])))
-        scores = federation._system.left_out(F, targets, groups=client.group_tensor)
-        scores = scores / targets.amax(dim=1, keepdim=True)
-    labels = torch.as_tensor(client.train[1], device=scores.device)
-    found: NDArray[np.bool_] = (scores.argmax(dim=1) == labels).cpu().numpy()
+    labels = torch.as_tensor(client.train[1])
+    found: NDArray[np.bool_] = (left_out_scores(federation, client).argmax(dim=1) == labels).numpy()
     return found
 
 

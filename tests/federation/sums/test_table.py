@@ -37,6 +37,7 @@ TABLE_OF_ROWS = Description(
     (Column("age", "number"), Column("sex", "category", ("f", "m")), Column("dose", "number", fill=1.0, missing=True)),
     labels=("class",),
 )
+SETTINGS += [{**SETTINGS[number], "veto_share": 0.3} for number in (0, 4, 9, 13, 17)]
 SETTINGS += [{**SETTINGS[number], "table": TABLE_OF_ROWS} for number in (0, 1, 6)]
 
 
@@ -56,6 +57,11 @@ def written_out(done: list[str], agreed: Agreement) -> dict[str, bool]:
         "fills": done == ["census"] and agreed.table is not None,
         "moments": agreed.surveys_columns and not summed and "moments" not in done and filled,
         "statistics": not summed and ("moments" in done) == agreed.surveys_columns and filled,
+        "veto": agreed.veto_share is not None
+        and summed
+        and not fitted
+        and "choice-means" not in done
+        and "veto" not in done,
         "beta": agreed.chooses_beta and summed and not fitted and "beta" not in done and "choice-means" not in done,
         "temperature": first and (head == "logistic" or (head == "lda" and agreed.prior == "client")),
         "gradient": "temperature" in done and not fitted and gradients < (agreed.gradient_rounds or 0),

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from fedhip.cli.common.console import print_table
 from fedhip.cli.common.options import print_window
+from fedhip.cli.federation import commitments as federation_commitments
 from fedhip.cli.federation import init as federation_init
 from fedhip.cli.federation import keys as federation_keys
 from fedhip.cli.federation.init import with_engine
@@ -40,6 +41,7 @@ def register(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) ->
     _add_status(commands)
     _add_stop(commands)
     _add_renew(commands)
+    federation_commitments.register_open(commands)
 
 
 def _add_serve(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:

@@ -41,6 +41,10 @@ def register(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> N
         "--make-keys", action=_FLAG,
         help="make the private keys of all sites here (default: only without --host, or if it is this machine)",
     )  # fmt: skip
+    parser.add_argument(
+        "--auditor", metavar="NAME",
+        help="to whom a site may be asked to show what it masked: sites then sign a commitment to it",
+    )  # fmt: skip
     net = parser.add_argument_group("network")
     net.add_argument("--host", action="append", default=[], metavar="NAME", help="by which sites reach the server")
     net.add_argument("--port", type=int, metavar="N", help="where it listens (default: 8443)")
@@ -108,7 +112,7 @@ def init(args: argparse.Namespace) -> int:
     from fedhip.federation.operations.serving import write_endpoint
 
     fields = [option.name for table in ("features", "round") for option in options_of(Agreement, table)]
-    given = {name: getattr(args, name) for name in (*fields, "port", "days", "make_keys")}
+    given = {name: getattr(args, name) for name in (*fields, "port", "days", "make_keys", "auditor")}
     settings: dict[str, Any] = {name: value for name, value in given.items() if value is not None}
     settings |= {"name": args.name, "sites": args.sites, "hosts": args.host, **_agreed(args)}
     settings |= _lift(args, settings) | _columns(args)

@@ -89,6 +89,12 @@ def _names(check: Any) -> fields.Check:
     return checked
 
 
+def _text(name: str, value: Any) -> str:
+    if not isinstance(value, str) or not value.strip() or len(value) > 200 or not value.isprintable():
+        raise SetupError(f"{name} is {shown(value)}; give one line of at most 200 characters")
+    return value.strip()
+
+
 def _sha256(name: str, value: Any) -> str:
     if not isinstance(value, str) or not _DIGEST.fullmatch(value):
         raise SetupError(f"{name} is {shown(value)}; give a SHA-256 in 64 hex digits")
@@ -136,6 +142,9 @@ class Agreement:
 
     `gradient_rounds` is how many sums of gradients a site gives at most; only the logistic head has any. An agreement
     on a ridge says nothing of heads, as it did before there were others, and one without priors nothing of these.
+
+    `veto_share` is which share of sites may find the sum worse than their own rows alone; more stop the round. An
+    `auditor` is to whom a site may be asked to show what it masked: sites then sign a commitment to it.
 
     With `epsilon` there is one sum, which has noise in it (`fedhip.federation.agreement.privacy`): no census, no survey
     and no sum for β. `clip` or `public` say what rows are clipped by, where neither the table nor the backbone does;
@@ -244,6 +253,12 @@ class Agreement:
         "round", flag, default=False, absent=False,
         help="no census: do not look first whether there are as many rows as features (default: look)",
     )  # fmt: skip
+    veto_share: float | None = declare(
+        "round", number(most=1.0), default=None, absent=None, metavar="SHARE",
+        help="one sum more: each site says, under its mask, whether the sum is worse than its own rows alone, and the "
+        "round stops where more than this share of sites say so (default: nobody is asked)",
+    )  # fmt: skip
+    auditor: str | None = declare("federation", _text, default=None, absent=None)
     deadline: float = declare(
         "round", number(above=0.0), default=600.0, help="seconds for each step (default: 600)", metavar="S"
     )

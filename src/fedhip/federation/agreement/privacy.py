@@ -195,6 +195,8 @@ def check_privacy(agreement: Agreement) -> None:
         (not (agreement.standardize and agreement.intercept), "--no-standardize or --no-intercept"),
         (agreement.beta == "gcv", "beta = 'gcv'"),
         (agreement.few_rows, "few_rows"),
+        (agreement.veto_share is not None, "veto_share, which is a sum without noise"),
+        (agreement.auditor is not None, "the auditor, who would see sums with a share of the noise alone"),
     ):
         if found:
             raise SetupError(

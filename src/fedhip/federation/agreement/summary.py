@@ -26,6 +26,10 @@ def in_words(agreement: Agreement, policy: Policy, site: str) -> list[str]:
     if agreement.table is not None:
         names = ", ".join(f"{column.name} ({column.kind})" for column in agreement.table.used)
         said.append(f"columns: {names}; predicted: {agreement.table.labels[0]}")
+    if agreement.veto_share is not None:
+        said.append(f"veto: the round stops where more than {agreement.veto_share:g} of the sites find the sum worse")
+    if agreement.auditor is not None:
+        said.append(f"auditor: {agreement.auditor}, to whom this site may be asked to show what it masked")
     if agreement.epsilon is not None:
         said += [f"privacy: {guarantee_of(agreement)}", f"noise: {costs_in_words(agreement)}"]
     if not agreement.secure_sum:

@@ -15,7 +15,8 @@ gone, the others first sign the list of survivors (`agree`), so that the server 
 """
 
 from fedhip.federation.secure_sum.collector import Collector
+from fedhip.federation.secure_sum.commitment import Commitment, Opening
 from fedhip.federation.secure_sum.errors import Reason, SecureSumError
 from fedhip.federation.secure_sum.member import Member
 
-__all__ = ["Collector", "Member", "Reason", "SecureSumError"]
+__all__ = ["Collector", "Commitment", "Member", "Opening", "Reason", "SecureSumError"]

@@ -12,6 +12,7 @@ from enum import IntEnum
 import numpy as np
 from numpy.typing import NDArray
 
+from fedhip.federation.secure_sum.commitment import Commitment
 from fedhip.federation.secure_sum.deal import Deal, encode_proof
 from fedhip.federation.secure_sum.encoding import number, pack_mapping, unpack_mapping, whole
 from fedhip.federation.secure_sum.errors import (
@@ -29,6 +30,7 @@ from fedhip.federation.secure_sum.messages import (
     cohort_digest,
     decode_answer,
     encode_answer,
+    masked_digest,
     outcome_digest,
     pack_state,
     require_distinct,
@@ -119,6 +121,11 @@ class Collector:
         else:
             self._sum = vector.copy()
         self._added.add(site)
+
+    def commitment(self, site: str, vector: NDArray[np.uint64], signature: bytes) -> Commitment:
+        """What a site whose vector was added has signed: for an auditor."""
+        cohort = {name: keys.encode(self._terms) for name, keys in self._keys.items()}
+        return Commitment(self._terms, site, cohort, sorted(self._sealed), masked_digest(vector), signature)
 
     def survivors(self) -> list[str]:
         """The sites whose vectors are in the sum, for `agree` and `unmask` of each."""

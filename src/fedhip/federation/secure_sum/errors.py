@@ -41,6 +41,7 @@ class Reason(StrEnum):
     VECTOR = "the vector is not one-dimensional uint64 of the length that the others have"
     WRONG_SHARE = "a share it revealed is not the one it was dealt; the others' shares may suffice"
     WRONG_DEAL = "the shares it dealt do not yield what it announced; sum again without it"
+    NOT_COMMITTED = "what is opened is not what the site signed: other numbers, or other masks"
     NO_PROOF = "nothing proves that it dealt wrong shares in this sum; do not trust the server"
 
 

@@ -14,6 +14,7 @@ from secrets import token_bytes
 import numpy as np
 from numpy.typing import NDArray
 
+from fedhip.federation.secure_sum.commitment import Commitment, Opening
 from fedhip.federation.secure_sum.deal import Deal, check_proof
 from fedhip.federation.secure_sum.encoding import number, pack, pack_mapping, text, unpack, unpack_mapping, whole
 from fedhip.federation.secure_sum.errors import Reason, SecureSumError, blaming, require, restoring
@@ -27,6 +28,7 @@ from fedhip.federation.secure_sum.messages import (
     encode_agreement,
     encode_answer,
     encode_signature,
+    masked_digest,
     outcome_digest,
     pack_state,
     require_distinct,
@@ -78,6 +80,8 @@ class Member:
         self._cohort: dict[str, Keys] = {}
         self._shares: dict[str, Shares] = {}  # mine from each dealer, myself included
         self._agreed = b""
+        #: What was masked, and by which masks: for the caller of `mask` alone, who may keep it. It is in no state.
+        self.opening: Opening | None = None
 
     @classmethod
     def begin(
@@ -175,10 +179,13 @@ class Member:
             added=[self_mask_key(secrets.seed, view, me), *(key for site, key in pairs.items() if site > me)],
             removed=[key for site, key in pairs.items() if site < me],
         )
-        signature = self._sign(vector_statement(terms, me, view, masked))
+        message = encode_signature(terms, me, self._sign(vector_statement(terms, me, view, masked)))
+        cohort = {site: keys.encode(terms) for site, keys in self._cohort.items()}
+        signed = Commitment(terms, me, cohort, sorted(shares), masked_digest(masked), message)
+        self.opening = Opening(signed, vector, secrets.seed, secrets.mask)
         self._shares, self._secrets = shares, None
         self._next = MemberStep.UNMASK
-        return masked, encode_signature(terms, me, signature)
+        return masked, message
 
     def agree(self, survivors: Sequence[str]) -> bytes:
         """The site's signature that the sum is that of the survivors; from now on it knows no other list."""

@@ -151,8 +151,17 @@ def outcome_digest(view: bytes, survivors: Iterable[str]) -> bytes:
 
 def vector_statement(terms: Terms, site: str, view: bytes, masked: NDArray[np.uint64]) -> bytes:
     """What a site signs with its masked vector."""
-    content = digest(b"masked vector", np.ascontiguousarray(masked, "<u8").view(np.uint8).data)
-    return statement(b"sign vector", *head_of(_VECTOR, terms, site), view, content)
+    return masked_statement(terms, site, view, masked_digest(masked))
+
+
+def masked_statement(terms: Terms, site: str, view: bytes, masked: bytes) -> bytes:
+    """The same, of the vector's digest."""
+    return statement(b"sign vector", *head_of(_VECTOR, terms, site), view, masked)
+
+
+def masked_digest(masked: NDArray[np.uint64]) -> bytes:
+    """Which masked vector it is."""
+    return digest(b"masked vector", np.ascontiguousarray(masked, "<u8").view(np.uint8).data)
 
 
 def encode_signature(terms: Terms, site: str, signature: bytes) -> bytes:
@@ -162,8 +171,13 @@ def encode_signature(terms: Terms, site: str, signature: bytes) -> bytes:
 
 def check_vector(data: bytes, terms: Terms, site: str, view: bytes, masked: NDArray[np.uint64]) -> None:
     """Require that `site` made this masked vector in this view."""
+    check_masked(data, terms, site, view, masked_digest(masked))
+
+
+def check_masked(data: bytes, terms: Terms, site: str, view: bytes, masked: bytes) -> None:
+    """The same, of the vector's digest."""
     (signature,) = read_message(data, _VECTOR, terms, site, None)
-    terms.verify(site, signature, vector_statement(terms, site, view, masked))
+    terms.verify(site, signature, masked_statement(terms, site, view, masked))
 
 
 def agreement_statement(terms: Terms, site: str, outcome: bytes) -> bytes:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
+from pathlib import Path
 
 import numpy as np
 
@@ -11,8 +12,10 @@ from fedhip.federation.errors import RoundError
 from fedhip.federation.secure_sum import Collector, Reason, SecureSumError
 from fedhip.federation.server.cohort import GO_ON, SiteCohort, always
 from fedhip.federation.status_codes import SiteCode
+from fedhip.federation.sums.table import sums_of
 from fedhip.federation.sums.vector import Vector
 from fedhip.federation.transport.wire import Arrays, Body, Letter, RoundStep, by_site, context_of
+from fedhip.utils.files import private_folder, write_private
 
 
 class NotAgreedError(RoundError):
@@ -66,16 +69,30 @@ def masked_sum(cohort: SiteCohort, wanted: Wanted) -> Collector:
         lambda site, letter: collector.shares(site, letter.mapping("shares")),
     )
     cohort.require_quorum(RoundStep.SHARE)
+    ask = wanted.body.get("ask") or next(iter(sums_of(cohort.agreement))).name
+
+    def add(site: str, letter: Letter) -> None:
+        vector, signature = wanted.require(letter.array("vector")), letter.data("signature")
+        collector.add(site, vector, signature)
+        if cohort.agreement.auditor is not None:
+            path = commitment_path(cohort.state, cohort.envelope.round, str(ask), site)
+            write_private(path, collector.commitment(site, vector, signature).to_bytes())
+
     cohort.fold(
         RoundStep.MASK,
         cohort.nodes,
         lambda site: ({"secure": True, **by_site("shares", collector.dealt_to(site))}, {}),
-        lambda site, letter: collector.add(site, wanted.require(letter.array("vector")), letter.data("signature")),
+        add,
     )
     if cohort.begin_again_without_accused():
         return masked_sum(cohort, wanted)
     cohort.require_quorum(RoundStep.MASK)
     return collector
+
+
+def commitment_path(state: Path, number: int, ask: str, site: str) -> Path:
+    """Where the server keeps what a site signed in a sum, for an auditor."""
+    return private_folder(state / "commitments") / f"{number}-{ask}-{site}.commitment"
 
 
 def plain_sum(cohort: SiteCohort, wanted: Wanted, size: int) -> tuple[Vector, list[str]]:

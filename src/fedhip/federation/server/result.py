@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -20,6 +21,7 @@ from fedhip.federation.transport.wire import Letter
 if TYPE_CHECKING:
     from fedhip.heads.model import Model
     from fedhip.simulation.federation import Federation
+    from fedhip.simulation.trust.doubt import Verdict
 
 
 def write_result(
@@ -31,6 +33,7 @@ def write_result(
     *,
     dropped: Mapping[str, str],
     notes: Sequence[str],
+    verdict: Verdict | None = None,
     seconds: Mapping[str, float],
     chosen: dict[str, Any] | None = None,
 ) -> None:
@@ -87,6 +90,8 @@ def write_result(
     if len(progress.sums) > 1:
         made = [{"ask": record.ask, "sites": list(record.sites)} for record in progress.sums]
         results |= {"sums": made, "notes": list(notes)}
+    if verdict is not None:
+        results["verdict"] = asdict(verdict)
     if model.lift is not None:
         add_lift(results, plan_of(agreement).to_dict(model.lift))
     details: dict[str, Any] = {

@@ -54,11 +54,14 @@ from fedhip.federation.sums.table import (
     SCALE,
     STATISTICS,
     TEMPERATURE,
+    VETO,
     sums_before_head,
     sums_follow,
 )
 from fedhip.federation.sums.tables import filled_table
 from fedhip.federation.sums.vector import Vector, from_vector, losses_of
+from fedhip.federation.sums.veto import ARRAY as VETOES
+from fedhip.federation.sums.veto import is_stopped, verdict_of
 from fedhip.federation.transport.exchange import Exchange
 from fedhip.federation.transport.wire import (
     SESSION_BYTES,
@@ -77,6 +80,7 @@ if TYPE_CHECKING:
     from fedhip.heads import Head
     from fedhip.heads.model import Model
     from fedhip.simulation.federation import Federation
+    from fedhip.simulation.trust.doubt import Verdict
 
 #: Beside federation.toml, for sites that lack it.
 ENCODER_FILE = "encoder.safetensors"
@@ -94,6 +98,7 @@ class Round:
         nobody = Envelope(bytes(SESSION_BYTES), agreement.digest(), roster.digest(), RoundStep.HELLO)
         self.cohort = SiteCohort(agreement, roster, exchange, self.state, nobody)
         self.events = self.cohort.events
+        self.verdict: Verdict | None = None
 
     @classmethod
     def open(cls, folder: Path, make_exchange: Callable[[float], Exchange]) -> Round:
@@ -147,6 +152,7 @@ class Round:
                 self.events.write("census", f"{rows} rows, of {sites} sites, and {self.layout.m} features")
         del total
         self._encoding = encoding_of(self.agreement, self.sums.get(MOMENTS) if MOMENTS.count(self.agreement) else None)
+        self._require_no_veto()
         fitted, notes = self._logistic() if self.agreement.head == "logistic" else (None, [])
         self._beta = self._choose_beta()
         message = self._message_to_sites(fitted)
@@ -241,6 +247,19 @@ class Round:
             )
         self.cohort.require_quorum(RoundStep.ENCODER)
 
+    def _require_no_veto(self) -> None:
+        """Stop where more sites than agreed on find the sum worse than their own rows alone, before anything else."""
+        if not VETO.count(self.agreement):
+            return
+        self.verdict = verdict_of(self._sum(VETO, {}, {}))
+        self.events.write("veto", f"of the sites: {self.verdict}")
+        if is_stopped(self.verdict, self.agreement):
+            raise RoundError(
+                f"{self.verdict.vetoes} of {self.verdict.clients} sites find the sum worse than their own rows alone, "
+                f"and more than the agreed share ({self.agreement.veto_share:g}) stop the round; no model was made. "
+                "Somebody's rows or statistics are wrong: ask the sites to look at theirs, or an auditor to"
+            )
+
     # The head, by more sums where it needs them.
 
     def _logistic(self) -> tuple[Model, list[str]]:
@@ -326,6 +345,8 @@ class Round:
         body: Body = {"beta": federation.beta, "sites": progress.summed, **message[0]}
         body |= {f"beta-{fold}": beta for fold, beta in enumerate(federation.fold_betas)}
         arrays: Arrays = dict(message[1])
+        if self.verdict is not None:
+            arrays[VETOES] = self._sum(VETO, {}, {})
         if sums_follow(self.agreement):
             body["sum"] = str(self.sums.digest(STATISTICS))
         else:
@@ -350,6 +371,7 @@ class Round:
             progress,
             dropped=cohort.dropped,
             notes=notes,
+            verdict=self.verdict,
             seconds=cohort.seconds,
             chosen=chosen,
         )

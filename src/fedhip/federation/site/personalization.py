@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -14,8 +14,11 @@ from fedhip.federation.status_codes import SiteCode, SiteRefusalError
 from fedhip.federation.sums.head import federation_of_sites, fit_choice, fit_head, ridge_of
 from fedhip.federation.sums.private import released
 from fedhip.federation.sums.statistics import plan_of
+from fedhip.federation.sums.table import VETO
 from fedhip.federation.sums.traffic import traffic_of
 from fedhip.federation.sums.vector import Vector
+from fedhip.federation.sums.veto import doubt_in
+from fedhip.utils.bounds import LARGEST
 
 if TYPE_CHECKING:
     from fedhip.core.affine import AffineModel
@@ -27,11 +30,15 @@ if TYPE_CHECKING:
     from fedhip.heads.auto import ChoiceSums
     from fedhip.heads.model import Model
     from fedhip.privacy.public import PublicMap
+    from fedhip.simulation.alone import LocalModel
     from fedhip.simulation.client import Client
     from fedhip.simulation.encoding import RowEncoding
     from fedhip.simulation.federation import Federation
     from fedhip.simulation.outcome import ClientResult
     from fedhip.simulation.personalization import Personalization
+
+#: α of a site that does not take the sum: all but its own rows counts nothing.
+ALONE = LARGEST
 
 
 @dataclass(frozen=True)
@@ -105,6 +112,8 @@ def personalize(out: Path, client: Client, received: ReceivedSum, agreement: Agr
             ) from error
     with watch("models of one client alone"), one_thread():
         alone = local_model(client, d, ridge_of(agreement), only_local_classes=only_local)
+        if VETO.count(agreement) and made.chosen is None:  # who chooses may choose to be alone
+            made = _or_alone(made, alone, client, received, agreement)
     local, own = agreement.methods[0], agreement.methods[-1]
     head, personal = made.head, made.personal
     models = {MAJORITY: majority_model(client, d), local: alone, **made.beside, own: personal.model}
@@ -120,6 +129,23 @@ def personalize(out: Path, client: Client, received: ReceivedSum, agreement: Agr
     except (FedHiPError, OSError) as error:
         raise SiteRefusalError(SiteCode.OUTPUT, str(error)) from error
     return result
+
+
+def _or_alone(made: _Made, alone: LocalModel, client: Client, received: ReceivedSum, agreement: Agreement) -> _Made:
+    """The model of the site's rows alone, where it has a veto and its own model is worse than that on rows left out.
+
+    α is then so large that nothing but these rows counts.
+    """
+    from fedhip.core.affine import AffineModel
+
+    personal, doubt = made.personal, doubt_in(received.grid, received.encoding, client, agreement)
+    expected = doubt.right_alone / doubt.rows
+    if not doubt.vetoes or (personal.estimate is not None and personal.estimate >= expected):
+        return made
+    model = AffineModel(alone.weights, alone.bias)
+    kept = {method: prior for method, prior in made.priors.items() if method != agreement.methods[-1]}
+    taken = replace(personal, model=model, alpha=ALONE, estimate=expected, log_losses=alone.losses)
+    return replace(made, personal=taken, priors=kept)
 
 
 def _federation(received: ReceivedSum, agreement: Agreement) -> Federation:

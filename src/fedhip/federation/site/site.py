@@ -40,7 +40,7 @@ from fedhip.federation.site.folder import SiteFolder, open_site
 from fedhip.federation.site.inputs import Inputs, make_vector, require_others
 from fedhip.federation.site.ledger import Allowance
 from fedhip.federation.site.order import begin, require_nobody_left, shared_sum
-from fedhip.federation.site.personalization import PooledLosses, ReceivedSum
+from fedhip.federation.site.personalization import ALONE, PooledLosses, ReceivedSum
 from fedhip.federation.site.session_ledger import SessionLedger
 from fedhip.federation.site.state import Session, SiteState
 from fedhip.federation.status_codes import SiteCode, SiteRefusalError
@@ -57,12 +57,15 @@ from fedhip.federation.sums.table import (
     MOMENTS,
     PRIOR,
     STATISTICS,
+    VETO,
     first_number,
     sums_follow,
     sums_of,
 )
 from fedhip.federation.sums.traffic import after_statistics
 from fedhip.federation.sums.vector import Vector, digest_of, from_vector, require_length
+from fedhip.federation.sums.veto import ARRAY as VETOES
+from fedhip.federation.sums.veto import verdict_in
 from fedhip.federation.transport.wire import (
     Arrays,
     Body,
@@ -317,6 +320,8 @@ class Site:
         require_nobody_left(session, site.policy, (site.name, *shares))
         masked, signature = member.mask(vector, shares)
         self._sums(site, session).take_part("masked", (site.name, *shares))
+        if site.agreement.auditor is not None and member.opening is not None:
+            self.state.keep_opening(session, member.opening.to_bytes())
         session.member = member.to_bytes()
         if session.round <= 1:
             session.cohort = [site.name, *shares]
@@ -359,6 +364,8 @@ class Site:
         # agreement: this one, whether it is the sum or not. The very same may come again.
         self.state.finish(session)
         self.state.keep(session)
+        if VETO.count(agreement):
+            self._take_vetoes(session, inputs, question.array(VETOES))
         client, encoding = inputs.client, inputs.encoding
         sent = ""
         if agreement.epsilon is not None:
@@ -385,6 +392,8 @@ class Site:
         del total, inputs, data
         question.arrays.clear()  # a wide federation's sum is 100 MB, and the model needs the room
         result = personalize(self.out, client, received, agreement, self.data)
+        if VETO.count(agreement) and result.personal is not None and result.personal.alpha == ALONE:
+            self._log(logging.WARNING, "the sum is worse than this site's rows alone: the model is of these alone")
         session.member = None
         self.state.drop_sums()
         # Of what was tested, the agreed methods alone: the majority's accuracy would tell how frequent a class is.
@@ -394,6 +403,17 @@ class Site:
         if not site.policy.tell_accuracy or not told or agreement.epsilon is not None:
             return {"told": False}, {}
         return {"told": True, "test": result.test, **told}, {}
+
+    def _take_vetoes(self, session: Session, inputs: Inputs, vetoes: Vector) -> None:
+        """What all sites find of the sum, this one included if it was in; refused where too many have a veto."""
+        verdict = verdict_in(vetoes, inputs.agreement)
+        last = RoundStep.UNMASK if inputs.agreement.secure_sum else RoundStep.MASK
+        if VETO.name in session.done or (session.ask == VETO.name and last in session.answers):
+            require_others(VETO, vetoes, inputs)
+        self._log(
+            logging.WARNING if verdict.is_suspicious else logging.INFO,
+            f"of the sites: {verdict}; compare it with other sites'",
+        )
 
     def _begin_sum(self, site: SiteFolder, session: Session, question: Letter) -> None:
         """The next sum, or one again: kept before anything is computed, so that the next question finds it."""

@@ -6,6 +6,7 @@
     state/sent.bin        that as it was sent, until the server goes on: the answer may have been lost on its way
     state/moments.bin     the sums that came back, by the names that the table of sums shares them under, until the
     state/total.bin       model is made
+    state/openings/       what this site masked, and by which masks, where an auditor is agreed on
     state/sum.json        the digest of the sum of the statistics, and its sites, to be compared
     state/finished.json   agreements under which a sum was finished
     state/sums.head       the last line that this site wrote to the user's ledger of sums
@@ -35,7 +36,7 @@ import numpy as np
 from fedhip.federation.status_codes import SiteCode, SiteRefusalError
 from fedhip.federation.sums.table import TABLE
 from fedhip.federation.sums.vector import Vector, as_bytes
-from fedhip.utils.files import append_private, write_private
+from fedhip.utils.files import append_private, private_folder, write_private
 
 SCHEMA = 1
 
@@ -126,6 +127,7 @@ class SiteState:
         self.folder = folder / "state"
         self.log = self.folder / "site.log"
         self.cache = self.folder / "cache"
+        self.openings = self.folder / "openings"
         self.witness = self.folder / "sums.head"
 
     @contextmanager
@@ -198,6 +200,11 @@ class SiteState:
     def sent(self) -> Vector | None:
         """What left with the latest answer."""
         return self._read("sent.bin")
+
+    def keep_opening(self, session: Session, opening: bytes) -> None:
+        """Write what was masked in the sum under way, in place of an earlier attempt at it."""
+        path = private_folder(self.openings) / f"{session.session.hex()[:12]}-{session.round}-{session.ask}.opening"
+        write_private(path, opening)
 
     def keep_received(self, name: str, total: Vector) -> None:
         """Write a sum that came back, by the name that it is shared under."""

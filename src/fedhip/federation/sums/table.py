@@ -14,7 +14,7 @@ from collections.abc import Sequence
 from functools import partial
 from typing import TYPE_CHECKING
 
-from fedhip.federation.sums import choice, logistic, priors, ridge, statistics, tables
+from fedhip.federation.sums import choice, logistic, priors, ridge, statistics, tables, veto
 from fedhip.federation.sums.kind import SumKind, SumStage
 
 if TYPE_CHECKING:
@@ -102,6 +102,18 @@ TABLE = (
         check_sum=statistics.check_statistics,
         shared_as="total",
         has_noise=True,
+    ),
+    VETO := SumKind(
+        name="veto",
+        title="who finds the sum worse than being alone",
+        stage=SumStage.HEAD,
+        needs=("statistics",),
+        count=lambda agreed: int(agreed.veto_share is not None),
+        length=veto.veto_length,
+        vector=veto.veto_vector,
+        check_rest=veto.check_other_vetoes,
+        check_part=veto.check_veto_part,
+        check_sum=veto.check_vetoes,
     ),
     BETA := SumKind(
         name="beta",

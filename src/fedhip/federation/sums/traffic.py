@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from fedhip.federation.sums.choice import known_bytes
 from fedhip.federation.sums.priors import head_bytes
-from fedhip.federation.sums.table import KINDS, MOMENTS, PRIOR, STATISTICS, sums_before_head
+from fedhip.federation.sums.table import KINDS, MOMENTS, PRIOR, STATISTICS, VETO, sums_before_head
 
 if TYPE_CHECKING:
     from fedhip.federation.agreement.agreement import Agreement
@@ -32,6 +32,8 @@ def traffic_of(agreement: Agreement, method: str, asks: Sequence[str] = ()) -> d
     down = sum(kind.download(agreement) + (8 * kind.length(agreement) if kind.shared_as else 0) for kind in kinds)
     if PRIOR in kinds:  # everybody's losses come at last
         down += 8 * PRIOR.length(agreement)
+    if VETO in kinds:
+        down += 8 * VETO.length(agreement)
     if agreement.head == "auto" and kinds:
         down += known_bytes("", agreement)
     if asks and kinds:
