@@ -2,8 +2,8 @@
 
     python -m benchmarks.coverage --features sketches.npz --out coverage.json
 
-Beside the sets of `fedhip.core.conformal` (n₀ rows' worth of other clients' misses) stand split-conformal ones with the
-same score: a client trains on half of its training rows and calibrates on the other half, by its own rows alone.
+Beside the sets of `fedhip.core.choice.conformal` (n₀ rows' worth of other clients' misses) stand split-conformal ones
+with the same score: a client trains on half of its training rows and calibrates on the other half, by its own rows.
 Clients have 25, 50 or 100 training rows; all other rows of theirs are tested on. Without --features the federation is
 constructed: Gaussian classes, or a linear target, with a shift of each client's own.
 """

@@ -16,8 +16,10 @@ PARTS = draw_architecture.parts_of((ROOT / PAGE).read_text(encoding="utf-8"))
 ORDER = {part.name: number for number, part in enumerate(PARTS)}
 #: Modules in one folder, `__init__.py` not counted: what fits on a screen.
 ROOM = 16
-#: Folders that grow by one file for each method or command: their names are the index.
-ONE_FILE_EACH = {"cli"}
+#: Lines of a module: what can be read at a stretch.
+LENGTH = 600
+#: Folders of tests that are of no folder of the package: attacks go by their own names.
+OTHER_TESTS = {"benchmarks", "compatibility", "federation/attacks", "scripts"}
 
 
 @pytest.fixture(scope="module")
@@ -96,9 +98,22 @@ def test_no_folder_is_crowded() -> None:
         for folder, number in Counter(
             path.parent.relative_to(PACKAGE).as_posix() for path in PACKAGE.rglob("*.py") if path.stem != "__init__"
         ).items()
-        if number > ROOM and folder not in ONE_FILE_EACH
+        if number > ROOM
     }
     assert not crowded, f"give the modules of these folders rooms of their own: {crowded}"
+
+
+def test_no_module_is_long() -> None:
+    lines = {path.relative_to(PACKAGE): len(path.read_text("utf-8").splitlines()) for path in PACKAGE.rglob("*.py")}
+    long = {path.as_posix(): number for path, number in lines.items() if number > LENGTH}
+    assert not long, f"divide these modules by purpose: {long}"
+
+
+def test_tests_lie_where_what_they_test_lies() -> None:
+    tests = ROOT / "tests"
+    folders = {path.parent.relative_to(tests).as_posix() for path in tests.rglob("test_*.py")} - {"."}
+    strange = {folder for folder in folders - OTHER_TESTS if not (PACKAGE / folder).is_dir()}
+    assert not strange, f"these folders of tests are of no folder of the package: {strange}"
 
 
 def test_every_kind_of_import_is_seen(tmp_path: Path) -> None:

@@ -22,7 +22,7 @@ import fedhip
 from fedhip import doctor
 from fedhip.cli.main import main
 from fedhip.data.sets import registry
-from fedhip.doctor import Finding, examine
+from fedhip.doctor import Diagnosis, examine
 from fedhip.features import backbones, extraction
 from fedhip.utils.parallel import memory_available
 
@@ -41,7 +41,7 @@ def no_network(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(socket.socket, "connect", refuse)
 
 
-def named(name: str) -> Finding:
+def named(name: str) -> Diagnosis:
     (found,) = [finding for finding in examine() if finding.name == name]
     return found
 
@@ -298,11 +298,11 @@ def test_memory(tmp_path: Path) -> None:
 
 
 def test_the_command(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
-    def found() -> list[Finding]:
+    def found() -> list[Diagnosis]:
         return [
-            Finding("versions", "good", "ok", "1.0", needed=True),
-            Finding("versions", "extra", "missing", "not installed", "pip install extra"),
-            Finding("files", "bad", "broken", "in pieces", "mend it", needed=True),
+            Diagnosis("versions", "good", "ok", "1.0", needed=True),
+            Diagnosis("versions", "extra", "missing", "not installed", "pip install extra"),
+            Diagnosis("files", "bad", "broken", "in pieces", "mend it", needed=True),
         ]
 
     monkeypatch.setattr(doctor, "examine", found)
@@ -327,8 +327,8 @@ def test_the_command(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.Mon
 
 
 def test_a_generator_that_fails_half_way_keeps_what_it_found() -> None:
-    def half() -> Iterator[Finding]:
-        yield Finding("a", "first", "ok", "there")
+    def half() -> Iterator[Diagnosis]:
+        yield Diagnosis("a", "first", "ok", "there")
         raise ValueError
 
     found = list(doctor.guarded("a", "rest", True, "mend it", half))

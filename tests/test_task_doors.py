@@ -16,7 +16,7 @@ from fedhip.cli.main import main
 from fedhip.core.choice.conformal import common_threshold, pooled_rows, threshold
 from fedhip.data import FeatureSet, feature_set, make_partition, read_features, split_clients, write_features
 from fedhip.errors import FedHiPError, FedHiPWarning, InputError
-from fedhip.runs.repeats import near_pairs
+from fedhip.runs.round.repeats import near_pairs
 from fedhip.simulation.client import Client
 from fedhip.simulation.hold_out import hold_out, hold_out_fold
 from fedhip.simulation.tasks import label_metrics

@@ -72,3 +72,24 @@ def test_the_way_goes_along_the_tree(way: str) -> None:
                 at = PACKAGE
             at /= step
             assert at.exists(), f"{at} is not there"
+
+
+MENTIONS = [
+    pytest.param(path, name, id=f"{path.relative_to(PACKAGE)}: {name}")
+    for path in sorted(PACKAGE.rglob("*.py"))
+    for name in sorted(set(re.findall(r"`fedhip\.([a-z]\w*(?:\.\w+)+)`", path.read_text(encoding="utf-8"))))
+]
+
+
+@pytest.mark.parametrize(("path", "name"), MENTIONS)
+def test_what_a_docstring_refers_to_is_there(path: Path, name: str) -> None:
+    """`fedhip.part.module`, and the name after it, if there is one."""
+    at, steps = PACKAGE, name.split(".")
+    while steps and (at / steps[0]).is_dir():
+        at /= steps.pop(0)
+    if steps and (module := at / f"{steps[0]}.py").is_file():
+        steps.pop(0)
+    else:
+        module = at / "__init__.py"
+    text = module.read_text(encoding="utf-8")
+    assert not steps or re.search(rf"\b{steps[0]}\b", text), f"{path} refers to fedhip.{name}"

@@ -27,7 +27,7 @@ State = Literal["ok", "missing", "broken"]
 
 
 @dataclass(frozen=True)
-class Finding:
+class Diagnosis:
     """One thing that was looked at.
 
     `missing` is something optional that is not there. `needed` says whether `fedhip run` can do without it.
@@ -85,9 +85,9 @@ PACKAGES = (
 )
 
 
-def examine() -> list[Finding]:
+def examine() -> list[Diagnosis]:
     """Look at everything, in the order in which it is worth reading."""
-    looks: tuple[tuple[str, str, bool, str, Callable[[], Iterable[Finding]]], ...] = (
+    looks: tuple[tuple[str, str, bool, str, Callable[[], Iterable[Diagnosis]]], ...] = (
         ("versions", "fedhip", True, "pip install --force-reinstall fedhip", versions),
         ("versions", "packages", True, "pip install --force-reinstall fedhip", packages),
         ("machine", "device", True, "pip install --force-reinstall torch", devices),
@@ -101,13 +101,13 @@ def examine() -> list[Finding]:
 
 
 def guarded(
-    area: str, name: str, needed: bool, remedy: str, look: Callable[[], Iterable[Finding]]
-) -> Iterator[Finding]:
+    area: str, name: str, needed: bool, remedy: str, look: Callable[[], Iterable[Diagnosis]]
+) -> Iterator[Diagnosis]:
     """What `look` finds; if it fails, that is the finding."""
     try:
         yield from look()
     except Exception as error:  # whatever is broken here, and in whichever way, is what we are looking for
-        yield Finding(area, name, "broken", one_line(error), remedy, needed)
+        yield Diagnosis(area, name, "broken", one_line(error), remedy, needed)
 
 
 def one_line(error: BaseException) -> str:
@@ -116,33 +116,33 @@ def one_line(error: BaseException) -> str:
     return f"{type(error).__name__}: {words[0]}" if words else type(error).__name__
 
 
-def versions() -> Iterator[Finding]:
+def versions() -> Iterator[Diagnosis]:
     """Python and the package itself."""
     import fedhip
 
     python, where = platform.python_version(), f"{platform.system()} {platform.machine()}"
     recent = sys.version_info >= (3, 11)
-    yield Finding(
+    yield Diagnosis(
         "versions", "python", "ok" if recent else "broken", f"{python} on {where}",
         "" if recent else "use Python 3.11 or newer", needed=True,
     )  # fmt: skip
-    yield Finding("versions", "fedhip", "ok", f"{fedhip.__version__} in {Path(fedhip.__file__).parent}", needed=True)
+    yield Diagnosis("versions", "fedhip", "ok", f"{fedhip.__version__} in {Path(fedhip.__file__).parent}", needed=True)
 
 
-def packages() -> Iterator[Finding]:
+def packages() -> Iterator[Diagnosis]:
     """Every dependency, of the package and of its extras."""
     declared = declared_versions()
     for package in PACKAGES:
         yield check_package(package, declared.get(package.name, ""))
 
 
-def check_package(package: Package, declared: str) -> Finding:
+def check_package(package: Package, declared: str) -> Diagnosis:
     """Whether a package is there, of the version declared (">=2.5", "==1.41.0"), and can be imported."""
     wanted = f"{package.name}{declared}"
     install = f"pip install 'fedhip[{package.extra}]'" if package.extra else f"pip install '{wanted}'"
 
-    def found(state: State, detail: str, remedy: str = "") -> Finding:
-        return Finding("versions", package.name, state, f"{detail} ({package.purpose})", remedy, package.needed)
+    def found(state: State, detail: str, remedy: str = "") -> Diagnosis:
+        return Diagnosis("versions", package.name, state, f"{detail} ({package.purpose})", remedy, package.needed)
 
     try:
         version = metadata.version(package.name)
@@ -179,29 +179,29 @@ def numbers(version: str) -> tuple[int, ...]:
     return tuple(map(int, match[0].split("."))) if match else ()
 
 
-def devices() -> Iterator[Finding]:
+def devices() -> Iterator[Diagnosis]:
     """Cores, threads and accelerators."""
     import torch
 
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
-    yield Finding("machine", "cpu", "ok", f"{cores} cores, {torch.get_num_threads()} threads in torch", needed=True)
+    yield Diagnosis("machine", "cpu", "ok", f"{cores} cores, {torch.get_num_threads()} threads in torch", needed=True)
     if torch.cuda.is_available():
         for index in range(torch.cuda.device_count()):
             card = torch.cuda.get_device_properties(index)
-            yield Finding("machine", f"cuda:{index}", "ok", f"{card.name}, {size(card.total_memory)}")
+            yield Diagnosis("machine", f"cuda:{index}", "ok", f"{card.name}, {size(card.total_memory)}")
     elif torch.backends.mps.is_available():
-        yield Finding("machine", "mps", "ok", "not used unless asked for: --device mps")
+        yield Diagnosis("machine", "mps", "ok", "not used unless asked for: --device mps")
     else:
-        yield Finding("machine", "gpu", "missing", "torch finds none; the CPU is used")
+        yield Diagnosis("machine", "gpu", "missing", "torch finds none; the CPU is used")
 
 
-def memory() -> Iterator[Finding]:
+def memory() -> Iterator[Diagnosis]:
     """What there is for this process: the machine's, or less where a container is given less."""
     from fedhip.utils.parallel import memory_available
 
     total, free = memory_total(), memory_available(Path("/proc/meminfo"))
     words = [f"{size(total)} in all"] * (total is not None) + [f"{size(free)} free"] * (free is not None)
-    yield Finding("machine", "memory", "ok", ", ".join(words) or "not known on this system")
+    yield Diagnosis("machine", "memory", "ok", ", ".join(words) or "not known on this system")
 
 
 def memory_total(limit: Path = Path("/sys/fs/cgroup/memory.max")) -> int | None:
@@ -214,7 +214,7 @@ def memory_total(limit: Path = Path("/sys/fs/cgroup/memory.max")) -> int | None:
     return min(known, default=None)
 
 
-def cache() -> Iterator[Finding]:
+def cache() -> Iterator[Diagnosis]:
     """Where features and downloads are kept."""
     from fedhip.errors import CacheWarning
     from fedhip.features.extraction import cache_folder
@@ -223,7 +223,7 @@ def cache() -> Iterator[Finding]:
     folder = default_cache()
     if not folder.exists():
         require_folder(folder)
-        yield Finding("files", "cache", "ok", f"{folder}, which is made when it is needed")
+        yield Diagnosis("files", "cache", "ok", f"{folder}, which is made when it is needed")
         return
     with warnings.catch_warnings():
         warnings.simplefilter("error", CacheWarning)
@@ -233,7 +233,7 @@ def cache() -> Iterator[Finding]:
     count = sum(1 for path in sets.iterdir() if path.is_dir()) if sets.is_dir() else 0
     free = shutil.disk_usage(folder).free
     detail = f"{folder}: {count:,} feature set{'' if count == 1 else 's'}, {size(used)}; {size(free)} free"
-    yield Finding("files", "cache", "ok", detail)
+    yield Diagnosis("files", "cache", "ok", detail)
 
 
 def files_in(folder: Path) -> Iterator[Path]:
@@ -246,7 +246,7 @@ def files_in(folder: Path) -> Iterator[Path]:
         yield from (Path(parent) / name for name in names)
 
 
-def backbone() -> Iterator[Finding]:
+def backbone() -> Iterator[Diagnosis]:
     """The weights that come with the package."""
     from safetensors import safe_open
 
@@ -255,35 +255,39 @@ def backbone() -> Iterator[Finding]:
     path = embedded_weights()
     if not path.is_file():
         remedy = "install a release of fedhip, or give other weights (--backbone, --weights)"
-        yield Finding("files", EMBEDDED, "broken", f"the package holds no {path.name}", remedy, needed=True)
+        yield Diagnosis("files", EMBEDDED, "broken", f"the package holds no {path.name}", remedy, needed=True)
         return
     with safe_open(path, framework="pt") as weights:
         count = len(list(weights.keys()))
-    yield Finding("files", EMBEDDED, "ok", f"in the package, {count} tensors, {size(path.stat().st_size)}", needed=True)
+    yield Diagnosis(
+        "files", EMBEDDED, "ok", f"in the package, {count} tensors, {size(path.stat().st_size)}", needed=True
+    )
 
 
-def datasets() -> Iterator[Finding]:
+def datasets() -> Iterator[Diagnosis]:
     """The data sets that can be had by name."""
     from fedhip.data.sets.cifar import FILES, FOLDER
     from fedhip.data.sets.registry import SKETCHES
     from fedhip.utils.files import default_cache
 
     if zipfile.is_zipfile(SKETCHES):
-        yield Finding("files", "sketches", "ok", f"in the package, {size(SKETCHES.stat().st_size)}", needed=True)
+        yield Diagnosis("files", "sketches", "ok", f"in the package, {size(SKETCHES.stat().st_size)}", needed=True)
     else:
         state = "damaged" if SKETCHES.is_file() else "not there"
         remedy = "pip install --force-reinstall fedhip"
-        yield Finding("files", "sketches", "broken", f"{SKETCHES} is {state}", remedy, needed=True)
+        yield Diagnosis("files", "sketches", "broken", f"{SKETCHES} is {state}", remedy, needed=True)
     folder = default_cache() / FOLDER
     if all((folder / name).is_file() for name in FILES):
-        yield Finding("files", "cifar100", "ok", f"in {folder}")
+        yield Diagnosis("files", "cifar100", "ok", f"in {folder}")
     elif folder.is_dir():
-        yield Finding("files", "cifar100", "broken", f"{folder} lacks files", "delete the folder; it is fetched again")
+        yield Diagnosis(
+            "files", "cifar100", "broken", f"{folder} lacks files", "delete the folder; it is fetched again"
+        )
     else:
         remedy = "fedhip run --dataset cifar100 fetches it (169 MB); or --data DIR, where it lies"
-        yield Finding("files", "cifar100", "missing", "not downloaded", remedy)
+        yield Diagnosis("files", "cifar100", "missing", "not downloaded", remedy)
 
 
-def browser() -> Iterator[Finding]:
+def browser() -> Iterator[Diagnosis]:
     """Said because people ask."""
-    yield Finding("report", "browser", "ok", "none is needed to make a report; any opens it")
+    yield Diagnosis("report", "browser", "ok", "none is needed to make a report; any opens it")

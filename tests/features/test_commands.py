@@ -17,7 +17,7 @@ from fedhip.data import load_dataset, read_features
 from fedhip.errors import InputError
 from fedhip.features.encoder.checkpoints import load_encoder, save_encoder
 from fedhip.features.pretraining import evaluation
-from fedhip.features.pretraining.training import Run
+from fedhip.features.pretraining.training import TrainingRun
 from tests.features.samples import random_encoder, waves
 
 SIZES = [
@@ -109,13 +109,13 @@ def test_an_evaluation_that_fails_loses_nothing(pool: Path, monkeypatch: pytest.
 
 
 def test_an_interrupt_is_exit_code_130(pool: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    advance = Run.advance
+    advance = TrainingRun.advance
 
-    def interrupted(self: Run, rate: float) -> torch.Tensor:
+    def interrupted(self: TrainingRun, rate: float) -> torch.Tensor:
         os.kill(os.getpid(), signal.SIGINT)
         return advance(self, rate)
 
-    monkeypatch.setattr(Run, "advance", interrupted)
+    monkeypatch.setattr(TrainingRun, "advance", interrupted)
     words = ["pretrain", "--pool", pool, "--out", pool.parent / "out", "--steps", 4, *SIZES]
     assert fedhip(*words) == 130
     assert (pool.parent / "out" / "checkpoint.safetensors").exists()

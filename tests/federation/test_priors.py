@@ -17,7 +17,8 @@ from fedhip.federation.errors import RoundError
 from fedhip.federation.sums.vector import Vector
 from fedhip.heads.model import Model
 from fedhip.runs import Run, verify
-from fedhip.runs.run import RoundSettings, run_round
+from fedhip.runs.round.settings import RoundSettings
+from fedhip.runs.run import run_round
 from tests.cli.samples import done
 from tests.core.problems import Array
 from tests.federation.grid import ServerKilled

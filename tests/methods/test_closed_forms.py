@@ -17,7 +17,7 @@ from sklearn.preprocessing import StandardScaler
 from fedhip.core import DEFAULT_ALPHAS
 from fedhip.heads.round import simulate
 from fedhip.methods import run_method
-from fedhip.methods.one_round.pfedfda import BETAS, Discriminant, Gaussians, choose_beta
+from fedhip.methods.one_round.pfedfda import BETAS, GaussianClassifier, Gaussians, choose_beta
 from fedhip.simulation.client import Client, LabelledRows
 from fedhip.simulation.options import PAPER, STANDARD, RidgeOptions
 from fedhip.simulation.orders import client_order
@@ -165,7 +165,7 @@ def test_pfedfda_of_one_client_is_linear_discriminant_analysis(shrinkage: float)
     own = Gaussians.of(torch.from_numpy(x), torch.from_numpy(y), CLASSES)
     model = discriminant(x, y, shrinkage)
     for beta in (0.0, 0.3, 1.0):  # the client's Gaussians are everybody's
-        scores = Discriminant.of(own, own, beta, shrinkage).scores(torch.from_numpy(x)).numpy()
+        scores = GaussianClassifier.of(own, own, beta, shrinkage).scores(torch.from_numpy(x)).numpy()
         np.testing.assert_allclose(scores, model.decision_function(x), rtol=1e-9, atol=1e-9)
 
 
@@ -189,7 +189,7 @@ def test_pfedfda_between_the_clients_gaussians_and_everybodys() -> None:
     parts = [Gaussians.of(torch.from_numpy(c.train[0]), torch.from_numpy(c.train[1]), CLASSES) for c in clients]
     own, everybody = parts[0], Gaussians.of_all(parts)
     assert int(own.counts[0]) == 0 < int(own.counts[1])
-    model = Discriminant.of(own, everybody, beta=0.25, shrinkage=0.1)
+    model = GaussianClassifier.of(own, everybody, beta=0.25, shrinkage=0.1)
     covariance = (0.25 * own.covariance + 0.75 * everybody.covariance).numpy()
     covariance = 0.9 * covariance + 0.1 * np.trace(covariance) / len(covariance) * np.eye(len(covariance))
     for label, mean in ((0, everybody.means[0]), (1, 0.25 * own.means[1] + 0.75 * everybody.means[1])):
@@ -216,7 +216,7 @@ def test_pfedfda_chooses_beta_by_two_folds() -> None:
             for a, b in ((order[::2], order[1::2]), (order[1::2], order[::2])):
                 fitted = Gaussians.of(x[a], y[a], CLASSES)
                 rest = Gaussians.of_all([fitted if i == k else part for i, part in enumerate(parts)])
-                found[b] = Discriminant.of(fitted, rest, beta, 0.01).scores(x[b]).softmax(1)
+                found[b] = GaussianClassifier.of(fitted, rest, beta, 0.01).scores(x[b]).softmax(1)
             losses.append(log_loss(y, found, labels=range(CLASSES)))
         chosen.append(choose_beta(x, y, everybody, 0.01, order))
         assert chosen[-1] == BETAS[int(np.argmin(losses))]
@@ -232,7 +232,7 @@ def test_pfedfda_as_a_run() -> None:
     for k, client in enumerate(clients):
         x, y = map(torch.from_numpy, client.train)
         beta = choose_beta(x, y, everybody, 0.2, torch.from_numpy(client_order(len(y), 3, client.name, 0, 0)))
-        model = Discriminant.of(parts[k], everybody, beta, 0.2)
+        model = GaussianClassifier.of(parts[k], everybody, beta, 0.2)
         predicted.append(model.scores(torch.from_numpy(client.test[0])).argmax(1).numpy())
     run = run_method("pfedfda", clients, CLASSES, protocol, options={"shrinkage": 0.2})
     assert run.accuracy == accuracies(clients, predicted)

@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from fedhip.privacy.lattice import Factor, factor, rank_of
+from fedhip.privacy.lattice import IntegerFactor, factor, rank_of
 
 Whole = NDArray[np.int64]
 
@@ -19,7 +19,7 @@ def rows(n: int, m: int, bits: int = 14, seed: int = 0) -> Whole:
     return np.rint(np.random.default_rng(seed).normal(size=(n, m)) * 2.0**bits).astype(np.int64)
 
 
-def up_to_sign(factored: Factor | None) -> list[tuple[int, ...]]:
+def up_to_sign(factored: IntegerFactor | None) -> list[tuple[int, ...]]:
     assert factored is not None
     repeated = np.repeat(factored.rows, factored.times, axis=0)
     return canonical(repeated)

@@ -14,7 +14,8 @@ from fedhip.cli.main import main
 from fedhip.core.exact.columns import Columns
 from fedhip.data import FeatureSet, make_partition
 from fedhip.runs import Run
-from fedhip.runs.run import RoundSettings, run_round
+from fedhip.runs.round.settings import RoundSettings
+from fedhip.runs.run import run_round
 from fedhip.simulation.client import Client, clients_of
 from fedhip.simulation.options import RidgeOptions
 from tests.core.problems import Array

@@ -21,8 +21,9 @@ from fedhip.data import FeatureSet, make_partition
 from fedhip.errors import FileError, InputError
 from fedhip.heads import HEADS
 from fedhip.heads.model import Model
-from fedhip.runs import Run, life, verify
-from fedhip.runs.run import RoundSettings, run_round
+from fedhip.runs import Change, Run, life, verify
+from fedhip.runs.round.settings import RoundSettings
+from fedhip.runs.run import run_round
 from fedhip.simulation.client import Client
 from tests.core.problems import Array
 from tests.runs.samples import CLASSES, EXACT, NAMES, contents, feature_set, one_grid, rows_of, the_client
@@ -67,11 +68,11 @@ def rows_for(head: str, *names: str) -> dict[str, Client]:
     return everyone(*names) if HEADS[head].needs_rows else {}
 
 
-def forget(path: Path, client: str, rows: Mapping[str, Client]) -> life.Change:
+def forget(path: Path, client: str, rows: Mapping[str, Client]) -> Change:
     return life.forget(Run.open(path), client, rows=rows)
 
 
-def personalize(path: Path, *names: str) -> life.Change:
+def personalize(path: Path, *names: str) -> Change:
     return life.personalize(Run.open(path), everyone(*names))
 
 

@@ -14,7 +14,7 @@ from sklearn.linear_model import Ridge
 
 from fedhip.core.exact.fixedpoint import round_features
 from fedhip.errors import FileError, InputError
-from fedhip.runs import Run, life, verify
+from fedhip.runs import Change, Run, life, verify
 from fedhip.simulation.client import Client
 from tests.core.problems import Array
 from tests.runs.samples import (
@@ -36,19 +36,19 @@ CHOICES = {"fixed": FIXED, "β from the sum": {"alpha": 7.5, "beta": "gcv"}, "β
 choices = pytest.mark.parametrize("settings", CHOICES.values(), ids=CHOICES)
 
 
-def forget(path: Path, client: str) -> life.Change:
+def forget(path: Path, client: str) -> Change:
     return life.forget(Run.open(path), client)
 
 
-def join(path: Path, client: str) -> life.Change:
+def join(path: Path, client: str) -> Change:
     return life.join(Run.open(path), the_client(client))
 
 
-def update(path: Path, client: Client) -> life.Change:
+def update(path: Path, client: Client) -> Change:
     return life.update(Run.open(path), client)
 
 
-def personalize(path: Path, *clients: Client) -> life.Change:
+def personalize(path: Path, *clients: Client) -> Change:
     return life.personalize(Run.open(path), {client.name: client for client in clients})
 
 
@@ -57,7 +57,7 @@ def some_rows(client: str, rows: int, seed: int) -> Client:
     return Client(client, (F, y), (F[:0], y[:0]))
 
 
-def changes(path: Path) -> list[Callable[[], life.Change]]:
+def changes(path: Path) -> list[Callable[[], Change]]:
     """One of each."""
     return [
         lambda: forget(path, "north"),
@@ -273,7 +273,8 @@ def test_rows_that_left_with_a_client_may_come_back(tmp_path: Path) -> None:
 
 def test_two_clients_with_the_same_rows_are_two(tmp_path: Path) -> None:
     from fedhip.data import FeatureSet, make_partition
-    from fedhip.runs.run import RoundSettings, run_round
+    from fedhip.runs.round.settings import RoundSettings
+    from fedhip.runs.run import run_round
 
     F, y = rows_of("north")
     who = np.repeat(["twin-1", "twin-2"], len(y))
@@ -333,7 +334,8 @@ def test_a_run_of_other_methods_has_no_models_to_keep_up(tmp_path: Path, methods
 def with_a_tester(path: Path) -> Path:
     """Two clients, and one without training rows."""
     from fedhip.data import FeatureSet, make_partition
-    from fedhip.runs.run import RoundSettings, run_round
+    from fedhip.runs.round.settings import RoundSettings
+    from fedhip.runs.run import run_round
 
     parts = [rows_of(name) for name in NAMES]
     data = FeatureSet(

@@ -43,7 +43,7 @@ def list_entries(args: argparse.Namespace) -> int:
     root = _root(args)
     found = [(entry, entry.size) for entry in entries(root)]
     if args.json:
-        told = [
+        listed = [
             {
                 "path": str(entry.path),
                 "source": entry.source,
@@ -55,7 +55,7 @@ def list_entries(args: argparse.Namespace) -> int:
             }
             for entry, size in found
         ]
-        print(json_text({"cache": str(root), "features": told}, indent=1))
+        print(json_text({"cache": str(root), "features": listed}, indent=1))
         return 0
     rows = [
         (e.source, e.backbone, "–" if e.rows is None else e.rows, in_words(size), f"{e.age:.0f}", _runs(e.runs))

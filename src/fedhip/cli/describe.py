@@ -70,8 +70,8 @@ def run(args: argparse.Namespace) -> int:
     if args.out is not None:
         write_text(args.out, description.to_toml())
     if args.json:
-        told = {"table": str(args.table), "rows": len(table), "file": None if args.out is None else str(args.out)}
-        print(json_text({**told, "description": description.to_dict(), "questions": list(found.questions)}))
+        source = {"table": str(args.table), "rows": len(table), "file": None if args.out is None else str(args.out)}
+        print(json_text({**source, "description": description.to_dict(), "questions": list(found.questions)}))
         return 0
     if args.out is None:
         print(description.to_toml(), end="")

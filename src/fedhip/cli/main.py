@@ -32,18 +32,18 @@ class Command(NamedTuple):
 #: The commands, in the order of a user's way through them. A module is imported when one of its commands is asked for:
 #: with torch that takes seconds, which `fedhip --help` should not.
 COMMANDS = {
-    "run": Command("run", "one round of FedHiP: a model for every client, and a report"),
-    "show": Command("show", "the table of a run again"),
+    "run": Command("runs.run", "one round of FedHiP: a model for every client, and a report"),
+    "show": Command("runs.show", "the table of a run again"),
     "describe": Command("describe", "draft what the columns of a table hold: columns.toml"),
-    "report": Command("report", "the report of a run, or several runs side by side"),
-    "predict": Command("predict", "classify images, features or the rows of a table with a client's model"),
+    "report": Command("runs.report", "the report of a run, or several runs side by side"),
+    "predict": Command("runs.predict", "classify images, features or the rows of a table with a client's model"),
     "export": Command("export", "write a model as one ONNX file, from pixels to probabilities"),
-    "join": Command("life", "add a client to a run"),
-    "update": Command("life", "add rows to a client of a run"),
-    "forget": Command("life", "remove a client from a run, exactly"),
-    "personalize": Command("life", "phase 3 again: choose α and measure on the clients' rows"),
-    "influence": Command("influence", "what each client's rows do to all others: who contributes, who harms"),
-    "verify": Command("verify", "check a run's files, sum, models, ledger and receipts"),
+    "join": Command("runs.life", "add a client to a run"),
+    "update": Command("runs.life", "add rows to a client of a run"),
+    "forget": Command("runs.life", "remove a client from a run, exactly"),
+    "personalize": Command("runs.life", "phase 3 again: choose α and measure on the clients' rows"),
+    "influence": Command("runs.influence", "what each client's rows do to all others: who contributes, who harms"),
+    "verify": Command("runs.verify", "check a run's files, sum, models, ledger and receipts"),
     "audit": Command("audit", "what a site would give away, before it takes part"),
     "federation": Command("federation.command", "one round over the network, with sites that keep their rows"),
     "reproduce": Command("reproduce", "every table and figure of the paper"),
@@ -120,7 +120,7 @@ def parse(words: Sequence[str]) -> argparse.Namespace:
     config = getattr(args, "config", None)
     if config is None:
         return args
-    from fedhip.cli import run
+    from fedhip.cli.runs import run
 
     return parser.parse_args([words[0], *run.options_from(config, subparser(parser, words[0])), *words[1:]])
 

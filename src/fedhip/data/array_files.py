@@ -142,10 +142,10 @@ def named_targets(labels: ArrayLike, names: NDArray[Any] | None) -> tuple[NDArra
     t = values.shape[1]
     if names is None:
         return values.astype(np.float64), ("target",) if t == 1 else tuple(f"target {i + 1}" for i in range(t))
-    told = tuple(as_text(np.atleast_1d(names), "class_names").tolist())
-    if len(told) != t:
-        raise InputError(f"there are {t} targets and {len(told)} names of them; give one for each")
-    return values.astype(np.float64), told
+    target_names = tuple(as_text(np.atleast_1d(names), "class_names").tolist())
+    if len(target_names) != t:
+        raise InputError(f"there are {t} targets and {len(target_names)} names of them; give one for each")
+    return values.astype(np.float64), target_names
 
 
 def as_text(values: NDArray[Any], name: str) -> NDArray[np.str_]:

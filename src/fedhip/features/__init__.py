@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from fedhip.features.pretraining.evaluation import LabelledSet, evaluate_encoder, ridge_accuracy
     from fedhip.features.pretraining.pools import Pool, load_pool
     from fedhip.features.pretraining.recipe import Recipe
-    from fedhip.features.pretraining.training import Outcome, TrainingStatus, pretrain
+    from fedhip.features.pretraining.training import PretrainingOutcome, TrainingStatus, pretrain
 else:
     __getattr__ = late(
         __name__,
@@ -32,7 +32,7 @@ else:
             "pretraining.evaluation": "LabelledSet evaluate_encoder ridge_accuracy",
             "pretraining.pools": "Pool load_pool",
             "pretraining.recipe": "Recipe",
-            "pretraining.training": "Outcome TrainingStatus pretrain",
+            "pretraining.training": "PretrainingOutcome TrainingStatus pretrain",
         },
     )
 
@@ -41,9 +41,9 @@ __all__ = [
     "Backbone",
     "BackboneInfo",
     "LabelledSet",
-    "Outcome",
     "Pool",
     "Pooling",
+    "PretrainingOutcome",
     "Recipe",
     "TrainingStatus",
     "ViT",

@@ -25,7 +25,7 @@ _DAY = 86_400.0
 
 
 @dataclass(frozen=True)
-class Entry:
+class CacheEntry:
     """Features of one data set by one backbone; `runs` are the folders of runs by the hash of their first entry."""
 
     path: Path
@@ -77,7 +77,7 @@ def begin(root: Path, key: str, source: str, backbone: str, rows: int) -> Path:
     """The folder of an entry, with its note."""
     path = private_folder(features_folder(root) / key)
     if not (path / _NOTE).is_file():
-        _write_note(Entry(path, source, backbone, rows, {}))
+        _write_note(CacheEntry(path, source, backbone, rows, {}))
     return path
 
 
@@ -90,7 +90,7 @@ def note_run(kept: Iterable[Path], run: str, folder: Path) -> None:
             _write_note(entry)
 
 
-def entries(root: Path | None = None, *, run: str | None = None, older_than: float | None = None) -> list[Entry]:
+def entries(root: Path | None = None, *, run: str | None = None, older_than: float | None = None) -> list[CacheEntry]:
     """What the cache holds: all, those that a run used, those older than so many days."""
     root = default_cache() if root is None else root
     require_own_cache(root)
@@ -103,16 +103,16 @@ def entries(root: Path | None = None, *, run: str | None = None, older_than: flo
     ]
 
 
-def _read(path: Path) -> Entry:
+def _read(path: Path) -> CacheEntry:
     """An entry; of one without a readable note, which an earlier version made, nobody knows what it is of."""
     try:
         note = json.loads((path / _NOTE).read_text(encoding="utf-8"))
         runs = {str(run): str(folder) for run, folder in note["runs"].items()}
-        return Entry(path, str(note["source"]), str(note["backbone"]), int(note["rows"]), runs)
+        return CacheEntry(path, str(note["source"]), str(note["backbone"]), int(note["rows"]), runs)
     except (OSError, ValueError, KeyError, TypeError, AttributeError):
-        return Entry(path, "unknown", "unknown", None, {})
+        return CacheEntry(path, "unknown", "unknown", None, {})
 
 
-def _write_note(entry: Entry) -> None:
+def _write_note(entry: CacheEntry) -> None:
     note = {"source": entry.source, "backbone": entry.backbone, "rows": entry.rows, "runs": entry.runs}
     write_private(entry.path / _NOTE, json.dumps(note, indent=1).encode())

@@ -90,7 +90,7 @@ def extract(
         settings = [FEATURES_VERSION, fingerprint, total, backbone.identity, backbone.device.type, str(precision)]
         key = hashlib.sha256(json.dumps(settings).encode()).hexdigest()
         try:
-            store = Store(begin(folder, key, source, backbone.name, total))
+            store = ChunkStore(begin(folder, key, source, backbone.name, total))
         except OSError as error:
             warn_of(folder, error)
         if store is not None and kept is not None:
@@ -100,7 +100,7 @@ def extract(
 
 
 def run(
-    engine: Engine, read: Callable[[range], Pixels], total: int, store: Store | None, report: ReportProgress | None
+    engine: Engine, read: Callable[[range], Pixels], total: int, store: ChunkStore | None, report: ReportProgress | None
 ) -> Features:
     """Fill the feature matrix chunk by chunk."""
     out = np.empty((total, engine.backbone.feature_dim), dtype=np.float32)
@@ -249,7 +249,7 @@ class Engine:
 
 
 @dataclass
-class Store:
+class ChunkStore:
     """Finished chunks of one extraction on disk, each an .npy followed by its SHA-256."""
 
     folder: Path

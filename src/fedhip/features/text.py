@@ -27,7 +27,7 @@ from fedhip.features.adapters import architecture
 from fedhip.features.backbones import digest, refuse
 from fedhip.features.cache import begin
 from fedhip.features.devices import resolve_device
-from fedhip.features.extraction import FEATURES_VERSION, Features, Store, cache_folder, check_finite, warn_of
+from fedhip.features.extraction import FEATURES_VERSION, ChunkStore, Features, cache_folder, check_finite, warn_of
 
 MINILM = "minilm"
 #: The package that carries MiniLM's files is one person's upload: these are the files of the model's own authors.
@@ -172,7 +172,7 @@ def extract_texts(
         for ids in tokens:
             sha.update(np.array([len(ids), *ids], np.int64).tobytes())
         try:
-            store = Store(begin(folder, sha.hexdigest(), "texts", backbone.name, len(texts)))
+            store = ChunkStore(begin(folder, sha.hexdigest(), "texts", backbone.name, len(texts)))
         except OSError as error:
             warn_of(folder, error)
         if store is not None and kept is not None:

@@ -157,7 +157,7 @@ class Head(ABC):
         statistics = self.statistics(client)
         local, labels = statistics.counts > 0, self.task.tensors(client.train)[1]
         scores = masked(own, local if self.task.only_local_classes else None)
-        judged, told = calibration_rows(len(labels)), own if answers is None else answers
+        judged, answered = calibration_rows(len(labels)), own if answers is None else answers
         missed = scores if answers is None else masked(answers, local if self.task.only_local_classes else None)
         return Personalization(
             alpha,
@@ -169,7 +169,7 @@ class Head(ABC):
             self.losses(scores, labels),
             self.losses(common, labels),
             [class_misses(missed, labels)[judged].tolist()],
-            score_scale(told),
+            score_scale(answered),
             [class_misses(common, labels)[judged].tolist()],
         )
 

@@ -82,9 +82,9 @@ class Model:
         "classification", or "regression" and "multilabel", whose scores are the targets themselves; `class_names` name
         these.
     thresholds : mapping of coverage to q
-        Of prediction sets (`fedhip.core.conformal`): a set of coverage "0.9" holds the classes that are no farther than
-        q behind the highest score; an interval reaches q to either side, for each target. Like the temperature they
-        are not in the file. None for infinity.
+        Of prediction sets (`fedhip.core.choice.conformal`): a set of coverage "0.9" holds the classes that are no
+        farther than q behind the highest score; an interval reaches q to either side, for each target. Like the
+        temperature they are not in the file. None for infinity.
     table : mapping or None
         What turns a table into the features (`fedhip.data.tables.Description.to_dict`), where they come from one.
     """

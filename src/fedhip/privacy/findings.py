@@ -107,19 +107,19 @@ def _seen(total: dict[str, Any]) -> Finding:
 
 def of_the_model(model: dict[str, Any]) -> list[Finding]:
     """What the weights of the site's personalized model tell one who knows the sum, as every site does."""
-    told, share = model["told_apart"], model["own_rows_inside"]
+    recognised, share = model["told_apart"], model["own_rows_inside"]
     text = (
         f"your model less the global one, times the sum's Gram matrix, is {model['combinations']} combinations of your "
         f"rows; of a row of yours {share:.1%} lies in their span (median)"
     )
-    if told is None:
+    if recognised is None:
         severity = "high" if share > 0.999 else "moderate"
     else:
         text += (
             f", of a row that was held out {model['held_out_inside']:.1%}: who has a row can tell "
-            f"whether you trained on it (right in {told:.0%} of pairs)"
+            f"whether you trained on it (right in {recognised:.0%} of pairs)"
         )
-        severity = "high" if told > 0.8 else "moderate" if told > 0.6 else "low"
+        severity = "high" if recognised > 0.8 else "moderate" if recognised > 0.6 else "low"
     return [Finding(severity, "published model", text, _KEEP_MODEL)]
 
 

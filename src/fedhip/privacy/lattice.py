@@ -32,7 +32,7 @@ _RANK_TOLERANCE = 1e-11
 
 
 @dataclass(frozen=True)
-class Factor:
+class IntegerFactor:
     """Rows of whole numbers up to their sign, and how often each occurs: Σ times · rowᵀ row is the Gram matrix.
 
     The Gram matrix cannot tell k q once from q k² times; here it is always the latter.
@@ -49,7 +49,7 @@ def rank_of(gram: Whole) -> int:
     return int((values > _RANK_TOLERANCE * max(values[-1], 0.0)).sum()) if values[-1] > 0 else 0
 
 
-def factor(gram: Whole, rank: int, *, seed: int = 0, go_on: Callable[[], bool] = lambda: True) -> Factor | None:
+def factor(gram: Whole, rank: int, *, seed: int = 0, go_on: Callable[[], bool] = lambda: True) -> IntegerFactor | None:
     """Rows of whole numbers whose Gram matrix this is; None where `go_on` said stop, or none were found.
 
     `rank` is that of the matrix; it must be below the number of columns.
@@ -151,7 +151,7 @@ def _swap_neighbours(R: Real, step: Real) -> bool:
     return moved
 
 
-def _checked(gram: Whole, columns: NDArray[np.int64], coefficients: Whole) -> Factor | None:
+def _checked(gram: Whole, columns: NDArray[np.int64], coefficients: Whole) -> IntegerFactor | None:
     """The vectors as rows, if they give the Gram matrix to the last bit.
 
     A row q that occurs n times is in G as n qᵀq: the lattice holds n q, and the square of its length t G tᵀ is n.
@@ -161,4 +161,4 @@ def _checked(gram: Whole, columns: NDArray[np.int64], coefficients: Whole) -> Fa
     if (times < 1).any() or (rows % times[:, None]).any():
         return None
     rows = rows // times[:, None]
-    return Factor(rows, times) if np.array_equal((rows.T * times) @ rows, gram) else None
+    return IntegerFactor(rows, times) if np.array_equal((rows.T * times) @ rows, gram) else None

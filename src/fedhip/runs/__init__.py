@@ -7,18 +7,20 @@ from typing import TYPE_CHECKING
 from fedhip.utils.late import late
 
 if TYPE_CHECKING:
+    from fedhip.runs.change import Change
     from fedhip.runs.draft import changed_run, new_run, require_place
     from fedhip.runs.folder import Run
     from fedhip.runs.ledger import Ledger
-    from fedhip.runs.life import Change, forget, join, personalize, update
+    from fedhip.runs.life import forget, join, personalize, update
     from fedhip.runs.verify import Check, verify
 else:
     __getattr__ = late(
         __name__,
+        change="Change",
         draft="changed_run new_run require_place",
         folder="Run",
         ledger="Ledger",
-        life="Change forget join personalize update",
+        life="forget join personalize update",
         verify="Check verify",
     )
 

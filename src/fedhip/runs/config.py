@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import tomllib
 from collections.abc import Collection, Iterable
 from pathlib import Path
 from typing import Any
 
 from fedhip.errors import InputError
 from fedhip.utils.nearest import did_you_mean
-from fedhip.utils.toml import Value
+from fedhip.utils.toml import Value, read_toml
 
 
 def read_config(path: Path, known: Iterable[str], of_numbers: Collection[str] = ()) -> dict[str, Value]:
@@ -17,14 +16,7 @@ def read_config(path: Path, known: Iterable[str], of_numbers: Collection[str] = 
 
     Lists are of strings, but for the options `of_numbers`, which are lists of numbers.
     """
-    try:
-        content = tomllib.loads(path.read_text(encoding="utf-8"))
-    except FileNotFoundError:
-        raise InputError(f"there is no configuration file {path}; check the path") from None
-    except IsADirectoryError:
-        raise InputError(f"{path} is a folder; give the file in it, such as {path / 'config.toml'}") from None
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
-        raise InputError(f"{path} is not a TOML file ({error}); correct it") from None
+    content = read_toml(path, "check the path", what="configuration file", name="config.toml")
     names = sorted(known)
     options: dict[str, Value] = {}
     for key, value in content.items():

@@ -53,8 +53,8 @@ from fedhip.utils.files import write_private
 from fedhip.utils.progress import ReportProgress
 
 if TYPE_CHECKING:
+    from fedhip.runs.change import Change
     from fedhip.runs.influence import Influence
-    from fedhip.runs.life import Change
     from fedhip.runs.report import RunRecord
     from fedhip.runs.verify import Check
 
@@ -172,7 +172,7 @@ class Run:
     def thresholds(self, client: str | None = None, coverage: float = 0.9) -> list[float]:
         """What an answer of this coverage holds: all that is missed by no more, of classes or of each target.
 
-        See `fedhip.core.conformal`. An infinite one says that there are too few rows to leave anything out.
+        See `fedhip.core.choice.conformal`. An infinite one says that there are too few rows to leave anything out.
         """
         if client is not None:
             self.require_client(client)

@@ -19,8 +19,8 @@ from numpy.typing import NDArray
 from fedhip.core.exact.fixedpoint import GridStatistics
 from fedhip.core.paired import LEVEL, compare_rows, holm
 from fedhip.errors import InputError
+from fedhip.runs.change import are_its_rows, lift_client
 from fedhip.runs.folder import Run
-from fedhip.runs.life import _are_its_rows, _lifted
 from fedhip.simulation.client import Client
 from fedhip.simulation.federation import Federation
 from fedhip.simulation.personalization import _targets
@@ -115,8 +115,8 @@ def influence_in(run: Run, clients: Mapping[str, Client], report: ReportProgress
     run.require_personalized()
     if run.task != "classification":
         raise InputError(f"influence counts rows right, and a {run.task} has none; run with classes")
-    lifted = (_lifted(run, client) for name, client in clients.items() if name in run.clients)
-    judges = [client for client in lifted if len(client.train[1]) and _are_its_rows(run, client)]
+    lifted = (lift_client(run, client) for name, client in clients.items() if name in run.clients)
+    judges = [client for client in lifted if len(client.train[1]) and are_its_rows(run, client)]
     if not judges:
         raise InputError("these are the training rows of none of the run's clients; give those that it was made from")
     statistics = {name: partial(run.statistics, name) for name in run.clients}

@@ -18,9 +18,9 @@ from fedhip.core.exact.fixedpoint import GridStatistics
 from fedhip.data.tables import Description
 from fedhip.errors import FedHiPError, FileError
 from fedhip.heads.model import RIDGE, Model
+from fedhip.runs.change import task_of
 from fedhip.runs.folder import Run
 from fedhip.runs.ledger import Ledger
-from fedhip.runs.life import task_of
 from fedhip.runs.models import models_digest
 from fedhip.runs.names import file_name
 from fedhip.simulation.driver import add_up

@@ -56,7 +56,8 @@ class Federation:
         Whether the ridge is on standardised features, and whether it has an intercept, which is not penalised. With
         neither it is the paper's.
     fold_betas : five numbers or none
-        The β that is chosen without the rows of each fold, where it was chosen on rows; see `fedhip.core.selection`.
+        The β that is chosen without the rows of each fold, where it was chosen on rows; see
+        `fedhip.core.choice.selection`.
     """
 
     grid: GridStatistics
@@ -188,10 +189,10 @@ class Federation:
         within = sums.gram.diagonal() - (means.square() * n[seen]).sum(dim=1)
         deviation = (sums.gram.diagonal() / n.sum() - (sums.cross.sum(dim=1) / n.sum()).square()).clamp(min=0.0).sqrt()
         apart = means.sort(dim=1).values.diff(dim=1).amin(dim=1) > 1e-3 * deviation
-        told = (deviation > 0.0) & apart & (within <= 1e-6 * n.sum() * deviation.square())
-        if bool(told.any()):
+        telling = (deviation > 0.0) & apart & (within <= 1e-6 * n.sum() * deviation.square())
+        if bool(telling.any()):
             warnings.warn(
-                f"column {int(told.nonzero()[0])} alone tells every label: it is one value within each class, and "
+                f"column {int(telling.nonzero()[0])} alone tells every label: it is one value within each class, and "
                 "another in each; if it is the label, or follows from it, leave it out",
                 ColumnWarning,
                 stacklevel=2,
@@ -203,9 +204,9 @@ class Federation:
         if seen is None or not (self.standardize and self.intercept) or self.grid.num_samples < 3:
             return
         mass = float(self._sums.moments[-1, -1]) if self._sums.moments is not None else 0.0
-        told = ((total.cross[:-1] / mass).square() > 1.0 - 1e-9).nonzero()
-        if len(told):
-            column, target = told[0].tolist()
+        telling = ((total.cross[:-1] / mass).square() > 1.0 - 1e-9).nonzero()
+        if len(telling):
+            column, target = telling[0].tolist()
             warnings.warn(
                 f"column {column} is target {target} itself, in other units: leave it out of the features",
                 ColumnWarning,
@@ -213,7 +214,7 @@ class Federation:
             )
 
     def traffic(self, method: str) -> tuple[int, int, int]:
-        """Rounds, and the bytes that one client sends and receives, as `fedhip.federation.server.traffic` counts them.
+        """Rounds, and the bytes that one client sends and receives, as `fedhip.federation.sums.traffic` counts them.
 
         What tells the columns' units and what β is chosen by are counted, and are no rounds.
         """

@@ -226,7 +226,7 @@ def targets_of_scores(scores: NDArray[np.float64], task: Task) -> NDArray[Any]:
 
 
 def thresholds_of(clients: Mapping[str, Mapping[str, Any]], client: str | None, coverage: float) -> list[float]:
-    """What misses (`fedhip.core.conformal`) an answer allows for, of a client's model or of the global one.
+    """What misses (`fedhip.core.choice.conformal`) an answer allows for, of a client's model or of the global one.
 
     `clients` are those of a run's details.json.
     """

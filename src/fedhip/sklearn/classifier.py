@@ -12,13 +12,12 @@ functions; it computes nothing.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, Literal, Self
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
-from sklearn.base import BaseEstimator, ClassifierMixin
+from sklearn.base import ClassifierMixin
 from sklearn.metrics import accuracy_score
 from sklearn.utils.multiclass import check_classification_targets, unique_labels
 from sklearn.utils.validation import check_is_fitted, validate_data
@@ -27,7 +26,6 @@ from torch import Tensor
 from fedhip.core.choice.calibration import choose_temperature
 from fedhip.core.choice.conformal import classes_within
 from fedhip.core.choice.prior import Prior
-from fedhip.core.solvers import require_alpha, require_beta
 from fedhip.errors import InputError
 from fedhip.features.lifts.kinds import DEFAULT_WIDTH, LiftKind
 from fedhip.features.lifts.lift import Lift
@@ -45,22 +43,22 @@ from fedhip.simulation.driver import federate
 from fedhip.simulation.lifting import LiftSettings, lifted_grid
 from fedhip.simulation.options import STANDARD, RidgeOptions
 from fedhip.simulation.priors import PriorOption
-from fedhip.simulation.private import federate_privately, personalize_privately, shared_group
+from fedhip.simulation.private import federate_privately, personalize_privately
 from fedhip.simulation.tasks import require_ridge, thresholds_of
+from fedhip.sklearn.estimator import FederatedEstimator, as_tensor, misses_of
 from fedhip.sklearn.rows import (
-    ONLY_CLIENT,
     Array,
     ClientName,
     Part,
     by_client,
+    class_numbers,
     clients_of,
-    require_same_kind,
+    require_own_blocks,
     site,
-    some,
 )
 
 
-class FedHiPClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]  # scikit-learn has no types
+class FedHiPClassifier(ClassifierMixin, FederatedEstimator):  # type: ignore[misc]  # scikit-learn has no types
     """Personalized federated learning in closed form: for each client the model that its rows speak for.
 
     By default a client's model is chosen, on training rows held out, among all that one sum over clients can give. With
@@ -278,16 +276,8 @@ class FedHiPClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]  #
             self._require_exact("partial_fit")
         X, y = validate_data(self, X, y, reset=first)
         check_classification_targets(y)
-        known: dict[ClientName, Part] = {} if first else self._rows
-        if groups is None and not set(known) <= {ONLY_CLIENT}:
-            raise InputError(f"groups is None, and there are clients {some(known)}; give the client of each row")
-        clients = clients_of(groups, len(X))
-        require_same_kind(clients, known)
-        new = by_client(X, y, clients, blocks, sample_weight)
-        all_classes, declared = self._classes(y, classes, first)
-
-        joined = {client: known[client] + rows if client in known else rows for client, rows in new.items()}
-        return self._learn({**known, **joined}, all_classes, declared)
+        rows = self._with(X, y, groups, blocks, sample_weight)
+        return self._learn(rows, *self._classes(y, classes, first))
 
     def forget(self, client: ClientName) -> Self:
         """Remove a client, bit for bit as if none of its rows had ever been there.
@@ -305,11 +295,7 @@ class FedHiPClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]  #
         """
         check_is_fitted(self)
         self._require_exact("forget")
-        if client not in self._rows:
-            raise InputError(f"client {client!r} is not in the federation; its clients are {some(self._rows)}")
-        if len(self._rows) == 1:
-            raise InputError(f"client {client!r} is the last one, and without it there is no model; fit anew instead")
-        rest = {other: rows for other, rows in self._rows.items() if other != client}
+        rest = self._without(client)
         # A sum over the others anew, and not a difference: subtracting would leave the rounding of the client's rows.
         classes = self.classes_ if self._declared else unique_labels(*(part.y for part in rest.values()))
         return self._learn(rest, classes, self._declared)
@@ -355,7 +341,7 @@ class FedHiPClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]  #
         return self._answers(X, groups, Model.probabilities)
 
     def predict_set(self, X: Any, groups: Any = None, *, coverage: float = 0.9) -> Array:
-        """The classes of each row that hold its label so often; see `fedhip.core.conformal`.
+        """The classes of each row that hold its label so often; see `fedhip.core.choice.conformal`.
 
         Parameters
         ----------
@@ -396,9 +382,6 @@ class FedHiPClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]  #
         float
         """
         return float(accuracy_score(y, self.predict(X, groups), sample_weight=sample_weight))
-
-    def __sklearn_is_fitted__(self) -> bool:
-        return hasattr(self, "_rows")
 
     def _learn(self, rows: Mapping[ClientName, Part], classes: Array, declared: bool) -> Self:
         """The three phases. Nothing changes unless all of it succeeds."""
@@ -456,17 +439,17 @@ class FedHiPClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]  #
         beside = {name: getattr(self, name) for name in ("delta", "unit", "unit_rows", "clip", "public")}
         settings = PrivacySettings.asked(epsilon, beside)
         if self.unit == "group":
-            _require_own_blocks(rows)
+            require_own_blocks(rows)
         names, d = {str(client): client for client in rows}, len(classes)
         clients, only_local = self._sites(rows, classes, None), bool(self.only_local_classes)
-        beta, alpha = self._fixed_beta(), self._fixed_alpha()
+        beta, alpha = self._checked_beta(), self._checked_alpha()
         options = settings.with_public(clients[0].train[0].shape[1])
-        federation, sent = federate_privately(clients, d, options, "auto" if beta is None else beta)
+        federation, sent = federate_privately(clients, d, options, beta)
         owns = {
             names[client.name]: personalize_privately(
                 federation,
                 client,
-                "loo" if alpha is None else alpha,
+                alpha,
                 sent[client.name],
                 only_local_classes=only_local,
             )
@@ -491,7 +474,7 @@ class FedHiPClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]  #
         self.beta_: float | None = federation.beta
         self.settings_: dict[str, float] = {}
         self.priors_: dict[ClientName, Prior] = {}
-        self._misses: dict[str, dict[str, Any]] = {}
+        self._misses = {}
         self.classes_, self._rows, self._declared = classes, rows, declared
         self.privacy_: dict[str, Any] | None = federation.mechanism.to_dict()
         return self
@@ -500,22 +483,21 @@ class FedHiPClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]  #
         self, name: str, rows: dict[ClientName, Part], classes: Array, declared: bool, lift: Lift | None
     ) -> Self:
         """The three phases of any head, with priors or without; see `fedhip.heads`."""
-        kind, alpha, beta = head_named(name), self._fixed_alpha(), self._fixed_beta()
+        kind, alpha, beta = head_named(name), self._checked_alpha(), self._checked_beta()
         names, d, prior_of = {str(client): client for client in rows}, len(classes), self._prior(name)
         clients, only_local, ridge = self._sites(rows, classes, lift), bool(self.only_local_classes), self._ridge(name)
         if lift is not None:
             ridge = lifted_grid(clients, ridge)
-        weight: float | Literal["loo"] = "loo" if alpha is None else alpha
         # Of a grid of the user's α is chosen by the ridge without priors.
-        alphas = self.alphas if kind is Ridge and prior_of == "none" and weight == "loo" else None
-        options = options_of(kind, weight, {})
+        alphas = self.alphas if kind is Ridge and prior_of == "none" and alpha == "loo" else None
+        options = options_of(kind, alpha, {})
         task = Task(clients, d, options, ridge=ridge, alphas=alphas, only_local_classes=only_local, prior=prior_of)
         federation = federate(
             clients,
             d,
-            beta if beta is not None else "auto" if kind in (Ridge, Auto) else 0.0,
+            0.0 if beta == "auto" and kind not in (Ridge, Auto) else beta,
             ridge,
-            alpha=weight,
+            alpha=alpha,
             alphas=SCORING_ALPHAS if alphas is None else alphas,
             uploads=task.uploads,
         )
@@ -537,7 +519,7 @@ class FedHiPClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]  #
             for losses in ([p.global_log_losses for p in personals], [p.log_losses for p in personals])
         )
         counts = {
-            client: torch.from_numpy(np.bincount(_numbers(part.y, classes), minlength=d))
+            client: torch.from_numpy(np.bincount(class_numbers(part.y, classes), minlength=d))
             for client, part in rows.items()
         }
         self.models_ = {
@@ -557,15 +539,17 @@ class FedHiPClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]  #
         self.beta_, self.lift_, self.settings_ = solved_beta, lift, dict(head.settings)
         self.priors_ = {client: prior for client, (_, prior) in owns.items() if not prior.is_none}
         self.classes_, self._rows, self._declared, self.privacy_ = classes, rows, declared, None
-        self._misses = {
-            str(client): {"misses": found.misses, "miss_scale": found.miss_scale, "global_misses": found.global_misses}
-            for client, (found, _) in owns.items()
-        }
+        self._misses = misses_of({client: found for client, (found, _) in owns.items()})
         return self
 
     def _sites(self, rows: Mapping[ClientName, Part], classes: Array, lift: Lift | None) -> list[Client]:
         return [
-            site(str(client), self._lifted(part.X, lift), _numbers(part.y, classes), part)
+            site(
+                str(client),
+                as_tensor(part.X) if lift is None else lift(as_tensor(part.X)),
+                class_numbers(part.y, classes),
+                part,
+            )
             for client, part in rows.items()
         ]
 
@@ -578,42 +562,6 @@ class FedHiPClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]  #
         plan = settings.plan(clients[0].train[0].shape[1], num_classes)
         plan.require_memory(max(len(client.train[1]) for client in clients))
         return plan.draw(clients)
-
-    def _lifted(self, X: Array, lift: Lift | None) -> Tensor:
-        """What the statistics are of: X in float64, or lifted."""
-        F = torch.from_numpy(np.array(X, dtype=np.float64, order="C"))  # a copy, for X may be read-only
-        return F if lift is None else lift(F)
-
-    def _answers(self, X: Any, groups: Any, answer: Callable[[Model, Tensor], Tensor]) -> Array:
-        """What the model of each row's client answers: (n_samples, n_classes)."""
-        check_is_fitted(self)
-        X = validate_data(self, X, reset=False)
-        F = self._lifted(X, None)
-        if groups is None:
-            return answer(self.global_model_, F).numpy()
-        clients = clients_of(groups, len(X))
-        require_same_kind(clients, self._rows)
-        answers = torch.empty((len(X), len(self.classes_)), dtype=torch.float64)
-        for client in np.unique(clients).tolist():
-            rows = torch.from_numpy(clients == client)
-            answers[rows] = answer(self.models_.get(client, self.global_model_), F[rows])
-        return answers.numpy()
-
-    def _fixed_alpha(self) -> float | None:
-        """The α of all clients; None where each chooses its own."""
-        if not isinstance(self.alpha, str):
-            return require_alpha(self.alpha)
-        if self.alpha != "loo":
-            raise InputError(f"alpha is {self.alpha!r}; give 'loo' or a finite number of at least 0")
-        return None
-
-    def _fixed_beta(self) -> float | None:
-        """None where the sum chooses it."""
-        if not isinstance(self.beta, str):
-            return require_beta(self.beta)
-        if self.beta != "auto":
-            raise InputError(f"beta is {self.beta!r}; give 'auto' or a finite number of at least 0")
-        return None
 
     def _classes(self, y: Array, classes: Any, first: bool) -> tuple[Array, bool]:
         """All classes once the labels y are there, and whether the caller declared them."""
@@ -632,17 +580,3 @@ class FedHiPClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]  #
                 f"{declared.tolist()}; declare it in the first call of partial_fit"
             )
         return declared, True
-
-
-def _require_own_blocks(rows: Mapping[ClientName, Part]) -> None:
-    """Refuse a block that several clients have rows of, where blocks are protected."""
-    owner: dict[str, ClientName] = {}
-    for client, part in rows.items():
-        for block in [] if part.blocks is None else np.unique(part.blocks).tolist():
-            if owner.setdefault(block, client) != client:
-                raise shared_group(str(owner[block]), str(client))
-
-
-def _numbers(y: Array, classes: Array) -> NDArray[np.int64]:
-    """Labels as class numbers."""
-    return np.searchsorted(classes, y).astype(np.int64)

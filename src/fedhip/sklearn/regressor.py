@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, Literal, Self
 
 import numpy as np
 import torch
-from sklearn.base import BaseEstimator, MultiOutputMixin, RegressorMixin
+from sklearn.base import MultiOutputMixin, RegressorMixin
 from sklearn.metrics import r2_score
 from sklearn.utils.validation import check_is_fitted, validate_data
 from torch import Tensor
 
-from fedhip.core.solvers import require_alpha, require_beta
 from fedhip.errors import InputError
 from fedhip.heads import Ridge
 from fedhip.heads.model import Model
@@ -23,20 +22,11 @@ from fedhip.simulation.beta import SCORING_ALPHAS
 from fedhip.simulation.driver import federate
 from fedhip.simulation.options import RidgeOptions
 from fedhip.simulation.tasks import thresholds_of
-from fedhip.sklearn.rows import (
-    ONLY_CLIENT,
-    Array,
-    ClientName,
-    Part,
-    by_client,
-    clients_of,
-    require_same_kind,
-    site,
-    some,
-)
+from fedhip.sklearn.estimator import FederatedEstimator, as_tensor, misses_of
+from fedhip.sklearn.rows import Array, ClientName, Part, by_client, clients_of, site
 
 
-class FedHiPRegressor(MultiOutputMixin, RegressorMixin, BaseEstimator):  # type: ignore[misc]  # no types
+class FedHiPRegressor(MultiOutputMixin, RegressorMixin, FederatedEstimator):  # type: ignore[misc]  # no types
     """Personalized federated regression in closed form: a ridge for each client.
 
     The model of client k is the ridge of all clients' rows in which its own rows weigh 1 + alpha. The global model is
@@ -62,9 +52,9 @@ class FedHiPRegressor(MultiOutputMixin, RegressorMixin, BaseEstimator):  # type:
         The alpha of each client's model.
     beta_ : float
         The ridge penalty in use.
-    models_ : dict of client to fedhip.models.Model
+    models_ : dict of client to fedhip.heads.model.Model
         Each client's model.
-    global_model_ : fedhip.models.Model
+    global_model_ : fedhip.heads.model.Model
         The model of all clients.
     n_features_in_ : int
     feature_names_in_ : ndarray of shape (n_features_in_,)
@@ -137,16 +127,10 @@ class FedHiPRegressor(MultiOutputMixin, RegressorMixin, BaseEstimator):  # type:
         if not self.__sklearn_is_fitted__():
             return self.fit(X, y, groups, blocks=blocks, sample_weight=sample_weight)
         X, y = validate_data(self, X, y, reset=False, multi_output=True, y_numeric=True)
-        if groups is None and not set(self._rows) <= {ONLY_CLIENT}:
-            raise InputError(f"groups is None, and there are clients {some(self._rows)}; give the client of each row")
-        clients = clients_of(groups, len(X))
-        require_same_kind(clients, self._rows)
         targets = np.asarray(y, dtype=np.float64).reshape(len(X), -1)
         if targets.shape[1] != next(iter(self._rows.values())).y.shape[1]:
             raise InputError(f"y has {targets.shape[1]} targets, and the estimator was fitted to another number")
-        new = by_client(X, targets, clients, blocks, sample_weight)
-        joined = {client: self._rows[client] + rows if client in self._rows else rows for client, rows in new.items()}
-        return self._learn({**self._rows, **joined}, self._flat)
+        return self._learn(self._with(X, targets, groups, blocks, sample_weight), self._flat)
 
     def forget(self, client: ClientName) -> Self:
         """Remove a client, bit for bit as if none of its rows had ever been there; the last one cannot be.
@@ -160,11 +144,7 @@ class FedHiPRegressor(MultiOutputMixin, RegressorMixin, BaseEstimator):  # type:
         self
         """
         check_is_fitted(self)
-        if client not in self._rows:
-            raise InputError(f"client {client!r} is not in the federation; its clients are {some(self._rows)}")
-        if len(self._rows) == 1:
-            raise InputError(f"client {client!r} is the last one, and without it there is no model; fit anew instead")
-        return self._learn({other: rows for other, rows in self._rows.items() if other != client}, self._flat)
+        return self._learn(self._without(client), self._flat)
 
     def predict(self, X: Any, groups: Any = None) -> Array:
         """The targets of each row by its client's model.
@@ -183,7 +163,7 @@ class FedHiPRegressor(MultiOutputMixin, RegressorMixin, BaseEstimator):  # type:
         return found[:, 0] if self._flat else found
 
     def predict_interval(self, X: Any, groups: Any = None, *, coverage: float = 0.9) -> Array:
-        """The interval of each target that holds the truth so often; see `fedhip.core.conformal`.
+        """The interval of each target that holds the truth so often; see `fedhip.core.choice.conformal`.
 
         Parameters
         ----------
@@ -224,15 +204,12 @@ class FedHiPRegressor(MultiOutputMixin, RegressorMixin, BaseEstimator):  # type:
         """
         return float(r2_score(y, self.predict(X, groups), sample_weight=sample_weight))
 
-    def __sklearn_is_fitted__(self) -> bool:
-        return hasattr(self, "_rows")
-
     def _learn(self, rows: Mapping[ClientName, Part], flat: bool) -> Self:
         """The three phases. Nothing changes unless all of it succeeds."""
         rows = dict(sorted(rows.items()))
-        alpha, beta = self._given()
+        alpha, beta = self._checked_alpha(), self._checked_beta()
         t = next(iter(rows.values())).y.shape[1]
-        sites = {client: site(str(client), _tensor(part.X), part.y, part) for client, part in rows.items()}
+        sites = {client: site(str(client), as_tensor(part.X), part.y, part) for client, part in rows.items()}
         ridge = RidgeOptions(bool(self.standardize), bool(self.fit_intercept))
         task = Task(list(sites.values()), t, options_of(Ridge, alpha, {}), ridge=ridge, alphas=self.alphas)
         federation = federate(
@@ -257,36 +234,5 @@ class FedHiPRegressor(MultiOutputMixin, RegressorMixin, BaseEstimator):  # type:
         self.global_model_ = global_model(federation, names, None, task="regression")
         self.alphas_ = {client: own.alpha for client, own in owns.items()}
         self.beta_, self._rows, self._flat = federation.beta, rows, flat
-        self._misses = {
-            str(client): {"misses": own.misses, "miss_scale": own.miss_scale, "global_misses": own.global_misses}
-            for client, own in owns.items()
-        }
+        self._misses = misses_of(owns)
         return self
-
-    def _given(self) -> tuple[float | Literal["loo"], float | Literal["auto"]]:
-        if isinstance(self.alpha, str) and self.alpha != "loo":
-            raise InputError(f"alpha is {self.alpha!r}; give 'loo' or a finite number of at least 0")
-        if isinstance(self.beta, str) and self.beta != "auto":
-            raise InputError(f"beta is {self.beta!r}; give 'auto' or a finite number of at least 0")
-        alpha: float | Literal["loo"] = "loo" if isinstance(self.alpha, str) else require_alpha(self.alpha)
-        beta: float | Literal["auto"] = "auto" if isinstance(self.beta, str) else require_beta(self.beta)
-        return alpha, beta
-
-    def _answers(self, X: Any, groups: Any, answer: Callable[[Model, Tensor], Tensor]) -> Array:
-        """What the model of each row's client answers: (n_samples, n_targets)."""
-        check_is_fitted(self)
-        X = validate_data(self, X, reset=False)
-        F = _tensor(X)
-        if groups is None:
-            return answer(self.global_model_, F).numpy()
-        clients = clients_of(groups, len(X))
-        require_same_kind(clients, self._rows)
-        answers = torch.empty((len(X), len(self.global_model_.class_names)), dtype=torch.float64)
-        for client in np.unique(clients).tolist():
-            rows = torch.from_numpy(clients == client)
-            answers[rows] = answer(self.models_.get(client, self.global_model_), F[rows])
-        return answers.numpy()
-
-
-def _tensor(X: Array) -> Tensor:
-    return torch.from_numpy(np.array(X, dtype=np.float64, order="C"))  # a copy, for X may be read-only

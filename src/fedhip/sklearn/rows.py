@@ -13,6 +13,7 @@ from torch import Tensor
 
 from fedhip.errors import InputError
 from fedhip.simulation.client import Client
+from fedhip.simulation.private import shared_group
 from fedhip.utils.groups import group_numbers
 
 Array = NDArray[Any]
@@ -134,3 +135,17 @@ def site(name: str, F: Tensor, y: Array, part: Part) -> Client:
 def some(known: Mapping[ClientName, Any]) -> str:
     """The first few, for an error."""
     return ", ".join(repr(client) for client in list(known)[:5]) + (", …" if len(known) > 5 else "")
+
+
+def require_own_blocks(rows: Mapping[ClientName, Part]) -> None:
+    """Refuse a block that several clients have rows of, where blocks are protected."""
+    owner: dict[str, ClientName] = {}
+    for client, part in rows.items():
+        for block in [] if part.blocks is None else np.unique(part.blocks).tolist():
+            if owner.setdefault(block, client) != client:
+                raise shared_group(str(owner[block]), str(client))
+
+
+def class_numbers(y: Array, classes: Array) -> NDArray[np.int64]:
+    """Labels as class numbers."""
+    return np.searchsorted(classes, y).astype(np.int64)

@@ -8,8 +8,9 @@ nearest    "did you mean"
 parallel   many clients on the cores of one machine
 progress   the callback of everything that takes time
 splitmix   a hash of whole numbers
+stopwatch  seconds by phase
 style      colours and manners of figures
 text       names and JSON that can be written anywhere
-toml       TOML written
+toml       TOML read and written
 words      numbers, sizes and durations as people read them
 """

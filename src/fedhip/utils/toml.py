@@ -1,19 +1,58 @@
-"""TOML written: what `tomllib` reads back as it was."""
+"""TOML read, with one line for whatever is wrong; and written, so that it is read back as it was."""
 
 from __future__ import annotations
 
 import json
 import re
+import tomllib
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
-from fedhip.errors import InputError
+from fedhip.errors import FedHiPError, InputError
 from fedhip.utils.text import readable
 
 Value = str | int | float | bool | list[str] | list[float] | list[Mapping[str, Any]]
 Table = Mapping[str, "Value | Table"]
 
 _BARE = re.compile(r"[A-Za-z0-9_-]+")
+
+
+def read_toml(
+    path: Path,
+    missing: str,
+    *,
+    what: str = "file",
+    name: str = "",
+    largest: int | None = None,
+    error: type[FedHiPError] = InputError,
+) -> dict[str, Any]:
+    """The content of a file; `missing` says what to do where there is none, `what` what it should be.
+
+    `name` is what such files are called, for somebody who gives the folder instead. A file of more than `largest` bytes
+    is refused.
+    """
+    try:
+        if largest is not None and path.stat().st_size > largest:
+            raise error(f"{path} is larger than {largest >> 20} MB; it is not the file it should be")
+        return parse_toml(path.read_text(encoding="utf-8-sig"), str(path), error)
+    except FileNotFoundError:
+        raise error(f"there is no {what} {path}; {missing}") from None
+    except IsADirectoryError:
+        such_as = f", such as {path / name}" if name else ""
+        raise error(f"{path} is a folder; give the file in it{such_as}") from None
+    except OSError as problem:
+        raise error(f"{path} cannot be read ({problem.strerror}); {missing}") from None
+    except UnicodeDecodeError as problem:
+        raise error(f"{path} is not a TOML file ({problem}); correct it") from None
+
+
+def parse_toml(text: str, where: str, error: type[FedHiPError] = InputError) -> dict[str, Any]:
+    """What the text of a file says."""
+    try:
+        return tomllib.loads(text)
+    except (tomllib.TOMLDecodeError, RecursionError) as problem:
+        raise error(f"{where} is not a TOML file ({problem}); correct it") from None
 
 
 def write_toml(content: Table, heading: str = "", path: tuple[str, ...] = ()) -> str:

@@ -13,7 +13,7 @@ from sklearn.linear_model import LogisticRegression
 from fedhip import Statistics, aggregate
 from fedhip.core import Standardization
 from fedhip.core.logistic.fit import PENALTY_SHAPE, LogisticFit
-from fedhip.core.logistic.lbfgs import Evaluation, best_of, propose
+from fedhip.core.logistic.lbfgs import Point, best_of, propose
 from fedhip.core.logistic.sums import (
     GridModel,
     LogisticTerm,
@@ -272,13 +272,13 @@ def test_the_grids_model_is_what_travels() -> None:
 
 def test_the_proposals_reach_the_minimum_of_a_bent_valley() -> None:
     """Rosenbrock's, from where a first step is far too long."""
-    history: list[Evaluation] = []
+    history: list[Point] = []
     point = torch.tensor([-1.2, 1.0], dtype=torch.float64)
     for _ in range(80):
         x, z = point.tolist()
         value = 100 * (z - x * x) ** 2 + (1 - x) ** 2
         slopes = [-400 * x * (z - x * x) - 2 * (1 - x), 200 * (z - x * x)]
-        history.append(Evaluation(point, value, torch.tensor(slopes, dtype=torch.float64)))
+        history.append(Point(point, value, torch.tensor(slopes, dtype=torch.float64)))
         point = propose(history)
     assert best_of(history).value < 1e-12
 

@@ -9,11 +9,11 @@ import pytest
 import torch
 from numpy.polynomial import Polynomial
 
-from fedhip.core.logistic.lbfgs import Evaluation, best_of, direction, halved, propose
+from fedhip.core.logistic.lbfgs import Point, best_of, direction, halved, propose
 from tests.core.problems import Array, relative_error
 
 
-def evaluations(points: int, seed: int, size: int = 5) -> list[Evaluation]:
+def evaluations(points: int, seed: int, size: int = 5) -> list[Point]:
     """Of a bowl at random points: no order of values, so that the best is not the last."""
     rng = np.random.default_rng(seed)
     root = rng.normal(size=(size, size))
@@ -21,11 +21,11 @@ def evaluations(points: int, seed: int, size: int = 5) -> list[Evaluation]:
     found = []
     for point in rng.normal(size=(points, size)):
         value, gradient = float(point @ bowl @ point / 2), torch.from_numpy(bowl @ point)
-        found.append(Evaluation(torch.from_numpy(point), value, gradient))
+        found.append(Point(torch.from_numpy(point), value, gradient))
     return found
 
 
-def dense_direction(history: list[Evaluation], memory: int) -> Array:
+def dense_direction(history: list[Point], memory: int) -> Array:
     """−H g with H by BFGS's own update, pair after pair, of the multiple of the identity that fits the last pair."""
     steps = [((b.point - a.point).numpy(), (b.gradient - a.gradient).numpy()) for a, b in pairwise(history)]
     pairs = steps[-memory:]
@@ -51,8 +51,8 @@ def test_pairs_without_curvature_are_left_out() -> None:
     """The same gradient twice, or a slope that falls along the step: neither is of a convex function."""
     history = evaluations(3, 0)
     last = history[-1]
-    bent = Evaluation(last.point + 1.0, last.value + 1.0, last.gradient - 1.0)
-    flat = Evaluation(bent.point + 1.0, bent.value + 1.0, bent.gradient)
+    bent = Point(last.point + 1.0, last.value + 1.0, last.gradient - 1.0)
+    flat = Point(bent.point + 1.0, bent.value + 1.0, bent.gradient)
     assert relative_error(direction([*history, bent, flat]), dense_direction(history, 10)) <= 1e-9
 
 
@@ -82,7 +82,7 @@ def require_cut(f: Polynomial) -> None:
     expected = min(max(lowest[0], 0.1), 0.5)
     way = torch.tensor([3.0, -4.0], dtype=torch.float64)
     start = torch.tensor([1.0, 2.0], dtype=torch.float64)
-    history = [Evaluation(start + t * way, float(f(t)), float(slope(t)) * way / 25.0) for t in (0.0, 1.0)]
+    history = [Point(start + t * way, float(f(t)), float(slope(t)) * way / 25.0) for t in (0.0, 1.0)]
     assert relative_error(propose(history), start + expected * way) <= 1e-6
 
 
@@ -90,7 +90,7 @@ def test_where_no_cubic_has_a_lowest_point_half_the_way_is_taken() -> None:
     """Values and slopes that contradict each other: down at both ends, and yet higher."""
     way = torch.tensor([1.0, 0.0], dtype=torch.float64)
     for value, slope in ((0.5, -1.0), (0.01, -3.0), (3.0, -2.0)):
-        history = [Evaluation(0 * way, 0.0, -1.0 * way), Evaluation(way, value, slope * way)]
+        history = [Point(0 * way, 0.0, -1.0 * way), Point(way, value, slope * way)]
         cubic = Polynomial([0.0, -1.0, 3 * value + 2.0 - slope, slope - 1.0 - 2 * value])
         roots = [float(t.real) for t in cubic.deriv().roots() if abs(t.imag) < 1e-12 and cubic.deriv(2)(t.real) > 0]
         expected = min(max(roots[0], 0.1), 0.5) if roots and roots[0] > 0 else 0.5
@@ -116,6 +116,6 @@ def test_a_step_that_did_not_go_down_to_begin_with_is_not_cut() -> None:
 
 def test_of_several_alike_the_latest_is_best_and_a_failed_step_is_halved() -> None:
     here, there = torch.zeros(2).double(), torch.tensor([4.0, -2.0]).double()
-    history = [Evaluation(there, 1.0, there), Evaluation(here + 1, 1.0, here)]
+    history = [Point(there, 1.0, there), Point(here + 1, 1.0, here)]
     assert best_of(history) is history[1]
     assert halved(history, there).tolist() == [2.5, -0.5]

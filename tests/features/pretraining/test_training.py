@@ -25,7 +25,7 @@ from fedhip.features.pretraining.mae import DecoderConfig, normalise_patches
 from fedhip.features.pretraining.pools import Pool
 from fedhip.features.pretraining.recipe import Recipe
 from fedhip.features.pretraining.state import read_checkpoint, restore
-from fedhip.features.pretraining.training import Outcome, Run, TrainingStatus, pretrain
+from fedhip.features.pretraining.training import PretrainingOutcome, TrainingRun, TrainingStatus, pretrain
 from tests.features.samples import waves
 
 TINY = Recipe(
@@ -42,7 +42,7 @@ def pool(count: int = 64) -> Pool:
     return Pool(waves(count), ("waves",), (count,), (1.0,))
 
 
-def weights(outcome: Outcome) -> dict[str, torch.Tensor]:
+def weights(outcome: PretrainingOutcome) -> dict[str, torch.Tensor]:
     return {key: value.clone() for key, value in outcome.encoder.state_dict().items()}
 
 
@@ -67,15 +67,15 @@ def test_training_beats_its_start_and_the_mean_of_each_patch(tmp_path: Path) -> 
 
 def test_resumed_run_equals_uninterrupted_run_bit_for_bit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     whole = pretrain(pool(), TINY, tmp_path / "whole", device="cpu", log_every=3)
-    advance = Run.advance
+    advance = TrainingRun.advance
 
-    def interrupted(self: Run, rate: float) -> torch.Tensor:
+    def interrupted(self: TrainingRun, rate: float) -> torch.Tensor:
         loss = advance(self, rate)
         if self.step == 6:
             os.kill(os.getpid(), signal.SIGINT)
         return loss
 
-    monkeypatch.setattr(Run, "advance", interrupted)
+    monkeypatch.setattr(TrainingRun, "advance", interrupted)
     half = pretrain(pool(), TINY, tmp_path / "parts", device="cpu", log_every=3)
     assert (half.finished, half.interrupted, half.step) == (False, True, 6)
     monkeypatch.undo()
@@ -92,14 +92,14 @@ def test_a_killed_run_goes_on_from_between_two_points_of_the_curve(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     whole = pretrain(pool(), TINY, tmp_path / "whole", device="cpu", log_every=6)
-    advance = Run.advance
+    advance = TrainingRun.advance
 
-    def killed(self: Run, rate: float) -> torch.Tensor:
+    def killed(self: TrainingRun, rate: float) -> torch.Tensor:
         if self.step == 10:
             raise MemoryError
         return advance(self, rate)
 
-    monkeypatch.setattr(Run, "advance", killed)
+    monkeypatch.setattr(TrainingRun, "advance", killed)
     with pytest.raises(MemoryError):
         pretrain(pool(), TINY, tmp_path / "parts", device="cpu", log_every=6, checkpoint_every=1e-9)
     monkeypatch.undo()
@@ -175,7 +175,7 @@ def test_stop_after_leaves_a_checkpoint_and_resume_keeps_the_clock(tmp_path: Pat
     outcome = pretrain(pool(), recipe, tmp_path, device="cpu", stop_after=0.3)
     assert not outcome.finished
     assert outcome.step > 2
-    run = Run(pool(), recipe, tmp_path, CPU, compile_step=False)
+    run = TrainingRun(pool(), recipe, tmp_path, CPU, compile_step=False)
     run.begin(resume=True)
     assert (run.step, run.seconds) == (outcome.step, outcome.seconds)
 
@@ -199,7 +199,7 @@ def test_another_model_in_the_checkpoint(tmp_path: Path) -> None:
     wider = dataclasses.replace(TINY, decoder=DecoderConfig(64, 1, 2))
     with pytest.raises(FileError, match=r"decoder\.width was 32 and is now 64"):
         pretrain(pool(), wider, tmp_path, device="cpu", resume=True)
-    run = Run(pool(), wider, tmp_path, CPU, compile_step=False)
+    run = TrainingRun(pool(), wider, tmp_path, CPU, compile_step=False)
     with pytest.raises(FileError, match="another model: 'mask_token' does not fit"):
         restore(tmp_path, read_checkpoint(tmp_path / "checkpoint.safetensors")[1], run.model, run.optimizer)
 
@@ -209,7 +209,7 @@ def test_resume_without_a_checkpoint_starts(tmp_path: Path) -> None:
 
 
 def test_a_crash_while_saving_keeps_the_old_checkpoint(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    run = Run(pool(), TINY, tmp_path, CPU, compile_step=False)
+    run = TrainingRun(pool(), TINY, tmp_path, CPU, compile_step=False)
     run.save()
     before = (tmp_path / "checkpoint.safetensors").read_bytes()
 
@@ -229,7 +229,7 @@ def test_divergence_is_an_error_and_spares_the_checkpoint(tmp_path: Path) -> Non
     with pytest.raises(LossError, match=r"lower the learning rate .* and start again$"):
         pretrain(pool(), wild, tmp_path, device="cpu", log_every=4)
     assert not (tmp_path / "checkpoint.safetensors").exists()
-    run = Run(pool(), wild, tmp_path, CPU, compile_step=False)
+    run = TrainingRun(pool(), wild, tmp_path, CPU, compile_step=False)
     run.save()
     run.begin(resume=True)
     with pytest.raises(LossError, match=r"the checkpoint in .* is from before"):
@@ -237,7 +237,7 @@ def test_divergence_is_an_error_and_spares_the_checkpoint(tmp_path: Path) -> Non
 
 
 def test_no_decay_on_biases_norms_and_tokens() -> None:
-    run = Run(pool(), TINY, Path(), CPU, compile_step=False)
+    run = TrainingRun(pool(), TINY, Path(), CPU, compile_step=False)
     decay = {id(p): group["weight_decay"] for group in run.optimizer.param_groups for p in group["params"]}
     for name, parameter in run.model.named_parameters():
         plain = name.endswith("bias") or "norm" in name or "token" in name
@@ -246,7 +246,7 @@ def test_no_decay_on_biases_norms_and_tokens() -> None:
 
 def test_weights_of_the_pool_decide_how_often_a_source_is_drawn() -> None:
     images = Pool(waves(40), ("a", "b", "c"), (10, 20, 10), (1.0, 0.0, 3.0))
-    run = Run(images, dataclasses.replace(TINY, batch=4000), Path(), CPU, compile_step=False)
+    run = TrainingRun(images, dataclasses.replace(TINY, batch=4000), Path(), CPU, compile_step=False)
     rows = run.draw()[0].numpy()
     share = np.histogram(rows, [0, 10, 30, 40])[0] / 4000
     assert share == pytest.approx([0.25, 0, 0.75], abs=0.03)
@@ -254,7 +254,7 @@ def test_weights_of_the_pool_decide_how_often_a_source_is_drawn() -> None:
 
 
 def test_checkpoint_holds_no_pickle(tmp_path: Path) -> None:
-    Run(pool(), TINY, tmp_path, CPU, compile_step=False).save()
+    TrainingRun(pool(), TINY, tmp_path, CPU, compile_step=False).save()
     with safe_open(tmp_path / "checkpoint.safetensors", framework="pt") as file:
         assert json.loads(file.metadata()["state"])["recipe"]["batch"] == 16
 

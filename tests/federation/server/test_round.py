@@ -17,7 +17,8 @@ from fedhip.federation.agreement.agreement import Agreement
 from fedhip.federation.errors import RoundError
 from fedhip.heads.model import Model
 from fedhip.runs import Run, verify
-from fedhip.runs.run import RoundSettings, run_round
+from fedhip.runs.round.settings import RoundSettings
+from fedhip.runs.run import run_round
 from tests.federation.samples import EIGHT, FOUR, ONE_SUM, Trial, encoding, feature_set, ridge_options, sum_of
 
 ALL_STAGES = ("hello", "keys", "share", "mask", "unmask", "personalize")

@@ -18,7 +18,8 @@ from fedhip.federation.errors import RoundError, SetupError
 from fedhip.federation.site import encoder as encoder_module
 from fedhip.federation.site.encoder import cached, digest_of, receive
 from fedhip.federation.status_codes import SiteRefusalError
-from fedhip.runs.run import RoundSettings, run_round
+from fedhip.runs.round.settings import RoundSettings
+from fedhip.runs.run import run_round
 from fedhip.utils.files import default_cache
 from tests.cli.samples import deepen, encoder, image_folder
 from tests.federation.samples import Trial, ridge_options

@@ -15,7 +15,8 @@ from fedhip.data import FeatureSet, make_partition
 from fedhip.federation.errors import RoundError
 from fedhip.federation.status_codes import SiteCode
 from fedhip.runs import Run, verify
-from fedhip.runs.run import RoundSettings, run_round
+from fedhip.runs.round.settings import RoundSettings
+from fedhip.runs.run import run_round
 from tests.core.problems import Array
 from tests.federation.samples import CLASSES, FOUR, WIDTH, Trial, ridge_options
 from tests.federation.server.test_round import assert_same_models

@@ -31,7 +31,8 @@ from fedhip.federation.sums.table import MOMENTS
 from fedhip.federation.sums.vector import Vector, digest_of
 from fedhip.federation.transport.wire import RoundStep
 from fedhip.runs import Run, verify
-from fedhip.runs.run import RoundSettings, run_round
+from fedhip.runs.round.settings import RoundSettings
+from fedhip.runs.run import run_round
 from fedhip.simulation.lifting import LiftSettings
 from fedhip.simulation.options import RidgeOptions
 from tests.cli.samples import done

@@ -8,13 +8,13 @@ import numpy as np
 import pytest
 import torch
 
-from fedhip.methods.one_round.knn_per import Choice, Memory, choose, mean_nearest, mixture
+from fedhip.methods.one_round.knn_per import Memory, NeighbourChoice, choose, mean_nearest, mixture
 from fedhip.simulation.client import Client
 from tests.methods.one_round.rounds import fitted
 from tests.methods.problems import CLASSES, federation
 
 LINE = Memory(torch.tensor([[0.0], [1.0], [3.0]]).double(), torch.tensor([0, 0, 1]), 2)
-HALF = Choice(3, 1.0, 0.5, torch.zeros(0))
+HALF = NeighbourChoice(3, 1.0, 0.5, torch.zeros(0))
 
 
 def test_by_hand() -> None:

@@ -191,7 +191,7 @@ def names_table(args: argparse.Namespace) -> bool:
 
 def load_rows_of_table(args: argparse.Namespace, texts: TextEncoder) -> TableRows:
     """The table that --data names."""
-    from fedhip.runs.run import columns_given
+    from fedhip.runs.round.prepare import columns_given
 
     description, _ = columns_given(getattr(args, "columns", None))
     return load_table(

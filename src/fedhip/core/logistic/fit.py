@@ -35,7 +35,7 @@ from torch import Tensor
 from fedhip.core.affine import AffineModel
 from fedhip.core.discriminant import Discriminant, RotatedRows
 from fedhip.core.logistic.geometry import Geometry
-from fedhip.core.logistic.lbfgs import Evaluation, best_of, halved, propose
+from fedhip.core.logistic.lbfgs import Point, best_of, halved, propose
 from fedhip.core.logistic.sums import GridModel, LogisticTerm, rounded_features
 from fedhip.core.rows import ArrayLike, Rows
 from fedhip.core.solvers import rank_tolerance, require_beta
@@ -290,7 +290,7 @@ class LogisticFit:
         weights = self._back(propose(history)) if improved else self._back(best.point)
         return LogisticHead(self, weights, self.rho, self.curvature)
 
-    def _history(self) -> list[Evaluation]:
+    def _history(self) -> list[Point]:
         """All answers, in whitened coordinates and with the penalty of now."""
         scale = self._scale
         found = []
@@ -298,7 +298,7 @@ class LogisticFit:
             away = self.geometry.inverse @ (model.weights - self.centre)
             gradient = (self.geometry.B.mT @ term.slopes + self.rho * away) / scale[:, None]
             value = term.value + 0.5 * self.rho * float(away.square().sum())
-            found.append(Evaluation(self._whitened(model.weights), value, gradient))
+            found.append(Point(self._whitened(model.weights), value, gradient))
         return found
 
     @property

@@ -19,7 +19,7 @@ _SHORTEST, _LONGEST = 0.1, 0.5
 
 
 @dataclass(frozen=True, eq=False)
-class Evaluation:
+class Point:
     """A point with the objective's value and gradient there."""
 
     point: Tensor
@@ -27,12 +27,12 @@ class Evaluation:
     gradient: Tensor
 
 
-def best_of(history: Sequence[Evaluation]) -> Evaluation:
+def best_of(history: Sequence[Point]) -> Point:
     """The evaluation of least value; of several, the latest."""
     return min(reversed(history), key=lambda evaluation: evaluation.value)
 
 
-def propose(history: Sequence[Evaluation], *, memory: int = 10) -> Tensor:
+def propose(history: Sequence[Point], *, memory: int = 10) -> Tensor:
     """Where to evaluate next.
 
     From the best point, the quasi-Newton step. Where the last step was too long, a shorter one between the best point
@@ -47,13 +47,13 @@ def propose(history: Sequence[Evaluation], *, memory: int = 10) -> Tensor:
     return best.point + direction(history, memory=memory)
 
 
-def halved(history: Sequence[Evaluation], point: Tensor) -> Tensor:
+def halved(history: Sequence[Point], point: Tensor) -> Tensor:
     """Half the way from the best point to `point`, where there was no value to be had."""
     best = best_of(history).point
     return best + 0.5 * (point - best)
 
 
-def direction(history: Sequence[Evaluation], *, memory: int = 10) -> Tensor:
+def direction(history: Sequence[Point], *, memory: int = 10) -> Tensor:
     """−H g at the best point, with H from the steps between evaluations in the order they were made.
 
     The last `memory` of these count, those that went too far among them; the latest gives H its scale to begin with.

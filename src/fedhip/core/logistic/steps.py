@@ -20,7 +20,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from fedhip.core.logistic.lbfgs import Evaluation, best_of, propose
+from fedhip.core.logistic.lbfgs import Point, best_of, propose
 
 _MEMORY = 12
 
@@ -64,11 +64,11 @@ class Steps:
         b, V = self._curvature(start)
         scale = (1.0 + alpha * torch.outer(self.values, b)).sqrt()[:, None]
         spread = V.mT @ self.spread
-        history: list[Evaluation] = []
+        history: list[Point] = []
         point, known = scale * (start @ V), {}
         for _ in range(most):
             values, gradient = self._evaluate(alpha, point / scale, spread)
-            history.append(Evaluation(point, float(values.sum()), gradient / scale))
+            history.append(Point(point, float(values.sum()), gradient / scale))
             known[id(history[-1])] = values
             best = best_of(history)
             if best in history[-_MEMORY:]:

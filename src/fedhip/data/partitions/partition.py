@@ -196,8 +196,8 @@ def _split_client(client: str, rows: int, train_fraction: float, seed: int) -> N
 
 def client_random(client: str, seed: int, purpose: str = "") -> np.random.Generator:
     """A stream of a client's own, by its name, the seed and what it is for."""
-    told = f"{purpose}\0{client}" if purpose else client
-    digest = hashlib.sha256(told.encode("utf-8", "surrogatepass")).digest()
+    key = f"{purpose}\0{client}" if purpose else client
+    digest = hashlib.sha256(key.encode("utf-8", "surrogatepass")).digest()
     return np.random.default_rng([seed, int.from_bytes(digest, "little")])
 
 

@@ -1,7 +1,7 @@
 """Tables: files and frames with a label, an owner for each row, and columns of any kind."""
 
 from fedhip.data.tables.description import Column, Description
-from fedhip.data.tables.drafting import Draft, draft
+from fedhip.data.tables.drafting import DraftDescription, draft
 from fedhip.data.tables.encoder import FillSums, encode, fill
 from fedhip.data.tables.reader import Table, is_table, read_table
 from fedhip.data.tables.rows import TableRows, clients_of_table, load_table, read_described, read_labelled, read_rows
@@ -10,7 +10,7 @@ from fedhip.data.tables.text import TextEncoder
 __all__ = [
     "Column",
     "Description",
-    "Draft",
+    "DraftDescription",
     "FillSums",
     "Table",
     "TableRows",

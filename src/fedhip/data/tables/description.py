@@ -20,7 +20,6 @@ from __future__ import annotations
 import hashlib
 import json
 import math
-import tomllib
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property
@@ -30,7 +29,7 @@ from typing import Any
 from fedhip.errors import InputError
 from fedhip.utils.nearest import did_you_mean
 from fedhip.utils.text import readable
-from fedhip.utils.toml import write_toml
+from fedhip.utils.toml import read_toml, write_toml
 
 SCHEMA = 1
 #: What a cell without a value holds, where the description does not say otherwise; case does not matter.
@@ -265,14 +264,7 @@ class Description:
     def from_file(cls, path: str | Path) -> Description:
         """Read columns.toml."""
         path = Path(path)
-        try:
-            content = tomllib.loads(path.read_text(encoding="utf-8-sig"))
-        except FileNotFoundError:
-            raise InputError(f"there is no file {path}; draft one with: fedhip describe TABLE --out {path}") from None
-        except IsADirectoryError:
-            raise InputError(f"{path} is a folder; give the file in it, such as {path / 'columns.toml'}") from None
-        except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
-            raise InputError(f"{path} is not a TOML file ({error}); correct it") from None
+        content = read_toml(path, f"draft one with: fedhip describe TABLE --out {path}", name="columns.toml")
         return cls.from_dict(content, str(path))
 
 

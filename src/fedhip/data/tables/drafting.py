@@ -52,7 +52,7 @@ _DAY_OR_MONTH = ({"%d/%m/%Y", "%m/%d/%Y"}, {"%d-%m-%Y", "%m-%d-%Y"})
 
 
 @dataclass(frozen=True)
-class Draft:
+class DraftDescription:
     """A description, and what nobody but a person can say: each a line that names the column."""
 
     description: Description
@@ -76,7 +76,7 @@ def draft(
     text: Iterable[str] = (),
     texts: TextEncoder | None = None,
     missing: tuple[str, ...] = MISSING,
-) -> Draft:
+) -> DraftDescription:
     """What the columns of a table seem to hold; those that `text` names are text, of which `texts` makes features."""
     labels = () if label is None else (label,) if isinstance(label, str) else tuple(label)
     named: dict[str | None, str] = {
@@ -116,7 +116,7 @@ def draft(
             columns.append(column)
             questions += [question] if question else []
     try:
-        return Draft(Description(tuple(columns), labels, client, group, weight, missing), tuple(questions))
+        return DraftDescription(Description(tuple(columns), labels, client, group, weight, missing), tuple(questions))
     except InputError as error:
         raise InputError(questions[0] if questions else f"{table.source}: {error}") from None
 

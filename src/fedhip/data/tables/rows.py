@@ -344,13 +344,13 @@ def _require_no_giveaway(table: Table, description: Description, rows: TableRows
             if len(pairs) != classes:
                 continue
             same = _same_text(table, column.name, label, missing)
-            told = f"{table.source}, column {column.name!r} {'is' if same else 'says'} the label {label!r} in every row"
+            what = f"{table.source}, column {column.name!r} {'is' if same else 'says'} the label {label!r} in every row"
             if same:
-                raise InputError(f"{told}, so that nothing would be predicted; drop it (--drop {column.name})")
+                raise InputError(f"{what}, so that nothing would be predicted; drop it (--drop {column.name})")
             # Values that hardly ever come twice are one for each label by themselves: nothing is said by that.
             if len(table) >= 20 and classes <= len(table) / 2:
                 warnings.warn(
-                    f"{told}: if it is not known before the label is, drop it (--drop {column.name})",
+                    f"{what}: if it is not known before the label is, drop it (--drop {column.name})",
                     ColumnWarning,
                     stacklevel=3,
                 )

@@ -11,14 +11,14 @@ import torch
 
 from fedhip.features.pretraining.pools import Pool
 from fedhip.features.pretraining.recipe import Recipe
-from fedhip.features.pretraining.training import Outcome
+from fedhip.features.pretraining.training import PretrainingOutcome
 from fedhip.utils.files import write_text
 
 
 def make_card(
     pool: Pool,
     recipe: Recipe,
-    outcome: Outcome,
+    outcome: PretrainingOutcome,
     device: str,
     accuracy: dict[str, dict[str, dict[str, float]]],
 ) -> dict[str, Any]:

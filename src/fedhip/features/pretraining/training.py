@@ -53,7 +53,7 @@ class TrainingStatus:
 
 
 @dataclass
-class Outcome:
+class PretrainingOutcome:
     """The encoder and how it came about; `interrupted` by a signal, or simply not `finished` in time."""
 
     encoder: ViT
@@ -77,7 +77,7 @@ def pretrain(
     log_every: int = 100,
     stop_after: float | None = None,
     log: Callable[[TrainingStatus], None] | None = None,
-) -> Outcome:
+) -> PretrainingOutcome:
     """Train until the schedule ends; checkpoints and the loss curve go to the folder `out`.
 
     With a schedule by minutes, the learning rate follows the time trained over the budget and reaches zero
@@ -88,7 +88,7 @@ def pretrain(
     """
     check_intervals(checkpoint_every, log_every, stop_after)
     require_folder(out)
-    run = Run(pool, recipe, out, resolve_device(device), compile_step)
+    run = TrainingRun(pool, recipe, out, resolve_device(device), compile_step)
     run.begin(resume)
     return run.train(checkpoint_every, log_every, stop_after, log)
 
@@ -103,7 +103,7 @@ def check_intervals(checkpoint_every: float, log_every: int, stop_after: float |
         raise InputError(f"stop_after is {stop_after}; it must be positive")
 
 
-class Run:
+class TrainingRun:
     """One training run: model, optimiser, clock and curve."""
 
     def __init__(self, pool: Pool, recipe: Recipe, out: Path, device: torch.device, compile_step: bool) -> None:
@@ -205,7 +205,7 @@ class Run:
         log_every: int,
         stop_after: float | None,
         log: Callable[[TrainingStatus], None] | None,
-    ) -> Outcome:
+    ) -> PretrainingOutcome:
         """The loop."""
         recipe = self.recipe
         process_start = time.monotonic()
@@ -241,7 +241,7 @@ class Run:
             self.seconds = clock.seconds
         if not first:
             self.save()
-        return Outcome(
+        return PretrainingOutcome(
             self.model.encoder.eval(),
             progress >= 1,
             self.step,

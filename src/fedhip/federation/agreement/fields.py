@@ -10,7 +10,6 @@ import dataclasses
 import hashlib
 import json
 import math
-import tomllib
 import typing
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
@@ -19,6 +18,7 @@ from typing import Any
 
 from fedhip.federation.agreement.names import near, shown
 from fedhip.federation.errors import SetupError
+from fedhip.utils import toml
 
 #: More than any agreement needs; a larger file is none.
 LARGEST_FILE = 8 << 20
@@ -121,24 +121,12 @@ def digest_of(purpose: str, content: Mapping[str, Any]) -> str:
 
 def read_toml(path: Path, missing: str) -> dict[str, Any]:
     """The file's content; `missing` says what to do where there is none."""
-    try:
-        if path.stat().st_size > LARGEST_FILE:
-            raise SetupError(f"{path} is larger than {LARGEST_FILE >> 20} MB; it is not the file it should be")
-        return parse_toml(path.read_text(encoding="utf-8"), str(path))
-    except FileNotFoundError:
-        raise SetupError(f"there is no file {path}; {missing}") from None
-    except OSError as problem:
-        raise SetupError(f"{path} cannot be read ({problem.strerror}); {missing}") from None
-    except UnicodeDecodeError as problem:
-        raise SetupError(f"{path} is not a TOML file ({problem}); correct it") from None
+    return toml.read_toml(path, missing, largest=LARGEST_FILE, error=SetupError)
 
 
 def parse_toml(text: str, where: str) -> dict[str, Any]:
     """What the text of a file says."""
-    try:
-        return tomllib.loads(text)
-    except (tomllib.TOMLDecodeError, RecursionError) as problem:
-        raise SetupError(f"{where} is not a TOML file ({problem}); correct it") from None
+    return toml.parse_toml(text, where, SetupError)
 
 
 def require_known(content: Mapping[str, Any], known: Iterable[str], where: str) -> None:

@@ -269,7 +269,7 @@ class Laboratory:
         params: Params,
         fixed: Params,
         at: Tensor,
-        tables: Sequence[Table],
+        tables: Sequence[OrderTable],
         rate: float,
         batch: int,
     ) -> Params:
@@ -281,7 +281,7 @@ class Laboratory:
             self._epochs[key] = _Epoch(self.placed, step, params, fixed, tables[0], rate, batch)
         return self._epochs[key].train(params, fixed, at, tables)
 
-    def _tables(self, orders: Orders, at: Tensor, batch: int, present: Sequence[int]) -> list[Table]:
+    def _tables(self, orders: Orders, at: Tensor, batch: int, present: Sequence[int]) -> list[OrderTable]:
         """Of each pass the rows of the k clients (k, N) in their order, and how many of them count."""
         if isinstance(orders, Shuffled):
             length = self.placed.length(batch)
@@ -298,14 +298,21 @@ class Laboratory:
 
 
 #: Rows (k, N) of k clients in the order of a pass, whatever fills up behind them, and their number (k,).
-Table = tuple[Tensor, Tensor]
+OrderTable = tuple[Tensor, Tensor]
 
 
 class _Epoch:
     """A pass of k clients over their rows, on buffers of its own."""
 
     def __init__(
-        self, placed: DeviceRows, step: LocalStep, params: Params, fixed: Params, table: Table, rate: float, batch: int
+        self,
+        placed: DeviceRows,
+        step: LocalStep,
+        params: Params,
+        fixed: Params,
+        table: OrderTable,
+        rate: float,
+        batch: int,
     ) -> None:
         self.params = tuple(tensor.clone(memory_format=torch.contiguous_format) for tensor in params)
         self.fixed = tuple(map(buffer_like, fixed))
@@ -314,7 +321,7 @@ class _Epoch:
         slot = torch.arange(self.rows.shape[1], device=placed.device)
         self.run = Recorded(lambda: self._work(placed, step, slot, rate, batch), placed.device)
 
-    def train(self, params: Params, fixed: Params, at: Tensor, tables: Sequence[Table]) -> Params:
+    def train(self, params: Params, fixed: Params, at: Tensor, tables: Sequence[OrderTable]) -> Params:
         """The parameters after all passes."""
         self.at.copy_(at)
         for buffer, tensor in zip((*self.params, *self.fixed), (*params, *fixed), strict=True):
@@ -342,7 +349,7 @@ class _Epoch:
                 step(self.params, self.fixed, Batch(x[i], labels[some + i], weight[some + i]))
 
 
-def _lay_out(orders: Sequence[Order], batch: int, device: torch.device) -> Table:
+def _lay_out(orders: Sequence[Order], batch: int, device: torch.device) -> OrderTable:
     """A pass whose orders are on the host."""
     length = -(-max(map(len, orders)) // batch) * batch
     rows = np.zeros((len(orders), length), np.int64)

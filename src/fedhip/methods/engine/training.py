@@ -202,8 +202,8 @@ class Checkpoint:
         options: Mapping[str, float],
     ) -> Checkpoint:
         """With the fingerprint of all that decides the numbers."""
-        told = json.dumps([name, num_classes, protocol.to_dict(), dict(sorted(options.items()))])
-        sha = hashlib.sha256(told.encode() + CheckedClients.of(clients).digest)
+        settings = json.dumps([name, num_classes, protocol.to_dict(), dict(sorted(options.items()))])
+        sha = hashlib.sha256(settings.encode() + CheckedClients.of(clients).digest)
         return cls(Path(path), sha.hexdigest())
 
     @property
@@ -237,6 +237,6 @@ class Checkpoint:
                 "remove it, or choose another path"
             )
         state = like(fresh, [stored[name].to(old.device) for name, old in tensors_of(fresh)])
-        told = json.loads(metadata["progress"])
-        history = [Evaluation(**entry) for entry in told.pop("history")]
-        return state, TrainingProgress(**told, history=history)
+        fields = json.loads(metadata["progress"])
+        history = [Evaluation(**entry) for entry in fields.pop("history")]
+        return state, TrainingProgress(**fields, history=history)

@@ -74,7 +74,7 @@ def mean_nearest(distances: Tensor, neighbours: int) -> float:
 
 
 @dataclass(frozen=True)
-class Choice:
+class NeighbourChoice:
     """A client's k, s r² and λ, and log p (N_k, d) of its rows left out."""
 
     neighbours: int
@@ -86,7 +86,7 @@ class Choice:
 def choose(
     memory: Memory, common: Tensor, groups: Tensor | None,
     neighbours: tuple[int, ...] = NEIGHBOURS, lengths: tuple[float, ...] = LENGTHS, mixes: tuple[float, ...] = MIXES,
-) -> Choice:  # fmt: skip
+) -> NeighbourChoice:  # fmt: skip
     """The choice of highest likelihood; `common` (N_k, d) is p_global of the rows, each left out. Of equals the first.
 
     A row that the global model cannot score without itself, being alone in its class, judges nothing.
@@ -103,19 +103,19 @@ def choose(
             mixed = torch.lerp(common, near, mix)
             likelihood = float(mixed.gather(1, y)[judges].log().sum())
             if best is None or likelihood > highest + 1e-9 * len(y):
-                best, highest = Choice(k, length, mix, logs(mixed)), likelihood
+                best, highest = NeighbourChoice(k, length, mix, logs(mixed)), likelihood
     if best is None:
         raise ValueError("there is nothing to choose among")
     return best
 
 
-def knn_per(name: str, title: str, base: type[Head], told: str) -> OneRound:
+def knn_per(name: str, title: str, base: type[Head], summary: str) -> OneRound:
     """The method on a head's global model."""
 
     @one_round(
         name,
         title,
-        f"{told}, mixed with each client's own nearest rows",
+        f"{summary}, mixed with each client's own nearest rows",
         Option("neighbours", whole=True),
         Option("length", positive=True),
         Option("mix", most=1.0),
@@ -171,7 +171,7 @@ def knn_per(name: str, title: str, base: type[Head], told: str) -> OneRound:
     return fit
 
 
-def mixture(memory: Memory, choice: Choice, common: Callable[[Tensor], Tensor]) -> Scores:
+def mixture(memory: Memory, choice: NeighbourChoice, common: Callable[[Tensor], Tensor]) -> Scores:
     """log p of a client's model."""
 
     def scores(x: Tensor) -> Tensor:

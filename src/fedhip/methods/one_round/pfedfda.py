@@ -74,14 +74,14 @@ def log_priors(counts: Tensor) -> Tensor:
 
 
 @dataclass(frozen=True)
-class Discriminant:
+class GaussianClassifier:
     """scores = x W + b; a class that no client has is never chosen."""
 
     W: Tensor
     b: Tensor
 
     @classmethod
-    def of(cls, own: Gaussians, everybody: Gaussians, beta: float, shrinkage: float) -> Discriminant:
+    def of(cls, own: Gaussians, everybody: Gaussians, beta: float, shrinkage: float) -> GaussianClassifier:
         """Between the client's and everybody's; a class the client lacks has everybody's mean."""
         held = (own.counts > 0)[:, None]
         means = torch.where(held, everybody.means.lerp(own.means, beta), everybody.means)
@@ -111,7 +111,7 @@ def choose_beta(x: Tensor, y: Tensor, everybody: Gaussians, shrinkage: float, or
         rest = Gaussians.of_all([others, own])
         judges = held_out[rest.counts[y[held_out]] > 0]  # a class that is all held out can be scored by nobody
         for i, beta in enumerate(BETAS):
-            scores = Discriminant.of(own, rest, beta, shrinkage).scores(x[judges])
+            scores = GaussianClassifier.of(own, rest, beta, shrinkage).scores(x[judges])
             losses[i] += float(torch.nn.functional.cross_entropy(scores, y[judges], reduction="sum"))
     return BETAS[int(np.argmin(losses))]
 
@@ -126,7 +126,7 @@ def scores_by_halves(
     for fitted, held_out in (halves, halves[::-1]):
         if len(fitted) and len(held_out):
             own = Gaussians.of(x[fitted], y[fitted], len(everybody.counts))
-            scores[held_out] = Discriminant.of(own, Gaussians.of_all([others, own]), beta, shrinkage).scores(
+            scores[held_out] = GaussianClassifier.of(own, Gaussians.of_all([others, own]), beta, shrinkage).scores(
                 x[held_out]
             )
     return scores
@@ -148,14 +148,14 @@ def run_pfedfda(task: ClosedTask) -> MethodRun:
 
     everybody = Gaussians.of_all(in_order(fit, training, task.device))
 
-    def personalize(at: int) -> tuple[Discriminant, Tensor | None]:
+    def personalize(at: int) -> tuple[GaussianClassifier, Tensor | None]:
         x, y = task.tensors(training[at].train)
         order = torch.from_numpy(client_order(len(y), task.seed, training[at].name, 0, 0)).to(task.device)
         beta = task.options.get("beta")
         chosen = choose_beta(x, y, everybody, shrinkage, order) if beta is None else beta
         judged = task.prior == "client"
         scores = scores_by_halves(x, y, everybody, chosen, shrinkage, order) if judged else None
-        return Discriminant.of(Gaussians.of(x, y, d), everybody, chosen, shrinkage), scores
+        return GaussianClassifier.of(Gaussians.of(x, y, d), everybody, chosen, shrinkage), scores
 
     models, scored = {}, {}
     for done, found in enumerate(in_order(personalize, range(len(training)), task.device), start=1):
@@ -164,7 +164,7 @@ def run_pfedfda(task: ClosedTask) -> MethodRun:
         task.report("choosing beta", done, len(training))
     priors = task.priors(lambda client: scored[client.name])
     seconds = time.perf_counter() - began
-    common = Discriminant.of(everybody, everybody, 0.0, shrinkage)
+    common = GaussianClassifier.of(everybody, everybody, 0.0, shrinkage)
     accuracy = [
         # Scores of Gaussians are logarithms of probabilities.
         task.accuracy(client, models.get(client.name, common).scores, priors.get(client.name), 1.0)

@@ -26,7 +26,7 @@ from fedhip.reproduce.studies.notes import (
     protocol_notes,
     quick_notes,
 )
-from fedhip.reproduce.studies.table1 import Column, cell, entry_of, numbered, remarks_on, step
+from fedhip.reproduce.studies.table1 import TableColumn, cell, entry_of, numbered, remarks_on, step
 from fedhip.reproduce.tables import NOTHING, Entry, Row, Table, rank
 
 #: A method has arrived when it first has this share of its last accuracy.
@@ -67,9 +67,9 @@ class TrainingCurve:
         return next(p for p in self.points if p.accuracy is not None and p.accuracy >= ARRIVED * end)
 
 
-def column_of(bench: Bench, source: Source) -> Column:
+def column_of(bench: Bench, source: Source) -> TableColumn:
     """The paper's: the first number of clients, the first λ. The cells are those of Table I."""
-    return Column(source, bench.settings.clients[0], bench.settings.concentrations[0])
+    return TableColumn(source, bench.settings.clients[0], bench.settings.concentrations[0])
 
 
 def steps(bench: Bench) -> list[PlannedCell]:

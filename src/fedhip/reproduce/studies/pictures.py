@@ -29,7 +29,7 @@ def _comparison(bench: Bench, regime: Regime) -> Callable[[], Figure]:
         s, known = bench.settings, known_methods()
         panels = []
         for source, clients in product(bench.sources, s.clients):
-            columns = [table1.Column(source, clients, concentration) for concentration in s.concentrations]
+            columns = [table1.TableColumn(source, clients, concentration) for concentration in s.concentrations]
             entries = {
                 method: [
                     table1.entry_of(

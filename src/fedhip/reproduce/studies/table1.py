@@ -32,7 +32,7 @@ HINDSIGHT: tuple[Pair, ...] = tuple((alpha, paper.ALPHA_TABLE_BETA) for alpha in
 
 
 @dataclass(frozen=True)
-class Column:
+class TableColumn:
     """A column: a data set, a number of clients, a λ."""
 
     source: Source
@@ -60,35 +60,35 @@ def steps(bench: Bench) -> list[PlannedCell]:
     return found
 
 
-def columns_of(bench: Bench) -> list[Column]:
+def columns_of(bench: Bench) -> list[TableColumn]:
     """The columns in the paper's order."""
     s = bench.settings
-    return [Column(*parts) for parts in product(bench.sources, s.clients, s.concentrations)]
+    return [TableColumn(*parts) for parts in product(bench.sources, s.clients, s.concentrations)]
 
 
-def cell(bench: Bench, column: Column, method: str, regime: Regime, seed: int) -> Cell:
+def cell(bench: Bench, column: TableColumn, method: str, regime: Regime, seed: int) -> Cell:
     """The cell of one seed."""
     setting = setting_of(bench, column, method, regime)
     return method_cell(bench, column.source, method, regime, column.clients, column.concentration, seed, setting)
 
 
-def setting_of(bench: Bench, column: Column, method: str, regime: Regime) -> Setting:
+def setting_of(bench: Bench, column: TableColumn, method: str, regime: Regime) -> Setting:
     """What the method is told under this protocol."""
     return Setting(None) if regime == "paper" else choice_of(bench, column, method).setting
 
 
-def choice_of(bench: Bench, column: Column, method: str) -> tuning.Choice:
+def choice_of(bench: Bench, column: TableColumn, method: str) -> tuning.TunedSetting:
     """What the search for this λ found."""
     return tuning.choose(bench, column.source, column.concentration, method)
 
 
-def step(bench: Bench, column: Column, method: str, regime: Regime, seed: int) -> PlannedCell:
+def step(bench: Bench, column: TableColumn, method: str, regime: Regime, seed: int) -> PlannedCell:
     """The cell to come."""
     identity = (*column.path, method, regime, seed)
     return PlannedCell(method, identity, lambda: cell(bench, column, method, regime, seed))
 
 
-def _hindsight_step(bench: Bench, column: Column, seed: int) -> PlannedCell:
+def _hindsight_step(bench: Bench, column: TableColumn, seed: int) -> PlannedCell:
     def make() -> Cell:
         return curve_cell(bench, column.source, "hindsight", HINDSIGHT, column.clients, column.concentration, seed)
 
@@ -176,7 +176,7 @@ def sentence(title: str, note: str) -> str:
     return f"{title}: {note.rstrip('.')}."
 
 
-def published(bench: Bench, column: Column, method: str, regime: Regime) -> float | None:
+def published(bench: Bench, column: TableColumn, method: str, regime: Regime) -> float | None:
     """The paper's figure, where the setting is the paper's."""
     if not is_papers_setting(bench, column.source, regime):
         return None
@@ -193,16 +193,16 @@ def chosen(bench: Bench, source: Source, method: str) -> str:
     return f"{'; '.join(parts)}; of {number} setting{'s' if number > 1 else ''}{name}."
 
 
-def _value(choice: tuning.Choice) -> str:
+def _value(choice: tuning.TunedSetting) -> str:
     return f"{choice.setting}{' (the outermost that was tried)' if choice.at_edge else ''}"
 
 
-def _those(found: dict[float, tuning.Choice], value: str) -> list[str]:
+def _those(found: dict[float, tuning.TunedSetting], value: str) -> list[str]:
     return [f"{concentration:g}" for concentration, choice in found.items() if _value(choice) == value]
 
 
 def record_of(
-    bench: Bench, column: Column, method: str, regime: Regime, results: list[Json], entry: Entry
+    bench: Bench, column: TableColumn, method: str, regime: Regime, results: list[Json], entry: Entry
 ) -> dict[str, Any]:
     """A line of the CSV."""
     weighted = [result["weighted"] for result in results if result["weighted"] is not None]
@@ -249,7 +249,7 @@ def _with_rules(rows: list[Row], methods: tuple[str, ...]) -> list[Row]:
 
 
 def _below(
-    bench: Bench, rows: list[Row], columns: list[Column], regime: Regime, records: list[dict[str, Any]]
+    bench: Bench, rows: list[Row], columns: list[TableColumn], regime: Regime, records: list[dict[str, Any]]
 ) -> list[Row]:
     """FedHiP against the best of the others; and with α as the paper picks it, which is not ranked."""
     own = rows[-1].entries

@@ -84,7 +84,7 @@ CLOSED: Mapping[str, tuple[Mapping[str, float], ...]] = {
 
 
 @dataclass(frozen=True)
-class Choice:
+class TunedSetting:
     """The setting of highest accuracy on the held-out rows, all that were tried, and whether it is the outermost."""
 
     setting: Setting
@@ -121,7 +121,7 @@ def steps(bench: Bench, source: Source, concentration: float, method: str) -> li
     return [*(step(0, place) for place in range(first)), *(step(1, place) for place in range(second))]
 
 
-def choose(bench: Bench, source: Source, concentration: float, method: str) -> Choice:
+def choose(bench: Bench, source: Source, concentration: float, method: str) -> TunedSetting:
     """The best of the settings; the first of those that tie."""
     first, second = _numbers(bench, method)
     stage = _first_stage(source, method, first)
@@ -134,7 +134,7 @@ def choose(bench: Bench, source: Source, concentration: float, method: str) -> C
     ]
     known = sorted({value for value in values if value is not None})
     at = best.learning_rate if best.learning_rate is not None else dict(best.options).get(_closed(method))
-    return Choice(best, tuple(tried), len(known) > 1 and at in (known[0], known[-1]))
+    return TunedSetting(best, tuple(tried), len(known) > 1 and at in (known[0], known[-1]))
 
 
 def _closed(method: str) -> str:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 from fedhip.runs.report.figures import PANEL, WIDE, axes_of, percent_axis
-from fedhip.runs.report.measured import Curve, Gain
+from fedhip.runs.report.measured import Gain, MethodCurve
 from fedhip.runs.report.svg import colour, inline
 from fedhip.utils.text import short
 from fedhip.utils.words import decimal, points
@@ -44,7 +44,7 @@ def gains_by_client(
     return inline(figure, f"gains-{gain.key}-{width}")
 
 
-def reliability(curves: Sequence[Curve]) -> str:
+def reliability(curves: Sequence[MethodCurve]) -> str:
     """The share right against the probability of the answer; below, how many rows have that probability."""
     figure, axes = axes_of(PANEL, 400)
     axes.plot([0, 1], [0, 1], color=colour("muted"), linewidth=1, linestyle=(0, (4, 3)))
@@ -63,7 +63,7 @@ def reliability(curves: Sequence[Curve]) -> str:
     return inline(figure, "reliability")
 
 
-def roc(curves: Sequence[Curve]) -> str:
+def roc(curves: Sequence[MethodCurve]) -> str:
     """The share of the second class's rows found against the share of others taken for it."""
     figure, axes = axes_of(PANEL, 400)
     axes.plot([0, 1], [0, 1], color=colour("muted"), linewidth=1, linestyle=(0, (4, 3)))

@@ -86,7 +86,7 @@ def _best(metric: str, values: list[Value]) -> float | None:
 
 
 @dataclass(frozen=True)
-class Curve:
+class MethodCurve:
     """A method's curve, and one number that sums it up."""
 
     method: Method
@@ -96,7 +96,7 @@ class Curve:
     summary: float
 
 
-def reliability_curves(run: Findings) -> list[Curve]:
+def reliability_curves(run: Findings) -> list[MethodCurve]:
     """Of the run's own models and those beside them: share right against probability, all clients weighing the same."""
     found = []
     for method in run.methods[:_CURVES]:
@@ -104,11 +104,11 @@ def reliability_curves(run: Findings) -> list[Curve]:
         if bins is not None:
             there = bins[:, 0] > 0
             rows, sure, right = bins[there].T
-            found.append(Curve(method, sure / rows, right / rows, rows / rows.sum(), expected_error(bins)))
+            found.append(MethodCurve(method, sure / rows, right / rows, rows / rows.sum(), expected_error(bins)))
     return found
 
 
-def roc_curves(run: Findings) -> list[Curve]:
+def roc_curves(run: Findings) -> list[MethodCurve]:
     """Of two classes: the mean over clients of their curves."""
     found = []
     for method in run.methods[:_CURVES]:
@@ -117,7 +117,7 @@ def roc_curves(run: Findings) -> list[Curve]:
         area = number(_summary(held, "auc").get("mean"))
         if heights and area is not None:
             mean = np.mean(heights, axis=0)
-            found.append(Curve(method, ROC_GRID, mean, np.ones(len(mean)), area))
+            found.append(MethodCurve(method, ROC_GRID, mean, np.ones(len(mean)), area))
     return found
 
 

@@ -77,7 +77,7 @@ def register(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) ->
 
 
 @dataclass(frozen=True, eq=False)
-class Rows:
+class InputRows:
     """What to classify: what to call each row, its features, and whose it is where the rows say so."""
 
     names: list[str]
@@ -140,7 +140,7 @@ def run(args: argparse.Namespace) -> int:
     return 0
 
 
-def _print_written(args: argparse.Namespace, count: int, client: str | None, rows: Rows, who: str) -> None:
+def _print_written(args: argparse.Namespace, count: int, client: str | None, rows: InputRows, who: str) -> None:
     if args.json:
         model = "global" if client is None and rows.clients is None else "personalized"
         print(json_text({"file": str(args.out), "rows": count, "model": model, "client": client}))
@@ -176,7 +176,7 @@ def _answers(folder: Run, client: str | None, features: np.ndarray, coverage: fl
     return Answers(model.class_names, scores.numpy(), probabilities, sets)
 
 
-def _by_owner(folder: Run, rows: Rows, coverage: float | None) -> Answers:
+def _by_owner(folder: Run, rows: InputRows, coverage: float | None) -> Answers:
     """Each row by the model of its own client."""
     assert rows.clients is not None  # noqa: S101 (for mypy)
     parts, places = [], []
@@ -194,7 +194,9 @@ def _by_owner(folder: Run, rows: Rows, coverage: float | None) -> Answers:
     return Answers(parts[0].class_names, scores, probabilities, sets)
 
 
-def _targets(folder: Run, rows: Rows, answers: Answers, who: str, client: str | None, args: argparse.Namespace) -> int:
+def _targets(
+    folder: Run, rows: InputRows, answers: Answers, who: str, client: str | None, args: argparse.Namespace
+) -> int:
     """What models of real targets, or of several labels, predict."""
     values = targets_of_scores(answers.scores, folder.task).reshape(len(rows.names), -1)
     if answers.sets is not None and folder.task != "regression":
@@ -205,7 +207,7 @@ def _targets(folder: Run, rows: Rows, answers: Answers, who: str, client: str | 
         [[]] * len(values) if rows.clients is None else [[readable(str(name))] for name in rows.clients]
     )
     if args.json and args.out is None:
-        told = []
+        entries = []
         for row, name in enumerate(rows.names):
             entry: dict[str, Any] = {"row": name, **({"client": whose[row][0]} if owner else {})}
             entry["targets"] = dict(zip(names, values[row].tolist(), strict=True))
@@ -213,9 +215,9 @@ def _targets(folder: Run, rows: Rows, answers: Answers, who: str, client: str | 
                 ends = np.stack((values[row] - half[row], values[row] + half[row]), axis=1).tolist()
                 found = [[None if np.isinf(end) else end for end in pair] for pair in ends]
                 entry["intervals"] = dict(zip(names, found, strict=True))
-            told.append(entry)
+            entries.append(entry)
         model = "global" if client is None and rows.clients is None else "personalized"
-        print(json_text({"model": model, "client": client, "task": folder.task, "rows": told}))
+        print(json_text({"model": model, "client": client, "task": folder.task, "rows": entries}))
         return 0
     heads, table = [rows.kind, *owner], [[name, *own] for name, own in zip(rows.names, whose, strict=True)]
     for at, name in enumerate(map(readable, names)):
@@ -238,7 +240,7 @@ def _targets(folder: Run, rows: Rows, answers: Answers, who: str, client: str | 
     return 0
 
 
-def _as_json(rows: Rows, answers: Answers, client: str | None, top: int) -> dict[str, object]:
+def _as_json(rows: InputRows, answers: Answers, client: str | None, top: int) -> dict[str, object]:
     probabilities = answers.probabilities
     return {
         "model": "global" if client is None and rows.clients is None else "personalized",
@@ -258,7 +260,7 @@ def _as_json(rows: Rows, answers: Answers, client: str | None, top: int) -> dict
     }
 
 
-def _as_csv(rows: Rows, answers: Answers) -> str:
+def _as_csv(rows: InputRows, answers: Answers) -> str:
     """A line for each row: its name, whose it is, the class, and the probability (or score) of every class."""
     text = io.StringIO(newline="")
     writer = csv.writer(text, lineterminator="\n")
@@ -277,7 +279,7 @@ def _as_csv(rows: Rows, answers: Answers) -> str:
     return text.getvalue()
 
 
-def _show(rows: Rows, answers: Answers, who: str, top: int) -> None:
+def _show(rows: InputRows, answers: Answers, who: str, top: int) -> None:
     """A table in the terminal."""
     names, scores, probabilities = answers.class_names, answers.scores, answers.probabilities
     lines = []
@@ -298,14 +300,14 @@ def _show(rows: Rows, answers: Answers, who: str, top: int) -> None:
         print(f"… and {len(rows.names) - _MOST_ROWS:,} more rows; --json prints all, --out FILE.csv writes all")
 
 
-def _rows(folder: Run, args: argparse.Namespace) -> Rows:
+def _rows(folder: Run, args: argparse.Namespace) -> InputRows:
     """The rows that the options name."""
     if args.features is not None:
         if args.images:
             raise DataMissingError("--features stands alone; leave the images out")
         refuse_window(args)
         features = read_features(args.features, labelled=False).features
-        return Rows([str(row) for row in range(len(features))], features, kind="row")
+        return InputRows([str(row) for row in range(len(features))], features, kind="row")
     if any(map(is_table, args.images)):
         if len(args.images) > 1:
             raise InputError("one table at a time; predict from the others by themselves")
@@ -316,7 +318,7 @@ def _rows(folder: Run, args: argparse.Namespace) -> Rows:
         clients = (
             clients_of_table(table, folder.require_table()) if args.client is None and not args.by_global else None
         )
-        return Rows([str(table.number(row)) for row in range(len(table))], features, clients, "row")
+        return InputRows([str(table.number(row)) for row in range(len(table))], features, clients, "row")
     paths: list[Path] = []
     for path in args.images:
         if path.is_dir():
@@ -334,7 +336,7 @@ def _rows(folder: Run, args: argparse.Namespace) -> Rows:
     data = Dataset("images", images, np.zeros(len(paths), dtype=np.int64), ("unknown",), window=window)
     print_known_window(folder, args, data, str(deep or "what was given"))
     try:
-        return Rows([readable(str(path)) for path in paths], extract_for(folder, data, args))
+        return InputRows([readable(str(path)) for path in paths], extract_for(folder, data, args))
     except CorruptImageError as error:
         reason = str(error).split(";")[0]
         raise CorruptImageError(f"{reason}; replace the file, or leave it out") from error

@@ -10,7 +10,7 @@ from pathlib import Path
 from fedhip.cli.common.client_rows import add_backbone_place
 from fedhip.cli.common.exit_codes import DONE
 from fedhip.cli.common.progress import show_progress
-from fedhip.cli.life import clients_of_the_data
+from fedhip.cli.runs.life import clients_of_the_data
 from fedhip.data import read_features
 from fedhip.runs import Run
 from fedhip.runs.influence import Influence, influence_in

@@ -21,7 +21,7 @@ def register(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) ->
 
 def run(args: argparse.Namespace) -> int:
     """Open, print."""
-    from fedhip.cli.run import print_results
+    from fedhip.cli.runs.run import print_results
     from fedhip.runs import Run
     from fedhip.utils.text import json_text
 

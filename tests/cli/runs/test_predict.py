@@ -233,6 +233,6 @@ def test_ctrl_c_is_130_and_one_line(
     def interrupted(*_: object, **__: object) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("fedhip.cli.predict.read_features", interrupted)
+    monkeypatch.setattr("fedhip.cli.runs.predict.read_features", interrupted)
     assert main(["predict", str(run), "--features", str(rows)]) == 130
     assert said(capsys) == ["fedhip: interrupted"]

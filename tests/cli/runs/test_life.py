@@ -365,7 +365,7 @@ def test_a_run_of_another_schema_is_refused(run: Path, capsys: pytest.CaptureFix
 PHASES = {
     "reading rows": "fedhip.cli.common.client_rows.read_features",
     "phase 1": "fedhip.core.exact.fixedpoint.GridStatistics.from_data",
-    "aggregation": "fedhip.runs.life._State._federation",
+    "aggregation": "fedhip.runs.change.RunState._federation",
     "phase 3": "fedhip.heads.ridge.Personalization.of",
     "model writing": "fedhip.runs.draft.Draft.write_model",
     "statistics writing": "fedhip.runs.draft.Draft.write_statistics",

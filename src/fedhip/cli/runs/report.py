@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from fedhip.cli.common.console import interval_of, percent, print_table
 from fedhip.cli.common.options import require_new
-from fedhip.cli.run import print_targets
+from fedhip.cli.runs.run import print_targets
 from fedhip.runs import Run
 from fedhip.runs.measures import metrics_in
 from fedhip.runs.results import title_of

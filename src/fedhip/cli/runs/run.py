@@ -47,7 +47,9 @@ from fedhip.runs.config import read_config
 from fedhip.runs.folder import head_of
 from fedhip.runs.privacy import PrivacySettings, with_public_fills
 from fedhip.runs.results import gains_in_words, metrics_in_words, title_of
-from fedhip.runs.run import LEFT_OPEN, Described, RoundSettings, columns_given, methods_beside, run_round
+from fedhip.runs.round.prepare import Described, columns_given
+from fedhip.runs.round.settings import LEFT_OPEN, RoundSettings, methods_beside
+from fedhip.runs.run import run_round
 from fedhip.simulation.alone import MAJORITY
 from fedhip.simulation.options import RidgeOptions
 from fedhip.simulation.tasks import METRICS, TASKS, require_classes
@@ -308,8 +310,8 @@ def run(args: argparse.Namespace) -> int:
 
 def configuration(args: argparse.Namespace, precision: str | None) -> dict[str, Any]:
     """The options that repeat the run from any folder: paths made absolute, measured choices as they fell."""
-    told = {name: value for name, value in vars(args).items() if name not in _NOT_CONFIGURATION}
-    config = {name: value for name, value in told.items() if value is not None or name in LEFT_OPEN}
+    options = {name: value for name, value in vars(args).items() if name not in _NOT_CONFIGURATION}
+    config = {name: value for name, value in options.items() if value is not None or name in LEFT_OPEN}
     for name in ("data", "features", "weights", "columns", "public"):
         if name in config and config[name] != EMBEDDED:
             config[name] = str(Path(config[name]).absolute())
