@@ -79,6 +79,12 @@ def name_of(candidate: int) -> str:
     return "+".join(CANDIDATES[candidate])
 
 
+def choosing_bytes(*, prior: bool) -> int:
+    """What a client sends beside the ridge's own: losses over temperatures and priors, and shares of rows right."""
+    losses = 8 * sum(map(len, _GRIDS.values())) + 8 * 2 * len(CANDIDATES)
+    return losses + (losses_bytes([1] * (len(CANDIDATES) - 1)) if prior else 0)
+
+
 @dataclass(frozen=True, eq=False)
 class Member:
     """A client's model of one kind: scores (N_k, d) of its rows left out, and what the model is solved with.
@@ -149,9 +155,7 @@ class Auto(Head):
     def traffic(self) -> tuple[int, int, int]:
         """The ridge's own, and what was chosen by: losses over temperatures and priors, and shares of rows right."""
         rounds, up, _ = self.federation.traffic(Ridge.method)
-        losses = 8 * sum(map(len, _GRIDS.values())) + 8 * 2 * len(CANDIDATES)
-        if self.task.prior == "client":
-            losses += losses_bytes([1] * (len(CANDIDATES) - 1))
+        losses = choosing_bytes(prior=self.task.prior == "client")
         return rounds, up + losses, self.federation.survey_bytes + self.federation.statistics_bytes + losses
 
     def personalize(

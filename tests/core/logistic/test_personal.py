@@ -281,7 +281,10 @@ def test_rows_that_are_gone_are_no_part_of_the_step(monkeypatch: pytest.MonkeyPa
     head = fitted(mine, rows(80, 6))
     left = mine[0][~gone], mine[1][~gone]
     monkeypatch.setattr(HeadRows, "without", lambda self, gone: self.scores)
-    found, expected = PersonalLogistic(head.rows(*mine), gone=torch.from_numpy(gone)), PersonalLogistic(head.rows(*left))
+    found, expected = (
+        PersonalLogistic(head.rows(*mine), gone=torch.from_numpy(gone)),
+        PersonalLogistic(head.rows(*left)),
+    )
     assert found.select() == expected.select()
     for alpha in (0.0, 1.0, 30.0):
         scores = expected.model(alpha).scores(mine[0][gone])

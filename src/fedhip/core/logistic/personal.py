@@ -120,6 +120,8 @@ class PersonalLogistic:
         #: θ (r, 1, d) of all rows and (r, p, d) without each fold, by α.
         self._whole: dict[float, Tensor] = {}
         self._judges: dict[float, Tensor] = {}
+        #: Scores of rows left out, by α.
+        self._left_out: dict[float, Tensor] = {}
 
     @cached_property
     def _without(self) -> Tensor:
@@ -161,12 +163,15 @@ class PersonalLogistic:
     def loo_scores(self, alpha: float) -> Tensor:
         """For each of the client's rows its scores without it (see the module), and without prior: (N_k, d)."""
         alpha = require_alpha(alpha)
-        scores = self._Z.clone()
-        of = self._without + self._changes(alpha) if alpha > 0.0 else self._without
-        for fold in range(of.shape[1]):
-            at = self._fold == fold
-            scores[at] = of[at, fold]
-        return scores
+        if alpha not in self._left_out:
+            scores = self._Z.clone()
+            for fold in range(self._without.shape[1]):
+                at = self._fold == fold
+                scores[at] = self._without[at, fold]
+                if alpha > 0.0:
+                    scores[at] += self.rows.basis[0][at] @ (self._judges_of(alpha)[:, fold] @ self._head.spread)
+            self._left_out[alpha] = scores
+        return self._left_out[alpha]
 
     def gone_scores(self, alpha: float) -> Tensor:
         """Of the rows that are gone, in their order and without prior: (n, d)."""
@@ -214,13 +219,11 @@ class PersonalLogistic:
         """What is added to the federation's weights, in coordinates of the rows (r, d)."""
         return self.solution(alpha) @ self._head.spread
 
-    def _changes(self, alpha: float) -> Tensor:
-        """What is added to the scores of all rows, fitted without each fold (N_k, p, d)."""
+    def _judges_of(self, alpha: float) -> Tensor:
+        """θ (r, p, d) fitted without each fold."""
         if alpha not in self._judges:
             self._judges[alpha] = self._solve_judges(alpha)
-        r, p, d = self._judges[alpha].shape
-        changes = self._judges[alpha].reshape(r * p, d) @ self._head.spread
-        return (self.rows.basis[0] @ changes.reshape(r, p * d)).reshape(-1, p, d)
+        return self._judges[alpha]
 
     def _solve_judges(self, alpha: float) -> Tensor:
         """In single precision, and on from there in double where that was not enough."""

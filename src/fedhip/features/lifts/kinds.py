@@ -4,6 +4,6 @@ from __future__ import annotations
 
 from typing import Literal, get_args
 
-LiftKind = Literal["relu", "fourier", "nystroem"]
+LiftKind = Literal["relu", "fourier", "nystroem", "project"]
 KINDS: tuple[LiftKind, ...] = get_args(LiftKind)
 DEFAULT_WIDTH = 2048

@@ -125,7 +125,7 @@ def fit_round(
         choice = choose(
             replace(task, looked=_looked(ridges), prior=settings.prior or "client"),
             ridges.federation,
-            wider=settings.lift is None and settings.ridge.columns is None,
+            wider=settings.wider and settings.lift is None and settings.ridge.columns is None,
             max_rounds=settings.max_rounds,
         )
     best = choice.best
