@@ -319,3 +319,47 @@ def test_some_rows_may_judge_alone() -> None:
     nobody = torch.zeros(40, dtype=torch.bool)
     nobody[3] = True
     assert step.select(judges=nobody) == 0.0
+
+
+@pytest.mark.parametrize(("seed", "turned"), [(1, 0.0), (4, 1.5), (5, 1.0)])
+def test_alpha_and_losses_are_those_of_steps_solved_one_by_one_to_the_end(seed: int, turned: float) -> None:
+    """Folds together, single precision, starts from other α and a coarse tolerance change no choice."""
+    mine = rows(24, seed, turned)
+    head = fitted(mine, rows(60, 50))
+    personal = PersonalLogistic(head.rows(*mine), temperature=1.3, shift=torch.tensor([0.3, -0.5, 0.2, 0.0]).double())
+    S, R, shift = personal.rows.basis[0].numpy(), head.spread.numpy(), personal.shift.numpy()
+    Y, folds = np.eye(CLASSES)[mine[1]], np.empty(24, dtype=int)
+    folds[np.argsort(mine[1], kind="stable")] = np.arange(24) % FOLDS
+
+    def losses(alpha: float) -> Array:
+        found = np.empty(24)
+        for fold in range(FOLDS):
+            Z, kept = head.rows(*mine).without(torch.from_numpy(folds == fold)).numpy(), folds != fold
+
+            def logits(theta: Array, Z: Array = Z) -> Array:
+                return (Z + S @ theta.reshape(S.shape[1], -1) @ R) / 1.3 + shift
+
+            def objective(theta: Array, kept: Array = kept) -> tuple[float, Array]:
+                z = logits(theta)[kept]
+                logs = z - np.logaddexp.reduce(z, axis=1, keepdims=True)
+                pull = alpha / 1.3 * S[kept].T @ (np.exp(logs) - Y[kept]) @ R.T
+                return -alpha * float((logs * Y[kept]).sum()) + float(theta @ theta) / 2, pull.ravel() + theta
+
+            start = np.zeros(S.shape[1] * CLASSES)
+            z = logits(start)
+            if alpha > 0.0:
+                z = logits(minimize(objective, start, jac=True, method="BFGS", options={"gtol": 1e-7}).x)
+            found[~kept] = (np.logaddexp.reduce(z, axis=1) - (z * Y).sum(axis=1))[~kept]
+        return found
+
+    plain = best = losses(0.0)
+    chosen = 0.0
+    for alpha in LOGISTIC_ALPHAS[1:]:
+        exact = losses(alpha)
+        assert np.abs(personal.loo_losses(alpha).numpy() - exact).max() < 0.05 * max(exact.max(), 1.0)
+        gains = best - exact
+        if gains.mean() > gains.std(ddof=1) / np.sqrt(24):
+            best, chosen = exact, alpha
+        elif exact.sum() > plain.sum():
+            break
+    assert personal.select() == chosen
