@@ -2,6 +2,7 @@
 
     python scripts/study_alpha.py FEATURES.npz [--out TABLE.json]
     python scripts/study_alpha.py --noise [--head HEAD] [--prior client] [--divisions 40]
+    python scripts/study_alpha.py --noise --head auto --prior client   # what a run without options says
 
 For each number of clients and each λ, over seeds: the mean test accuracy of the personalized models at every pair of
 α and β of the grids, had all clients used it; the best of these, which nobody can choose without the test rows; and
@@ -37,7 +38,8 @@ from torch import Tensor
 
 from fedhip.core.choice.selection import soft_hits
 from fedhip.data import FeatureSet, make_partition, read_features
-from fedhip.heads import HEADS
+from fedhip.heads import HEADS, Auto
+from fedhip.heads.choice import choose
 from fedhip.heads.options import options_of
 from fedhip.heads.round import run_head
 from fedhip.heads.task import Task
@@ -161,8 +163,11 @@ def noise(rows: int, head: str, prior: PriorOption, divisions: int) -> str:
         for k in range(max(200 // rows, 6)):
             F, y = rng.normal(size=(rows, 12)), rng.integers(0, 4, rows)
             clients.append(Client(f"{k:02}", (F, y), (F[:0], y[:0])))
-        found = run_head(kind, Task(clients, 4, options_of(kind, "loo", {}), prior=prior)).clients
-        owns = [result.personal for result in found if result.personal is not None]
+        task = Task(clients, 4, options_of(kind, "loo", {}), prior=prior)
+        if kind is Auto:  # on wider features too, as a run without options
+            owns = [own for own, _ in choose(task).best.owns.values()]
+        else:
+            owns = [result.personal for result in run_head(kind, task).clients if result.personal is not None]
         estimates.append(np.mean([own.estimate for own in owns if own.estimate is not None]))
         flattering += [max(own.curve) for own in owns if own.curve is not None]
     error = np.std(estimates, ddof=1) / len(estimates) ** 0.5

@@ -13,6 +13,7 @@ class Site:
 
     content: bytes = b""
     address: str = ""
+    files: dict[str, bytes] = field(default_factory=dict)  # its content by the last part of a path, where that differs
     only: str = ""  # paths that end otherwise are not found
     tag: str | None = None  # its ETag for the content
     ranges: bool = True  # does it continue a download
@@ -38,14 +39,15 @@ def serve() -> Iterator[Site]:
             if state.status is not None or not self.path.endswith(state.only):
                 self.send_error(state.status or 404)
                 return
-            start, size = 0, len(state.content)
+            content = state.files.get(self.path.rsplit("/", 1)[-1], state.content)
+            start, size = 0, len(content)
             if asked and state.ranges and self.headers.get("If-Range") in (None, state.tag):
                 start = int(asked.removeprefix("bytes=").rstrip("-"))
             if start and start >= size:
                 self.send_error(416)
                 return
             start -= int(state.lies and start > 0)
-            body = state.content[start:][: state.most if start else None]
+            body = content[start:][: state.most if start else None]
             self.send_response(206 if start else 200)
             if start:
                 self.send_header("Content-Range", f"bytes {start}-{start + len(body) - 1}/{size}")

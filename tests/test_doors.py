@@ -77,7 +77,7 @@ def test_the_estimator_and_a_method_reach_the_same(head: str, prior: Any) -> Non
         (("--head", "logistic"), {"head": "logistic"}),
         (("--head", "auto"), {"head": "auto"}),
         (("--lift", "relu", "--lift-width", "20"), {"lift": "relu", "lift_width": 20}),
-        (("--lift", "nystroem", "--lift-width", "20"), {"lift": "nystroem", "lift_width": 20}),
+        (("--lift", "nystroem-axes", "--lift-width", "20"), {"lift": "nystroem-axes", "lift_width": 20}),
         (
             ("--lift", "fourier", "--lift-width", "9", "--head", "auto"),
             {"lift": "fourier", "lift_width": 9, "head": "auto"},

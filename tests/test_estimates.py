@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -10,6 +11,8 @@ import torch
 
 from fedhip.core.choice.prior import NO_PRIOR, Prior, PriorChoice, PriorLosses, choose_prior
 from fedhip.heads import HEADS, Auto
+from fedhip.heads import choice as choice_module
+from fedhip.heads.choice import Choice, choose
 from fedhip.heads.options import options_of
 from fedhip.heads.round import run_head, simulate
 from fedhip.heads.task import Task
@@ -71,6 +74,48 @@ def test_on_noise_no_candidate_is_ahead_for_what_it_may_choose() -> None:
         shares.append(head.held_out.means.numpy())
     errors = np.std(shares, axis=0, ddof=1) / len(shares) ** 0.5
     assert (np.abs(np.mean(shares, axis=0) - 0.25) <= 3.0 * errors).all(), np.mean(shares, axis=0)
+
+
+@pytest.mark.slow
+def test_on_noise_a_run_without_options_expects_what_chance_gives() -> None:
+    """Chance is .25; by what all rows chose it said .308 ± .013, and .286 where other clients did."""
+    found = []
+    for seed in range(20):
+        owns = choose(Task(noise(20, seed), 4, options_of(Auto, "loo", {}), prior="client")).best.owns
+        found.append(np.mean([own.estimate for own, _ in owns.values() if own.estimate is not None]))
+    error = np.std(found, ddof=1) / len(found) ** 0.5
+    assert abs(np.mean(found) - 0.25) <= 2.5 * error, (np.mean(found), error)
+
+
+def test_what_is_expected_of_a_choice_is_what_the_other_half_chose(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whatever the labels of the rows that are counted: they have no part in what they are counted by."""
+    asked: list[list[Client]] = []
+    real = choice_module._in_one_round
+
+    def watched(task: Task, *rest: Any) -> Any:
+        asked.append(list(task.clients))
+        return real(task, *rest)
+
+    monkeypatch.setattr(choice_module, "_in_one_round", watched)
+    clients = noise(20, 3)[:4]
+    task = Task(clients, 4, options_of(Auto, "loo", {}), prior="client")
+    found = choose(task)
+    whole, *halves = asked
+    assert [len(client.train[1]) for client in whole] == [20] * 4
+    for half, parts in enumerate(halves):
+        for client, part in zip(clients, parts, strict=True):
+            assert np.array_equal(part.train[0], client.train[0][half::2])
+    right = dict.fromkeys((client.name for client in clients), 0)
+    for half, parts in enumerate(halves):
+        best = Choice(real(replace(task, clients=parts), None, True)).best
+        of = found.tried[0 if best.plan is None else 1].head
+        assert isinstance(best.head, Auto)
+        assert isinstance(of, Auto)
+        for name in right:
+            right[name] += int(of.right(name, best.head.taken(name))[1 - half :: 2].sum())
+    assert {name: own.estimate for name, (own, _) in found.best.owns.items()} == {n: r / 20 for n, r in right.items()}
+    monkeypatch.setattr(choice_module, "HALVED", 79)
+    assert [own.estimate for own, _ in choose(task).best.owns.values()] == found.best.shares.tolist()
 
 
 def test_a_prior_that_was_kept_has_no_estimate() -> None:

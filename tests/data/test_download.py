@@ -128,7 +128,7 @@ def test_stale_beginning_is_replaced(site: Site, path: Path, stale: bytes, md5: 
 def test_beginning_in_pieces_is_fetched_once_more_and_no_more(site: Site, path: Path) -> None:
     begin(path, b"another day's first bytes")
     site.content = CONTENT[::-1]
-    with pytest.raises(FileError, match="the published md5 is"):
+    with pytest.raises(FileError, match="the known md5 is"):
         download(site.address, path, md5=MD5)
     assert site.asked == ["bytes=25-", None]
     assert list(path.parent.iterdir()) == []
@@ -150,7 +150,7 @@ def test_nothing_after_the_beginning_and_no_checksum_starts_anew(site: Site, pat
 
 def test_wrong_checksum_leaves_nothing_behind(site: Site, path: Path) -> None:
     site.tag, site.content = TAG, CONTENT[:-1] + bytes([CONTENT[-1] ^ 1])
-    with pytest.raises(FileError, match=rf"3,000,000 bytes with md5 .*published md5 is {MD5}.* by hand"):
+    with pytest.raises(FileError, match=rf"3,000,000 bytes with md5 .*known md5 is {MD5}.* by hand"):
         download(site.address, path, md5=MD5)
     assert list(path.parent.iterdir()) == []
     assert len(site.asked) == 1

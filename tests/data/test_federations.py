@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import zipfile
 from pathlib import Path
 
@@ -10,10 +11,12 @@ import pytest
 
 from fedhip.data import load_dataset, load_federation
 from fedhip.data.feature_files import FeatureSet
-from fedhip.data.federations import wrist
+from fedhip.data.federations import heart, wrist
 from fedhip.data.federations.heart import DESCRIPTION, HOSPITALS
 from fedhip.data.tables import TableRows
-from fedhip.errors import DataMissingError, FileError, InputError
+from fedhip.errors import DataMissingError, DownloadError, FileError, InputError
+from tests.cli.samples import refused
+from tests.http_server import Site
 
 
 def heart_files(folder: Path, missing: str = "?") -> Path:
@@ -51,8 +54,6 @@ def test_heart(missing: str, tmp_path: Path) -> None:
 
 
 def test_heart_that_is_not_complete(tmp_path: Path) -> None:
-    with pytest.raises(DataMissingError, match="heart needs UCI's files; download"):
-        load_federation("heart")
     with pytest.raises(DataMissingError, match=r"processed\.cleveland\.data is not there"):
         load_federation("heart", tmp_path)
     heart_files(tmp_path)
@@ -64,6 +65,57 @@ def test_heart_that_is_not_complete(tmp_path: Path) -> None:
     path.write_text(whole.replace("\n", ",9\n", 1), encoding="utf-8")
     with pytest.raises(InputError, match=r"processed\.va\.data, row 1 has 15 cells, not 14"):
         load_federation("heart", tmp_path)
+
+
+@pytest.fixture
+def uci(site: Site, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Site:
+    """A server that has made-up files under the names of UCI's, whose hashes are the known ones; and an empty cache."""
+    (tmp_path / "uci").mkdir()
+    site.files = {path.name: path.read_bytes() for path in heart_files(tmp_path / "uci").iterdir()}
+    known = {name: hashlib.md5(content).hexdigest() for name, content in site.files.items()}  # noqa: S324
+    monkeypatch.setattr(heart, "MD5", known)
+    monkeypatch.setattr(heart, "ADDRESS", site.address.removesuffix("/file") + "/heart-disease")
+    monkeypatch.setenv("FEDHIP_CACHE", str(tmp_path / "cache"))
+    return site
+
+
+def test_heart_is_fetched_once(uci: Site, tmp_path: Path) -> None:
+    uci.cuts = [1000]  # the first answer breaks off, and is continued
+    rows = load_federation("heart")
+    assert isinstance(rows, TableRows)
+    own = load_federation("heart", tmp_path / "uci")
+    assert isinstance(own, TableRows)
+    np.testing.assert_array_equal(rows.matrix, own.matrix)
+    names = [name for _, name, _ in HOSPITALS]
+    assert uci.paths == [f"/heart-disease/{name}" for name in (names[0], *names)]
+    assert uci.asked == [None, "bytes=1000-", None, None, None]
+    kept = sorted(path.name for path in (tmp_path / "cache" / "heart").iterdir())
+    assert kept == sorted(heart.MD5)  # and no piece beside them
+    load_federation("heart")
+    assert len(uci.paths) == 5  # from the cache
+
+
+def test_a_heart_file_that_is_another_is_refused(uci: Site, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    uci.files["processed.hungarian.data"] += b"28,1,2,130,132,0,2,185,0,0,?,?,?,0\n"
+    told = refused(capsys, "run", "--dataset", "heart", "--out", tmp_path / "run")
+    assert "processed.hungarian.data gave" in told
+    assert f"but the known md5 is {heart.MD5['processed.hungarian.data']}; it was thrown away" in told
+    assert "into one folder, and give it with --data DIR" in told
+    assert [path.name for path in (tmp_path / "cache" / "heart").iterdir()] == ["processed.cleveland.data"]
+    assert not (tmp_path / "run").exists()
+
+
+def test_heart_without_a_network(
+    uci: Site, capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    uci.status = 503
+    with pytest.raises(DownloadError, match=r"the server answered 503 .*give it with --data DIR"):
+        load_federation("heart")
+    monkeypatch.setattr(heart, "ADDRESS", "http://127.0.0.1:9/heart-disease")  # nobody answers there
+    told = refused(capsys, "run", "--dataset", "heart", "--out", tmp_path / "run")
+    assert "processed.cleveland.data could not be downloaded" in told
+    assert "download the four processed.*.data files from https://archive.ics.uci.edu" in told
+    assert not list((tmp_path / "cache" / "heart").iterdir())
 
 
 def recordings(archive: zipfile.ZipFile) -> None:

@@ -165,7 +165,8 @@ def test_init_takes_columns(
     assert main(["describe", "all.csv", "--label", "diagnosis", "--client", "site", "--out", "columns.toml"]) == 0
     sites = [word for site in FOUR for word in ("--site", site)]
     common = ["federation", "init", "fed", "--name", "wards", *sites, "--columns", "columns.toml"]
-    assert "the classes are needed" in refused(capsys, *common)
+    told = refused(capsys, *common)
+    assert "a federation predicts classes: name those of column 'diagnosis' with --classes; real numbers" in told
     assert "leave them out, and name the classes with --classes" in refused(capsys, *common, "--features", "x.npz")
     assert "--width is 3, and the features of columns.toml are" in refused(
         capsys, *common, "--classes", "ill,well", "--width", "3"

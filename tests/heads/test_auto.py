@@ -217,9 +217,9 @@ def test_where_no_line_parts_the_classes_a_lift_is_taken_and_said() -> None:
     assert found.best.plan is not None
     assert found.best.plan.width == 320, "no wider than there are training rows"
     stored = found.to_dict()
-    assert stored["features"] == "nystroem 320"
-    assert "widened by nystroem 320" in describe(stored)
-    plain, lifted = (stored["expected"][name] for name in (PLAIN, "nystroem 320"))
+    assert stored["features"] == "nystroem-axes 320"
+    assert "widened by nystroem-axes 320" in describe(stored)
+    plain, lifted = (stored["expected"][name] for name in (PLAIN, "nystroem-axes 320"))
     assert lifted > 0.95 > 0.8 > plain
     assert found.traffic[1] == sum(each.traffic[1] for each in found.tried)
     assert choose(Task(rings(), 2, prior="client"), wider=False).best.lift is None

@@ -14,6 +14,7 @@ import fedhip
 from fedhip.runs import Run
 from fedhip.runs.report import render_report
 from fedhip.runs.report.csv_tables import csv_tables
+from fedhip.runs.report.measured import Gain, GainLine
 from fedhip.runs.results import gains_in_words
 
 NAMES = ("north", "south", "west")
@@ -91,3 +92,18 @@ def test_what_became_of_columns_is_on_a_regressions_page_and_in_csv(tmp_path: Pa
     lines = csv_tables([run.record("run")])["columns.csv"].splitlines()
     assert lines[0] == "run,column,kind,features,missing,done"
     assert lines[-1].startswith("run,note,category,3,120,")
+
+
+def test_one_long_interval_does_not_hide_the_others() -> None:
+    """The picture of 20 clients ends before the interval of one with two rows does, and never before a mark."""
+    lines = [GainLine(f"c{k}", 0.1, -0.1, 0.3, 3, 2, 1.0) for k in range(19)]
+    long = GainLine("few rows", 0.2, -9.0, 9.4, 1, 1, 1.0)
+    edge = Gain("local", 0.1, 0.0, 0.2, (*lines, long)).edge
+    assert edge is not None
+    assert 0.3 < edge < 0.5
+    assert Gain("local", 0.1, 0.0, 0.2, tuple(lines)).edge is None
+    assert Gain("local", 0.1, 0.0, 0.2, (*lines[:5], long)).edge is None  # of a few clients all is shown
+    far = GainLine("far", 4.0, -9.0, 17.0, 1, 1, 1.0)
+    edge = Gain("local", 0.1, 0.0, 0.2, (*lines, far)).edge
+    assert edge is not None
+    assert edge > 4.0

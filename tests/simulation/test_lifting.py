@@ -18,7 +18,7 @@ from fedhip.data import make_partition
 from fedhip.errors import InputError
 from fedhip.export import export_onnx
 from fedhip.features.lifts.budget import exchange_bytes, upload_bytes
-from fedhip.features.lifts.kinds import KINDS, LiftKind
+from fedhip.features.lifts.kinds import KINDS, LANDMARKS, LiftKind
 from fedhip.features.lifts.lift import Lift
 from fedhip.heads.model import Model
 from fedhip.reproduce import Bench, Settings, Source, Store
@@ -64,7 +64,7 @@ def by_hand(lift: Lift, F: Array) -> Array:
     """The formulas of `fedhip.features.lifts.lift` in numpy, from the mean and deviation of the training rows."""
     train = all_training_rows()[0]
     U = (F - train.mean(axis=0)) / train.std(axis=0) / np.sqrt(F.shape[1])
-    if lift.kind == "nystroem":
+    if lift.kind in LANDMARKS:
         Z, whitening = (values.numpy() for values in lift.landmarks)
         return np.asarray(np.exp(-np.square(U[:, None] - Z).sum(axis=2) / 2 / lift.bandwidth**2) @ whitening)
     Omega, b = (values.numpy() for values in lift.projection)

@@ -28,6 +28,28 @@ def test_few_results_are_held_at_a_time() -> None:
     results.close()  # type: ignore[attr-defined]
 
 
+@pytest.mark.parametrize("ahead", [1, 3])
+def test_a_slow_one_holds_up_no_more_than_may_wait_for_it(ahead: int) -> None:
+    """The others go on until as many are ahead as are asked for."""
+    go_on, done = threading.Event(), []
+
+    def work(item: int) -> int:
+        if item == 0:
+            assert go_on.wait(10.0)
+        done.append(item)
+        return item
+
+    results = in_order(work, range(100), ahead=ahead)
+    late = threading.Timer(0.5, go_on.set)
+    late.start()
+    cores = available_cores()
+    before = [] if cores == 1 else list(range(1, ahead * cores + 1))
+    assert next(results) == 0  # as many others were done as could be handed out
+    assert done[: len(before)] == before
+    assert done[len(before)] == 0
+    results.close()  # type: ignore[attr-defined]
+
+
 @pytest.fixture
 def two_threads() -> Iterator[None]:
     """torch with two threads, here and in threads to come."""

@@ -55,7 +55,7 @@ def download(
             size = part.stat().st_size
             transfer.discard()
             raise FileError(
-                f"{address} gave {size:,} bytes with md5 {found}, but the published md5 is {md5}; "
+                f"{address} gave {size:,} bytes with md5 {found}, but the known md5 is {md5}; "
                 f"it was thrown away. Try again, or {remedy}"
             )
     part.replace(path)

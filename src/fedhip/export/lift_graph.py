@@ -9,6 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 from torch import Tensor
 
+from fedhip.features.lifts.kinds import LANDMARKS
 from fedhip.features.lifts.lift import Lift
 
 if TYPE_CHECKING:
@@ -19,7 +20,7 @@ Parts = tuple[list["NodeProto"], dict[str, NDArray[Any]]]
 
 def lift_nodes(lift: Lift) -> Parts:
     """Nodes from `features` to `lift/features`, both float32, and their constants."""
-    return _landmark_nodes(lift) if lift.kind == "nystroem" else _projection_nodes(lift)
+    return _landmark_nodes(lift) if lift.kind in LANDMARKS else _projection_nodes(lift)
 
 
 def _projection_nodes(lift: Lift) -> Parts:

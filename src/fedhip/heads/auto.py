@@ -36,7 +36,7 @@ from fedhip.core.choice.candidates import HeldOut, leaves_for, nested_right
 from fedhip.core.choice.prior import NO_CHOICE, NO_PRIOR, PriorChoice
 from fedhip.core.choice.selection import FOLDS, fold_of, pick, without_fold
 from fedhip.core.exact.fixedpoint import GridStatistics
-from fedhip.heads.head import Head, Personalized
+from fedhip.heads.head import AHEAD, Head, Personalized
 from fedhip.heads.lda import TEMPERATURES as LDA_TEMPERATURES
 from fedhip.heads.lda import Lda, LdaChoice
 from fedhip.heads.model import Model
@@ -163,7 +163,7 @@ class Auto(Head):
     ) -> dict[str, Personalized]:
         """Everybody's candidate, or the client's own; with `priors`, the candidates and priors that clients have."""
         found = self._choose() if priors is None else self._keep(priors)
-        owns = in_order(lambda client: self._own(client, found), self.task.training, self.task.device)
+        owns = in_order(lambda client: self._own(client, found), self.task.training, self.task.device, AHEAD)
         return dict(zip((client.name for client in self.task.training), owns, strict=True))
 
     def left_out(self, client: Client) -> dict[str, LeftOut]:
@@ -190,6 +190,16 @@ class Auto(Head):
         name = chosen.get("model") if isinstance(chosen, dict) else None
         return replace(prior, model=names.index(name) if name in names else -1)
 
+    def taken(self, client: str) -> str:
+        """The candidate that a client has taken; everybody's, of one that had no rows to choose by."""
+        found = self._choose()
+        assert self.held_out is not None  # noqa: S101  (all have chosen)
+        return name_of(found.chosen.get(client, self.held_out.best()))
+
+    def right(self, client: str, candidate: str) -> Tensor:
+        """Which of a client's rows (N_k,) a candidate has right, a row left out."""
+        return self._choose().hits[client][:, [name_of(at) for at in range(len(CANDIDATES))].index(candidate)]
+
     # --- choosing
 
     @cached_property
@@ -197,7 +207,9 @@ class Auto(Head):
         """Every client's members, by name."""
         training = self.task.training
         choices = self._lda._choices(training)
-        found = in_order(lambda client: self._members_of(client, choices[client.name]), training, self.task.device)
+        found = in_order(
+            lambda client: self._members_of(client, choices[client.name]), training, self.task.device, AHEAD
+        )
         every = {}
         for done, (client, members) in enumerate(zip(training, found, strict=True), start=1):
             every[client.name] = members

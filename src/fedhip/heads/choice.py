@@ -2,6 +2,12 @@
 
 Where features are narrow, wider ones compete with them: Nyström's lift, which needs the sum of their products before
 the round. Both are judged by the same training rows held out, and the plain ones are taken unless the lift is ahead.
+
+What may be expected of all this is counted with everything chosen by rows that the row has no part in, nor any model
+that judged them: of small federations, half of everybody's rows choose features and candidates in a round of their own,
+and the rows of the other half count by these. Where there are more rows, those of a client count by what the others
+chose (`fedhip.core.choice.candidates`), though their models have seen them.
+
 With enough rounds the logistic head competes with what is best in one. Its leave-one-out is of first order and promises
 too much, so both are then trained without a fold of the training rows and counted right on the fold, five times; the
 logistic head is taken where it is ahead by more than a standard error of the clients' differences.
@@ -10,11 +16,13 @@ logistic head is taken where it is ahead by more than a standard error of the cl
 from __future__ import annotations
 
 import time
+import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
 
 from fedhip.core.choice.selection import FOLDS
@@ -27,19 +35,23 @@ from fedhip.heads.logistic import Logistic
 from fedhip.heads.options import options_of
 from fedhip.heads.round import run_head
 from fedhip.heads.task import Task
+from fedhip.simulation.client import Client
 from fedhip.simulation.federation import Federation
 from fedhip.simulation.hold_out import hold_out_fold
 from fedhip.simulation.lifting import LiftPlan, LiftSettings, lift_clients, lifted_grid
 from fedhip.simulation.options import Alpha
 from fedhip.utils.parallel import one_thread
+from fedhip.utils.progress import silent
 
 #: What `--head` takes for the choice.
 AUTO = Auto.name
 #: Up to so many features a lift competes; wider ones are as wide as it would make them.
 NARROW = 256
 #: The lift that competes, and how wide it is at most: no wider than there are training rows.
-KIND: LiftKind = "nystroem"
+KIND: LiftKind = "nystroem-axes"
 WIDTH = 1024
+#: Up to so many training rows of all clients, what is expected is counted by what the other half chooses.
+HALVED = 2048
 #: What the logistic head takes.
 LOGISTIC_ROUNDS = 8
 #: How candidates' features are called that are as they came.
@@ -53,6 +65,8 @@ class Tried:
     head: Head
     owns: Mapping[str, Personalized]
     seconds: float
+    #: Of each client the share (K,) of rows held out that are right, by which features are compared.
+    shares: NDArray[np.float64]
     plan: LiftPlan | None = None
     lift: Lift | None = None
     #: The same share (K,) by models that were trained without folds, where the logistic head competes.
@@ -62,11 +76,6 @@ class Tried:
     def features(self) -> str:
         """What its features are called."""
         return PLAIN if self.plan is None else f"{self.plan.settings.kind} {self.plan.width}"
-
-    @property
-    def shares(self) -> NDArray[np.float64]:
-        """Of each client the share of rows held out that are expected right (K,)."""
-        return np.array([np.nan if own.estimate is None else own.estimate for own, _ in self.owns.values()])
 
     @property
     def mean(self) -> float:
@@ -81,7 +90,7 @@ class Tried:
 
     @property
     def expected(self) -> float | None:
-        """What may be expected in the mean over clients, by folds where there are any; None where nothing is known."""
+        """What it is compared by, in the mean over clients, by folds where there are any; None where nothing is."""
         found = self.mean if self.judged is None else float(np.nanmean(self.judged))
         return found if np.isfinite(found) else None
 
@@ -178,6 +187,25 @@ def choose(task: Task, federation: Federation | None = None, *, wider: bool = Tr
     """
     if max_rounds < 1:
         raise InputError(f"the rounds are {max_rounds!r}; give a whole number of at least 1 (--max-rounds)")
+    tried = _in_one_round(task, federation, wider)
+    if task.estimates and sum(len(client.train[1]) for client in task.training) <= HALVED:
+        best = Choice(tried).best
+        counted = _by_halves(task, tried)
+        tried = [replace(each, owns=counted) if each is best else each for each in tried]
+    # The logistic head leaves rows out one by one, and so knows no groups.
+    if max_rounds >= LOGISTIC_ROUNDS and not any(client.groups is not None for client in task.clients):
+        best = Choice(tried).best
+        alpha: Alpha = task.options.get("alpha", "loo")
+        of = replace(best.head.task, options=options_of(Logistic, alpha, {}), uploads={}, looked={})
+        ours, theirs = (_by_folds(kind, told) for kind, told in ((Auto, best.head.task), (Logistic, of)))
+        found = replace(_try(Logistic, of, best.head.federation), plan=best.plan, lift=best.lift)
+        tried = [replace(each, judged=ours) if each is best else each for each in tried]
+        tried.append(replace(found, judged=theirs))
+    return Choice(tried)
+
+
+def _in_one_round(task: Task, federation: Federation | None, wider: bool) -> list[Tried]:
+    """The choice on the features as they are; where they are narrow, with `wider`, on a lift of them too."""
     tried = [_try(Auto, task, federation)]
     width = task.clients[0].train[0].shape[1]
     rows = sum(len(client.train[1]) for client in task.training)
@@ -191,16 +219,36 @@ def choose(task: Task, federation: Federation | None = None, *, wider: bool = Tr
         lifted = replace(task, clients=clients, ridge=grid, uploads={}, looked={})
         found = _try(Auto, lifted)
         tried.append(replace(found, plan=plan, lift=lift, seconds=time.perf_counter() - began))
-    # The logistic head leaves rows out one by one, and so knows no groups.
-    if max_rounds >= LOGISTIC_ROUNDS and not any(client.groups is not None for client in task.clients):
-        best = Choice(tried).best
-        alpha: Alpha = task.options.get("alpha", "loo")
-        of = replace(best.head.task, options=options_of(Logistic, alpha, {}), uploads={}, looked={})
-        ours, theirs = (_by_folds(kind, told) for kind, told in ((Auto, best.head.task), (Logistic, of)))
-        found = replace(_try(Logistic, of, best.head.federation), plan=best.plan, lift=best.lift)
-        tried = [replace(each, judged=ours) if each is best else each for each in tried]
-        tried.append(replace(found, judged=theirs))
-    return Choice(tried)
+    return tried
+
+
+def _by_halves(task: Task, tried: Sequence[Tried]) -> dict[str, Personalized]:
+    """Every client's model of what is best, expected to do what the rows of each half do by what the other chose."""
+    owns, right = Choice(tried).best.owns, dict.fromkeys((client.name for client in task.training), 0)
+    for half in range(2):
+        others = {client.name: _in_half(client, 1 - half) for client in task.clients}
+        parts = [client.testing(others[client.name]) for client in task.clients]
+        if not any(len(part.train[1]) for part in parts):
+            return dict(owns)  # a single row of all
+        alone = replace(task, clients=parts, uploads={}, looked={}, report=silent)
+        with warnings.catch_warnings():  # all is said of the whole
+            warnings.simplefilter("ignore")
+            found = Choice(_in_one_round(alone, None, len(tried) > 1)).best
+        of = next(each for each in tried if (each.plan is None) == (found.plan is None))
+        assert isinstance(of.head, Auto) and isinstance(found.head, Auto)  # noqa: S101, PT018  (of one round)
+        for name in right:
+            right[name] += int(of.head.right(name, found.head.taken(name))[torch.from_numpy(others[name])].sum())
+        task.report("expected, by halves", half + 1, 2)
+    rows = {client.name: len(client.train[1]) for client in task.training}
+    return {name: (replace(own, estimate=right[name] / rows[name]), prior) for name, (own, prior) in owns.items()}
+
+
+def _in_half(client: Client, half: int) -> NDArray[np.bool_]:
+    """Which training rows (N,) are in one of two halves; rows of a group are in one."""
+    groups = client.group_tensor
+    places = np.arange(len(client.train[1])) if groups is None else groups.numpy()
+    found: NDArray[np.bool_] = places % 2 == half
+    return found
 
 
 def _by_folds(kind: type[Head], task: Task) -> NDArray[np.float64]:
@@ -227,7 +275,8 @@ def _try(kind: type[Head], task: Task, federation: Federation | None = None) -> 
     with one_thread():
         head = kind.fit(federation, task)
     owns = head.personalize()
-    return Tried(head, owns, time.perf_counter() - began)
+    shares = np.array([np.nan if own.estimate is None else own.estimate for own, _ in owns.values()])
+    return Tried(head, owns, time.perf_counter() - began, shares)
 
 
 #: Candidates in words.
@@ -269,5 +318,5 @@ def describe(stored: Mapping[str, Any]) -> str:
     elsewhere = {name: mean for name, mean in stored["expected"].items() if name != title and mean is not None}
     if elsewhere and stored["expected"][title] is not None:
         told = ", ".join(f"{name} {mean:.1%}" for name, mean in elsewhere.items())
-        words += f". Features {title}: {stored['expected'][title]:.1%} to be expected; also tried: {told}"
+        words += f". Features {title}: {stored['expected'][title]:.1%} right on rows held out; also tried: {told}"
     return words + "."

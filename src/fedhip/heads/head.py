@@ -36,6 +36,8 @@ from fedhip.simulation.priors import LeftOut, left_out_classes
 
 #: A client's model and what is known of it, and the prior that goes with it.
 Personalized = tuple[Personalization, Prior]
+#: Clients' models that may wait, for each core, until one before them is there: they are small beside a client's work.
+AHEAD = 4
 
 
 class Head(ABC):
@@ -132,8 +134,10 @@ class Head(ABC):
         return self.settings
 
     def losses(self, scores: Tensor, labels: Tensor) -> list[float]:
-        """Log-losses of rows left out, over `temperatures`."""
-        found: list[float] = log_losses(scores, labels, self.temperatures).tolist()
+        """Log-losses of rows left out, over `temperatures`. Rows whose class nobody else has judge nothing."""
+        y = labels.to(scores.device)
+        judges = ~scores.gather(1, y[:, None])[:, 0].isneginf()
+        found: list[float] = log_losses(scores[judges], y[judges], self.temperatures).tolist()
         return found
 
     def measured(

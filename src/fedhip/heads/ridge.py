@@ -12,7 +12,7 @@ from fedhip.core.affine import AffineModel
 from fedhip.core.choice.calibration import TEMPERATURES
 from fedhip.core.choice.prior import NO_CHOICE, PriorChoice
 from fedhip.core.exact.fixedpoint import GridStatistics
-from fedhip.heads.head import Head, Personalized
+from fedhip.heads.head import AHEAD, Head, Personalized
 from fedhip.heads.model import RIDGE, Model
 from fedhip.heads.options import Option
 from fedhip.heads.task import Task
@@ -112,7 +112,7 @@ class Ridge(Head):
 
         found: dict[str, Personalized] = {}
         training = task.training
-        for client, own in zip(training, in_order(phase3, training, task.device), strict=True):
+        for client, own in zip(training, in_order(phase3, training, task.device, AHEAD), strict=True):
             found[client.name] = own
             task.report("3 personalization", len(found), len(training))
         return found

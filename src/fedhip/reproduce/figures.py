@@ -140,11 +140,15 @@ def comparison(panels: Sequence[Dots], titles: dict[str, str], concentrations: S
 
 @dataclass(frozen=True)
 class Bars:
-    """One panel of real federations: for each method its accuracy and the interval around it; None: diverged."""
+    """One panel of real federations: for each method its accuracy, or its error, and the interval around it.
+
+    None: the method diverged, or does not know what is to be predicted.
+    """
 
     title: str
     means: dict[str, float | None]
     intervals: dict[str, tuple[float, float] | None]
+    error: bool = False
 
 
 def federations(panels: Sequence[Bars], titles: dict[str, str], heading: str) -> Figure:
@@ -157,12 +161,13 @@ def federations(panels: Sequence[Bars], titles: dict[str, str], heading: str) ->
     for panel, ax in zip(panels, axes.flat, strict=False):
         _plain(ax)
         for place, method in enumerate(methods):
-            own = method.startswith("fedhip")
+            own = method.startswith("fedhip") or method == "auto"
             mean, interval = panel.means[method], panel.intervals[method]
             if own:
                 ax.axhspan(place - 0.5, place + 0.5, color=OWN, alpha=0.07, linewidth=0, zorder=0)
             if mean is None:
-                ax.annotate("diverged", (0.02, place), xycoords=("axes fraction", "data"), va="center", color=MUTED)
+                why = "classes only" if panel.error else "diverged"
+                ax.annotate(why, (0.02, place), xycoords=("axes fraction", "data"), va="center", color=MUTED)
                 continue
             colour = OWN if own else OTHERS[0]
             if interval is not None:
@@ -173,8 +178,9 @@ def federations(panels: Sequence[Bars], titles: dict[str, str], heading: str) ->
         ax.set_ylim(-0.6, len(methods) - 0.4)
         ax.tick_params(axis="y", labelcolor=INK)
         ax.grid(visible=False, axis="y")
-        _percent(ax.xaxis)
-        ax.set_xlabel("accuracy, mean over clients")
+        if not panel.error:
+            _percent(ax.xaxis)
+        ax.set_xlabel(f"{'RMSE, less is better' if panel.error else 'accuracy'}, mean over clients")
     for ax in list(axes.flat)[len(panels) :]:
         ax.set_visible(False)
     figure.suptitle(heading, x=0.012, ha="left", fontsize=9.5, fontweight="bold", color=INK)

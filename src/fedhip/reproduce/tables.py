@@ -1,8 +1,9 @@
 """Tables in the paper's layout, as Markdown, LaTeX, CSV and JSON.
 
 An accuracy is the mean over seeds in percent with two decimals, as in the paper, ± the sample deviation over seeds
-where there are several. The best of a column (or row) is bold, the second underlined, judged by the digits that are
-shown: what looks equal is marked equally, and the second is the next different value.
+where there are several; an error is a number in the units of what is predicted. The best of a column (or row) is bold,
+the second underlined, judged by the digits that are shown: what looks equal is marked equally, and the second is the
+next different value.
 """
 
 from __future__ import annotations
@@ -30,7 +31,7 @@ NOTHING, DIVERGED = "–", "div."
 class Entry:
     """One place of a table: accuracies by seed, or a text instead; and what the paper has there (a share).
 
-    With an `interval` (low, high) that is shown, and not the deviation over seeds.
+    With an `interval` (low, high) that is shown, and not the deviation over seeds. Of an `error` less is better.
     """
 
     values: tuple[float, ...] = ()
@@ -38,6 +39,7 @@ class Entry:
     paper: float | None = None
     mark: Mark = ""
     interval: tuple[float, float] | None = None
+    error: bool = False
 
     @property
     def mean(self) -> float | None:
@@ -51,25 +53,28 @@ class Entry:
 
     @property
     def shown_mean(self) -> str:
-        """The mean in percent, two decimals."""
+        """The mean in percent, two decimals; of an error, three."""
         if self.text is not None:
             return self.text
-        return NOTHING if self.mean is None else f"{100 * self.mean:.2f}"
+        return NOTHING if self.mean is None else self._shown(self.mean, 2)
 
     @property
     def shown_deviation(self) -> str | None:
-        """The deviation in points, two decimals."""
-        return None if self.deviation is None else f"{100 * self.deviation:.2f}"
+        """The deviation in points, two decimals; of an error, three."""
+        return None if self.deviation is None else self._shown(self.deviation, 2)
 
     @property
     def shown_interval(self) -> str | None:
-        """The interval in percent, one decimal."""
-        return None if self.interval is None else " to ".join(f"{100 * end:.1f}" for end in self.interval)
+        """The interval in percent, one decimal; of an error, three."""
+        return None if self.interval is None else " to ".join(self._shown(end, 1) for end in self.interval)
 
     @property
     def shown_paper(self) -> str | None:
         """The paper's figure in percent."""
         return None if self.paper is None else f"{100 * self.paper:.2f}"
+
+    def _shown(self, value: float, decimals: int) -> str:
+        return f"{value:.3f}" if self.error else f"{100 * value:.{decimals}f}"
 
 
 @dataclass(frozen=True)
@@ -98,7 +103,8 @@ class Table:
 
 def rank(entries: Sequence[Entry]) -> list[Entry]:
     """The entries with the best and the second marked."""
-    shown = sorted({float(e.shown_mean) for e in entries if e.mean is not None}, reverse=True)
+    less_is_better = any(e.error for e in entries)
+    shown = sorted({float(e.shown_mean) for e in entries if e.mean is not None}, reverse=not less_is_better)
     marks: dict[float, Mark] = dict(zip(shown, ("best", "second"), strict=False))
     return [replace(e, mark="" if e.mean is None else marks.get(float(e.shown_mean), "")) for e in entries]
 

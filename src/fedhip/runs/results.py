@@ -24,6 +24,7 @@ from fedhip.runs.measures import (
     remove_gains,
     written,
 )
+from fedhip.simulation.alone import MAJORITY
 from fedhip.simulation.metrics import summarize
 from fedhip.simulation.outcome import ClientResult, Outcome
 from fedhip.simulation.private import PRIVATE_ALPHAS
@@ -40,6 +41,8 @@ TITLES = {
     "global": "global model",
     "fedhip": "personalized",
 }
+#: What the majority class is where there are other tasks than classes.
+_MAJORITIES = {"regression": "own mean", "multilabel": "majority of labels"}
 #: What the models of a run are compared with, in a sentence.
 AGAINST_WORDS = {"local": "training alone", "global": "the global model"}
 #: Which phases a method's time is made of.
@@ -162,8 +165,10 @@ def rival_entry(run: MethodRun, clients: Sequence[ClientResult]) -> Json:
     }
 
 
-def title_of(method: str) -> str:
+def title_of(method: str, task: str = "classification") -> str:
     """What a method is called in tables."""
+    if method == MAJORITY and task in _MAJORITIES:
+        return _MAJORITIES[task]
     return TITLES.get(method) or (METHODS[method].title if method in METHODS else method)
 
 

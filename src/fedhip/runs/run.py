@@ -29,7 +29,7 @@ from fedhip.heads.choice import AUTO
 from fedhip.privacy.mechanism import Unit
 from fedhip.runs import Run, new_run, require_place
 from fedhip.runs.privacy import PrivacySettings, with_public_fills
-from fedhip.runs.round.fitting import fit_privately, fit_round, require_private, ridges_of
+from fedhip.runs.round.fitting import OF_RIDGES, fit_privately, fit_round, require_private
 from fedhip.runs.round.prepare import Described, columns_given, rows_given
 from fedhip.runs.round.recording import Given, record_round
 from fedhip.runs.round.repeats import warn_of_repeats
@@ -292,7 +292,7 @@ def run_round(
         features.weights is not None,
         head=resolved.head,
         methods=resolved.methods,
-        ridges=ridges_of(features.task),
+        ridges=OF_RIDGES,
         prior=resolved.prior,
         only_local_classes=settings.only_local_classes,
         balance=settings.ridge.balance,

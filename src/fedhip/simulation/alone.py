@@ -1,4 +1,4 @@
-"""What a client can do alone: the ridge of its own rows, and its most frequent class."""
+"""What a client can do alone: the ridge of its own rows, and its most frequent class, or mean."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from fedhip.simulation.client import Client
 from fedhip.simulation.options import STANDARD, RidgeOptions
 from fedhip.simulation.personalization import calibration_rows
 
-#: Every client's own most frequent class, as a model to compare with.
+#: Every client's own most frequent class, or the mean of its real targets, as a model to compare with.
 MAJORITY = "majority"
 
 
@@ -75,13 +75,17 @@ def local_model(
 
 
 def majority_model(client: Client, num_classes: int) -> AffineModel | None:
-    """A model that answers with the client's most frequent class, the first of several; None without rows, or classes.
+    """A model that answers with the client's most frequent class, the first of several; None without rows.
 
-    Rows count by their weights.
+    Of real targets it answers with their mean, and so with the more frequent answer to each of several labels. Rows
+    count by their weights.
     """
     features, labels = client.train
-    if not len(labels) or labels.ndim == 2:
+    if not len(labels):
         return None
-    bias = torch.zeros(num_classes, dtype=torch.float64)
-    bias[int(np.bincount(labels, client.weights, minlength=num_classes).argmax())] = 1.0
+    if labels.ndim == 2:
+        bias = torch.as_tensor(np.average(np.asarray(labels, np.float64), axis=0, weights=client.weights))
+    else:
+        bias = torch.zeros(num_classes, dtype=torch.float64)
+        bias[int(np.bincount(labels, client.weights, minlength=num_classes).argmax())] = 1.0
     return AffineModel(torch.zeros((features.shape[1], num_classes), dtype=torch.float64), bias)

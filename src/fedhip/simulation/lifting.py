@@ -1,6 +1,6 @@
 """Wider features for a whole federation: one exchange before the round; see `fedhip.features.lifts.lift`.
 
-before    at each client: a survey of its columns (`fedhip.core.exact.columns`); of Nyström's then their products too
+before    at each client: a survey of its columns (`fedhip.core.exact.columns`); of landmarks then their products too
           at the server: their sum, which tells everybody the same mean, deviation and landmarks
 then      at each client: its rows, lifted; whatever comes next sees features of the lift's width
 
@@ -24,7 +24,7 @@ from fedhip.core.exact.fixedpoint import GridStatistics, decode, fraction_bits_f
 from fedhip.core.standardization import Standardization
 from fedhip.errors import InputError
 from fedhip.features.lifts.budget import SAME_UNITS, exchange_bytes, require_memory, upload_bytes, width_for
-from fedhip.features.lifts.kinds import DEFAULT_WIDTH, LiftKind
+from fedhip.features.lifts.kinds import DEFAULT_WIDTH, LANDMARKS, LiftKind
 from fedhip.features.lifts.lift import Lift, require_lift
 from fedhip.simulation.client import Client, LabelledRows
 from fedhip.simulation.driver import add_up
@@ -142,7 +142,7 @@ class LiftPlan:
         if self.settings.kind == "project" and self.num_features > SAME_UNITS:
             return self.of_lengths(reduce(add, in_order(_lengths, training)))
         survey = survey_of(training)
-        if self.settings.kind != "nystroem":
+        if self.settings.kind not in LANDMARKS:
             return self.of_survey(survey)
         encoding = RowEncoding(columns_of(training, survey=survey))
 

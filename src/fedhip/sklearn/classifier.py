@@ -97,15 +97,15 @@ class FedHiPClassifier(ClassifierMixin, FederatedEstimator):  # type: ignore[mis
     alphas : sequence of float or None, default=None
         What alpha="loo" chooses from; None for 29 values from 0 to 1000. beta="auto" is chosen for models of these. Of
         the ridge without priors alone.
-    lift : "relu", "fourier", "nystroem" or None, default=None
+    lift : "relu", "fourier", "nystroem", "nystroem-axes" or None, default=None
         Random features that X is widened to before anything else, drawn from `lift_seed` and from mean and deviation
-        of all clients' rows (and their covariance, for "nystroem").
+        of all clients' rows (and their covariance, for the last two).
     lift_width : int, default=2048
         How many.
     lift_seed : int, default=0
         What they are drawn from.
     lift_bandwidth : float, default=1.0
-        Of the Gaussian kernel behind "fourier" and "nystroem"; two standardised rows are about the square root of 2
+        Of the Gaussian kernel behind all but "relu"; two standardised rows are about the square root of 2
         apart.
     budget : str or int, default=None
         What a client may send in all, such as "5MB", "500kB" or bytes. X is projected to fewer dimensions where it must
@@ -499,7 +499,10 @@ class FedHiPClassifier(ClassifierMixin, FederatedEstimator):  # type: ignore[mis
         # Of a grid of the user's α is chosen by the ridge without priors.
         alphas = self.alphas if kind is Ridge and prior_of == "none" and alpha == "loo" else None
         options = options_of(kind, alpha, {})
-        task = Task(clients, d, options, ridge=ridge, alphas=alphas, only_local_classes=only_local, prior=prior_of)
+        task = Task(
+            clients, d, options, ridge=ridge, alphas=alphas, only_local_classes=only_local, prior=prior_of,
+            estimates=kind is not Auto,
+        )  # fmt: skip
         federation = federate(
             clients,
             d,

@@ -32,19 +32,23 @@ _SETTING = threading.Lock()
 
 
 def in_order(
-    function: Callable[[Item], Result], items: Iterable[Item], device: str | torch.device = "cpu"
+    function: Callable[[Item], Result],
+    items: Iterable[Item],
+    device: str | torch.device = "cpu",
+    ahead: int = 1,
 ) -> Iterator[Result]:
     """`function(item)` for each item, in their order; a few are computed ahead, and no more are held in memory.
 
-    On a GPU, one after another.
+    So many for each core as `ahead` says: where results are small, more of them may wait for a slow one before them,
+    and no core does. On a GPU, one after another.
     """
     if torch.device(device).type != "cpu":
         yield from map(function, items)
         return
     coming = iter(items)
-    ahead = list(islice(coming, 2))
-    if len(ahead) < 2:  # a single client needs no threads but this one
-        for item in ahead:
+    first = list(islice(coming, 2))
+    if len(first) < 2:  # a single client needs no threads but this one
+        for item in first:
             with one_thread():
                 result = function(item)
             yield result
@@ -54,9 +58,9 @@ def in_order(
     with ThreadPoolExecutor(cores, "fedhip") as pool:
         _begin_with_one(pool, cores)
         try:
-            for item in chain(ahead, coming):
+            for item in chain(first, coming):
                 waiting.append(pool.submit(function, item))
-                if len(waiting) > cores:
+                if len(waiting) > ahead * cores:
                     yield waiting.popleft().result()
             while waiting:
                 yield waiting.popleft().result()

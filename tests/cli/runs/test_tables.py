@@ -11,6 +11,7 @@ import polars as pl
 import pytest
 
 from fedhip.runs import Run
+from fedhip.runs.measures import written
 from tests.cli.samples import done, refused, said
 
 ROWS = 45
@@ -99,7 +100,13 @@ def test_a_table_joins_a_regression(capsys: pytest.CaptureFixture[str]) -> None:
     named = ("--label", "pressure", "--client", "hospital", "--drop", "ill")
     done("run", "--data", "t.csv", *named, "--task", "regression", "--out", "run")
     people(1).with_columns(hospital=pl.lit("east")).write_csv("east.csv")
+    capsys.readouterr()
     done("join", "run", "--data", "east.csv")
+    told = capsys.readouterr().out
+    lines = {name: method["per_client"][-1] for name, method in Run.open("run").results["methods"].items()}
+    assert {line["client"] for line in lines.values()} == {"east"}
+    assert f"R² on its 9 test rows: own mean {written('r2', lines['majority']['r2'])}, trained alone" in told
+    assert f"personalized {written('r2', lines['fedhip']['r2'])}." in told
     done("personalize", "run")
     capsys.readouterr()
     done("predict", "run", "east.csv", "--json")

@@ -18,7 +18,7 @@ from fedhip.core import Standardization
 from fedhip.errors import InputError
 from fedhip.features.lifts import lift as lifts
 from fedhip.features.lifts.budget import exchange_bytes, require_memory, upload_bytes, width_for
-from fedhip.features.lifts.kinds import KINDS, LiftKind
+from fedhip.features.lifts.kinds import KINDS, LANDMARKS, LiftKind
 from fedhip.features.lifts.lift import Lift, _Draw, _repeatable_product
 from tests.core.problems import Array
 
@@ -43,8 +43,9 @@ def test_fourier_features_approach_the_gaussian_kernel(bandwidth: float) -> None
     assert np.abs(lifted @ lifted.T - rbf_kernel(units, gamma=1 / (2 * bandwidth**2))).max() < 0.05
 
 
-def test_nystroem_features_approach_the_gaussian_kernel() -> None:
-    phi, F, units = lift("nystroem", 400)
+@pytest.mark.parametrize("kind", LANDMARKS)
+def test_nystroem_features_approach_the_gaussian_kernel(kind: LiftKind) -> None:
+    phi, F, units = lift(kind, 800)
     lifted = phi(F).numpy()
     assert np.abs(lifted @ lifted.T - rbf_kernel(units, gamma=0.5)).max() < 0.02
 
@@ -71,7 +72,7 @@ def test_the_seed_is_all_that_must_travel(kind: LiftKind) -> None:
     assert not torch.equal(a(F), other(F))
     travelled = Lift.restore(json.loads(json.dumps(a.description)), a.tensors)
     assert torch.equal(a(F), travelled(F))
-    assert set(a.tensors) == {"mean", "scale"} | ({"covariance"} if kind == "nystroem" else set())
+    assert set(a.tensors) == {"mean", "scale"} | ({"covariance"} if kind in LANDMARKS else set())
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -127,6 +128,56 @@ def test_a_projection_keeps_lengths_in_its_directions_and_is_no_wider() -> None:
     )
     with pytest.raises(InputError, match="no wider"):
         lift("project", F.shape[1] + 1)
+
+
+@pytest.mark.parametrize("kind", LANDMARKS)
+def test_landmarks_are_normal_with_the_covariance_of_the_rows(kind: LiftKind) -> None:
+    phi, _, units = lift(kind, 20_000)
+    expected = units.T @ units / len(units)
+    Z = _landmarks_of(phi).numpy()
+    assert np.abs(Z.T @ Z / len(Z) - expected).max() < 0.05 * expected.max()
+    for column in Z.T:
+        assert kstest(column / column.std(), "norm").pvalue > 0.001
+
+
+def _landmarks_of(phi: Lift) -> torch.Tensor:
+    """Without their kernel, which is of (w, w)."""
+    small = Lift(phi.kind, phi.width, phi.seed, phi.standardization, phi.bandwidth, phi.covariance)
+    found: list[torch.Tensor] = []
+
+    def kernel(Z: torch.Tensor, _: torch.Tensor) -> torch.Tensor:
+        found.append(Z)
+        return torch.eye(1, dtype=torch.float64)
+
+    object.__setattr__(small, "_kernel", kernel)
+    _ = small.landmarks
+    return found[0]
+
+
+@pytest.mark.parametrize("width", [2, 3, 5, 40])
+def test_landmarks_along_axes_follow_the_columns_to_any_place(width: int) -> None:
+    """Of two columns no sum of products tells which is which: there the landmarks are mirrored, the same set."""
+    F = problem(width=width)[0]
+    order = np.roll(np.arange(width), 1)
+    a, b = (Lift.of("nystroem-axes", 31, 0, Statistics.from_data(X, np.zeros(60), 1)) for X in (F, F[:, order]))
+    Z, moved = a.landmarks[0][:, order], b.landmarks[0]
+    distances = torch.cdist(Z, moved)
+    assert float(distances.amin(dim=1).max()) < 1e-5
+    if width > 2:
+        assert float(distances.diagonal().max()) < 1e-5
+        assert float((a(F) - b(F[:, order])).abs().max()) < 1e-4
+    by_place = [
+        Lift.of("nystroem", 31, 0, Statistics.from_data(X, np.zeros(60), 1)).landmarks[0] for X in (F, F[:, order])
+    ]
+    assert float(torch.cdist(by_place[0][:, order], by_place[1]).amin(dim=1).max()) > 1e-2
+
+
+def test_an_axis_without_length_mirrors_nothing() -> None:
+    """Two columns that are one, but for what is left of rounding, have an axis of neither direction and no length."""
+    covariance = torch.tensor([[1.0, 1.0 - 1e-13], [1.0 - 1e-13, 1.0]], dtype=torch.float64)
+    standardization = Standardization(torch.zeros(2).double(), torch.ones(2).double(), intercept=False)
+    Z, _ = Lift("nystroem-axes", 8, 0, standardization, covariance=covariance).landmarks
+    assert float(torch.pdist(Z).min()) > 1e-3
 
 
 def test_the_draw_is_pinned() -> None:

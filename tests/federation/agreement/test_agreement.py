@@ -18,6 +18,7 @@ from fedhip.core.exact.columns import Survey
 from fedhip.core.exact.fixedpoint import GridStatistics
 from fedhip.data import Window
 from fedhip.errors import GridOverflowError
+from fedhip.features.lifts.kinds import LANDMARKS
 from fedhip.features.reference import BackboneReference
 from fedhip.federation.agreement.agreement import (
     COLUMNS,
@@ -83,7 +84,7 @@ def agreements(draw: st.DrawFn) -> Agreement:
     if lift not in ("none", "relu"):
         lifted["lift_bandwidth"] = draw(st.floats(1e-3, 1e3))
     width, standardize, intercept = draw(st.integers(1, 5000)), draw(st.booleans()), draw(st.booleans())
-    units: Any = {"columns": draw(st.sampled_from([c for c in COLUMNS if c != "sum" or lift != "nystroem"]))}
+    units: Any = {"columns": draw(st.sampled_from([c for c in COLUMNS if c != "sum" or lift not in LANDMARKS]))}
     if units["columns"] == "given":
         width = draw(st.integers(1, 9))
         offsets = (
@@ -401,7 +402,7 @@ WRONG: list[tuple[str, Any, str]] = [
     ("largest_feature", float("inf"), "largest_feature is inf"),
     ("largest_feature", -1, "largest_feature is -1"),
     ("largest_feature", 10**400, "largest_feature is"),
-    ("lift", "rff", "lift is 'rff'; give none, relu, fourier or nystroem"),
+    ("lift", "rff", "lift is 'rff'; give none, relu, fourier, nystroem or nystroem-axes"),
     ("alpha", -0.1, "alpha is -0.1; give 'loo' or a finite number of at least 0"),
     ("alpha", "auto", "alpha is 'auto'; give 'loo' or"),
     ("alpha", True, "alpha is True"),

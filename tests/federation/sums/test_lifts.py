@@ -15,7 +15,7 @@ import torch
 from fedhip.core.exact.columns import Columns
 from fedhip.data import make_partition
 from fedhip.errors import StatisticsError
-from fedhip.features.lifts.kinds import KINDS
+from fedhip.features.lifts.kinds import KINDS, LANDMARKS
 from fedhip.features.lifts.lift import Lift
 from fedhip.federation.agreement.agreement import LIFTS, Agreement
 from fedhip.federation.agreement.init import draft
@@ -93,7 +93,7 @@ def fedhip_run(path: Path, kind: Any, agreement: Agreement, **settings: Any) -> 
     ids=lambda value: "-".join(value.values()) if isinstance(value, dict) else value if isinstance(value, str) else "",
 )
 def test_models_are_those_of_fedhip_run(tmp_path: Path, kind: str, settings: dict[str, Any], sums: list[str]) -> None:
-    trial = lifted(tmp_path, kind, **settings, **(columns_of_fedhip_run() if kind == "nystroem" else {}))
+    trial = lifted(tmp_path, kind, **settings, **(columns_of_fedhip_run() if kind in LANDMARKS else {}))
     result, expected = trial.run(), fedhip_run(tmp_path / "run", kind, trial.agreement, **settings)
     assert result.total() == expected.total()
     assert [s["ask"] for s in result.results["sums"]] == ["moments", "statistics", *sums]
@@ -231,7 +231,7 @@ def test_the_lift_of_a_sum_is_that_of_the_rows(kind: Any) -> None:
     assert total.shape == (MOMENTS.length(agreed),)
     rows = np.concatenate([client.train[0] for client in everybody])
     lift = lift_of(total, agreed)
-    exact = 1e-4 if kind == "nystroem" else 1e-8  # a survey is of values that are not rounded to the grid
+    exact = 1e-4 if kind in LANDMARKS else 1e-8  # a survey is of values that are not rounded to the grid
     np.testing.assert_allclose(lift.standardization.mean, rows.mean(axis=0), atol=exact)
     np.testing.assert_allclose(lift.standardization.scale, rows.std(axis=0), atol=exact)
     largest = float(lift(rows).abs().max())
@@ -241,22 +241,22 @@ def test_the_lift_of_a_sum_is_that_of_the_rows(kind: Any) -> None:
         require_possible_moments(total, agreed, len(rows) - 1)
     wrong = total.copy()
     # A feature whose squares are 0, and its sum is not.
-    wrong[0 if kind == "nystroem" else (5 * 4 + 2) * WIDTH] = 0
+    wrong[0 if kind in LANDMARKS else (5 * 4 + 2) * WIDTH] = 0
     with pytest.raises(StatisticsError):
         require_possible_moments(wrong, agreed, len(rows))
 
 
 def test_kinds_and_scales() -> None:
     assert ("none", *KINDS) == LIFTS
-    assert [agreement(kind).columns for kind in KINDS] == ["sum", "sum", "plain"]
-    assert [agreement(kind, lift_width=2048).fraction_bits for kind in KINDS] == [40, 48, 40]
+    assert [agreement(kind).columns for kind in KINDS] == ["sum", "sum", "plain", "plain"]
+    assert [agreement(kind, lift_width=2048).fraction_bits for kind in KINDS] == [40, 48, 40, 40]
     assert agreement().layout.m == W
 
 
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
-        ({"lift": "cubic"}, "lift is 'cubic'; give none, relu, fourier or nystroem"),
+        ({"lift": "cubic"}, "lift is 'cubic'; give none, relu, fourier, nystroem or nystroem-axes"),
         ({"lift": "none"}, "lift_width is given, and there is no lift"),
         ({"lift_width": 0}, "lift_width is 0; give a whole number from 1"),
         ({"lift_width": None}, "lift_width is None"),

@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 import torch
 
+from fedhip.features.lifts.kinds import LANDMARKS
 from fedhip.federation.agreement.agreement import Agreement
 from fedhip.federation.sums.ridge import beta_shape
 from fedhip.federation.sums.statistics import moments_vector, plan_of
@@ -91,9 +92,9 @@ def test_bytes_are_those_of_the_vectors_that_travel() -> None:
     assert down == survey.nbytes + statistics.nbytes
 
 
-@pytest.mark.parametrize("kind", ["relu", "fourier", "nystroem"])
+@pytest.mark.parametrize("kind", ["relu", "fourier", "nystroem", "nystroem-axes"])
 def test_the_first_sum_of_a_lift_is_what_a_site_sends(kind: str) -> None:
-    units: dict[str, Any] = {"columns": "plain"} if kind == "nystroem" else {}
+    units: dict[str, Any] = {"columns": "plain"} if kind in LANDMARKS else {}
     units |= {} if kind == "relu" else {"lift_bandwidth": 1.0}
     agreed = agreement(lift=kind, lift_width=9, lift_seed=1, largest_feature=8.0, **units)
     assert plan_of(agreed).exchange == moments_vector(clients(FOUR)[0], agreed).nbytes

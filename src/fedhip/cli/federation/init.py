@@ -219,6 +219,11 @@ def _agreed(args: argparse.Namespace) -> dict[str, Any]:
             "the classes with --classes"
         )
     given = [option for option in ("classes", "features", "dataset") if getattr(args, option) is not None]
+    if found and not given:
+        raise SetupError(
+            f"a federation predicts classes: name those of column {', '.join(found['table'].labels)!r} with --classes; "
+            "real numbers and several labels are for fedhip run, in one place"
+        )
     if len(given) != 1:
         raise SetupError("the classes are needed, once: give one of --classes, --features and --dataset")
     if args.classes is not None:

@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import Any
 
 from fedhip.cli.common.client_rows import add_backbone_place, add_client_rows, extract_for, load_client, refuse_window
-from fedhip.cli.common.console import percent
 from fedhip.cli.common.options import print_window
 from fedhip.cli.common.progress import show_progress
 from fedhip.data import FEDERATIONS, FeatureSet, load_dataset, load_federation, load_partition, read_features
@@ -17,9 +16,12 @@ from fedhip.data.tables import read_labelled
 from fedhip.errors import InputError
 from fedhip.heads import Ridge
 from fedhip.runs import Change, Run, life
+from fedhip.runs.measures import TITLES, written
 from fedhip.runs.results import title_of
 from fedhip.runs.rows import clients_in
 from fedhip.simulation.client import Client, clients_of
+from fedhip.simulation.outcome import ClientResult
+from fedhip.simulation.tasks import METRICS
 from fedhip.utils.text import json_text
 
 
@@ -184,6 +186,17 @@ def _solved(change: Change) -> str:
     return "solved from the sum" + (f"; β went from {change.beta_before:.3g} to {change.beta:.3g}" if changed else "")
 
 
+def _tested(result: ClientResult, task: str) -> str:
+    """What each method makes of a client's test rows: its accuracy, or what there is of real targets in its place."""
+    values, metric = result.accuracy, "accuracy"
+    if task != "classification":
+        metric = METRICS[task][0]
+        values = {method: found.get(metric) for method, found in result.metrics.items()}
+    each = ", ".join(f"{title_of(method, task)} {written(metric, value)}" for method, value in values.items())
+    what = "" if task == "classification" else f"{TITLES[metric]} "
+    return f"{what}on its {result.test:,} test rows: {each}"
+
+
 def _print_change(args: argparse.Namespace, change: Change) -> int:
     """What was done, and what is left to do."""
     if args.json:
@@ -198,8 +211,7 @@ def _print_change(args: argparse.Namespace, change: Change) -> int:
     models = "1 model" if change.clients == 1 else f"{change.clients:,} models"
     print(f"{did}; {models} {_solved(change)}.")
     if change.result is not None and change.event == "join":
-        accuracies = (f"{title_of(m)} {percent(value)}" for m, value in change.result.accuracy.items())
-        print(f"its α is {change.result.alpha:.3g}; on its {change.result.test:,} test rows: {', '.join(accuracies)}.")
+        print(f"its α is {change.result.alpha:.3g}; {_tested(change.result, Run.open(args.run).task)}.")
     if change.stale:
         print(change.stale)
     number, digest = change.entry["entry"], change.entry["hash"]

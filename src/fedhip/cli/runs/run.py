@@ -390,7 +390,7 @@ def print_targets(results: dict[str, Any], task: str) -> None:
         values = (method[metric]["mean"] for metric in METRICS[task])
         up, down = (_megabytes(method[f"{way}_bytes_per_client"]) for way in ("upload", "download"))
         shown = ("–" if value is None else f"{value:.4g}" for value in values)
-        rows.append((title_of(name), *shown, str(method["rounds"]), up, down, f"{method['seconds']:.1f} s"))
+        rows.append((title_of(name, task), *shown, str(method["rounds"]), up, down, f"{method['seconds']:.1f} s"))
     print_table(("model", *METRICS[task], "rounds", "up", "down", "time"), rows, results["title"])
     print("means over clients, on their test rows")
     for line in gains_in_words(results):

@@ -1,5 +1,9 @@
 """UCI Heart Disease: four hospitals, each with a file of its own, whose columns have no names.
 
+Without a folder of them, the files are fetched from UCI once, and kept in the cache. UCI publishes no hashes: those
+here are of its files as many projects have them (FLamby's among them), and what differs is not taken. Files in a folder
+of the user's own are taken as they are, with `?`, `NaN` or nothing for a missing value.
+
 The label is whether any vessel is narrowed (`num` above 0). Codes of symptoms and of findings are categories. A resting
 pressure or a cholesterol of 0 was not measured (Switzerland has no cholesterol at all) and counts as missing.
 """
@@ -10,12 +14,21 @@ import csv
 from pathlib import Path
 from typing import Any
 
+from fedhip.data.download import download
 from fedhip.data.tables.description import Column, Description
 from fedhip.data.tables.reader import Table, polars_or_error
 from fedhip.data.tables.rows import TableRows, load_table
 from fedhip.errors import DataMissingError, InputError
+from fedhip.utils.files import default_cache
 
 PAGE = "https://archive.ics.uci.edu/dataset/45/heart+disease"
+ADDRESS = "https://archive.ics.uci.edu/ml/machine-learning-databases/heart-disease"
+MD5 = {
+    "processed.cleveland.data": "2d91a8ff69cfd9616aa47b59d6f843db",
+    "processed.hungarian.data": "22e96bee155b5973568101c93b3705f6",
+    "processed.switzerland.data": "9a87f7577310b3917730d06ba9349e20",
+    "processed.va.data": "4249d03ca7711e84f4444768c9426170",
+}
 #: Hospital, its file, its rows.
 HOSPITALS = (
     ("cleveland", "processed.cleveland.data", 303),
@@ -50,11 +63,13 @@ DESCRIPTION = Description(
 
 
 def load_heart(data: Path | None, description: Description | None = None) -> TableRows:
-    """The rows of all four hospitals, from UCI's files in a folder."""
+    """The rows of all four hospitals, from UCI's files in a folder; without one, from the cache, or from UCI."""
     pl = polars_or_error()
     get = f"download the four processed.*.data files from {PAGE} into one folder, and give it with --data DIR"
     if data is None:
-        raise DataMissingError(f"heart needs UCI's files; {get}")
+        data = default_cache() / "heart"
+        for _, name, _ in HOSPITALS:
+            download(f"{ADDRESS}/{name}", data / name, md5=MD5[name], remedy=get)
     if not data.is_dir():
         raise DataMissingError(f"{data} is no folder; {get}")
     cells: list[list[Any]] = []

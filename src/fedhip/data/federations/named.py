@@ -30,7 +30,7 @@ class Federation:
 
 FEDERATIONS = {
     "heart": Federation(
-        "UCI Heart Disease (CC BY 4.0): 920 patients of 4 hospitals, disease or none; UCI's four files in --data DIR",
+        "UCI Heart Disease (CC BY 4.0): 920 patients of 4 hospitals, disease or none; from --data DIR, or downloaded",
         "hospital",
         load_heart,
     ),

@@ -10,7 +10,7 @@ import math
 
 from fedhip.core.exact.columns import Survey
 from fedhip.errors import InputError
-from fedhip.features.lifts.kinds import LiftKind
+from fedhip.features.lifts.kinds import LANDMARKS, LiftKind
 
 #: Features that are wider have one unit for all columns.
 SAME_UNITS = 256
@@ -25,13 +25,13 @@ def upload_bytes(width: int, num_classes: int) -> int:
 
 
 def exchange_bytes(kind: LiftKind, num_features: int) -> int:
-    """What one client sends before round one: a survey of its columns; for Nyström's, all products and sums instead.
+    """What one client sends before round one: a survey of its columns; for landmarks, all products and sums instead.
 
     These are of columns whose units a federation has agreed on, so that no survey is sent. A projection of wide
     features, which are a backbone's and in the same units, needs a survey of the rows' lengths alone.
     """
     m = num_features
-    if kind == "nystroem":
+    if kind in LANDMARKS:
         return 8 * (m * (m + 1) // 2 + m + 1)
     return 8 * Survey.size(1 if kind == "project" and m > SAME_UNITS else m)
 

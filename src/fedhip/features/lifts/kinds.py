@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Literal, get_args
 
-LiftKind = Literal["relu", "fourier", "nystroem", "project"]
+LiftKind = Literal["relu", "fourier", "nystroem", "nystroem-axes", "project"]
 KINDS: tuple[LiftKind, ...] = get_args(LiftKind)
+#: Those with landmarks, which are drawn from the products of all columns.
+LANDMARKS: tuple[LiftKind, ...] = ("nystroem", "nystroem-axes")
 DEFAULT_WIDTH = 2048

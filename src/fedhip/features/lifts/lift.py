@@ -3,12 +3,20 @@
     relu        φ(x) = √(2/w) max(0, u Ω + b)                         Ω ~ N(0, 1), b ~ N(0, 1)
     fourier     φ(x) = √(2/w) cos(u Ω / σ + b)                        φφᵀ ≈ exp(−‖u − v‖²/2σ²), b ~ U(0, 2π)
     nystroem    φ(x) = k(u, Z) (k(Z, Z) + εI)^-½,  k as above         Z drawn, never a client's rows
+    nystroem-axes                                                     the same, whatever the order of the columns
     project     φ(x) = √m u Q                                         Q (m, w) of orthonormal columns, narrower than x
 
 with u the standardised features divided by √m, where m counts those that are not the same in every row. Two rows are
 then E‖u − v‖² = 2 apart, and at σ = 1 the kernel of a typical pair is 1/e. Mean and deviation are the federation's,
 from one small sum before the round. The landmarks Z of Nyström's are drawn from the Gaussian that the federation's sum
-describes, so they need its covariance and nothing else.
+describes, so they need its covariance Σ and nothing else. With g standard normal and Σ = V Λ Vᵀ:
+
+    nystroem        z = Σ^½ g        a number of g for each column, by its place
+    nystroem-axes   z = V Λ^½ g      a number of g for each axis, from the longest; Σ_i V_ij > 0
+
+Both are distributed alike. The axes follow the columns to whatever place: the second draws the same landmarks. An axis
+of which Σ_i V_ij = 0 points in neither direction, as of two columns that of the longer or shorter one does; there every
+landmark has a mirror image, so that both directions are drawn.
 
 A lifted row is a function of that row, to the last bit, in whatever company it is lifted: what a matrix product touches
 are whole numbers of steps, few enough of them for the product to be exact. The random numbers are made of the
@@ -32,7 +40,7 @@ from fedhip.core.rows import ArrayLike
 from fedhip.core.standardization import Standardization
 from fedhip.core.statistics import Statistics, pack, unpack
 from fedhip.errors import InputError
-from fedhip.features.lifts.kinds import KINDS, LiftKind
+from fedhip.features.lifts.kinds import KINDS, LANDMARKS, LiftKind
 
 #: The tensors that a lift consists of beside its description; Nyström's alone has a covariance.
 TENSORS: Mapping[str, torch.dtype] = dict.fromkeys(("mean", "scale", "covariance"), torch.float64)
@@ -41,6 +49,10 @@ _DRAWN_BITS = 16
 _UNIT_BITS = 20
 #: ε of Nyström's: directions that the landmarks hardly tell apart are damped, and not blown up.
 _DAMPING = 1e-6
+#: An axis, a vector of length 1, whose entries add up to no more points in neither direction.
+_NO_DIRECTION = 1e-6
+#: One along which rows vary by no more than this part of the longest one's variance is none.
+_NO_LENGTH = 1e-9
 _BLOCK_ENTRIES = 2**22
 
 
@@ -61,7 +73,7 @@ class Lift:
 
     Parameters
     ----------
-    kind : "relu", "fourier", "nystroem" or "project"
+    kind : "relu", "fourier", "nystroem", "nystroem-axes" or "project"
     width : int
     seed : int
     standardization : Standardization
@@ -81,7 +93,7 @@ class Lift:
 
     def __post_init__(self) -> None:
         require_lift(self.kind, self.width, self.seed, self.bandwidth)
-        if self.kind == "nystroem" and self.covariance is None:
+        if self.kind in LANDMARKS and self.covariance is None:
             raise InputError("Nyström's landmarks are drawn from the federation's sum; give its covariance")
         if self.kind == "project" and self.width > self.num_features:
             raise InputError(f"a projection of {self.num_features} features is no wider; give a width of at most that")
@@ -93,7 +105,7 @@ class Lift:
         """From the sum of the raw features' statistics, of whatever classes; `step` as in `Standardization.of`."""
         standardization = Standardization.of(total, intercept=False, step=step)
         covariance = None
-        if kind == "nystroem":
+        if kind in LANDMARKS:
             used = max(int(standardization.used.sum()), 1)
             covariance = standardization.statistics(total).gram / (total.num_samples * used)
         return cls(kind, width, seed, standardization, bandwidth, covariance)
@@ -141,7 +153,7 @@ class Lift:
 
     def draw(self) -> None:
         """Draw what is drawn now, and not when the first row comes: before threads share the lift."""
-        _ = self.landmarks if self.kind == "nystroem" else self.projection
+        _ = self.landmarks if self.kind in LANDMARKS else self.projection
 
     @cached_property
     def projection(self) -> tuple[Tensor, Tensor]:
@@ -163,16 +175,22 @@ class Lift:
     def landmarks(self) -> tuple[Tensor, Tensor]:
         """Z (w, m) and (k(Z, Z) + εI)^-½ (w, w), of Nyström features."""
         assert self.covariance is not None  # noqa: S101  (checked when made)
-        # Symmetric roots, which are one matrix whatever signs a library gives to eigenvectors.
-        root = _symmetric(self.covariance, lambda values: values.clamp(min=0.0).sqrt())
         used = self.standardization.used
-        drawn = root.new_zeros((self.width, self.num_features))
-        drawn[:, used] = _Draw(self.seed).normal((self.width, int(used.sum()))).to(root)
-        Z = _stepped(drawn @ root, _UNIT_BITS)
+        drawn = _Draw(self.seed).normal((self.width, int(used.sum()))).to(self.covariance)
+        if self.kind == "nystroem-axes":
+            Z = self.covariance.new_zeros((self.width, self.num_features))
+            Z[:, used] = _along_axes(drawn, self.covariance[used][:, used])
+        else:
+            # Symmetric roots, which are one matrix whatever signs a library gives to eigenvectors.
+            root = _symmetric(self.covariance, lambda values: values.clamp(min=0.0).sqrt())
+            at_places = root.new_zeros((self.width, self.num_features))
+            at_places[:, used] = drawn
+            Z = at_places @ root
+        Z = _stepped(Z, _UNIT_BITS)
         return Z, _symmetric(self._kernel(Z, Z), lambda values: (values.clamp(min=0.0) + _DAMPING).rsqrt())
 
     def _block(self, U: Tensor) -> Tensor:
-        if self.kind == "nystroem":
+        if self.kind in LANDMARKS:
             Z, whitening = self.landmarks
             return _repeatable_product(self._kernel(U, Z.to(U)), whitening.to(U))
         Omega, b = (values.to(U) for values in self.projection)
@@ -198,6 +216,19 @@ class Lift:
 def _stepped(values: Tensor, bits: int) -> Tensor:
     """Rounded to steps of 2^-bits."""
     return torch.round(values * 2.0**bits) * 2.0**-bits
+
+
+def _along_axes(drawn: Tensor, covariance: Tensor) -> Tensor:
+    """Z (w, m) = g Λ^½ Vᵀ of drawn numbers g (w, m), the same to rounding in whatever order the columns are."""
+    values, V = (found.flip(-1) for found in torch.linalg.eigh(covariance))
+    direction = V.sum(dim=0)
+    neither = (direction.abs() <= _NO_DIRECTION) & (values > _NO_LENGTH * values[:1])
+    if bool(neither.any()):
+        half = len(drawn) // 2
+        first, odd = drawn[:half], drawn[2 * half :]
+        drawn = torch.cat((first, torch.where(neither, -first, first), torch.where(neither, 0.0, odd)))
+    found: Tensor = (drawn * values.clamp(min=0.0).sqrt()) @ (V * torch.where(direction < 0.0, -1.0, 1.0)).mT
+    return found
 
 
 def _symmetric(matrix: Tensor, function: Callable[[Tensor], Tensor]) -> Tensor:

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, Self, get_args
 
 from fedhip.data.tables.description import Description
+from fedhip.features.lifts.kinds import KINDS, LANDMARKS, LiftKind
 from fedhip.features.reference import BackboneReference
 from fedhip.federation.agreement import fields
 from fedhip.federation.agreement.backbone import backbone_reference, require_reference, to_table
@@ -51,12 +52,12 @@ _HEADING = """The agreement of this federation, the same for the server and ever
 A changed value changes the digest that everybody compares, and the round is refused."""
 
 HeadOption = Literal["ridge", "lda", "logistic"]
-LiftOption = Literal["none", "relu", "fourier", "nystroem"]
+LiftOption = Literal["none"] | LiftKind
 #: How the units of the columns are known: by a first sum, as they are written here, or all the same.
 ColumnsOption = Literal["sum", "given", "plain"]
 PriorOption = Literal["none", "client"]
 HEADS: tuple[HeadOption, ...] = get_args(HeadOption)
-LIFTS: tuple[LiftOption, ...] = get_args(LiftOption)
+LIFTS: tuple[LiftOption, ...] = ("none", *KINDS)
 COLUMNS: tuple[ColumnsOption, ...] = get_args(ColumnsOption)
 PRIORS: tuple[PriorOption, ...] = get_args(PriorOption)
 LIFT_FIELDS = ("lift", "lift_width", "lift_seed", "lift_bandwidth")
@@ -248,9 +249,9 @@ class Agreement:
                 "column_offsets are not all 0, and the ridge has no intercept and is not on standardised features; "
                 "give zeros, or agree on one of the two"
             )
-        if self.columns == "sum" and self.lift == "nystroem":
+        if self.columns == "sum" and self.lift in LANDMARKS:
             raise SetupError(
-                "the first sum of the lift 'nystroem' is of products, for which the columns' units must be known: "
+                f"the first sum of the lift {self.lift!r} is of products, for which the columns' units must be known: "
                 "agree on columns = 'given', or 'plain' where all are alike"
             )
 

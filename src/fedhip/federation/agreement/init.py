@@ -24,6 +24,7 @@ from cryptography.x509 import Certificate
 
 from fedhip.core.exact.columns import COLUMN_BITS
 from fedhip.core.exact.fixedpoint import fraction_bits_for
+from fedhip.features.lifts.kinds import LANDMARKS
 from fedhip.federation.agreement import agreement as agreement_file
 from fedhip.federation.agreement import roster as roster_file
 from fedhip.federation.agreement.agreement import LIFTS, Agreement
@@ -79,7 +80,7 @@ def draft(**values: Any) -> Agreement:
         threshold = min(usual, require_whole("quorum", quorum, 1, n))
     largest = require_number("largest_feature", given.get("largest_feature", Agreement.largest_feature), above=0.0)
     summed = largest if lift == "none" else largest_lifted(lift, given.get("lift_width") or given["width"])
-    columns = given.get("columns") or ("plain" if lift == "nystroem" else Agreement.columns)
+    columns = given.get("columns") or ("plain" if lift in LANDMARKS else Agreement.columns)
     in_units = columns != "plain" and lift == "none"
     bits = given.get("fraction_bits", COLUMN_BITS if in_units else fraction_bits_for(summed))
     rows = given.get("max_rows", DEFAULT_MAX_ROWS)

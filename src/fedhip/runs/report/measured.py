@@ -18,6 +18,8 @@ from fedhip.utils.words import number
 
 #: Methods whose curves are drawn.
 _CURVES = 3
+#: Of so many clients a picture may end before the longest intervals do.
+_MANY = 10
 
 
 @dataclass(frozen=True)
@@ -158,6 +160,17 @@ class Gain:
     def losing(self) -> tuple[GainLine, ...]:
         """Who loses, most first."""
         return tuple(line for line in reversed(self.lines) if line.difference < 0)
+
+    @property
+    def edge(self) -> float | None:
+        """Where the picture ends, if a few intervals, of clients with two or three rows, would hide all others."""
+        ends = sorted(
+            max(abs(line.low), abs(line.high)) for line in self.lines if line.low is not None and line.high is not None
+        )
+        if len(ends) < _MANY:
+            return None
+        usual = max(ends[(9 * len(ends)) // 10 - 1], *(abs(line.difference) for line in self.lines))
+        return 1.2 * usual if ends[-1] > 3.0 * usual > 0.0 else None
 
     def beyond(self, sign: int) -> tuple[GainLine, ...]:
         """Who gains (1) or loses (−1) beyond chance."""

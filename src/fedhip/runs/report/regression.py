@@ -16,6 +16,7 @@ from fedhip.runs.report.findings import Findings
 from fedhip.runs.report.measured import Gain
 from fedhip.runs.report.svg import colour, inline
 from fedhip.runs.results import saved
+from fedhip.simulation.alone import MAJORITY
 from fedhip.simulation.tasks import METRICS, thresholds_of
 from fedhip.utils.text import plain, short
 from fedhip.utils.words import count, points
@@ -113,7 +114,7 @@ class TargetPage:
         others = [
             f"{self.shown(self.mean(method.key, first))} {_BESIDE.get(method.key) or f'with {short(method.title, 24)}'}"
             for method in self.run.methods
-            if method.key != own
+            if method.key not in (own, MAJORITY)
         ]
         beside = f"; it is {' and '.join(others)}" if others else ""
         what = f"{_TITLES[first]} of a client’s own model on its test rows"

@@ -30,6 +30,8 @@ from fedhip.simulation.private import PrivacyOptions, require_own_groups, simula
 from fedhip.utils.progress import ReportProgress, silent
 from fedhip.utils.stopwatch import Stopwatch
 
+#: The methods that the ridges' round gives, whatever is predicted.
+OF_RIDGES = (MAJORITY, *RIDGES)
 #: Called with each client's statistics, as they enter the sum.
 KeepStatistics = Callable[[Client, GridStatistics], None]
 
@@ -92,7 +94,7 @@ def fit_round(
         num_classes,
         alpha=settings.alpha,
         beta=settings.beta,
-        methods=[name for name in resolved.table if name in ridges_of(features.task)],
+        methods=[name for name in resolved.table if name in OF_RIDGES],
         only_local_classes=settings.only_local_classes,
         prior=resolved.prior == "client",
         **vars(ridge),
@@ -180,11 +182,6 @@ def require_private(clients: Sequence[Client], features: FeatureSet, unit: str) 
     check_clients(clients, features.num_classes)
     if unit == "group":
         require_own_groups(clients)
-
-
-def ridges_of(task: str) -> tuple[str, ...]:
-    """The methods that the ridges' round gives for a task."""
-    return (MAJORITY, *RIDGES) if task == "classification" else RIDGES
 
 
 def with_head_results(outcome: Outcome, found: HeadRound) -> Outcome:

@@ -1,0 +1,121 @@
+"""Data at the edge through the doors as they are: `fedhip run` and `FedHiPClassifier()`, without an option."""
+
+from __future__ import annotations
+
+import json
+import re
+import warnings
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from fedhip.cli.main import main
+from fedhip.errors import ColumnError, ColumnWarning
+from fedhip.sklearn import FedHiPClassifier
+from tests.core.problems import Array
+
+ROWS, SITES, CLASSES = 150, 3, 3
+TRAIN = np.arange(ROWS) % 5 > 0
+
+
+def table() -> tuple[Array, Array, Array]:
+    """Features from 0 to 1 that tell three classes apart, labels, and whose each row is."""
+    rng = np.random.default_rng(0)
+    y = rng.integers(0, CLASSES, ROWS)
+    X = rng.uniform(0.2, 0.8, (CLASSES, 6))[y] + 0.05 * rng.normal(size=(ROWS, 6))
+    return X, y, np.array(["north", "south", "west"])[np.arange(ROWS) % SITES]
+
+
+def changed(X: Array, row: int, column: int, value: float) -> Array:
+    found = X.copy()
+    found[row, column] = value
+    return found
+
+
+def run(folder: Path, X: Array, y: Array, sites: Array, *options: str) -> int:
+    np.savez(folder / "rows.npz", features=X, labels=y, clients=sites)
+    words = ["run", "--features", str(folder / "rows.npz"), "--partition", "natural", "--out", str(folder / "run")]
+    return main([*words, *options])
+
+
+USABLE: dict[str, Callable[[Array], Array]] = {
+    "dollars": lambda X: np.column_stack((X, np.random.default_rng(7).normal(50_000.0, 20_000.0, ROWS))),
+    "an outlier": lambda X: changed(X, 6, 2, 2e4),
+    "float16": lambda X: X.astype(np.float16),
+    "whole numbers": lambda X: np.rint(1000 * X).astype(np.int16),
+    "one value": lambda X: np.column_stack((np.full(ROWS, 1e9), X)),
+    "a copy, and small units": lambda X: np.column_stack((X[:, :1], X * [1.0, 1e-8, 1.0, 1.0, 1.0, 1.0])),
+    "objects": lambda X: X.astype(object),
+}
+
+
+@pytest.mark.parametrize("kind", USABLE)
+def test_the_estimator_takes_it(kind: str) -> None:
+    X, y, sites = table()
+    Z = USABLE[kind](X)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        found = FedHiPClassifier().fit(Z[TRAIN], y[TRAIN], groups=sites[TRAIN])
+    assert found.score(Z[~TRAIN], y[~TRAIN]) >= 0.95
+
+
+REFUSED: dict[str, tuple[Callable[[Array], Array], str]] = {
+    "1e12": (lambda X: changed(X, 6, 2, 1e12), "client 'north', training row .*column 2 holds a value of about 1e"),
+    "1e300": (lambda X: changed(X, 6, 2, 1e300), "client 'north': .*column 2 is 1e.300; features may be up to"),
+    "-1e300": (lambda X: -1e300 * X, "client 'north': the feature in row 0, column 0 is -.*e.2.*; features may be"),
+    "1e-300": (lambda X: 1e-300 * X, "column 0 holds nothing but zeros and numbers below"),
+    "a column of NaN": (lambda X: np.column_stack((X, np.full(ROWS, np.nan))), "column 6 .* in 150 of 150 rows"),
+    "objects": (lambda X: X.astype(object), "'features' holds Python objects"),
+}
+
+
+@pytest.mark.parametrize("kind", REFUSED)
+def test_a_run_refuses_it_in_one_line(tmp_path: Path, kind: str, capsys: pytest.CaptureFixture[str]) -> None:
+    """And with no word beside it: rows too large to be squared were called copies of one another."""
+    change, words = REFUSED[kind]
+    X, y, sites = table()
+    assert run(tmp_path, change(X), y, sites) == 3
+    told = [line for line in capsys.readouterr().err.splitlines() if line.startswith("fedhip:")]
+    assert len(told) == 1
+    assert re.search(words, told[0])
+    assert not (tmp_path / "run").exists()
+    if kind not in ("a column of NaN", "objects"):
+        with pytest.raises(ColumnError, match=words):
+            FedHiPClassifier().fit(change(X), y, groups=sites)
+
+
+def test_rows_too_large_to_be_squared_are_called_no_copies(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Nine columns: as many as are looked at for rows that are nearly the same."""
+    X, y, sites = table()
+    wide = np.column_stack((X, X[:, :3] ** 2))
+    for factor in (1e300, 1e-300):
+        assert run(tmp_path, factor * wide, y, sites) == 3
+        assert capsys.readouterr().err.count("fedhip:") == 1
+
+
+def test_a_class_with_a_single_row_in_all_of_the_federation(tmp_path: Path) -> None:
+    """No model without it knows it, which is no number for a file; and clients of one row, one class, rows alike."""
+    X, y, sites = table()
+    rows = np.flatnonzero(TRAIN)[:24]
+    X, y, sites = X[rows], y[rows].copy(), sites[rows].copy()
+    y[y == 2] = 1
+    y[0] = 2
+    sites[1], sites[2:5] = "one row", "one class"
+    y[2:5] = 0
+    sites[5:8], X[5:8] = "alike", X[5]
+    split = np.zeros(24, np.int8)
+    split[[9, 10, 11]] = 1
+    np.savez(tmp_path / "rows.npz", features=X, labels=y, clients=sites, split=split)
+    words = ["run", "--features", str(tmp_path / "rows.npz"), "--partition", "natural", "--out", str(tmp_path / "run")]
+    assert main(words) == 0
+    assert main(["verify", str(tmp_path / "run")]) == 0
+    details = json.loads((tmp_path / "run" / "details.json").read_text())
+    assert all(np.isfinite(client["log_losses"]).all() for client in details["clients"].values())
+
+
+def test_a_label_among_the_features_is_pointed_out() -> None:
+    X, y, sites = table()
+    with pytest.warns(ColumnWarning, match="column 6 alone tells every label"):
+        FedHiPClassifier().fit(np.column_stack((X, 5.0 - y)), y, groups=sites)
