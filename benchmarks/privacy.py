@@ -4,6 +4,9 @@
     python -m benchmarks.privacy --heart DIR --features sketches.npz --out benchmarks/results/privacy.json \
         --figure docs/pictures/privacy.svg
 
+In pieces: `--first-seed 1 --seeds 2` measures seeds 1 and 2, `--only rival` DP-FedAvg alone, and `--more FILE …` puts
+what earlier pieces kept (`--out`) beside it, in table, figure and file.
+
 `--heart` is a folder of UCI's four files, `--features` a feature file of the embedded backbone. Everything is a mean
 over clients of accuracies on test rows, and over seeds; each seed divides the rows anew and draws noise anew, from the
 operating system. DP-FedAvg is full gradients of a softmax regression, each row's cut to length 1, with Gaussian noise
@@ -18,6 +21,7 @@ import json
 import math
 import warnings
 from collections.abc import Iterator, Sequence
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -99,7 +103,15 @@ def dp_fedavg(
     return right, 100.0 * float(np.mean(found))
 
 
-def measured(data: tuple[list[Client], int, PublicMap], epsilons: Sequence[float], rival: bool) -> Iterator[Json]:
+def rivals(data: tuple[list[Client], int, PublicMap], epsilons: Sequence[float]) -> Iterator[Json]:
+    """DP-FedAvg's accuracy for each ε: rounds and learning rate by the training rows."""
+    clients, classes, public = data
+    for epsilon in epsilons:
+        tried = (dp_fedavg(clients, classes, public, epsilon, n, rate) for n in ROUNDS for rate in RATES)
+        yield {"epsilon": epsilon, "dp_fedavg": max(tried)[1]}
+
+
+def measured(data: tuple[list[Client], int, PublicMap], epsilons: Sequence[float]) -> Iterator[Json]:
     """A line for each ε, and one without noise."""
     clients, classes, public = data
     with warnings.catch_warnings():
@@ -115,10 +127,17 @@ def measured(data: tuple[list[Client], int, PublicMap], epsilons: Sequence[float
                 line |= {"global": mean(found, "global"), "personal": mean(found, "fedhip")}
             except InputError as error:
                 line["refused"] = str(error)
-            if rival:
-                tried = (dp_fedavg(clients, classes, public, epsilon, n, rate) for n in ROUNDS for rate in RATES)
-                line["dp_fedavg"] = max(tried)[1]
             yield line
+
+
+def together(lines: Sequence[Json]) -> list[Json]:
+    """One line for each cell, seed and ε, in their order, of all that was measured there."""
+    found: dict[tuple[Any, ...], Json] = {}
+    for line in lines:
+        found.setdefault((line["cell"], line["seed"], line["epsilon"]), {}).update(line)
+    cells = list(dict.fromkeys(line["cell"] for line in lines))
+    order = sorted(found, key=lambda at: (cells.index(at[0]), at[1], at[2] is not None, at[2] or 0.0))
+    return [found[at] for at in order]
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -130,7 +149,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--concentrations", type=float, nargs="+", default=[0.1, 1.0])
     parser.add_argument("--epsilons", type=float, nargs="+", default=[0.5, 1.0, 3.0, 8.0])
     parser.add_argument("--seeds", type=int, default=3)
-    parser.add_argument("--rival", action=argparse.BooleanOptionalAction, default=True)
+    parser.add_argument("--first-seed", type=int, default=0)
+    parser.add_argument("--only", choices=("ours", "rival"), help="measure one of the two (default: both)")
+    parser.add_argument("--more", type=Path, nargs="+", default=[], metavar="FILE", help="what earlier pieces kept")
     parser.add_argument("--out", type=Path)
     parser.add_argument("--figure", type=Path)
     args = parser.parse_args(arguments)
@@ -142,11 +163,18 @@ def main(arguments: Sequence[str] | None = None) -> int:
             name = f"{path.stem}, λ = {value:g}"
             cells.append((name, lambda seed, p=path, c=value: of_features(p, args.clients, c, seed)))
     lines: list[Json] = []
+    for path in args.more:
+        lines += json.loads(path.read_text(encoding="utf-8"))["lines"]
     for name, load in cells:
-        for seed in range(args.seeds):
-            for line in measured(load(seed), args.epsilons, args.rival):
+        for seed in range(args.first_seed, args.first_seed + args.seeds):
+            data = load(seed)
+            for line in chain(
+                measured(data, args.epsilons) if args.only != "rival" else (),
+                rivals(data, args.epsilons) if args.only != "ours" else (),
+            ):
                 lines.append({"cell": name, "seed": seed, **line})
                 print(json.dumps(lines[-1]), flush=True)
+    lines = together(lines)
     print_table(lines)
     if args.out is not None:
         args.out.write_text(json.dumps({"delta": DELTA, "lines": lines}, indent=1) + "\n", encoding="utf-8")

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# A federation of four sites on this machine: real processes, TLS, keys that each site makes, a sum under masks; about two
+# A federation of four sites on this machine: real processes, TLS, keys that each site makes, sums under masks; some
 # minutes on two cores.
 #   examples/four-sites.sh [FOLDER]
 set -euo pipefail

@@ -76,6 +76,7 @@ def test_the_estimator_and_a_method_reach_the_same(head: str, prior: Any) -> Non
         (("--head", "lda"), {"head": "lda"}),
         (("--head", "logistic"), {"head": "logistic"}),
         (("--head", "auto"), {"head": "auto"}),
+        (("--lift", "none"), {"lift": "none"}),
         (("--lift", "relu", "--lift-width", "20"), {"lift": "relu", "lift_width": 20}),
         (("--lift", "nystroem-axes", "--lift-width", "20"), {"lift": "nystroem-axes", "lift_width": 20}),
         (
@@ -100,3 +101,5 @@ def test_the_estimator_and_a_run_on_disk_have_the_same_models(
         assert torch.equal(found.affine.bias, expected.affine.bias)
         assert found.total == expected.total, "it is the same sum"
     assert run.results.get("choice") == clf.choice_
+    if options == {"lift": "none"}:
+        assert [entry["features"] for entry in run.results["choice"]["candidates"]] == ["as they are"] * 12

@@ -174,10 +174,10 @@ def test_a_table_says_where_it_was_measured() -> None:
 def test_accuracy_against_epsilon_is_measured_and_drawn(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     clients = federation((120, 120, 120), seed=1)
     public = PublicMap.of_length(clients[0].train[0].shape[1], 4.0)
-    lines = [
-        {"cell": "toy", "seed": 0, **line} for line in privacy.measured((clients, CLASSES, public), [3.0, 0.001], True)
-    ]
-    exact, some, little = lines
+    data, epsilons = (clients, CLASSES, public), [3.0, 0.001]
+    found = [*privacy.measured(data, epsilons), *privacy.rivals(data, epsilons)]
+    lines = privacy.together([{"cell": "toy", "seed": 0, **line} for line in found])
+    exact, little, some = lines
     assert exact["epsilon"] is None
     assert exact["personal"] > 50.0
     assert {"alone", "global", "personal", "dp_fedavg"} <= set(some)
@@ -192,6 +192,6 @@ def test_the_rival_learns_where_there_is_hardly_any_noise() -> None:
     clients = federation((120, 120, 120), seed=1)
     public = PublicMap.of_length(clients[0].train[0].shape[1], 4.0)
     right, accuracy = privacy.dp_fedavg(clients, CLASSES, public, 1e6, 100, 4.0)
-    exact = next(privacy.measured((clients, CLASSES, public), [], False))
+    exact = next(privacy.measured((clients, CLASSES, public), []))
     assert accuracy > exact["global"] - 10.0
     assert right > privacy.dp_fedavg(clients, CLASSES, public, 0.01, 100, 4.0)[0]

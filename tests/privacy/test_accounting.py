@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import json
 import math
+from pathlib import Path
+from typing import Any
 
 import mpmath
 import numpy as np
@@ -95,3 +98,13 @@ def test_a_delta_of_one_row_or_more_is_refused() -> None:
     for delta in (0.0, 1.0, -1e-5, math.nan):
         with pytest.raises(InputError, match="delta is"):
             require_delta(delta)
+
+
+GOOGLE = json.loads((Path(__file__).parent / "dp_accounting.json").read_text())["lines"]
+
+
+@pytest.mark.parametrize("line", GOOGLE, ids=lambda line: f"{line.get('noise', line.get('rho'))} at {line['delta']:g}")
+def test_the_same_as_googles_accountant(line: dict[str, Any]) -> None:
+    """To 1e-6, of one release and of several; `dp_accounting_numbers.py` says how the numbers were made."""
+    rho = line["rho"] if "rho" in line else sum(cost(1.0, multiplier) for multiplier in line["noise"])
+    assert epsilon_of(rho, line["delta"]) == pytest.approx(line["epsilon"], abs=1e-6)

@@ -124,3 +124,11 @@ def test_rank_is_the_number_of_different_rows() -> None:
     assert rank_of(Q.T @ Q) == 9
     assert rank_of(rows(50, 30).T @ rows(50, 30)) == 30
     assert rank_of(np.zeros((3, 3), np.int64)) == 0
+
+
+def test_squares_below_zero_as_noise_leaves_them_are_those_of_no_rows() -> None:
+    rng = np.random.default_rng(0)
+    noise = rng.integers(-9, 10, (12, 12))
+    gram = noise + noise.T - 20 * np.eye(12, dtype=np.int64)
+    assert 0 < rank_of(gram) < 12
+    assert factor(gram, rank_of(gram)) is None

@@ -13,7 +13,7 @@ from scipy import stats
 
 from fedhip.errors import InputError
 from fedhip.privacy import noise
-from fedhip.privacy.noise import MOST_SIGMA, discrete_gaussian, discrete_laplace, excess
+from fedhip.privacy.noise import MOST_SIGMA, derived, discrete_gaussian, discrete_laplace, excess
 
 #: A test that fails by chance once in a million runs; the seeds are fixed, so that it fails always or never.
 RARE = 1e-6
@@ -102,3 +102,20 @@ def test_a_sum_of_shares_is_as_good_as_one_draw() -> None:
     assert excess(16, 1000, 10**6) == 0.0
     shares = sum(discrete_gaussian(5, 100_000, seeded(k)) for k in range(4))
     assert chi_square(np.asarray(shares), lambda x: mpmath.exp(-mpmath.mpf(x * x) / 200), 30) > RARE
+
+
+def test_noise_from_a_secret_is_the_same_again_and_as_good() -> None:
+    """Chi-square on whole numbers, over draws of many secrets; another secret has other noise."""
+    sigma, each = 3, 500
+    draws = [discrete_gaussian(sigma, each, derived(bytes([number]) * 32)) for number in range(40)]
+    np.testing.assert_array_equal(draws[0], discrete_gaussian(sigma, each, derived(bytes(32))))
+    assert all((draws[0] != other).mean() > 0.5 for other in draws[1:])
+    x = np.arange(-9, 10)
+    weights = np.exp(-(np.arange(-60, 61) ** 2) / (2.0 * sigma**2))
+    chances = np.exp(-(x**2) / (2.0 * sigma**2)) / weights.sum()
+    found = np.concatenate(draws)
+    seen = np.array([(found == value).sum() for value in x])
+    seen, expected = np.append(seen, len(found) - seen.sum()), np.append(chances, 1.0 - chances.sum()) * len(found)
+    assert stats.chisquare(seen, expected).pvalue > 1e-6
+    with pytest.raises(InputError, match="a seed of noise has 5 bytes"):
+        derived(b"short")

@@ -50,6 +50,15 @@ def test_all_writes_everything_and_prints_the_tables(
     assert "; 0 cells computed now" in capsys.readouterr().out
 
 
+def test_a_part_of_the_rows_has_a_name_of_its_own(features: str, methods: Methods, tmp_path: Path) -> None:
+    assert main(["reproduce", "table1", "--features", features, *SMALL, "--part", "2", "9"]) == 0
+    out = tmp_path / "reproduce" / "mine-2x9"
+    assert "mine-2x9" in (out / "table1.md").read_text(encoding="utf-8")
+    assert {
+        sum(len(client.train[1]) + len(client.test[1]) for client in call["clients"]) for call in methods.calls
+    } == {18}
+
+
 @pytest.mark.parametrize(
     ("words", "message"),
     [

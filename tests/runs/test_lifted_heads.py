@@ -13,6 +13,7 @@ import torch
 from safetensors import safe_open
 
 from fedhip.core.tensor_file import TensorFile
+from fedhip.data import FeatureSet, make_partition
 from fedhip.errors import FileError
 from fedhip.export import export_onnx
 from fedhip.features.lifts.budget import exchange_bytes
@@ -21,7 +22,7 @@ from fedhip.features.lifts.lift import Lift
 from fedhip.heads import HEADS
 from fedhip.heads.model import Model
 from fedhip.runs import Run, life, verify
-from fedhip.simulation.client import Client
+from fedhip.simulation.client import Client, clients_of
 from fedhip.simulation.lifting import LiftSettings, lift_clients, lifted_grid
 from fedhip.sklearn import FedHiPClassifier
 from tests.cli.samples import done
@@ -220,3 +221,54 @@ def test_the_estimator_fits_any_head_to_lifted_rows(options: dict[str, Any], mon
     in_parts = fresh().fit(X[first], y[first], groups=whose[first]).partial_fit(X[~first], y[~first], whose[~first])
     assert np.array_equal(in_parts.decision_function(new), fitted.decision_function(new))
     assert np.array_equal(fitted.forget("west").decision_function(new), without.decision_function(new))
+
+
+def ring(name: str, rows: int = 60) -> tuple[Array, Array]:
+    """Rows of a client whose two classes no line parts."""
+    F = np.random.default_rng([*name.encode()]).normal(size=(rows, 2))
+    return F, (np.hypot(*F.T) > 1.2).astype(np.int64)
+
+
+def rings(*names: str) -> FeatureSet:
+    parts = [ring(name) for name in names]
+    features, labels = (np.concatenate(part) for part in zip(*parts, strict=True))
+    return FeatureSet(features, labels, ("near", "far"), clients=np.repeat(np.array(names), 60))
+
+
+def ring_client(name: str) -> Client:
+    data = rings(name)
+    return clients_of(data, make_partition(data.labels, "natural", clients=data.clients))[0]
+
+
+def test_a_chosen_lift_keeps_the_features_all_a_runs_life_long(tmp_path: Path) -> None:
+    """Members on both, solved anew from one sum when somebody comes and goes; exported as one model."""
+    run = make_run(tmp_path / "run", data=rings(*NAMES), head="auto", columns=None, fraction_bits=None)
+    lift = lift_of(run)
+    assert (lift.keeps, lift.drawn, lift.kept) == (True, 144, 2)
+    assert run.results["lift"]["keeps"] is True
+    assert run.results["choice"]["features"] == "nystroem-axes 144"
+    auto, ridge = (
+        np.mean([entry["accuracy"] for entry in run.results["methods"][method]["per_client"]])
+        for method in ("auto", "fedhip")
+    )
+    assert auto > 0.8 > ridge
+    assert {"plain_beta", "wide_lda_temperature"} <= set(run.results["settings"])
+    assert [check.problem for check in verify(run) if check.problem is not None] == []
+    before = contents(run.path, EXACT)
+    life.join(run, ring_client("east"))
+    joined = Run.open(run.path)
+    F, y = ring_client("east").test
+    assert float((joined.model("east").scores(F).argmax(dim=1).numpy() == y).mean()) > 0.7
+    assert [check.problem for check in verify(joined) if check.problem is not None] == []
+    life.forget(joined, "east")
+    life.personalize(Run.open(run.path), {name: ring_client(name) for name in NAMES})
+    assert contents(run.path, EXACT) == before
+
+
+def test_an_exported_model_of_a_lift_that_keeps_the_features(tmp_path: Path) -> None:
+    onnxruntime = pytest.importorskip("onnxruntime")
+    model = make_run(tmp_path / "run", data=rings(*NAMES), head="auto", columns=None, fraction_bits=None).model("south")
+    assert export_onnx(model, tmp_path / "m.onnx", head_only=True).input_shape == (2,)
+    new = np.random.default_rng(5).normal(size=(9, 2)).astype(np.float32)
+    scores = onnxruntime.InferenceSession(tmp_path / "m.onnx").run(["scores"], {"features": new})[0]
+    assert relative_error(scores, model.scores(new)) < 1e-5

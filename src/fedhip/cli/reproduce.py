@@ -14,6 +14,7 @@ from fedhip.cli.common.options import (
     DEFAULT_BACKBONE,
     add_backbone,
     add_window,
+    at_least,
     extract_features,
     load_images,
     refuse_unused,
@@ -39,7 +40,7 @@ from fedhip.utils.files import require_folder
 from fedhip.utils.text import json_text
 
 NETWORKS = ("linear", "mlp")
-NATURAL = "natural"
+NATURAL, FINE_TUNING = "natural", "fine-tuning"
 MOST_COLUMNS = 8  # of a table in the terminal
 DESCRIPTION = """\
 Run the paper's experiments on your data, and write its tables and figures.
@@ -53,7 +54,8 @@ Run the paper's experiments on your data, and write its tables and figures.
 
 And beyond the paper:
 
-  natural     real federations by name, those at hand: --data DIR with heart/, wrist.zip and feature files with clients
+  natural      real federations by name, those at hand: --data DIR with heart/, wrist.zip and feature files with clients
+  fine-tuning  the backbone itself trained by clients, beside heads on its frozen features; slow without a GPU
 """
 
 
@@ -66,7 +68,9 @@ def register(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) ->
         epilog="Finished cells are kept under OUT/cells: the same command goes on where it was interrupted.",
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    parser.add_argument("study", metavar="STUDY", help="table1, alpha, beta, efficiency, invariance or all; or natural")
+    parser.add_argument(
+        "study", metavar="STUDY", help="table1, alpha, beta, efficiency, invariance or all; or natural or fine-tuning"
+    )
     data = parser.add_argument_group("data")
     data.add_argument("--dataset", nargs="+", metavar="NAME", help="data sets by name, see: fedhip list datasets")
     data.add_argument("--data", nargs="+", metavar="PATH", help="where their files lie; alone: image folders or .npz")
@@ -74,6 +78,11 @@ def register(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) ->
     data.add_argument("--official-split", action="store_true", help="keep the data sets' own test rows; else 8:2")
     data.add_argument("--skip-corrupt", action="store_true", help="leave corrupt images out, with a warning")
     data.add_argument("--allow-single", action="store_true", help="allow classes with a single image")
+    data.add_argument(
+        "--part", nargs=2, type=at_least(1), metavar=("CLASSES", "ROWS"),
+        help="of the rows only the first so many classes, and so many rows of each",
+    )  # fmt: skip
+    data.add_argument("--styles", action="store_true", help="fine-tuning: every client's images in a style of its own")
     add_window(data)
     add_backbone(parser)
     group = parser.add_argument_group("experiments")
@@ -86,7 +95,12 @@ def register(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) ->
         help="paper: raw features, learning rate 0.005; tuned: standardised features, settings chosen for every method "
         "on a part of the training rows; default: paper, with --quick both",
     )  # fmt: skip
-    group.add_argument("--rounds", type=int, metavar="N", help="of methods that train by gradients (default: 200)")
+    group.add_argument(
+        "--rounds",
+        type=int,
+        metavar="N",
+        help="of methods that train by gradients (default: 200; fine-tuning: at most 30)",
+    )
     group.add_argument("--network", default="linear", metavar="linear|mlp", help="of these methods (default: linear)")
     group.add_argument("--only-local-classes", action="store_true", help="no model names a class its client lacks")
     group.add_argument(
@@ -105,13 +119,17 @@ def register(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) ->
 
 def run(args: argparse.Namespace) -> int:
     """Check everything, make the features, run what is not there yet, write, print."""
+    if args.study == FINE_TUNING:
+        return run_fine_tuning(args)
+    if args.styles:
+        raise InputError("--styles is for fine-tuning alone; leave it out")
     if args.study == NATURAL:
         return run_natural(args)
     studies = choose_studies(args.study)
     settings, lift = settings_of(args), lift_settings(args)
     if args.jobs < 1:
         raise InputError(f"the number of jobs must be at least 1, not {args.jobs}")
-    named = load(args)
+    named = parts_of(args)
     # Divided before any feature is computed: a wrong number of clients is not worth a minute's wait.
     for (_, rows), clients, concentration in product(named, settings.clients, settings.concentrations):
         make_partition(rows.labels, "dirichlet", clients, seed=settings.seeds[0], concentration=concentration)
@@ -142,6 +160,8 @@ def run_natural(args: argparse.Namespace) -> int:
     """Every method on the real federations that are at hand."""
     from fedhip.reproduce.studies.natural import NaturalBench, at_hand, reproduce_natural
 
+    if args.part is not None:
+        raise InputError("--part has no effect on natural; leave it out")
     if args.data is not None and len(args.data) > 1:
         raise InputError("natural looks for its federations in one folder; give one with --data DIR")
     settings = settings_of(args)
@@ -157,17 +177,86 @@ def run_natural(args: argparse.Namespace) -> int:
     bench = NaturalBench(tuple(found), settings, Store(out / "cells"), str(resolve_device(args.device)))
     before = bench.store.size
     table, files = reproduce_natural(bench, out, show_progress)
+    return _told(args, out, bench.store.size - before, table, files)
+
+
+def run_fine_tuning(args: argparse.Namespace) -> int:
+    """Networks that clients train, beside heads on frozen features of the same images."""
+    import torch
+
+    from fedhip.features import cache_folder, choose_dtype, load_backbone
+    from fedhip.features.backbones import ViTBackbone
+    from fedhip.reproduce.studies import fine_tuning
+
+    _refuse_beside_fine_tuning(args)
+    settings = settings_of(args, fine_tuning.choose_methods(None if args.methods == "all" else _listed(args.methods)))
+    rounds = fine_tuning.QUICK_ROUNDS if args.quick else fine_tuning.ROUNDS
+    settings = replace(settings, rounds=args.rounds or rounds)
+    if args.quick:
+        settings = replace(settings, clients=tuple(args.clients or (3,)), concentrations=(1.0,), seeds=(0,))
+    part = args.part or (fine_tuning.QUICK_PART if args.quick else None)
+    sources = []
+    for name, rows in load(args):
+        taken = rows if part is None else subset(rows, *part)
+        if not isinstance(taken, Dataset):
+            raise InputError("networks are trained on images; give --dataset or --data, and not --features")
+        sources.append(fine_tuning.Pictured(name, taken, args.styles))
+    for source, clients, concentration in product(sources, settings.clients, settings.concentrations):
+        labels = source.dataset.labels
+        make_partition(labels, "dirichlet", clients, seed=settings.seeds[0], concentration=concentration)
+    out = args.out or Path("reproduce") / (
+        "+".join([FINE_TUNING, *(source.name for source in sources), *(["styles"] if args.styles else [])])
+        + ("-quick" if args.quick else "")
+    )
+    require_folder(out)
+    device = resolve_device(args.device)
+    name = args.backbone or DEFAULT_BACKBONE
+    backbone = load_backbone(name, pooling=args.pooling, device=device, weights=args.weights)
+    if not isinstance(backbone, ViTBackbone):
+        raise InputError(f"{name} cannot be trained here; choose one of our own encoders, such as {DEFAULT_BACKBONE}")
+    dtype = getattr(torch, args.precision) if args.precision else choose_dtype(backbone)
+    (out / "cells").mkdir(parents=True, exist_ok=True)
+    bench = fine_tuning.FineTuningBench(
+        tuple(sources), settings, backbone, Store(out / "cells"), dtype, cache_folder(args.cache) or False
+    )
+    before = bench.store.size
+    table, files = fine_tuning.reproduce_fine_tuning(bench, out, show_progress)
+    return _told(args, out, bench.store.size - before, table, files)
+
+
+def _refuse_beside_fine_tuning(args: argparse.Namespace) -> None:
+    """Options that would do nothing."""
+    given = {
+        "--protocol": args.protocol is not None,
+        "--network": args.network != "linear",
+        "--only-local-classes": args.only_local_classes,
+        "--jobs": args.jobs != 1,
+        "--mask-ratio": args.mask_ratio != 0.0,
+        "--batch": args.batch is not None,
+        "--lift": lift_settings(args) is not None,
+    }
+    unused = [option for option, is_given in given.items() if is_given]
+    if unused:
+        raise InputError(f"{', '.join(unused)} has no effect on fine-tuning; leave it out")
+
+
+def _listed(names: str) -> list[str]:
+    return [name.strip().lower() for name in names.split(",") if name.strip()]
+
+
+def _told(args: argparse.Namespace, out: Path, cells: int, table: Table, files: list[Path]) -> int:
+    """What a study of one table has made."""
     if args.json:
-        print(json_text({"out": str(out), "files": list(map(str, files)), "cells": bench.store.size - before}))
+        print(json_text({"out": str(out), "files": list(map(str, files)), "cells": cells}))
         return 0
     show_table(table)
     print(f"{len(files)} files in {out}")
     return 0
 
 
-def settings_of(args: argparse.Namespace) -> Settings:
+def settings_of(args: argparse.Namespace, methods: tuple[str, ...] | None = None) -> Settings:
     """What the options say, and the defaults of the full or the small version for what they do not say."""
-    methods = choose_methods(args.methods.split(","))
+    methods = choose_methods(args.methods.split(",")) if methods is None else methods
     settings = Settings(methods, only_local_classes=args.only_local_classes, prior=args.prior, quick=args.quick)
     if args.quick:
         settings = replace(
@@ -195,7 +284,7 @@ def settings_of(args: argparse.Namespace) -> Settings:
 
 
 def load(args: argparse.Namespace) -> list[tuple[str, Dataset | FeatureSet]]:
-    """The rows that the options name; a few of them for the small version."""
+    """The rows that the options name; all of them, whatever part is to be taken."""
     named: list[tuple[str, Dataset | FeatureSet]] = []
     if args.features is not None:
         if args.dataset is not None or args.data is not None:
@@ -219,6 +308,15 @@ def load(args: argparse.Namespace) -> list[tuple[str, Dataset | FeatureSet]]:
         )
     if len({name for name, _ in named}) < len(named):
         raise InputError("two data sets have the same name; rename one of the files")
+    return named
+
+
+def parts_of(args: argparse.Namespace) -> list[tuple[str, Dataset | FeatureSet]]:
+    """The rows that the options name, or the part of them that they ask for, which has a name of its own."""
+    named = load(args)
+    if args.part is not None:
+        classes, rows = args.part
+        return [(f"{name}-{classes}x{rows}", subset(all_rows, classes, rows)) for name, all_rows in named]
     return [(name, subset(rows)) for name, rows in named] if args.quick else named
 
 

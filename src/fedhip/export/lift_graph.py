@@ -20,7 +20,16 @@ Parts = tuple[list["NodeProto"], dict[str, NDArray[Any]]]
 
 def lift_nodes(lift: Lift) -> Parts:
     """Nodes from `features` to `lift/features`, both float32, and their constants."""
-    return _landmark_nodes(lift) if lift.kind in LANDMARKS else _projection_nodes(lift)
+    nodes, constants = _landmark_nodes(lift) if lift.kind in LANDMARKS else _projection_nodes(lift)
+    if lift.keeps:
+        from onnx import TensorProto, helper
+
+        nodes[-1].output[0] = "lift/drawn"
+        nodes += [
+            helper.make_node("Cast", ["lift/units"], ["lift/kept"], to=TensorProto.FLOAT),
+            helper.make_node("Concat", ["lift/drawn", "lift/kept"], ["lift/features"], axis=1),
+        ]
+    return nodes, constants
 
 
 def _projection_nodes(lift: Lift) -> Parts:
@@ -33,7 +42,7 @@ def _projection_nodes(lift: Lift) -> Parts:
     constants |= {
         "lift/projection": _array(Omega / sigma, np.float32),
         "lift/offset": _array(b, np.float32),
-        "lift/size": np.array(math.sqrt(2.0 / lift.width), np.float32),
+        "lift/size": np.array(math.sqrt(2.0 / lift.drawn), np.float32),
     }
     if lift.kind == "project":
         constants = {name: value for name, value in constants.items() if name not in ("lift/offset", "lift/size")}

@@ -27,6 +27,8 @@ class SiteCode(StrEnum):
     SECOND_SUM = "second-sum"
     DIFFERENCE = "difference"
     LEDGER = "ledger"
+    BUDGET = "budget"
+    CLIPPING = "clipping"
     LEAVER = "leaver"
     WEIGHTS = "weights"
     LOSS = "loss"
@@ -77,6 +79,8 @@ _MEANINGS: dict[SiteCode | ServerCode, str] = {
     SiteCode.SECOND_SUM: "has taken part in a finished sum of this agreement, and refuses another",
     SiteCode.DIFFERENCE: "was in a sum of nearly the same sites with some of the same rows; see its log",
     SiteCode.LEDGER: "cannot read its ledger of sums, or it was altered; see its log",
+    SiteCode.BUDGET: "has spent what its rows may tell in all, by max_epsilon of its site.toml; see its log",
+    SiteCode.CLIPPING: "would clip its rows otherwise than agreed; have the same fedhip everywhere",
     SiteCode.LEAVER: "refuses a sum that a site of the last has left, unless its site.toml has allow_leavers",
     SiteCode.WEIGHTS: "was asked about the same weights again, or about too many",
     SiteCode.LOSS: "has no finite loss at these weights; are its features of the others' scale?",

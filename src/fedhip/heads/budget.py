@@ -20,6 +20,7 @@ from fedhip.heads.auto import choosing_bytes
 from fedhip.heads.choice import KIND, NARROW, WIDTH
 from fedhip.simulation.federation import SCORES_BYTES
 from fedhip.simulation.lifting import LiftSettings
+from fedhip.utils.candidates import CANDIDATES, WIDE_CANDIDATES
 
 _UNITS = {"": 1, "b": 1, "kb": 10**3, "mb": 10**6, "gb": 10**9, "kib": 2**10, "mib": 2**20, "gib": 2**30}
 _SIZE = re.compile(r"\s*([0-9]+(?:\.[0-9]*)?|\.[0-9]+)\s*([a-zA-Z]*)\s*")
@@ -45,11 +46,13 @@ class Within:
 
 def within(budget: int, num_features: int, num_classes: int, rows: int, *, prior: bool) -> Within:
     """What fits, for features so wide, classes and training rows."""
-    choosing = SCORES_BYTES + choosing_bytes(prior=prior)
+    choosing = SCORES_BYTES + choosing_bytes(CANDIDATES, prior=prior)
     plain = 8 * Survey.size(num_features) + upload_bytes(num_features, num_classes) + choosing
     if plain <= budget:
+        # Where candidates of the features alone are taken in the end, their own upload comes after that with the lift.
         wide = exchange_bytes(KIND, num_features) + upload_bytes(min(WIDTH, rows) + num_features, num_classes)
-        return Within(None, num_features <= NARROW and plain + wide + choosing <= budget)
+        wide += 2 * SCORES_BYTES + choosing_bytes(WIDE_CANDIDATES, 2, prior=prior)
+        return Within(None, num_features <= NARROW and plain + wide <= budget)
     before = exchange_bytes("project", num_features) + choosing
     width = _widest(budget - before, num_classes, num_features)
     if width < 1:

@@ -1,7 +1,8 @@
 """The whole choice: on which features, and then which model of theirs for each client (`fedhip.heads.auto`).
 
-Where features are narrow, wider ones compete with them: Nyström's lift, which needs the sum of their products before
-the round. Both are judged by the same training rows held out, and the plain ones are taken unless the lift is ahead.
+Where features are narrow, a lift of them is put beside them: Nyström's, which needs the sum of their products before
+the round. One upload is of both, and candidates are of the features alone or of both. Where the features alone are
+taken, a second upload is of them as they came, and nobody has a lift.
 
 What may be expected of all this is counted with everything chosen by rows that the row has no part in, nor any model
 that judged them: of small federations, half of everybody's rows choose features and candidates in a round of their own,
@@ -29,7 +30,7 @@ from fedhip.core.choice.selection import FOLDS
 from fedhip.errors import InputError
 from fedhip.features.lifts.kinds import LiftKind
 from fedhip.features.lifts.lift import Lift
-from fedhip.heads.auto import CANDIDATES, Auto, name_of
+from fedhip.heads.auto import Auto
 from fedhip.heads.head import Head, Personalized
 from fedhip.heads.logistic import Logistic
 from fedhip.heads.options import options_of
@@ -40,6 +41,7 @@ from fedhip.simulation.federation import Federation
 from fedhip.simulation.hold_out import hold_out_fold
 from fedhip.simulation.lifting import LiftPlan, LiftSettings, lift_clients, lifted_grid
 from fedhip.simulation.options import Alpha
+from fedhip.utils.candidates import WIDE, is_wide, name_of
 from fedhip.utils.parallel import one_thread
 from fedhip.utils.progress import silent
 
@@ -75,7 +77,7 @@ class Tried:
     @property
     def features(self) -> str:
         """What its features are called."""
-        return PLAIN if self.plan is None else f"{self.plan.settings.kind} {self.plan.width}"
+        return PLAIN if self.lift is None else f"{self.lift.kind} {self.lift.drawn}"
 
     @property
     def mean(self) -> float:
@@ -104,15 +106,14 @@ class Tried:
 
 @dataclass(frozen=True, eq=False)
 class Choice:
-    """What was tried, in the order from the simplest, and what is best of it by rows held out."""
+    """What was tried, one after the other, and what is best of it by rows held out."""
 
     tried: Sequence[Tried]
 
     @property
     def best(self) -> Tried:
-        """The one of highest mean over clients; of equals the first. The logistic head where it is clearly ahead."""
-        one_round = [found for found in self.tried if found.head.name == AUTO]
-        best = max(one_round, key=lambda found: found.mean)
+        """The last of one round: what was tried before it spoke for it. The logistic head where it is clearly ahead."""
+        best = [found for found in self.tried if found.head.name == AUTO][-1]
         for other in self.tried:
             if other.head.name != AUTO and other.judged is not None and best.judged is not None:
                 gaps = other.judged - best.judged
@@ -138,20 +139,27 @@ class Choice:
                 shares = found.shares if found.judged is None else found.judged
                 entries.append({"features": found.features, "model": found.head.name, **_mean_and_error(shares)})
                 continue
-            held, usual = found.head.held_out, found.head.held_out.best()
-            for at in range(len(CANDIDATES)):
-                clients = {"clients": taken.count(name_of(at))} if found is best else {}
-                shares = held.shares[:, at].numpy()
+            held, usual = found.head.held_out, found.head.usual
+            for at, mean in enumerate(held.means.tolist()):
+                name = name_of(at, found.head.candidates)
+                clients = {"clients": taken.count(name)} if found is best else {}
+                # The others' shares are not known where each is at a place of its own.
+                told = (
+                    {"held_out": mean, "error": None}
+                    if held.shares is None
+                    else _mean_and_error(held.shares[:, at].numpy())
+                )
                 usual_one = {"usual": True} if at == usual else {}
                 entries.append(
                     {
                         "features": found.features,
-                        "model": name_of(at),
-                        **_mean_and_error(shares),
+                        "model": name,
+                        **told,
                         **usual_one,
                         **clients,
                     }
                 )
+        unjudged = best.head.unjudged if isinstance(best.head, Auto) else []
         of_choice = [found.traffic for found in self.tried if found is not best]
         return {
             "features": best.features,
@@ -160,6 +168,7 @@ class Choice:
             "expected": {found.title: found.expected for found in self.tried},
             "rows": sum(len(client.train[1]) for client in best.head.task.training),
             "candidates": entries,
+            **({"unjudged": unjudged} if unjudged else {}),
             "rounds": best.traffic[0],
             "upload_bytes_per_client": sum(up for _, up, _ in of_choice),
             "download_bytes_per_client": sum(down for *_, down in of_choice),
@@ -169,7 +178,7 @@ class Choice:
 def _usual_of(found: Tried) -> str:
     """Everybody's candidate."""
     if isinstance(found.head, Auto) and found.head.held_out is not None:
-        return name_of(found.head.held_out.best())
+        return name_of(found.head.usual, found.head.candidates)
     return found.head.name
 
 
@@ -205,20 +214,21 @@ def choose(task: Task, federation: Federation | None = None, *, wider: bool = Tr
 
 
 def _in_one_round(task: Task, federation: Federation | None, wider: bool) -> list[Tried]:
-    """The choice on the features as they are; where they are narrow, with `wider`, on a lift of them too."""
-    tried = [_try(Auto, task, federation)]
+    """The choice on the features as they are; where they are narrow, with `wider`, on them and a lift first."""
+    tried: list[Tried] = []
     width = task.clients[0].train[0].shape[1]
     rows = sum(len(client.train[1]) for client in task.training)
     if wider and width <= NARROW and rows > width:
         began = time.perf_counter()
-        plan = LiftSettings(KIND, min(WIDTH, rows)).plan(width, task.num_classes)
+        plan = LiftSettings(KIND, min(WIDTH, rows), keeps=True).plan(width, task.num_classes)
         lift = plan.draw(task.clients, task.device, task.report)
         clients = lift_clients(lift, task.clients, task.device)
         # Whatever grid was asked for is that of columns in units of their own.
         grid = lifted_grid(clients, replace(task.ridge, fraction_bits=None))
-        lifted = replace(task, clients=clients, ridge=grid, uploads={}, looked={})
-        found = _try(Auto, lifted)
-        tried.append(replace(found, plan=plan, lift=lift, seconds=time.perf_counter() - began))
+        both = _try(Auto, replace(task, clients=clients, ridge=grid, uploads={}, looked={}, kept=width))
+        tried.append(replace(both, plan=plan, lift=lift, seconds=time.perf_counter() - began))
+    if not tried or not any(is_wide(own.choice.name.split("+")) for own, _ in tried[0].owns.values() if own.choice):
+        tried.append(_try(Auto, task, federation))
     return tried
 
 
@@ -233,11 +243,11 @@ def _by_halves(task: Task, tried: Sequence[Tried]) -> dict[str, Personalized]:
         alone = replace(task, clients=parts, uploads={}, looked={}, report=silent)
         with warnings.catch_warnings():  # all is said of the whole
             warnings.simplefilter("ignore")
-            found = Choice(_in_one_round(alone, None, len(tried) > 1)).best
-        of = next(each for each in tried if (each.plan is None) == (found.plan is None))
-        assert isinstance(of.head, Auto) and isinstance(found.head, Auto)  # noqa: S101, PT018  (of one round)
+            found = Choice(_in_one_round(alone, None, tried[0].plan is not None)).best
+        of = tried[0].head  # where there is a lift, it has the candidates of the features alone too
+        assert isinstance(of, Auto) and isinstance(found.head, Auto)  # noqa: S101, PT018  (of one round)
         for name in right:
-            right[name] += int(of.head.right(name, found.head.taken(name))[torch.from_numpy(others[name])].sum())
+            right[name] += int(of.right(name, found.head.taken(name))[torch.from_numpy(others[name])].sum())
         task.report("expected, by halves", half + 1, 2)
     rows = {client.name: len(client.train[1]) for client in task.training}
     return {name: (replace(own, estimate=right[name] / rows[name]), prior) for name, (own, prior) in owns.items()}
@@ -292,8 +302,10 @@ _WORDS = {
 
 def in_words(model: str) -> str:
     """A candidate's name in a sentence."""
-    parts = [_WORDS.get(part, part) for part in model.split("+")]
-    return parts[0] if len(parts) == 1 else f"the average of {', '.join(parts[:-1])} and {parts[-1]}"
+    names = model.split("+")
+    parts = [_WORDS.get(name, name) for name in names if not name.startswith(WIDE)]
+    words = parts[0] if len(parts) == 1 else f"the average of {', '.join(parts[:-1])} and {parts[-1]}"
+    return f"{words}, on features and lift" if is_wide(names) else words
 
 
 def describe(stored: Mapping[str, Any]) -> str:
@@ -314,6 +326,11 @@ def describe(stored: Mapping[str, Any]) -> str:
     if others:
         clients = sum(entry.get("clients", 0) for entry in of)
         words += f". Of {clients} clients some have their own reason to differ: {', '.join(others)}"
+    if (taken := stored.get("taken")) not in (None, model):
+        words += f". The rows of this site speak for another: {in_words(taken)}"
+    if unjudged := stored.get("unjudged", ()):
+        who = f"Client {unjudged[0]}" if len(unjudged) == 1 else f"{len(unjudged)} clients, {unjudged[0]} the first,"
+        words += f". {who} with a single training row took the federation's model"
     title = features if stored["head"] == AUTO else f"{features}, {stored['head']}"
     elsewhere = {name: mean for name, mean in stored["expected"].items() if name != title and mean is not None}
     if elsewhere and stored["expected"][title] is not None:

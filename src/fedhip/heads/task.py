@@ -30,7 +30,7 @@ class Task:
     are clients' statistics, where they are at hand. With `release` the federation's factor makes room for the model of
     the only client: a site has no other use for it. Without `estimates` nobody asks what may be expected of the models,
     and heads need not find out. `looked` is what the ridges' α were chosen by, where that is known of the same sum;
-    with `keep_looked` it is kept.
+    with `keep_looked` it is kept. `kept` of the last columns are the features themselves, beside a lift of them.
     """
 
     clients: Sequence[Client]
@@ -49,6 +49,7 @@ class Task:
     estimates: bool = True
     looked: Mapping[str, Looked] = field(default_factory=dict)
     keep_looked: bool = False
+    kept: int = 0
 
     @property
     def training(self) -> list[Client]:

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from functools import lru_cache
 
 from fedhip.errors import InputError
 
@@ -63,7 +64,11 @@ def epsilon_of(rho: float, delta: float) -> float:
 
 def rho_of(epsilon: float, delta: float) -> float:
     """The largest ρ that is (ε, δ)-differentially private."""
-    epsilon, delta = require_epsilon(epsilon), require_delta(delta)
+    return _rho_of(require_epsilon(epsilon), require_delta(delta))
+
+
+@lru_cache(maxsize=256)
+def _rho_of(epsilon: float, delta: float) -> float:
     low, high = 0.0, 1.0
     while epsilon_of(high, delta) <= epsilon:
         low, high = high, 2.0 * high

@@ -55,7 +55,7 @@ def factor(gram: Whole, rank: int, *, seed: int = 0, go_on: Callable[[], bool] =
     `rank` is that of the matrix; it must be below the number of columns.
     """
     m = len(gram)
-    if rank == 0 or rank >= m:
+    if rank == 0 or rank >= m or int(gram.diagonal().min()) < 0:  # noise may leave squares below 0: no rows have them
         return None
     # Features that are always zero tell nothing, and a choice of columns is enough: the work does not grow with m.
     useful = np.random.default_rng(seed).permutation(np.flatnonzero(gram.diagonal()))

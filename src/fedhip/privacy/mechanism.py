@@ -11,14 +11,15 @@ protects as well as σ on the diagonal. Rows are rounded to the grid first, so t
 is added in whole numbers (`fedhip.privacy.noise`).
 
 Each client adds a share of the noise. Shares are sized so that those of `honest` clients alone reach σ: whoever knows
-or withholds the others' is still faced with σ. The sum of all K has the deviation σ √(K / honest).
+or withholds the others' is still faced with σ. The sum of all K has the deviation σ √(K / honest). Where some of them
+may drop out, `honest` are those who are there in any case and tell nobody: the sum of any survivors has at least σ.
 """
 
 from __future__ import annotations
 
 import math
 import os
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any, Literal, get_args
 
@@ -48,7 +49,7 @@ _FEWEST_BITS = 12
 _PROTECTS = {
     "row": "every training row",
     "group": "all training rows of a group together",
-    "client": "all training rows of a client together",
+    "client": "all training rows of a {} together",
 }
 
 
@@ -70,6 +71,8 @@ class Mechanism:
         K, who add a share of the noise.
     lost : int
         How many of the shares may be known to whoever looks, or missing.
+    missing : int
+        How many of these may be missing, because their clients have dropped out.
     """
 
     epsilon: float
@@ -79,6 +82,7 @@ class Mechanism:
     width: int
     clients: int
     lost: int = 1
+    missing: int = 0
 
     def __post_init__(self) -> None:
         require_epsilon(self.epsilon)
@@ -102,6 +106,11 @@ class Mechanism:
     def honest(self) -> int:
         """Whose shares alone must reach σ."""
         return self.clients - self.lost
+
+    def of_survivors(self, clients: int) -> Mechanism:
+        """The same shares in a sum of so many clients: the others have dropped out."""
+        known, lost = self.lost - self.missing, clients - self.honest
+        return replace(self, clients=clients, lost=lost, missing=max(0, lost - known))
 
     @property
     def sensitivity(self) -> float:
@@ -137,12 +146,24 @@ class Mechanism:
         """How far the noise alone moves eigenvalues of the matrix: about σ √(2(w + 1)) for large w."""
         return self.total_sigma * math.sqrt(2.0 * (self.width + 1))
 
-    def spent(self, length: int) -> float:
-        """ε of what is released, by the noise of the honest alone: a vector of this length."""
+    def least_rows(self, num_classes: int) -> float:
+        """How many rows of all clients the noise weighs as much as; a sum of fewer says nothing.
+
+        Their number is known twice, from the matrix and from the classes, and must stand out of its own noise, too.
+        """
+        variance = self.total_sigma**2 / CONSTANT**2
+        unsure = math.sqrt(1.0 / (CONSTANT**2 / variance + 1.0 / (num_classes * variance)))
+        return max(self.edge, 3.0 * unsure)
+
+    def rho(self, length: int) -> float:
+        """ρ of what is released, by the noise of the honest alone: a vector of this length."""
         diagonal, _ = self.share
         steps = self.sensitivity * 2.0**self.fraction_bits
-        rho = cost(steps, diagonal * math.sqrt(self.honest)) + excess(diagonal, self.honest, length)
-        return epsilon_of(rho, self.delta)
+        return cost(steps, diagonal * math.sqrt(self.honest)) + excess(diagonal, self.honest, length)
+
+    def spent(self, length: int) -> float:
+        """ε of the same."""
+        return epsilon_of(self.rho(length), self.delta)
 
     def encoded(self, public: PublicMap, features: Any, labels: Any, num_classes: int, client: str) -> GridStatistics:
         """A client's statistics of (z, ½) on the grid, without noise. The counts are in the constant's row."""
@@ -177,13 +198,21 @@ class Mechanism:
     @property
     def guarantee(self) -> str:
         """Who is protected from whom, by what, how well, and what is not covered: one sentence."""
+        return self.sentence()
+
+    def sentence(self, who: str = "client") -> str:
+        """The guarantee, in which a client is called by what it is; which sites a federation has is known."""
         capped = "" if self.unit == "row" else f" (at most {self.unit_rows:,} of them are used)"
-        others = "the server" if self.lost == 0 else f"the server and any {_number(self.lost)} of the other clients"
+        known = self.lost - self.missing
+        others = f"any {_number(known)} of the other {who}s" if known < self.clients - 1 else f"all other {who}s"
+        others = "the server" if known == 0 else f"the server and {others}"
+        who_is_in = "" if who == "client" else f"which {who}s take part, "
         return (
-            f"({self.epsilon:g}, {self.delta:g})-differential privacy protects {_PROTECTS[self.unit]}{capped} from "
-            f"{others}: all that leaves a client is its part of one sum, with discrete Gaussian noise of σ = "
-            f"{self.sigma:.3g} over {self.width:,} directions of rows of length 1; not covered are a client's own "
-            "model, which is made of its own rows and stays with it, test rows, and figures measured on either."
+            f"({self.epsilon:g}, {self.delta:g})-differential privacy protects "
+            f"{_PROTECTS[self.unit].format(who)}{capped} from {others}: all that leaves a {who} is its part of one "
+            f"sum, with discrete Gaussian noise of σ = {self.sigma:.3g} over {self.width:,} directions of rows of "
+            f"length 1; not covered are {who_is_in}a {who}'s own model, which is made of its own rows and stays with "
+            "it, test rows, and figures measured on either."
         )
 
     def to_dict(self) -> dict[str, Any]:
@@ -198,6 +227,7 @@ class Mechanism:
             "width": self.width,
             "clients": self.clients,
             "lost": self.lost,
+            **({"missing": self.missing} if self.missing else {}),
             "guarantee": self.guarantee,
         }
 
@@ -205,7 +235,7 @@ class Mechanism:
     def from_dict(cls, content: Any) -> Mechanism:
         """What `to_dict` gave."""
         names = ("epsilon", "delta", "unit", "unit_rows", "width", "clients", "lost")
-        return cls(**{name: content[name] for name in names})
+        return cls(**{name: content[name] for name in names}, missing=content.get("missing", 0))
 
 
 def _number(count: int) -> str:

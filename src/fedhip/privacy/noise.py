@@ -6,12 +6,17 @@ By rejection from the discrete Laplace distribution of scale σ (Canonne, Kamath
 a comparison of a random whole number with another: probabilities are ratios of whole numbers, or e to minus such a
 ratio, which is a chance of coin flips. A rounded normal from floating point is not covered by any proof of privacy.
 
+Where the same noise must come again, as for a question that a site is asked twice, the bytes are derived from a secret
+(`derived`): for whoever does not know it they are as good as the operating system's.
+
 All numbers of a vector go through each step together. Sums of shares of several sites are as good as one discrete
 Gaussian (`excess`).
 """
 
 from __future__ import annotations
 
+import hashlib
+import itertools
 import math
 import os
 from collections.abc import Callable
@@ -29,6 +34,18 @@ Bytes = Callable[[int], bytes]
 #: (|y| − σ)² must fit int64: for |y| up to 128 σ it does, and what lies beyond has a chance of exp(−128).
 MOST_SIGMA = 1 << 24
 _AT_ONCE = 1 << 18
+
+
+def derived(seed: bytes) -> Bytes:
+    """Bytes that follow from a secret of 32 bytes, by SHAKE-256: the same again for the same secret."""
+    if len(seed) != 32:
+        raise InputError(f"a seed of noise has {len(seed)} bytes; give 32 that nobody else knows")
+    calls = itertools.count()
+
+    def give(size: int) -> bytes:
+        return hashlib.shake_256(seed + next(calls).to_bytes(8, "big")).digest(size)
+
+    return give
 
 
 def discrete_gaussian(sigma: int, size: int, randomness: Bytes = os.urandom) -> Whole:

@@ -142,6 +142,16 @@ class PublicMap:
         """w, how many directions the sum is of."""
         return int(self.directions.shape[1])
 
+    @property
+    def digest(self) -> str:
+        """Which it is: two that clip or project otherwise have others."""
+        return _digest(self._tensors)
+
+    @property
+    def _tensors(self) -> dict[str, Tensor]:
+        rest = torch.tensor([self.rest], dtype=torch.float64)
+        return {"mean": self.mean, "directions": self.directions.contiguous(), "rest": rest}
+
     def require_width(self, width: int) -> None:
         """Refuse features of another backbone."""
         if width != len(self.mean):
@@ -177,12 +187,7 @@ class PublicMap:
 
     def to_file(self, path: str | PathLike[str]) -> None:
         """Write a safetensors file."""
-        tensors = {
-            "mean": self.mean,
-            "directions": self.directions.contiguous(),
-            "rest": torch.tensor([self.rest], dtype=torch.float64),
-        }
-        _MAP_FILE.write(path, tensors, _digest(tensors), source=self.source)
+        _MAP_FILE.write(path, self._tensors, self.digest, source=self.source)
 
     @classmethod
     def from_file(cls, path: str | PathLike[str]) -> PublicMap:

@@ -18,8 +18,11 @@ from fedhip.reproduce.divisions import WITH_INTERCEPT, divide, standardize
 from fedhip.reproduce.settings import Regime, Settings, Source, known_methods
 from fedhip.simulation.client import Client
 from fedhip.simulation.metrics import summarize
-from fedhip.simulation.options import PAPER
+from fedhip.simulation.options import PAPER, STANDARD
 from fedhip.utils.progress import ReportProgress
+
+#: Methods whose ridge is that of `fedhip run`, standardised and with an intercept, and not the paper's.
+OURS = ("auto",)
 
 
 @dataclass(frozen=True)
@@ -128,6 +131,7 @@ def cell_of(
         "options": dict(setting.options),
         "features_are": "raw" if regime == "paper" else "standardised",
         "protocol": told,
+        **({"ridge": "standard"} if method in OURS else {}),
         **({"probe": probe} if probe else {}),
     }
     return Cell(label, method, full, compute)
@@ -155,7 +159,7 @@ def run_method(
         report=tell,
         checkpoint=checkpoint if known_methods()[method].gradient else None,
         probe=probe,
-        ridge=PAPER,
+        ridge=STANDARD if method in OURS else PAPER,
     )
     if source.lift is not None:
         run = with_exchange(run, source.lift.exchange)

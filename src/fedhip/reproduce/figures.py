@@ -314,6 +314,70 @@ def efficiency(ways: Sequence[EfficiencyCurve], heading: str) -> Figure:
     return figure
 
 
+@dataclass(frozen=True)
+class TradeOff:
+    """A method's accuracy after bytes of one client, up and down: one point, or its way; on frozen features or not."""
+
+    method: str
+    title: str
+    frozen: bool
+    points: Sequence[tuple[float, float]]
+
+
+def trade_off(panels: Sequence[tuple[str, Sequence[TradeOff]]], heading: str) -> Figure:
+    """Accuracy against megabytes: stars on frozen features, ways where a network is trained; who sends nothing, a line.
+
+    All panels have the same methods.
+    """
+    columns = min(len(panels), 2)
+    lines = -(-len(panels) // columns)
+    names = list(dict.fromkeys(way.method for _, ways in panels for way in ways))
+    figure = _figure(_WIDTH if columns > 1 else 5.2, 2.7 * lines + 0.35 + 0.16 * -(-len(names) // 4))
+    axes = figure.subplots(lines, columns, squeeze=False)
+    frozen = {way.method for _, ways in panels for way in ways if way.frozen}
+    colours = _in_turn([name for name in names if name not in frozen], OTHERS[:5])
+    # The last is the tool's own.
+    colours |= _in_turn([name for name in reversed(names) if name in frozen], (OWN, *OTHERS[5:], INK, MUTED))
+    marks = dict(zip(names, (_MARKS[place % len(_MARKS)] for place in range(len(names))), strict=True))
+    handles: dict[str, Any] = {}
+    for (title, ways), ax in zip(panels, axes.flat, strict=False):
+        _plain(ax)
+        for way in ways:
+            colour, mark = colours[way.method], "*" if way.frozen else marks[way.method]
+            pairs = [(sent / 1e6, accuracy) for sent, accuracy in way.points if sent > 0]
+            if pairs and pairs[0][0] == pairs[-1][0]:  # nothing more is sent after the first round
+                pairs = pairs[-1:]
+            if pairs:
+                ax.plot(*zip(*pairs, strict=True), color=colour, linewidth=1.2, alpha=0.9)
+                ax.scatter(
+                    *zip(*pairs[-1:], strict=True), s=80 if way.frozen else 24, marker=mark, color=colour,
+                    linewidths=0.5, edgecolors="white", zorder=4,
+                )  # fmt: skip
+            else:
+                ax.axhline(way.points[-1][1], color=colour, linewidth=0.9, linestyle=(0, (4, 2.5)), alpha=0.8)
+            handles.setdefault(
+                short(way.title, 24),
+                axes[0, 0].plot(
+                    [], [], color=colour, linewidth=1.2, linestyle="-" if pairs else (0, (4, 2.5)),
+                    marker=mark if pairs else "", markersize=9 if way.frozen else 4.5, markeredgewidth=0,
+                )[0],
+            )  # fmt: skip
+        ax.set_xscale("log")
+        ax.xaxis.set_major_formatter(lambda value, _: f"{value:g}")
+        ax.minorticks_off()
+        ax.set_title(title, loc="left", fontsize=8.5, color=INK)
+        ax.set(xlabel="MB up and down, one client", ylabel="accuracy, mean over clients")
+        _percent(ax.yaxis)
+    for ax in list(axes.flat)[len(panels) :]:
+        ax.set_visible(False)
+    figure.legend(
+        list(handles.values()), list(handles), loc="outside lower left", ncols=4, frameon=False, labelcolor=INK,
+        handlelength=2.2, columnspacing=1.2,
+    )  # fmt: skip
+    figure.suptitle(heading, x=0.012, ha="left", fontsize=9.5, fontweight="bold", color=INK)
+    return figure
+
+
 def invariance(
     concentrations: Sequence[float],
     accuracies: Mapping[str, Sequence[float | None]],
@@ -398,6 +462,10 @@ def _end_labels(axes: Axes, ends: Sequence[tuple[float, str, str]]) -> None:
             text, (1.0, place), (4, 0), xycoords=("axes fraction", "data"), textcoords="offset points", va="center",
             color=colour, fontweight="bold", annotation_clip=False,
         )  # fmt: skip
+
+
+def _in_turn(names: Sequence[str], colours: Sequence[str]) -> dict[str, str]:
+    return {name: colours[place % len(colours)] for place, name in enumerate(names)}
 
 
 def _mixed(colour: str, share: float) -> str:

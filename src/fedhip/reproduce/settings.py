@@ -85,10 +85,12 @@ class Settings:
         return replace(self.protocol(seed), rounds=min(self.tuning_rounds, self.rounds), evaluate_every=0)
 
 
-def subset(rows: Dataset | FeatureSet) -> Dataset | FeatureSet:
-    """The rows of the small version: the first of the first classes, in their order, the classes numbered anew."""
-    first = np.unique(rows.labels)[:QUICK_CLASSES]
-    kept = np.sort(np.concatenate([np.flatnonzero(rows.labels == label)[:QUICK_ROWS] for label in first]))
+def subset(
+    rows: Dataset | FeatureSet, classes: int = QUICK_CLASSES, per_class: int = QUICK_ROWS
+) -> Dataset | FeatureSet:
+    """The rows of a small version: the first of the first classes, in their order, the classes numbered anew."""
+    first = np.unique(rows.labels)[:classes]
+    kept = np.sort(np.concatenate([np.flatnonzero(rows.labels == label)[:per_class] for label in first]))
     common: dict[str, Any] = {
         "labels": np.searchsorted(first, rows.labels[kept]),
         "class_names": tuple(rows.class_names[label] for label in first),

@@ -349,6 +349,7 @@ def task_of(run: Run, clients: Sequence[Client], tell: ReportProgress) -> Task:
         only_local_classes=bool(config.get("only_local_classes")),
         prior=config.get("prior", "client" if "choice" in run.results else "none"),
         seed=config["seed"],
+        kept=lift["from"] if (lift := run.results.get("lift")) and lift.get("keeps") else 0,
     )
 
 

@@ -120,12 +120,17 @@ def with_public_fills(rows: TableRows) -> TableRows:
             "agree on a description with 'low' and 'high' (fedhip describe drafts one to be corrected) and give it "
             "with --columns columns.toml"
         )
+    return replace(rows, description=filled_publicly(rows.description))
+
+
+def filled_publicly(description: Description) -> Description:
+    """With the middle of the agreed range for what is missing in a column, unless something else is agreed on."""
     fills = {}
-    for column in rows.description.values:
+    for column in description.values:
         low, high = _range(column.name, column.kind, column.low, column.high)
         if column.fill is None:
             fills[column.name] = (low + high) / 2.0
-    return replace(rows, description=rows.description.with_fills(fills))
+    return description.with_fills(fills)
 
 
 def map_of_table(description: Description) -> PublicMap:

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import torch
@@ -21,7 +21,7 @@ from fedhip.data.tables import Description, TableRows
 from fedhip.errors import InputError
 from fedhip.features import resolve_device
 from fedhip.features.cache import note_run
-from fedhip.features.lifts.kinds import LiftKind
+from fedhip.features.lifts.kinds import NO_LIFT, LiftKind
 from fedhip.features.reference import BackboneReference
 from fedhip.features.text_columns import DEFAULT_TEXT_BACKBONE, TextColumns
 from fedhip.heads.budget import bytes_of
@@ -89,7 +89,7 @@ def run(
     budget: str | int | None = None,
     only_local_classes: bool = False,
     prior: PriorOption | None = None,
-    lift: LiftSettings | LiftKind | None = None,
+    lift: LiftSettings | LiftKind | Literal["none"] | None = None,
     columns: str | Path | Description | None = None,
     fraction_bits: int | None = None,
     statistics: bool = True,
@@ -190,7 +190,8 @@ def run(
     if isinstance(rows, TableRows):
         rows = rows if privacy is None else with_public_fills(rows)
         rows, table = Described.divided(rows, division)
-    widened = LiftSettings(lift) if isinstance(lift, str) else lift
+    wider = lift != NO_LIFT
+    widened = None if lift is None or lift == NO_LIFT else LiftSettings(lift) if isinstance(lift, str) else lift
     settings = RoundSettings(
         alpha=alpha,
         beta=beta,
@@ -203,6 +204,7 @@ def run(
         head=head,
         head_options=head_options or {},
         lift=widened,
+        wider=wider,
         max_rounds=max_rounds,
         budget=None if budget is None else bytes_of(budget),
         privacy=privacy,
@@ -234,6 +236,7 @@ def run(
         "columns": None if columns is None or isinstance(columns, Description) else str(Path(columns).absolute()),
         "fraction_bits": fraction_bits,
         "balance": balance or None,
+        "lift": None if wider else NO_LIFT,
         **({} if widened is None else widened.options),
         "statistics": statistics,
         **({} if privacy is None else privacy.options),

@@ -36,13 +36,17 @@ from fedhip.utils.parallel import MEMINFO, available_cores, in_order, memory_ava
 
 @dataclass(frozen=True)
 class LiftSettings:
-    """Which lift, as a user says it: its width, or the MB that one client may send; σ where there is a kernel."""
+    """Which lift, as a user says it: its width, or the MB that one client may send; σ where there is a kernel.
+
+    With `keeps` the features themselves are columns beside it, and so many more than its width.
+    """
 
     kind: LiftKind
     width: int | None = None
     budget: float | None = None
     seed: int = 0
     bandwidth: float | None = None
+    keeps: bool = False
 
     def __post_init__(self) -> None:
         require_lift(self.kind, DEFAULT_WIDTH if self.width is None else self.width, self.seed, self.sigma)
@@ -77,7 +81,7 @@ class LiftSettings:
                     f"{self.budget:g} MB do not hold the first sum of the lift {self.kind}, {first / 1e6:.3g} MB; "
                     "give more"
                 )
-        return LiftPlan(self, num_features, num_classes, width)
+        return LiftPlan(self, num_features, num_classes, width + num_features if self.keeps else width)
 
 
 @dataclass(frozen=True)
@@ -157,7 +161,8 @@ class LiftPlan:
     def of_survey(self, survey: Survey) -> Lift:
         """From the columns' means and deviations."""
         settings = self.settings
-        return Lift(settings.kind, self.width, settings.seed, survey.standardization(), settings.sigma)
+        units = survey.standardization()
+        return Lift(settings.kind, self.width, settings.seed, units, settings.sigma, keeps=settings.keeps)
 
     def of_lengths(self, survey: Survey) -> Lift:
         """From the mean square of the rows' lengths: one unit for all columns, whose means stay."""
@@ -170,7 +175,15 @@ class LiftPlan:
     def of_products(self, grid: GridStatistics, encoding: RowEncoding) -> Lift:
         """From the sum of all products of columns in units of their own."""
         settings = self.settings
-        lift = Lift.of(settings.kind, self.width, settings.seed, decode(grid), settings.sigma, step=encoding.step)
+        lift = Lift.of(
+            settings.kind,
+            self.width,
+            settings.seed,
+            decode(grid),
+            settings.sigma,
+            step=encoding.step,
+            keeps=settings.keeps,
+        )
         return replace(lift, standardization=encoding.columns.standardization.then(lift.standardization))
 
 

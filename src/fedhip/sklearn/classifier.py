@@ -27,7 +27,7 @@ from fedhip.core.choice.calibration import choose_temperature
 from fedhip.core.choice.conformal import classes_within
 from fedhip.core.choice.prior import Prior
 from fedhip.errors import InputError
-from fedhip.features.lifts.kinds import DEFAULT_WIDTH, LiftKind
+from fedhip.features.lifts.kinds import DEFAULT_WIDTH, NO_LIFT, LiftKind
 from fedhip.features.lifts.lift import Lift
 from fedhip.heads import Auto, Ridge, head_named
 from fedhip.heads.budget import bytes_of, within
@@ -97,9 +97,10 @@ class FedHiPClassifier(ClassifierMixin, FederatedEstimator):  # type: ignore[mis
     alphas : sequence of float or None, default=None
         What alpha="loo" chooses from; None for 29 values from 0 to 1000. beta="auto" is chosen for models of these. Of
         the ridge without priors alone.
-    lift : "relu", "fourier", "nystroem", "nystroem-axes" or None, default=None
+    lift : "relu", "fourier", "nystroem", "nystroem-axes", "none" or None, default=None
         Random features that X is widened to before anything else, drawn from `lift_seed` and from mean and deviation
-        of all clients' rows (and their covariance, for the last two).
+        of all clients' rows (and their covariance, for those of Nyström). Without one, head="auto" may try one; "none":
+        it does not.
     lift_width : int, default=2048
         How many.
     lift_seed : int, default=0
@@ -190,7 +191,7 @@ class FedHiPClassifier(ClassifierMixin, FederatedEstimator):  # type: ignore[mis
         fit_intercept: bool = True,
         only_local_classes: bool = False,
         alphas: Sequence[float] | None = None,
-        lift: LiftKind | None = None,
+        lift: LiftKind | Literal["none"] | None = None,
         lift_width: int = DEFAULT_WIDTH,
         lift_seed: int = 0,
         lift_bandwidth: float = 1.0,
@@ -435,7 +436,7 @@ class FedHiPClassifier(ClassifierMixin, FederatedEstimator):  # type: ignore[mis
         for given, name in (
             (self.head not in (None, RIDGE), f"head={self.head!r}"),
             (self.prior not in (None, "none"), f"prior={self.prior!r}"),
-            (self.lift is not None, f"lift={self.lift!r}"),
+            (self.lift not in (None, NO_LIFT), f"lift={self.lift!r}"),
             (weighted, "sample_weight"),
             (self.alphas is not None, "alphas"),
             (self.max_rounds != 1, "max_rounds"),
@@ -578,8 +579,8 @@ class FedHiPClassifier(ClassifierMixin, FederatedEstimator):  # type: ignore[mis
             prior = self._prior(head) == "client"
             found = within(bytes_of(self.budget), width, num_classes, number, prior=prior)
             return found.lift, found.wider
-        if self.lift is None:
-            return None, True
+        if self.lift is None or self.lift == NO_LIFT:
+            return None, self.lift is None
         bandwidth = None if self.lift in ("relu", "project") else self.lift_bandwidth
         return LiftSettings(self.lift, self.lift_width, seed=self.lift_seed, bandwidth=bandwidth), False
 

@@ -68,7 +68,7 @@ def test_init_with_a_head(tmp_path: Path, capsys: pytest.CaptureFixture[str]) ->
     from fedhip.federation.agreement.agreement import Agreement
 
     usual = ("federation", "init", tmp_path / "fed", "--name", "demo", *SITES, *ROWS)
-    assert "the head is 'ridge', which has no gradients" in refused(capsys, *usual, "--gradient-rounds", 3)
+    assert "the head is 'auto', which has no gradients" in refused(capsys, *usual, "--gradient-rounds", 3)
     done(*usual, "--head", "logistic", "--gradient-rounds", 3)
     agreement = Agreement.read(tmp_path / "fed" / "federation.toml")
     assert (agreement.head, agreement.gradient_rounds) == ("logistic", 3)
@@ -93,7 +93,8 @@ def test_init_with_a_lift(tmp_path: Path, capsys: pytest.CaptureFixture[str]) ->
 def test_init_with_priors(tmp_path: Path) -> None:
     from fedhip.federation.agreement.agreement import Agreement
 
-    done("federation", "init", tmp_path / "fed", "--name", "demo", *SITES, *ROWS, "--prior", "client")
+    usual = ("federation", "init", tmp_path / "fed", "--name", "demo", *SITES, *ROWS)
+    done(*usual, "--head", "ridge", "--prior", "client")
     agreement = Agreement.read(tmp_path / "fed" / "federation.toml")
     assert (agreement.head, agreement.prior) == ("ridge", "client")
 

@@ -10,7 +10,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fedhip.core.choice.candidates import HeldOut, leaves_for, nested_right
+from fedhip.core.choice.candidates import LEAD, HeldOut, leaves_for, nested_right_of
 
 
 def table(*columns: str) -> torch.Tensor:
@@ -18,18 +18,35 @@ def table(*columns: str) -> torch.Tensor:
     return torch.tensor([[digit == "1" for digit in column] for column in columns]).mT
 
 
+def nested_right(hits: list[torch.Tensor]) -> list[int]:
+    """Of each client, with nothing presumed."""
+    every, among = HeldOut.of(hits), range(hits[0].shape[1])
+    return [nested_right_of(part, None, every, lambda told: told.best(among)) for part in hits]
+
+
 def test_everybodys_is_best_in_the_mean_over_clients_and_not_over_rows() -> None:
     many, few = table("1111111111", "0000000000"), table("00", "11")
     found = HeldOut.of([many, few, few])
     assert torch.equal(found.means, torch.tensor([1 / 3, 2 / 3], dtype=torch.float64))
-    assert found.best() == 1
+    assert found.best([0, 1]) == 1
     assert found.best([0]) == 0
 
 
 def test_of_equals_the_first_is_taken() -> None:
-    assert HeldOut.of([table("10", "01", "11"), table("01", "11", "00")]).best() == 1
-    assert HeldOut.of([table("10", "01")]).best() == 0
+    assert HeldOut.of([table("10", "01", "11"), table("01", "11", "00")]).best([0, 1, 2]) == 1
+    assert HeldOut.of([table("10", "01")]).best([0, 1]) == 0
     assert HeldOut.of([table("10", "01")]).best([1, 0]) == 1
+
+
+def test_what_is_presumed_gives_way_to_a_lead_beyond_chance() -> None:
+    """Of 0.3/√N: with 9 rows 0.1, which 5 rows of 10 against 4 are not more than, and 6 are."""
+    five, six = HeldOut.of([table("1111000000", "1111100000")]), HeldOut.of([table("1111000000", "1111110000")])
+    assert pytest.approx(0.3) == LEAD
+    assert five.best([0, 1], presumed=0, rows=9) == 0
+    assert five.best([0, 1], presumed=0, rows=100) == 1
+    assert six.best([0, 1], presumed=0, rows=9) == 1
+    assert six.best([0, 1], presumed=1, rows=9) == 1, "it is the best"
+    assert six.best([0], presumed=0, rows=9) == 0
 
 
 def test_a_client_leaves_by_more_than_two_standard_errors() -> None:
@@ -77,7 +94,7 @@ def test_what_is_expected_is_chosen_by_others(seed: int) -> None:
         for fold in range(5):
             inside = torch.arange(len(part)) % 5 == fold
             expected[k] += int(part[inside, leaves_for(part[~inside], usual)].sum())
-    assert nested_right(hits, [None] * 3) == expected
+    assert nested_right(hits) == expected
 
 
 def test_on_noise_nothing_is_expected_beyond_chance() -> None:
@@ -86,5 +103,5 @@ def test_on_noise_nothing_is_expected_beyond_chance() -> None:
     shares = []
     for _ in range(200):
         hits = [torch.tensor(rng.random((30, 10)) < 0.5) for _ in range(5)]
-        shares.append(sum(nested_right(hits, [None] * 5)) / 150)
+        shares.append(sum(nested_right(hits)) / 150)
     assert abs(np.mean(shares) - 0.5) <= 3.0 * np.std(shares, ddof=1) / len(shares) ** 0.5

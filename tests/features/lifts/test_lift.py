@@ -249,3 +249,19 @@ def test_features_are_the_formulas_of_what_was_drawn(bandwidth: float) -> None:
     expected = rbf_kernel(units, Z, gamma=1 / (2 * bandwidth**2))
     np.testing.assert_allclose(phi._kernel(torch.from_numpy(units), torch.from_numpy(Z)), expected, atol=1e-9)
     assert whitening.shape[0] == 20
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_lift_may_keep_the_features_as_its_last_columns(kind: LiftKind) -> None:
+    """Standardised and divided by √m, beside the lift as it is without them."""
+    F, total, _ = problem()
+    kept = Lift.of(kind, 35, 7, total, keeps=True)
+    assert (kept.drawn, kept.kept, kept.width) == (30, 5, 35)
+    rows, (alone, _, units) = kept(F), lift(kind, 30, seed=7)
+    assert torch.equal(rows[:, :30], alone(F))
+    assert np.abs(rows[:, 30:].numpy() - units).max() < 2e-6
+    travelled = Lift.restore(json.loads(json.dumps(kept.description)), kept.tensors)
+    assert torch.equal(travelled(F), rows)
+    assert "keeps" not in alone.description, "files of before have no word for it"
+    with pytest.raises(InputError, match="width is 5; give a whole number of at least 6"):
+        Lift.of(kind, 5, 7, total, keeps=True)

@@ -35,6 +35,7 @@ from fedhip.federation.errors import (
     SetupError,
 )
 from fedhip.federation.sums.table import sums_follow
+from fedhip.utils.candidates import CANDIDATES
 from fedhip.utils.toml import write_toml
 
 BACKBONE = BackboneReference("fedhip-vit", "ab" * 32, "float32", pooling="mean")
@@ -62,6 +63,10 @@ class_names = st.lists(
 )
 
 
+NAMES = tuple(map("+".join, CANDIDATES))
+chosen_among = st.sets(st.sampled_from(NAMES)).map(lambda some: tuple(n for n in NAMES if n in {*some, "global"}))
+
+
 @st.composite
 def agreements(draw: st.DrawFn) -> Agreement:
     sites = draw(st.integers(2, 9))
@@ -75,7 +80,9 @@ def agreements(draw: st.DrawFn) -> Agreement:
     head: Any = draw(st.sampled_from(HEADS))
     alpha: Any = "loo" if head == "lda" else draw(st.just("loo") | st.floats(0, 1e30))
     beta: Any = (
-        draw(st.sampled_from(["auto", "gcv"]) | st.floats(0, 1e30) | st.integers(0, 9)) if head == "ridge" else "auto"
+        draw(st.sampled_from(["auto", "gcv"]) | st.floats(0, 1e30) | st.integers(0, 9))
+        if head in ("ridge", "auto")
+        else "auto"
     )
     lift: Any = draw(st.sampled_from(LIFTS))
     lifted: Any = {"lift": lift}
@@ -105,6 +112,7 @@ def agreements(draw: st.DrawFn) -> Agreement:
         encoder_digest=None if backbone is None else draw(st.none() | st.just("0" * 64)),
         largest_feature=largest,
         head=head,
+        candidates=draw(chosen_among) if head == "auto" else None,
         gradient_rounds=draw(st.none() | st.integers(1, 100)) if head == "logistic" else None,
         prior=draw(st.sampled_from(PRIORS)),
         alpha=alpha,
@@ -335,6 +343,13 @@ def test_an_agreement_on_a_ridge_is_what_it_was_before_there_were_other_heads() 
     assert "gradient_rounds" not in replace(AGREEMENT, head="lda").to_text()
 
 
+def test_candidates_are_agreed_on_and_digested() -> None:
+    every, fewer = (replace(AGREEMENT, head="auto", candidates=names) for names in (NAMES, NAMES[:3]))
+    assert 'candidates = ["ridge", "global", "lda"' in every.to_text()
+    assert every.digest() != fewer.digest()
+    assert every.methods == ("local", "global", "fedhip", "auto")
+
+
 def test_the_number_of_gradients_is_agreed_on_and_digested() -> None:
     usual, more = (replace(AGREEMENT, head="logistic", gradient_rounds=number) for number in (None, 9))
     assert usual.gradient_rounds == 5
@@ -345,7 +360,7 @@ def test_the_number_of_gradients_is_agreed_on_and_digested() -> None:
 @pytest.mark.parametrize(
     ("fields", "message"),
     [
-        ({"head": "svm"}, "head is 'svm'; give ridge, lda or logistic"),
+        ({"head": "svm"}, "head is 'svm'; give ridge, lda, logistic or auto"),
         ({"head": ["lda"]}, "head is"),
         ({"prior": "site"}, "prior is 'site'; give none or client"),
         ({"prior": True}, "prior is True; give none or client"),
@@ -355,6 +370,16 @@ def test_the_number_of_gradients_is_agreed_on_and_digested() -> None:
         ({"head": "logistic", "gradient_rounds": 2.0}, "gradient_rounds is 2.0"),
         ({"head": "lda", "alpha": 1.0}, "alpha is 1.0, and the head 'lda' has no α"),
         ({"head": "logistic", "beta": 1.0}, "beta is 1.0, and the head 'logistic' has no β"),
+        ({"candidates": NAMES}, "candidates are given, and the head is 'ridge', which chooses nothing"),
+        ({"head": "auto"}, "candidates is None, and the head 'auto' chooses among some"),
+        ({"head": "auto", "candidates": ()}, "the head 'auto' chooses among some"),
+        ({"head": "auto", "candidates": "global"}, "candidates is 'global'"),
+        ({"head": "auto", "candidates": ("global", "svm")}, "'svm', which this fedhip does not know"),
+        ({"head": "auto", "candidates": ("global", "lda+global")}, "'lda\\+global', which this fedhip does not know"),
+        ({"head": "auto", "candidates": ("lda", "global")}, "not from the simplest"),
+        ({"head": "auto", "candidates": ("global", "global")}, "a name twice"),
+        ({"head": "auto", "candidates": ("ridge", "alone")}, "none that a site without rows could have"),
+        ({"head": "auto", "candidates": ("global", 3)}, "candidates has 3"),
     ],
 )
 def test_heads_that_are_none_and_what_does_not_belong_to_one(fields: dict[str, Any], message: str) -> None:

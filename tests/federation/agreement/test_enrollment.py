@@ -75,8 +75,9 @@ def test_from_init_to_a_site_that_can_take_part(tmp_path: Path, fed: Path, capsy
             done("federation", "accept", fed / "parcels" / f"{site}-1.json")
         shown = capsys.readouterr().out
         assert "takes part: 3 sites, a, b, c" in shown
-        assert "head: ridge, 2 classes, 4 features" in shown
-        assert f"sums: 4 ({_CENSUS}, what the columns are like, the statistics, which β is best)" in shown
+        assert "head: auto, 2 classes, 4 features" in shown
+        assert f"sums: 9 ({_CENSUS}, what the columns are like, the statistics, which β is best, " in shown
+        assert "models are chosen among: ridge, global, lda, alone, ridge+lda, " in shown
         assert "threshold: 3 of 3 sites unmask a sum" in shown
         assert "refuses a sum of fewer than 3 sites" in shown
         done("federation", "enroll", fed, *sorted(tmp_path.glob("site-*/reply-*.json")))
@@ -432,7 +433,7 @@ def test_a_first_parcel_is_no_second(fed: Path, tmp_path: Path) -> None:
     [
         ({"beta": "gcv", "columns": "plain"}, f"sums: 2 ({_CENSUS}, the statistics)"),
         (
-            {"prior": "client"},
+            {"head": "ridge", "prior": "client"},
             f"sums: 5 ({_CENSUS}, what the columns are like, the statistics, which β is best, priors)",
         ),
         ({"head": "lda"}, f"sums: 3 ({_CENSUS}, what the columns are like, the statistics)"),

@@ -77,7 +77,7 @@ def losses_of_site(agreed: Agreement, scale: float | None, seed: int) -> dict[st
 def test_the_sum_of_vectors_is_that_of_losses(head: Any, scale: float | None) -> None:
     agreed = agreement(head=head)
     parts = [losses_of_site(agreed, scale, seed) for seed in range(3)]
-    vectors = [prior_vector(part, 3) for part in parts]
+    vectors = [prior_vector(part.values(), 3) for part in parts]
     assert vectors[0].shape == (PRIOR.length(agreed),)
     found = prior_losses_of(np.stack(vectors).sum(axis=0, dtype=np.uint64), agreed, scale)
     for name in agreed.methods:

@@ -21,7 +21,14 @@ from tests.federation.samples import CLASSES, FOUR, WIDTH, Trial
 
 SETTINGS: list[dict[str, Any]] = [
     {"head": head, "prior": prior, "columns": columns, "few_rows": few_rows, **more}
-    for head, more in (("ridge", {}), ("ridge", {"beta": 1.0}), ("lda", {}), ("logistic", {"gradient_rounds": 3}))
+    for head, more in (
+        ("ridge", {}),
+        ("ridge", {"beta": 1.0}),
+        ("lda", {}),
+        ("logistic", {"gradient_rounds": 3}),
+        ("auto", {}),
+        ("auto", {"beta": "gcv"}),
+    )
     for prior in ("none", "client")
     for columns in ("sum", "plain")
     for few_rows in (False, True)
@@ -49,14 +56,21 @@ def written_out(done: list[str], agreed: Agreement) -> dict[str, bool]:
         "fills": done == ["census"] and agreed.table is not None,
         "moments": agreed.surveys_columns and not summed and "moments" not in done and filled,
         "statistics": not summed and ("moments" in done) == agreed.surveys_columns and filled,
-        "beta": agreed.chooses_beta and summed and not fitted and "beta" not in done,
+        "beta": agreed.chooses_beta and summed and not fitted and "beta" not in done and "choice-means" not in done,
         "temperature": first and (head == "logistic" or (head == "lda" and agreed.prior == "client")),
         "gradient": "temperature" in done and not fitted and gradients < (agreed.gradient_rounds or 0),
         "penalty": "penalty" not in done and not fitted and gradients >= 2,
         "scale": False,
         "prior": False,
+        **{name: False for name in KINDS if name.startswith("choice-")},
     }
-    if agreed.prior == "client":
+    if head == "auto":
+        order = ["choice-means", "choice-members", "choice-scales", "choice-priors", "choice-shares"]
+        if agreed.prior == "none":
+            order = [name for name in order if name not in ("choice-scales", "choice-priors")]
+        left = [name for name in order if name not in done]
+        turns[left[0] if left else "scale"] = bool(left) and ready
+    elif agreed.prior == "client":
         turns["scale"] = not fitted and "temperature" in done and (head == "lda" or gradients > 0)
         turns["prior"] = "prior" not in done and (ready if head == "ridge" else "scale" in done)
     return turns
@@ -83,8 +97,9 @@ def test_whose_turn_it_is(data: st.DataObject) -> None:
         {"head": "lda", "prior": "client", "few_rows": False},
         {"head": "logistic", "prior": "client", "gradient_rounds": 2},
         {"lift": "nystroem", "lift_width": 5, "lift_seed": 1, "lift_bandwidth": 1.0},
+        {"head": "auto", "few_rows": False},
     ],
-    ids=["ridge", "lda", "logistic", "lift"],
+    ids=["ridge", "lda", "logistic", "lift", "auto"],
 )
 def test_every_sum_of_a_round_is_a_row_of_the_table(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, sums_only: None, settings: dict[str, Any]

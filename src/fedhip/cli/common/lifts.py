@@ -6,7 +6,7 @@ import argparse
 from typing import TYPE_CHECKING, Any
 
 from fedhip.errors import InputError
-from fedhip.features.lifts.kinds import DEFAULT_WIDTH, KINDS
+from fedhip.features.lifts.kinds import DEFAULT_WIDTH, KINDS, NO_LIFT
 
 if TYPE_CHECKING:
     from fedhip.simulation.lifting import LiftSettings
@@ -18,8 +18,10 @@ def add_lift(parser: argparse.ArgumentParser) -> None:
     """Options that widen the features. None has a default here: a run without a lift says nothing of it."""
     group = parser.add_argument_group("lift")
     group.add_argument(
-        "--lift", choices=KINDS, help="wider features, drawn from a seed that all clients share (default: none)"
-    )
+        "--lift", choices=(*KINDS, NO_LIFT),
+        help="wider features, drawn from a seed that all clients share; none: no choice of models tries any (default: "
+        "none but what such a choice tries)",
+    )  # fmt: skip
     group.add_argument("--lift-width", type=int, metavar="W", help=f"how wide (default: {DEFAULT_WIDTH})")
     group.add_argument(
         "--lift-budget", type=float, metavar="MB", help="as wide as one client's upload of so many MB allows"
@@ -33,7 +35,7 @@ def lift_settings(args: argparse.Namespace) -> LiftSettings | None:
     given: dict[str, Any] = {
         name: getattr(args, option) for option, name in _OPTIONS.items() if getattr(args, option) is not None
     }
-    if args.lift is None:
+    if args.lift in (None, NO_LIFT):
         if given:
             raise InputError(f"--lift-{next(iter(given))} needs a lift; add --lift {'|'.join(KINDS)}")
         return None

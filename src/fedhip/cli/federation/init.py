@@ -15,6 +15,7 @@ from fedhip.cli.common.options import add_window, window_of
 from fedhip.errors import MissingExtraError
 from fedhip.federation.agreement.agreement import Agreement
 from fedhip.federation.agreement.fields import options_of
+from fedhip.federation.agreement.privacy import costs_in_words, guarantee_of
 from fedhip.utils.text import json_text
 
 if TYPE_CHECKING:
@@ -126,6 +127,7 @@ def init(args: argparse.Namespace) -> int:
             "address": made.address,
             "fingerprint": made.fingerprint,
             "agreement": made.agreement.digest(),
+            "privacy": guarantee_of(made.agreement),
             "sites": _sites_in_json(made),
             "warnings": list(made.warnings),
         }))  # fmt: skip
@@ -133,6 +135,9 @@ def init(args: argparse.Namespace) -> int:
     for warning in made.warnings:
         print(f"fedhip: warning: {warning}", file=sys.stderr)
     _print_sites(made)
+    if (promised := guarantee_of(made.agreement)) is not None:
+        print(promised)
+        print(costs_in_words(made.agreement))
     print(f"the sites will look for the server at {made.address}")
     for where, command in made.next_commands:
         print(f"{where + ':':13} {command}")

@@ -35,6 +35,7 @@ from fedhip.errors import InputError
 from fedhip.features import resolve_device
 from fedhip.features.backbones import EMBEDDED
 from fedhip.features.cache import note_run
+from fedhip.features.lifts.kinds import NO_LIFT
 from fedhip.features.text_columns import DEFAULT_TEXT_BACKBONE, TextColumns
 from fedhip.heads import HEADS, Auto, Ridge
 from fedhip.heads.budget import bytes_of
@@ -248,6 +249,7 @@ def run(args: argparse.Namespace) -> int:
         head=args.head,
         head_options=numbers_of(args.head_options or ()),
         lift=lift_settings(args),
+        wider=args.lift != NO_LIFT,
         max_rounds=args.max_rounds,
         budget=None if args.budget is None else bytes_of(args.budget),
         privacy=PrivacySettings.of(

@@ -12,6 +12,8 @@ from collections.abc import Iterable, Sequence
 import torch
 from torch import Tensor
 
+from fedhip.utils.grids import LOSS_BITS
+
 #: Five to the decade, from 0.001 (nearly the highest score alone) to 10 (nearly uniform).
 TEMPERATURES: tuple[float, ...] = tuple(10.0 ** (i / 5) for i in range(-15, 6))
 
@@ -30,6 +32,11 @@ def log_losses(scores: Tensor, labels: Tensor, temperatures: Sequence[float] = T
     return torch.stack(
         [-torch.log_softmax(scores / temperature, dim=1).gather(1, labels).sum() for temperature in temperatures]
     )
+
+
+def on_grid(losses: Tensor) -> Tensor:
+    """Losses as they are summed over clients: in whole steps, whose sums are the same in any order."""
+    return torch.round(losses * 2.0**LOSS_BITS) * 2.0**-LOSS_BITS
 
 
 def choose_temperature(losses: Tensor, temperatures: Sequence[float] = TEMPERATURES) -> float:

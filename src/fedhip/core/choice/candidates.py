@@ -1,8 +1,10 @@
 """One of several candidates, by rows held out: for everybody, and then for each client by itself.
 
-Everybody takes the candidate of the highest mean, over clients, of the share of rows right; of equals the first, so
-that candidates are listed from the simplest. A client leaves it for another only where its own rows speak for that by
-more than two standard errors:
+One candidate is presumed. Everybody takes it unless another is ahead of it, in the mean over clients of the share of
+rows right, by more than 0.3/√N, N being the rows of all: with candidates that agree on 95 rows of 100, that is a
+standard error and a third. Of several the one of the highest mean is taken, of equals the first, so that candidates are
+listed from the simplest. A client leaves everybody's for another only where its own rows speak for that by more than
+two standard errors:
 
     Σ_g d_g > 2 √(Σ_g d_g²)      d_g = rows of group g that only the other has right − those that only everybody's has
 
@@ -17,46 +19,80 @@ noise it says a point too much.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import reduce
+from operator import add
 
 import torch
 from torch import Tensor
 
 from fedhip.core.choice.selection import FOLDS, fold_of
+from fedhip.utils.grids import SHARE_STEPS
 
 #: A client leaves everybody's candidate by so many standard errors.
 LEAVES = 2.0
+#: What is presumed for everybody gives way to a lead of so much over √N.
+LEAD = 0.3
 #: What is less than this is rounding, and no lead.
 _ROUNDING = 1e-12
 
 
 @dataclass(frozen=True)
 class HeldOut:
-    """How candidates did on rows held out: mean over clients of the share right (C,), and each client's (K, C)."""
+    """How candidates did on rows held out: the sum over clients of the share right (C,), and of how many clients.
 
-    shares: Tensor
+    A client tells its shares in whole steps of 1/1024, too coarse to tell of how many rows they are. Sums of clients
+    add. `shares` are each client's (K, C), where all are here.
+    """
+
+    steps: Tensor
+    clients: int
+    shares: Tensor | None = None
 
     @classmethod
     def of(cls, hits: Sequence[Tensor]) -> HeldOut:
         """From every client's rows right (N_k, C) bool; one without rows says nothing."""
-        return cls(torch.stack([part.double().mean(dim=0) for part in hits if len(part)]))
+        return reduce(add, (cls.of_client(part) for part in hits if len(part)))
+
+    @classmethod
+    def of_client(cls, hits: Tensor) -> HeldOut:
+        """One client's, from its rows right (N_k, C) bool."""
+        steps = (hits.double().mean(dim=0) * SHARE_STEPS).round().to(torch.int64).cpu()
+        return cls(steps, 1, steps[None] / SHARE_STEPS)
+
+    def __add__(self, other: HeldOut) -> HeldOut:
+        known = [part.shares for part in (self, other) if part.shares is not None]
+        each = torch.cat(known).to(torch.float64) if len(known) == 2 else None
+        return HeldOut(self.steps + other.steps, self.clients + other.clients, each)
+
+    def without(self, own: HeldOut) -> HeldOut:
+        """The others', for a client that knows its own."""
+        return HeldOut(self.steps - own.steps, self.clients - own.clients)
 
     @property
     def means(self) -> Tensor:
         """Over clients (C,)."""
-        return self.shares.mean(dim=0)
+        return self.steps.double() / (self.clients * SHARE_STEPS)
 
-    def best(self, among: Sequence[int] | None = None) -> int:
-        """Everybody's candidate; of equals the first of `among`."""
-        places = list(range(self.shares.shape[1]) if among is None else among)
-        means = self.means[places]
-        return places[int((means >= means.max() - _ROUNDING).nonzero()[0])]
+    def best(self, among: Sequence[int], presumed: int | None = None, rows: int = 1) -> int:
+        """Everybody's candidate: what is presumed, unless the best is ahead by more than chance; of equals the first.
+
+        `rows` are those of all clients.
+        """
+        steps = self.steps[list(among)]
+        best = among[int((steps == steps.max()).nonzero()[0])]
+        if presumed is None:
+            return best
+        lead = float(self.steps[best] - self.steps[presumed]) / (max(self.clients, 1) * SHARE_STEPS)
+        return best if lead > LEAD / math.sqrt(rows) else presumed
 
     def error(self, candidate: int, against: int) -> float | None:
-        """The standard error, over clients, of how far one is ahead of another; None of a single client."""
+        """The standard error, over clients, of how far one is ahead of another; None where that is not known."""
+        if self.shares is None or self.clients < 2:
+            return None
         gaps = self.shares[:, candidate] - self.shares[:, against]
-        return float(gaps.std(correction=1)) / math.sqrt(len(gaps)) if len(gaps) > 1 else None
+        return float(gaps.std(correction=1)) / math.sqrt(len(gaps))
 
 
 def leaves_for(hits: Tensor, usual: int, groups: Tensor | None = None, among: Sequence[int] | None = None) -> int:
@@ -79,23 +115,25 @@ def leaves_for(hits: Tensor, usual: int, groups: Tensor | None = None, among: Se
     return int((lead >= lead.max() - _ROUNDING).nonzero()[0])
 
 
-def nested_right(
-    hits: Sequence[Tensor], groups: Sequence[Tensor | None], among: Sequence[int] | None = None
-) -> list[int]:
-    """Of each client's rows (N_k, C) those right by the candidate that it would take without the rows of their fold.
+def nested_right_of(
+    hits: Tensor,
+    groups: Tensor | None,
+    every: HeldOut,
+    best: Callable[[HeldOut], int],
+    among: Sequence[int] | None = None,
+) -> int:
+    """Of a client's rows (N_k, C) those right by the candidate that it would take without the rows of their fold.
 
-    Everybody's is chosen by the other clients; where there is none, by the other folds.
+    `every` are everybody's shares, and `best` says which candidate shares speak for. It is asked about those of the
+    other clients; where there is none, about the other folds.
     """
-    shares = torch.stack([part.double().mean(dim=0) for part in hits])
-    right = []
-    for k, (part, of) in enumerate(zip(hits, groups, strict=True)):
-        others = HeldOut(torch.cat((shares[:k], shares[k + 1 :])))
-        fold, number = fold_of(len(part), of).to(part.device), 0
-        for each in range(FOLDS):
-            outside = part[fold != each]
-            left = None if of is None else of[(fold != each).cpu()]
-            usual = others.best() if len(hits) > 1 else HeldOut.of([outside]).best() if len(outside) else 0
-            taken = leaves_for(outside, usual, left, among) if len(outside) else usual
-            number += int(part[fold == each, taken].sum())
-        right.append(number)
+    others = every.without(HeldOut.of_client(hits))
+    fold, right = fold_of(len(hits), groups).to(hits.device), 0
+    for each in range(FOLDS):
+        outside = hits[fold != each]
+        left = None if groups is None else groups[(fold != each).cpu()]
+        told = others if others.clients else HeldOut.of_client(outside) if len(outside) else None
+        usual = 0 if told is None else best(told)
+        taken = leaves_for(outside, usual, left, among) if len(outside) else usual
+        right += int(hits[fold == each, taken].sum())
     return right

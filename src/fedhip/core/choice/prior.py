@@ -36,6 +36,7 @@ from typing import Self
 import torch
 from torch import Tensor
 
+from fedhip.core.choice.calibration import on_grid
 from fedhip.core.choice.selection import FOLDS, fold_of
 from fedhip.core.groups import members
 from fedhip.errors import InputError
@@ -44,6 +45,8 @@ from fedhip.errors import InputError
 TEMPERATURES: tuple[float, ...] = tuple(10.0 ** (i / 5) for i in range(-8, 5))
 #: Rows lent to a client: two to the decade, and none of its own prior at all.
 SMOOTHINGS: tuple[float, ...] = (*(10.0 ** (i / 2) for i in range(-2, 7)), math.inf)
+#: How many places there are to choose among.
+PLACES = len(TEMPERATURES) * len(SMOOTHINGS)
 #: n₀, the rows' worth of everybody's losses in a client's choice.
 POOLED_ROWS = 50.0
 #: The same for rows classified right, of which one says less than a loss.
@@ -139,6 +142,10 @@ class PriorLosses:
         """Of one client; the parameters are those of `FoldLosses.of`."""
         return FoldLosses.of(scores, labels, own, everybody, scale, groups=groups).every
 
+    def on_grid(self) -> PriorLosses:
+        """As they are summed: losses in whole steps."""
+        return replace(self, losses=on_grid(self.losses))
+
     def right_with(self, model: int, prior: Prior) -> float:
         """The rows right of one of the models with a prior of the grid."""
         if prior.is_none:
@@ -215,6 +222,11 @@ class FoldLosses:
             left = None if groups is None else groups.to(device)[kept]
             others.append(PriorLosses.of(without(number), y[kept], own - gone, everybody - gone, scale, left))
         return cls(every, tuple(inside), tuple(others))
+
+    def on_grid(self) -> FoldLosses:
+        """As they are summed: losses in whole steps, so that whatever is chosen by sums is the same everywhere."""
+        inside, others = (tuple(part.on_grid() for part in parts) for parts in (self.inside, self.others))
+        return FoldLosses(self.every.on_grid(), inside, others)
 
     def taking(self, folds: Mapping[int, FoldLosses]) -> FoldLosses:
         """With what is said of some folds by other models."""

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Literal, get_args
+from typing import Final, Literal, get_args
 
 LiftKind = Literal["relu", "fourier", "nystroem", "nystroem-axes", "project"]
 KINDS: tuple[LiftKind, ...] = get_args(LiftKind)
+#: What says that no lift is to compete, where models are chosen.
+NO_LIFT: Final = "none"
 #: Those with landmarks, which are drawn from the products of all columns.
 LANDMARKS: tuple[LiftKind, ...] = ("nystroem", "nystroem-axes")
 DEFAULT_WIDTH = 2048

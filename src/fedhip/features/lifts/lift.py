@@ -18,6 +18,8 @@ Both are distributed alike. The axes follow the columns to whatever place: the s
 of which Σ_i V_ij = 0 points in neither direction, as of two columns that of the longer or shorter one does; there every
 landmark has a mirror image, so that both directions are drawn.
 
+A lift that keeps the features has u as its last columns: what is summed of its rows holds what is summed of them.
+
 A lifted row is a function of that row, to the last bit, in whatever company it is lifted: what a matrix product touches
 are whole numbers of steps, few enough of them for the product to be exact. The random numbers are made of the
 generator's raw bits, which numpy promises never to change, and rounded, so that every site draws the same.
@@ -56,11 +58,11 @@ _NO_LENGTH = 1e-9
 _BLOCK_ENTRIES = 2**22
 
 
-def require_lift(kind: str, width: int, seed: int, bandwidth: float) -> None:
+def require_lift(kind: str, width: int, seed: int, bandwidth: float, kept: int = 0) -> None:
     """Raise `InputError` unless there is such a lift."""
     if kind not in KINDS:
         raise InputError(f"there is no lift {kind!r}; there are {', '.join(KINDS)}")
-    for name, value, least in (("width", width, 1), ("seed", seed, 0)):
+    for name, value, least in (("width", width, kept + 1), ("seed", seed, 0)):
         if isinstance(value, bool) or not isinstance(value, Integral) or value < least:
             raise InputError(f"the lift's {name} is {value!r}; give a whole number of at least {least}")
     if not (math.isfinite(bandwidth) and bandwidth > 0):
@@ -82,6 +84,8 @@ class Lift:
         σ of the kernels.
     covariance : (m, m), optional
         Of u, over the federation's rows; for Nyström's landmarks.
+    keeps : bool
+        Whether the last m of the columns are u itself.
     """
 
     kind: LiftKind
@@ -90,9 +94,10 @@ class Lift:
     standardization: Standardization
     bandwidth: float = 1.0
     covariance: Tensor | None = None
+    keeps: bool = False
 
     def __post_init__(self) -> None:
-        require_lift(self.kind, self.width, self.seed, self.bandwidth)
+        require_lift(self.kind, self.width, self.seed, self.bandwidth, self.kept)
         if self.kind in LANDMARKS and self.covariance is None:
             raise InputError("Nyström's landmarks are drawn from the federation's sum; give its covariance")
         if self.kind == "project" and self.width > self.num_features:
@@ -100,7 +105,15 @@ class Lift:
 
     @classmethod
     def of(
-        cls, kind: LiftKind, width: int, seed: int, total: Statistics, bandwidth: float = 1.0, *, step: float = 0.0
+        cls,
+        kind: LiftKind,
+        width: int,
+        seed: int,
+        total: Statistics,
+        bandwidth: float = 1.0,
+        *,
+        step: float = 0.0,
+        keeps: bool = False,
     ) -> Lift:
         """From the sum of the raw features' statistics, of whatever classes; `step` as in `Standardization.of`."""
         standardization = Standardization.of(total, intercept=False, step=step)
@@ -108,7 +121,7 @@ class Lift:
         if kind in LANDMARKS:
             used = max(int(standardization.used.sum()), 1)
             covariance = standardization.statistics(total).gram / (total.num_samples * used)
-        return cls(kind, width, seed, standardization, bandwidth, covariance)
+        return cls(kind, width, seed, standardization, bandwidth, covariance, keeps)
 
     @classmethod
     def restore(cls, description: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> Lift:
@@ -122,7 +135,8 @@ class Lift:
     @property
     def description(self) -> dict[str, Any]:
         """What is drawn, as plain values."""
-        return {"kind": self.kind, "width": self.width, "seed": self.seed, "bandwidth": self.bandwidth}
+        drawn = {"kind": self.kind, "width": self.width, "seed": self.seed, "bandwidth": self.bandwidth}
+        return {**drawn, "keeps": True} if self.keeps else drawn
 
     @property
     def tensors(self) -> dict[str, Tensor]:
@@ -134,6 +148,16 @@ class Lift:
     def num_features(self) -> int:
         """m, the width of the features it takes."""
         return len(self._mean)
+
+    @property
+    def kept(self) -> int:
+        """How many of the last columns are the features themselves, in units of their deviation and divided by √m."""
+        return self.num_features if self.keeps else 0
+
+    @property
+    def drawn(self) -> int:
+        """w, how many of the first columns are drawn."""
+        return self.width - self.kept
 
     @property
     def root_width(self) -> float:
@@ -148,7 +172,10 @@ class Lift:
         step = max(1, _BLOCK_ENTRIES // max(self.width, self.num_features))
         lifted = torch.empty((len(F), self.width), dtype=torch.float32, device=F.device)
         for start in range(0, len(F), step):
-            lifted[start : start + step] = self._block(self._units(F[start : start + step].to(torch.float64)))
+            U = self._units(F[start : start + step].to(torch.float64))
+            lifted[start : start + step, : self.drawn] = self._block(U)
+            if self.keeps:
+                lifted[start : start + step, self.drawn :] = U
         return lifted
 
     def draw(self) -> None:
@@ -160,30 +187,30 @@ class Lift:
         """Ω (m, w) and b (w,), of ReLU and Fourier features, and of a projection, whose b is 0."""
         drawn, used = _Draw(self.seed), self.standardization.used
         # Columns that say nothing draw nothing: with or without them the others have the same numbers.
-        Omega = self._mean.new_zeros((self.num_features, self.width))
-        Omega[used] = drawn.normal((int(used.sum()), self.width)).to(self._mean)
+        Omega = self._mean.new_zeros((self.num_features, self.drawn))
+        Omega[used] = drawn.normal((int(used.sum()), self.drawn)).to(self._mean)
         if self.kind == "project":
             Q = torch.linalg.qr(Omega).Q
             # Signs are a library's: taken so that each column leans to the one that was drawn.
             Q = Q * torch.where((Omega * Q).sum(dim=0) < 0.0, -1.0, 1.0)
             return _stepped(self.root_width * Q, _DRAWN_BITS), torch.zeros_like(Omega[0])
         if self.kind == "relu":
-            return Omega, drawn.normal((self.width,)).to(self._mean)
-        return Omega, (2.0 * math.pi * drawn.uniform((self.width,))).to(self._mean)
+            return Omega, drawn.normal((self.drawn,)).to(self._mean)
+        return Omega, (2.0 * math.pi * drawn.uniform((self.drawn,))).to(self._mean)
 
     @cached_property
     def landmarks(self) -> tuple[Tensor, Tensor]:
         """Z (w, m) and (k(Z, Z) + εI)^-½ (w, w), of Nyström features."""
         assert self.covariance is not None  # noqa: S101  (checked when made)
         used = self.standardization.used
-        drawn = _Draw(self.seed).normal((self.width, int(used.sum()))).to(self.covariance)
+        drawn = _Draw(self.seed).normal((self.drawn, int(used.sum()))).to(self.covariance)
         if self.kind == "nystroem-axes":
-            Z = self.covariance.new_zeros((self.width, self.num_features))
+            Z = self.covariance.new_zeros((self.drawn, self.num_features))
             Z[:, used] = _along_axes(drawn, self.covariance[used][:, used])
         else:
             # Symmetric roots, which are one matrix whatever signs a library gives to eigenvectors.
             root = _symmetric(self.covariance, lambda values: values.clamp(min=0.0).sqrt())
-            at_places = root.new_zeros((self.width, self.num_features))
+            at_places = root.new_zeros((self.drawn, self.num_features))
             at_places[:, used] = drawn
             Z = at_places @ root
         Z = _stepped(Z, _UNIT_BITS)
@@ -197,8 +224,8 @@ class Lift:
         if self.kind == "project":
             return U @ Omega
         if self.kind == "relu":
-            return math.sqrt(2.0 / self.width) * torch.relu(U @ Omega + b)
-        return math.sqrt(2.0 / self.width) * torch.cos(U @ Omega / self.bandwidth + b)
+            return math.sqrt(2.0 / self.drawn) * torch.relu(U @ Omega + b)
+        return math.sqrt(2.0 / self.drawn) * torch.cos(U @ Omega / self.bandwidth + b)
 
     @property
     def _mean(self) -> Tensor:

@@ -37,9 +37,11 @@ from fedhip.federation.agreement.names import (
     require_site_names,
     shown,
 )
+from fedhip.federation.agreement.privacy import check_privacy, guarantee_of
 from fedhip.federation.errors import SetupError
 from fedhip.federation.sums.vector import Layout
 from fedhip.utils.bounds import LARGEST
+from fedhip.utils.candidates import CANDIDATES, for_anybody
 from fedhip.utils.toml import Table, write_toml
 
 if TYPE_CHECKING:
@@ -51,15 +53,18 @@ FILE = "federation.toml"
 _HEADING = """The agreement of this federation, the same for the server and every site.
 A changed value changes the digest that everybody compares, and the round is refused."""
 
-HeadOption = Literal["ridge", "lda", "logistic"]
+HeadOption = Literal["ridge", "lda", "logistic", "auto"]
 LiftOption = Literal["none"] | LiftKind
 #: How the units of the columns are known: by a first sum, as they are written here, or all the same.
 ColumnsOption = Literal["sum", "given", "plain"]
 PriorOption = Literal["none", "client"]
+#: What differential privacy protects.
+UnitOption = Literal["row", "group", "client"]
 HEADS: tuple[HeadOption, ...] = get_args(HeadOption)
 LIFTS: tuple[LiftOption, ...] = ("none", *KINDS)
 COLUMNS: tuple[ColumnsOption, ...] = get_args(ColumnsOption)
 PRIORS: tuple[PriorOption, ...] = get_args(PriorOption)
+UNITS: tuple[UnitOption, ...] = get_args(UnitOption)
 LIFT_FIELDS = ("lift", "lift_width", "lift_seed", "lift_bandwidth")
 
 #: As many as `fedhip run` asks of the logistic head.
@@ -127,8 +132,14 @@ class Agreement:
     `few_rows` leaves out the census, a sum of the rows of each class before any other: by it a site goes on only if the
     others have at least as many rows as there are features, for of fewer a sum can be taken apart.
 
+    `candidates` are what the head "auto" chooses among, by name (`fedhip.utils.candidates`), from the simplest.
+
     `gradient_rounds` is how many sums of gradients a site gives at most; only the logistic head has any. An agreement
     on a ridge says nothing of heads, as it did before there were others, and one without priors nothing of these.
+
+    With `epsilon` there is one sum, which has noise in it (`fedhip.federation.agreement.privacy`): no census, no survey
+    and no sum for β. `clip` or `public` say what rows are clipped by, where neither the table nor the backbone does;
+    `directions` is how many features are left, `clipping` the digest of how.
     """
 
     name: str = declare("federation", lambda _, value: require_federation_name(value))
@@ -156,9 +167,44 @@ class Agreement:
         "features", require_description, default=None, absent=None, dump=Description.to_dict
     )
 
-    head: HeadOption = declare(
-        "round", choice(*HEADS), default="ridge", absent="ridge", help="what is fitted (default: ridge)"
+    clip: float | None = declare(
+        "features", number(above=0.0), default=None, absent=None, metavar="LENGTH",
+        help="with --epsilon: the length that rows are cut to; it must not come from private rows",
+    )  # fmt: skip
+    public: Literal["fedhip-vit"] | None = declare(
+        "features", choice("fedhip-vit"), default=None, absent=None,
+        help="with --epsilon, where sites bring feature files: the backbone whose public moments come with fedhip",
+    )  # fmt: skip
+    directions: int | None = declare("features", whole(1, 1 << 20), default=None, absent=None)
+    clipping: str | None = declare("features", _sha256, default=None, absent=None)
+
+    epsilon: float | None = declare(
+        "round", number(above=0.0), default=None, absent=None, metavar="ε",
+        help="differential privacy: noise in the sum, so that it says almost nothing of any one row; less is more "
+        "private, and 1 is a usual choice (docs/howto/with-differential-privacy.md; default: none)",
+    )  # fmt: skip
+    delta: float | None = declare(
+        "round", number(above=0.0), default=None, absent=None, metavar="δ",
+        help="with --epsilon: how often the promise may fail, below 1/rows of all sites (default: 1e-5)",
+    )  # fmt: skip
+    unit: UnitOption | None = declare(
+        "round", choice(*UNITS), default=None, absent=None, help="with --epsilon: what is protected (default: row)"
     )
+    unit_rows: int | None = declare(
+        "round", whole(1), default=None, absent=None, metavar="N",
+        help="with --unit group or client: how many rows of one count",
+    )  # fmt: skip
+    local_noise: bool = declare(
+        "round", flag, default=False, absent=False,
+        help="with --epsilon and --no-secure-sum: each site adds all of the noise (default: no)",
+    )  # fmt: skip
+
+    head: HeadOption = declare(
+        "round", choice(*HEADS), default="ridge", absent="ridge",
+        help="what is fitted: auto has each site's model chosen by rows held out, ridge and LDA and averages of them, "
+        "in five sums more (default: auto, or ridge with --beta, --epsilon, --no-standardize or --no-intercept)",
+    )  # fmt: skip
+    candidates: tuple[str, ...] | None = declare("round", _listed, default=None, absent=None)
     gradient_rounds: int | None = declare(
         "round", default=None, absent=None,
         help="sums of gradients, of the logistic head (default: 5)", metavar="N",
@@ -166,7 +212,8 @@ class Agreement:
     prior: PriorOption = declare(
         "round", choice(*PRIORS), default="none", absent="none",
         help="client: each site's class frequencies are part of its answers, where rows left out say so; one sum more "
-        "for a ridge, two for the logistic head, three for lda (default: none)",
+        "for a ridge, two for the logistic head, three for lda, two of those of auto (default: client with auto, else "
+        "none)",
     )  # fmt: skip
     alpha: float | Literal["loo"] = declare(
         "round", number("loo", most=LARGEST), default="loo", help="a number, or loo (default)", metavar="α"
@@ -213,6 +260,7 @@ class Agreement:
         self._check_table()
         self._check_head()
         self._check_counts()
+        check_privacy(self)
         self._check_room()
 
     def _check_lift(self) -> None:
@@ -295,8 +343,32 @@ class Agreement:
             )
         if self.head == "lda" and self.alpha != "loo":
             raise SetupError(f"alpha is {shown(self.alpha)}, and the head 'lda' has no α; leave it out")
-        if self.head != "ridge" and self.beta != "auto":
+        if self.head in ("lda", "logistic") and self.beta != "auto":
             raise SetupError(f"beta is {shown(self.beta)}, and the head {self.head!r} has no β; leave it out")
+        self._check_candidates()
+
+    def _check_candidates(self) -> None:
+        """What is chosen among, of an agreement that chooses: in their order, known here, one of them for anybody."""
+        if self.head != "auto":
+            if self.candidates is not None:
+                raise SetupError(
+                    f"candidates are given, and the head is {self.head!r}, which chooses nothing; leave them out, or "
+                    "agree on the head 'auto'"
+                )
+            return
+        known, named = list(map("+".join, CANDIDATES)), self.candidates
+        if not isinstance(named, tuple) or not named:
+            raise SetupError(f"candidates is {shown(named)}, and the head 'auto' chooses among some; restore the list")
+        for name in named:
+            if name not in known:
+                raise SetupError(
+                    f"candidates has {shown(name)}, which this fedhip does not know{near(str(name), known)}; use the "
+                    "version that wrote it, or make a new agreement"
+                )
+        if [name for name in known if name in named] != list(named):
+            raise SetupError("candidates has a name twice, or not from the simplest; restore the list")
+        if not for_anybody(self.members_of_candidates):
+            raise SetupError("candidates has none that a site without rows could have; add 'global' or 'lda'")
 
     def _check_counts(self) -> None:
         """threshold ≤ quorum ≤ number of sites, and under masks as many as `least_threshold` says."""
@@ -345,13 +417,25 @@ class Agreement:
 
     @property
     def layout(self) -> Layout:
-        """Of the statistics."""
+        """Of the statistics; with noise, of what rows are projected to and of a constant."""
+        if self.directions is not None:
+            return Layout(self.directions + 1, len(self.classes))
         return Layout(self.lift_width or self.width, len(self.classes))
 
     @property
-    def methods(self) -> tuple[str, str, str]:
-        """What a site tests: its rows alone, the federation's model, its own model by the name of the agreed head."""
+    def methods(self) -> tuple[str, ...]:
+        """What a site tests: its rows alone, the federation's model, its own model by the name of the agreed head.
+
+        Where models are chosen, the global ridge and the personalized one, and then what was chosen.
+        """
+        if self.head == "auto":
+            return "local", "global", "fedhip", "auto"
         return "local", "global", "fedhip" if self.head == "ridge" else f"fedhip-{self.head}"
+
+    @property
+    def members_of_candidates(self) -> tuple[tuple[str, ...], ...]:
+        """What each candidate is made of."""
+        return tuple(tuple(name.split("+")) for name in self.candidates or ())
 
     @property
     def open_fills(self) -> tuple[str, ...]:
@@ -361,8 +445,8 @@ class Agreement:
 
     @property
     def has_census(self) -> bool:
-        """Whether a sum of the rows of each class comes before all others."""
-        return self.secure_sum and not self.few_rows
+        """Whether a sum of the rows of each class comes before all others: not where noise protects few rows, too."""
+        return self.secure_sum and not self.few_rows and self.epsilon is None
 
     @property
     def surveys_columns(self) -> bool:
@@ -380,11 +464,13 @@ class Agreement:
     @property
     def chooses_beta(self) -> bool:
         """Whether the sites' rows say what β is."""
-        return self.head == "ridge" and self.beta == "auto"
+        return self.head in ("ridge", "auto") and self.beta == "auto" and self.epsilon is None
 
     @property
     def warnings(self) -> tuple[str, ...]:
         """What is allowed, and yet should be known to everybody who takes part."""
+        if self.epsilon is not None:
+            return ()  # these are of what exact sums tell
         if not self.secure_sum:
             return (
                 "the secure sum is off (secure_sum = false): the server sees the statistics of each site, from which "
@@ -436,7 +522,8 @@ class Agreement:
 
     def to_text(self) -> str:
         """federation.toml."""
-        return write_toml(self._content(), _HEADING)
+        promised = guarantee_of(self)
+        return write_toml(self._content(), _HEADING if promised is None else f"{_HEADING}\n{promised}")
 
     def digest(self) -> str:
         """SHA-256 of the values, in one form whatever the file looks like."""

@@ -45,10 +45,12 @@ from fedhip.federation.agreement.fingerprint import fingerprint_of
 from fedhip.federation.agreement.limits import largest_lifted, least_threshold, rows_that_fit
 from fedhip.federation.agreement.names import require_class_names, require_site_names, same_class
 from fedhip.federation.agreement.parcel import Parcel
+from fedhip.federation.agreement.privacy import draft_privacy
 from fedhip.federation.agreement.roster import Roster
 from fedhip.federation.operations.paths import command, require_free, take_free_place
 from fedhip.federation.site.folder import AUTHORITY, KEY, format_address, require_port
 from fedhip.runs.draft import temporary_folder
+from fedhip.utils.candidates import CANDIDATES
 from fedhip.utils.files import require_folder
 
 DEFAULT_PORT = 8443
@@ -68,7 +70,8 @@ def draft(**values: Any) -> Agreement:
     The units of the columns are found by a first sum unless they are given (`column_offsets`, `column_exponents`); the
     scale is then that of `fedhip run`. With columns="plain" all have the same, and `largest_feature` decides the scale:
     16 is about twice what the packaged encoder gives on sketches. A site with a larger feature is refused before it
-    sends anything.
+    sends anything. Models are chosen (`head="auto"`), as in `fedhip run`, unless a head is named, or what only a ridge
+    has.
     """
     given = {name: value for name, value in values.items() if value is not None}
     sites, lift = require_site_names(given["sites"]), choice(*LIFTS)("lift", given.get("lift", "none"))
@@ -78,6 +81,10 @@ def draft(**values: Any) -> Agreement:
         quorum = usual if threshold is None else max(usual, require_whole("threshold", threshold, 1, n))
     if threshold is None:
         threshold = min(usual, require_whole("quorum", quorum, 1, n))
+    if "backbone" in given:
+        given["backbone"] = backbone_reference(given["backbone"])
+    if "epsilon" in given:
+        given |= draft_privacy(given, n, threshold)
     largest = require_number("largest_feature", given.get("largest_feature", Agreement.largest_feature), above=0.0)
     summed = largest if lift == "none" else largest_lifted(lift, given.get("lift_width") or given["width"])
     columns = given.get("columns") or ("plain" if lift in LANDMARKS else Agreement.columns)
@@ -86,9 +93,14 @@ def draft(**values: Any) -> Agreement:
     rows = given.get("max_rows", DEFAULT_MAX_ROWS)
     if "max_rows" not in given and not in_units:
         rows = max(1, min(rows, rows_that_fit(summed, require_whole("fraction_bits", bits, 0, 62)) // n))
+    head, names = given.get("head"), tuple(map("+".join, CANDIDATES))
+    if head is None:  # as in `fedhip run`: what a ridge alone has asks for one
+        ridges_own = not (given.get("standardize", True) and given.get("intercept", True))
+        ridges_own |= given.get("beta", "auto") != "auto" or "epsilon" in given
+        head = "ridge" if ridges_own else "auto"
+    chosen = {"prior": "client", "candidates": names} if head == "auto" else {}
+    given = {**chosen, **given, "head": head}
     derived = {"columns": columns, "fraction_bits": bits, "quorum": quorum, "threshold": threshold, "max_rows": rows}
-    if "backbone" in given:
-        derived["backbone"] = backbone_reference(given["backbone"])
     classes = tuple(map(same_class, require_class_names(given["classes"])))
     return Agreement(**{**given, **derived, "sites": sites, "classes": classes})
 

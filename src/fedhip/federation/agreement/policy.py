@@ -11,9 +11,19 @@ from pathlib import Path
 from typing import Any, Self
 
 from fedhip.federation.agreement.agreement import Agreement
-from fedhip.federation.agreement.fields import check_fields, declarations, declare, flag, from_tables, read_toml, whole
+from fedhip.federation.agreement.fields import (
+    check_fields,
+    declarations,
+    declare,
+    flag,
+    from_tables,
+    number,
+    read_toml,
+    whole,
+)
 from fedhip.federation.agreement.limits import least_threshold
 from fedhip.federation.agreement.names import class_positions, same_class, shown
+from fedhip.federation.agreement.privacy import colluders
 from fedhip.federation.errors import PolicyError, SetupError
 from fedhip.federation.status_codes import SiteRefusalError
 from fedhip.utils.toml import write_toml
@@ -74,6 +84,16 @@ class Policy:
         "", flag, default=False, absent=False,
         help="Go on when a site has left between two sums: their difference tells of its rows.",
     )  # fmt: skip
+    require_noise: bool = declare(
+        "", flag, default=False, absent=False,
+        help="Refuse a federation without differential privacy (epsilon): its sums are exact.",
+    )  # fmt: skip
+    max_epsilon: float = declare(
+        "", number(above=0.0), default=8.0, absent=8.0,
+        help="With differential privacy: refuse a sum by which all that had rows of this site would be at more than "
+        "this ε, at max_delta, together.",
+    )  # fmt: skip
+    max_delta: float = declare("", number(above=0.0, most=0.5), default=1e-5, absent=1e-5, help="At this δ.")
     class_names: Mapping[str, str] = declare(
         "", _mapping, default={}, absent={},
         help='Classes that have another name here than in federation.toml: "name here" = "agreed name".',
@@ -109,6 +129,11 @@ class Policy:
 
     def require_agreement(self, agreement: Agreement) -> None:
         """Refuse, before anything is computed, an agreement that this site does not permit."""
+        if self.require_noise and agreement.epsilon is None:
+            raise PolicyError(
+                "the agreement has no epsilon, and this site requires differential privacy (require_noise); ask the "
+                "coordinator for it, or, if exact sums may be known, set require_noise = false in site.toml"
+            )
         if self.require_secure_sum and not agreement.secure_sum:
             raise PolicyError(
                 "the agreement has secure_sum = false, and this site requires the secure sum; ask the coordinator for "
@@ -130,6 +155,18 @@ class Policy:
                 f"the agreement's threshold is {agreement.threshold} of {len(agreement.sites)} sites, and against a "
                 f"server with {self.dishonest_sites} dishonest sites (dishonest_sites) {least} are needed; ask the "
                 "coordinator for more, or lower it in site.toml if you trust the others"
+            )
+        known = colluders(len(agreement.sites), agreement.dishonest_sites)
+        if agreement.epsilon is not None and agreement.secure_sum and known < self.dishonest_sites:
+            raise PolicyError(
+                f"the agreement's noise holds against a server with {known} other sites, and this site's policy wants "
+                f"{self.dishonest_sites} (dishonest_sites); ask the coordinator for more (--dishonest-sites), or lower "
+                "it in site.toml if you trust the others"
+            )
+        if agreement.epsilon is not None and agreement.secure_sum and self.allow_other_sums:
+            raise PolicyError(
+                "allow_other_sums is true, and the agreement has epsilon: of two sums with the same noise, the "
+                "difference is one site's numbers with its own share alone; set allow_other_sums = false in site.toml"
             )
         for own, agreed in self.class_names.items():
             try:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from fedhip.federation.agreement.agreement import Agreement
 from fedhip.federation.agreement.policy import Policy
+from fedhip.federation.agreement.privacy import costs_in_words, guarantee_of
 from fedhip.federation.sums.table import GRADIENT, sums_of
 
 
@@ -20,9 +21,13 @@ def in_words(agreement: Agreement, policy: Policy, site: str) -> list[str]:
         f"head: {agreement.head}, {len(agreement.classes)} classes, {agreement.width} features{backbone}",
         f"sums: {'up to ' if GRADIENT in sums else ''}{sum(sums.values())} ({listed})",
     ]
+    if agreement.candidates is not None:
+        said.append(f"models are chosen among: {', '.join(agreement.candidates)}")
     if agreement.table is not None:
         names = ", ".join(f"{column.name} ({column.kind})" for column in agreement.table.used)
         said.append(f"columns: {names}; predicted: {agreement.table.labels[0]}")
+    if agreement.epsilon is not None:
+        said += [f"privacy: {guarantee_of(agreement)}", f"noise: {costs_in_words(agreement)}"]
     if not agreement.secure_sum:
         return [*said, "masks: none; the server sees what each site sends"]
     return [

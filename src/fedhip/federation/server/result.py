@@ -9,9 +9,10 @@ from typing import TYPE_CHECKING, Any
 from fedhip import __version__
 from fedhip.data.tables.description import Description
 from fedhip.federation.agreement.agreement import Agreement
+from fedhip.federation.agreement.privacy import public_of
 from fedhip.federation.errors import MessageError
 from fedhip.federation.server.checkpoint import RoundProgress
-from fedhip.federation.site.personalization import configuration
+from fedhip.federation.site.personalization import configuration, privacy_of
 from fedhip.federation.sums.statistics import plan_of
 from fedhip.federation.sums.traffic import after_statistics, traffic_of
 from fedhip.federation.transport.wire import Letter
@@ -31,11 +32,12 @@ def write_result(
     dropped: Mapping[str, str],
     notes: Sequence[str],
     seconds: Mapping[str, float],
+    chosen: dict[str, Any] | None = None,
 ) -> None:
     """A run folder without any site's statistics; whole or not at all."""
     from fedhip.heads import head_named
     from fedhip.runs import Ledger, new_run
-    from fedhip.runs.folder import SCHEMA
+    from fedhip.runs.folder import PUBLIC, SCHEMA
     from fedhip.runs.results import add_lift, refresh
     from fedhip.utils.toml import write_toml
 
@@ -76,8 +78,12 @@ def write_result(
         "dropped": dict(dropped),
         "without_model": progress.without_model,
     }
+    if agreement.epsilon is not None:
+        results |= privacy_of(agreement, len(sites))
     if agreement.head != "ridge":
         results |= {"head": agreement.head, "settings": dict(model.settings)}
+    if chosen is not None:
+        results["choice"] = chosen
     if len(progress.sums) > 1:
         made = [{"ask": record.ask, "sites": list(record.sites)} for record in progress.sums]
         results |= {"sums": made, "notes": list(notes)}
@@ -98,6 +104,8 @@ def write_result(
     results["num_clients"] = len(sites)
     with new_run(out, force=True) as draft:  # once more, where the sum was handed out to sites that had not got it
         draft.write_model(model)
+        if agreement.epsilon is not None:
+            public_of(agreement).to_file(draft.path / PUBLIC)
         if model.table is not None:
             draft.write_text("columns.toml", Description.from_dict(model.table).to_toml())
         draft.record(

@@ -16,13 +16,16 @@ import secrets
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
 
 from fedhip import __version__
 from fedhip.errors import FedHiPError
 from fedhip.federation.agreement.agreement import FILE as AGREEMENT_FILE
 from fedhip.federation.agreement.agreement import Agreement
 from fedhip.federation.agreement.credentials import verify
+from fedhip.federation.agreement.privacy import public_of
 from fedhip.federation.agreement.roster import FILE as ROSTER_FILE
 from fedhip.federation.agreement.roster import Roster
 from fedhip.federation.errors import MessageError, RoundError
@@ -34,14 +37,17 @@ from fedhip.federation.server.result import accuracies_in, write_result
 from fedhip.federation.server.sums import RoundSums
 from fedhip.federation.site.encoder import EncoderFile, Presence
 from fedhip.federation.status_codes import ServerCode, SiteCode, meaning
-from fedhip.federation.sums.head import federation_of_sites, fit_head, head_to_message, logistic_model
+from fedhip.federation.sums import choice
+from fedhip.federation.sums.head import federation_of_sites, fit_choice, fit_head, head_to_message, logistic_model
 from fedhip.federation.sums.kind import SumKind
 from fedhip.federation.sums.priors import scale_of_sum
+from fedhip.federation.sums.private import released
 from fedhip.federation.sums.ridge import beta_shape
 from fedhip.federation.sums.statistics import encoding_of, lift_of
 from fedhip.federation.sums.table import (
     BETA,
     CENSUS,
+    CHOICE,
     FILLS,
     MOMENTS,
     PRIOR,
@@ -68,6 +74,7 @@ from fedhip.federation.transport.wire import (
 
 if TYPE_CHECKING:
     from fedhip.core.exact.fixedpoint import GridStatistics
+    from fedhip.heads import Head
     from fedhip.heads.model import Model
     from fedhip.simulation.federation import Federation
 
@@ -249,8 +256,10 @@ class Round:
         from fedhip.utils.parallel import one_thread
 
         agreement = self.agreement
+        if agreement.epsilon is not None:
+            return self._federation(0.0).beta, ()
         if not agreement.chooses_beta:
-            if agreement.head != "ridge":
+            if agreement.head not in ("ridge", "auto"):
                 return 0.0, ()
             with one_thread():  # the same bits for a server app that is started again: sites know them
                 federation = self._federation(0.0)
@@ -272,6 +281,8 @@ class Round:
 
         agreement = self.agreement
         body, arrays = ({}, {}) if fitted is None else head_to_message(fitted)
+        if agreement.head == "auto":
+            return self._choice_message()
         if agreement.prior == "none":
             return body, arrays
         if agreement.head == "ridge":
@@ -283,6 +294,17 @@ class Round:
             rows = int(self.layout.counts(self._total()).sum())
             body["scale"] = scale_of_sum(self._sum(SCALE, body, arrays), rows, self.layout.d)
         return body, {**arrays, "priors": self._sum(PRIOR, body, arrays)}
+
+    def _choice_message(self) -> tuple[Body, Arrays]:
+        """β, and the sums that models are chosen by: each is asked for with those before it."""
+        beta, folds = self._beta
+        body: Body = {"beta": beta, **{f"beta-{fold}": value for fold, value in enumerate(folds)}}
+        arrays: Arrays = {}
+        for kind in CHOICE:
+            if kind.count(self.agreement):
+                found = self._sum(kind, body, arrays)
+                arrays = {choice.ARRAY: np.concatenate((*arrays.values(), found))}
+        return body, arrays
 
     def _sum(self, kind: SumKind, body: Body, arrays: Arrays) -> Vector:
         found = self.sums.get(kind, dict(body), dict(arrays))
@@ -297,9 +319,9 @@ class Round:
         """The sum or the head to the sites in it that have no model; the result once they have answered or are late."""
         cohort, methods = self.cohort, self.agreement.methods
         with cohort.timed("aggregation"):
-            federation, model = self._aggregate(fitted)
+            federation, model, chosen = self._aggregate(fitted, message[1])
         rows = federation.grid.num_samples
-        beta = f"; β = {federation.beta:.3g}" if self.agreement.head == "ridge" else ""
+        beta = f"; β = {federation.beta:.3g}" if self.agreement.head in ("ridge", "auto") else ""
         self.events.write("sum", f"the sum of {len(progress.summed)} sites, {rows} rows{beta}")
         body: Body = {"beta": federation.beta, "sites": progress.summed, **message[0]}
         body |= {f"beta-{fold}": beta for fold, beta in enumerate(federation.fold_betas)}
@@ -329,10 +351,11 @@ class Round:
             dropped=cohort.dropped,
             notes=notes,
             seconds=cohort.seconds,
+            chosen=chosen,
         )
 
-    def _aggregate(self, fitted: Model | None) -> tuple[Federation, Model]:
-        """The sum and the federation's model. Only a ridge has a β."""
+    def _aggregate(self, fitted: Model | None, arrays: Arrays) -> tuple[Federation, Model, dict[str, Any] | None]:
+        """The sum, the federation's model, and what was chosen, if anything was. Only a ridge has a β."""
         from fedhip.runs.models import global_model
 
         agreement = self.agreement
@@ -341,12 +364,21 @@ class Round:
         described = filled_table(agreement, self._sum(FILLS, {}, {}) if FILLS.count(agreement) else None)
         table = None if described is None else described.to_dict()
         if fitted is not None:
-            return federation, replace(fitted, lift=lift, table=table)
-        head = fit_head(federation, agreement)
+            return federation, replace(fitted, lift=lift, table=table), None
+        head, chosen = self._head(federation, arrays)
         model = global_model(federation, agreement.classes, agreement.backbone, head, lift, table=table)
         if agreement.head == "ridge":  # in a wide federation the sum in float64 is 200 MB, and not needed any more
             federation.release()
-        return federation, model
+        return federation, model, chosen
+
+    def _head(self, federation: Federation, arrays: Arrays) -> tuple[Head, dict[str, Any] | None]:
+        """The agreed head, and what was chosen by the sums in these arrays, if it is one that chooses."""
+        agreement = self.agreement
+        if agreement.head != "auto":
+            return fit_head(federation, agreement), None
+        sums = choice.sums_in(choice.parts_of(arrays[choice.ARRAY], agreement), agreement)
+        head = fit_choice(federation, agreement, (), sums)
+        return head, choice.told(head)
 
     def _total(self) -> Vector:
         """The sum of the statistics as it was kept."""
@@ -356,4 +388,6 @@ class Round:
         return from_vector(self._total(), self.layout, self.agreement.fraction_bits)
 
     def _federation(self, beta: float, fold_betas: tuple[float, ...] = ()) -> Federation:
+        if self.agreement.epsilon is not None:  # β follows from the noise
+            return released(self.agreement, self._summed(), len(self.sums.progress.summed), public_of(self.agreement))
         return federation_of_sites(self.agreement, self._summed(), beta, self._encoding, fold_betas)

@@ -173,7 +173,7 @@ class RoundSums:
         if kind is not STATISTICS and STATISTICS.name in progress.asks:
             counts = agreement.layout.counts(self.kept(1 + progress.asks.index(STATISTICS.name))).copy()
         try:
-            kind.check_sum(total, SumContext(agreement, counts, record.sites == progress.summed))
+            kind.check_sum(total, SumContext(agreement, counts, record.sites == progress.summed, len(record.sites)))
         except ColumnError as error:
             raise RoundError(f"{error}; nothing was written. Make a new federation when that is done") from None
         except StatisticsError as error:

@@ -10,7 +10,9 @@ from typing import TYPE_CHECKING
 
 from fedhip.errors import FedHiPError, GridOverflowError, StatisticsError
 from fedhip.federation.agreement.agreement import Agreement
-from fedhip.federation.errors import MessageError
+from fedhip.federation.agreement.privacy import public_of
+from fedhip.federation.errors import MessageError, SetupError
+from fedhip.federation.site.budget import noise_of
 from fedhip.federation.site.folder import SiteFolder
 from fedhip.federation.site.rows import SiteRows, require_size
 from fedhip.federation.site.state import Session, SiteState
@@ -25,6 +27,8 @@ from fedhip.federation.transport.wire import Letter
 if TYPE_CHECKING:
     from fedhip.data.tables import Description
     from fedhip.features.lifts.lift import Lift
+    from fedhip.privacy.noise import Bytes
+    from fedhip.privacy.public import PublicMap
     from fedhip.simulation.client import Client
     from fedhip.simulation.encoding import RowEncoding
 
@@ -90,6 +94,19 @@ class Inputs:
         has = MOMENTS.count(self.agreement)
         return encoding_of(self.agreement, self.received(MOMENTS) if has else None)
 
+    @cached_property
+    def public(self) -> PublicMap:
+        """With differential privacy: what rows are clipped and projected by, if it is what everybody agreed on."""
+        try:
+            return public_of(self.agreement)
+        except SetupError as error:
+            raise SiteRefusalError(SiteCode.CLIPPING, str(error)) from error
+
+    def randomness(self, exact: Vector) -> Bytes:
+        """What the noise on these numbers is made of; which release that is, the session keeps."""
+        self.session.release, found = noise_of(self.site, self.state, exact)
+        return found
+
     @property
     def total(self) -> Vector:
         """The sum of the statistics; not held, for in a wide federation it is 100 MB."""
@@ -115,6 +132,8 @@ def make_vector(kind: SumKind, inputs: SiteInputs) -> Vector:
     from fedhip.errors import LossError
     from fedhip.utils.parallel import one_thread
 
+    if inputs.agreement.epsilon is not None and not kind.has_noise:
+        raise SiteRefusalError(SiteCode.POLICY, f"the sum {kind.name!r} has no noise, and everything told is to have")
     if kind.stage <= SumStage.STATISTICS:
         vector = kind.vector(inputs)
     else:

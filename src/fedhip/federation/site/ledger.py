@@ -315,6 +315,36 @@ class SumLedger:
         if line not in known:
             self._append(line)
 
+    def secret(self, purpose: str, *about: str | bytes | memoryview) -> bytes:
+        """32 bytes that follow from the ledger's key and what they are for: known to nobody else, and always the same.
+
+        The key is not in a site's folder, and outlives whatever becomes of that.
+        """
+        sha = hmac.new(self._key, f"fedhip.{purpose}".encode(), "sha256")
+        for part in about:
+            data = part.encode() if isinstance(part, str) else part
+            sha.update(memoryview(data).nbytes.to_bytes(8, "big"))
+            sha.update(data)
+        return sha.digest()
+
+    def spend(
+        self, question: SumRequest, data: Fingerprint, release: str, rho: float, epsilon: float, delta: float
+    ) -> None:
+        """Write down what a release costs, once."""
+        if not any(line["release"] == release for line in self._sums("spent")):
+            cost = {"rho": rho, "epsilon": epsilon, "delta": delta}
+            content = {"site": question.site, **question.round, "members": question.who([question.site])}
+            self._append({"event": "spent", **content, "data": data.digest, "release": release, **cost})
+
+    def spent(self, question: SumRequest, data: Fingerprint) -> list[Line]:
+        """What was paid for any of these rows, or for rows of which nobody can say whether they are these."""
+        found = []
+        for line in self._sums("spent"):
+            overlap = data.overlaps(self.data(line["data"]))
+            if overlap or (overlap is None and _is_same_site(line, question)):
+                found.append(line)
+        return found
+
     def _cheated(self, question: SumRequest) -> list[Line]:
         own = (question.site, question.agreement)
         return [line for line in self._sums("cheated") if (line["site"], line["agreement"]) == own]

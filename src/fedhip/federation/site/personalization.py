@@ -9,19 +9,24 @@ from typing import TYPE_CHECKING, Any
 
 from fedhip.errors import FedHiPError
 from fedhip.federation.agreement.agreement import LIFT_FIELDS, Agreement
+from fedhip.federation.agreement.privacy import mechanism_of
 from fedhip.federation.status_codes import SiteCode, SiteRefusalError
-from fedhip.federation.sums.head import federation_of_sites, fit_head, ridge_of
+from fedhip.federation.sums.head import federation_of_sites, fit_choice, fit_head, ridge_of
+from fedhip.federation.sums.private import released
 from fedhip.federation.sums.statistics import plan_of
 from fedhip.federation.sums.traffic import traffic_of
 from fedhip.federation.sums.vector import Vector
 
 if TYPE_CHECKING:
+    from fedhip.core.affine import AffineModel
     from fedhip.core.choice.prior import Prior
     from fedhip.core.exact.fixedpoint import GridStatistics
     from fedhip.data.tables import Description
     from fedhip.features.lifts.lift import Lift
     from fedhip.heads import Head
+    from fedhip.heads.auto import ChoiceSums
     from fedhip.heads.model import Model
+    from fedhip.privacy.public import PublicMap
     from fedhip.simulation.client import Client
     from fedhip.simulation.encoding import RowEncoding
     from fedhip.simulation.federation import Federation
@@ -51,8 +56,10 @@ class ReceivedSum:
     """What the server sends at last: the sum, its β, whose sum it is, and how rows became part of it.
 
     Where the sum alone does not give the head, also the head that is held; what the later sums were of; those that
-    priors are chosen by; and what the rows behind the sum were lifted by. Where sites bring tables, what turned them
-    into features, and what was done with each column of the one here.
+    priors are chosen by, or models (`choice`, with whether this site `is_judge` among those whose shares it has); and
+    what the rows behind the sum were lifted by. Where sites bring tables, what turned them into features, and what was
+    done with each column of the one here. With differential privacy, what is public of rows, and the digest of what
+    this site sent.
     """
 
     grid: GridStatistics
@@ -63,9 +70,19 @@ class ReceivedSum:
     held: Model | None = None
     asks: Sequence[str] = ()
     pooled: PooledLosses | None = None
+    choice: ChoiceSums | None = None
     lift: Lift | None = None
     table: Description | None = None
     columns: Sequence[dict[str, Any]] = ()
+    is_judge: bool = False
+    public: PublicMap | None = None
+    sent: str = ""
+
+    def federation(self, agreement: Agreement) -> Federation:
+        """The sum as the ridge sees it."""
+        if self.public is not None:
+            return released(agreement, self.grid, len(self.sites), self.public)
+        return federation_of_sites(agreement, self.grid, self.beta, self.encoding, self.fold_betas)
 
 
 def personalize(out: Path, client: Client, received: ReceivedSum, agreement: Agreement, data: Path) -> ClientResult:
@@ -77,43 +94,110 @@ def personalize(out: Path, client: Client, received: ReceivedSum, agreement: Agr
     from fedhip.utils.stopwatch import Stopwatch
 
     watch = Stopwatch()
-    federation = federation_of_sites(agreement, received.grid, received.beta, received.encoding, received.fold_betas)
+    federation = _federation(received, agreement)
     d, only_local = len(agreement.classes), agreement.only_local_classes
     with watch("personalization"), one_thread():
         try:
-            personal, head, priors = _phase3(federation, client, agreement, received)
+            made = _phase3(federation, client, agreement, received)
         except FedHiPError as error:
             raise SiteRefusalError(
                 SiteCode.TOTAL, f"the sum that came does not fit this site's rows: {error}"
             ) from error
     with watch("models of one client alone"), one_thread():
         alone = local_model(client, d, ridge_of(agreement), only_local_classes=only_local)
-    local, everybody, own = agreement.methods
-    models = {MAJORITY: majority_model(client, d), local: alone, everybody: head.common, own: personal.model}
+    local, own = agreement.methods[0], agreement.methods[-1]
+    head, personal = made.head, made.personal
+    models = {MAJORITY: majority_model(client, d), local: alone, **made.beside, own: personal.model}
     temperatures = {
         local: common_temperature([alone.losses]),
-        everybody: common_temperature([personal.global_log_losses], head.temperatures),
+        **made.temperatures,
         own: common_temperature([personal.log_losses], head.temperatures),
     }
     counts = federation.grid.counts
-    result = evaluate(client, models, personal, d, only_local, priors, counts, own=own, temperatures=temperatures)
+    result = evaluate(client, models, personal, d, only_local, made.priors, counts, own=own, temperatures=temperatures)
     try:
-        _write(out, federation, result, head, received, agreement, data, watch.seconds, temperatures)
+        _write(out, federation, result, made, received, agreement, data, watch.seconds, temperatures)
     except (FedHiPError, OSError) as error:
         raise SiteRefusalError(SiteCode.OUTPUT, str(error)) from error
     return result
 
 
-def _phase3(
+def _federation(received: ReceivedSum, agreement: Agreement) -> Federation:
+    try:
+        return received.federation(agreement)
+    except FedHiPError as error:
+        raise SiteRefusalError(SiteCode.TOTAL, str(error)) from error
+
+
+@dataclass(frozen=True)
+class _Made:
+    """A site's model with what is known of it, and the head.
+
+    `beside` are the other models of the agreed methods, but for that of its rows alone, with the temperatures that make
+    probabilities of their scores; `priors` are by method, where they are agreed on. `chosen` is what results.json says
+    of a choice.
+    """
+
+    head: Head
+    personal: Personalization
+    beside: Mapping[str, AffineModel]
+    temperatures: Mapping[str, float | None]
+    priors: dict[str, Prior]
+    chosen: dict[str, Any] | None = None
+
+
+def _phase3(federation: Federation, client: Client, agreement: Agreement, received: ReceivedSum) -> _Made:
+    from fedhip.core.choice.calibration import common_temperature
+
+    if received.choice is not None:
+        return _chosen(federation, client, agreement, received.choice, received.is_judge)
+    personal, head, priors = _of_head(federation, client, agreement, received)
+    everybody = agreement.methods[1]
+    temperature = common_temperature([personal.global_log_losses], head.temperatures)
+    return _Made(head, personal, {everybody: head.common}, {everybody: temperature}, priors)
+
+
+def _chosen(federation: Federation, client: Client, agreement: Agreement, sums: ChoiceSums, is_judge: bool) -> _Made:
+    """The model that is chosen, beside the global ridge and the personalized one: all as in `fedhip run`."""
+    from fedhip.core.choice.calibration import common_temperature
+    from fedhip.federation.sums import choice
+    from fedhip.simulation.personalization import Personalization
+
+    ridge = Personalization.of(
+        federation, client, agreement.alpha, only_local_classes=agreement.only_local_classes, keep=True
+    )
+    looked = {} if ridge.looked is None else {client.name: ridge.looked}
+    head = fit_choice(federation, agreement, [client], sums, looked)
+    owns = head.personalize()
+    if is_judge:
+        choice.require_others(sums, choice.vector_of(choice.SHARES, head, client, agreement))
+    personal, prior = owns[client.name]
+    _, everybody, paper, own = agreement.methods
+    beside = {everybody: federation.common, paper: ridge.model}
+    temperatures = {
+        everybody: common_temperature([ridge.global_log_losses]),
+        paper: common_temperature([ridge.log_losses]),
+    }
+    priors = {own: prior} if agreement.prior == "client" else {}
+    return _Made(head, personal, beside, temperatures, priors, choice.told(head, owns))
+
+
+def _of_head(
     federation: Federation, client: Client, agreement: Agreement, received: ReceivedSum
 ) -> tuple[Personalization, Head, dict[str, Prior]]:
     """The site's model with what is known of it, the head, and priors by method, where they are agreed on."""
     from fedhip.federation.sums.priors import SitePriors
     from fedhip.simulation.priors import prior_alphas
+    from fedhip.simulation.private import PrivateFederation, personalize_privately
 
     pooled, own = received.pooled, agreement.methods[-1]
     options = {} if pooled is None else pooled.options
     head = fit_head(federation, agreement, [client], received.held, options)
+    if isinstance(federation, PrivateFederation):
+        found = personalize_privately(
+            federation, client, agreement.alpha, received.sent, only_local_classes=agreement.only_local_classes
+        )
+        return found, head, {}
     if pooled is None:
         return head.personalize()[client.name][0], head, {}
     chosen = SitePriors(head, client, agreement).choose(pooled.losses, pooled.scale)
@@ -128,7 +212,7 @@ def _write(
     out: Path,
     federation: Federation,
     result: ClientResult,
-    head: Head,
+    made: _Made,
     received: ReceivedSum,
     agreement: Agreement,
     data: Path,
@@ -137,14 +221,15 @@ def _write(
 ) -> None:
     from fedhip.heads.model import RIDGE
     from fedhip.runs import Ledger, new_run
+    from fedhip.runs.folder import PUBLIC
     from fedhip.runs.measures import gains_of, put_gains
     from fedhip.runs.models import global_model, personal_model
-    from fedhip.runs.results import add_lift, client_entry, details_of, refresh, results_of
+    from fedhip.runs.results import add_lift, add_privacy, client_entry, details_of, refresh, results_of
     from fedhip.simulation.alone import MAJORITY
     from fedhip.simulation.outcome import Outcome
     from fedhip.utils.toml import write_toml
 
-    personal = result.personal
+    personal, head = result.personal, made.head
     if personal is None:
         raise SiteRefusalError(SiteCode.NO_ROWS, "there is no row to train on")
     outcome = Outcome(federation, (), [result], seconds)
@@ -153,9 +238,9 @@ def _write(
     config |= {"sum": federation.digest, "sum_of": sites}
     title = f"{agreement.name} · site {result.client}, one of {len(sites)} · {federation.grid.num_features} wide"
     results = results_of(outcome, config=config, title=title, seconds={})
-    local, everybody, own = agreement.methods
+    local, own = agreement.methods[0], agreement.methods[-1]
     spent = {local: "models of one client alone", own: "personalization"}
-    for method in (MAJORITY, local, everybody, own):
+    for method in (MAJORITY, *agreement.methods):
         results["methods"][method] = {
             "accuracy": {},
             "per_client": [client_entry(result, method, own)],
@@ -166,9 +251,15 @@ def _write(
     put_gains(results, [gains_of(result.client, result.tested, own)])
     if head.name != RIDGE:
         results |= {"head": head.name, "settings": dict(head.settings)}
+    if made.chosen is not None:
+        results["choice"] = made.chosen
+        results["methods"] = {own: results["methods"].pop(own), **results["methods"]}
     if received.lift is not None:
         add_lift(results, plan_of(agreement).to_dict(received.lift))
     details = details_of(outcome, agreement.classes, type(head))
+    if received.public is not None:
+        results |= privacy_of(agreement, len(sites))
+        add_privacy(details)
     table = None if received.table is None else received.table.to_dict()
     if received.table is not None:
         details["table"] = list(received.columns)
@@ -188,9 +279,12 @@ def _write(
             head=head,
             lift=received.lift,
             table=table,
+            settings=None if personal.choice is None else personal.choice.settings,
         ),
     ]
     with new_run(out, force=True) as draft:
+        if received.public is not None:
+            received.public.to_file(draft.path / PUBLIC)
         if received.table is not None:
             draft.write_text("columns.toml", received.table.to_toml())
         for model in models:
@@ -208,6 +302,12 @@ def _write(
         draft.write_report(out)
 
 
+def privacy_of(agreement: Agreement, sites: int) -> dict[str, Any]:
+    """What results.json says of a sum of so many sites that has noise in it."""
+    found = mechanism_of(agreement).of_survivors(sites)
+    return {"feature_dim": agreement.width, "privacy": {**found.to_dict(), "guarantee": found.sentence("site")}}
+
+
 def configuration(agreement: Agreement) -> dict[str, Any]:
     """What a run folder says of the agreement."""
     logistic = {} if agreement.gradient_rounds is None else {"gradient_rounds": agreement.gradient_rounds}
@@ -215,6 +315,8 @@ def configuration(agreement: Agreement) -> dict[str, Any]:
     prior = {} if agreement.prior == "none" else {"prior": agreement.prior}
     lift = {} if agreement.lift == "none" else {name: getattr(agreement, name) for name in LIFT_FIELDS}
     lift = {name: value for name, value in lift.items() if value is not None}
+    names = ("epsilon", "delta", "unit", "unit_rows", "clip", "public", "local_noise")
+    privacy = {} if agreement.epsilon is None else {name: getattr(agreement, name) for name in names}
     return {
         "federation": agreement.name,
         "agreement": agreement.digest(),
@@ -230,5 +332,6 @@ def configuration(agreement: Agreement) -> dict[str, Any]:
         **head,
         **prior,
         **lift,
+        **{name: value for name, value in privacy.items() if value not in (None, False)},
         "statistics": False,  # nobody's are in the folder
     }

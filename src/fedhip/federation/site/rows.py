@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import warnings
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -12,6 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedhip.data import Dataset, FeatureSet, load_dataset, make_partition, read_features, split_of
+from fedhip.data.partitions.partition import TRAIN_FRACTION
 from fedhip.data.sets.dataset import ImagePaths
 from fedhip.data.tables import Description, TableRows, fill, is_table, read_described
 from fedhip.errors import FedHiPError, FedHiPWarning, InputError
@@ -68,7 +70,9 @@ class SiteRows:
         )
         chosen = _rows_of(site, data, source)
         labels = _agreed_labels(data, chosen, agreement, policy.class_names)
-        if data.split is None:
+        if data.split is None and agreement.epsilon is not None:
+            split = _divide_one_by_one(data, chosen, agreement.seed)
+        elif data.split is None:
             # Whose rows these are, how many and the seed decide: the same division as in a run over all sites.
             whose = np.full(len(labels), site)
             groups = None if data.groups is None else data.groups[chosen]
@@ -76,8 +80,9 @@ class SiteRows:
             split = split_of(None, partition)
         else:
             split = data.split[chosen].copy()
-        counts = np.bincount(labels[split == 0], minlength=len(agreement.classes))
-        split[(split == 0) & (counts < policy.smallest_class)[labels]] = 2
+        if agreement.epsilon is None:  # else a row more could bring another one along: noise hides one
+            counts = np.bincount(labels[split == 0], minlength=len(agreement.classes))
+            split[(split == 0) & (counts < policy.smallest_class)[labels]] = 2
         rows = cls(site, data, chosen, labels, split, tuple(notes))
         rows._require(agreement, source)
         return rows
@@ -122,16 +127,7 @@ class SiteRows:
 
     def contents(self) -> tuple[str, Iterator[bytes]]:
         """What the training rows are, whatever becomes of them: bytes for each, and of which kind."""
-        rows = np.flatnonzero(self.chosen)[self.split == 0]
-        if not isinstance(self.data, Dataset):
-            # In float32, as half of all files are: else a copy of the same rows would be other rows.
-            features = self.data.matrix if isinstance(self.data, TableRows) else self.data.features
-            kind = f"{features.shape[1]} features"
-            return kind, (features[row].astype("<f4").tobytes() for row in rows)
-        images = self.data.images
-        if isinstance(images, ImagePaths):
-            return "image files", ((images.root / images.names[row]).read_bytes() for row in rows)
-        return "pixels", (np.ascontiguousarray(images[row]).tobytes() for row in rows)
+        return _contents(self.data, np.flatnonzero(self.chosen)[self.split == 0])
 
     def client(
         self,
@@ -166,6 +162,37 @@ class SiteRows:
         groups = None if self.data.groups is None else group_numbers(self.data.groups[self.chosen])
         together = (None, None) if groups is None else (groups[train], groups[test])
         return Client(self.site, (rows[train], self.labels[train]), (rows[test], self.labels[test]), *together)
+
+
+def _contents(data: Dataset | FeatureSet | TableRows, rows: NDArray[np.intp]) -> tuple[str, Iterator[bytes]]:
+    """What these rows are: bytes for each, and of which kind."""
+    if not isinstance(data, Dataset):
+        # In float32, as half of all files are: else a copy of the same rows would be other rows.
+        features = data.matrix if isinstance(data, TableRows) else data.features
+        kind = f"{features.shape[1]} features"
+        return kind, (features[row].astype("<f4").tobytes() for row in rows)
+    images = data.images
+    if isinstance(images, ImagePaths):
+        return "image files", ((images.root / images.names[row]).read_bytes() for row in rows)
+    return "pixels", (np.ascontiguousarray(images[row]).tobytes() for row in rows)
+
+
+def _divide_one_by_one(
+    data: Dataset | FeatureSet | TableRows, chosen: NDArray[np.bool_], seed: int
+) -> NDArray[np.int8]:
+    """0 (train) or 1 (test) for each row, by a hash of the row, or of its group's name, and of nothing else.
+
+    With differential privacy a row more must not change what becomes of the others: a division that counts rows would.
+    """
+    rows = np.flatnonzero(chosen)
+    known = _contents(data, rows)[1]
+    if data.groups is not None:
+        known = (str(group).encode("utf-8", "surrogatepass") for group in data.groups[rows])
+    try:
+        drawn = [hashlib.sha256(b"fedhip.division %d\0" % seed + each).digest()[:8] for each in known]
+    except OSError as error:
+        raise SiteRefusalError(SiteCode.DATA, f"a row cannot be read: {error}") from error
+    return np.array([int.from_bytes(each, "big") >= TRAIN_FRACTION * 2.0**64 for each in drawn], np.int8)
 
 
 def _load(source: Path, agreement: Agreement) -> Dataset | FeatureSet:
@@ -270,6 +297,8 @@ def require_size(features: NDArray[Any], agreement: Agreement) -> None:
 
     Columns in units of their own have no common bound but that of any survey (`fedhip.core.exact.columns`).
     """
+    if agreement.epsilon is not None:  # rows are clipped
+        return
     sizes = np.maximum(features.max(axis=0), -features.min(axis=0))
     column = int(sizes.argmax())
     largest = float(sizes[column])

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterable
 from dataclasses import dataclass
 
+from fedhip.federation.site.budget import Budget
 from fedhip.federation.site.folder import SiteFolder
 from fedhip.federation.site.ledger import Allowance, SumLedger, SumRequest
 from fedhip.federation.site.rows import SiteRows
@@ -48,6 +50,8 @@ class SessionLedger:
                     self.allow,
                     other_agreements=True,
                 )
+            if (budget := self._budget) is not None:
+                budget.require(sums, question, data)
             sums.keep_data(data)
         self.session.data = data.digest
 
@@ -66,6 +70,11 @@ class SessionLedger:
                 sums.require_one_unmasking(self._question, members)
             if event != "plain":
                 self._require(sums, members)
+            if (budget := self._budget) is not None and event != "unmasked":
+                if (release := self.session.release) is None:
+                    raise SiteRefusalError(SiteCode.ORDER, "nothing has noise yet that could leave")
+                left = budget.pay(sums, self._question, sums.data(self._data), release)
+                self.state.write_log(logging.INFO, left)
             sums.took_part(self._question, event, members, sums.data(self._data))
             write_private(self.state.witness, sums.head)
 
@@ -100,6 +109,10 @@ class SessionLedger:
         sums.require_difference(self._question, members, sums.data(self._data), least, self.allow)
 
     @property
+    def _budget(self) -> Budget | None:
+        return Budget.of(self.site.agreement, self.site.policy)
+
+    @property
     def _data(self) -> str:
         if self.session.data is None:  # of a version before there was a ledger
             raise SiteRefusalError(SiteCode.SESSION, "this session began with another version of fedhip; begin anew")
@@ -126,6 +139,8 @@ def require_sums(site: SiteFolder, rows: SiteRows, allow: Allowance | None) -> N
     nobody = SumRequest(site.name, site.roster.keys, agreement.digest(), site.roster.digest(), b"")
     with SumLedger.open(witness=SiteState(site.path).witness, allow=allow) as sums:
         data = sums.fingerprint(rows, agreement.classes)
+        if (budget := Budget.of(agreement, site.policy)) is not None:
+            budget.require(sums, nobody, data)
         if agreement.secure_sum and allow is None:
             least = site.policy.minimum_difference
             sums.require_difference(nobody, agreement.sites, data, least, other_agreements=True)

@@ -18,7 +18,9 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -42,8 +44,10 @@ from fedhip.federation.site.personalization import PooledLosses, ReceivedSum
 from fedhip.federation.site.session_ledger import SessionLedger
 from fedhip.federation.site.state import Session, SiteState
 from fedhip.federation.status_codes import SiteCode, SiteRefusalError
+from fedhip.federation.sums import choice
 from fedhip.federation.sums.head import head_from_message
 from fedhip.federation.sums.priors import check_same_head, scale_in, temperature_in
+from fedhip.federation.sums.private import check_noisy_sum
 from fedhip.federation.sums.ridge import beta_in, fold_betas_in
 from fedhip.federation.sums.statistics import plan_of
 from fedhip.federation.sums.table import (
@@ -71,6 +75,9 @@ from fedhip.federation.transport.wire import (
     which_to_upgrade,
     without_proofs,
 )
+
+if TYPE_CHECKING:
+    from fedhip.heads.auto import ChoiceSums
 
 Answer = tuple[Body, Arrays]
 
@@ -353,16 +360,28 @@ class Site:
         self.state.finish(session)
         self.state.keep(session)
         client, encoding = inputs.client, inputs.encoding
-        if not later:
+        sent = ""
+        if agreement.epsilon is not None:
+            check_noisy_sum(total, agreement)
+            own = STATISTICS.vector(inputs)  # as it was sent, to the bit
+            sent = from_vector(own, agreement.layout, agreement.fraction_bits).digest()
+        elif not later:
             require_others(STATISTICS, total, inputs)
         grid = from_vector(total, agreement.layout, agreement.fraction_bits)
         self._tell_sum(STATISTICS.name, grid.digest(), sorted(sites))
         held = head_from_message(question, agreement, grid.digest()) if agreement.head == "logistic" else None
-        pooled = _pooled(session, question, agreement) if agreement.prior == "client" else None
+        chooses = agreement.head == "auto"
+        pooled = _pooled(session, question, agreement) if agreement.prior == "client" and not chooses else None
+        chosen = self._choice(session, question, agreement) if chooses else None
         asks = after_statistics([*session.done, session.ask])
         table, data = inputs.table, inputs.rows.data
         columns = data.report(table) if table is not None and isinstance(data, TableRows) else []
-        received = ReceivedSum(grid, beta, sites, encoding, folds, held, asks, pooled, inputs.lift, table, columns)
+        received = ReceivedSum(
+            grid, beta, sites, encoding, folds, held, asks, pooled, chosen, inputs.lift, table, columns,
+            choice.is_in(session, agreement),
+        )  # fmt: skip
+        if agreement.epsilon is not None:
+            received = replace(received, public=inputs.public, sent=sent)
         del total, inputs, data
         question.arrays.clear()  # a wide federation's sum is 100 MB, and the model needs the room
         result = personalize(self.out, client, received, agreement, self.data)
@@ -371,7 +390,8 @@ class Site:
         # Of what was tested, the agreed methods alone: the majority's accuracy would tell how frequent a class is.
         tested = {name: result.accuracy.get(name) for name in agreement.methods}
         told = {name: value for name, value in tested.items() if value is not None}
-        if not site.policy.tell_accuracy or not told:
+        # With differential privacy it would be told without noise.
+        if not site.policy.tell_accuracy or not told or agreement.epsilon is not None:
             return {"told": False}, {}
         return {"told": True, "test": result.test, **told}, {}
 
@@ -401,6 +421,14 @@ class Site:
         if kind is not None and kind.shared_as in question.arrays:
             require_others(kind, question.array(str(kind.shared_as)), inputs)
         return make_vector(KINDS[session.ask], inputs)
+
+    def _choice(self, session: Session, question: Letter, agreement: Agreement) -> ChoiceSums:
+        """What models are chosen by; the last of these sums has come with no other question, so it is told."""
+        choice.check_choice("", question, session, agreement)
+        parts = choice.parts_in(question, agreement)
+        digest = digest_of(np.concatenate(list(parts.values())))
+        self._log(logging.INFO, f"the sums of the choice have digest {digest}: compare it with other sites'")
+        return choice.sums_in(parts, agreement)
 
     def _tell_sum(self, ask: str, digest: str, sites: Sequence[str]) -> None:
         """Which sum came, and whose it is said to be: everybody must have got the same."""

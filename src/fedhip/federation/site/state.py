@@ -56,7 +56,9 @@ class Session:
     number of the sum) and `attempt`; `done` are those before. `received` are the digests of the sums that came
     back, by the name that they are shared under, `weights` those of the weights that were asked about, with the
     round, and `head` that of the head that priors are chosen for. `data` is that of the rows in the ledger of sums,
-    and `unmasked` that of the question of the sum under way, once it was unmasked.
+    and `unmasked` that of the question of the sum under way, once it was unmasked. `release` is which noisy numbers are
+    given, with differential privacy. `choice` are the digests of the sums that models are chosen by, as they came with
+    later questions.
     """
 
     session: bytes
@@ -74,6 +76,8 @@ class Session:
     head: str | None = None
     data: str | None = None
     unmasked: str | None = None
+    choice: dict[str, str] = field(default_factory=dict)
+    release: str | None = None
 
     @property
     def has_total(self) -> bool:
@@ -90,7 +94,9 @@ class Session:
             "member": None if self.member is None else base64.b64encode(self.member).decode(),
             "answers": {step: [digest, _dump(body)] for step, (digest, body) in self.answers.items()},
             **{name: getattr(self, name) for name in _LATER},
+            **({} if self.release is None else {"release": self.release}),
             **{name: self.received.get(name) for name in _RECEIVED if name in (*_OLDEST, *self.received)},
+            **({"choice": self.choice} if self.choice else {}),
         }
         return json.dumps(content).encode()
 
@@ -107,8 +113,9 @@ class Session:
             content["roster"],
             None if member is None else base64.b64decode(member, validate=True),
             {step: (digest, _load(body)) for step, (digest, body) in content["answers"].items()},
-            **{name: content[name] for name in _LATER if name in content},
+            **{name: content[name] for name in (*_LATER, "release") if name in content},
             received={name: content[name] for name in _RECEIVED if content.get(name) is not None},
+            choice=dict(content.get("choice", {})),
         )
 
 

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from types import MappingProxyType
 from typing import TYPE_CHECKING
 
@@ -22,12 +23,15 @@ if TYPE_CHECKING:
     from fedhip.core.standardization import Standardization
     from fedhip.federation.agreement.agreement import Agreement
     from fedhip.federation.transport.wire import Arrays, Body, Letter
-    from fedhip.heads import Head
+    from fedhip.heads import Auto, Head
+    from fedhip.heads.auto import ChoiceSums
     from fedhip.heads.model import Model
+    from fedhip.heads.task import Task
     from fedhip.simulation.client import Client
     from fedhip.simulation.encoding import RowEncoding
     from fedhip.simulation.federation import Federation
     from fedhip.simulation.options import RidgeOptions
+    from fedhip.simulation.personalization import Looked
 
 #: ρ, T₀ and the mean curvature κ.
 _SETTINGS = ("penalty", "temperature", "curvature")
@@ -65,20 +69,42 @@ def fit_head(
     `known` are options that follow from everybody's rows.
     """
     from fedhip.heads import head_named
+
+    task = _task(agreement, clients)
+    return head_named(agreement.head).fit(federation, replace(task, options={**task.options, **known}), held)
+
+
+def fit_choice(
+    federation: Federation,
+    agreement: Agreement,
+    clients: Sequence[Client],
+    sums: ChoiceSums,
+    looked: Mapping[str, Looked] = MappingProxyType({}),
+) -> Auto:
+    """The choice among the agreed candidates, by what all sites have summed up so far; for clients whose rows are here.
+
+    `looked` is what α was chosen by, where that is known.
+    """
+    from fedhip.heads import Auto
+
+    task = replace(_task(agreement, clients), prior=agreement.prior, looked=looked)
+    return Auto(federation, task, sums=sums, candidates=agreement.members_of_candidates)
+
+
+def _task(agreement: Agreement, clients: Sequence[Client]) -> Task:
+    from fedhip.heads import head_named
     from fedhip.heads.options import options_of
     from fedhip.heads.task import Task
 
-    kind = head_named(agreement.head)
-    task = Task(
+    return Task(
         clients,
         len(agreement.classes),
-        {**options_of(kind, agreement.alpha, {}), **known},
+        options_of(head_named(agreement.head), agreement.alpha, {}),
         ridge=ridge_of(agreement),
         only_local_classes=agreement.only_local_classes,
         seed=agreement.seed,
         release=True,
     )
-    return kind.fit(federation, task, held)
 
 
 def known_temperature(fit: LogisticFit) -> float:
@@ -120,7 +146,12 @@ def head_from_message(letter: Letter, agreement: Agreement, total: str) -> Model
 
 def head_digest(letter: Letter, agreement: Agreement) -> str:
     """Which head a message is about: by β, by LDA's temperature, or by settings and weights."""
-    names = {"ridge": ("beta",), "lda": ("temperature",), "logistic": _SETTINGS}[agreement.head]
+    names: tuple[str, ...]
+    names = {"ridge": ("beta",), "lda": ("temperature",), "logistic": _SETTINGS, "auto": ("beta",)}[agreement.head]
+    if agreement.head == "auto" and agreement.chooses_beta:
+        from fedhip.core.choice.selection import FOLDS
+
+        names = (*names, *(f"beta-{fold}" for fold in range(FOLDS)))
     sha = hashlib.sha256(repr([letter.real(name) for name in names]).encode())
     if agreement.head == "logistic":
         sha.update(np.ascontiguousarray(letter.array("weights")).data)

@@ -21,6 +21,8 @@ if TYPE_CHECKING:
     from fedhip.federation.site.rows import SiteRows
     from fedhip.federation.site.state import Session
     from fedhip.federation.transport.wire import Letter
+    from fedhip.privacy.noise import Bytes
+    from fedhip.privacy.public import PublicMap
     from fedhip.simulation.client import Client
     from fedhip.simulation.encoding import RowEncoding
 
@@ -32,6 +34,7 @@ class SumStage(IntEnum):
     STATISTICS = 1
     HEAD = 2
     PRIOR = 3
+    CHOICE = 4
 
 
 class SiteInputs(Protocol):
@@ -69,6 +72,13 @@ class SiteInputs(Protocol):
     def total(self) -> Vector:
         """The sum of the statistics."""
 
+    @property
+    def public(self) -> PublicMap:
+        """With differential privacy: what rows are clipped and projected by."""
+
+    def randomness(self, exact: Vector) -> Bytes:
+        """What the noise on these numbers is made of: the same again for the same question, and known to nobody."""
+
     def log(self, text: str, *, warning: bool = False) -> None:
         """A line in the site's own log."""
 
@@ -77,12 +87,13 @@ class SiteInputs(Protocol):
 class SumContext:
     """What the server knows when it checks a sum: the class counts of the statistics, if these are summed.
 
-    `complete` says whether every site of the statistics is in this sum.
+    `complete` says whether every site of the statistics is in this sum, `sites` how many are, where that is known.
     """
 
     agreement: Agreement
     counts: NDArray[np.int64] | None = None
     complete: bool = True
+    sites: int | None = None
 
     @property
     def rows(self) -> int:
@@ -112,6 +123,9 @@ class SumKind:
     it is kept; a sum without it stays at the server, and is kept by its number. What is not kept at all is asked for
     again by a server that was killed.
 
+    `has_noise` says that the vector has noise in it where differential privacy is agreed on; any other sum is not made
+    then.
+
     At a site `vector` is what it gives. `check_question` refuses what the server must not ask; `check_own` the site's
     own vector, which nobody can check under a mask; `check_shared` a sum that came back and is that of no rows at all,
     and `check_rest` one that, less the site's own part, is none of the others. At the server `check_part` refuses a
@@ -127,6 +141,7 @@ class SumKind:
     download: Callable[[Agreement], int] = lambda _: 0
     shared_as: str | None = None
     is_kept: bool = True
+    has_noise: bool = False
     vector: Callable[[SiteInputs], Vector]
     check_question: Callable[[Letter, Session, Agreement, Collection[str]], None] = nothing
     check_own: Callable[[Vector, SiteInputs], None] = check_room

@@ -14,7 +14,7 @@ rounds too. What a site chooses stays with it: the server learns the sums.
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -53,7 +53,9 @@ def check_scale(total: Vector, context: SumContext) -> None:
 
 def prior_length(agreement: Agreement) -> int:
     """Losses and rows right over the grid of priors, of all methods."""
-    return sum(2 * models * _places() + 1 for models in models_of(agreement).values())
+    from fedhip.core.choice.prior import PLACES
+
+    return sum(2 * models * PLACES + 1 for models in models_of(agreement).values())
 
 
 def prior_losses(inputs: SiteInputs) -> Vector:
@@ -138,7 +140,7 @@ class SitePriors:
     def losses(self, scale: float | None) -> Vector:
         """Losses and rows right of all methods, at temperatures that are multiples of the scale."""
         sent = {method: found.every for method, found in self._losses(scale).items()}
-        return prior_vector(sent, len(self.agreement.sites))
+        return prior_vector(sent.values(), len(self.agreement.sites))
 
     def choose(self, pooled: Vector, scale: float | None) -> dict[str, PriorChoice]:
         """For each method which of its models, and the prior: by the site's own losses and everybody's."""
@@ -192,34 +194,47 @@ def scale_of_sum(vector: Vector, rows: int, classes: int) -> float:
     """The scale, from the sum of all sites' vectors; refused where no scores of so many rows have it."""
     from fedhip.core.choice.prior import scale_from
 
-    *parts, number = map(int, vector)
+    squares, number = deviations_of(vector)
     if not 0 < number <= rows * classes:
         raise StatisticsError(f"there are {number} scores, of {rows} rows and {classes} classes")
+    return scale_from(squares, number)
+
+
+def deviations_of(vector: Vector) -> tuple[float, int]:
+    """The two sums in all sites' vectors: squared deviations, and how many scores they are of."""
+    *parts, number = map(int, vector)
     squares = sum(part << (_PART_BITS * at) for at, part in enumerate(parts))
-    return scale_from(squares / (1 << _SQUARE_BITS), number)
+    return squares / (1 << _SQUARE_BITS), number
 
 
-def prior_vector(losses: Mapping[str, PriorLosses], sites: int) -> Vector:
+def prior_vector(losses: Iterable[PriorLosses], sites: int) -> Vector:
     """A site's losses, method by method."""
     parts: list[Vector] = []
-    for part in losses.values():
+    for part in losses:
         right = part.right.numpy().reshape(-1).astype(np.uint64)
         parts += [losses_vector(part.losses, sites), right, np.array([part.rows], np.uint64)]
     return np.concatenate(parts)
 
 
 def prior_losses_of(vector: Vector, agreement: Agreement, scale: float | None) -> dict[str, PriorLosses]:
-    """The losses that a vector holds."""
+    """The losses that a vector holds, by method."""
+    scales, models = scales_of(agreement, scale), models_of(agreement)
+    found = prior_losses_in(vector, [(number, scales[method]) for method, number in models.items()])
+    return dict(zip(models, found, strict=True))
+
+
+def prior_losses_in(vector: Vector, kinds: Iterable[tuple[int, float]]) -> list[PriorLosses]:
+    """The losses that a vector holds one after the other, each of so many models and of this scale."""
     import torch
 
-    from fedhip.core.choice.prior import SMOOTHINGS, TEMPERATURES, PriorLosses
+    from fedhip.core.choice.prior import PLACES, SMOOTHINGS, TEMPERATURES, PriorLosses
 
-    scales, found, start = scales_of(agreement, scale), {}, 0
-    for method, models in models_of(agreement).items():
-        shape, size = (models, len(TEMPERATURES), len(SMOOTHINGS)), models * _places()
+    found, start = [], 0
+    for models, scale in kinds:
+        shape, size = (models, len(TEMPERATURES), len(SMOOTHINGS)), models * PLACES
         losses, right, rows = np.split(vector[start : start + 2 * size + 1], [size, 2 * size])
         hits = torch.from_numpy(right.astype(np.float64)).reshape(shape)
-        found[method] = PriorLosses(losses_of(losses).reshape(shape), hits, int(rows[0]), scales[method])
+        found.append(PriorLosses(losses_of(losses).reshape(shape), hits, int(rows[0]), scale))
         start += 2 * size + 1
     return found
 
@@ -229,10 +244,3 @@ def require_possible_losses(losses: Mapping[str, PriorLosses], rows: int) -> Non
     for method, part in losses.items():
         if not 0 <= part.rows <= rows or float(part.right.max()) > part.rows or float(part.losses.min()) < 0.0:
             raise StatisticsError(f"the losses of {method!r} over priors, or its rows right, are those of no rows")
-
-
-def _places() -> int:
-    """Of temperatures and smoothings."""
-    from fedhip.core.choice.prior import SMOOTHINGS, TEMPERATURES
-
-    return len(TEMPERATURES) * len(SMOOTHINGS)

@@ -3,7 +3,8 @@
     census       training rows of each class, so that nobody goes on where the sum could be taken apart into rows
     moments      a survey of the columns (`fedhip.core.exact.columns`), 52 whole numbers for each, and the number of
                  rows; of a lift with landmarks all products instead, as statistics of one class
-    statistics   what the model follows from (`fedhip.core.statistics`)
+    statistics   what the model follows from (`fedhip.core.statistics`); with differential privacy the only sum, with
+                 noise in it (`private.py`)
 
 From the moments everybody knows the columns' units, and draws the same lift; they are those of `fedhip run`. Kind,
 width, seed and bandwidth of a lift are agreed on; no matrix and no row travels.
@@ -19,6 +20,7 @@ from fedhip.errors import StatisticsError
 from fedhip.features.lifts.kinds import LANDMARKS
 from fedhip.federation.status_codes import SiteCode, SiteRefusalError
 from fedhip.federation.sums.kind import SiteInputs, SumContext
+from fedhip.federation.sums.private import check_noisy_part, check_noisy_sum, noisy_statistics
 from fedhip.federation.sums.vector import (
     Layout,
     Vector,
@@ -97,14 +99,19 @@ def check_moments_sum(total: Vector, context: SumContext) -> None:
 
 
 def statistics_vector(inputs: SiteInputs) -> Vector:
-    """Of the training rows, in the columns' units."""
+    """Of the training rows, in the columns' units; or clipped, and with noise."""
+    if inputs.agreement.epsilon is not None:
+        return noisy_statistics(inputs)
     return to_vector(inputs.encoding.statistics(inputs.client, inputs.agreement.layout.d))
 
 
 def check_statistics_part(vector: Vector, agreement: Agreement) -> None:
     """Room on the grid, and statistics of as many rows as a site may have."""
+    if agreement.epsilon is not None:
+        return check_noisy_part(vector, agreement)
     require_room(vector, agreement.sharers, agreement.fraction_bits)
     require_possible(vector, agreement.layout, agreement.fraction_bits, agreement.max_rows)
+    return None
 
 
 def check_own_statistics(vector: Vector, inputs: SiteInputs) -> None:
@@ -112,26 +119,32 @@ def check_own_statistics(vector: Vector, inputs: SiteInputs) -> None:
     from fedhip.federation.site.rows import lost_column, require_agreed_units
 
     agreement = inputs.agreement
+    if agreement.epsilon is not None:
+        return check_noisy_part(vector, agreement)
     if agreement.columns != "sum" and agreement.lift == "none":
         require_agreed_units(inputs.encoding, inputs.client)
     elif agreement.lift == "none" and (lost := lost_column(inputs.encoding, inputs.client)) is not None:
         inputs.log(lost, warning=True)
-    check_statistics_part(vector, agreement)
+    return check_statistics_part(vector, agreement)
 
 
 def check_statistics_rest(rest: Vector, inputs: SiteInputs) -> None:
     """Refuse what no other sites have, of which at least the threshold are in the sum, each with a row."""
     agreement = inputs.agreement
+    if agreement.epsilon is not None:
+        return check_noisy_sum(rest, agreement)
     least = agreement.threshold - 1 if agreement.secure_sum else 0
     most = (len(agreement.sites) - 1) * agreement.max_rows
-    require_possible_rest(rest, agreement.layout, agreement.fraction_bits, least, most)
+    return require_possible_rest(rest, agreement.layout, agreement.fraction_bits, least, most)
 
 
 def check_statistics(total: Vector, context: SumContext) -> None:
     """Refuse statistics that no rows have."""
     agreement = context.agreement
+    if agreement.epsilon is not None:
+        return check_noisy_sum(total, agreement)
     most = agreement.max_rows * len(agreement.sites)
-    require_possible(total, agreement.layout, agreement.fraction_bits, most)
+    return require_possible(total, agreement.layout, agreement.fraction_bits, most)
 
 
 def require_enough(agreement: Agreement, rows: int) -> None:

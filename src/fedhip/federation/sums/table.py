@@ -11,14 +11,40 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Sequence
+from functools import partial
 from typing import TYPE_CHECKING
 
-from fedhip.federation.sums import logistic, priors, ridge, statistics, tables
+from fedhip.federation.sums import choice, logistic, priors, ridge, statistics, tables
 from fedhip.federation.sums.kind import SumKind, SumStage
 
 if TYPE_CHECKING:
     from fedhip.federation.agreement.agreement import Agreement
 
+
+def _of_choice(name: str, title: str, *needs: str) -> SumKind:
+    """A sum that models are chosen by."""
+    return SumKind(
+        name=name,
+        title=title,
+        stage=SumStage.CHOICE,
+        needs=needs,
+        count=partial(choice.count, name),
+        length=partial(choice.length, name),
+        download=partial(choice.known_bytes, name),
+        vector=partial(choice.choice_vector, name),
+        check_question=partial(choice.check_choice, name),
+        check_sum=partial(choice.check_sum, name),
+    )
+
+
+#: The sums that models are chosen by, in the order in which each needs what those before it decide.
+CHOICE = (
+    _of_choice(choice.MEANS, "whose means are better", "statistics", "beta"),
+    _of_choice(choice.MEMBERS, "the temperatures of what candidates are made of", choice.MEANS),
+    _of_choice(choice.SCALES, "the scales of candidates' scores", choice.MEMBERS),
+    _of_choice(choice.PRIORS, "priors of candidates", choice.SCALES),
+    _of_choice(choice.SHARES, "which candidate is best", choice.MEMBERS, choice.PRIORS),
+)
 TABLE = (
     CENSUS := SumKind(
         name="census",
@@ -75,6 +101,7 @@ TABLE = (
         check_part=statistics.check_statistics_part,
         check_sum=statistics.check_statistics,
         shared_as="total",
+        has_noise=True,
     ),
     BETA := SumKind(
         name="beta",
@@ -125,7 +152,7 @@ TABLE = (
         title="the scores' scale",
         stage=SumStage.PRIOR,
         needs=("temperature", "gradient"),
-        count=lambda agreed: int(agreed.prior == "client" and agreed.head != "ridge"),
+        count=lambda agreed: int(agreed.prior == "client" and agreed.head in ("lda", "logistic")),
         length=lambda _: priors.SCALE_LENGTH,
         download=priors.head_bytes,
         vector=priors.scale_parts,
@@ -137,13 +164,14 @@ TABLE = (
         title="priors",
         stage=SumStage.PRIOR,
         needs=("statistics", "beta", "scale"),
-        count=lambda agreed: int(agreed.prior == "client"),
+        count=lambda agreed: int(agreed.prior == "client" and agreed.head != "auto"),
         length=priors.prior_length,
         download=priors.head_bytes,
         vector=priors.prior_losses,
         check_question=priors.check_same_head,
         check_sum=priors.check_prior_losses,
     ),
+    *CHOICE,
 )
 KINDS: dict[str, SumKind] = {kind.name: kind for kind in TABLE}
 

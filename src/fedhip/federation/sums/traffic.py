@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
+from fedhip.federation.sums.choice import known_bytes
 from fedhip.federation.sums.priors import head_bytes
 from fedhip.federation.sums.table import KINDS, MOMENTS, PRIOR, STATISTICS, sums_before_head
 
@@ -31,6 +32,8 @@ def traffic_of(agreement: Agreement, method: str, asks: Sequence[str] = ()) -> d
     down = sum(kind.download(agreement) + (8 * kind.length(agreement) if kind.shared_as else 0) for kind in kinds)
     if PRIOR in kinds:  # everybody's losses come at last
         down += 8 * PRIOR.length(agreement)
+    if agreement.head == "auto" and kinds:
+        down += known_bytes("", agreement)
     if asks and kinds:
         down += head_bytes(agreement)
     elif method == "global":  # the federation's model alone would do

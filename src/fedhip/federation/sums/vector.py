@@ -23,6 +23,7 @@ from numpy.typing import NDArray
 
 from fedhip.errors import GridOverflowError, StatisticsError
 from fedhip.federation.errors import MessageError
+from fedhip.utils.grids import LOSS_BITS
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -33,7 +34,6 @@ Vector = NDArray[np.uint64]
 
 #: The sum of all sites must stay below this, in steps of the grid.
 LIMIT = 1 << 63
-_LOSS_BITS = 32
 
 
 @dataclass(frozen=True)
@@ -145,8 +145,8 @@ def losses_vector(losses: Tensor, sites: int) -> Vector:
     values = losses.numpy().reshape(-1)
     if not np.isfinite(values).all():
         raise LossError("a loss of rows left out is not a finite number")
-    largest = 2.0 ** (62 - _LOSS_BITS) / sites
-    steps: NDArray[np.int64] = np.rint(np.clip(values, 0.0, largest) * 2.0**_LOSS_BITS).astype(np.int64)
+    largest = 2.0 ** (62 - LOSS_BITS) / sites
+    steps: NDArray[np.int64] = np.rint(np.clip(values, 0.0, largest) * 2.0**LOSS_BITS).astype(np.int64)
     return steps.view(np.uint64)
 
 
@@ -154,7 +154,7 @@ def losses_of(vector: Vector) -> Tensor:
     """Losses in float64."""
     import torch
 
-    return torch.from_numpy(vector.view(np.int64) * 2.0**-_LOSS_BITS)
+    return torch.from_numpy(vector.view(np.int64) * 2.0**-LOSS_BITS)
 
 
 def require_losses(vector: Vector) -> None:

@@ -107,8 +107,13 @@ def describe(bench: Bench) -> str:
 
 
 def steps(bench: Bench, source: Source, concentration: float, method: str) -> list[PlannedCell]:
-    """The cells of the search; those of the second stage are made when the first is done."""
+    """The cells of the search; those of the second stage are made when the first is done.
+
+    Where there is one setting, there is nothing to compare.
+    """
     first, second = _numbers(bench, method)
+    if first + second == 1:
+        return []
 
     def step(stage: int, place: int) -> PlannedCell:
         def make() -> Cell:
@@ -125,6 +130,8 @@ def choose(bench: Bench, source: Source, concentration: float, method: str) -> T
     """The best of the settings; the first of those that tie."""
     first, second = _numbers(bench, method)
     stage = _first_stage(source, method, first)
+    if first + second == 1:
+        return TunedSetting(stage[0], ((stage[0], None),), at_edge=False)
     stage += _second_stage(bench, source, concentration, method) if second else []
     tried = _tried(bench, source, concentration, method, stage)
     best = _best(tried)

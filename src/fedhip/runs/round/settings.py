@@ -33,8 +33,9 @@ class RoundSettings:
     training rows (`fedhip.heads.choice`). Where a door leaves it open (None), it is "auto" unless something else is
     asked for: `methods` without it, or what is a ridge's alone. `head_options` are of the head's method (see
     `fedhip.methods.METHODS`). Where no `prior` is named, the choice has clients' priors among what it chooses, and
-    nothing else has one. `max_rounds` is what the choice may take, `budget` what a client may send in all,
-    in bytes (`fedhip.heads.budget`). `wider` is whether a lift may compete.
+    nothing else has one. Where no `lift` is named, the choice has one among what it tries, unless it is not to try
+    `wider` features. `max_rounds` is what the choice may take, `budget` what a client may send in all, in bytes
+    (`fedhip.heads.budget`).
     """
 
     alpha: Alpha = "loo"
@@ -48,9 +49,9 @@ class RoundSettings:
     head: str | None = RIDGE
     head_options: Mapping[str, float] = field(default_factory=dict)
     lift: LiftSettings | None = None
+    wider: bool = True
     max_rounds: int = 1
     budget: int | None = None
-    wider: bool = True
     privacy: PrivacySettings | None = None
 
     def __post_init__(self) -> None:
@@ -107,7 +108,7 @@ class RoundSettings:
         for given, name in (
             (self._head != AUTO, f"the head {self._head!r} (a budget is kept by --head auto)"),
             (bool(others), f"the method {', '.join(others)}"),
-            (self.lift is not None, "--lift"),
+            (self.lift is not None or not self.wider, "--lift"),
             (self.max_rounds > 1, "--max-rounds"),
             (self.ridge.columns is not None, "--columns with units"),
             (self.privacy is not None, "--epsilon"),

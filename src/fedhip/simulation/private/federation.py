@@ -5,7 +5,6 @@ What follows costs nothing: counts, β, the global model, and the sum put back a
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass
 from functools import cached_property
 from typing import cast
@@ -54,13 +53,8 @@ class PrivateFederation(Federation):
         return found
 
     def require_rows(self) -> None:
-        """Refuse a sum that the noise buries; by the noisy count, so that this gives nothing away.
-
-        The count is known twice, from the matrix and from the classes; it must stand out of its own noise, too.
-        """
-        variance = self.mechanism.total_sigma**2 / CONSTANT**2
-        unsure = math.sqrt(1.0 / (CONSTANT**2 / variance + 1.0 / (self.grid.num_classes * variance)))
-        rows, needed = float(self.sums[0][-1, -1]), max(self.mechanism.edge, 3.0 * unsure)
+        """Refuse a sum that the noise buries; by the noisy count, so that this gives nothing away."""
+        rows, needed = float(self.sums[0][-1, -1]), self.mechanism.least_rows(self.grid.num_classes)
         if rows < needed:
             epsilon = self.mechanism.epsilon
             raise InputError(
