@@ -142,26 +142,22 @@ class Discriminant:
         were standardised by all rows, the row had its part in that, and a refit from raw features may differ. A row
         that is alone in its class leaves that class without rows, and its score −∞.
         """
-        rows = self.rotated(features, labels, client=client)
-        together = checked_groups(groups, len(rows.labels))
+        F, Y = client_rows(self.total, features, labels, client)
+        together = checked_groups(groups, len(F))
+        rows = self._rows(F, Y)
         return rows.left_out(self, None) if together is None else without_groups(self, rows, None, together)
 
-    def rotated(self, features: ArrayLike, labels: ArrayLike, *, client: str | None = None) -> RotatedRows:
-        """A client's rows as the discriminant sees them."""
-        F, Y = client_rows(self.total, features, labels, client)
-        of, X = Y.argmax(dim=1), F @ self._V
-        return RotatedRows(X, of, X - self._rotated.mT[of], Y.sum(dim=0))
-
-    def moves_without(self, rows: RotatedRows, gone: Tensor) -> tuple[Tensor, Tensor]:
+    def moves_without(self, features: ArrayLike, labels: ArrayLike, gone: Tensor) -> tuple[Tensor, Tensor]:
         """What leaving out the rows `gone` (N_k,) bool does to all of a client's scores (N_k, d), by classes' means.
 
         And beside it (N_k,), what leaving out a row alone does so to the score of its own class. The covariance, to
         which a row matters as one of N, stays as it is. A class with no other row keeps its mean and counts as one.
         """
-        n = self._counts.clamp(min=1.0)
-        left = (n - torch.bincount(rows.labels[gone], minlength=len(n))).clamp(min=1.0)
+        F, Y = client_rows(self.total, features, labels, None)
+        rows, n = self._rows(F, Y), self._counts.clamp(min=1.0)
+        left = (n - Y[gone].sum(dim=0)).clamp(min=1.0)
         # Means μ_c + s_c: (x − μ_c)·Σ⁻¹s_c − ½ s_c·Σ⁻¹s_c
-        slides = -rows.some(gone).sums.mT / left
+        slides = -(rows.U[gone].mT @ Y[gone]) / left
         whitened = slides / self._scaled[:, None]
         moves = rows.X @ whitened - ((self._rotated + slides / 2) * whitened).sum(dim=0) + (left / n).log()
         one, rest = n[rows.labels], (n[rows.labels] - 1.0).clamp(min=1.0)
@@ -170,7 +166,8 @@ class Discriminant:
 
     def personal(self, features: ArrayLike, labels: ArrayLike, *, client: str | None = None) -> PersonalDiscriminant:
         """The client's means in it, from its own rows."""
-        return PersonalDiscriminant(self, self.rotated(features, labels, client=client))
+        F, Y = client_rows(self.total, features, labels, client)
+        return PersonalDiscriminant(self, self._rows(F, Y))
 
     def personal_affine(self, own: Statistics) -> AffineModel:
         """The model with the client's means, from its statistics (see `Standardization`) instead of its rows."""
@@ -228,9 +225,14 @@ class Discriminant:
         bias = (n / n.sum()).log() - (rotated_means * whitened).sum(dim=0) / 2
         return AffineModel(self._V @ whitened, bias)
 
+    def _rows(self, F: Tensor, Y: Tensor) -> _RotatedRows:
+        labels = Y.argmax(dim=1)
+        X = F @ self._V
+        return _RotatedRows(X, labels, X - self._rotated.mT[labels], Y.sum(dim=0))
+
 
 @dataclass(frozen=True)
-class RotatedRows:
+class _RotatedRows:
     """A client's rows in the basis V: X (N_k, m), their residuals U = X − μ_y, and its rows of each class (d,)."""
 
     X: Tensor
@@ -243,9 +245,9 @@ class RotatedRows:
         """Of the residuals, by class (d, m)."""
         return torch.zeros((len(self.counts), self.X.shape[1])).to(self.X).index_add_(0, self.labels, self.U)
 
-    def some(self, at: Tensor) -> RotatedRows:
+    def some(self, at: Tensor) -> _RotatedRows:
         """Those of the rows `at` (N_k,) bool; the counts are still the client's."""
-        return RotatedRows(self.X[at], self.labels[at], self.U[at], self.counts)
+        return _RotatedRows(self.X[at], self.labels[at], self.U[at], self.counts)
 
     def left_out(self, of: Discriminant, personal: _Weights | None) -> Tensor:
         """Scores (N_k, d) of each row without itself."""
@@ -300,17 +302,17 @@ class _LeftOut:
     v: Tensor
 
     @classmethod
-    def of(cls, rows: RotatedRows, rest: Tensor) -> _LeftOut:
+    def of(cls, rows: _RotatedRows, rest: Tensor) -> _LeftOut:
         left = (rows.counts[rows.labels] - 1.0)[:, None]
         gone = 1.0 - left / rest[:, None]
         return cls(left, gone, left * gone)
 
-    def shift_per_sum(self, rows: RotatedRows, personal: _Weights) -> Tensor:
+    def shift_per_sum(self, rows: _RotatedRows, personal: _Weights) -> Tensor:
         """w₀/V without each row (N_k,)."""
         v, own, left = personal.v, personal.v[rows.labels], self.v[:, 0]
         return personal.shift_per_sum(v.sum() - own + left, v.square().sum() - own.square() + left.square())
 
-    def own_means(self, rows: RotatedRows, personal: _Weights) -> Tensor:
+    def own_means(self, rows: _RotatedRows, personal: _Weights) -> Tensor:
         """What the client adds to the mean of the row's own class, without the row (N_k, m)."""
         c, w, gone = rows.labels, personal.class_weights(self.v), self.gone * rows.U
         sums = rows.counts[c][:, None] * personal.class_means.mT[c] - gone
@@ -373,7 +375,7 @@ class _Weights:
 class PersonalDiscriminant:
     """The federation's covariance with the client's means; see `Discriminant.personal`."""
 
-    def __init__(self, federation: Discriminant, rows: RotatedRows) -> None:
+    def __init__(self, federation: Discriminant, rows: _RotatedRows) -> None:
         self._federation, self._rows = federation, rows
         self._weights = _Weights.of(rows.sums, rows.counts, federation._counts, federation._scaled)
 
@@ -434,7 +436,7 @@ class PersonalDiscriminant:
         federation._counts = self._federation._counts - lost
         federation._rotated = self._federation._rotated - inside.sums.mT / federation._counts.clamp(min=1.0)
         X, labels = self._rows.X[~gone], self._rows.labels[~gone]
-        rows = RotatedRows(X, labels, X - federation._rotated.mT[labels], self._rows.counts - lost)
+        rows = _RotatedRows(X, labels, X - federation._rotated.mT[labels], self._rows.counts - lost)
         return PersonalDiscriminant(federation, rows)
 
     def common_scores(self, groups: ArrayLike | None = None) -> Tensor:
@@ -448,7 +450,7 @@ class PersonalDiscriminant:
         return without_groups(self._federation, self._rows, personal, together)
 
 
-def without_groups(of: Discriminant, rows: RotatedRows, personal: _Weights | None, groups: Tensor) -> Tensor:
+def without_groups(of: Discriminant, rows: _RotatedRows, personal: _Weights | None, groups: Tensor) -> Tensor:
     """Scores (N_k, d) of each row without its group; with a client's own means, exactly but for τ₀² and τ².
 
     With j_c rows of class c in the group, u their residuals and t_c the sum of these,
@@ -464,7 +466,7 @@ def without_groups(of: Discriminant, rows: RotatedRows, personal: _Weights | Non
     return scores
 
 
-def _without(of: Discriminant, rows: RotatedRows, personal: _Weights | None, S: Tensor) -> Tensor:
+def _without(of: Discriminant, rows: _RotatedRows, personal: _Weights | None, S: Tensor) -> Tensor:
     """Scores (s, d) of the rows S by the discriminant without them."""
     U, c, d = rows.U[S], rows.labels[S], len(of._counts)
     gone = torch.bincount(c, minlength=d).to(U)

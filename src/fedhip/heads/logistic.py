@@ -21,7 +21,7 @@ from torch import Tensor
 
 from fedhip.core.affine import AffineModel
 from fedhip.core.choice.prior import NO_CHOICE, Prior, PriorChoice
-from fedhip.core.choice.selection import FOLDS, fold_of, without_fold
+from fedhip.core.choice.selection import fold_of, without_fold
 from fedhip.core.exact.columns import Columns
 from fedhip.core.exact.fixedpoint import GridStatistics, decode
 from fedhip.core.logistic.fit import TEMPERATURES, LogisticFit, LogisticHead
@@ -163,14 +163,14 @@ class Logistic(Head):
             others = without_fold(rows, fold).to(scores.device)
             if bool(others.all()):
                 continue
-            without = self._run.step(self._head, client, prior, ~others, near=step)
+            without = self._run.step(self._head, client, prior, ~others)
             if given is not None:
                 alpha = given
             elif rows <= REFOLDED:
                 alpha = without.select()
             else:
                 if prior not in steps:
-                    steps[prior] = self._run.step(self._head, client, prior, near=step)
+                    steps[prior] = self._run.step(self._head, client, prior)
                 alpha = steps[prior].select(judges=others)
             scores[~others] = without.gone_scores(alpha) / prior.temperature + without.shift
         return scores
@@ -253,12 +253,13 @@ class LogisticRun:
 
     def left_out(self, head: LogisticHead, client: Client) -> LeftOut:
         """The head's scores of a client's rows left out."""
-        rows = head.rows(*self.rows(client), client=client.name)
-        if len(rows) > REFOLDED:
-            return LeftOut([rows.left_out])
-        folds = fold_of(len(rows)).to(rows.labels.device)
-        by_fold = [rows.fold_scores(folds == fold) for fold in range(FOLDS)]  # and the rows are let go of
-        return LeftOut([rows.left_out], lambda fold: [by_fold[fold]])
+        F, y = self.rows(client)
+        folds = fold_of(len(y)).to(y.device)
+
+        def without(fold: int) -> list[Tensor]:
+            return [head.fold_scores(F, y, folds == fold, client=client.name)]
+
+        return LeftOut([head.loo_scores(F, y, client=client.name)], without if len(y) <= REFOLDED else None)
 
     def priors(self, head: LogisticHead) -> dict[str, PriorChoice]:
         """Every client's prior, if it is asked for, from the head's leave-one-out scores."""
@@ -269,31 +270,22 @@ class LogisticRun:
             self.up, self.down = self.up + SCALE_BYTES + sent, self.down + 2 * 8 * head.weights.numel() + sent
         return found
 
-    def step(
-        self,
-        head: LogisticHead,
-        client: Client,
-        prior: Prior,
-        gone: Tensor | None = None,
-        near: PersonalLogistic | None = None,
-    ) -> PersonalLogistic:
-        """The client's heads over α; as if it did not have the rows `gone` (N_k,) bool.
-
-        `near` is another step of the same client, from which its rows are taken.
-        """
+    def step(self, head: LogisticHead, client: Client, prior: Prior, gone: Tensor | None = None) -> PersonalLogistic:
+        """The client's heads over α; as if it did not have the rows `gone` (N_k,) bool."""
         own_counts, everybody = self.task.counts(client), head.fit.statistics.counts
-        rows = head.rows(*self.rows(client), client=client.name) if near is None else near.rows
-        y = rows.labels
+        F, y = self.rows(client)
         if gone is not None:
             left = torch.bincount(y[gone], minlength=len(own_counts))
             own_counts, everybody = own_counts - left, everybody - left.to(everybody)
         return PersonalLogistic(
-            rows,
+            head,
+            F,
+            y,
             temperature=prior.temperature,
             shift=prior.shift(own_counts, everybody),
             loo_shift=prior.left_out_shifts(y, own_counts, everybody),
+            client=client.name,
             gone=gone,
-            near=near,
         )
 
     def _answers(self, fit: LogisticFit, model: GridModel) -> LogisticTerm:

@@ -12,7 +12,7 @@ from scipy.optimize import minimize
 from sklearn.metrics import log_loss
 
 from fedhip import Statistics, aggregate
-from fedhip.core.logistic.fit import HeadRows, LogisticFit, LogisticHead
+from fedhip.core.logistic.fit import LogisticFit, LogisticHead
 from fedhip.core.logistic.personal import FOLDS, LOGISTIC_ALPHAS, PersonalLogistic
 from fedhip.core.logistic.sums import logistic_term, rounded_features
 from fedhip.errors import InputError, NumericalWarning
@@ -57,7 +57,7 @@ def test_the_optimum_is_scipys(alpha: float, number: int) -> None:
     mine = rows(number, 5, turned=1.0)
     head = fitted(mine, rows(80, 6))
     shift, T = torch.tensor([0.3, -1.0, 0.5, 0.0]).double(), 1.4
-    personal = PersonalLogistic(head.rows(*mine), temperature=T, shift=shift)
+    personal = PersonalLogistic(head, *mine, temperature=T, shift=shift)
     X, Y = rounded_features(mine[0], head.fit.standardization).numpy(), np.eye(CLASSES)[mine[1]]
     M = np.diag(np.full(WIDTH + 1, 0.01))
     M[:WIDTH, :WIDTH] = head.fit.discriminant.covariance.numpy()
@@ -86,7 +86,7 @@ def test_the_step_is_a_change_of_features() -> None:
     """P − Ĝ = RĜ for one R: of four classes on two features, no scores that are not a mix of two."""
     (F, y), others = rows(40, 5, turned=1.0), rows(80, 6)
     head = fitted((F[:, :2], y), (others[0][:, :2], others[1]))
-    change = PersonalLogistic(head.rows(F[:, :2], y)).weights(3.0) - head.weights
+    change = PersonalLogistic(head, F[:, :2], y).weights(3.0) - head.weights
     told = (head.weights - head.weights.mean(dim=1, keepdim=True))[:-1]
     mixed = change @ torch.linalg.pinv(told) @ told
     assert float(change.norm()) > 0.1
@@ -96,7 +96,7 @@ def test_the_step_is_a_change_of_features() -> None:
 def test_a_head_that_tells_no_classes_apart() -> None:
     mine = rows(40, 5, turned=1.0)
     fit = fitted(mine, rows(80, 6)).fit
-    personal = PersonalLogistic(LogisticHead(fit, torch.zeros((WIDTH + 1, CLASSES)).double(), 10.0, 0.1).rows(*mine))
+    personal = PersonalLogistic(LogisticHead(fit, torch.zeros((WIDTH + 1, CLASSES)).double(), 10.0, 0.1), *mine)
     assert float(personal.loo_losses(10.0).mean()) < float(personal.loo_losses(0.0).mean())
 
 
@@ -111,7 +111,7 @@ def test_rows_of_some_classes_tell_of_the_others() -> None:
         return (means[labels] + rng.normal(size=(number, 6))) @ turned, labels
 
     mine = drawn(100, range(8), turn)
-    personal = PersonalLogistic(fitted(drawn(600, range(12), np.eye(6)), mine, classes=12).rows(*mine))
+    personal = PersonalLogistic(fitted(drawn(600, range(12), np.eye(6)), mine, classes=12), *mine)
     F, y = drawn(2000, range(8, 12), turn)
 
     def loss(alpha: float) -> float:
@@ -123,29 +123,29 @@ def test_rows_of_some_classes_tell_of_the_others() -> None:
 def test_no_weight_is_the_federations_head() -> None:
     mine = rows(20, 5)
     head = fitted(mine, rows(50, 6))
-    assert torch.equal(PersonalLogistic(head.rows(*mine)).weights(0.0), head.weights)
+    assert torch.equal(PersonalLogistic(head, *mine).weights(0.0), head.weights)
 
 
 def test_the_head_without_one_row_is_that_of_leave_one_out() -> None:
     mine = rows(20, 5)
     head = fitted(mine, rows(50, 6))
-    own, expected = head.rows(*mine), head.loo_scores(*mine)
+    own, expected = head.fit._client(*mine, None), head.loo_scores(*mine)
     for row in range(20):
-        assert relative_error(own.without(torch.arange(20) == row)[row], expected[row]) <= 1e-12
+        assert relative_error(head.without(own, torch.arange(20) == row)[row], expected[row]) <= 1e-12
 
 
 @pytest.mark.parametrize(("penalty", "alpha"), [(10.0, 0.0), (100.0, 3.0)])
 def test_a_fifth_is_judged_as_refits_without_it_judge(penalty: float, alpha: float) -> None:
     """The federation's head and the client's step are fitted again without each fifth of the client's rows."""
     (F, y), others = wide(0, 0.4), [wide(k, 0.4) for k in range(1, 5)]
-    personal = PersonalLogistic(fitted((F, y), *others, penalty=penalty).rows(F, y))
+    personal = PersonalLogistic(fitted((F, y), *others, penalty=penalty), F, y)
     found, seen = personal.loo_scores(alpha), personal.model(alpha).scores(F)
     order = np.argsort(y, kind="stable")
     off = naive = 0.0
     for fold in range(FOLDS):
         judged = np.sort(order[fold::FOLDS])
         rest = np.delete(F, judged, 0), np.delete(y, judged)
-        refit = PersonalLogistic(fitted(rest, *others, penalty=penalty).rows(*rest)).model(alpha).scores(F[judged])
+        refit = PersonalLogistic(fitted(rest, *others, penalty=penalty), *rest).model(alpha).scores(F[judged])
         a, b, c = (scores - scores.mean(dim=1, keepdim=True) for scores in (found[judged], seen[judged], refit))
         off, naive = off + float((a - c).square().sum()), naive + float((b - c).square().sum())
     assert off <= 0.06 * naive
@@ -156,12 +156,12 @@ def test_leave_one_out_promises_of_a_large_weight_what_refits_keep(penalty: floa
     """A federation of many features; refits lose by the weight where clients are alike and the penalty is small."""
     mine, others = wide(0, turned), [wide(k, turned) for k in range(1, 5)]
     head = fitted(mine, *others, penalty=penalty)
-    personal, judged = PersonalLogistic(head.rows(*mine)), range(0, len(mine[1]), 3)
+    personal, judged = PersonalLogistic(head, *mine), range(0, len(mine[1]), 3)
     promised = float((personal.loo_losses(0.0) - personal.loo_losses(10.0))[list(judged)].mean())
     kept = 0.0
     for row in judged:
         rest = (np.delete(mine[0], row, 0), np.delete(mine[1], row))
-        refit = PersonalLogistic(fitted(rest, *others, penalty=penalty, rounds=6).rows(*rest))
+        refit = PersonalLogistic(fitted(rest, *others, penalty=penalty, rounds=6), *rest)
         losses = [
             -torch.log_softmax(refit.model(alpha).scores(mine[0][row : row + 1]), dim=1)[0, mine[1][row]]
             for alpha in (0.0, 10.0)
@@ -176,7 +176,7 @@ def test_a_client_that_sees_classes_otherwise_gains_and_others_stay() -> None:
     strange = rows(60, 205, turned=1.5)
     head = fitted(strange, *others)
     unseen = rows(2000, 305, turned=1.5)
-    personal = PersonalLogistic(head.rows(*strange))
+    personal = PersonalLogistic(head, *strange)
     alpha = personal.select()
     assert alpha > 0.0
 
@@ -189,7 +189,7 @@ def test_a_client_that_sees_classes_otherwise_gains_and_others_stay() -> None:
 def test_the_choice_gains_a_standard_error_by_its_own_leave_one_out_or_is_none() -> None:
     chosen = []
     for seed, turned in ((1, 0.0), (2, 0.0), (3, 0.0), (4, 1.5), (5, 1.5)):
-        personal = PersonalLogistic(fitted(rows(24, seed, turned), rows(60, 50)).rows(*rows(24, seed, turned)))
+        personal = PersonalLogistic(fitted(rows(24, seed, turned), rows(60, 50)), *rows(24, seed, turned))
         alpha = personal.select()
         gains = personal.loo_losses(0.0) - personal.loo_losses(alpha)
         assert alpha == 0.0 or float(gains.mean()) > float(gains.std()) / 24**0.5
@@ -203,7 +203,7 @@ def test_one_row_and_one_class() -> None:
     pooled = rows(30, 5)
     only = pooled[1] == 1
     for F, y in ((pooled[0][:1], pooled[1][:1]), (pooled[0][only], pooled[1][only])):
-        personal = PersonalLogistic(fitted((F, y), others).rows(F, y))
+        personal = PersonalLogistic(fitted((F, y), others), F, y)
         assert bool(torch.isfinite(personal.loo_scores(3.0)).all())
         assert bool(torch.isfinite(personal.weights(personal.select())).all())
 
@@ -212,7 +212,7 @@ def test_a_step_that_has_not_converged_says_so_once_and_names_client_and_slope(m
     mine = rows(40, 5, turned=1.0)
     head = fitted(mine, rows(80, 6))
     monkeypatch.setattr("fedhip.core.logistic.personal._STEPS", 5)
-    personal = PersonalLogistic(head.rows(*mine, client="chur"))
+    personal = PersonalLogistic(head, *mine, client="chur")
     expected = (
         r"client 'chur': the step with alpha = 30 has not converged in 5 evaluations: its slope is (\S+), and \S+ was"
     )
@@ -220,18 +220,15 @@ def test_a_step_that_has_not_converged_says_so_once_and_names_client_and_slope(m
         personal.weights(30.0)
     assert len(caught) == 1
     # The slope at the weights that were taken, in the whitened coordinates of the curvature.
-    S, R = personal.rows.basis[0], head.spread
-    P = torch.softmax(head.rows(*mine).scores, dim=1)  # at the start
-    W = torch.diag(P.mean(dim=0)) - P.mT @ P / len(P)
-    H = 30.0 * torch.kron((S.mT @ S), R @ W @ R.mT) + torch.eye(S.shape[1] * len(R)).double()
-    pull = personal.objective(30.0, personal.solution(30.0))[1].reshape(-1)
-    slope = float((pull @ torch.linalg.solve(H, pull)).sqrt())
+    theta = personal._found[None, 30.0]
+    scale = (1.0 + 30.0 * head.curvature * torch.outer(personal._basis[1], personal._spread[0].square())).sqrt()
+    slope = float((personal.objective(30.0, theta)[1] / scale).norm())
     assert float(re.search(expected, str(caught[0].message))[1]) == pytest.approx(slope, rel=0.1)  # type: ignore[index]
     personal.weights(90.0)  # not again
     with pytest.warns(
         NumericalWarning, match=r"^a step fitted without a fifth of the rows, which judges with alpha = 30 "
     ):
-        PersonalLogistic(head.rows(*mine)).loo_losses(30.0)
+        PersonalLogistic(head, *mine).loo_losses(30.0)
 
 
 @pytest.mark.filterwarnings("error")
@@ -239,9 +236,9 @@ def test_a_step_that_has_not_converged_says_so_once_and_names_client_and_slope(m
 def test_every_alpha_of_the_grid_and_far_beyond_converges(number: int) -> None:
     """To a gradient that is small beside that of no step."""
     mine = rows(number, 5, turned=1.0)
-    personal = PersonalLogistic(fitted(mine, rows(80, 6)).rows(*mine))
+    personal = PersonalLogistic(fitted(mine, rows(80, 6)), *mine)
     for alpha in (*LOGISTIC_ALPHAS[1:], 1_000.0, 10_000.0):
-        theta = personal.solution(alpha)
+        theta = personal._solve(alpha)
         still = personal.objective(alpha, torch.zeros_like(theta))[1].norm()
         assert float(personal.objective(alpha, theta)[1].norm()) <= 1e-3 * float(still)
         personal.loo_losses(alpha)
@@ -251,11 +248,11 @@ def test_bad_input() -> None:
     mine = rows(20, 5)
     head = fitted(mine, rows(50, 6))
     with pytest.raises(InputError, match="alpha"):
-        PersonalLogistic(head.rows(*mine)).weights(-1.0)
+        PersonalLogistic(head, *mine).weights(-1.0)
     with pytest.raises(InputError, match="give a number above 0"):
-        PersonalLogistic(head.rows(*mine), temperature=0.0)
+        PersonalLogistic(head, *mine, temperature=0.0)
     with pytest.raises(InputError, match=r"give \(4,\) and \(20, 4\)"):
-        PersonalLogistic(head.rows(*mine), shift=torch.zeros(3))
+        PersonalLogistic(head, *mine, shift=torch.zeros(3))
 
 
 @pytest.mark.parametrize("number", [1, 2, 3, 12])
@@ -264,7 +261,7 @@ def test_the_alpha_chosen_is_that_of_the_losses_by_hand(number: int) -> None:
     chosen = set()
     for seed in range(4):
         mine = rows(number, seed, turned=2.0)
-        personal = PersonalLogistic(fitted(mine, rows(80, 6), rounds=3).rows(*mine))
+        personal = PersonalLogistic(fitted(mine, rows(80, 6), rounds=3), *mine)
         for alphas in ([0.0, 1.0], [3.0, 1.0]):
             losses = {alpha: personal.loo_losses(alpha).numpy() for alpha in (0.0, *alphas)}
             best = min(sorted(losses), key=lambda alpha: losses[alpha].sum())
@@ -280,11 +277,8 @@ def test_rows_that_are_gone_are_no_part_of_the_step(monkeypatch: pytest.MonkeyPa
     mine, gone = rows(30, 5, turned=1.0), np.arange(30) % 5 == 1
     head = fitted(mine, rows(80, 6))
     left = mine[0][~gone], mine[1][~gone]
-    monkeypatch.setattr(HeadRows, "without", lambda self, gone: self.scores)
-    found, expected = (
-        PersonalLogistic(head.rows(*mine), gone=torch.from_numpy(gone)),
-        PersonalLogistic(head.rows(*left)),
-    )
+    monkeypatch.setattr(LogisticHead, "without", lambda self, rows, gone: rows.F @ self.weights)
+    found, expected = PersonalLogistic(head, *mine, gone=torch.from_numpy(gone)), PersonalLogistic(head, *left)
     assert found.select() == expected.select()
     for alpha in (0.0, 1.0, 30.0):
         scores = expected.model(alpha).scores(mine[0][gone])
@@ -302,64 +296,20 @@ def test_the_heads_scores_without_a_fold_are_those_of_rows_left_out_one_by_one()
     mine = rows(30, 5, turned=1.0)
     head = fitted(mine, rows(200, 6))
     nobody, gone = torch.zeros(30, dtype=torch.bool), torch.arange(30) % 5 == 1
-    torch.testing.assert_close(head.rows(*mine).fold_scores(nobody), head.loo_scores(*mine))
-    client = head.rows(*mine)
+    torch.testing.assert_close(head.fold_scores(*mine, nobody), head.loo_scores(*mine))
+    client = head.fit._client(*mine, None)
     together = torch.stack(
-        [client.without(gone | (torch.arange(30) == row))[row] for row in range(30) if not gone[row]]
+        [head.without(client, gone | (torch.arange(30) == row))[row] for row in range(30) if not gone[row]]
     )
-    found = client.fold_scores(gone)
+    found = head.fold_scores(*mine, gone)
     plain = head.loo_scores(*mine)[~gone]
     assert float((found - together).abs().max()) < 0.3 * float((plain - together).abs().max())
 
 
 def test_some_rows_may_judge_alone() -> None:
     mine = rows(40, 5, turned=2.0)
-    step = PersonalLogistic(fitted(mine, rows(80, 6)).rows(*mine))
+    step = PersonalLogistic(fitted(mine, rows(80, 6)), *mine)
     assert step.select(judges=torch.ones(40, dtype=torch.bool)) == step.select() > 0.0
     nobody = torch.zeros(40, dtype=torch.bool)
     nobody[3] = True
     assert step.select(judges=nobody) == 0.0
-
-
-@pytest.mark.parametrize(("seed", "turned"), [(1, 0.0), (4, 1.5), (5, 1.0)])
-def test_alpha_and_losses_are_those_of_steps_solved_one_by_one_to_the_end(seed: int, turned: float) -> None:
-    """Folds together, single precision, starts from other α and a coarse tolerance change no choice."""
-    mine = rows(24, seed, turned)
-    head = fitted(mine, rows(60, 50))
-    personal = PersonalLogistic(head.rows(*mine), temperature=1.3, shift=torch.tensor([0.3, -0.5, 0.2, 0.0]).double())
-    S, R, shift = personal.rows.basis[0].numpy(), head.spread.numpy(), personal.shift.numpy()
-    Y, folds = np.eye(CLASSES)[mine[1]], np.empty(24, dtype=int)
-    folds[np.argsort(mine[1], kind="stable")] = np.arange(24) % FOLDS
-
-    def losses(alpha: float) -> Array:
-        found = np.empty(24)
-        for fold in range(FOLDS):
-            Z, kept = head.rows(*mine).without(torch.from_numpy(folds == fold)).numpy(), folds != fold
-
-            def logits(theta: Array, Z: Array = Z) -> Array:
-                return (Z + S @ theta.reshape(S.shape[1], -1) @ R) / 1.3 + shift
-
-            def objective(theta: Array, kept: Array = kept) -> tuple[float, Array]:
-                z = logits(theta)[kept]
-                logs = z - np.logaddexp.reduce(z, axis=1, keepdims=True)
-                pull = alpha / 1.3 * S[kept].T @ (np.exp(logs) - Y[kept]) @ R.T
-                return -alpha * float((logs * Y[kept]).sum()) + float(theta @ theta) / 2, pull.ravel() + theta
-
-            start = np.zeros(S.shape[1] * CLASSES)
-            z = logits(start)
-            if alpha > 0.0:
-                z = logits(minimize(objective, start, jac=True, method="BFGS", options={"gtol": 1e-7}).x)
-            found[~kept] = (np.logaddexp.reduce(z, axis=1) - (z * Y).sum(axis=1))[~kept]
-        return found
-
-    plain = best = losses(0.0)
-    chosen = 0.0
-    for alpha in LOGISTIC_ALPHAS[1:]:
-        exact = losses(alpha)
-        assert np.abs(personal.loo_losses(alpha).numpy() - exact).max() < 0.05 * max(exact.max(), 1.0)
-        gains = best - exact
-        if gains.mean() > gains.std(ddof=1) / np.sqrt(24):
-            best, chosen = exact, alpha
-        elif exact.sum() > plain.sum():
-            break
-    assert personal.select() == chosen

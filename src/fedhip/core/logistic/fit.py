@@ -33,12 +33,12 @@ import torch
 from torch import Tensor
 
 from fedhip.core.affine import AffineModel
-from fedhip.core.discriminant import Discriminant, RotatedRows
+from fedhip.core.discriminant import Discriminant
 from fedhip.core.logistic.geometry import Geometry
 from fedhip.core.logistic.lbfgs import Point, best_of, halved, propose
 from fedhip.core.logistic.sums import GridModel, LogisticTerm, rounded_features
 from fedhip.core.rows import ArrayLike, Rows
-from fedhip.core.solvers import rank_tolerance, require_beta
+from fedhip.core.solvers import require_beta
 from fedhip.core.standardization import Standardization
 from fedhip.core.statistics import Statistics
 from fedhip.errors import FedHiPError, InputError
@@ -336,7 +336,7 @@ class LogisticFit:
         """
         if self._centre is not None:
             return torch.zeros((1, 1)).to(rows.F)
-        moves, own = self.discriminant.moves_without(rows.rotated, gone)
+        moves, own = self.discriminant.moves_without(rows.F[:, :-1], rows.labels, gone)
         moves = moves / self._calm
         moves[gone] += self._centre_moves(rows)[gone]
         return moves.index_put((gone.nonzero()[:, 0], rows.labels[gone]), -own[gone] / self._calm, accumulate=True)
@@ -351,14 +351,9 @@ class _ClientRows:
     labels: Tensor
 
     @cached_property
-    def rotated(self) -> RotatedRows:
-        """As the discriminant sees them."""
-        return self.fit.discriminant.rotated(self.F[:, :-1], self.labels)
-
-    @cached_property
     def lda_left_out(self) -> Tensor:
         """LDA's scores without each row; −∞ becomes the least of the row's others, less 10."""
-        scores = self.rotated.left_out(self.fit.discriminant, None)
+        scores = self.fit.discriminant.loo_scores(self.F[:, :-1], self.labels)
         known = torch.isfinite(scores)
         least = scores.where(known, torch.inf).amin(dim=1, keepdim=True)
         return scores.where(known, least - 10.0)
@@ -390,126 +385,45 @@ class LogisticHead:
         """(n, d) for raw features (n, m)."""
         return self.model.scores(features)
 
-    @cached_property
-    def spread(self) -> Tensor:
-        """What spreads a client's change over the classes (d, d): diag(c) Uᵀ of C = U diag(c) Uᵀ ∝ ĜᵀMĜ.
-
-        The identity where the head tells no classes apart; see `fedhip.core.logistic.personal`.
-        """
-        G = self.weights - self.weights.mean(dim=1, keepdim=True)
-        G[-1] = 0.0
-        whitened = self.fit.geometry.inverse @ G
-        C = whitened.mT @ whitened
-        size = C.square().sum().sqrt()
-        c, U = torch.linalg.eigh(C * (math.sqrt(len(C)) / size) if float(size) > 0.0 else torch.eye(len(C)).to(C))
-        return c.clamp(min=0.0)[:, None] * U.mT
-
-    def rows(self, features: ArrayLike, labels: ArrayLike, *, client: str | None = None) -> HeadRows:
-        """A client's own rows, raw, as this head sees them."""
-        return HeadRows(self, self.fit._client(features, labels, client), client)
-
     def loo_scores(self, features: ArrayLike, labels: ArrayLike, *, client: str | None = None) -> Tensor:
         """For each row of a client its scores without it, to first order (see the module): (N_k, d)."""
-        return self.rows(features, labels, client=client).left_out
+        return self.left_out(self.fit._client(features, labels, client))
 
+    def left_out(self, rows: _ClientRows) -> Tensor:
+        """The same of a client's standardised rows."""
+        Z, delta = self._residuals(rows)
+        a = (rows.F @ self.fit.geometry.B).square() @ self.inverse_curvature
+        a = a / (1.0 - self.curvature * a).clamp(min=1e-3)
+        return Z + a[:, None] * delta + self.centre_share * self.fit._centre_moves(rows)
 
-@dataclass(frozen=True, eq=False)
-class HeadRows:
-    """A client's rows as a fitted head sees them, and its scores of them without some: to first order.
-
-    What is the same whichever rows are left out is computed once.
-    """
-
-    head: LogisticHead
-    given: _ClientRows
-    client: str | None = None
-
-    def __len__(self) -> int:
-        return len(self.given.labels)
-
-    @property
-    def labels(self) -> Tensor:
-        """(N_k,)."""
-        return self.given.labels
-
-    @cached_property
-    def scores(self) -> Tensor:
-        """Z (N_k, d), by the head as it is."""
-        return self.given.F @ self.head.weights
-
-    @cached_property
-    def _residuals(self) -> Tensor:
-        """softmax(Z) − Y."""
-        delta = torch.softmax(self.scores, dim=1)
-        delta[torch.arange(len(self), device=delta.device), self.labels] -= 1.0
-        return delta
-
-    @cached_property
-    def _whitening(self) -> Tensor:
-        """H^-½ (m + 1, m + 1)."""
-        return self.head.fit.geometry.B * self.head.inverse_curvature.sqrt()
-
-    @cached_property
-    def _whitened(self) -> Tensor:
-        """Φ = X H^-½ (N_k, m + 1)."""
-        return self.given.F @ self._whitening
-
-    @cached_property
-    def _kernel(self) -> Tensor:
-        """ΦΦᵀ (N_k, N_k)."""
-        return self._whitened @ self._whitened.mT
-
-    @cached_property
-    def basis(self) -> tuple[Tensor, Tensor]:
-        """S (N_k, r) and Λ (r,): rows in coordinates of the curvature in which SᵀS = diag(Λ)."""
-        values, E, kept = self._eigenpairs
-        return (E * values.sqrt(), values) if kept else (self._whitened @ E, values)
-
-    @cached_property
-    def back(self) -> Tensor:
-        """What takes these coordinates to weights (m + 1, r)."""
-        values, E, kept = self._eigenpairs
-        return self._whitening @ (self._whitened.mT @ (E / values.sqrt()) if kept else E)
-
-    @cached_property
-    def _eigenpairs(self) -> tuple[Tensor, Tensor, bool]:
-        """Of ΦΦᵀ (True) or of ΦᵀΦ, whichever is smaller."""
-        Phi = self._whitened
-        if len(Phi) <= Phi.shape[1]:
-            values, E = torch.linalg.eigh(self._kernel)
-            kept = values > rank_tolerance(Phi.shape[1]) * values[-1]
-            return values[kept], E[:, kept], True
-        values, Q = torch.linalg.eigh(Phi.mT @ Phi)
-        return values.clamp(min=0.0), Q, False
-
-    @cached_property
-    def left_out(self) -> Tensor:
-        """Scores (N_k, d) of each row without it."""
-        head = self.head
-        a = self._whitened.square().sum(dim=1)
-        a = a / (1.0 - head.curvature * a).clamp(min=1e-3)
-        return self.scores + a[:, None] * self._residuals + head.centre_share * head.fit._centre_moves(self.given)
-
-    def without(self, gone: Tensor) -> Tensor:
-        """Scores (N_k, d) of all rows by the head without those `gone` (N_k,) bool.
+    def without(self, rows: _ClientRows, gone: Tensor) -> Tensor:
+        """Scores (N_k, d) of all of a client's rows by the head without those `gone` (N_k,) bool, to first order.
 
         As for one row, but these leave the curvature together, and of the centre the classes' means. For one row gone,
         its own scores are those of `left_out`.
         """
-        Phi, head = self._whitened, self.head
-        K = self._kernel[:, gone] if len(Phi) <= Phi.shape[1] else Phi @ Phi[gone].mT
-        values, E = torch.linalg.eigh(head.curvature * K[gone])
-        pulls = E @ ((E.mT @ self._residuals[gone]) / (1.0 - values).clamp(min=1e-3)[:, None])
-        moves = head.fit._centre_moves_without(self.given, gone)
-        scores: Tensor = self.scores + K @ pulls + head.centre_share * moves
+        Z, delta = self._residuals(rows)
+        Phi = rows.F @ (self.fit.geometry.B * self.inverse_curvature.sqrt())
+        K = Phi @ Phi[gone].mT
+        values, E = torch.linalg.eigh(self.curvature * K[gone])
+        pulls = E @ ((E.mT @ delta[gone]) / (1.0 - values).clamp(min=1e-3)[:, None])
+        scores: Tensor = Z + K @ pulls + self.centre_share * self.fit._centre_moves_without(rows, gone)
         return scores
 
-    def fold_scores(self, gone: Tensor) -> Tensor:
-        """Scores (n, d) of the other rows, each left out together with those `gone` (N_k,) bool.
+    def fold_scores(self, features: ArrayLike, labels: ArrayLike, gone: Tensor, *, client: str | None = None) -> Tensor:
+        """Scores (n, d) of a client's other rows, each left out together with those `gone` (N_k,) bool.
 
-        As if the row and the others that are gone had nothing to do with each other.
+        To first order, and as if the row and the others that are gone had nothing to do with each other.
         """
-        return (self.left_out + self.without(gone) - self.scores)[~gone]
+        rows = self.fit._client(features, labels, client)
+        return (self.left_out(rows) + self.without(rows, gone) - rows.F @ self.weights)[~gone]
+
+    def _residuals(self, rows: _ClientRows) -> tuple[Tensor, Tensor]:
+        """Scores Z (N_k, d) of a client's rows, and softmax(Z) − Y."""
+        Z = rows.F @ self.weights
+        delta = torch.softmax(Z, dim=1)
+        delta[torch.arange(len(Z), device=Z.device), rows.labels] -= 1.0
+        return Z, delta
 
 
 def _losses(scores: Tensor, labels: Tensor, temperatures: Sequence[float]) -> Tensor:

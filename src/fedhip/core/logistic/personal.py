@@ -17,12 +17,11 @@ client. (Ĝ without its intercept, and without its mean over classes, which no p
 diagonal of C² is 1, so that α means what it would without C.)
 
 In whitened coordinates of the client's rows (x_i H^-½ = S_i, SᵀS = diag(Λ)) and of the classes (C = U diag(c) Uᵀ) this
-is a logistic regression of size min(N_k, m + 1) with penalty ½‖·‖², solved by `fedhip.core.logistic.steps`. Steps that
-judge are fitted together, each α from those before it, in single precision; the client's own is fitted once, from the
-mean of those that judged its α.
+is a logistic regression of size min(N_k, m + 1) with penalty ½‖·‖², solved by the quasi-Newton steps of
+`fedhip.core.logistic.lbfgs`, each α from the one before.
 
 **How a row is left out.** A fifth of the client's rows at a time, this one among them: of the federation's head to
-first order (`HeadRows.without`), of the client's step by fitting it again, to the scores of that head:
+first order (`LogisticHead.without`), of the client's step by fitting it again, to the scores of that head:
 
     z_i without i's fifth ≈ x_i Ĝ_{without} + S_i θ_{without}(α) diag(c) Uᵀ
 
@@ -49,9 +48,10 @@ import torch
 from torch import Tensor
 
 from fedhip.core.affine import AffineModel
-from fedhip.core.logistic.fit import HeadRows
-from fedhip.core.logistic.steps import Solved, Steps, extrapolated
-from fedhip.core.solvers import require_alpha
+from fedhip.core.logistic.fit import LogisticHead
+from fedhip.core.logistic.lbfgs import Point, best_of, propose
+from fedhip.core.rows import ArrayLike
+from fedhip.core.solvers import rank_tolerance, require_alpha
 from fedhip.errors import InputError, NumericalWarning
 
 #: None, and two to the decade from 1 to 1,000. Beyond, rows left out promise what fresh rows do not keep.
@@ -62,8 +62,6 @@ FOLDS = 5  # by class, unlike selection's: a step fitted without a class would s
 
 #: Evaluations of a step at most: up to α = 100 some forty do, and for an α that is given, as 10,000, two hundred.
 _STEPS = 400
-#: Those in single precision at most.
-_SINGLE_STEPS = 100
 _TOLERANCE = 1e-5
 #: Of a step that only judges.
 _JUDGES_TOLERANCE = 1e-2
@@ -74,77 +72,87 @@ class PersonalLogistic:
 
     Parameters
     ----------
-    rows : HeadRows
-        The client's own rows, as the federation's head sees them (`LogisticHead.rows`). They are part of its objective.
+    head : LogisticHead
+        The federation's, whose objective these rows are part of.
+    features : (N_k, m)
+    labels : (N_k,)
+        The client's own rows, raw.
     temperature, shift : float, Tensor (d,), optional
         The client's prior: scores are divided by the one and the other is added.
     loo_shift : Tensor (N_k, d), optional
         The shift as it would be without each row; `shift` if not given.
+    client : str, optional
+        Named in error messages.
     gone : Tensor (N_k,) bool, optional
         Rows that the heads are as if there had never been them: the federation's to first order, the client's exactly.
         `gone_scores` judges them.
-    near : PersonalLogistic, optional
-        Another of the same rows, whose steps are a start for these.
     """
 
     def __init__(
         self,
-        rows: HeadRows,
+        head: LogisticHead,
+        features: ArrayLike,
+        labels: ArrayLike,
         *,
         temperature: float = 1.0,
         shift: Tensor | None = None,
         loo_shift: Tensor | None = None,
+        client: str | None = None,
         gone: Tensor | None = None,
-        near: PersonalLogistic | None = None,
     ) -> None:
         if not (math.isfinite(temperature) and temperature > 0.0):
             raise InputError(f"temperature is {temperature!r}; give a number above 0")
-        self.rows, self._head, self._T, self._near = rows, rows.head, temperature, near
-        self._who, self._warned = f"client {rows.client!r}: " if rows.client is not None else "", False
-        y, d = rows.labels, rows.head.weights.shape[1]
-        self._shift = torch.zeros(d).to(rows.scores) if shift is None else shift.to(rows.scores)
-        self._loo_shift = self._shift if loo_shift is None else loo_shift.to(rows.scores)
-        if self._shift.shape != (d,) or self._loo_shift.shape not in ((d,), (len(y), d)):
+        self._head, self._T = head, temperature
+        self._who, self._warned = f"client {client!r}: " if client is not None else "", False
+        self._rows = head.fit._client(features, labels, client)
+        F, y = self._rows.F, self._rows.labels
+        d = head.weights.shape[1]
+        self._shift = torch.zeros(d).to(F) if shift is None else shift.to(F)
+        self._loo_shift = self._shift if loo_shift is None else loo_shift.to(F)
+        if self._shift.shape != (d,) or self._loo_shift.shape not in ((d,), (len(F), d)):
             raise InputError(
                 f"shifts have shapes {tuple(self._shift.shape)} and {tuple(self._loo_shift.shape)}; "
-                f"give ({d},) and ({len(y)}, {d})"
+                f"give ({d},) and ({len(F)}, {d})"
             )
         self._gone = torch.zeros_like(y, dtype=torch.bool) if gone is None else gone.to(y.device)
-        self._Z = rows.scores if gone is None else rows.without(self._gone)
+        self._Z = F @ head.weights if gone is None else head.without(self._rows, self._gone)
         self._y = y[:, None]
         # Each class's rows dealt out in turn.
         left = (~self._gone).nonzero()[:, 0]
         self._fold = torch.full_like(y, -1).index_copy_(
             0, left[torch.argsort(y[left], stable=True)], torch.arange(len(left)).to(y) % FOLDS
         )
-        #: θ (r, 1, d) of all rows and (r, p, d) without each fold, by α.
-        self._whole: dict[float, Tensor] = {}
-        self._judges: dict[float, Tensor] = {}
-        #: Scores of rows left out, by α.
-        self._left_out: dict[float, Tensor] = {}
+        self._found: dict[tuple[int | None, float], Tensor] = {}
 
     @cached_property
-    def _without(self) -> Tensor:
-        """For each fold that has rows the scores of all rows by the federation's head without it (N_k, p, d)."""
-        folds = range(min(FOLDS, int((~self._gone).sum())))
-        found = [self.rows.without(self._gone | (self._fold == fold)) for fold in folds]
-        return torch.stack(found, dim=1) if found else self._Z[:, None][:, :0]
+    def _basis(self) -> tuple[Tensor, Tensor, Tensor]:
+        """S (N_k, r), Λ (r,) and what takes coordinates back to weights (m + 1, r)."""
+        back = self._head.fit.geometry.B * self._head.inverse_curvature.sqrt()
+        Phi = self._rows.F @ back
+        if len(Phi) <= Phi.shape[1]:
+            values, E = torch.linalg.eigh(Phi @ Phi.mT)
+            kept = values > rank_tolerance(Phi.shape[1]) * values[-1]
+            values, E = values[kept], E[:, kept]
+            return E * values.sqrt(), values, back @ (Phi.mT @ (E / values.sqrt()))
+        values, Q = torch.linalg.eigh(Phi.mT @ Phi)
+        return Phi @ Q, values.clamp(min=0.0), back @ Q
 
     @cached_property
-    def _steps(self) -> Steps:
-        """Of all rows."""
-        return self._fitted_to(~self._gone[:, None], self._Z[:, None])
+    def _spread(self) -> tuple[Tensor, Tensor]:
+        """c (d,) and diag(c) Uᵀ (d, d) of C = U diag(c) Uᵀ; the identity where the head tells no classes apart."""
+        G = self._head.weights - self._head.weights.mean(dim=1, keepdim=True)
+        G[-1] = 0.0
+        whitened = self._head.fit.geometry.inverse @ G
+        C = whitened.mT @ whitened
+        size = C.square().sum().sqrt()
+        c, U = torch.linalg.eigh(C * (math.sqrt(len(C)) / size) if float(size) > 0.0 else torch.eye(len(C)).to(C))
+        c = c.clamp(min=0.0)
+        return c, c[:, None] * U.mT
 
     @cached_property
-    def _judging(self) -> Steps:
-        """Without each fold."""
-        p = self._without.shape[1]
-        kept = ~self._gone[:, None] & (self._fold[:, None] != torch.arange(p).to(self._fold))
-        return self._fitted_to(kept, self._without)
-
-    def _fitted_to(self, kept: Tensor, scores: Tensor) -> Steps:
-        S, values = self.rows.basis
-        return Steps(S, values, self._y, self._head.spread, self._T, kept, scores / self._T + self._shift)
+    def _without(self) -> list[Tensor]:
+        """For each fold the scores (N_k, d) of all rows by the federation's head without it."""
+        return [self._head.without(self._rows, self._gone | (self._fold == fold)) for fold in range(FOLDS)]
 
     @property
     def shift(self) -> Tensor:
@@ -154,7 +162,7 @@ class PersonalLogistic:
     def weights(self, alpha: float) -> Tensor:
         """P̂_k(α) of standardised features, the intercept last (m + 1, d)."""
         alpha = require_alpha(alpha)
-        return self._head.weights if alpha == 0.0 else self._head.weights + self.rows.back @ self._change(alpha)
+        return self._head.weights if alpha == 0.0 else self._head.weights + self._basis[2] @ self._change(alpha)
 
     def model(self, alpha: float) -> AffineModel:
         """On raw features, without prior: that is added to its scores."""
@@ -163,21 +171,19 @@ class PersonalLogistic:
     def loo_scores(self, alpha: float) -> Tensor:
         """For each of the client's rows its scores without it (see the module), and without prior: (N_k, d)."""
         alpha = require_alpha(alpha)
-        if alpha not in self._left_out:
-            scores = self._Z.clone()
-            for fold in range(self._without.shape[1]):
-                at = self._fold == fold
-                scores[at] = self._without[at, fold]
-                if alpha > 0.0:
-                    scores[at] += self.rows.basis[0][at] @ (self._judges_of(alpha)[:, fold] @ self._head.spread)
-            self._left_out[alpha] = scores
-        return self._left_out[alpha]
+        scores = self._Z.clone()
+        for fold in range(FOLDS):
+            at = self._fold == fold
+            scores[at] = self._without[fold][at]
+            if alpha > 0.0 and bool(at.any()):
+                scores[at] += self._basis[0][at] @ self._change(alpha, fold)
+        return scores
 
     def gone_scores(self, alpha: float) -> Tensor:
         """Of the rows that are gone, in their order and without prior: (n, d)."""
         alpha = require_alpha(alpha)
         scores = self._Z[self._gone]
-        return scores if alpha == 0.0 else scores + self.rows.basis[0][self._gone] @ self._change(alpha)
+        return scores if alpha == 0.0 else scores + self._basis[0][self._gone] @ self._change(alpha)
 
     def loo_losses(self, alpha: float) -> Tensor:
         """The log-losses (N_k,) of the client's rows left out, with its prior."""
@@ -201,62 +207,56 @@ class PersonalLogistic:
                 break  # Losses fall and then rise with α.
         return chosen
 
-    def objective(self, alpha: float, theta: Tensor) -> tuple[float, Tensor]:
-        """Value and gradient in whitened coordinates θ (r, d), of all rows."""
-        values, gradient = self._steps.evaluate(alpha, theta[:, None])
-        return float(values), gradient[:, 0]
+    def objective(self, alpha: float, theta: Tensor, fold: int | None = None) -> tuple[float, Tensor]:
+        """Value and gradient in whitened coordinates θ (r, d), of all rows but those of a fold."""
+        (S, Z, y), (_, spread) = self._kept(fold), self._spread
+        logs = torch.log_softmax((Z + S @ (theta @ spread)) / self._T + self._shift, dim=1)
+        value = -alpha * float(logs.gather(1, y).sum()) + 0.5 * float(theta.square().sum())
+        residuals = logs.exp().scatter_add_(1, y, -torch.ones_like(logs[:, :1]))
+        return value, (alpha / self._T) * (S.mT @ residuals @ spread.mT) + theta
 
-    def solution(self, alpha: float) -> Tensor:
-        """θ (r, d) at the optimum."""
-        if alpha not in self._whole:
-            solved = self._steps.solve(alpha, self._start(self._whole, alpha, 1), _TOLERANCE, _STEPS)
-            if not solved.converged:
-                self._warn(alpha, "the step", solved)
-            self._whole[alpha] = solved.theta
-        return self._whole[alpha][:, 0]
+    def _kept(self, fold: int | None) -> tuple[Tensor, Tensor, Tensor]:
+        at = ~self._gone if fold is None else ~self._gone & (self._fold != fold)
+        return self._basis[0][at], (self._Z if fold is None else self._without[fold])[at], self._y[at]
 
-    def _change(self, alpha: float) -> Tensor:
+    def _change(self, alpha: float, fold: int | None = None) -> Tensor:
         """What is added to the federation's weights, in coordinates of the rows (r, d)."""
-        return self.solution(alpha) @ self._head.spread
+        return self._solve(alpha, fold) @ self._spread[1]
 
-    def _judges_of(self, alpha: float) -> Tensor:
-        """θ (r, p, d) fitted without each fold."""
-        if alpha not in self._judges:
-            self._judges[alpha] = self._solve_judges(alpha)
-        return self._judges[alpha]
+    def _solve(self, alpha: float, fold: int | None = None) -> Tensor:
+        """θ at the optimum, from that of the nearest smaller α."""
+        if (fold, alpha) in self._found:
+            return self._found[fold, alpha]
+        S, values, _ = self._basis
+        smaller = [known for part, known in self._found if part == fold and known < alpha]
+        start = self._found[fold, max(smaller)] if smaller else torch.zeros((len(values), self._Z.shape[1])).to(S)
+        scale = (1.0 + alpha * self._head.curvature * torch.outer(values, self._spread[0].square())).sqrt()
+        tolerance = _TOLERANCE if fold is None else _JUDGES_TOLERANCE
+        history: list[Point] = []
+        point = scale * start
+        for _ in range(_STEPS):
+            value, gradient = self.objective(alpha, point / scale, fold)
+            history.append(Point(point, value, gradient / scale))
+            history = history[-12:] if best_of(history) in history[-12:] else history
+            best = best_of(history)
+            slope, enough = float(best.gradient.norm()), tolerance * max(1.0, math.sqrt(max(best.value, 0.0)))
+            if slope <= enough:
+                break
+            point = propose(history)
+        else:
+            self._warn(alpha, fold, slope, enough)
+        self._found[fold, alpha] = best.point / scale
+        return self._found[fold, alpha]
 
-    def _solve_judges(self, alpha: float) -> Tensor:
-        """In single precision, and on from there in double where that was not enough."""
-        steps = self._judging
-        start = self._start(self._judges, alpha, steps.kept.shape[1])
-        if not start.numel():
-            return start
-        single = steps.to(torch.float32).solve(alpha, start.float(), _JUDGES_TOLERANCE, min(_SINGLE_STEPS, _STEPS))
-        solved = Solved(single.theta.double(), *single[1:])
-        if not solved.converged:
-            solved = steps.solve(alpha, solved.theta, _JUDGES_TOLERANCE, _STEPS)
-        if not solved.converged:
-            self._warn(alpha, "a step fitted without a fifth of the rows, which judges", solved)
-        return solved.theta
-
-    def _start(self, known: dict[float, Tensor], alpha: float, parts: int) -> Tensor:
-        """Of so many parts: what judged this α, here or near; or what is known of smaller ones."""
-        for judges in (self._judges, {} if self._near is None else self._near._judges):
-            if parts == 1 and alpha in judges and judges[alpha].shape[1]:
-                return judges[alpha].mean(dim=1, keepdim=True)
-        found = extrapolated(known, alpha)
-        r, d = self.rows.basis[0].shape[1], len(self._head.spread)
-        return torch.zeros((r, parts, d)).to(self._Z) if found is None else found
-
-    def _warn(self, alpha: float, what: str, solved: Solved) -> None:
+    def _warn(self, alpha: float, fold: int | None, slope: float, enough: float) -> None:
         """Once for a client: where one α is too large for so many steps, so are those beyond it."""
         if self._warned:
             return
         self._warned = True
+        what = "the step" if fold is None else "a step fitted without a fifth of the rows, which judges"
         warnings.warn(
             f"{self._who}{what} with alpha = {alpha:g} has not converged in {_STEPS} evaluations: its slope is "
-            f"{solved.slope:.1e}, and {solved.wanted:.1e} was wanted; the best weights so far are taken. A smaller "
-            "alpha takes fewer",
+            f"{slope:.1e}, and {enough:.1e} was wanted; the best weights so far are taken. A smaller alpha takes fewer",
             NumericalWarning,
             stacklevel=4,
         )
