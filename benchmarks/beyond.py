@@ -1,6 +1,6 @@
 """FedHiP as in the paper, and what goes beyond it: the table of docs/beyond.md.
 
-    fedhip extract --dataset sketches --out sketches.npz
+    fedhip extract sketches.npz --dataset sketches
     python benchmarks/beyond.py sketches.npz --out table.md
 
 Mean accuracy over clients, in percent, for every number of clients and concentration, with the deviation over seeds;

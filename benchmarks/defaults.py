@@ -1,6 +1,6 @@
 """The default ridge against the paper's: what standardised features, an intercept and the choice of β are worth.
 
-    fedhip extract --dataset sketches --out sketches.npz
+    fedhip extract sketches.npz --dataset sketches
     python -m benchmarks.defaults sketches.npz
 
 Test accuracy in percent, mean over clients and seeds, of models of one client alone, the global model and the

@@ -1,6 +1,6 @@
 """FedHiP on lifted features, in one layer and in two: the table of docs/lifts.md.
 
-    fedhip extract --dataset sketches --out sketches.npz
+    fedhip extract sketches.npz --dataset sketches
     python benchmarks/lifts.py sketches.npz --out lifts.md
 
 Mean accuracy over clients in percent, with the deviation over seeds where there are several, and the MB that one client

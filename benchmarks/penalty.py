@@ -1,6 +1,6 @@
 """What a logistic head should be drawn towards: zero, by ‖W‖², or LDA, in the metric of the covariance within classes.
 
-    fedhip extract --dataset sketches --out sketches.npz
+    fedhip extract sketches.npz --dataset sketches
     python benchmarks/penalty.py sketches.npz
 
 Accuracy in percent, mean over clients, of one head for all without priors. For ‖W‖² at each of six penalties: the best

@@ -1,6 +1,6 @@
 """What the client's prior is worth, and how far its choice is from the best in hindsight.
 
-    fedhip extract --dataset sketches --out sketches.npz
+    fedhip extract sketches.npz --dataset sketches
     python benchmarks/prior.py sketches.npz
 
 For every method accuracy (mean over clients) without a prior, with the chosen one, with a smoothing of 0.05 rows a

@@ -1,6 +1,6 @@
 """Accuracy against ε: the global and the personalized model, beside training alone, no noise, and DP-FedAvg.
 
-    fedhip extract --dataset sketches --out sketches.npz
+    fedhip extract sketches.npz --dataset sketches
     python -m benchmarks.privacy --heart DIR --features sketches.npz --out benchmarks/results/privacy.json \
         --figure docs/pictures/privacy.svg
 

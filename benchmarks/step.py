@@ -1,6 +1,6 @@
 """What the logistic head's personal step is worth: a federation with α = 0, and with each client's own α.
 
-    fedhip extract --dataset sketches --styles --clients 50 --concentration 0.5 --seed 1 --out styled.npz
+    fedhip extract styled.npz --dataset sketches --styles --clients 50 --concentration 0.5 --seed 1
     python benchmarks/step.py styled.npz --seed 1
 
 `--largest 10000` lengthens the grid of α, two to the decade, to that.

@@ -124,7 +124,7 @@ def make_place(root: Path) -> Place:
         for words in (
             "run --features f.npz --out run",
             "run --data t.csv --label diagnosis --client site --out table",
-            "describe t.csv --label diagnosis --client site --out columns.toml",
+            "describe t.csv columns.toml --label diagnosis --client site",
             "federation init fed --name demo --site a --site b --site c --classes x,y --width 4",
             "federation init far --name demo --site a --site b --site c --classes x,y --width 4 --host example.org",
         ):
@@ -228,7 +228,7 @@ BASE = {
     "audit": "audit --features east.npz --seconds 0.2 --json",
     "reproduce": "reproduce table1 --features f.npz --quick --methods none",
     "partition": "partition --features f.npz --json",
-    "extract": "extract --dataset nothing --out new.npz",
+    "extract": "extract new.npz --dataset nothing",
     "pretrain": "pretrain --pool nothing --out new --steps 1",
     "list": "list datasets",
     "cache list": "cache list --json",

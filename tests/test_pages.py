@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import shutil
+import socket
 import sys
 from pathlib import Path
 
@@ -71,6 +72,28 @@ def test_the_tutorial_on_embeddings(tmp_path: Path) -> None:
     told = follow(DOCS / "tutorials" / "embeddings.md", tmp_path)
     for text in ("paragraphs of 20 modules", "20 clients, natural", "client 'newcomer' joined", "all is well"):
         assert text in told
+
+
+@pytest.mark.slow
+def test_the_tutorial_on_a_federation(tmp_path: Path) -> None:
+    text = (DOCS / "tutorials" / "federation.md").read_text(encoding="utf-8")
+    with socket.create_server(("127.0.0.1", 0)) as free:  # so that two can follow it at once
+        text = text.replace("--port 8443", f"--port {free.getsockname()[1]}")
+    page = tmp_path / "page.md"
+    page.write_text(text, encoding="utf-8")
+    try:
+        told = follow(page, tmp_path)
+    finally:
+        for place in ("site-north", "site-south", "site-west", "."):
+            if (tmp_path / "fed" / place).is_dir():
+                run(["fedhip", "federation", "stop", str(tmp_path / "fed" / place)], tmp_path, {})
+    for shown in (
+        "north 190 rows",
+        "the round is finished",
+        "the model of client 'north'",
+        "north, south, west has digest",
+    ):
+        assert shown in told
 
 
 @pytest.mark.slow

@@ -10,6 +10,18 @@ import pytest
 from fedhip.methods import METHODS
 
 ROOT = Path(__file__).parent.parent
+#: Pages that people read first, or in a hurry.
+PLAIN = (
+    "quickstart.md",
+    "tutorials/federation.md",
+    "runs.md",
+    "cli.md",
+    *(
+        f"{folder}/{page.name}"
+        for folder in ("howto", "explanation")
+        for page in sorted((ROOT / "docs" / folder).glob("*.md"))
+    ),
+)
 
 
 @pytest.mark.usefixtures("no_report")
@@ -36,12 +48,26 @@ def test_the_readme_begins_with_words_that_need_no_other_page() -> None:
     for shown in ("pip install", "Python 3.11", "fedhip run --data", "```python", "round.svg", "quickstart.md"):
         assert shown in screen
     assert "badge" not in text
-    prose = re.sub(
-        r"```.*?```|^    .*?$|^\|.*?$", "", text.split("## Where to read on")[0], flags=re.DOTALL | re.MULTILINE
-    )
+    assert not long_sentences(text.split("## Where to read on")[0])
+
+
+def long_sentences(text: str) -> list[str]:
+    """Those of more than 25 words; tables, code and headings have no sentences."""
+    prose = re.sub(r"^```.*?^```$", "\n", text, flags=re.DOTALL | re.MULTILINE)
+    prose = re.sub(r"^#.*?$|^\|.*?$|^    .*?$", "\n", prose, flags=re.MULTILINE)
     words = re.sub(r"!?\[([^]]*)\]\([^)]*\)", r"\1", prose)
-    for sentence in re.split(r"[.:;?](?=\s)|\n\n", words):
-        assert len(sentence.split()) <= 25, sentence
+    words = re.sub(r"^\s*(?:-|\d+\.) ", "\n\n", words, flags=re.MULTILINE)
+    return [s.strip() for s in re.split(r"[.:;?](?=[\s)*])|\n\n", words) if len(s.split()) > 25]
+
+
+def test_long_sentences_are_found() -> None:
+    long = " ".join(["word"] * 26)
+    assert long_sentences(f"Short. {long}.\n\n- {long}; short\n\n| {long} |\n\n# {long}\n\n    {long}\n") == [long] * 2
+
+
+@pytest.mark.parametrize("page", PLAIN)
+def test_pages_that_are_read_most_have_no_sentence_that_runs_on(page: str) -> None:
+    assert not long_sentences((ROOT / "docs" / page).read_text(encoding="utf-8"))
 
 
 def test_every_method_is_in_the_docs_with_its_options() -> None:

@@ -44,7 +44,7 @@ def test_images_are_named_and_shown(tmp_path: Path, capsys: pytest.CaptureFixtur
     folder = image_folder(tmp_path / "clinic", rows=8)
     (folder / "rare").mkdir()
     (folder / "bright" / "7.png").rename(folder / "rare" / "only.png")
-    options = ("--data", folder, "--weights", encoder(tmp_path), "--no-cache", "--out", tmp_path / "page.html")
+    options = ("--data", folder, "--weights", encoder(tmp_path), "--no-cache", tmp_path / "page.html")
     found = answer(capsys, *options)
     plain = found["plain_upload"]
     assert isinstance(plain, dict)
@@ -76,7 +76,7 @@ def test_one_client_of_several(tmp_path: Path, capsys: pytest.CaptureFixture[str
         (("--sites", 1), "--sites 2 or more"),
         (("--rows-of-others", 1), "too few"),
         (("--seconds", 0), "--seconds 0"),
-        (("--out", "page.txt"), "ends in .html"),
+        (("page.txt",), "ends in .html"),
         (("--fraction-bits", 99), "0 to 62"),
         (("--backbone", "vit-mae-base"), "no effect on --features"),
     ],
@@ -94,7 +94,7 @@ def test_an_interrupted_audit_leaves_no_page(
         raise KeyboardInterrupt
 
     monkeypatch.setattr("fedhip.privacy.audit.recover_rows", interrupt)
-    words = ["audit", "--features", str(feature_file(tmp_path / "site.npz")), "--out", str(tmp_path / "page.html")]
+    words = ["audit", "--features", str(feature_file(tmp_path / "site.npz")), str(tmp_path / "page.html")]
     assert main(words) == 130
     assert not (tmp_path / "page.html").exists()
     assert "Traceback" not in capsys.readouterr().err

@@ -38,8 +38,8 @@ def test_version(capsys: pytest.CaptureFixture[str]) -> None:
     ("arguments", "message"),
     [
         (["run"], "fedhip: no data given; choose one of --dataset NAME, --data PATH and --features FILE"),
-        (["extract", "--out", "x.npz"], "fedhip: no data given; choose --dataset NAME or --data PATH"),
-        (["extract", "--clients", "3", "--out", "x.npz"], "fedhip: --clients has no effect without --styles"),
+        (["extract", "x.npz"], "fedhip: no data given; choose --dataset NAME or --data PATH"),
+        (["extract", "--clients", "3", "x.npz"], "fedhip: --clients has no effect without --styles"),
         (["run", "--features", "none.npz", "--data", "here"], "fedhip: --features stands alone"),
         (["run", "--features", "none.npz"], "none.npz"),
         (["run", "--dataset", "sketchs", "--clients", "5"], "sketches"),

@@ -10,6 +10,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from fedhip.cli.common.exit_codes import USAGE
 from fedhip.cli.common.parser import Parser, commands_of, subparser
 from fedhip.cli.main import build_parser, main
 from tests.cli.samples import done, refused
@@ -68,7 +69,7 @@ def test_every_command_has_json_and_its_shape_is_documented() -> None:
         "describe t.csv --label sick",
         "report run",
         "predict run --features new.npz",
-        "predict --out|predict run --features new.npz --out answers.csv --force",
+        "predict --csv|predict run --features new.npz --csv answers.csv --force",
         "join run --client east --features new.npz",
         "personalize run",
         "forget run --client east",
@@ -176,14 +177,64 @@ def test_short_forms_are_the_same_everywhere(short: str) -> None:
         assert actions.get(short) is actions.get(long), parser.prog
 
 
+def test_out_is_a_folder_and_csv_a_file_wherever_help_shows_them() -> None:
+    shown = {
+        (option, parser.prog): action.metavar
+        for parser in commands_of(build_parser())
+        for option, action in parser._option_string_actions.items()
+        if action.help != argparse.SUPPRESS
+    }
+    assert {metavar for (option, _), metavar in shown.items() if option in ("-o", "--out")} == {"DIR"}
+    assert {metavar for (option, _), metavar in shown.items() if option in ("--csv", "--html")} == {"FILE"}
+
+
+@pytest.mark.parametrize(
+    ("now", "once"),
+    [
+        ("describe t.csv {}/c.toml --label sick", "describe t.csv --label sick --out {}/c.toml"),
+        ("describe t.csv --label sick {}/c.toml", "describe t.csv --label sick -o {}/c.toml"),
+        ("report run --html {}/r.html", "report run --out {}/r.html"),
+        ("report run --html {}/r.html --tables {}/t", "report run --html {}/r.html --csv {}/t"),
+        ("predict run --features new.npz --csv {}/a.csv", "predict run --features new.npz --out {}/a.csv"),
+        ("audit --features new.npz --seconds 1 {}/p.html", "audit --features new.npz --seconds 1 -o {}/p.html"),
+        ("extract {}/f.npz --data images.npz --backbone fedhip-vit", "extract --data images.npz --out {}/f.npz"),
+    ],
+)  # fmt: skip
+def test_old_spellings_do_the_same_with_a_note(
+    now: str, once: str, place: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    np.savez(
+        place / "images.npz", images=np.arange(4 * 8 * 8 * 3, dtype=np.uint8).reshape(4, 8, 8, 3), labels=[0, 1] * 2
+    )
+    wrote = []
+    for folder, typed in (("now", now), ("once", once)):
+        (tmp_path / folder).mkdir()
+        done(*typed.replace("{}", str(tmp_path / folder)).split())
+        told = [line for line in capsys.readouterr().err.splitlines() if "old spelling" in line]
+        assert len(told) == (folder == "once"), typed
+        wrote.append({p.relative_to(tmp_path / folder) for p in (tmp_path / folder).rglob("*") if p.is_file()})
+    assert wrote[0] == wrote[1] != set()
+    (tmp_path / "quiet").mkdir()
+    done(*once.replace("{}", str(tmp_path / "quiet")).split(), "--quiet")
+    assert capsys.readouterr().err == ""
+
+
+def test_a_file_that_is_given_twice_is_not_understood(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as stop:
+        main(["describe", "t.csv", "a.toml", "--out", "b.toml"])
+    assert stop.value.code == USAGE
+    assert "a.toml and --out b.toml are two names for one thing; leave --out out" in capsys.readouterr().err
+
+
 def test_what_is_there_is_written_over_with_force_alone(
     place: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     kept = {
-        "page.html": ["report", "run", "--out"],
-        "answers.csv": ["predict", "run", "--features", "new.npz", "--out"],
-        "columns.toml": ["describe", "t.csv", "--label", "sick", "--out"],
-        "audit.html": ["audit", "--features", "new.npz", "--client", "x", "--seconds", "1", "--out"],
+        "page.html": ["report", "run", "--html"],
+        "answers.csv": ["predict", "run", "--features", "new.npz", "--csv"],
+        "influence.csv": ["influence", "run", "--csv"],
+        "columns.toml": ["describe", "t.csv", "--label", "sick"],
+        "audit.html": ["audit", "--features", "new.npz", "--client", "x", "--seconds", "1"],
     }
     for name, words in kept.items():
         path = tmp_path / name

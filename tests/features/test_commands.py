@@ -147,7 +147,7 @@ def test_extract_refuses_before_it_works(tmp_path: Path, monkeypatch: pytest.Mon
     (tmp_path / "folder.npz").mkdir()
     for out, named in {"x.txt": "ends in .npz", "file/x.npz": "is a file", "folder.npz": "is a folder"}.items():
         with pytest.raises(FedHiPError, match=named):
-            fedhip("extract", "--data", "toy.npz", "--out", tmp_path / out)
+            fedhip("extract", tmp_path / out, "--data", "toy.npz")
 
 
 def test_the_command_gives_the_features_of_the_function(tmp_path: Path) -> None:

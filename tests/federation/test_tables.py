@@ -162,7 +162,7 @@ def test_init_takes_columns(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     everybody().write_csv("all.csv")
-    assert main(["describe", "all.csv", "--label", "diagnosis", "--client", "site", "--out", "columns.toml"]) == 0
+    assert main(["describe", "all.csv", "columns.toml", "--label", "diagnosis", "--client", "site"]) == 0
     sites = [word for site in FOUR for word in ("--site", site)]
     common = ["federation", "init", "fed", "--name", "wards", *sites, "--columns", "columns.toml"]
     told = refused(capsys, *common)

@@ -96,7 +96,7 @@ def test_predictions_of_a_table_are_those_of_its_features(
 ) -> None:
     run = fedhip.run(patients, **NAMED, out=tmp_path / "run")
     new = without_label(tmp_path / "new.csv", slice(0, 20))
-    done("predict", run.path, new, "--out", tmp_path / "answers.csv")
+    done("predict", run.path, new, "--csv", tmp_path / "answers.csv")
     assert "20 rows answered by each client's own model" in capsys.readouterr().out
     with (tmp_path / "answers.csv").open(encoding="utf-8", newline="") as file:
         answers = list(csv.DictReader(file))
@@ -223,7 +223,7 @@ def test_what_is_not_for_tables_and_what_is(patients: Path, tmp_path: Path, caps
         run.join("east", patients, ["ill"])
     with pytest.raises(fedhip.FedHiPError, match="weight= name columns"):
         fedhip.run(patients, ["ill"] * 90, out=tmp_path / "other")
-    told = refused(capsys, "predict", run.path, patients, "--out", tmp_path / "a.txt")
+    told = refused(capsys, "predict", run.path, patients, "--csv", tmp_path / "a.txt")
     assert "answers are written as .csv" in told
 
 
@@ -231,9 +231,9 @@ def test_what_is_not_for_tables_and_what_is(patients: Path, tmp_path: Path, caps
 @pytest.mark.filterwarnings("default::UserWarning")
 def test_describe_then_run_by_it(patients: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     path = tmp_path / "columns.toml"
-    done("describe", patients, *LABELLED, "--out", path)
+    done("describe", patients, path, *LABELLED)
     assert "pressure" in capsys.readouterr().out
-    assert "is there already" in refused(capsys, "describe", patients, "--out", path)
+    assert "is there already" in refused(capsys, "describe", patients, path)
     done("run", "--data", patients, "--columns", path, "--out", tmp_path / "described")
     fedhip.run(patients, **NAMED, out=tmp_path / "drafted")
     for file in ("total.safetensors", "global.safetensors"):

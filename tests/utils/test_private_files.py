@@ -86,8 +86,8 @@ def test_a_run_its_cache_and_what_follows(watch: Watch, images: Path, tmp_path: 
     assert run.stat().st_mode & 0o777 == 0o700
     (features,) = (tmp_path / "cache" / "features").iterdir()
     assert features.stat().st_mode & 0o777 == features.parent.stat().st_mode & 0o777 == 0o700
-    assert main(["audit", "--data", str(images), "--client", "north", "--seconds", "1", "--out", str(page)]) == 0
-    assert main(["report", str(run), "--out", str(tmp_path / "pages" / "report.html")]) == 0
+    assert main(["audit", "--data", str(images), "--client", "north", "--seconds", "1", str(page)]) == 0
+    assert main(["report", str(run), "--html", str(tmp_path / "pages" / "report.html")]) == 0
     assert main(["forget", str(run), "--client", "south"]) == 0
     watch.require_private(run, page.parent, tmp_path / "cache", least=4)
     watch.require_private(*[p.parent for p in watch.made if p.parent.name.startswith(".run-")], least=5)

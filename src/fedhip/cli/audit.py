@@ -20,6 +20,7 @@ from fedhip.cli.common.options import (
     require_new,
     window_of,
 )
+from fedhip.cli.common.parser import respell
 from fedhip.cli.common.progress import show_progress
 from fedhip.data import Dataset, FeatureSet, image_files, load_dataset, make_partition, read_features, split_of
 from fedhip.runs.rows import client_and_rows
@@ -66,7 +67,10 @@ def register(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) ->
         help="patience with each search for single rows (default: %(default)s)",
     )  # fmt: skip
     output = parser.add_argument_group("output")
-    output.add_argument("-o", "--out", type=Path, metavar="FILE.html", help="a page, with the images of recovered rows")
+    page = output.add_argument(
+        "out", type=Path, metavar="[FILE.html]", help="a page, with the images of recovered rows (default: none)"
+    )
+    respell(parser, page, "-o", "--out")
     output.add_argument("--force", action="store_true", help="write over a page that is there")
     output.add_argument("--json", action="store_true", help="print JSON instead of words")
     parser.set_defaults(handler=run, official_split=False)
@@ -81,7 +85,7 @@ def run(args: argparse.Namespace) -> int:
     if not args.seconds > 0:
         raise InputError(f"--seconds {args.seconds:g} is no time to search in; give a number above 0")
     if args.out is not None and args.out.suffix != ".html":
-        raise InputError(f"--out {args.out} is a page; give it a name that ends in .html")
+        raise InputError(f"{args.out}: the page ends in .html, not '{args.out.suffix}'")
     if args.out is not None:
         require_new(args.out, args.force)
     site, pictured, numbers = _site(args)

@@ -10,7 +10,7 @@ from fedhip.utils.text import json_text
 
 SHELLS = ("bash", "zsh", "tcsh")
 #: What the words that stand for paths in the usage are completed with.
-FILES, FOLDERS = ("FILE", "PATH", "SOURCE", "IMAGE", "CONFIG.toml"), ("DIR", "RUN")
+FILES, FOLDERS = ("FILE", "PATH", "SOURCE", "IMAGE", "TABLE", "CONFIG"), ("DIR", "RUN")
 INSTALL = """\
 to install it:
   bash   fedhip completion bash > ~/.local/share/bash-completion/completions/fedhip
@@ -51,9 +51,10 @@ def script(parser: argparse.ArgumentParser, shell: str) -> str:
     except ImportError as error:
         raise MissingExtraError("completion needs shtab; pip install shtab") from error
     for action in actions(parser):
-        if action.metavar in FILES:
+        word = str(action.metavar).strip("[]").partition(".")[0]  # FILE of [FILE.html]
+        if word in FILES:
             action.complete = shtab.FILE  # type: ignore[attr-defined]
-        elif action.metavar in FOLDERS:
+        elif word in FOLDERS:
             action.complete = shtab.DIRECTORY  # type: ignore[attr-defined]
     return str(shtab.complete(parser, shell=shell))
 

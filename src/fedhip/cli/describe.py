@@ -8,6 +8,7 @@ from pathlib import Path
 
 from fedhip.cli.common.console import print_table
 from fedhip.cli.common.options import add_text, listed_names, require_new
+from fedhip.cli.common.parser import respell
 from fedhip.utils.text import json_text
 
 
@@ -20,7 +21,11 @@ def register(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) ->
         "with the values of categories and where numbers are expected. Correct the file by hand; fedhip run --columns "
         "and fedhip federation init --columns take it.",
     )
-    parser.add_argument("table", type=Path, metavar="FILE", help="a .csv, .tsv or .parquet file")
+    parser.add_argument("table", type=Path, metavar="TABLE", help="a .csv, .tsv or .parquet file")
+    file = parser.add_argument(
+        "out", type=Path, metavar="[FILE.toml]", help="write the description here (default: print it)"
+    )
+    respell(parser, file, "-o", "--out")
     parser.add_argument("--label", metavar="COLUMN", help="what is to be predicted")
     parser.add_argument("--client", metavar="COLUMN", help="whose row it is")
     parser.add_argument("--group", metavar="COLUMN", help="rows that belong together, such as those of one patient")
@@ -31,9 +36,6 @@ def register(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) ->
         "--backbone", metavar="NAME", help="of --text: what makes features of it (default: minilm; or hf:NAME)"
     )
     parser.add_argument("--pooling", metavar="SPEC", help="of --text with hf:NAME: cls or mean")
-    parser.add_argument(
-        "-o", "--out", type=Path, metavar="FILE.toml", help="write the description here (default: print it)"
-    )
     parser.add_argument("--force", action="store_true", help="write over a file that is there")
     parser.add_argument("--json", action="store_true", help="print JSON instead of words")
     parser.set_defaults(handler=run)

@@ -47,15 +47,16 @@ def run(args: argparse.Namespace) -> int:
         raise InputError(f"{args.out}: an ONNX file ends in .onnx, not '{args.out.suffix}'")
     require_new(args.out, args.force)
     model = Run.open(Path(args.run)).model(args.client)
+    beside = None if model.table is None else args.out.with_suffix(".columns.toml")
+    if beside is not None:
+        require_new(beside, args.force)
     export = export_onnx(model, args.out, head_only=args.head_only, weights=args.weights)
     if export.difference is None:
         warnings.warn(
             f"{export.path} was not checked: onnxruntime is not installed; pip install 'fedhip[onnx]'", stacklevel=1
         )
-    beside = None
-    if model.table is not None:
+    if model.table is not None and beside is not None:
         description = Description.from_dict(model.table)
-        beside = args.out.with_suffix(".columns.toml")
         write_text(beside, description.to_toml())
     if args.json:
         print(json_text(in_json(export, beside)))

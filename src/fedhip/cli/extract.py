@@ -14,6 +14,7 @@ from fedhip.cli.common.options import (
     load_images,
     require_new,
 )
+from fedhip.cli.common.parser import respell
 from fedhip.data import Dataset, draw_styles, styled, write_features
 from fedhip.errors import InputError
 from fedhip.utils.text import json_text
@@ -35,7 +36,8 @@ def register(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) ->
         "by --seed; the file then holds the clients",
     )
     add_partition(parser)
-    parser.add_argument("-o", "--out", type=Path, required=True, metavar="FILE", help=".npz or .safetensors")
+    file = parser.add_argument("out", type=Path, metavar="FILE", help="what to write: .npz or .safetensors")
+    respell(parser, file, "-o", "--out")
     parser.add_argument("--force", action="store_true", help="write over what is there")
     parser.add_argument("--json", action="store_true", help="print JSON instead of words")
     parser.set_defaults(handler=run)

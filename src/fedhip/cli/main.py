@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from fedhip import FedHiPError, __version__
+from fedhip.cli.common.console import note
 from fedhip.cli.common.exit_codes import DONE, FAILED, INTERRUPTED
 from fedhip.cli.common.parser import Parser, commands_of, subparser
 from fedhip.cli.common.progress import show_progress
@@ -187,4 +188,7 @@ def _run(args: argparse.Namespace, words: Sequence[str]) -> int:
             show_progress.silent = True
             if not getattr(args, "json", False) and {words[0], " ".join(words[:2])} & _TELLING:
                 stack.enter_context(redirect_stdout(io.StringIO()))
-        return int(args.handler(args))
+        code = int(args.handler(args))
+        if (told := getattr(args, "old_spelling", None)) is not None:
+            note(told)
+        return code

@@ -325,7 +325,7 @@ def describe(stored: Mapping[str, Any]) -> str:
     ]
     if others:
         clients = sum(entry.get("clients", 0) for entry in of)
-        words += f". Of {clients} clients some have their own reason to differ: {', '.join(others)}"
+        words += f". Of {clients} clients some are better served otherwise: {', '.join(others)}"
     if (taken := stored.get("taken")) not in (None, model):
         words += f". The rows of this site speak for another: {in_words(taken)}"
     if unjudged := stored.get("unjudged", ()):

@@ -192,7 +192,7 @@ def gains_in_words(results: Json) -> list[str]:
             continue
         ends = "" if gain["low"] is None else f" (95 % interval {shown(gain['low'])} to {shown(gain['high'])})"
         named = [
-            f"{verb} {listed([repr(name) for name in names[:5]])}{' and others' if len(names) > 5 else ''}"
+            f"{verb} {listed([*map(repr, names[:5]), *([f'{len(names) - 5:,} others'] if len(names) > 5 else [])])}"
             for verb, names in (("gain", gain["gains_beyond_chance"]), ("lose", gain["loses_beyond_chance"]))
             if names
         ]

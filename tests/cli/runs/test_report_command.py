@@ -48,7 +48,7 @@ def test_several_runs_side_by_side(
 
 def test_the_page_may_go_elsewhere(run: Path, tmp_path: Path) -> None:
     before = digest(run)
-    done("report", run, "--out", tmp_path / "deep" / "page.html")
+    done("report", run, "--html", tmp_path / "deep" / "page.html")
     assert (tmp_path / "deep" / "page.html").is_file()
     assert digest(run) == before
 
@@ -63,7 +63,7 @@ def test_bad_input_is_one_line(run: Path, tmp_path: Path, capsys: pytest.Capture
     assert "there is no run folder" in refused(capsys, "report", tmp_path / "none")
     assert "there is no run folder" in refused(capsys, "report", run, tmp_path / "none")
     (tmp_path / "folder").mkdir()
-    refused(capsys, "report", run, "--out", tmp_path / "folder")
+    refused(capsys, "report", run, "--html", tmp_path / "folder")
     for name in ("details.json", "ledger.jsonl", "config.toml"):
         content = (run / name).read_bytes()
         (run / name).write_bytes(b"\xff\xfe")

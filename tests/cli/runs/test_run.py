@@ -173,7 +173,7 @@ def test_extract_then_run_is_run(
 ) -> None:
     encoder, images = squares(tmp_path, monkeypatch)
     backbone = ["--weights", str(encoder), "--precision", "float32"]
-    assert main(["extract", "--data", str(images), *backbone, "--out", str(tmp_path / "f.npz")]) == 0
+    assert main(["extract", "--data", str(images), *backbone, str(tmp_path / "f.npz")]) == 0
     capsys.readouterr()
     partition = ["--clients", "3", "--partition", "iid"]
     direct = run_json(capsys, "--data", str(images), *backbone, *partition)

@@ -93,13 +93,13 @@ def test_a_run_of_12_bits_is_that_of_their_highest_8(made: Path) -> None:
 
 def test_one_line_says_which_range_was_used(made: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     capsys.readouterr()
-    done("extract", "--data", made / "deep", *options(made)[:4], "--out", tmp_path / "f.npz")
+    done("extract", "--data", made / "deep", *options(made)[:4], tmp_path / "f.npz")
     shown = capsys.readouterr()
     (line,) = [line for line in shown.err.splitlines() if "8 bits" in line]
     assert line.startswith("fedhip: 20 images of more than 8 bits: 0 to 4095 is black to white (their values: ")
     assert line.endswith("), the bits that they use; --window LOW HIGH for another range")
     assert "features of fedhip-vit in float32, 0 to 4095 in 8 bits, written to" in shown.out
-    done("extract", "--data", made / "deep", "--window", "-5", "999.5", *options(made)[:4], "--out", tmp_path / "g.npz")
+    done("extract", "--data", made / "deep", "--window", "-5", "999.5", *options(made)[:4], tmp_path / "g.npz")
     (line,) = [line for line in said(capsys) if "8 bits" in line]
     assert "-5 to 999.5 is black to white (their values: " in line
     assert line.endswith("; what lies outside is cut off), as --window says")

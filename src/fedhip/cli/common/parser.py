@@ -20,6 +20,7 @@ class Parser(argparse.ArgumentParser):
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **{**kwargs, "allow_abbrev": False})
         self._common: frozenset[str] = frozenset()
+        self._respelled: list[tuple[argparse.Action, str, bool]] = []
 
     def error(self, message: str) -> NoReturn:
         """Say what is wrong, and where help is."""
@@ -35,6 +36,24 @@ class Parser(argparse.ArgumentParser):
         """These options alone in `--help`; `--help-all` shows them all."""
         self._common = frozenset(options)
         self.add_argument("--help-all", action=_HelpAll, help="show every option")
+
+    def respell(self, action: argparse.Action, *old: str) -> None:
+        """Let `old`, as this option or argument was spelled once, stand for it: not shown, and told of at the end."""
+        self.add_argument(*old, dest=f"old_{action.dest}", type=action.type or str, help=argparse.SUPPRESS)
+        self._respelled.append((action, old[-1], action.required and not str(action.metavar).startswith("[")))
+        action.required = False
+
+    def _settle_spellings(self, args: argparse.Namespace) -> None:
+        for action, old, required in self._respelled:
+            value, by_old = getattr(args, action.dest), getattr(args, f"old_{action.dest}")
+            if value is not None and by_old is not None:
+                self.error(f"{value} and {old} {by_old} are two names for one thing; leave {old} out")
+            if required and value is None and by_old is None:
+                self.error(f"the following arguments are required: {action.metavar}")
+            if by_old is not None:
+                setattr(args, action.dest, by_old)
+                new = f"{action.option_strings[0]} {by_old}" if action.option_strings else f"{self.prog} … {by_old}"
+                args.old_spelling = f"{old} {by_old} is an old spelling; write: {new}"
 
     def format_help(self) -> str:
         """Help, as short as it was made."""
@@ -69,7 +88,15 @@ class Parser(argparse.ArgumentParser):
                 word = next((word for word in args or () if not word.startswith("-")), None)
                 if word is not None and word not in action.choices:
                     self.error(f"there is no command {word!r}{did_you_mean(word, action.choices)}")
-        return super().parse_known_args(args, namespace)
+        known, more = super().parse_known_args(args, namespace)
+        self._settle_spellings(known)
+        return known, more
+
+
+def respell(parser: argparse.ArgumentParser, action: argparse.Action, *old: str) -> None:
+    """`Parser.respell` of a command's parser, which argparse does not know to be one of ours."""
+    assert isinstance(parser, Parser)  # noqa: S101 (for mypy)
+    parser.respell(action, *old)
 
 
 class _HelpAll(argparse.Action):

@@ -9,6 +9,7 @@ from pathlib import Path
 
 from fedhip.cli.common.client_rows import add_backbone_place
 from fedhip.cli.common.exit_codes import DONE
+from fedhip.cli.common.options import require_new
 from fedhip.cli.common.progress import show_progress
 from fedhip.cli.runs.life import clients_of_the_data
 from fedhip.data import read_features
@@ -32,7 +33,8 @@ def register(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) ->
         "--rows", type=Path, metavar="FILE",
         help="a feature file with the clients' rows and names (default: the data that the run was made from)",
     )  # fmt: skip
-    parser.add_argument("--csv", type=Path, metavar="FILE", help="write a table as well")
+    parser.add_argument("--csv", type=Path, metavar="FILE", help="write the table to a file")
+    parser.add_argument("--force", action="store_true", help="write over a file that is there")
     parser.add_argument("--json", action="store_true", help="print JSON instead of a table")
     add_backbone_place(parser)
     parser.set_defaults(handler=run)
@@ -40,6 +42,8 @@ def register(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) ->
 
 def run(args: argparse.Namespace) -> int:
     """Subtract, count, print."""
+    if args.csv is not None:
+        require_new(args.csv, args.force)
     opened = Run.open(args.run)
     opened.require_exact()
     opened.require_personalized()

@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 from fedhip.cli.common.client_rows import extract_for, known_window, print_known_window, refuse_window
 from fedhip.cli.common.console import print_table
 from fedhip.cli.common.options import add_window, at_least, require_new
+from fedhip.cli.common.parser import respell
 from fedhip.cli.common.progress import show_progress
 from fedhip.core.choice.conformal import classes_within, require_coverage
 from fedhip.data import Dataset, ImagePaths, image_files, read_features
@@ -67,7 +68,8 @@ def register(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) ->
     parser.add_argument(
         "--top", type=at_least(1), default=3, metavar="N", help="classes shown for each row (default: 3)"
     )
-    parser.add_argument("-o", "--out", type=Path, metavar="FILE.csv", help="write answers and probabilities as CSV")
+    answers = parser.add_argument("--csv", type=Path, metavar="FILE", help="write answers and probabilities to a file")
+    respell(parser, answers, "-o", "--out")
     parser.add_argument("--force", action="store_true", help="write over a file that is there")
     add_window(parser, default="that of the run")
     parser.add_argument("--weights", type=Path, metavar="PATH", help="weights of the run's backbone, if they moved")
@@ -112,10 +114,10 @@ class Answers:
 def run(args: argparse.Namespace) -> int:
     """Read, extract, score, print or write."""
     folder = Run.open(args.run)
-    if args.out is not None:
-        if args.out.suffix != ".csv":
-            raise InputError(f"{args.out}: answers are written as .csv, not '{args.out.suffix}'")
-        require_new(args.out, args.force)
+    if args.csv is not None:
+        if args.csv.suffix != ".csv":
+            raise InputError(f"{args.csv}: answers are written as .csv, not '{args.csv.suffix}'")
+        require_new(args.csv, args.force)
     client = None if args.client is None else _require_known(folder, args.client)
     if args.coverage is not None:
         require_coverage(args.coverage)
@@ -130,8 +132,8 @@ def run(args: argparse.Namespace) -> int:
         return _targets(folder, rows, answers, who, client, args)
     if answers.probabilities is None:
         print(f"fedhip: no probabilities, only scores: the model has no temperature; {NO_TEMPERATURE}", file=sys.stderr)
-    if args.out is not None:
-        write_private(args.out, _as_csv(rows, answers).encode())
+    if args.csv is not None:
+        write_private(args.csv, _as_csv(rows, answers).encode())
         _print_written(args, len(rows.names), client, rows, who)
     elif args.json:
         print(json_text(_as_json(rows, answers, client, args.top)))
@@ -143,9 +145,9 @@ def run(args: argparse.Namespace) -> int:
 def _print_written(args: argparse.Namespace, count: int, client: str | None, rows: InputRows, who: str) -> None:
     if args.json:
         model = "global" if client is None and rows.clients is None else "personalized"
-        print(json_text({"file": str(args.out), "rows": count, "model": model, "client": client}))
+        print(json_text({"file": str(args.csv), "rows": count, "model": model, "client": client}))
     else:
-        print(f"{count:,} rows answered by {who}: {args.out}")
+        print(f"{count:,} rows answered by {who}: {args.csv}")
 
 
 def _require_known(folder: Run, client: str) -> str:
@@ -206,7 +208,7 @@ def _targets(
     whose: list[list[str]] = (
         [[]] * len(values) if rows.clients is None else [[readable(str(name))] for name in rows.clients]
     )
-    if args.json and args.out is None:
+    if args.json and args.csv is None:
         entries = []
         for row, name in enumerate(rows.names):
             entry: dict[str, Any] = {"row": name, **({"client": whose[row][0]} if owner else {})}
@@ -228,15 +230,15 @@ def _targets(
             heads.append(head)
             for line, value in zip(table, column.tolist(), strict=True):
                 line.append(f"{value:.6g}")
-    if args.out is not None:
+    if args.csv is not None:
         text = io.StringIO(newline="")
         csv.writer(text, lineterminator="\n").writerows([heads, *table])
-        write_private(args.out, text.getvalue().encode())
+        write_private(args.csv, text.getvalue().encode())
         _print_written(args, len(table), client, rows, who)
         return 0
     print_table(heads, table[:_MOST_ROWS], who)
     if len(table) > _MOST_ROWS:
-        print(f"… and {len(table) - _MOST_ROWS:,} more rows; --json prints all, --out FILE.csv writes all")
+        print(f"… and {len(table) - _MOST_ROWS:,} more rows; --json prints all, --csv FILE writes all")
     return 0
 
 
@@ -297,7 +299,7 @@ def _show(rows: InputRows, answers: Answers, who: str, top: int) -> None:
     sets = () if answers.sets is None else ("set",)
     print_table((rows.kind, *owner, "class", *numbered, *sets, "then"), lines, who)
     if len(rows.names) > _MOST_ROWS:
-        print(f"… and {len(rows.names) - _MOST_ROWS:,} more rows; --json prints all, --out FILE.csv writes all")
+        print(f"… and {len(rows.names) - _MOST_ROWS:,} more rows; --json prints all, --csv FILE writes all")
 
 
 def _rows(folder: Run, args: argparse.Namespace) -> InputRows:

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 from fedhip.cli.common.console import interval_of, percent, print_table
 from fedhip.cli.common.options import require_new
+from fedhip.cli.common.parser import respell
 from fedhip.cli.runs.run import print_targets
 from fedhip.runs import Run
 from fedhip.runs.measures import metrics_in
@@ -28,14 +29,14 @@ def register(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) ->
         description="Write report.html of one run into its folder, or a page that compares several; print a table.",
     )
     parser.add_argument("runs", nargs="+", type=Path, metavar="RUN", help="run folders")
-    parser.add_argument(
-        "-o",
-        "--out",
-        type=Path,
-        metavar="FILE",
-        help="the page (default: RUN/report.html, or comparison.html for several)",
+    page = parser.add_argument(
+        "--html", type=Path, metavar="FILE", help="the page (default: RUN/report.html, or comparison.html for several)"
     )
-    parser.add_argument("--csv", type=Path, metavar="DIR", help="write every table of the page as CSV into this folder")
+    tables = parser.add_argument(
+        "--tables", type=Path, metavar="DIR", help="write every table of the page as CSV into this folder"
+    )
+    respell(parser, page, "-o", "--out")
+    respell(parser, tables, "--csv")
     parser.add_argument(
         "--force", action="store_true", help="write over what is there; RUN/report.html is always drawn anew"
     )
@@ -52,16 +53,16 @@ def run(args: argparse.Namespace) -> int:
     names = _names(args.runs)
     records = [run.record(name) for name, run in zip(names, folders, strict=True)]
     own = args.runs[0] / "report.html" if len(folders) == 1 else None
-    out = args.out or own or Path("comparison.html")
+    out = args.html or own or Path("comparison.html")
     require_new(out, args.force or out == own)
-    if args.csv is not None:
-        require_folder(args.csv)
+    if args.tables is not None:
+        require_folder(args.tables)
         for name in csv_tables(records):
-            require_new(args.csv / name, args.force)
+            require_new(args.tables / name, args.force)
     page = render_report(records)
     out.parent.mkdir(parents=True, exist_ok=True)
     write_private(out, page.encode())  # it shows images of test rows
-    tables = _write_tables(args.csv, records) if args.csv is not None else []
+    tables = _write_tables(args.tables, records) if args.tables is not None else []
     if args.json:
         summaries = [
             {
@@ -79,7 +80,7 @@ def run(args: argparse.Namespace) -> int:
         _print_accuracies(names, folders)
     print(f"the report: {out}")
     if tables:
-        print(f"{len(tables)} tables: {', '.join(path.name for path in tables)} in {args.csv}")
+        print(f"{len(tables)} tables: {', '.join(path.name for path in tables)} in {args.tables}")
     return 0
 
 

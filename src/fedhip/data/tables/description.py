@@ -264,7 +264,7 @@ class Description:
     def from_file(cls, path: str | Path) -> Description:
         """Read columns.toml."""
         path = Path(path)
-        content = read_toml(path, f"draft one with: fedhip describe TABLE --out {path}", name="columns.toml")
+        content = read_toml(path, f"draft one with: fedhip describe TABLE {path}", name="columns.toml")
         return cls.from_dict(content, str(path))
 
 
