@@ -16,6 +16,7 @@ from fedhip.heads.auto import choosing_bytes
 from fedhip.heads.budget import bytes_of, within
 from fedhip.simulation.federation import SCORES_BYTES
 from fedhip.sklearn import FedHiPClassifier
+from fedhip.utils.candidates import CANDIDATES
 
 CLASSES, CLIENTS = 4, 5
 
@@ -44,7 +45,7 @@ def test_sizes_that_are_none(size: str | float) -> None:
 @pytest.mark.parametrize("width", [40, 300])
 def test_the_widest_that_fits(width: int) -> None:
     """By counting: one direction more is over, and the features as they are take the place of all directions."""
-    choosing = SCORES_BYTES + choosing_bytes(prior=True)
+    choosing = SCORES_BYTES + choosing_bytes(CANDIDATES, prior=True)
     first = 8 * Survey.size(width if width <= 256 else 1)
     plain = 8 * Survey.size(width) + upload_bytes(width, CLASSES) + choosing
     assert within(plain, width, CLASSES, 1000, prior=True).lift is None
@@ -106,9 +107,9 @@ def test_the_estimator_and_the_command_keep_to_it(tmp_path: Path, capsys: pytest
     assert found.score(X, y, clients) > 0.6
     np.savez(tmp_path / "rows.npz", features=X, labels=y, clients=clients)
     told = ["run", "--features", str(tmp_path / "rows.npz"), "--out", str(tmp_path / "run")]
-    assert main([*told, "--budget", "100"]) == 2
+    assert main([*told, "--budget", "100"]) == 3
     assert "the smallest is" in capsys.readouterr().err
-    assert main([*told, "--budget", "100kB", "--lift", "relu"]) == 2
+    assert main([*told, "--budget", "100kB", "--lift", "relu"]) == 3
     assert "leave out --lift" in capsys.readouterr().err
     assert main([*told, "--budget", "100kB"]) == 0
     assert fedhip.open_run(tmp_path / "run").results["lift"]["width"] == expected.width
