@@ -33,17 +33,20 @@ def lift_nodes(lift: Lift) -> Parts:
 
 
 def _projection_nodes(lift: Lift) -> Parts:
-    """√(2/w) max(0, u Ω + b) or √(2/w) cos(u Ω/σ + b)."""
+    """√(2/w) max(0, u Ω + b) √(2/w) cos(u Ω/σ + b), or u Ω."""
     from onnx import helper
 
     Omega, b = lift.projection
-    sigma = 1.0 if lift.kind == "relu" else lift.bandwidth
+    sigma = lift.bandwidth if lift.kind == "fourier" else 1.0
     nodes, constants = _unit_nodes(lift, "features", np.float32)
     constants |= {
         "lift/projection": _array(Omega / sigma, np.float32),
         "lift/offset": _array(b, np.float32),
         "lift/size": np.array(math.sqrt(2.0 / lift.drawn), np.float32),
     }
+    if lift.kind == "project":
+        constants = {name: value for name, value in constants.items() if name not in ("lift/offset", "lift/size")}
+        return [*nodes, helper.make_node("MatMul", ["lift/units", "lift/projection"], ["lift/features"])], constants
     nodes += [
         helper.make_node("MatMul", ["lift/units", "lift/projection"], ["lift/projected"]),
         helper.make_node("Add", ["lift/projected", "lift/offset"], ["lift/moved"]),

@@ -83,6 +83,13 @@ MEMBER_LOSSES = sum(map(len, GRIDS.values()))
 T = TypeVar("T")
 
 
+def choosing_bytes(candidates: Sequence[tuple[str, ...]], parts: int = 1, *, prior: bool) -> int:
+    """What a client sends beside the ridge's own: losses over temperatures and priors, and shares of rows right."""
+    losses = 8 * (parts * (len(LDA_TEMPERATURES) + MEMBER_LOSSES) + len(candidates) + 1)
+    models = [1] * len(with_prior(candidates)) if prior else []
+    return losses + SCALE_BYTES * len(models) + (losses_bytes(models) if models else 0)
+
+
 @dataclass(frozen=True, eq=False)
 class ChoiceSums:
     """What all clients together say, each sum decided on before the next is made; None of one that is not known yet.
@@ -170,12 +177,8 @@ class Auto(Head):
     def traffic(self) -> tuple[int, int, int]:
         """The ridge's own, and what was chosen by: losses over temperatures and priors, and shares of rows right."""
         rounds, up, _ = self.federation.traffic(Ridge.method)
-        number = len(self._parts)
-        losses = 8 * (number * (len(LDA_TEMPERATURES) + MEMBER_LOSSES) + len(self.candidates) + 1)
+        losses = choosing_bytes(self.candidates, len(self._parts), prior=self.task.prior == "client")
         losses += sum(SCORES_BYTES for part in self._parts[:-1] if part.federation.fold_betas)
-        if self.task.prior == "client":
-            models = [1] * len(with_prior(self.candidates))
-            losses += SCALE_BYTES * len(models) + losses_bytes(models)
         return rounds, up + losses, self.federation.survey_bytes + self.federation.statistics_bytes + losses
 
     def personalize(

@@ -24,6 +24,8 @@ from fedhip.features.cache import note_run
 from fedhip.features.lifts.kinds import NO_LIFT, LiftKind
 from fedhip.features.reference import BackboneReference
 from fedhip.features.text_columns import DEFAULT_TEXT_BACKBONE, TextColumns
+from fedhip.heads.budget import bytes_of
+from fedhip.heads.choice import AUTO
 from fedhip.privacy.mechanism import Unit
 from fedhip.runs import Run, new_run, require_place
 from fedhip.runs.privacy import PrivacySettings, with_public_fills
@@ -84,6 +86,7 @@ def run(
     head: str | None = None,
     head_options: Mapping[str, float] | None = None,
     max_rounds: int = 1,
+    budget: str | int | None = None,
     only_local_classes: bool = False,
     prior: PriorOption | None = None,
     lift: LiftSettings | LiftKind | Literal["none"] | None = None,
@@ -203,6 +206,7 @@ def run(
         lift=widened,
         wider=wider,
         max_rounds=max_rounds,
+        budget=None if budget is None else bytes_of(budget),
         privacy=privacy,
     )
     options = {
@@ -223,6 +227,7 @@ def run(
         "head": head,
         "head_options": [f"{name}={value}" for name, value in (head_options or {}).items()] or None,
         "max_rounds": max_rounds if max_rounds > 1 else None,
+        "budget": None if budget is None else str(budget),
         "rounds": rounds,
         "only_local_classes": only_local_classes,
         "prior": prior,
@@ -278,7 +283,13 @@ def run_round(
     the report's examples, `table` what made the features of a table. With differential privacy the folder keeps the
     noisy sum, and nobody's own statistics.
     """
+    budget, settings = (
+        settings.budget,
+        settings.within_budget(features.features.shape[1], features.num_classes, len(features)),
+    )
     resolved = settings.resolved(features.task, weighted=features.weights is not None)
+    if budget is not None and resolved.head != AUTO:
+        raise InputError("--budget is kept by the choice, which is of classes of rows that count alike; leave it out")
     require_ridge(
         task_named(features.task),
         features.weights is not None,

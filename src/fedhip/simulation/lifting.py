@@ -9,8 +9,11 @@ The first sum is of whole numbers, like all others: any division of the rows amo
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
+from functools import reduce
+from operator import add
 from typing import Any
 
 import numpy as np
@@ -18,8 +21,9 @@ import torch
 
 from fedhip.core.exact.columns import Columns, Survey
 from fedhip.core.exact.fixedpoint import GridStatistics, decode, fraction_bits_for
+from fedhip.core.standardization import Standardization
 from fedhip.errors import InputError
-from fedhip.features.lifts.budget import exchange_bytes, require_memory, upload_bytes, width_for
+from fedhip.features.lifts.budget import SAME_UNITS, exchange_bytes, require_memory, upload_bytes, width_for
 from fedhip.features.lifts.kinds import DEFAULT_WIDTH, LANDMARKS, LiftKind
 from fedhip.features.lifts.lift import Lift, require_lift
 from fedhip.simulation.client import Client, LabelledRows
@@ -48,8 +52,10 @@ class LiftSettings:
         require_lift(self.kind, DEFAULT_WIDTH if self.width is None else self.width, self.seed, self.sigma)
         if self.width is not None and self.budget is not None:
             raise InputError("a lift has a width, or the width that a budget allows; give one of them")
-        if self.kind == "relu" and self.bandwidth is not None:
-            raise InputError("the lift relu has no kernel, and so no bandwidth; leave it out, or choose another lift")
+        if self.kind in ("relu", "project") and self.bandwidth is not None:
+            raise InputError(
+                f"the lift {self.kind} has no kernel, and so no bandwidth; leave it out, or choose another lift"
+            )
 
     @property
     def sigma(self) -> float:
@@ -137,6 +143,8 @@ class LiftPlan:
         """The exchange: the sum over all training rows, and the lift that follows from it."""
         tell = report or (lambda phase, done, total: None)
         training = [client for client in clients if len(client.train[1])]
+        if self.settings.kind == "project" and self.num_features > SAME_UNITS:
+            return self.of_lengths(reduce(add, in_order(_lengths, training)))
         survey = survey_of(training)
         if self.settings.kind not in LANDMARKS:
             return self.of_survey(survey)
@@ -155,6 +163,14 @@ class LiftPlan:
         settings = self.settings
         units = survey.standardization()
         return Lift(settings.kind, self.width, settings.seed, units, settings.sigma, keeps=settings.keeps)
+
+    def of_lengths(self, survey: Survey) -> Lift:
+        """From the mean square of the rows' lengths: one unit for all columns, whose means stay."""
+        square = float(survey.moments().squares_around(np.zeros(1))[0]) / max(survey.rows, 1)
+        m = self.num_features
+        scale = torch.full((m,), math.sqrt(square / m) if square > 0.0 else 1.0, dtype=torch.float64)
+        units = Standardization(torch.zeros_like(scale), scale, intercept=False)
+        return Lift(self.settings.kind, self.width, self.settings.seed, units)
 
     def of_products(self, grid: GridStatistics, encoding: RowEncoding) -> Lift:
         """From the sum of all products of columns in units of their own."""
@@ -193,6 +209,12 @@ def lifted_grid(clients: Iterable[Client], ridge: RidgeOptions = STANDARD) -> Ri
             largest = max(largest, float(np.abs(client.train[0]).max()))
     bits = fraction_bits_for(largest) if ridge.fraction_bits is None else ridge.fraction_bits
     return replace(ridge, columns=Columns.plain(width), fraction_bits=bits)
+
+
+def _lengths(client: Client) -> Survey:
+    """Of a client's rows, each taken as its length."""
+    lengths = np.linalg.norm(np.asarray(client.train[0], np.float64), axis=1, keepdims=True)
+    return Survey.of(lengths, client=client.name)
 
 
 def _lifted(lift: Lift, client: Client, device: str | torch.device) -> Client:

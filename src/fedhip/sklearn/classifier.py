@@ -30,6 +30,7 @@ from fedhip.errors import InputError
 from fedhip.features.lifts.kinds import DEFAULT_WIDTH, NO_LIFT, LiftKind
 from fedhip.features.lifts.lift import Lift
 from fedhip.heads import Auto, Ridge, head_named
+from fedhip.heads.budget import bytes_of, within
 from fedhip.heads.choice import AUTO, choose
 from fedhip.heads.model import RIDGE, Model
 from fedhip.heads.options import options_of
@@ -107,6 +108,9 @@ class FedHiPClassifier(ClassifierMixin, FederatedEstimator):  # type: ignore[mis
     lift_bandwidth : float, default=1.0
         Of the Gaussian kernel behind all but "relu"; two standardised rows are about the square root of 2
         apart.
+    budget : str or int, default=None
+        What a client may send in all, such as "5MB", "500kB" or bytes. X is projected to fewer dimensions where it must
+        be.
     max_rounds : int, default=1
         What head="auto" may take: from 8 on, logistic regression competes.
     epsilon : float > 0 or None, default=None
@@ -192,6 +196,7 @@ class FedHiPClassifier(ClassifierMixin, FederatedEstimator):  # type: ignore[mis
         lift_seed: int = 0,
         lift_bandwidth: float = 1.0,
         max_rounds: int = 1,
+        budget: str | int | None = None,
         epsilon: float | None = None,
         delta: float = DEFAULT_DELTA,
         unit: Unit = "row",
@@ -212,6 +217,7 @@ class FedHiPClassifier(ClassifierMixin, FederatedEstimator):  # type: ignore[mis
         self.lift_seed = lift_seed
         self.lift_bandwidth = lift_bandwidth
         self.max_rounds = max_rounds
+        self.budget = budget
         self.epsilon = epsilon
         self.delta = delta
         self.unit = unit
@@ -394,8 +400,9 @@ class FedHiPClassifier(ClassifierMixin, FederatedEstimator):  # type: ignore[mis
         require_ridge("classification", weighted, head=head, prior=self._prior(head), only_local_classes=only_local)
         # In the order of their names, so that sums do not depend on the order in which clients joined.
         rows = dict(sorted(rows.items()))
-        lift = self._drawn_lift(rows, len(classes))
-        return self._learn_head(head, rows, classes, declared, lift)
+        settings, wider = self._lift_settings(head, rows, len(classes))
+        lift = None if settings is None else self._drawn_lift(settings, rows, len(classes))
+        return self._learn_head(head, rows, classes, declared, lift, wider)
 
     def _head(self, weighted: bool) -> str:
         """The head that is asked for, as `fedhip run` finds it."""
@@ -433,6 +440,7 @@ class FedHiPClassifier(ClassifierMixin, FederatedEstimator):  # type: ignore[mis
             (weighted, "sample_weight"),
             (self.alphas is not None, "alphas"),
             (self.max_rounds != 1, "max_rounds"),
+            (self.budget is not None, "budget"),
             (not (self.standardize and self.fit_intercept), "standardize=False or fit_intercept=False"),
         ):
             if given:
@@ -481,7 +489,7 @@ class FedHiPClassifier(ClassifierMixin, FederatedEstimator):  # type: ignore[mis
         return self
 
     def _learn_head(
-        self, name: str, rows: dict[ClientName, Part], classes: Array, declared: bool, lift: Lift | None
+        self, name: str, rows: dict[ClientName, Part], classes: Array, declared: bool, lift: Lift | None, wider: bool
     ) -> Self:
         """The three phases of any head, with priors or without; see `fedhip.heads`."""
         kind, alpha, beta = head_named(name), self._checked_alpha(), self._checked_beta()
@@ -506,7 +514,7 @@ class FedHiPClassifier(ClassifierMixin, FederatedEstimator):  # type: ignore[mis
             uploads=task.uploads,
         )
         if kind is Auto:
-            choice = choose(task, federation, wider=self.lift is None, max_rounds=self.max_rounds)
+            choice = choose(task, federation, wider=wider, max_rounds=self.max_rounds)
             best, chosen = choice.best, choice.to_dict()
             head, found_for, lift = best.head, best.owns, best.lift or lift
             federation, kind = head.federation, type(head)
@@ -557,11 +565,26 @@ class FedHiPClassifier(ClassifierMixin, FederatedEstimator):  # type: ignore[mis
             for client, part in rows.items()
         ]
 
-    def _drawn_lift(self, rows: Mapping[ClientName, Part], num_classes: int) -> Lift | None:
+    def _lift_settings(
+        self, head: str, rows: Mapping[ClientName, Part], num_classes: int
+    ) -> tuple[LiftSettings | None, bool]:
+        """The lift that is asked for, or that the budget asks for; and whether another may compete."""
+        if self.budget is not None:
+            if head != AUTO or self.lift is not None or self.max_rounds > 1:
+                raise InputError(
+                    "a budget is for the choice in one round, which finds its own upload; leave out head, lift and "
+                    "max_rounds, or budget"
+                )
+            width, number = next(iter(rows.values())).X.shape[1], sum(len(part.y) for part in rows.values())
+            prior = self._prior(head) == "client"
+            found = within(bytes_of(self.budget), width, num_classes, number, prior=prior)
+            return found.lift, found.wider
         if self.lift is None or self.lift == NO_LIFT:
-            return None
-        bandwidth = None if self.lift == "relu" else self.lift_bandwidth
-        settings = LiftSettings(self.lift, self.lift_width, seed=self.lift_seed, bandwidth=bandwidth)
+            return None, self.lift is None
+        bandwidth = None if self.lift in ("relu", "project") else self.lift_bandwidth
+        return LiftSettings(self.lift, self.lift_width, seed=self.lift_seed, bandwidth=bandwidth), False
+
+    def _drawn_lift(self, settings: LiftSettings, rows: Mapping[ClientName, Part], num_classes: int) -> Lift:
         clients = [Client(str(client), (part.X, part.y), (part.X, part.y)) for client, part in rows.items()]
         plan = settings.plan(clients[0].train[0].shape[1], num_classes)
         plan.require_memory(max(len(client.train[1]) for client in clients))

@@ -64,9 +64,10 @@ def test_relu_features_approach_the_arc_cosine_kernel() -> None:
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_the_seed_is_all_that_must_travel(kind: LiftKind) -> None:
-    a, F, _ = lift(kind, 30, seed=7)
-    b, _, _ = lift(kind, 30, seed=7)
-    other, _, _ = lift(kind, 30, seed=8)
+    width = 2 if kind == "project" else 30
+    a, F, _ = lift(kind, width, seed=7)
+    b, _, _ = lift(kind, width, seed=7)
+    other, _, _ = lift(kind, width, seed=8)
     assert torch.equal(a(F), b(F))
     assert not torch.equal(a(F), other(F))
     travelled = Lift.restore(json.loads(json.dumps(a.description)), a.tensors)
@@ -78,7 +79,7 @@ def test_the_seed_is_all_that_must_travel(kind: LiftKind) -> None:
 def test_a_row_is_lifted_to_the_same_bits_in_any_company(kind: LiftKind, monkeypatch: pytest.MonkeyPatch) -> None:
     rng = np.random.default_rng(3)
     F = rng.normal(size=(211, 67)) @ rng.normal(size=(67, 67)) + 3
-    phi = Lift.of(kind, 301, 5, Statistics.from_data(F, np.zeros(211), 1))
+    phi = Lift.of(kind, 41 if kind == "project" else 301, 5, Statistics.from_data(F, np.zeros(211), 1))
     together = phi(F)
     monkeypatch.setattr(lifts, "_BLOCK_ENTRIES", 301 * 13)
     assert torch.equal(phi(F), together)
@@ -113,6 +114,20 @@ def test_products_are_those_of_whole_numbers() -> None:
     (A1, A2), (B1, B2) = parts
     mixed = (A1 @ B2) * 2.0 ** -(high + low) + (A2 @ B1) * 2.0 ** -(high + low)
     assert np.array_equal(found.numpy(), scale * ((A1 @ B1) * 2.0 ** -(2 * high) + mixed))
+
+
+def test_a_projection_keeps_lengths_in_its_directions_and_is_no_wider() -> None:
+    phi, F, units = lift("project", 2)
+    Q = phi.projection[0].numpy() / np.sqrt(F.shape[1])
+    assert np.abs(Q.T @ Q - np.eye(2)).max() < 1e-3
+    assert np.abs(phi(F).numpy() - np.sqrt(F.shape[1]) * units @ Q).max() < 1e-4
+    every, _, _ = lift("project", F.shape[1])
+    assert (
+        np.abs(np.linalg.norm(every(F).numpy(), axis=1) - np.sqrt(F.shape[1]) * np.linalg.norm(units, axis=1)).max()
+        < 1e-3
+    )
+    with pytest.raises(InputError, match="no wider"):
+        lift("project", F.shape[1] + 1)
 
 
 @pytest.mark.parametrize("kind", LANDMARKS)

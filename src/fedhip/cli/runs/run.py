@@ -38,6 +38,7 @@ from fedhip.features.cache import note_run
 from fedhip.features.lifts.kinds import NO_LIFT
 from fedhip.features.text_columns import DEFAULT_TEXT_BACKBONE, TextColumns
 from fedhip.heads import HEADS, Auto, Ridge
+from fedhip.heads.budget import bytes_of
 from fedhip.heads.choice import describe
 from fedhip.heads.options import numbers_of
 from fedhip.heads.round import RIDGES
@@ -124,6 +125,11 @@ def register(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) ->
     group.add_argument(
         "--max-rounds", type=int, default=1, metavar="N",
         help="what the choice may take: from 8 on, the logistic head competes (default: %(default)s)",
+    )  # fmt: skip
+    group.add_argument(
+        "--budget", metavar="SIZE",
+        help="what a client may send in all, such as 5MB, 500kB or plain bytes; features are projected to fewer "
+        "dimensions where they must be (default: as it comes)",
     )  # fmt: skip
     # In configuration files of before there was a choice; it says nothing any more.
     group.add_argument(
@@ -245,6 +251,7 @@ def run(args: argparse.Namespace) -> int:
         lift=lift_settings(args),
         wider=args.lift != NO_LIFT,
         max_rounds=args.max_rounds,
+        budget=None if args.budget is None else bytes_of(args.budget),
         privacy=PrivacySettings.of(
             args.epsilon, {name: getattr(args, name) for name in ("delta", "unit", "unit_rows", "clip", "public")}
         ),

@@ -12,6 +12,8 @@ from fedhip.core.exact.columns import Survey
 from fedhip.errors import InputError
 from fedhip.features.lifts.kinds import LANDMARKS, LiftKind
 
+#: Features that are wider have one unit for all columns.
+SAME_UNITS = 256
 #: Gram matrices in memory at once: the sum's and its factor's, and those of each client that is worked on. With two
 #: clients at once 11.8 were measured, in a run that was 2048 wide.
 _SHARED_MATRICES, _CLIENT_MATRICES = 4, 4
@@ -25,10 +27,13 @@ def upload_bytes(width: int, num_classes: int) -> int:
 def exchange_bytes(kind: LiftKind, num_features: int) -> int:
     """What one client sends before round one: a survey of its columns; for landmarks, all products and sums instead.
 
-    These are of columns whose units a federation has agreed on, so that no survey is sent.
+    These are of columns whose units a federation has agreed on, so that no survey is sent. A projection of wide
+    features, which are a backbone's and in the same units, needs a survey of the rows' lengths alone.
     """
     m = num_features
-    return 8 * (m * (m + 1) // 2 + m + 1 if kind in LANDMARKS else Survey.size(m))
+    if kind in LANDMARKS:
+        return 8 * (m * (m + 1) // 2 + m + 1)
+    return 8 * Survey.size(1 if kind == "project" and m > SAME_UNITS else m)
 
 
 def width_for(megabytes: float, num_classes: int) -> int:

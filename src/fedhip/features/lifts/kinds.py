@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Final, Literal, get_args
 
-LiftKind = Literal["relu", "fourier", "nystroem", "nystroem-axes"]
+LiftKind = Literal["relu", "fourier", "nystroem", "nystroem-axes", "project"]
 KINDS: tuple[LiftKind, ...] = get_args(LiftKind)
 #: What says that no lift is to compete, where models are chosen.
 NO_LIFT: Final = "none"

@@ -4,6 +4,7 @@
     fourier     φ(x) = √(2/w) cos(u Ω / σ + b)                        φφᵀ ≈ exp(−‖u − v‖²/2σ²), b ~ U(0, 2π)
     nystroem    φ(x) = k(u, Z) (k(Z, Z) + εI)^-½,  k as above         Z drawn, never a client's rows
     nystroem-axes                                                     the same, whatever the order of the columns
+    project     φ(x) = √m u Q                                         Q (m, w) of orthonormal columns, narrower than x
 
 with u the standardised features divided by √m, where m counts those that are not the same in every row. Two rows are
 then E‖u − v‖² = 2 apart, and at σ = 1 the kernel of a typical pair is 1/e. Mean and deviation are the federation's,
@@ -74,7 +75,7 @@ class Lift:
 
     Parameters
     ----------
-    kind : "relu", "fourier", "nystroem" or "nystroem-axes"
+    kind : "relu", "fourier", "nystroem", "nystroem-axes" or "project"
     width : int
     seed : int
     standardization : Standardization
@@ -99,6 +100,8 @@ class Lift:
         require_lift(self.kind, self.width, self.seed, self.bandwidth, self.kept)
         if self.kind in LANDMARKS and self.covariance is None:
             raise InputError("Nyström's landmarks are drawn from the federation's sum; give its covariance")
+        if self.kind == "project" and self.width > self.num_features:
+            raise InputError(f"a projection of {self.num_features} features is no wider; give a width of at most that")
 
     @classmethod
     def of(
@@ -181,11 +184,16 @@ class Lift:
 
     @cached_property
     def projection(self) -> tuple[Tensor, Tensor]:
-        """Ω (m, w) and b (w,), of ReLU and Fourier features."""
+        """Ω (m, w) and b (w,), of ReLU and Fourier features, and of a projection, whose b is 0."""
         drawn, used = _Draw(self.seed), self.standardization.used
         # Columns that say nothing draw nothing: with or without them the others have the same numbers.
         Omega = self._mean.new_zeros((self.num_features, self.drawn))
         Omega[used] = drawn.normal((int(used.sum()), self.drawn)).to(self._mean)
+        if self.kind == "project":
+            Q = torch.linalg.qr(Omega).Q
+            # Signs are a library's: taken so that each column leans to the one that was drawn.
+            Q = Q * torch.where((Omega * Q).sum(dim=0) < 0.0, -1.0, 1.0)
+            return _stepped(self.root_width * Q, _DRAWN_BITS), torch.zeros_like(Omega[0])
         if self.kind == "relu":
             return Omega, drawn.normal((self.drawn,)).to(self._mean)
         return Omega, (2.0 * math.pi * drawn.uniform((self.drawn,))).to(self._mean)
@@ -213,6 +221,8 @@ class Lift:
             Z, whitening = self.landmarks
             return _repeatable_product(self._kernel(U, Z.to(U)), whitening.to(U))
         Omega, b = (values.to(U) for values in self.projection)
+        if self.kind == "project":
+            return U @ Omega
         if self.kind == "relu":
             return math.sqrt(2.0 / self.drawn) * torch.relu(U @ Omega + b)
         return math.sqrt(2.0 / self.drawn) * torch.cos(U @ Omega / self.bandwidth + b)

@@ -12,7 +12,8 @@ from fedhip.core.balance import class_weights
 from fedhip.data import Dataset, FeatureSet, Partition, client_parts, save_partition, split_of
 from fedhip.features.reference import BackboneReference
 from fedhip.heads import Auto
-from fedhip.heads.choice import AUTO, Choice
+from fedhip.heads.budget import bytes_of
+from fedhip.heads.choice import AUTO, PLAIN, Choice
 from fedhip.heads.round import RIDGES
 from fedhip.runs.draft import Draft
 from fedhip.runs.folder import PUBLIC
@@ -102,6 +103,9 @@ def _results(given: Given, fitted: FittedRound, config: Json) -> Json:
         results |= {"head": fitted.head.name, "settings": dict(fitted.fitted_head.settings)}
     if fitted.choice is not None:
         _put_choice(results, fitted.choice, fitted.outcome.federation)
+        if "budget" in config:
+            upload = PLAIN if fitted.lift is None else f"{fitted.lift.kind} {fitted.lift.width}"
+            results["choice"]["budget"] = {"bytes": bytes_of(config["budget"]), "upload": upload}
     if fitted.lifted is not None:
         results["lift"] = dict(fitted.lifted)
         if settings.lift is not None:

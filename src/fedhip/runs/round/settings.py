@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from fedhip.core.solvers import require_alpha, require_beta
 from fedhip.errors import InputError
 from fedhip.heads import Auto, head_named
+from fedhip.heads.budget import within
 from fedhip.heads.choice import AUTO
 from fedhip.heads.model import RIDGE
 from fedhip.heads.options import options_of
@@ -33,7 +34,8 @@ class RoundSettings:
     asked for: `methods` without it, or what is a ridge's alone. `head_options` are of the head's method (see
     `fedhip.methods.METHODS`). Where no `prior` is named, the choice has clients' priors among what it chooses, and
     nothing else has one. Where no `lift` is named, the choice has one among what it tries, unless it is not to try
-    `wider` features. `max_rounds` is what the choice may take.
+    `wider` features. `max_rounds` is what the choice may take, `budget` what a client may send in all, in bytes
+    (`fedhip.heads.budget`).
     """
 
     alpha: Alpha = "loo"
@@ -49,6 +51,7 @@ class RoundSettings:
     lift: LiftSettings | None = None
     wider: bool = True
     max_rounds: int = 1
+    budget: int | None = None
     privacy: PrivacySettings | None = None
 
     def __post_init__(self) -> None:
@@ -76,6 +79,8 @@ class RoundSettings:
                 f"--max-rounds is what the choice may take, and these models are of the head {self._head!r}; leave it "
                 "out, or choose with --head auto"
             )
+        if self.budget is not None:
+            self._require_budget()
         options_of(head_named(self._head), self.alpha, self.head_options)
         if self.privacy is not None:
             self._require_private()
@@ -96,6 +101,30 @@ class RoundSettings:
                 "a client's prior corrects for how often the federation has a class, and balanced classes are equally "
                 "frequent by construction; give --balance or --prior client, not both"
             )
+
+    def _require_budget(self) -> None:
+        """Refuse what sends more than one upload, or says itself how wide that is."""
+        others = [name for name in self.methods or () if name not in (MAJORITY, *RIDGES, Auto.method)]
+        for given, name in (
+            (self._head != AUTO, f"the head {self._head!r} (a budget is kept by --head auto)"),
+            (bool(others), f"the method {', '.join(others)}"),
+            (self.lift is not None or not self.wider, "--lift"),
+            (self.max_rounds > 1, "--max-rounds"),
+            (self.ridge.columns is not None, "--columns with units"),
+            (self.privacy is not None, "--epsilon"),
+        ):
+            if given:
+                raise InputError(
+                    f"--budget is for the choice in one round, which finds its own upload; leave out {name}"
+                )
+
+    def within_budget(self, num_features: int, num_classes: int, rows: int) -> RoundSettings:
+        """With the lift that keeps to the budget, where there is one."""
+        if self.budget is None:
+            return self
+        prior = (self.prior or "client") == "client"
+        found = within(self.budget, num_features, num_classes, rows, prior=prior)
+        return replace(self, budget=None, lift=found.lift, wider=found.wider)
 
     def _require_private(self) -> None:
         """Refuse what takes sums beside the one that has noise."""

@@ -1,0 +1,73 @@
+"""A budget: what one client may send in all, and how narrow its features must be for that.
+
+    --budget 5MB        survey, statistics, and everything that is chosen by
+
+Where the statistics of the features as they are do not fit, rows are projected before anything else (the lift
+"project"), to as many directions as fit. Where they do, nothing changes; a wider lift competes only if its bytes fit
+too.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from dataclasses import dataclass
+
+from fedhip.core.exact.columns import Survey
+from fedhip.errors import InputError
+from fedhip.features.lifts.budget import exchange_bytes, upload_bytes
+from fedhip.heads.auto import choosing_bytes
+from fedhip.heads.choice import KIND, NARROW, WIDTH
+from fedhip.simulation.federation import SCORES_BYTES
+from fedhip.simulation.lifting import LiftSettings
+from fedhip.utils.candidates import CANDIDATES, WIDE_CANDIDATES
+
+_UNITS = {"": 1, "b": 1, "kb": 10**3, "mb": 10**6, "gb": 10**9, "kib": 2**10, "mib": 2**20, "gib": 2**30}
+_SIZE = re.compile(r"\s*([0-9]+(?:\.[0-9]*)?|\.[0-9]+)\s*([a-zA-Z]*)\s*")
+
+
+def bytes_of(size: str | float) -> int:
+    """Bytes of a size such as "5MB", "500kB" or 500000."""
+    found = _SIZE.fullmatch(str(size)) if isinstance(size, str) else None
+    number = float(found[1]) if found else -1.0 if isinstance(size, str) else float(size)
+    unit = _UNITS.get(found[2].lower()) if found else 1
+    if unit is None or not math.isfinite(number) or number * unit < 1:
+        raise InputError(f"the budget is {size!r}; give bytes, such as 5MB, 500kB or 500000")
+    return int(number * unit)
+
+
+@dataclass(frozen=True)
+class Within:
+    """What a budget leaves: a narrower projection or None, and whether a wider lift may compete."""
+
+    lift: LiftSettings | None
+    wider: bool
+
+
+def within(budget: int, num_features: int, num_classes: int, rows: int, *, prior: bool) -> Within:
+    """What fits, for features so wide, classes and training rows."""
+    choosing = SCORES_BYTES + choosing_bytes(CANDIDATES, prior=prior)
+    plain = 8 * Survey.size(num_features) + upload_bytes(num_features, num_classes) + choosing
+    if plain <= budget:
+        # Where candidates of the features alone are taken in the end, their own upload comes after that with the lift.
+        wide = exchange_bytes(KIND, num_features) + upload_bytes(min(WIDTH, rows) + num_features, num_classes)
+        wide += 2 * SCORES_BYTES + choosing_bytes(WIDE_CANDIDATES, 2, prior=prior)
+        return Within(None, num_features <= NARROW and plain + wide <= budget)
+    before = exchange_bytes("project", num_features) + choosing
+    width = _widest(budget - before, num_classes, num_features)
+    if width < 1:
+        least = before + upload_bytes(1, num_classes)
+        raise InputError(
+            f"a budget of {budget:,} bytes holds no upload of {num_features} features and {num_classes} classes; the "
+            f"smallest is {least:,}"
+        )
+    return Within(LiftSettings("project", width), False)
+
+
+def _widest(room: int, num_classes: int, most: int) -> int:
+    """The widest features, up to `most`, whose statistics fit; 0 where none do."""
+    fits, too_wide = 0, most + 1
+    while too_wide - fits > 1:
+        middle = (fits + too_wide) // 2
+        fits, too_wide = (middle, too_wide) if upload_bytes(middle, num_classes) <= room else (fits, middle)
+    return fits
