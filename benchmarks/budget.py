@@ -31,6 +31,7 @@ from fedhip.heads.task import Task
 from fedhip.simulation.client import clients_of
 from fedhip.simulation.federation import SCORES_BYTES
 from fedhip.simulation.lifting import lift_clients, lifted_grid
+from fedhip.utils.candidates import CANDIDATES
 
 SHARES = (1.0, 0.5, 0.25, 0.1, 0.05, 0.02)
 HEADS = ("data", "clients", "concentration", "seed", "share", "bytes", "width", "accuracy")
@@ -44,7 +45,7 @@ def measure(path: str, number: int, concentration: float, seed: int, share: floa
     clients, width, d = clients_of(data, partition), data.features.shape[1], data.num_classes
     task = Task(clients, d, options_of(Auto, "loo", {}), prior="client", seed=seed)
     rows = sum(len(client.train[1]) for client in clients)
-    today = 8 * Survey.size(width) + upload_bytes(width, d) + SCORES_BYTES + choosing_bytes(prior=True)
+    today = 8 * Survey.size(width) + upload_bytes(width, d) + SCORES_BYTES + choosing_bytes(CANDIDATES, prior=True)
     exchange, lift = 0, within(int(share * today), width, d, rows, prior=True).lift
     if lift is not None:
         plan = lift.plan(width, d)

@@ -53,6 +53,7 @@ from fedhip.sklearn.rows import (
     Part,
     by_client,
     class_numbers,
+    classes_of,
     clients_of,
     require_own_blocks,
     site,
@@ -284,7 +285,7 @@ class FedHiPClassifier(ClassifierMixin, FederatedEstimator):  # type: ignore[mis
         X, y = validate_data(self, X, y, reset=first)
         check_classification_targets(y)
         rows = self._with(X, y, groups, blocks, sample_weight)
-        return self._learn(rows, *self._classes(y, classes, first))
+        return self._learn(rows, *classes_of(y, classes, None if first else (self.classes_, self._declared)))
 
     def forget(self, client: ClientName) -> Self:
         """Remove a client, bit for bit as if none of its rows had ever been there.
@@ -589,21 +590,3 @@ class FedHiPClassifier(ClassifierMixin, FederatedEstimator):  # type: ignore[mis
         plan = settings.plan(clients[0].train[0].shape[1], num_classes)
         plan.require_memory(max(len(client.train[1]) for client in clients))
         return plan.draw(clients)
-
-    def _classes(self, y: Array, classes: Any, first: bool) -> tuple[Array, bool]:
-        """All classes once the labels y are there, and whether the caller declared them."""
-        if classes is None and (first or not self._declared):
-            return (unique_labels(y) if first else unique_labels(self.classes_, y)), False
-        declared = self.classes_ if classes is None else unique_labels(classes)
-        if not first and not np.array_equal(declared, self.classes_):
-            raise InputError(
-                f"classes are {declared.tolist()}, and the estimator has {self.classes_.tolist()}; "
-                "declare them in the first call of partial_fit"
-            )
-        unknown = np.setdiff1d(unique_labels(y), declared)
-        if len(unknown):
-            raise InputError(
-                f"y has the label {unknown.tolist()[0]!r}, which is not among the declared classes "
-                f"{declared.tolist()}; declare it in the first call of partial_fit"
-            )
-        return declared, True

@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
+from sklearn.utils.multiclass import unique_labels
 from torch import Tensor
 
 from fedhip.errors import InputError
@@ -43,6 +44,25 @@ class Part:
         if self.weights is not None or more.weights is not None:
             weights = np.concatenate([np.ones(len(p.X)) if p.weights is None else p.weights for p in (self, more)])
         return Part(np.concatenate((self.X, more.X)), np.concatenate((self.y, more.y)), blocks, weights)
+
+
+def classes_of(y: Array, classes: Any, known: tuple[Array, bool] | None) -> tuple[Array, bool]:
+    """All classes once the labels y are there, and whether the caller declared them; `known` are those of before."""
+    if classes is None and (known is None or not known[1]):
+        return (unique_labels(y) if known is None else unique_labels(known[0], y)), False
+    declared = known[0] if classes is None and known is not None else unique_labels(classes)
+    if known is not None and not np.array_equal(declared, known[0]):
+        raise InputError(
+            f"classes are {declared.tolist()}, and the estimator has {known[0].tolist()}; "
+            "declare them in the first call of partial_fit"
+        )
+    unknown = np.setdiff1d(unique_labels(y), declared)
+    if len(unknown):
+        raise InputError(
+            f"y has the label {unknown.tolist()[0]!r}, which is not among the declared classes "
+            f"{declared.tolist()}; declare it in the first call of partial_fit"
+        )
+    return declared, True
 
 
 def clients_of(groups: Any, num_rows: int) -> Array:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 import re
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -30,7 +31,7 @@ def problem(rows: int = 60, width: int = 5) -> tuple[Array, Statistics, Standard
     return F, total, Standardization.of(total)
 
 
-def lift(kind: LiftKind, width: int, seed: int = 0, **options: float) -> tuple[Lift, Array, Array]:
+def lift(kind: LiftKind, width: int, seed: int = 0, **options: Any) -> tuple[Lift, Array, Array]:
     F, total, standardization = problem()
     units = standardization.features(F)[:, :-1].numpy() / math.sqrt(F.shape[1])
     return Lift.of(kind, width, seed, total, **options), F, units
