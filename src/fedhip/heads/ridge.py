@@ -46,7 +46,7 @@ class Ridge(Head):
         alpha: Alpha = task.options.get("alpha", "loo")
         return federate(
             task.training, task.num_classes, beta, task.ridge, task.device,
-            alpha=alpha, report=task.report, uploads=task.uploads,
+            alpha=alpha, report=task.report, uploads=task.uploads, kept=task.kept,
         )  # fmt: skip
 
     @classmethod

@@ -41,11 +41,13 @@ def federate(
     watch: Stopwatch | None = None,
     keep_statistics: Callable[[Client, GridStatistics], None] | None = None,
     uploads: dict[str, GridStatistics] | None = None,
+    kept: int = 0,
 ) -> Federation:
     """Phases 1 and 2 of clients with training rows: their sum, and β, which is given or chosen.
 
     β is chosen for models of this α, or of the best of `alphas`. `keep_statistics` is called with each client's upload,
-    and `uploads` takes them for phase 3, by name, if there is room for all.
+    and `uploads` takes them for phase 3, by name, if there is room for all. `kept` of the last columns are the features
+    themselves, beside a lift of them.
     """
     tell, watch = report or silent, watch or Stopwatch()
     with watch("local training"):
@@ -66,7 +68,7 @@ def federate(
     with watch("aggregation"):
         given = 0.0 if beta == "auto" else beta
         federation = Federation.of(total, given, encoding, standardize=ridge.standardize, intercept=ridge.intercept)
-        federation.warn_of_labels()
+        federation.warn_of_labels(kept)
         return choose_beta(federation, clients, alpha, tell, alphas) if beta == "auto" else federation
 
 

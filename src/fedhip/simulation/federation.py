@@ -172,10 +172,11 @@ class Federation:
         to_raw = targets.columns.standardization.then(units)
         return seen * to_raw.scale.to(seen) + to_raw.mean.to(seen)
 
-    def warn_of_labels(self) -> None:
+    def warn_of_labels(self, kept: int = 0) -> None:
         """Warn of a column that is one value within each class and another in each: it looks like the label itself.
 
-        It follows from the sums; a column that only nearly tells the classes apart is a good feature.
+        It follows from the sums; a column that only nearly tells the classes apart is a good feature. Where `kept` of
+        the last columns are the features, those before are a lift's, and nobody's label.
         """
         grid = self.grid
         if grid.moments is not None:
@@ -190,6 +191,7 @@ class Federation:
         deviation = (sums.gram.diagonal() / n.sum() - (sums.cross.sum(dim=1) / n.sum()).square()).clamp(min=0.0).sqrt()
         apart = means.sort(dim=1).values.diff(dim=1).amin(dim=1) > 1e-3 * deviation
         telling = (deviation > 0.0) & apart & (within <= 1e-6 * n.sum() * deviation.square())
+        telling = telling[-kept:] if kept else telling
         if bool(telling.any()):
             warnings.warn(
                 f"column {int(telling.nonzero()[0])} alone tells every label: it is one value within each class, and "
