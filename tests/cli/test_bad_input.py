@@ -167,6 +167,8 @@ REFUSED = {
     "federation status folder": "folder is no folder of a federation",
     "federation stop nothing": "there is no folder nothing",
     "federation renew folder": "folder is no folder of a federation",
+    "federation open-commitment folder opening": "folder",
+    "verify-commitment nothing.opening nothing.json --federation folder": "nothing",
 }
 
 #: These are not understood.
@@ -217,6 +219,8 @@ MISTYPED = {
     "federation status": "DIR",
     "federation stop": "DIR",
     "federation renew folder --days x": "--days",
+    "federation open-commitment folder": "FILE",
+    "verify-commitment nothing.opening": "COMMITMENT",
 }
 
 

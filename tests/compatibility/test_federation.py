@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from fedhip.federation.agreement.policy import Policy
 from tests.compatibility.stored import COMMANDS, FILES, moved, run_command
 
 STORED = FILES / "federation"
@@ -61,8 +62,12 @@ def test_a_parcel_makes_the_same_site(tmp_path: Path) -> None:
     """But for its key, which it makes itself."""
     site = tmp_path / "site-a"
     run_command(["federation", "accept", str(STORED / "coordinator" / "parcels" / "a-1.json"), "--out", str(site)])
-    for name in ("federation.toml", "site.toml", "connection.toml", "ca.crt"):
+    for name in ("federation.toml", "connection.toml", "ca.crt"):
         assert (site / name).read_bytes() == (STORED / "site-a" / name).read_bytes()
+    # A policy has had new keys since, between the old ones: each old one is there with its reason, and means the same.
+    old, new = ((folder / "site.toml").read_text("utf-8").split("\n\n") for folder in (STORED / "site-a", site))
+    assert [part for part in new if part in old] == old
+    assert Policy.read(site / "site.toml") == Policy.read(STORED / "site-a" / "site.toml")
     assert (site / "key").is_file()
     assert (site / "key.pub").read_bytes() != (STORED / "site-a" / "key.pub").read_bytes()
 

@@ -1,6 +1,5 @@
 """The commands, through the parser a user talks to."""
 
-import argparse
 import json
 import os
 import re
@@ -13,6 +12,7 @@ import torch
 
 from fedhip import FedHiPError, features
 from fedhip.cli import extract, pretrain
+from fedhip.cli.common.parser import Parser
 from fedhip.data import load_dataset, read_features
 from fedhip.errors import InputError
 from fedhip.features.encoder.checkpoints import load_encoder, save_encoder
@@ -28,7 +28,7 @@ SIZES = [
 
 
 def fedhip(*words: object) -> int:
-    parser = argparse.ArgumentParser()
+    parser = Parser()
     subparsers = parser.add_subparsers(required=True)
     extract.register(subparsers)
     pretrain.register(subparsers)

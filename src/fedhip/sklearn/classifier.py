@@ -581,7 +581,9 @@ class FedHiPClassifier(ClassifierMixin, FederatedEstimator):  # type: ignore[mis
             found = within(bytes_of(self.budget), width, num_classes, number, prior=prior)
             return found.lift, found.wider
         if self.lift is None or self.lift == NO_LIFT:
-            return None, self.lift is None
+            # A lift competes with the ridge that is the default; of another, what is asked for is judged.
+            asked = self.beta != "auto" or not (self.standardize and self.fit_intercept)
+            return None, self.lift is None and not asked
         bandwidth = None if self.lift in ("relu", "project") else self.lift_bandwidth
         return LiftSettings(self.lift, self.lift_width, seed=self.lift_seed, bandwidth=bandwidth), False
 

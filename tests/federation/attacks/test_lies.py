@@ -101,7 +101,7 @@ def test_the_auditor_sees_who_lied(
     kept = trial.folder / "state" / "commitments"
     for site in FOUR:
         out = tmp_path / f"{site}.opening"
-        assert main(["federation", "open-commitment", str(trial.site_folder(site)), "-o", str(out)]) == 0
+        assert main(["federation", "open-commitment", str(trial.site_folder(site)), str(out)]) == 0
         assert out.stat().st_mode & 0o777 == 0o600
         found = verify_commitment(out, kept / f"1-statistics-{site}.commitment", trial.site_folder("b"))
         assert found.site == site

@@ -39,8 +39,9 @@ def register_open(commands: argparse._SubParsersAction[argparse.ArgumentParser])
         "alone can read. It tells this site's statistics: give it to the agreed auditor and to nobody else.",
     )
     parser.add_argument("folder", type=Path, metavar="FOLDER", help="the site's folder")
-    parser.add_argument("-o", "--out", type=Path, required=True, metavar="FILE", help="a file that does not exist yet")
+    parser.add_argument("file", type=Path, metavar="FILE", help="what to write: a file that does not exist yet")
     parser.add_argument("--sum", default="statistics", metavar="NAME", help="which sum (default: statistics)")
+    parser.add_argument("--json", action="store_true", help="print JSON instead of words")
     parser.set_defaults(handler=with_engine(open_))
 
 
@@ -48,9 +49,13 @@ def open_(args: argparse.Namespace) -> int:
     """Write the opening."""
     from fedhip.federation.operations.commitments import open_commitment
 
-    opening = open_commitment(args.folder, args.sum, args.out)
+    opening = open_commitment(args.folder, args.sum, args.file)
+    if args.json:
+        site = opening.commitment.site
+        print(json_text({"file": str(args.file), "site": site, "sum": args.sum, "numbers": len(opening.vector)}))
+        return DONE
     print(
-        f"{args.out}: {len(opening.vector)} numbers that site {opening.commitment.site!r} masked for the sum "
+        f"{args.file}: {len(opening.vector)} numbers that site {opening.commitment.site!r} masked for the sum "
         f"{args.sum!r}; it tells this site's numbers, so give it to the auditor alone"
     )
     return DONE
