@@ -245,6 +245,8 @@ BASE = {
     "federation status": "federation status fed --json",
     "federation stop": "federation stop fed",
     "federation renew": "federation renew fed",
+    "federation open-commitment": "federation open-commitment fed/site-a opening",
+    "verify-commitment": "verify-commitment opening commitment.json --federation fed",
 }
 #: What is given to whoever asks; and what makes a run slow and not wrong.
 _SPARED = (

@@ -168,7 +168,7 @@ REFUSED = {
     "federation stop nothing": "there is no folder nothing",
     "federation renew folder": "folder is no folder of a federation",
     "federation open-commitment folder opening": "folder",
-    "verify-commitment nothing.opening nothing.json --federation folder": "nothing",
+    "verify-commitment nothing.opening nothing.json --federation folder": "there is no file folder/federation.toml",
 }
 
 #: These are not understood.

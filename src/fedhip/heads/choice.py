@@ -197,10 +197,9 @@ def choose(task: Task, federation: Federation | None = None, *, wider: bool = Tr
     if max_rounds < 1:
         raise InputError(f"the rounds are {max_rounds!r}; give a whole number of at least 1 (--max-rounds)")
     tried = _in_one_round(task, federation, wider)
-    if task.estimates and sum(len(client.train[1]) for client in task.training) <= HALVED:
-        best = Choice(tried).best
-        counted = _by_halves(task, tried)
-        tried = [replace(each, owns=counted) if each is best else each for each in tried]
+    best = Choice(tried).best
+    counted = by_halves(task, tried)
+    tried = [replace(each, owns=counted) if each is best else each for each in tried]
     # The logistic head leaves rows out one by one, and so knows no groups.
     if max_rounds >= LOGISTIC_ROUNDS and not any(client.groups is not None for client in task.clients):
         best = Choice(tried).best
@@ -232,9 +231,14 @@ def _in_one_round(task: Task, federation: Federation | None, wider: bool) -> lis
     return tried
 
 
-def _by_halves(task: Task, tried: Sequence[Tried]) -> dict[str, Personalized]:
-    """Every client's model of what is best, expected to do what the rows of each half do by what the other chose."""
+def by_halves(task: Task, tried: Sequence[Tried]) -> Mapping[str, Personalized]:
+    """Every client's model of what is best, expected to do what the rows of each half do by what the other chose.
+
+    In large federations, and where no estimates are asked for, as it is.
+    """
     owns, right = Choice(tried).best.owns, dict.fromkeys((client.name for client in task.training), 0)
+    if not task.estimates or sum(len(client.train[1]) for client in task.training) > HALVED:
+        return owns
     for half in range(2):
         others = {client.name: _in_half(client, 1 - half) for client in task.clients}
         parts = [client.testing(others[client.name]) for client in task.clients]

@@ -16,7 +16,8 @@ from fedhip.core.choice.calibration import common_temperature
 from fedhip.core.choice.prior import NO_PRIOR, Prior, PriorChoice
 from fedhip.core.exact.fixedpoint import GridStatistics
 from fedhip.errors import InputError
-from fedhip.heads import Head, Ridge
+from fedhip.heads import Auto, Head, Ridge
+from fedhip.heads.choice import Tried, by_halves
 from fedhip.heads.model import Model
 from fedhip.heads.options import numbers_of, options_of
 from fedhip.heads.task import Task
@@ -205,6 +206,8 @@ class RunState:
             None if everyone else {name: self._kept(head, name, priors) for name, priors in kept.items()},
             self._losses_of_others(),
         )
+        if everyone and isinstance(head, Auto):
+            owns = dict(by_halves(head.task, [Tried(head, owns, 0.0)]))
         task, federation = head.task, head.federation
         beside = [name for name in ("local", "global") if name in self.results["methods"]]
         if self._beside_plain:  # of the others' features as they came there is no sum

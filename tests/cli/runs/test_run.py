@@ -83,11 +83,11 @@ def test_run_from_features_prints_the_means_and_what_it_took(
         "report",
     ):
         assert text in shown.out
-    # The ridges; then the choice on the features as they are, and on a lift of them.
-    choice = ["personal", "candidates", "priors"]
-    assert [line.split()[0] for line in shown.err.splitlines()] == [
-        *("1", "2", "2", "3", "trained"), *choice, *("0", "1", "2"), *choice,
-    ]  # fmt: skip
+    # The ridges; then the choice on the features and a lift of them, and what may be expected of it.
+    steps = [line.split()[0] for line in shown.err.splitlines()]
+    assert steps[:8] == ["1", "2", "2", "3", "trained", "0", "1", "2"]
+    assert steps[8:11] == ["personal", "candidates", "priors"]
+    assert steps[-1] == "expected,"
 
 
 def test_the_same_seed_gives_the_same_numbers(features: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -252,7 +252,7 @@ def test_features_are_the_formulas_of_what_was_drawn(bandwidth: float) -> None:
     assert whitening.shape[0] == 20
 
 
-@pytest.mark.parametrize("kind", [kind for kind in KINDS if kind != "project"])  # which is narrower
+@pytest.mark.parametrize("kind", KINDS)
 def test_a_lift_may_keep_the_features_as_its_last_columns(kind: LiftKind) -> None:
     """Standardised and divided by √m, beside the lift as it is without them."""
     F, total, _ = problem()

@@ -31,7 +31,7 @@ WIDE, ROWS = 2100, 60
 
 
 def agreement(width: int, alpha: Any) -> Agreement:
-    return draft(name="trial", sites=FOUR, classes=CLASSES, width=width, alpha=alpha)
+    return draft(name="trial", sites=FOUR, classes=CLASSES, width=width, alpha=alpha, head="ridge")
 
 
 def rows_of_width(width: int) -> Client:

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
-from typing import Final, Literal, get_args
+from typing import Final, Literal
 
 LiftKind = Literal["relu", "fourier", "nystroem", "nystroem-axes", "project"]
-KINDS: tuple[LiftKind, ...] = get_args(LiftKind)
+#: Those that can be asked for by name.
+KINDS: tuple[LiftKind, ...] = ("relu", "fourier", "nystroem", "nystroem-axes")
+#: The one that is narrower, for a budget (`fedhip.heads.budget`).
+PROJECT: Final = "project"
 #: What says that no lift is to compete, where models are chosen.
 NO_LIFT: Final = "none"
 #: Those with landmarks, which are drawn from the products of all columns.

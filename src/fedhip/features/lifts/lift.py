@@ -42,7 +42,7 @@ from fedhip.core.rows import ArrayLike
 from fedhip.core.standardization import Standardization
 from fedhip.core.statistics import Statistics, pack, unpack
 from fedhip.errors import InputError
-from fedhip.features.lifts.kinds import KINDS, LANDMARKS, LiftKind
+from fedhip.features.lifts.kinds import KINDS, LANDMARKS, PROJECT, LiftKind
 
 #: The tensors that a lift consists of beside its description; Nyström's alone has a covariance.
 TENSORS: Mapping[str, torch.dtype] = dict.fromkeys(("mean", "scale", "covariance"), torch.float64)
@@ -60,7 +60,7 @@ _BLOCK_ENTRIES = 2**22
 
 def require_lift(kind: str, width: int, seed: int, bandwidth: float, kept: int = 0) -> None:
     """Raise `InputError` unless there is such a lift."""
-    if kind not in KINDS:
+    if kind not in (*KINDS, PROJECT):
         raise InputError(f"there is no lift {kind!r}; there are {', '.join(KINDS)}")
     for name, value, least in (("width", width, kept + 1), ("seed", seed, 0)):
         if isinstance(value, bool) or not isinstance(value, Integral) or value < least:

@@ -61,8 +61,7 @@ PriorOption = Literal["none", "client"]
 #: What differential privacy protects.
 UnitOption = Literal["row", "group", "client"]
 HEADS: tuple[HeadOption, ...] = get_args(HeadOption)
-#: A projection is for what one client sends in a simulation: between machines there is no budget.
-LIFTS: tuple[LiftOption, ...] = ("none", *(kind for kind in KINDS if kind != "project"))
+LIFTS: tuple[LiftOption, ...] = ("none", *KINDS)
 COLUMNS: tuple[ColumnsOption, ...] = get_args(ColumnsOption)
 PRIORS: tuple[PriorOption, ...] = get_args(PriorOption)
 UNITS: tuple[UnitOption, ...] = get_args(UnitOption)
