@@ -209,7 +209,7 @@ def test_the_estimator_fits_any_head_to_lifted_rows(options: dict[str, Any], mon
     # Lifted rows have one grid for all columns, and rows that came so have units of their own for each.
     grid = lifted_grid([Client("all", (lifted(X), y), (X[:0], y[:0]))])
     monkeypatch.setattr(FedHiPClassifier, "_ridge", lambda *_: grid)
-    expected = FedHiPClassifier(**options).fit(lifted(X), y, groups=whose)
+    expected = FedHiPClassifier(**options, lift="none").fit(lifted(X), y, groups=whose)
     assert fitted.alphas_ == expected.alphas_
     for client in (*NAMES, "nobody"):
         groups = [client] * len(new)

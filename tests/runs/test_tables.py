@@ -118,7 +118,7 @@ def test_rows_of_the_run_are_scored_as_they_were_tested(patients: Path, tmp_path
     """A column in the wrong place would show here: the accuracies of results.json, from the file itself."""
     run = fedhip.run(patients, **NAMED, out=tmp_path / "run")
     frame = pl.read_csv(patients)
-    for entry in run.results["methods"]["fedhip"]["per_client"]:
+    for entry in run.results["methods"]["auto"]["per_client"]:
         mine = frame.filter(pl.col("hospital") == entry["client"])
         split = run.split(entry["client"], len(mine))
         assert split is not None

@@ -198,7 +198,8 @@ def choose(task: Task, federation: Federation | None = None, *, wider: bool = Tr
         raise InputError(f"the rounds are {max_rounds!r}; give a whole number of at least 1 (--max-rounds)")
     tried = _in_one_round(task, federation, wider)
     best = Choice(tried).best
-    counted = by_halves(task, tried)
+    # Where there is a lift, its head has the candidates of the features alone too.
+    counted = by_halves(task, tried[0].head, best.owns, wider=tried[0].plan is not None)
     tried = [replace(each, owns=counted) if each is best else each for each in tried]
     # The logistic head leaves rows out one by one, and so knows no groups.
     if max_rounds >= LOGISTIC_ROUNDS and not any(client.groups is not None for client in task.clients):
@@ -231,12 +232,14 @@ def _in_one_round(task: Task, federation: Federation | None, wider: bool) -> lis
     return tried
 
 
-def by_halves(task: Task, tried: Sequence[Tried]) -> Mapping[str, Personalized]:
-    """Every client's model of what is best, expected to do what the rows of each half do by what the other chose.
+def by_halves(
+    task: Task, head: Head, owns: Mapping[str, Personalized], *, wider: bool = False
+) -> Mapping[str, Personalized]:
+    """Every client's model, expected to do what the rows of each half do by what the other chose.
 
-    In large federations, and where no estimates are asked for, as it is.
+    `head` has all candidates of both. In large federations, and where no estimates are asked for, as they are.
     """
-    owns, right = Choice(tried).best.owns, dict.fromkeys((client.name for client in task.training), 0)
+    right = dict.fromkeys((client.name for client in task.training), 0)
     if not task.estimates or sum(len(client.train[1]) for client in task.training) > HALVED:
         return owns
     for half in range(2):
@@ -247,11 +250,10 @@ def by_halves(task: Task, tried: Sequence[Tried]) -> Mapping[str, Personalized]:
         alone = replace(task, clients=parts, uploads={}, looked={}, report=silent)
         with warnings.catch_warnings():  # all is said of the whole
             warnings.simplefilter("ignore")
-            found = Choice(_in_one_round(alone, None, tried[0].plan is not None)).best
-        of = tried[0].head  # where there is a lift, it has the candidates of the features alone too
-        assert isinstance(of, Auto) and isinstance(found.head, Auto)  # noqa: S101, PT018  (of one round)
+            found = Choice(_in_one_round(alone, None, wider)).best
+        assert isinstance(head, Auto) and isinstance(found.head, Auto)  # noqa: S101, PT018  (of one round)
         for name in right:
-            right[name] += int(of.right(name, found.head.taken(name))[torch.from_numpy(others[name])].sum())
+            right[name] += int(head.right(name, found.head.taken(name))[torch.from_numpy(others[name])].sum())
         task.report("expected, by halves", half + 1, 2)
     rows = {client.name: len(client.train[1]) for client in task.training}
     return {name: (replace(own, estimate=right[name] / rows[name]), prior) for name, (own, prior) in owns.items()}

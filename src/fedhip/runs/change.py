@@ -17,7 +17,7 @@ from fedhip.core.choice.prior import NO_PRIOR, Prior, PriorChoice
 from fedhip.core.exact.fixedpoint import GridStatistics
 from fedhip.errors import InputError
 from fedhip.heads import Auto, Head, Ridge
-from fedhip.heads.choice import Tried, by_halves
+from fedhip.heads.choice import by_halves
 from fedhip.heads.model import Model
 from fedhip.heads.options import numbers_of, options_of
 from fedhip.heads.task import Task
@@ -207,7 +207,7 @@ class RunState:
             self._losses_of_others(),
         )
         if everyone and isinstance(head, Auto):
-            owns = dict(by_halves(head.task, [Tried(head, owns, 0.0)]))
+            owns = dict(by_halves(head.task, head, owns))
         task, federation = head.task, head.federation
         beside = [name for name in ("local", "global") if name in self.results["methods"]]
         if self._beside_plain:  # of the others' features as they came there is no sum

@@ -51,6 +51,7 @@ def test_the_models_are_those_without_a_prior(name: str, monkeypatch: pytest.Mon
     plain = run_method(name, clients, CLASSES, PROTOCOL, options=options)
     monkeypatch.setattr("fedhip.simulation.priors.choose_priors", lambda losses: [(0, NO_PRIOR)] * len(losses))
     monkeypatch.setattr("fedhip.simulation.priors.choose_every", lambda losses: [NO_CHOICE] * len(losses))
+    monkeypatch.setattr("fedhip.heads.auto.choose_nested", lambda own, everybody: NO_CHOICE)
     found = run_method(name, clients, CLASSES, WITH, options=options)
     assert found.accuracy == plain.accuracy
     assert found.priors == [NO_PRIOR] * len(clients)
