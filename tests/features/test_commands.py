@@ -1,5 +1,6 @@
 """The commands, through the parser a user talks to."""
 
+import argparse
 import json
 import os
 import re
@@ -28,7 +29,7 @@ SIZES = [
 
 
 def fedhip(*words: object) -> int:
-    parser = Parser()
+    parser: argparse.ArgumentParser = Parser()
     subparsers = parser.add_subparsers(required=True)
     extract.register(subparsers)
     pretrain.register(subparsers)
