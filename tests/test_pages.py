@@ -110,7 +110,7 @@ def test_the_tutorial_on_a_table(tmp_path: Path) -> None:
         "wrote columns.toml",
         "client 'east' joined with 48 training rows",
         "all is well",
-        "['malignant' 'malignant' 'benign']",
+        "['benign' 'malignant' 'benign']",
     ):
         assert text in told
     assert "mm" in (tmp_path / "described" / "columns.toml").read_text(encoding="utf-8")

@@ -327,7 +327,7 @@ class Auto(Head):
         own, _ = [], self._scales
         for done, part in enumerate(in_order(self.prior_losses, training, self.task.device), start=1):
             own.append(part)
-            self.task.report("priors of candidates", done, len(training))
+            self.task.report("candidate priors", done, len(training))
         places, pooled = with_prior(self.candidates), self._sums.priors
         if pooled is None:
             pooled = [reduce(add, (part[at].every for part in own)) for at in range(len(places))]

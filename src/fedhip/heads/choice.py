@@ -254,7 +254,7 @@ def by_halves(
         assert isinstance(head, Auto) and isinstance(found.head, Auto)  # noqa: S101, PT018  (of one round)
         for name in right:
             right[name] += int(head.right(name, found.head.taken(name))[torch.from_numpy(others[name])].sum())
-        task.report("expected, by halves", half + 1, 2)
+        task.report("both halves", half + 1, 2)
     rows = {client.name: len(client.train[1]) for client in task.training}
     return {name: (replace(own, estimate=right[name] / rows[name]), prior) for name, (own, prior) in owns.items()}
 

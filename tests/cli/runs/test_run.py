@@ -86,8 +86,8 @@ def test_run_from_features_prints_the_means_and_what_it_took(
     # The ridges; then the choice on the features and a lift of them, and what may be expected of it.
     steps = [line.split()[0] for line in shown.err.splitlines()]
     assert steps[:8] == ["1", "2", "2", "3", "trained", "0", "1", "2"]
-    assert steps[8:12] == ["2", "personal", "candidates", "priors"]
-    assert steps[-1] == "expected,"
+    assert steps[8:13] == ["2", "personal", "candidates", "personal", "candidates"]
+    assert steps[13:] == ["candidate", "both"]
 
 
 def test_the_same_seed_gives_the_same_numbers(features: Path, capsys: pytest.CaptureFixture[str]) -> None:
