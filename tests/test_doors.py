@@ -103,3 +103,26 @@ def test_the_estimator_and_a_run_on_disk_have_the_same_models(
     assert run.results.get("choice") == clf.choice_
     if options == {"lift": "none"}:
         assert [entry["features"] for entry in run.results["choice"]["candidates"]] == ["as they are"] * 12
+
+
+@pytest.mark.parametrize("head", ["auto", "ridge", "lda", "logistic"])
+def test_a_run_on_disk_sees_no_units_nor_order_nor_copies(tmp_path: Path, head: str) -> None:
+    """Columns in other units, moved and turned round, one of them twice, and one that is always the same."""
+    with np.load(feature_file(tmp_path / "usual.npz")) as file:
+        content = dict(file)
+    X = content["features"].astype(np.float64)
+    width = X.shape[1]
+    other = (X * 2.0 ** np.arange(-8, width - 8) + np.arange(width))[:, ::-1]
+    content["features"] = np.column_stack((other, 1024.0 * other[:, 2], np.full(len(X), 7.0)))
+    np.savez(tmp_path / "other.npz", **content)
+    for name in ("usual", "other"):
+        done("run", "--features", tmp_path / f"{name}.npz", "--head", head, "--out", tmp_path / name)
+    usual, changed = (Run.open(tmp_path / name) for name in ("usual", "other"))
+    for client in (None, *NAMES):
+        expected, found = (
+            run.model(client).affine.scores(rows).numpy()
+            for run, rows in ((usual, X), (changed, content["features"]))
+        )
+        np.testing.assert_allclose(found, expected, rtol=0.0, atol=1e-3 * np.abs(expected).max())
+    for method, entry in usual.results["methods"].items():
+        assert changed.results["methods"][method]["accuracy"] == entry["accuracy"], method

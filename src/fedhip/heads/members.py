@@ -17,6 +17,7 @@ from fedhip.core.choice import calibration
 from fedhip.core.choice.selection import FOLDS, fold_of, pick, without_fold
 from fedhip.core.exact.columns import Columns
 from fedhip.core.exact.fixedpoint import GridStatistics
+from fedhip.core.ridge.alone import RidgePath
 from fedhip.heads.head import AHEAD
 from fedhip.heads.lda import TEMPERATURES as LDA_TEMPERATURES
 from fedhip.heads.lda import Lda, LdaChoice
@@ -39,6 +40,9 @@ GRIDS: Mapping[str, Sequence[float]] = {
     LDA: LDA_TEMPERATURES,
     ALONE: calibration.TEMPERATURES,
 }
+
+#: Of so few, what is chosen by rows left out one by one still knows of a row by the models that judge the others.
+FEW_ROWS = 64
 
 
 @dataclass(frozen=True, eq=False)
@@ -172,10 +176,7 @@ class Part:
 
     def _alone(self, client: Client) -> Member:
         """The ridge of the client's rows alone, its penalty by leave-one-out on them."""
-        federation, groups = self.federation, client.group_tensor
-        path = local_path(
-            client, federation.grid.num_classes, federation.standardize, federation.intercept, federation.grid.device
-        )
+        path, groups = self._path(client), client.group_tensor
         penalties = path.penalties()
         credit = path.credit(penalties)
         chosen = penalties[pick(credit)]
@@ -183,11 +184,18 @@ class Part:
         judged = known[chosen].clone()
         for fold in range(FOLDS):
             others = without_fold(len(credit), fold, groups).to(credit.device)
-            penalty = penalties[pick(credit[others])]
+            if len(credit) <= FEW_ROWS and bool(others.any()):
+                penalty = self._path(client.testing((~others).cpu().numpy())).select(penalties)
+            else:
+                penalty = penalties[pick(credit[others])]
             if penalty not in known:
                 known[penalty] = path.loo_scores(penalty)
             judged[~others] = known[penalty][~others]
         return Member(known[chosen], judged, {f"{self.prefix}penalty": chosen})
+
+    def _path(self, client: Client) -> RidgePath:
+        grid, of = self.federation.grid, self.federation
+        return local_path(client, grid.num_classes, of.standardize, of.intercept, grid.device)
 
 
 def kept_federation(federation: Federation, task: Task, beta: float | None) -> Federation:

@@ -94,12 +94,13 @@ def test_dollars_beside_columns_of_one(tmp_path: Path, outlier: float, column: i
 
 
 def test_the_units_decide_nothing(tmp_path: Path, another_user: Callable[[], None]) -> None:
-    """In cents or in millions, moved or not: the same β and α, and the same answers."""
-    usual, other = in_dollars(tmp_path / "usual"), in_dollars(tmp_path / "other")
+    """In cents or in millions, moved, in another order, a column twice, one always the same: the same answers."""
+    usual, other = in_dollars(tmp_path / "usual"), in_dollars(tmp_path / "other", width=WIDTH + 2)
     for site in FOUR:
         with np.load(other.data(site)) as file:
             content = dict(file)
-        content["features"] = content["features"] * 2.0 ** np.arange(-12, 12, 4) + np.array([0, 64, 0, -8, 0, 4096])
+        features = content["features"] * 2.0 ** np.arange(-12, 12, 4) + np.array([0, 64, 0, -8, 0, 4096])
+        content["features"] = np.column_stack((features[:, ::-1], 0.5 * features[:, 1], np.full(ROWS, 7.0)))
         np.savez(other.data(site), **content)
     first = usual.run()
     another_user()
