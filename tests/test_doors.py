@@ -120,8 +120,7 @@ def test_a_run_on_disk_sees_no_units_nor_order_nor_copies(tmp_path: Path, head: 
     usual, changed = (Run.open(tmp_path / name) for name in ("usual", "other"))
     for client in (None, *NAMES):
         expected, found = (
-            run.model(client).affine.scores(rows).numpy()
-            for run, rows in ((usual, X), (changed, content["features"]))
+            run.model(client).affine.scores(rows).numpy() for run, rows in ((usual, X), (changed, content["features"]))
         )
         np.testing.assert_allclose(found, expected, rtol=0.0, atol=1e-3 * np.abs(expected).max())
     for method, entry in usual.results["methods"].items():

@@ -18,6 +18,7 @@ from fedhip.core.choice.selection import FOLDS, fold_of, pick, without_fold
 from fedhip.core.exact.columns import Columns
 from fedhip.core.exact.fixedpoint import GridStatistics
 from fedhip.core.ridge.alone import RidgePath
+from fedhip.core.ridge.path import REFOLDED
 from fedhip.heads.head import AHEAD
 from fedhip.heads.lda import TEMPERATURES as LDA_TEMPERATURES
 from fedhip.heads.lda import Lda, LdaChoice
@@ -40,9 +41,6 @@ GRIDS: Mapping[str, Sequence[float]] = {
     LDA: LDA_TEMPERATURES,
     ALONE: calibration.TEMPERATURES,
 }
-
-#: Of so few, what is chosen by rows left out one by one still knows of a row by the models that judge the others.
-FEW_ROWS = 64
 
 
 @dataclass(frozen=True, eq=False)
@@ -184,7 +182,7 @@ class Part:
         judged = known[chosen].clone()
         for fold in range(FOLDS):
             others = without_fold(len(credit), fold, groups).to(credit.device)
-            if len(credit) <= FEW_ROWS and bool(others.any()):
+            if len(credit) <= REFOLDED and bool(others.any()):
                 penalty = self._path(client.testing((~others).cpu().numpy())).select(penalties)
             else:
                 penalty = penalties[pick(credit[others])]
