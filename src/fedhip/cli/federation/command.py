@@ -57,6 +57,7 @@ def _add_serve(commands: argparse._SubParsersAction[argparse.ArgumentParser]) ->
     parser.add_argument("--background", action="store_true", help="return when the server is ready")
     parser.add_argument("--proxy", action=_FLAG, default=True, help="the proxy; without it put nginx in front")
     parser.add_argument("--print-nginx", action="store_true", help="print a configuration of nginx, and do nothing")
+    parser.add_argument("--print-systemd", action="store_true", help="print a unit of systemd, and do nothing")
     parser.add_argument("--json", action="store_true", help="with --background: print JSON instead of words")
     parser.set_defaults(handler=with_engine(serve))
 
@@ -81,6 +82,7 @@ def _add_site(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> 
         help="take part once in a sum that the ledger of sums would refuse; the reason is written down there",
     )  # fmt: skip
     parser.add_argument("--background", action="store_true", help="return when the site is connected")
+    parser.add_argument("--print-systemd", action="store_true", help="print a unit of systemd, and do nothing")
     parser.add_argument("--json", action="store_true", help="with --background: print JSON instead of words")
     parser.set_defaults(handler=with_engine(site))
 
@@ -101,6 +103,9 @@ def _add_status(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -
         "status", help="server, sites and runs", description="What runs, which sites are connected, and all runs."
     )
     parser.add_argument("directory", type=Path, metavar="DIR", help="the federation's folder, or a site's")
+    parser.add_argument(
+        "--check", action="store_true", help="exit code 1 unless the server serves, or the site is connected"
+    )
     parser.add_argument("--json", action="store_true", help="print JSON instead of tables")
     parser.set_defaults(handler=with_engine(status))
 
@@ -143,6 +148,10 @@ def serve(args: argparse.Namespace) -> int:
     endpoint = serving.endpoint_of(paths, args.bind, args.port)
     if args.print_nginx:
         return _print_nginx(paths, endpoint)
+    if args.print_systemd:
+        title = f"fedhip: the server of the federation {paths.agreement().name}"
+        words = ["serve", str(paths.path.absolute()), "--bind", endpoint.bind, "--port", str(endpoint.port)]
+        return _print_unit(title, [*words, *([] if args.proxy else ["--no-proxy"])], paths.path, [])
     settings = {"folder": str(paths.path), "bind": args.bind, "port": args.port, "proxy": args.proxy}
     if args.background:
         _print_ready(args, background.apart("serve", settings))
@@ -186,6 +195,30 @@ def _print_nginx(paths: ServerPaths, endpoint: Any) -> int:
     return 0
 
 
+def _print_site_unit(args: argparse.Namespace, name: str) -> int:
+    paths = {option: getattr(args, option) for option in ("data", "features", "out", "weights")}
+    words = [word for option, path in paths.items() if path for word in (f"--{option}", str(path.absolute()))]
+    words += [] if args.device is None else ["--device", args.device]
+    device = args.device or ("cuda" if Path("/dev/nvidiactl").exists() else "cpu")
+    command = ["site", str(args.folder.absolute()), "--name", name, *words]
+    out = [args.out] if args.out else []
+    return _print_unit(f"fedhip: site {name} of a federation", command, args.folder, out, graphics=device != "cpu")
+
+
+def _print_unit(title: str, words: list[str], folder: Path, writes: list[Path], *, graphics: bool = False) -> int:
+    from fedhip.federation.operations import systemd
+    from fedhip.federation.site.ledger import default_state
+
+    state = default_state()
+    for path in (state, *writes):  # systemd starts nothing that may write a folder which is not there
+        path.mkdir(mode=0o700, parents=True, exist_ok=True)
+    print(
+        systemd.unit(title, words, owner=folder.owner(), writes=[folder, *writes], state=state, graphics=graphics),
+        end="",
+    )
+    return 0
+
+
 def site(args: argparse.Namespace) -> int:
     """Take part."""
     from fedhip.federation.errors import SetupError
@@ -200,6 +233,8 @@ def site(args: argparse.Namespace) -> int:
     if args.name not in (None, opened.name):
         raise SetupError(f"{args.folder} is the folder of site {opened.name!r}, not of {args.name!r}")
     rows: Path = args.data or args.features
+    if args.print_systemd:
+        return _print_site_unit(args, opened.name)
     ready = require_ready(opened, rows, out=args.out, weights=args.weights, device=args.device)
     if isinstance(ready.data, Dataset):
         print_window(ready.data, "as the agreement says")
@@ -258,11 +293,11 @@ def status(args: argparse.Namespace) -> int:
             if own["refused_app"]:
                 print("the server sent another app than the one installed here; it was refused")
             _print_sum(own["sum"])
-        return 0
+        return int(args.check and not own["connected"])
     found = round_control.status(ServerPaths.open(args.directory))
     if args.json:
         print(json_text(found))
-        return 0
+        return int(args.check and not found["serving"])
     runs = f"is served at {found['address']}" if found["serving"] else "is not served"
     print(f"{found['federation']} {runs}")
     print_table(
@@ -274,7 +309,7 @@ def status(args: argparse.Namespace) -> int:
         ]
         print_table(("run", "state", "started", "ended", "details"), rows)
     _print_sum(found["sum"])
-    return 0
+    return int(args.check and not found["serving"])
 
 
 def _print_sum(known: dict[str, Any] | None) -> None:
