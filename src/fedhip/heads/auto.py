@@ -263,10 +263,12 @@ class Auto(Head):
         """Of every candidate that can have a prior, by scores that were judged by what others chose."""
         task, everybody = self.task, self.federation.grid.counts
         labels, own, groups = task.tensors(client.train)[1], task.counts(client), client.group_tensor
-        return [
-            LeftOut([scores]).losses(labels, own, everybody, scale, task.only_local_classes, groups).on_grid()
-            for scores, scale in zip(self._judged(client), self._scales, strict=True)
-        ]
+        judged = [scores / scale for scores, scale in zip(self._judged(client), self._scales, strict=True)]
+        found: list[FoldLosses] = []
+        for models in _same_rows_known(judged, labels):
+            of = LeftOut(models).losses(labels, own, everybody, 1.0, task.only_local_classes, groups).on_grid()
+            found += [of.of_model(at) for at in range(len(models))]
+        return [one.scaled(scale) for one, scale in zip(found, self._scales, strict=True)]
 
     def hits(self, client: Client) -> Tensor:
         """(N_k, C) of its rows those that each candidate has right, with its prior."""
@@ -503,6 +505,16 @@ class _Choice:
     hits: Mapping[str, Tensor]
     expected: Mapping[str, int]
     settings: Mapping[str, float]
+
+
+def _same_rows_known(scores: Sequence[Tensor], labels: Tensor) -> Iterator[list[Tensor]]:
+    """Scores (N, d) one after the other, those together that know the labels of the same rows."""
+    known = [part.gather(1, labels[:, None]).isneginf() for part in scores]
+    first = 0
+    for at in range(1, len(scores) + 1):
+        if at == len(scores) or not torch.equal(known[at], known[first]):
+            yield list(scores[first:at])
+            first = at
 
 
 def _judges(client: Client) -> int:

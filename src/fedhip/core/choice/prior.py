@@ -146,6 +146,14 @@ class PriorLosses:
         """As they are summed: losses in whole steps."""
         return replace(self, losses=on_grid(self.losses))
 
+    def of_model(self, at: int) -> PriorLosses:
+        """Those of one model alone."""
+        return replace(self, losses=self.losses[at : at + 1], right=self.right[at : at + 1])
+
+    def scaled(self, scale: float) -> PriorLosses:
+        """As those of scores that many times as large."""
+        return replace(self, scale=self.scale * scale)
+
     def right_with(self, model: int, prior: Prior) -> float:
         """The rows right of one of the models with a prior of the grid."""
         if prior.is_none:
@@ -225,8 +233,19 @@ class FoldLosses:
 
     def on_grid(self) -> FoldLosses:
         """As they are summed: losses in whole steps, so that whatever is chosen by sums is the same everywhere."""
-        inside, others = (tuple(part.on_grid() for part in parts) for parts in (self.inside, self.others))
-        return FoldLosses(self.every.on_grid(), inside, others)
+        return self._each(PriorLosses.on_grid)
+
+    def of_model(self, at: int) -> FoldLosses:
+        """Those of one model alone."""
+        return self._each(lambda part: part.of_model(at))
+
+    def scaled(self, scale: float) -> FoldLosses:
+        """As those of scores that many times as large."""
+        return self._each(lambda part: part.scaled(scale))
+
+    def _each(self, change: Callable[[PriorLosses], PriorLosses]) -> FoldLosses:
+        inside, others = (tuple(change(part) for part in parts) for parts in (self.inside, self.others))
+        return FoldLosses(change(self.every), inside, others)
 
     def taking(self, folds: Mapping[int, FoldLosses]) -> FoldLosses:
         """With what is said of some folds by other models."""
