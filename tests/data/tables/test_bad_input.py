@@ -13,7 +13,7 @@ import pandas as pd
 import polars as pl
 import pytest
 
-from fedhip.data.tables import Column, Description, draft, load_table, read_labelled, read_rows, read_table
+from fedhip.data.tables import Column, Description, draft, load_table, read_labelled, read_rows, read_table, reader
 from fedhip.errors import ColumnWarning, DataMissingError, FedHiPWarning, InputError
 from tests.data.tables.samples import cells, write_csv
 
@@ -215,6 +215,59 @@ def test_latin_1_is_read_with_a_warning_that_names_the_place(tmp_path: Path) -> 
     with pytest.warns(FedHiPWarning, match=r"t\.csv, row 2, column 'city' is not UTF-8; the file was read as Latin-1"):
         rows = load_table(path, label="y")
     assert rows.description.names == ("x", "city=Bern", "city=Zürich", "city=(other)")
+
+
+@pytest.mark.parametrize(
+    ("content", "where"),
+    [
+        ("a,b,y\n1,f,u\n2," + "x" * 3000 + ",v\n3,f,u\n", r"row 2, column 'b' has a cell of more than 1,000 bytes"),
+        ('a,b,y\n1,"f,\ng",u\n\n2,' + "x" * 3000, r"row 3, column 'b' has a cell of more than"),
+        ("a,b,y\n1,f,u\n" + "x" * 3000, r"row 2, column 'a' has a cell of more than"),
+        ("x" * 3000, r"its header, column 1 has a cell of more than"),
+        ("a;b;" + "x" * 3000 + "\n", r"its header, column 3 has a cell of more than"),
+        ("a,b,y\n" + "1,f,u\n" * 1000 + "1,f," + "x" * 3000 + "\n", r"row 1001, column 'y' has a cell of more"),
+    ],
+)
+def test_an_endless_cell_is_found_before_anything_is_in_memory(
+    content: str, where: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(reader, "_BLOCK", 256)
+    monkeypatch.setattr(reader, "_TOO_LONG", 1000)
+    monkeypatch.setattr(reader, "_parsed", None)  # which polars reads with
+    with pytest.raises(InputError, match=rf"t\.csv, {where}") as told:
+        load_table(text(content)(tmp_path), **Y)
+    assert "\n" not in str(told.value)
+
+
+@pytest.mark.parametrize("longest", [300, 1000])
+def test_cells_of_less_than_that_are_read(longest: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(reader, "_BLOCK", 256)
+    monkeypatch.setattr(reader, "_TOO_LONG", 1000)
+    lines = "".join(f"{i},{'x' * longest},{'uv'[i % 2]}\n" for i in range(6))
+    assert len(load_table(text(f"a,b,y\n{lines}")(tmp_path), label="y", drop=["b"])) == 6
+
+
+@pytest.mark.parametrize("name", ["t.csv", "t.parquet"])
+def test_a_panic_of_the_reader_is_one_line_too(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It is no Exception: 8 of 1,200 Parquet files with wrong bytes made one."""
+
+    def panic(*_: object, **__: object) -> None:
+        raise pl.exceptions.PanicException("range end index 17 out of range")
+
+    monkeypatch.setattr(pl, "read_parquet" if name.endswith("parquet") else "read_csv", panic)
+    with pytest.raises(InputError, match=r"cannot be read.*out of range"):
+        read_table(text("a,y\n1,u\n", name)(tmp_path))
+
+
+def test_where_latin_1_begins_is_told_after_cells_of_any_kind(tmp_path: Path) -> None:
+    """A cell of several lines, one longer than Python's reader takes by itself, an empty line."""
+    content = f'x,city,y\n1,"B\x0bern\n\n",u\n1,{"b" * 200_000},u\n\n3,Zürich,u\n'
+    path = text(content, encoding="latin-1")(tmp_path)
+    with pytest.warns(FedHiPWarning, match=r"t\.csv, row 4, column 'city' is not UTF-8"):
+        assert len(read_table(path)) == 3
+    path = text("x,größe,y\n1,2,u\n", encoding="latin-1")(tmp_path)
+    with pytest.warns(FedHiPWarning, match=r"t\.csv, its header, column 2 is not UTF-8"):
+        assert read_table(path).names == ["x", "größe", "y"]
 
 
 def test_a_feature_that_says_the_label_is_warned_of(tmp_path: Path) -> None:

@@ -7,6 +7,7 @@ nobody which row it could not read. Frames are taken as they are, without a copy
 from __future__ import annotations
 
 import csv
+import io
 import sys
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
@@ -29,6 +30,8 @@ UNNAMED = "(unnamed)"
 
 _SEPARATORS = (",", ";", "\t", "|")
 _HEAD = 1 << 20
+#: A file is looked at in blocks of so many bytes, and a cell of more than `_TOO_LONG` is refused before it is read.
+_BLOCK, _TOO_LONG = 1 << 24, 1 << 28
 _MAGIC = {b"PK\x03\x04": "a zip archive or an Excel file", b"\x1f\x8b": "compressed", b"PAR1": "a Parquet file"}
 
 
@@ -124,7 +127,7 @@ def read_table(source: Any, name: str | None = None) -> Table:
 def _read_parquet(pl: Any, path: Path) -> Table:
     try:
         frame = pl.read_parquet(path, glob=False)
-    except Exception as error:  # polars' errors have no common base, and panics are among them
+    except (Exception, pl.exceptions.PanicException) as error:  # they have no common base
         reason = short(str(error).splitlines()[0] if str(error) else type(error).__name__, 120)
         raise InputError(
             f"{path} cannot be read as Parquet ({reason}); it is cut off or of another kind: write or copy it again"
@@ -176,13 +179,18 @@ class _Format:
     separator: str
     line_end: str
 
-    def records(self, path: Path) -> Iterator[list[str]]:
-        """Its records, one after the other, by another reader than polars; slow, for finding out what is wrong."""
+    def records(self, path: Path, until: int | None = None) -> Iterator[list[str]]:
+        """Its records, one after the other, by another reader than polars; slow, for finding out what is wrong.
+
+        With `until`, those of so many bytes.
+        """
         before = csv.field_size_limit(sys.maxsize)
         try:
             newline = None if self.line_end == "\r" else ""
-            with path.open(encoding=self.encoding, errors="replace", newline=newline) as file:
-                yield from csv.reader(file, delimiter=self.separator)
+            with path.open("rb") as file:
+                part = file if until is None else io.BytesIO(file.read(until))
+                text = io.TextIOWrapper(part, encoding=self.encoding, errors="replace", newline=newline)
+                yield from csv.reader(text, delimiter=self.separator)
         finally:
             csv.field_size_limit(before)
 
@@ -192,9 +200,12 @@ def _read_text(pl: Any, path: Path) -> Table:
 
     head = _head(path)
     form = _format(path, head)
+    _require_no_endless_cell(path, form)
     names = [name.strip() or UNNAMED for name in _first_record(path, form)]
     _require_names(str(path), names)
     try:
+        if form.encoding == "utf-8-sig":  # polars does not look at the header
+            head[: head.rfind(form.line_end.encode()) + 1].decode("utf-8")
         frame = _parsed(pl, path, form)
     except UnicodeDecodeError:
         form, where = _as_windows(path, form)
@@ -219,6 +230,37 @@ def _read_text(pl: Any, path: Path) -> Table:
             numbers = np.flatnonzero(~blank.to_numpy()) + 1
             frame = frame.filter(~blank)
     return Table(str(path), frame, numbers, decimal="," if form.separator == ";" else ".")
+
+
+def _require_no_endless_cell(path: Path, form: _Format) -> None:
+    """Refuse a cell of hundreds of megabytes, which would be in memory three times before anybody could say so."""
+    marks = form.separator.encode(), form.line_end.encode()
+    with path.open("rb") as file:
+        start, length = 0, 0
+        while block := file.read(_BLOCK):
+            last = max(block.rfind(mark) for mark in marks)
+            if last >= 0:
+                start, length = file.tell() - len(block) + last + 1, len(block) - last - 1
+            else:
+                length += len(block)
+            if length > _TOO_LONG:
+                where = _place(path, form, start)
+                raise InputError(f"{where} has a cell of more than {_TOO_LONG:,} bytes; correct the row")
+
+
+def _place(path: Path, form: _Format, position: int) -> str:
+    """`file, row 17, column 'age'` of where a cell of the file begins, in bytes."""
+    number, cells = 0, [""]
+    for number, cells in enumerate(form.records(path, position)):  # noqa: B007 (wanted after the loop)
+        pass
+    with path.open("rb") as file:
+        file.seek(max(position - 1, 0))
+        if file.read(1) == form.line_end.encode():
+            number, cells = number + 1, [""]
+    if not number:
+        return f"{path}, its header, column {len(cells)}"
+    names = [name.strip() for name in _first_record(path, form)]
+    return f"{path}, row {number}, column {names[min(len(cells), len(names)) - 1]!r}"
 
 
 def _head(path: Path) -> bytes:
@@ -270,7 +312,7 @@ def _parsed(pl: Any, path: Path, form: _Format) -> Any:
         )
     except MemoryError as error:
         raise InputError(f"{path} does not fit in memory; write it as Parquet, or with fewer columns") from error
-    except Exception as error:  # polars' errors have no common base
+    except (Exception, pl.exceptions.PanicException) as error:  # they have no common base
         if "utf-8" in str(error) or "utf8" in str(error):
             raise UnicodeDecodeError("utf-8", b"", 0, 1, "invalid") from error
         names = [name.strip() or UNNAMED for name in _first_record(path, form)]
@@ -311,11 +353,6 @@ def _as_windows(path: Path, form: _Format) -> tuple[_Format, str]:
         encoding = "cp1252"
     except UnicodeDecodeError:  # five bytes are nothing there
         encoding = "latin-1"
-    before = data[:position].decode(encoding)
     del data
     form = _Format(encoding, form.separator, form.line_end)
-    records = list(csv.reader(before.splitlines(keepends=True), delimiter=form.separator))
-    row, cell = (len(records) - 1, len(records[-1]) - 1) if records else (0, 0)
-    names = [name.strip() for name in _first_record(path, form)]
-    named = repr(names[min(max(cell, 0), len(names) - 1)])
-    return form, f"{path}, row {row}, column {named}" if row else f"{path}, its header, column {named}"
+    return form, _place(path, form, position)
