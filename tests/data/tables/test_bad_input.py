@@ -122,6 +122,16 @@ CASES: dict[str, tuple[Make, dict[str, Any], str]] = {
     "a quote that nobody closes": (
         text('a,b,y\n1,2,u\n3,"4,v\n5,6,u\n'), Y, r"t\.csv, row 2 ends before column 'y'|quote is opened in row 2",
     ),
+    "inches": (
+        text("a,b,y\n1,f,u\n2,5\" pipe,v\n" + "3,f,u\n" * 9), Y,
+        r"row 2, column 'b': '5\" pipe' has a quote by itself; put the cell in quotes, and write those inside it twice",
+    ),
+    "inches twice": (
+        text('a,b,y\n1,"a ""b""",u\n2,5" pipe,v\n3,6" pipe,u\n4,f,u\n'), Y, "row 2, column 'b': '5\" pipe' has a quote",
+    ),
+    "text after a quote": (
+        text('a,b,y\n1,"f",u\n2,"m"n,v\n3,f,u\n'), Y, "row 2, column 'b': 'mn' has a quote by itself",
+    ),
     "an Excel file": (text("PK\x03\x04aaaa"), Y, r"t\.csv is a zip archive or an Excel file, not text"),
     "zero bytes": (text("a,y\n\0,u\n"), Y, r"t\.csv is not text"),
     "a Parquet file that is cut off": (cut_off, LABELLED, r"t\.parquet cannot be read as Parquet \(.*it is cut off"),
@@ -225,6 +235,9 @@ def test_latin_1_is_read_with_a_warning_that_names_the_place(tmp_path: Path) -> 
         ("a,b,y\n1,f,u\n" + "x" * 3000, r"row 2, column 'a' has a cell of more than"),
         ("x" * 3000, r"its header, column 1 has a cell of more than"),
         ("a;b;" + "x" * 3000 + "\n", r"its header, column 3 has a cell of more than"),
+        ('a,b,y\n1,"f",u\n2,"' + "x,\n" * 1000, r"row 2, column 'b' has a cell of more than"),
+        ('a,b,y\n1,"f,",u\n"' + "x,\n" * 1000, r"row 2, column 'a' has a cell of more than"),
+        ('"' + "x,\n" * 1000, r"its header, column 1 has a cell of more than"),
         ("a,b,y\n" + "1,f,u\n" * 1000 + "1,f," + "x" * 3000 + "\n", r"row 1001, column 'y' has a cell of more"),
     ],
 )
@@ -245,6 +258,19 @@ def test_cells_of_less_than_that_are_read(longest: int, tmp_path: Path, monkeypa
     monkeypatch.setattr(reader, "_TOO_LONG", 1000)
     lines = "".join(f"{i},{'x' * longest},{'uv'[i % 2]}\n" for i in range(6))
     assert len(load_table(text(f"a,b,y\n{lines}")(tmp_path), label="y", drop=["b"])) == 6
+
+
+@pytest.mark.parametrize("cell", ['5"2" pipe', '"a,"', "''", '""', '"a"', '"'])
+def test_quotes_long_before_the_end_open_no_cell(cell: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(reader, "_BLOCK", 256)
+    monkeypatch.setattr(reader, "_TOO_LONG", 1000)
+    lines = "".join(f"{i},m,{'uv'[i % 2]}\n" for i in range(600))
+    path = text(f"a,b,y\n1,{cell},u\n{lines}")(tmp_path)
+    if cell == '"':
+        with pytest.raises(InputError, match="row 1, column 'b' has a cell of more than 1,000 bytes; is a quote open"):
+            read_table(path)
+    else:
+        assert len(read_table(path)) == 601
 
 
 @pytest.mark.parametrize("name", ["t.csv", "t.parquet"])

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import csv
 import io
-import sys
+from collections import deque
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -31,7 +31,7 @@ UNNAMED = "(unnamed)"
 _SEPARATORS = (",", ";", "\t", "|")
 _HEAD = 1 << 20
 #: A file is looked at in blocks of so many bytes, and a cell of more than `_TOO_LONG` is refused before it is read.
-_BLOCK, _TOO_LONG = 1 << 24, 1 << 28
+_BLOCK, _TOO_LONG = 1 << 24, 1 << 26
 _MAGIC = {b"PK\x03\x04": "a zip archive or an Excel file", b"\x1f\x8b": "compressed", b"PAR1": "a Parquet file"}
 
 
@@ -184,13 +184,30 @@ class _Format:
 
         With `until`, those of so many bytes.
         """
-        before = csv.field_size_limit(sys.maxsize)
+        return (cells for cells, _ in self.records_as_written(path, until))
+
+    def records_as_written(self, path: Path, until: int | None = None) -> Iterator[tuple[list[str], str]]:
+        """Records, and how each is written."""
+        lines: list[str] = []
+
+        def kept(text: Iterable[str]) -> Iterator[str]:
+            for line in text:
+                lines.append(line)
+                yield line
+
+        # The reader takes four bytes and more for each letter of a cell, so that these have an end.
+        before, number = csv.field_size_limit(_TOO_LONG), 0
         try:
             newline = None if self.line_end == "\r" else ""
             with path.open("rb") as file:
                 part = file if until is None else io.BytesIO(file.read(until))
                 text = io.TextIOWrapper(part, encoding=self.encoding, errors="replace", newline=newline)
-                yield from csv.reader(text, delimiter=self.separator)
+                for record in csv.reader(kept(text), delimiter=self.separator):
+                    yield record, "".join(lines)
+                    lines.clear()
+                    number += 1
+        except csv.Error as error:
+            raise InputError(f"{path}, row {number} cannot be read ({error}); is a quote open? Correct it") from error
         finally:
             csv.field_size_limit(before)
 
@@ -233,19 +250,38 @@ def _read_text(pl: Any, path: Path) -> Table:
 
 
 def _require_no_endless_cell(path: Path, form: _Format) -> None:
-    """Refuse a cell of hundreds of megabytes, which would be in memory three times before anybody could say so."""
-    marks = form.separator.encode(), form.line_end.encode()
+    """Refuse a cell of very many megabytes, which would be in memory several times before anybody could say so.
+
+    One without quotes has no separator and no end of line. One that a quote opens has no other quote; where a quote may
+    have opened one, and none follows for long, the rows are read one by one.
+    """
+    separator, line_end = form.separator.encode(), form.line_end.encode()
+    start, before = 0, line_end
+    quote: int | None = None
     with path.open("rb") as file:
-        start, length = 0, 0
         while block := file.read(_BLOCK):
-            last = max(block.rfind(mark) for mark in marks)
-            if last >= 0:
-                start, length = file.tell() - len(block) + last + 1, len(block) - last - 1
-            else:
-                length += len(block)
-            if length > _TOO_LONG:
-                where = _place(path, form, start)
-                raise InputError(f"{where} has a cell of more than {_TOO_LONG:,} bytes; correct the row")
+            offset = file.tell() - len(block)
+            last = max(block.rfind(separator), block.rfind(line_end))
+            start = start if last < 0 else offset + last + 1
+            place = block.rfind(b'"')
+            if place >= 0:
+                ahead = block[place - 1 : place] if place else before
+                quote = offset + place if ahead in (separator, line_end) else None
+            before = block[-1:]
+            if file.tell() - start > _TOO_LONG:
+                raise _endless(path, form, start)
+            if quote is not None and file.tell() - quote > _TOO_LONG:
+                try:
+                    deque(form.records(path), maxlen=0)
+                except InputError:
+                    raise _endless(path, form, quote) from None
+                quote = None
+
+
+def _endless(path: Path, form: _Format, start: int) -> InputError:
+    return InputError(
+        f"{_place(path, form, start)} has a cell of more than {_TOO_LONG:,} bytes; is a quote open? Correct the row"
+    )
 
 
 def _place(path: Path, form: _Format, position: int) -> str:
@@ -317,8 +353,9 @@ def _parsed(pl: Any, path: Path, form: _Format) -> Any:
             raise UnicodeDecodeError("utf-8", b"", 0, 1, "invalid") from error
         names = [name.strip() or UNNAMED for name in _first_record(path, form)]
         _require_full_rows(path, form, names)
+        _require_whole_quotes(path, form, names)
         reason = short(str(error).splitlines()[0] if str(error) else type(error).__name__, 120)
-        raise InputError(f"{path} cannot be read ({reason}){_open_quote(path, form)}; write it again") from error
+        raise InputError(f"{path} cannot be read ({reason}); write it again") from error
 
 
 def _require_full_rows(path: Path, form: _Format, names: list[str]) -> None:
@@ -332,12 +369,20 @@ def _require_full_rows(path: Path, form: _Format, names: list[str]) -> None:
             )
 
 
-def _open_quote(path: Path, form: _Format) -> str:
-    """Where a quote is opened that nobody closes, for the end of a message."""
+def _require_whole_quotes(path: Path, form: _Format, names: list[str]) -> None:
+    """Refuse a cell with a quote that is neither around it nor written twice; and one that is never closed."""
     last, number = [""], 0
-    for number, record in enumerate(form.records(path)):  # noqa: B007 (wanted after the loop)
+    for number, (record, written) in enumerate(form.records_as_written(path)):
         last = record or last
-    return f": a quote is opened in row {number} and never closed" if "\n" in last[-1] else ""
+        for name, cell in zip(names, record, strict=False):
+            as_written = '"' + cell.replace('"', '""') + '"' if '"' in cell else cell
+            if as_written not in written:
+                raise InputError(
+                    f"{path}, row {number}, column {name!r}: {short(cell, 60)!r} has a quote by itself; put the cell "
+                    "in quotes, and write those inside it twice"
+                )
+    if "\n" in last[-1]:
+        raise InputError(f"{path}: a quote is opened in row {number} and never closed; close it")
 
 
 def _as_windows(path: Path, form: _Format) -> tuple[_Format, str]:
