@@ -27,6 +27,9 @@ def register(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) ->
     parser.add_argument("out", type=Path, metavar="FILE", help="what to write, such as model.onnx")
     parser.add_argument("--client", metavar="ID", help="whose model (default: the global one)")
     parser.add_argument("--head-only", action="store_true", help="without the backbone: from features to probabilities")
+    parser.add_argument(
+        "--from-table", action="store_true", help="of a table: from its cells, with missing values and categories"
+    )
     parser.add_argument("--weights", type=Path, metavar="PATH", help="the backbone's weights, if they were moved")
     parser.add_argument("--force", action="store_true", help="write over a file that is there")
     parser.add_argument("--json", action="store_true", help="print JSON instead of words")
@@ -50,7 +53,7 @@ def run(args: argparse.Namespace) -> int:
     beside = None if model.table is None else args.out.with_suffix(".columns.toml")
     if beside is not None:
         require_new(beside, args.force)
-    export = export_onnx(model, args.out, head_only=args.head_only, weights=args.weights)
+    export = export_onnx(model, args.out, head_only=args.head_only, weights=args.weights, from_table=args.from_table)
     if export.difference is None:
         warnings.warn(
             f"{export.path} was not checked: onnxruntime is not installed; pip install 'fedhip[onnx]'", stacklevel=1
@@ -63,6 +66,12 @@ def run(args: argparse.Namespace) -> int:
         return 0
     print("\n".join(describe(export, model)))
     if model.table is not None:
+        if args.from_table:
+            print(
+                f"'numbers' and 'categories' are columns of the table, as the file's metadata and {beside} name them: "
+                "NaN and '' where nothing is known, booleans as 1 and 0, dates as days since 1970-01-01"
+            )
+            return 0
         few = ", ".join(description.names[:4]) + ", …" * (description.width > 4)
         print(
             f"the features are columns of a table, already encoded ({few}); {beside} says how: missing numbers filled, "
@@ -78,19 +87,27 @@ def in_json(export: Export, columns: Path | None) -> dict[str, object]:
         "bytes": export.bytes,
         "difference": export.difference,
         "input": {"name": export.input_name, "type": export.input_type, "shape": ["batch", *export.input_shape]},
+        "other_inputs": [
+            {"name": name, "type": kind, "shape": ["batch", *shape]} for name, kind, shape in export.other_inputs
+        ],
         "columns": None if columns is None else str(columns),
     }
 
 
 def describe(export: Export, model: Model) -> list[str]:
     """What was written, and how to feed it."""
-    part = f"{model.who}, without a backbone" if export.input_name == "features" else f"{model.who} with its backbone"
+    if export.input_name == "images":
+        part = f"{model.who} with its backbone"
+    else:
+        part = f"{model.who}, {'without a backbone' if export.input_name == 'features' else 'from cells of a table'}"
     checked = "not checked" if export.difference is None else f"differs by {export.difference:.1e} in onnxruntime"
     shape = ", ".join(["batch", *map(str, export.input_shape)])
+    others = "".join(f", '{name}': {kind} (batch, {width})" for name, kind, (width,) in export.other_inputs)
     outputs = "'scores' and 'probabilities'" if model.task == "classification" else "'scores', the targets"
     lines = [
         f"{part}, written to {export.path} ({size(export.bytes)}; {checked})",
-        f"input '{export.input_name}': {export.input_type} ({shape}){', RGB' if len(export.input_shape) == 3 else ''}; "
+        f"input '{export.input_name}': {export.input_type} ({shape}){', RGB' if len(export.input_shape) == 3 else ''}"
+        f"{others}; "
         f"outputs {outputs}: float32 (batch, {len(model.class_names)})",
     ]
     if export.input_name == "images" and model.backbone is not None and model.backbone.window is not None:

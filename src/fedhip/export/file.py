@@ -11,9 +11,9 @@ import json
 import logging
 import math
 import warnings
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -26,6 +26,7 @@ from fedhip import __version__
 from fedhip.data.tables import Description
 from fedhip.errors import InputError, MissingExtraError
 from fedhip.export.lift_graph import lift_nodes
+from fedhip.export.table_graph import CATEGORIES, ML_DOMAIN, ML_OPSET, NUMBERS, TableGraph
 from fedhip.features.adapters import HubBackbone, OnnxBackbone, pool_output
 from fedhip.features.backbones import NAMED, Backbone, ViTBackbone
 from fedhip.features.encoder.vit import IMAGENET_MEAN, IMAGENET_STD
@@ -58,6 +59,8 @@ class Export:
     bytes : int
     input_name, input_type, input_shape
         What the file takes, for each image or row; the batch is an axis before, and free.
+    other_inputs : tuple of (name, type, shape)
+        Where it takes more: of a table's cells, the categories beside the numbers.
     difference : float or None
         The largest found between onnxruntime and this package, in scores (divided by the largest score, where that is
         above 1) and in probabilities; None if it was not looked for.
@@ -72,15 +75,19 @@ class Export:
     input_shape: tuple[int, ...]
     difference: float | None
     compared_with: str
+    other_inputs: tuple[tuple[str, str, tuple[int, ...]], ...] = ()
 
 
-def export_onnx(model: Model, path: Path, *, head_only: bool = False, weights: Path | None = None) -> Export:
+def export_onnx(
+    model: Model, path: Path, *, head_only: bool = False, weights: Path | None = None, from_table: bool = False
+) -> Export:
     """Write images → scores and probabilities as one ONNX file, or features → both with `head_only`.
 
     The images are uint8 (batch, S, S, 3) in RGB, S the backbone's size; normalisation is in the file, resizing is not,
     nor is the window that brings images of more than 8 bits to 8.
     `weights` are the backbone's, where they do not lie where they were. A file that does not give the model's scores
     in onnxruntime is an `InputError`, and is not left behind.
+    With `from_table`, cells of a table → both: missing values and categories are in the file (`export.table_graph`).
     """
     if path.is_dir():
         raise InputError(f"{path} is a folder; give the name of a file")
@@ -88,31 +95,34 @@ def export_onnx(model: Model, path: Path, *, head_only: bool = False, weights: P
         raise InputError(f"{model.who} leaves every class out: there is no answer that a file could give")
     if model.temperature is None and model.task == "classification":
         raise InputError(f"{model.who} has no temperature: {NO_TEMPERATURE}")
+    if from_table and model.table is None:
+        raise InputError(f"{model.who} was not made from a table; leave --from-table out")
     head_only = head_only or model.table is not None  # what turns a table into features has no backbone
     if head_only and weights is not None:
         raise InputError(f"the head alone has no backbone; leave the weights {weights} out")
     _require("onnx")
-    graph = _head_alone(model) if head_only else _with_backbone(model, weights)
-    _describe(graph.proto, model)
+    graph = _with_table(model) if from_table else _head_alone(model) if head_only else _with_backbone(model, weights)
+    _describe(graph.proto, model, graph.columns)
     with whole_file(path) as temporary:
         _save(graph.proto, temporary)
         found = _checked(temporary, model, graph)
         size = temporary.stat().st_size
     against = "nothing: onnxruntime is not installed" if found is None else graph.compared_with
-    return Export(path, size, graph.input_name, graph.input_type, graph.input_shape, found, against)
+    (name, kind, shape), *others = graph.inputs
+    return Export(path, size, name, kind, shape, found, against, tuple(others))
 
 
 @dataclass(frozen=True)
 class _Graph:
-    """A graph, what it takes, and how to try it: random input, and this package's features of it."""
+    """A graph, what it takes, and how to try it: random input, as it is fed, and this package's features of it."""
 
     proto: ModelProto
-    input_name: str
-    input_type: str
-    input_shape: tuple[int, ...]
-    draw: Callable[[int], Tensor]
-    features_of: Callable[[Tensor], Tensor]
+    inputs: tuple[tuple[str, str, tuple[int, ...]], ...]
+    draw: Callable[[int], Any]
+    feeds: Callable[[Any], Mapping[str, NDArray[Any]]]
+    features_of: Callable[[Any], Tensor]
     compared_with: str
+    columns: Mapping[str, Sequence[str]] = field(default_factory=dict)
 
 
 def _head_alone(model: Model) -> _Graph:
@@ -129,10 +139,9 @@ def _head_alone(model: Model) -> _Graph:
 
     return _Graph(
         head_graph(model, _OPSET, _IR_VERSION),
-        "features",
-        "float32",
-        (width,),
+        (("features", "float32", (width,)),),
         draw=draw,
+        feeds=lambda features: {"features": features.numpy()},
         features_of=lambda features: features,
         compared_with="the model's own scores of random features",
     )
@@ -143,12 +152,38 @@ def _with_backbone(model: Model, weights: Path | None) -> _Graph:
     shape = (backbone.image_size, backbone.image_size, 3)
     return _Graph(
         _joined(backbone_graph(backbone), model),
-        "images",
-        "uint8",
-        shape,
+        (("images", "uint8", shape),),
         draw=lambda batch: torch.randint(0, 256, (batch, *shape), generator=generator, dtype=torch.uint8),
+        feeds=lambda images: {"images": images.numpy()},
         features_of=lambda images: backbone(images),
         compared_with=f"{backbone.name} in float32 and the model's own scores, on random images",
+    )
+
+
+def _with_table(model: Model) -> _Graph:
+    from onnx import TensorProto
+
+    table, random = TableGraph(Description.from_dict(model.table or {})), np.random.default_rng(0)
+    kinds = {NUMBERS: (TensorProto.FLOAT, "float32"), CATEGORIES: (TensorProto.STRING, "string")}
+    nodes, constants = table.nodes()
+    encoding = _model(
+        "table",
+        nodes,
+        inputs={name: (kinds[name][0], ("batch", len(columns))) for name, columns in table.columns.items()},
+        outputs={"features": (TensorProto.FLOAT, ("batch", model.feature_dim))},
+        constants=constants,
+        opset=_OPSET,
+        ir_version=_IR_VERSION,
+        others={ML_DOMAIN: ML_OPSET},
+    )
+    return _Graph(
+        _joined(encoding, model),
+        tuple((name, kinds[name][1], (len(columns),)) for name, columns in table.columns.items()),
+        draw=lambda batch: table.draw(batch, random),
+        feeds=table.feeds,
+        features_of=lambda frame: torch.from_numpy(table.features(frame)),
+        compared_with="the model's own scores of random tables",
+        columns=table.columns,
     )
 
 
@@ -409,6 +444,7 @@ def _model(
     constants: dict[str, NDArray[Any]],
     opset: int,
     ir_version: int,
+    others: Mapping[str, int] | None = None,
 ) -> ModelProto:
     from onnx import helper, numpy_helper
 
@@ -420,14 +456,17 @@ def _model(
         [helper.make_tensor_value_info(key, kind, shape) for key, (kind, shape) in outputs.items()],
         tensors,
     )
-    return helper.make_model(graph, opset_imports=[helper.make_opsetid("", opset)], ir_version=ir_version)
+    versions = {"": opset, **(others or {})}
+    return helper.make_model(
+        graph, opset_imports=[helper.make_opsetid(*entry) for entry in versions.items()], ir_version=ir_version
+    )
 
 
 def _opset(proto: ModelProto) -> int:
     return next(int(entry.version) for entry in proto.opset_import if entry.domain in ("", "ai.onnx"))
 
 
-def _describe(proto: ModelProto, model: Model) -> None:
+def _describe(proto: ModelProto, model: Model, columns: Mapping[str, Sequence[str]]) -> None:
     """What the file is and where it comes from, as metadata; what the model does not have is left out."""
     from onnx import helper
 
@@ -447,6 +486,7 @@ def _describe(proto: ModelProto, model: Model) -> None:
         "features": None
         if model.table is None
         else json.dumps(Description.from_dict(model.table).names, ensure_ascii=False),
+        **{name: json.dumps(names, ensure_ascii=False) for name, names in columns.items()},
         "statistics": model.total,
         "task": None if model.task == "classification" else model.task,
         "thresholds": json.dumps(model.thresholds) if model.thresholds else None,
@@ -490,7 +530,7 @@ def _checked(path: Path, model: Model, graph: _Graph) -> float | None:
     options.log_severity_level = 3  # errors; its warnings are about speed
     try:
         session = onnxruntime.InferenceSession(path.read_bytes(), options, providers=["CPUExecutionProvider"])
-        answers = [session.run(_outputs(model), {graph.input_name: example.numpy()}) for example in examples]
+        answers = [session.run(_outputs(model), dict(graph.feeds(example))) for example in examples]
     except Exception as error:  # onnxruntime's errors have no common base
         reason = str(error).strip().splitlines()[0]
         raise InputError(
