@@ -11,7 +11,7 @@ of them, so that one who leaves takes its part along. Runs of before there were 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -20,6 +20,7 @@ from fedhip.core.intervals import Estimate, Scale, over_clients, wilson
 from fedhip.core.metrics import BINS, SCALES, Floats, expected_error
 from fedhip.core.paired import LEVEL, compare_rows, holm
 from fedhip.core.tested import Tested
+from fedhip.utils.text import short
 from fedhip.utils.words import decimal, percent
 
 Json = dict[str, Any]
@@ -46,9 +47,18 @@ TITLES = {
 }
 _PERCENT = ("accuracy", "balanced_accuracy", "f1", "sensitivity", "specificity", "label_accuracy")
 
+#: Whose share right it is, of two classes.
+_OF_CLASS = {"specificity": 0, "sensitivity": 1}
+
 _DIFFERENCE = Scale(bottom=-1.0, top=1.0, more_is_better=True)
 #: Of absolute errors, in the targets' units.
 _ERROR_SAVED = Scale(bottom=-math.inf, more_is_better=True)
+
+
+def title_of_metric(metric: str, class_names: Sequence[str] = ()) -> str:
+    """What it is called; of two classes with the one that is meant, since which is second is a matter of the names."""
+    title, place = TITLES[metric], _OF_CLASS.get(metric)
+    return title if place is None or len(class_names) != 2 else f"{title} ({short(class_names[place])})"
 
 
 def measured(tested: Tested | None) -> Json:

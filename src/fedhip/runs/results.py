@@ -14,7 +14,6 @@ from fedhip.heads import Head, Ridge
 from fedhip.heads.round import BALANCED
 from fedhip.methods import METHODS, MethodRun
 from fedhip.runs.folder import SCHEMA, head_of
-from fedhip.runs.measures import TITLES as METRICS
 from fedhip.runs.measures import (
     gains_of,
     measured,
@@ -22,6 +21,7 @@ from fedhip.runs.measures import (
     put_gains,
     refresh_metrics,
     remove_gains,
+    title_of_metric,
     written,
 )
 from fedhip.simulation.alone import MAJORITY
@@ -172,14 +172,14 @@ def title_of(method: str, task: str = "classification") -> str:
     return TITLES.get(method) or (METHODS[method].title if method in METHODS else method)
 
 
-def metrics_in_words(results: Json) -> list[str]:
+def metrics_in_words(results: Json, class_names: Sequence[str] = ()) -> list[str]:
     """What the run's own models reach beside accuracy, and who gains by them, a line each."""
     own, lines = head_of(results).method, []
     method = results["methods"].get(own, {})
     found = {name: kept.get("pooled", kept["mean"]) for name, kept in metrics_in(method).items() if name != "accuracy"}
     if known := {name: value for name, value in found.items() if value is not None}:
-        words = ", ".join(f"{METRICS[name]} {written(name, value)}" for name, value in known.items())
-        lines.append(f"{title_of(own)}: {words}")
+        words = [f"{title_of_metric(name, class_names)} {written(name, value)}" for name, value in known.items()]
+        lines.append(f"{title_of(own)}: {', '.join(words)}")
     return lines + gains_in_words(results)
 
 

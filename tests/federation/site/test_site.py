@@ -192,6 +192,9 @@ NAN = np.where(np.arange(15)[:, None] == 3, np.nan, rows_of("a")[0])
         ({"split": np.ones(15, np.int8)}, SiteCode.NO_ROWS, "no row to train on"),
         ({"clients": np.array(["x", "y", "z"] * 5)}, SiteCode.NO_ROWS, "none of 'a'"),
         ({"labels": np.zeros(3, int)}, SiteCode.DATA, "there are 15 rows"),
+        ({"weights": np.linspace(0.5, 2.0, 15)}, SiteCode.DATA, "has weights, and rows of a federation weigh alike"),
+        ({"labels": np.linspace(0.5, 2.0, 15)}, SiteCode.DATA, "labels are float64"),
+        ({"labels": np.zeros((15, 2), int)}, SiteCode.DATA, "labels are int64 of shape (15, 2)"),
         ({"features": np.zeros((0, WIDTH)), "labels": np.zeros(0, int)}, SiteCode.DATA, "shape"),
     ],
 )  # fmt: skip

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from datetime import datetime
 from pathlib import Path
 from typing import Any
@@ -310,7 +310,7 @@ def run(args: argparse.Namespace) -> int:
     if args.json:
         print(json_text(folder.results, indent=1))
     else:
-        print_results(folder.results)
+        print_results(folder.results, folder.class_names)
         if table is not None and settings.privacy is None:
             print(f"columns: {summary(table.description, table.report)}; see {out / 'columns.toml'}")
         print(f"{len(folder.clients):,} models in {out / 'models'}; the report: {out / 'report.html'}")
@@ -334,7 +334,7 @@ def configuration(args: argparse.Namespace, precision: str | None) -> dict[str, 
     return config
 
 
-def print_results(results: dict[str, Any]) -> None:
+def print_results(results: dict[str, Any], class_names: Sequence[str] = ()) -> None:
     """A row for each method, then what was chosen and what it took."""
     if (task := results.get("task", "classification")) != "classification":
         print_targets(results, task)
@@ -353,7 +353,7 @@ def print_results(results: dict[str, Any]) -> None:
             print(f"{title_of(name)} diverged: {method['diverged']}")
         elif method.get("note"):
             print(f"{title_of(name)}: {method['note']}")
-    for line in metrics_in_words(results):
+    for line in metrics_in_words(results, class_names):
         print(line)
     if privacy := results.get("privacy"):
         print(privacy["guarantee"])

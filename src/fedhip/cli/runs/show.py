@@ -30,7 +30,7 @@ def run(args: argparse.Namespace) -> int:
         print(json_text(folder.results, indent=1))
         return 0
     models = len(folder.clients)  # before anything is printed: a damaged run is refused in one line
-    print_results(folder.results)
+    print_results(folder.results, folder.class_names)
     if stale := folder.results["stale"]:
         print(stale)
     print(f"{models:,} models in {args.run / 'models'}; the report: {args.run / 'report.html'}")

@@ -199,7 +199,10 @@ def _load(source: Path, agreement: Agreement) -> Dataset | FeatureSet:
     window = None if agreement.backbone is None else agreement.backbone.window
     try:
         if source.suffix == ".safetensors" or (source.suffix == ".npz" and _holds_features(source)):
-            return read_features(source)
+            features = read_features(source)
+            if features.weights is not None:
+                raise InputError(f"{source} has weights, and rows of a federation weigh alike; leave them out")
+            return features
         if is_table(source):
             raise InputError(
                 f"{source} is a table, and the agreement describes none; agree on one (init --columns columns.toml)"

@@ -15,6 +15,7 @@ from fedhip.heads.choice import describe
 from fedhip.runs.folder import head_of
 from fedhip.runs.report.record import RunRecord
 from fedhip.runs.results import title_of
+from fedhip.utils.candidates import is_wide
 from fedhip.utils.text import plain
 from fedhip.utils.words import number
 
@@ -140,7 +141,10 @@ class Findings:
                 continue
             features, model, clients = str(entry.get("features")), str(entry.get("model")), number(entry.get("clients"))
             chosen = features == told.get("features") and model == told.get("model")
-            title = f"{model.replace('+', ' + ')}{', features ' + features if several else ''}"
+            members = model.split("+")
+            beside = ", lifted" if is_wide(members) else ""
+            simple = " + ".join(name for name in members if not is_wide([name]))
+            title = f"{simple}{beside}{', features ' + features if several else ''}"
             whole = None if clients is None else int(clients)
             found.append(Candidate(title, held_out, number(entry.get("error")), whole, chosen))
         return tuple(found)

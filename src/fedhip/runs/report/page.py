@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from fedhip.errors import InputError, MissingExtraError
-from fedhip.runs.measures import TITLES
+from fedhip.runs.measures import title_of_metric
 from fedhip.runs.report import curves, figures
 from fedhip.runs.report.comparison import Comparison, compare
 from fedhip.runs.report.findings import Findings, Method, read_runs, standard_error, thirds
@@ -49,7 +49,7 @@ def render_report(runs: Sequence[RunRecord]) -> str:
             pictures=run_pictures(run, gains),
             thirds=_thirds(run),
             gains=gains,
-            metrics=[(name, TITLES[name]) for name in metrics_of(run)],
+            metrics=[(name, title_of_metric(name, run.class_names)) for name in metrics_of(run)],
             values=values_of(run),
             reliability=reliability_curves(run),
             roc=roc_curves(run),

@@ -189,7 +189,7 @@ class TargetPage:
                 marker=method.marker, color=colour(method.colour), linewidths=0, label=short(method.title, 18),
             )  # fmt: skip
         axes.set(xlim=(-0.8, max(len(rows), 1) - 0.2), xticks=[], ylabel=_TITLES[self.metrics[0]])
-        axes.set_xlabel(f"{count(len(rows), 'client')}, by its own model")
+        axes.set_xlabel(f"{count(len(rows), 'client')}, by {_TITLES[self.metrics[0]]} of their own models")
         axes.legend(
             loc="lower left", bbox_to_anchor=(-0.02, 1.0), ncols=3, frameon=False, labelcolor=colour("ink"),
             handletextpad=0.2, columnspacing=1.0, borderpad=0.2,
