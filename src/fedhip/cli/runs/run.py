@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from fedhip.cli.common.console import interval_of, note, percent, print_table
+from fedhip.cli.common.console import interval_of, note, print_table
 from fedhip.cli.common.lifts import add_lift, lift_settings
 from fedhip.cli.common.options import (
     DEFAULT_BACKBONE,
@@ -57,6 +57,7 @@ from fedhip.simulation.options import RidgeOptions
 from fedhip.simulation.tasks import METRICS, TASKS, require_classes
 from fedhip.utils.bounds import LARGEST
 from fedhip.utils.text import json_text, readable
+from fedhip.utils.words import percent, size
 
 #: Options that say where the answer goes, and not what it is.
 _NOT_CONFIGURATION = ("config", "out", "force", "json", "quiet", "verbose", "handler")
@@ -342,7 +343,7 @@ def print_results(results: dict[str, Any]) -> None:
     rows = []
     for name, method in results["methods"].items():
         accuracy = method["accuracy"]
-        up, down = (_bytes(method[f"{way}_bytes_per_client"]) for way in ("upload", "download"))
+        up, down = (size(method[f"{way}_bytes_per_client"] or None) for way in ("upload", "download"))
         shares = [percent(accuracy[key]) for key in ("mean", "weighted", "worst_decile")]
         means = (shares[0], interval_of(accuracy), *shares[1:])
         rows.append((title_of(name), *means, str(method["rounds"]), up, down, f"{method['seconds']:.1f} s"))
@@ -362,7 +363,7 @@ def print_results(results: dict[str, Any]) -> None:
         print(f"classes count alike in the sum: a row weighs from {least} to {most}; its counts are one exchange more")
     if lift := results.get("lift"):
         words = f"{lift['kind']}, {lift['from']:,} → {lift['width']:,} wide, seed {lift['seed']}"
-        sent = _bytes(lift["upload_bytes_per_client"])
+        sent = size(lift["upload_bytes_per_client"])
         whose = " of the models chosen" if "choice" in results and "lift" not in results["config"] else ""
         print(f"lift{whose}: {words}; its first sum is one exchange more, {sent} each way, counted in the bytes above")
     if (choice := results.get("choice")) and "candidates" in choice:
@@ -390,7 +391,7 @@ def print_targets(results: dict[str, Any], task: str) -> None:
     rows = []
     for name, method in results["methods"].items():
         values = (method[metric]["mean"] for metric in METRICS[task])
-        up, down = (_bytes(method[f"{way}_bytes_per_client"]) for way in ("upload", "download"))
+        up, down = (size(method[f"{way}_bytes_per_client"] or None) for way in ("upload", "download"))
         shown = ("–" if value is None else f"{value:.4g}" for value in values)
         rows.append((title_of(name, task), *shown, str(method["rounds"]), up, down, f"{method['seconds']:.1f} s"))
     print_table(("model", *METRICS[task], "rounds", "up", "down", "time"), rows, results["title"])
@@ -419,12 +420,6 @@ def _chosen_without(results: dict[str, Any]) -> str:
         return ", everything chosen without the row"
     words = f"{', '.join(chosen[:-1])} and {chosen[-1]}" if len(chosen) > 1 else "".join(chosen)
     return f", {words} chosen without the row" if chosen else ""
-
-
-def _bytes(number: int) -> str:
-    if number == 0:
-        return "–"
-    return f"{number / 1e6:.1f} MB" if number >= 100_000 else f"{number / 1e3:.1f} kB"
 
 
 def _number_or(words: tuple[str, ...], check: Callable[[float], float]) -> Callable[[str], float | str]:
