@@ -16,10 +16,12 @@ from numpy.typing import NDArray
 
 import fedhip
 from fedhip.errors import FedHiPError, InputError
+from fedhip.data import FeatureSet
 from fedhip.features.backbones import embedded_moments
 from fedhip.privacy import mechanism
 from fedhip.privacy.public import PublicMap, PublicMoments
 from fedhip.runs import Run
+from fedhip.simulation.private import round as round_in_one_process
 from fedhip.sklearn import FedHiPClassifier
 from tests.cli.samples import done, refused
 from tests.runs.samples import NAMES, WIDTH, feature_file, feature_set, rows_of
@@ -77,6 +79,32 @@ def test_the_folder_has_the_noisy_sum_and_nobodys_statistics(private: Run) -> No
     assert details["temperature"] == {"fedhip": None, "global": None}
     assert all(client["log_losses"] is None and client["misses"] == [] for client in details["clients"].values())
     assert "table" not in details
+
+
+def test_what_may_be_handed_out_follows_from_the_noisy_sum_and_from_nothing_else(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The same sum for other rows, more of them, of other clients' sizes, one without any: the same files, to the bit."""
+    noise = mechanism.Mechanism(2.0, 1e-5, "row", 1, WIDTH, len(NAMES) + 1)
+    total = noise.noise(3, np.random.default_rng(0).bytes)
+    total.cross[-1] += 200 << total.fraction_bits
+    total.gram[-1, -1] += 150 << total.fraction_bits
+    monkeypatch.setattr(round_in_one_process, "add_up", lambda uploads: [list(uploads), total][1])
+    found = []
+    for seed, rows, last in ((0, 60, 1), (7, 90, 20)):
+        parts = [rows_of(name, rows, seed=seed) for name in NAMES]
+        parts.append((parts[0][0][:last] + 9.0, parts[0][1][:last]))
+        split = [np.arange(len(y)) % 5 == 0 for _, y in parts]
+        split[-1][:] = last == 1  # its only row is a test row
+        features = FeatureSet(
+            np.concatenate([F for F, _ in parts]), np.concatenate([y for _, y in parts]), ("ape", "bee", "cat"),
+            clients=np.repeat((*NAMES, "last"), [len(y) for _, y in parts]),
+            split=np.concatenate(split).astype(np.int8),
+        )  # fmt: skip
+        run = fedhip.run(features, epsilon=2.0, clip=4.0, out=tmp_path / str(seed))
+        files = [(run.path / f"{name}.safetensors").read_bytes() for name in ("total", "global", "public")]
+        found.append((files, run.results["privacy"], run.results["beta"], run.total().digest()))
+    assert found[0] == found[1]
 
 
 def test_it_answers_with_a_clients_own_temperature(private: Run) -> None:
