@@ -11,7 +11,7 @@ what earlier pieces kept (`--out`) beside it, in table, figure and file.
 over clients of accuracies on test rows, and over seeds; each seed divides the rows anew and draws noise anew, from the
 operating system. DP-FedAvg is full gradients of a softmax regression, each row's cut to length 1, with Gaussian noise
 of the same ρ over its rounds, on the same clipped rows and with the same shares of noise. Rounds and learning rate are
-the best of sixteen choices on the training rows, and nothing is paid for that choice: in its favour.
+the best of twenty choices on the training rows, and nothing is paid for that choice: in its favour.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ from fedhip.simulation.tasks import divide
 Json = dict[str, Any]
 METHODS = ("local", "global", "fedhip")
 #: What DP-FedAvg is tuned over.
-ROUNDS, RATES = (10, 30, 100, 300), (1.0, 4.0, 16.0, 64.0)
+ROUNDS, RATES = (10, 30, 100, 300), (0.25, 1.0, 4.0, 16.0, 64.0)
 DELTA = 1e-5
 
 

@@ -15,8 +15,8 @@ import torch
 from numpy.typing import NDArray
 
 import fedhip
-from fedhip.errors import FedHiPError, InputError
 from fedhip.data import FeatureSet
+from fedhip.errors import FedHiPError, InputError
 from fedhip.features.backbones import embedded_moments
 from fedhip.privacy import mechanism
 from fedhip.privacy.public import PublicMap, PublicMoments
@@ -84,7 +84,7 @@ def test_the_folder_has_the_noisy_sum_and_nobodys_statistics(private: Run) -> No
 def test_what_may_be_handed_out_follows_from_the_noisy_sum_and_from_nothing_else(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The same sum for other rows, more of them, of other clients' sizes, one without any: the same files, to the bit."""
+    """The same sum for other rows, more of them, of other sizes, a client without any: the same files, to the bit."""
     noise = mechanism.Mechanism(2.0, 1e-5, "row", 1, WIDTH, len(NAMES) + 1)
     total = noise.noise(3, np.random.default_rng(0).bytes)
     total.cross[-1] += 200 << total.fraction_bits
@@ -185,6 +185,17 @@ def test_public_rows_scale_and_clip_private_ones(features: Path, tmp_path: Path)
     assert run.results["methods"]["global"]["accuracy"]["mean"] > 0.5
     with pytest.raises(InputError, match="too small for epsilon = 2"):  # a client of 90 rows takes 90 times the noise
         fedhip.run(features, epsilon=2.0, public=public, unit="client", unit_rows=90, out=tmp_path / "other")
+
+
+def test_rows_that_are_to_be_protected_are_no_public_ones(features: Path, tmp_path: Path) -> None:
+    """Its own rows as the public ones: mean and main directions of them would be in the folder, without noise."""
+    with pytest.raises(InputError, match="360 of the rows to be protected are among the public ones"):
+        fedhip.run(features, epsilon=2.0, public=features, out=tmp_path / "run")
+    assert not (tmp_path / "run").exists()
+    data = feature_set(rows=ROWS)
+    public = np.concatenate((data.features[-1:], np.random.default_rng(0).normal(size=(400, WIDTH))))
+    with pytest.raises(InputError, match="1 of the rows to be protected"):
+        FedHiPClassifier(epsilon=3.0, public=public).fit(data.features, data.labels, groups=np.repeat(NAMES, ROWS))
 
 
 CSV = "age,sex,site,ill\n" + "".join(
