@@ -95,10 +95,9 @@ def losses(federation: Federation, clients: Sequence[Client], doubts: Sequence[D
     for client, doubt in zip(clients, doubts, strict=True):
         own, (T, tested) = Personalization.of(federation, client), client.test
         alone = local_model(client, CLASSES)
-        leaves = doubt.vetoes and own.estimate is not None and own.estimate < doubt.right_alone / doubt.rows
         right = [
             100.0 * float(np.mean((T @ model.weights.numpy() + model.bias.numpy()).argmax(axis=1) == tested))
-            for model in (alone, alone if leaves else own.model)
+            for model in (alone, alone if doubt.vetoes else own.model)
         ]
         found.append(right[0] - right[1])
     return found

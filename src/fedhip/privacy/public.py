@@ -240,7 +240,9 @@ def _exponents(values: Real, axis: int) -> NDArray[np.int64]:
 def _scaled(values: Real, exponents: NDArray[np.int64]) -> Real:
     """Times powers of two, which is exact: as `ldexp`, in a fraction of the time where the powers have a float64."""
     found: Real
-    found = np.ldexp(values, exponents) if np.abs(exponents).max() > 1000 else values * np.ldexp(1.0, exponents)
+    found = (
+        np.ldexp(values, exponents) if np.abs(exponents).max(initial=0) > 1000 else values * np.ldexp(1.0, exponents)
+    )
     return found
 
 
