@@ -311,6 +311,7 @@ def run_round(
     else:
         require_private(clients, features, settings.privacy.unit)
         described = None if table is None else table.description
+        settings.privacy.require_others_rows(features.features)
         privacy = settings.privacy.with_public(features.features.shape[1], table=described, backbone=backbone)
     with new_run(out, force=force) as draft:
 

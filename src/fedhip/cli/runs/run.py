@@ -179,7 +179,7 @@ def register(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) ->
     parser.set_defaults(handler=run)
 
 
-def add_privacy(parser: argparse.ArgumentParser) -> None:
+def add_privacy(parser: argparse.ArgumentParser, *, units: bool = True) -> None:
     """Options of differential privacy, all of which say nothing without --epsilon."""
     group = parser.add_argument_group("differential privacy (docs/howto/with-differential-privacy.md)")
     group.add_argument(
@@ -191,8 +191,11 @@ def add_privacy(parser: argparse.ArgumentParser) -> None:
         "--delta", type=float, metavar="D",
         help=f"the chance that epsilon does not hold, below 1/rows (default: {DEFAULT_DELTA:g})",
     )  # fmt: skip
-    group.add_argument("--unit", choices=UNITS, help="what is protected: one row (default), a group, or a client")
-    group.add_argument("--unit-rows", type=int, metavar="N", help="how many rows of a group or a client count, at most")
+    if units:
+        group.add_argument("--unit", choices=UNITS, help="what is protected: one row (default), a group, or a client")
+        group.add_argument(
+            "--unit-rows", type=int, metavar="N", help="how many rows of a group or a client count, at most"
+        )
     group.add_argument(
         "--clip", type=float, metavar="LENGTH",
         help="the length that rows of features are cut to; it must not come from private rows",
