@@ -49,7 +49,7 @@ def main() -> None:
         wall, processor, own, mapped = measured(words)
         size = sum(path.stat().st_size for path in out.rglob("*") if path.is_file())
         print(
-            f"{given.clients:,} clients × {given.rows} rows × {given.width}: {wall:.0f} s, processor {processor:.0f} s, "
+            f"{given.clients:,} clients × {given.rows} × {given.width}: {wall:.0f} s, processor {processor:.0f} s, "
             f"{own:.2f} GB of its own, {mapped:.2f} GB with mapped files; {size / 1e9:.2f} GB written"
         )
         print({phase: round(seconds, 1) for phase, seconds in Run.open(out).results["seconds"].items()})
@@ -77,7 +77,7 @@ def write_rows(path: Path, clients: int, rows: int, width: int, classes: int) ->
 def measured(words: list[str]) -> tuple[float, float, float, float]:
     """Seconds by the clock and of processors, and gigabytes: its own, and with mapped files."""
     begin, own, mapped = time.perf_counter(), 0, 0
-    with subprocess.Popen(words) as process:
+    with subprocess.Popen(words) as process:  # noqa: S603
         while process.poll() is None:
             try:
                 status = Path(f"/proc/{process.pid}/status").read_text(encoding="ascii")

@@ -150,7 +150,7 @@ def test_an_altered_pack_is_found(both: tuple[Run, Run], tmp_path: Path, what: s
 
 
 def test_who_is_not_there_is_named(both: tuple[Run, Run]) -> None:
-    with pytest.raises(FedHiPError, match="no client 'site 55'.*near it"):
+    with pytest.raises(FedHiPError, match=r"no client 'site 55'.*near it"):
         both[1].model("site 55")
 
 
