@@ -176,10 +176,7 @@ class Run:
         See `fedhip.core.choice.conformal`. An infinite one says that there are too few rows to leave anything out.
         """
         if self.packs:
-            raise InputError(
-                f"{self.path} is of so many clients that it keeps no rows left out, so there are no sets; ask for the "
-                "class alone"
-            )
+            raise InputError(f"{self.path} is of so many clients that it keeps no rows left out: there are no sets")
         if client is not None:
             self.require_client(client)
             chosen = "choice" in self.details["clients"][client]  # its rows left out were scored with the prior
@@ -374,8 +371,8 @@ class Run:
         """Refuse to change a run with differential privacy, whose sum was released once, or one that keeps packs."""
         if self.packs:
             raise FileError(
-                f"{self.path} is of {self.results['num_clients']:,} clients: it keeps nobody's statistics, and their "
-                "models a thousand to a file, so nobody can come, go or change; run again with the rows as they are now"
+                f"{self.path} is of so many clients that it keeps nobody's statistics: nobody can come, go or change; "
+                "run again with the rows as they are now"
             )
         if privacy := self.results.get("privacy"):
             raise FileError(
