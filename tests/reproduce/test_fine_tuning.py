@@ -342,10 +342,15 @@ def test_the_command_makes_table_and_figure_and_goes_on(tmp_path: Path, capsys: 
     assert "in styles: 3 classes, 75 images" in page
     assert "FedBN differs from its paper" in page
     assert (tmp_path / "out" / "fine-tuning.svg").is_file()
+    assert "the server, on cpu;" in page
+    # Of a cell that another machine has computed, the page says so.
+    other = min((tmp_path / "out" / "cells").glob("mine*fedhip-*.json"))
+    other.write_text(other.read_text(encoding="utf-8").replace('"device": "cpu"', '"device": "cuda"'), encoding="utf-8")
     cells = {path.name: path.stat().st_mtime_ns for path in (tmp_path / "out" / "cells").glob("*.json")}
     assert not list((tmp_path / "out" / "cells").glob("*.safetensors"))
     assert main([str(word) for word in words]) == 0
     assert {path.name: path.stat().st_mtime_ns for path in (tmp_path / "out" / "cells").glob("*.json")} == cells
+    assert "the server, on cpu and cuda;" in (tmp_path / "out" / "fine-tuning.md").read_text(encoding="utf-8")
 
 
 @pytest.mark.parametrize(
