@@ -90,6 +90,19 @@ def same(found: dict[str, torch.Tensor], wanted: dict[str, torch.Tensor]) -> Non
         torch.testing.assert_close(found[name], tensor, rtol=0, atol=0)
 
 
+def same_answers(
+    one: BackboneTraining, first: fine_tuning.TrainingState, other: BackboneTraining, second: fine_tuning.TrainingState
+) -> None:
+    """Of all clients' networks on their test images.
+
+    Tensors differ: AdamW makes steps of rounding where no gradient is, as at the keys' biases.
+    """
+    for mine, wanted in zip(one.scores(first), other.scores(second), strict=True):
+        assert mine is not None
+        assert wanted is not None
+        torch.testing.assert_close(mine.cpu(), wanted.cpu(), rtol=0, atol=2e-5)
+
+
 @pytest.mark.parametrize("name", ["fedavg-full", "fedbn", "fedper", "fine-tune-alone"])
 def test_one_client_is_plain_training(name: str) -> None:
     one = CLIENTS[1]
@@ -97,6 +110,25 @@ def test_one_client_is_plain_training(name: str) -> None:
     state, diverged = federation(name, [one], recipe).train()
     assert diverged is None
     same(dict(sorted((state.shared | state.own[0]).items())), dict(sorted(by_hand("b", *one.train, recipe).items())))
+
+
+def test_a_batch_that_is_filled_up_gives_the_same_step() -> None:
+    """As on a GPU, where every batch has the same shape; 10, 20 and 15 images in batches of 8."""
+    plain, filled = federation("fedavg-full", CLIENTS), federation("fedavg-full", CLIENTS)
+    steps = filled.steps
+    steps.recorded = lambda: steps._step(steps.images, steps.labels)  # type: ignore[assignment]
+    steps.images.fill_(77)  # of images that fill up, nothing is seen
+    same_answers(filled, filled.train()[0], plain, plain.train()[0])
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
+@every
+def test_a_gpu_trains_the_same(name: str) -> None:
+    plain = federation(name, CLIENTS)
+    whole = BackboneTraining(TRAINED[name], *tiny(), CLIENTS, CLASSES, RECIPE, torch.device("cuda"))
+    assert whole.steps.recorded is not None
+    assert whole.steps.recorded.graph is not None
+    same_answers(whole, whole.train()[0], plain, plain.train()[0])
 
 
 def test_images_at_one_place_are_plain_training_on_all_of_them() -> None:
@@ -310,10 +342,15 @@ def test_the_command_makes_table_and_figure_and_goes_on(tmp_path: Path, capsys: 
     assert "in styles: 3 classes, 75 images" in page
     assert "FedBN differs from its paper" in page
     assert (tmp_path / "out" / "fine-tuning.svg").is_file()
+    assert "the server, on cpu;" in page
+    # Of a cell that another machine has computed, the page says so.
+    other = min((tmp_path / "out" / "cells").glob("mine*fedhip-*.json"))
+    other.write_text(other.read_text(encoding="utf-8").replace('"device": "cpu"', '"device": "cuda"'), encoding="utf-8")
     cells = {path.name: path.stat().st_mtime_ns for path in (tmp_path / "out" / "cells").glob("*.json")}
     assert not list((tmp_path / "out" / "cells").glob("*.safetensors"))
     assert main([str(word) for word in words]) == 0
     assert {path.name: path.stat().st_mtime_ns for path in (tmp_path / "out" / "cells").glob("*.json")} == cells
+    assert "the server, on cpu and cuda;" in (tmp_path / "out" / "fine-tuning.md").read_text(encoding="utf-8")
 
 
 @pytest.mark.parametrize(

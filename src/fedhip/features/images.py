@@ -45,9 +45,17 @@ def resize(images: Tensor, size: int) -> Tensor:
 
 def normalise(images: Tensor, size: int, mean: Sequence[float], std: Sequence[float]) -> Tensor:
     """uint8 (B, H, W, 3) → normalised float32 (B, 3, size, size), on the device the images are on."""
-    pixels = resize(images.permute(0, 3, 1, 2), size)
-    constants = torch.tensor([mean, std], device=pixels.device)[:, :, None, None] * 255
-    return (pixels - constants[0]) / constants[1]
+    return scaled(images, size, pixel_constants(mean, std).to(images.device))
+
+
+def pixel_constants(mean: Sequence[float], std: Sequence[float]) -> Tensor:
+    """What pixels (0 to 255) are shifted and divided by: (2, 3, 1, 1)."""
+    return torch.tensor([mean, std])[:, :, None, None] * 255
+
+
+def scaled(images: Tensor, size: int, constants: Tensor) -> Tensor:
+    """The same with constants that are on the device already."""
+    return (resize(images.permute(0, 3, 1, 2), size) - constants[0]) / constants[1]
 
 
 def resize_uint8(images: Pixels, size: int, block: int = 2048) -> Pixels:

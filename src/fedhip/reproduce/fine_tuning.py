@@ -19,7 +19,7 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from copy import deepcopy
 from dataclasses import dataclass, field
@@ -36,8 +36,9 @@ from torch import Tensor, nn
 from fedhip.core.choice.prior import Prior
 from fedhip.features.encoder.pooling import Pooling
 from fedhip.features.encoder.vit import ViT
-from fedhip.features.images import normalise
+from fedhip.features.images import pixel_constants, resize, scaled
 from fedhip.methods.engine.protocol import Evaluation, MethodRun
+from fedhip.methods.engine.recording import Recorded
 from fedhip.simulation.client import Client
 from fedhip.simulation.hold_out import hold_out
 from fedhip.simulation.orders import SHUFFLE, client_order
@@ -54,12 +55,16 @@ TEST_BATCH = 256
 #: Seconds between checkpoints.
 CHECKPOINT_EVERY = 60.0
 _FORMAT = "fedhip.fine-tuning/1"
+#: The label of an image that only fills a batch up.
+_NOBODY = -100
 
 Tensors = dict[str, Tensor]
 
 
 class TrainedNetwork(nn.Module):
     """uint8 images (B, H, W, 3) → scores (B, d): the encoder, its pooling, and a linear head at zero."""
+
+    constants: Tensor
 
     def __init__(self, encoder: ViT, pooling: Pooling, num_classes: int) -> None:
         super().__init__()
@@ -68,11 +73,11 @@ class TrainedNetwork(nn.Module):
         self.head = nn.Linear(encoder.config.width * len(pooling.parts), num_classes)
         nn.init.zeros_(self.head.weight)
         nn.init.zeros_(self.head.bias)
+        self.register_buffer("constants", pixel_constants(encoder.config.mean, encoder.config.std), persistent=False)
 
     def forward(self, images: Tensor) -> Tensor:
         """Scores of images."""
-        config = self.encoder.config
-        pixels = normalise(images, config.image_size, config.mean, config.std)
+        pixels = scaled(images, self.encoder.config.image_size, self.constants)
         scores: Tensor = self.head(self.pooling(self.encoder, pixels))
         return scores
 
@@ -154,6 +159,58 @@ class TrainingState:
     history: list[Evaluation] = field(default_factory=list)
 
 
+class Steps:
+    """Steps of AdamW on mini-batches of one network; on a GPU one is recorded, and the others are replays of it.
+
+    There, a batch that is not full is filled up with images that no loss counts.
+    """
+
+    def __init__(self, network: TrainedNetwork, recipe: TrainingRecipe, device: torch.device, dtype: torch.dtype):
+        self.network, self.batch, self.device, self.dtype = network, recipe.batch, device, dtype
+        on_gpu = device.type == "cuda"
+        groups = [
+            {"params": list(network.encoder.parameters()), "lr": recipe.rate},
+            {"params": list(network.head.parameters()), "lr": HEAD_RATE * recipe.rate},
+        ]
+        self.optimizer = torch.optim.AdamW(groups, weight_decay=WEIGHT_DECAY, fused=on_gpu, capturable=on_gpu)
+        side = network.encoder.config.image_size
+        self.images = torch.zeros(recipe.batch, side, side, 3, dtype=torch.uint8, device=device)
+        self.labels = torch.zeros(recipe.batch, dtype=torch.int64, device=device)
+        self.recorded = Recorded(lambda: self._step(self.images, self.labels), device) if on_gpu else None
+
+    def begin(self) -> None:
+        """Forget what earlier steps were."""
+        kept = [tensor for state in self.optimizer.state.values() for tensor in state.values()]
+        if kept:
+            torch._foreach_zero_(kept)
+        self.network.train()
+
+    def __call__(self, images: Tensor, labels: Tensor) -> None:
+        """One more."""
+        if self.recorded is None:
+            self._step(images, labels)
+            return
+        self.images[: len(images)] = images
+        self.labels[: len(labels)] = labels
+        self.labels[len(labels) :] = _NOBODY
+        self.recorded()
+
+    def _step(self, images: Tensor, labels: Tensor) -> None:
+        with self.fast():
+            scores = self.network(images)
+        loss = functional.cross_entropy(scores.float(), labels, ignore_index=_NOBODY)
+        self.optimizer.zero_grad(set_to_none=True)
+        loss.backward()  # type: ignore[no-untyped-call]
+        self.optimizer.step()
+
+    def fast(self) -> AbstractContextManager[object]:
+        """Products in the precision that is asked for."""
+        if self.dtype == torch.float32:
+            return nullcontext()
+        # Weights are cast once a step in any case, and what a recording had cast would be kept.
+        return torch.autocast(self.device.type, self.dtype, cache_enabled=False)
+
+
 class BackboneTraining:
     """One method on the clients' images: rounds, tests, and what travels."""
 
@@ -168,11 +225,27 @@ class BackboneTraining:
         device: torch.device,
         dtype: torch.dtype = torch.float32,
     ) -> None:
-        self.method, self.clients, self.recipe, self.device, self.dtype = method, clients, recipe, device, dtype
+        self.method, self.clients, self.recipe, self.device = method, clients, recipe, device
         self.network = TrainedNetwork(encoder, pooling, num_classes).to(device)
         self.start = {name: tensor.detach().clone() for name, tensor in self.network.named_parameters()}
+        self.parameters = dict(self.network.named_parameters())
         self.owned = {name for name in self.start if method.own(self.network, name)}
-        self.training = [(k, client) for k, client in enumerate(clients) if len(client.train[1])]
+        self.training = [k for k, client in enumerate(clients) if len(client.train[1])]
+        self.steps = Steps(self.network, recipe, device, dtype)
+        self.trained = [(clients[k].name, *self._placed(clients[k].train)) for k in self.training]
+        if method.central:
+            _, images, labels = zip(*self.trained, strict=True)
+            self.trained = [("", torch.cat(images), torch.cat(labels))]
+        self.tests = [self._placed(client.test)[0] if len(client.test[1]) else None for client in clients]
+
+    def _placed(self, rows: tuple[np.ndarray, np.ndarray]) -> tuple[Tensor, Tensor]:
+        """A client's images, as large as the encoder sees them, and labels, on the device for good."""
+        size, images = self.network.encoder.config.image_size, torch.from_numpy(np.ascontiguousarray(rows[0]))
+        parts = [
+            resize(part.to(self.device).permute(0, 3, 1, 2), size).byte().permute(0, 2, 3, 1)
+            for part in images.split(TEST_BATCH)
+        ]
+        return torch.cat(parts), torch.from_numpy(rows[1]).to(self.device)
 
     def fresh(self) -> TrainingState:
         """Before the first round: pre-trained, everybody alike."""
@@ -183,89 +256,68 @@ class BackboneTraining:
 
     def advance(self, state: TrainingState) -> TrainingState:
         """One round more; the tensors of the old state stay as they are."""
-        if self.method.central:
-            parts = [("", *self._pooled())]
-        else:
-            parts = [(client.name, *client.train) for _, client in self.training]
-        total = sum(len(labels) for _, _, labels in parts)
+        total = sum(len(labels) for _, _, labels in self.trained)
         sums = {name: torch.zeros_like(tensor, dtype=torch.float64) for name, tensor in state.shared.items()}
         own = list(state.own)
-        for at, (client, images, labels) in enumerate(parts):
-            place = None if self.method.central else self.training[at][0]
+        for at, (client, images, labels) in enumerate(self.trained):
+            place = None if self.method.central else self.training[at]
             self._load(state.shared | ({} if place is None else own[place]))
             self._train(client, images, labels, state.round)
-            after = {name: tensor.detach() for name, tensor in self.network.named_parameters()}
             for name in sums:
-                sums[name] += after[name].double() * (len(labels) / total)
+                sums[name].add_(self.parameters[name].detach(), alpha=len(labels) / total)
             if place is not None:
-                own[place] = {name: after[name].clone() for name in self.owned}
+                own[place] = {name: self.parameters[name].detach().clone() for name in self.owned}
         shared = {name: tensor.to(state.shared[name].dtype) for name, tensor in sums.items()}
         return TrainingState(shared, own, state.round + 1, state.seconds, list(state.history))
 
-    def _pooled(self) -> tuple[np.ndarray, np.ndarray]:
-        images, labels = zip(*(client.train for _, client in self.training), strict=True)
-        return np.concatenate(images), np.concatenate(labels)
-
+    @torch.no_grad()
     def _load(self, tensors: Tensors) -> None:
-        with torch.no_grad():
-            for name, parameter in self.network.named_parameters():
-                parameter.copy_(tensors[name])
+        torch._foreach_copy_([self.parameters[name] for name in tensors], list(tensors.values()))
 
-    def _train(self, client: str, images: np.ndarray, labels: np.ndarray, number: int) -> None:
+    def _train(self, client: str, images: Tensor, labels: Tensor, number: int) -> None:
         """The client's passes over its images, from the tensors that the network holds."""
-        recipe, network = self.recipe, self.network
-        head = list(network.head.parameters())
-        groups = [
-            {"params": list(network.encoder.parameters()), "lr": recipe.rate},
-            {"params": head, "lr": HEAD_RATE * recipe.rate},
-        ]
-        optimizer = torch.optim.AdamW(groups, weight_decay=WEIGHT_DECAY, fused=self.device.type == "cuda")
-        network.train()
-        for epoch in range(recipe.epochs):
-            order = client_order(len(labels), recipe.seed, client, number, epoch, SHUFFLE)
-            for start in range(0, len(order), recipe.batch):
-                rows = order[start : start + recipe.batch]
-                x, y = self._moved(images[rows]), torch.from_numpy(labels[rows]).to(self.device)
-                with self._fast():
-                    scores = network(x)
-                loss = functional.cross_entropy(scores.float(), y)
-                optimizer.zero_grad(set_to_none=True)
-                loss.backward()  # type: ignore[no-untyped-call]
-                optimizer.step()
-
-    def _moved(self, images: np.ndarray) -> Tensor:
-        return torch.from_numpy(np.ascontiguousarray(images)).to(self.device)
-
-    def _fast(self) -> AbstractContextManager[object]:
-        return nullcontext() if self.dtype == torch.float32 else torch.autocast(self.device.type, self.dtype)
+        self.steps.begin()
+        for epoch in range(self.recipe.epochs):
+            order = client_order(len(labels), self.recipe.seed, client, number, epoch, SHUFFLE)
+            for rows in torch.from_numpy(order).to(self.device).split(self.recipe.batch):
+                self.steps(images[rows], labels[rows])
 
     # --- tests
 
     @torch.no_grad()
-    def scores(self, state: TrainingState, at: int) -> Tensor | None:
-        """Scores (n, d) of a client's test images by its network, in float64; None without any."""
-        images = self.clients[at].test[0]
-        if not len(images):
-            return None
-        self._load(state.shared | state.own[at])
+    def scores(self, state: TrainingState) -> Iterator[Tensor | None]:
+        """Client by client scores (n, d) of its test images by its network, in float64; None without any."""
         self.network.eval()
-        with self._fast():
-            parts = [
-                self.network(self._moved(images[start : start + TEST_BATCH])).double()
-                for start in range(0, len(images), TEST_BATCH)
-            ]
-        return torch.cat(parts)
+        if not self.owned:
+            # One network for all: full batches.
+            self._load(state.shared)
+            lengths = [0 if images is None else len(images) for images in self.tests]
+            some = [images for images in self.tests if images is not None]
+            found = iter(self._forward(torch.cat(some)).split([n for n in lengths if n]) if some else ())
+            yield from (next(found) if n else None for n in lengths)
+            return
+        for images, own in zip(self.tests, state.own, strict=True):
+            if images is None:
+                yield None
+                continue
+            self._load(state.shared | own)
+            yield self._forward(images)
+
+    def _forward(self, images: Tensor) -> Tensor:
+        with self.steps.fast():
+            return torch.cat([self.network(part).double() for part in images.split(TEST_BATCH)])
 
     def accuracies(self, state: TrainingState, priors: Sequence[Prior] | None = None) -> list[float | None]:
         """Client by client, with their priors where there are any."""
         found: list[float | None] = []
         counts = self.class_counts
-        for at, client in enumerate(self.clients):
-            scores = self.scores(state, at)
-            if scores is not None and priors is not None:
-                scores = priors[at].apply(scores.cpu(), counts[at], counts.sum(dim=0))
-            labels = torch.from_numpy(client.test[1])
-            found.append(None if scores is None else float((scores.argmax(dim=1).cpu() == labels).double().mean()))
+        for at, scores in enumerate(self.scores(state)):
+            if scores is not None:
+                scores = scores.cpu()
+                if priors is not None:
+                    scores = priors[at].apply(scores, counts[at], counts.sum(dim=0))
+            labels = torch.from_numpy(self.clients[at].test[1])
+            found.append(None if scores is None else float((scores.argmax(dim=1) == labels).double().mean()))
         return found
 
     @property
@@ -285,7 +337,7 @@ class BackboneTraining:
         """Bytes up and down of one client after so many rounds; of images at one place, the images and one network."""
         if not self.method.central:
             return rounds * self.round_bytes, rounds * self.round_bytes
-        sent = [client.train[0].nbytes + client.train[1].nbytes for _, client in self.training]
+        sent = [self.clients[k].train[0].nbytes + self.clients[k].train[1].nbytes for k in self.training]
         return round(float(np.mean(sent))), self.round_bytes
 
     # --- all rounds
@@ -304,7 +356,7 @@ class BackboneTraining:
             state = self.advance(state)
             state.seconds += time.perf_counter() - began
             tensors = [*state.shared.values(), *(tensor for own in state.own for tensor in own.values())]
-            if not all(bool(torch.isfinite(tensor).all()) for tensor in tensors):
+            if not torch.stack([torch.isfinite(tensor).all() for tensor in tensors]).all():
                 diverged = f"round {state.round}, learning rate {self.recipe.rate:g}"
             elif evaluate_every and state.round % evaluate_every == 0 and state.round < self.recipe.rounds:
                 self._record(state, self.accuracies(state))
@@ -405,8 +457,7 @@ def train_backbone(
 
 def _priors(own: BackboneTraining, shadow: BackboneTraining, state: TrainingState) -> list[Prior]:
     """Every client's, by the images that the second training has not seen."""
-    scores = [shadow.scores(state, at) for at in range(len(shadow.clients))]
-    held = [None if part is None else part.cpu() for part in scores]
+    held = [None if part is None else part.cpu() for part in shadow.scores(state)]
     labels = [torch.from_numpy(client.test[1]) for client in shadow.clients]
     counts = own.class_counts
     return choose_scored_priors(held, labels, list(counts), counts.sum(dim=0))

@@ -342,7 +342,7 @@ def _notes(bench: FineTuningBench) -> tuple[str, ...]:
         "Heads: on features of the same backbone, frozen, with the defaults of fedhip run.",
         "MB: what one client sends and receives in all rounds, in millions of bytes; pre-trained weights, which "
         "everybody has, are not counted. Of images at one place: a client's images and labels up, the network down. "
-        f"Seconds: all clients and the server, on {bench.backbone.device.type}; of heads without the features.",
+        f"Seconds: all clients and the server, on {_devices(bench)}; of heads without the features.",
     ]
     if s.prior == "client":
         notes.append(
@@ -352,6 +352,16 @@ def _notes(bench: FineTuningBench) -> tuple[str, ...]:
     if s.quick:
         notes.insert(0, "QUICK: a small version. It shows that everything runs, and says nothing of how they compare.")
     return tuple(notes)
+
+
+def _devices(bench: FineTuningBench) -> str:
+    """Where the cells were computed, which need not be here."""
+    results = (
+        result
+        for column, method in product(columns_of(bench), bench.settings.methods)
+        for result in results_of(bench, column, method)
+    )
+    return " and ".join(sorted({result["device"].split(":")[0] for result in results}))
 
 
 def _record(
@@ -398,8 +408,9 @@ def picture(bench: FineTuningBench) -> Picture:
                 continue
             last = results[0]["upload"] + results[0]["download"], results[0]["mean"]
             ways.append(TradeOff(method, title, method not in TRAINED, (*points[:-1], last)))
-        panels.append((", ".join(column.path), ways))
-    return Picture(NAME, lambda: trade_off(panels, "Accuracy against what a client sends and receives"))
+        panels.append((", ".join(column.path if len(bench.sources) > 1 else column.path[1:]), ways))
+    which = f": {bench.sources[0].title}" if len(bench.sources) == 1 else ""
+    return Picture(NAME, lambda: trade_off(panels, f"Accuracy against what a client sends and receives{which}"))
 
 
 def reproduce_fine_tuning(
