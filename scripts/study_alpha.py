@@ -3,6 +3,7 @@
     python scripts/study_alpha.py FEATURES.npz [--out TABLE.json]
     python scripts/study_alpha.py --noise [--head HEAD] [--prior client] [--divisions 40]
     python scripts/study_alpha.py --noise --head auto --prior client   # what a run without options says
+    python scripts/study_alpha.py --noise --head auto --prior client --folds   # the same of more than 2,048 rows
 
 For each number of clients and each λ, over seeds: the mean test accuracy of the personalized models at every pair of
 α and β of the grids, had all clients used it; the best of these, which nobody can choose without the test rows; and
@@ -151,20 +152,20 @@ def line(name: str, cells: list[dict[str, object]]) -> str:
     return "  ".join(words)
 
 
-def noise(rows: int, head: str, prior: PriorOption, divisions: int) -> str:
+def noise(rows: int, head: str, prior: PriorOption, divisions: range, least: int, folds: bool) -> str:
     """Four classes, labels that follow from nothing: what is said of them.
 
     The standard error is that of the means of divisions, whose clients have a sum in common.
     """
     kind, estimates, flattering = HEADS[head], [], []
-    for seed in range(divisions):
+    for seed in divisions:
         rng = np.random.default_rng([rows, seed])
         clients = []
-        for k in range(max(200 // rows, 6)):
+        for k in range(max(least // rows, 6)):
             F, y = rng.normal(size=(rows, 12)), rng.integers(0, 4, rows)
             clients.append(Client(f"{k:02}", (F, y), (F[:0], y[:0])))
         task = Task(clients, 4, options_of(kind, "loo", {}), prior=prior)
-        if kind is Auto:  # on wider features too, as a run without options
+        if kind is Auto and not folds:  # on wider features too, as a run without options
             owns = [own for own, _ in choose(task).best.owns.values()]
         else:
             owns = [result.personal for result in run_head(kind, task).clients if result.personal is not None]
@@ -183,6 +184,9 @@ def main() -> None:
     parser.add_argument("--head", choices=tuple(HEADS), default="ridge", help="with --noise (default: %(default)s)")
     parser.add_argument("--prior", choices=("none", "client"), default="none", help="with --noise")
     parser.add_argument("--divisions", type=int, default=40, help="with --noise: how many (default: %(default)s)")
+    parser.add_argument("--first", type=int, default=0, help="with --noise: the number of the first division")
+    parser.add_argument("--least", type=int, default=200, help="with --noise: rows of a division, at least")
+    parser.add_argument("--folds", action="store_true", help="with --noise: count by folds, whatever the rows")
     parser.add_argument("--rows", type=int, nargs="+", default=[10, 20, 50, 200], help="with --noise: of a client")
     parser.add_argument("--clients", type=int, nargs="+", default=[50, 100])
     parser.add_argument("--concentrations", type=float, nargs="+", default=[0.1, 0.5, 1.0])
@@ -191,7 +195,8 @@ def main() -> None:
     args = parser.parse_args()
     if args.noise:
         for rows in args.rows:
-            print(noise(rows, args.head, args.prior, args.divisions), flush=True)
+            numbers = range(args.first, args.first + args.divisions)
+            print(noise(rows, args.head, args.prior, numbers, args.least, args.folds), flush=True)
         return
     if args.features is None:
         parser.error("give a file of features, or --noise")

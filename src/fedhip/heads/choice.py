@@ -34,7 +34,7 @@ from fedhip.heads.auto import Auto
 from fedhip.heads.head import Head, Personalized
 from fedhip.heads.logistic import Logistic
 from fedhip.heads.options import options_of
-from fedhip.heads.round import run_head
+from fedhip.heads.round import fitted, run_head
 from fedhip.heads.task import Task
 from fedhip.simulation.client import Client
 from fedhip.simulation.federation import Federation
@@ -42,7 +42,6 @@ from fedhip.simulation.hold_out import hold_out_fold
 from fedhip.simulation.lifting import LiftPlan, LiftSettings, lift_clients, lifted_grid
 from fedhip.simulation.options import Alpha
 from fedhip.utils.candidates import WIDE, is_wide, name_of
-from fedhip.utils.parallel import one_thread
 from fedhip.utils.progress import silent
 
 #: What `--head` takes for the choice.
@@ -286,10 +285,7 @@ def _by_folds(kind: type[Head], task: Task) -> NDArray[np.float64]:
 
 def _try(kind: type[Head], task: Task, federation: Federation | None = None) -> Tried:
     began = time.perf_counter()
-    if federation is None:
-        federation = kind.federate(task)
-    with one_thread():
-        head = kind.fit(federation, task)
+    head = fitted(kind, task, federation)
     owns = head.personalize()
     shares = np.array([np.nan if own.estimate is None else own.estimate for own, _ in owns.values()])
     return Tried(head, owns, time.perf_counter() - began, shares)

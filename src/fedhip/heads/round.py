@@ -61,12 +61,17 @@ def run_head(kind: type[Head], task: Task, federation: Federation | None = None)
     A client without training rows is tested with the federation's model.
     """
     began = time.perf_counter()
+    head = fitted(kind, task, federation)
+    owns = head.personalize()
+    return tested(head, owns, time.perf_counter() - began)
+
+
+def fitted(kind: type[Head], task: Task, federation: Federation | None = None) -> Head:
+    """The head of the sum, where nobody has a model of its own yet."""
     if federation is None:
         federation = kind.federate(task)
     with one_thread():
-        head = kind.fit(federation, task)
-    owns = head.personalize()
-    return tested(head, owns, time.perf_counter() - began)
+        return kind.fit(federation, task)
 
 
 def tested(head: Head, owns: Mapping[str, Personalized], seconds: float) -> HeadRound:

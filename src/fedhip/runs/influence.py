@@ -23,7 +23,7 @@ from fedhip.runs.change import are_its_rows, lift_client
 from fedhip.runs.folder import Run
 from fedhip.simulation.client import Client
 from fedhip.simulation.federation import Federation
-from fedhip.simulation.trust.doubt import left_out_scores
+from fedhip.simulation.personalization import common_scores
 from fedhip.utils.parallel import one_thread
 from fedhip.utils.progress import ReportProgress, silent
 
@@ -62,7 +62,7 @@ class Influence:
 def left_out_hits(federation: Federation, client: Client) -> NDArray[np.bool_]:
     """Whether the federation's ridge without a row is right about it (N,), of a client's training rows."""
     labels = torch.as_tensor(client.train[1])
-    found: NDArray[np.bool_] = (left_out_scores(federation, client).argmax(dim=1) == labels).numpy()
+    found: NDArray[np.bool_] = (common_scores(federation, client).cpu().argmax(dim=1) == labels).numpy()
     return found
 
 

@@ -125,7 +125,7 @@ class Personalization:
         else:
             chosen, curve, looked = require_alpha(alpha), None, None
             F, targets = _targets(federation, client, judged)
-            common = federation._system.left_out(F, targets, groups=groups) / targets.amax(dim=1, keepdim=True)
+            common = _left_out(federation, F, targets, groups)
         if last:
             federation.release()
         if own is None:
@@ -205,16 +205,30 @@ def common_losses(federation: Federation, client: Client) -> list[float]:
     """The global model's log-losses over temperatures, of the client's rows left out; none of real targets."""
     if federation.is_regression:
         return []
-    groups, judged = client.group_tensor, calibration_rows(len(client.train[1]))
+    judged = calibration_rows(len(client.train[1]))
     if federation.encoding.targets is not None:  # rows have weights
-        scores = federation.path(client).loo_scores(0.0)[judged]
+        scores = common_scores(federation, client)[judged]
     else:
-        if groups is not None:
+        if client.groups is not None:
             judged = torch.arange(len(client.train[1]))
-        F, targets = _targets(federation, client, judged)
-        scores = federation._system.left_out(F, targets, groups=groups) / targets.amax(dim=1, keepdim=True)
+        scores = common_scores(federation, client, judged)
     found: list[float] = log_losses(scores, torch.as_tensor(client.train[1])[judged]).tolist()
     return found
+
+
+def common_scores(federation: Federation, client: Client, at: Tensor | None = None) -> Tensor:
+    """Scores (n, d) of a client's rows by the federation's ridge without each: all, or those `at` some places.
+
+    Of rows that have weights, all; where rows have groups, `at` is of all too.
+    """
+    if federation.encoding.targets is not None:
+        return federation.path(client).loo_scores(0.0)
+    return _left_out(federation, *_targets(federation, client, at), client.group_tensor)
+
+
+def _left_out(federation: Federation, F: Tensor, targets: Tensor, groups: Tensor | None) -> Tensor:
+    scores: Tensor = federation._system.left_out(F, targets, groups=groups) / targets.amax(dim=1, keepdim=True)
+    return scores
 
 
 def choose_alpha(
@@ -302,8 +316,8 @@ def _at_fold_betas(
     return found
 
 
-def _targets(federation: Federation, client: Client, at: Tensor) -> tuple[Tensor, Tensor]:
-    """Some of a client's rows as the ridge sees them, and their one-hot targets, weighted like them."""
+def _targets(federation: Federation, client: Client, at: Tensor | None = None) -> tuple[Tensor, Tensor]:
+    """A client's rows, or some of them, as the ridge sees them, and their one-hot targets, weighted like them."""
     F, labels = federation.rows(client, at)
     Y, scale = one_hot(labels, federation.grid.num_classes), federation.encoding.scale
     return F, Y if scale is None else Y * scale.to(Y)

@@ -11,7 +11,8 @@ from fedhip.errors import StatisticsError
 from fedhip.simulation.client import Client
 from fedhip.simulation.driver import federate
 from fedhip.simulation.options import RidgeOptions
-from fedhip.simulation.trust.doubt import BINS, VERDICT_LENGTH, Verdict, doubt_of, left_out_scores
+from fedhip.simulation.personalization import common_scores
+from fedhip.simulation.trust.doubt import BINS, VERDICT_LENGTH, Verdict, doubt_of
 
 
 def test_rows_right_are_those_of_refits() -> None:
@@ -23,7 +24,7 @@ def test_rows_right_are_those_of_refits() -> None:
     F = np.concatenate([client.train[0] for client in clients])
     Y = np.eye(4)[np.concatenate([client.train[1] for client in clients])]
     client, hits = clients[1], []
-    scores = left_out_scores(federation, client)
+    scores = common_scores(federation, client)
     for row in range(12):
         others = np.arange(len(F)) != 12 + row
         model = Ridge(alpha=2.0).fit(F[others], Y[others])

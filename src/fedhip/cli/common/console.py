@@ -33,11 +33,6 @@ def note(text: str) -> None:
         print(f"fedhip: {text}", file=sys.stderr, flush=True)
 
 
-def percent(value: float | None) -> str:
-    """A share as people read it; a dash where there is none."""
-    return "–" if value is None else f"{value:.1%}"
-
-
 def interval_of(found: Mapping[str, float | None]) -> str:
     """The ends of a share's interval; a dash where there is none."""
     low, high = found.get("low"), found.get("high")

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from fedhip.cli.common.console import interval_of, percent, print_table
+from fedhip.cli.common.console import interval_of, print_table
 from fedhip.cli.common.options import require_new
 from fedhip.cli.common.parser import respell
 from fedhip.cli.runs.run import print_targets
@@ -16,6 +16,7 @@ from fedhip.runs.measures import metrics_in
 from fedhip.runs.results import title_of
 from fedhip.utils.files import require_folder, write_private
 from fedhip.utils.text import json_text
+from fedhip.utils.words import percent
 
 if TYPE_CHECKING:
     from fedhip.runs.report import RunRecord

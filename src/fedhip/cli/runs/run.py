@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from fedhip.cli.common.console import interval_of, note, percent, print_table
+from fedhip.cli.common.console import interval_of, note, print_table
 from fedhip.cli.common.lifts import add_lift, lift_settings
 from fedhip.cli.common.options import (
     DEFAULT_BACKBONE,
@@ -44,7 +44,7 @@ from fedhip.heads.options import numbers_of
 from fedhip.heads.round import RIDGES
 from fedhip.methods import METHODS
 from fedhip.privacy.mechanism import DEFAULT_DELTA, UNITS
-from fedhip.runs import require_place
+from fedhip.runs import Run, require_place
 from fedhip.runs.config import read_config
 from fedhip.runs.folder import head_of
 from fedhip.runs.privacy import PrivacySettings, with_public_fills
@@ -57,6 +57,7 @@ from fedhip.simulation.options import RidgeOptions
 from fedhip.simulation.tasks import METRICS, TASKS, require_classes
 from fedhip.utils.bounds import LARGEST
 from fedhip.utils.text import json_text, readable
+from fedhip.utils.words import percent, size
 
 #: Options that say where the answer goes, and not what it is.
 _NOT_CONFIGURATION = ("config", "out", "force", "json", "quiet", "verbose", "handler")
@@ -316,8 +317,18 @@ def run(args: argparse.Namespace) -> int:
         print_results(folder.results)
         if table is not None and settings.privacy is None:
             print(f"columns: {summary(table.description, table.report)}; see {out / 'columns.toml'}")
-        print(f"{len(folder.clients):,} models in {out / 'models'}; the report: {out / 'report.html'}")
+        print(where_models_are(folder))
     return 0
+
+
+def where_models_are(folder: Run) -> str:
+    """The last line of a run."""
+    if folder.packs:
+        return (
+            f"{folder.results['num_clients']:,} clients: the ridge alone, and their models a thousand to a file in "
+            f"{folder.path / 'models'}"
+        )
+    return f"{len(folder.clients):,} models in {folder.path / 'models'}; the report: {folder.path / 'report.html'}"
 
 
 def configuration(args: argparse.Namespace, precision: str | None) -> dict[str, Any]:
@@ -345,7 +356,7 @@ def print_results(results: dict[str, Any]) -> None:
     rows = []
     for name, method in results["methods"].items():
         accuracy = method["accuracy"]
-        up, down = (_bytes(method[f"{way}_bytes_per_client"]) for way in ("upload", "download"))
+        up, down = (size(method[f"{way}_bytes_per_client"] or None) for way in ("upload", "download"))
         shares = [percent(accuracy[key]) for key in ("mean", "weighted", "worst_decile")]
         means = (shares[0], interval_of(accuracy), *shares[1:])
         rows.append((title_of(name), *means, str(method["rounds"]), up, down, f"{method['seconds']:.1f} s"))
@@ -365,7 +376,7 @@ def print_results(results: dict[str, Any]) -> None:
         print(f"classes count alike in the sum: a row weighs from {least} to {most}; its counts are one exchange more")
     if lift := results.get("lift"):
         words = f"{lift['kind']}, {lift['from']:,} → {lift['width']:,} wide, seed {lift['seed']}"
-        sent = _bytes(lift["upload_bytes_per_client"])
+        sent = size(lift["upload_bytes_per_client"])
         whose = " of the models chosen" if "choice" in results and "lift" not in results["config"] else ""
         print(f"lift{whose}: {words}; its first sum is one exchange more, {sent} each way, counted in the bytes above")
     if (choice := results.get("choice")) and "candidates" in choice:
@@ -379,13 +390,17 @@ def print_results(results: dict[str, Any]) -> None:
         settings = "; ".join(f"{name} {value:.3g}" for name, value in results["settings"].items())
         own = sum(alpha > 0 for alpha in alphas)
         print(f"models: {title_of(head.method)}; {settings}; {own} of {len(alphas)} clients with α > 0")
-    elif alphas:
-        low, middle, high = (f"{value:.3g}" for value in (min(alphas), np.median(alphas), max(alphas)))
+    elif found := results.get("alpha") or (alphas and _spread(alphas)):
+        low, middle, high = (f"{found[at]:.3g}" for at in ("low", "median", "high"))
         print(f"β = {results['beta']:.3g}; α from {low} to {high}, median {middle}")
-    if alphas and (loo := results["leave_one_out"]):
+    if (alphas or "alpha" in results) and (loo := results["leave_one_out"]):
         common = f"; {loo['accuracy'][0]:.1%} with the global model" if loo["accuracy"] else ""
         print(f"to be expected by leave-one-out{_chosen_without(results)}: {loo['chosen']:.1%}{common}")
     print("; ".join(f"{phase}: {seconds:.1f} s" for phase, seconds in results["seconds"].items()))
+
+
+def _spread(alphas: list[float]) -> dict[str, float]:
+    return {"low": min(alphas), "median": float(np.median(alphas)), "high": max(alphas)}
 
 
 def print_targets(results: dict[str, Any], task: str) -> None:
@@ -393,7 +408,7 @@ def print_targets(results: dict[str, Any], task: str) -> None:
     rows = []
     for name, method in results["methods"].items():
         values = (method[metric]["mean"] for metric in METRICS[task])
-        up, down = (_bytes(method[f"{way}_bytes_per_client"]) for way in ("upload", "download"))
+        up, down = (size(method[f"{way}_bytes_per_client"] or None) for way in ("upload", "download"))
         shown = ("–" if value is None else f"{value:.4g}" for value in values)
         rows.append((title_of(name, task), *shown, str(method["rounds"]), up, down, f"{method['seconds']:.1f} s"))
     print_table(("model", *METRICS[task], "rounds", "up", "down", "time"), rows, results["title"])
@@ -422,12 +437,6 @@ def _chosen_without(results: dict[str, Any]) -> str:
         return ", everything chosen without the row"
     words = f"{', '.join(chosen[:-1])} and {chosen[-1]}" if len(chosen) > 1 else "".join(chosen)
     return f", {words} chosen without the row" if chosen else ""
-
-
-def _bytes(number: int) -> str:
-    if number == 0:
-        return "–"
-    return f"{number / 1e6:.1f} MB" if number >= 100_000 else f"{number / 1e3:.1f} kB"
 
 
 def _number_or(words: tuple[str, ...], check: Callable[[float], float]) -> Callable[[str], float | str]:

@@ -233,12 +233,13 @@ class PersonalizationPath:
         columns = M[:, :, ~others]
         inside, across = columns[:, ~others], columns[:, others]
         solved = _right_solve(across, inside)
-        left = residuals[:, others] - solved @ residuals[:, ~others]
+        left = residuals[:, others].sub_(solved @ residuals[:, ~others])
         tolerance = rank_tolerance(max(self._W.shape))
         if self._groups is None:
             remainder = M.diagonal(dim1=1, dim2=2)[:, others] - torch.einsum("ajs,ajs->aj", solved, across)
             known = remainder > tolerance
-            return self._Y[others] - left / torch.where(known, remainder, 1.0)[:, :, None], known
+            left.div_(torch.where(known, remainder, 1.0)[:, :, None])
+            return torch.sub(self._Y[others], left, out=left), known
         among = M[:, others][:, :, others] - solved @ across.mT
         groups = self._groups[others.cpu()]
         errors, found = left_out_residuals(groups, left.transpose(0, 1).contiguous(), _blocks_of(among), tolerance)
@@ -279,7 +280,8 @@ class PersonalizationPath:
             remainder, most = self._spectrum.remainder(at)
         known = remainder > rank_tolerance(max(self._W.shape)) * most
         self._warn_of(known, alphas)
-        scores = residuals.div_(remainder[:, :, None]).neg_().add_(self._Y[:, None])
+        errors = residuals.div_(remainder[:, :, None])
+        scores = torch.sub(self._Y[:, None], errors, out=errors)
         return scores if bool(known.all()) else scores.masked_fill_(~known[:, :, None], 0.0), known
 
     def _leave_groups_out(self, alphas: Sequence[float], groups: Tensor) -> tuple[Tensor, Tensor]:
@@ -351,10 +353,13 @@ class _Spectrum:
         """1 − h_i at each α (N_k, a), and what its rounding is relative to."""
         growth = self._growth(at)
         if self.X is None:
-            squares = self.basis.square()
-            return squares @ ((1.0 - self.values)[:, None] / growth), squares @ (1.0 / growth)
-        remainder = 1.0 - self.X.square() @ ((1.0 + at) / growth)
+            return self._squares @ ((1.0 - self.values)[:, None] / growth), self._squares @ (1.0 / growth)
+        remainder = 1.0 - self._squares @ ((1.0 + at) / growth)
         return remainder, torch.ones_like(remainder)
+
+    @cached_property
+    def _squares(self) -> Tensor:
+        return (self.basis if self.X is None else self.X).square()
 
     def remainders(self, at: Tensor, rows: Tensor | slice = slice(None)) -> Tensor:
         """1 − H at each α, over all pairs of rows (a, N_k, N_k), or of some."""

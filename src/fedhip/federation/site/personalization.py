@@ -188,6 +188,7 @@ def _chosen(federation: Federation, client: Client, agreement: Agreement, sums: 
     """The model that is chosen, beside the global ridge and the personalized one: all as in `fedhip run`."""
     from fedhip.core.choice.calibration import common_temperature
     from fedhip.federation.sums import choice
+    from fedhip.heads.choice import HALVED
     from fedhip.simulation.personalization import Personalization
 
     ridge = Personalization.of(
@@ -196,6 +197,8 @@ def _chosen(federation: Federation, client: Client, agreement: Agreement, sums: 
     looked = {} if ridge.looked is None else {client.name: ridge.looked}
     head = fit_choice(federation, agreement, [client], sums, looked)
     owns = head.personalize()
+    if federation.grid.num_samples <= HALVED:  # a run counts these by halves; by folds too much would be expected
+        owns = {name: (replace(own, estimate=None), prior) for name, (own, prior) in owns.items()}
     if is_judge:
         choice.require_others(sums, choice.vector_of(choice.SHARES, head, client, agreement))
     personal, prior = owns[client.name]

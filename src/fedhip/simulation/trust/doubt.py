@@ -26,7 +26,6 @@ from dataclasses import dataclass
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from torch import Tensor
 
 from fedhip.core.choice.selection import FOLDS, pick, without_fold
 from fedhip.core.paired import compare_rows
@@ -35,6 +34,7 @@ from fedhip.errors import StatisticsError
 from fedhip.simulation.alone import local_path
 from fedhip.simulation.client import Client
 from fedhip.simulation.federation import Federation
+from fedhip.simulation.personalization import common_scores
 
 #: What a veto is beyond: of honest sums that are no better than being alone, one in a hundred is refused.
 VETO_LEVEL = 0.01
@@ -140,7 +140,7 @@ class Verdict:
 def doubt_of(federation: Federation, client: Client) -> Doubt:
     """What a client with rows of classes finds of the federation's ridge."""
     labels = torch.as_tensor(client.train[1])
-    scores = left_out_scores(federation, client)
+    scores = common_scores(federation, client).cpu()
     hits = (scores.argmax(dim=1) == labels).numpy()
     alone = _alone_hits(federation, client)
     pair = compare_rows(hits.astype(np.float64), alone.astype(np.float64), client.groups)
@@ -152,17 +152,6 @@ def doubt_of(federation: Federation, client: Client) -> Doubt:
         pair.p,
         *_measures(federation, client),
     )
-
-
-def left_out_scores(federation: Federation, client: Client) -> Tensor:
-    """Scores (N, d) of a client's training rows by the federation's ridge, each by the model without the row."""
-    if federation.encoding.targets is not None:  # rows have weights
-        return federation.path(client).loo_scores(0.0).cpu()
-    F, labels = federation.rows(client)
-    Y, scale = one_hot(labels, federation.grid.num_classes), federation.encoding.scale
-    targets = Y if scale is None else Y * scale.to(Y)
-    scores = federation._system.left_out(F, targets, groups=client.group_tensor)
-    return (scores / targets.amax(dim=1, keepdim=True)).cpu()
 
 
 def _bin_of(error: float) -> int:
