@@ -21,7 +21,10 @@ from fedhip.federation.transport.warm import WarmProcess
 
 _PLACE = "flwr.superlink.cli.flwr_serverapp"
 #: What the app runs, and what it computes with.
-_LOADED = (_PLACE, "fedhip.federation.server_app", "torch", "fedhip.simulation.personalization", "fedhip.runs")
+_LOADED = (
+    *(_PLACE, "torch"),
+    *(f"fedhip.{name}" for name in ("federation.server_app", "simulation.personalization", "heads.auto", "runs.draft")),
+)
 #: Neighbours of it in the engine's packages, which load a database and are never called here.
 _NEIGHBOURS = (
     "flwr.superlink.cli.flower_superlink",

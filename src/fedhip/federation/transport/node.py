@@ -41,7 +41,7 @@ if TYPE_CHECKING:
 #: What a bundle may be longer than ours; with this and the usual compression it cannot unpack to 100 MB.
 _LONGER = 1 << 16
 #: What answers compute with. It is loaded with the first question of a round, and let go after the last.
-_COMPUTING = ("torch", "fedhip.federation.site.personalization", "fedhip.federation.sums.priors", "fedhip.runs")
+_COMPUTING = ("torch", *(f"fedhip.{name}" for name in ("simulation.personalization", "heads.auto", "runs.draft")))
 #: Seconds between two looks, where the server does not hold a call until there is something.
 _PAUSE = 1.0
 #: A question whose answer breaks off so many times in a row is answered with an error.
@@ -204,6 +204,20 @@ def is_broken(error: BaseException) -> bool:
     return any(isinstance(each, httpx.TimeoutException | TimeoutError | ssl.SSLEOFError) for each in chain)
 
 
+def be_missed_soon() -> None:
+    """From here on, a server that does not hear of this process's node for 20 s knows it; with the engine, for 60.
+
+    Until then it takes no other process of the site.
+    """
+    from flwr.common.constant import HEARTBEAT_MIN_INTERVAL
+    from flwr.supercore import heartbeat
+    from flwr.supernode import fleet_http_connection as connection
+
+    for module in (heartbeat, connection):
+        of_engine(module, "HEARTBEAT_DEFAULT_INTERVAL")
+        vars(module)["HEARTBEAT_DEFAULT_INTERVAL"] = HEARTBEAT_MIN_INTERVAL
+
+
 def outlive_a_broken_network() -> None:
     """From here on, this process's node tries again until the network is back.
 
@@ -246,6 +260,7 @@ def main(words: Sequence[str]) -> int:
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, _leave)
     outlive_a_broken_network()
+    be_missed_soon()
     key: Any = load_ssh_private_key(args.key.read_bytes(), None)
     keys = key, key.public_key()
     with http_request_response(args.superlink, False, str(args.authority), keys) as connection:

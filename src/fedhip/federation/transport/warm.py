@@ -6,8 +6,8 @@
 The warm process is forked before the one that makes it has threads, connections and secrets, and makes none itself: a
 fork goes on with the calling thread alone, and a lock that another one held would stay held. Each program is a process
 of its own, which ends with its work. Torch takes more memory than all the rest, so a site that waits for a round does
-not hold it: the first message starts a second warm process, which loads it meanwhile, and a minute without messages
-ends that one.
+not hold it. The first message (who is there) does not need it, and starts a second warm process, which loads it
+meanwhile and takes all later ones; a minute without messages ends that one.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from importlib import import_module
 
 #: How long a process with torch waits for the next message.
 IDLE = 60.0
-_READY, _START = b"ready", b"start"
+_START = b"start"
 
 #: What a fork does, over a stream to whoever started it.
 Program = Callable[[socket.socket], None]
@@ -47,7 +47,6 @@ class WarmProcess:
         self.door, inside = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         with inside:
             self.pid = _fork(lambda: _Inside(program, inside, later, idle).serve(load), self.door, *doors)
-        self.is_ready = False
 
     def start(self) -> socket.socket | None:
         """A stream to a new fork; None if there is nobody to make one."""
@@ -66,14 +65,6 @@ class WarmProcess:
             return False
         return True
 
-    def listen(self) -> bool:
-        """Take its word that it is ready; whether it lives."""
-        try:
-            self.is_ready = self.door.recv(len(_READY)) == _READY
-        except OSError:  # gone before it has heard all that we said
-            self.is_ready = False
-        return self.is_ready
-
     def end(self) -> None:
         """End it, and not the programs that it has forked."""
         self.door.close()
@@ -91,13 +82,11 @@ class _Inside:
         """Until the door is closed from outside."""
         for name in load:
             import_module(name)
-        self._door.sendall(_READY)
         while True:
             second = self._second
-            doors = [self._door] if second is None else [self._door, second.door]
-            called, _, _ = select.select(doors, [], [], 1.0)
+            called, _, _ = select.select(self._doors(), [], [], 1.0)
             _bury()
-            if second is not None and second.door in called and not second.listen():
+            if second is not None and second.door in called:  # it never says anything: it has ended
                 self._leave_second()
             if self._door in called:
                 if (stream := _handed(self._door)) is None:
@@ -108,13 +97,15 @@ class _Inside:
                 self._leave_second()
 
     def _start(self, stream: socket.socket) -> None:
-        """Have the second process fork, if it has all loaded, and do it here if not."""
+        """Have the second process fork, and do it here where there is none yet, or no longer."""
         self._latest = time.monotonic()
-        second = self._second
-        if second is None or not second.is_ready or not second.hand_on(stream):
-            _fork(lambda: self._program(stream), self._door, *([] if second is None else [second.door]))
-        if second is None and self._later:
-            self._second = WarmProcess(self._program, self._later, doors=[self._door, stream])
+        if self._second is None or not self._second.hand_on(stream):
+            _fork(lambda: self._program(stream), *self._doors())
+        if self._second is None and self._later:
+            self._second = WarmProcess(self._program, self._later, doors=[*self._doors(), stream])
+
+    def _doors(self) -> list[socket.socket]:
+        return [self._door] if self._second is None else [self._door, self._second.door]
 
     def _leave_second(self) -> None:
         assert self._second is not None  # noqa: S101 - who calls has seen it
