@@ -98,9 +98,10 @@ class Exchange:
         for several in _batches(questions):
             self._push(several, self.deadline, waiting, away)
         end = self._clock() + self.deadline
-        looked, named = self._clock(), None
+        looked = self._clock()
+        named: Collection[str] | None = None
         while True:
-            for number in list(waiting) if named is None else [number for number in named if number in waiting]:
+            for number in list(waiting) if named is None else waiting.keys() & set(named):
                 # One number at a time: the engine would hand over all answers at once, and hold them in memory.
                 if (reply := self._pull(number, waiting[number])) is None:
                     continue
@@ -110,8 +111,11 @@ class Exchange:
                 else:
                     yield reply
             left = end - self._clock()
-            if left <= 0 or not (waiting or away):
+            if not (waiting or away) or (left <= 0 and named is None):
                 break
+            if left <= 0:  # a last look at all: an answer on its way may have kept us from the others
+                named = None
+                continue
             named = self._wait(min(left, _LOOK))
             if self._clock() - looked >= _LOOK:
                 looked, named = self._clock(), None

@@ -167,10 +167,10 @@ async def _body(receive: Receive) -> bytes | None:
     """The body of a call that has a short one; None if the caller has gone."""
     body = b""
     while True:
-        message = await receive()
+        message: dict[str, Any] = dict(await receive())
         if message["type"] != "http.request" or len(body) > _LARGEST:
             return None
-        body += message.get("body", b"")
+        body += bytes(message.get("body", b""))
         if not message.get("more_body"):
             return body
 

@@ -91,7 +91,7 @@ def answer_with(app: Callable[..., Message], config: dict[str, Any]) -> Callable
             reply = app(question, context)
         except Exception:  # whatever it says would travel
             logging.getLogger("fedhip.node").exception("a question of type %s was not answered", about.message_type)
-            reply = Message(Error(_CRASHED, ""), reply_to=question)
+            reply = Message(Error(_CRASHED), reply_to=question)
         messages.send(stream, PackedMessage.of(reply))
 
     return answer
@@ -131,16 +131,19 @@ class Node:
         about = question.metadata
         self._tries = self._tries + 1 if about.message_id == self._latest else 1
         self._latest = about.message_id
+        from flwr.app import Error, Message
         from flwr.supercore.run import RunNotRunningException
 
         try:
-            if self._tries <= _TRIES and self._is_ours(about.run_id):
+            if self._tries > _TRIES:
+                self._deliver(question, PackedMessage.of(Message(Error(_CRASHED), reply_to=question)), 0.0)
+            elif self._is_ours(about.run_id):
                 self._answer(question, tree)
         except RunNotRunningException:
             _log.info("run %s is over; its question %s is passed over", about.run_id, about.message_type)
         except Exception as error:
-            _log.error("a question of type %s was not answered: %s", about.message_type, error or repr(error))
-            if self._tries < _TRIES:
+            _log.error("a question of type %s was not answered: %s", about.message_type, str(error) or repr(error))
+            if self._tries <= _TRIES:
                 return False
         try:
             self._confirm(about.run_id, about.message_id)
@@ -160,11 +163,9 @@ class Node:
         return self._runs[run]
 
     def _answer(self, question: Message, tree: ObjectTree) -> None:
-        from flwr.common.serde import message_from_proto, message_to_proto
-        from flwr.proto.message_pb2 import Message as MessageProto
-        from flwr.proto.message_pb2 import ObjectTree as TreeProto
+        from flwr.common.serde import message_to_proto
         from flwr.supercore.inflatable.inflatable_object import iterate_object_tree
-        from flwr.supercore.inflatable.inflatable_utils import pull_objects, push_object_contents_from_iterable
+        from flwr.supercore.inflatable.inflatable_utils import pull_objects
 
         begin, run = time.monotonic(), question.metadata.run_id
         names = list(dict.fromkeys(each.object_id for each in iterate_object_tree(tree)))
@@ -172,13 +173,21 @@ class Node:
         reply = self._ask(
             PackedMessage(message_to_proto(question).SerializeToString(), tree.SerializeToString(), objects)
         )
-        sent = message_from_proto(MessageProto.FromString(reply.about))
-        wanted, session = self._send(sent, TreeProto.FromString(reply.tree), time.monotonic() - begin)
+        self._deliver(question, reply, time.monotonic() - begin)
+
+    def _deliver(self, question: Message, reply: PackedMessage, seconds: float) -> None:
+        from flwr.common.serde import message_from_proto
+        from flwr.proto.message_pb2 import Message as MessageProto
+        from flwr.proto.message_pb2 import ObjectTree as TreeProto
+        from flwr.supercore.inflatable.inflatable_utils import push_object_contents_from_iterable
+
+        run, sent = question.metadata.run_id, message_from_proto(MessageProto.FromString(reply.about))
+        wanted, session = self._send(sent, TreeProto.FromString(reply.tree), seconds)
         push_object_contents_from_iterable(
             [(name, reply.objects[name]) for name in reply.objects if name in wanted],
             lambda name, content: self._push(run, session, name, content),
         )
-        _log.info("answered a question of type %s in %.1f s", question.metadata.message_type, time.monotonic() - begin)
+        _log.info("answered a question of type %s in %.1f s", question.metadata.message_type, seconds)
 
     def _ask(self, packed: PackedMessage) -> PackedMessage:
         """Have a fork answer."""
