@@ -137,8 +137,6 @@ class Counting(Engine):
 def announced(
     there: dict[int, float], *said: list[str] | None, seconds: float = 0.5
 ) -> tuple[list[SiteReply], Counting]:
-    there: dict[int, float], *said: list[str] | None, seconds: float = 0.5
-) -> tuple[list[SiteReply], Counting]:
     clock = Clock()
     grid = Counting(clock, there)
     exchange = Exchange(grid, 5.0, clock=clock, sleep=clock.sleep, arrived=Announced(clock, *said, seconds=seconds))
