@@ -1,25 +1,31 @@
 """A round between real processes on this machine: seconds, bytes on the wire, and memory of each kind of process.
 
-    python benchmarks/federation.py [--sites 4] [--width 768] [--rows 500] [--classes 10] [--alpha 5] [--no-secure-sum]
-                                    [--head logistic] [--gradient-rounds 5] [--apart 0.05]
-                                    [--columns plain] [--beta gcv]
+    python -m benchmarks.federation [--sites 4 16] [--width 768] [--rows 500] [--classes 10] [--alpha 5]
+                                    [--no-secure-sum] [--head logistic] [--gradient-rounds 5] [--apart 0.05]
+                                    [--columns plain] [--beta gcv] [--idle 70]
 
 TLS, keys, the proxy in front, and the sum under masks; random features. The sites choose α by leave-one-out, which on
 these features may well be 0, the global model; `--alpha` has every site solve a model of its own. With `--columns plain
 --beta gcv` there is one sum, else three. Seconds are those of the whole machine: the load beside it, printed too, makes
-them longer. Processor seconds are of all processes that were started.
+them longer. Processor seconds are of all processes that were started and have ended, from `serve` to `stop`; the
+interpreters and forks among them are those that were seen, twice a second.
 """
 
 from __future__ import annotations
 
 import argparse
+import contextlib
+import json
 import os
+import resource
 import tempfile
 import threading
 import time
 from collections import defaultdict
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
 
@@ -30,8 +36,6 @@ from fedhip.federation.operations.paths import ServerPaths, StatePaths
 from fedhip.federation.transport import engine
 from fedhip.federation.transport.control import Control
 
-_TICK = os.sysconf("SC_CLK_TCK")
-
 
 class Watch(threading.Thread):
     """Looks, twice a second, at what each kind of process takes."""
@@ -39,7 +43,8 @@ class Watch(threading.Thread):
     def __init__(self, folders: list[Path]) -> None:
         super().__init__(daemon=True)
         self.peaks: dict[str, float] = defaultdict(float)
-        self.processor: dict[tuple[str, int], float] = {}
+        self.seen: set[int] = set()
+        self.interpreters: set[int] = set()
         self.done = threading.Event()
         self._folders = folders
 
@@ -51,19 +56,37 @@ class Watch(threading.Thread):
                     self._look(record.pid)
 
     def _look(self, session: int) -> None:
-        for entry in Path("/proc").iterdir():
-            try:
-                fields = (entry / "stat").read_text().rpartition(")")[2].split()
-                if not entry.name.isdecimal() or int(fields[3]) != session:
-                    continue
-                words = (entry / "cmdline").read_text().split("\0")
-                memory = next(line for line in (entry / "status").read_text().splitlines() if line.startswith("VmHWM"))
-            except (OSError, StopIteration, IndexError):
+        for process in _processes(session):
+            self.peaks[process.name] = max(self.peaks[process.name], process.peak)
+            self.seen.add(process.pid)
+            if not process.is_fork:
+                self.interpreters.add(process.pid)
+
+
+class _Process(NamedTuple):
+    pid: int
+    name: str
+    peak: float  # MB
+    is_fork: bool  # of a process with the same command
+
+
+def _processes(session: int) -> Iterator[_Process]:
+    """The processes of a session."""
+    for entry in Path("/proc").iterdir():
+        try:
+            fields = (entry / "stat").read_text().rpartition(")")[2].split()
+            if not entry.name.isdecimal() or int(fields[3]) != session:
                 continue
-            name = next((Path(word).name for word in words if "flwr-" in word or "flower-" in word), "")
-            name = name or next((word.rpartition(".")[2] for word in words if word.startswith("fedhip.")), "other")
-            self.peaks[name] = max(self.peaks[name], int(memory.split()[1]) / 1024)
-            self.processor[name, int(entry.name)] = (int(fields[11]) + int(fields[12])) / _TICK
+            command = (entry / "cmdline").read_text()
+            memory = next(line for line in (entry / "status").read_text().splitlines() if line.startswith("VmHWM"))
+            is_fork = Path(f"/proc/{fields[1]}/cmdline").read_text() == command
+        except (OSError, StopIteration, IndexError):
+            continue
+        words = command.split("\0")
+        name = next((Path(word).name for word in words if "flwr-" in word or "flower-" in word), "")
+        name = name or next((word.rpartition(".")[2] for word in words if word.startswith("fedhip.")), "other")
+        name += " app" if is_fork or "app" in words else ""
+        yield _Process(int(entry.name), name, int(memory.split()[1]) / 1024, is_fork)
 
 
 def write_rows(path: Path, rows: int, width: int, classes: int, seed: int, apart: float) -> None:
@@ -78,7 +101,8 @@ def write_rows(path: Path, rows: int, width: int, classes: int, seed: int, apart
 def main() -> None:
     """Measure one round."""
     parser = argparse.ArgumentParser(description=__doc__)
-    for name, usual in {"sites": 4, "width": 768, "rows": 500, "classes": 10}.items():
+    parser.add_argument("--sites", type=int, nargs="+", default=[4, 16])
+    for name, usual in {"width": 768, "rows": 500, "classes": 10}.items():
         parser.add_argument(f"--{name}", type=int, default=usual)
     parser.add_argument("--alpha", type=float)
     parser.add_argument("--secure-sum", action=argparse.BooleanOptionalAction, default=True)
@@ -87,17 +111,20 @@ def main() -> None:
     parser.add_argument("--columns", choices=("sum", "plain"), default="sum")
     parser.add_argument("--beta", choices=("auto", "gcv"), default="auto")
     parser.add_argument("--apart", type=float, default=0.3, help="of the classes; at 0.05 a logistic head has doubts")
+    parser.add_argument("--idle", type=float, default=0.0, help="seconds after the round until memory is looked at")
     args = parser.parse_args()
-    with tempfile.TemporaryDirectory() as scratch:
-        measure(args, Path(scratch))
+    for count in args.sites:
+        with tempfile.TemporaryDirectory() as scratch:
+            measure(args, count, Path(scratch))
 
 
-def measure(args: argparse.Namespace, scratch: Path) -> None:
+def measure(args: argparse.Namespace, count: int, scratch: Path) -> None:
     """From `init` to the round's end."""
-    sites = [f"s{number}" for number in range(args.sites)]
+    os.environ["FEDHIP_STATE"] = str(scratch / "ledger")  # these sums are none of the user's, and may be made again
+    sites = [f"s{number}" for number in range(count)]
     for number, site in enumerate(sites):
         write_rows(scratch / f"{site}.npz", args.rows, args.width, args.classes, number + 1, args.apart)
-    begin, load = time.perf_counter(), os.getloadavg()[0]
+    begin, load, before = time.perf_counter(), os.getloadavg()[0], _processor()
     made = init(
         scratch / "fed",
         name="benchmark",
@@ -135,21 +162,44 @@ def measure(args: argparse.Namespace, scratch: Path) -> None:
         over = time.perf_counter()
         with Control(place.control_port(), place.authority, place.state.secret) as control:
             (run,) = control.runs()
+        time.sleep(args.idle)
+        idle = _memory(folders[0])
     finally:
         watch.done.set()
         watch.join()
         round_control.stop(made.directory)
+    results = json.loads((place.state.path / "result" / "results.json").read_text(encoding="utf-8"))
     cores = f"{os.cpu_count()} cores, load before {load:.1f}"
-    print(f"{args.head}: {args.sites} sites, m = {args.width}, {args.rows} rows each; {cores}")
-    print(f"seconds          serve {served - begin:.0f}, sites {came - served:.0f}, round {over - came:.0f}", end="")
-    print(f", together {over - begin:.0f}")
-    spent: dict[str, float] = defaultdict(float)
-    for (name, _), seconds in watch.processor.items():
-        spent[name] += seconds
-    print(f"processor s      {_listed(spent)}, together {sum(spent.values()):.0f}")
-    up, down = (size / 1e6 / args.sites for size in (run.received, run.sent))
+    print(f"{args.head}: {count} sites, m = {args.width}, {args.rows} rows each; {cores}")
+    print(f"seconds          serve {served - begin:.1f}, sites {came - served:.1f}, round {over - came:.1f}", end="")
+    print(f", together {over - begin:.1f}")
+    print("seconds by step  " + ", ".join(f"{step} {seconds:.1f}" for step, seconds in results["seconds"].items()))
+    print(f"processor s      {_processor() - before:.1f}, in {len(watch.interpreters)} interpreters and", end=" ")
+    print(f"{len(watch.seen - watch.interpreters)} forks that were seen")
+    up, down = (size / 1e6 / count for size in (run.received, run.sent))
     print(f"MB of each site  up {up:.2f}, down {down:.2f}")
-    print(f"peak MB          {_listed(watch.peaks)}")
+    print(f"MB after {args.idle:.0f} s     {_listed(idle)}, together {sum(idle.values()):.0f} (shared pages in parts)")
+    print(f"peak MB          {_listed(watch.peaks)}", flush=True)
+
+
+def _processor() -> float:
+    """Seconds of all children that have ended, and of theirs."""
+    with contextlib.suppress(ChildProcessError):
+        while os.waitpid(-1, os.WNOHANG)[0]:
+            pass
+    used = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return used.ru_utime + used.ru_stime
+
+
+def _memory(folder: Path) -> dict[str, float]:
+    """MB of a site's processes, pages that several share counted in parts."""
+    found: dict[str, float] = defaultdict(float)
+    for record in process_registry.recorded(StatePaths(folder / "state").pids):
+        for process in _processes(record.pid):
+            with contextlib.suppress(OSError, StopIteration):
+                lines = Path(f"/proc/{process.pid}/smaps_rollup").read_text().splitlines()
+                found[process.name] += int(next(line for line in lines if line.startswith("Pss:")).split()[1]) / 1024
+    return found
 
 
 def _listed(numbers: dict[str, float]) -> str:

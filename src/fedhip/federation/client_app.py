@@ -1,4 +1,4 @@
-"""The engine's client app: a shell around `Site`, one process for each message.
+"""The engine's client app: a shell around `Site`, in a process of its own for each message.
 
 The node's configuration names the site's folder and data:
 

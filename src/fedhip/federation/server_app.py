@@ -9,9 +9,12 @@ from flwr.serverapp import Grid, ServerApp
 
 from fedhip.federation.agreement.agreement import FILE, Agreement
 from fedhip.federation.errors import RoundError
+from fedhip.federation.operations.paths import ServerPaths
 from fedhip.federation.server.round import Round
 from fedhip.federation.transport.bounds import Bounds, bound_pulls
 from fedhip.federation.transport.exchange import Exchange
+from fedhip.federation.transport.hold import ArrivedQuestions
+from fedhip.federation.transport.link import HEADER, password
 
 app = ServerApp()
 
@@ -26,4 +29,6 @@ def main(grid: Grid, context: Context) -> None:
         )
     agreement = Agreement.read(Path(folder) / FILE)
     bound_pulls(Bounds.of(agreement), agreement.deadline)
-    Round.open(Path(folder), lambda deadline: Exchange(grid, deadline)).run()
+    paths = ServerPaths(Path(folder))
+    arrived = ArrivedQuestions(paths.control_port, paths.authority, lambda: {HEADER: password(paths.state.secret)})
+    Round.open(paths.path, lambda deadline: Exchange(grid, deadline, arrived=arrived)).run()

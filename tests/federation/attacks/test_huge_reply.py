@@ -93,10 +93,9 @@ class Engine:
     handed: int = 0
 
     def PushMessages(self, request: Any) -> PushAppMessagesResponse:  # noqa: N802
-        (proto,) = request.messages_list
-        number = f"question {proto.metadata.dst_node_id}"
-        self.questions[number] = proto
-        return PushAppMessagesResponse(message_ids=[number])
+        asked = {f"question {proto.metadata.dst_node_id}": proto for proto in request.messages_list}
+        self.questions |= asked
+        return PushAppMessagesResponse(message_ids=list(asked))
 
     def PullMessages(self, request: Any) -> PullAppMessagesResponse:  # noqa: N802
         found = [number for number in request.message_ids if number in self.questions]
@@ -258,7 +257,8 @@ def bounded_link(monkeypatch: pytest.MonkeyPatch) -> None:
     from flwr.superlink import cli
     from flwr.superlink import main as superlink
 
-    monkeypatch.setattr(fleet_handlers, "push_messages", fleet_handlers.push_messages)
+    for name in ("push_messages", "pull_messages", "confirm_message_received"):
+        monkeypatch.setattr(fleet_handlers, name, getattr(fleet_handlers, name))
     monkeypatch.setattr(superlink, "_get_middleware", superlink._get_middleware)
     monkeypatch.setattr(cli, "flower_superlink", lambda: None)
     monkeypatch.setattr("sys.argv", [])

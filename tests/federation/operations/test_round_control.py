@@ -226,7 +226,8 @@ class Played:
 
 @pytest.fixture
 def play(place: ServerPaths, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Played]:
-    monkeypatch.setattr(round_control, "_POLL", 0.0)
+    for name in ("_POLL", "_ASK"):
+        monkeypatch.setattr(round_control, name, 0.0)
     place.state.prepare()
     supervisor.write_json(place.state.ready, {"control_port": 1, "said": "", "pid": 0})
 

@@ -17,6 +17,7 @@ from fedhip.federation.errors import EngineError
 from fedhip.federation.transport import engine
 from fedhip.federation.transport.callers import public_pem
 from fedhip.federation.transport.control import Control
+from fedhip.federation.transport.hold import Arrivals
 from fedhip.federation.transport.link import guard, password
 from tests.federation.tiny import write_app
 
@@ -59,7 +60,7 @@ def control(place: Path) -> Iterator[Control]:
         patch.setattr("sys.argv", ["flower-superlink", *command[command.index("--host") :]])
         config = flower_superlink._parse_superlink_lifespan_config()
         patch.setattr("flwr.superlink.main._get_middleware", link._get_middleware)  # restored at the end
-        guard(password(place / "secret"))
+        guard(password(place / "secret"), Arrivals())
         app = link.create_app(config, flower_superlink.SuperLinkLifespan)
     server = uvicorn.Server(
         uvicorn.Config(app, port=port, ssl_certfile=certificate, ssl_keyfile=key, log_level="critical")

@@ -9,14 +9,11 @@ from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
-from flwr.common.config import parse_config_args
 from flwr.supercore.cli.flower_superexec import _parse_args as parse_superexec
 from flwr.superlink.cli.flower_superlink import _parse_args_run_superlink
-from flwr.supernode.cli.flower_supernode import _parse_args_run_supernode
 
 from fedhip.federation.errors import EngineError
 from fedhip.federation.transport import engine
-from fedhip.utils.toml import write_toml
 
 FILES = {"authority": Path("/x/ca.crt"), "secret": Path("/x/secret")}
 
@@ -35,26 +32,13 @@ def test_the_engine_understands_the_server_s_command() -> None:
     assert Path(args.superexec_auth_secret_file) == FILES["secret"]
 
 
-def test_the_engine_understands_the_node_s_command(tmp_path: Path) -> None:
-    config = tmp_path / "node.toml"
-    odd = {"site-folder": '/a b/"c"\\d=e', "data": "/ü"}
-    config.write_text(write_toml(odd), encoding="utf-8")
-    command = engine.supernode(address="h:1", key=Path("/x/key"), port=77, config=config, app=Path("/x/app"), **FILES)
-    assert command[:5] == [sys.executable, "-P", "-m", "fedhip.federation.transport.node", "/x/app"]
-    args = _parse_args_run_supernode().parse_args(command[5:])
-    assert (args.superlink, args.host, args.port, args.isolation) == ("h:1", "127.0.0.1", 77, "process")
-    assert args.root_certificates == "/x/ca.crt"
-    assert not args.insecure
-    assert parse_config_args([args.node_config]) == odd
-
-
-@pytest.mark.parametrize("authority", [None, Path("/x/ca.crt")])
-def test_the_engine_understands_the_superexec_s_command(authority: Path | None) -> None:
-    command = engine.superexec(port=5, secret=Path("/x/s"), authority=authority)
+def test_the_engine_understands_the_superexec_s_command() -> None:
+    command = engine.superexec(port=5, secret=Path("/x/s"), authority=Path("/x/ca.crt"))
     assert command[:4] == [sys.executable, "-P", "-m", "fedhip.federation.transport.executor"]
     args = parse_superexec().parse_args(command[4:])
     assert args.runtime_api_address == "127.0.0.1:5"
-    assert args.insecure == (authority is None)
+    assert args.root_certificates == "/x/ca.crt"
+    assert not args.insecure
     assert not args.runtime_dependency_install
 
 

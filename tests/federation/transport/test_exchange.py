@@ -103,3 +103,62 @@ def test_an_array_of_an_odd_shape_is_garbage(shape: Any) -> None:
         )
 
     assert ask(odd)["a"].code is ServerCode.GARBAGE
+
+
+class Announced:
+    """Tells which questions were answered, and lets time pass."""
+
+    def __init__(self, clock: Clock, *said: list[str] | None, seconds: float = 0.5) -> None:
+        self.clock, self.said, self.seconds = clock, list(said), seconds
+
+    def __call__(self, seconds: float) -> list[str] | None:
+        self.clock.sleep(min(seconds, self.seconds))
+        return self.said.pop(0) if self.said else []
+
+
+class Counting(Engine):
+    """Remembers who was looked at; an answer is there from a given time on."""
+
+    def __init__(self, clock: Clock, there: dict[int, float]) -> None:
+        super().__init__(dict.fromkeys(there, honest))
+        self.time, self.there, self.looks = clock, there, list[str]()
+
+    def pull_messages(self, message_ids: Iterable[str]) -> Iterable[Message]:
+        numbers = list(message_ids)
+        self.looks += numbers
+        return super().pull_messages(
+            number
+            for number in numbers
+            if (asked := self.questions.get(number)) is not None
+            and self.there[asked.metadata.dst_node_id] <= self.time.now
+        )
+
+
+def announced(
+    there: dict[int, float], *said: list[str] | None, seconds: float = 0.5
+) -> tuple[list[SiteReply], Counting]:
+    clock = Clock()
+    grid = Counting(clock, there)
+    exchange = Exchange(grid, 5.0, clock=clock, sleep=clock.sleep, arrived=Announced(clock, *said, seconds=seconds))
+    questions = [SiteQuestion(f"site {node}", node, Letter(ENVELOPE)) for node in there]
+    return list(exchange.ask(questions)), grid
+
+
+def test_those_alone_are_looked_at_that_have_answered() -> None:
+    replies, grid = announced({11: 0.4, 12: 0.9, 13: 0.9}, ["question 11"], ["question 12", "question 13"])
+    assert sorted(reply.node for reply in replies) == [11, 12, 13]
+    assert sorted(grid.looks[3:]) == ["question 11", "question 12", "question 13"]  # after one look at all
+
+
+def test_what_nobody_announces_is_found_after_a_while() -> None:
+    replies, grid = announced({11: 1.0, 12: 1.0})
+    assert {reply.code for reply in replies} == {SiteCode.OK}
+    assert len(grid.looks) == 4
+    replies, _ = announced({11: 0.4}, None)
+    assert [reply.code for reply in replies] == [SiteCode.OK]
+
+
+def test_at_the_deadline_there_is_a_last_look_at_all() -> None:
+    """An answer whose parts are still on their way has kept the server from all others."""
+    replies, _ = announced({11: 4.0, 12: 99.0}, seconds=1.9)
+    assert {reply.node: reply.code for reply in replies} == {11: SiteCode.OK, 12: ServerCode.LATE}

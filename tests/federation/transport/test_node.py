@@ -5,20 +5,40 @@ from __future__ import annotations
 import io
 import socket
 import ssl
+import subprocess
+import sys
+import tempfile
+import threading
 import tracemalloc
 import zipfile
+from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import httpx
+import numpy as np
 import pytest
+from flwr.app import Array, ArrayRecord, ConfigRecord, Context, Message, RecordDict
 from flwr.cli.build import build_fab_from_disk
+from flwr.common.serde import message_from_proto, message_to_proto
+from flwr.proto.message_pb2 import Message as MessageProto
+from flwr.proto.message_pb2 import ObjectTree
+from flwr.supercore.inflatable.inflatable_object import iterate_object_tree
 from flwr.supercore.retry import make_simple_http_retry_invoker
 from flwr.supercore.run import RunNotRunningException
-from flwr.supernode.fleet_http_client import FleetHttpClient
+from flwr.supercore.task_identity import TaskIdentity
 
-from fedhip.federation.transport.node import OTHER_APP, guard, outlive_a_broken_network, same_app
+from fedhip.federation.transport.engine import OTHER_APP
+from fedhip.federation.transport.messages import PackedMessage
+from fedhip.federation.transport.node import (
+    Node,
+    answer_with,
+    app_of,
+    be_missed_soon,
+    outlive_a_broken_network,
+    same_app,
+)
 from tests.federation.tiny import write_app
 
 #: The engine's libraries warn one another.
@@ -87,49 +107,196 @@ def test_a_bomb_is_not_unpacked(own: bytes) -> None:
     tracemalloc.stop()
 
 
-def test_the_node_passes_over_another_app(
-    own: bytes, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
-    sent = {"content": own}
+class Server:
+    """The engine's server, as far as a node calls it: hands a question out until it is confirmed."""
 
-    def get_fab(self: object, request: object) -> SimpleNamespace:
-        return SimpleNamespace(fab=SimpleNamespace(content=sent["content"]))
+    def __init__(self, app: bytes, *questions: Message) -> None:
+        self.app, self.questions = app, [(question, PackedMessage.of(question)) for question in questions]
+        self.replies: list[Message] = []
+        self.confirmed: list[str] = []
+        self.is_over = False
+        self._parts: dict[str, bytes] = {}
+        self._sent: tuple[Message, ObjectTree] | None = None
 
-    monkeypatch.setattr(FleetHttpClient, "GetFab", get_fab)
-    monkeypatch.setattr("logging.Logger.propagate", True, raising=False)
-    guard(own)
-    client = object.__new__(FleetHttpClient)
-    assert client.GetFab(SimpleNamespace()).fab.content == own  # type: ignore[arg-type]
-    sent["content"] = packed(files_of(own) | {"fedhip/federation/client_app.py": b"evil"})
-    with pytest.raises(RunNotRunningException):
-        client.GetFab(SimpleNamespace())  # type: ignore[arg-type]
+    @property
+    def connection(self) -> tuple[Any, ...]:
+        run = SimpleNamespace(fab_hash="f")
+        return (11, self.receive, self.send, lambda _: run, self.get_fab, self.pull, self.push, self.confirm)
+
+    def receive(self) -> tuple[Message, ObjectTree] | None:
+        for question, packed in self.questions:
+            if question.metadata.message_id not in self.confirmed:
+                return message_from_proto(MessageProto.FromString(packed.about)), ObjectTree.FromString(packed.tree)
+        return None
+
+    def get_fab(self, name: str, run: int) -> SimpleNamespace:
+        if self.is_over:
+            raise RunNotRunningException
+        return SimpleNamespace(content=self.app)
+
+    def pull(self, run: int, name: str) -> bytes:
+        return next(packed.objects[name] for _, packed in self.questions if name in packed.objects)
+
+    def send(self, reply: Message, tree: ObjectTree, seconds: float) -> tuple[set[str], str]:
+        self._sent = reply, tree
+        self._parts = {}
+        return {each.object_id for each in iterate_object_tree(tree)}, "session"
+
+    def push(self, run: int, session: str, name: str, content: bytes) -> None:
+        self._parts[name] = content
+        assert self._sent is not None
+        reply, tree = self._sent
+        if set(self._parts) == {each.object_id for each in iterate_object_tree(tree)}:
+            about = message_to_proto(reply).SerializeToString()
+            whole = PackedMessage(about, tree.SerializeToString(), dict(self._parts)).message()
+            assert whole.metadata.reply_to_message_id == reply.metadata.reply_to_message_id
+            self.replies.append(whole)
+
+    def confirm(self, run: int, name: str) -> None:
+        assert self.replies or self.app != OWN or self.is_over or name in self.confirmed
+        self.confirmed.append(name)
+
+
+OWN = b"the bundle"
+
+
+def question(text: str = "hello") -> Message:
+    TaskIdentity.run_id, TaskIdentity.node_id, TaskIdentity.task_id = 7, 1, 1
+    vector = ArrayRecord({"x": Array(np.arange(1000, dtype=np.uint64))})
+    records = RecordDict({"c": ConfigRecord({"text": text}), "a": vector})
+    return Message(records, dst_node_id=11, message_type="query.hello")
+
+
+class Forks:
+    """Starts what answers; the first so many are killed when they have the question."""
+
+    def __init__(self, app: Callable[[Message, Context], Message], killed: int = 0) -> None:
+        self.app, self.killed, self.count = app, killed, 0
+
+    def __call__(self) -> socket.socket:
+        ours, theirs = socket.socketpair()
+        self.count += 1
+        dies = self.count <= self.killed
+
+        def serve() -> None:
+            with theirs:
+                if dies:
+                    theirs.recv(10)
+                else:
+                    answer_with(self.app, {"site-folder": "/x"})(theirs)
+
+        threading.Thread(target=serve, daemon=True).start()
+        return ours
+
+
+def echo(message: Message, context: Context) -> Message:
+    assert context.node_config == {"site-folder": "/x"}
+    assert (context.run_id, context.node_id) == (7, 11)
+    return Message(RecordDict(dict(message.content)), reply_to=message)
+
+
+@pytest.fixture(autouse=True)
+def bundles(monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest) -> None:
+    if "Server" in str(request.node.function.__code__.co_names):
+        monkeypatch.setattr("fedhip.federation.transport.node.same_app", lambda received, own: received == own)
+
+
+def test_a_question_is_answered_to_the_bit_and_confirmed_after_that() -> None:
+    server = Server(OWN, question("one"), question("two"))
+    node = Node(server.connection, Forks(echo), OWN)
+    assert [node.step(), node.step(), node.step()] == [True, True, False]
+    assert [reply.content["c"]["text"] for reply in server.replies] == ["one", "two"]
+    for (asked, _), reply in zip(server.questions, server.replies, strict=True):
+        assert reply.metadata.reply_to_message_id == asked.metadata.message_id
+        assert reply.metadata.src_node_id == 11
+        np.testing.assert_array_equal(reply.content["a"]["x"].numpy(), np.arange(1000))  # type: ignore[index, union-attr, call-overload]
+
+
+def test_one_whose_process_is_killed_is_answered_by_the_next() -> None:
+    server = Server(OWN, question())
+    forks = Forks(echo, killed=2)
+    node = Node(server.connection, forks, OWN)
+    assert [node.step(), node.step(), node.step()] == [False, False, True]
+    assert (forks.count, len(server.replies), len(server.confirmed)) == (3, 1, 1)
+
+
+def test_one_that_breaks_off_every_process_is_answered_with_an_error() -> None:
+    server = Server(OWN, question(), question("two"))
+    node = Node(server.connection, Forks(echo, killed=3), OWN)
+    assert [node.step() for _ in range(6)] == [False, False, False, True, True, False]
+    first, second = server.replies
+    assert (first.error.code, first.error.reason) == (2, None)
+    assert second.content["c"]["text"] == "two"
+
+
+def test_what_an_app_raises_stays_here() -> None:
+    def raises(message: Message, context: Context) -> Message:
+        raise ValueError("row 3 of patient 7")
+
+    server = Server(OWN, question())
+    assert Node(server.connection, Forks(raises), OWN).step()
+    (reply,) = server.replies
+    assert (reply.error.code, reply.error.reason) == (2, None)
+
+
+def test_without_a_process_to_fork_from_the_node_ends() -> None:
+    with pytest.raises(SystemExit, match="has ended"):
+        Node(Server(OWN, question()).connection, lambda: None, OWN).step()
+
+
+def test_the_node_passes_over_another_app(caplog: pytest.LogCaptureFixture) -> None:
+    server = Server(b"another bundle", question())
+    forks = Forks(echo)
+    node = Node(server.connection, forks, OWN)
+    assert [node.step(), node.step()] == [True, False]
+    assert (forks.count, server.replies) == (0, [])
+    assert OTHER_APP in caplog.text
     assert OTHER_APP.startswith("the server sent another app")
 
 
-def test_a_reply_of_a_stopped_run_does_not_take_the_place_of_the_next(monkeypatch: pytest.MonkeyPatch) -> None:
-    from flwr.supernode import start_client_internal as loop
+def test_a_run_that_is_over_is_passed_over() -> None:
+    server = Server(OWN, question())
+    server.is_over = True
+    node = Node(server.connection, Forks(echo), OWN)
+    assert [node.step(), node.step()] == [True, False]
+    assert server.replies == []
 
-    from fedhip.federation.transport.node import drop_stale_replies
 
-    def reply(run: int) -> SimpleNamespace:
-        return SimpleNamespace(metadata=SimpleNamespace(run_id=run))
+def test_a_node_is_missed_after_twenty_seconds(monkeypatch: pytest.MonkeyPatch) -> None:
+    from flwr.common.constant import HEARTBEAT_CALL_TIMEOUT, HEARTBEAT_PATIENCE
+    from flwr.supercore import heartbeat
+    from flwr.supernode import fleet_http_connection as connection
 
-    sent: list[int] = []
-    waiting = [[reply(1)], [reply(2)]]  # what a look into the state finds, one look after the other
-    state = SimpleNamespace(get_messages_legacy=lambda is_reply: waiting.pop(0) if waiting else [])
+    for module in (heartbeat, connection):
+        monkeypatch.setattr(module, "HEARTBEAT_DEFAULT_INTERVAL", vars(module)["HEARTBEAT_DEFAULT_INTERVAL"])
+    be_missed_soon()
+    assert connection.HEARTBEAT_DEFAULT_INTERVAL * HEARTBEAT_PATIENCE == 20  # type: ignore[attr-defined]
+    assert vars(heartbeat)["HEARTBEAT_DEFAULT_INTERVAL"] > HEARTBEAT_CALL_TIMEOUT  # or it would never rest
 
-    def push(state: Any) -> None:  # the engine's own way
-        while not (found := state.get_messages_legacy(is_reply=True)):
-            assert waiting
-        sent.extend(message.metadata.run_id for message in found)
 
-    monkeypatch.setattr(loop, "_pull_and_store_message", lambda state: 2)
-    monkeypatch.setattr(loop, "_push_messages", push)
-    drop_stale_replies()
-    loop._pull_and_store_message(state=state)  # type: ignore[call-arg, arg-type]
-    loop._push_messages(state=state)  # type: ignore[call-arg, arg-type]
-    assert sent == [2]
-    assert not waiting
+def test_the_app_of_a_folder_is_the_one_that_it_names(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from fedhip.federation.client_app import app
+    from fedhip.federation.transport.engine import APP
+
+    monkeypatch.setattr("sys.path", [*sys.path])
+    assert app_of(APP) is app
+    write_app(tmp_path / "tiny")
+    assert app_of(tmp_path / "tiny").__class__ is app.__class__
+
+
+def test_a_node_that_waits_has_loaded_neither_torch_nor_a_database() -> None:
+    code = """if True:
+        import sys
+        from fedhip.federation.transport import node
+        node.WarmProcess = lambda *_, **__: sys.exit(
+            int(bool({"sqlalchemy", "alembic", "torch", "matplotlib"} & set(sys.modules)))
+        )
+        open(sys.argv[1], "w").close()
+        node.main(["--superlink", "x", "--app", str(node.__file__)[:-17] + "app", *sys.argv[2:]])
+    """
+    with tempfile.NamedTemporaryFile() as config:
+        words = [config.name, "--config", config.name, "--authority", "x", "--key", "x"]
+        subprocess.run([sys.executable, "-W", "ignore", "-c", code, *words], check=True)  # noqa: S603
 
 
 @pytest.fixture

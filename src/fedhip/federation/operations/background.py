@@ -15,7 +15,6 @@ from pathlib import Path
 from typing import Any
 
 from fedhip.errors import FedHiPError
-from fedhip.federation.operations import joining, serving
 from fedhip.federation.operations.paths import ServerPaths, StatePaths, command
 from fedhip.federation.operations.supervisor import detach
 from fedhip.federation.transport.engine import module
@@ -46,6 +45,8 @@ def until_stopped() -> Iterator[threading.Event]:
 
 def serve(folder: str, bind: str | None, port: int | None, proxy: bool) -> None:
     """Run the server until it is stopped."""
+    from fedhip.federation.operations import serving
+
     paths = ServerPaths.open(folder)
     with until_stopped() as stopped:
         serving.serve(paths, serving.endpoint_of(paths, bind, port), say=say, stop=stopped, with_proxy=proxy)
@@ -54,6 +55,8 @@ def serve(folder: str, bind: str | None, port: int | None, proxy: bool) -> None:
 
 def site(folder: str, settings: dict[str, str], app: str | None = None) -> None:
     """Run a site until it is stopped."""
+    from fedhip.federation.operations import joining
+
     chosen = {} if app is None else {"app": Path(app)}
     with until_stopped() as stopped:
         joining.join(Path(folder), settings, say=say, stop=stopped, **chosen)

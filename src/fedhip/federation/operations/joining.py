@@ -1,4 +1,4 @@
-"""What `fedhip federation site` does: a node of the engine with the site's key, and its SuperExec."""
+"""What `fedhip federation site` does: a node with the site's key."""
 
 from __future__ import annotations
 
@@ -51,29 +51,22 @@ def join(folder: Path, settings: dict[str, str], *, say: Say, stop: threading.Ev
 
 
 def _start_node(site: SiteFolder, state: StatePaths, config: Path, supervisor: Supervisor, say: Say, app: Path) -> None:
-    """Start node and SuperExec; wait while the server still counts on a process of this site that has gone."""
+    """Start the node; wait while the server still counts on a process of this site that has gone."""
     deadline = time.monotonic() + LAPSE
     node = Program("node", lambda: [], state.log("node"))
-    port = engine.free_port()
-    node.command = lambda: engine.supernode(
-        address=site.address,
-        authority=site.ca,
-        key=site.key_path,
-        port=port,
-        config=config,
-        secret=state.secret,
-        app=app,
+    node.command = lambda: engine.node(
+        address=site.address, authority=site.ca, key=site.key_path, config=config, app=app
     )
     pause = 5.0
     while True:
         mark = size(node.log)
         supervisor.start(node)
-        if supervisor.wait_for(node, lambda mark=mark: "SuperNode ID:" in since(node.log, mark), 3600.0):  # type: ignore[misc]
+        if supervisor.wait_for(node, lambda mark=mark: engine.CONNECTED in since(node.log, mark), 3600.0):  # type: ignore[misc]
             break
         if supervisor.stop.is_set():
             return
         said = since(node.log, mark)
-        if "Failed to activate SuperNode" not in said:
+        if engine.HELD not in said:
             raise EngineError(_why_not_connected(said, site, node.log))
         if time.monotonic() > deadline:
             raise EngineError(
@@ -82,13 +75,6 @@ def _start_node(site: SiteFolder, state: StatePaths, config: Path, supervisor: S
             )
         say(f"the server still counts on an earlier process of site {site.name!r}; trying again for up to a minute")
         supervisor.stop.wait(pause)
-    supervisor.start(
-        Program(
-            "superexec",
-            lambda: engine.superexec(port=port, secret=state.secret, authority=None),
-            state.log("superexec"),
-        )
-    )
 
 
 def _why_not_connected(said: str, site: SiteFolder, log: Path) -> str:

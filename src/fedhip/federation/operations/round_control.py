@@ -20,9 +20,9 @@ from fedhip.federation.site.state import SiteState
 from fedhip.federation.transport import engine
 from fedhip.federation.transport.callers import public_pem
 from fedhip.federation.transport.control import Control, EngineRun
-from fedhip.federation.transport.node import OTHER_APP
 
-_POLL = 1.0
+#: Between two looks at what the round says of itself, and between two questions about it to the engine.
+_POLL, _ASK = 0.1, 1.0
 #: How long a server may be away, to be started again, before a run that was followed is given up.
 _PATIENCE = 120.0
 _STATES = {"registered": "never came", "online": "connected", "offline": "gone"}
@@ -54,33 +54,38 @@ def run(paths: ServerPaths, *, say: Say, app: Path = engine.APP, result: Path | 
 
 
 def _follow(control: Control, number: int, paths: ServerPaths, mark: int, say: Say) -> EngineRun:
-    patience = time.monotonic() + _PATIENCE
+    patience, ends = time.monotonic() + _PATIENCE, False
     while True:
+        current = None
         try:
             (current,) = control.runs(number)
             patience = time.monotonic() + _PATIENCE
         except EngineError:  # the server is being started again
             if time.monotonic() > patience:
                 raise
+        again = time.monotonic() + _ASK
+        while True:
+            mark, said_so = _tell_progress(paths.progress, mark, say)
+            ends = ends or said_so
+            if current is not None and current.is_over:
+                return current
             time.sleep(_POLL)
-            continue
-        mark = _tell_progress(paths.progress, mark, say)
-        if current.is_over:
-            return current
-        time.sleep(_POLL)
+            if ends or time.monotonic() > again:
+                break
 
 
-def _tell_progress(path: Path, mark: int, say: Say) -> int:
-    """Say the whole lines that were added since; where the next ones begin."""
-    text = since(path, mark)
+def _tell_progress(path: Path, mark: int, say: Say) -> tuple[int, bool]:
+    """Say the whole lines that were added since; where the next ones begin, and whether the round is about to end."""
+    text, ends = since(path, mark), False
     whole = text[: text.rfind("\n") + 1]
     for line in whole.splitlines():
         with contextlib.suppress(ValueError, TypeError, KeyError, AttributeError):
             entry: dict[str, Any] = json.loads(line)
+            ends = ends or entry.get("step") in ("finished", "failed")
             if entry.get("step") == "failed":  # it is the error of this command, which is shown last
                 continue
             say(f"{entry.get('step', ''):<12} {entry['text']}")
-    return mark + len(whole.encode())
+    return mark + len(whole.encode()), ends
 
 
 def _changed(result: Path) -> float | None:
@@ -147,7 +152,7 @@ def site_status(folder: Path) -> dict[str, Any]:
     state = StatePaths(site.path / "state")
     alive = {record.name for record in process_registry.recorded(state.pids) if process_registry.is_alive(record)}
     answers = _answers(site.address)
-    refused = any(OTHER_APP in line for line in tail(state.log("node"), 50))
+    refused = any(engine.OTHER_APP in line for line in tail(state.log("node"), 50))
     return {
         "site": site.name,
         "connected": answers and state.ready.is_file() and "node" in alive,

@@ -27,6 +27,8 @@ PIECE = 5 << 20
 _FEW = 1 << 16
 #: Objects of an answer that are no pieces: an honest one has six.
 _RECORDS = 16
+#: Seconds until we look again for a piece that is on its way.
+_SOON = 0.05
 #: Of a body: its envelope, and for each site a name and a sealed share.
 _ENVELOPE, _PER_SITE = 64 << 10, 2 << 10
 
@@ -73,8 +75,11 @@ class Bounds:
         return 8 * self.numbers + self.body
 
 
-def bound_pushes(objects: int) -> None:
-    """From here on, a server of the engine in this process takes answers only: of who signed, of so many objects."""
+def bound_pushes(objects: int, came: Callable[[str], None]) -> None:
+    """From here on, a server of the engine in this process takes answers only: of who signed, of so many objects.
+
+    `came` is told which question an answer is to.
+    """
     from fastapi import HTTPException
     from flwr.supercore.inflatable.inflatable_object import iterate_object_tree
     from flwr.superlink.servicer.fleet import fleet_handlers
@@ -93,7 +98,9 @@ def bound_pushes(objects: int) -> None:
             raise HTTPException(403, "these are the objects of another answer")
         if sum(1 for _ in islice(iterate_object_tree(trees[0]), objects + 1)) > objects:
             raise HTTPException(413, f"an answer has at most {objects} objects, by the agreement")
-        return inner(request=request, state=state)
+        response = inner(request=request, state=state)
+        came(about.reply_to_message_id)
+        return response
 
     fleet_handlers.push_messages = checked
 
@@ -118,7 +125,7 @@ def bound_pulls(bounds: Bounds, patience: float) -> None:
                     raise TooLargeError(f"an answer of more than {bounds.reply:,} bytes, the most by the agreement")
             return content
 
-        contents: dict[str, bytes] = inner(object_ids, counted, max_time=patience)
+        contents: dict[str, bytes] = inner(object_ids, counted, max_time=patience, initial_backoff=_SOON)
         if (size := _unfolded(contents)) > bounds.reply:
             raise TooLargeError(f"an answer that unfolds to {size:,} bytes; by the agreement it has {bounds.reply:,}")
         return contents

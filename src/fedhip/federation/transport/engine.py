@@ -23,7 +23,14 @@ APP = Path(__file__).parents[1] / "app"
 #: Our program around the engine's SuperExec.
 EXECUTOR = "fedhip.federation.transport.executor"
 
-_PROGRAMS = ("flower-superlink", "flower-superexec", "flwr-serverapp", "flwr-clientapp")
+#: Said in a node's log, for `status` and for people.
+OTHER_APP = "the server sent another app than the one installed here; its messages are passed over"
+#: Said there once the server has let the node in; and, in the engine's words, while it counts on another process.
+CONNECTED, HELD = "the node is connected", "Failed to activate SuperNode"
+
+#: The engine's program for the server's app.
+SERVER_APP = "flwr-serverapp"
+_PROGRAMS = ("flower-superlink", "flower-superexec", SERVER_APP)
 
 
 def require_engine() -> None:
@@ -56,7 +63,7 @@ def environment(home: Path, around: Mapping[str, str] | None = None) -> dict[str
         "FLWR_TELEMETRY_ENABLED": "0",
         "FLWR_DISABLE_UPDATE_CHECK": "1",
         "FLWR_DISABLE_RUNTIME_DEPENDENCY_INSTALLATION": "1",
-        "FLWR_SUPEREXEC_TASK_POLL_INTERVAL": "0.5",  # each of a round's messages waits for it; the engine's own is 1 s
+        "FLWR_SUPEREXEC_TASK_POLL_INTERVAL": "0.2",  # a round waits for it once; the engine's own is 1 s
         "RAY_USAGE_STATS_ENABLED": "0",
         "PYTHONUNBUFFERED": "1",
         "NO_PROXY": no_proxy,
@@ -88,36 +95,28 @@ def superlink(
     ]
 
 
-def superexec(*, port: int, secret: Path, authority: Path | None, parent: int | None = None) -> list[str]:
-    """Starts the apps, for the server or a node, which know it by a secret; without an authority over plain HTTP.
+def superexec(*, port: int, secret: Path, authority: Path) -> list[str]:
+    """Starts the server's app, for the server, which knows it by a secret.
 
-    It runs inside our own program, by which a site's app starts in less time.
+    It runs inside our own program, by which the app starts in less time.
     """
-    trust = ["--insecure"] if authority is None else ["--root-certificates", str(authority)]
-    until = [] if parent is None else ["--parent-pid", str(parent)]
     return [
         *module(EXECUTOR),
         *("--runtime-api-address", f"{LOOPBACK}:{port}"),
-        *trust,
+        *("--root-certificates", str(authority)),
         *("--superexec-auth-secret-file", str(secret)),
-        *until,
     ]
 
 
-def supernode(
-    *, address: str, authority: Path, key: Path, port: int, config: Path, secret: Path, app: Path = APP
-) -> list[str]:
-    """A site's node, inside our own program that refuses every app but `app`."""
+def node(*, address: str, authority: Path, key: Path, config: Path, app: Path = APP) -> list[str]:
+    """A site's node, our own program, which answers with the app in `app` and no other."""
     return [
-        *module("fedhip.federation.transport.node", str(app)),
+        *module("fedhip.federation.transport.node"),
         *("--superlink", address),
-        *("--root-certificates", str(authority)),
-        *("--auth-supernode-private-key", str(key)),
-        *("--host", LOOPBACK),
-        *("--port", str(port)),
-        *("--node-config", str(config)),
-        *("--isolation", "process"),
-        *("--superexec-auth-secret-file", str(secret)),
+        *("--authority", str(authority)),
+        *("--key", str(key)),
+        *("--config", str(config)),
+        *("--app", str(app)),
     ]
 
 

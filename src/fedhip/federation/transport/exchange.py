@@ -10,8 +10,9 @@ itself: that was written by the site, while the engine knows who sent it.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator
 from dataclasses import dataclass
+from itertools import zip_longest
 
 from flwr.app import Message
 from flwr.serverapp import Grid
@@ -26,6 +27,10 @@ from fedhip.federation.transport.wire import Letter, ProtocolError, from_message
 _NOT_THROUGH = (3, 4, 5)
 #: A site should not begin to work on a question that nobody waits for; clocks differ by less than this.
 _SLACK = 60.0
+#: Bytes of questions that are held at once, before they are sent.
+_AT_ONCE = 16 << 20
+#: What the engine tells by itself, that a node is gone, nobody announces: seconds between two looks at all questions.
+_LOOK = 2.0
 #: What the engine and we raise over an answer that is no message: the engine looks at little more than its length.
 _UNREADABLE = (
     *(ArithmeticError, AttributeError, LookupError, RecursionError, TypeError, ValueError),
@@ -61,12 +66,14 @@ class Exchange:
         grid: Grid,
         deadline: float,
         *,
-        pause: float = 0.3,
+        pause: float = 0.1,
         clock: Callable[[], float] = time.monotonic,
         sleep: Callable[[float], None] = time.sleep,
+        arrived: Callable[[float], Collection[str] | None] | None = None,
     ) -> None:
+        """With `arrived`, which waits for so many seconds at most: looks only at those questions that it names."""
         self.grid, self.deadline = grid, deadline
-        self._pause, self._clock, self._sleep = pause, clock, sleep
+        self._pause, self._clock, self._sleep, self._arrived = pause, clock, sleep, arrived
 
     def wait_for(self, nodes: Iterable[int]) -> set[int]:
         """Those of these nodes that are connected; waits for all of them until the deadline."""
@@ -82,17 +89,19 @@ class Exchange:
         return set(nodes) & set(self.grid.get_node_ids())
 
     def ask(self, questions: Iterable[SiteQuestion]) -> Iterator[SiteReply]:
-        """Send the questions, one message at a time; then the replies in the order in which they come.
+        """Send the questions, as many at once as memory allows; then the replies in the order in which they come.
 
         A node that is gone is asked again if it is back before the deadline.
         """
         waiting: dict[str, SiteQuestion] = {}
         away: list[SiteQuestion] = []
-        for question in questions:
-            self._push(question, self.deadline, waiting, away)
+        for several in _batches(questions):
+            self._push(several, self.deadline, waiting, away)
         end = self._clock() + self.deadline
+        looked = self._clock()
+        named: Collection[str] | None = None
         while True:
-            for number in list(waiting):
+            for number in list(waiting) if named is None else waiting.keys() & set(named):
                 # One number at a time: the engine would hand over all answers at once, and hold them in memory.
                 if (reply := self._pull(number, waiting[number])) is None:
                     continue
@@ -102,30 +111,45 @@ class Exchange:
                 else:
                     yield reply
             left = end - self._clock()
-            if left <= 0 or not (waiting or away):
+            if not (waiting or away) or (left <= 0 and named is None):
                 break
-            self._sleep(self._pause)
+            if left <= 0:  # a last look at all: an answer on its way may have kept us from the others
+                named = None
+                continue
+            named = self._wait(min(left, _LOOK))
+            if self._clock() - looked >= _LOOK:
+                looked, named = self._clock(), None
             back = self.connected(question.node for question in away) if away else set()
             returned = [question for question in away if question.node in back]
             away = [question for question in away if question.node not in back]
-            for question in returned:
-                self._push(question, left, waiting, away)
+            for several in _batches(returned):
+                self._push(several, left, waiting, away)
         for question in waiting.values():
             yield SiteReply(question.site, question.node, None, ServerCode.LATE)
         for question in away:
             yield SiteReply(question.site, question.node, None, ServerCode.GONE)
 
+    def _wait(self, seconds: float) -> Collection[str] | None:
+        """Until something may have come; the questions that have an answer, if that is known."""
+        if self._arrived is not None:
+            return self._arrived(seconds)
+        self._sleep(self._pause)
+        return None
+
     def _push(
-        self, question: SiteQuestion, seconds: float, waiting: dict[str, SiteQuestion], away: list[SiteQuestion]
+        self, questions: list[SiteQuestion], seconds: float, waiting: dict[str, SiteQuestion], away: list[SiteQuestion]
     ) -> None:
-        """Send a question that is to be answered in so many seconds: it waits for its answer, or is away."""
-        step = question.letter.envelope.step
-        message = Message(to_records(question.letter), question.node, step.message_type, ttl=seconds + _SLACK)
-        sent = list(self.grid.push_messages([message]))
-        if sent and sent[0]:
-            waiting[sent[0]] = question
-        else:
-            away.append(question)
+        """Send questions that are to be answered in so many seconds: each waits for its answer, or is away."""
+        messages = []
+        for question in questions:
+            kind = question.letter.envelope.step.message_type
+            messages.append(Message(to_records(question.letter), question.node, kind, ttl=seconds + _SLACK))
+        sent = self.grid.push_messages(messages)
+        for question, number in zip_longest(questions, sent):  # none were sent where the engine refuses them all
+            if number:
+                waiting[number] = question
+            else:
+                away.append(question)
 
     def _pull(self, number: str, question: SiteQuestion) -> SiteReply | None:
         """The answer to one question, if it has come."""
@@ -142,6 +166,20 @@ class Exchange:
             return SiteReply(question.site, question.node, None, ServerCode.TOO_LARGE)
         except _UNREADABLE:
             return SiteReply(question.site, question.node, None, ServerCode.GARBAGE)
+
+
+def _batches(questions: Iterable[SiteQuestion]) -> Iterator[list[SiteQuestion]]:
+    """Questions that are sent at once: all that are small, and of large ones so many as memory is to hold."""
+    several: list[SiteQuestion] = []
+    size = 0
+    for question in questions:
+        several.append(question)
+        size += sum(array.nbytes for array in question.letter.arrays.values())
+        if size > _AT_ONCE:
+            yield several
+            several, size = [], 0
+    if several:
+        yield several
 
 
 def _read(question: SiteQuestion, message: Message) -> SiteReply:

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from fedhip.federation.transport.bounds import bound_pushes, of_engine
+from fedhip.federation.transport.hold import Arrivals, Hold, hand_out_until_answered
 
 if TYPE_CHECKING:
     from starlette.types import ASGIApp, Receive, Scope, Send
@@ -57,15 +58,15 @@ class Guard:
         return len(shown) == 1 and hmac.compare_digest(shown[0], self._expected)
 
 
-def guard(expected: str) -> None:
-    """From here on, a server of the engine that this process makes has the guard in front."""
+def guard(expected: str, arrivals: Arrivals) -> None:
+    """From here on, a server of the engine that this process makes has the guard in front, and holds calls."""
     from flwr.superlink import main as link
     from starlette.middleware import Middleware
 
     inner = of_engine(link, "_get_middleware")
 
     def guarded() -> list[Any]:
-        return [Middleware(Guard, expected=expected), *inner()]
+        return [Middleware(Guard, expected=expected), Middleware(Hold, arrivals=arrivals), *inner()]
 
     link._get_middleware = guarded
 
@@ -78,8 +79,10 @@ def main(words: Sequence[str]) -> int:
     from flwr.superlink.cli import flower_superlink
 
     secret, objects, *options = words
-    guard(password(Path(secret)))
-    bound_pushes(int(objects))
+    arrivals = Arrivals()
+    guard(password(Path(secret)), arrivals)
+    bound_pushes(int(objects), arrivals.add)
+    hand_out_until_answered()
     sys.argv = ["flower-superlink", *options]
     flower_superlink()
     return 0

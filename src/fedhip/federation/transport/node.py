@@ -1,32 +1,59 @@
-"""A site's node: the engine's SuperNode, which here runs one app only, the one of this installation.
+"""A site's node: it takes the server's questions, has each answered by a process of its own, and sends the answers.
 
-The engine sends the app's code from the server to the nodes and runs what it is sent. A server that turned bad would
-send code that reads the site's rows, and no mask would help. So this program compares what the server sends with the
-app that the site itself has installed, and passes over every message of another one.
+It speaks the engine's language (`flwr.supernode.fleet_http_connection`) in the place of the engine's SuperNode, which
+keeps messages in a database, offers them on a port of loopback, and starts a new interpreter for each. Here a message
+goes to a fork of a warm process (`fedhip.federation.transport.warm`) and back.
+
+One app answers: that of this installation. The engine would run what the server sends, and a server that turned bad
+would send code that reads the site's rows. So what it says is its app is compared with the one here, and questions of
+another are passed over.
 """
 
 from __future__ import annotations
 
+import argparse
 import io
 import logging
+import signal
+import socket
 import ssl
 import sys
+import time
+import tomllib
 import zipfile
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from importlib import import_module
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import httpx
 
-from fedhip.federation.errors import EngineError
+from fedhip.federation.transport import messages
 from fedhip.federation.transport.bounds import of_engine
+from fedhip.federation.transport.engine import CONNECTED, OTHER_APP
+from fedhip.federation.transport.messages import PackedMessage
+from fedhip.federation.transport.warm import WarmProcess
 
-#: Said in the node's log, for `status` and for people.
-OTHER_APP = "the server sent another app than the one installed here; its messages are passed over"
-
+if TYPE_CHECKING:
+    from flwr.app import Message
+    from flwr.proto.message_pb2 import ObjectTree
 
 #: What a bundle may be longer than ours; with this and the usual compression it cannot unpack to 100 MB.
 _LONGER = 1 << 16
+#: What answers compute with. It is loaded with the first question of a round, and let go after the last.
+_COMPUTING = ("torch", *(f"fedhip.{name}" for name in ("simulation.personalization", "heads.auto", "runs.draft")))
+#: Seconds between two looks, where the server does not hold a call until there is something.
+_PAUSE = 1.0
+#: A question whose answer breaks off so many times in a row is answered with an error.
+_TRIES = 3
+#: Whoever asks has the code alone: what happened is in the site's log.
+_CRASHED = 2
+
+_log = logging.getLogger("fedhip.node")
+
+
+class AppEndedError(Exception):
+    """The process that was to answer has ended before it did."""
 
 
 def same_app(received: bytes, own: bytes) -> bool:
@@ -48,61 +75,131 @@ def _sizes(bundle: zipfile.ZipFile) -> list[tuple[str, int]]:
     return sorted((entry.filename, entry.file_size) for entry in bundle.infolist())
 
 
-def guard(own: bytes) -> None:
-    """From here on, this process's node takes the bundle `own` and no other."""
-    from flwr.supercore.run import RunNotRunningException
-    from flwr.supernode import fleet_http_client, start_client_internal
-
-    inner = fleet_http_client.FleetHttpClient.GetFab
-    # Where the engine was rebuilt inside, the check would stand beside the way: rather no node at all.
-    for name in ("http_request_response", "_pull_and_store_message", "_push_messages"):
-        if not hasattr(start_client_internal, name):
-            raise EngineError(f"this Flower has no {name}; install the version that fedhip names")
-
-    def checked(self, request):  # type: ignore[no-untyped-def]
-        response = inner(self, request)
-        if not same_app(response.fab.content, own):
-            logging.getLogger("flwr").error(OTHER_APP)
-            raise RunNotRunningException
-        return response
-
-    fleet_http_client.FleetHttpClient.GetFab = checked  # type: ignore[method-assign]
+# In a fork, for one question.
 
 
-class OfRun:
-    """The node's state, of which the replies of other runs are dropped.
+def answer_with(app: Callable[..., Message], config: dict[str, Any]) -> Callable[[socket.socket], None]:
+    """What a fork does: read a question from a stream, and write the app's answer into it."""
 
-    The engine sends one reply for each message that it pulled, the first it finds. One of a run that was stopped, left
-    behind, would be sent in the place of the next: every later answer of this site would be one message late.
-    """
+    def answer(stream: socket.socket) -> None:
+        from flwr.app import Context, Error, Message, RecordDict
 
-    def __init__(self, state: Any, run: int) -> None:
-        self._state, self._run = state, run
+        question = messages.receive(stream).message()
+        about = question.metadata
+        context = Context(about.run_id, about.dst_node_id, config, RecordDict(), {})
+        try:
+            reply = app(question, context)
+        except Exception:  # whatever it says would travel
+            logging.getLogger("fedhip.node").exception("a question of type %s was not answered", about.message_type)
+            reply = Message(Error(_CRASHED), reply_to=question)
+        messages.send(stream, PackedMessage.of(reply))
 
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._state, name)
-
-    def get_messages_legacy(self, **which: Any) -> list[Any]:
-        """The messages, of this run only."""
-        return [m for m in self._state.get_messages_legacy(**which) if m.metadata.run_id == self._run]
+    return answer
 
 
-def drop_stale_replies() -> None:
-    """From here on, this process's node answers each message with a reply of its run."""
-    from flwr.supernode import start_client_internal as loop
+def app_of(folder: Path) -> Callable[..., Message]:
+    """The client app that a folder names; its code may lie there, or be installed."""
+    content = tomllib.loads((folder / "pyproject.toml").read_text(encoding="utf-8"))
+    name, _, attribute = content["tool"]["flwr"]["app"]["components"]["clientapp"].partition(":")
+    sys.path.append(str(folder))
+    app: Callable[..., Message] = getattr(import_module(name), attribute)
+    return app
 
-    pull, push = loop._pull_and_store_message, loop._push_messages
-    latest: list[int] = []
 
-    def pulled(**given: Any) -> int | None:
-        run = pull(**given)
-        latest[:] = [] if run is None else [run]
-        return run
+# In the node.
 
-    def pushed(*, state: Any, **given: Any) -> None:
-        push(state=OfRun(state, latest[0]), **given)  # type: ignore[arg-type]
 
-    loop._pull_and_store_message, loop._push_messages = pulled, pushed  # type: ignore[assignment]
+class Node:
+    """Questions, one after the other; `connection` are the engine's calls to its server."""
+
+    def __init__(self, connection: Sequence[Any], start: Callable[[], socket.socket | None], own: bytes) -> None:
+        self._node, self._receive, self._send, self._get_run, self._get_fab, self._pull, self._push, self._confirm = (
+            connection
+        )
+        self._start, self._own = start, own
+        self._runs: dict[int, bool] = {}  # whether a run's app is the one here
+        self._latest, self._tries = "", 0
+
+    def step(self) -> bool:
+        """Take a question, if there is one, and answer it; whether all went well.
+
+        The server is told that a question arrived when it is answered, and hands it out again until then.
+        """
+        if (received := self._receive()) is None:
+            return False
+        question, tree = received
+        about = question.metadata
+        self._tries = self._tries + 1 if about.message_id == self._latest else 1
+        self._latest = about.message_id
+        from flwr.app import Error, Message
+        from flwr.supercore.run import RunNotRunningException
+
+        try:
+            if self._tries > _TRIES:
+                self._deliver(question, PackedMessage.of(Message(Error(_CRASHED), reply_to=question)), 0.0)
+            elif self._is_ours(about.run_id):
+                self._answer(question, tree)
+        except RunNotRunningException:
+            _log.info("run %s is over; its question %s is passed over", about.run_id, about.message_type)
+        except Exception as error:
+            _log.error("a question of type %s was not answered: %s", about.message_type, str(error) or repr(error))
+            if self._tries <= _TRIES:
+                return False
+        try:
+            self._confirm(about.run_id, about.message_id)
+        except RunNotRunningException:
+            pass
+        except httpx.HTTPError as error:
+            _log.error("question %s was not confirmed: %s", about.message_type, error)
+            return False
+        return True
+
+    def _is_ours(self, run: int) -> bool:
+        if run not in self._runs:
+            bundle = self._get_fab(self._get_run(run).fab_hash, run)
+            self._runs[run] = same_app(bundle.content, self._own)
+            if not self._runs[run]:
+                _log.error(OTHER_APP)
+        return self._runs[run]
+
+    def _answer(self, question: Message, tree: ObjectTree) -> None:
+        from flwr.common.serde import message_to_proto
+        from flwr.supercore.inflatable.inflatable_object import iterate_object_tree
+        from flwr.supercore.inflatable.inflatable_utils import pull_objects
+
+        begin, run = time.monotonic(), question.metadata.run_id
+        names = list(dict.fromkeys(each.object_id for each in iterate_object_tree(tree)))
+        objects = pull_objects(names, lambda name: self._pull(run, name), initial_backoff=0.05)
+        reply = self._ask(
+            PackedMessage(message_to_proto(question).SerializeToString(), tree.SerializeToString(), objects)
+        )
+        self._deliver(question, reply, time.monotonic() - begin)
+
+    def _deliver(self, question: Message, reply: PackedMessage, seconds: float) -> None:
+        from flwr.common.serde import message_from_proto
+        from flwr.proto.message_pb2 import Message as MessageProto
+        from flwr.proto.message_pb2 import ObjectTree as TreeProto
+        from flwr.supercore.inflatable.inflatable_utils import push_object_contents_from_iterable
+
+        run, sent = question.metadata.run_id, message_from_proto(MessageProto.FromString(reply.about))
+        wanted, session = self._send(sent, TreeProto.FromString(reply.tree), seconds)
+        push_object_contents_from_iterable(
+            [(name, reply.objects[name]) for name in reply.objects if name in wanted],
+            lambda name, content: self._push(run, session, name, content),
+        )
+        _log.info("answered a question of type %s in %.1f s", question.metadata.message_type, seconds)
+
+    def _ask(self, packed: PackedMessage) -> PackedMessage:
+        """Have a fork answer."""
+        stream = self._start()
+        if stream is None:  # without it, no question is answered: `site` starts all of it again
+            raise SystemExit("the process that answers are forked from has ended")
+        with stream:
+            try:
+                messages.send(stream, packed)
+                return messages.receive(stream)
+            except (EOFError, ConnectionError):
+                raise AppEndedError("the process that was to answer was killed, or broke off") from None
 
 
 def is_broken(error: BaseException) -> bool:
@@ -114,6 +211,20 @@ def is_broken(error: BaseException) -> bool:
     if any(isinstance(each, ssl.SSLCertVerificationError) for each in chain):
         return False
     return any(isinstance(each, httpx.TimeoutException | TimeoutError | ssl.SSLEOFError) for each in chain)
+
+
+def be_missed_soon() -> None:
+    """From here on, a server that does not hear of this process's node for 20 s knows it; with the engine, for 60.
+
+    Until then it takes no other process of the site.
+    """
+    from flwr.common.constant import HEARTBEAT_MIN_INTERVAL
+    from flwr.supercore import heartbeat
+    from flwr.supernode import fleet_http_connection as connection
+
+    for module in (heartbeat, connection):
+        of_engine(module, "HEARTBEAT_DEFAULT_INTERVAL")
+        vars(module)["HEARTBEAT_DEFAULT_INTERVAL"] = HEARTBEAT_MIN_INTERVAL
 
 
 def outlive_a_broken_network() -> None:
@@ -135,18 +246,40 @@ def outlive_a_broken_network() -> None:
     vars(connection)["make_simple_http_retry_invoker"] = patient
 
 
-def main(words: Sequence[str]) -> int:
-    """`APP OPTION…`: run a node with the engine's options, for the app in a folder."""
-    from flwr.cli.build import build_fab_from_disk
-    from flwr.supernode.cli import flower_supernode
+def _leave(*_: object) -> None:
+    sys.exit(0)
 
-    app, *options = words
-    guard(build_fab_from_disk(Path(app)))
-    drop_stale_replies()
+
+def main(words: Sequence[str]) -> int:
+    """Run a node until it is told to end."""
+    parser = argparse.ArgumentParser(prog="node", description="The node of a site.")
+    parser.add_argument("--superlink", required=True)
+    for name in ("app", "authority", "key", "config"):
+        parser.add_argument(f"--{name}", required=True, type=Path)
+    args = parser.parse_args(words)
+    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(message)s")
+    logging.getLogger("httpx").setLevel(logging.WARNING)
+    config = tomllib.loads(args.config.read_text(encoding="utf-8"))
+    # Loaded here, so that all share its pages; forked before there are threads, connections and the key.
+    warm = WarmProcess(answer_with(app_of(args.app), config), later=_COMPUTING)
+    from cryptography.hazmat.primitives.serialization import load_ssh_private_key
+    from flwr.cli.build import build_fab_from_disk
+    from flwr.supernode.fleet_http_connection import http_request_response
+
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, _leave)
     outlive_a_broken_network()
-    sys.argv = ["flower-supernode", *options]
-    flower_supernode()
-    return 0
+    be_missed_soon()
+    key: Any = load_ssh_private_key(args.key.read_bytes(), None)
+    keys = key, key.public_key()
+    with http_request_response(args.superlink, False, str(args.authority), keys) as connection:
+        _log.info(CONNECTED)
+        node = Node(connection, warm.start, build_fab_from_disk(args.app))
+        while True:
+            begin = time.monotonic()
+            if not node.step():
+                time.sleep(max(0.0, _PAUSE - (time.monotonic() - begin)))
+    return 1  # the engine has said why
 
 
 if __name__ == "__main__":
