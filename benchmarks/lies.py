@@ -8,6 +8,10 @@ or the sum is askew. A liar may answer as its own rows say, or hide: have no vet
 others. What honest clients lose is on 200 test rows of each: their personalized model, or the one alone that their veto
 leaves them with, less the ridge of their rows alone.
 
+With `--groups`: would sums of groups of clients tell more? The clients are dealt to three groups, each with a sum and a
+ridge of its own. Of each two models the rows of the third group say which is better (exact sign test, 1 %), and a group
+is odd whose model is worse than both others. A round is noticed where a group is odd.
+
 With `--influence`: are the liars named by their influence (`fedhip.runs.influence`)? A round is noticed where a client
 is said to harm, and the liar is named where it is one of those.
 """
@@ -23,6 +27,7 @@ from functools import partial
 import numpy as np
 
 from fedhip.core.exact.fixedpoint import GridStatistics
+from fedhip.core.paired import compare_rows
 from fedhip.runs.influence import influences
 from fedhip.simulation.alone import local_model
 from fedhip.simulation.client import Client
@@ -33,6 +38,7 @@ from fedhip.simulation.trust.doubt import VETO_SHARE, Doubt, Verdict, doubt_of
 from fedhip.utils.parallel import one_thread
 
 CLIENTS, ROWS, TEST, WIDTH, CLASSES = 10, 60, 200, 10, 4
+GROUPS = 3
 MEASURED = ("calibration", "leverage", "shape")
 LIES = ("flipped labels", "shuffled features", "statistics x 100", "backdoor")
 
@@ -95,10 +101,9 @@ def losses(federation: Federation, clients: Sequence[Client], doubts: Sequence[D
     for client, doubt in zip(clients, doubts, strict=True):
         own, (T, tested) = Personalization.of(federation, client), client.test
         alone = local_model(client, CLASSES)
-        leaves = doubt.vetoes and own.estimate is not None and own.estimate < doubt.right_alone / doubt.rows
         right = [
             100.0 * float(np.mean((T @ model.weights.numpy() + model.bias.numpy()).argmax(axis=1) == tested))
-            for model in (alone, alone if leaves else own.model)
+            for model in (alone, alone if doubt.vetoes else own.model)
         ]
         found.append(right[0] - right[1])
     return found
@@ -144,6 +149,40 @@ def by_clients(rounds: int, honest: int, tested: int) -> None:
     table.writerow((0, "none", honest, alarms, alarms, stopped, "", "", ""))
 
 
+def odd_groups(seed: int, liars: int = 0, lie: str = "") -> tuple[set[int], set[int]]:
+    """Of three groups those whose model is worse than both others by the rows of the third, and those with a liar."""
+    federation, clients, uploads = round_of(seed, liars, lie)
+    dealt = np.random.default_rng((seed, 9)).permutation(CLIENTS) % GROUPS
+    hits = []
+    for group in range(GROUPS):
+        sums = [uploads[str(k)] for k in np.flatnonzero(dealt == group)]
+        model = Federation(sum(sums[1:], start=sums[0]), 1.0, federation.encoding).common
+        W, bias = model.weights.numpy(), model.bias.numpy()
+        hits.append([(F @ W + bias).argmax(axis=1) == y for F, y in (client.train for client in clients)])
+
+    def is_worse(one: int, other: int) -> bool:
+        judges = np.flatnonzero((dealt != one) & (dealt != other))
+        mine, theirs = (np.concatenate([hits[group][k] for k in judges]).astype(float) for group in (one, other))
+        return bool(mine.sum() < theirs.sum()) and compare_rows(mine, theirs).p <= 0.01
+
+    odd = {one for one in range(GROUPS) if all(is_worse(one, other) for other in range(GROUPS) if other != one)}
+    return odd, set(dealt[:liars].tolist())
+
+
+def by_groups(rounds: int, honest: int) -> None:
+    """What a comparison of groups' models tells; as CSV."""
+    table = csv.writer(sys.stdout, lineterminator="\n")
+    table.writerow(("liars", "lie", "rounds", "noticed", "a group without a liar named"))
+    for liars in (1, 2):
+        for at, lie in enumerate(LIES):
+            found = [odd_groups(10_000 * (1 + at) + seed, liars, lie) for seed in range(rounds)]
+            noticed, wrong = sum(bool(odd) for odd, _ in found), sum(bool(odd - lying) for odd, lying in found)
+            table.writerow((liars, lie, rounds, noticed, wrong))
+            sys.stdout.flush()
+    alarms = sum(bool(odd_groups(seed)[0]) for seed in range(honest))
+    table.writerow((0, "none", honest, alarms, alarms))
+
+
 def by_influence(rounds: int, honest: int) -> None:
     """Whom influence names; as CSV."""
     table = csv.writer(sys.stdout, lineterminator="\n")
@@ -168,6 +207,7 @@ def main() -> None:
     """One of the tables."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--influence", action="store_true", help="whom influence names, instead")
+    parser.add_argument("--groups", action="store_true", help="what sums of groups would tell, instead")
     parser.add_argument("--honest", type=int, default=1000, help="honest rounds")
     parser.add_argument("--rounds", type=int, default=100, help="rounds of each lie")
     parser.add_argument("--tested", type=int, default=20, help="of these, rounds whose models are tested")
@@ -175,6 +215,8 @@ def main() -> None:
     with one_thread():
         if args.influence:
             by_influence(args.rounds, args.honest)
+        elif args.groups:
+            by_groups(args.rounds, args.honest)
         else:
             by_clients(args.rounds, args.honest, args.tested)
 

@@ -15,11 +15,13 @@ import torch
 from numpy.typing import NDArray
 
 import fedhip
+from fedhip.data import FeatureSet
 from fedhip.errors import FedHiPError, InputError
 from fedhip.features.backbones import embedded_moments
 from fedhip.privacy import mechanism
 from fedhip.privacy.public import PublicMap, PublicMoments
 from fedhip.runs import Run
+from fedhip.simulation.private import round as round_in_one_process
 from fedhip.sklearn import FedHiPClassifier
 from tests.cli.samples import done, refused
 from tests.runs.samples import NAMES, WIDTH, feature_file, feature_set, rows_of
@@ -77,6 +79,32 @@ def test_the_folder_has_the_noisy_sum_and_nobodys_statistics(private: Run) -> No
     assert details["temperature"] == {"fedhip": None, "global": None}
     assert all(client["log_losses"] is None and client["misses"] == [] for client in details["clients"].values())
     assert "table" not in details
+
+
+def test_what_may_be_handed_out_follows_from_the_noisy_sum_and_from_nothing_else(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The same sum for other rows, more of them, of other sizes, a client without any: the same files, to the bit."""
+    noise = mechanism.Mechanism(2.0, 1e-5, "row", 1, WIDTH, len(NAMES) + 1)
+    total = noise.noise(3, np.random.default_rng(0).bytes)
+    total.cross[-1] += 200 << total.fraction_bits
+    total.gram[-1, -1] += 150 << total.fraction_bits
+    monkeypatch.setattr(round_in_one_process, "add_up", lambda uploads: [list(uploads), total][1])
+    found = []
+    for seed, rows, last in ((0, 60, 1), (7, 90, 20)):
+        parts = [rows_of(name, rows, seed=seed) for name in NAMES]
+        parts.append((parts[0][0][:last] + 9.0, parts[0][1][:last]))
+        split = [np.arange(len(y)) % 5 == 0 for _, y in parts]
+        split[-1][:] = last == 1  # its only row is a test row
+        features = FeatureSet(
+            np.concatenate([F for F, _ in parts]), np.concatenate([y for _, y in parts]), ("ape", "bee", "cat"),
+            clients=np.repeat((*NAMES, "last"), [len(y) for _, y in parts]),
+            split=np.concatenate(split).astype(np.int8),
+        )  # fmt: skip
+        run = fedhip.run(features, epsilon=2.0, clip=4.0, out=tmp_path / str(seed))
+        files = [(run.path / f"{name}.safetensors").read_bytes() for name in ("total", "global", "public")]
+        found.append((files, run.results["privacy"], run.results["beta"], run.total().digest()))
+    assert found[0] == found[1]
 
 
 def test_it_answers_with_a_clients_own_temperature(private: Run) -> None:
@@ -157,6 +185,17 @@ def test_public_rows_scale_and_clip_private_ones(features: Path, tmp_path: Path)
     assert run.results["methods"]["global"]["accuracy"]["mean"] > 0.5
     with pytest.raises(InputError, match="too small for epsilon = 2"):  # a client of 90 rows takes 90 times the noise
         fedhip.run(features, epsilon=2.0, public=public, unit="client", unit_rows=90, out=tmp_path / "other")
+
+
+def test_rows_that_are_to_be_protected_are_no_public_ones(features: Path, tmp_path: Path) -> None:
+    """Its own rows as the public ones: mean and main directions of them would be in the folder, without noise."""
+    with pytest.raises(InputError, match="360 of the rows to be protected are among the public ones"):
+        fedhip.run(features, epsilon=2.0, public=features, out=tmp_path / "run")
+    assert not (tmp_path / "run").exists()
+    data = feature_set(rows=ROWS)
+    public = np.concatenate((data.features[-1:], np.random.default_rng(0).normal(size=(400, WIDTH))))
+    with pytest.raises(InputError, match="1 of the rows to be protected"):
+        FedHiPClassifier(epsilon=3.0, public=public).fit(data.features, data.labels, groups=np.repeat(NAMES, ROWS))
 
 
 CSV = "age,sex,site,ill\n" + "".join(

@@ -98,3 +98,18 @@ def test_an_interrupted_audit_leaves_no_page(
     assert main(words) == 130
     assert not (tmp_path / "page.html").exists()
     assert "Traceback" not in capsys.readouterr().err
+
+
+def test_with_epsilon_the_attacks_are_on_sums_with_noise(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    file = feature_file(tmp_path / "site.npz")
+    found = answer(capsys, "--features", file, "--epsilon", 8, "--clip", 6)
+    rows = [found[part]["lattice"]["recovered"] for part in ("plain_upload", "sum")]  # type: ignore[index]
+    assert rows == [[], []]
+    done("audit", "--features", file, "--epsilon", 8, "--clip", 6)
+    shown = " ".join(capsys.readouterr().out.split())
+    assert "0 of 10 rows recovered from the sum" in shown
+    assert "(8, 1e-05)-differential privacy protects every training row" in shown
+    assert "nothing public is known" in refused(capsys, "audit", "--features", file, "--epsilon", 8)
+    assert "--clip is of differential privacy" in refused(capsys, "audit", "--features", file, "--clip", 6)
+    bits = ("--epsilon", 8, "--clip", 6, "--fraction-bits", 30)
+    assert "--fraction-bits is given" in refused(capsys, "audit", "--features", file, *bits)

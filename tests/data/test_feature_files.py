@@ -10,7 +10,7 @@ import torch
 from safetensors.numpy import save_file
 from scipy.sparse import csr_matrix
 
-from fedhip.data import FeatureSet, read_features, write_features
+from fedhip.data import FeatureSet, array_files, read_features, write_features
 from fedhip.errors import DataMissingError, FileError, InputError
 
 X = np.random.default_rng(0).normal(size=(4, 3)).astype(np.float32)
@@ -261,3 +261,27 @@ def test_rows_to_classify_need_no_labels(tmp_path: Path) -> None:
     np.savez(tmp_path / "new.npz", features=X[0])
     with pytest.raises(InputError, match=r"new\.npz: .*shape \(3,\)"):
         read_features(tmp_path / "new.npz", labelled=False)
+
+
+def test_large_features_stay_in_their_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(array_files, "MAPPED", 1)
+    path, F = tmp_path / "rows.npz", np.random.default_rng(0).normal(size=(50, 6)).astype(np.float32)
+    for features in (F, np.asfortranarray(F)):
+        np.savez(path, features=features, labels=np.arange(50) % 3)
+        assert isinstance(array_files.read_arrays(path)["features"], np.memmap)
+        np.testing.assert_array_equal(read_features(path).features, F)
+    np.savez_compressed(path, features=F, labels=np.arange(50) % 3)
+    assert not isinstance(array_files.read_arrays(path)["features"], np.memmap)
+    np.testing.assert_array_equal(read_features(path).features, F)
+
+
+def test_a_mapped_file_whose_bytes_were_changed_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(array_files, "MAPPED", 1)
+    path, F = tmp_path / "rows.npz", np.random.default_rng(0).normal(size=(50, 6))
+    np.savez(path, features=F, labels=np.arange(50) % 3)
+    contents = bytearray(path.read_bytes())
+    at = contents.index(F[20].tobytes())
+    contents[at] ^= 1
+    path.write_bytes(contents)
+    with pytest.raises(FileError, match="cannot be read"):
+        read_features(path)

@@ -219,7 +219,7 @@ def test_a_sum_that_no_rows_have_is_refused() -> None:
     refused(choice.MEMBERS, put(-1, -1), "below 0")
     refused(choice.SCALES, put(4, 19), "19 scores, of 9 rows and 2 classes")
     refused(choice.SCALES, put(-1, 0), "0 scores")
-    refused(choice.PRIORS, put(-1, 10), "'global\\+lda\\+alone'")
+    refused(choice.PRIORS, put(-1, 10), "'ridge\\+global\\+lda\\+alone'")
     refused(choice.PRIORS, put(0, -1), "'ridge'")
     refused(choice.PRIORS, put(130, 2), "'ridge'")
     refused(choice.SHARES, put(0, 3 * SHARE_STEPS + 1), "more rows right than there are")

@@ -29,7 +29,7 @@ from fedhip.federation.agreement.summary import in_words
 from fedhip.federation.errors import PolicyError, RoundError, SetupError
 from fedhip.federation.site.folder import open_site
 from fedhip.federation.site.inputs import Inputs, make_vector
-from fedhip.federation.site.ledger import SumLedger
+from fedhip.federation.site.ledger import Fingerprint, SumLedger
 from fedhip.federation.site.rows import SiteRows
 from fedhip.federation.site.session_ledger import require_sums
 from fedhip.federation.site.state import Session, SiteState
@@ -324,6 +324,24 @@ def test_a_budget_that_is_spent_is_refused_with_what_is_left(tmp_path: Path) -> 
     second.run()
     assert len(spent()) == before + 4
     assert "with this sum these rows have spent ε = " in second.log("a")
+
+
+def test_a_row_that_was_paid_for_is_known_in_however_small_a_part_of_many(tmp_path: Path) -> None:
+    """Of 10,000 rows any single one, which a sketch of few of the smallest hashes would not have."""
+    trial = Trial.make(tmp_path, **PRIVATE)
+    rng, site = np.random.default_rng(0), open_site(trial.site_folder("a"))
+    features, labels = rng.normal(size=(10_000, WIDTH)).astype(np.float32), np.arange(10_000) % len(CLASSES)
+
+    def known(rows: slice) -> Fingerprint:
+        parts = {"features": features[rows], "labels": labels[rows], "split": np.zeros(len(labels[rows]), np.int8)}
+        np.savez(trial.data("a"), class_names=np.array(CLASSES), **parts)
+        found = SiteRows.read(trial.data("a"), "a", trial.agreement, site.policy)
+        with SumLedger.open() as sums:
+            return sums.fingerprint(found, CLASSES)
+
+    everything = known(slice(None))
+    for row in range(12):
+        assert known(slice(row, row + 1)).overlaps(everything)
 
 
 def test_what_costs_add_up_to_is_that_of_the_accountant(tmp_path: Path) -> None:

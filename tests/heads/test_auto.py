@@ -11,6 +11,7 @@ import torch
 from sklearn.linear_model import Ridge as TheirRidge
 from sklearn.preprocessing import StandardScaler
 
+from fedhip.core.choice.prior import NO_CHOICE
 from fedhip.heads import Auto, Lda
 from fedhip.heads.choice import NARROW, PLAIN, choose, describe, in_words
 from fedhip.heads.lda import LdaFit
@@ -21,7 +22,17 @@ from fedhip.runs.models import global_model
 from fedhip.simulation.client import Client
 from fedhip.simulation.lifting import LiftSettings, lift_clients, lifted_grid
 from fedhip.simulation.personalization import Personalization
-from fedhip.utils.candidates import CANDIDATES, WIDE, WIDE_CANDIDATES, corners, for_anybody, name_of, presumed
+from fedhip.utils.candidates import (
+    CANDIDATES,
+    KNOWN,
+    WIDE,
+    WIDE_CANDIDATES,
+    corners,
+    for_anybody,
+    name_of,
+    presumed,
+    widened,
+)
 from tests.core.problems import Array
 from tests.methods.problems import CLASSES, federation
 
@@ -107,7 +118,7 @@ def test_rows_right_are_those_of_refits_without_the_row_and_its_folds_choices() 
 
 
 def test_on_noise_nothing_is_expected_beyond_chance() -> None:
-    """Twelve candidates, 130 priors of each, 29 α, 15 penalties: against the mean of all candidates, up to 3 points.
+    """Eight candidates, 130 priors of each, 29 α, 15 penalties: against the mean of all candidates, up to 3 points.
 
     By the rows that everything was chosen on, it would be six; those that decide have seen the row in their models.
     """
@@ -311,12 +322,37 @@ def test_members_beside_a_lift_are_those_of_the_features_and_those_of_all_column
 def test_candidates_beside_a_lift() -> None:
     assert len(set(WIDE_CANDIDATES)) == len(WIDE_CANDIDATES) == 2 * len(CANDIDATES) - 1
     places = list(range(len(WIDE_CANDIDATES)))
-    assert name_of(presumed(WIDE_CANDIDATES, places), WIDE_CANDIDATES) == "ridge+lda+wide_ridge+wide_lda"
+    wide = "ridge+global+lda+wide_ridge+wide_global+wide_lda"
+    assert name_of(presumed(WIDE_CANDIDATES, places), WIDE_CANDIDATES) == wide
     anybody = for_anybody(WIDE_CANDIDATES)
     assert name_of(presumed(WIDE_CANDIDATES, anybody), WIDE_CANDIDATES) == "global+lda+wide_global+wide_lda"
-    assert name_of(presumed(CANDIDATES, range(len(CANDIDATES)))) == "ridge+lda"
+    assert name_of(presumed(CANDIDATES, range(len(CANDIDATES)))) == "ridge+global+lda"
     assert {name_of(at, WIDE_CANDIDATES) for at in corners(WIDE_CANDIDATES)} == {"ridge", "global", "alone", "majority"}
     assert in_words("ridge+lda+wide_ridge+wide_lda").endswith("LDA, on features and lift")
+
+
+def test_what_earlier_versions_agreed_on_is_chosen_by_their_rule() -> None:
+    """Their candidates are known, in their order; there the ridge and LDA together are presumed."""
+    averages = ["ridge+lda", "global+lda", "ridge+alone", "global+alone", "lda+alone", "ridge+lda+alone"]
+    names = ["ridge", "global", "lda", "alone", *averages, "global+lda+alone", "majority"]
+    before = [tuple(name.split("+")) for name in names]
+    assert [members for members in KNOWN if members in before] == before
+    assert [members for members in KNOWN if members in CANDIDATES] == list(CANDIDATES)
+    assert name_of(presumed(before, range(len(before))), before) == "ridge+lda"
+    wide = widened(before)
+    assert name_of(presumed(wide, range(len(wide))), wide) == "ridge+lda+wide_ridge+wide_lda"
+
+
+def test_a_client_keeps_what_an_earlier_version_chose() -> None:
+    clients = federation((40, 50))
+    task = Task(clients, CLASSES, prior="client")
+    head = Auto.fit(Auto.federate(task), task)
+    head.personalize()
+    later = Auto(head.federation, task, head.settings)
+    kept = {c.name: later.kept({"choice": {"model": "ridge+lda+alone"}}, NO_CHOICE) for c in clients}
+    owns = later.personalize(kept)
+    assert {own.choice.name for own, _ in owns.values() if own.choice} == {"ridge+lda+alone"}
+    assert later.personalize({}).keys() == owns.keys()
 
 
 def test_wide_features_are_not_lifted() -> None:
@@ -352,7 +388,7 @@ def test_candidates_are_said_in_words() -> None:
     assert [entry["model"] for entry in stored["candidates"]] == [name_of(at) for at in range(len(CANDIDATES))]
     assert sum(entry["clients"] for entry in stored["candidates"]) == 2
     (usual,) = [entry for entry in stored["candidates"] if entry.get("usual")]
-    (presumed_one,) = [entry for entry in stored["candidates"] if entry["model"] == "ridge+lda"]
+    (presumed_one,) = [entry for entry in stored["candidates"] if entry["model"] == "ridge+global+lda"]
     best = max(stored["candidates"], key=lambda entry: entry["held_out"])
     lead = best["held_out"] - presumed_one["held_out"]
     assert stored["model"] == usual["model"] == (best if lead > 0.3 / stored["rows"] ** 0.5 else presumed_one)["model"]

@@ -8,9 +8,11 @@ import pytest
 from fedhip.core import Statistics, personalize, solve_global
 from fedhip.core.exact.fixedpoint import GridStatistics, fraction_bits_for
 from fedhip.errors import InputError
-from fedhip.privacy import Audit, AuditedSite, SitesInSum, audit_site
+from fedhip.privacy import Audit, AuditedSite, SitesInSum, audit_site, mechanism
 from fedhip.privacy.attacks import Upload, recover_rows, share_inside, single_rows, trace_of_model
+from fedhip.privacy.audit import Noise
 from fedhip.privacy.page import recovered_rows, render_audit
+from fedhip.privacy.public import PublicMap
 from tests.core.problems import Array
 
 WIDTH = 48
@@ -204,3 +206,23 @@ def test_the_grid_is_the_one_that_a_run_would_take() -> None:
     here = site([0, 0, 1, 1])
     assert audit_site(here, SitesInSum(3, 8)).fraction_bits == fraction_bits_for(float(np.abs(here.features).max()))
     assert audit_site(here, SitesInSum(3, 8), fraction_bits=20).fraction_bits == 20
+
+
+@pytest.mark.parametrize("epsilon", [1.0, 8.0])
+def test_under_noise_no_row_is_found_where_without_it_all_are(monkeypatch: pytest.MonkeyPatch, epsilon: float) -> None:
+    noise = Noise(mechanism.Mechanism(epsilon, 1e-5, "row", 1, WIDTH, 4), PublicMap.of_length(WIDTH, 9.0))
+
+    def found() -> Audit:
+        return audit_site(site([0, 1, 1, 2, 2, 2, 3, 3]), SitesInSum(4, 12), noise=noise)
+
+    audit = found()
+    assert [len(part["lattice"]["recovered"]) for part in (audit.plain, audit.total)] == [0, 0]
+    assert audit.plain["single_rows"] == []
+    assert severities(audit, "noisy sum") == ["low", "low"]
+    assert severities(audit, "noisy upload") == ["low"]
+    assert any(noise.mechanism.guarantee in finding.finding for finding in audit.findings)
+    # The same, but for the noise: the attacks do look.
+    monkeypatch.setattr(mechanism, "discrete_gaussian", lambda _, size, __: np.zeros(size, np.int64))
+    audit = found()
+    assert [len(part["lattice"]["recovered"]) for part in (audit.plain, audit.total)] == [8, 8]
+    assert severities(audit, "noisy sum") == ["critical", "low"]

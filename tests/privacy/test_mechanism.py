@@ -81,6 +81,34 @@ def test_rows_within_the_bound_are_not_clipped() -> None:
     torch.testing.assert_close(z[1], torch.tensor([0.6, 0.0, 0.8], dtype=torch.float64))
 
 
+def test_what_becomes_of_a_row_is_the_same_to_the_bit_whatever_rows_are_beside_it() -> None:
+    """A product in floating point is not: a row less would move others that lie at the edge of a step of the grid."""
+    rng = np.random.default_rng(0)
+    V = torch.from_numpy(rng.normal(size=(300, 40)) / 20.0)
+    public = PublicMap(torch.from_numpy(rng.normal(size=300)), V, 0.0, "a test")
+    rows = torch.from_numpy(rng.normal(size=(203, 300)) * rng.choice([0.1, 1.0, 1e3], (203, 1)))
+    plain = (rows - public.mean) @ V
+    moved = sum(bool(((rows[k:] - public.mean) @ V != plain[k:]).any()) for k in range(1, 9))
+    assert moved > 0  # what is guarded against does happen
+    found = public.clipped(rows)
+    for k in (1, 2, 3, 5, 8, 150, 202):
+        assert torch.equal(public.clipped(rows[k:]), found[k:])
+        assert torch.equal(public.clipped(rows[:k]), found[:k])
+    lengths = torch.linalg.vector_norm(plain, dim=1, keepdim=True)
+    torch.testing.assert_close(found, plain / lengths.clamp(min=1.0), rtol=0.0, atol=2e-5)
+    assert float(torch.linalg.vector_norm(found, dim=1).max()) <= 1.0
+
+
+def test_rows_as_far_out_as_a_number_can_be_are_clipped_like_others() -> None:
+    far = torch.tensor([[1e200, 0.5], [1.7e308, -1.7e308], [5e-301, 0.5], [0.0, 0.0]], dtype=torch.float64)
+    ranges = PublicMap.of_ranges([0.0, 0.0], [1e-300, 1.0], 1.0, "a test")
+    found = torch.cat((ranges.clipped(far[[0, 2]]), PublicMap.of_length(2, 1.0).clipped(far[[1, 3]])))
+    root = 0.5**0.5
+    wanted = torch.tensor([[1.0, 0.0], [0.0, 0.0], [root, -root], [0.0, 0.0]], dtype=torch.float64)
+    torch.testing.assert_close(found, wanted, rtol=0.0, atol=1e-5)
+    mechanism().encoded(PUBLIC, np.full((1, 3), 1.7e308), np.array([0]), 3, "k")  # no overflow on the grid
+
+
 @pytest.mark.parametrize("clients", [2, 3, 50])
 @pytest.mark.parametrize("epsilon", [0.1, 1.0, 8.0])
 def test_the_shares_of_any_honest_survivors_reach_sigma(clients: int, epsilon: float) -> None:

@@ -157,7 +157,6 @@ def what_weights_cannot_be(estimator: Any) -> dict[str, str]:
         of_ridge(prior="client"),
         of_ridge(head="lda"),
         of_ridge(head="logistic", prior="client"),
-        of_ridge(head="auto", prior="client"),
         of_ridge(lift="fourier", lift_width=8),
         of_ridge(head="lda", lift="relu", lift_width=8),
     ],
@@ -165,6 +164,17 @@ def what_weights_cannot_be(estimator: Any) -> dict[str, str]:
 )
 def test_scikit_learn_agrees_that_it_is_an_estimator(estimator: Any, check: Callable[[Any], None]) -> None:
     check(estimator)
+
+
+def test_the_default_is_the_choice_with_priors() -> None:
+    """So scikit-learn's checks of the one are checks of the other."""
+    X, y, groups = problem()
+    usual, named = (
+        clf.fit(X, y, groups=groups) for clf in (FedHiPClassifier(), FedHiPClassifier(head="auto", prior="client"))
+    )
+    assert usual.choice_ == named.choice_
+    assert usual.priors_ == named.priors_
+    assert np.array_equal(usual.decision_function(X, groups=groups), named.decision_function(X, groups=groups))
 
 
 @ridges

@@ -22,13 +22,16 @@ from fedhip.cli.common.options import (
 )
 from fedhip.cli.common.parser import respell
 from fedhip.cli.common.progress import show_progress
+from fedhip.cli.runs.run import add_privacy
 from fedhip.data import Dataset, FeatureSet, image_files, load_dataset, make_partition, read_features, split_of
 from fedhip.runs.rows import client_and_rows
 from fedhip.utils.files import write_private
 from fedhip.utils.text import json_text, readable
 
 if TYPE_CHECKING:
+    from fedhip.features.reference import BackboneReference
     from fedhip.privacy import Audit, AuditedSite
+    from fedhip.privacy.audit import Noise
 
 _THUMBNAIL = 96
 
@@ -61,6 +64,7 @@ def register(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) ->
     cohort.add_argument(
         "--fraction-bits", type=int, metavar="N", help="the federation's grid (default: by the largest feature)"
     )
+    add_privacy(parser, units=False)
     add_backbone(parser)
     parser.add_argument(
         "--seconds", type=float, default=60.0, metavar="S",
@@ -88,12 +92,13 @@ def run(args: argparse.Namespace) -> int:
         raise InputError(f"{args.out}: the page ends in .html, not '{args.out.suffix}'")
     if args.out is not None:
         require_new(args.out, args.force)
-    site, pictured, numbers = _site(args)
+    site, backbone, pictured, numbers = _site(args)
     rows, assumed = args.rows_of_others, args.rows_of_others is None
     cohort = SitesInSum(args.sites, len(site.features) * (args.sites - 1) if rows is None else rows, assumed)
     found = audit_site(
         site, cohort,
-        fraction_bits=args.fraction_bits, seconds=args.seconds, seed=args.seed, report=show_progress,
+        fraction_bits=args.fraction_bits, seconds=args.seconds, seed=args.seed,
+        noise=_noise(args, site, backbone), report=show_progress,
     )  # fmt: skip
     if args.out is not None:
         _write_page(args.out, found, pictured, numbers)
@@ -106,8 +111,25 @@ def run(args: argparse.Namespace) -> int:
     return 0
 
 
-def _site(args: argparse.Namespace) -> tuple[AuditedSite, Dataset | None, np.ndarray]:
-    """The site's rows, its images if it has any, and the number of each training row among them."""
+def _noise(args: argparse.Namespace, site: AuditedSite, backbone: BackboneReference | None) -> Noise | None:
+    """With --epsilon, what a federation of so many sites would add, where one more may look."""
+    from fedhip.errors import InputError
+    from fedhip.privacy.audit import Noise
+    from fedhip.privacy.mechanism import Mechanism
+    from fedhip.runs.privacy import PrivacySettings
+
+    given = {name: getattr(args, name) for name in ("delta", "clip", "public")}
+    if (settings := PrivacySettings.of(args.epsilon, given)) is None:
+        return None
+    if args.fraction_bits is not None:
+        raise InputError("--fraction-bits is given, and with --epsilon it follows from the noise; leave it out")
+    settings.require_others_rows(site.features)
+    public = settings.with_public(site.features.shape[1], backbone=backbone).public
+    return Noise(Mechanism(settings.epsilon, settings.delta, "row", 1, public.width, args.sites), public)
+
+
+def _site(args: argparse.Namespace) -> tuple[AuditedSite, BackboneReference | None, Dataset | None, np.ndarray]:
+    """The site's rows, what made them of images, if it has any, and the number of each training row among them."""
     from fedhip.privacy import AuditedSite
 
     source: Path = args.data if args.features is None else args.features
@@ -126,14 +148,15 @@ def _site(args: argparse.Namespace) -> tuple[AuditedSite, Dataset | None, np.nda
         split = split_of(None, partition)
     else:
         split = data.split[chosen]
-    features = (extract_features(args, data)[1] if isinstance(data, Dataset) else data).features[chosen]
+    backbone, made = extract_features(args, data) if isinstance(data, Dataset) else (None, data)
+    features = made.features[chosen]
     numbers = np.flatnonzero(chosen)[split == 0]
     names = _row_names(source, data)
     site = AuditedSite(
         readable(name), features[split == 0], labels[split == 0], tuple(map(readable, data.class_names)),
         tuple(names[number] for number in numbers), features[split == 1],
     )  # fmt: skip
-    return site, data if isinstance(data, Dataset) else None, numbers
+    return site, backbone, data if isinstance(data, Dataset) else None, numbers
 
 
 def _row_names(source: Path, data: Dataset | FeatureSet) -> list[str]:

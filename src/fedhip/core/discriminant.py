@@ -44,7 +44,7 @@ from torch import Tensor
 from fedhip.core.affine import AffineModel
 from fedhip.core.groups import checked_groups, members
 from fedhip.core.ridge.personalization import client_rows
-from fedhip.core.rows import ArrayLike
+from fedhip.core.rows import ArrayLike, one_hot
 from fedhip.core.solvers import rank_tolerance
 from fedhip.core.statistics import Statistics
 from fedhip.errors import InputError
@@ -142,19 +142,22 @@ class Discriminant:
         were standardised by all rows, the row had its part in that, and a refit from raw features may differ. A row
         that is alone in its class leaves that class without rows, and its score −∞.
         """
-        F, Y = client_rows(self.total, features, labels, client)
-        together = checked_groups(groups, len(F))
-        rows = self._rows(F, Y)
+        rows = self.rows(features, labels, client=client)
+        together = checked_groups(groups, len(rows.X))
         return rows.left_out(self, None) if together is None else without_groups(self, rows, None, together)
 
-    def moves_without(self, features: ArrayLike, labels: ArrayLike, gone: Tensor) -> tuple[Tensor, Tensor]:
+    def rows(self, features: ArrayLike, labels: ArrayLike, *, client: str | None = None) -> RotatedRows:
+        """A client's rows as the discriminant sees them, for whoever asks more than once."""
+        return self._rows(*client_rows(self.total, features, labels, client))
+
+    def moves_without(self, rows: RotatedRows, gone: Tensor) -> tuple[Tensor, Tensor]:
         """What leaving out the rows `gone` (N_k,) bool does to all of a client's scores (N_k, d), by classes' means.
 
         And beside it (N_k,), what leaving out a row alone does so to the score of its own class. The covariance, to
         which a row matters as one of N, stays as it is. A class with no other row keeps its mean and counts as one.
         """
-        F, Y = client_rows(self.total, features, labels, None)
-        rows, n = self._rows(F, Y), self._counts.clamp(min=1.0)
+        n = self._counts.clamp(min=1.0)
+        Y = one_hot(rows.labels, len(n))
         left = (n - Y[gone].sum(dim=0)).clamp(min=1.0)
         # Means μ_c + s_c: (x − μ_c)·Σ⁻¹s_c − ½ s_c·Σ⁻¹s_c
         slides = -(rows.U[gone].mT @ Y[gone]) / left
@@ -166,8 +169,7 @@ class Discriminant:
 
     def personal(self, features: ArrayLike, labels: ArrayLike, *, client: str | None = None) -> PersonalDiscriminant:
         """The client's means in it, from its own rows."""
-        F, Y = client_rows(self.total, features, labels, client)
-        return PersonalDiscriminant(self, self._rows(F, Y))
+        return PersonalDiscriminant(self, self.rows(features, labels, client=client))
 
     def personal_affine(self, own: Statistics) -> AffineModel:
         """The model with the client's means, from its statistics (see `Standardization`) instead of its rows."""
@@ -225,14 +227,14 @@ class Discriminant:
         bias = (n / n.sum()).log() - (rotated_means * whitened).sum(dim=0) / 2
         return AffineModel(self._V @ whitened, bias)
 
-    def _rows(self, F: Tensor, Y: Tensor) -> _RotatedRows:
+    def _rows(self, F: Tensor, Y: Tensor) -> RotatedRows:
         labels = Y.argmax(dim=1)
         X = F @ self._V
-        return _RotatedRows(X, labels, X - self._rotated.mT[labels], Y.sum(dim=0))
+        return RotatedRows(X, labels, X - self._rotated.mT[labels], Y.sum(dim=0))
 
 
 @dataclass(frozen=True)
-class _RotatedRows:
+class RotatedRows:
     """A client's rows in the basis V: X (N_k, m), their residuals U = X − μ_y, and its rows of each class (d,)."""
 
     X: Tensor
@@ -245,9 +247,9 @@ class _RotatedRows:
         """Of the residuals, by class (d, m)."""
         return torch.zeros((len(self.counts), self.X.shape[1])).to(self.X).index_add_(0, self.labels, self.U)
 
-    def some(self, at: Tensor) -> _RotatedRows:
+    def some(self, at: Tensor) -> RotatedRows:
         """Those of the rows `at` (N_k,) bool; the counts are still the client's."""
-        return _RotatedRows(self.X[at], self.labels[at], self.U[at], self.counts)
+        return RotatedRows(self.X[at], self.labels[at], self.U[at], self.counts)
 
     def left_out(self, of: Discriminant, personal: _Weights | None) -> Tensor:
         """Scores (N_k, d) of each row without itself."""
@@ -302,17 +304,17 @@ class _LeftOut:
     v: Tensor
 
     @classmethod
-    def of(cls, rows: _RotatedRows, rest: Tensor) -> _LeftOut:
+    def of(cls, rows: RotatedRows, rest: Tensor) -> _LeftOut:
         left = (rows.counts[rows.labels] - 1.0)[:, None]
         gone = 1.0 - left / rest[:, None]
         return cls(left, gone, left * gone)
 
-    def shift_per_sum(self, rows: _RotatedRows, personal: _Weights) -> Tensor:
+    def shift_per_sum(self, rows: RotatedRows, personal: _Weights) -> Tensor:
         """w₀/V without each row (N_k,)."""
         v, own, left = personal.v, personal.v[rows.labels], self.v[:, 0]
         return personal.shift_per_sum(v.sum() - own + left, v.square().sum() - own.square() + left.square())
 
-    def own_means(self, rows: _RotatedRows, personal: _Weights) -> Tensor:
+    def own_means(self, rows: RotatedRows, personal: _Weights) -> Tensor:
         """What the client adds to the mean of the row's own class, without the row (N_k, m)."""
         c, w, gone = rows.labels, personal.class_weights(self.v), self.gone * rows.U
         sums = rows.counts[c][:, None] * personal.class_means.mT[c] - gone
@@ -375,7 +377,7 @@ class _Weights:
 class PersonalDiscriminant:
     """The federation's covariance with the client's means; see `Discriminant.personal`."""
 
-    def __init__(self, federation: Discriminant, rows: _RotatedRows) -> None:
+    def __init__(self, federation: Discriminant, rows: RotatedRows) -> None:
         self._federation, self._rows = federation, rows
         self._weights = _Weights.of(rows.sums, rows.counts, federation._counts, federation._scaled)
 
@@ -436,7 +438,7 @@ class PersonalDiscriminant:
         federation._counts = self._federation._counts - lost
         federation._rotated = self._federation._rotated - inside.sums.mT / federation._counts.clamp(min=1.0)
         X, labels = self._rows.X[~gone], self._rows.labels[~gone]
-        rows = _RotatedRows(X, labels, X - federation._rotated.mT[labels], self._rows.counts - lost)
+        rows = RotatedRows(X, labels, X - federation._rotated.mT[labels], self._rows.counts - lost)
         return PersonalDiscriminant(federation, rows)
 
     def common_scores(self, groups: ArrayLike | None = None) -> Tensor:
@@ -450,7 +452,7 @@ class PersonalDiscriminant:
         return without_groups(self._federation, self._rows, personal, together)
 
 
-def without_groups(of: Discriminant, rows: _RotatedRows, personal: _Weights | None, groups: Tensor) -> Tensor:
+def without_groups(of: Discriminant, rows: RotatedRows, personal: _Weights | None, groups: Tensor) -> Tensor:
     """Scores (N_k, d) of each row without its group; with a client's own means, exactly but for τ₀² and τ².
 
     With j_c rows of class c in the group, u their residuals and t_c the sum of these,
@@ -466,7 +468,7 @@ def without_groups(of: Discriminant, rows: _RotatedRows, personal: _Weights | No
     return scores
 
 
-def _without(of: Discriminant, rows: _RotatedRows, personal: _Weights | None, S: Tensor) -> Tensor:
+def _without(of: Discriminant, rows: RotatedRows, personal: _Weights | None, S: Tensor) -> Tensor:
     """Scores (s, d) of the rows S by the discriminant without them."""
     U, c, d = rows.U[S], rows.labels[S], len(of._counts)
     gone = torch.bincount(c, minlength=d).to(U)

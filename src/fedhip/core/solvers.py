@@ -125,7 +125,7 @@ def cholesky_if_regular(H: Matrix, beta: Tensor | float = 0.0) -> Tensor | None:
     diagonal = R.diagonal().clone()
     if not _cholesky_in_place(R):
         return None
-    if bool((R.diagonal().square() > _SUSPICIOUS * diagonal).all()):
+    if bool(_pivots_are_large(R, diagonal)):
         return R
     del R  # the eigenvalues take as much memory again, and are four times the work of factoring anew
     if _smallest_scaled_eigenvalue(_regularized(H, beta)) <= rank_tolerance(len(diagonal)):
@@ -133,6 +133,15 @@ def cholesky_if_regular(H: Matrix, beta: Tensor | float = 0.0) -> Tensor | None:
     R = _regularized(H, beta)
     _cholesky_in_place(R)
     return R
+
+
+def is_regular(R: Tensor, H: Tensor) -> Tensor:
+    """Of which of many H = R Rᵀ (…, m, m) the pivots alone tell that it is not singular; the others may be either."""
+    return _pivots_are_large(R, H.diagonal(dim1=-2, dim2=-1))
+
+
+def _pivots_are_large(R: Tensor, diagonal: Tensor) -> Tensor:
+    return (R.diagonal(dim1=-2, dim2=-1).square() > _SUSPICIOUS * diagonal).all(dim=-1)
 
 
 def _regularized(H: Matrix, beta: Tensor | float) -> Tensor:

@@ -160,10 +160,10 @@ def copied_columns(Z: Tensor) -> Tensor:
     order = order[Z[:, order].abs().amax(dim=0) > 0.0]  # what is 0 in every row is nothing to be a copy of
     near = probe[order].diff() <= 1e-9 * len(Z)
     copied = torch.zeros(Z.shape[1], dtype=torch.bool, device=Z.device)
-    group = [int(order[0])] if len(order) else []
-    for place, close in zip(order[1:].tolist(), near.tolist(), strict=True):
-        group = [*group, place] if close else [place]
-        for other in group[:-1] if close else ():
-            if bool(1.0 - (Z[:, other] @ Z[:, place] / len(Z)).square() <= _COPY):
-                copied[max(other, place)] = True
+    for group in order.tensor_split((~near).nonzero()[:, 0].cpu() + 1):
+        if len(group) > 1:
+            columns = group.sort().values
+            for part in columns.split(_ROWS_AT_ONCE):
+                copies = 1.0 - (Z[:, part].mT @ Z[:, columns] / len(Z)).square() <= _COPY
+                copied[columns] |= (copies & (part[:, None] < columns)).any(dim=0)
     return copied

@@ -67,6 +67,18 @@ class TensorFile:
                 raise FileError(f"{path} holds {name} as {tensor.dtype}, not {known[name]}; write it again")
         return tensors, metadata
 
+    def metadata(self, path: str | PathLike[str]) -> dict[str, str]:
+        """The metadata alone, after the format and its version were recognised; no value is read."""
+        try:
+            with safe_open(os.fspath(path), framework="pt") as file:
+                metadata = dict(file.metadata() or {})
+        except SafetensorError as error:
+            raise FileError(
+                f"{path} is truncated or not a {self.what} file ({error}); copy or write it again"
+            ) from None
+        self._require_format(path, metadata)
+        return metadata
+
     def _require_format(self, path: str | PathLike[str], metadata: Mapping[str, str]) -> None:
         if metadata.get("format") != self.format:
             raise FileError(f"{path} is a safetensors file, but not of fedhip {self.what}")

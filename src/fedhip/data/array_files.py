@@ -16,6 +16,10 @@ from safetensors import SafetensorError, safe_open
 from fedhip.errors import DataMissingError, FileError, InputError
 
 Arrays = dict[str, NDArray[Any]]
+#: Features of so many bytes stay in their file, of which as much is in memory as the system finds room for.
+MAPPED = 2**28
+_CHECKED = 2**24
+_READERS = {(1, 0): np.lib.format.read_array_header_1_0, (2, 0): np.lib.format.read_array_header_2_0}
 _KNOWN = {"features", "images", "labels", "clients", "split", "class_names", "groups", "weights"}
 #: RuntimeError: a way of compression that there is not, or a password; TokenError: a header that is no Python.
 _UNREADABLE = (
@@ -53,7 +57,8 @@ def _read_npz(path: Path) -> Arrays:
         for name in set(file.files) & _KNOWN:
             _check_size(path, file.zip, name)
             try:
-                arrays[name] = file[name]
+                mapped = _mapped(path, file.zip, name) if name == "features" else None
+                arrays[name] = file[name] if mapped is None else mapped
             except ValueError as error:
                 if "allow_pickle" not in str(error):
                     raise
@@ -61,6 +66,34 @@ def _read_npz(path: Path) -> Arrays:
                 repair = as_numbers if name == "features" else f"numpy.asarray({name}, dtype=str)"
                 raise InputError(f"{path}: '{name}' holds Python objects; save {repair}") from error
         return arrays
+
+
+def _mapped(path: Path, archive: zipfile.ZipFile, name: str) -> NDArray[Any] | None:
+    """A large array where it lies in the file, read as it is used; None of a small one, or of one that is compressed.
+
+    Its bytes are checked once, as they are when an array is read.
+    """
+    member = archive.getinfo(name if name in archive.namelist() else f"{name}.npy")
+    if member.compress_type != zipfile.ZIP_STORED or member.flag_bits & 1 or member.file_size < MAPPED:
+        return None
+    with path.open("rb") as file:
+        file.seek(member.header_offset)
+        fields = struct.unpack("<4s22xHH", file.read(30))
+        start = member.header_offset + 30 + fields[1] + fields[2]
+        file.seek(start)
+        found, left = 0, member.file_size
+        while left and (part := file.read(min(left, _CHECKED))):
+            found, left = zlib.crc32(part, found), left - len(part)
+        if left or found != member.CRC:
+            raise zipfile.BadZipFile(f"bad CRC-32 for '{name}'")
+        file.seek(start)
+        version = np.lib.format.read_magic(file)
+        if version not in _READERS:
+            return None
+        shape, by_column, dtype = _READERS[version](file)
+        if dtype.hasobject:
+            return None
+        return np.memmap(path, dtype, "r", file.tell(), shape, "F" if by_column else "C")
 
 
 def names_in(path: Path) -> list[str]:
@@ -77,10 +110,9 @@ def _check_size(path: Path, archive: zipfile.ZipFile, name: str) -> None:
     member = archive.getinfo(name if name in archive.namelist() else f"{name}.npy")
     with archive.open(member) as file:
         version = np.lib.format.read_magic(file)
-        readers = {(1, 0): np.lib.format.read_array_header_1_0, (2, 0): np.lib.format.read_array_header_2_0}
-        if version not in readers:
+        if version not in _READERS:
             return  # structured types with names that are not latin-1: none of ours, and refused later
-        shape, _, dtype = readers[version](file)
+        shape, _, dtype = _READERS[version](file)
         stored = member.file_size - file.tell()
     if not dtype.hasobject and math.prod(shape) * dtype.itemsize != stored:
         raise InputError(
@@ -159,10 +191,14 @@ def as_text(values: NDArray[Any], name: str) -> NDArray[np.str_]:
             return np.char.decode(values, "utf-8")
         except UnicodeDecodeError as error:
             raise InputError(f"{name} are not UTF-8 ({error}); save them as strings") from error
-    return values.astype(np.str_)
+    return values.astype(np.str_, copy=False)
 
 
 def encode_names(values: ArrayLike) -> tuple[NDArray[np.int64], tuple[str, ...]]:
     """Whole numbers or strings as indices into their sorted distinct values, and those values as names."""
-    names, indices = np.unique(np.asarray(values), return_inverse=True)
-    return indices.astype(np.int64), tuple(str(name) for name in names)
+    array = np.asarray(values)
+    # Rows of one client mostly stand together: one of each stretch is sorted.
+    heads = np.flatnonzero(np.concatenate(([True], array[1:] != array[:-1]))[: len(array)])
+    names, indices = np.unique(array[heads], return_inverse=True)
+    lengths = np.diff(np.append(heads, len(array)))
+    return np.repeat(indices.astype(np.int64), lengths), tuple(str(name) for name in names)

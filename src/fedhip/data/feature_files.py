@@ -25,6 +25,9 @@ from fedhip.data.sets.dataset import CLASSIFICATION, set_row_fields, update_arra
 from fedhip.errors import InputError
 from fedhip.utils.files import private_file, write_private
 
+#: Rows that are looked at together: what says of each number whether it is finite is a byte for each.
+_CHECKED_ROWS = 2**14
+
 
 @dataclass(frozen=True, eq=False)
 class FeatureSet:
@@ -52,7 +55,7 @@ class FeatureSet:
             )
         with np.errstate(over="ignore"):  # what does not fit in float64 is infinite, and reported below
             features = features.astype(_native(features.dtype), copy=False)
-        finite = np.isfinite(features).all(axis=1)
+        finite = _finite_rows(features)
         if not finite.all():
             row, number = int(finite.argmin()), int((~finite).sum())
             columns = np.flatnonzero(~np.isfinite(features[~finite]).all(axis=0))
@@ -95,6 +98,12 @@ class FeatureSet:
         if self.weights is not None:  # newer than fingerprints that are kept
             update_array(digest, self.weights)
         return digest.hexdigest()
+
+
+def _finite_rows(features: NDArray[Any]) -> NDArray[np.bool_]:
+    """Which rows hold no NaN and nothing infinite, a few thousand at a time."""
+    starts = range(0, len(features), _CHECKED_ROWS)
+    return np.concatenate([np.isfinite(features[at : at + _CHECKED_ROWS]).all(axis=1) for at in starts])
 
 
 def _checked_weights(weights: ArrayLike, rows: int) -> NDArray[np.float64]:

@@ -11,8 +11,8 @@ keeps the features as columns there are four members of these and four of all co
 phase 1   at each client: statistics of its own training rows, on the grid (the ridge's own upload)
 phase 2   at the server: their sum; β and the members' temperatures, by sums of what clients found on rows left out
 phase 3a  at each client: for every candidate its prior, and the rows right that are judged by what others chose
-          at the server: the mean over clients of the share right; everybody takes the ridge and LDA together, unless
-          another candidate is ahead of it by more than chance
+          at the server: the mean over clients of the share right; everybody takes all that the sum gives, averaged,
+          unless another candidate is ahead of it by more than chance
 phase 3b  at each client: everybody's candidate, or a single member or its most frequent class, where its own rows speak
           for that by more than two standard errors
 
@@ -62,15 +62,16 @@ from fedhip.simulation.priors import SCALE_BYTES, LeftOut, losses_bytes
 from fedhip.utils.candidates import (
     CANDIDATES,
     GLOBAL,
+    KNOWN,
     LDA,
     MAJORITY,
     RIDGE,
     WIDE,
-    WIDE_CANDIDATES,
     corners,
     for_anybody,
     name_of,
     presumed,
+    widened,
     with_prior,
 )
 from fedhip.utils.parallel import in_order
@@ -128,7 +129,9 @@ class Auto(Head):
     ) -> None:
         """With `settings`, what the federation has chosen before; with `sums`, what clients elsewhere are part of."""
         super().__init__(federation, task)
-        usual = WIDE_CANDIDATES if task.kept else CANDIDATES
+        # What was chosen before may have been chosen among others.
+        usual = CANDIDATES if settings is None else KNOWN
+        usual = widened(usual) if task.kept else usual
         self.candidates, self._sums = tuple(candidates or usual), ChoiceSums() if sums is None else sums
         temperatures: Sequence[float | None] = (None, None)
         if settings is not None:

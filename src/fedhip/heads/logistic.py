@@ -122,6 +122,7 @@ class Logistic(Head):
         """The step of each client, which knows of its prior."""
         training = self.task.training
         chosen = self._run.priors(self._head) if priors is None else priors
+        _ = self._head.spread, self._head.whitening  # once, before the clients share them
         found = in_order(lambda c: self._own(c, chosen.get(c.name, NO_CHOICE)), training, self.task.device)
         owns = {}
         for done, (client, own) in enumerate(zip(training, found, strict=True), start=1):
@@ -163,14 +164,14 @@ class Logistic(Head):
             others = without_fold(rows, fold).to(scores.device)
             if bool(others.all()):
                 continue
-            without = self._run.step(self._head, client, prior, ~others)
+            without = self._run.another(step, self._head, client, prior, ~others)
             if given is not None:
                 alpha = given
             elif rows <= REFOLDED:
                 alpha = without.select()
             else:
                 if prior not in steps:
-                    steps[prior] = self._run.step(self._head, client, prior)
+                    steps[prior] = self._run.another(step, self._head, client, prior)
                 alpha = steps[prior].select(judges=others)
             scores[~others] = without.gone_scores(alpha) / prior.temperature + without.shift
         return scores
@@ -253,13 +254,13 @@ class LogisticRun:
 
     def left_out(self, head: LogisticHead, client: Client) -> LeftOut:
         """The head's scores of a client's rows left out."""
-        F, y = self.rows(client)
-        folds = fold_of(len(y)).to(y.device)
+        rows = head.rows(*self.rows(client), client=client.name)
+        folds = fold_of(len(rows.labels)).to(rows.labels.device)
 
         def without(fold: int) -> list[Tensor]:
-            return [head.fold_scores(F, y, folds == fold, client=client.name)]
+            return [rows.fold_scores(folds == fold)]
 
-        return LeftOut([head.loo_scores(F, y, client=client.name)], without if len(y) <= REFOLDED else None)
+        return LeftOut([rows.left_out], without if len(folds) <= REFOLDED else None)
 
     def priors(self, head: LogisticHead) -> dict[str, PriorChoice]:
         """Every client's prior, if it is asked for, from the head's leave-one-out scores."""
@@ -270,23 +271,33 @@ class LogisticRun:
             self.up, self.down = self.up + SCALE_BYTES + sent, self.down + 2 * 8 * head.weights.numel() + sent
         return found
 
-    def step(self, head: LogisticHead, client: Client, prior: Prior, gone: Tensor | None = None) -> PersonalLogistic:
-        """The client's heads over α; as if it did not have the rows `gone` (N_k,) bool."""
-        own_counts, everybody = self.task.counts(client), head.fit.statistics.counts
-        F, y = self.rows(client)
-        if gone is not None:
-            left = torch.bincount(y[gone], minlength=len(own_counts))
-            own_counts, everybody = own_counts - left, everybody - left.to(everybody)
+    def step(self, head: LogisticHead, client: Client, prior: Prior) -> PersonalLogistic:
+        """The client's heads over α."""
+        shift, without_rows = self._shifts(head, client, prior)
         return PersonalLogistic(
             head,
-            F,
-            y,
+            *self.rows(client),
             temperature=prior.temperature,
-            shift=prior.shift(own_counts, everybody),
-            loo_shift=prior.left_out_shifts(y, own_counts, everybody),
+            shift=shift,
+            loo_shift=without_rows,
             client=client.name,
-            gone=gone,
         )
+
+    def another(
+        self, step: PersonalLogistic, head: LogisticHead, client: Client, prior: Prior, gone: Tensor | None = None
+    ) -> PersonalLogistic:
+        """The client's heads with another prior; as if it did not have the rows `gone` (N_k,) bool."""
+        return step.with_others(prior.temperature, *self._shifts(head, client, prior, gone), gone)
+
+    def _shifts(
+        self, head: LogisticHead, client: Client, prior: Prior, gone: Tensor | None = None
+    ) -> tuple[Tensor, Tensor]:
+        """What a prior adds to scores (d,), and what it would without each row (N_k, d)."""
+        own, everybody, y = self.task.counts(client), head.fit.statistics.counts, self.task.tensors(client.train)[1]
+        if gone is not None:
+            left = torch.bincount(y[gone], minlength=len(own))
+            own, everybody = own - left, everybody - left.to(everybody)
+        return prior.shift(own, everybody), prior.left_out_shifts(y, own, everybody)
 
     def _answers(self, fit: LogisticFit, model: GridModel) -> LogisticTerm:
         def answer(client: Client) -> LogisticTerm:

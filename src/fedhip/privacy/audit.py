@@ -28,8 +28,10 @@ from fedhip.privacy.attacks import (
     single_rows,
     trace_of_model,
 )
-from fedhip.privacy.findings import FEW, Finding, in_the_sum, of_the_model, of_the_upload
+from fedhip.privacy.findings import FEW, Finding, in_the_noisy_sum, in_the_sum, of_the_model, of_the_upload
 from fedhip.privacy.lattice import rank_of
+from fedhip.privacy.mechanism import Mechanism
+from fedhip.privacy.public import PublicMap
 from fedhip.utils.progress import ReportProgress
 
 __all__ = ["Audit", "AuditedSite", "Finding", "SitesInSum", "audit_site"]
@@ -82,6 +84,14 @@ class SitesInSum:
 
 
 @dataclass(frozen=True)
+class Noise:
+    """Differential privacy of the sum: which noise, and what rows are clipped by."""
+
+    mechanism: Mechanism
+    public: PublicMap
+
+
+@dataclass(frozen=True)
 class Audit:
     """What was found. `plain`, `total` and `model` hold the measured numbers, `findings` what they mean."""
 
@@ -125,26 +135,35 @@ def audit_site(
     fraction_bits: int | None = None,
     seconds: float = 60.0,
     seed: int = 0,
+    noise: Noise | None = None,
     report: ReportProgress | None = None,
     clock: Callable[[], float] = time.monotonic,
 ) -> Audit:
     """Attack the site's own upload, a sum of the cohort and the site's model, and say what was recovered.
 
     Each search for single rows by lattice reduction may take `seconds`. The others' rows are not here: stand-ins with
-    this site's mean and deviation take their place.
+    this site's mean and deviation take their place. With `noise`, every site adds its share to what rows clipped and
+    placed add up to; the true counts are given to the attacks for nothing.
     """
-    bits, site = COLUMN_BITS if fraction_bits is None else fraction_bits, _in_column_units(site)
+    bits = COLUMN_BITS if fraction_bits is None else fraction_bits
+    if noise is None:
+        site = _in_column_units(site)
+    else:
+        bits, site = noise.mechanism.fraction_bits, _placed(site, noise)
     grid = _upload(site.features, site.labels, len(site.class_names), bits)
     steps = torch.round(torch.as_tensor(site.features).double() * 2.0 ** (bits // 2)).to(torch.int64).numpy()
     truth = _Truth(site, steps)
     search = _Search(seconds, seed, report, clock)
-    upload = Upload.of(grid)
-    plain = _plain(upload, truth, search)
     other, rest = _stand_ins(site, cohort, bits, seed)
-    others = other if rest is None else other + rest
-    total = _total(grid, other, others, truth, cohort, search)
-    model = _model(grid, others, site)
-    findings = [*of_the_upload(plain), *in_the_sum(plain, total), *of_the_model(model)]
+    sent, of_another = _with_shares(grid, 1, noise), _with_shares(other, 1, noise)
+    of_all = of_another if rest is None else of_another + _with_shares(rest, cohort.sites - 2, noise)
+    plain = _plain(Upload.of(sent), truth, search)
+    total = _total(sent, of_another, of_all, truth, cohort, search)
+    model = _model(grid, other if rest is None else other + rest, site)
+    if noise is None:
+        findings = [*of_the_upload(plain), *in_the_sum(plain, total), *of_the_model(model)]
+    else:
+        findings = [*in_the_noisy_sum(plain, total, noise.mechanism.guarantee), *of_the_model(model)]
     findings.sort(key=lambda finding: finding.rank)  # stable: within a severity, in the order of the page
     return Audit(site, cohort, bits, plain, total, model, tuple(findings))
 
@@ -156,6 +175,22 @@ def _in_column_units(site: AuditedSite) -> AuditedSite:
         columns.features(torch.as_tensor(np.array(rows, np.float64))).numpy() for rows in (site.features, site.held_out)
     )
     return replace(site, features=scaled, held_out=held_out)
+
+
+def _placed(site: AuditedSite, noise: Noise) -> AuditedSite:
+    """The site with rows as they are summed under noise: clipped, in public directions, with a constant."""
+    features, held_out = (
+        noise.mechanism.placed(noise.public, torch.as_tensor(np.array(rows, np.float64))).numpy()
+        for rows in (site.features, site.held_out)
+    )
+    return replace(site, features=features, held_out=held_out)
+
+
+def _with_shares(part: GridStatistics, shares: int, noise: Noise | None) -> GridStatistics:
+    """With the noise of so many sites; counts are left as they are."""
+    if noise is None:
+        return part
+    return functools.reduce(operator.add, (noise.mechanism.noise(part.num_classes) for _ in range(shares)), part)
 
 
 def _upload(features: Real, labels: NDArray[np.int64], classes: int, bits: int) -> GridStatistics:

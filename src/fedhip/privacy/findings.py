@@ -18,6 +18,7 @@ _MORE_SITES = "Ask for at least 3 sites, better 5 or more (minimum_cohort), who 
 _ONE_SUM = (
     "Take part in one sum only (allow_other_sums = false); after a join or a forget, change several sites at once."
 )
+_LESS_EPSILON = "Agree on a smaller epsilon."
 _ENOUGH_ROWS = (
     "Take part only where the sites, any one of them left out, have clearly more rows than the {:,} features; "
     "or use fewer features."
@@ -85,6 +86,19 @@ def in_the_sum(plain: dict[str, Any], total: dict[str, Any]) -> list[Finding]:
         ),
     ]  # fmt: skip
     return findings
+
+
+def in_the_noisy_sum(plain: dict[str, Any], total: dict[str, Any], guarantee: str) -> list[Finding]:
+    """What the same attacks find under noise, and what holds whatever is tried."""
+    found = []
+    alone = {row["row"] for row in (*plain["single_rows"], *plain["lattice"]["recovered"])}
+    for about, rows, what in (
+        ("noisy sum", len(total["lattice"]["recovered"]), "the sum, as another site sees it without its own rows"),
+        ("noisy upload", len(alone), "your part with your own share of the noise, if all others told theirs"),
+    ):
+        text = f"{rows} of {plain['lattice']['rows']:,} rows recovered from {what}"
+        found.append(Finding("critical" if rows else "low", about, text, _LESS_EPSILON if rows else ""))
+    return [*found, Finding("low", "noisy sum", f"whatever is tried: {guarantee}")]
 
 
 def _seen(total: dict[str, Any]) -> Finding:

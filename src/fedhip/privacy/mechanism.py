@@ -167,10 +167,15 @@ class Mechanism:
 
     def encoded(self, public: PublicMap, features: Any, labels: Any, num_classes: int, client: str) -> GridStatistics:
         """A client's statistics of (z, ½) on the grid, without noise. The counts are in the constant's row."""
+        if len(labels) == 0:
+            w, nothing = self.width + 1, torch.zeros(num_classes, dtype=torch.int64)
+            gram, cross = (torch.zeros((w, size), dtype=torch.int64) for size in (w, num_classes))
+            return GridStatistics(gram, cross, nothing, self.fraction_bits)
         rows = Rows.checked(features, labels, num_classes, client)
         parts = [self.placed(public, F) for F, _ in rows.blocks(4096)]
-        q = torch.cat(parts) if parts else torch.zeros((0, self.width + 1), dtype=torch.float64)
-        found = GridStatistics.from_data(q, rows.labels, num_classes, fraction_bits=self.fraction_bits, client=client)
+        found = GridStatistics.from_data(
+            torch.cat(parts), rows.labels, num_classes, fraction_bits=self.fraction_bits, client=client
+        )
         return GridStatistics(found.gram, found.cross, torch.zeros_like(found.counts), self.fraction_bits)
 
     def placed(self, public: PublicMap, rows: Tensor) -> Tensor:

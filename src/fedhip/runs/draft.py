@@ -26,6 +26,7 @@ from fedhip.runs.folder import Run
 from fedhip.runs.ledger import Ledger
 from fedhip.runs.models import models_digest
 from fedhip.runs.names import file_name
+from fedhip.runs.packs.pack import Pack, pack_name
 from fedhip.simulation.federation import Federation
 from fedhip.utils.files import private_folder, require_folder, write_private
 from fedhip.utils.text import json_text
@@ -46,6 +47,11 @@ class Draft:
         parts = ("global.safetensors",) if model.client is None else ("models", file_name(model.client))
         model.to_file(self.path.joinpath(*parts))
         self.models[model.client] = model.digest()
+
+    def write_pack(self, number: int, pack: Pack) -> None:
+        """The models of up to a thousand clients; it counts as one."""
+        name = pack_name(number)
+        self.models[name] = pack.write(self.path / "models" / name)
 
     def write_statistics(self, client: str, statistics: GridStatistics) -> None:
         """A client's statistics."""

@@ -2,7 +2,7 @@
 
 results.json    accuracies, costs, configuration          config.toml     what repeats the run
 details.json    what the report shows of each client      report.html     the report
-models/         each client's model                       global.safetensors
+models/         each client's model, or packs of them     global.safetensors
 statistics/     each client's statistics                  total.safetensors
 ledger.jsonl    what happened to the run                   receipts/       its lines, to be given to the clients
 partition.json  who held which rows                       columns.toml     what a table's columns hold, of a table
@@ -42,6 +42,7 @@ from fedhip.privacy.public import PublicMap
 from fedhip.runs.ledger import Ledger
 from fedhip.runs.models import answering
 from fedhip.runs.names import file_name, unknown_client
+from fedhip.runs.packs.pack import Pack, names_of, pack_name
 from fedhip.simulation.alone import MAJORITY
 from fedhip.simulation.client import Client
 from fedhip.simulation.encoding import RowEncoding
@@ -174,6 +175,8 @@ class Run:
 
         See `fedhip.core.choice.conformal`. An infinite one says that there are too few rows to leave anything out.
         """
+        if self.packs:
+            raise InputError(f"{self.path} is of so many clients that it keeps no rows left out: there are no sets")
         if client is not None:
             self.require_client(client)
             chosen = "choice" in self.details["clients"][client]  # its rows left out were scored with the prior
@@ -351,6 +354,8 @@ class Run:
     @cached_property
     def clients(self) -> list[str]:
         """The clients that have a model, in the order they came."""
+        if self.packs:
+            return [name for path in self.packs for name in names_of(path)]
         return [name for name, client in self.details["clients"].items() if client["alpha"] is not None]
 
     def require_personalized(self) -> None:
@@ -363,7 +368,12 @@ class Run:
             )
 
     def require_exact(self) -> None:
-        """Refuse to change a run with differential privacy: its sum was released once, and what it cost is spent."""
+        """Refuse to change a run with differential privacy, whose sum was released once, or one that keeps packs."""
+        if self.packs:
+            raise FileError(
+                f"{self.path} is of so many clients that it keeps nobody's statistics: nobody can come, go or change; "
+                "run again with the rows as they are now"
+            )
         if privacy := self.results.get("privacy"):
             raise FileError(
                 f"{self.path} was run with epsilon = {privacy['epsilon']:g}: its sum was released once, with noise; "
@@ -385,6 +395,8 @@ class Run:
                 temperature=self._temperature("global"),
                 thresholds=self._stored_thresholds(None),
             )
+        if self.packs:
+            return replace(self.packed(client), temperature=self._temperature(self.head.method))
         model = self._model("models", file_name(self.require_client(client)))
         if model.client != client:
             raise FileError(
@@ -396,6 +408,27 @@ class Run:
         everybody = None if prior.is_none else self._class_counts
         answers = answering(model, self._temperature(self.head.method, client), prior, own, everybody)
         return replace(answers, thresholds=self._stored_thresholds(client))
+
+    @cached_property
+    def packs(self) -> list[Path]:
+        """Where models are, of a run of very many clients (`fedhip.runs.packs`); empty where each has its own file."""
+        number = self.results.get("packs", 0)
+        return [self.path / "models" / pack_name(at) for at in range(number)]
+
+    def packed(self, client: str) -> Model:
+        """A client's model from its pack."""
+        held = self.__dict__.get("_pack")
+        if held is None or client not in held.with_model:
+            self.require_personalized()
+            path = next((path for path in self.packs if client in names_of(self._file("models", path.name))), None)
+            if path is None:
+                raise unknown_client(client, self.clients)
+            held = self.__dict__["_pack"] = self.pack(path)[0]
+        return held.model(held.names.index(client))
+
+    def pack(self, path: Path) -> tuple[Pack, str]:
+        """A pack, and its digest."""
+        return Pack.read(self._file("models", path.name), self._model("global.safetensors"))
 
     def _stored_thresholds(self, client: str | None) -> dict[str, list[float | None]]:
         """Those of a few coverages, for whoever takes the model elsewhere; none where nothing is known."""

@@ -165,13 +165,14 @@ def gains_of(client: str, tested: Mapping[str, Tested], own: str) -> dict[str, J
 def put_gains(results: Json, lines: Iterable[dict[str, Json]]) -> None:
     """Add clients' lines, or replace those that are there."""
     gains: Json = results.setdefault("gains", {})
+    known = {other: {line["client"]: at for at, line in enumerate(gain["per_client"])} for other, gain in gains.items()}
     for found in lines:
         for other, line in found.items():
-            entries = gains.setdefault(other, {"per_client": []})["per_client"]
-            places = [at for at, old in enumerate(entries) if old["client"] == line["client"]]
-            if places:
-                entries[places[0]] = line
+            entries, places = gains.setdefault(other, {"per_client": []})["per_client"], known.setdefault(other, {})
+            if line["client"] in places:
+                entries[places[line["client"]]] = line
             else:
+                places[line["client"]] = len(entries)
                 entries.append(line)
 
 

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from numpy.typing import ArrayLike
+from numpy.typing import ArrayLike, NDArray
 
 from fedhip.data import read_features
 from fedhip.data.tables import Description, TableRows
@@ -103,6 +103,21 @@ class PrivacySettings:
             )
         found.require_width(width)
         return PrivacyOptions(self.epsilon, found, self.delta, self.unit, self.unit_rows)
+
+    def require_others_rows(self, rows: NDArray[Any]) -> None:
+        """Refuse public rows that are among those to be protected: what is public would be read off these."""
+        if self.public is None or (isinstance(self.public, str) and self.public == EMBEDDED):
+            return
+        public = np.asarray(read_features(self.public).features if isinstance(self.public, str | Path) else self.public)
+        if public.ndim != 2 or public.shape[1] != rows.shape[1]:
+            return  # refused where it is read
+        # In float32, as half of all files are.
+        known = {row.tobytes() for row in public.astype(np.float32)}
+        if found := sum(row.tobytes() in known for row in rows.astype(np.float32)):
+            raise InputError(
+                f"{found:,} of the rows to be protected are among the public ones, and how rows are clipped would be "
+                "read off them; give rows that are nobody's (--public FILE)"
+            )
 
     @staticmethod
     def _moments(public: str | Path | ArrayLike) -> PublicMoments:

@@ -7,6 +7,7 @@ Options are checked in `round/settings.py`, rows are prepared in `round/prepare.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from datetime import datetime
 from pathlib import Path
 from typing import Any, Literal
@@ -28,6 +29,7 @@ from fedhip.heads.budget import bytes_of
 from fedhip.heads.choice import AUTO
 from fedhip.privacy.mechanism import Unit
 from fedhip.runs import Run, new_run, require_place
+from fedhip.runs.packs.recording import is_many, record_many
 from fedhip.runs.privacy import PrivacySettings, with_public_fills
 from fedhip.runs.round.fitting import OF_RIDGES, fit_privately, fit_round, require_private
 from fedhip.runs.round.prepare import Described, columns_given, rows_given
@@ -301,16 +303,20 @@ def run_round(
         balance=settings.ridge.balance,
     )
     require_classes(features)
+    given = Given(features, partition, (), settings, resolved, title, config, seconds or {}, images, backbone, table)
+    if is_many(given):
+        with new_run(out, force=force) as draft:
+            outcome = record_many(draft, given, report)
+        return Run.open(out), outcome
     clients = clients_of(features, partition)
-    given = Given(
-        features, partition, clients, settings, resolved, title, config, seconds or {}, images, backbone, table
-    )
+    given = replace(given, clients=clients)
     privacy = None
     if settings.privacy is None:
         warn_of_repeats(clients)
     else:
         require_private(clients, features, settings.privacy.unit)
         described = None if table is None else table.description
+        settings.privacy.require_others_rows(features.features)
         privacy = settings.privacy.with_public(features.features.shape[1], table=described, backbone=backbone)
     with new_run(out, force=force) as draft:
 

@@ -140,14 +140,14 @@ def _history(run: Run) -> str | None:
         if changed - {name}:
             return f"entry {entry['entry']} ({entry['event']}) changes clients that it does not name"
         clients = entry["clients"]
-    recorded = {name: run.details["clients"][name]["own"] for name in run.clients}
+    recorded = {} if run.packs else {name: run.details["clients"][name]["own"] for name in run.clients}
     if run.results["methods"].get(run.head.method) and recorded != clients:
         return "details.json and the ledger name different clients or statistics; restore the run from a copy"
     return None
 
 
 def _left_over(run: Run) -> str | None:
-    expected = {file_name(client) for client in run.ledger.entries[-1]["clients"]}
+    expected = {file_name(client) for client in run.ledger.entries[-1]["clients"]} | {path.name for path in run.packs}
     for folder in ("models", "statistics"):
         there = run.path / folder
         found = {path.name for path in there.iterdir()} if there.is_dir() else set()
@@ -191,6 +191,8 @@ def _kept(run: Run) -> bool:
 
 
 def _models(run: Run, tell: Callable[[str, int, int], None]) -> str | None:
+    if run.packs:
+        return _packed(run, tell)
     federation = run.federation()
     head = run.head.fit(federation, task_of(run, [], tell), run.model(None))
     kept = _kept(run)
@@ -220,6 +222,26 @@ def _models(run: Run, tell: Callable[[str, int, int], None]) -> str | None:
     return None
 
 
+def _packed(run: Run, tell: Callable[[str, int, int], None]) -> str | None:
+    """The global model is solved from the sum; packs, whose clients' statistics nobody keeps, belong to it."""
+    federation, model = run.federation(), run.model(None)
+    if model.class_names != run.class_names:
+        return f"{model.who} has other class names than details.json; restore the run from a copy"
+    if model.total != federation.digest or model.beta != federation.beta:
+        return f"{model.who} was solved from another sum or with another β; restore it from a copy"
+    if (difference := _distance(federation.common, model)) > SOLVE_TOLERANCE:
+        return f"{model.who} is not the solution of its equations (off by {difference:.1e}); restore it from a copy"
+    rows = torch.zeros_like(federation.grid.counts)
+    for number, path in enumerate(run.packs, start=1):
+        found = run.pack(path)[0].found
+        rows += found.counts.sum(dim=0)
+        common = (found.alpha == 0.0) | found.alpha.isnan()
+        if not bool((found.weights[common] == model.weights).all()):
+            return f"{path.name}: a client with α = 0 has another model than the global one; restore it from a copy"
+        tell("models", number, len(run.packs))
+    return None if torch.equal(rows, federation.grid.counts) else "the packs' clients have other rows than the sum"
+
+
 def _distance(solved: AffineModel, model: Model) -> float:
     """Between a model and what it should be, relative; ∞ where a class is left out by one alone."""
     found, expected = (torch.cat((m.weights, m.bias[None])) for m in (model.affine, solved))
@@ -230,7 +252,11 @@ def _distance(solved: AffineModel, model: Model) -> float:
 
 
 def _models_digest(run: Run) -> str | None:
-    digests: dict[str | None, str] = {client: run.model_digest(client) for client in [None, *run.clients]}
+    digests: dict[str | None, str] = {client: run.model_digest(client) for client in [None]}
+    if run.packs:
+        digests |= {path.name: run.pack(path)[1] for path in run.packs}
+    else:
+        digests |= {client: run.model_digest(client) for client in run.clients}
     return _differs(models_digest(digests), run.ledger.entries[-1]["models"], "the set of models")
 
 

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from functools import reduce
 from operator import add
+from typing import Any
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from fedhip.core.balance import class_weights
@@ -21,6 +23,17 @@ from fedhip.simulation.client import Client, LabelledRows
 from fedhip.simulation.options import STANDARD, RidgeOptions
 from fedhip.simulation.tasks import repeated, targets_of
 from fedhip.utils.parallel import in_order
+
+
+@dataclass(frozen=True)
+class Block:
+    """Features of a client's rows, or of several clients', below one another."""
+
+    features: NDArray[Any]
+    client: str | None = None
+
+
+Blocks = Callable[[], Iterable[Block]]
 
 
 @dataclass(frozen=True)
@@ -126,7 +139,8 @@ def columns_of(
 ) -> Columns:
     """The columns' units, those that the sum of the clients' surveys gives; an error names who has the value."""
     try:
-        columns = _without_survey(clients, centred) if survey is None else Columns.of(survey, centred=centred)
+        blocks = lambda: (Block(client.train[0], client.name) for client in clients)  # noqa: E731
+        columns = _without_survey(blocks, centred) if survey is None else Columns.of(survey, centred=centred)
     except ColumnError as error:
         if error.column is None or not error.is_value:
             raise
@@ -141,17 +155,26 @@ def columns_of(
     return columns
 
 
-def _without_survey(clients: Sequence[Client], centred: bool) -> Columns:
+def columns_of_blocks(blocks: Blocks, *, centred: bool = True) -> Columns:
+    """The same of rows of many clients below one another, which are asked for anew whenever they are needed."""
+    columns = _without_survey(blocks, centred)
+    for rows in blocks():
+        require_same_constants(columns, rows.features)
+    return columns
+
+
+def _without_survey(blocks: Blocks, centred: bool) -> Columns:
     """The same units, in a fraction of the time: only columns are surveyed of which plain sums leave them open."""
-    sums = reduce(add, in_order(lambda client: ColumnSums.of(client.train[0], client=client.name), clients))
+    sums = reduce(add, in_order(lambda rows: ColumnSums.of(rows.features, client=rows.client), blocks()))
     columns, certain = sums.columns(centred=centred)
     open_ = np.flatnonzero(~certain)
     if not len(open_):
         return columns
     try:
-        surveys = in_order(lambda client: Survey.of(client.train[0], client=client.name, only=open_), clients)
+        surveys = in_order(lambda rows: Survey.of(rows.features, client=rows.client, only=open_), blocks())
         surveyed = Columns.of(reduce(add, surveys), centred=centred)
     except ColumnError:  # in words that count the columns from the first
-        return Columns.of(survey_of(clients), centred=centred)
+        whole = in_order(lambda rows: Survey.of(rows.features, client=rows.client), blocks())
+        return Columns.of(reduce(add, whole), centred=centred)
     columns.offset[open_], columns.exponent[open_] = surveyed.offset, surveyed.exponent
     return columns

@@ -453,6 +453,8 @@ class FedHiPClassifier(ClassifierMixin, FederatedEstimator):  # type: ignore[mis
         names, d = {str(client): client for client in rows}, len(classes)
         clients, only_local = self._sites(rows, classes, None), bool(self.only_local_classes)
         beta, alpha = self._checked_beta(), self._checked_alpha()
+        for client in clients:
+            settings.require_others_rows(np.asarray(client.train[0]))
         options = settings.with_public(clients[0].train[0].shape[1])
         federation, sent = federate_privately(clients, d, options, beta)
         owns = {

@@ -8,20 +8,33 @@ RIDGE, GLOBAL, LDA, ALONE, MAJORITY = "ridge", "global", "lda", "alone", "majori
 #: What the names of members begin with that are of a lift and of the features beside it.
 WIDE = "wide_"
 _SINGLES = ((RIDGE,), (GLOBAL,), (LDA,), (ALONE,))
-_AVERAGES = (
-    (RIDGE, LDA), (GLOBAL, LDA), (RIDGE, ALONE), (GLOBAL, ALONE), (LDA, ALONE),
-    (RIDGE, LDA, ALONE), (GLOBAL, LDA, ALONE),
-)  # fmt: skip
-#: The candidates on features as they are, from the simplest: of equals the first is taken.
-CANDIDATES: tuple[tuple[str, ...], ...] = (*_SINGLES, *_AVERAGES, (MAJORITY,))
-#: With a lift beside the features: the same, and each once more with all its members on both.
-WIDE_CANDIDATES: tuple[tuple[str, ...], ...] = (
-    *CANDIDATES[:-1],
-    *((*members, *(WIDE + name for name in members)) for members in CANDIDATES[:-1]),
+_SHARED, _SUM, _ALL = (GLOBAL, LDA), (RIDGE, GLOBAL, LDA), (RIDGE, GLOBAL, LDA, ALONE)
+#: The candidates on features as they are, from the simplest: of equals the first is taken. Averages hold one another:
+#: what everybody has alike, all that the sum gives, and everything.
+CANDIDATES: tuple[tuple[str, ...], ...] = (*_SINGLES, _SHARED, _SUM, _ALL, (MAJORITY,))
+#: Those and what else runs and agreements of earlier versions hold.
+KNOWN: tuple[tuple[str, ...], ...] = (
+    *_SINGLES,
+    (RIDGE, LDA), _SHARED, (RIDGE, ALONE), (GLOBAL, ALONE), (LDA, ALONE), (RIDGE, LDA, ALONE), (GLOBAL, LDA, ALONE),
+    _SUM, _ALL,
     (MAJORITY,),
-)
-_BOTH = (RIDGE, LDA, WIDE + RIDGE, WIDE + LDA)
-_ANYBODYS = (GLOBAL, LDA, WIDE + GLOBAL, WIDE + LDA)
+)  # fmt: skip
+
+
+def widened(candidates: Sequence[tuple[str, ...]]) -> tuple[tuple[str, ...], ...]:
+    """With a lift beside the features: the same, and each once more with all its members on both."""
+    *averages, majority = candidates
+    return (*averages, *(_on_both(members) for members in averages), majority)
+
+
+def _on_both(members: tuple[str, ...]) -> tuple[str, ...]:
+    return (*members, *(WIDE + name for name in members))
+
+
+WIDE_CANDIDATES = widened(CANDIDATES)
+_ANYBODYS = _on_both(_SHARED)
+#: What is presumed, the first that is there; the ridge and LDA in what earlier versions agreed on.
+_PRESUMED = tuple(found for members in (_SUM, (RIDGE, LDA), _SHARED) for found in (_on_both(members), members))
 
 
 def name_of(candidate: int, candidates: Sequence[tuple[str, ...]] = CANDIDATES) -> str:
@@ -35,15 +48,12 @@ def is_wide(members: Sequence[str]) -> bool:
 
 
 def presumed(candidates: Sequence[tuple[str, ...]], among: Sequence[int]) -> int:
-    """What everybody takes unless rows speak against it: the ridge and LDA together, on a lift too where there is one.
+    """What everybody takes unless rows speak against it: all that the sum gives, on a lift too where there is one.
 
-    Without it: the global ridge and LDA; else the first of `among`.
+    Without it: what everybody has alike of that; else the first of `among`.
     """
     known = {candidates[at]: at for at in among}
-    for members in (_BOTH, _BOTH[:2], _ANYBODYS, _ANYBODYS[:2]):
-        if members in known:
-            return known[members]
-    return among[0]
+    return next((known[members] for members in _PRESUMED if members in known), among[0])
 
 
 def with_prior(candidates: Sequence[tuple[str, ...]]) -> list[int]:

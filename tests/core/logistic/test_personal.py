@@ -12,7 +12,7 @@ from scipy.optimize import minimize
 from sklearn.metrics import log_loss
 
 from fedhip import Statistics, aggregate
-from fedhip.core.logistic.fit import LogisticFit, LogisticHead
+from fedhip.core.logistic.fit import HeadRows, LogisticFit, LogisticHead
 from fedhip.core.logistic.personal import FOLDS, LOGISTIC_ALPHAS, PersonalLogistic
 from fedhip.core.logistic.sums import logistic_term, rounded_features
 from fedhip.errors import InputError, NumericalWarning
@@ -129,9 +129,9 @@ def test_no_weight_is_the_federations_head() -> None:
 def test_the_head_without_one_row_is_that_of_leave_one_out() -> None:
     mine = rows(20, 5)
     head = fitted(mine, rows(50, 6))
-    own, expected = head.fit._client(*mine, None), head.loo_scores(*mine)
+    own, expected = head.rows(*mine), head.loo_scores(*mine)
     for row in range(20):
-        assert relative_error(head.without(own, torch.arange(20) == row)[row], expected[row]) <= 1e-12
+        assert relative_error(own.without(torch.arange(20) == row)[row], expected[row]) <= 1e-12
 
 
 @pytest.mark.parametrize(("penalty", "alpha"), [(10.0, 0.0), (100.0, 3.0)])
@@ -221,7 +221,7 @@ def test_a_step_that_has_not_converged_says_so_once_and_names_client_and_slope(m
     assert len(caught) == 1
     # The slope at the weights that were taken, in the whitened coordinates of the curvature.
     theta = personal._found[None, 30.0]
-    scale = (1.0 + 30.0 * head.curvature * torch.outer(personal._basis[1], personal._spread[0].square())).sqrt()
+    scale = (1.0 + 30.0 * head.curvature * torch.outer(personal._rows.basis[1], head.spread[0].square())).sqrt()
     slope = float((personal.objective(30.0, theta)[1] / scale).norm())
     assert float(re.search(expected, str(caught[0].message))[1]) == pytest.approx(slope, rel=0.1)  # type: ignore[index]
     personal.weights(90.0)  # not again
@@ -277,7 +277,7 @@ def test_rows_that_are_gone_are_no_part_of_the_step(monkeypatch: pytest.MonkeyPa
     mine, gone = rows(30, 5, turned=1.0), np.arange(30) % 5 == 1
     head = fitted(mine, rows(80, 6))
     left = mine[0][~gone], mine[1][~gone]
-    monkeypatch.setattr(LogisticHead, "without", lambda self, rows, gone: rows.F @ self.weights)
+    monkeypatch.setattr(HeadRows, "without", lambda self, gone: self.scores)
     found, expected = PersonalLogistic(head, *mine, gone=torch.from_numpy(gone)), PersonalLogistic(head, *left)
     assert found.select() == expected.select()
     for alpha in (0.0, 1.0, 30.0):
@@ -296,14 +296,28 @@ def test_the_heads_scores_without_a_fold_are_those_of_rows_left_out_one_by_one()
     mine = rows(30, 5, turned=1.0)
     head = fitted(mine, rows(200, 6))
     nobody, gone = torch.zeros(30, dtype=torch.bool), torch.arange(30) % 5 == 1
-    torch.testing.assert_close(head.fold_scores(*mine, nobody), head.loo_scores(*mine))
-    client = head.fit._client(*mine, None)
+    torch.testing.assert_close(head.rows(*mine).fold_scores(nobody), head.loo_scores(*mine))
+    client = head.rows(*mine)
     together = torch.stack(
-        [head.without(client, gone | (torch.arange(30) == row))[row] for row in range(30) if not gone[row]]
+        [client.without(gone | (torch.arange(30) == row))[row] for row in range(30) if not gone[row]]
     )
-    found = head.fold_scores(*mine, gone)
+    found = client.fold_scores(gone)
     plain = head.loo_scores(*mine)[~gone]
     assert float((found - together).abs().max()) < 0.3 * float((plain - together).abs().max())
+
+
+def test_what_steps_of_the_same_rows_share_changes_no_bit() -> None:
+    """Another prior, or rows gone: as if each were made from the rows by itself, however the first was used before."""
+    mine = rows(40, 5, turned=2.0)
+    head, gone = fitted(mine, rows(80, 6)), torch.arange(40) % 5 == 1
+    first = PersonalLogistic(head, *mine)
+    first.loo_losses(10.0)
+    shift = torch.linspace(-1.0, 1.0, head.weights.shape[1], dtype=torch.float64)
+    for more in (None, gone):
+        again = first.with_others(1.5, shift, shift, more)
+        anew = PersonalLogistic(head, *mine, temperature=1.5, shift=shift, loo_shift=shift, gone=more)
+        assert torch.equal(again.loo_losses(3.0), anew.loo_losses(3.0))
+        assert torch.equal(again.weights(10.0), anew.weights(10.0))
 
 
 def test_some_rows_may_judge_alone() -> None:

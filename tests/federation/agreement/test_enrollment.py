@@ -77,7 +77,7 @@ def test_from_init_to_a_site_that_can_take_part(tmp_path: Path, fed: Path, capsy
         assert "takes part: 3 sites, a, b, c" in shown
         assert "head: auto, 2 classes, 4 features" in shown
         assert f"sums: 9 ({_CENSUS}, what the columns are like, the statistics, which β is best, " in shown
-        assert "models are chosen among: ridge, global, lda, alone, ridge+lda, " in shown
+        assert "models are chosen among: ridge, global, lda, alone, global+lda, " in shown
         assert "threshold: 3 of 3 sites unmask a sum" in shown
         assert "refuses a sum of fewer than 3 sites" in shown
         done("federation", "enroll", fed, *sorted(tmp_path.glob("site-*/reply-*.json")))

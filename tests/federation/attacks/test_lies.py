@@ -73,6 +73,22 @@ def test_who_has_a_veto_is_as_good_as_alone(tmp_path: Path, monkeypatch: pytest.
     assert found["fedhip"]["per_client"][0]["accuracy"] < found["local"]["per_client"][0]["accuracy"] - 0.2
 
 
+def test_who_chooses_and_has_a_veto_is_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """With a choice of models, which the lies have a say in."""
+    trial = Trial.make(tmp_path, head="auto", prior="none", columns="plain", largest_feature=16.0, veto_share=1.0)
+    for site in FOUR:
+        features, labels = rows_of(site, 60)
+        np.savez(trial.data(site), features=features, labels=labels, class_names=np.array(CLASSES))
+    trial.lie(monkeypatch, "d", others_labels)
+    trial.run()
+    found = Run.open(trial.site_folder("a") / "result").results
+    own = next(iter(found["methods"]))
+    entry, alone = (found["methods"][method]["per_client"][0] for method in (own, "local"))
+    assert (entry["alpha"], found["choice"]["taken"]) == (ALONE, "alone")
+    assert entry["accuracy"] == alone["accuracy"]
+    assert "the model is of these alone" in trial.log("a")
+
+
 def test_a_server_that_hides_vetoes_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     from flwr.app import Array
 

@@ -44,7 +44,7 @@ from fedhip.heads.options import numbers_of
 from fedhip.heads.round import RIDGES
 from fedhip.methods import METHODS
 from fedhip.privacy.mechanism import DEFAULT_DELTA, UNITS
-from fedhip.runs import require_place
+from fedhip.runs import Run, require_place
 from fedhip.runs.config import read_config
 from fedhip.runs.folder import head_of
 from fedhip.runs.privacy import PrivacySettings, with_public_fills
@@ -179,7 +179,7 @@ def register(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) ->
     parser.set_defaults(handler=run)
 
 
-def add_privacy(parser: argparse.ArgumentParser) -> None:
+def add_privacy(parser: argparse.ArgumentParser, *, units: bool = True) -> None:
     """Options of differential privacy, all of which say nothing without --epsilon."""
     group = parser.add_argument_group("differential privacy (docs/howto/with-differential-privacy.md)")
     group.add_argument(
@@ -191,8 +191,11 @@ def add_privacy(parser: argparse.ArgumentParser) -> None:
         "--delta", type=float, metavar="D",
         help=f"the chance that epsilon does not hold, below 1/rows (default: {DEFAULT_DELTA:g})",
     )  # fmt: skip
-    group.add_argument("--unit", choices=UNITS, help="what is protected: one row (default), a group, or a client")
-    group.add_argument("--unit-rows", type=int, metavar="N", help="how many rows of a group or a client count, at most")
+    if units:
+        group.add_argument("--unit", choices=UNITS, help="what is protected: one row (default), a group, or a client")
+        group.add_argument(
+            "--unit-rows", type=int, metavar="N", help="how many rows of a group or a client count, at most"
+        )
     group.add_argument(
         "--clip", type=float, metavar="LENGTH",
         help="the length that rows of features are cut to; it must not come from private rows",
@@ -314,8 +317,18 @@ def run(args: argparse.Namespace) -> int:
         print_results(folder.results)
         if table is not None and settings.privacy is None:
             print(f"columns: {summary(table.description, table.report)}; see {out / 'columns.toml'}")
-        print(f"{len(folder.clients):,} models in {out / 'models'}; the report: {out / 'report.html'}")
+        print(where_models_are(folder))
     return 0
+
+
+def where_models_are(folder: Run) -> str:
+    """The last line of a run."""
+    if folder.packs:
+        return (
+            f"{folder.results['num_clients']:,} clients: the ridge alone, and their models a thousand to a file in "
+            f"{folder.path / 'models'}"
+        )
+    return f"{len(folder.clients):,} models in {folder.path / 'models'}; the report: {folder.path / 'report.html'}"
 
 
 def configuration(args: argparse.Namespace, precision: str | None) -> dict[str, Any]:
@@ -377,13 +390,17 @@ def print_results(results: dict[str, Any]) -> None:
         settings = "; ".join(f"{name} {value:.3g}" for name, value in results["settings"].items())
         own = sum(alpha > 0 for alpha in alphas)
         print(f"models: {title_of(head.method)}; {settings}; {own} of {len(alphas)} clients with α > 0")
-    elif alphas:
-        low, middle, high = (f"{value:.3g}" for value in (min(alphas), np.median(alphas), max(alphas)))
+    elif found := results.get("alpha") or (alphas and _spread(alphas)):
+        low, middle, high = (f"{found[at]:.3g}" for at in ("low", "median", "high"))
         print(f"β = {results['beta']:.3g}; α from {low} to {high}, median {middle}")
-    if alphas and (loo := results["leave_one_out"]):
+    if (alphas or "alpha" in results) and (loo := results["leave_one_out"]):
         common = f"; {loo['accuracy'][0]:.1%} with the global model" if loo["accuracy"] else ""
         print(f"to be expected by leave-one-out{_chosen_without(results)}: {loo['chosen']:.1%}{common}")
     print("; ".join(f"{phase}: {seconds:.1f} s" for phase, seconds in results["seconds"].items()))
+
+
+def _spread(alphas: list[float]) -> dict[str, float]:
+    return {"low": min(alphas), "median": float(np.median(alphas)), "high": max(alphas)}
 
 
 def print_targets(results: dict[str, Any], task: str) -> None:

@@ -21,7 +21,7 @@ def register(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) ->
 
 def run(args: argparse.Namespace) -> int:
     """Open, print."""
-    from fedhip.cli.runs.run import print_results
+    from fedhip.cli.runs.run import print_results, where_models_are
     from fedhip.runs import Run
     from fedhip.utils.text import json_text
 
@@ -29,9 +29,9 @@ def run(args: argparse.Namespace) -> int:
     if args.json:
         print(json_text(folder.results, indent=1))
         return 0
-    models = len(folder.clients)  # before anything is printed: a damaged run is refused in one line
+    last = where_models_are(folder)  # before anything is printed: a damaged run is refused in one line
     print_results(folder.results)
     if stale := folder.results["stale"]:
         print(stale)
-    print(f"{models:,} models in {args.run / 'models'}; the report: {args.run / 'report.html'}")
+    print(last)
     return 0

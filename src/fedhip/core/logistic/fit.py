@@ -33,15 +33,16 @@ import torch
 from torch import Tensor
 
 from fedhip.core.affine import AffineModel
-from fedhip.core.discriminant import Discriminant
+from fedhip.core.discriminant import Discriminant, RotatedRows
 from fedhip.core.logistic.geometry import Geometry
 from fedhip.core.logistic.lbfgs import Point, best_of, halved, propose
 from fedhip.core.logistic.sums import GridModel, LogisticTerm, rounded_features
 from fedhip.core.rows import ArrayLike, Rows
-from fedhip.core.solvers import require_beta
+from fedhip.core.solvers import rank_tolerance, require_beta
 from fedhip.core.standardization import Standardization
 from fedhip.core.statistics import Statistics
 from fedhip.errors import FedHiPError, InputError
+from fedhip.utils.lazy import lazy
 
 #: Of LDA's scores: ten to the decade, from as they are to nearly uniform.
 TEMPERATURES: tuple[float, ...] = tuple(10.0 ** (i / 10) for i in range(16))
@@ -336,7 +337,7 @@ class LogisticFit:
         """
         if self._centre is not None:
             return torch.zeros((1, 1)).to(rows.F)
-        moves, own = self.discriminant.moves_without(rows.F[:, :-1], rows.labels, gone)
+        moves, own = self.discriminant.moves_without(rows.in_lda, gone)
         moves = moves / self._calm
         moves[gone] += self._centre_moves(rows)[gone]
         return moves.index_put((gone.nonzero()[:, 0], rows.labels[gone]), -own[gone] / self._calm, accumulate=True)
@@ -350,10 +351,15 @@ class _ClientRows:
     F: Tensor
     labels: Tensor
 
-    @cached_property
+    @lazy
+    def in_lda(self) -> RotatedRows:
+        """As LDA sees them."""
+        return self.fit.discriminant.rows(self.F[:, :-1], self.labels)
+
+    @lazy
     def lda_left_out(self) -> Tensor:
         """LDA's scores without each row; −∞ becomes the least of the row's others, less 10."""
-        scores = self.fit.discriminant.loo_scores(self.F[:, :-1], self.labels)
+        scores = self.in_lda.left_out(self.fit.discriminant, None)
         known = torch.isfinite(scores)
         least = scores.where(known, torch.inf).amin(dim=1, keepdim=True)
         return scores.where(known, least - 10.0)
@@ -385,45 +391,108 @@ class LogisticHead:
         """(n, d) for raw features (n, m)."""
         return self.model.scores(features)
 
+    @cached_property
+    def whitening(self) -> Tensor:
+        """H^-½ (m + 1, m + 1): rows times this have the curvature's inverse as their products."""
+        return self.fit.geometry.B * self.inverse_curvature.sqrt()
+
+    @cached_property
+    def spread(self) -> tuple[Tensor, Tensor]:
+        """How a client's own change is spread over classes (`fedhip.core.logistic.personal`): c (d,), diag(c) Uᵀ.
+
+        Of C = U diag(c) Uᵀ (d, d); the identity where the head tells no classes apart.
+        """
+        G = self.weights - self.weights.mean(dim=1, keepdim=True)
+        G[-1] = 0.0
+        whitened = self.fit.geometry.inverse @ G
+        C = whitened.mT @ whitened
+        size = C.square().sum().sqrt()
+        c, U = torch.linalg.eigh(C * (math.sqrt(len(C)) / size) if float(size) > 0.0 else torch.eye(len(C)).to(C))
+        c = c.clamp(min=0.0)
+        return c, c[:, None] * U.mT
+
     def loo_scores(self, features: ArrayLike, labels: ArrayLike, *, client: str | None = None) -> Tensor:
         """For each row of a client its scores without it, to first order (see the module): (N_k, d)."""
-        return self.left_out(self.fit._client(features, labels, client))
+        return self.rows(features, labels, client=client).left_out
 
-    def left_out(self, rows: _ClientRows) -> Tensor:
-        """The same of a client's standardised rows."""
-        Z, delta = self._residuals(rows)
-        a = (rows.F @ self.fit.geometry.B).square() @ self.inverse_curvature
-        a = a / (1.0 - self.curvature * a).clamp(min=1e-3)
-        return Z + a[:, None] * delta + self.centre_share * self.fit._centre_moves(rows)
+    def rows(self, features: ArrayLike, labels: ArrayLike, *, client: str | None = None) -> HeadRows:
+        """A client's rows as the head sees them, for whoever asks more than once."""
+        return HeadRows(self, self.fit._client(features, labels, client))
 
-    def without(self, rows: _ClientRows, gone: Tensor) -> Tensor:
-        """Scores (N_k, d) of all of a client's rows by the head without those `gone` (N_k,) bool, to first order.
+
+@dataclass(frozen=True, eq=False)
+class HeadRows:
+    """A client's rows before a head: what all scores without some of them are made of is computed once."""
+
+    head: LogisticHead
+    of: _ClientRows
+
+    @property
+    def features(self) -> Tensor:
+        """Standardised, with a 1 (N_k, m + 1)."""
+        return self.of.F
+
+    @property
+    def labels(self) -> Tensor:
+        """(N_k,)."""
+        return self.of.labels
+
+    @lazy
+    def scores(self) -> Tensor:
+        """Their scores (N_k, d)."""
+        return self.features @ self.head.weights
+
+    @lazy
+    def _residuals(self) -> Tensor:
+        """softmax(Z) − Y."""
+        delta = torch.softmax(self.scores, dim=1)
+        delta[torch.arange(len(delta), device=delta.device), self.labels] -= 1.0
+        return delta
+
+    @lazy
+    def whitened(self) -> Tensor:
+        """x_i H^-½ (N_k, m + 1)."""
+        return self.features @ self.head.whitening
+
+    @lazy
+    def basis(self) -> tuple[Tensor, Tensor, Tensor]:
+        """S (N_k, r), Λ (r,) with SᵀS = diag(Λ), and what takes coordinates back to weights (m + 1, r)."""
+        Phi, back = self.whitened, self.head.whitening
+        if len(Phi) <= Phi.shape[1]:
+            values, E = torch.linalg.eigh(Phi @ Phi.mT)
+            kept = values > rank_tolerance(Phi.shape[1]) * values[-1]
+            values, E = values[kept], E[:, kept]
+            return E * values.sqrt(), values, back @ (Phi.mT @ (E / values.sqrt()))
+        values, Q = torch.linalg.eigh(Phi.mT @ Phi)
+        return Phi @ Q, values.clamp(min=0.0), back @ Q
+
+    @lazy
+    def left_out(self) -> Tensor:
+        """For each row its scores without it, to first order: (N_k, d)."""
+        head, delta = self.head, self._residuals
+        a = (self.features @ head.fit.geometry.B).square() @ head.inverse_curvature
+        a = a / (1.0 - head.curvature * a).clamp(min=1e-3)
+        return self.scores + a[:, None] * delta + head.centre_share * head.fit._centre_moves(self.of)
+
+    def without(self, gone: Tensor) -> Tensor:
+        """Scores (N_k, d) of all rows by the head without those `gone` (N_k,) bool, to first order.
 
         As for one row, but these leave the curvature together, and of the centre the classes' means. For one row gone,
         its own scores are those of `left_out`.
         """
-        Z, delta = self._residuals(rows)
-        Phi = rows.F @ (self.fit.geometry.B * self.inverse_curvature.sqrt())
+        head, Phi = self.head, self.whitened
         K = Phi @ Phi[gone].mT
-        values, E = torch.linalg.eigh(self.curvature * K[gone])
-        pulls = E @ ((E.mT @ delta[gone]) / (1.0 - values).clamp(min=1e-3)[:, None])
-        scores: Tensor = Z + K @ pulls + self.centre_share * self.fit._centre_moves_without(rows, gone)
-        return scores
+        values, E = torch.linalg.eigh(head.curvature * K[gone])
+        pulls = E @ ((E.mT @ self._residuals[gone]) / (1.0 - values).clamp(min=1e-3)[:, None])
+        found: Tensor = self.scores + K @ pulls + head.centre_share * head.fit._centre_moves_without(self.of, gone)
+        return found
 
-    def fold_scores(self, features: ArrayLike, labels: ArrayLike, gone: Tensor, *, client: str | None = None) -> Tensor:
-        """Scores (n, d) of a client's other rows, each left out together with those `gone` (N_k,) bool.
+    def fold_scores(self, gone: Tensor) -> Tensor:
+        """Scores (n, d) of the other rows, each left out together with those `gone` (N_k,) bool.
 
         To first order, and as if the row and the others that are gone had nothing to do with each other.
         """
-        rows = self.fit._client(features, labels, client)
-        return (self.left_out(rows) + self.without(rows, gone) - rows.F @ self.weights)[~gone]
-
-    def _residuals(self, rows: _ClientRows) -> tuple[Tensor, Tensor]:
-        """Scores Z (N_k, d) of a client's rows, and softmax(Z) − Y."""
-        Z = rows.F @ self.weights
-        delta = torch.softmax(Z, dim=1)
-        delta[torch.arange(len(Z), device=Z.device), rows.labels] -= 1.0
-        return Z, delta
+        return (self.left_out + self.without(gone) - self.scores)[~gone]
 
 
 def _losses(scores: Tensor, labels: Tensor, temperatures: Sequence[float]) -> Tensor:

@@ -6,8 +6,9 @@ so none is thrown away here: a step that went too far still tells the curvature 
 
 from __future__ import annotations
 
+import weakref
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import pairwise
 
 import torch
@@ -25,6 +26,24 @@ class Point:
     point: Tensor
     value: float
     gradient: Tensor
+    _step: list[tuple[weakref.ref[Point], _Step]] = field(default_factory=list, repr=False)
+
+    def since(self, before: Point) -> _Step:
+        """The step from the evaluation before, computed once: every later one asks for it."""
+        if not self._step or self._step[0][0]() is not before:
+            s, y = self.point - before.point, self.gradient - before.gradient
+            self._step[:] = [(weakref.ref(before), _Step(s, y, _dot(s, y), float(s.norm()) * float(y.norm())))]
+        return self._step[0][1]
+
+
+@dataclass(frozen=True, eq=False)
+class _Step:
+    """From one evaluation to the next: what the point, and what the gradient changed by; s·y, and ‖s‖‖y‖."""
+
+    s: Tensor
+    y: Tensor
+    curvature: float
+    size: float
 
 
 def best_of(history: Sequence[Point]) -> Point:
@@ -59,14 +78,9 @@ def direction(history: Sequence[Point], *, memory: int = 10) -> Tensor:
     The last `memory` of these count, those that went too far among them; the latest gives H its scale to begin with.
     """
     best = best_of(history)
-    pairs = []
-    for a, b in pairwise(history):
-        s, y = b.point - a.point, b.gradient - a.gradient
-        curvature = _dot(s, y)
-        # A convex function has no others, but rounding has.
-        if curvature > 1e-12 * float(s.norm()) * float(y.norm()):
-            pairs.append((s, y, curvature))
-    pairs = pairs[-memory:]
+    steps = [after.since(before) for before, after in pairwise(history)]
+    # A convex function has no others, but rounding has.
+    pairs = [(step.s, step.y, step.curvature) for step in steps if step.curvature > 1e-12 * step.size][-memory:]
     q, weights = best.gradient.clone(), []
     for s, y, curvature in reversed(pairs):
         weight = _dot(s, q) / curvature

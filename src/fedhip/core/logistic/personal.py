@@ -42,17 +42,17 @@ from __future__ import annotations
 import math
 import warnings
 from collections.abc import Sequence
-from functools import cached_property
 
 import torch
 from torch import Tensor
 
 from fedhip.core.affine import AffineModel
-from fedhip.core.logistic.fit import LogisticHead
+from fedhip.core.logistic.fit import HeadRows, LogisticHead
 from fedhip.core.logistic.lbfgs import Point, best_of, propose
 from fedhip.core.rows import ArrayLike
-from fedhip.core.solvers import rank_tolerance, require_alpha
+from fedhip.core.solvers import require_alpha
 from fedhip.errors import InputError, NumericalWarning
+from fedhip.utils.lazy import lazy
 
 #: None, and two to the decade from 1 to 1,000. Beyond, rows left out promise what fresh rows do not keep.
 LOGISTIC_ALPHAS: tuple[float, ...] = (0.0, *(10.0 ** (i / 2) for i in range(7)))
@@ -100,13 +100,26 @@ class PersonalLogistic:
         client: str | None = None,
         gone: Tensor | None = None,
     ) -> None:
+        self._who = f"client {client!r}: " if client is not None else ""
+        self._start(head.rows(features, labels, client=client), temperature, shift, loo_shift, gone)
+
+    def with_others(
+        self, temperature: float, shift: Tensor, loo_shift: Tensor, gone: Tensor | None = None
+    ) -> PersonalLogistic:
+        """The same rows with another prior, or as if some had never been there: what does not change stays."""
+        found = object.__new__(type(self))
+        found._who = self._who
+        found._start(self._rows, temperature, shift, loo_shift, gone)
+        return found
+
+    def _start(
+        self, rows: HeadRows, temperature: float, shift: Tensor | None, loo_shift: Tensor | None, gone: Tensor | None
+    ) -> None:
         if not (math.isfinite(temperature) and temperature > 0.0):
             raise InputError(f"temperature is {temperature!r}; give a number above 0")
-        self._head, self._T = head, temperature
-        self._who, self._warned = f"client {client!r}: " if client is not None else "", False
-        self._rows = head.fit._client(features, labels, client)
-        F, y = self._rows.F, self._rows.labels
-        d = head.weights.shape[1]
+        self._rows, self._head, self._T, self._warned = rows, rows.head, temperature, False
+        F, y = rows.features, rows.labels
+        d = self._head.weights.shape[1]
         self._shift = torch.zeros(d).to(F) if shift is None else shift.to(F)
         self._loo_shift = self._shift if loo_shift is None else loo_shift.to(F)
         if self._shift.shape != (d,) or self._loo_shift.shape not in ((d,), (len(F), d)):
@@ -115,7 +128,7 @@ class PersonalLogistic:
                 f"give ({d},) and ({len(F)}, {d})"
             )
         self._gone = torch.zeros_like(y, dtype=torch.bool) if gone is None else gone.to(y.device)
-        self._Z = F @ head.weights if gone is None else head.without(self._rows, self._gone)
+        self._Z = rows.scores if gone is None else rows.without(self._gone)
         self._y = y[:, None]
         # Each class's rows dealt out in turn.
         left = (~self._gone).nonzero()[:, 0]
@@ -123,36 +136,12 @@ class PersonalLogistic:
             0, left[torch.argsort(y[left], stable=True)], torch.arange(len(left)).to(y) % FOLDS
         )
         self._found: dict[tuple[int | None, float], Tensor] = {}
+        self._others: dict[int | None, tuple[Tensor, Tensor, Tensor]] = {}
 
-    @cached_property
-    def _basis(self) -> tuple[Tensor, Tensor, Tensor]:
-        """S (N_k, r), Λ (r,) and what takes coordinates back to weights (m + 1, r)."""
-        back = self._head.fit.geometry.B * self._head.inverse_curvature.sqrt()
-        Phi = self._rows.F @ back
-        if len(Phi) <= Phi.shape[1]:
-            values, E = torch.linalg.eigh(Phi @ Phi.mT)
-            kept = values > rank_tolerance(Phi.shape[1]) * values[-1]
-            values, E = values[kept], E[:, kept]
-            return E * values.sqrt(), values, back @ (Phi.mT @ (E / values.sqrt()))
-        values, Q = torch.linalg.eigh(Phi.mT @ Phi)
-        return Phi @ Q, values.clamp(min=0.0), back @ Q
-
-    @cached_property
-    def _spread(self) -> tuple[Tensor, Tensor]:
-        """c (d,) and diag(c) Uᵀ (d, d) of C = U diag(c) Uᵀ; the identity where the head tells no classes apart."""
-        G = self._head.weights - self._head.weights.mean(dim=1, keepdim=True)
-        G[-1] = 0.0
-        whitened = self._head.fit.geometry.inverse @ G
-        C = whitened.mT @ whitened
-        size = C.square().sum().sqrt()
-        c, U = torch.linalg.eigh(C * (math.sqrt(len(C)) / size) if float(size) > 0.0 else torch.eye(len(C)).to(C))
-        c = c.clamp(min=0.0)
-        return c, c[:, None] * U.mT
-
-    @cached_property
+    @lazy
     def _without(self) -> list[Tensor]:
         """For each fold the scores (N_k, d) of all rows by the federation's head without it."""
-        return [self._head.without(self._rows, self._gone | (self._fold == fold)) for fold in range(FOLDS)]
+        return [self._rows.without(self._gone | (self._fold == fold)) for fold in range(FOLDS)]
 
     @property
     def shift(self) -> Tensor:
@@ -162,7 +151,7 @@ class PersonalLogistic:
     def weights(self, alpha: float) -> Tensor:
         """P̂_k(α) of standardised features, the intercept last (m + 1, d)."""
         alpha = require_alpha(alpha)
-        return self._head.weights if alpha == 0.0 else self._head.weights + self._basis[2] @ self._change(alpha)
+        return self._head.weights if alpha == 0.0 else self._head.weights + self._rows.basis[2] @ self._change(alpha)
 
     def model(self, alpha: float) -> AffineModel:
         """On raw features, without prior: that is added to its scores."""
@@ -176,14 +165,14 @@ class PersonalLogistic:
             at = self._fold == fold
             scores[at] = self._without[fold][at]
             if alpha > 0.0 and bool(at.any()):
-                scores[at] += self._basis[0][at] @ self._change(alpha, fold)
+                scores[at] += self._rows.basis[0][at] @ self._change(alpha, fold)
         return scores
 
     def gone_scores(self, alpha: float) -> Tensor:
         """Of the rows that are gone, in their order and without prior: (n, d)."""
         alpha = require_alpha(alpha)
         scores = self._Z[self._gone]
-        return scores if alpha == 0.0 else scores + self._basis[0][self._gone] @ self._change(alpha)
+        return scores if alpha == 0.0 else scores + self._rows.basis[0][self._gone] @ self._change(alpha)
 
     def loo_losses(self, alpha: float) -> Tensor:
         """The log-losses (N_k,) of the client's rows left out, with its prior."""
@@ -209,28 +198,31 @@ class PersonalLogistic:
 
     def objective(self, alpha: float, theta: Tensor, fold: int | None = None) -> tuple[float, Tensor]:
         """Value and gradient in whitened coordinates θ (r, d), of all rows but those of a fold."""
-        (S, Z, y), (_, spread) = self._kept(fold), self._spread
+        (S, Z, y), (_, spread) = self._kept(fold), self._head.spread
         logs = torch.log_softmax((Z + S @ (theta @ spread)) / self._T + self._shift, dim=1)
         value = -alpha * float(logs.gather(1, y).sum()) + 0.5 * float(theta.square().sum())
         residuals = logs.exp().scatter_add_(1, y, -torch.ones_like(logs[:, :1]))
         return value, (alpha / self._T) * (S.mT @ residuals @ spread.mT) + theta
 
     def _kept(self, fold: int | None) -> tuple[Tensor, Tensor, Tensor]:
-        at = ~self._gone if fold is None else ~self._gone & (self._fold != fold)
-        return self._basis[0][at], (self._Z if fold is None else self._without[fold])[at], self._y[at]
+        if fold not in self._others:
+            at = ~self._gone if fold is None else ~self._gone & (self._fold != fold)
+            scores = self._Z if fold is None else self._without[fold]
+            self._others[fold] = self._rows.basis[0][at], scores[at], self._y[at]
+        return self._others[fold]
 
     def _change(self, alpha: float, fold: int | None = None) -> Tensor:
         """What is added to the federation's weights, in coordinates of the rows (r, d)."""
-        return self._solve(alpha, fold) @ self._spread[1]
+        return self._solve(alpha, fold) @ self._head.spread[1]
 
     def _solve(self, alpha: float, fold: int | None = None) -> Tensor:
         """θ at the optimum, from that of the nearest smaller α."""
         if (fold, alpha) in self._found:
             return self._found[fold, alpha]
-        S, values, _ = self._basis
+        S, values, _ = self._rows.basis
         smaller = [known for part, known in self._found if part == fold and known < alpha]
         start = self._found[fold, max(smaller)] if smaller else torch.zeros((len(values), self._Z.shape[1])).to(S)
-        scale = (1.0 + alpha * self._head.curvature * torch.outer(values, self._spread[0].square())).sqrt()
+        scale = (1.0 + alpha * self._head.curvature * torch.outer(values, self._head.spread[0].square())).sqrt()
         tolerance = _TOLERANCE if fold is None else _JUDGES_TOLERANCE
         history: list[Point] = []
         point = scale * start

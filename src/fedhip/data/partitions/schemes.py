@@ -88,7 +88,7 @@ def natural_clients(
             "the data has no natural clients; bring client/class/image folders or a 'clients' array, "
             "or choose another scheme"
         )
-    assignment, names = encode_names(np.asarray(clients).astype(np.str_))
+    assignment, names = encode_names(np.asarray(clients).astype(np.str_, copy=False))
     if len(assignment) != rows:
         raise InputError(f"there are {len(assignment)} clients for {rows} rows; give one for each row")
     if num_clients is not None and num_clients != len(names):

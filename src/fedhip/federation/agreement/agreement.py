@@ -41,7 +41,7 @@ from fedhip.federation.agreement.privacy import check_privacy, guarantee_of
 from fedhip.federation.errors import SetupError
 from fedhip.federation.sums.vector import Layout
 from fedhip.utils.bounds import LARGEST
-from fedhip.utils.candidates import CANDIDATES, for_anybody
+from fedhip.utils.candidates import KNOWN, for_anybody
 from fedhip.utils.toml import Table, write_toml
 
 if TYPE_CHECKING:
@@ -371,7 +371,7 @@ class Agreement:
                     "agree on the head 'auto'"
                 )
             return
-        known, named = list(map("+".join, CANDIDATES)), self.candidates
+        known, named = list(map("+".join, KNOWN)), self.candidates
         if not isinstance(named, tuple) or not named:
             raise SetupError(f"candidates is {shown(named)}, and the head 'auto' chooses among some; restore the list")
         for name in named:

@@ -43,8 +43,9 @@ from fedhip.federation.status_codes import SiteCode, SiteRefusalError
 from fedhip.utils.files import append_private, private_folder, write_private
 
 SCHEMA = 1
-#: So many of the smallest hashes stand for all rows: of a data set that is no larger, each row is among them.
-SKETCH = 4096
+#: So many of the smallest hashes stand for all rows: of a data set that is no larger, each row is among them. A site
+#: has no more rows where nothing else is agreed on (`max_rows`), so that what was paid for a single row is known.
+SKETCH = 1 << 17
 _FIRST = "0" * 64
 
 Line = dict[str, Any]

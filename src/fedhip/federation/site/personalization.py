@@ -112,7 +112,7 @@ def personalize(out: Path, client: Client, received: ReceivedSum, agreement: Agr
             ) from error
     with watch("models of one client alone"), one_thread():
         alone = local_model(client, d, ridge_of(agreement), only_local_classes=only_local)
-        if VETO.count(agreement) and made.chosen is None:  # who chooses may choose to be alone
+        if VETO.count(agreement):
             made = _or_alone(made, alone, client, received, agreement)
     local, own = agreement.methods[0], agreement.methods[-1]
     head, personal = made.head, made.personal
@@ -132,20 +132,21 @@ def personalize(out: Path, client: Client, received: ReceivedSum, agreement: Agr
 
 
 def _or_alone(made: _Made, alone: LocalModel, client: Client, received: ReceivedSum, agreement: Agreement) -> _Made:
-    """The model of the site's rows alone, where it has a veto and its own model is worse than that on rows left out.
+    """The model of the site's rows alone, where it has a veto: α is then so large that nothing but these rows counts.
 
-    α is then so large that nothing but these rows counts.
+    Whatever its own model seems to be worth: rows left out of a sum that lies judge a model by what the lies say.
     """
     from fedhip.core.affine import AffineModel
+    from fedhip.utils import candidates
 
     personal, doubt = made.personal, doubt_in(received.grid, received.encoding, client, agreement)
-    expected = doubt.right_alone / doubt.rows
-    if not doubt.vetoes or (personal.estimate is not None and personal.estimate >= expected):
+    if not doubt.vetoes:
         return made
-    model = AffineModel(alone.weights, alone.bias)
+    model, expected = AffineModel(alone.weights, alone.bias), doubt.right_alone / doubt.rows
     kept = {method: prior for method, prior in made.priors.items() if method != agreement.methods[-1]}
-    taken = replace(personal, model=model, alpha=ALONE, estimate=expected, log_losses=alone.losses)
-    return replace(made, personal=taken, priors=kept)
+    taken = replace(personal, model=model, alpha=ALONE, estimate=expected, log_losses=alone.losses, choice=None)
+    chosen = None if made.chosen is None else {**made.chosen, "taken": candidates.ALONE}
+    return replace(made, personal=taken, priors=kept, chosen=chosen)
 
 
 def _federation(received: ReceivedSum, agreement: Agreement) -> Federation:

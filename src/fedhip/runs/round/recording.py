@@ -115,10 +115,9 @@ def _results(given: Given, fitted: FittedRound, config: Json) -> Json:
     if given.features.task != "classification":
         results["task"] = given.features.task
     if fitted.privacy is not None:
-        training = [client for client in given.clients if len(client.train[1])]
         results |= {
             "feature_dim": given.features.features.shape[1],
-            "privacy": fitted.privacy.mechanism(training).to_dict(),
+            "privacy": fitted.privacy.mechanism(given.clients).to_dict(),
         }
     put_gains(results, [gains_of(each.client, each.tested, fitted.head.method) for each in fitted.outcome.clients])
     return results

@@ -56,8 +56,11 @@ def federate_privately(
     report: ReportProgress | None = None,
     randomness: Bytes = os.urandom,
 ) -> tuple[PrivateFederation, dict[str, str]]:
-    """Phases 1 and 2; beside the sum, the digest of what each client sent, by name."""
-    if not clients:
+    """Phases 1 and 2; beside the sum, the digest of what each client sent, by name.
+
+    A client without training rows adds its share of the noise as all others do: whether it has any is not told.
+    """
+    if not any(len(client.train[1]) for client in clients):
         raise InputError("no client has training rows, so there is nothing to sum; give at least one some")
     if isinstance(beta, str) and beta != "auto":
         raise InputError(f"beta is {beta!r}; with epsilon, give 'auto' (from the size of the noise) or a number")
@@ -130,12 +133,10 @@ def simulate_privately(
     watch, tell = Stopwatch(), report or silent
     training = [client for client in clients if len(client.train[1])]
     with watch("local training"):
-        federation, sent = federate_privately(
-            training, num_classes, options, beta, report=report, randomness=randomness
-        )
+        federation, sent = federate_privately(clients, num_classes, options, beta, report=report, randomness=randomness)
     with watch("aggregation"):
         _ = federation.common
-        tell("2 aggregation", len(training), len(training))
+        tell("2 aggregation", len(clients), len(clients))
     personal: dict[str, Personalization] = {}
     if "fedhip" in methods:
         with watch("personalization"):

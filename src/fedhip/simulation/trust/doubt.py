@@ -41,7 +41,7 @@ VETO_LEVEL = 0.01
 #: More than this share of clients must refuse before a round is said to be noticed, where nothing else is agreed on.
 VETO_SHARE = 0.25
 #: An odd client is so many spreads above the median.
-ODD = 4.0
+ODD = 3.5
 #: A sum is askew where the mean over clients is so many of its own standard errors on the side of the honest: over all,
 #: of which it is about 0 in honest rounds, or over all but those that are suspect, so many spreads above the median.
 ASKEW, ASKEW_BUT_SUSPECTS, _SUSPECT = 1.5, 2.1, 2.75
