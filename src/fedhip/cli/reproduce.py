@@ -177,7 +177,7 @@ def run_natural(args: argparse.Namespace) -> int:
     bench = NaturalBench(tuple(found), settings, Store(out / "cells"), str(resolve_device(args.device)))
     before = bench.store.size
     table, files = reproduce_natural(bench, out, show_progress)
-    return _told(args, out, bench.store.size - before, table, files)
+    return _say_done(args, out, bench.store.size - before, table, files)
 
 
 def run_fine_tuning(args: argparse.Namespace) -> int:
@@ -221,7 +221,7 @@ def run_fine_tuning(args: argparse.Namespace) -> int:
     )
     before = bench.store.size
     table, files = fine_tuning.reproduce_fine_tuning(bench, out, show_progress)
-    return _told(args, out, bench.store.size - before, table, files)
+    return _say_done(args, out, bench.store.size - before, table, files)
 
 
 def _refuse_beside_fine_tuning(args: argparse.Namespace) -> None:
@@ -244,7 +244,7 @@ def _listed(names: str) -> list[str]:
     return [name.strip().lower() for name in names.split(",") if name.strip()]
 
 
-def _told(args: argparse.Namespace, out: Path, cells: int, table: Table, files: list[Path]) -> int:
+def _say_done(args: argparse.Namespace, out: Path, cells: int, table: Table, files: list[Path]) -> int:
     """What a study of one table has made."""
     if args.json:
         print(json_text({"out": str(out), "files": list(map(str, files)), "cells": cells}))

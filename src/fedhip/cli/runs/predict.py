@@ -103,7 +103,7 @@ class Answers:
         by = self.scores if self.probabilities is None else self.probabilities
         return np.argsort(-by, axis=1, kind="stable")[:, :top]
 
-    def held(self, row: int) -> list[str]:
+    def classes_in_set(self, row: int) -> list[str]:
         """The classes of a row's set, the likeliest first."""
         if self.sets is None:
             return []
@@ -255,7 +255,7 @@ def _as_json(rows: InputRows, answers: Answers, client: str | None, top: int) ->
                 "class": answers.class_names[order[0]],
                 "probabilities": None if probabilities is None else probabilities[row].tolist(),
                 "scores": [None if np.isinf(value) else value for value in answers.scores[row].tolist()],
-                **({} if answers.sets is None else {"set": answers.held(row)}),
+                **({} if answers.sets is None else {"set": answers.classes_in_set(row)}),
             }
             for row, (name, order) in enumerate(zip(rows.names, answers.order(top), strict=True))
         ],
@@ -276,7 +276,7 @@ def _as_csv(rows: InputRows, answers: Answers) -> str:
     for row, (name, order) in enumerate(zip(rows.names, answers.order(1), strict=True)):
         whose = [] if rows.clients is None else [readable(str(rows.clients[row]))]
         shown = (f"{value:.6g}" for value in numbers[row].tolist())
-        held = [" | ".join(map(readable, answers.held(row)))] if sets else []
+        held = [" | ".join(map(readable, answers.classes_in_set(row)))] if sets else []
         writer.writerow([name, *whose, readable(answers.class_names[order[0]]), *held, *shown])
     return text.getvalue()
 
@@ -292,7 +292,7 @@ def _show(rows: InputRows, answers: Answers, who: str, top: int) -> None:
         also = ", ".join(f"{readable(names[c])} {shown[c]}" for c in others)
         numbers = (shown[first],) if probabilities is None else (shown[first], f"{scores[row][first]:.3f}")
         whose = () if rows.clients is None else (readable(str(rows.clients[row])),)
-        held = () if answers.sets is None else (", ".join(map(readable, answers.held(row))),)
+        held = () if answers.sets is None else (", ".join(map(readable, answers.classes_in_set(row))),)
         lines.append((name, *whose, readable(names[first]), *numbers, *held, also))
     numbered = ("score",) if probabilities is None else ("probability", "score")
     owner = () if rows.clients is None else ("client",)

@@ -400,7 +400,7 @@ class Round:
             return fit_head(federation, agreement), None
         sums = choice.sums_in(choice.parts_of(arrays[choice.ARRAY], agreement), agreement)
         head = fit_choice(federation, agreement, (), sums)
-        return head, choice.told(head)
+        return head, choice.to_dict(head)
 
     def _total(self) -> Vector:
         """The sum of the statistics as it was kept."""

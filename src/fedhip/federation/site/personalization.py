@@ -209,7 +209,7 @@ def _chosen(federation: Federation, client: Client, agreement: Agreement, sums: 
         paper: common_temperature([ridge.log_losses]),
     }
     priors = {own: prior} if agreement.prior == "client" else {}
-    return _Made(head, personal, beside, temperatures, priors, choice.told(head, owns))
+    return _Made(head, personal, beside, temperatures, priors, choice.to_dict(head, owns))
 
 
 def _of_head(

@@ -243,7 +243,7 @@ def _scales(total: Vector) -> list[tuple[float, int]]:
     return [deviations_of(part) for part in np.split(total, len(total) // SCALE_LENGTH)]
 
 
-def told(head: Auto, owns: Mapping[str, Personalized] = MappingProxyType({})) -> dict[str, Any]:
+def to_dict(head: Auto, owns: Mapping[str, Personalized] = MappingProxyType({})) -> dict[str, Any]:
     """For results.json: how candidates did, in the mean over sites; and what a site with this model took."""
     from fedhip.heads.choice import Choice, Tried
 
