@@ -116,7 +116,7 @@ def personalize(grid: Grid, federation: Federation, *, timeout: float = 600.0) -
 
 def _answer(content: RecordDict, rows: Rows, keep: Keep, context: Context) -> _Arrays:
     """What a site says to a question."""
-    question, step = _arrays(content), content[ACTION]["step"]
+    question, step = _arrays(content), content.config_records[ACTION]["step"]
     features, labels = (np.asarray(part) for part in rows(context))
     client = Client(str(context.node_id), (features, labels), (features[:0], labels[:0]))
     if step == "survey":
@@ -167,8 +167,12 @@ def _ask(
         for number in list(asked):
             for message in grid.pull_messages([number]):
                 node = asked.pop(number)
-                if message.has_error() or "failed" in message.content[ACTION]:
-                    why = "the engine lost it" if message.has_error() else message.content[ACTION]["failed"]
+                if message.has_error() or "failed" in message.content.config_records[ACTION]:
+                    why = (
+                        "the engine lost it"
+                        if message.has_error()
+                        else message.content.config_records[ACTION]["failed"]
+                    )
                     _LOG.warning("node %d is left out of %r: %s", node, step, why)
                 else:
                     yield node, _arrays(message.content)
@@ -192,7 +196,7 @@ def _records(arrays: _Arrays, **values: str) -> RecordDict:
 
 
 def _arrays(content: RecordDict) -> _Arrays:
-    return {name: np.array(array.numpy()) for name, array in content["arrays"].items()}
+    return {name: np.array(array.numpy()) for name, array in content.array_records["arrays"].items()}
 
 
 def _of_columns(encoding: RowEncoding) -> _Arrays:

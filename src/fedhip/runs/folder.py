@@ -370,10 +370,7 @@ class Run:
     def require_exact(self) -> None:
         """Refuse to change a run with differential privacy, whose sum was released once, or one that keeps packs."""
         if self.packs:
-            raise FileError(
-                f"{self.path} is of so many clients that it keeps nobody's statistics: nobody can come, go or change; "
-                "run again with the rows as they are now"
-            )
+            raise FileError(f"{self.path} keeps nobody's statistics, of so many clients: nobody can come, go or change")
         if privacy := self.results.get("privacy"):
             raise FileError(
                 f"{self.path} was run with epsilon = {privacy['epsilon']:g}: its sum was released once, with noise; "
@@ -420,10 +417,10 @@ class Run:
         held = self.__dict__.get("_pack")
         if held is None or client not in held.with_model:
             self.require_personalized()
-            path = next((path for path in self.packs if client in names_of(self._file("models", path.name))), None)
-            if path is None:
+            holding = [path for path in self.packs if client in names_of(self._file("models", path.name))]
+            if not holding:
                 raise unknown_client(client, self.clients)
-            held = self.__dict__["_pack"] = self.pack(path)[0]
+            held = self.__dict__["_pack"] = self.pack(holding[0])[0]
         return held.model(held.names.index(client))
 
     def pack(self, path: Path) -> tuple[Pack, str]:

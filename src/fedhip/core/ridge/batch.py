@@ -61,7 +61,8 @@ class BatchPath:
 
     def scores(self) -> Tensor:
         """Of each row and α (c, n, a, d) the scores of the model without that row."""
-        return self._residuals.div(self._remainder[..., None]).neg_().add_(self._Y[:, :, None])
+        found: Tensor = self._residuals.div(self._remainder[..., None]).neg_().add_(self._Y[:, :, None])
+        return found
 
     def margins(self, scores: Tensor, rows: Tensor | slice = slice(None)) -> Tensor:
         """Of scores (c, n, a, d) of some rows the own class's less the best of the others (c, n, a)."""
