@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from functools import reduce
 from operator import add
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 import torch
@@ -25,12 +25,31 @@ from fedhip.simulation.tasks import repeated, targets_of
 from fedhip.utils.parallel import in_order
 
 
-@dataclass(frozen=True)
-class Block:
-    """Features of a client's rows, or of several clients', below one another."""
+class Block(Protocol):
+    """Features of a client's rows, or of several clients', below one another; looked up where they are needed."""
 
-    features: NDArray[Any]
-    client: str | None = None
+    @property
+    def features(self) -> NDArray[Any]:
+        """(N, m)."""
+
+    @property
+    def client(self) -> str | None:
+        """Whose they are, if they are one client's."""
+
+
+@dataclass(frozen=True)
+class _OfClient:
+    """A client's training rows."""
+
+    owner: Client
+
+    @property
+    def features(self) -> NDArray[Any]:
+        return self.owner.train[0]
+
+    @property
+    def client(self) -> str:
+        return self.owner.name
 
 
 Blocks = Callable[[], Iterable[Block]]
@@ -139,7 +158,7 @@ def columns_of(
 ) -> Columns:
     """The columns' units, those that the sum of the clients' surveys gives; an error names who has the value."""
     try:
-        blocks = lambda: (Block(client.train[0], client.name) for client in clients)  # noqa: E731
+        blocks = lambda: map(_OfClient, clients)  # noqa: E731
         columns = _without_survey(blocks, centred) if survey is None else Columns.of(survey, centred=centred)
     except ColumnError as error:
         if error.column is None or not error.is_value:

@@ -27,11 +27,11 @@ from fedhip.features.lifts.budget import SAME_UNITS, exchange_bytes, require_mem
 from fedhip.features.lifts.kinds import DEFAULT_WIDTH, LANDMARKS, LiftKind
 from fedhip.features.lifts.lift import Lift, require_lift
 from fedhip.simulation.client import Client, LabelledRows
-from fedhip.simulation.driver import add_up
+from fedhip.simulation.driver import require_terms
 from fedhip.simulation.encoding import RowEncoding, columns_of, survey_of
 from fedhip.simulation.federation import SCORES_BYTES
 from fedhip.simulation.options import STANDARD, RidgeOptions
-from fedhip.utils.parallel import MEMINFO, available_cores, in_order, memory_available, one_thread
+from fedhip.utils.parallel import MEMINFO, available_cores, in_order, memory_available, one_thread, summed
 
 
 @dataclass(frozen=True)
@@ -150,13 +150,15 @@ class LiftPlan:
             return self.of_survey(survey)
         encoding = RowEncoding(columns_of(training, survey=survey))
 
-        def products() -> Iterable[GridStatistics]:
-            found = in_order(lambda client: products_of(client, encoding, device), training, device)
-            for done, own in enumerate(found, start=1):
-                yield own
-                tell("0 first sum", done, len(training))
+        done = 0
 
-        return self.of_products(add_up(products()), encoding)
+        def seen(client: Client, found: None) -> None:
+            nonlocal done
+            done += 1
+            tell("0 first sum", done, len(training))
+
+        grid = require_terms(summed(lambda client: products_of(client, encoding, device), training, device, seen=seen))
+        return self.of_products(grid, encoding)
 
     def of_survey(self, survey: Survey) -> Lift:
         """From the columns' means and deviations."""
