@@ -12,6 +12,7 @@ import pytest
 import torch
 from hypothesis import Phase, settings
 
+from tests.browser import browser  # noqa: F401 - for all tests
 from tests.http_server import Site, serve
 
 # Two test processes of two threads each would fight over two cores.
@@ -52,7 +53,7 @@ def pytest_report_header() -> str:
 
 #: What is not tested where something is missing: files of tests, what they are of, and what brings it.
 LEFT_OUT = (
-    ("test_in_browser", "THE REPORT WAS NOT TESTED IN A BROWSER", "apt install chromium chromium-driver"),
+    ("test_in_browser", "PAGES WERE NOT TESTED IN A BROWSER", "apt install chromium chromium-driver"),
     ("tests/engines/", "THE ENGINE ON RAY WAS NOT TESTED", "pip install -c constraints.txt '.[ray]'"),
 )
 
