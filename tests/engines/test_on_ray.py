@@ -18,7 +18,7 @@ import pytest
 
 ray = pytest.importorskip("ray", reason="pip install '.[ray]'")
 
-from fedhip.engines.on_ray import RayEngine, ray_cluster  # noqa: E402
+from fedhip.engines.on_ray import _MANNERS, RayEngine, _patiently, ray_cluster  # noqa: E402
 from fedhip.errors import FedHiPWarning, InputError  # noqa: E402
 from fedhip.runs.run import run  # noqa: E402
 from fedhip.utils.parallel import in_order, summed  # noqa: E402
@@ -37,7 +37,8 @@ def on_loopback() -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch, warnings.catch_warnings():
         warnings.simplefilter("ignore")
         patch.setattr(ray_constants, "ENABLE_RAY_CLUSTER", False)
-        patch.setenv("RAY_USAGE_STATS_ENABLED", "0")
+        for name, value in _MANNERS.items():
+            patch.setenv(name, value)
         yield
 
 
@@ -47,9 +48,10 @@ def cluster() -> Iterator[Any]:
     from ray.cluster_utils import Cluster
 
     node: dict[str, Any] = {"num_cpus": 1, "num_gpus": 0, "object_store_memory": 2**27, "memory": 2**30}
+    found = Cluster()
     with on_loopback():
-        found = Cluster(initialize_head=True, head_node_args=node | {"include_dashboard": False})
-        found.add_node(**node)
+        for _ in range(2):
+            _patiently(lambda: found.add_node(include_dashboard=False, **node), lambda: None)
         ray.init(address=found.address, log_to_driver=False, configure_logging=False)
     try:
         yield found
@@ -87,14 +89,14 @@ def heard_at(processes: list[int]) -> set[str]:
 def test_a_command_starts_a_cluster_of_its_own_and_ends_it_when_interrupted(tmp_path: Path) -> None:
     data = feature_file(tmp_path / "f.npz", [f"c{k}" for k in range(400)], rows=40)
     words = [sys.executable, "-m", "fedhip", "run", "--features", str(data), "--out", str(tmp_path / "run")]
-    before = set(Path("/tmp").glob("fedhip-*"))  # noqa: S108
     with subprocess.Popen(  # noqa: S603
         [*words, "--engine", "ray", "--head", "ridge"], stderr=subprocess.PIPE, text=True, start_new_session=True
     ) as process:
         assert process.stderr is not None
         lines = iter(process.stderr.readline, "")
         assert any("starting Ray" in line and "1/1" in line for line in lines)
-        (folder,) = set(Path("/tmp").glob("fedhip-*")) - before  # noqa: S108
+        (session,) = Path("/tmp").glob(f"fedhip-ray-*/session_*_{process.pid}")  # noqa: S108
+        folder = session.parent
         processes = children_in(str(folder))
         assert heard_at(processes) <= {"0100007F", "0000000000000000FFFF00000100007F", f"{'0' * 24}01000000"}
         assert heard_at(processes)

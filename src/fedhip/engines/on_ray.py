@@ -42,10 +42,12 @@ _AHEAD = 3
 _FAN_IN = 16
 #: Seconds to connect in, between looks at the cluster, and without a node before the run gives up.
 _CONNECT, _LOOK, _PATIENCE = 5.0, 2.0, 60.0
+#: How often it is started at most.
+_STARTS = 4
 _MISSING = "--engine ray needs Ray; pip install 'fedhip[ray]'"
 _LOOPBACK = "127.0.0.1"
 #: Ray sends no statistics of its use, and leaves alone what says which GPUs there are.
-_QUIET = {"RAY_USAGE_STATS_ENABLED": "0", "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0"}
+_MANNERS = {"RAY_USAGE_STATS_ENABLED": "0", "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0"}
 
 
 def require_ray(address: str | None) -> None:
@@ -67,7 +69,7 @@ def require_ray(address: str | None) -> None:
 
 
 def _ray() -> Any:
-    for name, value in _QUIET.items():
+    for name, value in _MANNERS.items():
         os.environ.setdefault(name, value)
     try:
         import ray
@@ -102,15 +104,14 @@ def _start(ray: Any, stack: ExitStack) -> None:
     """A cluster of this machine's cores, which hears nobody but this machine, and leaves nothing behind."""
     from ray._private import ray_constants
 
-    folder = Path(tempfile.mkdtemp(prefix="fedhip-", dir="/tmp" if Path("/tmp").is_dir() else None))  # noqa: S108  (sockets' paths are short)
+    folder = Path(tempfile.mkdtemp(prefix="fedhip-ray-", dir="/tmp" if Path("/tmp").is_dir() else None))  # noqa: S108  (sockets' paths are short)
     stack.callback(shutil.rmtree, folder, ignore_errors=True)
     stack.callback(ray.shutdown)  # before its folder goes
     # Without it, Ray takes the machine's address for 127.0.0.1, and hears everybody on it.
     before, ray_constants.ENABLE_RAY_CLUSTER = ray_constants.ENABLE_RAY_CLUSTER, False
     try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")
-            ray.init(
+        _patiently(
+            lambda: ray.init(
                 address="local",
                 num_cpus=available_cores(),
                 num_gpus=0,
@@ -119,7 +120,9 @@ def _start(ray: Any, stack: ExitStack) -> None:
                 configure_logging=False,
                 _node_ip_address=_LOOPBACK,
                 _temp_dir=str(folder),
-            )
+            ),
+            ray.shutdown,
+        )
     except Exception as error:
         raise FedHiPError(f"Ray does not start ({_first_line(error)}); try again, or leave --engine ray out") from error
     finally:
@@ -127,6 +130,18 @@ def _start(ray: Any, stack: ExitStack) -> None:
     heard = {node["NodeManagerAddress"] for node in ray.nodes()}
     if heard != {_LOOPBACK}:
         raise FedHiPError(f"this version of Ray listens at {', '.join(sorted(heard))}; install the one of fedhip[ray]")
+
+
+def _patiently(start: Callable[[], Result], stop: Callable[[], Any]) -> Result:
+    """Ray gives itself half a minute to start, which is too little where others work too."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        for _ in range(_STARTS - 1):
+            try:
+                return start()
+            except Exception:
+                stop()
+        return start()
 
 
 def _join(ray: Any, address: str) -> None:
@@ -250,7 +265,7 @@ class RayEngine:
                 levels[level] = []
 
     def _added(self, terms: list[Any]) -> Any:
-        return terms[0] if len(terms) == 1 else self._add.remote(terms)
+        return terms[0] if len(terms) == 1 else self._add.remote(*terms)
 
     # --- what travels
 
@@ -398,8 +413,10 @@ def _map_and_add(function: list[Any], items: tuple[bytes, list[Any]]) -> Any:
     return mapped_and_added(_known(function), Parcel(*items), _worker_store())
 
 
-def _add(terms: list[Any]) -> Any:
+def _add(*terms: Any) -> Any:
+    # Fetched before the task has a processor: one that waited on it for a lost term would keep the term from being
+    # made again.
     from fedhip.engines.parcels import Parcel
     from fedhip.engines.work import added
 
-    return added([Parcel(*term) for term in _ray().get(terms)], _worker_store())
+    return added([Parcel(*term) for term in terms], _worker_store())
