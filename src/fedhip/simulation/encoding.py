@@ -47,7 +47,8 @@ class RowEncoding:
 
     `scale` (d,) is the √w that rows of each class are weighted with (`fedhip.core.balance`); None where all weigh
     alike. `surveyed` says that the columns' units are known by a survey, which every client sent and received.
-    `targets` say how real targets and weights of rows stand on it; None for classes whose rows are counted.
+    `targets` say how real targets and weights of rows stand on it; None for classes whose rows are counted. A number of
+    the statistics takes `number_bits` when it is sent.
     """
 
     columns: Columns
@@ -55,6 +56,7 @@ class RowEncoding:
     scale: Tensor | None = None
     surveyed: bool = False
     targets: Targets | None = None
+    number_bits: int = 64
 
     def features(self, rows: LabelledRows, device: str | torch.device = "cpu") -> Tensor:
         """Rows in the columns' own units, weighted, float64; not yet rounded."""
@@ -117,7 +119,7 @@ def encoding_of(
     columns = ridge.columns or columns_of([repeated(client) for client in clients], centred=ridge.centred)
     bits = COLUMN_BITS if ridge.fraction_bits is None else ridge.fraction_bits
     scale = balancing_scale(clients, num_classes) if ridge.balance else None
-    encoding = RowEncoding(columns, bits, scale, surveyed=ridge.columns is None)
+    encoding = RowEncoding(columns, bits, scale, surveyed=ridge.columns is None, number_bits=ridge.number_bits)
     targets = targets_of([repeated(client) for client in clients], clients, encoding, centred=ridge.intercept)
     return encoding if targets is None else replace(encoding, targets=targets)
 
