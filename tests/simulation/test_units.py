@@ -138,7 +138,7 @@ def require_same_estimator(seed: int, change: Change, options: dict[str, Any], t
 
 
 @heads
-@settings(max_examples=12)
+@settings(max_examples=6)
 @given(seed=seeds, change=rounded)
 def test_the_estimator_does_not_see_units_nor_columns_that_say_nothing_new(
     options: dict[str, Any], seed: int, change: Change
@@ -147,7 +147,7 @@ def test_the_estimator_does_not_see_units_nor_columns_that_say_nothing_new(
 
 
 @heads
-@settings(max_examples=12)
+@settings(max_examples=6)
 @given(seed=seeds, change=exact)
 def test_the_estimator_is_the_same_to_rounding_where_the_grid_holds_the_same_numbers(
     options: dict[str, Any], seed: int, change: Change
@@ -156,7 +156,7 @@ def test_the_estimator_is_the_same_to_rounding_where_the_grid_holds_the_same_num
     require_same_estimator(seed, change, options, tolerance)
 
 
-@settings(max_examples=10)
+@settings(max_examples=5)
 @given(
     seed=seeds,
     change=st.builds(Change, scale=units, shift=shifts, order=orders, copies=same_way_copies, constants=constants),
@@ -189,7 +189,7 @@ def test_lifts_do_not_see_units(kind: LiftKind, head: str, seed: int, change: Ch
 
 
 @pytest.mark.parametrize("head", ["ridge", "lda", "auto"])
-@settings(max_examples=8)
+@settings(max_examples=5)
 @given(
     seed=seeds,
     change=st.builds(Change, scale=units, shift=shifts, order=orders, copies=same_way_copies, constants=constants),
@@ -205,7 +205,7 @@ def test_what_is_drawn_by_place_does_see_their_order() -> None:
             require_same_estimator(0, Change(order=(1, 0, 3, 2)), {"head": "ridge", "lift": kind, "lift_width": 8}, 0.1)
 
 
-@settings(max_examples=8)
+@settings(max_examples=5)
 @given(seed=seeds, change=st.builds(Change, scale=powers_of_two, copies=copies(WIDTH), constants=constants))
 def test_nystroems_landmarks_do_not_see_copies(seed: int, change: Change) -> None:
     require_same_estimator(seed, change, {"lift": "nystroem", "lift_width": 8}, EXACT)
@@ -291,7 +291,7 @@ def accuracies(X: Array, seed: int) -> list[tuple[list[float | None], list[float
     return [(run.accuracy, run.alphas) for run in runs]
 
 
-@settings(max_examples=8)
+@settings(max_examples=4)
 @given(seed=seeds, change=rounded)
 def test_methods_in_closed_form_reach_the_same_in_all_units(seed: int, change: Change) -> None:
     assert accuracies(change(table(seed)[0]), seed) == plain_accuracies(seed)
