@@ -53,9 +53,22 @@ def task_named(name: str) -> Task:
 
 
 def divide(
-    data: FeatureSet | Dataset | TableRows, scheme: str | None, num_clients: int | None, **parameters: Any
+    data: FeatureSet | Dataset | TableRows,
+    scheme: str | None,
+    num_clients: int | None,
+    *,
+    owner: str | None = None,
+    **parameters: Any,
 ) -> Partition:
-    """Rows among clients, as `divide_rows`; those of real targets are dealt without regard to them."""
+    """Rows among clients, as `divide_rows`; those of real targets are dealt without regard to them.
+
+    `owner` is the column that the user says tells whose row it is: a number of clients alone would divide them anew.
+    """
+    if owner is not None and scheme is None and num_clients is not None:
+        raise InputError(
+            f"column {owner!r} says whose row each is; leave the {num_clients} clients out, or name the partition that "
+            "divides the rows instead, such as iid"
+        )
     if isinstance(data, Dataset) or data.task == "classification":
         return divide_rows(data.labels, data.clients, scheme, num_clients, groups=data.groups, **parameters)
     if scheme in ("dirichlet", "dirichlet-unbalanced", "shards"):
