@@ -64,8 +64,9 @@ def _add_serve(commands: argparse._SubParsersAction[argparse.ArgumentParser]) ->
         help="a name that a reverse proxy calls the page by; may be repeated",
     )  # fmt: skip
     _add_log_format(parser)
-    parser.add_argument("--print-nginx", action="store_true", help="print a configuration of nginx, and do nothing")
-    parser.add_argument("--print-systemd", action="store_true", help="print a unit of systemd, and do nothing")
+    printed = parser.add_mutually_exclusive_group()
+    printed.add_argument("--print-nginx", action="store_true", help="print a configuration of nginx, and do nothing")
+    printed.add_argument("--print-systemd", action="store_true", help="print a unit of systemd, and do nothing")
     parser.add_argument("--json", action="store_true", help="with --background: print JSON instead of words")
     parser.set_defaults(handler=with_engine(serve))
 
@@ -369,6 +370,8 @@ def stop(args: argparse.Namespace) -> int:
 
     if not args.directory.is_dir():
         raise FederationError(f"there is no folder {args.directory}; check the path")
+    if not any((args.directory / name).exists() for name in ("server", "state", "connection.toml")):
+        raise FederationError(f"{args.directory} is no folder of a federation and none of a site; check the path")
     ended = round_control.stop(args.directory.absolute())
     if args.json:
         print(json_text({"ended": ended}))

@@ -17,7 +17,7 @@ from fedhip.federation.operations import process_registry
 from fedhip.federation.operations.paths import ServerPaths, command
 from fedhip.federation.operations.revocation import announce, keys_let_in
 from fedhip.federation.operations.supervisor import Program, Say, Supervisor, alone, why, write_json
-from fedhip.federation.site.folder import parse_address
+from fedhip.federation.site.folder import parse_address, require_port
 from fedhip.federation.transport import engine
 from fedhip.federation.transport.bounds import Bounds
 from fedhip.federation.transport.callers import public_pem
@@ -44,7 +44,7 @@ def endpoint_of(paths: ServerPaths, bind: str | None = None, port: int | None = 
         raise FederationError(f"{paths.endpoint} is missing or damaged; make the federation again") from None
     if bind is None:
         bind = engine.LOOPBACK if host in {"127.0.0.1", "localhost", "::1"} else "0.0.0.0"  # noqa: S104
-    port = usual if port is None else port
+    port = usual if port is None else require_port(port)
     shown = f"[{host}]" if ":" in host else host
     return Endpoint(bind, port, f"{shown}:{port}")
 
@@ -154,6 +154,10 @@ def control_port(paths: ServerPaths) -> int:
 def _require_free(endpoint: Endpoint) -> None:
     try:
         listen(endpoint.bind, endpoint.port).close()
+    except socket.gaierror as error:
+        raise EngineError(
+            f"--bind {endpoint.bind} is no address of this machine; give one, such as 0.0.0.0 for all of them"
+        ) from error
     except OSError as error:
         raise EngineError(
             f"port {endpoint.port} of {endpoint.bind} cannot be had ({error.strerror}); end what holds it, or choose "
