@@ -30,8 +30,11 @@ AT_ONCE, LATE, TYPES = "at once", "late", "types"
 #: Parts that nearly everybody imports: in the picture a floor, without arrows.
 FLOOR = ("errors", "utils")
 #: Calls whose module cannot be read from the source: `late` itself, whose tables are read instead, and tries of
-#: packages that are not ours.
-UNREADABLE = {"utils/late.py", "doctor.py", "export/file.py"}
+#: packages that are not ours, and apps that a folder names.
+UNREADABLE = {
+    *("utils/late.py", "doctor.py", "export/file.py"),
+    *(f"federation/transport/{name}.py" for name in ("executor", "node", "warm")),
+}
 
 
 @dataclass(frozen=True)

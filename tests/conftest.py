@@ -12,6 +12,7 @@ import pytest
 import torch
 from hypothesis import Phase, settings
 
+from tests.browser import browser  # noqa: F401 - for all tests
 from tests.http_server import Site, serve
 
 # Two test processes of two threads each would fight over two cores.
@@ -54,7 +55,7 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
     """What was not tested is said where nobody overlooks it."""
     skipped = [report for report in terminalreporter.stats.get("skipped", []) if "test_in_browser" in report.nodeid]
     if skipped:
-        terminalreporter.section("THE REPORT WAS NOT TESTED IN A BROWSER", sep="!", red=True, bold=True)
+        terminalreporter.section("PAGES WERE NOT TESTED IN A BROWSER", sep="!", red=True, bold=True)
         terminalreporter.line(f"{len(skipped)} tests were skipped: apt install chromium chromium-driver, and run again")
 
 

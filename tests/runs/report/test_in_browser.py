@@ -2,48 +2,19 @@
 
 from __future__ import annotations
 
-import os
 import re
-import shutil
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
 
 from fedhip.runs.report import RunRecord, render_report
+from tests.browser import open_page
 from tests.runs.report.records import make_record, untrained
 
 pytestmark = pytest.mark.usefixtures("pictures")
 
-FLAGS = (
-    "--headless=new", "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run",
-    "--disable-background-networking", "--disable-component-update", "--disable-sync",
-)  # fmt: skip
 CLIENTS = [*map(str, range(48)), "a very long name of a client " * 7, "x" * 200]
 TITLES = {"local": "trained alone", "global": "global model", "fedhip": "personalized"}
-
-
-@pytest.fixture(scope="module")
-def browser(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
-    chromium, driver = shutil.which("chromium"), shutil.which("chromedriver")
-    if chromium is None or driver is None:
-        reason = "needs chromium and chromedriver; install them with: apt install chromium chromium-driver"
-        if os.environ.get("FEDHIP_REQUIRE_BROWSER") == "1":
-            pytest.fail(reason)
-        pytest.skip(reason)
-    from selenium import webdriver
-    from selenium.webdriver.chrome.service import Service
-
-    options = webdriver.ChromeOptions()
-    options.binary_location = chromium
-    options.set_capability("goog:loggingPrefs", {"browser": "ALL"})
-    for flag in (*FLAGS, f"--user-data-dir={tmp_path_factory.mktemp('profile')}"):
-        options.add_argument(flag)
-    opened = webdriver.Chrome(options=options, service=Service(executable_path=driver))
-    try:
-        yield opened
-    finally:
-        opened.quit()
 
 
 @pytest.fixture(scope="module")
@@ -61,15 +32,6 @@ def pages(record: RunRecord, tmp_path_factory: pytest.TempPathFactory) -> dict[s
     for name, records in runs.items():
         (folder / f"{name}.html").write_text(render_report(records), encoding="utf-8")
     return {name: (folder / f"{name}.html").as_uri() for name in runs}
-
-
-def open_page(browser: Any, url: str, *, width: int = 1280, scheme: str = "light") -> None:
-    size = {"width": width, "height": 900, "deviceScaleFactor": 1, "mobile": width < 500}
-    browser.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", size)
-    features = [{"name": "prefers-color-scheme", "value": scheme}]
-    browser.execute_cdp_cmd("Emulation.setEmulatedMedia", {"media": "", "features": features})
-    browser.get_log("browser")
-    browser.get(url)
 
 
 def column(browser: Any, number: int) -> list[str | None]:

@@ -56,6 +56,11 @@ def _add_serve(commands: argparse._SubParsersAction[argparse.ArgumentParser]) ->
     parser.add_argument("--port", type=int, metavar="N", help="another port than at init")
     parser.add_argument("--background", action="store_true", help="return when the server is ready")
     parser.add_argument("--proxy", action=_FLAG, default=True, help="the proxy; without it put nginx in front")
+    parser.add_argument("--status-port", type=int, metavar="N", help="the coordinator's page, on this port of loopback")
+    parser.add_argument(
+        "--status-host", action="append", default=[], metavar="NAME",
+        help="a name that a reverse proxy calls the page by; may be repeated",
+    )  # fmt: skip
     printed = parser.add_mutually_exclusive_group()
     printed.add_argument("--print-nginx", action="store_true", help="print a configuration of nginx, and do nothing")
     printed.add_argument("--print-systemd", action="store_true", help="print a unit of systemd, and do nothing")
@@ -145,6 +150,10 @@ def serve(args: argparse.Namespace) -> int:
     from fedhip.federation.operations.paths import ServerPaths
 
     _require_background(args)
+    if args.status_host and args.status_port is None:
+        raise InputError("--status-host is of the coordinator's page; give --status-port too")
+    if args.status_port is not None and not 1 <= args.status_port <= 65535:
+        raise InputError(f"--status-port {args.status_port} is no port; give one from 1 to 65535")
     paths = ServerPaths.open(args.directory)
     endpoint = serving.endpoint_of(paths, args.bind, args.port)
     if args.print_nginx:
@@ -152,8 +161,18 @@ def serve(args: argparse.Namespace) -> int:
     if args.print_systemd:
         title = f"fedhip: the server of the federation {paths.agreement().name}"
         words = ["serve", str(paths.path.absolute()), "--bind", endpoint.bind, "--port", str(endpoint.port)]
-        return _print_unit(title, [*words, *([] if args.proxy else ["--no-proxy"])], paths.path, [])
-    settings = {"folder": str(paths.path), "bind": args.bind, "port": args.port, "proxy": args.proxy}
+        words += [] if args.proxy else ["--no-proxy"]
+        words += [] if args.status_port is None else ["--status-port", str(args.status_port)]
+        words += [word for host in args.status_host for word in ("--status-host", host)]
+        return _print_unit(title, words, paths.path, [])
+    settings = {
+        "folder": str(paths.path),
+        "bind": args.bind,
+        "port": args.port,
+        "proxy": args.proxy,
+        "status_port": args.status_port,
+        "status_hosts": args.status_host,
+    }
     if args.background:
         _print_ready(args, background.apart("serve", settings))
     else:

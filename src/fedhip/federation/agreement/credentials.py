@@ -208,6 +208,11 @@ def renew_server_certificate(directory: str | Path, hosts: Sequence[str] = (), d
     return _certificate(path).not_valid_after_utc
 
 
+def valid_until(path: Path) -> datetime:
+    """The last moment at which a certificate is valid."""
+    return _certificate(path).not_valid_after_utc
+
+
 def _certificate(path: Path) -> x509.Certificate:
     try:
         return x509.load_pem_x509_certificate(path.read_bytes())

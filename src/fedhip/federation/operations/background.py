@@ -7,10 +7,11 @@ from __future__ import annotations
 
 import contextlib
 import json
+import shlex
 import signal
 import sys
 import threading
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -43,14 +44,34 @@ def until_stopped() -> Iterator[threading.Event]:
             signal.signal(number, handler)
 
 
-def serve(folder: str, bind: str | None, port: int | None, proxy: bool) -> None:
-    """Run the server until it is stopped."""
+def serve(
+    folder: str,
+    bind: str | None,
+    port: int | None,
+    proxy: bool,
+    status_port: int | None = None,
+    status_hosts: Sequence[str] = (),
+) -> None:
+    """Run the server until it is stopped, and with a `status_port` the coordinator's page beside it."""
     from fedhip.federation.operations import serving
 
     paths = ServerPaths.open(folder)
-    with until_stopped() as stopped:
+    with until_stopped() as stopped, contextlib.ExitStack() as stack:
+        if status_port is not None:
+            _open_page(paths, status_port, status_hosts, stack)
         serving.serve(paths, serving.endpoint_of(paths, bind, port), say=say, stop=stopped, with_proxy=proxy)
     say("the server is stopped")
+
+
+def _open_page(paths: ServerPaths, port: int, hosts: Sequence[str], stack: contextlib.ExitStack) -> None:
+    from fedhip.federation.monitor.look import Look
+    from fedhip.federation.monitor.web import page_served, token_of
+
+    token = token_of(paths.state)
+    address = f"http://127.0.0.1:{stack.enter_context(page_served(port, hosts, token, Look(paths)))}/"
+    # A log is read by more people than a terminal.
+    shown = token if sys.stderr.isatty() else f"$(cat {shlex.quote(str(paths.state.token))})"
+    say(f"the page: {address}?token={shown}")
 
 
 def site(folder: str, settings: dict[str, str], app: str | None = None) -> None:

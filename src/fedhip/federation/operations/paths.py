@@ -45,6 +45,7 @@ class StatePaths:
         self.pids = path / "pids"  # records of the processes we started
         self.home = path / "flwr"  # the engine's
         self.secret = path / "superexec.secret"  # what the engine's parts at a server know each other by
+        self.token = path / "status.token"  # what readers of the coordinator's page show
         self.lock = path / "running.lock"  # held while processes run
         self.ready = path / "ready.json"  # written when everything runs
 

@@ -82,7 +82,7 @@ def _tell_progress(path: Path, mark: int, say: Say) -> tuple[int, bool]:
         with contextlib.suppress(ValueError, TypeError, KeyError, AttributeError):
             entry: dict[str, Any] = json.loads(line)
             ends = ends or entry.get("step") in ("finished", "failed")
-            if entry.get("step") == "failed":  # it is the error of this command, which is shown last
+            if entry.get("step") == "failed" or "asked" in entry:  # the first is this command's error, shown last
                 continue
             say(f"{entry.get('step', ''):<12} {entry['text']}")
     return mark + len(whole.encode()), ends
@@ -109,8 +109,8 @@ def _why_failed(last: EngineRun, paths: ServerPaths) -> str:
     return f"run {last.number} {ended}: {reason}"
 
 
-def status(paths: ServerPaths) -> dict[str, Any]:
-    """Server, sites and runs, for people and machines."""
+def status(paths: ServerPaths, *, ask_engine: bool = True) -> dict[str, Any]:
+    """Server, sites and runs, for people and machines; without the engine, what the folder tells."""
     state = paths.state
     alive = {record.name for record in process_registry.recorded(state.pids) if process_registry.is_alive(record)}
     roster = paths.roster()
@@ -123,7 +123,7 @@ def status(paths: ServerPaths) -> dict[str, Any]:
         "runs": [],
         "sum": _sum_of(paths),
     }
-    if not found["serving"]:
+    if not (found["serving"] and ask_engine):
         return found
     owner = {public_pem(key): name for name, key in roster.keys.items()}
     with Control(paths.control_port(), paths.authority, paths.state.secret) as control:

@@ -122,12 +122,12 @@ def size(log: Path) -> int:
     return log.stat().st_size if log.is_file() else 0
 
 
-def since(log: Path, mark: int) -> str:
-    """What was added to a file after `mark`."""
+def since(log: Path, mark: int, most: int = 1 << 20) -> str:
+    """What was added to a file after `mark`, so many bytes of it at most."""
     try:
         with log.open("rb") as file:
             file.seek(mark)
-            return file.read(1 << 20).decode("utf-8", errors="replace")
+            return file.read(most).decode("utf-8", errors="replace")
     except OSError:
         return ""
 

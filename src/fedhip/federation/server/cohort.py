@@ -61,6 +61,8 @@ class SiteCohort:
         known = self.registered()
         cheaters = {site for site, code in self.dropped.items() if code == ServerCode.CHEATED}
         wanted = {node: site for node, site in known.items() if site in set(sites) - cheaters}
+        if wait:
+            self.events.asking("waiting", self.envelope.round, wanted.values())
         here = self.exchange.wait_for(wanted) if wait else self.exchange.connected(wanted)
         # A site that is connected twice stays where it said hello.
         settled = {site: node for site, node in self.nodes.items() if node in here}
@@ -82,7 +84,7 @@ class SiteCohort:
                     try:
                         fold(reply.site, reply.letter)
                         kept.append(reply.site)
-                        self.events.write(step, f"site {reply.site!r} answered", reply.site)
+                        self.events.write(step, f"site {reply.site!r} answered", reply.site, SiteCode.OK)
                         continue
                     except (MessageError, SecureSumError) as error:
                         code = ServerCode.GARBAGE
@@ -111,13 +113,14 @@ class SiteCohort:
     def ask(self, step: RoundStep, nodes: list[tuple[str, int]], asked: Asked) -> Iterator[SiteReply]:
         """Ask sites at their nodes, and hand over what comes."""
         envelope = replace(self.envelope, step=step)
+        self.events.asking(step, envelope.round, [site for site, _ in nodes])
         return self.exchange.ask(SiteQuestion(site, node, Letter(envelope, *asked(site))) for site, node in nodes)
 
     def drop(self, step: str, site: str, code: SiteCode | ServerCode) -> None:
         """Go on without a site."""
         self.nodes.pop(site, None)
         self.dropped[site] = str(code)
-        self.events.write(step, f"site {site!r} {meaning(code)}", site)
+        self.events.write(step, f"site {site!r} {meaning(code)}", site, str(code))
 
     def require_quorum(self, step: RoundStep) -> None:
         """Stop where too few are left."""

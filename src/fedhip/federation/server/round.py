@@ -32,6 +32,7 @@ from fedhip.federation.errors import MessageError, RoundError
 from fedhip.federation.server.aggregation import CheatedError
 from fedhip.federation.server.checkpoint import Restart, RoundCheckpoint, RoundProgress, SumState
 from fedhip.federation.server.cohort import HAND_OUT, SiteCohort, always
+from fedhip.federation.server.event_log import BEGUN
 from fedhip.federation.server.logistic import LogisticSums
 from fedhip.federation.server.result import accuracies_in, write_result
 from fedhip.federation.server.sums import RoundSums
@@ -109,6 +110,7 @@ class Round:
 
     def run(self) -> Path:
         """All steps, or those that are left of a round that was broken off; the result's folder."""
+        self.events.asking(BEGUN, self.cohort.envelope.round, self.cohort.roster.names)
         try:
             while True:
                 try:
@@ -198,6 +200,7 @@ class Round:
             wanted, cohort.dropped = again.sites, dict(again.dropped)
             body |= by_site("proofs", {site: bytes.fromhex(proof) for site, proof in again.proofs.items()})
         known = {node: site for node, site in cohort.registered().items() if site in wanted}
+        self.events.asking("waiting", cohort.envelope.round, known.values())
         with cohort.timed("waiting for sites"):
             here = cohort.exchange.wait_for(known)
         for site in wanted:
@@ -230,7 +233,7 @@ class Round:
                 continue
             cohort.nodes[reply.site] = reply.node
             cohort.dropped.pop(reply.site, None)
-            self.events.write(RoundStep.HELLO, f"site {reply.site!r} is here", reply.site)
+            self.events.write(RoundStep.HELLO, f"site {reply.site!r} is here", reply.site, SiteCode.OK)
             if encoder is Presence.MISSING:
                 missing_encoder.append(reply.site)
         cohort.require_quorum(RoundStep.HELLO)
