@@ -51,10 +51,10 @@ def test_a_number_of_clients_does_not_replace_the_column_that_names_them(patient
 
 @pytest.mark.usefixtures("no_report")
 def test_command_and_python_give_the_same_run(patients: Path, tmp_path: Path) -> None:
-    done("run", "--data", patients, *LABELLED, "--out", tmp_path / "command")
+    done("run", "--data", patients, *LABELLED, "--head", "ridge", "--out", tmp_path / "command")
     frames = {"path": patients, "pandas": pd.read_csv(patients), "polars": pl.read_csv(patients)}
     for name, source in frames.items():
-        fedhip.run(source, **NAMED, out=tmp_path / name)
+        fedhip.run(source, **NAMED, head="ridge", out=tmp_path / name)
     files = [
         "global.safetensors",
         "total.safetensors",
