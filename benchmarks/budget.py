@@ -51,7 +51,7 @@ def measure(path: str, number: int, concentration: float, seed: int, share: floa
         plan = lift.plan(width, d)
         drawn = plan.draw(clients)
         clients, exchange = lift_clients(drawn, clients), plan.exchange
-        task, width = replace(task, clients=clients, ridge=lifted_grid(clients)), plan.width
+        task, width = replace(task, clients=clients, ridge=lifted_grid(clients, kind=lift.kind)), plan.width
     found = choose(task, wider=False)
     accuracy = [value for value in tested(found.best.head, found.best.owns, 0.0).accuracy if value is not None]
     sent = found.traffic[1] + exchange

@@ -7,7 +7,8 @@ are three more. A feature file is divided among clients by Dirichlet(λ), or as 
 each federation and seed: `auto` as `fedhip run` has it, and each configuration that somebody could have asked for
 instead, on the same rows. *Best in hindsight* is the configuration of highest test accuracy in the mean over seeds,
 which nobody knows beforehand. A client is *below alone* where the 95 % interval of auto less alone, on its test rows,
-is below 0. What is in the file already is not computed again.
+is below 0. With `--max-rounds 8` there is a second choice, `auto, 8 rounds`, and the logistic head among what it is
+compared with, in a table of its own. What is in the file already is not computed again.
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass, replace
 from importlib.util import find_spec
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -27,8 +29,9 @@ from fedhip.core.paired import compare_rows
 from fedhip.data import FeatureSet, feature_set, read_features
 from fedhip.data.federations.named import load_federation
 from fedhip.data.tables import TableRows
-from fedhip.heads import Head, Lda, Ridge
-from fedhip.heads.choice import NARROW, choose
+from fedhip.heads import Head, Lda, Logistic, Ridge
+from fedhip.heads.choice import LOGISTIC_ROUNDS, NARROW, choose
+from fedhip.heads.options import options_of
 from fedhip.heads.round import run_head, simulate, tested
 from fedhip.heads.task import Task
 from fedhip.simulation.client import Client, clients_of
@@ -43,6 +46,8 @@ FIELDS = ("federation", "clients", "seed", "configuration", "accuracy", "below_a
 #: Rows of each speaker in "spoken digits, 100 each".
 FEW = 100
 LIFT_WIDTH = 1024
+#: The choices, and what each cannot have.
+AUTO, AUTO_IN_EIGHT = "auto", "auto, 8 rounds"
 
 
 @dataclass(frozen=True)
@@ -67,7 +72,7 @@ def natural(data: Path, seeds: Sequence[int]) -> Iterator[tuple[str, int]]:
 
 def load(name: str, seed: int, data: Path) -> Cell:
     """A natural federation, a feature file whose rows have owners, or one that is divided: "FILE K λ"."""
-    given = {"concentration": None, "shards_per_client": None, "min_rows": 1, "seed": seed}
+    given: dict[str, Any] = {"concentration": None, "shards_per_client": None, "min_rows": 1, "seed": seed}
     rows: FeatureSet | TableRows
     if name.endswith("each"):
         rows = _few(read_features(data / "spoken-digits.npz"))
@@ -129,17 +134,22 @@ def _few(rows: FeatureSet) -> FeatureSet:
     return feature_set(rows.features[kept], rows.labels[kept], owners[kept], class_names=rows.class_names)
 
 
-def measure(cell: Cell, known: Set[str] = frozenset(), auto: bool = True) -> Iterator[dict[str, object]]:
-    """A line for every configuration that is not known; with `auto`, the choice first."""
+def measure(
+    cell: Cell, known: Set[str] = frozenset(), auto: bool = True, max_rounds: int = 1
+) -> Iterator[dict[str, object]]:
+    """A line for every configuration that is not known; with `auto`, the choices first."""
     d = cell.rows.num_classes
+    several = max_rounds >= LOGISTIC_ROUNDS
+    choices = [] if not auto else [AUTO, AUTO_IN_EIGHT] if several else [AUTO]
+    choices = [name for name in choices if name not in known]
     corners = {"majority": "majority", "alone": "local", "global": "global", "ridge": "fedhip"}
     federation: Federation | None = None
-    if (auto and "auto" not in known) or not known >= set(corners):
+    if choices or not known >= set(corners):
         began = time.perf_counter()
-        outcome = simulate(cell.clients, d, methods=tuple(corners.values()), keep_looked=auto)
+        outcome = simulate(cell.clients, d, methods=tuple(corners.values()), keep_looked=bool(choices))
         plain, federation = time.perf_counter() - began, outcome.federation
-        if auto and "auto" not in known:
-            yield _auto(cell, outcome, plain)
+        for name in choices:
+            yield _auto(cell, outcome, plain, name, 1 if name == AUTO else max_rounds)
         for name, method in corners.items():
             if name not in known:
                 yield _line(cell, name, [r.accuracy[method] for r in outcome.clients], plain)
@@ -147,7 +157,8 @@ def measure(cell: Cell, known: Set[str] = frozenset(), auto: bool = True) -> Ite
     width = cell.rows.features.shape[1]
     for lift_kind in (None, "nystroem", "relu") if width <= NARROW else (None,):
         on = "" if lift_kind is None else f" on {lift_kind}"
-        heads: tuple[tuple[type[Head], str], ...] = ((Ridge, "ridge"), (Lda, "lda"))
+        heads: list[tuple[type[Head], str]] = [(Ridge, "ridge"), (Lda, "lda")]
+        heads += [(Logistic, "logistic")] if several else []
         priors: tuple[PriorOption, ...] = ("none", "client")
         asked = [
             (kind, prior, f"{name}{' + prior' if prior == 'client' else ''}{on}")
@@ -168,16 +179,20 @@ def measure(cell: Cell, known: Set[str] = frozenset(), auto: bool = True) -> Ite
                 continue
             began = time.perf_counter()
             # What may be expected is not asked for, and nothing is kept of one for the next.
-            run = run_head(kind_of, replace(common, prior=prior, uploads={}, estimates=False), federation)
+            run = run_head(
+                kind_of,
+                replace(common, options=options_of(kind_of, "loo", {}), prior=prior, uploads={}, estimates=False),
+                federation,
+            )
             yield _line(cell, told, run.accuracy, time.perf_counter() - began)
 
 
-def _auto(cell: Cell, outcome: Outcome, plain: float) -> dict[str, object]:
-    """The choice, beside what every client is compared with."""
+def _auto(cell: Cell, outcome: Outcome, plain: float, name: str, max_rounds: int) -> dict[str, object]:
+    """A choice, beside what every client is compared with."""
     looked = {r.client: r.personal.looked for r in outcome.clients if r.personal and r.personal.looked}
     began = time.perf_counter()
     task = Task(cell.clients, cell.rows.num_classes, prior="client", looked=looked)
-    best = choose(task, outcome.federation).best
+    best = choose(task, outcome.federation, max_rounds=max_rounds).best
     found = tested(best.head, best.owns, 0.0)
     seconds = time.perf_counter() - began
     below = 0
@@ -185,7 +200,7 @@ def _auto(cell: Cell, outcome: Outcome, plain: float) -> dict[str, object]:
         if "local" in ridge.tested and found.head.method in auto.tested:
             high = compare_rows(auto.tested[found.head.method].gain, ridge.tested["local"].gain).high
             below += high is not None and high < 0.0
-    return _line(cell, "auto", found.accuracy, plain + seconds, below)
+    return _line(cell, name, found.accuracy, plain + seconds, below)
 
 
 def _line(
@@ -203,35 +218,39 @@ def _line(
     }
 
 
-def table(lines: Sequence[dict[str, str]]) -> list[str]:
-    """Markdown: a line for each federation, means over its seeds."""
+def table(lines: Sequence[dict[str, str]], auto: str = AUTO) -> list[str]:
+    """Markdown: a line for each federation, means over the seeds that one of the choices is known of."""
+    chosen = {(line["federation"], line["seed"]) for line in lines if line["configuration"] == auto}
+    if not chosen:
+        return []
+    lines = [line for line in lines if (line["federation"], line["seed"]) in chosen]
+    if auto == AUTO:
+        lines = [line for line in lines if not line["configuration"].startswith("logistic")]
     values: dict[str, dict[str, list[float]]] = defaultdict(lambda: defaultdict(list))
     below: dict[str, list[int]] = defaultdict(lambda: [0, 0])
     for line in lines:
         values[line["federation"]][line["configuration"]].append(float(line["accuracy"]))
-        if line["below_alone"]:
+        if line["configuration"] == auto:
             below[line["federation"]][0] += int(line["below_alone"])
             below[line["federation"]][1] += int(line["clients"])
     shown = [
-        "| federation | seeds | majority | alone | global | FedHiP | best in hindsight | auto | against the best | "
+        f"| federation | seeds | majority | alone | global | FedHiP | best in hindsight | {auto} | against the best | "
         "clients below alone |",
         "|---|---:|---:|---:|---:|---:|---|---:|---:|---:|",
     ]
     gaps = []
     for name, found in values.items():
         means = {configuration: float(np.mean(every)) for configuration, every in found.items()}
-        if "auto" not in means:
-            continue
-        single = {configuration: mean for configuration, mean in means.items() if configuration != "auto"}
+        single = {name: mean for name, mean in means.items() if name not in (AUTO, AUTO_IN_EIGHT)}
         best = max(single, key=lambda configuration: single[configuration])
-        gaps.append(means["auto"] - single[best])
+        gaps.append(means[auto] - single[best])
         numbers = " | ".join(f"{means[key]:.1f}" for key in ("majority", "alone", "global", "ridge"))
         lost, all_of = below[name]
         shown.append(
-            f"| {name} | {len(found['auto'])} | {numbers} | {single[best]:.1f} ({best}) | **{means['auto']:.1f}** | "
+            f"| {name} | {len(found[auto])} | {numbers} | {single[best]:.1f} ({best}) | **{means[auto]:.1f}** | "
             f"{gaps[-1]:+.1f} | {lost} of {all_of} |"
         )
-    shown.append(f"\nMean of auto against the best in hindsight: {np.mean(gaps):+.2f} points.")
+    shown.append(f"\nMean of {auto} against the best in hindsight: {np.mean(gaps):+.2f} points.")
     return shown
 
 
@@ -244,6 +263,7 @@ def main() -> None:
     parser.add_argument("--clients", type=int, nargs="*", default=[50])
     parser.add_argument("--concentrations", type=float, nargs="*", default=[0.1, 0.5, 1.0])
     parser.add_argument("--seeds", type=int, nargs="*", default=[0, 1, 2])
+    parser.add_argument("--max-rounds", type=int, default=1, help="8: with the logistic head, as a second choice")
     parser.add_argument("--rivals-only", action="store_true", help="leave the choice itself for another run")
     parser.add_argument("--out", type=Path, required=True, help="a CSV file; what it has is not computed again")
     args = parser.parse_args()
@@ -263,14 +283,14 @@ def main() -> None:
     for name, seed in asked:
         cell = load(name, seed, args.data)
         known = {x["configuration"] for x in lines if x["federation"] == cell.name and int(x["seed"]) == seed}
-        for line in measure(cell, known, not args.rivals_only):
+        for line in measure(cell, known, not args.rivals_only, args.max_rounds):
             lines.append({key: str(value) for key, value in line.items()})
             print(*line.values(), sep=", ", flush=True)
             with args.out.open("w", newline="", encoding="utf-8") as file:
                 writer = csv.DictWriter(file, FIELDS, lineterminator="\n")
                 writer.writeheader()
                 writer.writerows(lines)
-    print("\n".join(table(lines)))
+    print("\n".join([*table(lines), *table(lines, AUTO_IN_EIGHT)]))
 
 
 if __name__ == "__main__":

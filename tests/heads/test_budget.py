@@ -11,7 +11,7 @@ import fedhip
 from fedhip.cli.main import main
 from fedhip.core.exact.columns import Survey
 from fedhip.errors import InputError
-from fedhip.features.lifts.budget import upload_bytes
+from fedhip.features.lifts.budget import packed_bits, upload_bytes
 from fedhip.heads.auto import choosing_bytes
 from fedhip.heads.budget import bytes_of, within
 from fedhip.simulation.federation import SCORES_BYTES
@@ -46,16 +46,25 @@ def test_sizes_that_are_none(size: str | float) -> None:
 def test_the_widest_that_fits(width: int) -> None:
     """By counting: one direction more is over, and the features as they are take the place of all directions."""
     choosing = SCORES_BYTES + choosing_bytes(CANDIDATES, prior=True)
-    first = 8 * Survey.size(width if width <= 256 else 1)
+    bits = packed_bits(1000)
+
+    def taken(directions: int) -> int:
+        # What tells the rows' lengths, or their columns, and two numbers that tell each direction's units.
+        first = 8 * Survey.size(width if width <= 256 else 1) + 16 * directions
+        return first + upload_bytes(directions, CLASSES, bits) + choosing
+
     plain = 8 * Survey.size(width) + upload_bytes(width, CLASSES) + choosing
     assert within(plain, width, CLASSES, 1000, prior=True).lift is None
-    for budget in (plain - 1, plain // 2 + first // 2 + choosing // 2):
+    # All directions take a fraction of the bytes of the features as they are.
+    assert taken(width) - taken(0) < (plain - choosing) / 2
+    for budget in (plain - 1, taken(width), taken(width) - 1, (taken(width) + taken(0)) // 2):
         lift = within(budget, width, CLASSES, 1000, prior=True).lift
         assert lift is not None
         assert lift.kind == "project"
         assert lift.width is not None
-        assert first + upload_bytes(lift.width, CLASSES) + choosing <= budget
-        assert lift.width == width or first + upload_bytes(lift.width + 1, CLASSES) + choosing > budget
+        assert (lift.width == width) == (budget >= taken(width))
+        assert taken(lift.width) <= budget
+        assert lift.width == width or taken(lift.width + 1) > budget
 
 
 def test_a_budget_that_nothing_fits_says_what_does() -> None:
@@ -71,7 +80,7 @@ def test_a_budget_that_nothing_fits_says_what_does() -> None:
         within(least - 1, 300, CLASSES, 1000, prior=True)
 
 
-@pytest.mark.parametrize(("width", "budget"), [(300, "100kB"), (40, 60_000), (300, "1MB")])
+@pytest.mark.parametrize(("width", "budget"), [(300, "80kB"), (40, 34_000), (300, "1MB")])
 def test_what_a_client_sends_stays_within(width: int, budget: str | int, tmp_path: Path) -> None:
     """Counted from what was sent; the choice has the bytes that were planned for it, none to spare for a direction."""
     X, y, clients = rows(width)
@@ -84,7 +93,8 @@ def test_what_a_client_sends_stays_within(width: int, budget: str | int, tmp_pat
     if "lift" in results:
         wide = results["lift"]["width"]
         assert chosen["upload"] == f"project {wide}"
-        assert sent + upload_bytes(wide + 1, CLASSES) - upload_bytes(wide, CLASSES) > most
+        bits = packed_bits(results["choice"]["rows"])
+        assert sent + 16 + upload_bytes(wide + 1, CLASSES, bits) - upload_bytes(wide, CLASSES, bits) > most
         assert results["feature_dim"] == wide < width
     else:
         assert chosen["upload"] == "as they are"
@@ -99,9 +109,9 @@ def test_what_a_client_sends_stays_within(width: int, budget: str | int, tmp_pat
 
 def test_the_estimator_and_the_command_keep_to_it(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     X, y, clients = rows(300)
-    found = FedHiPClassifier(budget="100kB").fit(X, y, groups=clients)
+    found = FedHiPClassifier(budget="80kB").fit(X, y, groups=clients)
     assert found.lift_ is not None
-    expected = within(100_000, 300, CLASSES, len(y), prior=True).lift
+    expected = within(80_000, 300, CLASSES, len(y), prior=True).lift
     assert expected is not None
     assert found.lift_.width == expected.width
     assert found.score(X, y, clients) > 0.6
@@ -109,7 +119,7 @@ def test_the_estimator_and_the_command_keep_to_it(tmp_path: Path, capsys: pytest
     told = ["run", "--features", str(tmp_path / "rows.npz"), "--out", str(tmp_path / "run")]
     assert main([*told, "--budget", "100"]) == 3
     assert "the smallest is" in capsys.readouterr().err
-    assert main([*told, "--budget", "100kB", "--lift", "relu"]) == 3
+    assert main([*told, "--budget", "80kB", "--lift", "relu"]) == 3
     assert "leave out --lift" in capsys.readouterr().err
-    assert main([*told, "--budget", "100kB"]) == 0
+    assert main([*told, "--budget", "80kB"]) == 0
     assert fedhip.open_run(tmp_path / "run").results["lift"]["width"] == expected.width

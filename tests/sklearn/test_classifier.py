@@ -739,6 +739,7 @@ def test_only_the_estimator_needs_scikit_learn() -> None:
     assert said == "fedhip.sklearn needs scikit-learn; pip install 'fedhip[sklearn]'"
 
 
+@pytest.mark.usefixtures("few_digits")
 def test_the_examples_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     for module in (fedhip.sklearn.classifier, fedhip.sklearn.regressor):
         tried = doctest.testmod(module)

@@ -3,19 +3,21 @@
     --budget 5MB        survey, statistics, and everything that is chosen by
 
 Where the statistics of the features as they are do not fit, rows are projected before anything else (the lift
-"project"), to as many directions as fit. Where they do, nothing changes; a wider lift competes only if its bytes fit
-too.
+"project"), to as many directions as fit, and their statistics are of few bits a number
+(`fedhip.features.lifts.budget`). Where they do, nothing changes; a wider lift competes only if its bytes fit too.
 """
 
 from __future__ import annotations
 
 import math
 import re
+from collections.abc import Callable
 from dataclasses import dataclass
 
 from fedhip.core.exact.columns import Survey
 from fedhip.errors import InputError
-from fedhip.features.lifts.budget import exchange_bytes, upload_bytes
+from fedhip.features.lifts.budget import exchange_bytes, packed_bits, upload_bytes
+from fedhip.features.lifts.kinds import PROJECT
 from fedhip.heads.auto import choosing_bytes
 from fedhip.heads.choice import KIND, NARROW, WIDTH
 from fedhip.simulation.federation import SCORES_BYTES
@@ -53,21 +55,25 @@ def within(budget: int, num_features: int, num_classes: int, rows: int, *, prior
         wide = exchange_bytes(KIND, num_features) + upload_bytes(min(WIDTH, rows) + num_features, num_classes)
         wide += 2 * SCORES_BYTES + choosing_bytes(WIDE_CANDIDATES, 2, prior=prior)
         return Within(None, num_features <= NARROW and plain + wide <= budget)
-    before = exchange_bytes("project", num_features) + choosing
-    width = _widest(budget - before, num_classes, num_features)
+
+    def projected(width: int) -> int:
+        first = exchange_bytes(PROJECT, num_features, width)
+        return first + upload_bytes(width, num_classes, packed_bits(rows)) + choosing
+
+    width = _widest(budget, projected, num_features)
     if width < 1:
-        least = before + upload_bytes(1, num_classes)
+        least = projected(1)
         raise InputError(
             f"a budget of {budget:,} bytes holds no upload of {num_features} features and {num_classes} classes; the "
             f"smallest is {least:,}"
         )
-    return Within(LiftSettings("project", width), False)
+    return Within(LiftSettings(PROJECT, width), False)
 
 
-def _widest(room: int, num_classes: int, most: int) -> int:
-    """The widest features, up to `most`, whose statistics fit; 0 where none do."""
+def _widest(room: int, taken: Callable[[int], int], most: int) -> int:
+    """The widest features, up to `most`, of which what is sent fits; 0 where none do."""
     fits, too_wide = 0, most + 1
     while too_wide - fits > 1:
         middle = (fits + too_wide) // 2
-        fits, too_wide = (middle, too_wide) if upload_bytes(middle, num_classes) <= room else (fits, middle)
+        fits, too_wide = (middle, too_wide) if taken(middle) <= room else (fits, middle)
     return fits

@@ -113,6 +113,7 @@ def simulate(
     balance: bool = False,
     fraction_bits: int | None = None,
     columns: Columns | None = None,
+    number_bits: int = 64,
     device: str | torch.device = "cpu",
     report: ReportProgress | None = None,
     keep_statistics: Callable[[Client, GridStatistics], None] | None = None,
@@ -123,13 +124,13 @@ def simulate(
     `report(phase, done, total)` is called as the clients go by, `keep_statistics` with each client's upload. No model
     and no parameter sees a test row. With `prior` every client's class frequencies are part of its models' answers,
     where that is likelier than not by leave-one-out (see `fedhip.core.choice.prior`); a personalized model's α is
-    chosen together with it. `standardize`, `intercept`, `balance`, `fraction_bits` and `columns` are those of
-    `RidgeOptions`; where classes count alike in the sum, they do not so in models of one client alone. With
-    `keep_looked` clients keep what their α was chosen by.
+    chosen together with it. `standardize`, `intercept`, `balance`, `fraction_bits`, `columns` and `number_bits`
+    are those of `RidgeOptions`; where classes count alike in the sum, they do not so in models of one client alone.
+    With `keep_looked` clients keep what their α was chosen by.
     """
     methods = tuple(methods)
     ridges = tuple(method for method in methods if method != MAJORITY)
-    ridge = RidgeOptions(standardize, intercept, balance, fraction_bits, columns)
+    ridge = RidgeOptions(standardize, intercept, balance, fraction_bits, columns, number_bits)
     if prior and balance:
         raise InputError(
             "a client's prior corrects for how often the federation has a class, and balanced classes are equally "

@@ -17,7 +17,7 @@ import torch
 from numpy.typing import ArrayLike
 
 from fedhip.core.exact.fixedpoint import GridStatistics
-from fedhip.data import Dataset, FeatureSet, Partition
+from fedhip.data import Dataset, FeatureSet, Partition, split_of
 from fedhip.data.tables import Description, TableRows
 from fedhip.errors import InputError
 from fedhip.features import resolve_device
@@ -187,7 +187,7 @@ def run(
     given = {"concentration": concentration, "shards_per_client": shards, "min_rows": min_rows, "seed": seed}
     beside = {"delta": delta, "unit": unit, "unit_rows": unit_rows, "clip": clip, "public": public}
     privacy = PrivacySettings.of(epsilon, beside)
-    division = divide(rows, partition, number, **given)
+    division = divide(rows, partition, number, owner=client, **given)
     table = None
     if isinstance(rows, TableRows):
         rows = rows if privacy is None else with_public_fills(rows)
@@ -285,10 +285,10 @@ def run_round(
     the report's examples, `table` what made the features of a table. With differential privacy the folder keeps the
     noisy sum, and nobody's own statistics.
     """
-    budget, settings = (
-        settings.budget,
-        settings.within_budget(features.features.shape[1], features.num_classes, len(features)),
-    )
+    budget = settings.budget
+    if budget is not None:
+        rows = int((split_of(features.split, partition) == 0).sum())
+        settings = settings.within_budget(features.features.shape[1], features.num_classes, rows)
     resolved = settings.resolved(features.task, weighted=features.weights is not None)
     if budget is not None and resolved.head != AUTO:
         raise InputError("--budget is kept by the choice, which is of classes of rows that count alike; leave it out")

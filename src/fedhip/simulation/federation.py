@@ -30,6 +30,7 @@ from fedhip.core.solvers import factorize, require_alpha
 from fedhip.core.standardization import Standardization
 from fedhip.core.targets import TargetRows
 from fedhip.errors import ColumnWarning
+from fedhip.features.lifts.budget import upload_bytes
 from fedhip.simulation.client import Client
 from fedhip.simulation.encoding import RowEncoding
 from fedhip.utils.parallel import one_thread
@@ -234,7 +235,7 @@ class Federation:
         m, d = self.grid.num_features, self.grid.num_classes
         if self.grid.moments is not None:
             return 8 * ((m + d + 1) * (m + d + 2) // 2 + len(self.grid.counts))
-        return 8 * (m * (m + 1) // 2 + m * d + d)
+        return upload_bytes(m, d, self.encoding.number_bits)
 
     @property
     def survey_bytes(self) -> int:

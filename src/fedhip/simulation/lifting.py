@@ -19,19 +19,32 @@ from typing import Any
 import numpy as np
 import torch
 
-from fedhip.core.exact.columns import Columns, Survey
+from fedhip.core.exact.columns import Columns, Survey, offset_near
 from fedhip.core.exact.fixedpoint import GridStatistics, decode, fraction_bits_for
 from fedhip.core.standardization import Standardization
 from fedhip.errors import InputError
-from fedhip.features.lifts.budget import SAME_UNITS, exchange_bytes, require_memory, upload_bytes, width_for
-from fedhip.features.lifts.kinds import DEFAULT_WIDTH, LANDMARKS, LiftKind
+from fedhip.features.lifts.budget import (
+    PACKED_FEATURE_BITS,
+    SAME_UNITS,
+    exchange_bytes,
+    packed_bits,
+    require_memory,
+    upload_bytes,
+    width_for,
+)
+from fedhip.features.lifts.kinds import DEFAULT_WIDTH, LANDMARKS, PROJECT, LiftKind
 from fedhip.features.lifts.lift import Lift, require_lift
 from fedhip.simulation.client import Client, LabelledRows
 from fedhip.simulation.driver import add_up
-from fedhip.simulation.encoding import RowEncoding, columns_of, survey_of
+from fedhip.simulation.encoding import RowEncoding, columns_of, survey_of, warn_of_outweighing
 from fedhip.simulation.federation import SCORES_BYTES
 from fedhip.simulation.options import STANDARD, RidgeOptions
 from fedhip.utils.parallel import MEMINFO, available_cores, in_order, memory_available, one_thread
+
+#: Steps of projected rows when their units are found.
+_MOMENT_BITS = 14
+#: A direction along which rows deviate by less is in units of this.
+_LEAST_DEVIATION = 2.0**-8
 
 
 @dataclass(frozen=True)
@@ -71,8 +84,8 @@ class LiftSettings:
 
     def plan(self, num_features: int, num_classes: int) -> LiftPlan:
         """What it comes to for features of this width."""
-        first = exchange_bytes(self.kind, num_features)
         width = DEFAULT_WIDTH if self.width is None else self.width
+        first = exchange_bytes(self.kind, num_features, width)
         if self.budget is not None:
             before = first + SCORES_BYTES  # β may be chosen on rows
             width = width_for(self.budget - before / 1e6, num_classes) if self.budget * 1e6 > before else 0
@@ -96,7 +109,7 @@ class LiftPlan:
     @property
     def exchange(self) -> int:
         """Bytes that one client sends before the round, and as many that it receives."""
-        return exchange_bytes(self.settings.kind, self.num_features)
+        return exchange_bytes(self.settings.kind, self.num_features, self.width)
 
     @property
     def identity(self) -> dict[str, Any]:
@@ -147,6 +160,7 @@ class LiftPlan:
             return self.of_lengths(reduce(add, in_order(_lengths, training)))
         survey = survey_of(training)
         if self.settings.kind not in LANDMARKS:
+            warn_of_outweighing(training)
             return self.of_survey(survey)
         encoding = RowEncoding(columns_of(training, survey=survey))
 
@@ -200,8 +214,12 @@ def products_of(client: Client, encoding: RowEncoding, device: str | torch.devic
     return encoding.statistics(Client(client.name, (client.train[0], one_class), client.test), 1, device)
 
 
-def lifted_grid(clients: Iterable[Client], ridge: RidgeOptions = STANDARD) -> RidgeOptions:
-    """The grid of lifted rows: they are all of one size, so that all columns have the same units."""
+def lifted_grid(
+    clients: Iterable[Client], ridge: RidgeOptions = STANDARD, kind: LiftKind | None = None
+) -> RidgeOptions:
+    """The grid of lifted rows: they are of one size, and so are their columns' units, but for those of a projection."""
+    if kind == PROJECT:
+        return packed_grid(clients, ridge)
     largest, width = 0.0, 0
     for client in clients:
         width = client.train[0].shape[1]
@@ -209,6 +227,26 @@ def lifted_grid(clients: Iterable[Client], ridge: RidgeOptions = STANDARD) -> Ri
             largest = max(largest, float(np.abs(client.train[0]).max()))
     bits = fraction_bits_for(largest) if ridge.fraction_bits is None else ridge.fraction_bits
     return replace(ridge, columns=Columns.plain(width), fraction_bits=bits)
+
+
+def packed_grid(clients: Iterable[Client], ridge: RidgeOptions = STANDARD) -> RidgeOptions:
+    """A coarse grid, whose sums take few bits: columns in units by which they deviate, to within a factor of √2.
+
+    The units follow from two sums, of whole numbers: Σ q and Σ q² of each column in steps of 2^-14. Projected rows are
+    of length √m in the mean square, so that Σ q² is no more than 2^28 N m.
+    """
+    rows, sums = 0, np.zeros((2, 1), np.int64)
+    for client in clients:
+        q = np.rint(np.asarray(client.train[0], np.float64) * 2.0**_MOMENT_BITS).astype(np.int64)
+        rows, sums = rows + len(q), sums + np.stack((q.sum(axis=0), (q * q).sum(axis=0)))
+    first, second = sums.astype(object)
+    mean = first.astype(np.float64) / rows * 2.0**-_MOMENT_BITS
+    # In whole numbers of any size: a mean takes no digit from the deviation.
+    spread = np.array([math.sqrt(s2) for s2 in rows * second - first * first])
+    deviation = spread / rows * 2.0**-_MOMENT_BITS
+    exponent = np.rint(np.log2(np.maximum(deviation, _LEAST_DEVIATION))).astype(np.int64)
+    columns = Columns(torch.from_numpy(offset_near(mean, exponent)), torch.from_numpy(exponent))
+    return replace(ridge, columns=columns, fraction_bits=2 * PACKED_FEATURE_BITS, number_bits=packed_bits(rows))
 
 
 def _lengths(client: Client) -> Survey:

@@ -499,7 +499,7 @@ class FedHiPClassifier(ClassifierMixin, FederatedEstimator):  # type: ignore[mis
         names, d, prior_of = {str(client): client for client in rows}, len(classes), self._prior(name)
         clients, only_local, ridge = self._sites(rows, classes, lift), bool(self.only_local_classes), self._ridge(name)
         if lift is not None:
-            ridge = lifted_grid(clients, ridge)
+            ridge = lifted_grid(clients, ridge, lift.kind)
         # Of a grid of the user's α is chosen by the ridge without priors.
         alphas = self.alphas if kind is Ridge and prior_of == "none" and alpha == "loo" else None
         options = options_of(kind, alpha, {})

@@ -73,7 +73,7 @@ class TargetPage:
 
     def mean(self, method: str, metric: str) -> float | None:
         """Over clients."""
-        found: float | None = self._results["methods"][method].get(metric, {}).get("mean")
+        found: float | None = self._results["methods"].get(method, {}).get(metric, {}).get("mean")
         return found
 
     @staticmethod
@@ -112,6 +112,8 @@ class TargetPage:
     def lead(self) -> str:
         """The first sentence."""
         first, own = self.metrics[0], self.run.main_method
+        if own not in self._results["methods"]:
+            return "No model of a client’s own is among the methods: the table says how the others do."
         value = self.mean(own, first)
         if value is None:
             return "No client has test rows enough, so there are no errors to report."

@@ -80,7 +80,7 @@ def fit_round(
         with watch("lift"):
             lift = plan.draw(clients, device, report)
             clients, lifted = lift_clients(lift, clients, device), plan.to_dict(lift)
-        ridge = lifted_grid(clients, ridge)
+        ridge = lifted_grid(clients, ridge, settings.lift.kind)
     head = head_named(resolved.head)
     check_clients(clients, num_classes)
     terms: dict[str, str] = {}
