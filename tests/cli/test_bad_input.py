@@ -90,7 +90,7 @@ REFUSED = {
     "run --features f.npz --device toaster": "toaster",
     "run --features f.npz --lift-width 8": "--lift-width needs a lift",
     "run --features f.npz --budget much": "the budget is 'much'; give bytes, such as 5MB, 500kB or 500000",
-    "run --features f.npz --budget 100": "a budget of 100 bytes holds no upload of 3 features and 2 classes; the smallest",
+    "run --features f.npz --budget 100": "a budget of 100 bytes holds no upload of 3 features and 2 classes",
     "run --features f.npz --budget 5MB --head ridge": "leave out the head 'ridge'",
     "run --features f.npz --budget 5MB --lift relu": "which finds its own upload; leave out --lift",
     "run --features f.npz --budget 5MB --max-rounds 8": "which finds its own upload; leave out --max-rounds",

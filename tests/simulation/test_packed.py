@@ -42,7 +42,7 @@ def clients_with(rows: Array, owners: Array, rng: np.random.Generator) -> list[C
 
 def packed(values: torch.Tensor, bits: int) -> Array:
     """The lowest bits of whole numbers: what is sent."""
-    return values.numpy().astype(object).reshape(-1) % 2**bits
+    return np.asarray(values.numpy().astype(object).reshape(-1) % 2**bits)
 
 
 @pytest.mark.parametrize("kind", ["usual", "tails", "one row", "two values", "far off", "one value"])
@@ -56,7 +56,7 @@ def test_a_sum_of_so_few_bits_is_the_sum(kind: str) -> None:
     encoding = encoding_of(clients, CLASSES, grid)
     own = [encoding.statistics(client, CLASSES) for client in clients]
     federation = federate(clients, CLASSES, 1.0, grid)
-    bits, half = grid.number_bits, grid.fraction_bits // 2
+    bits, half = grid.number_bits, federation.grid.fraction_bits // 2
     assert bits == packed_bits(ROWS)
     # A class's sums are of rows in steps of 2^-half, and nothing stands below.
     pairs = [(part.gram, part.cross >> half, part.counts) for part in (*own, federation.grid)]
