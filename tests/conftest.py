@@ -3,10 +3,12 @@
 The day's seed is printed at the top of a run of the tests; FEDHIP_SEED repeats another day's.
 """
 
+import itertools
 import os
 import signal
 from collections.abc import Iterator
 from datetime import UTC, datetime
+from pathlib import Path
 
 import pytest
 import torch
@@ -69,15 +71,36 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     items.sort(key=lambda item: rank.get(item.path.name, len(LONG)))
 
 
-@pytest.fixture(autouse=True)
-def own_ledger_of_sums(monkeypatch: pytest.MonkeyPatch, tmp_path_factory: pytest.TempPathFactory) -> None:
-    monkeypatch.setenv("FEDHIP_STATE", str(tmp_path_factory.mktemp("sums")))
+@pytest.fixture(scope="session")
+def new_folders(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    """One after another; pytest itself would look through all that it has made to find a name for the next."""
+
+    def made() -> Iterator[Path]:
+        place = tmp_path_factory.mktemp("new")
+        for number in itertools.count():
+            folder = place / str(number)
+            folder.mkdir(mode=0o700)
+            yield folder
+
+    return made()
+
+
+@pytest.fixture
+def surroundings() -> Iterator[pytest.MonkeyPatch]:
+    """What is changed for every test, apart from what a test changes and may undo."""
+    with pytest.MonkeyPatch.context() as patch:
+        yield patch
 
 
 @pytest.fixture(autouse=True)
-def no_power_cuts(monkeypatch: pytest.MonkeyPatch) -> None:
+def own_ledger_of_sums(surroundings: pytest.MonkeyPatch, new_folders: Iterator[Path]) -> None:
+    surroundings.setenv("FEDHIP_STATE", str(next(new_folders)))
+
+
+@pytest.fixture(autouse=True)
+def no_power_cuts(surroundings: pytest.MonkeyPatch) -> None:
     """A disk takes its time to make sure."""
-    monkeypatch.setattr(os, "fsync", lambda _: None)
+    surroundings.setattr(os, "fsync", lambda _: None)
 
 
 #: What draws the pictures of a report.
@@ -91,12 +114,12 @@ DRAWN = {
 
 
 @pytest.fixture(autouse=True)
-def no_pictures(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+def no_pictures(request: pytest.FixtureRequest, surroundings: pytest.MonkeyPatch) -> None:
     """Reports whole but for their pictures, which take several times as long as the run; `pictures` has them drawn."""
     if "pictures" not in request.fixturenames:
         for module, names in DRAWN.items():
             for name in names:
-                monkeypatch.setattr(f"fedhip.runs.report.{module}.{name}", lambda *_: "<svg></svg>")
+                surroundings.setattr(f"fedhip.runs.report.{module}.{name}", lambda *_: "<svg></svg>")
 
 
 @pytest.fixture
@@ -105,9 +128,9 @@ def pictures() -> None:
 
 
 @pytest.fixture
-def no_report(monkeypatch: pytest.MonkeyPatch) -> None:
+def no_report(surroundings: pytest.MonkeyPatch) -> None:
     """Runs whose report nobody looks at: drawing it takes longer than most of them."""
-    monkeypatch.setattr("fedhip.runs.report.render_report", lambda _: "<html></html>")
+    surroundings.setattr("fedhip.runs.report.render_report", lambda _: "<html></html>")
 
 
 @pytest.fixture

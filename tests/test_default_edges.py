@@ -12,7 +12,8 @@ import numpy as np
 import pytest
 
 from fedhip.cli.main import main
-from fedhip.errors import ColumnError, ColumnWarning
+from fedhip.errors import ColumnError, ColumnWarning, InputError
+from fedhip.runs import Run
 from fedhip.sklearn import FedHiPClassifier
 from tests.core.problems import Array
 
@@ -42,10 +43,10 @@ def run(folder: Path, X: Array, y: Array, sites: Array, *options: str) -> int:
 
 USABLE: dict[str, Callable[[Array], Array]] = {
     "dollars": lambda X: np.column_stack((X, np.random.default_rng(7).normal(50_000.0, 20_000.0, ROWS))),
-    "an outlier": lambda X: changed(X, 6, 2, 2e4),
     "float16": lambda X: X.astype(np.float16),
     "whole numbers": lambda X: np.rint(1000 * X).astype(np.int16),
     "one value": lambda X: np.column_stack((np.full(ROWS, 1e9), X)),
+    "tiny": lambda X: X * 1e-12,
     "a copy, and small units": lambda X: np.column_stack((X[:, :1], X * [1.0, 1e-8, 1.0, 1.0, 1.0, 1.0])),
     "objects": lambda X: X.astype(object),
 }
@@ -61,11 +62,51 @@ def test_the_estimator_takes_it(kind: str) -> None:
     assert found.score(Z[~TRAIN], y[~TRAIN]) >= 0.95
 
 
+OUTWEIGHING: dict[str, Callable[[Array], Array]] = {
+    "an outlier": lambda X: changed(X, 6, 2, 2e4),
+    "another unit": lambda X: np.where((np.arange(ROWS) % SITES == 0)[:, None] & (np.arange(6) == 2), 1000 * X, X),
+}
+
+
+@pytest.mark.parametrize("head", ["auto", "ridge", "lda", "logistic"])
+@pytest.mark.parametrize("kind", OUTWEIGHING)
+def test_whose_values_cost_all_others_a_column_is_named(
+    tmp_path: Path, kind: str, head: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Where that column alone tells classes apart, one value at one client took everybody's .97 to .29, in silence."""
+    X, y, sites = table()
+    Z = OUTWEIGHING[kind](X)
+    words = "client 'north': column 2 goes to .* is it in another unit here"
+    with pytest.warns(ColumnWarning, match=words):
+        FedHiPClassifier(head=head).fit(Z, y, groups=sites)
+    if head == "auto":
+        split = np.array([0, 0, 0, 0, 1], np.int8)[np.arange(ROWS) // SITES % 5]
+        np.savez(tmp_path / "rows.npz", features=Z, labels=y, clients=sites, split=split)
+        with warnings.catch_warnings():
+            warnings.simplefilter("default")
+            assert main(["run", "--features", str(tmp_path / "rows.npz"), "--out", str(tmp_path / "run")]) == 0
+        told = [line for line in capsys.readouterr().err.splitlines() if "goes to" in line]
+        assert len(told) == 1
+        assert re.search(words, told[0])
+
+
+@pytest.mark.parametrize(("head", "value"), [("ridge", 500.0), ("lda", 500.0)])
+def test_who_joins_with_values_out_of_all_proportion_is_told(tmp_path: Path, head: str, value: float) -> None:
+    X, y, sites = table()
+    assert run(tmp_path, X, y, sites, "--head", head) == 0
+    found = Run.open(tmp_path / "run")
+    with pytest.warns(ColumnWarning, match=f"client 'east': column 2 goes to {value:.4g}, and with all others"):
+        found.join("east", changed(X[:40], 6, 2, value), y[:40], split=TRAIN[:40] < 1)
+    found = Run.open(tmp_path / "run")
+    with pytest.raises(ColumnError, match=r"client 'far': column 2 goes to 1e\+12, and the run has no room"):
+        found.join("far", changed(X[:40], 6, 2, 1e12), y[:40], split=TRAIN[:40] < 1)
+
+
 REFUSED: dict[str, tuple[Callable[[Array], Array], str]] = {
     "1e12": (lambda X: changed(X, 6, 2, 1e12), "client 'north', training row .*column 2 holds a value of about 1e"),
     "1e300": (lambda X: changed(X, 6, 2, 1e300), "client 'north': .*column 2 is 1e.300; features may be up to"),
     "-1e300": (lambda X: -1e300 * X, "client 'north': the feature in row 0, column 0 is -.*e.2.*; features may be"),
-    "1e-300": (lambda X: 1e-300 * X, "column 0 holds nothing but zeros and numbers below"),
+    "1e-300": (lambda X: 1e-300 * X, "column 0 holds nothing but zeros and numbers that differ"),
     "a column of NaN": (lambda X: np.column_stack((X, np.full(ROWS, np.nan))), "column 6 .* in 150 of 150 rows"),
     "objects": (lambda X: X.astype(object), "'features' holds Python objects"),
 }
@@ -119,3 +160,33 @@ def test_a_label_among_the_features_is_pointed_out() -> None:
     X, y, sites = table()
     with pytest.warns(ColumnWarning, match="column 6 alone tells every label"):
         FedHiPClassifier().fit(np.column_stack((X, 5.0 - y)), y, groups=sites)
+
+
+@pytest.mark.parametrize("weight", [1e-300, 1e300, 1.7e308])
+def test_weights_out_of_all_proportion_are_refused(weight: float) -> None:
+    """There were tracebacks, of an index and of an infinity."""
+    X, y, sites = table()
+    with pytest.raises(InputError, match=r"weights of all rows add up to .*; multiply all of them by one number"):
+        FedHiPClassifier().fit(X, y, groups=sites, sample_weight=np.full(ROWS, weight))
+
+
+def test_a_column_that_float64_tells_apart_and_the_grid_does_not_is_said() -> None:
+    """1e15 and so many hundredths: there was no word of it."""
+    X, y, sites = table()
+    with pytest.warns(ColumnWarning, match=r"column 0 varies by \d.* from 1e\+15 on, by less than a step of the grid"):
+        FedHiPClassifier(head="ridge").fit(20.0 * X + 1e15, y, groups=sites)
+
+
+@pytest.mark.parametrize(("value", "words"), [(np.nan, "is nan, and"), (-np.inf, "is -inf, and"), (1e308, "no scores")])
+def test_rows_that_no_model_can_answer_are_refused_when_they_are_asked_about(
+    tmp_path: Path, value: float, words: str
+) -> None:
+    """Of NaN the first class was the answer."""
+    X, y, sites = table()
+    assert run(tmp_path, X, y, sites, "--head", "ridge") == 0
+    found = Run.open(tmp_path / "run")
+    X[3] = value
+    for client in (None, "south"):
+        for ask in (found.predict, found.proba, lambda rows, of: found.predict_set(rows, of)):
+            with pytest.raises(InputError, match=f"row 3.*{words}"):
+                ask(X[:9], client)

@@ -204,6 +204,12 @@ def test_what_a_regression_cannot_have_is_said_in_a_line(tmp_path: Path) -> None
     assert fedhip.run(weighted, out=tmp_path / "run").results["methods"]["fedhip"]["accuracy"]["mean"] > 0.7
 
 
+@pytest.mark.parametrize("methods", [["majority"], ["local", "majority"]])
+def test_a_regression_without_models_of_clients_has_a_report(tmp_path: Path, methods: list[str]) -> None:
+    run = fedhip.run(table("regression", rows=8), methods=methods, out=tmp_path / "run")
+    assert "No model of a client’s own is among the methods" in (run.path / "report.html").read_text(encoding="utf-8")
+
+
 def test_a_target_among_the_features_is_warned_of(tmp_path: Path) -> None:
     rows = table("regression")
     X = np.column_stack((rows.features, 3.0 * rows.labels[:, 0] - 7.0))

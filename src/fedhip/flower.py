@@ -4,11 +4,17 @@
 
     @app.main()
     def main(grid, context):                          # of a ServerApp
-        federation = federate(grid, num_classes=3)    # the sum, β, the global model
-        personalize(grid, federation)                 # each site chooses its α, and keeps its model
+        federation, nodes = federate(grid, num_classes=3)  # the sum, β, the global model; who is in the sum
+        personalize(grid, federation, nodes)          # each site chooses its α, and keeps its model
 
-Uploads are plain: the server sees each site's statistics. Sums under masks, and all that a federation agrees on before,
-are `fedhip federation`. Sum, β and models are those of `fedhip run --head ridge` on the same rows.
+Uploads are plain: the server sees each site's statistics. Sum, β and models are those of `fedhip run --head ridge` on
+the same rows. With the secure sum it sees no site's own; keys and agreement are then those of `fedhip federation`:
+
+    app = secure_client_app()                         # the site's folder and its rows are in the node configuration
+
+    @app.main()
+    def main(grid, context):
+        secure_round(grid, "fed")                     # the coordinator's folder
 """
 
 from __future__ import annotations
@@ -16,6 +22,7 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -31,6 +38,12 @@ from fedhip.core.exact.fixedpoint import GridStatistics
 from fedhip.core.ridge.regularization import choose_betas
 from fedhip.core.statistics import pack, unpack
 from fedhip.errors import FedHiPError, InputError
+from fedhip.federation.client_app import register
+from fedhip.federation.operations.paths import ServerPaths
+from fedhip.federation.operations.supervisor import write_json
+from fedhip.federation.server.round import Round
+from fedhip.federation.site.folder import open_site
+from fedhip.federation.transport.exchange import Exchange
 from fedhip.heads.model import Model
 from fedhip.runs.models import personal_model
 from fedhip.simulation.beta import score_betas, scoring_betas
@@ -44,6 +57,8 @@ Keep = Callable[[Context, Model], None]
 
 #: Under which a site is asked: `query.fedhip`.
 ACTION = "fedhip"
+#: Under which it is asked who it is, before a secure sum.
+_WHO = "fedhip_site"
 _LOG = logging.getLogger("fedhip.flower")
 _PAUSE = 0.2
 #: A site should not begin to work on a question that nobody waits for; clocks differ by less than this.
@@ -72,13 +87,14 @@ def client_app(rows: Rows, keep: Keep, app: ClientApp | None = None) -> ClientAp
     return app
 
 
-def federate(grid: Grid, num_classes: int, *, sites: int = 2, timeout: float = 600.0) -> Federation:
-    """Phases 0 to 2 with the nodes that are there, once there are `sites`: their sum, and β by their rows left out.
+def federate(grid: Grid, num_classes: int, *, sites: int = 2, timeout: float = 600.0) -> tuple[Federation, list[int]]:
+    """Phases 0 to 2 with the nodes that are there, once there are `sites`: their sum, β by their rows left out, who.
 
     A node that fails, or is silent for `timeout` seconds, is left out of what follows, and logged by its number. Fewer
     than `sites` are an error.
     """
     nodes = _wait_for(grid, sites, timeout)
+    _require(nodes, sites, "are connected")
     surveys: dict[int, Survey] = {}
     for node, arrays in _ask(grid, nodes, "survey", {}, timeout):
         surveys[node] = Survey.from_vector(arrays["survey"], (len(arrays["survey"]) - 1) // (Survey.size(1) - 1))
@@ -106,18 +122,62 @@ def federate(grid: Grid, num_classes: int, *, sites: int = 2, timeout: float = 6
     for _, arrays in _ask(grid, added, "beta", _of(federation), timeout):
         soft += torch.from_numpy(arrays["soft"])
     beta, *without = choose_betas(betas, soft)
-    return federation.with_beta(beta, tuple(without))
+    return federation.with_beta(beta, tuple(without)), added
 
 
-def personalize(grid: Grid, federation: Federation, *, timeout: float = 600.0) -> list[int]:
-    """Phase 3 at every node: it is sent the sum, chooses its α and keeps its model. The nodes that have one."""
-    return [node for node, _ in _ask(grid, list(grid.get_node_ids()), "personalize", _of(federation), timeout)]
+def personalize(grid: Grid, federation: Federation, nodes: list[int], *, timeout: float = 600.0) -> list[int]:
+    """Phase 3 at the nodes in the sum: each is sent it, chooses its α and keeps its model. The nodes that have one.
+
+    α is chosen by leaving rows out of the sum, so that a node which is not in it would choose by rows that are not.
+    """
+    return [node for node, _ in _ask(grid, nodes, "personalize", _of(federation), timeout)]
+
+
+def secure_client_app(app: ClientApp | None = None) -> ClientApp:
+    """A ClientApp that takes part in the round of `fedhip federation`, or `app` with its handlers more.
+
+    The node configuration names `site-folder`, which `fedhip federation accept` has made, and `data`; `out` is where
+    the result goes. What the site refuses is what it refuses under `fedhip federation site`: it is the same code, and
+    the same ledger of sums.
+    """
+    app = app or ClientApp()
+    register(app)
+
+    @app.query(_WHO)
+    def who(message: Message, context: Context) -> Message:
+        try:
+            said = {"site": open_site(str(context.node_config["site-folder"])).name}
+        except Exception as error:  # what it says may be of this machine: it stays here
+            _LOG.exception("the site's folder cannot be opened")
+            said = {"failed": type(error).__name__}
+        return Message(RecordDict({ACTION: ConfigRecord({**said})}), reply_to=message)
+
+    return app
+
+
+def secure_round(grid: Grid, folder: str | Path) -> Path:
+    """The round of the federation in the coordinator's folder, with the nodes of this grid; the result's folder.
+
+    It waits for as many nodes as there are sites, up to the agreed deadline. Which node is which site the nodes say,
+    and then sign.
+    """
+    paths = ServerPaths.open(folder)
+    agreement, roster = paths.agreement(), paths.roster()
+    names: dict[str, str] = {}
+    nodes = _wait_for(grid, len(roster.names), agreement.deadline)
+    for node, said in _tell(grid, nodes, _WHO, RecordDict, agreement.deadline):
+        names[str(node)] = str(said.config_records[ACTION].get("site"))
+    write_json(paths.nodes, names)
+    return Round.open(paths.path, lambda deadline: Exchange(grid, deadline)).run()
 
 
 def _answer(content: RecordDict, rows: Rows, keep: Keep, context: Context) -> _Arrays:
     """What a site says to a question."""
     question, step = _arrays(content), content.config_records[ACTION]["step"]
-    features, labels = (np.asarray(part) for part in rows(context))
+    given = rows(context)
+    features, labels = np.asarray(given[0]), np.array(given[1])
+    if labels.dtype.kind not in "iu":
+        raise InputError(f"labels are {labels.dtype}; give class numbers that mean the same at all sites")
     client = Client(str(context.node_id), (features, labels), (features[:0], labels[:0]))
     if step == "survey":
         return {"survey": client.survey().to_vector()}
@@ -145,21 +205,28 @@ def _answer(content: RecordDict, rows: Rows, keep: Keep, context: Context) -> _A
 
 
 def _wait_for(grid: Grid, sites: int, timeout: float) -> list[int]:
+    """The nodes that are there, once there are so many, or after so many seconds."""
     end = time.monotonic() + timeout
     while len(nodes := list(grid.get_node_ids())) < sites and time.monotonic() < end:
         time.sleep(_PAUSE)
-    _require(nodes, sites, "are connected")
     return nodes
 
 
 def _ask(
     grid: Grid, nodes: Mapping[int, object] | list[int], step: str, arrays: _Arrays, timeout: float
 ) -> Iterator[tuple[int, _Arrays]]:
+    """A step of the round with plain uploads."""
+    for node, content in _tell(grid, nodes, ACTION, lambda: _records(arrays, step=step), timeout):
+        yield node, _arrays(content)
+
+
+def _tell(
+    grid: Grid, nodes: Mapping[int, object] | list[int], action: str, content: Callable[[], RecordDict], timeout: float
+) -> Iterator[tuple[int, RecordDict]]:
     """Ask all at once, and take the answers one at a time, as they come."""
     asked: dict[str, int] = {}
     for node in nodes:
-        content = _records(arrays, step=step)
-        (number,) = grid.push_messages([Message(content, node, f"query.{ACTION}", ttl=timeout + _SLACK)])
+        (number,) = grid.push_messages([Message(content(), node, f"query.{action}", ttl=timeout + _SLACK)])
         if number:
             asked[number] = node
     end = time.monotonic() + timeout
@@ -167,20 +234,23 @@ def _ask(
         for number in list(asked):
             for message in grid.pull_messages([number]):
                 node = asked.pop(number)
-                if message.has_error() or "failed" in message.content.config_records[ACTION]:
-                    why = (
-                        "the engine lost it"
-                        if message.has_error()
-                        else message.content.config_records[ACTION]["failed"]
-                    )
-                    _LOG.warning("node %d is left out of %r: %s", node, step, why)
+                if (why := _why_none(message)) is None:
+                    yield node, message.content
                 else:
-                    yield node, _arrays(message.content)
+                    _LOG.warning("node %d is left out: %s", node, why)
         if asked and time.monotonic() >= end:
-            _LOG.warning("left out of %r, silent for %g s: nodes %s", step, timeout, sorted(asked.values()))
+            _LOG.warning("left out, silent for %g s: nodes %s", timeout, sorted(asked.values()))
             return
         if asked:
             time.sleep(_PAUSE)
+
+
+def _why_none(message: Message) -> str | None:
+    """Why a message is no answer; None if it is one."""
+    if message.has_error():
+        return "the engine lost its answer, or its app broke off"
+    failed = message.content.config_records.get(ACTION, {"failed": "what it sent is no answer"}).get("failed")
+    return None if failed is None else str(failed)
 
 
 def _require(nodes: Mapping[int, object] | list[int], sites: int, what: str) -> None:

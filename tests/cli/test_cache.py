@@ -15,7 +15,8 @@ from tests.utils.test_private_files import images  # noqa: F401
 @pytest.fixture
 def run(images: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:  # noqa: F811
     monkeypatch.setenv("FEDHIP_CACHE", str(tmp_path / "cache"))
-    assert main(["run", "--data", str(images), "--partition", "natural", "--out", str(tmp_path / "run")]) == 0
+    arguments = ["run", "--data", str(images), "--partition", "natural", "--head", "ridge"]
+    assert main([*arguments, "--out", str(tmp_path / "run")]) == 0
     return tmp_path / "run"
 
 
@@ -79,5 +80,5 @@ def test_a_cache_that_an_older_version_left_open_is_closed(run: Path, images: Pa
     for path in (folder, *folder.rglob("*")):
         path.chmod(0o755 if path.is_dir() else 0o644)
     out = str(tmp_path / "again")
-    assert main(["run", "--data", str(images), "--partition", "natural", "--out", out]) == 0
+    assert main(["run", "--data", str(images), "--partition", "natural", "--head", "ridge", "--out", out]) == 0
     assert not any(path.stat().st_mode & 0o077 for path in (folder, *folder.rglob("*")))

@@ -243,6 +243,9 @@ def test_what_is_there_is_written_over_with_force_alone(
         assert path.read_text() == "precious"
         done(*words, path, "--force")
         assert path.read_text() != "precious"
+    for name in ("answers.csv", "influence.csv"):  # in a folder that is not there yet
+        done(*kept[name], tmp_path / "new" / name)
+        assert (tmp_path / "new" / name).read_bytes() == (tmp_path / name).read_bytes()
     (tmp_path / "partition.svg").write_text("precious")
     assert "partition.svg is there already" in refused(capsys, "partition", "--features", "f.npz", "--out", tmp_path)
     done("partition", "--features", "f.npz", "--out", tmp_path, "--force")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -41,11 +41,11 @@ def sums_only(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.fixture
-def another_user(monkeypatch: pytest.MonkeyPatch, tmp_path_factory: pytest.TempPathFactory) -> Callable[[], None]:
+def another_user(surroundings: pytest.MonkeyPatch, new_folders: Iterator[Path]) -> Callable[[], None]:
     """What follows is done by users whose ledgers of sums are empty."""
-    return lambda: monkeypatch.setenv("FEDHIP_STATE", str(tmp_path_factory.mktemp("sums")))
+    return lambda: surroundings.setenv("FEDHIP_STATE", str(next(new_folders)))
 
 
 @pytest.fixture(autouse=True)
-def own_cache(monkeypatch: pytest.MonkeyPatch, tmp_path_factory: pytest.TempPathFactory) -> None:
-    monkeypatch.setenv("FEDHIP_CACHE", str(tmp_path_factory.mktemp("cache")))
+def own_cache(surroundings: pytest.MonkeyPatch, new_folders: Iterator[Path]) -> None:
+    surroundings.setenv("FEDHIP_CACHE", str(next(new_folders)))

@@ -136,6 +136,7 @@ def accuracies(out: Path) -> dict[str, Any]:
     return {path.stem: json.loads(path.read_text())["result"]["accuracy"] for path in out.glob("cells/tuning*.json")}
 
 
+@pytest.mark.slow
 def test_the_same_tables_with_more_processes(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     said = {}
     assert main(words(tmp_path, "one", "--jobs", "1")) == 0
@@ -153,6 +154,7 @@ def test_the_same_tables_with_more_processes(tmp_path: Path, capsys: pytest.Capt
     assert said["one"].replace(str(one), "") == said["two"].replace(str(two), "")
 
 
+@pytest.mark.slow
 def test_an_interrupt_ends_all_of_them(tmp_path: Path) -> None:
     process = reproduce(tmp_path, "out", "--jobs", "3", "--rounds", "100000")
     cells = tmp_path / "out" / "cells"

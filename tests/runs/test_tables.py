@@ -41,12 +41,20 @@ def without_label(path: Path, rows: slice = slice(None)) -> Path:
     return write_csv(path, columns)
 
 
+def test_a_number_of_clients_does_not_replace_the_column_that_names_them(patients: Path, tmp_path: Path) -> None:
+    says = "column 'hospital' says whose row each is; leave the 2 clients out"
+    with pytest.raises(InputError, match=says):
+        fedhip.run(patients, clients=2, **NAMED, out=tmp_path / "run")
+    run = fedhip.run(patients, clients=2, partition="iid", **NAMED, methods=["global"], out=tmp_path / "run")
+    assert run.results["num_clients"] == 2
+
+
 @pytest.mark.usefixtures("no_report")
 def test_command_and_python_give_the_same_run(patients: Path, tmp_path: Path) -> None:
-    done("run", "--data", patients, *LABELLED, "--out", tmp_path / "command")
+    done("run", "--data", patients, *LABELLED, "--head", "ridge", "--out", tmp_path / "command")
     frames = {"path": patients, "pandas": pd.read_csv(patients), "polars": pl.read_csv(patients)}
     for name, source in frames.items():
-        fedhip.run(source, **NAMED, out=tmp_path / name)
+        fedhip.run(source, **NAMED, head="ridge", out=tmp_path / name)
     files = [
         "global.safetensors",
         "total.safetensors",

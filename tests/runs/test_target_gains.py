@@ -15,6 +15,7 @@ from fedhip.runs import Run
 from fedhip.runs.report import render_report
 from fedhip.runs.report.csv_tables import csv_tables
 from fedhip.runs.report.measured import Gain, GainLine
+from fedhip.runs.report.regression import TargetPage
 from fedhip.runs.results import gains_in_words
 
 NAMES = ("north", "south", "west")
@@ -58,6 +59,14 @@ def test_gains_are_those_of_the_test_rows(task: str, tmp_path: Path) -> None:
         mae = {name: run.results["methods"][name]["mae"]["mean"] for name in ("global", "fedhip")}
         assert gain["mean"] == pytest.approx(mae["global"] - mae["fedhip"])
         assert gain["mean"] > 1.0
+
+
+@pytest.mark.parametrize(
+    ("value", "metric", "expected"),
+    [(-0.000773, "r2", "−0.001"), (0.000773, "rmse", "0.000773"), (1234.56, "mae", "1,234.6"), (None, "r2", "–")],
+)
+def test_errors_have_digits_and_shares_have_decimals(value: float | None, metric: str, expected: str) -> None:
+    assert TargetPage.shown(value, metric) == expected
 
 
 def test_gains_are_told_everywhere(tmp_path: Path) -> None:

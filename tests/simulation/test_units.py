@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
@@ -13,7 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fedhip.core.affine import AffineModel
-from fedhip.errors import ColumnError
+from fedhip.errors import ColumnError, ColumnWarning
 from fedhip.features.lifts.kinds import LiftKind
 from fedhip.heads.round import simulate
 from fedhip.methods import run_method
@@ -137,7 +138,7 @@ def require_same_estimator(seed: int, change: Change, options: dict[str, Any], t
 
 
 @heads
-@settings(max_examples=12)
+@settings(max_examples=6)
 @given(seed=seeds, change=rounded)
 def test_the_estimator_does_not_see_units_nor_columns_that_say_nothing_new(
     options: dict[str, Any], seed: int, change: Change
@@ -146,7 +147,7 @@ def test_the_estimator_does_not_see_units_nor_columns_that_say_nothing_new(
 
 
 @heads
-@settings(max_examples=12)
+@settings(max_examples=6)
 @given(seed=seeds, change=exact)
 def test_the_estimator_is_the_same_to_rounding_where_the_grid_holds_the_same_numbers(
     options: dict[str, Any], seed: int, change: Change
@@ -155,7 +156,7 @@ def test_the_estimator_is_the_same_to_rounding_where_the_grid_holds_the_same_num
     require_same_estimator(seed, change, options, tolerance)
 
 
-@settings(max_examples=10)
+@settings(max_examples=5)
 @given(
     seed=seeds,
     change=st.builds(Change, scale=units, shift=shifts, order=orders, copies=same_way_copies, constants=constants),
@@ -188,7 +189,7 @@ def test_lifts_do_not_see_units(kind: LiftKind, head: str, seed: int, change: Ch
 
 
 @pytest.mark.parametrize("head", ["ridge", "lda", "auto"])
-@settings(max_examples=8)
+@settings(max_examples=5)
 @given(
     seed=seeds,
     change=st.builds(Change, scale=units, shift=shifts, order=orders, copies=same_way_copies, constants=constants),
@@ -204,7 +205,7 @@ def test_what_is_drawn_by_place_does_see_their_order() -> None:
             require_same_estimator(0, Change(order=(1, 0, 3, 2)), {"head": "ridge", "lift": kind, "lift_width": 8}, 0.1)
 
 
-@settings(max_examples=8)
+@settings(max_examples=5)
 @given(seed=seeds, change=st.builds(Change, scale=powers_of_two, copies=copies(WIDTH), constants=constants))
 def test_nystroems_landmarks_do_not_see_copies(seed: int, change: Change) -> None:
     require_same_estimator(seed, change, {"lift": "nystroem", "lift_width": 8}, EXACT)
@@ -290,7 +291,7 @@ def accuracies(X: Array, seed: int) -> list[tuple[list[float | None], list[float
     return [(run.accuracy, run.alphas) for run in runs]
 
 
-@settings(max_examples=8)
+@settings(max_examples=4)
 @given(seed=seeds, change=rounded)
 def test_methods_in_closed_form_reach_the_same_in_all_units(seed: int, change: Change) -> None:
     assert accuracies(change(table(seed)[0]), seed) == plain_accuracies(seed)
@@ -320,6 +321,11 @@ def with_outlier(X: Array, value: float) -> Array:
     return found
 
 
+def said_of_outlier(kind: str) -> AbstractContextManager[object]:
+    """What is done in it warns of the outlier, if there is one."""
+    return pytest.warns(ColumnWarning, match="column 5 goes to 1e.05") if kind == "outlier" else nullcontext()
+
+
 def parties(X: Array, y: Array, sites: Array) -> list[Client]:
     """Three quarters of each client's rows to train on."""
     found = []
@@ -332,17 +338,21 @@ def parties(X: Array, y: Array, sites: Array) -> list[Client]:
 
 @pytest.mark.parametrize("kind", ["as they are", "dollars", "outlier"])
 def test_a_column_in_dollars_and_an_outlier_cost_nobody_anything(kind: str) -> None:
+    """But for what the outlier's own column says, of which there is a warning."""
     X, y, sites = shares()
     X = {"dollars": in_dollars(X), "outlier": with_outlier(X, 1e5)}.get(kind, X)
     clients = parties(X, y, sites)
-    outcome = simulate(clients, KINDS)
+    with said_of_outlier(kind):
+        outcome = simulate(clients, KINDS)
     for method in outcome.methods:
         worst = min(result.accuracy[method] or 0.0 for result in outcome.clients)
         assert worst >= 0.98, (method, worst)
     for method in ("fedhip-lda", "fedhip-logistic"):
-        assert min(found or 0.0 for found in run_method(method, clients, KINDS).accuracy) >= 0.98
+        with said_of_outlier(kind):
+            assert min(found or 0.0 for found in run_method(method, clients, KINDS).accuracy) >= 0.98
     train = np.arange(len(X)) < 3 * len(X) // 4
-    clf = FedHiPClassifier().fit(X[train], y[train], groups=sites[train])
+    with said_of_outlier(kind):
+        clf = FedHiPClassifier().fit(X[train], y[train], groups=sites[train])
     assert clf.score(X[~train], y[~train]) >= 0.99
     assert clf.score(X[~train], y[~train], groups=sites[~train]) >= 0.99
 
@@ -353,7 +363,8 @@ def test_nor_does_a_lift_see_them(kind: str, lift: LiftKind) -> None:
     X, y, sites = shares()
     X = in_dollars(X) if kind == "dollars" else with_outlier(X, 1e5)
     train = np.arange(len(X)) < 3 * len(X) // 4
-    clf = FedHiPClassifier(lift=lift, lift_width=96).fit(X[train], y[train], groups=sites[train])
+    with said_of_outlier(kind):
+        clf = FedHiPClassifier(lift=lift, lift_width=96).fit(X[train], y[train], groups=sites[train])
     assert clf.score(X[~train], y[~train], groups=sites[~train]) >= 0.97
 
 

@@ -21,6 +21,7 @@ from scipy.optimize import minimize_scalar
 from scipy.special import expit, log_softmax
 from sklearn import config_context
 from sklearn.base import clone
+from sklearn.datasets import load_digits
 from sklearn.discriminant_analysis import LinearDiscriminantAnalysis
 from sklearn.exceptions import NotFittedError
 from sklearn.linear_model import Ridge, RidgeClassifier
@@ -745,6 +746,8 @@ def test_the_examples_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> No
         assert tried.attempted
         assert not tried.failed
     monkeypatch.chdir(tmp_path)
+    X, y = load_digits(return_X_y=True)
+    monkeypatch.setattr("sklearn.datasets.load_digits", lambda *, return_X_y: (X[::4], y[::4]) if return_X_y else None)
     page = (ROOT / "docs" / "sklearn.md").read_text(encoding="utf-8")
     blocks = re.findall(r"```python\n(.*?)```", page, re.DOTALL)
     names: list[dict[str, Any]] = [{} for _ in blocks]

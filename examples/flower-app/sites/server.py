@@ -14,8 +14,8 @@ app = ServerApp()
 def main(grid: Grid, context: Context) -> None:
     """One round."""
     config = context.run_config
-    federation = federate(grid, int(config["num-classes"]), sites=int(config["sites"]))
-    kept = personalize(grid, federation)
+    federation, nodes = federate(grid, len(str(config["classes"]).split(",")), sites=int(config["sites"]))
+    kept = personalize(grid, federation, nodes)
     logging.getLogger("flwr").info(
         "%d rows summed, beta %.3g, %d sites have their model", federation.grid.num_samples, federation.beta, len(kept)
     )

@@ -111,6 +111,8 @@ def parser_for(words: Sequence[str]) -> Parser:
 def parse(words: Sequence[str]) -> argparse.Namespace:
     """The options; those of a configuration file come first, so that the command line's own win."""
     parser = parser_for(words)
+    if words[0].startswith("-") and words[0] not in parser._option_string_actions:
+        parser.error(f"options stand after the command: fedhip COMMAND {words[0]}")
     args, more = parser.parse_known_args(words)
     # argparse takes a list of arguments to be over at the first option: RUN --client ID IMAGE… would lose its images.
     if more and hasattr(args, "images") and not any(word.startswith("-") for word in more):
@@ -118,6 +120,8 @@ def parse(words: Sequence[str]) -> argparse.Namespace:
     elif more:
         chosen = subparser(parser, *(word for word in words[:2] if not word.startswith("-")))
         options = [option for action in chosen._actions for option in action.option_strings]
+        if not more[0].startswith("-"):
+            chosen.error(f"{more[0]!r} is one argument more than it takes")
         chosen.error(f"there is no {more[0]}{did_you_mean(more[0].split('=')[0], options)}")
     config = getattr(args, "config", None)
     if config is None:

@@ -30,6 +30,8 @@ _UNREADABLE = (
 
 def read_arrays(path: Path) -> Arrays:
     """The arrays of an `.npz` or `.safetensors` file, with names from the metadata put back as strings."""
+    if path.is_dir():
+        raise InputError(f"{path} is a folder; give the name of a file")
     if not path.is_file():
         raise DataMissingError(f"{path} is not there; check the path, or write the file first")
     if path.suffix not in (".npz", ".safetensors"):

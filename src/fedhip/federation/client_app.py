@@ -83,7 +83,8 @@ def _refusal(message: Message, code: SiteCode, protocol: int = PROTOCOL) -> Mess
     return Message(to_records(Letter(nobody, code=code), protocol), reply_to=message)
 
 
-def _register() -> None:
+def register(app: ClientApp) -> None:
+    """From here on, an app answers the questions of a round."""
     registrars: dict[str, Callable[[str], Callable[..., object]]] = {
         "query": app.query,
         "train": app.train,
@@ -94,4 +95,4 @@ def _register() -> None:
         registrars[category](action)(answer)
 
 
-_register()
+register(app)

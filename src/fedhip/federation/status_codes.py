@@ -51,6 +51,7 @@ class ServerCode(StrEnum):
     """Why the server went on without a site that sent no code of its own."""
 
     NEVER_CAME = "never-came"
+    REVOKED = "revoked"
     LATE = "late"
     GONE = "gone"
     CRASHED = "crashed"
@@ -99,6 +100,7 @@ _MEANINGS: dict[SiteCode | ServerCode, str] = {
     SiteCode.OUTPUT: "cannot write its results; see its log",
     SiteCode.INTERNAL: "met an error it did not expect; see its log",
     ServerCode.NEVER_CAME: "did not come before the deadline",
+    ServerCode.REVOKED: "is let in no more: the coordinator has revoked its key",
     ServerCode.LATE: "did not answer before the deadline",
     ServerCode.GONE: "is no longer connected",
     ServerCode.CRASHED: "broke off without an answer",

@@ -149,6 +149,9 @@ class Model:
             )
         lifted = F if self.lift is None else self.lift(F)
         found = lifted.to(self.weights) @ self.weights
+        # Of NaN the first class would be the answer.
+        if not bool(torch.isfinite(found).all()) or not bool(torch.isfinite(F).all()):
+            _refuse_rows(F, found, self.who)
         for added in (self.intercept, self.bias):
             if added is not None:
                 found += added.to(found)
@@ -234,6 +237,19 @@ class Model:
             **task,
             **table,
         }
+
+
+def _refuse_rows(features: Tensor, scores: Tensor, who: str) -> None:
+    """Name the first row without an answer."""
+    known = torch.isfinite(features)
+    if bool(known.all()):
+        row = int((~torch.isfinite(scores)).any(dim=1).nonzero()[0])
+        raise InputError(f"features of row {row} are so large that {who} has no scores for them; repair the row")
+    row, column = (~known).nonzero()[0].tolist()
+    raise InputError(
+        f"the feature in row {row}, column {column} is {float(features[row, column])}, and {who} takes finite numbers; "
+        "repair or drop such rows"
+    )
 
 
 def _canonical(value: dict[str, Any]) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import warnings
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from types import MappingProxyType
@@ -14,8 +15,9 @@ from torch import Tensor
 
 from fedhip.core.choice.calibration import common_temperature
 from fedhip.core.choice.prior import NO_PRIOR, Prior, PriorChoice
-from fedhip.core.exact.fixedpoint import GridStatistics
-from fedhip.errors import InputError
+from fedhip.core.exact.fixedpoint import GridStatistics, decode
+from fedhip.core.exact.outweighing import Spread, outweighed
+from fedhip.errors import ColumnError, ColumnWarning, GridOverflowError, InputError
 from fedhip.heads import Auto, Head, Ridge
 from fedhip.heads.choice import by_halves
 from fedhip.heads.model import Model
@@ -411,4 +413,32 @@ def statistics_of(run: Run, client: Client) -> GridStatistics:
         )
     if len(client.train[1]) == 0:
         raise InputError(f"client {client.name!r} brings no training row; give at least one")
-    return run.encoding.statistics(client, run.results["num_classes"])
+    try:
+        own = run.encoding.statistics(client, run.results["num_classes"])
+    except GridOverflowError:
+        if run.lift is not None:
+            raise
+        F = np.asarray(client.train[0], dtype=np.float64)
+        column = int(np.abs(run.encoding.columns.features(torch.from_numpy(F)).numpy()).max(axis=0).argmax())
+        value = F[np.abs(F[:, column]).argmax(), column]
+        raise ColumnError(
+            f"client {client.name!r}: column {column} goes to {value:.4g}, and the run has no room for it: its columns "
+            "are in the units of the clients that it was made of; put it in theirs, or repair or clip the value",
+            column,
+        ) from None
+    _warn_of_outweighing(run, client)
+    return own
+
+
+def _warn_of_outweighing(run: Run, client: Client) -> None:
+    """Warn of a column of which the client's rows say more than all others' in the run's sum."""
+    encoding = run.encoding
+    if run.lift is not None or encoding.scale is not None or encoding.targets is not None:
+        return
+    sums = decode(run.total())
+    N, unit = float(sums.num_samples), encoding.columns.standardization.scale.numpy()
+    mean = sums.feature_sums.numpy() / N
+    variance = np.maximum(sums.gram.diagonal().numpy() / N - np.square(mean), 0.0)
+    others = Spread(np.array([N]), mean * unit + encoding.columns.offset.numpy(), variance * np.square(unit))
+    if (words := outweighed(client.train[0], others)) is not None:
+        warnings.warn(f"client {client.name!r}: {words}", ColumnWarning, stacklevel=2)

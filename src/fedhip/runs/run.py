@@ -187,7 +187,7 @@ def run(
     given = {"concentration": concentration, "shards_per_client": shards, "min_rows": min_rows, "seed": seed}
     beside = {"delta": delta, "unit": unit, "unit_rows": unit_rows, "clip": clip, "public": public}
     privacy = PrivacySettings.of(epsilon, beside)
-    division = divide(rows, partition, number, **given)
+    division = divide(rows, partition, number, owner=client, **given)
     table = None
     if isinstance(rows, TableRows):
         rows = rows if privacy is None else with_public_fills(rows)

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+import warnings
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import reduce
 from operator import add
@@ -17,8 +18,9 @@ from fedhip.core.balance import class_weights
 from fedhip.core.exact.column_sums import ColumnSums
 from fedhip.core.exact.columns import COLUMN_BITS, Columns, Survey, require_same_constants
 from fedhip.core.exact.fixedpoint import GridStatistics, round_features
+from fedhip.core.exact.outweighing import Spread, outweighed, outweighing
 from fedhip.core.targets import Targets
-from fedhip.errors import ColumnError, InputError
+from fedhip.errors import ColumnError, ColumnWarning, InputError
 from fedhip.simulation.client import Client, LabelledRows
 from fedhip.simulation.options import STANDARD, RidgeOptions
 from fedhip.simulation.tasks import repeated, targets_of
@@ -34,6 +36,9 @@ class Block:
 
 
 Blocks = Callable[[], Iterable[Block]]
+
+#: Sums of so many columns of clients are kept at once, to look for a client that outweighs all others.
+_KEPT = 2**22
 
 
 @dataclass(frozen=True)
@@ -140,9 +145,13 @@ def columns_of(
     survey: Survey | None = None,
 ) -> Columns:
     """The columns' units, those that the sum of the clients' surveys gives; an error names who has the value."""
+    sums = list(_sums(clients)) if _may_be_kept(clients) else None
     try:
         blocks = lambda: (Block(client.train[0], client.name) for client in clients)  # noqa: E731
-        columns = _without_survey(blocks, centred) if survey is None else Columns.of(survey, centred=centred)
+        if survey is None:
+            columns = _without_survey(reduce(add, _sums(clients) if sums is None else sums), blocks, centred)
+        else:
+            columns = Columns.of(survey, centred=centred)
     except ColumnError as error:
         if error.column is None or not error.is_value:
             raise
@@ -154,20 +163,44 @@ def columns_of(
         ) from None
     for client in clients:
         require_same_constants(columns, client.train[0], f"client {client.name!r}: ")
+    if sums is not None:
+        warn_of_outweighing(clients, sums)
     return columns
 
 
 def columns_of_blocks(blocks: Blocks, *, centred: bool = True) -> Columns:
     """The same of rows of many clients below one another, which are asked for anew whenever they are needed."""
-    columns = _without_survey(blocks, centred)
+    sums = reduce(add, in_order(lambda rows: ColumnSums.of(rows.features, client=rows.client), blocks()))
+    columns = _without_survey(sums, blocks, centred)
     for rows in blocks():
         require_same_constants(columns, rows.features)
     return columns
 
 
-def _without_survey(blocks: Blocks, centred: bool) -> Columns:
-    """The same units, in a fraction of the time: only columns are surveyed of which plain sums leave them open."""
-    sums = reduce(add, in_order(lambda rows: ColumnSums.of(rows.features, client=rows.client), blocks()))
+def warn_of_outweighing(clients: Sequence[Client], sums: Sequence[ColumnSums] | None = None) -> None:
+    """Warn of a client whose rows alone decide how far a column spreads; `sums` are the clients' where they are known.
+
+    Not where there are so many clients that sums of each would take much memory.
+    """
+    if not _may_be_kept(clients):
+        return
+    who, others = outweighing(Spread.of(list(_sums(clients)) if sums is None else sums))
+    for k in np.unique(who[others.variance > 0.0]).tolist():
+        of_its = Spread(others.rows, others.mean, np.where(who == k, others.variance, 0.0))
+        if (words := outweighed(clients[k].train[0], of_its)) is not None:
+            warnings.warn(f"client {clients[k].name!r}: {words}", ColumnWarning, stacklevel=2)
+
+
+def _may_be_kept(clients: Sequence[Client]) -> bool:
+    return bool(len(clients) * clients[0].train[0].shape[1] <= _KEPT)
+
+
+def _sums(clients: Sequence[Client]) -> Iterator[ColumnSums]:
+    return in_order(lambda client: ColumnSums.of(client.train[0], client=client.name), clients)
+
+
+def _without_survey(sums: ColumnSums, blocks: Blocks, centred: bool) -> Columns:
+    """The survey's units, in a fraction of the time: only columns are surveyed of which plain sums leave them open."""
     columns, certain = sums.columns(centred=centred)
     open_ = np.flatnonzero(~certain)
     if not len(open_):

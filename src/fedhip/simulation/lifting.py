@@ -36,7 +36,7 @@ from fedhip.features.lifts.kinds import DEFAULT_WIDTH, LANDMARKS, PROJECT, LiftK
 from fedhip.features.lifts.lift import Lift, require_lift
 from fedhip.simulation.client import Client, LabelledRows
 from fedhip.simulation.driver import add_up
-from fedhip.simulation.encoding import RowEncoding, columns_of, survey_of
+from fedhip.simulation.encoding import RowEncoding, columns_of, survey_of, warn_of_outweighing
 from fedhip.simulation.federation import SCORES_BYTES
 from fedhip.simulation.options import STANDARD, RidgeOptions
 from fedhip.utils.parallel import MEMINFO, available_cores, in_order, memory_available, one_thread
@@ -160,6 +160,7 @@ class LiftPlan:
             return self.of_lengths(reduce(add, in_order(_lengths, training)))
         survey = survey_of(training)
         if self.settings.kind not in LANDMARKS:
+            warn_of_outweighing(training)
             return self.of_survey(survey)
         encoding = RowEncoding(columns_of(training, survey=survey))
 

@@ -38,6 +38,8 @@ TASKS: tuple[Task, ...] = ("classification", "regression", "multilabel")
 METRICS: dict[str, tuple[str, ...]] = {"regression": ("r2", "rmse", "mae"), "multilabel": ("label_accuracy", "f1")}
 
 
+#: What weights of rows may add up to.
+_HEAVIEST = 1e20
 #: The score from which on a label is given: scores are those of 0 and 1.
 LABEL_THRESHOLD = 0.5
 
@@ -51,9 +53,22 @@ def task_named(name: str) -> Task:
 
 
 def divide(
-    data: FeatureSet | Dataset | TableRows, scheme: str | None, num_clients: int | None, **parameters: Any
+    data: FeatureSet | Dataset | TableRows,
+    scheme: str | None,
+    num_clients: int | None,
+    *,
+    owner: str | None = None,
+    **parameters: Any,
 ) -> Partition:
-    """Rows among clients, as `divide_rows`; those of real targets are dealt without regard to them."""
+    """Rows among clients, as `divide_rows`; those of real targets are dealt without regard to them.
+
+    `owner` is the column that the user says tells whose row it is: a number of clients alone would divide them anew.
+    """
+    if owner is not None and scheme is None and num_clients is not None:
+        raise InputError(
+            f"column {owner!r} says whose row each is; leave the {num_clients} clients out, or name the partition that "
+            "divides the rows instead, such as iid"
+        )
     if isinstance(data, Dataset) or data.task == "classification":
         return divide_rows(data.labels, data.clients, scheme, num_clients, groups=data.groups, **parameters)
     if scheme in ("dirichlet", "dirichlet-unbalanced", "shards"):
@@ -111,7 +126,8 @@ def repeated(client: Client) -> Client:
     Units of columns are found by these, so that whole weights are repeated rows to the last bit.
     """
     weights = client.weights
-    if weights is None or not (weights == np.round(weights)).all() or weights.sum() > 16 * len(weights):
+    most = 0.0 if weights is None else 16.0 * len(weights)
+    if weights is None or not (weights == np.round(weights)).all() or weights.max() > most or weights.sum() > most:
         return client
     features, labels = (np.repeat(part, weights.astype(np.int64), axis=0) for part in client.train)
     return Client(client.name, (features, labels), client.test)
@@ -133,6 +149,11 @@ def targets_of(
         return Targets(columns)
     sums = list(in_order(lambda client: _weighed(client, encoding, Targets(columns)), clients))
     whole, total = all(part[0] for part in sums), sum(part[1] for part in sums)
+    if not 1.0 / _HEAVIEST <= total <= _HEAVIEST:
+        raise InputError(
+            f"the weights of all rows add up to {total:.3g}; multiply all of them by one number, so that they add up "
+            f"to {1.0 / _HEAVIEST:.0e} at least and {_HEAVIEST:.0e} at most"
+        )
     heaviest = float(reduce(add, (part[2] for part in sums)).max())
     return Targets(columns, weight_unit(whole, total, heaviest, encoding.fraction_bits))
 
@@ -153,7 +174,8 @@ def _weighed(client: Client, encoding: RowEncoding, targets: Targets) -> tuple[b
         y = targets.columns.features(torch.as_tensor(np.array(client.train[1], np.float64)))
         squares = np.concatenate((squares, y.square().numpy()), axis=1)
     ones = np.ones((len(w), 1))
-    return bool((w == np.round(w)).all()), float(w.sum()), w @ np.concatenate((squares, ones), axis=1)
+    with np.errstate(over="ignore"):  # what overflows is refused
+        return bool((w == np.round(w)).all()), float(w.sum()), w @ np.concatenate((squares, ones), axis=1)
 
 
 def regression_metrics(predicted: NDArray[np.float64], truth: NDArray[np.float64]) -> dict[str, Any]:

@@ -123,7 +123,11 @@ def test_update_from_a_file_then_personalize(run: Path, tmp_path: Path, capsys: 
     done("verify", run)
 
 
-@pytest.mark.parametrize("division", [(), ("--clients", "4", "--partition", "dirichlet")], ids=["natural", "drawn"])
+@pytest.mark.parametrize(
+    "division",
+    [(), ("--clients", "4", "--partition", "dirichlet", "--head", "ridge")],
+    ids=["natural", "drawn"],
+)
 def test_a_run_lives_on_when_numpy_draws_other_numbers(
     tmp_path: Path,
     division: tuple[str, ...],

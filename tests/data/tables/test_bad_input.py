@@ -302,6 +302,35 @@ def test_a_feature_that_says_the_label_is_warned_of(tmp_path: Path) -> None:
         load_table(changed(code=codes)(tmp_path), **LABELLED)
 
 
+@pytest.mark.parametrize(
+    ("columns", "told"),
+    [
+        (
+            {"diagnosis": [str(i // 2) for i in range(60)]},
+            "'diagnosis': each of its 30 numbers is a class of its own; if",
+        ),
+        (
+            {"diagnosis": ["ill", "Ill", "well"] * 20},
+            "column 'diagnosis': 'Ill' and 'ill' are two; write them alike if",
+        ),
+        ({"hospital": ["north", "NORTH", "south"] * 20}, "column 'hospital': 'NORTH' and 'north' are two; write them"),
+    ],
+)
+def test_names_that_may_be_meant_otherwise_are_warned_of(
+    columns: dict[str, list[Any]], told: str, tmp_path: Path
+) -> None:
+    with pytest.warns(ColumnWarning, match=told):
+        load_table(changed(**columns)(tmp_path), **LABELLED)
+
+
+def test_names_of_every_day_are_not_warned_of(tmp_path: Path) -> None:
+    """Twenty numbers, and thirty names that hold numbers."""
+    for labels in ([str(i % 20) for i in range(60)], [f"bed {i % 30}" for i in range(60)]):
+        with warnings.catch_warnings():
+            warnings.simplefilter("error")
+            load_table(changed(diagnosis=labels)(tmp_path), **LABELLED)
+
+
 def test_row_numbers_are_warned_of(tmp_path: Path) -> None:
     with pytest.warns(ColumnWarning, match=r"column 'number': whole numbers that rise from row to row: an identifier"):
         load_table(changed(number=[*range(60)])(tmp_path), **LABELLED)
@@ -340,8 +369,10 @@ def test_a_unit_is_named_in_the_warning() -> None:
 
 
 def test_a_column_that_is_not_described_is_warned_of(tmp_path: Path) -> None:
-    with pytest.warns(ColumnWarning, match="column 'more' is not described, and is not used"):
-        read_labelled(changed(more=["a"] * 60)(tmp_path), described(tmp_path))
+    description = described(tmp_path)
+    for read in (read_labelled, read_rows):  # of rows to predict as of rows with labels
+        with pytest.warns(ColumnWarning, match="column 'more' is not described, and is not used"):
+            read(changed(more=["a"] * 60)(tmp_path), description)
 
 
 def test_a_draft_tells_what_is_to_be_decided_and_goes_on(tmp_path: Path) -> None:

@@ -236,3 +236,18 @@ def test_targets_groups_and_weights_come_with_the_rows() -> None:
     assert (tuple(rows.class_names), description.names) == (("y", "z"), ("x",))
     assert rows.groups.tolist() == ["7", "7", "8", "8"]
     assert rows.weights.tolist() == [1, 2, 0, 1]
+
+
+@pytest.mark.parametrize("name", ["t.csv", "t.parquet"])
+def test_rows_of_no_weight_do_not_change_what_missing_values_are_filled_with(name: str, tmp_path: Path) -> None:
+    frame = pl.DataFrame({"x": [1.0, 2.0, None, 1000.0], "y": ["u", "v", "u", "v"], "w": [1, 3, 1, 0]})
+    getattr(frame, {"t.csv": "write_csv", "t.parquet": "write_parquet"}[name])(tmp_path / name)
+    _, description = load_table(tmp_path / name, label="y", weight="w").features(np.ones(4, dtype=bool))
+    assert description.values[0].fill == 1.5
+
+
+def test_several_labels_are_named_with_commas_everywhere() -> None:
+    frame = pl.DataFrame({"x": [1.0, 2.0, 5.0], "y": [0, 1, 1], "z": [1, 0, 1], "y,z": ["u", "v", "u"]})
+    assert draft(read_table(frame), label="y, z").description.labels == ("y", "z")
+    assert load_table(frame, label="z,y").description.labels == ("z", "y")
+    assert load_table(frame, label="y,z").description.labels == ("y,z",)  # a column's own name comes first

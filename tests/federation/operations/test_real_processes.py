@@ -29,6 +29,7 @@ from fedhip.federation.transport import engine
 from fedhip.privacy.attacks import Upload, recover_rows, single_rows
 from fedhip.runs import Run
 from tests import warm
+from tests.federation.logged import holds, require_objects, secrets_of
 from tests.federation.proxy_peers import signed
 from tests.federation.samples import CLASSES, FOUR, ONE_SUM, WIDTH, sum_of, write_rows
 from tests.waiting import PATIENCE
@@ -90,12 +91,19 @@ class Demo:
         self.rows = {site: write_rows(folder / f"{site}.npz", site) for site in FOUR}
 
     def serve(self) -> None:
-        background.apart("serve", {"folder": str(self.folder), "bind": None, "port": None, "proxy": True})
+        background.apart(
+            "serve", {"folder": str(self.folder), "bind": None, "port": None, "proxy": True, "log_format": "json"}
+        )
 
     def come(self, *sites: str) -> None:
         """Start sites at once."""
         settings = [
-            {"folder": str(self.folder / f"site-{name}"), "settings": {"data": str(self.rows[name])}} for name in sites
+            {
+                "folder": str(self.folder / f"site-{name}"),
+                "settings": {"data": str(self.rows[name])},
+                "log_format": "json",
+            }
+            for name in sites
         ]
         with ThreadPoolExecutor() as pool:
             list(pool.map(background.apart, ["site"] * len(sites), settings))
@@ -109,15 +117,20 @@ class Demo:
         assert found is not None
         os.kill(found.pid, signal.SIGKILL)
 
-    def kill_forks(self, folder: str, *, all_of_them: bool) -> None:
-        """Kill what answers at a site, and what that is forked from; the first of these too, if all are to go."""
+    def kill_forks(self, folder: str, *, all_of_them: bool) -> bool:
+        """Kill what answers at a site, and what that is forked from; the first of these too, if all are to go.
+
+        False where its node is being started again.
+        """
         node = process_registry.find(StatePaths(self.folder / folder / "state").pids, "node")
-        assert node is not None
+        if node is None:
+            return False
         for pid in set(process_registry._members(node)) - {node.pid}:
             with contextlib.suppress(OSError):  # it has just ended
                 parent = int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1])
                 if all_of_them or parent != node.pid:
                     os.kill(pid, signal.SIGKILL)
+        return True
 
     def sum_of(self, sites: Sequence[str]) -> GridStatistics:
         """What one process makes of the same rows."""
@@ -147,9 +160,9 @@ def test_strangers_stay_outside_and_a_round_outlives_its_killed_site_server_app_
 
     def kill_what_answers(line: str) -> None:
         """At site c, once in each step: it loses nothing."""
-        if (step := line.split()[0]) in STEPS - spoilt:
+        step = line.split()[0]
+        if step in STEPS - spoilt and demo.kill_forks("site-c", all_of_them=step == "mask"):
             spoilt.add(step)
-            demo.kill_forks("site-c", all_of_them=step == "mask")
 
     def kill_when_masked(line: str) -> None:
         said.append(line)
@@ -169,6 +182,7 @@ def test_strangers_stay_outside_and_a_round_outlives_its_killed_site_server_app_
     assert result.total() == demo.sum_of("abc")
     assert spoilt == STEPS
     assert all((demo.folder / f"site-{name}" / "result" / "results.json").is_file() for name in "abc")
+    require_that_logs_are_objects_and_tell_nothing(demo.folder)
 
 
 def require_that_strangers_stay_outside(demo: Demo, stranger: Path) -> None:
@@ -190,6 +204,13 @@ def require_that_a_twin_finds_its_place_taken(site: Path, twin: Path) -> None:
         patch.setattr(joining, "LAPSE", 1.0)
         with pytest.raises(EngineError, match="One key is for one site"):
             joining.join(twin, {"data": "x"}, say=lambda _: None, stop=threading.Event())
+
+
+def require_that_logs_are_objects_and_tell_nothing(folder: Path) -> None:
+    logs = {str(path.relative_to(folder)): path.read_bytes() for path in folder.rglob("*.log")}
+    assert {Path(name).name for name in logs} >= {"superlink.log", "proxy.log", "serve.log", "node.log", "site.log"}
+    require_objects(logs)
+    assert holds(logs, secrets_of(folder)) == []
 
 
 def when_it_serves(run: Callable[[], Run]) -> Run:

@@ -47,9 +47,10 @@ def printed(capsys: pytest.CaptureFixture[str], *words: object) -> str:
 
 
 def test_the_server_is_started_by_the_words_that_were_typed(fed: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    page = ("--status-port", "9090", "--status-host", "page.example.org")
+    page = ("--status-port", "9090", "--status-host", "page.example.org", "--log-format", "json")
     text = printed(capsys, "serve", fed, "--bind", "::", "--port", "9443", "--no-proxy", *page)
     args = parse(words_of(text))
+    assert args.log_format == "json"
     assert (args.status_port, args.status_host) == (9090, ["page.example.org"])
     assert (args.directory, args.bind, args.port, args.proxy) == (fed, "::", 9443, False)
     assert not args.print_systemd

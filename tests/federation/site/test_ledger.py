@@ -102,7 +102,7 @@ def test_a_reason_on_the_command_line_reaches_the_ledger(
     Trial.make(tmp_path / "first", **ONE_SUM).run()
     trial = Trial.make(tmp_path / "second", ("a", "b", "c"), **ONE_SUM)
     started: dict[str, dict[str, str]] = {}
-    monkeypatch.setattr(background, "site", lambda folder, settings: started.update({folder: settings}))
+    monkeypatch.setitem(background._DO, "site", lambda folder, settings, **_: started.update({folder: settings}))
     for site in trial.sites:
         words = ["federation", "site", str(trial.site_folder(site)), "--features", str(trial.data(site))]
         assert main(words) == 3

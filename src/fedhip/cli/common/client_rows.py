@@ -48,7 +48,7 @@ def load_client(run: Run, args: argparse.Namespace, *, test_rows: bool) -> tuple
     source: Path = args.data if args.features is None else args.features
     data: Dataset | FeatureSet
     if is_table(args.data):
-        refuse_window(args)
+        refuse_of_images(args)
         data = read_labelled(
             args.data, run.require_table(), task=run.task, texts=run.text_encoder(args.device, show_progress)
         )
@@ -57,7 +57,7 @@ def load_client(run: Run, args: argparse.Namespace, *, test_rows: bool) -> tuple
         data = load_dataset(source, skip_corrupt=args.skip_corrupt, allow_single=True, window=window)
         print_known_window(run, args, data, str(source))
     else:
-        refuse_window(args)
+        refuse_of_images(args)
         data = read_features(source, task=run.task)
     name, chosen = client_and_rows(str(source), data, args.client)
     labels = in_classes_of(run, str(source), data, chosen)
@@ -104,7 +104,9 @@ def print_known_window(run: Run, args: argparse.Namespace, data: Dataset, source
     print_window(data, f"as in {run.path}" if args.window is None else "as --window says")
 
 
-def refuse_window(args: argparse.Namespace) -> None:
-    """Where no images are given."""
-    if args.window is not None:
-        raise InputError("--window is for images, and none are given; leave it out")
+def refuse_of_images(args: argparse.Namespace) -> None:
+    """Refuse what would do nothing, where no images are given."""
+    given = [name for name in ("window", "skip_corrupt", "weights") if getattr(args, name, None)]
+    if given:
+        option = given[0].replace("_", "-")
+        raise InputError(f"--{option} is for images, and none are given; leave it out")

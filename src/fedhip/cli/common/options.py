@@ -24,7 +24,7 @@ from fedhip.data import (
 from fedhip.data.tables import TableRows, TextEncoder, is_table, load_table
 from fedhip.errors import InputError
 from fedhip.features.text_columns import DEFAULT_TEXT_BACKBONE
-from fedhip.utils.files import require_folder
+from fedhip.utils.files import require_folder, write_private
 from fedhip.utils.text import readable
 
 if TYPE_CHECKING:
@@ -32,6 +32,8 @@ if TYPE_CHECKING:
 
 DEFAULT_BACKBONE = "fedhip-vit"
 _OF_TABLES = ("label", "client", "group", "weight", "drop", "text")
+#: How the files of a run end that it cannot be read without.
+_OF_RUNS = (".toml", ".json", ".safetensors")
 _FLAG = argparse.BooleanOptionalAction  # so that the command line can take back what a configuration file turns on
 
 
@@ -90,7 +92,22 @@ def require_new(path: Path, force: bool) -> None:
         raise InputError(f"{path} is a folder; give the name of a file")
     if path.exists() and not force:
         raise InputError(f"{path} is there already; write over it with --force, or choose another name")
+    if path.exists() and path.suffix in _OF_RUNS and (path.parent / "ledger.jsonl").exists():
+        raise InputError(f"{path} is a file of the run {path.parent}, which is lost without it; choose another name")
     require_folder(path.parent)
+
+
+def require_csv(path: Path, force: bool) -> None:
+    """The same of a file of answers."""
+    if path.suffix != ".csv":
+        raise InputError(f"{path}: answers are written as .csv, not '{path.suffix}'")
+    require_new(path, force)
+
+
+def write_answers(path: Path, text: str) -> None:
+    """Write a file that tells of rows, for its owner alone, in a folder that need not exist yet."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    write_private(path, text.encode())
 
 
 def at_least(least: int) -> Callable[[str], int]:
@@ -281,6 +298,7 @@ def divide(args: argparse.Namespace, data: Dataset | FeatureSet | TableRows) -> 
         data,
         args.partition,
         args.clients,
+        owner=getattr(args, "client", None),
         seed=args.seed,
         concentration=args.concentration,
         shards_per_client=args.shards,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Iterator, Sequence
+from pathlib import Path
 from typing import Any, NoReturn
 
 from fedhip.cli.common.exit_codes import USAGE
@@ -30,6 +31,9 @@ class Parser(argparse.ArgumentParser):
         """As argparse's, which takes the value of `--option=--` away and leaves a list where a value belongs."""
         if action.option_strings and arg_strings == ["--"]:
             self.error(f"argument {'/'.join(action.option_strings)}: '--' is no value")
+        if (action.type is Path or action.metavar in ("FILE", "PATH")) and "" in arg_strings:
+            # Path("") would be the folder that one is in
+            self.error(f"argument {'/'.join(action.option_strings) or action.metavar}: '' is no path")
         return super()._get_values(action, arg_strings)
 
     def show_first(self, *options: str) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -12,9 +11,11 @@ from fedhip.cli.common.options import print_window
 from fedhip.cli.federation import commitments as federation_commitments
 from fedhip.cli.federation import init as federation_init
 from fedhip.cli.federation import keys as federation_keys
+from fedhip.cli.federation import records as federation_records
 from fedhip.cli.federation.init import with_engine
 from fedhip.data import Dataset
 from fedhip.errors import InputError
+from fedhip.federation import logs
 from fedhip.utils.text import json_text
 
 if TYPE_CHECKING:
@@ -41,6 +42,7 @@ def register(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) ->
     _add_status(commands)
     _add_stop(commands)
     _add_renew(commands)
+    federation_records.register(commands)
     federation_commitments.register_open(commands)
 
 
@@ -61,10 +63,21 @@ def _add_serve(commands: argparse._SubParsersAction[argparse.ArgumentParser]) ->
         "--status-host", action="append", default=[], metavar="NAME",
         help="a name that a reverse proxy calls the page by; may be repeated",
     )  # fmt: skip
-    parser.add_argument("--print-nginx", action="store_true", help="print a configuration of nginx, and do nothing")
-    parser.add_argument("--print-systemd", action="store_true", help="print a unit of systemd, and do nothing")
+    _add_log_format(parser)
+    printed = parser.add_mutually_exclusive_group()
+    printed.add_argument("--print-nginx", action="store_true", help="print a configuration of nginx, and do nothing")
+    printed.add_argument("--print-systemd", action="store_true", help="print a unit of systemd, and do nothing")
     parser.add_argument("--json", action="store_true", help="with --background: print JSON instead of words")
     parser.set_defaults(handler=with_engine(serve))
+
+
+def _add_log_format(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--log-format",
+        choices=logs.FORMATS,
+        default=logs.TEXT,
+        help="text, or json: one JSON object a line, in every log",
+    )
 
 
 def _add_site(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
@@ -86,6 +99,7 @@ def _add_site(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> 
         "--allow", metavar="REASON",
         help="take part once in a sum that the ledger of sums would refuse; the reason is written down there",
     )  # fmt: skip
+    _add_log_format(parser)
     parser.add_argument("--background", action="store_true", help="return when the site is connected")
     parser.add_argument("--print-systemd", action="store_true", help="print a unit of systemd, and do nothing")
     parser.add_argument("--json", action="store_true", help="with --background: print JSON instead of words")
@@ -163,6 +177,7 @@ def serve(args: argparse.Namespace) -> int:
         words += [] if args.proxy else ["--no-proxy"]
         words += [] if args.status_port is None else ["--status-port", str(args.status_port)]
         words += [word for host in args.status_host for word in ("--status-host", host)]
+        words += _log_words(args)
         return _print_unit(title, words, paths.path, [])
     settings = {
         "folder": str(paths.path),
@@ -171,11 +186,11 @@ def serve(args: argparse.Namespace) -> int:
         "proxy": args.proxy,
         "status_port": args.status_port,
         "status_hosts": args.status_host,
+        "log_format": args.log_format,
     }
-    if args.background:
-        _print_ready(args, background.apart("serve", settings))
-    else:
-        background.serve(**settings)
+    if not args.background:
+        return background.in_front("serve", settings)
+    _print_ready(args, background.apart("serve", settings))
     return 0
 
 
@@ -218,10 +233,15 @@ def _print_site_unit(args: argparse.Namespace, name: str) -> int:
     paths = {option: getattr(args, option) for option in ("data", "features", "out", "weights")}
     words = [word for option, path in paths.items() if path for word in (f"--{option}", str(path.absolute()))]
     words += [] if args.device is None else ["--device", args.device]
+    words += _log_words(args)
     device = args.device or ("cuda" if Path("/dev/nvidiactl").exists() else "cpu")
     command = ["site", str(args.folder.absolute()), "--name", name, *words]
     out = [args.out] if args.out else []
     return _print_unit(f"fedhip: site {name} of a federation", command, args.folder, out, graphics=device != "cpu")
+
+
+def _log_words(args: argparse.Namespace) -> list[str]:
+    return [] if args.log_format == logs.TEXT else ["--log-format", args.log_format]
 
 
 def _print_unit(title: str, words: list[str], folder: Path, writes: list[Path], *, graphics: bool = False) -> int:
@@ -257,8 +277,9 @@ def site(args: argparse.Namespace) -> int:
     ready = require_ready(opened, rows, out=args.out, weights=args.weights, device=args.device)
     if isinstance(ready.data, Dataset):
         print_window(ready.data, "as the agreement says")
+    logs.use(args.log_format)
     for note in ready.notes:
-        print(f"fedhip: warning: {note}", file=sys.stderr)
+        background.say(f"fedhip: warning: {note}")
     allow = None if args.allow is None else Allowance.given(args.allow)
     require_sums(opened, ready, allow)
     settings = {"data": str(rows.absolute())}
@@ -270,11 +291,11 @@ def site(args: argparse.Namespace) -> int:
     if args.device is not None:
         settings["device"] = args.device
     for warning in opened.warnings:
-        print(f"fedhip: warning: {warning}", file=sys.stderr)
-    if args.background:
-        _print_ready(args, background.apart("site", {"folder": str(opened.path), "settings": settings}))
-    else:
-        background.site(str(opened.path), settings)
+        background.say(f"fedhip: warning: {warning}")
+    given = {"folder": str(opened.path), "settings": settings, "log_format": args.log_format}
+    if not args.background:
+        return background.in_front("site", given)
+    _print_ready(args, background.apart("site", given))
     return 0
 
 
@@ -349,6 +370,8 @@ def stop(args: argparse.Namespace) -> int:
 
     if not args.directory.is_dir():
         raise FederationError(f"there is no folder {args.directory}; check the path")
+    if not any((args.directory / name).exists() for name in ("server", "state", "connection.toml")):
+        raise FederationError(f"{args.directory} is no folder of a federation and none of a site; check the path")
     ended = round_control.stop(args.directory.absolute())
     if args.json:
         print(json_text({"ended": ended}))

@@ -238,6 +238,10 @@ def _agreed(args: argparse.Namespace) -> dict[str, Any]:
     if args.classes is not None:
         path = Path(args.classes)
         text = path.read_text(encoding="utf-8").splitlines() if path.is_file() else args.classes.split(",")
+        if not path.is_file() and len(text) == 1:
+            raise SetupError(
+                f"--classes {args.classes} is one class, and no file; give A,B,… or a file with one in each line"
+            )
         found["classes"] = [name.strip() for name in text if name.strip()]
     elif args.dataset is not None:
         from fedhip.data import load_dataset

@@ -9,14 +9,13 @@ from pathlib import Path
 
 from fedhip.cli.common.client_rows import add_backbone_place
 from fedhip.cli.common.exit_codes import DONE
-from fedhip.cli.common.options import require_new
+from fedhip.cli.common.options import require_csv, write_answers
 from fedhip.cli.common.progress import show_progress
 from fedhip.cli.runs.life import clients_of_the_data
 from fedhip.data import read_features
 from fedhip.runs import Run
 from fedhip.runs.influence import Influence, influence_in
 from fedhip.runs.rows import clients_in
-from fedhip.utils.files import write_private
 from fedhip.utils.text import json_text
 
 
@@ -43,7 +42,7 @@ def register(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) ->
 def run(args: argparse.Namespace) -> int:
     """Subtract, count, print."""
     if args.csv is not None:
-        require_new(args.csv, args.force)
+        require_csv(args.csv, args.force)
     opened = Run.open(args.run)
     opened.require_exact()
     opened.require_personalized()
@@ -53,7 +52,7 @@ def run(args: argparse.Namespace) -> int:
         rows = clients_of_the_data(opened, args, opened.clients)
     found = influence_in(opened, rows, show_progress)
     if args.csv is not None:
-        write_private(args.csv, _table(found).encode())
+        write_answers(args.csv, _table(found))
     if args.json:
         print(json_text([each.to_dict() for each in found], indent=1))
         return DONE

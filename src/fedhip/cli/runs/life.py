@@ -7,7 +7,13 @@ from collections.abc import Collection
 from pathlib import Path
 from typing import Any
 
-from fedhip.cli.common.client_rows import add_backbone_place, add_client_rows, extract_for, load_client, refuse_window
+from fedhip.cli.common.client_rows import (
+    add_backbone_place,
+    add_client_rows,
+    extract_for,
+    load_client,
+    refuse_of_images,
+)
 from fedhip.cli.common.options import print_window
 from fedhip.cli.common.progress import show_progress
 from fedhip.data import FEDERATIONS, FeatureSet, load_dataset, load_federation, load_partition, read_features
@@ -92,6 +98,8 @@ def forget(args: argparse.Namespace) -> int:
     """Remove a client."""
     run = Run.open(args.run)
     run.require_exact()
+    if not run.head.needs_rows:
+        refuse_of_images(args)
     rows = _everybodys_rows(run, args)
     return _print_change(args, life.forget(run, args.client, rows=rows, report=show_progress))
 
@@ -107,7 +115,6 @@ def personalize(args: argparse.Namespace) -> int:
         client, _ = load_client(run, args, test_rows=True)
         clients = {client.name: client}
     else:
-        refuse_window(args)
         clients = clients_of_the_data(run, args, run.clients if args.client is None else [args.client])
     everyone = args.client is None and args.data is None and args.features is None
     change = life.personalize(run, clients, skip_changed=everyone, report=show_progress)
@@ -137,6 +144,11 @@ def clients_of_the_data(run: Run, args: argparse.Namespace, wanted: Collection[s
             f"{run.path} is of a federation, whose sites keep their rows; give a client's rows, with --client and "
             "--features or --data"
         )
+    images = run.model(None).backbone is not None
+    if not images:
+        refuse_of_images(args)
+    elif getattr(args, "window", None) is not None or getattr(args, "skip_corrupt", False):
+        raise InputError("--window and --skip-corrupt are for images that are given; leave them out")
     if "features" in config:
         rows = read_features(config["features"], task=run.task)
     elif config.get("dataset") in FEDERATIONS:

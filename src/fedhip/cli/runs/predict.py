@@ -13,9 +13,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from fedhip.cli.common.client_rows import extract_for, known_window, print_known_window, refuse_window
+from fedhip.cli.common.client_rows import extract_for, known_window, print_known_window, refuse_of_images
 from fedhip.cli.common.console import print_table
-from fedhip.cli.common.options import add_window, at_least, require_new
+from fedhip.cli.common.options import add_window, at_least, require_csv, write_answers
 from fedhip.cli.common.parser import respell
 from fedhip.cli.common.progress import show_progress
 from fedhip.core.choice.conformal import classes_within, require_coverage
@@ -28,7 +28,6 @@ from fedhip.heads.model import NO_TEMPERATURE
 from fedhip.runs import Run
 from fedhip.runs.names import unknown_client
 from fedhip.simulation.tasks import targets_of_scores
-from fedhip.utils.files import write_private
 from fedhip.utils.text import json_text, readable
 
 _MOST_ROWS = 1000  # a longer table is cut in the terminal; --json holds all of it
@@ -115,9 +114,7 @@ def run(args: argparse.Namespace) -> int:
     """Read, extract, score, print or write."""
     folder = Run.open(args.run)
     if args.csv is not None:
-        if args.csv.suffix != ".csv":
-            raise InputError(f"{args.csv}: answers are written as .csv, not '{args.csv.suffix}'")
-        require_new(args.csv, args.force)
+        require_csv(args.csv, args.force)
     client = None if args.client is None else _require_known(folder, args.client)
     if args.coverage is not None:
         require_coverage(args.coverage)
@@ -133,7 +130,7 @@ def run(args: argparse.Namespace) -> int:
     if answers.probabilities is None:
         print(f"fedhip: no probabilities, only scores: the model has no temperature; {NO_TEMPERATURE}", file=sys.stderr)
     if args.csv is not None:
-        write_private(args.csv, _as_csv(rows, answers).encode())
+        write_answers(args.csv, _as_csv(rows, answers))
         _print_written(args, len(rows.names), client, rows, who)
     elif args.json:
         print(json_text(_as_json(rows, answers, client, args.top)))
@@ -233,7 +230,7 @@ def _targets(
     if args.csv is not None:
         text = io.StringIO(newline="")
         csv.writer(text, lineterminator="\n").writerows([heads, *table])
-        write_private(args.csv, text.getvalue().encode())
+        write_answers(args.csv, text.getvalue())
         _print_written(args, len(table), client, rows, who)
         return 0
     print_table(heads, table[:_MOST_ROWS], who)
@@ -307,13 +304,13 @@ def _rows(folder: Run, args: argparse.Namespace) -> InputRows:
     if args.features is not None:
         if args.images:
             raise DataMissingError("--features stands alone; leave the images out")
-        refuse_window(args)
+        refuse_of_images(args)
         features = read_features(args.features, labelled=False).features
         return InputRows([str(row) for row in range(len(features))], features, kind="row")
     if any(map(is_table, args.images)):
         if len(args.images) > 1:
             raise InputError("one table at a time; predict from the others by themselves")
-        refuse_window(args)
+        refuse_of_images(args)
         table, features = read_rows(
             args.images[0], folder.require_table(), texts=folder.text_encoder(args.device, show_progress)
         )

@@ -8,13 +8,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from fedhip.cli.common.console import interval_of, print_table
-from fedhip.cli.common.options import require_new
+from fedhip.cli.common.options import require_new, write_answers
 from fedhip.cli.common.parser import respell
 from fedhip.cli.runs.run import print_targets
+from fedhip.errors import InputError
 from fedhip.runs import Run
 from fedhip.runs.measures import metrics_in
 from fedhip.runs.results import title_of
-from fedhip.utils.files import require_folder, write_private
+from fedhip.utils.files import require_folder
 from fedhip.utils.text import json_text
 from fedhip.utils.words import percent
 
@@ -56,13 +57,14 @@ def run(args: argparse.Namespace) -> int:
     own = args.runs[0] / "report.html" if len(folders) == 1 else None
     out = args.html or own or Path("comparison.html")
     require_new(out, args.force or out == own)
+    if out.suffix not in (".html", ".htm"):
+        raise InputError(f"{out}: the page ends in .html, not '{out.suffix}'")
     if args.tables is not None:
         require_folder(args.tables)
         for name in csv_tables(records):
             require_new(args.tables / name, args.force)
     page = render_report(records)
-    out.parent.mkdir(parents=True, exist_ok=True)
-    write_private(out, page.encode())  # it shows images of test rows
+    write_answers(out, page)  # it shows images of test rows
     tables = _write_tables(args.tables, records) if args.tables is not None else []
     if args.json:
         summaries = [
@@ -103,10 +105,9 @@ def _print_accuracies(names: Sequence[str], folders: Sequence[Run]) -> None:
 def _write_tables(folder: Path, records: Sequence[RunRecord]) -> list[Path]:
     from fedhip.runs.report.csv_tables import csv_tables
 
-    folder.mkdir(parents=True, exist_ok=True)
     written = []
     for name, text in csv_tables(records).items():
-        write_private(folder / name, text.encode())  # it names clients, and tells of their rows
+        write_answers(folder / name, text)  # it names clients, and tells of their rows
         written.append(folder / name)
     return written
 

@@ -328,7 +328,8 @@ def where_models_are(folder: Run) -> str:
             f"{folder.results['num_clients']:,} clients: the ridge alone, and their models a thousand to a file in "
             f"{folder.path / 'models'}"
         )
-    return f"{len(folder.clients):,} models in {folder.path / 'models'}; the report: {folder.path / 'report.html'}"
+    models = "1 model" if len(folder.clients) == 1 else f"{len(folder.clients):,} models"
+    return f"{models} in {folder.path / 'models'}; the report: {folder.path / 'report.html'}"
 
 
 def configuration(args: argparse.Namespace, precision: str | None) -> dict[str, Any]:

@@ -7,6 +7,7 @@ from pathlib import Path
 
 from fedhip.cli.common.exit_codes import DONE, FOUND
 from fedhip.cli.common.progress import show_progress
+from fedhip.errors import DataMissingError
 from fedhip.runs import Run
 from fedhip.runs.verify import verify
 from fedhip.utils.text import json_text
@@ -29,6 +30,8 @@ def register(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) ->
 
 def run(args: argparse.Namespace) -> int:
     """Check, print."""
+    if missing := [path for path in args.receipt if not path.is_file()]:
+        raise DataMissingError(f"there is no receipt {missing[0]}; check the path")
     checks = verify(Run.open(args.run), args.receipt, report=show_progress)
     wrong = [check for check in checks if check.problem is not None]
     if args.json:

@@ -51,6 +51,8 @@ _PARTS = 4  # numbers of a bin: values, their sum, their squares in two parts
 _FEWEST_STEPS = 2.0**10
 #: Σ x'² that is aimed for: with steps of 2^-16 it leaves room on the grid for 64 times as many rows.
 _ROOMY, _FULL = 2.0**24, 2.0**29
+#: Numbers in float64 that differ by less of their size may be one value that was computed in two ways.
+_NUMBERS_STEP = 2.0**-48
 #: Of the rows, those that may lie out of all proportion and not count for how fine the grid must be.
 _STRAY = 2.0**-10
 
@@ -277,13 +279,15 @@ class Columns:
         full = is_full(squares, exponent)
         if full.any():
             raise _too_large(survey, int(full.argmax()), mean, deviation)
-        small = survey.table[:, 0]
+        small, fewest = survey.table[:, 0], _FEWEST_STEPS * moments.unit
         tiny = (small[0] > 0) & (small[1:].sum(axis=0) == 0)
+        # Of one value everywhere, or of values that the survey tells apart, as much is known as of larger ones.
+        tiny &= np.where(deviation > 0.0, deviation, np.abs(mean)) < fewest
         if tiny.any():
             raise ColumnError(
-                f"column {int(tiny.argmax())} holds nothing but zeros and numbers below {2.0 ** (_BIN * _LEAST):.0e} "
-                "in size; multiply the column by a constant at all clients, or set it to 0 if it is an output that its "
-                "encoder does not use"
+                f"column {int(tiny.argmax())} holds nothing but zeros and numbers that differ by less than "
+                f"{fewest:.0e}; multiply the column by a constant at all clients, or set it to 0 if it is an output "
+                "that its encoder does not use"
             )
         return cls(torch.from_numpy(offset), torch.from_numpy(exponent))
 
@@ -340,12 +344,13 @@ def require_same_constants(
     low, high = np.min(features, axis=0).astype(np.float64), np.max(features, axis=0).astype(np.float64)
     lost = (low != high) & (high - low < step * np.ldexp(1.0, columns.exponent.numpy()))
     # What the numbers themselves are rounded to is no loss.
-    lost &= high - low > 2.0**-40 * np.maximum(np.abs(low), np.abs(high))
+    lost &= high - low > _NUMBERS_STEP * np.maximum(np.abs(low), np.abs(high))
     if lost.any():
         column = int(lost.argmax())
         warnings.warn(
-            f"{who}column {column} varies from {low[column]:.9g} to {high[column]:.9g}, by less than a step of the "
-            "grid, and counts as one value; if that says something, move or scale the column at all clients",
+            f"{who}column {column} varies by {high[column] - low[column]:.2g} from {low[column]:.9g} on, by less than "
+            "a step of the grid, and counts as one value; if that says something, move or scale the column at all "
+            "clients",
             ColumnWarning,
             stacklevel=3,
         )

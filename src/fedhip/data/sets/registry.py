@@ -11,6 +11,7 @@ from fedhip.data.images.window import Window
 from fedhip.data.sets.cifar import load_cifar100
 from fedhip.data.sets.dataset import Dataset
 from fedhip.data.sets.folders import load_folder, load_imagenet_r
+from fedhip.data.tables.reader import is_table
 from fedhip.errors import InputError
 from fedhip.utils.nearest import did_you_mean
 
@@ -124,5 +125,7 @@ def _unknown(source: str) -> str:
     names = [info.name for info in list_datasets()]
     if source in names:
         return f"there is no folder or file '{source}'; the data set of that name is the string (--dataset {source})"
+    if is_table(Path(source)) and Path(source).is_file():
+        return f"{source} is a table, and images are needed: a folder class/image, or an .npz file of them"
     guess = did_you_mean(source, names)
     return f"'{source}' is neither a data set ({', '.join(names)}) nor an image folder nor an .npz file{guess}"

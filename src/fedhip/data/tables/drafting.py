@@ -78,7 +78,7 @@ def draft(
     missing: tuple[str, ...] = MISSING,
 ) -> DraftDescription:
     """What the columns of a table seem to hold; those that `text` names are text, of which `texts` makes features."""
-    labels = () if label is None else (label,) if isinstance(label, str) else tuple(label)
+    labels = labels_named(table, label)
     named: dict[str | None, str] = {
         **dict.fromkeys(labels, "label"),
         client: "client",
@@ -119,6 +119,13 @@ def draft(
         return DraftDescription(Description(tuple(columns), labels, client, group, weight, missing), tuple(questions))
     except InputError as error:
         raise InputError(questions[0] if questions else f"{table.source}: {error}") from None
+
+
+def labels_named(table: Table, label: str | Sequence[str] | None) -> tuple[str, ...]:
+    """The columns that are named as labels: one, several, or several with commas between them."""
+    if label is None or not isinstance(label, str):
+        return tuple(label or ())
+    return (label,) if label in table.names else tuple(part.strip() for part in label.split(","))
 
 
 def text_column(table: Table, name: str, missing: tuple[str, ...], texts: TextEncoder | None) -> Column:

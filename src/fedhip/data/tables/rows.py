@@ -15,7 +15,7 @@ from fedhip.data.feature_files import FeatureSet
 from fedhip.data.partitions.partition import Partition, split_of
 from fedhip.data.tables.cells import Floats, parse_numbers, parse_text, present, require_all, values_of
 from fedhip.data.tables.description import Column, Description
-from fedhip.data.tables.drafting import draft, text_column
+from fedhip.data.tables.drafting import draft, labels_named, text_column
 from fedhip.data.tables.encoder import encode, fill, fill_from, require_columns
 from fedhip.data.tables.reader import Table, no_column, read_table
 from fedhip.data.tables.report import column_report
@@ -26,8 +26,8 @@ if TYPE_CHECKING:
     import polars as pl
 
 Task = Literal["classification", "regression", "multilabel"]
-#: So many different labels that are not whole numbers are quantities, not classes.
-_MOST_FRACTIONS = 20
+#: More different labels than these are quantities if they are not whole numbers, and may be if they are.
+_MOST_NUMBERS = 20
 
 
 @dataclass(frozen=True, eq=False)
@@ -72,14 +72,15 @@ class TableRows:
     def features(self, train: NDArray[np.bool_] | None = None) -> tuple[FeatureSet, Description]:
         """The rows with missing values filled, and the description that says with what.
 
-        `train` are the rows to take the means of; None takes those that the description brings. The matrix is filled in
-        place: there is room for one.
+        `train` are the rows to take the means of, but for those of weight 0; None takes the means that the description
+        brings. The matrix is filled in place: there is room for one.
         """
         matrix, description = self.matrix, self.description
         if train is None:
             fill(matrix, description, self.source)
         else:
-            description = fill_from(matrix, description, train, self.source)
+            counted = train if self.weights is None else train & (self.weights > 0)
+            description = fill_from(matrix, description, counted, self.source)
         return FeatureSet(
             features=matrix,
             labels=self.labels if self.targets is None else self.targets,
@@ -112,8 +113,6 @@ def load_table(
     columns to be read as text, `texts` is what makes features of these.
     """
     table = read_table(source, name)
-    if isinstance(label, str) and label not in table.names and "," in label:
-        label = tuple(part.strip() for part in label.split(","))
     given: dict[str, Any] = {"label": label, "client": client, "group": group, "weight": weight}
     if description is None:
         if label is None:
@@ -130,6 +129,7 @@ def load_table(
     rows = replace(_labelled(table, found, task, expect=expect, texts=texts), drafted=not expect)
     _require_federation(table, found, rows)
     _require_no_giveaway(table, found, rows)
+    _warn_of_names(table, found, rows)
     return rows
 
 
@@ -138,6 +138,7 @@ def read_rows(
 ) -> tuple[Table, Floats]:
     """The features (N, m) of a table that need not say labels, missing values filled as the description says."""
     table = read_table(source, name)
+    _warn_of_others(table, description)
     matrix = encode(table, description, expect=True, texts=texts).matrix
     return table, fill(matrix, description, table.source)
 
@@ -196,7 +197,7 @@ def _with_roles(
     drop: Iterable[str],
 ) -> Description:
     """The description with the columns that are named beside it."""
-    labels = description.labels if label is None else (label,) if isinstance(label, str) else tuple(label)
+    labels = labels_named(table, label) or description.labels
     if not labels:
         raise InputError(f"{table.source} needs a column that says what is to be predicted; name it with --label")
     roles: dict[str, Any] = {
@@ -231,8 +232,13 @@ def _require_roles(table: Table, description: Description) -> None:
         if name not in table.names:
             raise no_column(table.source, name, table.names, f", which is to say {description.role_of(name)}")
     require_columns(table, description)
+    _warn_of_others(table, description)
+
+
+def _warn_of_others(table: Table, description: Description) -> None:
+    known = {*description.roles, *(column.name for column in description.columns)}
     for name in table.names:
-        if name not in description.roles and name not in {column.name for column in description.columns}:
+        if name not in known:
             warnings.warn(
                 f"{table.source}, column {name!r} is not described, and is not used", ColumnWarning, stacklevel=4
             )
@@ -278,7 +284,7 @@ def _classes(table: Table, column: str, missing: tuple[str, ...]) -> tuple[NDArr
     numbers = parse_numbers(cells, table.decimal) if cells.dtype != pl.Boolean else cells.cast(pl.Float64)
     if not numbers.null_count():
         broken = numbers.filter(numbers != numbers.round(0))
-        if broken.n_unique() > _MOST_FRACTIONS:
+        if broken.n_unique() > _MOST_NUMBERS:
             raise InputError(
                 f"{table.source}, column {column!r} holds {numbers.n_unique():,} different numbers, such as "
                 f"{broken[0]:g}, which are no classes; predict them with --task regression, or name another --label"
@@ -321,6 +327,36 @@ def _require_federation(table: Table, description: Description, rows: TableRows)
             f"{table.source}, column {description.client!r} has another value in each of its {len(rows):,} rows, so "
             "every row would be a client of its own; name the column of the owners with --client"
         )
+
+
+def _warn_of_names(table: Table, description: Description, rows: TableRows) -> None:
+    """Warn of classes that may be quantities, and of names of classes and clients that differ in capitals alone."""
+    import polars as pl
+
+    named: dict[str | None, Iterable[str]] = {}
+    if rows.targets is None:
+        named[description.labels[0]] = rows.class_names
+        if len(rows.class_names) > _MOST_NUMBERS and not parse_numbers(pl.Series(rows.class_names)).null_count():
+            warnings.warn(
+                f"{table.source}, column {description.labels[0]!r}: each of its {len(rows.class_names):,} numbers is a "
+                "class of its own; if they are quantities, predict them with --task regression",
+                ColumnWarning,
+                stacklevel=3,
+            )
+    if rows.clients is not None:
+        named[description.client] = np.unique(rows.clients).tolist()
+    for column, names in named.items():
+        seen: dict[str, str] = {}
+        for name in names:
+            other = seen.setdefault(name.casefold(), name)
+            if other != name:
+                warnings.warn(
+                    f"{table.source}, column {column!r}: {other!r} and {name!r} are two; write them alike if they are "
+                    "one",
+                    ColumnWarning,
+                    stacklevel=3,
+                )
+                break
 
 
 def _require_no_giveaway(table: Table, description: Description, rows: TableRows) -> None:

@@ -76,7 +76,10 @@ def draft(**values: Any) -> Agreement:
     given = {name: value for name, value in values.items() if value is not None}
     sites, lift = require_site_names(given["sites"]), choice(*LIFTS)("lift", given.get("lift", "none"))
     n, quorum, threshold = len(sites), given.get("quorum"), given.get("threshold")
-    usual = least_threshold(n, given.get("dishonest_sites") if given.get("secure_sum", True) else None)
+    dishonest = given.get("dishonest_sites") if given.get("secure_sum", True) else None
+    if dishonest is not None:
+        require_whole("dishonest_sites", dishonest, 0, n - 1, why=f"there are {n} sites")
+    usual = least_threshold(n, dishonest)
     if quorum is None:
         quorum = usual if threshold is None else max(usual, require_whole("threshold", threshold, 1, n))
     if threshold is None:

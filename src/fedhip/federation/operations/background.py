@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from fedhip.errors import FedHiPError
+from fedhip.federation import logs
 from fedhip.federation.operations.paths import ServerPaths, StatePaths, command
 from fedhip.federation.operations.supervisor import detach
 from fedhip.federation.transport.engine import module
@@ -28,7 +29,7 @@ _READY = {"serve": 180.0, "site": 300.0}
 
 def say(text: str) -> None:
     """A line for whoever watches."""
-    print(text, file=sys.stderr, flush=True)
+    print(logs.line_of("fedhip", text) if logs.is_json() else text, file=sys.stderr, flush=True)
 
 
 @contextlib.contextmanager
@@ -51,10 +52,12 @@ def serve(
     proxy: bool,
     status_port: int | None = None,
     status_hosts: Sequence[str] = (),
+    log_format: str = logs.TEXT,
 ) -> None:
     """Run the server until it is stopped, and with a `status_port` the coordinator's page beside it."""
     from fedhip.federation.operations import serving
 
+    logs.use(log_format)
     paths = ServerPaths.open(folder)
     with until_stopped() as stopped, contextlib.ExitStack() as stack:
         if status_port is not None:
@@ -74,14 +77,23 @@ def _open_page(paths: ServerPaths, port: int, hosts: Sequence[str], stack: conte
     say(f"the page: {address}?token={shown}")
 
 
-def site(folder: str, settings: dict[str, str], app: str | None = None) -> None:
+def site(folder: str, settings: dict[str, str], app: str | None = None, log_format: str = logs.TEXT) -> None:
     """Run a site until it is stopped."""
     from fedhip.federation.operations import joining
 
+    logs.use(log_format)
     chosen = {} if app is None else {"app": Path(app)}
     with until_stopped() as stopped:
         joining.join(Path(folder), settings, say=say, stop=stopped, **chosen)
     say("the site has left")
+
+
+def in_front(name: str, settings: Mapping[str, Any]) -> int:
+    """`serve` or `site` in this terminal or service; where logs are objects, so is the reason for failure."""
+    if settings["log_format"] == logs.JSON:
+        return main(name, json.dumps(settings))
+    _DO[name](**settings)
+    return 0
 
 
 _DO: dict[str, Callable[..., None]] = {"serve": serve, "site": site}

@@ -15,12 +15,12 @@ from pathlib import Path
 from fedhip.federation.errors import EngineError, FederationError
 from fedhip.federation.operations import process_registry
 from fedhip.federation.operations.paths import ServerPaths, command
+from fedhip.federation.operations.revocation import announce, keys_let_in
 from fedhip.federation.operations.supervisor import Program, Say, Supervisor, alone, why, write_json
-from fedhip.federation.site.folder import parse_address
+from fedhip.federation.site.folder import parse_address, require_port
 from fedhip.federation.transport import engine
 from fedhip.federation.transport.bounds import Bounds
 from fedhip.federation.transport.callers import public_pem
-from fedhip.federation.transport.control import Control
 from fedhip.federation.transport.proxy import listen
 
 _START = 90.0  # seconds until a program must be ready; a busy machine takes 20
@@ -44,7 +44,7 @@ def endpoint_of(paths: ServerPaths, bind: str | None = None, port: int | None = 
         raise FederationError(f"{paths.endpoint} is missing or damaged; make the federation again") from None
     if bind is None:
         bind = engine.LOOPBACK if host in {"127.0.0.1", "localhost", "::1"} else "0.0.0.0"  # noqa: S104
-    port = usual if port is None else port
+    port = usual if port is None else require_port(port)
     shown = f"[{host}]" if ":" in host else host
     return Endpoint(bind, port, f"{shown}:{port}")
 
@@ -67,19 +67,18 @@ def serve(paths: ServerPaths, endpoint: Endpoint, *, say: Say, stop: threading.E
         state.prepare()
         process_registry.record(state.pids, "serve", os.getpid())
         port = _kept_port(paths)
-        write_json(paths.callers, {name: public_pem(key) for name, key in roster.keys.items()})
+        let_in = keys_let_in(paths)
+        write_json(paths.callers, {name: public_pem(key) for name, key in let_in.items()})
         supervisor = Supervisor(state.pids, engine.environment(state.home), say, stop)
         try:
             _start_server(paths, endpoint, port, supervisor, with_proxy=with_proxy)
             if stop.is_set():
                 return
-            with Control(port, paths.authority, state.secret) as control:
-                numbers = control.register(roster.keys)
-            write_json(paths.nodes, {str(number): name for number, name in numbers.items()})
+            announce(paths, let_in, port)
             front = (
                 f"at {endpoint.address}" if with_proxy else f"on loopback, port {port}, with no proxy of ours in front"
             )
-            said = f"ready: {roster.federation} {front}, {len(roster.names)} sites may come; Ctrl-C stops"
+            said = f"ready: {roster.federation} {front}, {len(let_in)} sites may come; Ctrl-C stops"
             write_json(state.ready, {"said": said, "control_port": port, "pid": os.getpid()})
             say(said)
             supervisor.watch()
@@ -155,6 +154,10 @@ def control_port(paths: ServerPaths) -> int:
 def _require_free(endpoint: Endpoint) -> None:
     try:
         listen(endpoint.bind, endpoint.port).close()
+    except socket.gaierror as error:
+        raise EngineError(
+            f"--bind {endpoint.bind} is no address of this machine; give one, such as 0.0.0.0 for all of them"
+        ) from error
     except OSError as error:
         raise EngineError(
             f"port {endpoint.port} of {endpoint.bind} cannot be had ({error.strerror}); end what holds it, or choose "

@@ -11,7 +11,7 @@ from pathlib import Path
 
 from fedhip.federation.agreement.agreement import Agreement
 from fedhip.federation.agreement.roster import Roster
-from fedhip.federation.errors import MessageError, RoundError
+from fedhip.federation.errors import MessageError, RoundError, SetupError
 from fedhip.federation.secure_sum import SecureSumError
 from fedhip.federation.server.event_log import EventLog
 from fedhip.federation.status_codes import ServerCode, SiteCode, meaning
@@ -22,6 +22,9 @@ from fedhip.federation.transport.wire import Arrays, Body, Envelope, Letter, Rou
 GO_ON = "start the round again when the sites are back, and it goes on from here"
 #: What to do where sites of a finished sum were away when it was handed out.
 HAND_OUT = "start the round again when they are back, and they get the same sum"
+
+#: In the coordinator's folder, the sites whose keys were taken back.
+REVOKED = "revoked.json"
 
 #: What is asked of each site, by its name.
 Asked = Callable[[str], tuple[Body, Arrays]]
@@ -71,7 +74,7 @@ class SiteCohort:
             if site in self.nodes:
                 self.dropped.pop(site, None)
             elif site not in self.dropped:
-                self.drop(step, site, ServerCode.NEVER_CAME)
+                self.drop(step, site, self.why_away(site))
 
     def fold(self, step: RoundStep, sites: Iterable[str], asked: Asked, fold: Fold) -> list[str]:
         """Ask these sites, fold each answer in as it comes, leave out who gives none; the others."""
@@ -135,6 +138,10 @@ class SiteCohort:
             f"{self.agreement.quorum} ({why}); {then}"
         )
 
+    def why_away(self, site: str) -> ServerCode:
+        """Of a site that is not connected."""
+        return ServerCode.REVOKED if site in revoked_in(self.state.parent) else ServerCode.NEVER_CAME
+
     def registered(self) -> dict[int, str]:
         """Sites by node, as registered."""
         path = self.state / "nodes.json"
@@ -155,6 +162,18 @@ class SiteCohort:
         start = time.perf_counter()
         yield
         self.seconds[str(phase)] = self.seconds.get(str(phase), 0.0) + time.perf_counter() - start
+
+
+def revoked_in(folder: Path) -> dict[str, str]:
+    """The sites that a coordinator's folder names as revoked, and since when."""
+    path = folder / REVOKED
+    try:
+        content = json.loads(path.read_text(encoding="utf-8"))
+        return {str(site): str(since) for site, since in content["sites"].items()}
+    except FileNotFoundError:
+        return {}
+    except (ValueError, KeyError, TypeError, AttributeError):
+        raise SetupError(f"{path} is damaged, so nobody can say who is let in; restore it") from None
 
 
 def always(body: Body, arrays: Arrays) -> Asked:

@@ -205,7 +205,7 @@ class Round:
             here = cohort.exchange.wait_for(known)
         for site in wanted:
             if not any(known[node] == site for node in here):
-                cohort.drop(RoundStep.HELLO, site, ServerCode.NEVER_CAME)
+                cohort.drop(RoundStep.HELLO, site, cohort.why_away(site))
         missing_encoder = []
         candidates = [(known[node], node) for node in sorted(here)]
         for reply in cohort.ask(RoundStep.HELLO, candidates, always(body, {})):

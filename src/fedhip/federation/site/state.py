@@ -33,6 +33,7 @@ from typing import Any
 
 import numpy as np
 
+from fedhip.federation.logs import formatter
 from fedhip.federation.status_codes import SiteCode, SiteRefusalError
 from fedhip.federation.sums.table import TABLE
 from fedhip.federation.sums.vector import Vector, as_bytes
@@ -149,7 +150,7 @@ class SiteState:
         logger = logging.Logger("fedhip.site")
         with TextIOWrapper(append_private(self.log), "utf-8", errors="backslashreplace") as file:
             handler = logging.StreamHandler(file)
-            handler.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(message)s"))
+            handler.setFormatter(formatter("site", "%(asctime)s %(levelname)s %(message)s"))
             logger.addHandler(handler)
             logger.log(level, text, exc_info=error)
 

@@ -90,6 +90,12 @@ def check_moments_rest(rest: Vector, inputs: SiteInputs) -> None:
     if agreement.has_census:  # a site may have left since
         require_enough(agreement, rows_in(rest))
     require_possible_moments(rest, agreement, (len(agreement.sites) - 1) * agreement.max_rows)
+    if not _is_products(agreement):
+        from fedhip.core.exact.outweighing import Spread, outweighed
+
+        others = Spread.of_survey(survey_in(rest, agreement))
+        if (words := outweighed(inputs.client.train[0], others)) is not None:
+            inputs.log(words, warning=True)
 
 
 def check_moments_sum(total: Vector, context: SumContext) -> None:

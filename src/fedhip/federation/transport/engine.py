@@ -13,6 +13,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from fedhip.federation.errors import EngineError
+from fedhip.federation.logs import text_of
 
 VERSION = "1.41.0"
 LOOPBACK = "127.0.0.1"
@@ -135,7 +136,7 @@ def free_port() -> int:
 
 def plain(lines: Sequence[str]) -> list[str]:
     """Lines of the engine's logs without colours, marks and blanks."""
-    cleaned = (_without_colours(line).strip() for line in lines)
+    cleaned = (_without_colours(text_of(line)).strip() for line in lines)
     return [line for line in cleaned if line]
 
 

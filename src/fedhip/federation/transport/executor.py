@@ -15,6 +15,7 @@ from importlib import import_module
 from types import ModuleType, SimpleNamespace
 from typing import Any
 
+from fedhip.federation import logs
 from fedhip.federation.transport.bounds import of_engine
 from fedhip.federation.transport.engine import SERVER_APP
 from fedhip.federation.transport.warm import WarmProcess
@@ -79,6 +80,7 @@ def _leave_out(modules: Sequence[str]) -> None:
 
 def main(words: Sequence[str]) -> int:
     """`OPTION…`: run the SuperExec."""
+    logs.begin("superexec")
     superexec(words)
     return 0
 

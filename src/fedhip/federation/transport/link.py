@@ -14,6 +14,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from fedhip.federation import logs
 from fedhip.federation.transport.bounds import bound_pushes, of_engine
 from fedhip.federation.transport.hold import Arrivals, Hold, hand_out_until_answered
 
@@ -76,9 +77,10 @@ def main(words: Sequence[str]) -> int:
 
     The password follows from the file SECRET, and an answer of a site has so many OBJECTS at most.
     """
+    secret, objects, *options = words
+    logs.begin("superlink")
     from flwr.superlink.cli import flower_superlink
 
-    secret, objects, *options = words
     arrivals = Arrivals()
     guard(password(Path(secret)), arrivals)
     bound_pushes(int(objects), arrivals.add)

@@ -28,6 +28,7 @@ from typing import TYPE_CHECKING, Any
 
 import httpx
 
+from fedhip.federation import logs
 from fedhip.federation.transport import messages
 from fedhip.federation.transport.bounds import of_engine
 from fedhip.federation.transport.engine import CONNECTED, OTHER_APP
@@ -257,7 +258,10 @@ def main(words: Sequence[str]) -> int:
     for name in ("app", "authority", "key", "config"):
         parser.add_argument(f"--{name}", required=True, type=Path)
     args = parser.parse_args(words)
-    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(message)s")
+    logs.begin("node")
+    handler = logging.StreamHandler()
+    handler.setFormatter(logs.formatter("node", "%(asctime)s %(message)s"))
+    logging.basicConfig(level=logging.INFO, handlers=[handler])
     logging.getLogger("httpx").setLevel(logging.WARNING)
     config = tomllib.loads(args.config.read_text(encoding="utf-8"))
     # Loaded here, so that all share its pages; forked before there are threads, connections and the key.

@@ -29,6 +29,7 @@ from pathlib import Path
 
 import h11
 
+from fedhip.federation import logs
 from fedhip.federation.transport.callers import Callers, NotPassedError
 
 #: The sites' calls are one word each; a dot, a percent sign, a second slash or a query is none of theirs.
@@ -388,9 +389,10 @@ def main(words: Sequence[str]) -> int:
     for name in ("upstream-port", "largest-call"):
         parser.add_argument(f"--{name}", type=int, required=True)
     args = parser.parse_args(words)
+    logs.begin("proxy")
     # An intruder can fill a log; it cannot fill the disk.
     handler = logging.handlers.RotatingFileHandler(args.log, maxBytes=4 << 20, backupCount=2, encoding="utf-8")
-    handler.setFormatter(logging.Formatter("%(asctime)s %(message)s"))
+    handler.setFormatter(logs.formatter("proxy", "%(asctime)s %(message)s"))
     _log.addHandler(handler)
     _log.setLevel(logging.INFO)
     proxy = Proxy(

@@ -22,6 +22,8 @@ from fedhip.utils.text import plain, short
 from fedhip.utils.words import count, points
 
 _TITLES = {"r2": "R²", "rmse": "RMSE", "mae": "MAE", "label_accuracy": "labels right", "f1": "F1 over labels"}
+#: Measures without units, shown with three decimals.
+_WITHOUT_UNITS = ("r2", "label_accuracy", "f1")
 _WORDS = {"regression": "regression", "multilabel": "several labels"}
 _BESIDE = {"global": "with the global model", "local": "trained alone"}
 #: What is drawn lies between these: a client whose R² is far below 0 would hide the others.
@@ -71,14 +73,16 @@ class TargetPage:
 
     def mean(self, method: str, metric: str) -> float | None:
         """Over clients."""
-        found: float | None = self._results["methods"][method].get(metric, {}).get("mean")
+        found: float | None = self._results["methods"].get(method, {}).get(metric, {}).get("mean")
         return found
 
     @staticmethod
-    def shown(value: float | None) -> str:
-        """Three digits at least, whatever the units."""
+    def shown(value: float | None, metric: str = "") -> str:
+        """Three digits at least, whatever the units; of a metric without units three decimals."""
         if value is None:
             return "–"
+        if metric in _WITHOUT_UNITS:
+            return f"{value:,.3f}".replace("-", "−")
         digits = 3 if abs(value) < 1 else 2 if abs(value) < 100 else 1
         text = f"{value:,.{digits}f}" if 1e-2 <= abs(value) < 1e6 or value == 0 else f"{value:.3g}"
         return text.replace("-", "−")
@@ -88,7 +92,7 @@ class TargetPage:
         found = self._results["methods"][method].get(metric, {})
         if found.get("low") is None or found.get("high") is None:
             return ""
-        return f"{self.shown(found['low'])} to {self.shown(found['high'])}"
+        return f"{self.shown(found['low'], metric)} to {self.shown(found['high'], metric)}"
 
     def saved(self, value: float) -> str:
         """A gain: what is saved of the absolute error, or labels in points."""
@@ -108,17 +112,20 @@ class TargetPage:
     def lead(self) -> str:
         """The first sentence."""
         first, own = self.metrics[0], self.run.main_method
+        if own not in self._results["methods"]:
+            return "No model of a client’s own is among the methods: the table says how the others do."
         value = self.mean(own, first)
         if value is None:
             return "No client has test rows enough, so there are no errors to report."
         others = [
-            f"{self.shown(self.mean(method.key, first))} {_BESIDE.get(method.key) or f'with {short(method.title, 24)}'}"
-            for method in self.run.methods
-            if method.key not in (own, MAJORITY)
+            f"{self.shown(self.mean(other.key, first), first)} "
+            f"{_BESIDE.get(other.key) or f'with {short(other.title, 24)}'}"
+            for other in self.run.methods
+            if other.key not in (own, MAJORITY)
         ]
         beside = f"; it is {' and '.join(others)}" if others else ""
         what = f"{_TITLES[first]} of a client’s own model on its test rows"
-        return f"{what} is {self.shown(value)}, the mean over clients{beside}."
+        return f"{what} is {self.shown(value, first)}, the mean over clients{beside}."
 
     @property
     def more(self) -> str:

@@ -1,0 +1,113 @@
+"""A client whose rows alone decide how far a column spreads is named; what is merely different or rare is not."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+import pytest
+
+from fedhip.core.exact.column_sums import ColumnSums
+from fedhip.core.exact.columns import Survey
+from fedhip.core.exact.outweighing import Spread, outweighed, outweighing
+from fedhip.errors import ColumnWarning
+from fedhip.simulation.client import Client
+from fedhip.simulation.encoding import warn_of_outweighing
+from tests.core.problems import Array
+
+SITES, ROWS, WIDTH = 4, 60, 3
+
+
+def parties(seed: int = 0, sites: int = SITES) -> list[Array]:
+    rng = np.random.default_rng(seed)
+    return [rng.normal(size=(ROWS, WIDTH)) * [1.0, 1e-6, 300.0] + [0.0, 1.0, 1e6] for _ in range(sites)]
+
+
+def warn(rows: list[Array]) -> None:
+    none = np.zeros(0, np.int64)
+    clients = [Client(f"site-{k}", (F, np.zeros(len(F), np.int64)), (F[:0], none)) for k, F in enumerate(rows)]
+    warn_of_outweighing(clients)
+
+
+def other_unit(F: Array, column: int) -> None:
+    F[:, column] *= 1000.0
+
+
+def stray(F: Array, column: int) -> None:
+    F[7, column] += 2000.0 * F[:, column].std()
+
+
+@pytest.mark.parametrize("sites", [2, SITES])
+@pytest.mark.parametrize("column", range(WIDTH))
+@pytest.mark.parametrize("change", [other_unit, stray])
+def test_who_outweighs_all_others_is_named(change: Callable[[Array, int], None], column: int, sites: int) -> None:
+    """Wherever the column's zero is, and whatever it is in."""
+    rows = parties(sites=sites)
+    change(rows[1], column)
+    with pytest.warns(ColumnWarning, match=f"client 'site-1': column {column} goes to .* another unit here"):
+        warn(rows)
+
+
+def rare(rows: list[Array]) -> None:
+    """A category that one site has often, and all others once together."""
+    for k, F in enumerate(rows):
+        F[:, 0] = 0.0
+        F[: 30 if k == 1 else int(k == 2), 0] = 1.0
+
+
+def unknown_elsewhere(rows: list[Array]) -> None:
+    for k, F in enumerate(rows):
+        F[:, 0] = 1e5 * F[:, 0] if k == 1 else 7.0
+
+
+def another_place(rows: list[Array]) -> None:
+    rows[1][:, 0] += 50.0
+
+
+def heavy_tails(rows: list[Array]) -> None:
+    for F in rows:
+        F[:, 0] = np.exp(2.0 * F[:, 0])
+
+
+def everybody(rows: list[Array]) -> None:
+    for F in rows:
+        stray(F, 0)
+
+
+@pytest.mark.parametrize("change", [rare, unknown_elsewhere, another_place, heavy_tails, everybody])
+@pytest.mark.parametrize("seed", range(5))
+def test_what_is_different_or_rare_is_let_be(change: Callable[[list[Array]], None], seed: int) -> None:
+    rows = parties(seed)
+    change(rows)
+    warn(rows)
+
+
+def test_one_client_outweighs_nobody() -> None:
+    rows = parties()[:1]
+    stray(rows[0], 0)
+    warn(rows)
+    warn([rows[0], parties()[1][:9]])  # nor where the others have hardly any rows
+
+
+def test_the_others_are_what_is_left_without_the_client() -> None:
+    rows = parties()
+    other_unit(rows[1], 0)
+    stray(rows[2], 2)
+    who, others = outweighing(Spread.of([ColumnSums.of(F) for F in rows]))
+    assert who[[0, 2]].tolist() == [1, 2]
+    for column, k in ((0, 1), (2, 2)):
+        rest = np.concatenate([F for place, F in enumerate(rows) if place != k])[:, column]
+        assert others.rows[column] == len(rest)
+        assert others.mean[column] == pytest.approx(rest.mean(), rel=1e-9)
+        assert others.variance[column] == pytest.approx(rest.var(), rel=1e-4)
+    assert others.variance[1] == 0.0
+
+
+def test_a_site_finds_the_same_of_the_others_survey() -> None:
+    rows = parties()
+    stray(rows[1], 2)
+    others = Spread.of_survey(sum((Survey.of(F) for k, F in enumerate(rows) if k != 1), start=0))  # type: ignore[arg-type]
+    told = outweighed(rows[1], others)
+    assert told is not None
+    assert told.startswith("column 2 goes to 1.5")
+    assert outweighed(parties()[1], others) is None
