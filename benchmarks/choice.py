@@ -21,6 +21,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass, replace
 from importlib.util import find_spec
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -71,7 +72,7 @@ def natural(data: Path, seeds: Sequence[int]) -> Iterator[tuple[str, int]]:
 
 def load(name: str, seed: int, data: Path) -> Cell:
     """A natural federation, a feature file whose rows have owners, or one that is divided: "FILE K λ"."""
-    given = {"concentration": None, "shards_per_client": None, "min_rows": 1, "seed": seed}
+    given: dict[str, Any] = {"concentration": None, "shards_per_client": None, "min_rows": 1, "seed": seed}
     rows: FeatureSet | TableRows
     if name.endswith("each"):
         rows = _few(read_features(data / "spoken-digits.npz"))

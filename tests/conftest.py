@@ -9,6 +9,7 @@ import signal
 from collections.abc import Iterator
 from datetime import UTC, datetime
 from pathlib import Path
+from typing import Any, Literal
 
 import pytest
 import torch
@@ -131,6 +132,19 @@ def pictures() -> None:
 def no_report(surroundings: pytest.MonkeyPatch) -> None:
     """Runs whose report nobody looks at: drawing it takes longer than most of them."""
     surroundings.setattr("fedhip.runs.report.render_report", lambda _: "<html></html>")
+
+
+@pytest.fixture
+def few_digits(surroundings: pytest.MonkeyPatch) -> None:
+    """A quarter of scikit-learn's digits, for pages whose code is to run, whatever it reaches."""
+    from sklearn import datasets
+
+    features, labels = datasets.load_digits(return_X_y=True)
+
+    def load_digits(*, return_X_y: Literal[True]) -> tuple[Any, Any]:
+        return features[::4], labels[::4]
+
+    surroundings.setattr(datasets, "load_digits", load_digits)
 
 
 @pytest.fixture

@@ -24,7 +24,7 @@ PLAIN = (
 )
 
 
-@pytest.mark.usefixtures("no_report")
+@pytest.mark.usefixtures("no_report", "few_digits")
 @pytest.mark.parametrize("page", ["README.md", "docs/methods.md", "docs/explanation/in-short.md"])
 def test_python_examples_run(
     page: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]

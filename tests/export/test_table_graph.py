@@ -17,6 +17,7 @@ import fedhip
 from fedhip.cli.main import main
 from fedhip.data.tables import Column, Description, read_rows
 from fedhip.errors import InputError
+from fedhip.export import export_onnx
 from fedhip.export.table_graph import TableGraph
 
 onnxruntime = pytest.importorskip("onnxruntime")
@@ -127,7 +128,7 @@ def test_columns_of_one_kind_alone(kept: str, tmp_path: Path) -> None:
     )
     (tmp_path / "columns.toml").write_text(described.to_toml(), encoding="utf-8")
     run = fedhip.run(patients(120, 3).drop(drop), columns=tmp_path / "columns.toml", head="ridge", out=tmp_path / "run")
-    export = fedhip.export.export_onnx(run.model("south"), tmp_path / "model.onnx", from_table=True)
+    export = export_onnx(run.model("south"), tmp_path / "model.onnx", from_table=True)
     assert (export.input_name, export.other_inputs) == (kept, ())
     assert export.difference is not None
     assert export.difference < 1e-5
@@ -138,4 +139,4 @@ def test_what_has_no_cells_is_refused(tmp_path: Path) -> None:
         TableGraph(Description((Column("note", "text", backbone="minilm", width=384),)))
     run = fedhip.run(np.eye(12)[:, :4], np.arange(12) % 2, ["a", "b"] * 6, head="ridge", out=tmp_path / "run")
     with pytest.raises(InputError, match="was not made from a table; leave --from-table out"):
-        fedhip.export.export_onnx(run.model(None), tmp_path / "m.onnx", from_table=True)
+        export_onnx(run.model(None), tmp_path / "m.onnx", from_table=True)

@@ -27,9 +27,9 @@ def secrets_of(folder: Path) -> dict[str, bytes]:
             found[f"{site}: {place} as bytes"] = value.tobytes().hex().encode()
     for path in (*folder.rglob("key"), *folder.rglob("*.key"), *folder.rglob("*.secret")):
         content = path.read_bytes()
-        lines = [line for line in content.splitlines() if len(line) > 30 and not line.startswith(b"-----")]
-        texts = lines or [content.hex().encode(), base64.b64encode(content)]
-        found |= {f"{path}: line {number}": line for number, line in enumerate(texts)}
+        parts = [line for line in content.splitlines() if len(line) > 30 and not line.startswith(b"-----")]
+        parts = parts or [content.hex().encode(), base64.b64encode(content)]
+        found |= {f"{path}: line {number}": line for number, line in enumerate(parts)}
     return found
 
 

@@ -333,8 +333,8 @@ def test_a_row_that_was_paid_for_is_known_in_however_small_a_part_of_many(tmp_pa
     features, labels = rng.normal(size=(10_000, WIDTH)).astype(np.float32), np.arange(10_000) % len(CLASSES)
 
     def known(rows: slice) -> Fingerprint:
-        parts = {"features": features[rows], "labels": labels[rows], "split": np.zeros(len(labels[rows]), np.int8)}
-        np.savez(trial.data("a"), class_names=np.array(CLASSES), **parts)
+        split, class_names = np.zeros(len(labels[rows]), np.int8), np.array(CLASSES)
+        np.savez(trial.data("a"), features=features[rows], labels=labels[rows], split=split, class_names=class_names)
         found = SiteRows.read(trial.data("a"), "a", trial.agreement, site.policy)
         with SumLedger.open() as sums:
             return sums.fingerprint(found, CLASSES)

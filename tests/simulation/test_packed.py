@@ -42,7 +42,8 @@ def clients_with(rows: Array, owners: Array, rng: np.random.Generator) -> list[C
 
 def packed(values: torch.Tensor, bits: int) -> Array:
     """The lowest bits of whole numbers: what is sent."""
-    return np.asarray(values.numpy().astype(object).reshape(-1) % 2**bits)
+    found: Array = values.numpy().astype(object).reshape(-1) % 2**bits
+    return found
 
 
 @pytest.mark.filterwarnings("ignore::fedhip.errors.ColumnWarning")  # rows out of all proportion, on purpose
@@ -57,8 +58,10 @@ def test_a_sum_of_so_few_bits_is_the_sum(kind: str) -> None:
     encoding = encoding_of(clients, CLASSES, grid)
     own = [encoding.statistics(client, CLASSES) for client in clients]
     federation = federate(clients, CLASSES, 1.0, grid)
-    bits, half = grid.number_bits, federation.grid.fraction_bits // 2
+    bits = grid.number_bits
     assert bits == packed_bits(ROWS)
+    assert grid.fraction_bits is not None
+    half = grid.fraction_bits // 2
     # A class's sums are of rows in steps of 2^-half, and nothing stands below.
     pairs = [(part.gram, part.cross >> half, part.counts) for part in (*own, federation.grid)]
     assert all(bool((part.cross >> half << half == part.cross).all()) for part in own)

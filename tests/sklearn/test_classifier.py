@@ -21,7 +21,6 @@ from scipy.optimize import minimize_scalar
 from scipy.special import expit, log_softmax
 from sklearn import config_context
 from sklearn.base import clone
-from sklearn.datasets import load_digits
 from sklearn.discriminant_analysis import LinearDiscriminantAnalysis
 from sklearn.exceptions import NotFittedError
 from sklearn.linear_model import Ridge, RidgeClassifier
@@ -740,14 +739,13 @@ def test_only_the_estimator_needs_scikit_learn() -> None:
     assert said == "fedhip.sklearn needs scikit-learn; pip install 'fedhip[sklearn]'"
 
 
+@pytest.mark.usefixtures("few_digits")
 def test_the_examples_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     for module in (fedhip.sklearn.classifier, fedhip.sklearn.regressor):
         tried = doctest.testmod(module)
         assert tried.attempted
         assert not tried.failed
     monkeypatch.chdir(tmp_path)
-    X, y = load_digits(return_X_y=True)
-    monkeypatch.setattr("sklearn.datasets.load_digits", lambda *, return_X_y: (X[::4], y[::4]) if return_X_y else None)
     page = (ROOT / "docs" / "sklearn.md").read_text(encoding="utf-8")
     blocks = re.findall(r"```python\n(.*?)```", page, re.DOTALL)
     names: list[dict[str, Any]] = [{} for _ in blocks]

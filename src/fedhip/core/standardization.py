@@ -163,7 +163,7 @@ def copied_columns(Z: Tensor) -> Tensor:
     for group in order.tensor_split((~near).nonzero()[:, 0].cpu() + 1):
         if len(group) > 1:
             columns = group.sort().values
-            for part in columns.split(_ROWS_AT_ONCE):
+            for part in torch.split(columns, _ROWS_AT_ONCE):
                 copies = 1.0 - (Z[:, part].mT @ Z[:, columns] / len(Z)).square() <= _COPY
                 copied[columns] |= (copies & (part[:, None] < columns)).any(dim=0)
     return copied

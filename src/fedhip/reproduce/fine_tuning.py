@@ -243,7 +243,7 @@ class BackboneTraining:
         size, images = self.network.encoder.config.image_size, torch.from_numpy(np.ascontiguousarray(rows[0]))
         parts = [
             resize(part.to(self.device).permute(0, 3, 1, 2), size).byte().permute(0, 2, 3, 1)
-            for part in images.split(TEST_BATCH)
+            for part in torch.split(images, TEST_BATCH)
         ]
         return torch.cat(parts), torch.from_numpy(rows[1]).to(self.device)
 
@@ -279,7 +279,7 @@ class BackboneTraining:
         self.steps.begin()
         for epoch in range(self.recipe.epochs):
             order = client_order(len(labels), self.recipe.seed, client, number, epoch, SHUFFLE)
-            for rows in torch.from_numpy(order).to(self.device).split(self.recipe.batch):
+            for rows in torch.split(torch.from_numpy(order).to(self.device), self.recipe.batch):
                 self.steps(images[rows], labels[rows])
 
     # --- tests
@@ -293,7 +293,7 @@ class BackboneTraining:
             self._load(state.shared)
             lengths = [0 if images is None else len(images) for images in self.tests]
             some = [images for images in self.tests if images is not None]
-            found = iter(self._forward(torch.cat(some)).split([n for n in lengths if n]) if some else ())
+            found = iter(torch.split(self._forward(torch.cat(some)), [n for n in lengths if n]) if some else ())
             yield from (next(found) if n else None for n in lengths)
             return
         for images, own in zip(self.tests, state.own, strict=True):
@@ -305,7 +305,7 @@ class BackboneTraining:
 
     def _forward(self, images: Tensor) -> Tensor:
         with self.steps.fast():
-            return torch.cat([self.network(part).double() for part in images.split(TEST_BATCH)])
+            return torch.cat([self.network(part).double() for part in torch.split(images, TEST_BATCH)])
 
     def accuracies(self, state: TrainingState, priors: Sequence[Prior] | None = None) -> list[float | None]:
         """Client by client, with their priors where there are any."""

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import importlib
 import threading
-import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -20,6 +19,7 @@ from fedhip.federation.transport.control import Control
 from fedhip.federation.transport.hold import Arrivals
 from fedhip.federation.transport.link import guard, password
 from tests.federation.tiny import write_app
+from tests.waiting import until
 
 #: The engine's libraries warn one another.
 pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning")
@@ -67,8 +67,7 @@ def control(place: Path) -> Iterator[Control]:
     )
     thread = threading.Thread(target=server.run)
     thread.start()
-    while not server.started:
-        time.sleep(0.02)
+    until(lambda: server.started)
     with Control(port, place / "ca" / "ca.crt", place / "secret") as opened:
         yield opened
     server.should_exit = True
