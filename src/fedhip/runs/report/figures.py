@@ -57,7 +57,7 @@ def accuracy_by_client(findings: Findings, width: int) -> str:
     else:
         handles = [_mark(axes, method) for method in methods]
         axes.legend(
-            handles, [short(m.title, 16) for m in methods], loc="lower left", bbox_to_anchor=(-0.02, 1.0), ncols=3,
+            handles, [short(m.title, 14) for m in methods], loc="lower left", bbox_to_anchor=(-0.02, 1.0), ncols=3,
             frameon=False, labelcolor=colour("ink"), handletextpad=0.2, columnspacing=1.0, borderpad=0.2,
         )  # fmt: skip
     return inline(figure, f"accuracy-{width}")
@@ -123,7 +123,7 @@ def spread_of_methods(findings: Findings, width: int) -> str:
             percent(mean), (mean, place), (0, 9), textcoords="offset points", ha="center", color=colour("ink"),
             fontsize=10,
         )  # fmt: skip
-    axes.set_yticks(range(len(methods)), [short(m.title, max(16, width // 28)) for m in methods])
+    axes.set_yticks(range(len(methods)), [short(m.title, width // 28) for m in methods])
     axes.set_ylim(-0.6, len(methods) - 0.3)
     axes.grid(visible=False, axis="y")
     percent_axis(axes, axis="x")
