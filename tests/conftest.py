@@ -62,8 +62,11 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
         terminalreporter.line(f"{len(skipped)} tests were skipped: apt install chromium chromium-driver, and run again")
 
 
-#: Files that take a minute and more, the longest first. Begun last, one of them would keep the others waiting.
-LONG = ("test_real_processes.py", "test_examples.py", "test_pages.py", "test_classifier.py")
+#: Files that take half a minute and more, the longest first. Begun last, one of them would keep the others waiting.
+LONG = (
+    *("test_real_processes.py", "test_examples.py", "test_pages.py", "test_estimates.py"),
+    *("test_classifier.py", "test_units.py", "test_helpers.py"),
+)
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

@@ -109,8 +109,6 @@ REFUSED = {
     "run --features f.npz --partition dirichlet --clients 2 --concentration nan": "above 0, not nan",
     "run --features f.npz --concentration 1": "scheme 'natural' has no concentration",
     "run --features f.npz --partition natural --clients 2": "the data has 3 natural clients, not 2",
-    "run --features f.npz --budget 5XB": "the budget is '5XB'; give bytes, such as 5MB",
-    "run --features f.npz --budget 1": "a budget of 1 bytes holds no upload",
     "run --features f.npz --epsilon 0": "epsilon is 0.0; give a number above 0",
     "run --features f.npz --clip 1": "--clip is of differential privacy; give --epsilon too",
     "run --features f.npz --lift relu --lift-width 99999999999": "GiB of memory",

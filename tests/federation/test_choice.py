@@ -360,8 +360,8 @@ def another_temperature(told: Vector) -> Vector:
     [
         (put_share(0, 4 * SHARE_STEPS + 1), "more rows right than there are"),
         (other_sites, "judged by 3 sites, and 4 took part"),
-        (fewer, "numbers of uint64 came for the choice, where 3042 belong: 12 candidates are agreed on"),
-        (more, "numbers of uint64 came for the choice, where 3042 belong: 12 candidates are agreed on"),
+        (fewer, "numbers of uint64 came for the choice, where 1974 belong: 8 candidates are agreed on"),
+        (more, "numbers of uint64 came for the choice, where 1974 belong: 8 candidates are agreed on"),
         (another_temperature, "another sum 'choice-means' than the one that came first"),
     ],
     ids=["too many", "sites", "fewer", "more", "before"],

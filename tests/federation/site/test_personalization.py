@@ -85,10 +85,15 @@ def sums(tmp_path: Path) -> Path:
 
 
 def in_a_process(measure: Callable[..., float], *arguments: Any) -> float:
-    """Measured in a process that gives memory back at once: what the allocator keeps for later is noise here."""
+    """Measured in a process that gives memory back at once: what the allocator keeps for later is noise here.
+
+    A fork of one that has loaded this module, for all tests of it.
+    """
+    context = get_context("forkserver")
+    context.set_forkserver_preload([__name__])
     with pytest.MonkeyPatch.context() as environment:
         environment.setenv("MALLOC_MMAP_THRESHOLD_", str(2**20))
-        with ProcessPoolExecutor(1, get_context("spawn")) as pool:
+        with ProcessPoolExecutor(1, context) as pool:
             return pool.submit(measure, *arguments).result()
 
 
