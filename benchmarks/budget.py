@@ -96,13 +96,13 @@ def draw(cells: list[Cell], path: Path) -> None:
     import matplotlib.pyplot as plt
 
     figure, axis = plt.subplots(figsize=(6.4, 3.6))
-    lines: dict[str, dict[int, list[float]]] = defaultdict(lambda: defaultdict(list))
+    lines: dict[str, dict[str, list[tuple[float, float]]]] = defaultdict(lambda: defaultdict(list))
     for cell in cells:
         title = f"{cell['data']}, λ = {float(cell['concentration']):g}"
-        lines[title][int(cell["bytes"])].append(float(cell["accuracy"]))
+        lines[title][cell["share"]].append((int(cell["bytes"]) / 1e6, float(cell["accuracy"])))
     for title, points in lines.items():
-        sizes = sorted(points)
-        axis.plot([size / 1e6 for size in sizes], [np.mean(points[size]) for size in sizes], marker="o", label=title)
+        means = sorted(tuple(np.mean(seeds, axis=0)) for seeds in points.values())
+        axis.plot(*zip(*means, strict=True), marker="o", label=title)
     axis.set(xscale="log", xlabel="MB that a client sends in all", ylabel="mean accuracy over clients, %")
     axis.grid(alpha=0.3)
     axis.legend()

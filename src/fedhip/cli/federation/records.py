@@ -17,11 +17,10 @@ def register(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> N
         "revoke",
         help="at the coordinator: let a site in no more",
         description="Take a site's key back: the server refuses its calls from now on, also while it runs. Agreement "
-        "and roster stay. What is in a finished sum stays in it.",
+        "and roster stay, and what is in a finished sum. It cannot be undone.",
     )
     parser.add_argument("directory", type=Path, metavar="DIR", help="the federation's folder")
     parser.add_argument("site", metavar="SITE", help="its name")
-    parser.add_argument("--undo", action="store_true", help="let it in again")
     parser.add_argument("--json", action="store_true", help="print JSON instead of words")
     parser.set_defaults(handler=with_engine(revoke))
     parser = commands.add_parser(
@@ -46,17 +45,17 @@ def register(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> N
 
 
 def revoke(args: argparse.Namespace) -> int:
-    """Let a site in no more, or again."""
+    """Let a site in no more."""
     from fedhip.federation.operations import revocation
     from fedhip.federation.operations.paths import ServerPaths
 
     paths = ServerPaths.open(args.directory)
-    left = revocation.revoke(paths, args.site, undo=args.undo)
+    left = revocation.revoke(paths, args.site)
     quorum = paths.agreement().quorum
     if args.json:
-        print(json_text({"site": args.site, "revoked": not args.undo, "sites": left, "quorum": quorum}))
+        print(json_text({"site": args.site, "sites": left, "quorum": quorum}))
         return DONE
-    print(f"site {args.site!r} is let in {'again' if args.undo else 'no more'}; {len(left)} sites are left")
+    print(f"site {args.site!r} is let in no more; {len(left)} sites are left")
     if len(left) < quorum:
         print(
             f"fedhip: warning: a round needs {quorum} sites; make a new federation for those that are left",

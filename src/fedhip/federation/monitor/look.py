@@ -19,7 +19,7 @@ from fedhip.federation.agreement.credentials import valid_until
 from fedhip.federation.errors import FederationError
 from fedhip.federation.operations import round_control
 from fedhip.federation.operations.paths import ServerPaths
-from fedhip.federation.operations.supervisor import since, size, tail
+from fedhip.federation.operations.supervisor import since, size
 from fedhip.federation.server.event_log import BEGUN
 from fedhip.federation.status_codes import SiteCode
 
@@ -28,6 +28,8 @@ SCHEMA = 1
 _READ = 8 << 20
 #: So many of the latest are shown.
 _EVENTS, _DOOR, _RUNS = 40, 12, 20
+#: Bytes of the proxy's log that are looked through.
+_TAIL = 1 << 16
 #: Seconds for which an answer is good, however often somebody asks.
 _GOOD_FOR = 1.0
 _ENDS = ("finished", "failed")
@@ -158,7 +160,7 @@ def _answer_of(event: Shown | None) -> Shown:
 def _refused_at_the_door(log: Path) -> list[Shown]:
     """What the proxy refused last: strangers, and sites that are not let in."""
     found = []
-    for line in tail(log, 400):
+    for line in since(log, max(0, size(log) - _TAIL)).splitlines():
         when, text = line[:19], line[24:]
         with contextlib.suppress(ValueError, TypeError, KeyError):  # with --log-format json
             entry = json.loads(line)

@@ -26,18 +26,16 @@ def keys_let_in(paths: ServerPaths) -> dict[str, bytes]:
     return {name: key for name, key in paths.roster().keys.items() if name not in out}
 
 
-def revoke(paths: ServerPaths, site: str, *, undo: bool = False) -> list[str]:
-    """Revoke a site's key, or let it in again; the sites that are left. A server that runs knows it at once."""
+def revoke(paths: ServerPaths, site: str) -> list[str]:
+    """Revoke a site's key, for good: the engine takes it no second time. The sites that are left.
+
+    A server that runs knows it at once.
+    """
     roster = paths.roster()
     if site not in roster.keys:
         raise SetupError(f"there is no site {shown(site)} in the roster{did_you_mean(site, roster.keys)}")
     out = revoked_in(paths.path)
-    if undo and site not in out:
-        raise SetupError(f"the site {site!r} is not revoked")
-    if undo:
-        del out[site]
-    else:
-        out.setdefault(site, datetime.now(UTC).isoformat(timespec="seconds"))
+    out.setdefault(site, datetime.now(UTC).isoformat(timespec="seconds"))
     _write(paths.path, out)
     left = keys_let_in(paths)
     if paths.state.ready.is_file():
