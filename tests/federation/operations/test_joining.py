@@ -15,6 +15,7 @@ from fedhip.federation.agreement import credentials as credentials_module
 from fedhip.federation.agreement.credentials import make_authority, make_server_certificate
 from fedhip.federation.agreement.init import init
 from fedhip.federation.errors import EngineError, SetupError
+from fedhip.federation.logs import line_of
 from fedhip.federation.operations import joining
 from fedhip.federation.operations.paths import StatePaths
 from fedhip.federation.operations.supervisor import alone
@@ -124,6 +125,7 @@ def test_one_site_runs_once_on_a_machine(federation: Path) -> None:
     [
         ("[code: 2004] this key is not in the roster of the federation", "does not know the key of site 'a'"),
         ("[code: 2004] the clocks of site a and the server are 900 s apart; set them", "900 s apart"),
+        (line_of("node", "[code: 2004] the clocks of site a and the server are 600 s apart; set them"), "600 s apart"),
         ("something else", "could not connect"),
     ],
 )

@@ -169,6 +169,11 @@ def test_a_taken_port_is_named_before_anything_starts(place: ServerPaths) -> Non
     assert not place.state.ready.exists()
 
 
+def test_a_folder_is_served_once_on_a_machine(place: ServerPaths) -> None:
+    with supervisor.alone(place.state.lock, "first"), pytest.raises(EngineError, match=r"a server of .* runs already"):
+        serving.serve(place, serving.endpoint_of(place), say=print, stop=threading.Event())
+
+
 def test_the_port_behind_stays_the_same(place: ServerPaths) -> None:
     port = serving.control_port(place)
     assert serving.control_port(place) == port

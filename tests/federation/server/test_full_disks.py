@@ -9,10 +9,10 @@ from typing import Any
 
 import pytest
 
-from fedhip.federation.server import checkpoint
+from fedhip.federation.server import checkpoint, event_log
 from fedhip.federation.site import state
 from fedhip.federation.status_codes import SiteCode
-from fedhip.utils.files import write_private
+from fedhip.utils.files import append_private, write_private
 from tests.federation.samples import FOUR, ONE_SUM, Trial, sum_of
 
 pytestmark = pytest.mark.usefixtures("sums_only")
@@ -61,6 +61,26 @@ def test_a_server_whose_disk_was_full_goes_on_once_there_is_room(
 
     with monkeypatch.context() as patch:
         patch.setattr(checkpoint, "write_private", full(write_private, is_full))
+        with pytest.raises(OSError, match="No space left"):
+            trial.run()
+    trial.again()
+    assert trial.run().total() == sum_of(FOUR, trial.agreement)
+    assert trial.codes() == {}
+
+
+@pytest.mark.parametrize("number", [2, 12, 22])
+def test_a_server_that_could_not_write_its_log_goes_on_once_there_is_room(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, number: int
+) -> None:
+    trial = Trial.make(tmp_path, **ONE_SUM)
+    written: list[str] = []
+
+    def is_full(path: Path) -> bool:
+        written.append(path.name)
+        return len(written) == number
+
+    with monkeypatch.context() as patch:
+        patch.setattr(event_log, "append_private", full(append_private, is_full))
         with pytest.raises(OSError, match="No space left"):
             trial.run()
     trial.again()
