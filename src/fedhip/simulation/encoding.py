@@ -185,8 +185,14 @@ def warn_of_outweighing(clients: Sequence[Client], sums: Sequence[ColumnSums] | 
     if not _may_be_kept(clients):
         return
     who, others = outweighing(Spread.of(list(_sums(clients)) if sums is None else sums))
-    for k in np.unique(who[others.variance > 0.0]).tolist():
-        of_its = Spread(others.rows, others.mean, np.where(who == k, others.variance, 0.0))
+    variance = others.variance.copy()
+    for column in np.flatnonzero(variance):
+        rest = [np.asarray(client.train[0][:, column]) for k, client in enumerate(clients) if k != who[column]]
+        low, high = np.quantile(np.concatenate(rest), (0.25, 0.75), method="nearest")
+        if low == high:  # a sparse column: there is little to tell apart
+            variance[column] = 0.0
+    for k in np.unique(who[variance > 0.0]).tolist():
+        of_its = Spread(others.rows, others.mean, np.where(who == k, variance, 0.0))
         if (words := outweighed(clients[k].train[0], of_its)) is not None:
             warnings.warn(f"client {clients[k].name!r}: {words}", ColumnWarning, stacklevel=2)
 

@@ -46,10 +46,11 @@ class Spread:
 
     @classmethod
     def of_survey(cls, survey: Survey) -> Spread:
-        """Of the rows behind a survey."""
+        """Of the rows behind a survey; a column that is mostly 0 has little to tell apart, and counts as one value."""
         seen = survey.standardization()
         scale = seen.scale.numpy()
-        variance = np.where(np.isinf(scale), 0.0, np.square(scale))
+        sparse = 2 * survey.table[:, 0].sum(axis=0) < survey.rows
+        variance = np.where(np.isinf(scale) | sparse, 0.0, np.square(scale))
         return cls(np.array([float(survey.rows)]), seen.mean.numpy(), variance)
 
     def of_all(self, weights: NDArray[np.float64]) -> Spread:
