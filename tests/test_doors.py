@@ -102,7 +102,7 @@ def test_the_estimator_and_a_run_on_disk_have_the_same_models(
         assert found.total == expected.total, "it is the same sum"
     assert run.results.get("choice") == clf.choice_
     if options == {"lift": "none"}:
-        assert [entry["features"] for entry in run.results["choice"]["candidates"]] == ["as they are"] * 12
+        assert [entry["features"] for entry in run.results["choice"]["candidates"]] == ["as they are"] * 8
 
 
 @pytest.mark.parametrize("head", ["auto", "ridge", "lda", "logistic"])

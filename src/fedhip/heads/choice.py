@@ -204,7 +204,9 @@ def choose(task: Task, federation: Federation | None = None, *, wider: bool = Tr
     if max_rounds >= LOGISTIC_ROUNDS and not any(client.groups is not None for client in task.clients):
         best = Choice(tried).best
         alpha: Alpha = task.options.get("alpha", "loo")
-        of = replace(best.head.task, options=options_of(Logistic, alpha, {}), uploads={}, looked={})
+        options = options_of(Logistic, alpha, {})
+        # What is shown beside is no part of the choice, nor are its bytes.
+        of = replace(best.head.task, options=options, beside=(), uploads={}, looked={})
         ours, theirs = (_by_folds(kind, told) for kind, told in ((Auto, best.head.task), (Logistic, of)))
         found = replace(_try(Logistic, of, best.head.federation), plan=best.plan, lift=best.lift)
         tried = [replace(each, judged=ours) if each is best else each for each in tried]
