@@ -245,6 +245,9 @@ BASE = {
     "federation status": "federation status fed --json",
     "federation stop": "federation stop fed",
     "federation renew": "federation renew fed",
+    "federation revoke": "federation revoke fed nobody",
+    "federation export-log": "federation export-log fed log.jsonl --json",
+    "federation verify-log": "federation verify-log log.jsonl fed --json",
     "federation open-commitment": "federation open-commitment fed/site-a opening",
     "verify-commitment": "verify-commitment opening commitment.json --federation fed",
 }

@@ -223,7 +223,7 @@ def test_bad_input_is_one_line_and_changes_nothing(
         "classes; did you mean 'ape'?; a new class needs a new run",
         ("join", run, "--features", bad["only test"], *as_east): "'east' brings no training row",
         ("join", run, "--features", bad["nan"], *as_east): "NaN or infinity",
-        ("join", run, "--features", bad["huge"], *as_east): "overflow",
+        ("join", run, "--features", bad["huge"], *as_east): "the run has no room for it",
         ("join", run, "--features", bad["nonsense"], *as_east): "cannot be read",
         ("join", run, "--features", tmp_path / "none.npz", *as_east): "is not there",
         ("join", run, "--data", tmp_path / "none", *as_east): "none",

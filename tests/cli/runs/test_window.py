@@ -254,7 +254,7 @@ def test_bad_windows_are_one_line(made: Path, tmp_path: Path, capsys: pytest.Cap
         ("predict", run, one, "--window", 9, 0): "is empty",
         ("predict", run, next((made / "shallow").rglob("*.png")), "--window", 0, 9): "there is none in what was given",
         ("predict", in_bytes, one): f"{one} has more than 8 bits, and {in_bytes} knows no window",
-        ("personalize", run, "--window", 0, 9): "--window is for images, and none are given",
+        ("personalize", run, "--window", 0, 9): "--window and --skip-corrupt are for images that are given",
         ("join", run, "--features", rows, "--client", "east", "--window", 0, 9): "none are given",
         (
             "join",

@@ -94,7 +94,7 @@ def check_moments_rest(rest: Vector, inputs: SiteInputs) -> None:
         from fedhip.core.exact.outweighing import Spread, outweighed
 
         others = Spread.of_survey(survey_in(rest, agreement))
-        if (words := outweighed(inputs.client.train[0], others)) is not None:
+        if (words := outweighed(inputs.raw_client.train[0], others)) is not None:
             inputs.log(words, warning=True)
 
 
