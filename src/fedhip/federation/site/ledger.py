@@ -280,7 +280,7 @@ class SumLedger:
         cheaters = {key for line in self._sums("cheated") for key in line["members"].values()}
         for line in self._sums("masked", "unmasked", "plain"):
             if _round_of(line) == question.round:
-                continue  # the sums of one session: see `require_nobody_left`
+                continue  # the sums of one session: see `require_nobody_left` in order.py
             same_agreement = (line["agreement"], line["roster"]) == (question.agreement, question.roster)
             if same_agreement and other_agreements:
                 continue
